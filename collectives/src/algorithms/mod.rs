@@ -1,0 +1,5 @@
+//! The textbook algorithms, one file each.
+
+mod ring;
+
+pub use ring::RingAllReduce;

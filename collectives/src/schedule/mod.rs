@@ -1,0 +1,179 @@
+//! A collective as a pure function: what each rank does in each round.
+//!
+//! A [`Schedule`] does no I/O, reads no clock and stores nothing per rank, so a ring over 100,000 ranks costs a
+//! few bytes. Everything else in Allfold interprets one: the checkers prove it, the simulator times it, the
+//! executor runs it on real data.
+
+pub use allfold_sim::Rank;
+
+/// Which of a rank's buffers a span lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// The buffer of the collective, cut into [`Schedule::chunks`] near-equal chunks.
+    Data,
+    /// A private shadow of the data, by number: chunk `c` of it has the size of the data's chunk `c`. Nothing is
+    /// stored for a shadow's chunk until something is written there.
+    Scratch(u32),
+}
+
+/// Consecutive chunks of one place, or one piece of each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// The buffer.
+    pub place: Place,
+    /// First chunk.
+    pub at: u32,
+    /// Number of chunks; 1 or more.
+    pub len: u32,
+    /// Which of the [`Schedule::segments`] pieces of every chunk; 0 where chunks are not cut.
+    pub segment: u32,
+}
+
+impl Span {
+    /// Chunks `at .. at + len` of the data, whole.
+    pub const fn data(at: u32, len: u32) -> Span {
+        Span { place: Place::Data, at, len, segment: 0 }
+    }
+
+    /// Chunks `at .. at + len` of a shadow, whole.
+    pub const fn scratch(shadow: u32, at: u32, len: u32) -> Span {
+        Span { place: Place::Scratch(shadow), at, len, segment: 0 }
+    }
+
+    /// Whether the two touch the same elements.
+    pub fn overlaps(&self, other: &Span) -> bool {
+        self.place == other.place
+            && self.segment == other.segment
+            && self.at < other.at + other.len
+            && other.at < self.at + self.len
+    }
+}
+
+/// What a receiver does with what arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Combine {
+    /// It replaces what is there.
+    Copy,
+    /// It is reduced into what is there: incoming (+) local.
+    Reduce,
+}
+
+/// What one rank does in one round. A round is a match tag for the checkers: not a barrier and not a wire tag.
+/// A step whose peer is the rank itself, in both halves, is a local move or reduce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// To whom, and what; the value is the one from before the step.
+    pub send: Option<(Rank, Span)>,
+    /// From whom, where to, and how.
+    pub recv: Option<(Rank, Span, Combine)>,
+}
+
+impl Step {
+    /// A step in which the rank does nothing.
+    pub const IDLE: Step = Step { send: None, recv: None };
+
+    /// Whether the rank does nothing.
+    pub fn is_idle(&self) -> bool {
+        self.send.is_none() && self.recv.is_none()
+    }
+}
+
+/// A renumbering of the ranks under which a schedule (its chunks renumbered too) is itself again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Permutation {
+    /// Rank r becomes r + d, modulo the number of ranks.
+    Rotate(u32),
+    /// Rank r becomes r ^ mask; the number of ranks is a power of two.
+    Xor(u32),
+}
+
+/// A collective algorithm for a given number of ranks. The execution rule that every interpreter follows is in
+/// `docs/ARCHITECTURE.md`; in one line: a rank issues its steps in order within a window, and a step starts as
+/// soon as nothing earlier and unfinished touches what it touches.
+pub trait Schedule: Send + Sync {
+    /// Number of ranks, 1 or more.
+    fn ranks(&self) -> u32;
+
+    /// The buffer is cut into this many near-equal chunks; 1 or more.
+    fn chunks(&self) -> u32;
+
+    /// Number of rounds; 0 where there is nothing to do.
+    fn rounds(&self) -> u64;
+
+    /// What `rank` does in `round` (below [`Schedule::rounds`]).
+    fn step(&self, rank: Rank, round: u64) -> Step;
+
+    /// The first round from `round` on in which `rank` acts. The default scans; a sparse schedule computes it.
+    fn next(&self, rank: Rank, round: u64) -> Option<u64> {
+        (round..self.rounds()).find(|&at| !self.step(rank, at).is_idle())
+    }
+
+    /// Generators of the renumberings that map the schedule to itself; empty where none is known.
+    fn symmetry(&self) -> Vec<Permutation> {
+        Vec::new()
+    }
+
+    /// How many lanes (channels) the rounds belong to. Messages between two ranks keep their order within a lane.
+    fn lanes(&self) -> u32 {
+        1
+    }
+
+    /// The lane of a round, below [`Schedule::lanes`].
+    fn lane(&self, _round: u64) -> u32 {
+        0
+    }
+
+    /// Into how many pieces every chunk is cut; each piece goes through the whole algorithm by itself.
+    fn segments(&self) -> u32 {
+        1
+    }
+
+    /// Rounds from the start of one segment to the start of the next when this schedule is segmented: 0 goes
+    /// round by round through all segments; a pipeline names the fewest rounds that keep a rank's ports free.
+    fn stride(&self) -> u64 {
+        0
+    }
+
+    /// The rank whose block a chunk belongs to: who contributes it to an all-gather, who ends with it after a
+    /// reduce-scatter. By default rank r's block is the r-th near-equal share of the chunks.
+    fn home(&self, chunk: u32) -> Rank {
+        let (chunk, ranks, chunks) = (u64::from(chunk), u64::from(self.ranks()), u64::from(self.chunks()));
+        Rank((chunk * ranks / chunks) as u32)
+    }
+}
+
+impl<S: Schedule + ?Sized> Schedule for std::sync::Arc<S> {
+    fn ranks(&self) -> u32 {
+        (**self).ranks()
+    }
+    fn chunks(&self) -> u32 {
+        (**self).chunks()
+    }
+    fn rounds(&self) -> u64 {
+        (**self).rounds()
+    }
+    fn step(&self, rank: Rank, round: u64) -> Step {
+        (**self).step(rank, round)
+    }
+    fn next(&self, rank: Rank, round: u64) -> Option<u64> {
+        (**self).next(rank, round)
+    }
+    fn symmetry(&self) -> Vec<Permutation> {
+        (**self).symmetry()
+    }
+    fn lanes(&self) -> u32 {
+        (**self).lanes()
+    }
+    fn lane(&self, round: u64) -> u32 {
+        (**self).lane(round)
+    }
+    fn segments(&self) -> u32 {
+        (**self).segments()
+    }
+    fn stride(&self) -> u64 {
+        (**self).stride()
+    }
+    fn home(&self, chunk: u32) -> Rank {
+        (**self).home(chunk)
+    }
+}

@@ -1,0 +1,2 @@
+//! The `allfold` command.
+fn main() {}

@@ -1,0 +1,33 @@
+//! What can be wrong with a topology, a fault rule or a device model.
+
+/// An error of the simulator. Each message says what is wrong and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A topology that cannot be built as described.
+    #[error("topology: {0}")]
+    Topology(String),
+    /// A file that cannot be parsed.
+    #[error("{path}:{line}:{column}: {what}")]
+    Parse {
+        /// The file, as the user named it.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What is wrong there and what would be right.
+        what: String,
+    },
+    /// A fault rule that cannot be read or does not fit the topology.
+    #[error("fault rule: {0}")]
+    Fault(String),
+    /// A file that cannot be read or written.
+    #[error("{path}: {what}")]
+    File {
+        /// The file, as the user named it.
+        path: String,
+        /// What the operating system said.
+        what: String,
+    },
+}

@@ -1,0 +1,162 @@
+//! Ranks, the links between them, and the path that a transfer takes.
+//!
+//! Links come in *families*. All links of a family have the same bandwidth and latency and each serves a block
+//! of consecutive ranks, so a machine of a hundred thousand ranks is described in a few words, and a path is
+//! computed and not stored:
+//!
+//! ```text
+//! switch    up[r] -> down[r']                                       a port per rank, each way
+//! ring      cw[r] -> cw[r+1] ... or ccw[r] -> ..., the shorter way  links to both neighbours
+//! mesh      pair[r' - r][r]                                         a link per ordered pair
+//! nodes     inside: up[r] -> down[r']; across: nic_out -> nic_in    k devices and m NICs per node
+//! ```
+
+mod presets;
+
+use crate::{BytesPerSec, Error, Picos, Rank, Result};
+
+/// A directed link, numbered densely from 0 over all families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u32);
+
+/// What one directed link can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Bytes per second.
+    pub bandwidth: BytesPerSec,
+    /// Time of flight over this link; added once per message, whatever its size.
+    pub latency: Picos,
+}
+
+/// Links of one kind. Link `first + i` serves the ranks `i * block .. (i + 1) * block`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// What the links are called: `up`, `down`, `nic_out`, ...
+    pub name: String,
+    /// Number of the first link.
+    pub first: u32,
+    /// How many consecutive ranks share one link.
+    pub block: u32,
+    /// How many links: `ranks / block`, rounded up.
+    pub count: u32,
+    /// What each of them can do.
+    pub link: Link,
+}
+
+/// How the ranks are wired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// Every rank has one port to one switch that never blocks. Families: up, down.
+    Switch,
+    /// Each rank has a link to its next and its previous neighbour. Families: cw, ccw.
+    Ring,
+    /// A link for every ordered pair. Family d (from 1 to n - 1): from r to r + d, modulo n.
+    Mesh,
+    /// Nodes of `devices` ranks behind a switch of their own, with `nics` NICs (each shared by
+    /// `devices / nics` consecutive devices) to a switch between the nodes. Families: up, down, nic_out, nic_in.
+    Nodes {
+        /// Ranks per node.
+        devices: u32,
+        /// NICs per node; it divides `devices`.
+        nics: u32,
+    },
+}
+
+/// The wiring of all ranks. See the module's picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    name: String,
+    ranks: u32,
+    wiring: Wiring,
+    families: Vec<Family>,
+}
+
+impl Topology {
+    /// The name it was asked for by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many ranks it joins.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// How they are wired.
+    pub fn wiring(&self) -> Wiring {
+        self.wiring
+    }
+
+    /// All links, by family.
+    pub fn families(&self) -> &[Family] {
+        &self.families
+    }
+
+    /// How many directed links there are; `LinkId`s run below this.
+    pub fn links(&self) -> u32 {
+        self.families.last().map_or(0, |f| f.first + f.count)
+    }
+
+    /// The family of a link.
+    pub fn family(&self, link: LinkId) -> &Family {
+        let at = self.families.partition_point(|f| f.first <= link.0);
+        &self.families[at - 1]
+    }
+
+    /// What a link can do.
+    pub fn link(&self, link: LinkId) -> Link {
+        self.family(link).link
+    }
+
+    /// Appends the links that a transfer between two ranks occupies, in order, to `path`. Nothing is appended
+    /// where the two are one rank: a local move crosses no link.
+    pub fn route(&self, from: Rank, to: Rank, path: &mut Vec<LinkId>) {
+        if from == to {
+            return;
+        }
+        let link = |family: usize, owner: u32| {
+            let f = &self.families[family];
+            LinkId(f.first + owner / f.block)
+        };
+        let n = self.ranks;
+        match self.wiring {
+            Wiring::Switch => path.extend([link(0, from.0), link(1, to.0)]),
+            Wiring::Ring => {
+                let ahead = (to.0 + n - from.0) % n;
+                if ahead <= n - ahead {
+                    path.extend((0..ahead).map(|hop| link(0, (from.0 + hop) % n)));
+                } else {
+                    path.extend((0..n - ahead).map(|hop| link(1, (from.0 + n - hop) % n)));
+                }
+            }
+            Wiring::Mesh => path.push(link(((to.0 + n - from.0) % n - 1) as usize, from.0)),
+            Wiring::Nodes { devices, .. } if from.0 / devices == to.0 / devices => {
+                path.extend([link(0, from.0), link(1, to.0)]);
+            }
+            Wiring::Nodes { .. } => path.extend([link(2, from.0), link(3, to.0)]),
+        }
+    }
+
+    fn build(name: &str, ranks: u32, wiring: Wiring, kinds: &[(&str, u32, Link)]) -> Result<Topology> {
+        if ranks == 0 {
+            return Err(Error::Topology("zero ranks; a topology joins 1 or more".into()));
+        }
+        let mut first: u32 = 0;
+        let mut families = Vec::with_capacity(kinds.len());
+        for &(kind, block, link) in kinds {
+            if link.bandwidth.0 == 0 {
+                return Err(Error::Topology(format!(
+                    "link `{kind}` has no bandwidth; give 1 byte/s or more"
+                )));
+            }
+            let count = ranks.div_ceil(block);
+            families.push(Family { name: kind.into(), first, block, count, link });
+            first = first.checked_add(count).ok_or_else(|| {
+                Error::Topology(format!(
+                    "{ranks} ranks need more than 2^32 links; use fewer ranks or a switch"
+                ))
+            })?;
+        }
+        Ok(Topology { name: name.into(), ranks, wiring, families })
+    }
+}

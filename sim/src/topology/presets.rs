@@ -1,0 +1,71 @@
+//! The built-in topologies, and their names.
+
+use super::{Link, Topology, Wiring};
+use crate::{BytesPerSec, Error, Picos, Result};
+
+/// A GPU's port to its node's switch: one direction of NVLink 3, 12 links of 25 GB/s (NVIDIA A100 datasheet:
+/// 600 GB/s both ways); latency is the hardware term NCCL's tuner uses for NVLink with its LL protocol.
+pub const DEVICE_LINK: Link = Link { bandwidth: BytesPerSec(300_000_000_000), latency: Picos(600_000) };
+/// A NIC: 200 Gb/s HDR InfiniBand (25 GB/s each way); latency as NCCL's tuner has it for a network hop with LL.
+pub const NIC_LINK: Link = Link { bandwidth: BytesPerSec(25_000_000_000), latency: Picos(2_700_000) };
+
+/// The names that [`Topology::named`] knows, for help texts and suggestions.
+pub const NAMES: [&str; 6] = ["switch", "ring", "mesh", "nodes8", "nodes8x4", "nodes8x1"];
+
+impl Topology {
+    /// One switch that never blocks; every rank has one port, `link` each way. Path latency is `2 x link.latency`.
+    pub fn switch(ranks: u32, link: Link) -> Result<Topology> {
+        Topology::build("switch", ranks, Wiring::Switch, &[("up", 1, link), ("down", 1, link)])
+    }
+
+    /// A physical ring: every rank is joined to its two neighbours, `link` each way.
+    pub fn ring(ranks: u32, link: Link) -> Result<Topology> {
+        Topology::build("ring", ranks, Wiring::Ring, &[("cw", 1, link), ("ccw", 1, link)])
+    }
+
+    /// A full mesh: one link for every ordered pair of ranks.
+    pub fn mesh(ranks: u32, link: Link) -> Result<Topology> {
+        let names: Vec<String> = (1..ranks).map(|d| format!("to+{d}")).collect();
+        let kinds: Vec<_> = names.iter().map(|name| (name.as_str(), 1, link)).collect();
+        Topology::build("mesh", ranks, Wiring::Mesh, &kinds)
+    }
+
+    /// Nodes of `devices` ranks with `nics` NICs each. `nics` divides `devices`; the last node
+    /// may be partly filled.
+    pub fn nodes(ranks: u32, devices: u32, nics: u32, device: Link, nic: Link) -> Result<Topology> {
+        if devices == 0 || nics == 0 || devices % nics != 0 {
+            return Err(Error::Topology(format!(
+                "{devices} devices cannot share {nics} NICs evenly; give a number of NICs that divides the devices"
+            )));
+        }
+        let share = devices / nics;
+        let name = if devices == nics { format!("nodes{devices}") } else { format!("nodes{devices}x{nics}") };
+        Topology::build(
+            &name,
+            ranks,
+            Wiring::Nodes { devices, nics },
+            &[("up", 1, device), ("down", 1, device), ("nic_out", share, nic), ("nic_in", share, nic)],
+        )
+    }
+
+    /// A built-in topology by name: one of [`NAMES`], or `nodesK` and `nodesKxM` for any K devices and M NICs.
+    pub fn named(name: &str, ranks: u32) -> Result<Topology> {
+        match name {
+            "switch" => return Topology::switch(ranks, DEVICE_LINK),
+            "ring" => return Topology::ring(ranks, DEVICE_LINK),
+            "mesh" => return Topology::mesh(ranks, DEVICE_LINK),
+            _ => {}
+        }
+        let nodes = name.strip_prefix("nodes").and_then(|sizes| {
+            let (devices, nics) = sizes.split_once('x').unwrap_or((sizes, sizes));
+            Some((devices.parse().ok()?, nics.parse().ok()?))
+        });
+        match nodes {
+            Some((devices, nics)) => Topology::nodes(ranks, devices, nics, DEVICE_LINK, NIC_LINK),
+            None => Err(Error::Topology(format!(
+                "no topology is called `{name}`; there are {}",
+                NAMES.join(", ")
+            ))),
+        }
+    }
+}

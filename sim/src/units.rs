@@ -1,0 +1,116 @@
+//! Newtypes that carry the unit: a rank, bytes, picoseconds, bytes per second.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::{Add, AddAssign, Mul, Sub};
+
+/// One participant: a device, a process or a thread, numbered from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Rank(pub u32);
+
+impl Rank {
+    /// The rank as an index into a slice.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+/// Virtual time: whole picoseconds since the start of the run (or a span of them). 213 days fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Picos(pub u64);
+
+impl Picos {
+    /// No time at all.
+    pub const ZERO: Picos = Picos(0);
+    /// Whole nanoseconds.
+    pub const fn from_nanos(nanos: u64) -> Picos {
+        Picos(nanos * 1_000)
+    }
+    /// Whole microseconds.
+    pub const fn from_micros(micros: u64) -> Picos {
+        Picos(micros * 1_000_000)
+    }
+    /// In microseconds, for tables and records.
+    pub fn as_micros(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+    /// In seconds.
+    pub fn as_secs(self) -> f64 {
+        self.0 as f64 / 1e12
+    }
+    /// The later of the two.
+    pub fn later(self, other: Picos) -> Picos {
+        self.max(other)
+    }
+}
+
+impl Add for Picos {
+    type Output = Picos;
+    fn add(self, other: Picos) -> Picos {
+        Picos(self.0 + other.0)
+    }
+}
+
+impl AddAssign for Picos {
+    fn add_assign(&mut self, other: Picos) {
+        self.0 += other.0;
+    }
+}
+
+impl Sub for Picos {
+    type Output = Picos;
+    fn sub(self, other: Picos) -> Picos {
+        Picos(self.0 - other.0)
+    }
+}
+
+impl Mul<u64> for Picos {
+    type Output = Picos;
+    fn mul(self, times: u64) -> Picos {
+        Picos(self.0 * times)
+    }
+}
+
+impl fmt::Display for Picos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} us", self.as_micros())
+    }
+}
+
+/// A rate in whole bytes per second. SI: 1 GB/s is 1e9 bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BytesPerSec(pub u64);
+
+impl BytesPerSec {
+    /// From GB/s (1e9 bytes per second).
+    pub fn from_gb(gb: f64) -> BytesPerSec {
+        BytesPerSec((gb * 1e9).round() as u64)
+    }
+    /// In GB/s.
+    pub fn as_gb(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+    /// How long `bytes` take at this rate, rounded up to a whole picosecond. A rate of zero never ends
+    /// and is a caller's bug: topologies refuse it.
+    pub fn time(self, bytes: Bytes) -> Picos {
+        const PICOS: u64 = 1_000_000_000_000;
+        match bytes.0.checked_mul(PICOS) {
+            Some(units) => Picos(units.div_ceil(self.0)),
+            None => Picos((u128::from(bytes.0) * u128::from(PICOS)).div_ceil(u128::from(self.0)) as u64),
+        }
+    }
+}
