@@ -5,10 +5,12 @@
 //! All of it is deterministic: time is an integer count of picoseconds, rates are integer bytes per second,
 //! and nothing here reads a clock, iterates a hash map or draws an unseeded number.
 
+mod costs;
 mod error;
 pub mod topology;
 mod units;
 
+pub use costs::{Costs, Rounding, Sharing};
 pub use error::Error;
 pub use topology::{Link, LinkId, Topology};
 pub use units::{Bytes, BytesPerSec, Picos, Rank};
