@@ -110,7 +110,7 @@ impl Topology {
 
     /// Appends the links that a transfer between two ranks occupies, in order, to `path`. Nothing is appended
     /// where the two are one rank: a local move crosses no link.
-    pub fn route(&self, from: Rank, to: Rank, path: &mut Vec<LinkId>) {
+    pub fn route(&self, from: Rank, to: Rank, path: &mut impl Extend<LinkId>) {
         if from == to {
             return;
         }
@@ -129,7 +129,7 @@ impl Topology {
                     path.extend((0..n - ahead).map(|hop| link(1, (from.0 + n - hop) % n)));
                 }
             }
-            Wiring::Mesh => path.push(link(((to.0 + n - from.0) % n - 1) as usize, from.0)),
+            Wiring::Mesh => path.extend([link(((to.0 + n - from.0) % n - 1) as usize, from.0)]),
             Wiring::Nodes { devices, .. } if from.0 / devices == to.0 / devices => {
                 path.extend([link(0, from.0), link(1, to.0)]);
             }
