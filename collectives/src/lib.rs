@@ -5,6 +5,7 @@ mod collective;
 mod geometry;
 pub mod registry;
 pub mod schedule;
+pub mod time;
 
 pub use allfold_kernels::{DType, Element, ReduceOp};
 pub use allfold_sim::Rank;

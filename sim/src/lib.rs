@@ -6,11 +6,13 @@
 //! and nothing here reads a clock, iterates a hash map or draws an unseeded number.
 
 mod costs;
+mod crossing;
 mod error;
 pub mod topology;
 mod units;
 
 pub use costs::{Costs, Rounding, Sharing};
+pub use crossing::Crossing;
 pub use error::Error;
 pub use topology::{Link, LinkId, Topology};
 pub use units::{Bytes, BytesPerSec, Picos, Rank};
