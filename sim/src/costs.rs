@@ -30,7 +30,7 @@ pub enum Sharing {
     /// all flows that are connected to it by shared links.
     MaxMin,
     /// Every link splits evenly among the flows on it and a flow goes at its least share. What a flow leaves
-    /// unused is lost, so this is never faster than max-min; a change concerns only the neighbours.
+    /// unused is lost, so with the same flows none goes faster than by max-min; a change concerns only the neighbours.
     #[default]
     Split,
 }
@@ -80,9 +80,9 @@ impl Costs {
         self.pass(bytes) * self.reduce_passes
     }
 
-    /// What a rank spends on moving `bytes` within its own memory: read once, written once.
-    pub fn local_move(&self, bytes: Bytes) -> Picos {
-        self.pass(bytes) * 2
+    /// What a rank spends on a step whose peer is itself: a reduction as above, a copy is read once and written once.
+    pub fn local(&self, bytes: Bytes, reduces: bool) -> Picos {
+        self.pass(bytes) * if reduces { self.reduce_passes } else { 2 }
     }
 
     /// A span of time as this run keeps it: unchanged, or cut to whole nanoseconds.
@@ -106,7 +106,7 @@ mod tests {
     fn a_reduction_passes_memory_three_times_and_is_free_without_a_memory() {
         let costs = Costs { memory: Some(BytesPerSec(1_000_000_000)), ..Costs::FREE };
         assert_eq!(costs.reduce(Bytes(1_000)), Picos::from_micros(3));
-        assert_eq!(costs.local_move(Bytes(1_000)), Picos::from_micros(2));
+        assert_eq!(costs.local(Bytes(1_000), false), Picos::from_micros(2));
         assert_eq!(Costs::FREE.reduce(Bytes(1_000)), Picos::ZERO);
     }
 

@@ -8,12 +8,14 @@
 mod costs;
 mod crossing;
 mod error;
+pub mod network;
 pub mod topology;
 mod units;
 
 pub use costs::{Costs, Rounding, Sharing};
 pub use crossing::Crossing;
 pub use error::Error;
+pub use network::{Crossing, FlowId, Network};
 pub use topology::{Link, LinkId, Topology};
 pub use units::{Bytes, BytesPerSec, Picos, Rank};
 

@@ -33,7 +33,7 @@ impl Topology {
     /// Nodes of `devices` ranks with `nics` NICs each. `nics` divides `devices`; the last node
     /// may be partly filled.
     pub fn nodes(ranks: u32, devices: u32, nics: u32, device: Link, nic: Link) -> Result<Topology> {
-        if devices == 0 || nics == 0 || devices % nics != 0 {
+        if devices == 0 || nics == 0 || !devices.is_multiple_of(nics) {
             return Err(Error::Topology(format!(
                 "{devices} devices cannot share {nics} NICs evenly; give a number of NICs that divides the devices"
             )));

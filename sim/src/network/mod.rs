@@ -1,0 +1,334 @@
+//! Transfers that share links.
+//!
+//! A *flow* is one transfer under way. It occupies every link of its path at once (cut-through) and moves at one
+//! rate, which the links' sharing decides. Rates only change when a flow begins or ends:
+//!
+//! ```text
+//! begin, take_finished, cancel ...   all that happens at one instant
+//! settle(now)                        then shares are solved, once
+//! next_finish()                             when the next flow is through
+//! ```
+//!
+//! Everything is exact: a rate is whole bytes per second (floored, at least 1), what remains of a flow is counted
+//! in byte x 1e-12, and a finish is rounded up to a whole picosecond. In steady state nothing is allocated: flows
+//! and their places on links live in slabs, joined by lists through them.
+
+mod heap;
+mod max_min;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use crate::{Bytes, BytesPerSec, Picos, Sharing};
+use heap::Heap;
+
+/// One link of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Crossing {
+    /// The link's number: an index into the network's capacities.
+    pub link: u32,
+    /// How many flows like this one cross the link: 1, or more where one flow stands for a class of them.
+    pub weight: u32,
+}
+
+/// A flow under way. Numbers are used again once a flow has been taken or cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u32);
+
+/// What a link has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of all flows that have begun on it, each times its weight.
+    pub bytes: u64,
+    /// How long at least one flow was on it.
+    pub busy: Picos,
+}
+
+const NONE: u32 = u32::MAX;
+const UNITS_PER_BYTE: u64 = 1_000_000_000_000;
+
+#[derive(Clone, Debug)]
+struct LinkState {
+    capacity: u64,
+    /// Sum of the weights of the flows on it.
+    load: u64,
+    /// `capacity / load` as of the last settlement (`split`).
+    share: u64,
+    /// First cell of the list of flows on it.
+    head: u32,
+    /// Whether its flows changed since the last settlement.
+    changed: bool,
+    /// The last solution that looked at it (`max_min`).
+    epoch: u64,
+    bytes: u64,
+    busy: u64,
+    busy_since: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    /// Of what was asked, in bytes x 1e12, as of `since`.
+    remaining: u128,
+    since: u64,
+    rate: u64,
+    finish: u64,
+    /// Its cells are joined by `sibling`.
+    first: u32,
+    /// The last solution that looked at it.
+    epoch: u64,
+    live: bool,
+}
+
+/// A flow's place on one link.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    link: u32,
+    weight: u32,
+    flow: u32,
+    sibling: u32,
+    before: u32,
+    after: u32,
+}
+
+/// All links and the flows on them.
+#[derive(Clone, Debug)]
+pub struct Network {
+    sharing: Sharing,
+    links: Vec<LinkState>,
+    flows: Vec<Flow>,
+    cells: Vec<Cell>,
+    free_flows: Vec<u32>,
+    free_cell: u32,
+    finishes: Heap,
+    changed: Vec<u32>,
+    epoch: u64,
+    affected: Vec<u32>,
+    filling: max_min::Filling,
+}
+
+impl Network {
+    /// Links with these capacities, numbered from 0, and no flows. A capacity of zero counts as 1 byte/s.
+    pub fn new(capacities: impl IntoIterator<Item = BytesPerSec>, sharing: Sharing) -> Network {
+        let link = |capacity: BytesPerSec| LinkState {
+            capacity: capacity.0.max(1),
+            load: 0,
+            share: capacity.0.max(1),
+            head: NONE,
+            changed: false,
+            epoch: 0,
+            bytes: 0,
+            busy: 0,
+            busy_since: 0,
+        };
+        Network {
+            sharing,
+            links: capacities.into_iter().map(link).collect(),
+            flows: Vec::new(),
+            cells: Vec::new(),
+            free_flows: Vec::new(),
+            free_cell: NONE,
+            finishes: Heap::default(),
+            changed: Vec::new(),
+            epoch: 0,
+            affected: Vec::new(),
+            filling: max_min::Filling::default(),
+        }
+    }
+
+    /// Starts a flow of `bytes` over `path`. It gets its rate when the instant is settled. A flow without bytes or
+    /// without links is through at once. Links must exist, weights be 1 or more, and no link occur twice.
+    pub fn begin(&mut self, now: Picos, path: &[Crossing], bytes: Bytes) -> FlowId {
+        let flow = self.free_flows.pop().unwrap_or(self.flows.len() as u32);
+        let mut first = NONE;
+        let path = if bytes.0 == 0 { &[] } else { path };
+        for crossing in path.iter().rev() {
+            first = self.enter(now, flow, *crossing, bytes, first);
+        }
+        let remaining = if path.is_empty() { 0 } else { u128::from(bytes.0) * u128::from(UNITS_PER_BYTE) };
+        let state =
+            Flow { remaining, since: now.0, rate: 0, finish: now.0, first, epoch: self.epoch, live: true };
+        match self.flows.get_mut(flow as usize) {
+            Some(slot) => *slot = state,
+            None => self.flows.push(state),
+        }
+        if path.is_empty() {
+            self.finishes.set(flow, now.0);
+        }
+        FlowId(flow)
+    }
+
+    /// Solves the shares after all changes of this instant. Costs nothing where nothing changed.
+    pub fn settle(&mut self, now: Picos) {
+        if self.changed.is_empty() {
+            return;
+        }
+        self.epoch = self.epoch.wrapping_add(1);
+        match self.sharing {
+            Sharing::Split => self.settle_split(now.0),
+            Sharing::MaxMin => self.settle_max_min(now.0),
+        }
+    }
+
+    /// When the next flow is through, once the instant is settled; `None` where no flow is under way.
+    pub fn next_finish(&mut self) -> Option<Picos> {
+        loop {
+            let (finish, flow) = self.finishes.peek()?;
+            let now = self.flows[flow as usize].finish;
+            // A flow that slowed down keeps its old place until it comes to the top.
+            if now == finish {
+                return Some(Picos(finish));
+            }
+            self.finishes.set(flow, now);
+        }
+    }
+
+    /// Ends every flow that is through at `at` and appends it to `finished`, in order of finish, then number.
+    pub fn take_finished(&mut self, at: Picos, finished: &mut Vec<FlowId>) {
+        while self.next_finish().is_some_and(|next| next <= at) {
+            if let Some((_, flow)) = self.finishes.peek() {
+                self.end(at, flow);
+                finished.push(FlowId(flow));
+            }
+        }
+    }
+
+    /// Ends a flow before it is through. Nothing happens where it is not under way.
+    pub fn cancel(&mut self, now: Picos, FlowId(flow): FlowId) {
+        if self.flows.get(flow as usize).is_some_and(|f| f.live) {
+            self.end(now, flow);
+        }
+    }
+
+    /// How many links there are.
+    pub fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    /// What a link has done up to `now`.
+    pub fn usage(&self, link: u32, now: Picos) -> Usage {
+        let link = &self.links[link as usize];
+        let running = if link.load > 0 { now.0.saturating_sub(link.busy_since) } else { 0 };
+        Usage { bytes: link.bytes, busy: Picos(link.busy + running) }
+    }
+
+    /// The rate of a flow as of the last settlement.
+    pub fn rate(&self, FlowId(flow): FlowId) -> BytesPerSec {
+        BytesPerSec(self.flows[flow as usize].rate)
+    }
+
+    /// What remains of a flow at `now`, in bytes x 1e12.
+    pub fn remaining(&self, FlowId(flow): FlowId, now: Picos) -> u128 {
+        let flow = &self.flows[flow as usize];
+        flow.remaining.saturating_sub(u128::from(flow.rate) * u128::from(now.0 - flow.since))
+    }
+
+    /// Moves everything under way into the future by `by`, as if nothing had happened meanwhile.
+    pub fn shift(&mut self, by: Picos) {
+        for flow in self.flows.iter_mut().filter(|flow| flow.live) {
+            flow.since += by.0;
+            flow.finish += by.0;
+        }
+        self.finishes.shift(by.0);
+        self.links.iter_mut().filter(|link| link.load > 0).for_each(|link| link.busy_since += by.0);
+    }
+
+    /// Adds to what a link has done, for work that was jumped over.
+    pub fn credit(&mut self, link: u32, done: Usage) {
+        let link = &mut self.links[link as usize];
+        link.bytes += done.bytes;
+        link.busy += done.busy.0;
+    }
+
+    fn enter(&mut self, now: Picos, flow: u32, crossing: Crossing, bytes: Bytes, sibling: u32) -> u32 {
+        let Crossing { link, weight } = crossing;
+        let state = &mut self.links[link as usize];
+        let cell = Cell { link, weight, flow, sibling, before: NONE, after: state.head };
+        let at = self.free_cell;
+        let at = if at == NONE {
+            self.cells.push(cell);
+            self.cells.len() as u32 - 1
+        } else {
+            self.free_cell = std::mem::replace(&mut self.cells[at as usize], cell).sibling;
+            at
+        };
+        if state.head != NONE {
+            self.cells[state.head as usize].before = at;
+        }
+        if state.load == 0 {
+            state.busy_since = now.0;
+        }
+        state.head = at;
+        state.load += u64::from(weight);
+        state.bytes += bytes.0 * u64::from(weight);
+        if !std::mem::replace(&mut state.changed, true) {
+            self.changed.push(link);
+        }
+        at
+    }
+
+    fn end(&mut self, now: Picos, flow: u32) {
+        self.finishes.remove(flow);
+        let state = &mut self.flows[flow as usize];
+        state.live = false;
+        let mut at = std::mem::replace(&mut state.first, NONE);
+        while at != NONE {
+            let Cell { link, weight, sibling, before, after, .. } = self.cells[at as usize];
+            let state = &mut self.links[link as usize];
+            match before {
+                NONE => state.head = after,
+                before => self.cells[before as usize].after = after,
+            }
+            if after != NONE {
+                self.cells[after as usize].before = before;
+            }
+            state.load -= u64::from(weight);
+            if state.load == 0 {
+                state.busy += now.0.saturating_sub(state.busy_since);
+            }
+            if !std::mem::replace(&mut state.changed, true) {
+                self.changed.push(link);
+            }
+            self.cells[at as usize].sibling = self.free_cell;
+            self.free_cell = at;
+            at = sibling;
+        }
+        self.free_flows.push(flow);
+    }
+
+    /// Gives a flow its new rate from `now` on.
+    fn set_rate(&mut self, now: u64, flow: u32, rate: u64) {
+        let state = &mut self.flows[flow as usize];
+        let fresh = state.rate == 0;
+        if state.rate == rate {
+            return;
+        }
+        let moved = u128::from(state.rate) * u128::from(now - state.since);
+        state.remaining = state.remaining.saturating_sub(moved);
+        state.since = now;
+        let sooner = fresh || rate > state.rate;
+        state.rate = rate;
+        state.finish = now + time_left(state.remaining, rate);
+        // Later is found out when the old finish comes up (see `next_finish`); sooner must be known at once.
+        if sooner {
+            self.finishes.set(flow, state.finish);
+        }
+    }
+
+    /// Calls `each` with every cell of a list that starts at `head`.
+    fn on_link(cells: &[Cell], head: u32) -> impl Iterator<Item = &Cell> {
+        std::iter::successors(cells.get(head as usize), |cell| cells.get(cell.after as usize))
+    }
+
+    /// The cells of one flow.
+    fn of_flow(cells: &[Cell], first: u32) -> impl Iterator<Item = &Cell> {
+        std::iter::successors(cells.get(first as usize), |cell| cells.get(cell.sibling as usize))
+    }
+}
+
+/// Whole picoseconds, rounded up.
+fn time_left(remaining: u128, rate: u64) -> u64 {
+    match u64::try_from(remaining) {
+        Ok(remaining) => remaining.div_ceil(rate),
+        Err(_) => u64::try_from(remaining.div_ceil(u128::from(rate))).unwrap_or(u64::MAX / 2),
+    }
+}
