@@ -15,7 +15,7 @@ mod units;
 pub use costs::{Costs, Rounding, Sharing};
 pub use crossing::Crossing;
 pub use error::Error;
-pub use network::{Crossing, FlowId, Network};
+pub use network::{FlowId, Network};
 pub use topology::{Link, LinkId, Topology};
 pub use units::{Bytes, BytesPerSec, Picos, Rank};
 

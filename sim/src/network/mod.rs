@@ -6,7 +6,7 @@
 //! ```text
 //! begin, take_finished, cancel ...   all that happens at one instant
 //! settle(now)                        then shares are solved, once
-//! next_finish()                             when the next flow is through
+//! next_finish()                      when the next flow is through
 //! ```
 //!
 //! Everything is exact: a rate is whole bytes per second (floored, at least 1), what remains of a flow is counted
@@ -19,17 +19,8 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-use crate::{Bytes, BytesPerSec, Picos, Sharing};
+use crate::{Bytes, BytesPerSec, Crossing, LinkId, Picos, Sharing};
 use heap::Heap;
-
-/// One link of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Crossing {
-    /// The link's number: an index into the network's capacities.
-    pub link: u32,
-    /// How many flows like this one cross the link: 1, or more where one flow stands for a class of them.
-    pub weight: u32,
-}
 
 /// A flow under way. Numbers are used again once a flow has been taken or cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -205,7 +196,7 @@ impl Network {
     }
 
     /// What a link has done up to `now`.
-    pub fn usage(&self, link: u32, now: Picos) -> Usage {
+    pub fn usage(&self, LinkId(link): LinkId, now: Picos) -> Usage {
         let link = &self.links[link as usize];
         let running = if link.load > 0 { now.0.saturating_sub(link.busy_since) } else { 0 };
         Usage { bytes: link.bytes, busy: Picos(link.busy + running) }
@@ -233,14 +224,14 @@ impl Network {
     }
 
     /// Adds to what a link has done, for work that was jumped over.
-    pub fn credit(&mut self, link: u32, done: Usage) {
+    pub fn credit(&mut self, LinkId(link): LinkId, done: Usage) {
         let link = &mut self.links[link as usize];
         link.bytes += done.bytes;
         link.busy += done.busy.0;
     }
 
     fn enter(&mut self, now: Picos, flow: u32, crossing: Crossing, bytes: Bytes, sibling: u32) -> u32 {
-        let Crossing { link, weight } = crossing;
+        let Crossing { link: LinkId(link), weight } = crossing;
         let state = &mut self.links[link as usize];
         let cell = Cell { link, weight, flow, sibling, before: NONE, after: state.head };
         let at = self.free_cell;

@@ -14,12 +14,12 @@ struct Asked {
 /// Whole levels: every link's equal share, least first, all links of one level at once.
 fn fill_by_levels(capacities: &[u64], paths: &[&[Crossing]], sharing: Sharing) -> Vec<u64> {
     let load = |link: usize, among: &[usize]| -> u64 {
-        let on = among.iter().flat_map(|&f| paths[f]).filter(|c| c.link as usize == link);
+        let on = among.iter().flat_map(|&f| paths[f]).filter(|c| c.link.0 as usize == link);
         on.map(|c| u64::from(c.weight)).sum()
     };
     let all: Vec<usize> = (0..paths.len()).collect();
     if sharing == Sharing::Split {
-        let share = |c: &Crossing| (capacities[c.link as usize] / load(c.link as usize, &all)).max(1);
+        let share = |c: &Crossing| (capacities[c.link.0 as usize] / load(c.link.0 as usize, &all)).max(1);
         return paths.iter().map(|path| path.iter().map(share).min().unwrap()).collect();
     }
     let (mut rates, mut open, mut left) = (vec![0; paths.len()], all, capacities.to_vec());
@@ -29,11 +29,11 @@ fn fill_by_levels(capacities: &[u64], paths: &[&[Crossing]], sharing: Sharing) -
         let least = used.iter().map(|&l| level(l)).min().unwrap();
         let full: Vec<usize> = used.into_iter().filter(|&l| level(l) == least).collect();
         let (frozen, rest): (Vec<usize>, Vec<usize>) =
-            open.iter().partition(|&&f| paths[f].iter().any(|c| full.contains(&(c.link as usize))));
+            open.iter().partition(|&&f| paths[f].iter().any(|c| full.contains(&(c.link.0 as usize))));
         for f in frozen {
             rates[f] = least;
             for c in paths[f] {
-                left[c.link as usize] = left[c.link as usize].saturating_sub(least * u64::from(c.weight));
+                left[c.link.0 as usize] = left[c.link.0 as usize].saturating_sub(least * u64::from(c.weight));
             }
         }
         open = rest;
@@ -47,7 +47,7 @@ fn fill_by_water(capacities: &[u64], paths: &[&[Crossing]]) -> Vec<f64> {
     loop {
         let level = |l: usize| {
             let on = |f: &usize| {
-                paths[*f].iter().filter(|c| c.link as usize == l).map(|c| f64::from(c.weight)).sum::<f64>()
+                paths[*f].iter().filter(|c| c.link.0 as usize == l).map(|c| f64::from(c.weight)).sum::<f64>()
             };
             let all: Vec<usize> = (0..paths.len()).collect();
             let frozen: f64 = all.iter().filter(|f| !rates[**f].is_nan()).map(|f| on(f) * rates[*f]).sum();
@@ -58,7 +58,7 @@ fn fill_by_water(capacities: &[u64], paths: &[&[Crossing]]) -> Vec<f64> {
             (0..capacities.len()).filter_map(|l| Some((level(l)?, l))).min_by(|a, b| a.0.total_cmp(&b.0));
         let Some((least, full)) = lowest else { return rates };
         for f in 0..paths.len() {
-            if rates[f].is_nan() && paths[f].iter().any(|c| c.link as usize == full) {
+            if rates[f].is_nan() && paths[f].iter().any(|c| c.link.0 as usize == full) {
                 rates[f] = least;
             }
         }
@@ -119,7 +119,11 @@ fn traffic() -> impl Strategy<Value = (Vec<u64>, Vec<Asked>)> {
         let links = capacities.len();
         let path = prop::sample::subsequence((0..links as u32).collect::<Vec<_>>(), 1..=links.min(4));
         let path = (path, prop::collection::vec(1u32..4, 4)).prop_map(|(links, weights)| {
-            links.into_iter().zip(weights).map(|(link, weight)| Crossing { link, weight }).collect()
+            links
+                .into_iter()
+                .zip(weights)
+                .map(|(link, weight)| Crossing { link: LinkId(link), weight })
+                .collect()
         });
         let begin = prop_oneof![Just(0u64), Just(1_000_000), 0u64..5_000_000];
         let asked =
@@ -163,7 +167,7 @@ proptest! {
         for (link, &capacity) in capacities.iter().enumerate() {
             let on = asked.iter().zip(&flows).flat_map(|(a, f)| a.path.iter().map(move |c| (c, f)));
             let (mut used, mut floor) = (0, 0);
-            for (c, f) in on.filter(|(c, _)| c.link as usize == link) {
+            for (c, f) in on.filter(|(c, _)| c.link.0 as usize == link) {
                 used += network.rate(*f).0 * u64::from(c.weight);
                 floor += u64::from(c.weight);
             }
@@ -176,7 +180,7 @@ fn one_link(sharing: Sharing) -> Network {
     Network::new([BytesPerSec(1_000)], sharing)
 }
 
-const ONE: [Crossing; 1] = [Crossing { link: 0, weight: 1 }];
+const ONE: [Crossing; 1] = [Crossing { link: LinkId(0), weight: 1 }];
 
 #[test]
 fn two_flows_share_a_link_and_the_second_speeds_up_when_the_first_is_through() {
@@ -192,7 +196,7 @@ fn two_flows_share_a_link_and_the_second_speeds_up_when_the_first_is_through() {
         assert_eq!(network.rate(long), BytesPerSec(1_000));
         network.take_finished(Picos(1_500_000_000_000), &mut done);
         assert_eq!(network.next_finish(), None);
-        let usage = network.usage(0, Picos(2_000_000_000_000));
+        let usage = network.usage(LinkId(0), Picos(2_000_000_000_000));
         assert_eq!(usage, Usage { bytes: 1_500, busy: Picos(1_500_000_000_000) });
     }
 }
@@ -200,7 +204,7 @@ fn two_flows_share_a_link_and_the_second_speeds_up_when_the_first_is_through() {
 #[test]
 fn a_weight_of_three_gets_a_quarter_beside_a_weight_of_one() {
     let mut network = one_link(Sharing::MaxMin);
-    let class = network.begin(Picos(0), &[Crossing { link: 0, weight: 3 }], Bytes(100));
+    let class = network.begin(Picos(0), &[Crossing { link: LinkId(0), weight: 3 }], Bytes(100));
     network.begin(Picos(0), &ONE, Bytes(100));
     network.settle(Picos(0));
     assert_eq!(network.rate(class), BytesPerSec(250));
