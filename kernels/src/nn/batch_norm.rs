@@ -1,0 +1,221 @@
+//! Batch normalisation over the channels of pictures (S. Ioffe and C. Szegedy, ICML 2015).
+//!
+//! ```text
+//! x, y [N, C, H, W]     w, b [C]     M = N H W values per channel
+//! training:    mean, var of the channel over the batch (var biased: divided by M)
+//!              running_mean += 0.1 (mean - running_mean)
+//!              running_var  += 0.1 (var M / (M - 1) - running_var)         (unbiased)
+//! evaluation:  mean = running_mean, var = running_var
+//! y  = (x - mean) r w + b,    r = 1 / sqrt(var + 1e-5)
+//! db = sum dy      dw = sum dy xhat      dx = (dy - db / M - xhat dw / M) r w,    xhat = (x - mean) r
+//! ```
+//!
+//! Statistics are summed in f64.
+
+use super::sum::sum_of;
+use super::{Cost, Float};
+
+/// Added to the variance.
+const EPS: f64 = 1e-5;
+/// The share of a batch's statistics in the running ones.
+const MOMENTUM: f64 = 0.1;
+
+/// The shape of a batch norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchNorm {
+    /// Channels, C.
+    pub channels: usize,
+    /// Values per channel and sample, H W.
+    pub plane: usize,
+}
+
+impl BatchNorm {
+    /// Training: normalises by the batch's own statistics and moves the running ones, which are `running` cut in
+    /// two halves (means, variances). `saved` (2 C) receives mean and r of each channel for the backward pass.
+    ///
+    /// One value per channel has no unbiased variance; its running variance then stays as it was.
+    #[allow(clippy::too_many_arguments)]
+    pub fn forward<F: Float>(
+        &self,
+        n: usize,
+        x: &[F],
+        w: &[F],
+        b: &[F],
+        running: &mut [F],
+        saved: &mut [F],
+        y: &mut [F],
+    ) {
+        self.lengths(n, &[x, y]);
+        assert!(running.len() == 2 * self.channels && saved.len() == 2 * self.channels);
+        let m = (n * self.plane) as f64;
+        let (running_means, running_vars) = running.split_at_mut(self.channels);
+        let (means, rs) = saved.split_at_mut(self.channels);
+        for c in 0..self.channels {
+            let mean = self.channel_sum(n, c, |i| x[i].to_f64()) / m;
+            let var = self.channel_sum(n, c, |i| (x[i].to_f64() - mean) * (x[i].to_f64() - mean)) / m;
+            let move_to = |old: &mut F, new: f64| {
+                *old = F::from_f64((1.0 - MOMENTUM) * old.to_f64() + MOMENTUM * new);
+            };
+            if m > 0.0 {
+                move_to(&mut running_means[c], mean);
+            }
+            if m > 1.0 {
+                move_to(&mut running_vars[c], var * m / (m - 1.0));
+            }
+            means[c] = F::from_f64(mean);
+            rs[c] = F::from_f64(1.0 / (var + EPS).sqrt());
+        }
+        self.apply(n, x, w, b, (means, rs), y);
+    }
+
+    /// Evaluation: normalises by the running statistics (2 C: means, then variances).
+    pub fn evaluate<F: Float>(&self, n: usize, x: &[F], w: &[F], b: &[F], running: &[F], y: &mut [F]) {
+        self.lengths(n, &[x, y]);
+        let (means, vars) = running.split_at(self.channels);
+        let rs: Vec<F> = vars.iter().map(|var| F::from_f64(1.0 / (var.to_f64() + EPS).sqrt())).collect();
+        self.apply(n, x, w, b, (means, &rs), y);
+    }
+
+    /// The gradients of weight and bias, replaced.
+    pub fn backward_params<F: Float>(
+        &self,
+        n: usize,
+        x: &[F],
+        saved: &[F],
+        dy: &[F],
+        dw: &mut [F],
+        db: &mut [F],
+    ) {
+        self.lengths(n, &[x, dy]);
+        let (means, rs) = saved.split_at(self.channels);
+        for c in 0..self.channels {
+            let (mean, r) = (means[c].to_f64(), rs[c].to_f64());
+            db[c] = F::from_f64(self.channel_sum(n, c, |i| dy[i].to_f64()));
+            dw[c] = F::from_f64(self.channel_sum(n, c, |i| dy[i].to_f64() * (x[i].to_f64() - mean)) * r);
+        }
+    }
+
+    /// The gradient of the input, replaced; `dw` and `db` are those of [`BatchNorm::backward_params`].
+    #[allow(clippy::too_many_arguments)]
+    pub fn backward_input<F: Float>(
+        &self,
+        n: usize,
+        x: &[F],
+        w: &[F],
+        saved: &[F],
+        dy: &[F],
+        (dw, db): (&[F], &[F]),
+        dx: &mut [F],
+    ) {
+        self.lengths(n, &[x, dy, dx]);
+        let (means, rs) = saved.split_at(self.channels);
+        let m = F::from_f64((n * self.plane) as f64);
+        for (start, c) in self.planes(n) {
+            let plane = start..start + self.plane;
+            let (mean, r, scale) = (means[c], rs[c], rs[c] * w[c]);
+            let (from_b, from_w) = (db[c] / m, dw[c] / m);
+            for ((dx, &dy), &x) in dx[plane.clone()].iter_mut().zip(&dy[plane.clone()]).zip(&x[plane]) {
+                *dx = (dy - from_b - (x - mean) * r * from_w) * scale;
+            }
+        }
+    }
+
+    /// Cost of [`BatchNorm::forward`]: two passes for the statistics, one to apply them.
+    pub fn forward_cost<F: Float>(&self, n: usize) -> Cost {
+        let count = n * self.channels * self.plane;
+        Cost::launch(6 * count, 4 * count + 6 * self.channels, size_of::<F>())
+    }
+
+    /// Cost of [`BatchNorm::evaluate`].
+    pub fn evaluate_cost<F: Float>(&self, n: usize) -> Cost {
+        let count = n * self.channels * self.plane;
+        Cost::launch(3 * count, 2 * count + 4 * self.channels, size_of::<F>())
+    }
+
+    /// Cost of [`BatchNorm::backward_params`].
+    pub fn backward_params_cost<F: Float>(&self, n: usize) -> Cost {
+        let count = n * self.channels * self.plane;
+        Cost::launch(4 * count, 2 * count + 4 * self.channels, size_of::<F>())
+    }
+
+    /// Cost of [`BatchNorm::backward_input`].
+    pub fn backward_input_cost<F: Float>(&self, n: usize) -> Cost {
+        let count = n * self.channels * self.plane;
+        Cost::launch(6 * count, 3 * count + 5 * self.channels, size_of::<F>())
+    }
+
+    fn apply<F: Float>(&self, n: usize, x: &[F], w: &[F], b: &[F], (means, rs): (&[F], &[F]), y: &mut [F]) {
+        for (start, c) in self.planes(n) {
+            let plane = start..start + self.plane;
+            let (mean, scale, b) = (means[c], rs[c] * w[c], b[c]);
+            y[plane.clone()].iter_mut().zip(&x[plane]).for_each(|(y, &x)| *y = (x - mean) * scale + b);
+        }
+    }
+
+    /// Where each plane starts, and its channel.
+    fn planes(&self, n: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let BatchNorm { channels, plane } = *self;
+        (0..n * channels).map(move |i| (i * plane, i % channels))
+    }
+
+    /// Sum over one channel: plane by plane in order of samples.
+    fn channel_sum(&self, n: usize, c: usize, term: impl Fn(usize) -> f64) -> f64 {
+        let plane_sum = |sample: usize| {
+            let start = (sample * self.channels + c) * self.plane;
+            sum_of(self.plane, |i| term(start + i))
+        };
+        (0..n).map(plane_sum).fold(0.0, |sum, plane| sum + plane)
+    }
+
+    fn lengths<F>(&self, n: usize, buffers: &[&[F]]) {
+        let want = n * self.channels * self.plane;
+        assert!(buffers.iter().all(|b| b.len() == want), "a batch norm of {n} samples has {want} values");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::gradcheck::{check, dot, numbers};
+
+    const SHAPE: BatchNorm = BatchNorm { channels: 3, plane: 4 };
+    const N: usize = 5;
+
+    fn run(x: &[f64], w: &[f64], b: &[f64]) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+        let (mut running, mut saved, mut y) =
+            (vec![0.0, 0.0, 0.0, 1.0, 1.0, 1.0], vec![0.0; 6], vec![0.0; 60]);
+        SHAPE.forward(N, x, w, b, &mut running, &mut saved, &mut y);
+        (y, saved, running)
+    }
+
+    #[test]
+    fn gradients() {
+        let (x, w, b, r) = (numbers(60, 1), numbers(3, 2), numbers(3, 3), numbers(60, 4));
+        let (_, saved, _) = run(&x, &w, &b);
+        let (mut dw, mut db, mut dx) = (vec![9.0; 3], vec![9.0; 3], vec![9.0; 60]);
+        SHAPE.backward_params(N, &x, &saved, &r, &mut dw, &mut db);
+        SHAPE.backward_input(N, &x, &w, &saved, &r, (&dw, &db), &mut dx);
+        check("x", &x, &dx, |x| dot(&run(x, &w, &b).0, &r));
+        check("w", &w, &dw, |w| dot(&run(&x, w, &b).0, &r));
+        check("b", &b, &db, |b| dot(&run(&x, &w, b).0, &r));
+    }
+
+    #[test]
+    fn running_statistics_are_unbiased() {
+        let x = numbers(60, 1);
+        let (_, _, running) = run(&x, &[1.0; 3], &[0.0; 3]);
+        let first: Vec<f64> = (0..N).flat_map(|n| x[n * 12..n * 12 + 4].to_vec()).collect();
+        let mean = first.iter().sum::<f64>() / 20.0;
+        let var = first.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 19.0;
+        assert!((running[0] - 0.1 * mean).abs() < 1e-15);
+        assert!((running[3] - (0.9 + 0.1 * var)).abs() < 1e-15);
+    }
+
+    #[test]
+    fn evaluation_uses_the_running_statistics() {
+        let x = numbers(60, 1);
+        let mut y = vec![0.0; 60];
+        SHAPE.evaluate(N, &x, &[2.0; 3], &[1.0; 3], &[0.5, 0.5, 0.5, 3.0, 3.0, 3.0], &mut y);
+        assert!((y[7] - ((x[7] - 0.5) / (3.0f64 + 1e-5).sqrt() * 2.0 + 1.0)).abs() < 1e-14);
+    }
+}

@@ -1,0 +1,47 @@
+//! What an operation costs, from its shapes alone.
+
+use std::iter::Sum;
+use std::ops::{Add, Mul};
+
+/// Floating-point operations and bytes of one operation: the two axes of a roofline model (Williams, Waterman and
+/// Patterson, "Roofline", CACM 52(4), 2009). Bytes count each operand once, as if caches were perfect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Additions and multiplications, each one operation; a fused multiply-add is two.
+    pub flops: u64,
+    /// Bytes read plus bytes written.
+    pub bytes: u64,
+    /// Kernels that a GPU would launch for it.
+    pub launches: u64,
+}
+
+impl Cost {
+    /// One launch that does `flops` operations and moves `elements` of `size` bytes.
+    pub fn launch(flops: usize, elements: usize, size: usize) -> Cost {
+        Cost { flops: flops as u64, bytes: (elements * size) as u64, launches: 1 }
+    }
+}
+
+impl Add for Cost {
+    type Output = Cost;
+    fn add(self, other: Cost) -> Cost {
+        Cost {
+            flops: self.flops + other.flops,
+            bytes: self.bytes + other.bytes,
+            launches: self.launches + other.launches,
+        }
+    }
+}
+
+impl Mul<u64> for Cost {
+    type Output = Cost;
+    fn mul(self, times: u64) -> Cost {
+        Cost { flops: self.flops * times, bytes: self.bytes * times, launches: self.launches * times }
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Cost>>(costs: I) -> Cost {
+        costs.fold(Cost::default(), Cost::add)
+    }
+}

@@ -1,0 +1,101 @@
+//! A fully connected layer.
+//!
+//! ```text
+//! y[N, O] = x[N, C] . w[O, C]^T + b[O]
+//! dw = dy^T . x      db = sum of dy over N      dx = dy . w
+//! ```
+
+use super::matmul::{self, Matrix, Store, matmul};
+use super::{Cost, Float};
+
+/// The shape of a linear layer; the weight is stored output-major, as PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Linear {
+    /// Inputs per sample, C.
+    pub inputs: usize,
+    /// Outputs per sample, O.
+    pub outputs: usize,
+}
+
+impl Linear {
+    /// `x[n, C]` to `y[n, O]`.
+    pub fn forward<F: Float>(&self, n: usize, x: &[F], w: &[F], b: &[F], y: &mut [F]) {
+        assert_eq!(b.len(), self.outputs);
+        matmul(
+            y,
+            Store::Replace,
+            Matrix::new(x, n, self.inputs),
+            Matrix::new(w, self.outputs, self.inputs).t(),
+        );
+        for row in y.chunks_exact_mut(self.outputs) {
+            row.iter_mut().zip(b).for_each(|(y, &b)| *y += b);
+        }
+    }
+
+    /// The gradients of weight and bias, replaced.
+    pub fn backward_params<F: Float>(&self, n: usize, x: &[F], dy: &[F], dw: &mut [F], db: &mut [F]) {
+        assert_eq!(db.len(), self.outputs);
+        matmul(dw, Store::Replace, Matrix::new(dy, n, self.outputs).t(), Matrix::new(x, n, self.inputs));
+        db.fill(F::ZERO);
+        for row in dy.chunks_exact(self.outputs) {
+            db.iter_mut().zip(row).for_each(|(db, &dy)| *db += dy);
+        }
+    }
+
+    /// The gradient of the input, replaced.
+    pub fn backward_input<F: Float>(&self, n: usize, w: &[F], dy: &[F], dx: &mut [F]) {
+        matmul(
+            dx,
+            Store::Replace,
+            Matrix::new(dy, n, self.outputs),
+            Matrix::new(w, self.outputs, self.inputs),
+        );
+    }
+
+    /// Cost of [`Linear::forward`].
+    pub fn forward_cost<F: Float>(&self, n: usize) -> Cost {
+        matmul::cost::<F>(n, self.outputs, self.inputs)
+            + Cost::launch(n * self.outputs, 2 * n * self.outputs + self.outputs, size_of::<F>())
+    }
+
+    /// Cost of [`Linear::backward_params`].
+    pub fn backward_params_cost<F: Float>(&self, n: usize) -> Cost {
+        matmul::cost::<F>(self.outputs, self.inputs, n)
+            + Cost::launch(n * self.outputs, n * self.outputs + self.outputs, size_of::<F>())
+    }
+
+    /// Cost of [`Linear::backward_input`].
+    pub fn backward_input_cost<F: Float>(&self, n: usize) -> Cost {
+        matmul::cost::<F>(n, self.inputs, self.outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::gradcheck::{check, dot, numbers};
+
+    #[test]
+    fn gradients() {
+        let (shape, n) = (Linear { inputs: 5, outputs: 3 }, 4);
+        let (x, w, b, r) = (numbers(20, 1), numbers(15, 2), numbers(3, 3), numbers(12, 4));
+        let run = |x: &[f64], w: &[f64], b: &[f64]| {
+            let mut y = vec![0.0; 12];
+            shape.forward(n, x, w, b, &mut y);
+            dot(&y, &r)
+        };
+        let (mut dx, mut dw, mut db) = (vec![9.0; 20], vec![9.0; 15], vec![9.0; 3]);
+        shape.backward_params(n, &x, &r, &mut dw, &mut db);
+        shape.backward_input(n, &w, &r, &mut dx);
+        check("x", &x, &dx, |x| run(x, &w, &b));
+        check("w", &w, &dw, |w| run(&x, w, &b));
+        check("b", &b, &db, |b| run(&x, &w, b));
+    }
+
+    #[test]
+    fn cost_counts_two_per_multiply_add() {
+        let cost = Linear { inputs: 64, outputs: 10 }.forward_cost::<f32>(32);
+        assert_eq!(cost.flops, 2 * 32 * 64 * 10 + 32 * 10);
+        assert_eq!(cost.bytes, 4 * (32 * 64 + 64 * 10 + 32 * 10 + 2 * 32 * 10 + 10));
+    }
+}

@@ -1,0 +1,197 @@
+//! Pooling: the maximum or the mean of each window of a plane.
+//!
+//! ```text
+//! x [N, C, H, W]  to  y [N, C, P, Q]     P = (H - K) / stride + 1, Q from W alike
+//! max:  dx = dy at the window's first maximum          (NaN counts as larger than any number)
+//! mean: dx = dy / K^2 over the whole window
+//! ```
+//!
+//! Global average pooling is the mean with K = H = W, or [`Pool::global_mean`] where H and W differ.
+
+use super::sum::sum_of;
+use super::{Cost, Float};
+
+/// The shape of a pooling layer with a square window and no padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Channels, C.
+    pub channels: usize,
+    /// (H, W).
+    pub picture: (usize, usize),
+    /// K.
+    pub window: usize,
+    /// Pixels from one window to the next; 1 or more.
+    pub stride: usize,
+}
+
+impl Pool {
+    /// (P, Q).
+    ///
+    /// # Panics
+    /// If the window is larger than the picture.
+    pub fn output_picture(&self) -> (usize, usize) {
+        let side = |side: usize| {
+            assert!(self.window <= side && self.stride > 0, "a window of {} over {side} pixels", self.window);
+            (side - self.window) / self.stride + 1
+        };
+        (side(self.picture.0), side(self.picture.1))
+    }
+
+    /// The maximum of each window; `winners` receives where in `x` each came from.
+    pub fn max_forward<F: Float>(&self, n: usize, x: &[F], y: &mut [F], winners: &mut [u32]) {
+        self.lengths(n, x.len(), y.len());
+        assert_eq!(winners.len(), y.len());
+        let width = self.picture.1;
+        self.windows(n, |out, corner| {
+            let mut best = corner;
+            for at in (0..self.window).flat_map(|i| (0..self.window).map(move |j| corner + i * width + j)) {
+                if x[at] > x[best] || x[at].is_nan() {
+                    best = at;
+                }
+            }
+            y[out] = x[best];
+            winners[out] = best as u32;
+        });
+    }
+
+    /// The gradient of the input of the maximum, replaced.
+    pub fn max_backward<F: Float>(&self, n: usize, winners: &[u32], dy: &[F], dx: &mut [F]) {
+        self.lengths(n, dx.len(), dy.len());
+        dx.fill(F::ZERO);
+        winners.iter().zip(dy).for_each(|(&at, &dy)| dx[at as usize] += dy);
+    }
+
+    /// The mean of each window.
+    pub fn mean_forward<F: Float>(&self, n: usize, x: &[F], y: &mut [F]) {
+        self.lengths(n, x.len(), y.len());
+        let (width, count) = (self.picture.1, F::from_f64((self.window * self.window) as f64));
+        self.windows(n, |out, corner| {
+            let row = |i: usize| &x[corner + i * width..corner + i * width + self.window];
+            y[out] = (0..self.window).flat_map(row).fold(F::ZERO, |sum, &x| sum + x) / count;
+        });
+    }
+
+    /// The gradient of the input of the mean, replaced.
+    pub fn mean_backward<F: Float>(&self, n: usize, dy: &[F], dx: &mut [F]) {
+        self.lengths(n, dx.len(), dy.len());
+        let (width, count) = (self.picture.1, F::from_f64((self.window * self.window) as f64));
+        dx.fill(F::ZERO);
+        self.windows(n, |out, corner| {
+            for i in 0..self.window {
+                let row = &mut dx[corner + i * width..corner + i * width + self.window];
+                row.iter_mut().for_each(|dx| *dx += dy[out] / count);
+            }
+        });
+    }
+
+    /// The mean of every whole plane of `plane` elements: global average pooling, `y` one element per plane.
+    pub fn global_mean<F: Float>(plane: usize, x: &[F], y: &mut [F]) {
+        assert_eq!(x.len(), y.len() * plane);
+        for (y, x) in y.iter_mut().zip(x.chunks_exact(plane)) {
+            *y = F::from_f64(sum_of(plane, |i| x[i].to_f64()) / plane as f64);
+        }
+    }
+
+    /// The gradient of the input of [`Pool::global_mean`], replaced.
+    pub fn global_mean_backward<F: Float>(plane: usize, dy: &[F], dx: &mut [F]) {
+        assert_eq!(dx.len(), dy.len() * plane);
+        let count = F::from_f64(plane as f64);
+        dx.chunks_exact_mut(plane).zip(dy).for_each(|(dx, &dy)| dx.fill(dy / count));
+    }
+
+    /// Cost of [`Pool::global_mean`] over `planes` planes, and of its backward pass.
+    pub fn global_mean_cost<F: Float>(plane: usize, planes: usize) -> Cost {
+        Cost::launch(plane * planes, (plane + 1) * planes, size_of::<F>())
+    }
+
+    /// Cost of a forward pass, maximum or mean.
+    pub fn forward_cost<F: Float>(&self, n: usize) -> Cost {
+        let (x, y) = self.sizes(n);
+        Cost::launch(y * self.window * self.window, x + y, size_of::<F>())
+    }
+
+    /// Cost of a backward pass, maximum or mean.
+    pub fn backward_cost<F: Float>(&self, n: usize) -> Cost {
+        let (x, y) = self.sizes(n);
+        Cost::launch(y * self.window * self.window, x + 2 * y, size_of::<F>())
+    }
+
+    fn sizes(&self, n: usize) -> (usize, usize) {
+        let (p, q) = self.output_picture();
+        (n * self.channels * self.picture.0 * self.picture.1, n * self.channels * p * q)
+    }
+
+    fn lengths(&self, n: usize, x: usize, y: usize) {
+        assert_eq!((x, y), self.sizes(n), "input and output of a pooling of {n} samples");
+    }
+
+    /// Calls `each(output index, index of the window's corner in the input)`.
+    fn windows(&self, n: usize, mut each: impl FnMut(usize, usize)) {
+        let ((height, width), (rows, cols)) = (self.picture, self.output_picture());
+        let mut out = 0;
+        for plane in 0..n * self.channels {
+            for p in 0..rows {
+                for q in 0..cols {
+                    each(out, plane * height * width + p * self.stride * width + q * self.stride);
+                    out += 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::gradcheck::{check, dot, numbers};
+
+    const SHAPES: [Pool; 3] = [
+        Pool { channels: 2, picture: (4, 6), window: 2, stride: 2 },
+        Pool { channels: 1, picture: (5, 5), window: 3, stride: 1 },
+        Pool { channels: 3, picture: (7, 4), window: 2, stride: 3 },
+    ];
+
+    #[test]
+    fn gradients() {
+        for s in SHAPES {
+            let (count, out) = s.sizes(2);
+            let (x, r) = (numbers(count, 1), numbers(out, 2));
+            let max = |x: &[f64]| {
+                let (mut y, mut winners) = (vec![0.0; out], vec![0; out]);
+                s.max_forward(2, x, &mut y, &mut winners);
+                (dot(&y, &r), winners)
+            };
+            let mean = |x: &[f64]| {
+                let mut y = vec![0.0; out];
+                s.mean_forward(2, x, &mut y);
+                dot(&y, &r)
+            };
+            let mut dx = vec![9.0; count];
+            s.max_backward(2, &max(&x).1, &r, &mut dx);
+            check("max", &x, &dx, |x| max(x).0);
+            s.mean_backward(2, &r, &mut dx);
+            check("mean", &x, &dx, mean);
+        }
+    }
+
+    #[test]
+    fn global_mean_gradients() {
+        let (x, r) = (numbers(60, 1), numbers(5, 2));
+        let run = |x: &[f64]| {
+            let mut y = vec![0.0; 5];
+            Pool::global_mean(12, x, &mut y);
+            dot(&y, &r)
+        };
+        let mut dx = vec![9.0; 60];
+        Pool::global_mean_backward(12, &r, &mut dx);
+        check("x", &x, &dx, run);
+    }
+
+    #[test]
+    fn the_first_of_equal_maxima_wins() {
+        let s = Pool { channels: 1, picture: (2, 2), window: 2, stride: 2 };
+        let (mut y, mut winners) = ([0.0f32], [9]);
+        s.max_forward(1, &[1.0, 3.0, 3.0, 2.0], &mut y, &mut winners);
+        assert_eq!((y[0], winners[0]), (3.0, 1));
+    }
+}

@@ -1,0 +1,64 @@
+//! The rectifier, element by element.
+//!
+//! ```text
+//! y = max(x, 0)          dx = dy where y > 0, else 0          NaN stays NaN
+//! ```
+
+use super::{Cost, Float};
+
+/// The rectifier. It has no shape and no parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relu;
+
+impl Relu {
+    /// `x` to `y`.
+    pub fn forward<F: Float>(x: &[F], y: &mut [F]) {
+        assert_eq!(x.len(), y.len());
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = if x < F::ZERO { F::ZERO } else { x });
+    }
+
+    /// The gradient of the input, from the output.
+    pub fn backward<F: Float>(y: &[F], dy: &[F], dx: &mut [F]) {
+        assert!(y.len() == dy.len() && dy.len() == dx.len());
+        for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
+            *dx = if y > F::ZERO { dy } else { F::ZERO };
+        }
+    }
+
+    /// Cost of [`Relu::forward`] over `elements`.
+    pub fn forward_cost<F: Float>(elements: usize) -> Cost {
+        Cost::launch(elements, 2 * elements, size_of::<F>())
+    }
+
+    /// Cost of [`Relu::backward`] over `elements`.
+    pub fn backward_cost<F: Float>(elements: usize) -> Cost {
+        Cost::launch(elements, 3 * elements, size_of::<F>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::gradcheck::{check, dot, numbers};
+
+    #[test]
+    fn gradients() {
+        let (x, r) = (numbers(50, 1), numbers(50, 2));
+        let (mut y, mut dx) = (vec![0.0; 50], vec![9.0; 50]);
+        Relu::forward(&x, &mut y);
+        Relu::backward(&y, &r, &mut dx);
+        let run = |x: &[f64]| {
+            let mut y = vec![0.0; 50];
+            Relu::forward(x, &mut y);
+            dot(&y, &r)
+        };
+        check("x", &x, &dx, run);
+    }
+
+    #[test]
+    fn nan_is_not_hidden() {
+        let mut y = [0.0f32];
+        Relu::forward(&[f32::NAN], &mut y);
+        assert!(y[0].is_nan());
+    }
+}
