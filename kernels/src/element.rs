@@ -1,5 +1,6 @@
 //! The element types that buffers hold.
 
+use crate::reduce::Arithmetic;
 use crate::{bf16, f16};
 use std::fmt;
 
@@ -78,7 +79,9 @@ mod sealed {
 }
 
 /// A type that collectives carry: plain old data with a [`DType`].
-pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed + 'static {
+pub trait Element:
+    bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + Arithmetic + sealed::Sealed + 'static
+{
     /// Its name on the wire.
     const DTYPE: DType;
 }

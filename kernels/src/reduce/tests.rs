@@ -1,0 +1,179 @@
+//! The kernels against a scalar statement of the rule.
+
+use super::*;
+use proptest::prelude::*;
+
+/// The rule for one element of one type, said as plainly as possible and without the kernels' tricks.
+trait Rule: Element {
+    fn rule(op: ReduceOp, a: Self, b: Self) -> Self;
+    fn part(a: Self, parts: u32) -> Self;
+    fn of(bits: u64) -> Self;
+    fn bits(self) -> u64;
+}
+
+macro_rules! float_rule {
+    ($float:ty, $bits:ty, $wide:ty, $narrow:expr, $quiet:expr) => {
+        impl Rule for $float {
+            fn rule(op: ReduceOp, a: $float, b: $float) -> $float {
+                let (x, y) = (<$wide>::from(a), <$wide>::from(b));
+                let quiet = <$float>::from_bits($quiet);
+                if x.is_nan() || y.is_nan() {
+                    return quiet;
+                }
+                let (low, high) = if x.total_cmp(&y).is_le() { (a, b) } else { (b, a) };
+                let exact = match op {
+                    ReduceOp::Sum | ReduceOp::Avg => $narrow(x + y),
+                    ReduceOp::Prod => $narrow(x * y),
+                    ReduceOp::Min => low,
+                    ReduceOp::Max => high,
+                };
+                if exact.is_nan() { quiet } else { exact }
+            }
+            fn part(a: $float, parts: u32) -> $float {
+                let part = $narrow(<$wide>::from(a) / parts as $wide);
+                if part.is_nan() { <$float>::from_bits($quiet) } else { part }
+            }
+            fn of(bits: u64) -> $float {
+                <$float>::from_bits(bits as $bits)
+            }
+            fn bits(self) -> u64 {
+                u64::from(self.to_bits())
+            }
+        }
+    };
+}
+
+// The narrow ones are computed in f64 and rounded once: 53 bits make that exact enough to be the definition.
+float_rule!(f64, u64, f64, |x| x, 0x7ff8_0000_0000_0000);
+float_rule!(f32, u32, f32, |x| x, 0x7fc0_0000);
+float_rule!(f16, u16, f64, f16::from_f64, 0x7e00);
+float_rule!(bf16, u16, f64, bf16::from_f64, 0x7fc0);
+
+macro_rules! int_rule {
+    ($($int:ty),*) => {$(
+        impl Rule for $int {
+            fn rule(op: ReduceOp, a: $int, b: $int) -> $int {
+                let (x, y) = (i128::from(a), i128::from(b));
+                (match op {
+                    ReduceOp::Sum | ReduceOp::Avg => x + y,
+                    ReduceOp::Prod => x * y,
+                    ReduceOp::Min => x.min(y),
+                    ReduceOp::Max => x.max(y),
+                }) as $int
+            }
+            fn part(a: $int, parts: u32) -> $int {
+                (i128::from(a) / i128::from(parts)) as $int
+            }
+            fn of(bits: u64) -> $int {
+                bits as $int
+            }
+            fn bits(self) -> u64 {
+                self as u64
+            }
+        }
+    )*};
+}
+
+int_rule!(i8, i16, i32, i64, u8);
+
+/// Random bits, and the values that rules are made for: zeros, infinities, NaNs with payloads, subnormals.
+fn words() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    let special = prop::sample::select(vec![
+        0u64,
+        1,
+        0x8000,
+        0x8000_0000,
+        1 << 63,
+        0x7c00,
+        0x7c01,
+        0xfe01,
+        0x7f80,
+        0xff80,
+        0x7fc1,
+        0x7f80_0000,
+        0x7f80_0001,
+        0xffc0_0001,
+        0x7ff0_0000_0000_0000,
+        0x7ff0_0000_0000_0001,
+        0xfff8_0000_0000_0001,
+        u64::MAX,
+    ]);
+    let word = prop_oneof![3 => any::<u64>(), 1 => special];
+    prop::collection::vec((word.clone(), word), 0..2100)
+}
+
+fn check<T: Rule>(op: ReduceOp, words: &[(u64, u64)], parts: u32, skew: usize) -> Result<(), TestCaseError> {
+    let a: Vec<T> = words.iter().map(|w| T::of(w.0)).collect();
+    let b: Vec<T> = words.iter().map(|w| T::of(w.1)).collect();
+    let bits = |of: &[T]| of.iter().map(|x| x.bits()).collect::<Vec<_>>();
+    let want: Vec<T> = a.iter().zip(&b).map(|(&a, &b)| T::rule(op, a, b)).collect();
+
+    let mut ab = a.clone();
+    reduce(op, &mut ab, &b);
+    prop_assert_eq!(bits(&ab), bits(&want), "{} {}", T::DTYPE, op);
+    let mut ba = b.clone();
+    reduce(op, &mut ba, &a);
+    prop_assert_eq!(bits(&ba), bits(&want), "{} {} with its operands exchanged", T::DTYPE, op);
+
+    // The untyped form, at any alignment.
+    let shifted = |of: &[T]| [&vec![0u8; skew][..], bytemuck::cast_slice(of)].concat();
+    let (mut into, from) = (shifted(&a), shifted(&b));
+    reduce_bytes(T::DTYPE, op, &mut into[skew..], &from[skew..]);
+    prop_assert_eq!(&into[skew..], bytemuck::cast_slice::<T, u8>(&want));
+
+    let thirds: Vec<T> = a.iter().map(|&a| T::part(a, parts)).collect();
+    let (mut into, mut typed) = (shifted(&a), a);
+    divide(&mut typed, parts);
+    prop_assert_eq!(bits(&typed), bits(&thirds), "{} / {}", T::DTYPE, parts);
+    divide_bytes(T::DTYPE, &mut into[skew..], parts);
+    prop_assert_eq!(&into[skew..], bytemuck::cast_slice::<T, u8>(&thirds));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_type_and_operator_keeps_the_rule(
+        words in words(),
+        op in prop::sample::select(ReduceOp::ALL.to_vec()),
+        parts in prop_oneof![1..9u32, 1..70_000u32],
+        skew in 0..9usize,
+    ) {
+        check::<f64>(op, &words, parts, skew)?;
+        check::<f32>(op, &words, parts, skew)?;
+        check::<f16>(op, &words, parts, skew)?;
+        check::<bf16>(op, &words, parts, skew)?;
+        check::<i8>(op, &words, parts, skew)?;
+        check::<i16>(op, &words, parts, skew)?;
+        check::<i32>(op, &words, parts, skew)?;
+        check::<i64>(op, &words, parts, skew)?;
+        check::<u8>(op, &words, parts, skew)?;
+    }
+}
+
+#[test]
+fn zeros_and_nans_follow_ieee_754_2019() {
+    let bits = |op, a: f32, b: f32| combine(op, a, b).to_bits();
+    assert_eq!(bits(ReduceOp::Min, 0.0, -0.0), (-0.0f32).to_bits());
+    assert_eq!(bits(ReduceOp::Max, -0.0, 0.0), 0.0f32.to_bits());
+    let payload = f32::from_bits(0xffc0_1234);
+    for op in ReduceOp::ALL {
+        assert_eq!(bits(op, payload, 1.0), 0x7fc0_0000, "{op}: a NaN wins and is canonical");
+    }
+    assert_eq!(bits(ReduceOp::Sum, f32::INFINITY, f32::NEG_INFINITY), 0x7fc0_0000);
+}
+
+#[test]
+fn an_average_of_integers_truncates_towards_zero_and_takes_more_parts_than_the_type_holds() {
+    let mut bytes = [-7i8, 7, -128, 127];
+    divide(&mut bytes, 2);
+    assert_eq!(bytes, [-3, 3, -64, 63]);
+    divide(&mut bytes, 1000);
+    assert_eq!(bytes, [0, 0, 0, 0]);
+}
+
+#[test]
+#[should_panic(expected = "one length")]
+fn buffers_of_unequal_length_are_the_callers_mistake() {
+    reduce(ReduceOp::Sum, &mut [0f32; 3], &[0f32; 2]);
+}
