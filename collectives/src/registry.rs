@@ -5,13 +5,110 @@ use crate::algorithms::RingAllReduce;
 use crate::schedule::{Rank, Schedule};
 use std::sync::Arc;
 
-/// What a schedule is asked for.
+/// What a schedule is asked for: how many ranks, which of them is the root, how many to a group. Always valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
+    ranks: u32,
+    root: Rank,
+    group: u32,
+}
+
+impl Shape {
+    /// A shape of `ranks` ranks with root 0, in groups of the largest divisor of `ranks` up to 8.
+    ///
+    /// # Errors
+    /// No ranks at all.
+    pub fn new(ranks: u32) -> Result<Shape, Error> {
+        let group = (1..=8).rev().find(|size| ranks.is_multiple_of(*size)).unwrap_or(1);
+        if ranks == 0 { Err(Error::NoRanks) } else { Ok(Shape { ranks, root: Rank(0), group }) }
+    }
+
+    /// The same with another root; ignored by collectives that have none.
+    ///
+    /// # Errors
+    /// The root is no rank of the shape.
+    pub fn rooted(self, root: Rank) -> Result<Shape, Error> {
+        let inside = root.0 < self.ranks;
+        if inside { Ok(Shape { root, ..self }) } else { Err(Error::Root { root, ranks: self.ranks }) }
+    }
+
+    /// The same in groups of `group` consecutive ranks; only hierarchical algorithms look at it.
+    ///
+    /// # Errors
+    /// The group size does not divide the number of ranks.
+    pub fn grouped(self, group: u32) -> Result<Shape, Error> {
+        let divides = group > 0 && self.ranks.is_multiple_of(group);
+        if divides { Ok(Shape { group, ..self }) } else { Err(Error::Group { group, ranks: self.ranks }) }
+    }
+
     /// Number of ranks, 1 or more.
-    pub ranks: u32,
-    /// The root of a rooted collective; ignored by the others.
-    pub root: Rank,
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The root.
+    pub fn root(&self) -> Rank {
+        self.root
+    }
+
+    /// Ranks per group.
+    pub fn group(&self) -> u32 {
+        self.group
+    }
+}
+
+/// What cannot be asked of the table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Zero ranks.
+    #[error("no ranks: a collective needs at least 1")]
+    NoRanks,
+    /// A root outside the group.
+    #[error("root {root} is outside the group: it has ranks 0 to {}", ranks - 1)]
+    Root {
+        /// What was asked for.
+        root: Rank,
+        /// How many ranks there are.
+        ranks: u32,
+    },
+    /// Groups that do not come out even.
+    #[error("groups of {group} do not divide {ranks} ranks")]
+    Group {
+        /// What was asked for.
+        group: u32,
+        /// How many ranks there are.
+        ranks: u32,
+    },
+    /// No collective of this name.
+    #[error("no collective is called `{name}`{}; there are {}", nearest(.name, Collective::ALL.map(Collective::name)),
+        Collective::ALL.map(Collective::name).join(", "))]
+    Collective {
+        /// What was asked for.
+        name: String,
+    },
+    /// No algorithm of this name for this collective.
+    #[error("no algorithm of {collective} is called `{name}`{}; there are {}", nearest(.name, names(*.collective)),
+        names(*.collective).collect::<Vec<_>>().join(", "))]
+    Algorithm {
+        /// For which collective.
+        collective: Collective,
+        /// What was asked for.
+        name: String,
+    },
+}
+
+/// ` (did you mean ...?)` where one of the names is close to what was typed.
+fn nearest(typed: &str, names: impl IntoIterator<Item = &'static str>) -> String {
+    let closest = names.into_iter().map(|name| (strsim::damerau_levenshtein(typed, name), name)).min();
+    match closest {
+        Some((distance, name)) if distance <= 1 + typed.len() / 2 => format!(" (did you mean `{name}`?)"),
+        _ => String::new(),
+    }
+}
+
+fn names(collective: Collective) -> impl Iterator<Item = &'static str> {
+    of(collective).map(|row| row.name)
 }
 
 /// One row of the table.
@@ -22,6 +119,8 @@ pub struct Algorithm {
     pub name: &'static str,
     /// One line for help texts.
     pub about: &'static str,
+    /// Whether it is cut into segments that follow each other through it, when nothing else is asked for.
+    pub pipelined: bool,
     build: fn(Shape) -> Arc<dyn Schedule>,
 }
 
@@ -30,6 +129,49 @@ impl Algorithm {
     pub fn build(&self, shape: Shape) -> Arc<dyn Schedule> {
         (self.build)(shape)
     }
+
+    /// How many steps a rank has under way at once, when nothing else is asked for.
+    pub fn window(&self) -> u32 {
+        if self.pipelined { 64 } else { 1 }
+    }
+
+    /// Into how many segments a buffer of this many bytes is cut, when nothing else is asked for: pieces of
+    /// 128 KiB for a pipeline, one piece otherwise. Results do not depend on it.
+    pub fn segments(&self, bytes: u64) -> u32 {
+        const PIECE: u64 = 128 << 10;
+        if self.pipelined { bytes.div_ceil(PIECE).clamp(1, 4096) as u32 } else { 1 }
+    }
+}
+
+/// The algorithms of one collective, in the table's order.
+pub fn of(collective: Collective) -> impl Iterator<Item = &'static Algorithm> {
+    ALGORITHMS.iter().filter(move |row| row.collective == collective)
+}
+
+/// The algorithm of this name.
+///
+/// # Errors
+/// There is none: the error lists the names and suggests the nearest.
+pub fn find(collective: Collective, name: &str) -> Result<&'static Algorithm, Error> {
+    of(collective)
+        .find(|row| row.name == name)
+        .ok_or_else(|| Error::Algorithm { collective, name: name.into() })
+}
+
+/// The collective of this name.
+///
+/// # Errors
+/// There is none: the error lists the names and suggests the nearest.
+pub fn collective(name: &str) -> Result<Collective, Error> {
+    let found = Collective::ALL.into_iter().find(|known| known.name() == name);
+    found.ok_or_else(|| Error::Collective { name: name.into() })
+}
+
+/// The algorithm for a buffer of this many bytes when none is asked for. Which one it is depends on the size, the
+/// result does not: where the collective reduces, all candidates are canonical.
+pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algorithm {
+    let _ = (collective, shape, bytes);
+    &ALGORITHMS[0]
 }
 
 /// The table.
@@ -37,5 +179,6 @@ pub const ALGORITHMS: &[Algorithm] = &[Algorithm {
     collective: Collective::AllReduce,
     name: "ring",
     about: "least bytes, most rounds",
+    pipelined: false,
     build: |shape| Arc::new(RingAllReduce(shape.ranks)),
 }];
