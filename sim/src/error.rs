@@ -22,6 +22,9 @@ pub enum Error {
     /// A fault rule that cannot be read or does not fit the topology.
     #[error("fault rule: {0}")]
     Fault(String),
+    /// A device model that does not exist.
+    #[error("device: {0}")]
+    Device(String),
     /// A file that cannot be read or written.
     #[error("{path}: {what}")]
     File {

@@ -7,14 +7,19 @@
 
 mod costs;
 mod crossing;
+mod device;
 mod error;
+mod fault;
 pub mod network;
+mod suggest;
 pub mod topology;
 mod units;
 
 pub use costs::{Costs, Rounding, Sharing};
 pub use crossing::Crossing;
+pub use device::{Device, Work};
 pub use error::Error;
+pub use fault::{Factor, Faults, Rule};
 pub use network::{FlowId, Network};
 pub use topology::{Link, LinkId, Topology};
 pub use units::{Bytes, BytesPerSec, Picos, Rank};

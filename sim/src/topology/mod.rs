@@ -13,7 +13,7 @@
 
 mod presets;
 
-use crate::{BytesPerSec, Error, Picos, Rank, Result};
+use crate::{BytesPerSec, Error, Picos, Rank, Result, suggest};
 
 /// A directed link, numbered densely from 0 over all families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,6 +106,33 @@ impl Topology {
     /// What a link can do.
     pub fn link(&self, link: LinkId) -> Link {
         self.family(link).link
+    }
+
+    /// What a link is called: its family and its place in it, such as `nic_out[3]`.
+    pub fn link_name(&self, link: LinkId) -> String {
+        let family = self.family(link);
+        format!("{}[{}]", family.name, link.0 - family.first)
+    }
+
+    /// The link of a name such as `nic_out[3]`.
+    pub fn find_link(&self, name: &str) -> Result<LinkId> {
+        let parts = name.strip_suffix(']').and_then(|name| name.split_once('['));
+        let Some((family, Ok(at))) = parts.map(|(family, at)| (family, at.parse::<u32>())) else {
+            return Err(Error::Topology(format!(
+                "`{name}` is no link; write its family and number, such as up[0]"
+            )));
+        };
+        let Some(found) = self.families.iter().find(|f| f.name == family) else {
+            let names: Vec<&str> = self.families.iter().map(|f| f.name.as_str()).take(8).collect();
+            return Err(Error::Topology(suggest::unknown("link family", family, &names)));
+        };
+        match at < found.count {
+            true => Ok(LinkId(found.first + at)),
+            false => Err(Error::Topology(format!(
+                "link `{name}` does not exist; there are {family}[0] to {family}[{}]",
+                found.count - 1
+            ))),
+        }
     }
 
     /// Appends the links that a transfer between two ranks occupies, in order, to `path`. Nothing is appended

@@ -1,0 +1,144 @@
+//! How long computation takes: a roofline.
+//!
+//! ```text
+//! time = launches x launch + max( flops / (peak x efficiency), bytes / memory )
+//! ```
+//!
+//! A model of one device, for virtual time; what a real one achieves goes in as its efficiency.
+//! Source of the model: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model",
+//! Comm. ACM 52 (2009).
+
+use crate::{BytesPerSec, Error, Picos, Result};
+
+/// What is to be computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Floating-point operations; a multiply-add is two.
+    pub flops: u64,
+    /// Bytes read from and written to memory.
+    pub bytes: u64,
+    /// Kernels launched, or calls made.
+    pub launches: u32,
+}
+
+impl std::ops::Add for Work {
+    type Output = Work;
+    fn add(self, other: Work) -> Work {
+        Work {
+            flops: self.flops + other.flops,
+            bytes: self.bytes + other.bytes,
+            launches: self.launches + other.launches,
+        }
+    }
+}
+
+/// A device that computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What it is called on the command line and in records.
+    pub name: &'static str,
+    /// Peak floating-point operations per second, in the number format that the name says.
+    pub peak: u64,
+    /// Thousandths of the peak that real programs reach; 1 to 1,000.
+    pub efficiency: u32,
+    /// Rate of its memory.
+    pub memory: BytesPerSec,
+    /// Overhead of each launch.
+    pub launch: Picos,
+}
+
+/// A kernel launch beyond the kernel itself: 3.8 us for a kernel of 2.9 us, launched without waiting (NVIDIA
+/// developer blog, "Getting Started with CUDA Graphs", 2019).
+const CUDA_LAUNCH: Picos = Picos(900_000);
+
+impl Device {
+    /// NVIDIA A100 SXM 80 GB, bf16 on tensor cores: 312 TFLOP/s, 2,039 GB/s (NVIDIA datasheet, 2021). Efficiency:
+    /// 163 of 312 TFLOP/s in training (Narayanan et al., "Efficient large-scale language model training on GPU
+    /// clusters using Megatron-LM", SC 2021).
+    pub const A100: Device = Device {
+        name: "a100",
+        peak: 312_000_000_000_000,
+        efficiency: 520,
+        memory: BytesPerSec(2_039_000_000_000),
+        launch: CUDA_LAUNCH,
+    };
+    /// The same in f32 without tensor cores: 19.5 TFLOP/s. Efficiency as assumed for [`Device::A100`].
+    pub const A100_F32: Device = Device { name: "a100_f32", peak: 19_500_000_000_000, ..Device::A100 };
+    /// NVIDIA H100 SXM 80 GB, bf16 on tensor cores, dense: 989.4 TFLOP/s, 3.35 TB/s (NVIDIA datasheet, 2023).
+    /// Efficiency: 38 to 43 % in training (Grattafiori et al., "The Llama 3 herd of models", 2024, table 4).
+    pub const H100: Device = Device {
+        name: "h100",
+        peak: 989_400_000_000_000,
+        efficiency: 400,
+        memory: BytesPerSec(3_350_000_000_000),
+        launch: CUDA_LAUNCH,
+    };
+    /// The same in f32 without tensor cores: 67 TFLOP/s. Efficiency as assumed for [`Device::H100`].
+    pub const H100_F32: Device = Device { name: "h100_f32", peak: 67_000_000_000_000, ..Device::H100 };
+    /// One CPU core with AVX2, f32: two fused multiply-adds of 8 lanes a cycle at 3 GHz, 96 GFLOP/s; half of a
+    /// DDR4-3200 channel (25.6 GB/s). The efficiency is an assumption: plain loops, not a tuned library.
+    pub const CPU_CORE: Device = Device {
+        name: "cpu_core",
+        peak: 96_000_000_000,
+        efficiency: 250,
+        memory: BytesPerSec(12_800_000_000),
+        launch: Picos::ZERO,
+    };
+
+    /// Every preset.
+    pub const ALL: [Device; 5] =
+        [Device::A100, Device::A100_F32, Device::H100, Device::H100_F32, Device::CPU_CORE];
+
+    /// A preset by its name; the error lists them.
+    pub fn named(name: &str) -> Result<Device> {
+        Device::ALL.into_iter().find(|device| device.name == name).ok_or_else(|| {
+            let names: Vec<&str> = Device::ALL.iter().map(|device| device.name).collect();
+            Error::Device(crate::suggest::unknown("device", name, &names))
+        })
+    }
+
+    /// How long the work takes; `u64::MAX` picoseconds (213 days) where it takes longer than that.
+    pub fn time(&self, work: Work) -> Picos {
+        let picos =
+            |amount: u64, rate: u128| (u128::from(amount) * 1_000_000_000_000_000).div_ceil(rate.max(1));
+        let compute = picos(work.flops, u128::from(self.peak) * u128::from(self.efficiency));
+        let memory = picos(work.bytes, u128::from(self.memory.0) * 1_000);
+        let launches = u128::from(self.launch.0) * u128::from(work.launches);
+        Picos(u64::try_from(launches + compute.max(memory)).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: Device = Device {
+        name: "test",
+        peak: 1_000_000_000_000,
+        efficiency: 500,
+        memory: BytesPerSec(1_000_000_000),
+        launch: Picos(1_000_000),
+    };
+
+    #[test]
+    fn the_slower_of_arithmetic_and_memory_decides() {
+        // 1 Mflop at half of 1 Tflop/s: 2 us. 1 kB at 1 GB/s: 1 us.
+        let work = Work { flops: 1_000_000, bytes: 1_000, launches: 3 };
+        assert_eq!(DEVICE.time(work), Picos::from_micros(5));
+        assert_eq!(DEVICE.time(Work { bytes: 9_000, ..work }), Picos::from_micros(12));
+        assert_eq!(DEVICE.time(Work::default()), Picos::ZERO);
+    }
+
+    #[test]
+    fn part_of_a_picosecond_counts_as_a_whole_one_and_years_do_not_wrap() {
+        assert_eq!(Device::H100.time(Work { flops: 1, ..Work::default() }), Picos(1));
+        assert_eq!(DEVICE.time(Work { bytes: u64::MAX, ..Work::default() }), Picos(u64::MAX));
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_the_nearest() {
+        assert_eq!(Device::named("h100"), Ok(Device::H100));
+        let error = Device::named("h10").unwrap_err().to_string();
+        assert!(error.contains("did you mean `h100`"), "{error}");
+    }
+}
