@@ -1,7 +1,7 @@
 //! Who is stepped: every rank, or one representative of each symmetry class.
 
 use crate::schedule::Rank;
-use allfold_sim::{Crossing, Link, LinkId, Picos, Topology};
+use allfold_sim::{Crossing, Faults, Link, LinkId, Picos, Topology};
 
 /// The actors of a run and the links they see. `actor(rank(a)) == a`.
 ///
@@ -31,12 +31,13 @@ pub trait Cast {
 /// Every rank plays itself.
 pub struct Everyone<'a> {
     topology: &'a Topology,
+    faults: &'a Faults,
 }
 
 impl<'a> Everyone<'a> {
-    /// All ranks of a topology.
-    pub fn of(topology: &'a Topology) -> Everyone<'a> {
-        Everyone { topology }
+    /// All ranks of a topology, some of its links slower than they should be.
+    pub fn of(topology: &'a Topology, faults: &'a Faults) -> Everyone<'a> {
+        Everyone { topology, faults }
     }
 }
 
@@ -54,10 +55,10 @@ impl Cast for Everyone<'_> {
         self.topology.links()
     }
     fn link(&self, link: LinkId) -> Link {
-        self.topology.link(link)
+        self.faults.link(link, self.topology.link(link))
     }
     fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos {
-        let mut walk = Walk { topology: self.topology, path, latency: Picos::ZERO };
+        let mut walk = Walk { cast: self, path, latency: Picos::ZERO };
         self.topology.route(from, to, &mut walk);
         walk.latency
     }
@@ -65,7 +66,7 @@ impl Cast for Everyone<'_> {
 
 /// Collects a path's links as crossings, and their latency.
 struct Walk<'a> {
-    topology: &'a Topology,
+    cast: &'a Everyone<'a>,
     path: &'a mut Vec<Crossing>,
     latency: Picos,
 }
@@ -74,7 +75,7 @@ impl Extend<LinkId> for Walk<'_> {
     fn extend<I: IntoIterator<Item = LinkId>>(&mut self, links: I) {
         for link in links {
             self.path.push(Crossing { link, weight: 1 });
-            self.latency += self.topology.link(link).latency;
+            self.latency += self.cast.link(link).latency;
         }
     }
 }

@@ -19,7 +19,7 @@ use super::owners::Owners;
 use super::rates::Rates;
 use super::{Cast, Error, Job, Run};
 use crate::schedule::{Combine, Rank, Span, Step};
-use allfold_sim::{Bytes, Crossing, Picos};
+use allfold_sim::{Bytes, Costs, Crossing, Picos};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -150,16 +150,20 @@ struct Sweep<'a, C> {
 impl<'a, C: Cast> Sweep<'a, C> {
     fn new(job: &'a Job<'a>, cast: &'a C) -> Sweep<'a, C> {
         let actors = cast.actors() as usize;
-        let start = Clock { now: job.costs.launch.0, chain: job.costs.launch.0 };
+        let start = |actor| {
+            let launch = job.costs_of(cast.rank(actor)).launch.0;
+            Clock { now: launch, chain: launch }
+        };
+        let clocks: Vec<Clock> = (0..cast.actors()).map(start).collect();
         let empty = Inbox { from: NONE, source: NONE, rate: 0, reduce: false, bytes: 0, uncounted: 0 };
         Sweep {
             job,
             cast,
-            clocks: vec![start; actors],
-            after: vec![start; actors],
+            after: clocks.clone(),
+            clocks,
             outbox: vec![NONE; actors],
             inbox: vec![empty; actors],
-            rates: Rates::new(job.costs),
+            rates: Rates::default(),
             owners: Owners::new(cast.links()),
             path: Vec::new(),
             run: Run { links: vec![0; cast.links() as usize], ..Run::default() },
@@ -217,8 +221,8 @@ impl<'a, C: Cast> Sweep<'a, C> {
     /// A step whose peer is the rank itself takes memory time only.
     fn local(&mut self, actor: u32, span: Span, how: Combine) {
         let bytes = Bytes(self.bytes(span));
-        let costs = &self.job.costs;
-        let took = if how == Combine::Reduce { costs.reduce(bytes) } else { costs.local_move(bytes) };
+        let costs = self.job.costs_of(self.cast.rank(actor));
+        let took = costs.local(bytes, how == Combine::Reduce);
         let after = &mut self.after[actor as usize].now;
         *after = after.saturating_add(took.0);
     }
@@ -286,7 +290,9 @@ impl<C: Cast> Sweep<'_, C> {
         self.path.clear();
         let latency = self.cast.route(Rank(inbox.from), to, &mut self.path);
         let bandwidth = self.path.iter().map(|c| self.cast.link(c.link).bandwidth).min();
-        inbox.rate = self.rates.rate(bandwidth, latency);
+        let receiver = self.job.costs_of(to);
+        let costs = Costs { overhead: self.job.costs_of(Rank(inbox.from)).overhead, ..receiver };
+        inbox.rate = self.rates.rate(costs, bandwidth, latency);
         self.path.iter().all(|crossing| self.owners.claim(*crossing, sender as u32, actor))
     }
 

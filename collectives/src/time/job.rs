@@ -3,7 +3,9 @@
 use super::Error;
 use crate::schedule::Schedule;
 use crate::{Collective, Geometry};
-use allfold_sim::{Costs, Sharing, Topology};
+use allfold_sim::{Costs, Faults, Rank, Sharing, Topology};
+
+static NOTHING_WRONG: Faults = Faults::NONE;
 
 /// What is to be timed.
 #[derive(Clone, Copy)]
@@ -22,13 +24,16 @@ pub struct Job<'a> {
     pub window: u32,
     /// How flows share a link.
     pub sharing: Sharing,
+    /// What is slower than it should be.
+    pub faults: &'a Faults,
     /// What the schedule computes, where that is known: the time is then also held against what any algorithm for
     /// it must move.
     pub collective: Option<Collective>,
 }
 
 impl<'a> Job<'a> {
-    /// A job with the defaults of everything else: [`Costs::default`], a window of one step, links split evenly.
+    /// A job with the defaults of everything else: [`Costs::default`], a window of one step, links split
+    /// evenly, nothing wrong.
     pub fn new(
         schedule: &'a dyn Schedule,
         geometry: &'a Geometry,
@@ -43,8 +48,14 @@ impl<'a> Job<'a> {
             costs: Costs::default(),
             window: 1,
             sharing: Sharing::default(),
+            faults: &NOTHING_WRONG,
             collective: None,
         }
+    }
+
+    /// What messages, launches and reductions cost on a rank; a message's overhead is its sender's.
+    pub fn costs_of(&self, rank: Rank) -> Costs {
+        self.faults.costs(rank, &self.costs)
     }
 
     /// Whether the parts belong together and the numbers fit.

@@ -44,7 +44,7 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
 
 /// Every rank stepped.
 fn full(job: &Job<'_>) -> Result<Outcome, Error> {
-    let everyone = Everyone::of(job.topology);
+    let everyone = Everyone::of(job.topology, job.faults);
     match clocks::run(job, &everyone)? {
         Some(run) => run.outcome(job, &everyone, Method::Clocks),
         None => Err(Error::Job("no event queue yet".into())),

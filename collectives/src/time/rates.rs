@@ -20,32 +20,37 @@ pub(crate) struct Times {
 }
 
 struct Rate {
-    bandwidth: BytesPerSec,
+    costs: Costs,
+    bandwidth: Option<BytesPerSec>,
     latency: Picos,
     /// The last two sizes; near-equal chunks have two.
     recent: [(u64, Times); 2],
 }
 
+/// Overhead, bandwidth of memory (0: free), bandwidth and latency of the path.
+type Key = (Picos, u64, u64, Picos);
+
 /// All rates that paths have had so far, by number.
+#[derive(Default)]
 pub(crate) struct Rates {
-    costs: Costs,
-    numbers: BTreeMap<(u64, Picos), u32>,
+    numbers: BTreeMap<Key, u32>,
     rates: Vec<Rate>,
 }
 
 impl Rates {
-    pub(crate) fn new(costs: Costs) -> Rates {
-        Rates { costs, numbers: BTreeMap::new(), rates: Vec::new() }
-    }
-
-    /// The number of the rate of a path: its least bandwidth (`None`: no link at all) and its latency.
-    pub(crate) fn rate(&mut self, bandwidth: Option<BytesPerSec>, latency: Picos) -> u32 {
-        let bandwidth = bandwidth.unwrap_or(BytesPerSec(u64::MAX));
+    /// The number of the rate of a path: its least bandwidth (`None`: no link at all) and its latency, with the
+    /// overhead of its sender and the memory of its receiver.
+    pub(crate) fn rate(&mut self, costs: Costs, bandwidth: Option<BytesPerSec>, latency: Picos) -> u32 {
         let rates = &mut self.rates;
-        let costs = &self.costs;
-        *self.numbers.entry((bandwidth.0, latency)).or_insert_with(|| {
-            let none = (0, times(costs, bandwidth, latency, 0));
-            rates.push(Rate { bandwidth, latency, recent: [none; 2] });
+        let key = (
+            costs.overhead,
+            costs.memory.map_or(0, |memory| memory.0),
+            bandwidth.map_or(0, |b| b.0),
+            latency,
+        );
+        *self.numbers.entry(key).or_insert_with(|| {
+            let none = (0, times(&costs, bandwidth, latency, 0));
+            rates.push(Rate { costs, bandwidth, latency, recent: [none; 2] });
             (rates.len() - 1) as u32
         })
     }
@@ -57,20 +62,23 @@ impl Rates {
         if rate.recent[0].0 != bytes {
             rate.recent.swap(0, 1);
             if rate.recent[0].0 != bytes {
-                rate.recent[0] = (bytes, times(&self.costs, rate.bandwidth, rate.latency, bytes));
+                rate.recent[0] = (bytes, times(&rate.costs, rate.bandwidth, rate.latency, bytes));
             }
         }
         rate.recent[0].1
     }
 }
 
-fn times(costs: &Costs, bandwidth: BytesPerSec, latency: Picos, bytes: u64) -> Times {
+fn times(costs: &Costs, bandwidth: Option<BytesPerSec>, latency: Picos, bytes: u64) -> Times {
     let (overhead, bytes) = (costs.overhead.0, Bytes(bytes));
-    let arrived = costs.transfer(bytes, bandwidth, latency).0;
+    let (flow, arrived) = match bandwidth {
+        Some(bandwidth) => (bandwidth.time(bytes), costs.transfer(bytes, bandwidth, latency)),
+        None => (Picos::ZERO, costs.rounded(latency)),
+    };
     Times {
-        left: overhead + bandwidth.time(bytes).0.min(arrived),
-        arrived: overhead + arrived,
-        reduced: overhead + arrived + costs.reduce(bytes).0,
+        left: overhead + flow.min(arrived).0,
+        arrived: overhead + arrived.0,
+        reduced: overhead + arrived.0 + costs.reduce(bytes).0,
         least_left: overhead,
         least_arrived: overhead + costs.rounded(latency).0,
     }
