@@ -1,1 +1,23 @@
-//! Allfold.
+//! The `allfold` command: it proves, times, measures and trains, and leaves records from which tables, plots and the
+//! report are made.
+//!
+//! ```text
+//! cli -> commands -> { collectives, trainer, sim }
+//!            |
+//!            +-> session -> records -> { table, plots } -> report
+//! ```
+//!
+//! A command reads its flags, runs, prints a table and hands records to its [`session`]. What is drawn is drawn from
+//! [`records`] alone, where measured and simulated are different types.
+
+pub mod cli;
+pub mod commands;
+pub mod failure;
+pub mod memory;
+pub mod names;
+pub mod plots;
+pub mod progress;
+pub mod records;
+pub mod session;
+pub mod sizes;
+pub mod table;

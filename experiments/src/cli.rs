@@ -1,0 +1,119 @@
+//! The command line: which commands there are, what they share, and how a wrong one is answered.
+
+use crate::commands;
+use crate::failure::{Failure, Outcome};
+use clap::error::{ContextKind, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// A testbed for collective communication and data-parallel training.
+#[derive(Parser, Debug)]
+#[command(
+    name = "allfold",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Sizes are written 8, 64K, 1M, 1G (powers of two); rank counts 8, 1..64 or 1,2,4.\n\
+                  Exit codes: 0 all well, 1 a check or a run failed, 2 a wrong flag, file or value.\n\n\
+                  Start with:\n  allfold report\n  allfold show all_reduce --algo ring --ranks 8"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Say what this machine has, what is missing, and how to get it
+    Doctor(commands::doctor::Args),
+}
+
+/// Flags of every command.
+#[derive(clap::Args, Debug)]
+pub struct Common {
+    /// Append the run's records to FILE as JSON lines; `-` writes them to standard output, and the text to standard
+    /// error
+    #[arg(long, value_name = "FILE", help_heading = "Records")]
+    pub json: Option<PathBuf>,
+}
+
+/// Reads the command line and runs the command.
+pub fn run() -> Outcome {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return answer(&error),
+    };
+    match cli.command {
+        Command::Doctor(args) => commands::doctor::run(&args),
+    }
+}
+
+/// Help and version are printed; an error becomes one line.
+fn answer(error: &clap::Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(|_| Failure::Closed),
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Err(Failure::usage(
+                "no command is given; `allfold --help` lists them, `allfold report` is the one to start with",
+            ))
+        }
+        _ => Err(Failure::Usage(one_line(error))),
+    }
+}
+
+/// What clap says, in one line: the error itself and its hint, without the usage.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let said = text.split("\n\nUsage:").next().unwrap_or(text).split("\n\nFor more").next().unwrap_or(text);
+    let parts: Vec<String> = said
+        .split("\n\n")
+        .map(|part| part.trim().replace("tip: ", "").split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|part| !part.is_empty())
+        .collect();
+    let mut line = parts.join("; ");
+    let suggested =
+        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
+            .iter()
+            .any(|kind| error.get(*kind).is_some());
+    if error.kind() == ErrorKind::UnknownArgument && !suggested {
+        line.push_str("; --help lists the flags there are");
+    }
+    if error.kind() == ErrorKind::InvalidSubcommand && !suggested {
+        let names: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_string()).collect();
+        line.push_str(&format!("; there are {}", names.join(", ")));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(args: &[&str]) -> String {
+        let all = std::iter::once("allfold").chain(args.iter().copied());
+        match Cli::try_parse_from(all).map_err(|error| answer(&error)) {
+            Err(Err(Failure::Usage(line))) => line,
+            other => panic!("{args:?} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_command_or_flag_is_one_line_with_a_hint() {
+        for (args, hint) in [
+            (&["doctr"][..], "doctor"),
+            (&["zzz"][..], "doctor"),
+            (&[][..], "allfold report"),
+            (&["doctor", "--jsn", "x"][..], "--json"),
+            (&["doctor", "--json"][..], "FILE"),
+        ] {
+            let line = refused(args);
+            assert!(line.contains(hint), "{args:?}: {line}");
+            assert!(!line.contains('\n') && !line.contains("Usage"), "{args:?}: {line}");
+        }
+    }
+}

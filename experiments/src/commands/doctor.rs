@@ -1,0 +1,215 @@
+//! `allfold doctor`: what this machine has, what is missing, and how to get it.
+//!
+//! Libraries are looked for and never loaded: a broken driver cannot take the doctor down.
+
+use crate::cli::Common;
+use crate::failure::Outcome;
+use crate::memory;
+use crate::records::Finding;
+use crate::session::Session;
+use crate::table;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Flags of `doctor`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  allfold doctor\n  allfold doctor --json -")]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Looks around and says what it found.
+pub fn run(args: &Args) -> Outcome {
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    let findings = [cpu(), simd(), memory_size(), cuda(), nccl(), mpi(), interfaces()];
+    let mut rows = vec![vec!["item".to_string(), "found".into(), "detail".into()]];
+    for finding in &findings {
+        session.record(finding)?;
+        let found = if finding.found { "yes" } else { "no" };
+        rows.push(vec![finding.item.clone(), found.into(), finding.detail.clone()]);
+    }
+    session.say(table::columns(&rows))?;
+    let missing: Vec<_> = findings.iter().filter_map(|f| Some((&f.item, f.advice.as_ref()?))).collect();
+    if missing.is_empty() {
+        session.say("\nNothing is missing.")?;
+    } else {
+        session.say("\nMissing, and how to get it:")?;
+    }
+    for (item, advice) in missing {
+        session.say(format!("  {item}: {advice}"))?;
+    }
+    session.close()
+}
+
+fn found(item: &str, detail: String) -> Finding {
+    Finding { item: item.into(), found: true, detail, advice: None }
+}
+
+fn missing(item: &str, detail: &str, advice: &str) -> Finding {
+    Finding { item: item.into(), found: false, detail: detail.into(), advice: Some(advice.into()) }
+}
+
+fn cpu() -> Finding {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let model = cpuinfo("model name").unwrap_or_else(|| std::env::consts::ARCH.into());
+    let node_folders = names_in("/sys/devices/system/node");
+    let nodes = node_folders
+        .iter()
+        .filter(|name| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok()))
+        .count();
+    let numa = if nodes > 1 { format!(", {nodes} NUMA nodes") } else { String::new() };
+    found("cpu", format!("{threads} usable: {model}{numa}"))
+}
+
+fn simd() -> Finding {
+    const OF_INTEREST: [&str; 8] =
+        ["sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_bf16"];
+    let flags: BTreeSet<String> = cpuinfo("flags")
+        .or_else(|| cpuinfo("Features"))
+        .map(|flags| flags.split_whitespace().map(String::from).collect())
+        .unwrap_or_default();
+    let arm = ["asimd", "sve", "sve2", "bf16"];
+    let present: Vec<&str> =
+        OF_INTEREST.into_iter().chain(arm).filter(|flag| flags.contains(*flag)).collect();
+    if present.is_empty() {
+        missing("simd", "no vector features listed", "nothing to do: the kernels run without them, slower")
+    } else {
+        found("simd", present.join(" "))
+    }
+}
+
+fn memory_size() -> Finding {
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    match (memory::total(), memory::available()) {
+        (Some(total), Some(free)) => found("memory", format!("{}, {} available", gib(total), gib(free))),
+        _ => {
+            missing("memory", "unknown: no /proc/meminfo", "nothing to do: sizes are not checked beforehand")
+        }
+    }
+}
+
+fn cuda() -> Finding {
+    let version = fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| {
+        let words: Vec<&str> = text.lines().next()?.split_whitespace().collect();
+        let is_version = |w: &&&str| w.contains('.') && w.starts_with(|c: char| c.is_ascii_digit());
+        words.iter().find(is_version).map(|v| v.to_string())
+    });
+    let gpus = names_in("/proc/driver/nvidia/gpus").len();
+    match library("libcuda.so.1") {
+        Some(path) => {
+            let version = version.map_or(String::new(), |v| format!(", driver {v}"));
+            found("cuda", format!("{} GPUs{version}, {}", gpus, path.display()))
+        }
+        None => missing(
+            "cuda",
+            "no libcuda.so.1",
+            "install NVIDIA's driver for your GPU; without it everything runs on CPUs and on the simulator",
+        ),
+    }
+}
+
+fn nccl() -> Finding {
+    match library("libnccl.so.2") {
+        Some(path) => {
+            let real = fs::canonicalize(&path).unwrap_or(path);
+            found("nccl", real.display().to_string())
+        }
+        None => missing(
+            "nccl",
+            "no libnccl.so.2",
+            "install libnccl2 from NVIDIA's package repository, or put a PyTorch wheel's nvidia/nccl/lib on LD_LIBRARY_PATH",
+        ),
+    }
+}
+
+fn mpi() -> Finding {
+    let launchers = ["mpirun", "mpiexec", "srun"];
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = |name: &str| std::env::split_paths(&paths).map(|p| p.join(name)).find(|p| p.is_file());
+    let libraries = ["libmpi.so.40", "libmpi.so.12", "libmpi.so"];
+    match launchers.iter().find_map(|name| on_path(name)) {
+        Some(path) => {
+            let library = libraries.iter().find_map(|name| library(name));
+            let library = library.map_or("no libmpi".to_string(), |path| path.display().to_string());
+            found("mpi", format!("{}, {library}", path.display()))
+        }
+        None => missing(
+            "mpi",
+            "no mpirun, mpiexec or srun",
+            "install openmpi-bin (Debian, Ubuntu), openmpi (Fedora, Homebrew), or load your cluster's MPI module",
+        ),
+    }
+}
+
+/// Network interfaces with their speed, and InfiniBand devices.
+fn interfaces() -> Finding {
+    let read = |path: String| fs::read_to_string(path).ok().map(|text| text.trim().to_string());
+    let ethernet = names_in("/sys/class/net").into_iter().filter(|name| name != "lo").map(|name| {
+        let state = read(format!("/sys/class/net/{name}/operstate")).unwrap_or_default();
+        let speed = read(format!("/sys/class/net/{name}/speed")).and_then(|text| text.parse::<i64>().ok());
+        match speed.filter(|mbit| *mbit > 0) {
+            Some(mbit) => format!("{name} ({state}, {} Gb/s)", mbit as f64 / 1e3),
+            None => format!("{name} ({state})"),
+        }
+    });
+    let infiniband = names_in("/sys/class/infiniband").into_iter().map(|name| {
+        let rate = read(format!("/sys/class/infiniband/{name}/ports/1/rate")).unwrap_or_default();
+        format!("{name} (InfiniBand or RoCE, {rate})")
+    });
+    let all: Vec<String> = ethernet.chain(infiniband).collect();
+    if all.is_empty() {
+        missing(
+            "nics",
+            "none but the loopback",
+            "nothing to do on one machine; for more, join it to a network",
+        )
+    } else {
+        found("nics", all.join(", "))
+    }
+}
+
+fn cpuinfo(key: &str) -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == key).then(|| value.trim().to_string())
+    })
+}
+
+fn names_in(folder: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
+    names.sort();
+    names
+}
+
+/// Where the dynamic linker would find a library: LD_LIBRARY_PATH, the folders of its configuration, the usual ones.
+fn library(name: &str) -> Option<PathBuf> {
+    let from_environment = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&from_environment).collect();
+    for file in names_in("/etc/ld.so.conf.d") {
+        let text = fs::read_to_string(Path::new("/etc/ld.so.conf.d").join(file)).unwrap_or_default();
+        folders.extend(text.lines().map(str::trim).filter(|l| l.starts_with('/')).map(PathBuf::from));
+    }
+    let usual = ["/lib64", "/usr/lib64", "/usr/lib", "/lib", "/usr/local/cuda/lib64"];
+    folders.extend(usual.map(PathBuf::from));
+    let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
+    folders.extend(["/lib", "/usr/lib"].map(|root| Path::new(root).join(&triple)));
+    folders.into_iter().map(|folder| folder.join(name)).find(|path| path.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_finding_that_is_missing_has_advice() {
+        for finding in [cpu(), simd(), memory_size(), cuda(), nccl(), mpi(), interfaces()] {
+            assert_eq!(finding.found, finding.advice.is_none(), "{finding:?}");
+            assert!(!finding.detail.is_empty() && !finding.detail.contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Why a command ends early, and with which exit code.
+//!
+//! ```text
+//! 0  all went well        1  a check failed, or a run did        2  a wrong flag, file or value
+//! ```
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// A command's bad end: one line for the user, and an exit code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// A wrong flag, file or value: says what is wrong and what would be right. Exit code 2.
+    Usage(String),
+    /// A check failed; carries the counterexample. Exit code 1.
+    Check(String),
+    /// The run itself failed. Exit code 1.
+    Run(String),
+    /// Whoever read our output has closed it: nothing is left to say. Exit code 0.
+    Closed,
+}
+
+/// What a command returns.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// A usage failure.
+    pub fn usage(what: impl fmt::Display) -> Failure {
+        Failure::Usage(one_line(&what.to_string()))
+    }
+
+    /// A failed check.
+    pub fn check(what: impl fmt::Display) -> Failure {
+        Failure::Check(one_line(&what.to_string()))
+    }
+
+    /// A failed run.
+    pub fn run(what: impl fmt::Display) -> Failure {
+        Failure::Run(one_line(&what.to_string()))
+    }
+
+    /// What the process returns to the shell.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Failure::Usage(_) => ExitCode::from(2),
+            Failure::Check(_) | Failure::Run(_) => ExitCode::from(1),
+            Failure::Closed => ExitCode::SUCCESS,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(what) | Failure::Run(what) => write!(f, "error: {what}"),
+            Failure::Check(what) => write!(f, "check failed: {what}"),
+            Failure::Closed => Ok(()),
+        }
+    }
+}
+
+/// Joins the lines of a message: whatever a parser or the system said becomes one line.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line() {
+        let failure = Failure::usage("TOML parse error\n  |\n1 | ranks = x\n");
+        assert_eq!(failure.to_string(), "error: TOML parse error | 1 | ranks = x");
+    }
+}

@@ -1,0 +1,63 @@
+//! How much memory this process may still take, so that a run too large for it is refused before it starts.
+
+use crate::failure::{Failure, Outcome};
+use std::fs;
+
+/// Bytes that can still be allocated: what the kernel calls available, or less where a control group says so.
+/// `None` where neither can be read.
+pub fn available() -> Option<u64> {
+    [from_kernel(), from_cgroup()].into_iter().flatten().min()
+}
+
+/// All the memory of the machine, in bytes.
+pub fn total() -> Option<u64> {
+    meminfo("MemTotal:")
+}
+
+fn from_kernel() -> Option<u64> {
+    meminfo("MemAvailable:")
+}
+
+fn meminfo(key: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Control group v2: the limit less what is in use.
+fn from_cgroup() -> Option<u64> {
+    let read =
+        |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok();
+    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
+}
+
+/// Refuses what needs more than is available. `need` is `None` where the sum itself overflows.
+pub fn require(need: Option<u64>, what: &str) -> Outcome {
+    let have = available().unwrap_or(u64::MAX / 2);
+    match need {
+        Some(need) if need <= have => Ok(()),
+        Some(need) => Err(Failure::usage(format!(
+            "{what} need {} of memory and {} are available; take fewer ranks or a smaller size",
+            gib(need),
+            gib(have)
+        ))),
+        None => Err(Failure::usage(format!("{what} need more than 2^64 bytes; take a smaller size"))),
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_is_refused_with_both_numbers() {
+        assert_eq!(require(Some(1), "buffers"), Ok(()));
+        let Err(Failure::Usage(text)) = require(Some(1 << 62), "buffers") else { panic!("not refused") };
+        assert!(text.contains("4294967296.0 GiB") && text.contains("available"), "{text}");
+        assert!(require(None, "buffers").is_err());
+    }
+}

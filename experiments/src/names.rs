@@ -1,0 +1,98 @@
+//! Names that the user types, and the nearest one where there is none such.
+
+use crate::failure::{Failure, Outcome};
+use allfold_collectives::{Collective, DType, ReduceOp};
+
+/// The candidate that is spelled most like `word`, if any is near enough to be what was meant.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|name| (strsim::jaro_winkler(&word, &name.to_lowercase()), name))
+        .filter(|(likeness, _)| *likeness > 0.7)
+        .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)))
+        .map(|(_, name)| name)
+}
+
+/// "no KIND is called `word`", with the nearest name and the list.
+pub fn unknown(kind: &str, word: &str, names: &[&str]) -> String {
+    let hint = nearest(word, names.iter().copied())
+        .map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+    format!("no {kind} is called `{word}`{hint} (there are {})", names.join(", "))
+}
+
+fn find<T: Copy>(kind: &str, word: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
+    let wanted = word.to_lowercase().replace('-', "_");
+    all.iter().copied().find(|&item| name(item) == wanted).ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|&item| name(item)).collect();
+        unknown(kind, word, &names)
+    })
+}
+
+/// A collective by name, for clap.
+pub fn collective(word: &str) -> Result<Collective, String> {
+    find("collective", word, &Collective::ALL, Collective::name)
+}
+
+/// A reduction operator by name, for clap.
+pub fn op(word: &str) -> Result<ReduceOp, String> {
+    find("operator", word, &ReduceOp::ALL, ReduceOp::name)
+}
+
+/// An element type by Allfold's name (`f32`) or by nccl-tests' (`float`), for clap.
+pub fn dtype(word: &str) -> Result<DType, String> {
+    let wanted = word.to_lowercase();
+    DType::ALL
+        .into_iter()
+        .find(|&dtype| nccl_dtype(dtype) == wanted)
+        .map_or_else(|| find("element type", word, &DType::ALL, DType::name), Ok)
+}
+
+/// What nccl-tests calls an element type in its tables.
+pub fn nccl_dtype(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F64 => "double",
+        DType::F32 => "float",
+        DType::F16 => "half",
+        DType::Bf16 => "bfloat16",
+        DType::I8 => "int8",
+        DType::I16 => "int16",
+        DType::I32 => "int32",
+        DType::I64 => "int64",
+        DType::U8 => "uint8",
+    }
+}
+
+/// Refuses a root that is no rank of the group.
+pub fn root_inside(root: u32, ranks: u32) -> Outcome {
+    if root < ranks {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "root {root} is outside the group of {ranks} ranks; give 0 to {}",
+        ranks.saturating_sub(1)
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_suggested() {
+        let error = collective("allreduce").unwrap_err();
+        assert!(error.contains("did you mean `all_reduce`?"), "{error}");
+        let error = dtype("flot").unwrap_err();
+        assert!(error.starts_with("no element type is called `flot`"), "{error}");
+        assert_eq!(nearest("zzzz", ["ring", "chain"]), None);
+    }
+
+    #[test]
+    fn both_spellings_of_a_type_are_known() {
+        for dtype in DType::ALL {
+            assert_eq!(super::dtype(dtype.name()), Ok(dtype));
+            assert_eq!(super::dtype(nccl_dtype(dtype)), Ok(dtype));
+        }
+        assert_eq!(collective("all-reduce"), Ok(Collective::AllReduce));
+    }
+}

@@ -1,0 +1,114 @@
+//! `collective`: one size of one collective, measured on a backend or timed by the simulator.
+
+use super::Record;
+use serde::{Deserialize, Serialize};
+
+/// What was called: what a measurement and a prediction of the same thing have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// `all_reduce`, ...
+    pub collective: String,
+    /// `ring`, ...
+    pub algorithm: String,
+    /// Size of the group.
+    pub ranks: u32,
+    /// `f32`, ...
+    pub dtype: String,
+    /// `sum`, ...; left out where nothing is reduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<String>,
+    /// Left out where no rank is special.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// Elements that a rank contributes: of the whole buffer, or of one block where there is one per rank.
+    pub count: u64,
+    /// Bytes of the larger of a rank's two buffers, nccl-tests' "size".
+    pub bytes: u64,
+    /// Hash of the reduction trees: two results with the same tree, inputs and type are the same bits.
+    pub tree: String,
+    /// `canonical`, `uniform` or `positional`.
+    pub order: String,
+}
+
+/// What a clock on the wall said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredCollective {
+    /// What carried the bytes: `threads`.
+    pub backend: String,
+    /// What was called.
+    #[serde(flatten)]
+    pub call: Call,
+    /// Whether the input's buffer took the result.
+    pub in_place: bool,
+    /// How many timed calls the mean is over.
+    pub iterations: u32,
+    /// Mean time of a call in microseconds, over ranks and iterations.
+    pub time_us: f64,
+    /// Standard error of that mean, over iterations.
+    pub time_error_us: f64,
+    /// bytes / time, in GB/s (1e9).
+    pub algbw_gbps: f64,
+    /// algbw times nccl-tests' factor for the collective.
+    pub busbw_gbps: f64,
+    /// Elements that differ from the exact reference, over all ranks; left out where nothing was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrong: Option<u64>,
+    /// Hash of all ranks' results; left out where nothing was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
+}
+
+/// What the virtual clock said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SimulatedCollective {
+    /// Always `sim`.
+    pub backend: String,
+    /// What was called.
+    #[serde(flatten)]
+    pub call: Call,
+    /// The machine that was simulated.
+    pub topology: String,
+    /// `clocks`, `events` or `orbit`; `carried` where ranks carried real data.
+    pub engine: String,
+    /// `max_min` or `split`.
+    pub sharing: String,
+    /// Steps that a rank may have under way.
+    pub window: u32,
+    /// Largest piece in bytes; left out where chunks are not cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<u64>,
+    /// Faults that were injected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
+    /// Virtual microseconds until the last rank is done.
+    pub time_us: f64,
+    /// No schedule of this kind can be faster here: the larger of the bandwidth and the latency bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_us: Option<f64>,
+    /// bytes / time, in GB/s (1e9).
+    pub algbw_gbps: f64,
+    /// algbw times nccl-tests' factor for the collective.
+    pub busbw_gbps: f64,
+    /// Messages that were sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<u64>,
+    /// Whether chunks were rounded up to equal sizes, so that the times are those of a slightly larger call.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rounded_up: bool,
+    /// Elements that differ from the exact reference; left out where no data was carried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrong: Option<u64>,
+    /// Hash of all ranks' results; left out where no data was carried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
+}
+
+impl Record for MeasuredCollective {
+    const KIND: &'static str = "collective";
+    const MEASURED: Option<bool> = Some(true);
+}
+
+impl Record for SimulatedCollective {
+    const KIND: &'static str = "collective";
+    const MEASURED: Option<bool> = Some(false);
+}

@@ -1,0 +1,165 @@
+//! `train`, `train_end`, `scale`, `span` and `parity`: training runs, scaling curves and the timeline of a step.
+
+use super::Record;
+use serde::{Deserialize, Serialize};
+
+/// Where the time of a step goes, in microseconds per step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Breakdown {
+    /// Getting the batch.
+    pub data_us: f64,
+    /// Forward pass and loss.
+    pub forward_us: f64,
+    /// Backward pass.
+    pub backward_us: f64,
+    /// Waiting for communication that the backward pass did not hide.
+    pub exposed_us: f64,
+    /// The optimiser.
+    pub optimiser_us: f64,
+}
+
+macro_rules! pair {
+    ($(#[$doc:meta])* $measured:ident, $simulated:ident, $kind:literal, { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        /// Timed by a clock on the wall.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $measured { $($(#[$field_doc])* pub $field: $type,)* }
+
+        $(#[$doc])*
+        /// Timed by the virtual clock.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $simulated { $($(#[$field_doc])* pub $field: $type,)* }
+
+        impl Record for $measured {
+            const KIND: &'static str = $kind;
+            const MEASURED: Option<bool> = Some(true);
+        }
+
+        impl Record for $simulated {
+            const KIND: &'static str = $kind;
+            const MEASURED: Option<bool> = Some(false);
+        }
+    };
+}
+
+pair! {
+    /// One step of a training run.
+    MeasuredStep, SimulatedStep, "train", {
+        /// What ran it: `threads`, `sim`.
+        backend: String,
+        /// The model: `cnn`, ...
+        model: String,
+        /// `single`, `ddp`.
+        strategy: String,
+        /// Size of the group.
+        ranks: u32,
+        /// From 0.
+        step: u64,
+        /// Mean loss of the step's batch over all ranks, exact to the last bit.
+        loss: f64,
+    }
+}
+
+pair! {
+    /// The end of a training run.
+    MeasuredEnd, SimulatedEnd, "train_end", {
+        /// What ran it: `threads`, `sim`.
+        backend: String,
+        /// The model: `cnn`, ...
+        model: String,
+        /// `single`, `ddp`.
+        strategy: String,
+        /// Size of the group.
+        ranks: u32,
+        /// Steps that were taken.
+        step: u64,
+        /// The last loss.
+        loss: f64,
+        /// Share of the test set that is classified right.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        accuracy: Option<f64>,
+        /// Training samples per second, over all ranks.
+        samples_per_s: f64,
+        /// Mean time of a step, in microseconds.
+        time_us: f64,
+        /// Where it goes.
+        #[serde(flatten)]
+        breakdown: Breakdown,
+        /// Hash of every loss of the run, bit for bit.
+        losses_hash: String,
+        /// Hash of the final weights, bit for bit.
+        weights_hash: String,
+    }
+}
+
+pair! {
+    /// One point of a scaling curve.
+    MeasuredScale, SimulatedScale, "scale", {
+        /// What gave it: `threads`; `sim` with real numerics, `modeled` with shapes alone.
+        backend: String,
+        /// The model: `cnn`, ...
+        model: String,
+        /// Size of the group.
+        ranks: u32,
+        /// Samples per rank and step.
+        batch: u64,
+        /// The machine: this one's cores, or the topology and device that were simulated.
+        topology: String,
+        /// Mean time of a step, in microseconds.
+        time_us: f64,
+        /// Standard error of that mean; 0 where there is none.
+        time_error_us: f64,
+        /// Waiting for communication that the backward pass did not hide, in microseconds.
+        exposed_us: f64,
+        /// Training samples per second, over all ranks.
+        samples_per_s: f64,
+        /// samples_per_s / (ranks x samples_per_s of one rank).
+        efficiency: f64,
+    }
+}
+
+/// One bar of the timeline of a simulated step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimelineSpan {
+    /// Whose.
+    pub rank: u32,
+    /// `compute` or `communication`.
+    pub stream: String,
+    /// What it did.
+    pub name: String,
+    /// Virtual microseconds from the start of the step.
+    pub start_us: f64,
+    /// Virtual microseconds from the start of the step.
+    pub end_us: f64,
+}
+
+impl Record for TimelineSpan {
+    const KIND: &'static str = "span";
+    const MEASURED: Option<bool> = Some(false);
+}
+
+/// Whether two training runs on the same number of ranks gave the same bits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parity {
+    /// The model: `cnn`, ...
+    pub model: String,
+    /// Size of the group.
+    pub ranks: u32,
+    /// Steps that were compared.
+    pub step: u64,
+    /// Hash of the losses on threads.
+    pub threads_losses: String,
+    /// Hash of the losses on the simulator.
+    pub sim_losses: String,
+    /// Hash of the final weights on threads.
+    pub threads_weights: String,
+    /// Hash of the final weights on the simulator.
+    pub sim_weights: String,
+    /// Whether all of it agrees.
+    pub ok: bool,
+}
+
+impl Record for Parity {
+    const KIND: &'static str = "parity";
+    const MEASURED: Option<bool> = None;
+}

@@ -1,0 +1,191 @@
+//! nccl-tests' table, column for column, so that its readers and its parsers read ours.
+//!
+//! ```text
+//! #                                                              out-of-place                       in-place
+//! #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+//! #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+//!         1024           256     float     sum      -1    12.34    0.08    0.12      0    12.10    0.08    0.13      0
+//! ```
+//!
+//! Measured and simulated rows have a table each: [`measured_row`] takes measured records and no others. A simulated
+//! table says so above its columns and has one more, the bound that no time may beat.
+
+use crate::names;
+use crate::records::{Call, MeasuredCollective, SimulatedCollective};
+use allfold_collectives::DType;
+
+/// The three header lines of a measured table.
+pub fn measured_header() -> String {
+    header("", "", "")
+}
+
+/// The three header lines of a simulated table: the times are virtual, and the bound stands beside them.
+pub fn simulated_header() -> String {
+    header("   simulated", "    bound", "     (us)")
+}
+
+fn header(title: &str, name: &str, unit: &str) -> String {
+    let side_names = format!("  {:>7}  {:>6}  {:>6} {:>6}", "time", "algbw", "busbw", "#wrong");
+    let side_units = format!("  {:>7}  {:>6}  {:>6} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
+    let titles = format!("#{:61}{:<27}{:>17}{title}", "", " out-of-place", "in-place");
+    let names = format!(
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}{side_names}{side_names}{name}",
+        "size", "count", "type", "redop", "root"
+    );
+    let units = format!(
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}{side_units}{side_units}{unit}",
+        "(B)", "(elements)", "", "", ""
+    );
+    [titles, names, units].map(|line| line.trim_end().to_string()).join("\n")
+}
+
+/// One measured size, out of place and in place.
+pub fn measured_row(out_of_place: &MeasuredCollective, in_place: &MeasuredCollective) -> String {
+    let side = |r: &MeasuredCollective| side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong);
+    format!("{}{}{}", call(&out_of_place.call), side(out_of_place), side(in_place))
+}
+
+/// One simulated size, out of place and in place.
+pub fn simulated_row(out_of_place: &SimulatedCollective, in_place: &SimulatedCollective) -> String {
+    let side = |r: &SimulatedCollective| side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong);
+    let bound = in_place.bound_us.map_or_else(|| "N/A".into(), time);
+    format!("{}{}{}  {bound:>7}", call(&out_of_place.call), side(out_of_place), side(in_place))
+}
+
+/// The closing lines: how many elements were wrong, the mean bus bandwidth of both sides over all sizes, the end.
+pub fn footer(collective: &str, wrong: u64, busbw: &[f64]) -> String {
+    let verdict = if wrong == 0 { "OK" } else { "FAILED" };
+    let mean = if busbw.is_empty() { 0.0 } else { busbw.iter().sum::<f64>() / busbw.len() as f64 };
+    format!(
+        "# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {}\n#\n# Collective test concluded: {collective}",
+        significant(mean)
+    )
+}
+
+fn call(call: &Call) -> String {
+    let dtype = DType::ALL.iter().find(|d| d.name() == call.dtype).map_or("?", |&d| names::nccl_dtype(d));
+    let op = call.op.as_deref().unwrap_or("none");
+    let root = call.root.map_or_else(|| "-1".into(), |root| root.to_string());
+    format!("{:>12}  {:>12}  {dtype:>8}  {op:>6}  {root:>6}", call.bytes, call.count)
+}
+
+fn side(time_us: f64, algbw: f64, busbw: f64, wrong: Option<u64>) -> String {
+    let wrong = wrong.map_or_else(|| "N/A".into(), |wrong| wrong.to_string());
+    format!("  {:>7}  {algbw:>6.2}  {busbw:>6.2} {wrong:>6}", time(time_us))
+}
+
+/// A time in nccl-tests' five significant digits.
+fn time(us: f64) -> String {
+    match us {
+        us if us >= 9_999.95 => format!("{us:.0}"),
+        us if us >= 99.995 => format!("{us:.1}"),
+        us => format!("{us:.2}"),
+    }
+}
+
+/// Six significant digits, as C's `%g`.
+fn significant(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return "0".into();
+    }
+    let decimals = (5 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
+}
+
+/// A table of words in columns that are as wide as they need to be; the first row is the header. Columns of numbers
+/// are set to the right.
+pub fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+    let numeric = |c: usize| {
+        let mut cells = rows.iter().skip(1).filter_map(|r| r.get(c)).filter(|s| !s.is_empty()).peekable();
+        cells.peek().is_some() && cells.all(|s| s.starts_with(|ch: char| ch.is_ascii_digit() || ch == '-'))
+    };
+    let shape: Vec<(usize, bool)> = (0..count).map(|c| (width(c), numeric(c))).collect();
+    let lines = rows.iter().map(|row| {
+        let cells = row.iter().zip(&shape).map(|(cell, &(width, right))| {
+            if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> MeasuredCollective {
+        let call = Call {
+            collective: "all_reduce".into(),
+            algorithm: "ring".into(),
+            ranks: 8,
+            dtype: "f32".into(),
+            op: Some("sum".into()),
+            root: None,
+            count: 2_097_152,
+            bytes: 8_388_608,
+            tree: String::new(),
+            order: String::new(),
+        };
+        MeasuredCollective {
+            backend: "threads".into(),
+            call,
+            in_place: false,
+            iterations: 20,
+            time_us: 219.2,
+            time_error_us: 0.0,
+            algbw_gbps: 38.27,
+            busbw_gbps: 71.76,
+            wrong: Some(0),
+            checksum: None,
+        }
+    }
+
+    #[test]
+    fn a_row_is_laid_out_as_nccl_tests_does() {
+        let row = measured_row(&record(), &MeasuredCollective { time_us: 12_345.6, wrong: None, ..record() });
+        assert_eq!(
+            row,
+            "     8388608       2097152     float     sum      -1    219.2   38.27   71.76      0    12346   38.27   71.76    N/A"
+        );
+    }
+
+    #[test]
+    fn header_names_stand_over_their_columns() {
+        let header = measured_header();
+        let lines: Vec<&str> = header.lines().collect();
+        let row = measured_row(&record(), &record());
+        assert!(lines.iter().all(|line| line.starts_with('#')));
+        let ends = |text: &str| -> Vec<usize> {
+            let bytes = text.as_bytes();
+            (0..bytes.len())
+                .filter(|&i| bytes[i] != b' ' && bytes.get(i + 1).is_none_or(|&b| b == b' '))
+                .collect()
+        };
+        assert_eq!(ends(&lines[1].replacen('#', " ", 1)), ends(&row), "\n{header}\n{row}");
+    }
+
+    #[test]
+    fn the_footer_says_ok_only_where_nothing_is_wrong() {
+        assert!(
+            footer("all_reduce", 0, &[1.0, 2.0])
+                .contains("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 1.5\n")
+        );
+        assert!(footer("all_reduce", 3, &[]).contains("3 FAILED"));
+        assert_eq!(significant(75.123_456_7), "75.1235");
+        assert_eq!(significant(0.001_234), "0.001234");
+        assert_eq!(significant(1_234_567.0), "1234567");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [
+            vec!["name".to_string(), "n".into()],
+            vec!["a".into(), "10".into()],
+            vec!["bcdef".into(), "7".into()],
+        ];
+        assert_eq!(columns(&rows), "name    n\na      10\nbcdef   7");
+    }
+}
