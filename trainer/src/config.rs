@@ -1,0 +1,198 @@
+//! The configuration of a run: one TOML table, every key with a default.
+//!
+//! ```
+//! use allfold_trainer::Config;
+//!
+//! let config = Config::parse("epochs = 2\nlr = 0.1", "run.toml").unwrap();
+//! assert_eq!((config.model.as_str(), config.epochs, config.lr), ("cnn", 2, 0.1));
+//!
+//! let error = Config::parse("epochs = 2\nbach = 16", "run.toml").unwrap_err();
+//! assert_eq!(error.to_string(), "run.toml:2:1: unknown key `bach`; the nearest is `batch`");
+//! ```
+
+use crate::models::MODELS;
+use crate::strategies::STRATEGIES;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// A training run. With its seed it determines every loss and weight, whatever it runs on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// `mlp` or `cnn`.
+    pub model: String,
+    /// Widths of the mlp's hidden layers.
+    pub hidden: Vec<usize>,
+    /// Output channels of the cnn's convolutions.
+    pub channels: Vec<usize>,
+    /// Whether the cnn has batch norms.
+    pub batch_norm: bool,
+    /// `f32` or `f64`.
+    pub dtype: String,
+    /// `single` or `ddp`.
+    pub strategy: String,
+    /// Seed of the initial weights and of the order of samples.
+    pub seed: u64,
+    /// Passes over the training set.
+    pub epochs: u64,
+    /// Stop after so many steps, if that comes first; 0: no limit.
+    pub max_steps: u64,
+    /// Samples per step on each rank. The last batch of an epoch may be smaller.
+    pub batch: usize,
+    /// Whether each epoch has a new order of samples.
+    pub shuffle: bool,
+    /// Drop the samples that do not fill a row of ranks, instead of repeating some.
+    pub drop_last: bool,
+    /// Use only the first so many training samples; 0: all.
+    pub train_samples: usize,
+    /// Learning rate.
+    pub lr: f64,
+    /// Momentum; 0 is plain gradient descent.
+    pub momentum: f64,
+    /// Weight decay, added to the gradient.
+    pub weight_decay: f64,
+    /// Nesterov's momentum.
+    pub nesterov: bool,
+    /// KiB of gradients that close ddp's first bucket; 0: every parameter has its own.
+    pub first_bucket_kib: u64,
+    /// KiB of gradients that close every further bucket.
+    pub bucket_kib: u64,
+}
+
+impl Default for Config {
+    /// The CNN on the digits.
+    fn default() -> Config {
+        Config {
+            model: "cnn".into(),
+            hidden: vec![128],
+            channels: vec![32, 64],
+            batch_norm: true,
+            dtype: "f32".into(),
+            strategy: "ddp".into(),
+            seed: 0,
+            epochs: 4,
+            max_steps: 0,
+            batch: 32,
+            shuffle: true,
+            drop_last: false,
+            train_samples: 0,
+            lr: 0.05,
+            momentum: 0.9,
+            weight_decay: 1e-4,
+            nesterov: false,
+            first_bucket_kib: 1024,
+            bucket_kib: 25 * 1024,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a TOML text; `name` is the file's, for messages.
+    ///
+    /// # Errors
+    /// Malformed TOML, a wrong type or an unknown key (with line and column, and the nearest key), or a value that
+    /// [`Config::check`] refuses.
+    pub fn parse(text: &str, name: &str) -> Result<Config> {
+        let config: Config =
+            toml::from_str(text).map_err(|error| Error::Config(located(&error, text, name)))?;
+        config.check().map_err(|error| Error::Config(format!("{name}: {error}")))?;
+        Ok(config)
+    }
+
+    /// Whether the values make sense.
+    ///
+    /// # Errors
+    /// The first one that does not, and what would.
+    pub fn check(&self) -> Result<()> {
+        let known = |what, name: &str, names: &[(&'static str, &str)]| {
+            let mut names = names.iter().map(|(name, _)| *name);
+            if names.clone().any(|known| known == name) {
+                Ok(())
+            } else {
+                Err(unknown(what, name, &mut names))
+            }
+        };
+        known("model", &self.model, MODELS)?;
+        known("strategy", &self.strategy, STRATEGIES)?;
+        known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
+        let zero = [("batch", self.batch), ("epochs", self.epochs.min(1) as usize)];
+        if let Some((key, _)) = zero.iter().find(|(_, value)| *value == 0) {
+            return Err(Error::Config(format!("`{key}` is 0; it must be 1 or more")));
+        }
+        if self.hidden.contains(&0) || self.channels.contains(&0) {
+            return Err(Error::Config(
+                "a layer of width 0; `hidden` and `channels` must be 1 or more".into(),
+            ));
+        }
+        let rates = [("lr", self.lr), ("momentum", self.momentum), ("weight_decay", self.weight_decay)];
+        match rates.iter().find(|(_, value)| !value.is_finite() || *value < 0.0) {
+            Some((key, value)) => Err(Error::Config(format!("`{key}` is {value}; it must be 0 or more"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The error for a name that is none of `names`: it suggests the nearest, or lists them all.
+pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    let names: Vec<&str> = names.collect();
+    Error::Config(format!("unknown {what} `{got}`; {}", suggestion(got, &names)))
+}
+
+/// `the nearest is ...` where a name is at all like `got`, else `there are ...`.
+fn suggestion(got: &str, names: &[&str]) -> String {
+    let score = |name: &&str| strsim::jaro_winkler(got, name);
+    match names.iter().copied().max_by(|a, b| score(a).total_cmp(&score(b))) {
+        Some(nearest) if score(&nearest) > 0.6 => format!("the nearest is `{nearest}`"),
+        _ => format!("there are {}", names.join(", ")),
+    }
+}
+
+/// `file:line:column: what is wrong and what would be right`, in one line.
+fn located(error: &toml::de::Error, text: &str, name: &str) -> String {
+    let at = error.span().map_or(0, |span| span.start).min(text.len());
+    let before = &text[..at];
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+    let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let what = match (message.starts_with("unknown field"), quoted.next()) {
+        (true, Some(key)) => {
+            format!("unknown key `{key}`; {}", suggestion(key, &quoted.collect::<Vec<_>>()))
+        }
+        _ => message,
+    };
+    format!("{name}:{line}:{column}: {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Config::parse(text, "c.toml").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default_and_every_key_survives_the_round_trip() {
+        assert_eq!(Config::parse("", "c.toml").unwrap(), Config::default());
+        let text = toml::to_string(&Config { epochs: 9, ..Config::default() }).unwrap();
+        assert_eq!(Config::parse(&text, "c.toml").unwrap().epochs, 9);
+    }
+
+    #[test]
+    fn mistakes_are_named_in_one_line_with_what_would_be_right() {
+        assert_eq!(
+            error("seed = 1\nbatchsize = 3"),
+            "c.toml:2:1: unknown key `batchsize`; the nearest is `batch`"
+        );
+        assert_eq!(error("model = \"cn\""), "c.toml: unknown model `cn`; the nearest is `cnn`");
+        assert_eq!(error("strategy = \"dpp\""), "c.toml: unknown strategy `dpp`; the nearest is `ddp`");
+        assert_eq!(error("batch = 0"), "c.toml: `batch` is 0; it must be 1 or more");
+        assert_eq!(error("lr = -1.0"), "c.toml: `lr` is -1; it must be 0 or more");
+        assert!(
+            error("epochs = \"two\"").starts_with("c.toml:1:10: invalid type: string \"two\", expected u64")
+        );
+        assert!(error("epochs = ").starts_with("c.toml:1:10: "), "{}", error("epochs = "));
+        assert!(!error("epochs = [\n1,\n").contains('\n'));
+    }
+}

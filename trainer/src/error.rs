@@ -1,0 +1,19 @@
+//! What can go wrong in a training run.
+
+/// An error of the trainer. Each message says what is wrong and what would be right.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A configuration that cannot be read or makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// Layers that do not fit together.
+    #[error("network: {0}")]
+    Network(String),
+    /// A dataset that cannot be read or does not fit the model.
+    #[error("data: {0}")]
+    Data(String),
+    /// Ranks that hold different parameters.
+    #[error("replicas differ: {0}")]
+    Replicas(String),
+}

@@ -1,0 +1,68 @@
+//! Initial weights: a function of the seed and of each parameter's number, and of nothing else.
+//!
+//! Every parameter has a random stream of its own, so ranks, element types and the parameters before it do not
+//! matter, and f32 weights are the rounded f64 weights.
+
+use crate::layers::Init;
+use crate::network::Place;
+use allfold_kernels::nn::Float;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// The values at the start of all `places`, one after another.
+pub fn initial<F: Float>(places: &[Place], seed: u64) -> Vec<F> {
+    let mut values = Vec::with_capacity(places.last().map_or(0, |last| last.range.end));
+    for (stream, place) in places.iter().enumerate() {
+        match place.init {
+            Init::Constant(value) => values.extend(place.range.clone().map(|_| F::from_f64(value))),
+            Init::Uniform(bound) => {
+                let mut random = ChaCha8Rng::seed_from_u64(seed);
+                random.set_stream(stream as u64);
+                values.extend(
+                    place.range.clone().map(|_| F::from_f64(bound * (2.0 * unit(&mut random) - 1.0))),
+                );
+            }
+        }
+    }
+    values
+}
+
+/// Uniform in 0..1, from the upper 53 bits.
+fn unit(random: &mut impl Rng) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(count: usize) -> Vec<Place> {
+        let place = |i: usize| Place {
+            name: format!("p{i}"),
+            shape: vec![1000],
+            range: i * 1000..(i + 1) * 1000,
+            init: Init::Uniform(0.5),
+        };
+        (0..count).map(place).collect()
+    }
+
+    #[test]
+    fn uniform_within_its_bound() {
+        let values: Vec<f64> = initial(&places(4), 1);
+        assert!(values.iter().all(|v| v.abs() <= 0.5));
+        let mean = values.iter().sum::<f64>() / 4000.0;
+        let variance = values.iter().map(|v| v * v).sum::<f64>() / 4000.0;
+        assert!(mean.abs() < 0.02, "{mean}");
+        assert!((variance - 1.0 / 12.0).abs() < 0.005, "{variance}");
+    }
+
+    #[test]
+    fn each_parameter_has_its_own_stream() {
+        let (two, four): (Vec<f64>, Vec<f64>) = (initial(&places(2), 1), initial(&places(4), 1));
+        assert_eq!(two, four[..2000]);
+        assert_ne!(four[..1000], four[1000..2000]);
+        assert_ne!(two, initial::<f64>(&places(2), 2));
+        let rounded: Vec<f32> = initial(&places(2), 1);
+        assert!(rounded.iter().zip(&two).all(|(&a, &b)| a == b as f32));
+    }
+}

@@ -1,0 +1,155 @@
+//! Layers: shapes, parameters and costs, with a forward and a backward pass that are written out.
+//!
+//! A layer is stateless. Its numbers (parameters, running statistics, what the backward pass needs again) live in
+//! flat buffers of the [`crate::Model`] and are lent to each call:
+//!
+//! ```text
+//!            x[n, inputs]   params   buffers                dy[n, outputs]   saved
+//! forward          '-----------+--------'       backward_params      '----------+----> grads  (announced at once)
+//!                      y[n, outputs], saved     backward_input    dy, params, grads -> dx[n, inputs]
+//! ```
+//!
+//! The backward pass is in two halves so that a parameter's gradient is known, and can be sent, before the
+//! gradient of the input is computed.
+
+mod batch_norm;
+mod conv;
+mod linear;
+mod pool;
+mod relu;
+
+pub use batch_norm::BatchNorm;
+pub use conv::Conv2d;
+pub use linear::Linear;
+pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
+pub use relu::Relu;
+
+use allfold_kernels::nn::{Cost, Float};
+
+/// How a parameter's initial values are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// All the same.
+    Constant(f64),
+    /// Uniform in -bound..bound. With bound 1 / sqrt(fan-in) this is Kaiming's uniform rule with a = sqrt(5),
+    /// PyTorch's default for linear and convolutional layers (K. He et al., ICCV 2015).
+    Uniform(f64),
+}
+
+/// One parameter, or one buffer, of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// `weight`, `bias`, `running_mean`, ...
+    pub name: &'static str,
+    /// Its dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// Its values at the start.
+    pub init: Init,
+}
+
+impl Tensor {
+    /// A tensor of this name, shape and start.
+    pub fn new(name: &'static str, shape: &[usize], init: Init) -> Tensor {
+        Tensor { name, shape: shape.to_vec(), init }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether it has no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a forward pass keeps for the backward pass.
+#[derive(Clone, Debug)]
+pub struct Saved<F> {
+    /// Numbers.
+    pub values: Vec<F>,
+    /// Positions.
+    pub places: Vec<u32>,
+}
+
+/// What a forward pass reads and writes.
+pub struct Forward<'a, F> {
+    /// Samples.
+    pub n: usize,
+    /// Training: normalise by the batch and move running statistics. Else evaluation.
+    pub train: bool,
+    /// The layer's parameters, one after another.
+    pub params: &'a [F],
+    /// The layer's buffers, one after another.
+    pub buffers: &'a mut [F],
+    /// Input, n x inputs.
+    pub x: &'a [F],
+    /// Output, n x outputs.
+    pub y: &'a mut [F],
+    /// For the backward pass; of the size that [`Layer::saved`] says.
+    pub saved: &'a mut Saved<F>,
+}
+
+/// What a backward pass reads.
+pub struct Backward<'a, F> {
+    /// Samples.
+    pub n: usize,
+    /// The layer's parameters.
+    pub params: &'a [F],
+    /// The input of the forward pass.
+    pub x: &'a [F],
+    /// The output of the forward pass.
+    pub y: &'a [F],
+    /// The loss's gradient by the output.
+    pub dy: &'a [F],
+    /// What the forward pass kept; the backward pass may use it up.
+    pub saved: &'a mut Saved<F>,
+}
+
+/// What one layer's passes cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerCost {
+    /// [`Layer::forward`] in training.
+    pub forward: Cost,
+    /// [`Layer::backward_params`].
+    pub params: Cost,
+    /// [`Layer::backward_input`].
+    pub input: Cost,
+}
+
+/// One layer over samples of a fixed size.
+pub trait Layer<F: Float>: Send + Sync {
+    /// Numbers per sample that go in.
+    fn inputs(&self) -> usize;
+
+    /// Numbers per sample that come out.
+    fn outputs(&self) -> usize;
+
+    /// Its parameters, in PyTorch's order of registration.
+    fn params(&self) -> Vec<Tensor> {
+        Vec::new()
+    }
+
+    /// Its buffers: state that is no parameter, such as running statistics.
+    fn buffers(&self) -> Vec<Tensor> {
+        Vec::new()
+    }
+
+    /// How many (values, places) a forward pass over `n` samples keeps.
+    fn saved(&self, _n: usize) -> (usize, usize) {
+        (0, 0)
+    }
+
+    /// From x to y.
+    fn forward(&self, pass: Forward<F>);
+
+    /// The gradients of its parameters, replaced.
+    fn backward_params(&self, _pass: &mut Backward<F>, _grads: &mut [F]) {}
+
+    /// The gradient of its input, replaced. Called after [`Layer::backward_params`], whose result `grads` is.
+    fn backward_input(&self, pass: &mut Backward<F>, grads: &[F], dx: &mut [F]);
+
+    /// What the passes cost over `n` samples.
+    fn cost(&self, n: usize) -> LayerCost;
+}

@@ -1,0 +1,125 @@
+//! Pooling: maximum or mean of windows, or the mean of whole planes.
+
+use super::{Backward, Forward, Layer, LayerCost};
+use allfold_kernels::nn::{Float, Pool};
+
+/// The maximum of each window.
+pub struct MaxPool(Pool);
+
+/// The mean of each window.
+pub struct MeanPool(Pool);
+
+/// The mean of each channel's whole plane.
+pub struct GlobalMeanPool {
+    channels: usize,
+    plane: usize,
+}
+
+impl MaxPool {
+    /// A pooling of this shape.
+    pub fn new(shape: Pool) -> MaxPool {
+        MaxPool(shape)
+    }
+}
+
+impl MeanPool {
+    /// A pooling of this shape.
+    pub fn new(shape: Pool) -> MeanPool {
+        MeanPool(shape)
+    }
+}
+
+impl GlobalMeanPool {
+    /// Over `channels` planes of `plane` pixels.
+    pub fn new(channels: usize, plane: usize) -> GlobalMeanPool {
+        GlobalMeanPool { channels, plane }
+    }
+}
+
+fn inputs(shape: &Pool) -> usize {
+    shape.channels * shape.picture.0 * shape.picture.1
+}
+
+fn outputs(shape: &Pool) -> usize {
+    let (rows, cols) = shape.output_picture();
+    shape.channels * rows * cols
+}
+
+fn cost<F: Float>(shape: &Pool, n: usize) -> LayerCost {
+    LayerCost {
+        forward: shape.forward_cost::<F>(n),
+        input: shape.backward_cost::<F>(n),
+        ..LayerCost::default()
+    }
+}
+
+impl<F: Float> Layer<F> for MaxPool {
+    fn inputs(&self) -> usize {
+        inputs(&self.0)
+    }
+
+    fn outputs(&self) -> usize {
+        outputs(&self.0)
+    }
+
+    fn saved(&self, n: usize) -> (usize, usize) {
+        (0, n * outputs(&self.0))
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        self.0.max_forward(pass.n, pass.x, pass.y, &mut pass.saved.places);
+    }
+
+    fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
+        self.0.max_backward(pass.n, &pass.saved.places, pass.dy, dx);
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        cost::<F>(&self.0, n)
+    }
+}
+
+impl<F: Float> Layer<F> for MeanPool {
+    fn inputs(&self) -> usize {
+        inputs(&self.0)
+    }
+
+    fn outputs(&self) -> usize {
+        outputs(&self.0)
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        self.0.mean_forward(pass.n, pass.x, pass.y);
+    }
+
+    fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
+        self.0.mean_backward(pass.n, pass.dy, dx);
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        cost::<F>(&self.0, n)
+    }
+}
+
+impl<F: Float> Layer<F> for GlobalMeanPool {
+    fn inputs(&self) -> usize {
+        self.channels * self.plane
+    }
+
+    fn outputs(&self) -> usize {
+        self.channels
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        Pool::global_mean(self.plane, pass.x, pass.y);
+    }
+
+    fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
+        Pool::global_mean_backward(self.plane, pass.dy, dx);
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        let both = Pool::global_mean_cost::<F>(self.plane, n * self.channels);
+        LayerCost { forward: both, input: both, ..LayerCost::default() }
+    }
+}

@@ -1,0 +1,75 @@
+//! Stochastic gradient descent with momentum, by PyTorch's formula (`torch.optim.SGD`).
+//!
+//! ```text
+//! g = grad + weight_decay p
+//! v = momentum v + g           (v = g at the first step)
+//! p = p - lr v                 (nesterov: p = p - lr (g + momentum v))
+//! ```
+
+use allfold_kernels::nn::{Cost, Float};
+
+/// The optimiser, with one velocity per parameter element.
+pub struct Sgd<F> {
+    /// Learning rate; may change between steps.
+    pub lr: f64,
+    momentum: f64,
+    weight_decay: f64,
+    nesterov: bool,
+    /// Empty before the first step.
+    velocity: Vec<F>,
+}
+
+impl<F: Float> Sgd<F> {
+    /// Momentum 0 is plain gradient descent; weight decay is added to the gradient.
+    pub fn new(lr: f64, momentum: f64, weight_decay: f64, nesterov: bool) -> Sgd<F> {
+        Sgd { lr, momentum, weight_decay, nesterov, velocity: Vec::new() }
+    }
+
+    /// Moves `params` against `grads`.
+    pub fn step(&mut self, params: &mut [F], grads: &[F]) {
+        assert_eq!(params.len(), grads.len());
+        let [lr, momentum, decay] = [self.lr, self.momentum, self.weight_decay].map(F::from_f64);
+        if self.momentum == 0.0 {
+            params.iter_mut().zip(grads).for_each(|(p, &g)| *p = *p - lr * (g + decay * *p));
+            return;
+        }
+        let first = self.velocity.is_empty();
+        self.velocity.resize(params.len(), F::ZERO);
+        for ((p, &grad), v) in params.iter_mut().zip(grads).zip(&mut self.velocity) {
+            let g = grad + decay * *p;
+            *v = if first { g } else { momentum * *v + g };
+            *p = *p - lr * if self.nesterov { g + momentum * *v } else { *v };
+        }
+    }
+
+    /// Cost of a step over `params` elements.
+    pub fn cost(&self, params: usize) -> Cost {
+        match self.momentum == 0.0 {
+            true => Cost::launch(4 * params, 3 * params, size_of::<F>()),
+            false => Cost::launch(6 * params, 5 * params, size_of::<F>()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_steps_by_hand() {
+        let mut sgd = Sgd::<f64>::new(0.1, 0.5, 0.0, false);
+        let mut p = [1.0];
+        // v: 1, 1.5, 1.75
+        for want in [0.9, 0.75, 0.575] {
+            sgd.step(&mut p, &[1.0]);
+            assert!((p[0] - want).abs() < 1e-15, "{} {want}", p[0]);
+        }
+    }
+
+    #[test]
+    fn weight_decay_pulls_towards_zero() {
+        let mut p = [2.0];
+        Sgd::<f64>::new(0.5, 0.0, 0.1, false).step(&mut p, &[0.0]);
+        assert_eq!(p[0], 2.0 - 0.5 * 0.1 * 2.0);
+    }
+}

@@ -1,0 +1,109 @@
+//! Which samples a rank sees in an epoch, with the rules of PyTorch's `DistributedSampler`.
+//!
+//! ```text
+//! 10 samples, 4 ranks        order  0 1 2 3 4 5 6 7 8 9 | 0 1      (padded by wrapping to a multiple of 4)
+//! rank 1                              1       5       9
+//! drop_last                  order  0 1 2 3 4 5 6 7                (the tail that does not fill a row is dropped)
+//! ```
+//!
+//! Padding repeats samples, which is harmless in training and wrong in evaluation: see [`exactly_once`].
+
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+/// The rules by which ranks share a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampler {
+    /// Number of samples.
+    pub samples: usize,
+    /// Number of ranks.
+    pub world: usize,
+    /// Drop the tail instead of padding it.
+    pub drop_last: bool,
+    /// Draw a new order every epoch, from this seed; `None` keeps the dataset's order.
+    pub shuffle: Option<u64>,
+}
+
+impl Sampler {
+    /// The samples of `rank` in `epoch`, in order. Every rank has equally many. The order of an epoch depends on
+    /// seed and epoch alone, not on the number of ranks.
+    pub fn indices(&self, rank: usize, epoch: u64) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.samples).collect();
+        if let Some(seed) = self.shuffle {
+            order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed.wrapping_add(epoch)));
+        }
+        (0..self.per_rank()).map(|row| order[(row * self.world + rank) % self.samples]).collect()
+    }
+
+    /// How many samples a rank sees in an epoch.
+    pub fn per_rank(&self) -> usize {
+        if self.drop_last { self.samples / self.world } else { self.samples.div_ceil(self.world) }
+    }
+}
+
+/// The samples that `rank` evaluates: over all ranks every sample once, and none twice.
+pub fn exactly_once(samples: usize, world: usize, rank: usize) -> Vec<usize> {
+    (rank..samples).step_by(world).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    struct Row {
+        #[serde(rename = "N")]
+        samples: usize,
+        world: usize,
+        drop_last: bool,
+        shuffle: bool,
+        indices: Vec<Vec<usize>>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Oracle {
+        rows: Vec<Row>,
+    }
+
+    #[test]
+    fn agrees_with_pytorch_in_the_22_unshuffled_cases() {
+        let oracle: Oracle =
+            serde_json::from_str(include_str!("../fixtures/distributed_sampler.json")).unwrap();
+        let rows: Vec<&Row> = oracle.rows.iter().filter(|row| !row.shuffle).collect();
+        assert_eq!(rows.len(), 22);
+        for row in rows {
+            let sampler =
+                Sampler { samples: row.samples, world: row.world, drop_last: row.drop_last, shuffle: None };
+            let mine: Vec<Vec<usize>> = (0..row.world).map(|rank| sampler.indices(rank, 0)).collect();
+            assert_eq!(
+                mine, row.indices,
+                "{} samples, {} ranks, drop_last {}",
+                row.samples, row.world, row.drop_last
+            );
+        }
+    }
+
+    #[test]
+    fn a_shuffled_epoch_is_one_order_dealt_to_any_number_of_ranks() {
+        let deal = |world: usize, epoch: u64| {
+            let sampler = Sampler { samples: 24, world, drop_last: false, shuffle: Some(7) };
+            let ranks: Vec<Vec<usize>> = (0..world).map(|rank| sampler.indices(rank, epoch)).collect();
+            (0..24).map(|i| ranks[i % world][i / world]).collect::<Vec<_>>()
+        };
+        assert_eq!(deal(1, 3), deal(4, 3));
+        assert_ne!(deal(1, 3), deal(1, 4));
+        let mut all = deal(3, 0);
+        all.sort_unstable();
+        assert_eq!(all, (0..24).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn evaluation_sees_every_sample_once() {
+        for (samples, world) in [(10, 4), (3, 8), (0, 2), (360, 7)] {
+            let mut all: Vec<usize> =
+                (0..world).flat_map(|rank| exactly_once(samples, world, rank)).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..samples).collect::<Vec<_>>());
+        }
+    }
+}
