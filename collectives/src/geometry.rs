@@ -14,8 +14,36 @@ pub struct Geometry {
     count: u64,
     chunks: u32,
     segments: u32,
-    /// For a blocked collective whose blocks are not in chunk order: (start, length) of each chunk.
-    places: Option<Vec<(u64, u64)>>,
+    /// The two sizes of near-equal chunks, cut into segments: the larger one first.
+    sizes: [Cut; 2],
+    /// How many chunks have the larger size.
+    larger: u64,
+    /// For a blocked collective whose blocks are not in chunk order or not equal.
+    places: Option<Places>,
+}
+
+/// Where each chunk lies, and how many elements lie before it in order of chunks.
+#[derive(Clone, Debug)]
+struct Places {
+    starts: Vec<u64>,
+    before: Vec<u64>,
+}
+
+/// A chunk's size as its segments: the first `longer` have one element more than `least`.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    least: u64,
+    longer: u64,
+}
+
+impl Cut {
+    fn new(size: u64, segments: u32) -> Cut {
+        Cut { least: size / u64::from(segments), longer: size % u64::from(segments) }
+    }
+
+    fn segment(self, segment: u32) -> u64 {
+        self.least + u64::from(u64::from(segment) < self.longer)
+    }
 }
 
 /// The `i`-th of `parts` near-equal parts of `total`: the first `total % parts` have one element more.
@@ -28,7 +56,10 @@ fn part(total: u64, parts: u64, i: u64) -> Range<u64> {
 impl Geometry {
     /// The cut of a buffer that is not made of blocks.
     pub fn whole(schedule: &(impl Schedule + ?Sized), count: u64) -> Geometry {
-        Geometry { count, chunks: schedule.chunks(), segments: schedule.segments(), places: None }
+        let (chunks, segments) = (schedule.chunks(), schedule.segments());
+        let (small, larger) = (count / u64::from(chunks), count % u64::from(chunks));
+        let sizes = [Cut::new(small + 1, segments), Cut::new(small, segments)];
+        Geometry { count, chunks, segments, sizes, larger, places: None }
     }
 
     /// The cut of a buffer of one block per rank, `block` elements each.
@@ -38,17 +69,43 @@ impl Geometry {
         let mut shares = vec![0u64; ranks as usize];
         homes.iter().for_each(|home| shares[home.index()] += 1);
         let mut seen = vec![0u64; ranks as usize];
-        let places = homes
-            .iter()
-            .map(|home| {
-                let nth = &mut seen[home.index()];
-                let range = part(block, shares[home.index()], *nth);
-                *nth += 1;
-                (u64::from(home.0) * block + range.start, range.end - range.start)
-            })
-            .collect();
-        let count = u64::from(ranks) * block;
-        Geometry { count, chunks, segments: schedule.segments(), places: Some(places) }
+        let mut places = Places { starts: Vec::with_capacity(homes.len()), before: vec![0] };
+        let mut before = 0;
+        for home in homes {
+            let nth = &mut seen[home.index()];
+            let range = part(block, shares[home.index()], *nth);
+            *nth += 1;
+            before += range.end - range.start;
+            places.starts.push(u64::from(home.0) * block + range.start);
+            places.before.push(before);
+        }
+        let whole = Geometry::whole(schedule, u64::from(ranks) * block);
+        let in_order = (0..chunks).all(|c| places.range(c) == whole.chunk(c));
+        Geometry { places: (!in_order).then_some(places), ..whole }
+    }
+
+    /// How many chunks there are.
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Whether all chunks have the same size.
+    pub fn is_equal(&self) -> bool {
+        let size = |range: Range<u64>| range.end - range.start;
+        match &self.places {
+            None => self.larger == 0,
+            Some(_) => (1..self.chunks).all(|c| size(self.chunk(c)) == size(self.chunk(0))),
+        }
+    }
+
+    /// The same buffer with just enough elements added to make all chunks equal, where every rank has equally many.
+    pub fn rounded_up(&self, schedule: &(impl Schedule + ?Sized)) -> Geometry {
+        let chunks = u64::from(self.chunks);
+        let whole = Geometry::whole(schedule, self.count.div_ceil(chunks) * chunks);
+        match &self.places {
+            None => whole,
+            Some(_) => Geometry::blocked(schedule, whole.count.div_ceil(u64::from(schedule.ranks()))),
+        }
     }
 
     /// Elements in the whole buffer.
@@ -60,10 +117,7 @@ impl Geometry {
     pub fn chunk(&self, chunk: u32) -> Range<u64> {
         match &self.places {
             None => part(self.count, u64::from(self.chunks), u64::from(chunk)),
-            Some(places) => {
-                let (start, len) = places[chunk as usize];
-                start..start + len
-            }
+            Some(places) => places.range(chunk),
         }
     }
 
@@ -79,19 +133,96 @@ impl Geometry {
         (span.at..span.at + span.len).map(move |chunk| self.piece(chunk, span.segment))
     }
 
-    /// How many elements a span holds. Constant time where chunks are near-equal.
+    /// How many elements a span holds. Constant time, but for the segments of blocks that are not in chunk order.
     pub fn elements(&self, span: Span) -> u64 {
-        if self.places.is_some() {
-            return self.ranges(span).map(|r| r.end - r.start).sum();
-        }
-        let chunks = u64::from(self.chunks);
-        let (small, larger) = (self.count / chunks, self.count % chunks);
         let (from, to) = (u64::from(span.at), u64::from(span.at + span.len));
-        let big = to.min(larger).saturating_sub(from);
-        let piece = |chunk: u64| {
-            let cut = part(chunk, u64::from(self.segments), u64::from(span.segment));
-            cut.end - cut.start
-        };
-        big * piece(small + 1) + (to - from - big) * piece(small)
+        match &self.places {
+            None => {
+                let big = to.min(self.larger).saturating_sub(from);
+                let [larger, small] = self.sizes.map(|size| size.segment(span.segment));
+                big * larger + (to - from - big) * small
+            }
+            Some(places) if self.segments == 1 => places.before[to as usize] - places.before[from as usize],
+            Some(_) => self.ranges(span).map(|range| range.end - range.start).sum(),
+        }
+    }
+}
+
+impl Places {
+    fn range(&self, chunk: u32) -> Range<u64> {
+        let (chunk, start) = (chunk as usize, self.starts[chunk as usize]);
+        start..start + self.before[chunk + 1] - self.before[chunk]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Step;
+    use proptest::prelude::*;
+
+    /// Chunks whose homes run backwards, cut into segments; it sends nothing.
+    struct Backwards {
+        ranks: u32,
+        chunks: u32,
+        segments: u32,
+    }
+
+    impl Schedule for Backwards {
+        fn ranks(&self) -> u32 {
+            self.ranks
+        }
+        fn chunks(&self) -> u32 {
+            self.chunks
+        }
+        fn rounds(&self) -> u64 {
+            0
+        }
+        fn step(&self, _: Rank, _: u64) -> Step {
+            Step::IDLE
+        }
+        fn segments(&self) -> u32 {
+            self.segments
+        }
+        fn home(&self, chunk: u32) -> Rank {
+            Rank((self.chunks - 1 - chunk) * self.ranks / self.chunks)
+        }
+    }
+
+    fn size(range: Range<u64>) -> u64 {
+        range.end - range.start
+    }
+
+    proptest! {
+        #[test]
+        fn a_span_holds_what_its_pieces_hold(
+            ranks in 1u32..6, chunks in 1u32..12, segments in 1u32..4, count in 0u64..60, at in 0u32..12, len in 1u32..12,
+        ) {
+            let schedule = Backwards { ranks, chunks, segments };
+            let at = at % chunks;
+            let len = len.min(chunks - at);
+            for geometry in [Geometry::whole(&schedule, count), Geometry::blocked(&schedule, count)] {
+                let mut all = 0;
+                for segment in 0..segments {
+                    let span = Span { segment, ..Span::data(at, len) };
+                    let slow: u64 = (at..at + len).map(|c| size(geometry.piece(c, segment))).sum();
+                    prop_assert_eq!(geometry.elements(span), slow);
+                    all += slow;
+                }
+                prop_assert_eq!(all, (at..at + len).map(|c| size(geometry.chunk(c))).sum::<u64>());
+            }
+        }
+
+        #[test]
+        fn rounding_up_adds_less_than_an_element_to_each_chunk(ranks in 1u32..6, share in 1u32..4, count in 0u64..60) {
+            let schedule = Backwards { ranks, chunks: ranks * share, segments: 1 };
+            for geometry in [Geometry::whole(&schedule, count), Geometry::blocked(&schedule, count)] {
+                let rounded = geometry.rounded_up(&schedule);
+                prop_assert!(rounded.is_equal());
+                prop_assert!(rounded.count() >= geometry.count());
+                prop_assert!(rounded.count() < geometry.count() + u64::from(ranks * share));
+                prop_assert_eq!(rounded.count() == geometry.count(), geometry.is_equal());
+            }
+        }
     }
 }
