@@ -12,13 +12,16 @@
 
 mod bounds;
 mod cast;
+mod classes;
 mod clocks;
 mod error;
 mod fold;
 mod job;
+mod orbit;
 mod outcome;
 mod owners;
 mod ports;
+mod quotient;
 mod rates;
 
 pub use bounds::Bounds;
@@ -37,8 +40,13 @@ pub(crate) use outcome::Run;
 pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     job.check()?;
     match engine {
-        Engine::Full | Engine::Auto => full(job),
-        Engine::Orbit | Engine::OrbitRounded => full(job),
+        Engine::Full => full(job),
+        Engine::Orbit => orbit::run(job, false),
+        Engine::OrbitRounded => orbit::run(job, true),
+        Engine::Auto => match orbit::run(job, false) {
+            Err(Error::NoSymmetry { .. }) => full(job),
+            exact => exact,
+        },
     }
 }
 

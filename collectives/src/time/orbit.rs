@@ -1,0 +1,119 @@
+//! The same times from one representative per symmetry class of schedule and topology together.
+//!
+//! ```text
+//! ring of 131,072 on nodes of 8      the schedule allows any rotation, the nodes those by 8: 8 representatives
+//! halving-doubling on nodes of 8     xor with any mask keeps both: 1 representative
+//! ```
+//!
+//! Ranks that a renumbering maps to each other do the same at the same time, so stepping one of them is exact, to
+//! the picosecond, and costs what a machine of that few ranks costs. It needs chunks of equal size (a remainder
+//! makes one rank's message longer), no fault rule, and a renumbering that both sides have.
+
+use super::classes::{Basis, Classes};
+use super::quotient::Quotient;
+use super::{Error, Job, Method, Outcome, clocks};
+use crate::schedule::Permutation;
+use allfold_sim::topology::Wiring;
+
+/// Times a job by symmetry classes; with `round_up` chunks of unequal size are made equal first.
+pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
+    if !job.faults.is_empty() {
+        return Err(refusal("a fault rule makes ranks or links unequal", "step every rank (`full`)"));
+    }
+    let quotient = Quotient::new(job.topology, common(job)?);
+    if job.geometry.is_equal() {
+        return timed(job, &quotient);
+    }
+    let count = job.geometry.count();
+    if !round_up {
+        let chunks = job.geometry.chunks();
+        return Err(refusal(
+            &format!("{count} elements make {chunks} chunks of unequal size"),
+            "give a count that divides evenly, have chunks rounded up, or step every rank (`full`)",
+        ));
+    }
+    let geometry = job.geometry.rounded_up(job.schedule);
+    if !geometry.is_equal() {
+        return Err(refusal("ranks have unequal numbers of chunks", "step every rank (`full`)"));
+    }
+    let job = Job { geometry: &geometry, ..*job };
+    job.check()?;
+    Ok(Outcome { rounded: Some(geometry.count()), ..timed(&job, &quotient)? })
+}
+
+fn timed(job: &Job<'_>, quotient: &Quotient<'_>) -> Result<Outcome, Error> {
+    match clocks::run(job, quotient)? {
+        Some(run) => run.outcome(job, quotient, Method::OrbitClocks),
+        None => Err(Error::Job("no event queue yet".into())),
+    }
+}
+
+fn refusal(why: &str, instead: &str) -> Error {
+    Error::NoSymmetry { why: why.into(), instead: instead.into() }
+}
+
+/// The classes of the renumberings that the schedule and the wiring have in common; of rotations and masks, those
+/// that leave fewer representatives.
+fn common(job: &Job<'_>) -> Result<Classes, Error> {
+    let (ranks, wiring) = (job.topology.ranks(), job.topology.wiring());
+    let symmetry = job.schedule.symmetry();
+    if symmetry.is_empty() {
+        return Err(refusal(
+            "no renumbering of the ranks maps the schedule to itself",
+            "step every rank (`full`)",
+        ));
+    }
+    let classes = [rotations(&symmetry, ranks, wiring), masks(&symmetry, ranks, wiring)];
+    let fewest = classes.into_iter().flatten().min_by_key(Classes::count);
+    match fewest {
+        Some(classes) if classes.count() < ranks || ranks == 1 => Ok(classes),
+        _ => Err(refusal(
+            &format!(
+                "schedule and topology `{}` have no renumbering of the {ranks} ranks in common",
+                job.topology.name()
+            ),
+            "take a number of ranks that fills every node (and a power of two for xor), or step every rank (`full`)",
+        )),
+    }
+}
+
+/// Rotations by the common multiples of the schedule's and the wiring's.
+fn rotations(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Classes> {
+    let schedule = symmetry.iter().filter_map(|permutation| match permutation {
+        Permutation::Rotate(by) => Some(*by),
+        Permutation::Xor(_) => None,
+    });
+    let schedule = schedule.reduce(gcd).map(|by| gcd(by, ranks))?;
+    let wired = match wiring {
+        Wiring::Switch | Wiring::Ring | Wiring::Mesh => 1,
+        Wiring::Nodes { devices, .. } if ranks <= devices => 1,
+        Wiring::Nodes { devices, .. } if ranks % devices == 0 => devices,
+        Wiring::Nodes { .. } => return None,
+    };
+    let step = schedule / gcd(schedule, wired) * wired;
+    Some(Classes::Rotations { ranks, step })
+}
+
+/// Xor with the schedule's masks, where the wiring has them all.
+fn masks(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Classes> {
+    let masks = symmetry.iter().filter_map(|permutation| match permutation {
+        Permutation::Xor(mask) => Some(*mask),
+        Permutation::Rotate(_) => None,
+    });
+    let basis = Basis::spanned_by(masks);
+    // Every mask must map the ranks to the ranks, and nodes to nodes.
+    let whole = basis.masks().all(|mask| ranks % (1 << (mask.ilog2() + 1)) == 0);
+    let wired = match wiring {
+        Wiring::Switch | Wiring::Mesh => true,
+        Wiring::Ring => false,
+        Wiring::Nodes { devices, .. } if ranks <= devices => true,
+        Wiring::Nodes { devices, nics } => {
+            ranks % devices == 0 && devices.is_power_of_two() && nics.is_power_of_two()
+        }
+    };
+    (whole && wired).then_some(Classes::Masks { ranks, basis })
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
