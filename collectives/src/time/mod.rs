@@ -10,6 +10,7 @@
 //! them apply they agree to the picosecond. Every run is held against [`Bounds`]: a time that no machine could
 //! reach is an error of ours, and is reported as one.
 
+pub mod astra;
 mod bounds;
 mod cast;
 mod classes;
