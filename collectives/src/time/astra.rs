@@ -44,7 +44,7 @@ pub fn bytes(collective: Collective, comm_size: u64, ranks: u32) -> Option<u64> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Engine, Error, Job, Outcome, simulate};
+    use super::super::{Engine, Job, Outcome, simulate};
     use super::*;
     use crate::Geometry;
     use crate::algorithms::RingAllReduce;
@@ -62,11 +62,6 @@ mod tests {
             assert_eq!(orbit.time, full.time);
         }
         full
-    }
-
-    /// Whether our bounds would let a time of this many nanoseconds pass.
-    fn possible(outcome: &Outcome, nanos: u64) -> bool {
-        outcome.bounds.greatest().0 <= Picos::from_nanos(nanos)
     }
 
     #[test]
