@@ -1,8 +1,8 @@
 //! Every algorithm of every collective, in one table that tests, benchmarks and the command line all read.
 
 use crate::Collective;
-use crate::algorithms::RingAllReduce;
-use crate::schedule::{Rank, Schedule};
+use crate::algorithms::*;
+use crate::schedule::{Rank, Reverse, Schedule, Then, there_and_back};
 use std::sync::Arc;
 
 /// What a schedule is asked for: how many ranks, which of them is the root, how many to a group. Always valid.
@@ -170,15 +170,440 @@ pub fn collective(name: &str) -> Result<Collective, Error> {
 /// The algorithm for a buffer of this many bytes when none is asked for. Which one it is depends on the size, the
 /// result does not: where the collective reduces, all candidates are canonical.
 pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algorithm {
-    let _ = (collective, shape, bytes);
-    &ALGORITHMS[0]
+    let (ranks, small) = (shape.ranks, bytes <= 32 << 10);
+    let (binary, few) = (ranks.is_power_of_two(), ranks <= 64);
+    let name = match collective {
+        Collective::AllReduce if small => "recursive_doubling",
+        Collective::AllReduce | Collective::ReduceScatter if binary || !few => "halving_doubling",
+        Collective::AllReduce | Collective::ReduceScatter => "direct",
+        Collective::Reduce if small || !few => "binomial",
+        Collective::Reduce => "direct",
+        Collective::Broadcast if small => "binomial",
+        Collective::Broadcast if few => "scatter_all_gather",
+        Collective::Broadcast => "double_binary_tree",
+        Collective::AllGather if binary => "halving_doubling",
+        Collective::AllGather if small => "bruck",
+        Collective::AllGather => "ring",
+        Collective::Gather | Collective::Scatter if small => "binomial",
+        Collective::Gather | Collective::Scatter => "star",
+        Collective::AllToAll if small => "bruck",
+        Collective::AllToAll => "pairwise",
+        Collective::Barrier => "dissemination",
+        Collective::SendRecv => "shift",
+    };
+    #[allow(clippy::expect_used, reason = "a test asks for every one of these names")]
+    find(collective, name).expect("a default algorithm is in the table")
 }
 
 /// The table.
-pub const ALGORITHMS: &[Algorithm] = &[Algorithm {
-    collective: Collective::AllReduce,
-    name: "ring",
-    about: "least bytes, most rounds",
-    pipelined: false,
-    build: |shape| Arc::new(RingAllReduce(shape.ranks)),
-}];
+pub const ALGORITHMS: &[Algorithm] = &[
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "ring",
+        about: "least bytes, most rounds",
+        pipelined: false,
+        build: |shape| Arc::new(RingAllReduce(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "halving_doubling",
+        about: "least bytes in few rounds, nearest neighbour first",
+        pipelined: false,
+        build: |shape| Arc::new(halving_doubling(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "recursive_doubling",
+        about: "fewest rounds: for small buffers",
+        pipelined: false,
+        build: |shape| Arc::new(recursive_doubling(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "direct",
+        about: "least bytes for any rank count, n(n-1) connections",
+        pipelined: false,
+        build: |shape| Arc::new(direct(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "binomial",
+        about: "reduce to rank 0 and broadcast along a binomial tree",
+        pipelined: false,
+        build: |shape| Arc::new(there_and_back(Binomial::reduce(shape.ranks, Rank(0)))),
+    },
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "chain",
+        about: "a pipeline along all ranks and back",
+        pipelined: true,
+        build: |shape| Arc::new(there_and_back(Chain { ranks: shape.ranks, root: Rank(shape.ranks - 1) })),
+    },
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "binary_tree",
+        about: "a pipeline up a binary tree and down again",
+        pipelined: true,
+        build: |shape| Arc::new(there_and_back(BinaryTree::new(shape.ranks, Rank(0)))),
+    },
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "double_binary_tree",
+        about: "two trees at once, full bandwidth at logarithmic latency",
+        pipelined: true,
+        build: |shape| Arc::new(double_binary_tree(shape.ranks, Rank(0), there_and_back)),
+    },
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "star",
+        about: "everything to rank 0 and back: a parameter server",
+        pipelined: false,
+        build: |shape| {
+            Arc::new(Then::new(
+                Star::reduce(shape.ranks, Rank(0)),
+                Reverse(Star::collect(shape.ranks, Rank(0))),
+            ))
+        },
+    },
+    Algorithm {
+        collective: Collective::AllReduce,
+        name: "hierarchical",
+        about: "inside each group, then across the groups",
+        pipelined: false,
+        build: |shape| Arc::new(there_and_back(hierarchical_scatter(shape.ranks, shape.group))),
+    },
+    Algorithm {
+        collective: Collective::Broadcast,
+        name: "binomial",
+        about: "fewest rounds: for small buffers",
+        pipelined: false,
+        build: |shape| Arc::new(Reverse(Binomial::reduce(shape.ranks, shape.root))),
+    },
+    Algorithm {
+        collective: Collective::Broadcast,
+        name: "chain",
+        about: "a pipeline along all ranks",
+        pipelined: true,
+        build: |shape| Arc::new(Reverse(Chain { ranks: shape.ranks, root: shape.root })),
+    },
+    Algorithm {
+        collective: Collective::Broadcast,
+        name: "binary_tree",
+        about: "a pipeline down a binary tree",
+        pipelined: true,
+        build: |shape| Arc::new(Reverse(BinaryTree::new(shape.ranks, shape.root))),
+    },
+    Algorithm {
+        collective: Collective::Broadcast,
+        name: "double_binary_tree",
+        about: "two trees at once, full bandwidth at logarithmic latency",
+        pipelined: true,
+        build: |shape| Arc::new(double_binary_tree(shape.ranks, shape.root, Reverse)),
+    },
+    Algorithm {
+        collective: Collective::Broadcast,
+        name: "scatter_all_gather",
+        about: "binomial scatter, then a ring: for large buffers",
+        pipelined: false,
+        build: |shape| {
+            Arc::new(Then::new(
+                Reverse(Binomial::gather(shape.ranks, shape.root)),
+                Reverse(RingReduceScatter(shape.ranks)),
+            ))
+        },
+    },
+    Algorithm {
+        collective: Collective::Broadcast,
+        name: "star",
+        about: "the root sends to everybody",
+        pipelined: false,
+        build: |shape| Arc::new(Reverse(Star::collect(shape.ranks, shape.root))),
+    },
+    Algorithm {
+        collective: Collective::Broadcast,
+        name: "hierarchical",
+        about: "across the groups, then inside each",
+        pipelined: false,
+        build: |shape| Arc::new(Reverse(hierarchical_reduce(shape.ranks, shape.group, shape.root))),
+    },
+    Algorithm {
+        collective: Collective::AllGather,
+        name: "ring",
+        about: "only to neighbours, most rounds",
+        pipelined: false,
+        build: |shape| Arc::new(Reverse(RingReduceScatter(shape.ranks))),
+    },
+    Algorithm {
+        collective: Collective::AllGather,
+        name: "halving_doubling",
+        about: "doubling what each rank holds, log2 n rounds",
+        pipelined: false,
+        build: |shape| Arc::new(Reverse(halving(shape.ranks))),
+    },
+    Algorithm {
+        collective: Collective::AllGather,
+        name: "bruck",
+        about: "fewest messages for any rank count, with local copies",
+        pipelined: false,
+        build: |shape| Arc::new(BruckAllGather(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::AllGather,
+        name: "direct",
+        about: "everybody to everybody",
+        pipelined: false,
+        build: |shape| Arc::new(DirectAllGather(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::AllGather,
+        name: "binomial",
+        about: "gather to rank 0 and broadcast along a binomial tree",
+        pipelined: false,
+        build: |shape| {
+            Arc::new(Then::new(
+                Binomial::gather(shape.ranks, Rank(0)),
+                Reverse(Binomial::reduce(shape.ranks, Rank(0))),
+            ))
+        },
+    },
+    Algorithm {
+        collective: Collective::AllGather,
+        name: "star",
+        about: "everything to rank 0 and back",
+        pipelined: false,
+        build: |shape| {
+            Arc::new(Then::new(
+                Star::gather(shape.ranks, Rank(0)),
+                Reverse(Star::collect(shape.ranks, Rank(0))),
+            ))
+        },
+    },
+    Algorithm {
+        collective: Collective::AllGather,
+        name: "hierarchical",
+        about: "across the groups, then inside each",
+        pipelined: false,
+        build: |shape| Arc::new(Reverse(hierarchical_scatter(shape.ranks, shape.group))),
+    },
+    Algorithm {
+        collective: Collective::ReduceScatter,
+        name: "ring",
+        about: "only to neighbours, most rounds",
+        pipelined: false,
+        build: |shape| Arc::new(RingReduceScatter(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::ReduceScatter,
+        name: "halving_doubling",
+        about: "halving what is left, log2 n rounds",
+        pipelined: false,
+        build: |shape| Arc::new(halving(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::ReduceScatter,
+        name: "direct",
+        about: "everybody to everybody, reduced locally",
+        pipelined: false,
+        build: |shape| Arc::new(DirectReduceScatter(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::ReduceScatter,
+        name: "binomial",
+        about: "reduce to rank 0 and scatter along a binomial tree",
+        pipelined: false,
+        build: |shape| {
+            Arc::new(Then::new(
+                Binomial::reduce(shape.ranks, Rank(0)),
+                Reverse(Binomial::gather(shape.ranks, Rank(0))),
+            ))
+        },
+    },
+    Algorithm {
+        collective: Collective::ReduceScatter,
+        name: "star",
+        about: "everything to rank 0, which hands out the results",
+        pipelined: false,
+        build: |shape| {
+            Arc::new(Then::new(
+                Star::reduce(shape.ranks, Rank(0)),
+                Reverse(Star::gather(shape.ranks, Rank(0))),
+            ))
+        },
+    },
+    Algorithm {
+        collective: Collective::ReduceScatter,
+        name: "hierarchical",
+        about: "inside each group, then across the groups",
+        pipelined: false,
+        build: |shape| Arc::new(hierarchical_scatter(shape.ranks, shape.group)),
+    },
+    Algorithm {
+        collective: Collective::Reduce,
+        name: "binomial",
+        about: "fewest rounds: for small buffers",
+        pipelined: false,
+        build: |shape| Arc::new(Binomial::reduce(shape.ranks, shape.root)),
+    },
+    Algorithm {
+        collective: Collective::Reduce,
+        name: "chain",
+        about: "a pipeline along all ranks",
+        pipelined: true,
+        build: |shape| Arc::new(Chain { ranks: shape.ranks, root: shape.root }),
+    },
+    Algorithm {
+        collective: Collective::Reduce,
+        name: "binary_tree",
+        about: "a pipeline up a binary tree",
+        pipelined: true,
+        build: |shape| Arc::new(BinaryTree::new(shape.ranks, shape.root)),
+    },
+    Algorithm {
+        collective: Collective::Reduce,
+        name: "double_binary_tree",
+        about: "two trees at once, full bandwidth at logarithmic latency",
+        pipelined: true,
+        build: |shape| Arc::new(double_binary_tree(shape.ranks, shape.root, |tree| tree)),
+    },
+    Algorithm {
+        collective: Collective::Reduce,
+        name: "direct",
+        about: "reduce-scatter by direct exchange, then a binomial gather: for large buffers",
+        pipelined: false,
+        build: |shape| {
+            Arc::new(Then::new(DirectReduceScatter(shape.ranks), Binomial::gather(shape.ranks, shape.root)))
+        },
+    },
+    Algorithm {
+        collective: Collective::Reduce,
+        name: "star",
+        about: "everything to the root, reduced there",
+        pipelined: false,
+        build: |shape| Arc::new(Star::reduce(shape.ranks, shape.root)),
+    },
+    Algorithm {
+        collective: Collective::Reduce,
+        name: "hierarchical",
+        about: "inside each group, then across the groups",
+        pipelined: false,
+        build: |shape| Arc::new(hierarchical_reduce(shape.ranks, shape.group, shape.root)),
+    },
+    Algorithm {
+        collective: Collective::Gather,
+        name: "binomial",
+        about: "fewest rounds: for small blocks",
+        pipelined: false,
+        build: |shape| Arc::new(Binomial::gather(shape.ranks, shape.root)),
+    },
+    Algorithm {
+        collective: Collective::Gather,
+        name: "star",
+        about: "everybody to the root: for large blocks",
+        pipelined: false,
+        build: |shape| Arc::new(Star::gather(shape.ranks, shape.root)),
+    },
+    Algorithm {
+        collective: Collective::Scatter,
+        name: "binomial",
+        about: "fewest rounds: for small blocks",
+        pipelined: false,
+        build: |shape| Arc::new(Reverse(Binomial::gather(shape.ranks, shape.root))),
+    },
+    Algorithm {
+        collective: Collective::Scatter,
+        name: "star",
+        about: "the root to everybody: for large blocks",
+        pipelined: false,
+        build: |shape| Arc::new(Reverse(Star::gather(shape.ranks, shape.root))),
+    },
+    Algorithm {
+        collective: Collective::AllToAll,
+        name: "pairwise",
+        about: "swaps in pairs, nothing stored in between: for large blocks",
+        pipelined: false,
+        build: |shape| Arc::new(Pairwise(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::AllToAll,
+        name: "bruck",
+        about: "fewest messages, with local copies: for small blocks",
+        pipelined: false,
+        build: |shape| Arc::new(BruckAllToAll(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::Barrier,
+        name: "dissemination",
+        about: "everybody hears of everybody in log2 n rounds",
+        pipelined: false,
+        build: |shape| Arc::new(Dissemination(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::Barrier,
+        name: "recursive_doubling",
+        about: "neighbour by neighbour in log2 n rounds",
+        pipelined: false,
+        build: |shape| Arc::new(recursive_doubling(shape.ranks)),
+    },
+    Algorithm {
+        collective: Collective::Barrier,
+        name: "binomial",
+        about: "to rank 0 and back along a binomial tree",
+        pipelined: false,
+        build: |shape| Arc::new(there_and_back(Binomial::reduce(shape.ranks, Rank(0)))),
+    },
+    Algorithm {
+        collective: Collective::Barrier,
+        name: "star",
+        about: "to rank 0 and back",
+        pipelined: false,
+        build: |shape| {
+            Arc::new(Then::new(
+                Star::reduce(shape.ranks, Rank(0)),
+                Reverse(Star::collect(shape.ranks, Rank(0))),
+            ))
+        },
+    },
+    Algorithm {
+        collective: Collective::SendRecv,
+        name: "shift",
+        about: "one message to the next rank",
+        pipelined: false,
+        build: |shape| Arc::new(Shift(shape.ranks)),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn automatic_choice_is_in_the_table_for_every_size() {
+        for ranks in [1, 2, 3, 8, 63, 64, 65, 100_000, 131_072] {
+            let shape = Shape::new(ranks).unwrap();
+            for collective in Collective::ALL {
+                for bytes in [0, 1 << 10, 1 << 20, 1 << 40] {
+                    assert_eq!(auto(collective, shape, bytes).collective, collective);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest() {
+        let error = find(Collective::AllReduce, "rong").err().unwrap().to_string();
+        assert!(error.contains("did you mean `ring`?") && error.contains("double_binary_tree"), "{error}");
+        let error = collective("allreduce").err().unwrap().to_string();
+        assert!(error.contains("did you mean `all_reduce`?"), "{error}");
+        assert_eq!(find(Collective::Barrier, "zzzzzzzzz").err().unwrap().to_string().matches('?').count(), 0);
+    }
+
+    #[test]
+    fn shapes_that_make_no_sense_are_refused() {
+        assert_eq!(Shape::new(0), Err(Error::NoRanks));
+        let shape = Shape::new(6).unwrap();
+        assert_eq!(shape.group(), 6);
+        assert!(shape.rooted(Rank(6)).is_err() && shape.grouped(4).is_err() && shape.grouped(0).is_err());
+        assert_eq!(Shape::new(24).unwrap().group(), 8);
+        assert_eq!(Shape::new(u32::MAX).map(|shape| shape.group()), Ok(5));
+    }
+}

@@ -11,6 +11,7 @@
 use crate::schedule::{Combine, Permutation, Rank, Schedule, Span, Step};
 
 /// All-reduce over a ring of this many ranks.
+#[derive(Clone, Copy, Debug)]
 pub struct RingAllReduce(pub u32);
 
 impl Schedule for RingAllReduce {
@@ -33,8 +34,33 @@ impl Schedule for RingAllReduce {
             recv: Some((Rank((rank + n - 1) % n), Span::data(got, 1), how)),
         }
     }
-    fn next(&self, _rank: Rank, round: u64) -> Option<u64> {
-        (round < self.rounds()).then_some(round)
+    fn symmetry(&self) -> Vec<Permutation> {
+        vec![Permutation::Rotate(1)]
+    }
+}
+
+/// Reduce-scatter over a ring of this many ranks: its first half, numbered so that chunk r ends at rank r. Backwards
+/// it is the all-gather.
+#[derive(Clone, Copy, Debug)]
+pub struct RingReduceScatter(pub u32);
+
+impl Schedule for RingReduceScatter {
+    fn ranks(&self) -> u32 {
+        self.0
+    }
+    fn chunks(&self) -> u32 {
+        self.0
+    }
+    fn rounds(&self) -> u64 {
+        u64::from(self.0) - 1
+    }
+    fn step(&self, Rank(rank): Rank, round: u64) -> Step {
+        let (n, next) = (self.0, round as u32 + 1);
+        let (sent, got) = ((rank + n - next) % n, (rank + 2 * n - next - 1) % n);
+        Step {
+            send: Some((Rank((rank + 1) % n), Span::data(sent, 1))),
+            recv: Some((Rank((rank + n - 1) % n), Span::data(got, 1), Combine::Reduce)),
+        }
     }
     fn symmetry(&self) -> Vec<Permutation> {
         vec![Permutation::Rotate(1)]

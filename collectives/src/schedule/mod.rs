@@ -4,7 +4,24 @@
 //! few bytes. Everything else in Allfold interprets one: the checkers prove it, the simulator times it, the
 //! executor runs it on real data.
 
+mod fold;
+mod lanes;
+mod over;
+mod reverse;
+mod segments;
+mod table;
+mod then;
+
 pub use allfold_sim::Rank;
+pub use fold::{Folded, Pairs};
+pub use lanes::Lanes;
+pub use over::Over;
+pub use reverse::{Reverse, there_and_back};
+pub use segments::Segments;
+pub use table::{Table, TableError};
+pub use then::Then;
+
+use std::ops::Range;
 
 /// Which of a rank's buffers a span lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,6 +57,11 @@ impl Span {
         Span { place: Place::Scratch(shadow), at, len, segment: 0 }
     }
 
+    /// The same span where every chunk became `by` chunks, counted from chunk `from` on.
+    pub const fn refined(self, by: u32, from: u32) -> Span {
+        Span { at: from + self.at * by, len: self.len * by, ..self }
+    }
+
     /// Whether the two touch the same elements.
     pub fn overlaps(&self, other: &Span) -> bool {
         self.place == other.place
@@ -72,6 +94,19 @@ impl Step {
     /// A step in which the rank does nothing.
     pub const IDLE: Step = Step { send: None, recv: None };
 
+    /// A move or a reduction inside one rank.
+    pub const fn local(rank: Rank, from: Span, into: Span, how: Combine) -> Step {
+        Step { send: Some((rank, from)), recv: Some((rank, into, how)) }
+    }
+
+    /// The step with both its spans, and the ranks it names, seen through these.
+    pub fn map(self, rank: impl Fn(Rank) -> Rank, span: impl Fn(Span) -> Span) -> Step {
+        Step {
+            send: self.send.map(|(to, what)| (rank(to), span(what))),
+            recv: self.recv.map(|(from, what, how)| (rank(from), span(what), how)),
+        }
+    }
+
     /// Whether the rank does nothing.
     pub fn is_idle(&self) -> bool {
         self.send.is_none() && self.recv.is_none()
@@ -85,6 +120,27 @@ pub enum Permutation {
     Rotate(u32),
     /// Rank r becomes r ^ mask; the number of ranks is a power of two.
     Xor(u32),
+}
+
+impl Permutation {
+    /// Generators of renumberings that both of two sets generate: all that are in both, and the least common
+    /// multiple of their rotations.
+    pub fn common(a: &[Permutation], b: &[Permutation]) -> Vec<Permutation> {
+        let rotation = |set: &[Permutation]| {
+            set.iter().find_map(|by| if let Permutation::Rotate(d) = by { Some(u64::from(*d)) } else { None })
+        };
+        let both = rotation(a).zip(rotation(b)).and_then(|(a, b)| u32::try_from(lcm(a, b)).ok());
+        let masks = a.iter().filter(|by| matches!(by, Permutation::Xor(_)) && b.contains(by)).copied();
+        both.map(Permutation::Rotate).into_iter().chain(masks).collect()
+    }
+}
+
+fn lcm(a: u64, b: u64) -> u64 {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    if x == 0 { 0 } else { a / x * b }
 }
 
 /// A collective algorithm for a given number of ranks. The execution rule that every interpreter follows is in
@@ -103,9 +159,16 @@ pub trait Schedule: Send + Sync {
     /// What `rank` does in `round` (below [`Schedule::rounds`]).
     fn step(&self, rank: Rank, round: u64) -> Step;
 
-    /// The first round from `round` on in which `rank` acts. The default scans; a sparse schedule computes it.
+    /// Rounds outside which `rank` is idle. The default is all of them; a sparse schedule names a short range,
+    /// which makes [`Schedule::next`] cheap.
+    fn active(&self, _rank: Rank) -> Range<u64> {
+        0..self.rounds()
+    }
+
+    /// The first round from `round` on in which `rank` acts. The default scans [`Schedule::active`].
     fn next(&self, rank: Rank, round: u64) -> Option<u64> {
-        (round..self.rounds()).find(|&at| !self.step(rank, at).is_idle())
+        let active = self.active(rank);
+        (round.max(active.start)..active.end).find(|&at| !self.step(rank, at).is_idle())
     }
 
     /// Generators of the renumberings that map the schedule to itself; empty where none is known.
@@ -142,38 +205,48 @@ pub trait Schedule: Send + Sync {
     }
 }
 
-impl<S: Schedule + ?Sized> Schedule for std::sync::Arc<S> {
-    fn ranks(&self) -> u32 {
-        (**self).ranks()
-    }
-    fn chunks(&self) -> u32 {
-        (**self).chunks()
-    }
-    fn rounds(&self) -> u64 {
-        (**self).rounds()
-    }
-    fn step(&self, rank: Rank, round: u64) -> Step {
-        (**self).step(rank, round)
-    }
-    fn next(&self, rank: Rank, round: u64) -> Option<u64> {
-        (**self).next(rank, round)
-    }
-    fn symmetry(&self) -> Vec<Permutation> {
-        (**self).symmetry()
-    }
-    fn lanes(&self) -> u32 {
-        (**self).lanes()
-    }
-    fn lane(&self, round: u64) -> u32 {
-        (**self).lane(round)
-    }
-    fn segments(&self) -> u32 {
-        (**self).segments()
-    }
-    fn stride(&self) -> u64 {
-        (**self).stride()
-    }
-    fn home(&self, chunk: u32) -> Rank {
-        (**self).home(chunk)
-    }
+/// A pointer to a schedule is a schedule.
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<S: Schedule + ?Sized> Schedule for $pointer {
+            fn ranks(&self) -> u32 {
+                (**self).ranks()
+            }
+            fn chunks(&self) -> u32 {
+                (**self).chunks()
+            }
+            fn rounds(&self) -> u64 {
+                (**self).rounds()
+            }
+            fn step(&self, rank: Rank, round: u64) -> Step {
+                (**self).step(rank, round)
+            }
+            fn active(&self, rank: Rank) -> Range<u64> {
+                (**self).active(rank)
+            }
+            fn next(&self, rank: Rank, round: u64) -> Option<u64> {
+                (**self).next(rank, round)
+            }
+            fn symmetry(&self) -> Vec<Permutation> {
+                (**self).symmetry()
+            }
+            fn lanes(&self) -> u32 {
+                (**self).lanes()
+            }
+            fn lane(&self, round: u64) -> u32 {
+                (**self).lane(round)
+            }
+            fn segments(&self) -> u32 {
+                (**self).segments()
+            }
+            fn stride(&self) -> u64 {
+                (**self).stride()
+            }
+            fn home(&self, chunk: u32) -> Rank {
+                (**self).home(chunk)
+            }
+        }
+    )*};
 }
+
+forward!(&S, Box<S>, std::sync::Arc<S>);

@@ -1,0 +1,110 @@
+//! Recursive halving: trade halves of the data with the neighbour, quarters with the pair next door, and so on.
+//! Backwards it is recursive doubling of what each rank holds, the all-gather.
+//!
+//! ```text
+//! 4 ranks     round 0: 0-1 2-3, halves      round 1: 0-2 1-3, quarters      the same backwards
+//! ```
+//!
+//! Cost: 2 log2(n) rounds, 2(n-1)/n of the bytes per rank, (n-1)/n of them reduced; canonical order. Other counts
+//! than powers of two are folded: two rounds and up to 2 times the bytes more.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp (2005), sections 4.3 and 4.5; here nearest neighbour first.
+
+use crate::schedule::{
+    Combine, Folded, Pairs, Permutation, Rank, Schedule, Span, Step, Then, there_and_back,
+};
+
+/// Reduce-scatter of chunks in bit-reversed order over the 2^k places of `pairs`. A place has one chunk, or where
+/// `blocks` and it stands for two ranks, two.
+#[derive(Clone, Copy, Debug)]
+pub struct Halving {
+    pairs: Pairs,
+    blocks: bool,
+}
+
+/// All-reduce: halving, and the same backwards.
+pub fn halving_doubling(ranks: u32) -> impl Schedule + Clone {
+    let halving = Halving { pairs: Pairs::of(ranks), blocks: false };
+    there_and_back(Folded::inwards(ranks, |_| halving))
+}
+
+/// Reduce-scatter: every rank ends with one chunk. Backwards it is the all-gather.
+pub fn halving(ranks: u32) -> impl Schedule + Clone {
+    let halving = Halving { pairs: Pairs::of(ranks), blocks: true };
+    Then::new(Folded::inwards(ranks, |_| halving), HandOver(halving))
+}
+
+impl Halving {
+    /// Chunks of the places that agree with this one in the lowest `bits` bits.
+    fn share(&self, place: u32, bits: u32) -> u32 {
+        let low = place & ((1 << bits) - 1);
+        let doubled = if self.blocks { (self.pairs.pairs + (1 << bits) - 1 - low) >> bits } else { 0 };
+        (self.pairs.core >> bits) + doubled
+    }
+
+    /// What a place has left when it agreed on `bits` bits.
+    fn left(&self, place: u32, bits: u32) -> Span {
+        let before = |bit: u32| self.share(place & !(1 << bit), bit + 1);
+        let at = (0..bits).filter(|bit| place >> bit & 1 == 1).map(before).sum();
+        Span::data(at, self.share(place, bits))
+    }
+}
+
+impl Schedule for Halving {
+    fn ranks(&self) -> u32 {
+        self.pairs.core
+    }
+    fn chunks(&self) -> u32 {
+        self.share(0, 0)
+    }
+    fn rounds(&self) -> u64 {
+        u64::from(self.pairs.levels())
+    }
+    fn step(&self, Rank(place): Rank, round: u64) -> Step {
+        let peer = place ^ (1 << round);
+        let bits = round as u32 + 1;
+        Step {
+            send: Some((Rank(peer), self.left(peer, bits))),
+            recv: Some((Rank(peer), self.left(place, bits), Combine::Reduce)),
+        }
+    }
+    fn symmetry(&self) -> Vec<Permutation> {
+        (0..self.pairs.levels()).map(|bit| Permutation::Xor(1 << bit)).collect()
+    }
+    fn home(&self, chunk: u32) -> Rank {
+        let levels = self.pairs.levels();
+        let past = |place, bit: u32| self.left(place | 1 << bit, bit + 1).at <= chunk;
+        Rank((0..levels).fold(0, |place, bit| if past(place, bit) { place | 1 << bit } else { place }))
+    }
+}
+
+/// The even ranks of the pairs hand over the odd ones' chunks.
+#[derive(Clone, Copy, Debug)]
+struct HandOver(Halving);
+
+impl Schedule for HandOver {
+    fn ranks(&self) -> u32 {
+        self.0.pairs.ranks
+    }
+    fn chunks(&self) -> u32 {
+        self.0.chunks()
+    }
+    fn rounds(&self) -> u64 {
+        u64::from(self.0.pairs.pairs > 0)
+    }
+    fn step(&self, Rank(rank): Rank, _round: u64) -> Step {
+        let Some(partner) = self.0.pairs.partner(rank) else { return Step::IDLE };
+        let odd = self.0.left(self.0.pairs.place(rank), self.0.pairs.levels()).at + 1;
+        match rank % 2 {
+            0 => Step { send: Some((Rank(partner), Span::data(odd, 1))), recv: None },
+            _ => Step { send: None, recv: Some((Rank(partner), Span::data(odd, 1), Combine::Copy)) },
+        }
+    }
+    fn symmetry(&self) -> Vec<Permutation> {
+        self.0.symmetry()
+    }
+    fn home(&self, chunk: u32) -> Rank {
+        let place = self.0.home(chunk).0;
+        let second = chunk - self.0.left(place, self.0.pairs.levels()).at;
+        Rank(self.0.pairs.first(place) + second)
+    }
+}

@@ -1,0 +1,39 @@
+//! Recursive doubling: exchange everything with the neighbour, with the pair next door, and so on.
+//!
+//! ```text
+//! 4 ranks     round 0: 0-1 2-3      round 1: 0-2 1-3      both sides send, both reduce
+//! ```
+//!
+//! Cost: log2(n) rounds, log2(n) times the bytes per rank, all reduced; canonical order. Fewest rounds: for small
+//! buffers. Folded where n is no power of two: two rounds more.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp (2005), section 4.5.
+
+use crate::schedule::{Combine, Folded, Permutation, Rank, Schedule, Span, Step};
+
+/// All-reduce over a power of two of ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct RecursiveDoubling(u32);
+
+/// All-reduce over any number of ranks.
+pub fn recursive_doubling(ranks: u32) -> impl Schedule + Clone {
+    Folded::and_back(ranks, RecursiveDoubling)
+}
+
+impl Schedule for RecursiveDoubling {
+    fn ranks(&self) -> u32 {
+        self.0
+    }
+    fn chunks(&self) -> u32 {
+        1
+    }
+    fn rounds(&self) -> u64 {
+        u64::from(self.0.ilog2())
+    }
+    fn step(&self, Rank(rank): Rank, round: u64) -> Step {
+        let (peer, all) = (Rank(rank ^ (1 << round)), Span::data(0, 1));
+        Step { send: Some((peer, all)), recv: Some((peer, all, Combine::Reduce)) }
+    }
+    fn symmetry(&self) -> Vec<Permutation> {
+        (0..self.0.ilog2()).map(|bit| Permutation::Xor(1 << bit)).collect()
+    }
+}

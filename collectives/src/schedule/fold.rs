@@ -1,0 +1,116 @@
+//! Any rank count for a schedule that wants a power of two: the first n - 2^k pairs become one rank each.
+//!
+//! ```text
+//! 6 ranks    (0 1) (2 3)  4  5        round 0: odd ranks of the pairs are reduced into the even ones
+//!              0     1    2  3        then the schedule on 4; at the end, if asked, the even ranks tell the odd ones
+//! ```
+//!
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+//! Int. J. High Perform. Comput. Appl. 19 (2005), section 4.5.
+
+use super::{Combine, Permutation, Rank, Schedule, Span, Step};
+
+/// Which ranks share a place in the power of two below `ranks`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pairs {
+    /// Number of ranks, n.
+    pub ranks: u32,
+    /// The power of two below it, 2^k.
+    pub core: u32,
+    /// The number of pairs, n - 2^k.
+    pub pairs: u32,
+}
+
+impl Pairs {
+    /// The pairs of this many ranks, 1 or more.
+    pub const fn of(ranks: u32) -> Pairs {
+        let core = 1 << ranks.ilog2();
+        Pairs { ranks, core, pairs: ranks - core }
+    }
+
+    /// How many halvings lead from the core to one rank.
+    pub const fn levels(self) -> u32 {
+        self.core.ilog2()
+    }
+
+    /// The place of a rank in the core.
+    pub const fn place(self, rank: u32) -> u32 {
+        if rank < 2 * self.pairs { rank / 2 } else { rank - self.pairs }
+    }
+
+    /// The first rank at a place; the place after the last gives n.
+    pub const fn first(self, place: u32) -> u32 {
+        if place < self.pairs { 2 * place } else { place + self.pairs }
+    }
+
+    /// The other one of a rank's pair.
+    pub const fn partner(self, rank: u32) -> Option<u32> {
+        if rank < 2 * self.pairs { Some(rank ^ 1) } else { None }
+    }
+}
+
+/// A schedule for a power of two, by any number of ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Folded<S> {
+    of: S,
+    pairs: Pairs,
+    /// Whether the odd ranks of the pairs are told at the end.
+    unfold: bool,
+}
+
+impl<S: Schedule> Folded<S> {
+    /// `of(2^k)`, where the even ranks of the pairs act for both. Read backwards it tells the odd ones.
+    pub fn inwards(ranks: u32, of: impl FnOnce(u32) -> S) -> Folded<S> {
+        let pairs = Pairs::of(ranks);
+        Folded { of: of(pairs.core), pairs, unfold: false }
+    }
+
+    /// The same, and at the end the even ranks of the pairs send everything to the odd ones.
+    pub fn and_back(ranks: u32, of: impl FnOnce(u32) -> S) -> Folded<S> {
+        Folded { unfold: true, ..Folded::inwards(ranks, of) }
+    }
+
+    fn extra(&self) -> u64 {
+        u64::from(self.pairs.pairs > 0)
+    }
+
+    fn everything(&self) -> Span {
+        Span::data(0, self.chunks())
+    }
+}
+
+impl<S: Schedule> Schedule for Folded<S> {
+    fn ranks(&self) -> u32 {
+        self.pairs.ranks
+    }
+    fn chunks(&self) -> u32 {
+        self.of.chunks()
+    }
+    fn rounds(&self) -> u64 {
+        self.extra() + self.of.rounds() + if self.unfold { self.extra() } else { 0 }
+    }
+    fn step(&self, rank: Rank, round: u64) -> Step {
+        let partner = self.pairs.partner(rank.0).map(Rank);
+        let speaks = |odd: bool| partner.filter(|_| (rank.0 % 2 == 1) == odd);
+        if round < self.extra() {
+            let send = speaks(true).map(|even| (even, self.everything()));
+            Step { send, recv: speaks(false).map(|odd| (odd, self.everything(), Combine::Reduce)) }
+        } else if round - self.extra() < self.of.rounds() {
+            if speaks(true).is_some() {
+                return Step::IDLE;
+            }
+            let place = Rank(self.pairs.place(rank.0));
+            let step = self.of.step(place, round - self.extra());
+            step.map(|place| Rank(self.pairs.first(place.0)), |span| span)
+        } else {
+            let send = speaks(false).map(|odd| (odd, self.everything()));
+            Step { send, recv: speaks(true).map(|even| (even, self.everything(), Combine::Copy)) }
+        }
+    }
+    fn symmetry(&self) -> Vec<Permutation> {
+        if self.pairs.pairs == 0 { self.of.symmetry() } else { Vec::new() }
+    }
+    fn home(&self, chunk: u32) -> Rank {
+        Rank(self.pairs.first(self.of.home(chunk).0))
+    }
+}

@@ -1,0 +1,116 @@
+//! Several schedules side by side, each on its own share of the chunks.
+//!
+//! ```text
+//! data    | chunks of lane 0 | chunks of lane 1 |      round 0: lane 0's round 0      round 2: lane 0's round 1
+//!                                                      round 1: lane 1's round 0      round 3: lane 1's round 1
+//! ```
+//!
+//! Channels, rails and the two halves of a double tree are lanes: messages of one lane never wait for another's.
+
+use super::{Permutation, Rank, Schedule, Span, Step};
+
+/// Lane l runs the l-th schedule; rounds interleave.
+#[derive(Clone, Debug)]
+pub struct Lanes<S> {
+    lanes: Vec<Lane<S>>,
+    rounds: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Lane<S> {
+    of: S,
+    /// Where its share of the chunks begins.
+    from: u32,
+    /// The number of its first lane; it may have lanes of its own.
+    first: u32,
+}
+
+impl<S: Schedule> Lanes<S> {
+    /// These schedules side by side, one or more.
+    ///
+    /// # Panics
+    /// Where there is none, or they differ in ranks or segments.
+    pub fn new(schedules: Vec<S>) -> Lanes<S> {
+        let alike = |of: &S| (of.ranks(), of.segments());
+        assert!(!schedules.is_empty(), "a schedule has one lane at least");
+        assert!(
+            schedules.windows(2).all(|two| alike(&two[0]) == alike(&two[1])),
+            "lanes have the same ranks"
+        );
+        let longest = schedules.iter().map(S::rounds).max().unwrap_or(0);
+        let (mut from, mut first) = (0, 0);
+        let lanes: Vec<Lane<S>> = schedules
+            .into_iter()
+            .map(|of| {
+                let lane = Lane { from, first, of };
+                from += lane.of.chunks();
+                first += lane.of.lanes();
+                lane
+            })
+            .collect();
+        Lanes { rounds: longest * lanes.len() as u64, lanes }
+    }
+
+    /// `count` lanes of the same schedule.
+    pub fn split(of: S, count: usize) -> Lanes<S>
+    where
+        S: Clone,
+    {
+        Lanes::new(vec![of; count])
+    }
+
+    /// The lane of a round and the lane's own round.
+    fn at(&self, round: u64) -> (&Lane<S>, u64) {
+        let count = self.lanes.len() as u64;
+        (&self.lanes[(round % count) as usize], round / count)
+    }
+}
+
+impl<S: Schedule> Schedule for Lanes<S> {
+    fn ranks(&self) -> u32 {
+        self.lanes[0].of.ranks()
+    }
+    fn chunks(&self) -> u32 {
+        self.lanes.iter().map(|lane| lane.of.chunks()).sum()
+    }
+    fn rounds(&self) -> u64 {
+        self.rounds
+    }
+    fn step(&self, rank: Rank, round: u64) -> Step {
+        let (lane, round) = self.at(round);
+        if round >= lane.of.rounds() {
+            return Step::IDLE;
+        }
+        lane.of.step(rank, round).map(|peer| peer, |span: Span| span.refined(1, lane.from))
+    }
+    fn next(&self, rank: Rank, round: u64) -> Option<u64> {
+        let count = self.lanes.len() as u64;
+        let ahead = |l: u64, lane: &Lane<S>| {
+            let from = round.saturating_sub(l).div_ceil(count);
+            Some(lane.of.next(rank, from)? * count + l)
+        };
+        (0..count).zip(&self.lanes).filter_map(|(l, lane)| ahead(l, lane)).min()
+    }
+    fn symmetry(&self) -> Vec<Permutation> {
+        let all = self.lanes.iter().map(|lane| lane.of.symmetry());
+        all.reduce(|a, b| Permutation::common(&a, &b)).unwrap_or_default()
+    }
+    fn lanes(&self) -> u32 {
+        self.lanes.iter().map(|lane| lane.of.lanes()).sum()
+    }
+    fn lane(&self, round: u64) -> u32 {
+        let (lane, round) = self.at(round);
+        lane.first + if round < lane.of.rounds() { lane.of.lane(round) } else { 0 }
+    }
+    fn segments(&self) -> u32 {
+        self.lanes[0].of.segments()
+    }
+    fn stride(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.of.stride()).max().unwrap_or(0) * self.lanes.len() as u64
+    }
+    fn home(&self, chunk: u32) -> Rank {
+        let next = self.lanes.partition_point(|lane| lane.from <= chunk);
+        let lane = &self.lanes[next - 1];
+        lane.of.home(chunk - lane.from)
+    }
+}

@@ -1,0 +1,185 @@
+//! A schedule made of explicit transfers: irregular, hand-made, or read from a file.
+//!
+//! One transfer per line: `ROUND FROM TO CHUNK [copy|reduce]`, where CHUNK is `at`, `at+len`, or `at>to` for chunks
+//! that change place, and either end may lie in a shadow, `s0:at`. A `#` begins a comment.
+//!
+//! ```text
+//! ranks 3 chunks 1
+//! 0  1 0  0 reduce      # rank 1's chunk 0 into rank 0's
+//! 1  2 0  0 reduce
+//! 2  0 1  0 copy
+//! 3  0 2  0 copy
+//! ```
+
+use super::{Combine, Place, Rank, Schedule, Span, Step};
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// Explicit steps; a rank that has none in a round is idle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    chunks: u32,
+    rounds: u64,
+    steps: Vec<BTreeMap<u64, Step>>,
+    homes: Option<Vec<Rank>>,
+}
+
+/// Why a table was refused: the line of the text, from 1, and what is wrong there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct TableError {
+    /// Line, from 1; 0 where the table was not read from text.
+    pub line: usize,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+impl Table {
+    /// A table without steps.
+    pub fn new(ranks: u32, chunks: u32) -> Table {
+        Table { chunks, rounds: 0, steps: vec![BTreeMap::new(); ranks as usize], homes: None }
+    }
+
+    /// The steps of another schedule, written out.
+    pub fn copy_of(schedule: &(impl Schedule + ?Sized)) -> Table {
+        let mut table = Table::new(schedule.ranks(), schedule.chunks());
+        for rank in (0..schedule.ranks()).map(Rank) {
+            let mut from = 0;
+            while let Some(round) = schedule.next(rank, from) {
+                table.set(rank, round, schedule.step(rank, round));
+                from = round + 1;
+            }
+        }
+        table.rounds = schedule.rounds();
+        table.homes = Some((0..schedule.chunks()).map(|chunk| schedule.home(chunk)).collect());
+        table
+    }
+
+    /// What a rank does in a round, whatever it did there before.
+    ///
+    /// # Panics
+    /// Where the table has no such rank.
+    pub fn set(&mut self, rank: Rank, round: u64, step: Step) {
+        self.rounds = self.rounds.max(round + 1);
+        self.steps[rank.index()].insert(round, step);
+    }
+
+    /// One transfer: both halves of a message.
+    ///
+    /// # Errors
+    /// A rank is outside the table, or already sends or receives in this round.
+    pub fn transfer(
+        &mut self,
+        round: u64,
+        (from, what): (Rank, Span),
+        (to, into): (Rank, Span),
+        how: Combine,
+    ) -> Result<(), TableError> {
+        let fail = |what: String| Err(TableError { line: 0, what });
+        if let Some(stranger) = [from, to].into_iter().find(|rank| rank.index() >= self.steps.len()) {
+            return fail(format!("rank {stranger} is outside 0 to {}", self.steps.len().saturating_sub(1)));
+        }
+        for span in [what, into] {
+            if span.len == 0 || u64::from(span.at) + u64::from(span.len) > u64::from(self.chunks) {
+                let last = self.chunks.saturating_sub(1);
+                return fail(format!("chunks {} + {} lie outside 0 to {last}", span.at, span.len));
+            }
+        }
+        let sends = self.steps[from.index()].entry(round).or_default();
+        if sends.send.is_some() {
+            return fail(format!("rank {from} sends twice in round {round}"));
+        }
+        sends.send = Some((to, what));
+        let receives = self.steps[to.index()].entry(round).or_default();
+        if receives.recv.is_some() {
+            return fail(format!("rank {to} receives twice in round {round}"));
+        }
+        receives.recv = Some((from, into, how));
+        self.rounds = self.rounds.max(round.saturating_add(1));
+        Ok(())
+    }
+}
+
+impl FromStr for Table {
+    type Err = TableError;
+
+    fn from_str(text: &str) -> Result<Table, TableError> {
+        let mut table: Option<Table> = None;
+        for (number, line) in text.lines().enumerate() {
+            let words: Vec<&str> = line.split('#').next().unwrap_or("").split_whitespace().collect();
+            let here = |what: String| TableError { line: number + 1, what };
+            match (words.as_slice(), &mut table) {
+                ([], _) => {}
+                (["ranks", ranks, "chunks", chunks], None) => {
+                    let (ranks, chunks) = (integer(ranks).map_err(here)?, integer(chunks).map_err(here)?);
+                    if ranks == 0 || chunks == 0 || ranks > 1 << 24 {
+                        return Err(here("ranks and chunks are at least 1, ranks at most 16777216".into()));
+                    }
+                    table = Some(Table::new(ranks, chunks));
+                }
+                ([round, from, to, what, how @ ..], Some(table)) if how.len() <= 1 => {
+                    let round = u64::from(integer(round).map_err(here)?);
+                    let (from, to) = (Rank(integer(from).map_err(here)?), Rank(integer(to).map_err(here)?));
+                    let (what, into) = spans(what).map_err(here)?;
+                    let how = match how {
+                        [] | ["copy"] => Combine::Copy,
+                        ["reduce"] => Combine::Reduce,
+                        other => {
+                            return Err(here(format!("`{}` is neither copy nor reduce", other.concat())));
+                        }
+                    };
+                    table
+                        .transfer(round, (from, what), (to, into), how)
+                        .map_err(|error| TableError { line: number + 1, ..error })?;
+                }
+                (_, None) => return Err(here("the first line is `ranks N chunks C`".into())),
+                _ => return Err(here("a transfer is `ROUND FROM TO CHUNK [copy|reduce]`".into())),
+            }
+        }
+        table.ok_or_else(|| TableError { line: 1, what: "the first line is `ranks N chunks C`".into() })
+    }
+}
+
+fn integer(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| format!("`{word}` is no whole number below 2^32"))
+}
+
+/// `[sK:]at[+len][>[sK:]to]`.
+fn spans(word: &str) -> Result<(Span, Span), String> {
+    let place = |word: &str| match word.split_once(':') {
+        None => Ok((Place::Data, integer(word)?)),
+        Some((shadow, at)) => match shadow.strip_prefix('s') {
+            Some(number) => Ok((Place::Scratch(integer(number)?), integer(at)?)),
+            None => Err(format!("`{shadow}` is no shadow: they are called s0, s1, ..")),
+        },
+    };
+    let (left, to) = word.split_once('>').map_or((word, None), |(left, to)| (left, Some(to)));
+    let (at, len) = left.split_once('+').map_or((left, "1"), |(at, len)| (at, len));
+    let ((from_place, at), len) = (place(at)?, integer(len)?);
+    let (to_place, to) = to.map_or(Ok((from_place, at)), place)?;
+    let span = |place, at| Span { place, at, len, segment: 0 };
+    Ok((span(from_place, at), span(to_place, to)))
+}
+
+impl Schedule for Table {
+    fn ranks(&self) -> u32 {
+        self.steps.len() as u32
+    }
+    fn chunks(&self) -> u32 {
+        self.chunks
+    }
+    fn rounds(&self) -> u64 {
+        self.rounds
+    }
+    fn step(&self, rank: Rank, round: u64) -> Step {
+        self.steps[rank.index()].get(&round).copied().unwrap_or_default()
+    }
+    fn next(&self, rank: Rank, round: u64) -> Option<u64> {
+        let mut ahead = self.steps[rank.index()].range(round..);
+        ahead.find(|(_, step)| !step.is_idle()).map(|(round, _)| *round)
+    }
+    fn home(&self, chunk: u32) -> Rank {
+        let share = u64::from(chunk) * u64::from(self.ranks()) / u64::from(self.chunks);
+        self.homes.as_ref().map_or(Rank(share as u32), |homes| homes[chunk as usize])
+    }
+}
