@@ -16,6 +16,7 @@ mod cast;
 mod classes;
 mod clocks;
 mod error;
+mod events;
 mod fold;
 mod job;
 mod orbit;
@@ -28,6 +29,7 @@ mod rates;
 pub use bounds::Bounds;
 pub use cast::{Cast, Everyone};
 pub use error::Error;
+pub use events::{Sent, Sink};
 pub use job::{Engine, Job};
 pub use outcome::{Method, Outcome};
 
@@ -56,6 +58,6 @@ fn full(job: &Job<'_>) -> Result<Outcome, Error> {
     let everyone = Everyone::of(job.topology, job.faults);
     match clocks::run(job, &everyone)? {
         Some(run) => run.outcome(job, &everyone, Method::Clocks),
-        None => Err(Error::Job("no event queue yet".into())),
+        None => events::run(job, &everyone, None)?.outcome(job, &everyone, Method::Events),
     }
 }

@@ -250,7 +250,7 @@ impl Network {
         }
         state.head = at;
         state.load += u64::from(weight);
-        state.bytes += bytes.0 * u64::from(weight);
+        state.bytes = state.bytes.saturating_add(bytes.0.saturating_mul(weight.into()));
         if !std::mem::replace(&mut state.changed, true) {
             self.changed.push(link);
         }

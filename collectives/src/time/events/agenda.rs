@@ -1,0 +1,104 @@
+//! What is due later: events at now + a delay, of which a run has few.
+//!
+//! Time only moves forward, so all events of one delay come due in the order in which they were put down: each
+//! delay has a queue of its own, and the next event is the least of a few heads. Delays beyond those share a heap.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Something that happens at a time known in advance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// An actor has been launched.
+    Launch(u32),
+    /// A message's overhead is over: its bytes begin to flow.
+    Flow(u32),
+    /// A message has arrived and, where it reduces, is combined.
+    Arrive(u32),
+    /// A step within one rank's memory is done.
+    Local(u32),
+}
+
+const QUEUES: usize = 8;
+
+/// Events to come.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Agenda {
+    queues: Vec<(u64, VecDeque<(u64, Due)>)>,
+    rest: BinaryHeap<Reverse<(u64, Due)>>,
+}
+
+impl Agenda {
+    /// Puts an event down for `now + delay`. `now` never goes back.
+    #[inline]
+    pub(super) fn after(&mut self, now: u64, delay: u64, due: Due) {
+        let at = now.saturating_add(delay);
+        if let Some((_, queue)) = self.queues.iter_mut().find(|(known, _)| *known == delay) {
+            return queue.push_back((at, due));
+        }
+        if let Some((known, queue)) = self.queues.iter_mut().find(|(_, queue)| queue.is_empty()) {
+            *known = delay;
+            return queue.push_back((at, due));
+        }
+        if self.queues.len() < QUEUES {
+            return self.queues.push((delay, VecDeque::from([(at, due)])));
+        }
+        self.rest.push(Reverse((at, due)));
+    }
+
+    /// When the next event is due.
+    #[inline]
+    pub(super) fn next(&self) -> Option<u64> {
+        let heads = self.queues.iter().filter_map(|(_, queue)| queue.front().map(|head| head.0));
+        heads.chain(self.rest.peek().map(|event| event.0.0)).min()
+    }
+
+    /// Takes an event that is due at `now`.
+    #[inline]
+    pub(super) fn take(&mut self, now: u64) -> Option<Due> {
+        for (_, queue) in &mut self.queues {
+            if let Some((_, due)) = queue.pop_front_if(|head| head.0 <= now) {
+                return Some(due);
+            }
+        }
+        match self.rest.peek() {
+            Some(event) if event.0.0 <= now => self.rest.pop().map(|event| event.0.1),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn gives_events_in_order_of_time(delays in prop::collection::vec(0u64..20, 1..200)) {
+            let (mut agenda, mut now, mut given) = (Agenda::default(), 0, Vec::new());
+            let mut put = Vec::new();
+            for (number, &delay) in delays.iter().enumerate() {
+                agenda.after(now, delay, Due::Flow(number as u32));
+                put.push(now + delay);
+                if number % 3 == 0 {
+                    now = agenda.next().unwrap();
+                    while let Some(Due::Flow(which)) = agenda.take(now) {
+                        prop_assert_eq!(put[which as usize], now);
+                        given.push(which);
+                    }
+                }
+            }
+            while let Some(at) = agenda.next() {
+                prop_assert!(at >= now);
+                now = at;
+                while let Some(Due::Flow(which)) = agenda.take(now) {
+                    prop_assert_eq!(put[which as usize], now);
+                    given.push(which);
+                }
+            }
+            given.sort_unstable();
+            prop_assert_eq!(given, (0..delays.len() as u32).collect::<Vec<_>>());
+        }
+    }
+}

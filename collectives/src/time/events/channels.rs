@@ -1,0 +1,171 @@
+//! Channels: the messages from one rank to another on one lane, in program order on both sides.
+//!
+//! ```text
+//! sender's steps     s1 -> s5 -> s9     one queue each side, in program order; a message starts when the heads
+//! receiver's steps   r2 -> r6           of both are posted and the message before has left
+//! ```
+//!
+//! A channel exists from its first message on. When the table is full, channels without messages make room, so
+//! it stays as large as the number of channels in use at one time.
+
+use super::window::NONE;
+use allfold_sim::Crossing;
+
+/// The sending actor, the rank it sends to, the lane.
+pub(super) type Key = (u32, u32, u32);
+
+/// How many links of a path are remembered with its channel; a longer one is asked for again for every message.
+const HOPS: usize = 4;
+
+#[derive(Clone, Debug)]
+pub(super) struct Channel {
+    pub(super) key: Key,
+    /// First and last step of the sender's queue, of the receiver's queue.
+    pub(super) sends: (u32, u32),
+    pub(super) receives: (u32, u32),
+    /// A message is between its start and its last byte.
+    pub(super) busy: bool,
+    /// When the last message had left, on the clock without bytes.
+    pub(super) chain: u64,
+    /// Over the whole path.
+    pub(super) latency: u64,
+    /// Of each message, before its first byte.
+    pub(super) overhead: u64,
+    path: [Crossing; HOPS],
+    hops: u8,
+}
+
+impl Channel {
+    /// The path, where it is short enough to be remembered.
+    pub(super) fn path(&self) -> Option<&[Crossing]> {
+        self.path.get(..usize::from(self.hops))
+    }
+
+    /// Whether nothing can start on it because one side is missing or not posted.
+    pub(super) fn waits(&self) -> bool {
+        !self.busy && self.sends.0 == NONE
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.busy && self.sends.0 == NONE && self.receives.0 == NONE
+    }
+}
+
+/// All channels, found by an open-addressed table.
+#[derive(Clone, Debug)]
+pub(super) struct Channels {
+    items: Vec<Channel>,
+    free: Vec<u32>,
+    table: Vec<u32>,
+}
+
+impl Channels {
+    pub(super) fn new() -> Channels {
+        Channels { items: Vec::new(), free: Vec::new(), table: vec![NONE; 64] }
+    }
+
+    /// The channel of a key, if there is one.
+    #[inline]
+    pub(super) fn find(&self, key: Key) -> Option<u32> {
+        let mask = self.table.len() - 1;
+        let mut at = hash(key) & mask;
+        loop {
+            match self.table[at] {
+                NONE => return None,
+                channel if self.items[channel as usize].key == key => return Some(channel),
+                _ => at = (at + 1) & mask,
+            }
+        }
+    }
+
+    /// Opens a channel that is not there yet.
+    pub(super) fn open(&mut self, key: Key, path: &[Crossing], latency: u64, overhead: u64) -> u32 {
+        if (self.items.len() - self.free.len() + 1) * 2 > self.table.len() {
+            self.make_room();
+        }
+        let mut short = [Crossing { link: allfold_sim::LinkId(0), weight: 0 }; HOPS];
+        let hops = if path.len() <= HOPS {
+            short[..path.len()].copy_from_slice(path);
+            path.len() as u8
+        } else {
+            u8::MAX
+        };
+        let none = (NONE, NONE);
+        let item = Channel {
+            key,
+            sends: none,
+            receives: none,
+            busy: false,
+            chain: 0,
+            latency,
+            overhead,
+            path: short,
+            hops,
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.items[number as usize] = item;
+                number
+            }
+            None => {
+                self.items.push(item);
+                self.items.len() as u32 - 1
+            }
+        };
+        self.enlist(number);
+        number
+    }
+
+    pub(super) fn get(&self, channel: u32) -> &Channel {
+        &self.items[channel as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, channel: u32) -> &mut Channel {
+        &mut self.items[channel as usize]
+    }
+
+    fn enlist(&mut self, number: u32) {
+        let mask = self.table.len() - 1;
+        let mut at = hash(self.items[number as usize].key) & mask;
+        while self.table[at] != NONE {
+            at = (at + 1) & mask;
+        }
+        self.table[at] = number;
+    }
+
+    /// Lets go of idle channels; grows the table where more than a quarter of it stays in use.
+    fn make_room(&mut self) {
+        let listed = std::mem::take(&mut self.table);
+        let (idle, used): (Vec<u32>, Vec<u32>) =
+            listed.iter().filter(|&&c| c != NONE).partition(|&&c| self.items[c as usize].is_idle());
+        self.free.extend(idle);
+        let size = if used.len() * 4 > listed.len() { listed.len() * 2 } else { listed.len() };
+        self.table = vec![NONE; size];
+        used.into_iter().for_each(|number| self.enlist(number));
+    }
+}
+
+#[inline]
+fn hash((from, to, lane): Key) -> usize {
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let ends = (u64::from(from) << 32 | u64::from(to)).wrapping_mul(SPREAD);
+    ((ends ^ u64::from(lane).rotate_left(40)).wrapping_mul(SPREAD) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_channels_make_room_and_used_ones_keep_their_number() {
+        let mut channels = Channels::new();
+        let used = channels.open((7, 8, 1), &[], 5, 0);
+        channels.get_mut(used).busy = true;
+        for other in 0..100_000 {
+            assert_eq!(channels.find((other, 9, 0)), None);
+            channels.open((other, 9, 0), &[], 0, 0);
+        }
+        assert_eq!((channels.find((7, 8, 1)), channels.get(used).latency), (Some(used), 5));
+        assert!(channels.items.len() <= 64, "{} channels kept for one in use", channels.items.len());
+    }
+}

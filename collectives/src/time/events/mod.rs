@@ -1,0 +1,492 @@
+//! Every rank stepped over an event queue: links shared, windows, lanes.
+//!
+//! ```text
+//! a step      issued --conflicts gone--> posted --both ends, channel free--> started ... halves done --> done
+//! a message   start --overhead--> flow --last byte--> left --latency (and reduction)--> arrived
+//!                                                      sender's half                    receiver's half
+//! ```
+//!
+//! The loop takes the next instant, applies all that happens at it, and then lets the network solve its shares,
+//! once. A step that is done lets those that waited for it be posted and moves its rank's window.
+//!
+//! Cost: memory for `ranks x window` steps and for the channels in use; nothing is allocated per message.
+//! The event queue and the network are the only order there is, so the same job gives the same events.
+
+mod agenda;
+mod channels;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use super::fold::EventHash;
+use super::{Cast, Error, Job, Run};
+use crate::schedule::{Combine, Rank, Span, Step};
+use agenda::{Agenda, Due};
+use allfold_sim::{Bytes, Crossing, FlowId, LinkId, Network, Picos};
+use channels::Channels;
+use window::{Area, NONE, Slot, Windows};
+
+/// A message, as a trace shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Who sent it, and to whom.
+    pub from: Rank,
+    /// To whom.
+    pub to: Rank,
+    /// The round of the schedule it belongs to.
+    pub round: u64,
+    /// Its lane.
+    pub lane: u32,
+    /// Its size.
+    pub bytes: Bytes,
+    /// Both sides had posted it and its channel was free.
+    pub start: Picos,
+    /// Its last byte was on its way: the sender's half was done.
+    pub left: Picos,
+    /// It had arrived and, where it reduces, was combined: the receiver's half was done.
+    pub arrived: Picos,
+}
+
+/// Who is told of every message, when it has arrived.
+pub type Sink<'a> = &'a mut dyn FnMut(&Sent);
+
+/// When every actor is done.
+///
+/// # Errors
+/// Where halves of messages do not meet, nothing moves any more, or a number does not fit.
+pub(crate) fn run<C: Cast>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> Result<Run, Error> {
+    let mut events = Events::new(job, cast, sink)?;
+    while let Some(now) = events.next() {
+        events.instant(now)?;
+    }
+    events.finish()
+}
+
+/// A message between its start and its arrival.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    channel: u32,
+    sender: u32,
+    receiver: u32,
+    bytes: u64,
+    start: u64,
+    /// When its bytes began to flow.
+    flow: u64,
+    left: u64,
+    /// Its start on the clock without bytes.
+    chain: u64,
+}
+
+struct Events<'a, 's, C> {
+    job: &'a Job<'a>,
+    cast: &'a C,
+    windows: Windows,
+    channels: Channels,
+    network: Network,
+    agenda: Agenda,
+    messages: Vec<Message>,
+    free_messages: Vec<u32>,
+    /// The message that each flow carries.
+    carried: Vec<u32>,
+    /// Steps that nothing holds back any more.
+    ready: Vec<u32>,
+    through: Vec<FlowId>,
+    path: Vec<Crossing>,
+    run: Run,
+    hash: EventHash,
+    sink: Option<Sink<'s>>,
+}
+
+/// Times beyond this do not fit: what is added to one instant must not wrap.
+const LAST: u64 = u64::MAX / 4;
+
+impl<'a, 's, C: Cast> Events<'a, 's, C> {
+    fn new(job: &'a Job<'a>, cast: &'a C, sink: Option<Sink<'s>>) -> Result<Events<'a, 's, C>, Error> {
+        let (actors, schedule) = (cast.actors(), job.schedule);
+        if schedule.chunks() > i32::MAX as u32 || schedule.segments() > i32::MAX as u32 {
+            return Err(Error::Overflow("the number of chunks or segments (31 bits here)"));
+        }
+        let windows =
+            Windows::new(actors, job.window, schedule.rounds()).ok_or(Error::Overflow("ranks x window"))?;
+        let mut agenda = Agenda::default();
+        for actor in 0..actors {
+            agenda.after(0, job.costs_of(cast.rank(actor)).launch.0, Due::Launch(actor));
+        }
+        let capacities = (0..cast.links()).map(|link| cast.link(LinkId(link)).bandwidth);
+        Ok(Events {
+            job,
+            cast,
+            windows,
+            channels: Channels::new(),
+            network: Network::new(capacities, job.sharing),
+            agenda,
+            messages: Vec::new(),
+            free_messages: Vec::new(),
+            carried: Vec::new(),
+            ready: Vec::new(),
+            through: Vec::new(),
+            path: Vec::new(),
+            run: Run::default(),
+            hash: EventHash::new(),
+            sink,
+        })
+    }
+
+    /// The next instant at which anything happens.
+    fn next(&mut self) -> Option<u64> {
+        let flow = self.network.next_finish().map(|finish| finish.0);
+        [flow, self.agenda.next()].into_iter().flatten().min()
+    }
+
+    /// Applies all that happens at one instant, then shares the links out again.
+    fn instant(&mut self, now: u64) -> Result<(), Error> {
+        if now > LAST {
+            return Err(Error::Overflow("the time in picoseconds"));
+        }
+        let mut through = std::mem::take(&mut self.through);
+        self.network.take_finished(Picos(now), &mut through);
+        for flow in through.drain(..) {
+            self.left(now, self.carried[flow.0 as usize])?;
+        }
+        self.through = through;
+        while let Some(due) = self.agenda.take(now) {
+            match due {
+                Due::Launch(actor) => {
+                    let program = &mut self.windows.programs[actor as usize];
+                    (program.finish, program.chain) = (now, now);
+                    self.issue(actor)?;
+                }
+                Due::Flow(message) => self.flow(now, message),
+                Due::Arrive(message) => self.arrived(now, message)?,
+                Due::Local(slot) => {
+                    self.half_done(now, slot, self.windows.slots[slot as usize].posted_chain)?
+                }
+            }
+            self.post_ready(now)?;
+        }
+        self.network.settle(Picos(now));
+        Ok(())
+    }
+
+    /// Issues steps of an actor while its window has room.
+    fn issue(&mut self, actor: u32) -> Result<(), Error> {
+        let rank = self.cast.rank(actor);
+        while self.windows.has_room(actor) {
+            let round = self.windows.programs[actor as usize].round;
+            if round == u64::MAX {
+                break;
+            }
+            let next = self.job.schedule.next(rank, round);
+            self.windows.programs[actor as usize].round = next.map_or(u64::MAX, |round| round + 1);
+            if let Some(round) = next {
+                self.issue_step(actor, rank, round)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn issue_step(&mut self, actor: u32, rank: Rank, round: u64) -> Result<(), Error> {
+        let Step { send, recv } = self.job.schedule.step(rank, round);
+        let mut slot = Slot::new(round);
+        if let Some((to, span)) = send {
+            slot.read = self.area(rank, round, to, span)?;
+            slot.halves += 1;
+        }
+        if let Some((from, span, combine)) = recv {
+            slot.write = self.area(rank, round, from, span)?;
+            slot.reduces = combine == Combine::Reduce;
+            slot.halves += 1;
+        }
+        if let (Some((to, _)), Some((from, ..))) = (send, recv)
+            && to == rank
+            && from == rank
+        {
+            slot.halves = 1;
+        } else {
+            let lane = self.job.schedule.lane(round);
+            if let Some((to, _)) = send {
+                slot.send = self.channel(actor, to, lane);
+            }
+            if let Some((from, ..)) = recv {
+                slot.receive = self.receiving_channel(actor, rank, from, round, lane)?;
+            }
+        }
+        let (at, free) = self.windows.issue(actor, slot);
+        if slot.send != NONE {
+            let queue = &mut self.channels.get_mut(slot.send).sends;
+            let last = enqueue(queue, at);
+            if let Some(last) = last {
+                self.windows.slots[last as usize].after_send = at;
+            }
+        }
+        if slot.receive != NONE {
+            let queue = &mut self.channels.get_mut(slot.receive).receives;
+            let last = enqueue(queue, at);
+            if let Some(last) = last {
+                self.windows.slots[last as usize].after_receive = at;
+            }
+        }
+        if free {
+            self.ready.push(at);
+        }
+        Ok(())
+    }
+
+    /// A span, checked against what the schedule says of itself.
+    fn area(&self, rank: Rank, round: u64, peer: Rank, span: Span) -> Result<Area, Error> {
+        let schedule = self.job.schedule;
+        let fits = u64::from(span.at) + u64::from(span.len) <= u64::from(schedule.chunks());
+        if peer.0 < schedule.ranks() && fits && span.len > 0 && span.segment < schedule.segments() {
+            return Ok(Area::of(span));
+        }
+        let what = format!("names rank {peer} and {span:?}, which do not exist");
+        Err(Error::Unmatched { rank, round, what })
+    }
+
+    /// The channel from an actor to a rank.
+    fn channel(&mut self, actor: u32, to: Rank, lane: u32) -> u32 {
+        let key = (actor, to.0, lane);
+        if let Some(channel) = self.channels.find(key) {
+            return channel;
+        }
+        let from = self.cast.rank(actor);
+        self.path.clear();
+        let latency = self.cast.route(from, to, &mut self.path);
+        let overhead = self.job.costs_of(from).overhead;
+        self.channels.open(key, &self.path, latency.0, overhead.0)
+    }
+
+    /// The channel on which an actor receives: where one rank stands for a class, the sender's representative
+    /// names the receiver by another number, which only its own step of that round tells.
+    fn receiving_channel(
+        &mut self,
+        actor: u32,
+        rank: Rank,
+        from: Rank,
+        round: u64,
+        lane: u32,
+    ) -> Result<u32, Error> {
+        let sender = self.cast.actor(from);
+        let represented = self.cast.rank(sender);
+        if represented == from {
+            return Ok(self.channel(sender, rank, lane));
+        }
+        match self.job.schedule.step(represented, round).send {
+            Some((to, _)) if self.cast.actor(to) == actor => Ok(self.channel(sender, to, lane)),
+            _ => {
+                let what = format!("waits for rank {from}, which does not send to it");
+                Err(Error::Unmatched { rank, round, what })
+            }
+        }
+    }
+
+    /// Posts both halves of a step.
+    fn post(&mut self, now: u64, slot: u32) -> Result<(), Error> {
+        let step = &mut self.windows.slots[slot as usize];
+        step.posted = true;
+        let (send, receive) = (step.send, step.receive);
+        if send == NONE && receive == NONE {
+            let (area, reduces) = (step.write, step.reduces);
+            let bytes = self.bytes(&area);
+            let costs = self.job.costs_of(self.cast.rank(self.windows.actor(slot)));
+            self.agenda.after(now, costs.local(bytes, reduces).0, Due::Local(slot));
+            return Ok(());
+        }
+        if send != NONE {
+            self.start(now, send)?;
+        }
+        if receive != NONE {
+            self.start(now, receive)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the next message of a channel, if both of its halves are posted and the channel is free.
+    fn start(&mut self, now: u64, number: u32) -> Result<(), Error> {
+        let channel = self.channels.get_mut(number);
+        let (sender, receiver) = (channel.sends.0, channel.receives.0);
+        if channel.busy || sender == NONE || receiver == NONE {
+            return Ok(());
+        }
+        let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
+        if !sent.posted || !received.posted {
+            return Ok(());
+        }
+        channel.busy = true;
+        channel.sends.0 = sent.after_send;
+        channel.receives.0 = received.after_receive;
+        let chain = channel.chain.max(sent.posted_chain).max(received.posted_chain);
+        let (overhead, read, write) = (channel.overhead, sent.read, received.write);
+        let bytes = self.bytes(&read).0;
+        let same = (read.from, read.to, read.segment) == (write.from, write.to, write.segment);
+        if sent.round != received.round || !same && self.bytes(&write).0 != bytes {
+            return Err(self.unmatched(sender, receiver));
+        }
+        self.run.messages += 1;
+        self.run.bytes = self.run.bytes.saturating_add(bytes);
+        let message =
+            Message { channel: number, sender, receiver, bytes, start: now, flow: now, left: now, chain };
+        let number = match self.free_messages.pop() {
+            Some(free) => {
+                self.messages[free as usize] = message;
+                free
+            }
+            None => {
+                self.messages.push(message);
+                self.messages.len() as u32 - 1
+            }
+        };
+        match overhead {
+            0 => self.flow(now, number),
+            _ => self.agenda.after(now, overhead, Due::Flow(number)),
+        }
+        Ok(())
+    }
+
+    /// The bytes of a message begin to flow.
+    fn flow(&mut self, now: u64, number: u32) {
+        let message = &mut self.messages[number as usize];
+        message.flow = now;
+        let channel = self.channels.get(message.channel);
+        let bytes = Bytes(message.bytes);
+        let flow = match channel.path() {
+            Some(path) => self.network.begin(Picos(now), path, bytes),
+            None => {
+                self.path.clear();
+                let (from, to, _) = channel.key;
+                self.cast.route(self.cast.rank(from), Rank(to), &mut self.path);
+                self.network.begin(Picos(now), &self.path, bytes)
+            }
+        };
+        let flow = flow.0 as usize;
+        if self.carried.len() <= flow {
+            self.carried.resize(flow + 1, NONE);
+        }
+        self.carried[flow] = number;
+    }
+
+    /// The last byte of a message is on its way.
+    fn left(&mut self, now: u64, number: u32) -> Result<(), Error> {
+        let message = &mut self.messages[number as usize];
+        message.left = now;
+        let message = *message;
+        let channel = self.channels.get_mut(message.channel);
+        channel.busy = false;
+        let chain = message.chain + channel.overhead;
+        channel.chain = chain;
+        let latency = channel.latency;
+        let costs = &self.job.costs;
+        // Whole nanoseconds are cut once, from the first byte to the arrival.
+        let arrives = message.flow + costs.rounded(Picos(now - message.flow + latency)).0;
+        let mut delay = arrives.saturating_sub(now);
+        if self.windows.slots[message.receiver as usize].reduces {
+            let receiver = self.cast.rank(self.windows.actor(message.receiver));
+            delay += self.job.costs_of(receiver).reduce(Bytes(message.bytes)).0;
+        }
+        self.agenda.after(now, delay, Due::Arrive(number));
+        self.half_done(now, message.sender, chain)?;
+        self.start(now, message.channel)?;
+        self.post_ready(now)
+    }
+
+    /// A message has arrived and is combined.
+    fn arrived(&mut self, now: u64, number: u32) -> Result<(), Error> {
+        let message = self.messages[number as usize];
+        self.free_messages.push(number);
+        let channel = self.channels.get(message.channel);
+        let chain = message.chain + channel.overhead + self.job.costs.rounded(Picos(channel.latency)).0;
+        self.hash.message(self.windows.actor(message.receiver), now);
+        if let Some(sink) = &mut self.sink {
+            let (from, to, lane) = channel.key;
+            let round = self.windows.slots[message.sender as usize].round;
+            sink(&Sent {
+                from: self.cast.rank(from),
+                to: Rank(to),
+                round,
+                lane,
+                bytes: Bytes(message.bytes),
+                start: Picos(message.start),
+                left: Picos(message.left),
+                arrived: Picos(now),
+            });
+        }
+        self.half_done(now, message.receiver, chain)
+    }
+
+    /// One half of a step is done; with the last one the step is, and its actor goes on.
+    fn half_done(&mut self, now: u64, slot: u32, chain: u64) -> Result<(), Error> {
+        let step = &mut self.windows.slots[slot as usize];
+        step.done_chain = step.done_chain.max(chain);
+        step.halves -= 1;
+        if step.halves > 0 {
+            return Ok(());
+        }
+        self.windows.finish(now, slot, &mut self.ready);
+        self.issue(self.windows.actor(slot))
+    }
+
+    fn post_ready(&mut self, now: u64) -> Result<(), Error> {
+        while let Some(slot) = self.ready.pop() {
+            self.post(now, slot)?;
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, area: &Area) -> Bytes {
+        Bytes(self.job.geometry.elements(area.span()) * u64::from(self.job.element))
+    }
+
+    /// What the run came to, once nothing moves any more.
+    fn finish(mut self) -> Result<Run, Error> {
+        let actors = self.cast.actors();
+        if let Some(actor) = (0..actors).find(|&actor| !self.windows.is_finished(actor)) {
+            return Err(self.deadlock(actor));
+        }
+        let end = Picos(self.windows.programs.iter().map(|program| program.finish).max().unwrap_or(0));
+        let bytes = (0..self.cast.links()).map(|link| self.network.usage(LinkId(link), end).bytes);
+        self.run.links = bytes.collect();
+        self.run.finish = self.windows.programs.iter().map(|program| Picos(program.finish)).collect();
+        self.run.chain = Picos(self.windows.programs.iter().map(|program| program.chain).max().unwrap_or(0));
+        self.run.hash = self.hash.value();
+        Ok(self.run)
+    }
+
+    fn deadlock(&self, actor: u32) -> Error {
+        let rank = self.cast.rank(actor);
+        let step = &self.windows.slots[self.windows.oldest(actor) as usize];
+        let what = match self.job.schedule.step(rank, step.round) {
+            _ if !step.posted => "an earlier step".into(),
+            Step { recv: Some((from, ..)), .. } if self.channels.get(step.receive).waits() => {
+                format!("a message from rank {from}")
+            }
+            Step { send: Some((to, _)), .. } => format!("rank {to} to receive"),
+            Step { recv: Some((from, ..)), .. } => format!("a message from rank {from}"),
+            _ => "nothing".into(),
+        };
+        Error::Deadlock { rank, round: step.round, what }
+    }
+
+    /// Two halves at the heads of one channel that are not one message.
+    fn unmatched(&self, sender: u32, receiver: u32) -> Error {
+        let rank = |slot| self.cast.rank(self.windows.actor(slot));
+        let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
+        let what = format!(
+            "sends {} bytes that rank {} receives in round {} as {} bytes",
+            self.bytes(&sent.read).0,
+            rank(receiver),
+            received.round,
+            self.bytes(&received.write).0
+        );
+        Error::Unmatched { rank: rank(sender), round: sent.round, what }
+    }
+}
+
+/// Appends a step to a channel's queue; gives the step before it.
+fn enqueue((first, last): &mut (u32, u32), slot: u32) -> Option<u32> {
+    let before = std::mem::replace(last, slot);
+    if *first == NONE {
+        *first = slot;
+        return None;
+    }
+    Some(before)
+}
