@@ -53,6 +53,16 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     }
 }
 
+/// As [`Engine::Full`] over the event queue, with every message told to `sink` as it arrives.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn traced(job: &Job<'_>, sink: Sink<'_>) -> Result<Outcome, Error> {
+    job.check()?;
+    let everyone = Everyone::of(job.topology, job.faults);
+    events::run(job, &everyone, Some(sink))?.outcome(job, &everyone, Method::Events)
+}
+
 /// Every rank stepped.
 fn full(job: &Job<'_>) -> Result<Outcome, Error> {
     let everyone = Everyone::of(job.topology, job.faults);

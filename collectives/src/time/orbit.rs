@@ -11,7 +11,7 @@
 
 use super::classes::{Basis, Classes};
 use super::quotient::Quotient;
-use super::{Error, Job, Method, Outcome, clocks};
+use super::{Error, Job, Method, Outcome, clocks, events};
 use crate::schedule::Permutation;
 use allfold_sim::topology::Wiring;
 
@@ -44,7 +44,7 @@ pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
 fn timed(job: &Job<'_>, quotient: &Quotient<'_>) -> Result<Outcome, Error> {
     match clocks::run(job, quotient)? {
         Some(run) => run.outcome(job, quotient, Method::OrbitClocks),
-        None => Err(Error::Job("no event queue yet".into())),
+        None => events::run(job, quotient, None)?.outcome(job, quotient, Method::OrbitEvents),
     }
 }
 
