@@ -115,12 +115,11 @@ impl Basis {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
+pub(crate) mod test_support {
+    use super::Classes;
 
-    /// Every renumbering of the group.
-    fn group(classes: &Classes) -> Vec<Box<dyn Fn(u32) -> u32>> {
+    /// Every renumbering of the group, one by one.
+    pub fn group(classes: &Classes) -> Vec<Box<dyn Fn(u32) -> u32>> {
         match classes.clone() {
             Classes::Rotations { ranks, step } => (0..ranks / step)
                 .map(|k| Box::new(move |r| (r + k * step) % ranks) as Box<dyn Fn(u32) -> u32>)
@@ -135,18 +134,25 @@ mod tests {
         }
     }
 
+    pub fn ranks(classes: &Classes) -> u32 {
+        match classes {
+            Classes::Rotations { ranks, .. } | Classes::Masks { ranks, .. } => *ranks,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_support::{group, ranks};
+    use super::*;
+    use proptest::prelude::*;
+
     fn any_classes() -> impl Strategy<Value = Classes> {
         let rotations = (1u32..9, 1u32..9)
             .prop_map(|(step, k)| Classes::Rotations { ranks: 8 * step * k, step: 8 * step });
         let masks = prop::collection::vec(0u32..64, 0..5)
             .prop_map(|masks| Classes::Masks { ranks: 64, basis: Basis::spanned_by(masks) });
         prop_oneof![rotations, masks]
-    }
-
-    fn ranks(classes: &Classes) -> u32 {
-        match classes {
-            Classes::Rotations { ranks, .. } | Classes::Masks { ranks, .. } => *ranks,
-        }
     }
 
     proptest! {

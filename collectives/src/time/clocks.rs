@@ -118,7 +118,7 @@ impl Clock {
 /// What an actor receives in the round at hand, and from whom its last message came.
 #[derive(Clone, Copy)]
 struct Inbox {
-    /// The rank whose message comes in this round; `NONE` where none does.
+    /// The rank whose message comes in the round at hand; `NONE` where none does, and between rounds.
     from: u32,
     /// The rank of the last message: while it stays the same, so do `rate` and the path.
     source: u32,
@@ -137,7 +137,7 @@ struct Sweep<'a, C> {
     cast: &'a C,
     clocks: Vec<Clock>,
     after: Vec<Clock>,
-    /// To whom each actor sends in the round at hand; `NONE` otherwise.
+    /// To whom each actor sends in the round at hand; `NONE` where it does not, and between rounds.
     outbox: Vec<u32>,
     inbox: Vec<Inbox>,
     rates: Rates,
@@ -180,8 +180,6 @@ impl<'a, C: Cast> Sweep<'a, C> {
             let step = self.job.schedule.step(rank, round);
             let at = actor as usize;
             self.after[at] = self.clocks[at];
-            self.outbox[at] = NONE;
-            self.inbox[at].from = NONE;
             if let Step { send: Some((to, _)), recv: Some((_, span, how)) } = step
                 && to == rank
             {
@@ -208,8 +206,10 @@ impl<'a, C: Cast> Sweep<'a, C> {
             return Err(self.unreceived(round, acting));
         }
         self.run.messages += receives;
-        for &actor in acting {
-            self.clocks[actor as usize] = self.after[actor as usize];
+        for at in acting.iter().map(|&actor| actor as usize) {
+            self.clocks[at] = self.after[at];
+            self.outbox[at] = NONE;
+            self.inbox[at].from = NONE;
         }
         Ok(true)
     }
@@ -317,5 +317,124 @@ impl<C: Cast> Sweep<'_, C> {
         self.run.chain = Picos(self.clocks.iter().map(|clock| clock.chain).max().unwrap_or(0));
         self.run.hash = self.hash.value();
         Some(self.run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Everyone, Job};
+    use super::*;
+    use crate::Geometry;
+    use crate::schedule::Schedule;
+    use allfold_sim::{BytesPerSec, Costs, Faults, Link, Topology};
+
+    /// One element is one byte, one byte takes 1,000 ps, a link 10 ps.
+    const LINK: Link = Link { bandwidth: BytesPerSec(1_000_000_000), latency: Picos(10) };
+
+    /// A schedule as a list of messages (round, from, to, chunks, combine), for tests.
+    struct Listed(u32, Vec<(u64, u32, u32, u32, Combine)>);
+
+    impl Schedule for Listed {
+        fn ranks(&self) -> u32 {
+            self.0
+        }
+        fn chunks(&self) -> u32 {
+            8
+        }
+        fn rounds(&self) -> u64 {
+            self.1.iter().map(|message| message.0 + 1).max().unwrap_or(0)
+        }
+        fn step(&self, Rank(rank): Rank, round: u64) -> Step {
+            let mut step = Step::IDLE;
+            for &(at, from, to, len, how) in self.1.iter().filter(|message| message.0 == round) {
+                assert_eq!(at, round);
+                if from == rank {
+                    step.send = Some((Rank(to), Span::data(0, len)));
+                }
+                if to == rank {
+                    step.recv = Some((Rank(from), Span::data(0, len), how));
+                }
+            }
+            step
+        }
+    }
+
+    fn clocks(schedule: &Listed, costs: Costs, topology: &Topology) -> Result<Option<Run>, Error> {
+        let geometry = Geometry::whole(schedule, 8);
+        let job = Job { costs, ..Job::new(schedule, &geometry, 1, topology) };
+        run(&job, &Everyone::of(topology, &Faults::NONE))
+    }
+
+    fn finish(run: &Run) -> Vec<u64> {
+        run.finish.iter().map(|picos| picos.0).collect()
+    }
+
+    #[test]
+    fn a_message_takes_overhead_bytes_latency_and_the_reduction() {
+        let costs = Costs {
+            overhead: Picos(5),
+            launch: Picos(100),
+            memory: Some(BytesPerSec(1_000_000_000_000)),
+            ..Costs::FREE
+        };
+        let topology = Topology::switch(3, LINK).unwrap();
+        let messages =
+            vec![(0, 0, 1, 4, Combine::Reduce), (3, 1, 2, 2, Combine::Copy), (4, 2, 2, 1, Combine::Copy)];
+        let run = clocks(&Listed(3, messages), costs, &topology).unwrap().unwrap();
+        // 0: 100 + 5 + 4,000. 1: + 20 + 3 x 4, then 5 + 2,000. 2: + 20, then 1 byte read and written.
+        assert_eq!(finish(&run), [4_105, 4_137 + 2_005, 4_137 + 2_025 + 2]);
+        assert_eq!(run.chain, Picos(100 + 25 + 25));
+        assert_eq!((run.messages, run.bytes), (2, 6));
+        assert_eq!(run.links, [4, 2, 0, 0, 4, 2]);
+    }
+
+    #[test]
+    fn both_halves_of_a_step_wait_for_the_later_of_their_ends() {
+        let topology = Topology::switch(3, LINK).unwrap();
+        // 1 is busy with 8 bytes from 0 before it exchanges with 2.
+        let messages =
+            vec![(0, 0, 1, 8, Combine::Copy), (1, 1, 2, 1, Combine::Copy), (1, 2, 1, 2, Combine::Copy)];
+        let run = clocks(&Listed(3, messages), Costs::FREE, &topology).unwrap().unwrap();
+        assert_eq!(finish(&run), [8_000, 8_020 + 2_020, 8_020 + 2_000]);
+    }
+
+    #[test]
+    fn a_link_with_two_senders_and_two_receivers_needs_a_queue() {
+        let topology = Topology::nodes(4, 2, 1, LINK, LINK).unwrap();
+        let apart = vec![(0, 0, 2, 1, Combine::Copy), (1, 0, 3, 1, Combine::Copy)];
+        assert!(clocks(&Listed(4, apart), Costs::FREE, &topology).unwrap().is_some());
+        let shared = vec![(0, 0, 2, 1, Combine::Copy), (0, 1, 3, 1, Combine::Copy)];
+        assert!(clocks(&Listed(4, shared), Costs::FREE, &topology).unwrap().is_none());
+    }
+
+    #[test]
+    fn halves_that_do_not_meet_are_named() {
+        let topology = Topology::switch(3, LINK).unwrap();
+        struct Torn(bool);
+        impl Schedule for Torn {
+            fn ranks(&self) -> u32 {
+                3
+            }
+            fn chunks(&self) -> u32 {
+                1
+            }
+            fn rounds(&self) -> u64 {
+                2
+            }
+            fn step(&self, Rank(rank): Rank, round: u64) -> Step {
+                let (all, torn) = (Span::data(0, 1), round == 1);
+                Step {
+                    send: (rank == 1 && (!torn || self.0)).then_some((Rank(2), all)),
+                    recv: (rank == 2 && (!torn || !self.0)).then_some((Rank(1), all, Combine::Copy)),
+                }
+            }
+        }
+        let error = |schedule: &Torn| {
+            let geometry = Geometry::whole(schedule, 8);
+            let job = Job::new(schedule, &geometry, 1, &topology);
+            run(&job, &Everyone::of(&topology, &Faults::NONE)).unwrap_err().to_string()
+        };
+        assert!(error(&Torn(true)).contains("round 1: rank 1 sends to rank 2, which does not receive it"));
+        assert!(error(&Torn(false)).contains("round 1: rank 2 waits for rank 1, which does not send to it"));
     }
 }
