@@ -12,8 +12,9 @@
 //!
 //! Statistics are summed in f64.
 
-use super::sum::sum_of;
+use super::sum::{sum, sum_pairs};
 use super::{Cost, Float};
+use std::ops::Range;
 
 /// Added to the variance.
 const EPS: f64 = 1e-5;
@@ -51,8 +52,9 @@ impl BatchNorm {
         let (running_means, running_vars) = running.split_at_mut(self.channels);
         let (means, rs) = saved.split_at_mut(self.channels);
         for c in 0..self.channels {
-            let mean = self.channel_sum(n, c, |i| x[i].to_f64()) / m;
-            let var = self.channel_sum(n, c, |i| (x[i].to_f64() - mean) * (x[i].to_f64() - mean)) / m;
+            let mean = self.channel(n, c).map(|plane| sum(&x[plane], |x| x)).sum::<f64>() / m;
+            let squares = |x: f64| (x - mean) * (x - mean);
+            let var = self.channel(n, c).map(|plane| sum(&x[plane], squares)).sum::<f64>() / m;
             let move_to = |old: &mut F, new: f64| {
                 *old = F::from_f64((1.0 - MOMENTUM) * old.to_f64() + MOMENTUM * new);
             };
@@ -90,8 +92,12 @@ impl BatchNorm {
         let (means, rs) = saved.split_at(self.channels);
         for c in 0..self.channels {
             let (mean, r) = (means[c].to_f64(), rs[c].to_f64());
-            db[c] = F::from_f64(self.channel_sum(n, c, |i| dy[i].to_f64()));
-            dw[c] = F::from_f64(self.channel_sum(n, c, |i| dy[i].to_f64() * (x[i].to_f64() - mean)) * r);
+            db[c] = F::from_f64(self.channel(n, c).map(|plane| sum(&dy[plane], |dy| dy)).sum());
+            let products = self.channel(n, c).map(|plane| {
+                let products = |dy: f64, x: f64| dy * (x - mean);
+                sum_pairs(&dy[plane.clone()], &x[plane], products)
+            });
+            dw[c] = F::from_f64(products.sum::<f64>() * r);
         }
     }
 
@@ -158,13 +164,10 @@ impl BatchNorm {
         (0..n * channels).map(move |i| (i * plane, i % channels))
     }
 
-    /// Sum over one channel: plane by plane in order of samples.
-    fn channel_sum(&self, n: usize, c: usize, term: impl Fn(usize) -> f64) -> f64 {
-        let plane_sum = |sample: usize| {
-            let start = (sample * self.channels + c) * self.plane;
-            sum_of(self.plane, |i| term(start + i))
-        };
-        (0..n).map(plane_sum).fold(0.0, |sum, plane| sum + plane)
+    /// The planes of one channel, in order of samples.
+    fn channel(&self, n: usize, c: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let BatchNorm { channels, plane } = *self;
+        (0..n).map(move |sample| (sample * channels + c) * plane..(sample * channels + c + 1) * plane)
     }
 
     fn lengths<F>(&self, n: usize, buffers: &[&[F]]) {

@@ -153,8 +153,13 @@ impl Conv2d {
         dx.fill(F::ZERO);
         self.rows(|column, source| {
             let Some((start, from, to)) = source else { return };
-            for q in from..to {
-                dx[start + q * self.stride - self.padding] += columns[column + q];
+            let pixel = |q: usize| start + q * self.stride - self.padding;
+            let column = &columns[column + from..column + to];
+            if self.stride == 1 {
+                let row = &mut dx[pixel(from)..pixel(from) + column.len()];
+                row.iter_mut().zip(column).for_each(|(dx, &part)| *dx += part);
+            } else {
+                column.iter().zip(from..).for_each(|(&part, q)| dx[pixel(q)] += part);
             }
         });
     }

@@ -8,7 +8,7 @@
 //!
 //! Global average pooling is the mean with K = H = W, or [`Pool::global_mean`] where H and W differ.
 
-use super::sum::sum_of;
+use super::sum::sum;
 use super::{Cost, Float};
 
 /// The shape of a pooling layer with a square window and no padding.
@@ -88,7 +88,7 @@ impl Pool {
     pub fn global_mean<F: Float>(plane: usize, x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len() * plane);
         for (y, x) in y.iter_mut().zip(x.chunks_exact(plane)) {
-            *y = F::from_f64(sum_of(plane, |i| x[i].to_f64()) / plane as f64);
+            *y = F::from_f64(sum(x, |x| x) / plane as f64);
         }
     }
 
