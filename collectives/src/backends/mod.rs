@@ -1,0 +1,77 @@
+//! Where ranks run.
+//!
+//! ```text
+//! Communicator --- Backend: actors, gates, groups --- threads   real time, mailboxes
+//!      |                                         \--- sim       virtual time, one conductor
+//!  Execution ----- Transport: frames of one operation
+//! ```
+//!
+//! An *actor* is a thread that takes part for a rank: its own code, or one of its communication threads. A *gate*
+//! counts, and lets pass whoever waits for a count; asynchronous work is handed over through gates.
+
+pub(crate) mod threads;
+
+use crate::transport::Transport;
+use crate::{Lost, Rank, Result};
+use allfold_sim::Picos;
+use std::sync::Arc;
+
+/// A thread that takes part for a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ActorId(pub u32);
+
+/// A count that can be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GateId(pub u32);
+
+/// The ranks of one communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GroupId(pub u32);
+
+/// A rank's place in a group: what an operation is entered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub group: GroupId,
+    pub rank: Rank,
+}
+
+/// What makes two ranks' wishes for a smaller group the same group: the parent, its operation, the colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GroupKey {
+    pub parent: GroupId,
+    pub sequence: u64,
+    pub color: u32,
+}
+
+/// What a communicator needs of the place where it runs. Every method may be called by the actor's own thread only.
+pub(crate) trait Backend: Send + Sync {
+    /// The actor of a world rank's own code.
+    fn main(&self, world: Rank) -> ActorId;
+    /// A communication thread's actor, beside `parent`.
+    fn spawn(&self, parent: ActorId) -> ActorId;
+    /// The actor's thread ends. For a rank's own code: the rank has returned.
+    fn retire(&self, actor: ActorId);
+
+    /// The actor's time since the start: real, or virtual.
+    fn now(&self, actor: ActorId) -> Picos;
+    /// The actor computes. On virtual time that takes what the device model says; in real time it is no news.
+    fn charge(&self, actor: ActorId, work: &allfold_sim::Work);
+
+    /// A new gate, at count 0.
+    fn gate(&self) -> GateId;
+    /// Adds one to a gate's count.
+    fn raise(&self, actor: ActorId, gate: GateId);
+    /// Waits until a gate's count is `count` or more.
+    fn pass(&self, actor: ActorId, gate: GateId, count: u64) -> Result<()>;
+    /// Whether a gate's count is `count` or more.
+    fn passed(&self, actor: ActorId, gate: GateId, count: u64) -> bool;
+
+    /// The group of these members (as ranks of the parent) under a key; made by whoever asks first.
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId;
+    /// A member leaves its group after it entered `operations` operations.
+    fn leave(&self, actor: ActorId, member: Member, operations: u64, cause: Lost);
+    /// Fails a group on behalf of a member.
+    fn abort(&self, actor: ActorId, member: Member, why: String);
+    /// A member's way to its peers.
+    fn transport(self: Arc<Self>, actor: ActorId, member: Member) -> Box<dyn Transport>;
+}

@@ -1,0 +1,208 @@
+//! A rank's way to its peers through mailboxes.
+
+use super::Options;
+use super::group::{Group, Mail};
+use crate::transport::{Event, Frame, Payload, Pool, Transport};
+use crate::{Call, Error, Operation, Rank, Result};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often a waiting thread looks at its mailbox before it sleeps: some tens of microseconds, the time that
+/// waking a sleeping thread takes.
+const LOOKS: u32 = 2_000;
+
+pub(super) struct Endpoint {
+    group: Arc<Group>,
+    rank: Rank,
+    options: Options,
+    pool: Pool,
+    spin: bool,
+    call: Option<Arc<Call>>,
+    due: Instant,
+    /// Posted and not reported yet, oldest first: (peer, lane), for sends with their number on the channel.
+    sends: VecDeque<(Rank, u32, u64)>,
+    recvs: VecDeque<(Rank, u32)>,
+    ready: VecDeque<Event>,
+}
+
+#[allow(clippy::disallowed_methods, reason = "deadlines of ranks as threads are real time")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+impl Endpoint {
+    pub fn new(group: Arc<Group>, rank: Rank, options: Options, pool: Pool, spin: bool) -> Endpoint {
+        let (sends, recvs, ready) = Default::default();
+        Endpoint { group, rank, options, pool, spin, call: None, due: clock(), sends, recvs, ready }
+    }
+
+    /// Moves what has come to `ready`, and tells the senders what was taken.
+    fn collect(&mut self, mail: &mut Mail) -> Vec<(Rank, u32)> {
+        let mut taken = Vec::new();
+        let mut dry: Vec<(Rank, u32)> = Vec::new();
+        let ready = &mut self.ready;
+        self.recvs.retain(|&(from, lane)| {
+            let channel = (from, lane);
+            if dry.contains(&channel) {
+                return true;
+            }
+            match mail.frames.get_mut(&channel).and_then(VecDeque::pop_front) {
+                Some(frame) => {
+                    taken.push(channel);
+                    ready.push_back(Event::Received { from, lane, frame });
+                    false
+                }
+                None => {
+                    dry.push(channel);
+                    true
+                }
+            }
+        });
+        let capacity = self.options.capacity as u64;
+        self.sends.retain(|&(to, lane, number)| {
+            let left = mail.taken.get(&(to, lane)).copied().unwrap_or_default() + capacity >= number;
+            if left {
+                ready.push_back(Event::Sent { to, lane });
+            }
+            !left
+        });
+        taken
+    }
+
+    /// The group's failure, or the loss of a peer that this rank waits for.
+    fn alarm(&mut self) -> Result<()> {
+        let peers = self.recvs.iter().map(|r| r.0).chain(self.sends.iter().map(|s| s.0));
+        let rank = self.rank;
+        let (failure, lost) = self.group.ledger(|ledger| {
+            let failure = ledger.failure(rank);
+            (failure, peers.into_iter().find(|peer| ledger.has_left(*peer)))
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let Some(peer) = lost else { return Ok(()) };
+        // It left after it had posted all that it ever will: what is not here now never comes.
+        self.exchange();
+        let waiting = self.recvs.iter().any(|r| r.0 == peer) || self.sends.iter().any(|s| s.0 == peer);
+        if waiting && self.ready.is_empty() {
+            let error = self.group.ledger(|ledger| ledger.lose(rank, peer, self.call.as_deref()));
+            return Err(self.group.fail(rank, error));
+        }
+        Ok(())
+    }
+
+    /// Takes the mail and acknowledges it. Whether there was an alarm.
+    fn exchange(&mut self) -> bool {
+        let group = self.group.clone();
+        let mut mail = group.mailbox(self.rank).open();
+        let taken = self.collect(&mut mail);
+        let alarm = mail.alarm;
+        drop(mail);
+        for (peer, lane) in taken {
+            let key = (self.rank, lane);
+            group.mailbox(peer).deliver(|mail| *mail.taken.entry(key).or_default() += 1);
+        }
+        alarm
+    }
+
+    fn late(&self, round: u64) -> Error {
+        let call = match &self.call {
+            Some(call) => call.as_ref().clone(),
+            None => Call::plain(Operation::PointToPoint, 0, 0, crate::DType::U8),
+        };
+        let absent = match call.operation {
+            Operation::PointToPoint => Vec::new(),
+            _ => self.group.ledger(|ledger| ledger.absent(call.sequence)),
+        };
+        let entered = absent.is_empty();
+        let mut waiting_on = absent;
+        if entered {
+            waiting_on = self.recvs.iter().map(|r| r.0).chain(self.sends.iter().map(|s| s.0)).collect();
+            waiting_on.sort();
+            waiting_on.dedup();
+        }
+        let after = self.options.deadline;
+        Error::DeadlineExceeded { rank: self.rank, waiting_on, entered, call: Box::new(call), round, after }
+    }
+
+    /// Looks at the mailbox's count for a while. Whether it changed.
+    fn watch(&self, seen: u64) -> bool {
+        let mailbox = self.group.mailbox(self.rank);
+        self.spin
+            && (0..LOOKS).any(|_| {
+                std::hint::spin_loop();
+                mailbox.news() != seen
+            })
+    }
+}
+
+impl Transport for Endpoint {
+    fn enter(&mut self, call: &Arc<Call>) -> Result<()> {
+        self.sends.clear();
+        self.recvs.clear();
+        self.ready.clear();
+        self.call = Some(call.clone());
+        let now = clock();
+        self.due = now.checked_add(self.options.deadline).unwrap_or(now + Duration::from_secs(1 << 32));
+        match call.operation {
+            Operation::PointToPoint => self.group.ledger(|l| l.failure(self.rank)).map_or(Ok(()), Err),
+            _ => self.group.enter(self.rank, call),
+        }
+    }
+
+    fn room(&self, bytes: usize) -> Payload {
+        self.pool.take(bytes)
+    }
+
+    fn post_send(&mut self, to: Rank, lane: u32, frame: Frame) {
+        let number = {
+            let mut mine = self.group.mailbox(self.rank).open();
+            let number = mine.sent.entry((to, lane)).or_default();
+            *number += 1;
+            *number
+        };
+        let key = (self.rank, lane);
+        self.group.mailbox(to).deliver(|mail| mail.frames.entry(key).or_default().push_back(frame));
+        self.sends.push_back((to, lane, number));
+    }
+
+    fn post_recv(&mut self, from: Rank, lane: u32, _bytes: usize, _reduced: bool) {
+        self.recvs.push_back((from, lane));
+    }
+
+    fn moved(&mut self, _round: u64, _bytes: usize, _reduced: bool) -> bool {
+        true
+    }
+
+    fn wait(&mut self, round: u64) -> Result<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(event);
+            }
+            let seen = self.group.mailbox(self.rank).news();
+            let alarm = self.exchange();
+            if alarm {
+                self.alarm()?;
+            }
+            if !self.ready.is_empty() || self.watch(seen) {
+                continue;
+            }
+            let patience = self.due.saturating_duration_since(clock());
+            if patience.is_zero() {
+                let error = self.late(round);
+                return Err(self.group.fail(self.rank, error));
+            }
+            let group = self.group.clone();
+            let mailbox = group.mailbox(self.rank);
+            let mail = mailbox.open();
+            if mailbox.news() == seen {
+                mailbox.sleep(mail, patience);
+            }
+        }
+    }
+
+    fn fail(&mut self, error: Error) -> Error {
+        self.group.fail(self.rank, error)
+    }
+}

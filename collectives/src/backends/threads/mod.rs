@@ -1,0 +1,138 @@
+//! Ranks as threads of one process, on real time and real data.
+
+mod endpoint;
+mod group;
+
+use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
+use crate::transport::{Pool, Transport};
+use crate::{Error, Lost, Rank, Result};
+use allfold_sim::Picos;
+use endpoint::Endpoint;
+use group::Group;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What can be chosen about ranks as threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// How long an operation may take.
+    pub deadline: Duration,
+    /// Messages that a channel holds before their sender waits for the receiver; 0: a message has left only
+    /// when the receiver has taken it.
+    pub capacity: usize,
+}
+
+/// All groups and gates of one run.
+pub(crate) struct Threads {
+    start: Instant,
+    options: Options,
+    /// Whether waiting threads look again for a while before they sleep: only where each has a core.
+    spin: bool,
+    pool: Pool,
+    groups: Mutex<Groups>,
+    gates: Mutex<Vec<Arc<Gate>>>,
+}
+
+#[derive(Default)]
+struct Groups {
+    all: Vec<Arc<Group>>,
+    keys: BTreeMap<GroupKey, GroupId>,
+}
+
+#[derive(Default)]
+struct Gate {
+    count: Mutex<u64>,
+    raised: Condvar,
+}
+
+impl Threads {
+    /// A run of `size` ranks; the group of all of them is number 0.
+    pub fn new(size: u32, options: Options) -> Threads {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let groups = Groups { all: vec![Arc::new(Group::new(size))], keys: BTreeMap::new() };
+        Threads {
+            #[allow(clippy::disallowed_methods, reason = "ranks as threads run on real time")]
+            start: Instant::now(),
+            options,
+            spin: size as usize <= cores,
+            pool: Pool::default(),
+            groups: Mutex::new(groups),
+            gates: Mutex::new(Vec::new()),
+        }
+    }
+
+    fn group(&self, GroupId(id): GroupId) -> Arc<Group> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner).all[id as usize].clone()
+    }
+
+    fn gate_of(&self, GateId(id): GateId) -> Arc<Gate> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)[id as usize].clone()
+    }
+}
+
+impl Backend for Threads {
+    fn main(&self, world: Rank) -> ActorId {
+        ActorId(world.0)
+    }
+
+    fn spawn(&self, parent: ActorId) -> ActorId {
+        parent
+    }
+
+    fn retire(&self, _actor: ActorId) {}
+
+    fn now(&self, _actor: ActorId) -> Picos {
+        Picos(u64::try_from(self.start.elapsed().as_nanos() * 1_000).unwrap_or(u64::MAX))
+    }
+
+    fn charge(&self, _actor: ActorId, _work: &allfold_sim::Work) {}
+
+    fn gate(&self) -> GateId {
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.push(Arc::default());
+        GateId(gates.len() as u32 - 1)
+    }
+
+    fn raise(&self, _actor: ActorId, gate: GateId) {
+        let gate = self.gate_of(gate);
+        *gate.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        gate.raised.notify_all();
+    }
+
+    fn pass(&self, _actor: ActorId, gate: GateId, count: u64) -> Result<()> {
+        let gate = self.gate_of(gate);
+        let mut now = gate.count.lock().unwrap_or_else(PoisonError::into_inner);
+        while *now < count {
+            now = gate.raised.wait(now).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
+        *self.gate_of(gate).count.lock().unwrap_or_else(PoisonError::into_inner) >= count
+    }
+
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = GroupId(groups.all.len() as u32);
+        let id = *groups.keys.entry(key).or_insert(next);
+        if id == next {
+            groups.all.push(Arc::new(Group::new(members.len() as u32)));
+        }
+        id
+    }
+
+    fn leave(&self, _actor: ActorId, member: Member, operations: u64, cause: Lost) {
+        self.group(member.group).leave(member.rank, operations, cause);
+    }
+
+    fn abort(&self, _actor: ActorId, member: Member, why: String) {
+        self.group(member.group).fail(member.rank, Error::Aborted { by: member.rank, why });
+    }
+
+    fn transport(self: Arc<Self>, _actor: ActorId, member: Member) -> Box<dyn Transport> {
+        let group = self.group(member.group);
+        Box::new(Endpoint::new(group, member.rank, self.options, self.pool.clone(), self.spin))
+    }
+}

@@ -1,0 +1,305 @@
+//! A rank's handle on a group of ranks: every collective, blocking or not, in place or not.
+//!
+//! ```text
+//! Communicator -- Seat (shared with the communication thread and the world)
+//!      |            '-- Backend
+//!      |-- Plan, Schedules --> Prepared: call, schedule, geometry
+//!      '-- Transport <---------- run on the caller's slice, here or on the communication thread
+//! ```
+
+mod asynchronous;
+mod operation;
+mod plan;
+mod point_to_point;
+mod seat;
+mod split;
+
+pub use plan::Plan;
+pub(crate) use seat::{Roster, Seat, locked};
+
+use crate::schedule::Rank;
+use crate::transport::Transport;
+use crate::{Collective, Element, Error, Operation, ReduceOp, Result};
+use allfold_sim::Picos;
+use operation::{Prepared, Request, Schedules};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A rank's handle on its group. [`crate::World`] gives one to each rank; [`Communicator::split`] makes smaller ones.
+///
+/// Every rank of the group makes the same calls in the same order, with the same counts, types, operators and
+/// roots. Where ranks disagree all of them get [`Error::Mismatch`]. After an error of the group the communicator
+/// is poisoned and every further call fails; an [`Error::Argument`] concerns its caller alone and sends nothing.
+///
+/// `n` is [`Communicator::size`] in what follows.
+pub struct Communicator {
+    seat: Arc<Seat>,
+    plan: Plan,
+    schedules: RefCell<Schedules>,
+    transport: RefCell<Box<dyn Transport>>,
+    /// Messages so far to and from each peer, outside of collectives.
+    letters: RefCell<Letters>,
+}
+
+/// Point-to-point messages, counted by peer.
+#[derive(Default)]
+struct Letters {
+    sent: BTreeMap<Rank, u64>,
+    received: BTreeMap<Rank, u64>,
+}
+
+impl Communicator {
+    pub(crate) fn new(seat: Arc<Seat>, plan: Plan) -> Communicator {
+        let transport = RefCell::new(seat.backend.clone().transport(seat.actor, seat.member));
+        Communicator { seat, plan, schedules: RefCell::default(), transport, letters: RefCell::default() }
+    }
+
+    /// This rank, below [`Communicator::size`].
+    pub fn rank(&self) -> Rank {
+        self.seat.member.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> u32 {
+        self.seat.size
+    }
+
+    /// This rank's time since the start of the run: virtual on the simulator, else real.
+    pub fn now(&self) -> Picos {
+        self.seat.backend.now(self.seat.actor)
+    }
+
+    /// Says that this rank computes. On virtual time that takes as long as the device model says; in real time the
+    /// computation itself takes its time, and this does nothing.
+    pub fn charge(&self, work: &allfold_sim::Work) {
+        self.seat.backend.charge(self.seat.actor, work);
+    }
+
+    /// What is chosen about algorithms.
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// The same communicator with other choices of algorithms. Every rank must make the same.
+    pub fn with_plan(mut self, plan: Plan) -> Communicator {
+        self.plan = plan;
+        self
+    }
+
+    /// The same communicator with one collective run by the algorithm of this name.
+    ///
+    /// # Errors
+    /// [`Error::Registry`] where there is none.
+    pub fn with_algorithm(self, collective: Collective, name: &str) -> Result<Communicator> {
+        let plan = self.plan.algorithm(collective, name)?;
+        Ok(self.with_plan(plan))
+    }
+
+    /// Replaces `data` on every rank by its reduction over all ranks, element by element.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
+        let request = self.request::<T>(Collective::AllReduce, data.len()).reduced(op);
+        self.blocking(request, data, 0..data.len())
+    }
+
+    /// Leaves the reduction of `input` over all ranks in `output`, which has its length.
+    pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        expect("the output of all_reduce", output.len(), input.len())?;
+        output.copy_from_slice(input);
+        self.all_reduce(output, op)
+    }
+
+    /// Replaces `data` on every rank by the root's.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
+        let request = self.request::<T>(Collective::Broadcast, data.len()).rooted(self.root(root)?);
+        self.blocking(request, data, 0..0)
+    }
+
+    /// Leaves every rank's `block`, in order of ranks, in `output`, which is `n` times as long.
+    pub fn all_gather<T: Element>(&self, block: &[T], output: &mut [T]) -> Result<()> {
+        expect("the output of all_gather", output.len(), self.times(block.len())?)?;
+        let request = self.request::<T>(Collective::AllGather, block.len());
+        output[self.block(block.len())].copy_from_slice(block);
+        self.blocking(request, output, 0..0)
+    }
+
+    /// Leaves in `block` this rank's block of the reduction of `input`, which is `n` times as long.
+    pub fn reduce_scatter<T: Element>(&self, input: &[T], block: &mut [T], op: ReduceOp) -> Result<()> {
+        expect("the input of reduce_scatter", input.len(), self.times(block.len())?)?;
+        let request = self.request::<T>(Collective::ReduceScatter, block.len()).reduced(op);
+        let own = self.block(block.len());
+        self.on_copy(
+            request,
+            input.len(),
+            own.clone(),
+            |copy: &mut [T]| copy.copy_from_slice(input),
+            |copy| {
+                block.copy_from_slice(&copy[own.clone()]);
+            },
+        )
+    }
+
+    /// Replaces `data` on the root by its reduction over all ranks. On the other ranks `data` is used as scratch
+    /// and holds nothing of meaning afterwards.
+    pub fn reduce<T: Element>(&self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
+        let request = self.request::<T>(Collective::Reduce, data.len()).reduced(op).rooted(self.root(root)?);
+        self.blocking(request, data, 0..data.len())
+    }
+
+    /// Leaves every rank's `block`, in order of ranks, in the root's `output`, which is `n` times as long. On the
+    /// other ranks `output` is left alone and may be empty.
+    pub fn gather<T: Element>(&self, block: &[T], output: &mut [T], root: Rank) -> Result<()> {
+        let request = self.request::<T>(Collective::Gather, block.len()).rooted(self.root(root)?);
+        let (all, own) = (self.times(block.len())?, self.block(block.len()));
+        if root == self.rank() {
+            expect("the output of gather on its root", output.len(), all)?;
+            output[own].copy_from_slice(block);
+            return self.blocking(request, output, 0..0);
+        }
+        self.on_copy(request, all, 0..0, |copy: &mut [T]| copy[own].copy_from_slice(block), |_| {})
+    }
+
+    /// Leaves in `block` this rank's block of the root's `input`, which is `n` times as long. On the other ranks
+    /// `input` is not looked at and may be empty.
+    pub fn scatter<T: Element>(&self, input: &[T], block: &mut [T], root: Rank) -> Result<()> {
+        let request = self.request::<T>(Collective::Scatter, block.len()).rooted(self.root(root)?);
+        let (all, own) = (self.times(block.len())?, self.block(block.len()));
+        let is_root = root == self.rank();
+        if is_root {
+            expect("the input of scatter on its root", input.len(), all)?;
+        }
+        let fill = |copy: &mut [T]| {
+            if is_root {
+                copy.copy_from_slice(input)
+            }
+        };
+        self.on_copy(request, all, 0..0, fill, |copy| block.copy_from_slice(&copy[own]))
+    }
+
+    /// Sends block s of `input` to rank s, and leaves what rank s sent as block s of `output`. Both have one length,
+    /// which `n` divides.
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let n = self.size() as usize;
+        expect("the output of all_to_all", output.len(), input.len())?;
+        if !input.len().is_multiple_of(n) {
+            let len = input.len();
+            return Err(Error::Argument(format!(
+                "all_to_all takes one block per rank: {len} elements do not divide among {n} ranks"
+            )));
+        }
+        output.copy_from_slice(input);
+        self.blocking(self.request::<T>(Collective::AllToAll, input.len() / n), output, 0..0)
+    }
+
+    /// Returns once every rank has called it.
+    pub fn barrier(&self) -> Result<()> {
+        self.blocking::<u8>(self.request::<u8>(Collective::Barrier, 0), &mut [], 0..0)
+    }
+
+    /// Every rank sends `data` to the next rank and gets the previous rank's in its place; the last rank's next is
+    /// rank 0.
+    pub fn shift<T: Element>(&self, data: &mut [T]) -> Result<()> {
+        self.blocking(self.request::<T>(Collective::SendRecv, data.len()), data, 0..0)
+    }
+
+    /// Fails the group: every rank's operation under way, and every later one, returns [`Error::Aborted`] with this
+    /// reason.
+    pub fn abort(&self, why: impl Into<String>) {
+        self.seat.backend.abort(self.seat.actor, self.seat.member, why.into());
+    }
+
+    fn request<T: Element>(&self, collective: Collective, count: usize) -> Request {
+        let operation = Operation::Collective(collective);
+        Request { collective, operation, count, dtype: T::DTYPE, op: None, root: None }
+    }
+
+    /// The operation's schedule, in its place of the sequence.
+    fn prepare(&self, request: Request) -> Result<Prepared> {
+        self.seat.check()?;
+        let mut schedules = self.schedules.borrow_mut();
+        Prepared::new(request, self.rank(), self.size(), &self.plan, &mut schedules)
+    }
+
+    /// Runs an operation on the caller's slice, in this thread, after all that is outstanding.
+    /// `own` is the part of the slice that this rank ends with, where that is to be averaged.
+    fn blocking<T: Element>(&self, request: Request, data: &mut [T], own: Range<usize>) -> Result<()> {
+        self.numbered(request, data, own).map(drop)
+    }
+
+    /// The same; returns the operation's number in the sequence.
+    fn numbered<T: Element>(&self, request: Request, data: &mut [T], own: Range<usize>) -> Result<u64> {
+        let prepared = self.prepare(request)?;
+        let number = self.seat.number();
+        let result = self.drain().and_then(|()| {
+            let mut transport = self.transport.borrow_mut();
+            let size = size_of::<T>();
+            let own = own.start * size..own.end * size;
+            prepared.run(number, bytemuck::cast_slice_mut(data), own, &mut **transport)
+        });
+        self.seat.tell(result.map(|()| number))
+    }
+
+    /// Runs an operation on a buffer of the backend's, filled before and read after.
+    fn on_copy<T: Element>(
+        &self,
+        request: Request,
+        len: usize,
+        own: Range<usize>,
+        fill: impl FnOnce(&mut [T]),
+        read: impl FnOnce(&[T]),
+    ) -> Result<()> {
+        let mut copy = self.transport.borrow().room(len * size_of::<T>());
+        let data = bytemuck::cast_slice_mut(&mut copy);
+        fill(data);
+        self.blocking(request, data, own)?;
+        read(data);
+        Ok(())
+    }
+
+    /// Waits for all asynchronous operations, which come before this thread's next one.
+    fn drain(&self) -> Result<()> {
+        match self.seat.outstanding() {
+            Some((done, count)) => self.seat.backend.pass(self.seat.actor, done, count),
+            None => Ok(()),
+        }
+    }
+
+    /// `n` blocks of this many elements.
+    fn times(&self, block: usize) -> Result<usize> {
+        let n = self.size();
+        block.checked_mul(n as usize).ok_or_else(|| {
+            Error::Argument(format!("{n} blocks of {block} elements are more than memory can address"))
+        })
+    }
+
+    /// Where this rank's block lies among all.
+    fn block(&self, len: usize) -> Range<usize> {
+        let at = self.rank().index() * len;
+        at..at + len
+    }
+
+    fn root(&self, root: Rank) -> Result<Rank> {
+        if root.0 < self.size() {
+            return Ok(root);
+        }
+        let last = self.size() - 1;
+        Err(Error::Argument(format!("root {root} is outside the group: its ranks are 0 to {last}")))
+    }
+}
+
+impl Drop for Communicator {
+    /// The rank leaves the group, unless it is unwinding: then the world says that it panicked.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.seat.leave(|operations| crate::Lost::ReturnedEarly { operations });
+        }
+    }
+}
+
+fn expect(what: &str, got: usize, want: usize) -> Result<()> {
+    if got == want {
+        return Ok(());
+    }
+    Err(Error::Argument(format!("{what} has {got} elements where {want} are needed")))
+}

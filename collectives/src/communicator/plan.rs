@@ -1,0 +1,75 @@
+//! Which algorithm a communicator runs for each collective, and how it cuts and windows it.
+
+use crate::registry::{self, Algorithm, Shape};
+use crate::{Collective, Error, Result};
+
+/// Choices of a communicator. All ranks must make the same ones, but for the window. What is not chosen is the
+/// registry's choice by size, which for reductions is always canonical: it changes the speed, never the bits.
+#[derive(Clone, Copy, Default)]
+pub struct Plan {
+    choices: [Choice; Collective::ALL.len()],
+}
+
+/// The choices for one collective.
+#[derive(Clone, Copy, Default)]
+struct Choice {
+    algorithm: Option<&'static Algorithm>,
+    segment: Option<u64>,
+    window: Option<u32>,
+}
+
+impl Plan {
+    /// Runs one collective by the algorithm of this name.
+    ///
+    /// # Errors
+    /// [`Error::Registry`] where there is none of that name; it suggests the nearest.
+    pub fn algorithm(mut self, collective: Collective, name: &str) -> Result<Plan> {
+        self.choices[collective as usize].algorithm = Some(registry::find(collective, name)?);
+        Ok(self)
+    }
+
+    /// Cuts every chunk into segments of at most this many bytes, in every collective.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for zero bytes.
+    pub fn segment(mut self, bytes: u64) -> Result<Plan> {
+        if bytes == 0 {
+            return Err(Error::Argument("segments of 0 bytes; give 1 byte or more".into()));
+        }
+        self.choices.iter_mut().for_each(|choice| choice.segment = Some(bytes));
+        Ok(self)
+    }
+
+    /// Lets every rank have this many steps under way, in every collective.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for no steps.
+    pub fn window(mut self, steps: u32) -> Result<Plan> {
+        if steps == 0 {
+            return Err(Error::Argument("a window of 0 steps; give 1 or more".into()));
+        }
+        self.choices.iter_mut().for_each(|choice| choice.window = Some(steps));
+        Ok(self)
+    }
+
+    /// The algorithm for a buffer of this many bytes in all.
+    pub(crate) fn pick(&self, collective: Collective, shape: Shape, bytes: u64) -> &'static Algorithm {
+        self.choices[collective as usize]
+            .algorithm
+            .unwrap_or_else(|| registry::auto(collective, shape, bytes))
+    }
+
+    /// Into how many segments chunks of at most `chunk` elements of `size` bytes are cut.
+    pub(crate) fn segments(&self, of: &Algorithm, bytes: u64, chunk: u64, size: u64) -> u32 {
+        let wanted = match self.choices[of.collective as usize].segment {
+            Some(segment) => (chunk * size).div_ceil(segment),
+            None => u64::from(of.segments(bytes)),
+        };
+        u32::try_from(wanted.min(chunk)).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// How many steps of a rank may be under way.
+    pub(crate) fn window_of(&self, of: &Algorithm) -> u32 {
+        self.choices[of.collective as usize].window.unwrap_or_else(|| of.window())
+    }
+}

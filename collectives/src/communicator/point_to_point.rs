@@ -1,0 +1,74 @@
+//! One rank's buffer to one other rank, outside of collectives.
+
+use super::Communicator;
+use crate::transport::{Event, Frame};
+use crate::{Call, Element, Error, Operation, Rank, Result};
+use std::sync::Arc;
+
+/// These messages have a lane of their own, so they never meet those of a collective.
+const LANE: u32 = u32::MAX;
+
+impl Communicator {
+    /// Sends `data` to another rank, which receives as many elements of the same type. Returns when the message
+    /// has left. Messages between two ranks arrive in order.
+    pub fn send<T: Element>(&self, data: &[T], to: Rank) -> Result<()> {
+        let peer = self.peer(to)?;
+        self.seat.check()?;
+        let call = self.letter::<T>(data.len(), peer, true);
+        let result = self.drain().and_then(|()| {
+            let mut transport = self.transport.borrow_mut();
+            transport.enter(&call)?;
+            let mut payload = transport.room(size_of_val(data));
+            payload.copy_from_slice(bytemuck::cast_slice(data));
+            transport.post_send(peer, LANE, Frame { call, round: 0, payload });
+            transport.wait(0).map(drop)
+        });
+        self.seat.tell(result)
+    }
+
+    /// Receives into `data` what another rank sends.
+    pub fn recv<T: Element>(&self, data: &mut [T], from: Rank) -> Result<()> {
+        let peer = self.peer(from)?;
+        self.seat.check()?;
+        let call = self.letter::<T>(data.len(), peer, false);
+        let result = self.drain().and_then(|()| {
+            let mut transport = self.transport.borrow_mut();
+            transport.enter(&call)?;
+            let bytes = size_of_val(data);
+            transport.post_recv(peer, LANE, bytes, false);
+            if let Event::Received { frame, .. } = transport.wait(0)? {
+                if *frame.call != *call || frame.payload.len() != bytes {
+                    let (mine, theirs) = (call.as_ref().clone().into(), frame.call.as_ref().clone().into());
+                    return Err(transport.fail(Error::Mismatch { rank: self.rank(), mine, peer, theirs }));
+                }
+                data.copy_from_slice(bytemuck::cast_slice(&frame.payload));
+            }
+            Ok(())
+        });
+        self.seat.tell(result)
+    }
+
+    fn letter<T: Element>(&self, count: usize, peer: Rank, sends: bool) -> Arc<Call> {
+        let mut letters = self.letters.borrow_mut();
+        let numbers = if sends { &mut letters.sent } else { &mut letters.received };
+        let number = numbers.entry(peer).or_default();
+        let sequence = *number;
+        *number += 1;
+        Arc::new(Call::plain(Operation::PointToPoint, sequence, count as u64, T::DTYPE))
+    }
+
+    fn peer(&self, peer: Rank) -> Result<Rank> {
+        let last = self.size() - 1;
+        if peer.0 > last {
+            return Err(Error::Argument(format!(
+                "rank {peer} is outside the group: its ranks are 0 to {last}"
+            )));
+        }
+        if peer == self.rank() {
+            return Err(Error::Argument(format!(
+                "rank {peer} cannot send to itself; copy the buffer instead"
+            )));
+        }
+        Ok(peer)
+    }
+}

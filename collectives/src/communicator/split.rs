@@ -1,0 +1,42 @@
+//! Smaller communicators out of one.
+
+use super::{Communicator, expect};
+use crate::backends::{GroupKey, Member};
+use crate::{Collective, Element, Operation, Rank, Result};
+
+impl Communicator {
+    /// Makes one communicator for each `color`, of the ranks that name it, numbered in order of `key` and, where
+    /// keys are equal, of their ranks here. A rank that names none gets none. Every rank must call it.
+    ///
+    /// The new communicators have this one's plan.
+    pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Communicator>> {
+        let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), i64::from(key)];
+        let mut wishes = vec![0i64; 3 * self.size() as usize];
+        let sequence = self.gather_wishes(&mine, &mut wishes)?;
+        let Some(color) = color else { return Ok(None) };
+
+        let mut members: Vec<(i64, Rank)> = (0..self.size())
+            .zip(wishes.chunks_exact(3))
+            .filter(|(_, wish)| wish[0] == 1 && wish[1] == i64::from(color))
+            .map(|(rank, wish)| (wish[2], Rank(rank)))
+            .collect();
+        members.sort();
+        let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
+        let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or_default();
+
+        let key = GroupKey { parent: self.seat.member.group, sequence, color };
+        let group = self.seat.backend.subgroup(key, &members);
+        let member = Member { group, rank: Rank(place as u32) };
+        let seat = self.seat.beside(member, members.len() as u32);
+        Ok(Some(Communicator::new(seat, self.plan)))
+    }
+
+    /// An all-gather that ranks know as a split. Returns its number in the sequence.
+    fn gather_wishes<T: Element>(&self, block: &[T], all: &mut [T]) -> Result<u64> {
+        expect("the table of a split", all.len(), self.times(block.len())?)?;
+        let mut request = self.request::<T>(Collective::AllGather, block.len());
+        request.operation = Operation::Split;
+        all[self.block(block.len())].copy_from_slice(block);
+        self.numbered(request, all, 0..0)
+    }
+}

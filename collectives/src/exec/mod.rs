@@ -1,0 +1,160 @@
+//! The executor: any schedule, on real bytes, over any transport.
+//!
+//! ```text
+//! steps     0 1 2 | 3 4 5 6 | 7 8 ..       the window: W steps from the oldest unfinished one
+//!           done  | x . x . | not issued
+//!                   ^   '-- starts: no earlier unfinished step touches what it touches
+//!                   '------ under way: both halves posted, neither awaited first
+//! ```
+//!
+//! It follows the execution rule of `docs/ARCHITECTURE.md` to the letter, so with one-to-one matching it cannot
+//! deadlock, whatever the window and with no buffering at all, and on virtual time it finishes when the time-only
+//! engines say.
+
+mod store;
+mod window;
+
+use crate::schedule::{Combine, Schedule};
+use crate::transport::{Event, Frame, Transport};
+use crate::{Call, DType, Error, Geometry, Rank, ReduceOp, Result};
+use std::sync::Arc;
+use store::Store;
+use window::{Half, Slot, Window};
+
+/// One rank's part in one operation.
+pub(crate) struct Execution<'a> {
+    pub schedule: &'a dyn Schedule,
+    pub geometry: &'a Geometry,
+    pub rank: Rank,
+    /// How many steps may be under way; 1 or more.
+    pub window: u32,
+    pub dtype: DType,
+    /// How [`Combine::Reduce`] combines.
+    pub op: ReduceOp,
+    pub call: Arc<Call>,
+}
+
+impl Execution<'_> {
+    /// Runs all of the rank's steps on `data`, the bytes of the whole buffer. The operation has been entered.
+    /// An error leaves `data` in no particular state, and has been reported to the group.
+    pub fn run(&self, data: &mut [u8], transport: &mut dyn Transport) -> Result<()> {
+        self.steps(data, transport).map_err(|error| transport.fail(error))
+    }
+
+    fn steps(&self, data: &mut [u8], transport: &mut dyn Transport) -> Result<()> {
+        let mut store = Store::new(data, self.geometry, self.dtype, self.op);
+        let mut window = Window::new(self.schedule, self.rank, self.window);
+        while let Some(round) = window.issue() {
+            self.start(&mut window, &mut store, transport)?;
+            if !window.finish() {
+                let event = transport.wait(round)?;
+                self.apply(event, &mut window, &mut store)?;
+                window.finish();
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts every step that nothing earlier stands in the way of, and posts its halves in order of channels.
+    fn start(&self, window: &mut Window, store: &mut Store, transport: &mut dyn Transport) -> Result<()> {
+        // Channels on which an earlier message is still to be posted.
+        let (mut held_out, mut held_in) = (Vec::new(), Vec::new());
+        for slot in window.slots() {
+            if !slot.started && slot.blockers == 0 {
+                self.begin(slot, store, transport)?;
+            }
+            if let (Half::Due, Some((to, _))) = (slot.send, slot.step.send) {
+                let channel = (to, slot.lane);
+                match slot.payload.take_if(|_| !held_out.contains(&channel)) {
+                    Some(payload) => {
+                        slot.send = Half::Posted;
+                        let frame = Frame { call: self.call.clone(), round: slot.round, payload };
+                        transport.post_send(to, slot.lane, frame);
+                    }
+                    None => held_out.push(channel),
+                }
+            }
+            if let (Half::Due, Some((from, span, how))) = (slot.recv, slot.step.recv) {
+                let channel = (from, slot.lane);
+                if slot.started && !held_in.contains(&channel) {
+                    slot.recv = Half::Posted;
+                    transport.post_recv(from, slot.lane, store.bytes(span), how == Combine::Reduce);
+                } else {
+                    held_in.push(channel);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the value that the step sends, before the step changes it; does a local step at once.
+    fn begin(&self, slot: &mut Slot, store: &mut Store, transport: &mut dyn Transport) -> Result<()> {
+        slot.started = true;
+        let wrong = |what: String| self.wrong(slot.round, what);
+        let local = |peer: Option<Rank>| peer == Some(self.rank);
+        match (slot.step.send, slot.step.recv) {
+            (Some((to, from)), Some((peer, into, how))) if local(Some(to)) && local(Some(peer)) => {
+                let bytes = store.bytes(from);
+                store.move_within(from, into, how, transport).map_err(wrong)?;
+                let done = transport.moved(slot.round, bytes, how == Combine::Reduce);
+                let half = if done { Half::Done } else { Half::Posted };
+                (slot.send, slot.recv) = (half, half);
+            }
+            (send, recv) if local(send.map(|s| s.0)) || local(recv.map(|r| r.0)) => {
+                return Err(wrong("one half of a local step is missing".into()));
+            }
+            (Some((_, span)), _) => {
+                let mut payload = transport.room(store.bytes(span));
+                store.read(span, &mut payload).map_err(wrong)?;
+                slot.payload = Some(payload);
+            }
+            (None, _) => {}
+        }
+        Ok(())
+    }
+
+    fn apply(&self, event: Event, window: &mut Window, store: &mut Store) -> Result<()> {
+        match event {
+            Event::Sent { to, lane } => {
+                let mut slots = window.slots();
+                let sent = slots.find(|slot| slot.sends_on(to, lane));
+                sent.into_iter().for_each(|slot| slot.send = Half::Done);
+            }
+            Event::Moved { round } => {
+                let mut slots = window.slots();
+                let moved = slots.find(|slot| slot.round == round);
+                moved.into_iter().for_each(|slot| (slot.send, slot.recv) = (Half::Done, Half::Done));
+            }
+            Event::Received { from, lane, frame } => {
+                let mut slots = window.slots();
+                if let Some(slot) = slots.find(|slot| slot.receives_on(from, lane)) {
+                    self.receive(slot, from, frame, store)?;
+                    slot.recv = Half::Done;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a frame with what the schedule says here, and puts its bytes in place.
+    fn receive(&self, slot: &Slot, peer: Rank, frame: Frame, store: &mut Store) -> Result<()> {
+        let Some((_, span, how)) = slot.step.recv else { return Ok(()) };
+        if *frame.call != *self.call {
+            let (mine, theirs) = (self.call.as_ref().clone().into(), frame.call.as_ref().clone().into());
+            return Err(Error::Mismatch { rank: self.rank, mine, peer, theirs });
+        }
+        let bytes = store.bytes(span);
+        if frame.round != slot.round || frame.payload.len() != bytes {
+            let (round, len) = (frame.round, frame.payload.len());
+            let what =
+                format!("expected {bytes} bytes of round {}, got {len} bytes of round {round}", slot.round);
+            let call = Box::new(self.call.as_ref().clone());
+            return Err(Error::Protocol { rank: self.rank, peer, call, round: slot.round, what });
+        }
+        store.write(span, how, frame.payload).map_err(|what| self.wrong(slot.round, what))
+    }
+
+    fn wrong(&self, round: u64, what: String) -> Error {
+        Error::Schedule { rank: self.rank, call: Box::new(self.call.as_ref().clone()), round, what }
+    }
+}

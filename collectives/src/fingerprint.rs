@@ -1,0 +1,76 @@
+//! What a rank called: the part of a call that all ranks must agree on.
+//!
+//! The ledger compares calls when ranks enter an operation, and every frame carries its sender's call, which the
+//! receiver compares with its own before it looks at a byte.
+
+use crate::{Collective, DType, Rank, ReduceOp};
+use std::fmt;
+
+/// What kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// One of the collectives.
+    Collective(Collective),
+    /// Making smaller communicators of one.
+    Split,
+    /// One rank's buffer to one other rank. Numbered per pair of ranks.
+    PointToPoint,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operation::Collective(collective) => collective.fmt(f),
+            Operation::Split => f.write_str("split"),
+            Operation::PointToPoint => f.write_str("send/recv"),
+        }
+    }
+}
+
+/// A call, as far as ranks must agree on it. Two ranks that make different calls in the same place are told so.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// The operation.
+    pub operation: Operation,
+    /// How many operations of this communicator came before it (for point to point: of this pair).
+    pub sequence: u64,
+    /// Elements: of the whole buffer, or of one rank's block where the collective is made of blocks.
+    pub count: u64,
+    /// Their type.
+    pub dtype: DType,
+    /// How they are reduced, where they are.
+    pub op: Option<ReduceOp>,
+    /// The root, where there is one.
+    pub root: Option<Rank>,
+    /// The algorithm's name; empty where there is no choice.
+    pub algorithm: &'static str,
+    /// Into how many segments every chunk is cut.
+    pub segments: u32,
+}
+
+impl Call {
+    /// A call with no operator, root or algorithm.
+    pub fn plain(operation: Operation, sequence: u64, count: u64, dtype: DType) -> Call {
+        Call { operation, sequence, count, dtype, op: None, root: None, algorithm: "", segments: 1 }
+    }
+}
+
+impl fmt::Display for Call {
+    /// `all_reduce(1024 x f32, sum, halving_doubling) as operation 4`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({} x {}", self.operation, self.count, self.dtype)?;
+        if let Some(op) = self.op {
+            write!(f, ", {op}")?;
+        }
+        if let Some(root) = self.root {
+            write!(f, ", root {root}")?;
+        }
+        if !self.algorithm.is_empty() {
+            write!(f, ", {}", self.algorithm)?;
+        }
+        if self.segments > 1 {
+            write!(f, " in {} segments", self.segments)?;
+        }
+        write!(f, ") as operation {}", self.sequence)
+    }
+}

@@ -1,0 +1,166 @@
+//! Who entered which operation with which call, who has left, and the first error of a group.
+//!
+//! ```text
+//! operation   first caller   its call              entered
+//!     7       rank 2         all_reduce(10 x f32)  0 . 2 3      rank 1 enters with another call: both are named
+//!     8       rank 0         barrier               0 . . .      rank 1 leaves after 7: lost, and 0 is told
+//! ```
+//!
+//! This finds disagreements between ranks that never exchange a frame, at the moment the second one calls. It is
+//! plain data: a backend guards it with its lock and wakes whoever waits when it holds a failure.
+
+use crate::error::Lost;
+use crate::{Call, Error, Rank, Result};
+use std::collections::BTreeMap;
+
+/// The book of one group of ranks.
+pub(crate) struct Ledger {
+    size: u32,
+    /// Operations that some rank has entered and some has not, by number.
+    open: BTreeMap<u64, Entry>,
+    /// For each rank that has left: how many operations it had entered, and how it left.
+    left: Vec<Option<(u64, Lost)>>,
+    failure: Option<Error>,
+}
+
+struct Entry {
+    first: Rank,
+    call: Call,
+    entered: Vec<bool>,
+    missing: u32,
+}
+
+impl Ledger {
+    pub fn new(size: u32) -> Ledger {
+        Ledger { size, open: BTreeMap::new(), left: vec![None; size as usize], failure: None }
+    }
+
+    /// The group's first error, as `rank` sees it.
+    pub fn failure(&self, rank: Rank) -> Option<Error> {
+        self.failure.as_ref().map(|error| error.seen_by(rank))
+    }
+
+    /// Records an error unless there is one already, and returns the one that counts, as `rank` sees it.
+    pub fn fail(&mut self, rank: Rank, error: Error) -> Error {
+        self.failure.get_or_insert(error).seen_by(rank)
+    }
+
+    /// `rank` enters the operation that `call` numbers.
+    pub fn enter(&mut self, rank: Rank, call: &Call) -> Result<()> {
+        if let Some(error) = self.failure(rank) {
+            return Err(error);
+        }
+        if self.left[rank.index()].as_ref().is_some_and(|(operations, _)| *operations <= call.sequence) {
+            return Err(Error::Argument(format!(
+                "rank {rank} has left this communicator and cannot call {call}"
+            )));
+        }
+        let size = self.size;
+        let entry = self.open.entry(call.sequence).or_insert_with(|| Entry {
+            first: rank,
+            call: call.clone(),
+            entered: vec![false; size as usize],
+            missing: size,
+        });
+        if entry.call != *call {
+            let (peer, theirs) = (entry.first, Box::new(entry.call.clone()));
+            return Err(self.fail(rank, Error::Mismatch { rank, mine: Box::new(call.clone()), peer, theirs }));
+        }
+        if !std::mem::replace(&mut entry.entered[rank.index()], true) {
+            entry.missing -= 1;
+        }
+        if entry.missing == 0 {
+            self.open.remove(&call.sequence);
+        }
+        let gone =
+            |left: &Option<(u64, Lost)>| left.as_ref().is_some_and(|(after, _)| *after <= call.sequence);
+        match self.left.iter().position(gone) {
+            Some(lost) => Err(self.lose(rank, Rank(lost as u32), Some(call))),
+            None => Ok(()),
+        }
+    }
+
+    /// `rank` leaves after it entered `operations` operations. An error where another rank is in a later one.
+    pub fn leave(&mut self, rank: Rank, operations: u64, cause: Lost) -> Result<()> {
+        if self.left[rank.index()].is_some() {
+            return Ok(());
+        }
+        self.left[rank.index()] = Some((operations, cause));
+        match self.open.range(operations..).next() {
+            Some((_, entry)) => {
+                let call = entry.call.clone();
+                Err(self.lose(rank, rank, Some(&call)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a rank has left.
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.left[rank.index()].is_some()
+    }
+
+    /// `me` found that it needs `lost`, which has left.
+    pub fn lose(&mut self, me: Rank, lost: Rank, call: Option<&Call>) -> Error {
+        let cause = match &self.left[lost.index()] {
+            Some((_, cause)) => cause.clone(),
+            None => Lost::ReturnedEarly { operations: 0 },
+        };
+        self.fail(me, Error::PeerLost { rank: lost, cause, call: call.cloned().map(Box::new) })
+    }
+
+    /// Who has not entered an operation that some rank has.
+    pub fn absent(&self, sequence: u64) -> Vec<Rank> {
+        let entered = self.open.get(&sequence).map(|entry| &entry.entered[..]).unwrap_or_default();
+        (0..).zip(entered).filter(|(_, entered)| !**entered).map(|(rank, _)| Rank(rank)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collective, DType, Operation};
+
+    fn call(sequence: u64, count: u64) -> Call {
+        Call::plain(Operation::Collective(Collective::Barrier), sequence, count, DType::U8)
+    }
+
+    #[test]
+    fn equal_calls_pass_and_leave_nothing_open() {
+        let mut ledger = Ledger::new(3);
+        for rank in 0..3 {
+            assert_eq!(ledger.enter(Rank(rank), &call(0, 5)), Ok(()));
+        }
+        assert!(ledger.open.is_empty());
+    }
+
+    #[test]
+    fn the_second_caller_of_another_call_names_both() {
+        let mut ledger = Ledger::new(3);
+        ledger.enter(Rank(2), &call(0, 5)).unwrap();
+        let error = ledger.enter(Rank(0), &call(0, 6)).unwrap_err();
+        assert!(matches!(&error, Error::Mismatch { rank: Rank(0), mine, peer: Rank(2), theirs }
+            if mine.count == 6 && theirs.count == 5));
+        assert_eq!(ledger.failure(Rank(2)), Some(error.seen_by(Rank(2))));
+        assert_eq!(ledger.enter(Rank(1), &call(0, 5)), Err(error));
+    }
+
+    #[test]
+    fn leaving_hurts_only_those_in_a_later_operation() {
+        let mut ledger = Ledger::new(2);
+        ledger.enter(Rank(1), &call(0, 1)).unwrap();
+        ledger.enter(Rank(0), &call(0, 1)).unwrap();
+        assert_eq!(ledger.leave(Rank(1), 1, Lost::ReturnedEarly { operations: 1 }), Ok(()));
+        assert_eq!(ledger.failure(Rank(0)), None);
+        let error = ledger.enter(Rank(0), &call(1, 1)).unwrap_err();
+        assert!(matches!(error, Error::PeerLost { rank: Rank(1), .. }));
+    }
+
+    #[test]
+    fn absent_ranks_are_those_that_never_entered() {
+        let mut ledger = Ledger::new(4);
+        ledger.enter(Rank(1), &call(7, 1)).unwrap();
+        assert_eq!(ledger.absent(7), [Rank(0), Rank(2), Rank(3)]);
+        assert_eq!(ledger.absent(8), []);
+    }
+}
