@@ -23,6 +23,8 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Time a collective on a simulated machine
+    Simulate(commands::simulate::Args),
     /// Say what this machine has, what is missing, and how to get it
     Doctor(commands::doctor::Args),
 }
@@ -43,6 +45,7 @@ pub fn run() -> Outcome {
         Err(error) => return answer(&error),
     };
     match cli.command {
+        Command::Simulate(args) => commands::simulate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
     }
 }

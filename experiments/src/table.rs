@@ -126,8 +126,8 @@ mod tests {
             root: None,
             count: 2_097_152,
             bytes: 8_388_608,
-            tree: String::new(),
-            order: String::new(),
+            tree: None,
+            order: None,
         };
         MeasuredCollective {
             backend: "threads".into(),

@@ -50,7 +50,7 @@ pub struct Ideal {
 }
 
 /// One axis.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Axis {
     /// What it is, with its unit.
     pub label: &'static str,

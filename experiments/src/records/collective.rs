@@ -24,10 +24,13 @@ pub struct Call {
     pub count: u64,
     /// Bytes of the larger of a rank's two buffers, nccl-tests' "size".
     pub bytes: u64,
-    /// Hash of the reduction trees: two results with the same tree, inputs and type are the same bits.
-    pub tree: String,
-    /// `canonical`, `uniform` or `positional`.
-    pub order: String,
+    /// Hash of the reduction trees: two results with the same tree, inputs and type are the same bits. Left out
+    /// where it was not worked out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
+    /// `canonical`, `uniform` or `positional`; left out as the tree is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
 }
 
 /// What a clock on the wall said.

@@ -140,8 +140,8 @@ mod tests {
             root: None,
             count: 2,
             bytes: 8,
-            tree: "00".into(),
-            order: "positional".into(),
+            tree: Some("00".into()),
+            order: Some("positional".into()),
         }
     }
 

@@ -1,0 +1,235 @@
+//! `allfold simulate`: nccl-tests' table in virtual time.
+
+use crate::cli::Common;
+use crate::failure::{Failure, Outcome};
+use crate::plan::{self, Choice, Plan};
+use crate::progress;
+use crate::records::{SimulatedCollective, SimulatorSpeed};
+use crate::session::Session;
+use crate::{sweep, table};
+use allfold_collectives::time::{self, Engine, Job};
+use allfold_sim::{Costs, Faults, Sharing, Topology};
+use clap::ValueEnum;
+use std::time::Instant;
+
+/// Flags of `simulate`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold simulate all_reduce --topology nodes8 --ranks 1024 --algo ring -b 1M -e 1G -f 4
+  allfold simulate broadcast --topology switch --ranks 64 --algo chain -b 1G --segment 1M --window 64
+  allfold simulate all_reduce --topology nodes8 --ranks 64 -b 64M --fault slow_link=nic_out[0]:x10
+  allfold simulate all_reduce --topology cluster.toml --ranks 16 -b 1M --trace step.json
+
+A topology is switch, ring, mesh, nodes8, nodesK, nodesKxM (K devices and M NICs a node) or a TOML file.")]
+pub struct Args {
+    #[command(flatten)]
+    sweep: sweep::Args,
+    /// The machine: a built-in name or a TOML file
+    #[arg(long, value_name = "T")]
+    topology: String,
+    /// Step every rank, or one rank per symmetry class; auto takes the fastest that is exact
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Simulation")]
+    engine: EngineName,
+    /// How flows share a link
+    #[arg(long, value_enum, default_value = "split", help_heading = "Simulation")]
+    sharing: SharingName,
+    /// Let --engine orbit round chunks up to equal sizes; records say so
+    #[arg(long, help_heading = "Simulation")]
+    round_up: bool,
+    /// Inject a fault: slow_rank=3:x4, slow_link=up[5]:x10, slow_link=up[5]:+20us; may be given again
+    #[arg(long, value_name = "RULE", help_heading = "Simulation")]
+    fault: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum EngineName {
+    Full,
+    Orbit,
+    Auto,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+#[value(rename_all = "snake_case")]
+enum SharingName {
+    MaxMin,
+    Split,
+}
+
+/// The machine that is simulated.
+pub struct Machine {
+    /// How it was asked for.
+    pub name: String,
+    /// Its links.
+    pub topology: Topology,
+    /// What is wrong with it.
+    pub faults: Faults,
+    /// The faults as they were asked for.
+    pub rules: Vec<String>,
+    /// How flows share a link.
+    pub sharing: Sharing,
+    /// Which engine is to time it.
+    pub engine: Engine,
+    /// What messages and reductions cost.
+    pub costs: Costs,
+}
+
+impl Machine {
+    /// A built-in topology or a file, with nothing wrong.
+    pub fn named(name: &str, ranks: u32) -> Outcome<Machine> {
+        Ok(Machine {
+            name: name.into(),
+            topology: Topology::named(name, ranks).map_err(Failure::usage)?,
+            faults: Faults::NONE,
+            rules: Vec::new(),
+            sharing: Sharing::default(),
+            engine: Engine::Auto,
+            costs: Costs::default(),
+        })
+    }
+
+    /// Times one size of a call; the second record says how fast that was.
+    pub fn time(&self, choice: &Choice, size: u64) -> Outcome<(SimulatedCollective, SimulatorSpeed)> {
+        let plan = choice.at(size)?;
+        let job = self.job(choice, &plan);
+        #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
+        let start = Instant::now();
+        let outcome = time::simulate(&job, self.engine).map_err(refused)?;
+        let wall_s = start.elapsed().as_secs_f64();
+
+        let (call, time_us) = (choice.call(&plan), outcome.time.as_micros());
+        let (algbw_gbps, busbw_gbps) = plan::bandwidths(choice.collective, call.ranks, plan.bytes, time_us);
+        let speed = SimulatorSpeed {
+            engine: outcome.method.name().into(),
+            collective: call.collective.clone(),
+            algorithm: call.algorithm.clone(),
+            ranks: call.ranks,
+            messages: outcome.messages,
+            wall_s,
+            messages_per_s: outcome.messages as f64 / wall_s.max(1e-9),
+        };
+        let record = SimulatedCollective {
+            backend: "sim".into(),
+            call,
+            topology: self.name.clone(),
+            engine: outcome.method.name().into(),
+            sharing: sharing_name(self.sharing).into(),
+            window: plan.window,
+            segment: plan.segment,
+            faults: self.rules.clone(),
+            time_us,
+            bound_us: Some(outcome.bounds.greatest().0.as_micros()),
+            algbw_gbps,
+            busbw_gbps,
+            messages: Some(outcome.messages),
+            rounded_up: outcome.rounded.is_some(),
+            wrong: None,
+            checksum: None,
+        };
+        Ok((record, speed))
+    }
+
+    fn job<'a>(&'a self, choice: &Choice, plan: &'a Plan) -> Job<'a> {
+        Job {
+            costs: self.costs,
+            window: plan.window,
+            sharing: self.sharing,
+            faults: &self.faults,
+            collective: Some(choice.collective),
+            ..Job::new(&*plan.schedule, &plan.geometry, choice.dtype.size() as u32, &self.topology)
+        }
+    }
+}
+
+/// The name of a way to share, as flags and records have it.
+pub fn sharing_name(sharing: Sharing) -> &'static str {
+    match sharing {
+        Sharing::MaxMin => "max_min",
+        Sharing::Split => "split",
+    }
+}
+
+/// What the user can put right is a usage failure; the rest is the simulator's own.
+fn refused(error: time::Error) -> Failure {
+    match error {
+        time::Error::Job(_) | time::Error::NoSymmetry { .. } | time::Error::Overflow(_) => Failure::usage(error),
+        error => Failure::run(error),
+    }
+}
+
+/// Times every size and prints the table.
+pub fn run(args: &Args) -> Outcome {
+    let choice = args.sweep.choice()?;
+    let sizes = args.sweep.sizes()?;
+    let machine = machine(args)?;
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+
+    let name = choice.collective.name();
+    session.say(format!(
+        "# allfold simulate {name}: {} ranks of {}; simulated, all times are virtual",
+        args.sweep.ranks, args.topology
+    ))?;
+    session.say(format!("# {} sharing: {}", args.sweep.summary(), sharing_name(machine.sharing)))?;
+    for rule in &args.fault {
+        session.say(format!("# fault: {rule}"))?;
+    }
+    session.say("#")?;
+    session.say(table::simulated_header())?;
+
+    let (mut busbw, mut speeds) = (Vec::new(), Vec::new());
+    for size in sizes {
+        let spinner = progress::spinner(&format!("{name}, {size} bytes"));
+        let timed = machine.time(&choice, size);
+        spinner.finish_and_clear();
+        let (record, speed) = timed?;
+        // A schedule reads its input where it lies, so that both sides take the same time.
+        session.say(table::simulated_row(&record, &record))?;
+        session.record(&record)?;
+        session.record(&speed)?;
+        busbw.push(record.busbw_gbps);
+        speeds.push((record.call.algorithm, speed));
+    }
+    session.say(table::footer(name, 0, &busbw))?;
+    for line in engine_lines(&speeds) {
+        session.say(line)?;
+    }
+    session.close()
+}
+
+fn machine(args: &Args) -> Outcome<Machine> {
+    if args.round_up && args.engine != EngineName::Orbit {
+        return Err(Failure::usage("--round-up goes with --engine orbit: the others need no equal chunks"));
+    }
+    let mut machine = Machine::named(&args.topology, args.sweep.ranks)?;
+    machine.faults =
+        Faults::parse(args.fault.iter().map(String::as_str), &machine.topology).map_err(Failure::usage)?;
+    machine.rules = args.fault.clone();
+    machine.sharing = match args.sharing {
+        SharingName::MaxMin => Sharing::MaxMin,
+        SharingName::Split => Sharing::Split,
+    };
+    machine.engine = match args.engine {
+        EngineName::Full => Engine::Full,
+        EngineName::Orbit if args.round_up => Engine::OrbitRounded,
+        EngineName::Orbit => Engine::Orbit,
+        EngineName::Auto => Engine::Auto,
+    };
+    Ok(machine)
+}
+
+/// One line per algorithm and engine that took part: how much was timed, and how fast (real time).
+fn engine_lines(speeds: &[(String, SimulatorSpeed)]) -> Vec<String> {
+    let groups = speeds.chunk_by(|(a, s), (b, t)| a == b && s.engine == t.engine);
+    let lines = groups.map(|group| {
+        let (algorithm, first) = &group[0];
+        let messages: u64 = group.iter().map(|(_, speed)| speed.messages).sum();
+        let wall: f64 = group.iter().map(|(_, speed)| speed.wall_s).sum();
+        let rate = messages as f64 / wall.max(1e-9) / 1e6;
+        format!(
+            "# Algorithm {algorithm}, engine {}: {messages} messages in {wall:.3} s of real time, {rate:.2} million messages/s",
+            first.engine
+        )
+    });
+    lines.collect()
+}

@@ -1,0 +1,98 @@
+//! The flags that `bench` and `simulate` share, in nccl-tests' letters, and what they ask for.
+
+use crate::failure::{Failure, Outcome};
+use crate::names;
+use crate::plan::Choice;
+use crate::sizes::{Growth, Size, Sweep, rank_count};
+use allfold_collectives::registry::{self, Shape};
+use allfold_collectives::{Collective, DType, Rank, ReduceOp};
+
+/// Where a sweep starts and ends if neither `-b` nor `-e` is given, as nccl-tests has it.
+const DEFAULT_SIZE: Size = Size(32 << 20);
+
+/// Flags of a sweep over sizes.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// Which collective: all_reduce, broadcast, all_gather, ...
+    #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
+    pub collective: Collective,
+    /// Size of the group
+    #[arg(long, value_name = "N", value_parser = rank_count)]
+    pub ranks: u32,
+    /// Algorithm; the default is chosen by size among those that give the same bits
+    #[arg(long, value_name = "NAME")]
+    pub algo: Option<String>,
+    /// Smallest size [default: 32M, or -e if that is less]
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", help_heading = "Sizes")]
+    pub least: Option<Size>,
+    /// Largest size [default: 32M, or -b if that is more]
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", help_heading = "Sizes")]
+    pub greatest: Option<Size>,
+    /// Each size is the one before times this
+    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value_t = 2, help_heading = "Sizes")]
+    pub factor: u64,
+    /// Each size is the one before plus this, instead of -f
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", conflicts_with = "factor", help_heading = "Sizes")]
+    pub step: Option<Size>,
+    /// Element type: f32, bf16, ... or nccl-tests' float, bfloat16, ...
+    #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "f32", value_parser = names::dtype)]
+    pub dtype: DType,
+    /// Operator: sum, prod, min, max, avg
+    #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = names::op)]
+    pub op: ReduceOp,
+    /// Root of broadcast, reduce, gather and scatter
+    #[arg(short = 'r', long = "root", value_name = "RANK", default_value_t = 0)]
+    pub root: u32,
+    /// Cut chunks into pieces of at most this many bytes [default: the algorithm's own]
+    #[arg(long, value_name = "SIZE", help_heading = "Execution")]
+    pub segment: Option<Size>,
+    /// Steps that a rank may have under way [default: 64 for pipelined algorithms, 1 for others]
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Execution")]
+    pub window: Option<u32>,
+}
+
+impl Args {
+    /// The sizes, in order. A barrier has one, without bytes.
+    pub fn sizes(&self) -> Outcome<Vec<u64>> {
+        if self.collective == Collective::Barrier {
+            return Ok(vec![0]);
+        }
+        self.sweep().sizes().map_err(Failure::usage)
+    }
+
+    fn sweep(&self) -> Sweep {
+        let least = self.least.unwrap_or_else(|| self.greatest.unwrap_or(DEFAULT_SIZE).min(DEFAULT_SIZE));
+        let greatest = self.greatest.unwrap_or_else(|| least.max(DEFAULT_SIZE));
+        let growth = self.step.map_or(Growth::Factor(self.factor), Growth::Step);
+        Sweep { least, greatest, growth }
+    }
+
+    /// What is to be run at each size.
+    pub fn choice(&self) -> Outcome<Choice> {
+        names::root_inside(self.root, self.ranks)?;
+        let shape = Shape::new(self.ranks).and_then(|s| s.rooted(Rank(self.root))).map_err(Failure::usage)?;
+        let named = self.algo.as_deref().map(|name| registry::find(self.collective, name));
+        if self.segment == Some(Size(0)) {
+            return Err(Failure::usage("--segment 0 cuts chunks into nothing; give 1 byte or more"));
+        }
+        Ok(Choice {
+            collective: self.collective,
+            algorithm: named.transpose().map_err(Failure::usage)?,
+            shape,
+            dtype: self.dtype,
+            op: self.op,
+            segment: self.segment.map(|size| size.0),
+            window: self.window,
+        })
+    }
+
+    /// The sweep in nccl-tests' words, for the lines above the table.
+    pub fn summary(&self) -> String {
+        let Sweep { least, greatest, growth } = self.sweep();
+        let step = match growth {
+            Growth::Factor(factor) => format!("{factor}(factor)"),
+            Growth::Step(step) => format!("{}(bytes)", step.0),
+        };
+        format!("minBytes {} maxBytes {} step: {step}", least.0, greatest.0)
+    }
+}
