@@ -19,6 +19,7 @@ pub mod plan;
 pub mod plots;
 pub mod progress;
 pub mod records;
+pub mod report;
 pub mod session;
 pub mod sizes;
 pub mod sweep;

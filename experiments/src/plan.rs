@@ -70,7 +70,9 @@ impl Choice {
         let segments = match self.segment {
             None => algorithm.segments(bytes),
             Some(piece) => u32::try_from(chunk.div_ceil(piece)).map_err(|_| {
-                Failure::usage(format!("pieces of {piece} bytes cut {chunk} bytes more than 2^32 times; take a larger --segment"))
+                Failure::usage(format!(
+                    "pieces of {piece} bytes cut {chunk} bytes more than 2^32 times; take a larger --segment"
+                ))
             })?,
         };
         let schedule: Arc<dyn Schedule> =

@@ -12,7 +12,7 @@ const DEFAULT_SIZE: Size = Size(32 << 20);
 
 /// Flags of a sweep over sizes.
 #[derive(clap::Args, Debug, Clone)]
-pub struct Args {
+pub struct SweepArgs {
     /// Which collective: all_reduce, broadcast, all_gather, ...
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     pub collective: Collective,
@@ -29,10 +29,22 @@ pub struct Args {
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", help_heading = "Sizes")]
     pub greatest: Option<Size>,
     /// Each size is the one before times this
-    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value_t = 2, help_heading = "Sizes")]
+    #[arg(
+        short = 'f',
+        long = "stepfactor",
+        value_name = "FACTOR",
+        default_value_t = 2,
+        help_heading = "Sizes"
+    )]
     pub factor: u64,
     /// Each size is the one before plus this, instead of -f
-    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", conflicts_with = "factor", help_heading = "Sizes")]
+    #[arg(
+        short = 'i',
+        long = "stepbytes",
+        value_name = "SIZE",
+        conflicts_with = "factor",
+        help_heading = "Sizes"
+    )]
     pub step: Option<Size>,
     /// Element type: f32, bf16, ... or nccl-tests' float, bfloat16, ...
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "f32", value_parser = names::dtype)]
@@ -51,7 +63,7 @@ pub struct Args {
     pub window: Option<u32>,
 }
 
-impl Args {
+impl SweepArgs {
     /// The sizes, in order. A barrier has one, without bytes.
     pub fn sizes(&self) -> Outcome<Vec<u64>> {
         if self.collective == Collective::Barrier {

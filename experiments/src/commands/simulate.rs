@@ -6,7 +6,8 @@ use crate::plan::{self, Choice, Plan};
 use crate::progress;
 use crate::records::{SimulatedCollective, SimulatorSpeed};
 use crate::session::Session;
-use crate::{sweep, table};
+use crate::sweep::SweepArgs;
+use crate::table;
 use allfold_collectives::time::{self, Engine, Job};
 use allfold_sim::{Costs, Faults, Sharing, Topology};
 use clap::ValueEnum;
@@ -23,7 +24,7 @@ use std::time::Instant;
 A topology is switch, ring, mesh, nodes8, nodesK, nodesKxM (K devices and M NICs a node) or a TOML file.")]
 pub struct Args {
     #[command(flatten)]
-    sweep: sweep::Args,
+    sweep: SweepArgs,
     /// The machine: a built-in name or a TOML file
     #[arg(long, value_name = "T")]
     topology: String,
@@ -153,7 +154,9 @@ pub fn sharing_name(sharing: Sharing) -> &'static str {
 /// What the user can put right is a usage failure; the rest is the simulator's own.
 fn refused(error: time::Error) -> Failure {
     match error {
-        time::Error::Job(_) | time::Error::NoSymmetry { .. } | time::Error::Overflow(_) => Failure::usage(error),
+        time::Error::Job(_) | time::Error::NoSymmetry { .. } | time::Error::Overflow(_) => {
+            Failure::usage(error)
+        }
         error => Failure::run(error),
     }
 }
