@@ -46,6 +46,12 @@ pub fn dtype(word: &str) -> Result<DType, String> {
         .into_iter()
         .find(|&dtype| nccl_dtype(dtype) == wanted)
         .map_or_else(|| find("element type", word, &DType::ALL, DType::name), Ok)
+        .map_err(|error| match nearest(word, DType::ALL.map(nccl_dtype)) {
+            Some(name) if !error.contains("did you mean") => {
+                error.replace(" (there", &format!("; did you mean `{name}`? (there"))
+            }
+            _ => error,
+        })
 }
 
 /// What nccl-tests calls an element type in its tables.
@@ -83,7 +89,7 @@ mod tests {
         let error = collective("allreduce").unwrap_err();
         assert!(error.contains("did you mean `all_reduce`?"), "{error}");
         let error = dtype("flot").unwrap_err();
-        assert!(error.starts_with("no element type is called `flot`"), "{error}");
+        assert!(error.starts_with("no element type is called `flot`; did you mean `float`?"), "{error}");
         assert_eq!(nearest("zzzz", ["ring", "chain"]), None);
     }
 

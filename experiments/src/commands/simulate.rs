@@ -93,6 +93,7 @@ impl Machine {
     /// Times one size of a call; the second record says how fast that was.
     pub fn time(&self, choice: &Choice, size: u64) -> Outcome<(SimulatedCollective, SimulatorSpeed)> {
         let plan = choice.at(size)?;
+        self.countable(&plan)?;
         let job = self.job(choice, &plan);
         #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
         let start = Instant::now();
@@ -129,6 +130,22 @@ impl Machine {
             checksum: None,
         };
         Ok((record, speed))
+    }
+
+    /// Refuses what may take more picoseconds than fit: 64 bits hold 213 days.
+    fn countable(&self, plan: &Plan) -> Outcome {
+        let links = self.topology.families().iter().map(|family| family.link);
+        let slowest = links.map(|link| link.bandwidth.0).min().unwrap_or(u64::MAX);
+        let pieces = plan.schedule.rounds() as f64 / f64::from(plan.schedule.segments());
+        let days = pieces * plan.bytes as f64 / slowest as f64 / 86_400.0;
+        if days < 100.0 {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{} bytes over links of {:.3} GB/s may take {days:.0} days, and virtual time ends at 213; take a smaller size",
+            plan.bytes,
+            slowest as f64 / 1e9
+        )))
     }
 
     fn job<'a>(&'a self, choice: &Choice, plan: &'a Plan) -> Job<'a> {
@@ -193,7 +210,7 @@ pub fn run(args: &Args) -> Outcome {
         busbw.push(record.busbw_gbps);
         speeds.push((record.call.algorithm, speed));
     }
-    session.say(table::footer(name, 0, &busbw))?;
+    session.say(table::footer(name, None, &busbw))?;
     for line in engine_lines(&speeds) {
         session.say(line)?;
     }
