@@ -27,7 +27,8 @@ impl fmt::Display for Rank {
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// Virtual time: whole picoseconds since the start of the run (or a span of them). 213 days fit.
+/// Virtual time: whole picoseconds since the start of the run (or a span of them). 213 days fit; what is longer
+/// stays at the greatest value, which engines report as an overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Picos(pub u64);
@@ -60,13 +61,13 @@ impl Picos {
 impl Add for Picos {
     type Output = Picos;
     fn add(self, other: Picos) -> Picos {
-        Picos(self.0 + other.0)
+        Picos(self.0.saturating_add(other.0))
     }
 }
 
 impl AddAssign for Picos {
     fn add_assign(&mut self, other: Picos) {
-        self.0 += other.0;
+        self.0 = self.0.saturating_add(other.0);
     }
 }
 
@@ -80,7 +81,7 @@ impl Sub for Picos {
 impl Mul<u64> for Picos {
     type Output = Picos;
     fn mul(self, times: u64) -> Picos {
-        Picos(self.0 * times)
+        Picos(self.0.saturating_mul(times))
     }
 }
 
@@ -110,7 +111,10 @@ impl BytesPerSec {
         const PICOS: u64 = 1_000_000_000_000;
         match bytes.0.checked_mul(PICOS) {
             Some(units) => Picos(units.div_ceil(self.0)),
-            None => Picos((u128::from(bytes.0) * u128::from(PICOS)).div_ceil(u128::from(self.0)) as u64),
+            None => {
+                let picos = (u128::from(bytes.0) * u128::from(PICOS)).div_ceil(u128::from(self.0));
+                Picos(u64::try_from(picos).unwrap_or(u64::MAX))
+            }
         }
     }
 }

@@ -79,6 +79,8 @@ impl<'a> Job<'a> {
 pub enum Engine {
     /// Step every rank.
     Full,
+    /// Step every rank over the event queue, also where clocks would do: slower, and the same.
+    Events,
     /// Step one rank per symmetry class; refuse where there is no symmetry or chunks are unequal.
     Orbit,
     /// The same, with chunks rounded up to equal sizes; [`Outcome::rounded`](super::Outcome::rounded) says so.

@@ -44,6 +44,7 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     job.check()?;
     match engine {
         Engine::Full => full(job),
+        Engine::Events => queue(job, None),
         Engine::Orbit => orbit::run(job, false),
         Engine::OrbitRounded => orbit::run(job, true),
         Engine::Auto => match orbit::run(job, false) {
@@ -59,15 +60,19 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
 /// As [`simulate`].
 pub fn traced(job: &Job<'_>, sink: Sink<'_>) -> Result<Outcome, Error> {
     job.check()?;
-    let everyone = Everyone::of(job.topology, job.faults);
-    events::run(job, &everyone, Some(sink))?.outcome(job, &everyone, Method::Events)
+    queue(job, Some(sink))
 }
 
-/// Every rank stepped.
+/// Every rank stepped, without a queue where that is exact.
 fn full(job: &Job<'_>) -> Result<Outcome, Error> {
     let everyone = Everyone::of(job.topology, job.faults);
     match clocks::run(job, &everyone)? {
         Some(run) => run.outcome(job, &everyone, Method::Clocks),
-        None => events::run(job, &everyone, None)?.outcome(job, &everyone, Method::Events),
+        None => queue(job, None),
     }
+}
+
+fn queue(job: &Job<'_>, sink: Option<Sink<'_>>) -> Result<Outcome, Error> {
+    let everyone = Everyone::of(job.topology, job.faults);
+    events::run(job, &everyone, sink)?.outcome(job, &everyone, Method::Events)
 }

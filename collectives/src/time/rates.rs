@@ -70,16 +70,16 @@ impl Rates {
 }
 
 fn times(costs: &Costs, bandwidth: Option<BytesPerSec>, latency: Picos, bytes: u64) -> Times {
-    let (overhead, bytes) = (costs.overhead.0, Bytes(bytes));
+    let (overhead, bytes) = (costs.overhead, Bytes(bytes));
     let (flow, arrived) = match bandwidth {
         Some(bandwidth) => (bandwidth.time(bytes), costs.transfer(bytes, bandwidth, latency)),
         None => (Picos::ZERO, costs.rounded(latency)),
     };
     Times {
-        left: overhead + flow.min(arrived).0,
-        arrived: overhead + arrived.0,
-        reduced: overhead + arrived.0 + costs.reduce(bytes).0,
-        least_left: overhead,
-        least_arrived: overhead + costs.rounded(latency).0,
+        left: (overhead + flow.min(arrived)).0,
+        arrived: (overhead + arrived).0,
+        reduced: (overhead + arrived + costs.reduce(bytes)).0,
+        least_left: overhead.0,
+        least_arrived: (overhead + costs.rounded(latency)).0,
     }
 }
