@@ -22,7 +22,7 @@ mod tests;
 use crate::{Bytes, BytesPerSec, Crossing, LinkId, Picos, Sharing};
 use heap::Heap;
 
-/// A flow under way. Numbers are used again once a flow has been taken or cancelled.
+/// A flow under way. Its number is used again once the instant at which it ended has been settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);
 
@@ -89,6 +89,8 @@ pub struct Network {
     flows: Vec<Flow>,
     cells: Vec<Cell>,
     free_flows: Vec<u32>,
+    /// Ended since the last settlement.
+    ended: Vec<u32>,
     free_cell: u32,
     finishes: Heap,
     changed: Vec<u32>,
@@ -117,6 +119,7 @@ impl Network {
             flows: Vec::new(),
             cells: Vec::new(),
             free_flows: Vec::new(),
+            ended: Vec::new(),
             free_cell: NONE,
             finishes: Heap::default(),
             changed: Vec::new(),
@@ -150,6 +153,7 @@ impl Network {
 
     /// Solves the shares after all changes of this instant. Costs nothing where nothing changed.
     pub fn settle(&mut self, now: Picos) {
+        self.free_flows.append(&mut self.ended);
         if self.changed.is_empty() {
             return;
         }
@@ -283,7 +287,7 @@ impl Network {
             self.free_cell = at;
             at = sibling;
         }
-        self.free_flows.push(flow);
+        self.ended.push(flow);
     }
 
     /// Gives a flow its new rate from `now` on.

@@ -25,6 +25,8 @@ pub(super) struct Channel {
     pub(super) receives: (u32, u32),
     /// A message is between its start and its last byte.
     pub(super) busy: bool,
+    /// Messages that have started and not arrived.
+    pub(super) under_way: u32,
     /// When the last message had left, on the clock without bytes.
     pub(super) chain: u64,
     /// Over the whole path.
@@ -47,7 +49,7 @@ impl Channel {
     }
 
     fn is_idle(&self) -> bool {
-        !self.busy && self.sends.0 == NONE && self.receives.0 == NONE
+        self.under_way == 0 && self.sends.0 == NONE && self.receives.0 == NONE
     }
 }
 
@@ -96,6 +98,7 @@ impl Channels {
             sends: none,
             receives: none,
             busy: false,
+            under_way: 0,
             chain: 0,
             latency,
             overhead,
@@ -160,7 +163,7 @@ mod tests {
     fn idle_channels_make_room_and_used_ones_keep_their_number() {
         let mut channels = Channels::new();
         let used = channels.open((7, 8, 1), &[], 5, 0);
-        channels.get_mut(used).busy = true;
+        channels.get_mut(used).under_way = 1;
         for other in 0..100_000 {
             assert_eq!(channels.find((other, 9, 0)), None);
             channels.open((other, 9, 0), &[], 0, 0);

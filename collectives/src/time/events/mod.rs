@@ -65,6 +65,7 @@ pub(crate) fn run<C: Cast>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> R
 /// A message between its start and its arrival.
 #[derive(Clone, Copy, Debug)]
 struct Message {
+    round: u64,
     channel: u32,
     sender: u32,
     receiver: u32,
@@ -203,29 +204,22 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         {
             slot.halves = 1;
         } else {
-            let lane = self.job.schedule.lane(round);
+            // Each half joins its queue before the next channel is looked for: an idle channel may be let go.
+            let (at, lane) = (self.windows.upcoming(actor), self.job.schedule.lane(round));
             if let Some((to, _)) = send {
                 slot.send = self.channel(actor, to, lane);
+                if let Some(before) = enqueue(&mut self.channels.get_mut(slot.send).sends, at) {
+                    self.windows.slots[before as usize].after_send = at;
+                }
             }
             if let Some((from, ..)) = recv {
                 slot.receive = self.receiving_channel(actor, rank, from, round, lane)?;
+                if let Some(before) = enqueue(&mut self.channels.get_mut(slot.receive).receives, at) {
+                    self.windows.slots[before as usize].after_receive = at;
+                }
             }
         }
         let (at, free) = self.windows.issue(actor, slot);
-        if slot.send != NONE {
-            let queue = &mut self.channels.get_mut(slot.send).sends;
-            let last = enqueue(queue, at);
-            if let Some(last) = last {
-                self.windows.slots[last as usize].after_send = at;
-            }
-        }
-        if slot.receive != NONE {
-            let queue = &mut self.channels.get_mut(slot.receive).receives;
-            let last = enqueue(queue, at);
-            if let Some(last) = last {
-                self.windows.slots[last as usize].after_receive = at;
-            }
-        }
         if free {
             self.ready.push(at);
         }
@@ -313,19 +307,29 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             return Ok(());
         }
         channel.busy = true;
+        channel.under_way += 1;
         channel.sends.0 = sent.after_send;
         channel.receives.0 = received.after_receive;
         let chain = channel.chain.max(sent.posted_chain).max(received.posted_chain);
-        let (overhead, read, write) = (channel.overhead, sent.read, received.write);
+        let (round, overhead, read, write) = (sent.round, channel.overhead, sent.read, received.write);
         let bytes = self.bytes(&read).0;
         let same = (read.from, read.to, read.segment) == (write.from, write.to, write.segment);
-        if sent.round != received.round || !same && self.bytes(&write).0 != bytes {
+        if round != received.round || !same && self.bytes(&write).0 != bytes {
             return Err(self.unmatched(sender, receiver));
         }
         self.run.messages += 1;
         self.run.bytes = self.run.bytes.saturating_add(bytes);
-        let message =
-            Message { channel: number, sender, receiver, bytes, start: now, flow: now, left: now, chain };
+        let message = Message {
+            round,
+            channel: number,
+            sender,
+            receiver,
+            bytes,
+            start: now,
+            flow: now,
+            left: now,
+            chain,
+        };
         let number = match self.free_messages.pop() {
             Some(free) => {
                 self.messages[free as usize] = message;
@@ -393,16 +397,16 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     fn arrived(&mut self, now: u64, number: u32) -> Result<(), Error> {
         let message = self.messages[number as usize];
         self.free_messages.push(number);
-        let channel = self.channels.get(message.channel);
+        let channel = self.channels.get_mut(message.channel);
+        channel.under_way -= 1;
         let chain = message.chain + channel.overhead + self.job.costs.rounded(Picos(channel.latency)).0;
         self.hash.message(self.windows.actor(message.receiver), now);
         if let Some(sink) = &mut self.sink {
             let (from, to, lane) = channel.key;
-            let round = self.windows.slots[message.sender as usize].round;
             sink(&Sent {
                 from: self.cast.rank(from),
                 to: Rank(to),
-                round,
+                round: message.round,
                 lane,
                 bytes: Bytes(message.bytes),
                 start: Picos(message.start),

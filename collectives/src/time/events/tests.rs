@@ -43,9 +43,12 @@ static NOTHING: Faults = Faults::NONE;
 const US: u64 = 1_000_000;
 
 fn time_of(schedule: &dyn Schedule, window: u32, costs: Costs, bytes: u64) -> Result<Run, Error> {
+    timed(schedule, &Geometry::whole(schedule, bytes), window, costs)
+}
+
+fn timed(schedule: &dyn Schedule, geometry: &Geometry, window: u32, costs: Costs) -> Result<Run, Error> {
     let topology = Topology::switch(schedule.ranks(), LINK).unwrap();
-    let geometry = Geometry::whole(schedule, bytes);
-    let job = Job { window, costs, ..Job::new(schedule, &geometry, 1, &topology) };
+    let job = Job { window, costs, ..Job::new(schedule, geometry, 1, &topology) };
     run(&job, &Everyone::of(&topology, &NOTHING), None)
 }
 
@@ -149,6 +152,30 @@ fn agrees_with_clocks_to_the_picosecond_where_no_link_is_shared() {
                 let found = (&events.finish, events.messages, events.bytes, events.chain);
                 assert_eq!(found, (&clocks.finish, clocks.messages, clocks.bytes.0, clocks.bounds.chain));
                 assert_eq!(events.links, clocks.links.iter().map(|bytes| bytes.0).collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_ends_in_every_window_and_cut() {
+    use crate::registry::{ALGORITHMS, Shape};
+    use crate::schedule::Segments;
+    for row in ALGORITHMS {
+        for ranks in [1, 2, 3, 5, 8, 12, 17] {
+            for (segments, window) in [(1, 1), (1, 7), (5, 1), (4, 16), (9, 128)] {
+                let built = Segments::new(row.build(Shape::new(ranks).unwrap()), segments);
+                let geometry = match row.collective.blocked() {
+                    true => Geometry::blocked(&built, 1_001),
+                    false => Geometry::whole(&built, 10_000),
+                };
+                let done = timed(&built, &geometry, window, Costs::FREE);
+                assert!(
+                    done.is_ok(),
+                    "{} {} {ranks} {segments} {window}: {done:?}",
+                    row.collective,
+                    row.name
+                );
             }
         }
     }

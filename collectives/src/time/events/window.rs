@@ -161,6 +161,11 @@ impl Windows {
         actor * self.size + (number as u32 & (self.size - 1))
     }
 
+    /// The slot that an actor's next step will have.
+    pub(super) fn upcoming(&self, actor: u32) -> u32 {
+        self.slot_of(actor, self.programs[actor as usize].head)
+    }
+
     /// The slot of an actor's oldest unfinished step.
     pub(super) fn oldest(&self, actor: u32) -> u32 {
         self.slot_of(actor, self.programs[actor as usize].base)
