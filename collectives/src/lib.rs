@@ -3,6 +3,7 @@
 pub mod algorithms;
 mod backends;
 mod buffer;
+pub mod check;
 mod collective;
 mod communicator;
 mod error;

@@ -1,0 +1,359 @@
+//! Runs a schedule on symbols: what every chunk of every rank is made of, and so what the collective computes.
+//!
+//! A value is a reduction tree over ranks together with the chunk it was cut from. The rules are those of the
+//! execution: all sends of a round carry the values from before it, `Copy` replaces, `Reduce` joins two trees. In the
+//! end every rank must hold what its collective promises, or the first place that does not is the counterexample.
+
+use super::{Counterexample, Forest, Tree, TreeHash, walk};
+use crate::schedule::{Combine, Place, Rank, Schedule, Span};
+use crate::{Collective, Geometry};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// In which order an algorithm reduces, which decides what its bits depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Order {
+    /// Every chunk has the canonical tree ([`Forest::canonical`]): all canonical algorithms agree to the bit.
+    Canonical,
+    /// Every chunk has the same tree, another one.
+    Uniform,
+    /// The tree depends on the chunk, so an element's bits depend on where it lies in the buffer.
+    Positional,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Order::Canonical => "canonical",
+            Order::Uniform => "uniform",
+            Order::Positional => "positional",
+        })
+    }
+}
+
+/// What a chunk holds: a tree over the chunk `from` of its leaves; none where nothing defined was ever put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Value {
+    tree: Tree,
+    from: u32,
+}
+
+/// That a schedule computes its collective, and how.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    forest: Forest,
+    state: State,
+    order: Option<Order>,
+    hash: Option<TreeHash>,
+}
+
+impl Proof {
+    /// In which order it reduces; none where nothing is reduced.
+    pub fn order(&self) -> Option<Order> {
+        self.order
+    }
+
+    /// The identity of the result: the hash of the one tree, or of all chunks' trees in order; none where nothing is
+    /// reduced.
+    pub fn hash(&self) -> Option<TreeHash> {
+        self.hash
+    }
+
+    /// The trees.
+    pub fn forest(&self) -> &Forest {
+        &self.forest
+    }
+
+    /// What a rank ends with in a segment of a chunk of the data: a tree, and the chunk of its leaves. None where
+    /// that is left undefined.
+    pub fn value(&self, rank: Rank, chunk: u32, segment: u32) -> Option<(Tree, u32)> {
+        self.state.data[self.state.at(rank, chunk, segment)].map(|value| (value.tree, value.from))
+    }
+
+    /// The data a rank ends with, exactly as any correct execution leaves it: `inputs[r]` is the whole data of rank r
+    /// before, of the geometry's count; `op(into, from)` reduces elementwise. What is left undefined stays the rank's
+    /// input.
+    pub fn evaluate<T: Copy>(
+        &self,
+        rank: Rank,
+        geometry: &Geometry,
+        inputs: &[Vec<T>],
+        op: &impl Fn(&mut [T], &[T]),
+    ) -> Vec<T> {
+        let mut result = inputs[rank.index()].clone();
+        for chunk in 0..self.state.chunks {
+            for segment in 0..self.state.segments {
+                let Some((tree, from)) = self.value(rank, chunk, segment) else { continue };
+                let (source, into) = (geometry.piece(from, segment), geometry.piece(chunk, segment));
+                let (source, into) =
+                    (source.start as usize..source.end as usize, into.start as usize..into.end as usize);
+                let leaf = |rank: Rank| inputs[rank.index()][source.clone()].to_vec();
+                result[into].copy_from_slice(&self.forest.evaluate(tree, &leaf, op));
+            }
+        }
+        result
+    }
+}
+
+/// Every rank's data and what was put in shadows.
+#[derive(Clone, Debug)]
+struct State {
+    chunks: u32,
+    segments: u32,
+    data: Vec<Option<Value>>,
+    scratch: BTreeMap<(Rank, u32, u32, u32), Value>,
+}
+
+impl State {
+    fn at(&self, rank: Rank, chunk: u32, segment: u32) -> usize {
+        (rank.index() * self.chunks as usize + chunk as usize) * self.segments as usize + segment as usize
+    }
+
+    fn get(&self, rank: Rank, place: Place, chunk: u32, segment: u32) -> Option<Value> {
+        match place {
+            _ if chunk >= self.chunks || segment >= self.segments => None,
+            Place::Data => self.data[self.at(rank, chunk, segment)],
+            Place::Scratch(shadow) => self.scratch.get(&(rank, shadow, chunk, segment)).copied(),
+        }
+    }
+
+    fn put(&mut self, rank: Rank, place: Place, chunk: u32, segment: u32, value: Option<Value>) {
+        match (place, value) {
+            _ if chunk >= self.chunks || segment >= self.segments => {}
+            (Place::Data, value) => {
+                let at = self.at(rank, chunk, segment);
+                self.data[at] = value;
+            }
+            (Place::Scratch(shadow), Some(value)) => {
+                self.scratch.insert((rank, shadow, chunk, segment), value);
+            }
+            (Place::Scratch(shadow), None) => {
+                self.scratch.remove(&(rank, shadow, chunk, segment));
+            }
+        }
+    }
+}
+
+/// Runs the schedule on symbols and holds the end against the collective's promise.
+///
+/// # Errors
+/// A reduction of what cannot be reduced, or the first place that ends with something else than was promised.
+pub fn symbolic(
+    schedule: &(impl Schedule + ?Sized),
+    collective: Collective,
+    root: Rank,
+) -> Result<Proof, Counterexample> {
+    let mut promise = Promise::new(schedule, collective, root)?;
+    let (chunks, segments) = (schedule.chunks(), schedule.segments());
+    let mut state = State { chunks, segments, data: Vec::new(), scratch: BTreeMap::new() };
+    for rank in (0..schedule.ranks()).map(Rank) {
+        for chunk in 0..chunks {
+            let value = promise.starts_with(rank, chunk);
+            state.data.extend((0..segments).map(|_| value));
+        }
+    }
+    let mut arriving = Vec::new();
+    walk(schedule, |round, acting| {
+        arriving.clear();
+        for (rank, step) in acting {
+            let Some((peer, into, how)) = step.recv else { continue };
+            let sent = if peer.0 < schedule.ranks() { schedule.step(peer, round).send } else { None };
+            let span = sent.filter(|(to, _)| to == rank).map(|(_, span)| span);
+            let value =
+                |i| span.and_then(|s: Span| state.get(peer, s.place, s.at.checked_add(i)?, s.segment));
+            arriving.extend((0..into.len).map(|i| (*rank, into, i, how, value(i))));
+        }
+        for (rank, into, i, how, incoming) in arriving.drain(..) {
+            let chunk = into.at.saturating_add(i);
+            let local = state.get(rank, into.place, chunk, into.segment);
+            let value = match how {
+                Combine::Copy => incoming,
+                Combine::Reduce => promise.join(incoming, local).map_err(|what| Counterexample {
+                    rank,
+                    round: Some(round),
+                    chunk: Some(chunk),
+                    what,
+                })?,
+            };
+            state.put(rank, into.place, chunk, into.segment, value);
+        }
+        Ok(())
+    })?;
+    promise.kept(state)
+}
+
+/// What a collective starts from and must end with.
+struct Promise {
+    collective: Collective,
+    ranks: u32,
+    root: Rank,
+    forest: Forest,
+    homes: Vec<Rank>,
+    /// Each rank's chunks, in order, where the collective has blocks.
+    blocks: Vec<Vec<u32>>,
+}
+
+impl Promise {
+    fn new(
+        schedule: &(impl Schedule + ?Sized),
+        collective: Collective,
+        root: Rank,
+    ) -> Result<Promise, Counterexample> {
+        let (ranks, chunks) = (schedule.ranks(), schedule.chunks());
+        let mut promise = Promise {
+            collective,
+            ranks,
+            root,
+            forest: Forest::new(ranks),
+            homes: Vec::new(),
+            blocks: Vec::new(),
+        };
+        if !collective.blocked() {
+            return Ok(promise);
+        }
+        promise.blocks = vec![Vec::new(); ranks as usize];
+        for chunk in 0..chunks {
+            let home = schedule.home(chunk);
+            let fail = |what| Counterexample { rank: home, round: None, chunk: Some(chunk), what };
+            let block = promise.blocks.get_mut(home.index());
+            block.ok_or_else(|| fail("is named the home of a chunk, but is no rank".into()))?.push(chunk);
+            promise.homes.push(home);
+        }
+        let counts: Vec<usize> = promise.blocks.iter().map(Vec::len).collect();
+        let uneven =
+            |r: &usize| counts[*r] == 0 || (collective == Collective::AllToAll && counts[*r] != counts[0]);
+        match (0..counts.len()).find(uneven) {
+            None => Ok(promise),
+            Some(r) => {
+                let what = format!("is the home of {} chunks; rank 0 is of {}", counts[r], counts[0]);
+                Err(Counterexample { rank: Rank(r as u32), round: None, chunk: None, what })
+            }
+        }
+    }
+
+    fn starts_with(&self, rank: Rank, chunk: u32) -> Option<Value> {
+        let has = match self.collective {
+            Collective::Broadcast | Collective::Scatter => rank == self.root,
+            Collective::AllGather | Collective::Gather => self.homes[chunk as usize] == rank,
+            _ => true,
+        };
+        has.then(|| Value { tree: self.forest.leaf(rank), from: chunk })
+    }
+
+    fn join(&mut self, incoming: Option<Value>, local: Option<Value>) -> Result<Option<Value>, String> {
+        match (incoming, local) {
+            (Some(a), Some(b)) if a.from == b.from => {
+                Ok(Some(Value { tree: self.forest.reduce(a.tree, b.tree), from: a.from }))
+            }
+            (Some(a), Some(b)) => Err(format!("reduces chunk {} into chunk {}", a.from, b.from)),
+            (None, _) => Err("reduces what nobody has put there".into()),
+            (_, None) => Err("reduces into what nobody has put there".into()),
+        }
+    }
+
+    /// What `rank` must end with in `chunk`: the leaf of a rank's chunk, or the reduction of everybody's.
+    fn ends_with(&self, rank: Rank, chunk: u32) -> Option<Expected> {
+        let home = |chunk: u32| self.homes[chunk as usize];
+        let leaf = |rank| Some(Expected::Leaf(rank, chunk));
+        match self.collective {
+            Collective::AllReduce => Some(Expected::Everybody),
+            Collective::Reduce => (rank == self.root).then_some(Expected::Everybody),
+            Collective::ReduceScatter => (rank == home(chunk)).then_some(Expected::Everybody),
+            Collective::Broadcast => leaf(self.root),
+            Collective::Scatter if rank == home(chunk) => leaf(self.root),
+            Collective::AllGather => leaf(home(chunk)),
+            Collective::Gather if rank == self.root => leaf(home(chunk)),
+            Collective::Scatter | Collective::Gather => None,
+            Collective::AllToAll => {
+                let from = home(chunk);
+                let nth = self.blocks[from.index()].iter().position(|c| *c == chunk)?;
+                Some(Expected::Leaf(from, self.blocks[rank.index()][nth]))
+            }
+            Collective::Barrier => Some(Expected::Heard),
+            Collective::SendRecv => leaf(Rank((rank.0 + self.ranks - 1) % self.ranks)),
+        }
+    }
+
+    fn kept(mut self, state: State) -> Result<Proof, Counterexample> {
+        let mut reduced: Vec<(u32, Tree)> = Vec::new();
+        for rank in (0..self.ranks).map(Rank) {
+            for chunk in 0..state.chunks {
+                let Some(expected) = self.ends_with(rank, chunk) else { continue };
+                for segment in 0..state.segments {
+                    let value = state.data[state.at(rank, chunk, segment)];
+                    if let Some(what) = self.differs(expected, chunk, value) {
+                        return Err(Counterexample { rank, round: None, chunk: Some(chunk), what });
+                    }
+                    reduced
+                        .extend(value.filter(|_| expected == Expected::Everybody).map(|v| (chunk, v.tree)));
+                }
+            }
+        }
+        let (order, hash) = self.class(reduced).unzip();
+        Ok(Proof { forest: self.forest, state, order, hash })
+    }
+
+    /// The order class and the identity of the results, given the chunk and tree of each.
+    fn class(&mut self, mut reduced: Vec<(u32, Tree)>) -> Option<(Order, TreeHash)> {
+        reduced.sort_unstable_by_key(|(chunk, tree)| (*chunk, self.forest.hash(*tree)));
+        reduced.dedup();
+        let (_, first) = *reduced.first()?;
+        if reduced.iter().any(|(_, tree)| *tree != first) {
+            let all = reduced.iter().map(|(_, tree)| self.forest.hash(*tree).0);
+            return Some((Order::Positional, TreeHash::of(2, all)));
+        }
+        let order = if first == self.forest.canonical() { Order::Canonical } else { Order::Uniform };
+        Some((order, self.forest.hash(first)))
+    }
+
+    /// What is wrong with a value, if anything is.
+    fn differs(&self, expected: Expected, chunk: u32, value: Option<Value>) -> Option<String> {
+        let Some(Value { tree, from }) = value else {
+            return Some(format!("expected {expected}, found nothing"));
+        };
+        match expected {
+            Expected::Leaf(rank, of) if (self.forest.leaf(rank), of) == (tree, from) => None,
+            Expected::Everybody if from == chunk && self.forest.is_everybody_once(tree) => None,
+            Expected::Heard if self.forest.heard(tree).iter().all(|times| *times > 0) => None,
+            _ => Some(format!(
+                "expected {expected}, found {} of chunk {from}{}",
+                self.forest.formula(tree),
+                if matches!(expected, Expected::Leaf(..)) {
+                    String::new()
+                } else {
+                    self.amiss(expected, tree)
+                }
+            )),
+        }
+    }
+
+    /// Which ranks are missing from a tree, and which are there twice.
+    fn amiss(&self, expected: Expected, tree: Tree) -> String {
+        let heard = self.forest.heard(tree);
+        let first = |times: u8| heard.iter().position(|t| *t == times);
+        let missing = first(0).map(|rank| format!("; rank {rank} is missing"));
+        let twice = first(2).filter(|_| expected != Expected::Heard);
+        let twice = twice.map(|rank| format!("; rank {rank} is there more than once"));
+        missing.unwrap_or_default() + &twice.unwrap_or_default()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// This rank's chunk, unreduced.
+    Leaf(Rank, u32),
+    /// The chunk of every rank, each once.
+    Everybody,
+    /// Something that depends on every rank.
+    Heard,
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expected::Leaf(rank, chunk) => write!(f, "chunk {chunk} of rank {rank}"),
+            Expected::Everybody => f.write_str("every rank's, once each"),
+            Expected::Heard => f.write_str("word from every rank"),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! All steps of all ranks, round by round, without looking at empty rounds.
+
+use crate::schedule::{Rank, Schedule, Step};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Calls `visit` with every round in which anybody acts, and what those who act do, in order of rounds and ranks.
+///
+/// # Errors
+/// The first error that `visit` returns.
+pub fn walk<E>(
+    schedule: &(impl Schedule + ?Sized),
+    mut visit: impl FnMut(u64, &[(Rank, Step)]) -> Result<(), E>,
+) -> Result<(), E> {
+    let ahead = |rank: Rank, from| Some(Reverse((schedule.next(rank, from)?, rank)));
+    let mut due: BinaryHeap<_> = (0..schedule.ranks()).filter_map(|rank| ahead(Rank(rank), 0)).collect();
+    let mut acting = Vec::new();
+    while let Some(&Reverse((round, _))) = due.peek() {
+        acting.clear();
+        while let Some(&Reverse((at, rank))) = due.peek()
+            && at == round
+        {
+            acting.push((rank, schedule.step(rank, round)));
+            due.pop();
+            due.extend(ahead(rank, round + 1));
+        }
+        visit(round, &acting)?;
+    }
+    Ok(())
+}
