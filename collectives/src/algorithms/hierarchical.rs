@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Cost of an all-reduce of n = g x m ranks: 2(log2 g + log2 m) rounds, 2(n-1)/n of the bytes per rank, of which only
-//! 2(m-1)/n cross the groups. Canonical order where g and the whole are powers of two, otherwise uniform.
+//! 2(m-1)/n cross the groups. Canonical order where g and m are powers of two; uniform otherwise, as a rule.
 //! Source: Y. Ueno and R. Yokota, "Exhaustive study of hierarchical all-reduce patterns for large messages between
 //! GPUs", CCGrid 2019.
 
