@@ -3,6 +3,7 @@
 use crate::backends::GateId;
 use crate::communicator::{Seat, locked};
 use crate::{Error, Result};
+use allfold_sim::Picos;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -19,8 +20,8 @@ pub struct Work<B> {
     own: PhantomData<Rc<()>>,
 }
 
-/// Where the communication thread leaves the result.
-pub(crate) type Slot<B> = Arc<Mutex<Option<Result<B>>>>;
+/// Where the communication thread leaves the result, and when it was there.
+pub(crate) type Slot<B> = Arc<Mutex<Option<Result<(B, Picos)>>>>;
 
 impl<B> Work<B> {
     pub(crate) fn new(seat: Arc<Seat>, done: GateId, number: u64, result: Slot<B>) -> Work<B> {
@@ -32,6 +33,15 @@ impl<B> Work<B> {
     /// # Errors
     /// As the blocking form of the operation; the buffer is then lost, for its content has no meaning.
     pub fn wait(self) -> Result<B> {
+        self.wait_timed().map(|(buffer, _)| buffer)
+    }
+
+    /// Waits for the operation and returns its buffer, with the time at which it was done: on this rank's clock, and
+    /// before now if this rank was busy until later.
+    ///
+    /// # Errors
+    /// As [`Work::wait`].
+    pub fn wait_timed(self) -> Result<(B, Picos)> {
         let passed = self.seat.backend.pass(self.seat.actor, self.done, self.number);
         let result = passed.and_then(|()| {
             let lost = || Err(Error::System("the communication thread panicked".into()));

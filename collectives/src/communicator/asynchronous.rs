@@ -59,10 +59,10 @@ impl Communicator {
         let size = size_of::<T>();
         let own = own.start * size..own.end * size;
         let slot: Slot<Buffer<T>> = Arc::new(Mutex::new(None));
-        let place = slot.clone();
+        let (place, backend, actor) = (slot.clone(), self.seat.backend.clone(), stream.actor);
         let job = move |transport: &mut dyn Transport| {
             let done = prepared.run(sequence, bytemuck::cast_slice_mut(&mut data), own, transport);
-            *locked(&place) = Some(done.map(|()| result(data)));
+            *locked(&place) = Some(done.map(|()| (result(data), backend.now(actor))));
         };
         let number = stream.push(&self.seat, Some(Box::new(job)));
         Ok(Work::new(self.seat.clone(), stream.done, number, slot))

@@ -43,6 +43,8 @@ pub(crate) type Job = Box<dyn FnOnce(&mut dyn Transport) + Send>;
 /// ```
 pub(crate) struct Stream {
     jobs: Mutex<VecDeque<Option<Job>>>,
+    /// Whose clock it runs on.
+    pub actor: ActorId,
     issued: GateId,
     pub done: GateId,
     /// Jobs issued so far.
@@ -119,8 +121,9 @@ impl Seat {
             return Ok(stream.clone());
         }
         let (issued, done) = (self.backend.gate(), self.backend.gate());
-        let stream = Arc::new(Stream { jobs: Mutex::default(), issued, done, count: AtomicU64::new(0) });
         let actor = self.backend.spawn(self.actor);
+        let stream =
+            Arc::new(Stream { jobs: Mutex::default(), actor, issued, done, count: AtomicU64::new(0) });
         let (seat, shared) = (self.clone(), stream.clone());
         let thread = std::thread::Builder::new()
             .name(format!("rank {} communication", self.member.rank))
