@@ -22,7 +22,7 @@ pub use allfold_kernels::{DType, Element, ReduceOp};
 pub use allfold_sim::Rank;
 pub use buffer::Buffer;
 pub use collective::Collective;
-pub use communicator::{Communicator, Plan};
+pub use communicator::{Communicator, Plan, Planned};
 pub use error::{Error, Lost, Result};
 pub use fingerprint::{Call, Operation};
 pub use geometry::Geometry;

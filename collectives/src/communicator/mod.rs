@@ -10,11 +10,13 @@
 mod asynchronous;
 mod operation;
 mod plan;
+mod planned;
 mod point_to_point;
 mod seat;
 mod split;
 
 pub use plan::Plan;
+pub use planned::Planned;
 pub(crate) use seat::{Roster, Seat, locked};
 
 use crate::schedule::Rank;

@@ -1,6 +1,6 @@
 //! One collective as one rank runs it: what it called, the schedule, and how the buffer is cut.
 
-use super::Plan;
+use super::{Plan, Planned};
 use crate::exec::Execution;
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
@@ -90,6 +90,12 @@ impl Prepared {
         let (algorithm, segments) = (row.name, schedule.segments());
         let call = Call { operation, sequence: 0, count, dtype, op, root, algorithm, segments };
         Ok(Prepared { schedule, geometry, rank, window: plan.window_of(row), call })
+    }
+
+    /// What is to be run, without this rank's part in it.
+    pub fn into_planned(self) -> Planned {
+        let Prepared { schedule, geometry, window, call, .. } = self;
+        Planned { algorithm: call.algorithm, schedule, geometry, window }
     }
 
     /// Runs it, as this operation of the sequence, on the bytes of the whole buffer. `own` is the part of it that
