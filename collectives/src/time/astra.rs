@@ -44,24 +44,40 @@ pub fn bytes(collective: Collective, comm_size: u64, ranks: u32) -> Option<u64> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Engine, Job, Outcome, simulate};
+    use super::super::{Engine, Error, Job, Outcome, simulate};
     use super::*;
-    use crate::Geometry;
-    use crate::algorithms::RingAllReduce;
-    use crate::schedule::Schedule;
+    use crate::registry::{self, Shape};
+    use crate::{Collective, Geometry};
     use allfold_sim::Topology;
 
     const MIB: u64 = 1 << 20;
 
-    fn run(collective: Collective, schedule: &dyn Schedule, bytes: u64, topology: &Topology) -> Outcome {
-        let geometry = Geometry::whole(schedule, bytes);
+    /// Our time of a collective over `comm_size` bytes on 50 "GB/s" links; `not` are times in nanoseconds that the
+    /// bounds of the run must refuse.
+    fn run(what: Collective, algorithm: &str, comm_size: u64, topology: &Topology, not: &[u64]) -> Outcome {
+        let ranks = topology.ranks();
+        let schedule = registry::find(what, algorithm).unwrap().build(Shape::new(ranks).unwrap());
+        let bytes = bytes(what, comm_size, ranks).unwrap();
+        let geometry = match what.blocked() {
+            true => Geometry::blocked(&*schedule, bytes / u64::from(ranks)),
+            false => Geometry::whole(&*schedule, bytes),
+        };
         let job =
-            Job { costs: COSTS, collective: Some(collective), ..Job::new(schedule, &geometry, 1, topology) };
+            Job { costs: COSTS, collective: Some(what), ..Job::new(&*schedule, &geometry, 1, topology) };
         let full = simulate(&job, Engine::Full).unwrap();
         if let Ok(orbit) = simulate(&job, Engine::Orbit) {
             assert_eq!(orbit.time, full.time);
         }
+        for &nanos in not {
+            let refused = full.bounds.check(Picos::from_nanos(nanos), &job);
+            assert!(matches!(refused, Err(Error::BeatsBound { .. })), "{nanos} ns for {what} by {algorithm}");
+        }
         full
+    }
+
+    /// A switch whose paths have 500 ns.
+    fn switch(ranks: u32) -> Topology {
+        Topology::switch(ranks, link(50.0, 250)).unwrap()
     }
 
     #[test]
@@ -76,20 +92,46 @@ mod tests {
         ];
         for (ranks, nanos) in published {
             let topology = Topology::ring(ranks, link(50.0, 500)).unwrap();
-            let ours = run(Collective::AllReduce, &RingAllReduce(ranks), MIB, &topology);
+            let ours = run(Collective::AllReduce, "ring", MIB, &topology, &[]);
             assert_eq!(ours.time, Picos::from_nanos(nanos), "{ranks} ranks");
         }
     }
 
     #[test]
+    fn a_broadcast_takes_longer_than_the_nanosecond_it_gives_it() {
+        for row in registry::of(Collective::Broadcast) {
+            let ours = run(Collective::Broadcast, row.name, MIB, &switch(8), &[1]);
+            // 1 MiB into a port of 50 GiB/s.
+            assert!(ours.time >= Picos::from_nanos(19_531), "{}: {}", row.name, ours.time);
+        }
+    }
+
+    #[test]
     fn a_switch_does_not_store_whole_messages_before_it_forwards_them() {
-        // Its congestion-aware switch takes 71.8 ms for what its own ring of links does in 36.8.
-        let switch = Topology::switch(8, link(50.0, 250)).unwrap();
+        // Its congestion-aware switch takes 71.8 ms for what its ring of links does in 36.8.
         let ring = Topology::ring(8, link(50.0, 500)).unwrap();
-        let all_reduce = RingAllReduce(8);
-        let ours = run(Collective::AllReduce, &all_reduce, 1 << 30, &switch);
-        assert_eq!(ours.time, run(Collective::AllReduce, &all_reduce, 1 << 30, &ring).time);
-        assert!((36_700_000..36_800_000).contains(&(ours.time.0 / 1_000)), "{}", ours.time);
-        assert!(ours.time.0 < 2 * ours.bounds.links.0);
+        let ours = run(Collective::AllReduce, "ring", 1 << 30, &switch(8), &[]);
+        assert_eq!(ours.time, run(Collective::AllReduce, "ring", 1 << 30, &ring, &[]).time);
+        assert_eq!(ours.time.0 / 100_000_000, 367, "{}", ours.time);
+    }
+
+    #[test]
+    fn a_direct_all_reduce_sends_its_bytes_through_one_port() {
+        // Its congestion-unaware network takes 7,155 ns for what a port needs 34,180 for.
+        let ours = run(Collective::AllReduce, "direct", MIB, &switch(8), &[7_155, 34_150]);
+        assert!(ours.bounds.collective >= Picos::from_nanos(34_179), "{:?}", ours.bounds);
+        assert!(ours.time > ours.bounds.collective);
+    }
+
+    #[test]
+    fn comm_size_is_one_rank_s_input_of_an_all_gather_and_the_whole_buffer_of_a_reduce_scatter() {
+        assert_eq!(bytes(Collective::AllGather, MIB, 8), Some(8 * MIB));
+        assert_eq!(bytes(Collective::ReduceScatter, MIB, 8), Some(MIB));
+        assert_eq!(bytes(Collective::AllGather, u64::MAX, 8), None);
+        // Read as the whole buffer, an all-gather would beat its bound eight times over.
+        let scatter = run(Collective::ReduceScatter, "ring", MIB, &switch(8), &[]);
+        let gather = run(Collective::AllGather, "ring", MIB, &switch(8), &[scatter.time.0 / 1_000]);
+        // 7 x 1 MiB into a port of 50 GiB/s.
+        assert!(gather.time >= Picos::from_nanos(136_718), "{}", gather.time);
     }
 }

@@ -17,11 +17,10 @@
 use super::fold::EventHash;
 use super::owners::Owners;
 use super::rates::Rates;
+use super::rounds::Rounds;
 use super::{Cast, Error, Job, Run};
 use crate::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{Bytes, Costs, Crossing, Picos};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// No rank, no actor.
 const NONE: u32 = u32::MAX;
@@ -32,70 +31,14 @@ pub(crate) fn run(job: &Job<'_>, cast: &impl Cast) -> Result<Option<Run>, Error>
         return Ok(None);
     }
     let mut sweep = Sweep::new(job, cast);
-    let mut agenda = Agenda::new(job, cast);
-    while let Some(round) = agenda.advance() {
-        if !sweep.round(round, &agenda.acting)? {
+    let mut rounds = Rounds::new(job, cast);
+    while let Some(round) = rounds.advance() {
+        if !sweep.round(round, &rounds.acting)? {
             return Ok(None);
         }
-        agenda.plan(round, job, cast);
+        rounds.plan(round, job, cast);
     }
     Ok(sweep.finish())
-}
-
-/// Which actors act in the round at hand, in order, and which are due later.
-struct Agenda {
-    acting: Vec<u32>,
-    soon: Vec<u32>,
-    later: BinaryHeap<Reverse<(u64, u32)>>,
-    /// The round after the last one swept.
-    round: u64,
-}
-
-impl Agenda {
-    fn new(job: &Job<'_>, cast: &impl Cast) -> Agenda {
-        let mut agenda = Agenda { acting: Vec::new(), soon: Vec::new(), later: BinaryHeap::new(), round: 0 };
-        for actor in 0..cast.actors() {
-            agenda.due(actor, job.schedule.next(cast.rank(actor), 0));
-        }
-        agenda
-    }
-
-    fn due(&mut self, actor: u32, round: Option<u64>) {
-        match round {
-            Some(round) if round == self.round => self.soon.push(actor),
-            Some(round) => self.later.push(Reverse((round, actor))),
-            None => {}
-        }
-    }
-
-    /// The next round in which anyone acts; `acting` then lists who.
-    fn advance(&mut self) -> Option<u64> {
-        std::mem::swap(&mut self.acting, &mut self.soon);
-        self.soon.clear();
-        if self.acting.is_empty() {
-            self.round = self.later.peek()?.0.0;
-        }
-        let before = self.acting.len();
-        while let Some(&Reverse((round, actor))) = self.later.peek()
-            && round == self.round
-        {
-            self.later.pop();
-            self.acting.push(actor);
-        }
-        if before > 0 && self.acting.len() > before {
-            self.acting.sort_unstable();
-        }
-        Some(self.round)
-    }
-
-    /// Asks everyone who acted for their next round.
-    fn plan(&mut self, round: u64, job: &Job<'_>, cast: &impl Cast) {
-        self.round = round + 1;
-        for at in 0..self.acting.len() {
-            let actor = self.acting[at];
-            self.due(actor, job.schedule.next(cast.rank(actor), self.round));
-        }
-    }
 }
 
 /// An actor's time, and its time if messages had no bytes (for [`super::Bounds::chain`]).

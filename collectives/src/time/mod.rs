@@ -25,6 +25,7 @@ mod owners;
 mod ports;
 mod quotient;
 mod rates;
+mod rounds;
 
 pub use bounds::Bounds;
 pub use cast::{Cast, Everyone};

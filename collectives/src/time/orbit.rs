@@ -87,7 +87,7 @@ fn rotations(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Cla
     let wired = match wiring {
         Wiring::Switch | Wiring::Ring | Wiring::Mesh => 1,
         Wiring::Nodes { devices, .. } if ranks <= devices => 1,
-        Wiring::Nodes { devices, .. } if ranks % devices == 0 => devices,
+        Wiring::Nodes { devices, .. } if ranks.is_multiple_of(devices) => devices,
         Wiring::Nodes { .. } => return None,
     };
     let step = schedule / gcd(schedule, wired) * wired;
@@ -102,13 +102,13 @@ fn masks(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Classes
     });
     let basis = Basis::spanned_by(masks);
     // Every mask must map the ranks to the ranks, and nodes to nodes.
-    let whole = basis.masks().all(|mask| ranks % (1 << (mask.ilog2() + 1)) == 0);
+    let whole = basis.masks().all(|mask| ranks.is_multiple_of(1 << (mask.ilog2() + 1)));
     let wired = match wiring {
         Wiring::Switch | Wiring::Mesh => true,
         Wiring::Ring => false,
         Wiring::Nodes { devices, .. } if ranks <= devices => true,
         Wiring::Nodes { devices, nics } => {
-            ranks % devices == 0 && devices.is_power_of_two() && nics.is_power_of_two()
+            ranks.is_multiple_of(devices) && devices.is_power_of_two() && nics.is_power_of_two()
         }
     };
     (whole && wired).then_some(Classes::Masks { ranks, basis })
