@@ -23,6 +23,8 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Prove every algorithm, for every rank count
+    Verify(commands::verify::Args),
     /// Time a collective on a simulated machine
     Simulate(commands::simulate::Args),
     /// Say what this machine has, what is missing, and how to get it
@@ -45,6 +47,7 @@ pub fn run() -> Outcome {
         Err(error) => return answer(&error),
     };
     match cli.command {
+        Command::Verify(args) => commands::verify::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
     }

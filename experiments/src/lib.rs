@@ -13,6 +13,7 @@
 pub mod cli;
 pub mod commands;
 pub mod failure;
+pub mod limits;
 pub mod memory;
 pub mod names;
 pub mod plan;

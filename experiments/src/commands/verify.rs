@@ -1,0 +1,156 @@
+//! `allfold verify`: both proofs, for every algorithm and rank count.
+
+use crate::cli::Common;
+use crate::failure::{Failure, Outcome};
+use crate::records::Proof;
+use crate::session::Session;
+use crate::sizes::RankCounts;
+use crate::{memory, names, progress, table};
+use allfold_collectives::Collective;
+use allfold_collectives::check;
+use allfold_collectives::registry::{self, ALGORITHMS, Algorithm, Shape};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Flags of `verify`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold verify                                    every algorithm, for 1 to 64 ranks
+  allfold verify all_reduce --algo ring --ranks 8
+  allfold verify --ranks 1..16,100 --json proofs.jsonl
+
+Exits with 1 and a counterexample if a proof fails.")]
+pub struct Args {
+    /// Only this collective
+    #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
+    collective: Option<Collective>,
+    /// Only this algorithm
+    #[arg(long, value_name = "NAME")]
+    algo: Option<String>,
+    /// Rank counts, such as 8, 1..64 or 1,2,4..8
+    #[arg(long, value_name = "COUNTS", default_value = "1..64")]
+    ranks: RankCounts,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Proves, prints a row per algorithm, and fails with the first counterexample.
+pub fn run(args: &Args) -> Outcome {
+    let algorithms = algorithms(args)?;
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    let proofs = prove(&algorithms, &args.ranks)?;
+    for proof in &proofs {
+        session.record(proof)?;
+    }
+    session.say(summary(&proofs, &args.ranks))?;
+    let failed: Vec<String> = proofs.iter().filter_map(failure).collect();
+    for line in &failed {
+        session.say(line)?;
+    }
+    session.say(format!(
+        "{} of {} proofs hold: {} algorithms at {} rank counts",
+        proofs.len() - failed.len(),
+        proofs.len(),
+        algorithms.len(),
+        args.ranks.0.len()
+    ))?;
+    session.close()?;
+    failed.into_iter().next().map_or(Ok(()), |line| Err(Failure::check(line)))
+}
+
+fn algorithms(args: &Args) -> Outcome<Vec<&'static Algorithm>> {
+    match (args.collective, &args.algo) {
+        (Some(collective), Some(name)) => {
+            Ok(vec![registry::find(collective, name).map_err(Failure::usage)?])
+        }
+        (Some(collective), None) => Ok(registry::of(collective).collect()),
+        (None, None) => Ok(ALGORITHMS.iter().collect()),
+        (None, Some(name)) => {
+            let found: Vec<_> = ALGORITHMS.iter().filter(|algorithm| algorithm.name == name).collect();
+            if found.is_empty() {
+                let known: BTreeSet<&str> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
+                let known: Vec<&str> = known.into_iter().collect();
+                return Err(Failure::usage(names::unknown("algorithm", name, &known)));
+            }
+            Ok(found)
+        }
+    }
+}
+
+/// Every algorithm at every rank count, in the order of the table, over all cores.
+///
+/// # Errors
+/// Rank counts that need more memory than there is.
+pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> Outcome<Vec<Proof>> {
+    // Every rank holds a tree for every chunk, and there are about as many chunks as ranks.
+    let most = u64::from(ranks.greatest());
+    memory::require(most.checked_pow(2).and_then(|n| n.checked_mul(64)), &format!("proofs for {most} ranks"))?;
+    let mut jobs: Vec<(usize, &Algorithm, u32)> = Vec::new();
+    for algorithm in algorithms {
+        jobs.extend(ranks.0.iter().map(|&ranks| (0, *algorithm, ranks)));
+    }
+    jobs.iter_mut().enumerate().for_each(|(place, job)| job.0 = place);
+    // The longest first, so that no core is left alone with one at the end.
+    jobs.sort_by_key(|&(place, _, ranks)| (std::cmp::Reverse(ranks), place));
+
+    let bar = progress::bar(jobs.len() as u64, "proving");
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(jobs.len())));
+    let work = || {
+        let mut mine = Vec::new();
+        while let Some(&(place, algorithm, ranks)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            mine.push((place, proof(algorithm, ranks)));
+            bar.inc(1);
+        }
+        if let Ok(mut done) = done.lock() {
+            done.extend(mine);
+        }
+    };
+    std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..cores.min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
+    });
+    bar.finish_and_clear();
+    let mut done = done.into_inner().map_err(|_| Failure::run("a proof panicked; please report it"))?;
+    done.sort_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, proof)| proof).collect()
+}
+
+fn proof(algorithm: &Algorithm, ranks: u32) -> Outcome<Proof> {
+    let verdict = check::verify(algorithm, Shape::new(ranks).map_err(Failure::usage)?);
+    Ok(Proof {
+        collective: verdict.collective.name().into(),
+        algorithm: verdict.algorithm.into(),
+        ranks,
+        rounds: verdict.rounds,
+        order: verdict.order.map(|order| order.to_string()),
+        tree: verdict.tree.map(|tree| tree.to_string()),
+        ok: verdict.ok(),
+        counterexample: verdict.failure.map(|(form, flaw)| format!("{form}: {flaw}")),
+    })
+}
+
+fn failure(proof: &Proof) -> Option<String> {
+    let what = proof.counterexample.as_deref()?;
+    Some(format!("{} by {} over {} ranks: {what}", proof.collective, proof.algorithm, proof.ranks))
+}
+
+/// One row per algorithm, at its largest rank count.
+fn summary(proofs: &[Proof], ranks: &RankCounts) -> String {
+    let names = ["collective", "algorithm", "ranks", "rounds", "order", "tree", "ok"];
+    let mut rows = vec![names.map(String::from).to_vec()];
+    for of in proofs.chunk_by(|a, b| (&a.collective, &a.algorithm) == (&b.collective, &b.algorithm)) {
+        let Some(largest) = of.last() else { continue };
+        let ok = if of.iter().all(|proof| proof.ok) { "yes" } else { "NO" };
+        rows.push(vec![
+            largest.collective.clone(),
+            largest.algorithm.clone(),
+            ranks.to_string(),
+            largest.rounds.to_string(),
+            largest.order.clone().unwrap_or_else(|| "-".into()),
+            largest.tree.clone().unwrap_or_else(|| "-".into()),
+            ok.into(),
+        ]);
+    }
+    table::columns(&rows)
+}

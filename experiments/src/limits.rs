@@ -1,0 +1,61 @@
+//! The machine's own limit, measured in the same run as what is held against it: how fast its memory copies and adds.
+
+use crate::failure::Outcome;
+use crate::memory;
+use crate::records::Limit;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Measures copying and `a += b` (f32) with `threads` threads at once, each over buffers of its own of `bytes`;
+/// the best of a few rounds.
+///
+/// # Errors
+/// There is not enough memory for the buffers.
+pub fn measure(threads: u32, bytes: u64) -> Outcome<Limit> {
+    memory::require(bytes.checked_mul(2 * u64::from(threads)), "the buffers that measure the machine's limit")?;
+    let elements = (bytes / 4).max(1) as usize;
+    let each = || (vec![1.0f32; elements], vec![2.0f32; elements]);
+    let copy = best(threads, each, |(a, b)| a.copy_from_slice(black_box(b)));
+    let add = best(threads, each, |(a, b)| a.iter_mut().zip(black_box(&*b)).for_each(|(a, b)| *a += b));
+    let moved = 4.0 * elements as f64 * f64::from(threads);
+    Ok(Limit { threads, bytes, copy_gbps: moved / copy / 1e9, reduce_gbps: moved / add / 1e9 })
+}
+
+/// Seconds from a common start until the last thread is done; the least of the rounds.
+#[allow(clippy::disallowed_methods, reason = "real time is what is measured")]
+fn best<B: Send>(threads: u32, make: impl Fn() -> B + Sync, work: impl Fn(&mut B) + Sync) -> f64 {
+    const ROUNDS: usize = 7;
+    let barrier = Barrier::new(threads as usize);
+    let one = || {
+        let mut buffers = make();
+        let times = (0..ROUNDS).map(|_| {
+            barrier.wait();
+            let start = Instant::now();
+            work(&mut buffers);
+            black_box(&buffers);
+            barrier.wait();
+            start.elapsed().as_secs_f64()
+        });
+        times.collect::<Vec<f64>>()
+    };
+    let all: Vec<Vec<f64>> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        running.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let round = |at: usize| all.iter().filter_map(|times| times.get(at)).copied().fold(0.0, f64::max);
+    // The first round also pays for touching the pages.
+    (1..ROUNDS).map(round).fold(f64::INFINITY, f64::min).max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copying_and_adding_have_a_rate() {
+        let limit = measure(2, 1 << 16).unwrap();
+        assert!(limit.copy_gbps > 0.0 && limit.copy_gbps < 1e6, "{limit:?}");
+        assert!(limit.reduce_gbps > 0.0 && limit.reduce_gbps < 1e6, "{limit:?}");
+    }
+}
