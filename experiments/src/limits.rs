@@ -13,7 +13,10 @@ use std::time::Instant;
 /// # Errors
 /// There is not enough memory for the buffers.
 pub fn measure(threads: u32, bytes: u64) -> Outcome<Limit> {
-    memory::require(bytes.checked_mul(2 * u64::from(threads)), "the buffers that measure the machine's limit")?;
+    memory::require(
+        bytes.checked_mul(2 * u64::from(threads)),
+        "the buffers that measure the machine's limit",
+    )?;
     let elements = (bytes / 4).max(1) as usize;
     let each = || (vec![1.0f32; elements], vec![2.0f32; elements]);
     let copy = best(threads, each, |(a, b)| a.copy_from_slice(black_box(b)));

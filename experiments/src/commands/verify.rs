@@ -61,9 +61,7 @@ pub fn run(args: &Args) -> Outcome {
 
 fn algorithms(args: &Args) -> Outcome<Vec<&'static Algorithm>> {
     match (args.collective, &args.algo) {
-        (Some(collective), Some(name)) => {
-            Ok(vec![registry::find(collective, name).map_err(Failure::usage)?])
-        }
+        (Some(collective), Some(name)) => Ok(vec![registry::find(collective, name).map_err(Failure::usage)?]),
         (Some(collective), None) => Ok(registry::of(collective).collect()),
         (None, None) => Ok(ALGORITHMS.iter().collect()),
         (None, Some(name)) => {
@@ -85,7 +83,10 @@ fn algorithms(args: &Args) -> Outcome<Vec<&'static Algorithm>> {
 pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> Outcome<Vec<Proof>> {
     // Every rank holds a tree for every chunk, and there are about as many chunks as ranks.
     let most = u64::from(ranks.greatest());
-    memory::require(most.checked_pow(2).and_then(|n| n.checked_mul(64)), &format!("proofs for {most} ranks"))?;
+    memory::require(
+        most.checked_pow(2).and_then(|n| n.checked_mul(64)),
+        &format!("proofs for {most} ranks"),
+    )?;
     let mut jobs: Vec<(usize, &Algorithm, u32)> = Vec::new();
     for algorithm in algorithms {
         jobs.extend(ranks.0.iter().map(|&ranks| (0, *algorithm, ranks)));
