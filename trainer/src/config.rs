@@ -10,6 +10,7 @@
 //! assert_eq!(error.to_string(), "run.toml:2:1: unknown key `bach`; the nearest is `batch`");
 //! ```
 
+use crate::buckets::Caps;
 use crate::models::MODELS;
 use crate::strategies::STRATEGIES;
 use crate::{Error, Result};
@@ -72,11 +73,11 @@ impl Default for Config {
             seed: 0,
             epochs: 4,
             max_steps: 0,
-            batch: 32,
+            batch: 16,
             shuffle: true,
             drop_last: false,
             train_samples: 0,
-            lr: 0.05,
+            lr: 0.02,
             momentum: 0.9,
             weight_decay: 1e-4,
             nesterov: false,
@@ -97,6 +98,11 @@ impl Config {
             toml::from_str(text).map_err(|error| Error::Config(located(&error, text, name)))?;
         config.check().map_err(|error| Error::Config(format!("{name}: {error}")))?;
         Ok(config)
+    }
+
+    /// Where ddp's buckets close.
+    pub fn caps(&self) -> Caps {
+        Caps { first: self.first_bucket_kib.saturating_mul(1024), rest: self.bucket_kib.saturating_mul(1024) }
     }
 
     /// Whether the values make sense.

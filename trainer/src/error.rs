@@ -16,4 +16,10 @@ pub enum Error {
     /// Ranks that hold different parameters.
     #[error("replicas differ: {0}")]
     Replicas(String),
+    /// A collective failed.
+    #[error(transparent)]
+    Collective(#[from] allfold_collectives::Error),
+    /// A step cannot be predicted.
+    #[error(transparent)]
+    Time(#[from] allfold_collectives::time::Error),
 }

@@ -1,23 +1,50 @@
-//! Training neural networks, small enough to be read in one sitting.
+//! Training neural networks, small enough to be read in one sitting: layers with a written-out backward pass, models
+//! made of them, and the ways to train in parallel, side by side.
+//!
+//! Nothing here knows what it runs on. A run gets a [`Communicator`](allfold_collectives::Communicator) and gives the
+//! same losses and the same weights, bit for bit, on threads and on the simulator, whatever the size of the buckets;
+//! on the simulator its clock also says where the time would go.
+//!
+//! ```
+//! use allfold_collectives::World;
+//! use allfold_trainer::{Config, train};
+//!
+//! let config = Config { model: "mlp".into(), max_steps: 20, ..Config::default() };
+//! let ranks = World::threads(2).run(|comm| train(&config, &comm, &mut ())).unwrap();
+//! assert_eq!(ranks[0].losses, ranks[1].losses);
+//! assert_eq!(ranks[0].weights_hash, ranks[1].weights_hash);
+//! assert!(ranks[0].losses[19] < ranks[0].losses[0]);
+//! ```
+//!
+//! Where to look: [`layers`] for the arithmetic's shape, [`models`] for the networks, [`strategies`] for what a way of
+//! training adds, [`run`] for the loop, [`modeled`] for the same step without numbers.
+
 pub mod buckets;
 pub mod config;
 pub mod data;
 mod error;
+mod evaluate;
+mod hash;
 pub mod init;
 pub mod layers;
 mod model;
+pub mod modeled;
 pub mod models;
 mod network;
 mod optim;
+pub mod run;
 pub mod sampler;
 pub mod strategies;
+pub mod timing;
 
 pub use config::Config;
 pub use data::{Batch, Dataset};
 pub use error::Error;
+pub use evaluate::{Evaluation, evaluate};
 pub use model::{Listener, Model};
 pub use network::{Network, Phase, Place};
 pub use optim::Sgd;
+pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on};
 pub use sampler::Sampler;
 
 /// The result of anything in this crate.

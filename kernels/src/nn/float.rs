@@ -13,6 +13,7 @@ pub trait Float:
     + Div<Output = Self>
     + Neg<Output = Self>
     + AddAssign
+    + Default
 {
     /// 0.
     const ZERO: Self;

@@ -1,7 +1,77 @@
 //! The ways to train, side by side: what each adds to forward, backward and the optimiser's step.
+//!
+//! | file | each rank holds | exchanged in a step |
+//! |---|---|---|
+//! | [`single`] | the only model | nothing |
+//! | [`ddp`] | a replica | gradients, averaged in buckets while backward goes on |
+
+pub mod ddp;
+pub mod single;
+
+use crate::timing::BucketTimes;
+use crate::{Config, Error, Model, Network, Result};
+use allfold_collectives::Communicator;
+use allfold_kernels::nn::Float;
+use allfold_sim::Picos;
 
 /// The names by which a configuration asks for a strategy.
 pub const STRATEGIES: &[(&str, &str)] = &[
     ("single", "one rank, nothing to exchange"),
     ("ddp", "every rank holds the model; gradients are averaged in buckets while backward goes on"),
 ];
+
+/// What a backward pass gives.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Synced<F> {
+    /// The mean loss of this rank's samples.
+    pub loss: F,
+    /// Time spent waiting for other ranks.
+    pub exposed: Picos,
+}
+
+/// One way to train.
+pub trait Strategy<F: Float> {
+    /// Before the first step: makes sure that every rank starts from the same numbers.
+    ///
+    /// # Errors
+    /// If the ranks' models cannot be made equal, or communication fails.
+    fn start(&mut self, model: &mut Model<F>) -> Result<()>;
+
+    /// Backward through the last forward pass; afterwards the model's gradients are those of the mean loss over
+    /// all ranks' samples.
+    ///
+    /// # Errors
+    /// If communication fails.
+    fn backward(&mut self, model: &mut Model<F>, labels: &[u32]) -> Result<Synced<F>>;
+
+    /// Before an evaluation: makes the buffers (running statistics) of every rank equal.
+    ///
+    /// # Errors
+    /// If communication fails.
+    fn before_evaluation(&mut self, model: &mut Model<F>) -> Result<()>;
+
+    /// What happened to each bucket in the last step.
+    fn buckets(&self) -> &[BucketTimes] {
+        &[]
+    }
+}
+
+/// The strategy that `config` asks for.
+///
+/// # Errors
+/// If no strategy has that name, or it does not fit the number of ranks.
+pub fn build<'a, F: Float>(
+    config: &Config,
+    network: &Network<F>,
+    comm: &'a Communicator,
+) -> Result<Box<dyn Strategy<F> + 'a>> {
+    match config.strategy.as_str() {
+        "single" if comm.size() > 1 => Err(Error::Config(format!(
+            "strategy `single` trains on one rank and there are {}; `ddp` trains on all of them",
+            comm.size()
+        ))),
+        "single" => Ok(Box::new(single::Single::new(comm))),
+        "ddp" => Ok(Box::new(ddp::Ddp::new(network, config.caps(), comm))),
+        other => Err(crate::config::unknown("strategy", other, STRATEGIES.iter().map(|(name, _)| *name))),
+    }
+}

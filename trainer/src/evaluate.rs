@@ -1,0 +1,50 @@
+//! How good a model is on a test set that the ranks share: every sample counts once, on one rank.
+
+use crate::sampler::exactly_once;
+use crate::timing::work;
+use crate::{Batch, Dataset, Model, Result};
+use allfold_collectives::{Communicator, ReduceOp};
+use allfold_kernels::nn::Float;
+
+/// The result over all ranks; the same on each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Samples evaluated.
+    pub samples: u64,
+    /// Samples whose largest logit is their label's.
+    pub correct: u64,
+    /// Mean loss.
+    pub loss: f64,
+}
+
+impl Evaluation {
+    /// The share of correct answers; 0 without samples.
+    pub fn accuracy(&self) -> f64 {
+        if self.samples == 0 { 0.0 } else { self.correct as f64 / self.samples as f64 }
+    }
+}
+
+/// Evaluates `model` on `test`, `batch` samples at a time on each rank.
+///
+/// # Errors
+/// If communication fails.
+pub fn evaluate<F: Float>(
+    model: &mut Model<F>,
+    test: &Dataset,
+    batch: usize,
+    comm: &Communicator,
+) -> Result<Evaluation> {
+    let mine = exactly_once(test.len(), comm.size() as usize, comm.rank().index());
+    let (mut loss, mut counts, mut samples) = ([0.0], [0i64; 2], Batch::default());
+    for indices in mine.chunks(batch.max(1)) {
+        test.gather::<F>(indices, &mut samples);
+        let (sum, correct) = model.evaluate(&samples, |cost| comm.charge(&work(cost)));
+        loss[0] += sum.to_f64();
+        counts[0] += indices.len() as i64;
+        counts[1] += correct as i64;
+    }
+    comm.all_reduce(&mut loss, ReduceOp::Sum)?;
+    comm.all_reduce(&mut counts, ReduceOp::Sum)?;
+    let [samples, correct] = counts.map(i64::unsigned_abs);
+    Ok(Evaluation { samples, correct, loss: loss[0] / samples.max(1) as f64 })
+}

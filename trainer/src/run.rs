@@ -1,0 +1,237 @@
+//! A training run: epochs of steps, an evaluation after each, and what came of it.
+//!
+//! ```text
+//! epoch:  sampler -> [ gather batch -> forward -> backward + exchange -> optimiser ]*  -> evaluate
+//! ```
+
+use crate::evaluate::{Evaluation, evaluate};
+use crate::strategies::{self, Strategy};
+use crate::timing::{Breakdown, BucketTimes, work};
+use crate::{Batch, Config, Dataset, Error, Model, Result, Sampler, Sgd, data, hash, models};
+use allfold_collectives::{Communicator, ReduceOp};
+use allfold_kernels::nn::{Cost, Float};
+use allfold_sim::Picos;
+
+/// What just happened in a step, on this rank.
+#[derive(Clone, Copy, Debug)]
+pub struct StepReport {
+    /// From 0.
+    pub epoch: u64,
+    /// From 0, over the whole run.
+    pub step: u64,
+    /// Steps in the whole run.
+    pub steps: u64,
+    /// The mean loss of this rank's samples.
+    pub loss: f64,
+    /// Where the time of this step went.
+    pub time: Breakdown,
+}
+
+/// What came of an epoch, over all ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochReport {
+    /// From 0.
+    pub epoch: u64,
+    /// The mean of the losses of its steps.
+    pub loss: f64,
+    /// On the test set.
+    pub test: Evaluation,
+}
+
+/// Hears of a run's progress. `()` listens to nothing.
+pub trait Observer {
+    /// A step is done.
+    fn step(&mut self, _report: &StepReport) {}
+    /// An epoch is done and evaluated.
+    fn epoch(&mut self, _report: &EpochReport) {}
+}
+
+impl Observer for () {}
+
+/// What came of a run. Losses, evaluation and hash are the same on every rank; times are this rank's.
+#[derive(Clone, Debug)]
+pub struct TrainResult {
+    /// The loss of each step, averaged over ranks.
+    pub losses: Vec<f64>,
+    /// On the test set, after the last epoch.
+    pub test: Evaluation,
+    /// The bits of all parameters and buffers in one number.
+    pub weights_hash: u64,
+    /// Elements of all parameters.
+    pub parameters: usize,
+    /// Training samples that all ranks together went through, repeated ones included.
+    pub samples: u64,
+    /// Time of all steps; evaluation is not part of it.
+    pub time: Picos,
+    /// The same by parts.
+    pub breakdown: Breakdown,
+    /// What happened to each bucket in the last step.
+    pub buckets: Vec<BucketTimes>,
+}
+
+impl TrainResult {
+    /// Samples per second, over all ranks; 0 where no time passed.
+    pub fn throughput(&self) -> f64 {
+        if self.time == Picos::ZERO { 0.0 } else { self.samples as f64 / self.time.as_secs() }
+    }
+}
+
+/// Trains on the digits that ship with the project, as `config` says, on all ranks of `comm`.
+///
+/// # Errors
+/// A configuration that makes no sense, replicas that differ, or failed communication.
+pub fn train(config: &Config, comm: &Communicator, observer: &mut dyn Observer) -> Result<TrainResult> {
+    let (train, test) = data::digits()?;
+    train_on(config, train, &test, comm, observer)
+}
+
+/// As [`train`], on any dataset.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_on(
+    config: &Config,
+    train: Dataset,
+    test: &Dataset,
+    comm: &Communicator,
+    observer: &mut dyn Observer,
+) -> Result<TrainResult> {
+    config.check()?;
+    let train = if config.train_samples > 0 { train.first(config.train_samples) } else { train };
+    if train.shape != test.shape || train.classes != test.classes {
+        return Err(Error::Data("the training and the test set differ in shape or classes".into()));
+    }
+    match config.dtype.as_str() {
+        "f64" => Run::<f64>::new(config, &train, test, comm)?.all(observer),
+        _ => Run::<f32>::new(config, &train, test, comm)?.all(observer),
+    }
+}
+
+/// A run under way.
+struct Run<'a, F: Float> {
+    config: &'a Config,
+    train: &'a Dataset,
+    test: &'a Dataset,
+    comm: &'a Communicator,
+    sampler: Sampler,
+    model: Model<F>,
+    sgd: Sgd<F>,
+    strategy: Box<dyn Strategy<F> + 'a>,
+    batch: Batch<F>,
+}
+
+impl<'a, F: Float> Run<'a, F> {
+    fn new(
+        config: &'a Config,
+        train: &'a Dataset,
+        test: &'a Dataset,
+        comm: &'a Communicator,
+    ) -> Result<Self> {
+        let network = models::build(config, train.shape, train.classes)?;
+        let strategy = strategies::build(config, &network, comm)?;
+        let sampler = Sampler {
+            samples: train.len(),
+            world: comm.size() as usize,
+            drop_last: config.drop_last,
+            shuffle: config.shuffle.then_some(config.seed),
+        };
+        Ok(Run {
+            sampler,
+            model: Model::new(network, config.seed),
+            sgd: Sgd::new(config.lr, config.momentum, config.weight_decay, config.nesterov),
+            strategy,
+            batch: Batch::default(),
+            config,
+            train,
+            test,
+            comm,
+        })
+    }
+
+    fn all(mut self, observer: &mut dyn Observer) -> Result<TrainResult> {
+        self.strategy.start(&mut self.model)?;
+        let per_epoch = self.sampler.per_rank().div_ceil(self.config.batch) as u64;
+        let limit = if self.config.max_steps == 0 { u64::MAX } else { self.config.max_steps };
+        let steps = per_epoch.saturating_mul(self.config.epochs).min(limit);
+        let mut result = TrainResult {
+            losses: Vec::new(),
+            test: Evaluation { samples: 0, correct: 0, loss: 0.0 },
+            weights_hash: 0,
+            parameters: self.model.params.len(),
+            samples: 0,
+            time: Picos::ZERO,
+            breakdown: Breakdown::default(),
+            buckets: Vec::new(),
+        };
+        for epoch in 0..self.config.epochs {
+            let first = result.losses.len();
+            let indices = self.sampler.indices(self.comm.rank().index(), epoch);
+            for samples in indices.chunks(self.config.batch) {
+                let step = result.losses.len() as u64;
+                if step == steps {
+                    break;
+                }
+                let (loss, time) = self.step(samples)?;
+                result.losses.push(loss);
+                result.samples += samples.len() as u64 * u64::from(self.comm.size());
+                result.breakdown += time;
+                observer.step(&StepReport { epoch, step, steps, loss, time });
+            }
+            let losses = &mut result.losses[first..];
+            self.comm.all_reduce(losses, ReduceOp::Avg)?;
+            let loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
+            self.strategy.before_evaluation(&mut self.model)?;
+            result.test = evaluate(&mut self.model, self.test, self.config.batch, self.comm)?;
+            observer.epoch(&EpochReport { epoch, loss, test: result.test });
+            if result.losses.len() as u64 == steps {
+                break;
+            }
+        }
+        result.time = result.breakdown.total();
+        result.buckets = self.strategy.buckets().to_vec();
+        result.weights_hash = self.same_weights()?;
+        Ok(result)
+    }
+
+    /// One step over these samples: (loss, where the time went).
+    fn step(&mut self, samples: &[usize]) -> Result<(f64, Breakdown)> {
+        let comm = self.comm;
+        let start = comm.now();
+        self.train.gather(samples, &mut self.batch);
+        comm.charge(&work(data_cost::<F>(self.batch.x.len())));
+        let gathered = comm.now();
+        self.model.forward(&self.batch.x, true, |cost| comm.charge(&work(cost)));
+        let forward = comm.now();
+        let synced = self.strategy.backward(&mut self.model, &self.batch.labels)?;
+        let backward = comm.now();
+        self.sgd.step(&mut self.model.params, &self.model.grads);
+        comm.charge(&work(self.sgd.cost(self.model.params.len())));
+        let time = Breakdown {
+            data: gathered - start,
+            forward: forward - gathered,
+            backward: backward - forward - synced.exposed,
+            exposed: synced.exposed,
+            optimiser: comm.now() - backward,
+        };
+        Ok((synced.loss.to_f64(), time))
+    }
+
+    /// The hash of the weights, after making sure that every rank has the same.
+    fn same_weights(&self) -> Result<u64> {
+        let mine = hash::weights(&self.model);
+        let mut all = vec![0i64; self.comm.size() as usize];
+        self.comm.all_gather(&[mine as i64], &mut all)?;
+        match all.iter().position(|&hash| hash != all[0]) {
+            None => Ok(mine),
+            Some(rank) => Err(Error::Replicas(format!(
+                "after training rank {rank} has weights {:016x} and rank 0 {:016x}",
+                all[rank], all[0]
+            ))),
+        }
+    }
+}
+
+/// Cost of copying `elements` of a batch.
+pub(crate) fn data_cost<F>(elements: usize) -> Cost {
+    Cost::launch(0, 2 * elements, size_of::<F>())
+}

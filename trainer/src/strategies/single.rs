@@ -1,0 +1,48 @@
+//! One rank: forward, backward, step. What every other strategy is held against.
+
+use super::{Strategy, Synced};
+use crate::timing::work;
+use crate::{Listener, Model, Result};
+use allfold_collectives::Communicator;
+use allfold_kernels::nn::{Cost, Float};
+use allfold_sim::Picos;
+
+/// Training on one rank. The communicator is only its clock.
+pub struct Single<'a> {
+    clock: Charge<'a>,
+}
+
+/// Charges what is computed to the rank's clock.
+struct Charge<'a>(&'a Communicator);
+
+impl<F> Listener<F> for Charge<'_> {
+    fn spent(&mut self, cost: Cost) {
+        self.0.charge(&work(cost));
+    }
+
+    fn ready(&mut self, _param: usize, _gradient: &[F]) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> Single<'a> {
+    /// On the rank that `comm` is the handle of.
+    pub fn new(comm: &'a Communicator) -> Single<'a> {
+        Single { clock: Charge(comm) }
+    }
+}
+
+impl<F: Float> Strategy<F> for Single<'_> {
+    fn start(&mut self, _model: &mut Model<F>) -> Result<()> {
+        Ok(())
+    }
+
+    fn backward(&mut self, model: &mut Model<F>, labels: &[u32]) -> Result<Synced<F>> {
+        let loss = model.backward(labels, &mut self.clock)?;
+        Ok(Synced { loss, exposed: Picos::ZERO })
+    }
+
+    fn before_evaluation(&mut self, _model: &mut Model<F>) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! Where the time of a step goes, on the communicator's clock: virtual on the simulator, else real.
+
+use allfold_kernels::nn::Cost;
+use allfold_sim::{Picos, Work};
+use std::ops::AddAssign;
+
+/// The parts of a step, or of many steps together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Breakdown {
+    /// Putting the batch together.
+    pub data: Picos,
+    /// Forward pass.
+    pub forward: Picos,
+    /// Loss and backward pass, with copying gradients into buckets and back.
+    pub backward: Picos,
+    /// Waiting for communication that backward did not hide.
+    pub exposed: Picos,
+    /// The optimiser's step.
+    pub optimiser: Picos,
+}
+
+impl Breakdown {
+    /// The whole step.
+    pub fn total(&self) -> Picos {
+        self.data + self.forward + self.backward + self.exposed + self.optimiser
+    }
+}
+
+impl AddAssign for Breakdown {
+    fn add_assign(&mut self, other: Breakdown) {
+        self.data += other.data;
+        self.forward += other.forward;
+        self.backward += other.backward;
+        self.exposed += other.exposed;
+        self.optimiser += other.optimiser;
+    }
+}
+
+/// The life of one bucket in one step.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct BucketTimes {
+    /// Its place in the order of sending.
+    pub bucket: usize,
+    /// Parameters in it.
+    pub params: usize,
+    /// Bytes in it.
+    pub bytes: u64,
+    /// Its last gradient was copied in.
+    pub ready: Picos,
+    /// It was handed to the communicator: when ready, and after the bucket before it.
+    pub sent: Picos,
+    /// Its all-reduce was complete.
+    pub done: Picos,
+}
+
+/// How long the communication timeline was busy: buckets go one after another.
+pub fn communication(buckets: &[BucketTimes]) -> Picos {
+    let (mut free, mut busy) = (Picos::ZERO, Picos::ZERO);
+    for bucket in buckets {
+        let start = bucket.sent.later(free);
+        busy += Picos(bucket.done.0.saturating_sub(start.0));
+        free = free.later(bucket.done);
+    }
+    busy
+}
+
+/// A cost as the device model takes it.
+pub fn work(cost: Cost) -> Work {
+    Work { flops: cost.flops, bytes: cost.bytes, launches: u32::try_from(cost.launches).unwrap_or(u32::MAX) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn communication_counts_each_moment_once() {
+        let times = |sent, done| BucketTimes {
+            bucket: 0,
+            params: 1,
+            bytes: 4,
+            ready: Picos(sent),
+            sent: Picos(sent),
+            done: Picos(done),
+        };
+        // 10..30, then 30..45 (waited for the first), a gap, then 60..61.
+        assert_eq!(communication(&[times(10, 30), times(20, 45), times(60, 61)]), Picos(36));
+    }
+}
