@@ -12,6 +12,7 @@ mod fingerprint;
 mod geometry;
 mod ledger;
 pub mod registry;
+pub mod render;
 pub mod schedule;
 pub mod time;
 mod transport;

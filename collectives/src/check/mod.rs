@@ -3,16 +3,21 @@
 //! ```text
 //! matching     every send has one recv of the same size in the same round      local: any round can be looked at alone
 //! symbolic     the reduction tree of every chunk of every rank                 global: runs the schedule on symbols
+//! claims       `next` skips no step, every symmetry is one                     what both proofs rely on
 //! ```
 //!
 //! Neither is enough by itself: a schedule that reduces where it should copy is perfectly matched, and one that sends
 //! to nobody may still leave the right result behind.
 
+mod claims;
+mod cost;
 mod matching;
 mod symbolic;
 mod tree;
 mod walk;
 
+pub use claims::claims;
+pub use cost::Cost;
 pub use matching::{matching, matching_round};
 pub use symbolic::{Order, Proof, symbolic};
 pub use tree::{Forest, Tree, TreeHash};
@@ -45,7 +50,7 @@ impl fmt::Display for Counterexample {
     }
 }
 
-/// Both proofs of one schedule.
+/// Both proofs of one schedule, and what it says of itself, which they rely on.
 ///
 /// # Errors
 /// The first thing found wrong.
@@ -54,6 +59,7 @@ pub fn check(
     collective: Collective,
     root: Rank,
 ) -> Result<Proof, Counterexample> {
+    claims(schedule)?;
     matching(schedule, collective)?;
     symbolic(schedule, collective, root)
 }

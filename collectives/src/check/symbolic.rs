@@ -45,6 +45,7 @@ pub struct Proof {
     state: State,
     order: Option<Order>,
     hash: Option<TreeHash>,
+    tree: Option<Tree>,
 }
 
 impl Proof {
@@ -57,6 +58,11 @@ impl Proof {
     /// reduced.
     pub fn hash(&self) -> Option<TreeHash> {
         self.hash
+    }
+
+    /// The one tree of every chunk; none where nothing is reduced, or chunks differ.
+    pub fn tree(&self) -> Option<Tree> {
+        self.tree
     }
 
     /// The trees.
@@ -289,8 +295,10 @@ impl Promise {
                 }
             }
         }
+        let tree = reduced.first().map(|(_, tree)| *tree);
         let (order, hash) = self.class(reduced).unzip();
-        Ok(Proof { forest: self.forest, state, order, hash })
+        let tree = tree.filter(|_| order != Some(Order::Positional));
+        Ok(Proof { forest: self.forest, state, order, hash, tree })
     }
 
     /// The order class and the identity of the results, given the chunk and tree of each.

@@ -1,0 +1,80 @@
+//! What a schedule says of itself besides its steps: when a rank acts next, and which renumberings leave it as it is.
+//!
+//! The interpreters rely on both: a `next` that skips a step would hide it from every proof, and a symmetry that is
+//! none would let one rank stand for another that it does not resemble.
+
+use super::Counterexample;
+use crate::schedule::{Permutation, Rank, Schedule, Span, Step};
+use std::collections::BTreeMap;
+
+/// Holds [`Schedule::next`], [`Schedule::active`] and [`Schedule::symmetry`] against the steps, all of them.
+///
+/// # Errors
+/// The first rank and round for which one of them is not so.
+pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample> {
+    (0..schedule.ranks()).try_for_each(|rank| next(schedule, Rank(rank)))?;
+    schedule.symmetry().into_iter().try_for_each(|by| symmetry(schedule, by))
+}
+
+/// From the last round to the first: `next` is this round where the rank acts, and otherwise what it was before.
+fn next(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterexample> {
+    let (rounds, active) = (schedule.rounds(), schedule.active(rank));
+    let mut following = None;
+    for round in (0..=rounds).rev() {
+        let fail = |what| Err(Counterexample { rank, round: Some(round), chunk: None, what });
+        if round < rounds && !schedule.step(rank, round).is_idle() {
+            following = Some(round);
+            if !active.contains(&round) {
+                return fail(format!("acts, but is said to be active in {active:?} only"));
+            }
+        }
+        let said = schedule.next(rank, round);
+        if said != following {
+            return fail(format!("acts next in round {following:?}, but `next` says {said:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Every step, with its ranks renumbered, is the step of the renumbered rank, but for one renumbering of the chunks.
+fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), Counterexample> {
+    let ranks = schedule.ranks();
+    let image = |rank: Rank| match by {
+        Permutation::Rotate(d) => Rank(((u64::from(rank.0) + u64::from(d)) % u64::from(ranks)) as u32),
+        Permutation::Xor(mask) => Rank(rank.0 ^ mask),
+    };
+    let fail = |rank, round, what| Err(Counterexample { rank, round, chunk: None, what });
+    if matches!(by, Permutation::Xor(mask) if !ranks.is_power_of_two() || mask >= ranks) {
+        return fail(Rank(0), None, format!("{by:?} is no renumbering of {ranks} ranks"));
+    }
+    // Which chunk each chunk becomes, as far as steps of one chunk tell.
+    let mut chunks = BTreeMap::new();
+    let mut alike = |a: Span, b: Span| {
+        let same = a.len != 1 || *chunks.entry(a.at).or_insert(b.at) == b.at;
+        same && (a.len, a.segment) == (b.len, b.segment)
+    };
+    let mut same = |a: Step, b: Step| {
+        let send = match (a.send, b.send) {
+            (Some((to, span)), Some((to_b, span_b))) => image(to) == to_b && alike(span, span_b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let recv = match (a.recv, b.recv) {
+            (Some((from, span, how)), Some((from_b, span_b, how_b))) => {
+                image(from) == from_b && how == how_b && alike(span, span_b)
+            }
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        send && recv
+    };
+    for rank in (0..ranks).map(Rank) {
+        let mut from = 0;
+        while let Some(round) = schedule.next(rank, from) {
+            if !same(schedule.step(rank, round), schedule.step(image(rank), round)) {
+                let what = format!("rank {} does not do the same, as {by:?} says", image(rank));
+                return fail(rank, Some(round), what);
+            }
+            from = round + 1;
+        }
+    }
+    Ok(())
+}
