@@ -46,7 +46,7 @@ fn every_group_size_of_a_hierarchy_is_proved() {
 /// The canonical algorithms all have one hash, whatever the collective and the root; the others are as documented.
 #[test]
 fn orders_are_what_they_are_said_to_be() {
-    for ranks in PROVED.into_iter().filter(|ranks| *ranks >= 4) {
+    for ranks in (4..=17).chain([24, 33]) {
         let mut canonical = BTreeSet::new();
         for row in ALGORITHMS.iter().filter(|row| row.collective.reduces()) {
             for root in [0, ranks / 2, ranks - 1] {
@@ -300,7 +300,7 @@ fn counterexamples_say_what_was_expected() {
     let flaw = symbolic(&wrong, Collective::AllReduce, Rank(0)).unwrap_err();
     assert_eq!(
         flaw.to_string(),
-        "rank 0, chunk 2: expected every rank's, once each, found ((2+3)+0) of chunk 2; \
+        "rank 0, chunk 2: expected every rank's, once each, found (0+(2+3)) of chunk 2; \
         rank 1 is missing"
     );
 }
