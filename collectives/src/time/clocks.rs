@@ -33,10 +33,10 @@ pub(crate) fn run(job: &Job<'_>, cast: &impl Cast) -> Result<Option<Run>, Error>
     let mut sweep = Sweep::new(job, cast);
     let mut rounds = Rounds::new(job, cast);
     while let Some(round) = rounds.advance() {
-        if !sweep.round(round, &rounds.acting)? {
+        if !sweep.round(round, &mut rounds)? {
             return Ok(None);
         }
-        rounds.plan(round, job, cast);
+        rounds.done(job, cast);
     }
     Ok(sweep.finish())
 }
@@ -115,46 +115,60 @@ impl<'a, C: Cast> Sweep<'a, C> {
     }
 
     /// Moves the clocks of all who act over one round; false where a link turns out to be shared.
-    fn round(&mut self, round: u64, acting: &[u32]) -> Result<bool, Error> {
+    fn round(&mut self, round: u64, rounds: &mut Rounds) -> Result<bool, Error> {
         self.hash.fold(round);
-        let (mut sends, mut receives) = (0, 0);
-        for &actor in acting {
-            let rank = self.cast.rank(actor);
-            let step = self.job.schedule.step(rank, round);
-            let at = actor as usize;
-            self.after[at] = self.clocks[at];
-            if let Step { send: Some((to, _)), recv: Some((_, span, how)) } = step
-                && to == rank
-            {
-                self.local(actor, span, how);
-                continue;
+        let Rounds { acting, idle, .. } = rounds;
+        let sent = self.run.messages;
+        acting.retain(|&actor| {
+            let acts = self.post(actor, round);
+            if !acts {
+                idle.push(actor);
             }
-            if let Some((to, _)) = step.send {
-                self.outbox[at] = to.0;
-                sends += 1;
-            }
-            if let Some((from, span, how)) = step.recv {
-                let bytes = self.bytes(span);
-                let inbox = &mut self.inbox[at];
-                (inbox.from, inbox.bytes, inbox.reduce) = (from.0, bytes, how == Combine::Reduce);
+            acts
+        });
+        let (sends, mut receives) = (self.run.messages - sent, 0);
+        for &actor in acting.iter() {
+            if self.inbox[actor as usize].from != NONE {
                 receives += 1;
-            }
-        }
-        for &actor in acting {
-            if self.inbox[actor as usize].from != NONE && !self.message(round, actor)? {
-                return Ok(false);
+                if !self.message(round, actor)? {
+                    return Ok(false);
+                }
             }
         }
         if sends != receives {
             return Err(self.unreceived(round, acting));
         }
-        self.run.messages += receives;
         for at in acting.iter().map(|&actor| actor as usize) {
             self.clocks[at] = self.after[at];
             self.outbox[at] = NONE;
             self.inbox[at].from = NONE;
         }
         Ok(true)
+    }
+
+    /// Posts both halves of an actor's step; false where it is idle.
+    fn post(&mut self, actor: u32, round: u64) -> bool {
+        let rank = self.cast.rank(actor);
+        let at = actor as usize;
+        self.after[at] = self.clocks[at];
+        match self.job.schedule.step(rank, round) {
+            Step { send: None, recv: None } => return false,
+            Step { send: Some((to, _)), recv: Some((_, span, how)) } if to == rank => {
+                self.local(actor, span, how);
+            }
+            Step { send, recv } => {
+                if let Some((to, _)) = send {
+                    self.outbox[at] = to.0;
+                    self.run.messages += 1;
+                }
+                if let Some((from, span, how)) = recv {
+                    let bytes = self.bytes(span);
+                    let inbox = &mut self.inbox[at];
+                    (inbox.from, inbox.bytes, inbox.reduce) = (from.0, bytes, how == Combine::Reduce);
+                }
+            }
+        }
+        true
     }
 
     fn bytes(&self, span: Span) -> u64 {

@@ -1,45 +1,37 @@
-//! A sweep over the rounds of a schedule that touches only who acts.
+//! A sweep over the rounds of a schedule that touches only who may act.
 //!
 //! ```text
-//! dense     round k: everybody   ->  `soon` is the next round: no queue is touched
-//! sparse    round k: 3 ranks     ->  whoever acts later than in k + 1 waits in a heap
+//! dense     who acted in round k is a candidate for k + 1: no queue is touched, no `next` is asked
+//! sparse    a candidate that turns out idle is asked for its next round, and waits in a heap until then
 //! ```
 
 use super::{Cast, Job};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Which actors act in the round at hand, in order, and which are due later.
+/// Who may act in the round at hand, and who is due later.
 pub(crate) struct Rounds {
-    /// Who acts in the round at hand, in order.
+    /// The candidates of the round at hand, in order; those who act, once the idle ones have been struck off.
     pub acting: Vec<u32>,
-    soon: Vec<u32>,
+    /// Struck off in this round.
+    pub idle: Vec<u32>,
     later: BinaryHeap<Reverse<(u64, u32)>>,
-    /// The round after the last one swept.
+    /// The round after the last one swept, and one past the schedule's last.
     round: u64,
+    end: u64,
 }
 
 impl Rounds {
     pub fn new(job: &Job<'_>, cast: &impl Cast) -> Rounds {
-        let mut rounds = Rounds { acting: Vec::new(), soon: Vec::new(), later: BinaryHeap::new(), round: 0 };
-        for actor in 0..cast.actors() {
-            rounds.due(actor, job.schedule.next(cast.rank(actor), 0));
-        }
-        rounds
+        let (acting, end) = ((0..cast.actors()).collect(), job.schedule.rounds());
+        Rounds { acting, idle: Vec::new(), later: BinaryHeap::new(), round: 0, end }
     }
 
-    fn due(&mut self, actor: u32, round: Option<u64>) {
-        match round {
-            Some(round) if round == self.round => self.soon.push(actor),
-            Some(round) => self.later.push(Reverse((round, actor))),
-            None => {}
-        }
-    }
-
-    /// The next round in which anyone acts; `acting` then lists who.
+    /// The next round in which anyone may act; `acting` then lists who.
     pub fn advance(&mut self) -> Option<u64> {
-        std::mem::swap(&mut self.acting, &mut self.soon);
-        self.soon.clear();
+        if self.round >= self.end {
+            self.acting.clear();
+        }
         if self.acting.is_empty() {
             self.round = self.later.peek()?.0.0;
         }
@@ -56,12 +48,12 @@ impl Rounds {
         Some(self.round)
     }
 
-    /// Asks everyone who acted for their next round.
-    pub fn plan(&mut self, round: u64, job: &Job<'_>, cast: &impl Cast) {
-        self.round = round + 1;
-        for at in 0..self.acting.len() {
-            let actor = self.acting[at];
-            self.due(actor, job.schedule.next(cast.rank(actor), self.round));
+    /// Goes on to the next round; whoever was idle waits for the round in which they act.
+    pub fn done(&mut self, job: &Job<'_>, cast: &impl Cast) {
+        self.round += 1;
+        for actor in self.idle.drain(..) {
+            let next = job.schedule.next(cast.rank(actor), self.round.min(self.end));
+            self.later.extend(next.map(|round| Reverse((round, actor))));
         }
     }
 }
