@@ -73,6 +73,13 @@ struct Inbox {
     bytes: u64,
     /// Bytes over the present path that are not yet counted on its links.
     uncounted: u64,
+    /// The links of the path, where it has two at most; else the first is `NONE`, and it is asked for again.
+    links: [u32; 2],
+}
+
+impl Inbox {
+    const EMPTY: Inbox =
+        Inbox { from: NONE, source: NONE, rate: 0, reduce: false, bytes: 0, uncounted: 0, links: [NONE; 2] };
 }
 
 struct Sweep<'a, C> {
@@ -98,14 +105,13 @@ impl<'a, C: Cast> Sweep<'a, C> {
             Clock { now: launch, chain: launch }
         };
         let clocks: Vec<Clock> = (0..cast.actors()).map(start).collect();
-        let empty = Inbox { from: NONE, source: NONE, rate: 0, reduce: false, bytes: 0, uncounted: 0 };
         Sweep {
             job,
             cast,
             after: clocks.clone(),
             clocks,
             outbox: vec![NONE; actors],
-            inbox: vec![empty; actors],
+            inbox: vec![Inbox::EMPTY; actors],
             rates: Rates::default(),
             owners: Owners::new(cast.links()),
             path: Vec::new(),
@@ -193,8 +199,8 @@ impl<'a, C: Cast> Sweep<'a, C> {
             return Ok(false);
         }
         let inbox = &mut self.inbox[at];
-        inbox.uncounted += inbox.bytes;
-        self.run.bytes += inbox.bytes;
+        inbox.uncounted = inbox.uncounted.saturating_add(inbox.bytes);
+        self.run.bytes = self.run.bytes.saturating_add(inbox.bytes);
         let took = self.rates.times(inbox.rate, inbox.bytes);
         let start = self.clocks[at].later(self.clocks[sender]);
         let left = start.plus(took.left, took.least_left);
@@ -250,19 +256,28 @@ impl<C: Cast> Sweep<'_, C> {
         let receiver = self.job.costs_of(to);
         let costs = Costs { overhead: self.job.costs_of(Rank(inbox.from)).overhead, ..receiver };
         inbox.rate = self.rates.rate(costs, bandwidth, latency);
+        inbox.links = match self.path[..] {
+            [one] => [one.link.0, NONE],
+            [one, other] => [one.link.0, other.link.0],
+            _ => [NONE; 2],
+        };
         self.path.iter().all(|crossing| self.owners.claim(*crossing, sender as u32, actor))
     }
 
-    /// Adds what went over an actor's path to the path's links.
+    /// Adds what went over an actor's path to the path's links, each of which one flow at a time crosses.
     fn count(&mut self, actor: u32) {
         let inbox = &mut self.inbox[actor as usize];
         let bytes = std::mem::take(&mut inbox.uncounted);
-        if bytes > 0 {
+        let mut add = |link: u32| {
+            let sum = &mut self.run.links[link as usize];
+            *sum = sum.saturating_add(bytes);
+        };
+        if bytes > 0 && inbox.links[0] != NONE {
+            inbox.links.into_iter().filter(|&link| link != NONE).for_each(add);
+        } else if bytes > 0 {
             self.path.clear();
             self.cast.route(Rank(inbox.source), self.cast.rank(actor), &mut self.path);
-            for crossing in &self.path {
-                self.run.links[crossing.link.0 as usize] += bytes * u64::from(crossing.weight);
-            }
+            self.path.iter().for_each(|crossing| add(crossing.link.0));
         }
     }
 
