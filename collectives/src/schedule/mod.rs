@@ -17,7 +17,7 @@ pub use fold::{Folded, Pairs};
 pub use lanes::Lanes;
 pub use over::Over;
 pub use reverse::{Reverse, there_and_back};
-pub use segments::Segments;
+pub use segments::{Pipeline, Segments};
 pub use table::{Table, TableError};
 pub use then::Then;
 
@@ -197,6 +197,12 @@ pub trait Schedule: Send + Sync {
         0
     }
 
+    /// What every piece goes through, where the schedule is nothing but pieces that follow each other. Interpreters
+    /// then ask once for what a rank does with one piece, and not for every piece again.
+    fn pipeline(&self) -> Option<Pipeline<'_>> {
+        None
+    }
+
     /// The rank whose block a chunk belongs to: who contributes it to an all-gather, who ends with it after a
     /// reduce-scatter. By default rank r's block is the r-th near-equal share of the chunks.
     fn home(&self, chunk: u32) -> Rank {
@@ -241,6 +247,9 @@ macro_rules! forward {
             }
             fn stride(&self) -> u64 {
                 (**self).stride()
+            }
+            fn pipeline(&self) -> Option<Pipeline<'_>> {
+                (**self).pipeline()
             }
             fn home(&self, chunk: u32) -> Rank {
                 (**self).home(chunk)

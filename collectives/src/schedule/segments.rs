@@ -21,6 +21,18 @@ pub struct Segments<S> {
     rounds: u64,
 }
 
+/// The parts of a schedule that is nothing but pieces: piece p does round i of `of` in round
+/// `i * pieces + p * lap`.
+#[derive(Clone, Copy)]
+pub struct Pipeline<'a> {
+    /// What every piece goes through.
+    pub of: &'a dyn Schedule,
+    /// How many pieces.
+    pub pieces: u64,
+    /// Rounds from what one piece does to the same of the next piece.
+    pub lap: u64,
+}
+
 impl<S: Schedule> Segments<S> {
     /// Cut into `count` pieces (at least 1) that follow each other at the schedule's own stride.
     pub fn new(of: S, count: u32) -> Segments<S> {
@@ -99,6 +111,9 @@ impl<S: Schedule> Schedule for Segments<S> {
     }
     fn stride(&self) -> u64 {
         self.stride
+    }
+    fn pipeline(&self) -> Option<Pipeline<'_>> {
+        Some(Pipeline { of: &self.of, pieces: self.count, lap: self.stride * self.count + 1 })
     }
     fn home(&self, chunk: u32) -> Rank {
         self.of.home(chunk)

@@ -14,6 +14,7 @@
 
 mod agenda;
 mod channels;
+mod program;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -24,6 +25,7 @@ use crate::schedule::{Combine, Rank, Span, Step};
 use agenda::{Agenda, Due};
 use allfold_sim::{Bytes, Crossing, FlowId, LinkId, Network, Picos};
 use channels::Channels;
+use program::{Next, Programs};
 use window::{Area, NONE, Slot, Windows};
 
 /// A message, as a trace shows it.
@@ -81,6 +83,7 @@ struct Message {
 struct Events<'a, 's, C> {
     job: &'a Job<'a>,
     cast: &'a C,
+    programs: Programs<'a>,
     windows: Windows,
     channels: Channels,
     network: Network,
@@ -117,6 +120,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         Ok(Events {
             job,
             cast,
+            programs: Programs::new(schedule, cast),
             windows,
             channels: Channels::new(),
             network: Network::new(capacities, job.sharing),
@@ -153,8 +157,8 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         while let Some(due) = self.agenda.take(now) {
             match due {
                 Due::Launch(actor) => {
-                    let program = &mut self.windows.programs[actor as usize];
-                    (program.finish, program.chain) = (now, now);
+                    let state = &mut self.windows.states[actor as usize];
+                    (state.finish, state.chain) = (now, now);
                     self.issue(actor)?;
                 }
                 Due::Flow(message) => self.flow(now, message),
@@ -172,22 +176,16 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     /// Issues steps of an actor while its window has room.
     fn issue(&mut self, actor: u32) -> Result<(), Error> {
         let rank = self.cast.rank(actor);
-        while self.windows.has_room(actor) {
-            let round = self.windows.programs[actor as usize].round;
-            if round == u64::MAX {
-                break;
-            }
-            let next = self.job.schedule.next(rank, round);
-            self.windows.programs[actor as usize].round = next.map_or(u64::MAX, |round| round + 1);
-            if let Some(round) = next {
-                self.issue_step(actor, rank, round)?;
-            }
+        while self.windows.has_room(actor)
+            && let Some(next) = self.programs.next(actor, rank)
+        {
+            self.issue_step(actor, rank, next)?;
         }
         Ok(())
     }
 
-    fn issue_step(&mut self, actor: u32, rank: Rank, round: u64) -> Result<(), Error> {
-        let Step { send, recv } = self.job.schedule.step(rank, round);
+    fn issue_step(&mut self, actor: u32, rank: Rank, next: Next) -> Result<(), Error> {
+        let (round, Step { send, recv }, lane) = next;
         let mut slot = Slot::new(round);
         if let Some((to, span)) = send {
             slot.read = self.area(rank, round, to, span)?;
@@ -205,7 +203,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             slot.halves = 1;
         } else {
             // Each half joins its queue before the next channel is looked for: an idle channel may be let go.
-            let (at, lane) = (self.windows.upcoming(actor), self.job.schedule.lane(round));
+            let at = self.windows.upcoming(actor);
             if let Some((to, _)) = send {
                 slot.send = self.channel(actor, to, lane);
                 if let Some(before) = enqueue(&mut self.channels.get_mut(slot.send).sends, at) {
@@ -443,16 +441,20 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     /// What the run came to, once nothing moves any more.
     fn finish(mut self) -> Result<Run, Error> {
         let actors = self.cast.actors();
-        if let Some(actor) = (0..actors).find(|&actor| !self.windows.is_finished(actor)) {
+        if let Some(actor) = (0..actors).find(|&actor| !self.is_finished(actor)) {
             return Err(self.deadlock(actor));
         }
-        let end = Picos(self.windows.programs.iter().map(|program| program.finish).max().unwrap_or(0));
+        let end = Picos(self.windows.states.iter().map(|state| state.finish).max().unwrap_or(0));
         let bytes = (0..self.cast.links()).map(|link| self.network.usage(LinkId(link), end).bytes);
         self.run.links = bytes.collect();
-        self.run.finish = self.windows.programs.iter().map(|program| Picos(program.finish)).collect();
-        self.run.chain = Picos(self.windows.programs.iter().map(|program| program.chain).max().unwrap_or(0));
+        self.run.finish = self.windows.states.iter().map(|state| Picos(state.finish)).collect();
+        self.run.chain = Picos(self.windows.states.iter().map(|state| state.chain).max().unwrap_or(0));
         self.run.hash = self.hash.value();
         Ok(self.run)
+    }
+
+    fn is_finished(&self, actor: u32) -> bool {
+        self.windows.is_empty(actor) && self.programs.is_over(actor, self.cast.rank(actor))
     }
 
     fn deadlock(&self, actor: u32) -> Error {

@@ -94,14 +94,12 @@ struct Entry {
     next: u32,
 }
 
-/// Where an actor stands in its program.
+/// Where an actor stands in its state.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Program {
+pub(super) struct State {
     /// Number of the oldest unfinished step, and of the next one to be issued, counted over steps that act.
     pub(super) base: u64,
     pub(super) head: u64,
-    /// The first round that has not been looked at; `u64::MAX` when the program is at its end.
-    pub(super) round: u64,
     /// When its last step was done.
     pub(super) finish: u64,
     /// The same on the clock without bytes, over the steps before `base`.
@@ -113,7 +111,7 @@ pub(super) struct Program {
 pub(super) struct Windows {
     window: u64,
     pub(super) size: u32,
-    pub(super) programs: Vec<Program>,
+    pub(super) states: Vec<State>,
     pub(super) slots: Vec<Slot>,
     /// For the scan: segment (-1: several), first and one past the last chunk touched. Nothing unfinished: (0, 0, 0).
     segments: Vec<i32>,
@@ -135,7 +133,7 @@ impl Windows {
         Some(Windows {
             window: most,
             size,
-            programs: vec![Program::default(); actors as usize],
+            states: vec![State::default(); actors as usize],
             slots: vec![Slot::default(); slots],
             segments: vec![0; slots],
             lows: vec![0; slots],
@@ -147,8 +145,8 @@ impl Windows {
 
     /// Whether an actor may issue another step.
     pub(super) fn has_room(&self, actor: u32) -> bool {
-        let program = &self.programs[actor as usize];
-        program.head - program.base < self.window
+        let state = &self.states[actor as usize];
+        state.head - state.base < self.window
     }
 
     /// The actor of a slot.
@@ -163,26 +161,26 @@ impl Windows {
 
     /// The slot that an actor's next step will have.
     pub(super) fn upcoming(&self, actor: u32) -> u32 {
-        self.slot_of(actor, self.programs[actor as usize].head)
+        self.slot_of(actor, self.states[actor as usize].head)
     }
 
     /// The slot of an actor's oldest unfinished step.
     pub(super) fn oldest(&self, actor: u32) -> u32 {
-        self.slot_of(actor, self.programs[actor as usize].base)
+        self.slot_of(actor, self.states[actor as usize].base)
     }
 
-    /// Whether an actor's program is at its end and nothing is under way.
-    pub(super) fn is_finished(&self, actor: u32) -> bool {
-        let program = &self.programs[actor as usize];
-        program.round == u64::MAX && program.base == program.head
+    /// Whether an actor has nothing under way.
+    pub(super) fn is_empty(&self, actor: u32) -> bool {
+        let state = &self.states[actor as usize];
+        state.base == state.head
     }
 
     /// Issues a step: the next of its actor. Returns its slot, and whether nothing holds it back.
     pub(super) fn issue(&mut self, actor: u32, mut step: Slot) -> (u32, bool) {
-        let program = &mut self.programs[actor as usize];
-        let at = actor * self.size + (program.head as u32 & (self.size - 1));
-        program.head += 1;
-        step.posted_chain = program.chain;
+        let state = &mut self.states[actor as usize];
+        let at = actor * self.size + (state.head as u32 & (self.size - 1));
+        state.head += 1;
+        step.posted_chain = state.chain;
         step.dependents = NONE;
         step.blockers = 0;
         let (segment, low, high) = touched(&step);
@@ -230,15 +228,15 @@ impl Windows {
             entry = next;
         }
         let actor = slot / self.size;
-        let program = &mut self.programs[actor as usize];
-        program.finish = now;
-        while program.base < program.head {
-            let oldest = (actor * self.size + (program.base as u32 & (self.size - 1))) as usize;
+        let state = &mut self.states[actor as usize];
+        state.finish = now;
+        while state.base < state.head {
+            let oldest = (actor * self.size + (state.base as u32 & (self.size - 1))) as usize;
             if self.highs[oldest] > 0 {
                 break;
             }
-            program.chain = program.chain.max(self.slots[oldest].done_chain);
-            program.base += 1;
+            state.chain = state.chain.max(self.slots[oldest].done_chain);
+            state.base += 1;
         }
     }
 
@@ -293,7 +291,7 @@ mod tests {
         assert_eq!(ready, [read]);
         windows.finish(6, read, &mut ready);
         assert_eq!(ready, [read, last]);
-        assert_eq!(windows.programs[0].base, 2);
+        assert_eq!(windows.states[0].base, 2);
     }
 
     #[test]
