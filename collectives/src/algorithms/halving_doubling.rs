@@ -51,7 +51,7 @@ impl Halving {
 
 impl Schedule for Halving {
     fn ranks(&self) -> u32 {
-        self.pairs.core
+        1 << self.pairs.levels()
     }
     fn chunks(&self) -> u32 {
         self.share(0, 0)

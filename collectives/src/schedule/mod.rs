@@ -140,7 +140,7 @@ fn lcm(a: u64, b: u64) -> u64 {
     while y != 0 {
         (x, y) = (y, x % y);
     }
-    if x == 0 { 0 } else { a / x * b }
+    a.checked_div(x).map_or(0, |part| part * b)
 }
 
 /// A collective algorithm for a given number of ranks. The execution rule that every interpreter follows is in
