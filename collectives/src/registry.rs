@@ -3,6 +3,7 @@
 use crate::Collective;
 use crate::algorithms::*;
 use crate::schedule::{Rank, Reverse, Schedule, Then, there_and_back};
+use std::fmt;
 use std::sync::Arc;
 
 /// What a schedule is asked for: how many ranks, which of them is the root, how many to a group. Always valid.
@@ -111,7 +112,16 @@ fn names(collective: Collective) -> impl Iterator<Item = &'static str> {
     of(collective).map(|row| row.name)
 }
 
-/// One row of the table.
+/// One row of the table, or a user's own: wherever an algorithm of the table can be used, so can another one.
+///
+/// ```
+/// use allfold_collectives::{Collective, algorithms::RingAllReduce, registry::Algorithm};
+/// use std::sync::Arc;
+///
+/// static MINE: Algorithm = Algorithm::new(Collective::AllReduce, "mine", "a ring, for the sake of example", |shape| {
+///     Arc::new(RingAllReduce(shape.ranks()))
+/// });
+/// ```
 pub struct Algorithm {
     /// What it computes.
     pub collective: Collective,
@@ -124,7 +134,23 @@ pub struct Algorithm {
     build: fn(Shape) -> Arc<dyn Schedule>,
 }
 
+impl fmt::Debug for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {}", self.collective, self.name)
+    }
+}
+
 impl Algorithm {
+    /// An algorithm of one's own, given what builds its schedule for any shape. Not pipelined unless asked for.
+    pub const fn new(
+        collective: Collective,
+        name: &'static str,
+        about: &'static str,
+        build: fn(Shape) -> Arc<dyn Schedule>,
+    ) -> Algorithm {
+        Algorithm { collective, name, about, pipelined: false, build }
+    }
+
     /// The schedule for a shape.
     pub fn build(&self, shape: Shape) -> Arc<dyn Schedule> {
         (self.build)(shape)

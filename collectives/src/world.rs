@@ -61,6 +61,12 @@ impl World {
         self.planned(plan)
     }
 
+    /// Runs its collective by an algorithm of one's own; see [`Plan::own`].
+    pub fn own(mut self, algorithm: &'static crate::registry::Algorithm) -> World {
+        self.plan = self.plan.own(algorithm);
+        self
+    }
+
     /// Cuts chunks into segments of at most this many bytes; see [`Plan::segment`].
     pub fn segment(self, bytes: u64) -> World {
         let plan = self.plan.segment(bytes);

@@ -28,6 +28,12 @@ impl Plan {
         Ok(self)
     }
 
+    /// Runs its collective by this algorithm, which need not be in the registry.
+    pub fn own(mut self, algorithm: &'static Algorithm) -> Plan {
+        self.choices[algorithm.collective as usize].algorithm = Some(algorithm);
+        self
+    }
+
     /// Cuts every chunk into segments of at most this many bytes, in every collective.
     ///
     /// # Errors
