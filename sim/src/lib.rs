@@ -9,19 +9,23 @@ mod costs;
 mod crossing;
 mod device;
 mod error;
+mod events;
 mod fault;
 pub mod network;
 mod suggest;
 pub mod topology;
+mod trace;
 mod units;
 
 pub use costs::{Costs, Rounding, Sharing};
 pub use crossing::Crossing;
 pub use device::{Device, Work};
 pub use error::Error;
+pub use events::{Divergence, Event, EventHash, same_twice};
 pub use fault::{Factor, Faults, Rule};
 pub use network::{FlowId, Network};
 pub use topology::{Link, LinkId, Topology};
+pub use trace::{ChromeTrace, Stretch};
 pub use units::{Bytes, BytesPerSec, Picos, Rank};
 
 /// The result of anything in this crate.

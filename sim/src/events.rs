@@ -1,0 +1,135 @@
+//! The order of events, a hash of all of them, and the test that a run is the same twice.
+//!
+//! Events of one instant come in the order (rank, stream, sequence), whoever was asked first: threads may race to
+//! ask, they never decide.
+
+use crate::{Picos, Rank};
+use std::fmt;
+
+/// Something that happened. Events are ordered by their fields from the top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Event {
+    /// When.
+    pub time: Picos,
+    /// To whom.
+    pub rank: Rank,
+    /// On which of the rank's streams.
+    pub stream: u32,
+    /// As which of the stream's events.
+    pub sequence: u64,
+    /// What: any number that tells it from others, such as a size.
+    pub what: u64,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Event { time, rank, stream, sequence, what } = self;
+        write!(f, "{} ps, rank {rank}, stream {stream}, event {sequence} ({what})", time.0)
+    }
+}
+
+/// A hash of a set of events with their times. The order in which they are added does not matter, so engines that
+/// find the same events by different ways have the same hash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventHash(u64);
+
+impl EventHash {
+    /// Adds an event.
+    pub fn add(&mut self, event: &Event) {
+        let ends = u64::from(event.rank.0) << 32 | u64::from(event.stream);
+        let words = [event.time.0, ends, event.sequence, event.what];
+        self.0 = self.0.wrapping_add(words.into_iter().fold(0x9e37_79b9_7f4a_7c15, mix));
+    }
+
+    /// The hash so far.
+    pub fn value(self) -> u64 {
+        self.0
+    }
+}
+
+/// The finalizer of SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators",
+/// OOPSLA 2014), over what came before.
+fn mix(before: u64, word: u64) -> u64 {
+    let z = before ^ word;
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Two runs that should have been the same were not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("two runs differ at event {index}: first {}, then {}", named(.first), named(.second))]
+pub struct Divergence {
+    /// How many events were the same before.
+    pub index: usize,
+    /// What the first run did there; `None`: it had ended.
+    pub first: Option<Event>,
+    /// What the second run did there.
+    pub second: Option<Event>,
+}
+
+fn named(event: &Option<Event>) -> String {
+    event.as_ref().map_or("nothing".into(), Event::to_string)
+}
+
+/// Runs twice and gives the hash of the events, which are told to the closure's argument in any order.
+///
+/// # Errors
+/// The first event, in their order, that differs.
+pub fn same_twice(mut run: impl FnMut(&mut dyn FnMut(Event))) -> Result<u64, Divergence> {
+    let mut events = || {
+        let mut seen = Vec::new();
+        run(&mut |event| seen.push(event));
+        seen.sort_unstable();
+        seen
+    };
+    let (first, second) = (events(), events());
+    let same = first.iter().zip(&second).take_while(|(a, b)| a == b).count();
+    if same < first.len().max(second.len()) {
+        let (first, second) = (first.get(same).copied(), second.get(same).copied());
+        return Err(Divergence { index: same, first, second });
+    }
+    let mut hash = EventHash::default();
+    first.iter().for_each(|event| hash.add(event));
+    Ok(hash.value())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(time: u64, rank: u32) -> Event {
+        Event { time: Picos(time), rank: Rank(rank), stream: 0, sequence: 1, what: 8 }
+    }
+
+    #[test]
+    fn the_same_events_in_another_order_are_the_same_run() {
+        let mut turn = 0;
+        let forth_and_back = same_twice(|tell| {
+            turn += 1;
+            let times: [u64; 3] = if turn == 1 { [1, 2, 3] } else { [3, 1, 2] };
+            times.into_iter().for_each(|time| tell(event(time, 0)));
+        });
+        assert_eq!(forth_and_back, same_twice(|tell| [2, 1, 3].into_iter().for_each(|t| tell(event(t, 0)))));
+        assert_ne!(forth_and_back, same_twice(|tell| [1, 2, 4].into_iter().for_each(|t| tell(event(t, 0)))));
+    }
+
+    #[test]
+    fn the_first_event_that_differs_is_named() {
+        let mut turn = 0;
+        let error = same_twice(|tell| {
+            turn += 1;
+            tell(event(5, 0));
+            tell(event(7, turn));
+        });
+        let error = error.unwrap_err();
+        assert_eq!((error.index, error.first, error.second), (1, Some(event(7, 1)), Some(event(7, 2))));
+        assert!(error.to_string().contains("at event 1: first 7 ps, rank 1"), "{error}");
+        let mut turn = 0;
+        let shorter = same_twice(|tell| {
+            turn += 1;
+            (turn == 1).then(|| tell(event(5, 0)));
+        });
+        assert_eq!(shorter.unwrap_err().second, None);
+    }
+}

@@ -1,0 +1,148 @@
+//! A timeline that Perfetto and `chrome://tracing` open.
+//!
+//! ```text
+//! {"traceEvents":[{"name":"...","ph":"X","ts":1.5,"dur":2.25,"pid":0,"tid":3,"args":{"bytes":4096}}, ...]}
+//! ```
+//!
+//! Written as it comes, so that a trace of any length needs no memory. Times are microseconds with six decimals:
+//! exact to the picosecond. Format: "Trace Event Format", Google, public document.
+
+use crate::Picos;
+use std::io::{self, Write};
+
+/// Something that took time.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch<'a> {
+    /// What it is called in the picture.
+    pub name: &'a str,
+    /// Its kind, by which viewers filter: `message`, `compute`, ...
+    pub kind: &'a str,
+    /// The row group: a rank.
+    pub process: u32,
+    /// The row: a stream, a lane or a link.
+    pub thread: u32,
+    /// From when.
+    pub start: Picos,
+    /// To when; not before `start`.
+    pub end: Picos,
+    /// Numbers shown when it is clicked: bytes, round, ...
+    pub args: &'a [(&'a str, u64)],
+}
+
+/// Writes a trace. [`ChromeTrace::finish`] closes it; without that the file is not valid JSON.
+#[derive(Debug)]
+pub struct ChromeTrace<W: Write> {
+    out: W,
+    empty: bool,
+}
+
+impl<W: Write> ChromeTrace<W> {
+    /// Opens a trace. Give it a buffered writer.
+    ///
+    /// # Errors
+    /// What the writer says, here and below.
+    pub fn new(mut out: W) -> io::Result<ChromeTrace<W>> {
+        out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+        Ok(ChromeTrace { out, empty: true })
+    }
+
+    /// Adds a stretch of time.
+    pub fn stretch(&mut self, stretch: &Stretch<'_>) -> io::Result<()> {
+        self.begin()?;
+        self.out.write_all(b"{\"name\":")?;
+        self.text(stretch.name)?;
+        self.out.write_all(b",\"cat\":")?;
+        self.text(stretch.kind)?;
+        let (ts, dur) = (micros(stretch.start), micros(Picos(stretch.end.0.saturating_sub(stretch.start.0))));
+        let (pid, tid) = (stretch.process, stretch.thread);
+        write!(self.out, ",\"ph\":\"X\",\"ts\":{ts},\"dur\":{dur},\"pid\":{pid},\"tid\":{tid}")?;
+        let mut before = ",\"args\":{";
+        for (name, value) in stretch.args {
+            self.out.write_all(before.as_bytes())?;
+            self.text(name)?;
+            write!(self.out, ":{value}")?;
+            before = ",";
+        }
+        self.out.write_all(if stretch.args.is_empty() { b"}" } else { b"}}" })
+    }
+
+    /// Names a row group, such as `rank 3`.
+    pub fn name_process(&mut self, process: u32, name: &str) -> io::Result<()> {
+        self.name("process_name", process, 0, name)
+    }
+
+    /// Names a row, such as `compute` or `lane 1`.
+    pub fn name_thread(&mut self, process: u32, thread: u32, name: &str) -> io::Result<()> {
+        self.name("thread_name", process, thread, name)
+    }
+
+    /// Closes the trace and gives the writer back, flushed.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.write_all(b"\n]}\n")?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    fn name(&mut self, what: &str, pid: u32, tid: u32, name: &str) -> io::Result<()> {
+        self.begin()?;
+        write!(
+            self.out,
+            "{{\"name\":\"{what}\",\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"args\":{{\"name\":"
+        )?;
+        self.text(name)?;
+        self.out.write_all(b"}}")
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        let before: &[u8] = if std::mem::take(&mut self.empty) { b"\n" } else { b",\n" };
+        self.out.write_all(before)
+    }
+
+    /// A string, quoted and escaped.
+    fn text(&mut self, text: &str) -> io::Result<()> {
+        serde_json::to_writer(&mut self.out, text).map_err(io::Error::from)
+    }
+}
+
+/// Microseconds, to the picosecond.
+fn micros(Picos(picos): Picos) -> String {
+    format!("{}.{:06}", picos / 1_000_000, picos % 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_json_that_says_when_where_and_what() {
+        let mut trace = ChromeTrace::new(Vec::new()).unwrap();
+        trace.name_process(3, "rank \"3\"").unwrap();
+        let stretch = Stretch {
+            name: "3 -> 4",
+            kind: "message",
+            process: 3,
+            thread: 1,
+            start: Picos(1_500_001),
+            end: Picos(3_500_003),
+            args: &[("bytes", 4_096), ("round", 7)],
+        };
+        trace.stretch(&stretch).unwrap();
+        trace.stretch(&Stretch { args: &[], ..stretch }).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&trace.finish().unwrap()).unwrap();
+        let events = json["traceEvents"].as_array().unwrap();
+        assert_eq!(events.len(), 3);
+        assert_eq!(events[0]["args"]["name"], "rank \"3\"");
+        assert_eq!((events[1]["ts"].as_f64(), events[1]["dur"].as_f64()), (Some(1.500001), Some(2.000002)));
+        assert_eq!(
+            (&events[1]["pid"], &events[1]["tid"], &events[1]["args"]["round"]),
+            (&3.into(), &1.into(), &7.into())
+        );
+    }
+
+    #[test]
+    fn an_empty_trace_is_valid_too() {
+        let out = ChromeTrace::new(Vec::new()).unwrap().finish().unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(json["traceEvents"], serde_json::json!([]));
+    }
+}
