@@ -21,6 +21,7 @@ mod world;
 
 pub use allfold_kernels::{DType, Element, ReduceOp};
 pub use allfold_sim::Rank;
+pub use backends::sim::Activity;
 pub use buffer::Buffer;
 pub use collective::Collective;
 pub use communicator::{Communicator, Plan, Planned};

@@ -1,24 +1,31 @@
 //! A group of ranks to run code on: one thread per rank, a communicator for each.
 
-use crate::backends::threads::{Options, Threads};
-use crate::backends::{Backend, GroupId, Member};
+use crate::backends::sim::{Activity, Sim};
+use crate::backends::threads::Threads;
+use crate::backends::{Backend, GroupId, Member, sim, threads};
 use crate::communicator::{Plan, Roster, Seat};
 use crate::{Collective, Communicator, Error, Lost, Rank, Result};
-use allfold_sim::Picos;
+use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How ranks will run. What is chosen here wrongly is told by [`World::run`].
+/// How ranks will run, and how many. What is chosen here wrongly is told by [`World::run`].
 #[derive(Clone)]
 pub struct World {
+    kind: Kind,
     size: u32,
     plan: Plan,
-    options: Options,
     /// The first wrong choice.
     wrong: Option<Error>,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Threads(threads::Options),
+    Sim(Box<sim::Options>),
 }
 
 /// What became of every rank.
@@ -30,6 +37,8 @@ pub struct Report<R, E> {
     pub finish: Vec<Picos>,
     /// The rank that failed first, where one did.
     pub first: Option<Rank>,
+    /// What ranks computed and communicated, on virtual time, where [`World::timeline`] asked for it.
+    pub timeline: Vec<Activity>,
 }
 
 type Result2<R, E> = std::result::Result<R, E>;
@@ -38,20 +47,41 @@ impl World {
     /// Ranks that are threads of this process, on real time.
     pub fn threads(ranks: u32) -> World {
         let wrong = (ranks == 0).then(|| Error::Argument("a world of 0 ranks; it takes 1 or more".into()));
-        let options = Options { deadline: Duration::from_secs(300), capacity: 4 };
-        World { size: ranks, plan: Plan::default(), options, wrong }
+        let options = threads::Options { deadline: Duration::from_secs(300), capacity: 4 };
+        World { kind: Kind::Threads(options), size: ranks, plan: Plan::default(), wrong }
     }
 
-    /// Fails an operation that is not done in this time, and names whom it waited for. Five minutes if not given.
+    /// Ranks that are threads carrying real data on a virtual clock, one for each rank of the topology. The same
+    /// program has the same times and the same bits on any machine.
+    ///
+    /// Rank code may block only in Allfold's calls. By default costs are [`Costs::default`], links split evenly,
+    /// computation is that of an A100 in f32, nothing is wrong, and operations have no deadline: ranks that wait
+    /// for each other for ever are told at once that they do.
+    pub fn sim(topology: &Topology) -> World {
+        let options = sim::Options {
+            topology: topology.clone(),
+            costs: Costs::default(),
+            sharing: Sharing::default(),
+            faults: Faults::NONE,
+            device: Device::A100_F32,
+            deadline: None,
+            watchdog: Duration::from_secs(300),
+            timeline: false,
+        };
+        let size = topology.ranks();
+        World { kind: Kind::Sim(Box::new(options)), size, plan: Plan::default(), wrong: None }
+    }
+
+    /// Fails an operation that is not done in this time, real or virtual, and names whom it waited for. On threads
+    /// it is five minutes if not given.
     pub fn deadline(mut self, deadline: Duration) -> World {
-        self.options.deadline = deadline;
-        self
-    }
-
-    /// Lets a channel hold this many messages before their sender must wait for the receiver. 0: a message has left
-    /// only once it has been taken. Results do not depend on it.
-    pub fn buffered(mut self, messages: usize) -> World {
-        self.options.capacity = messages;
+        match &mut self.kind {
+            Kind::Threads(options) => options.deadline = deadline,
+            Kind::Sim(options) => {
+                let picos = u64::try_from(deadline.as_nanos().saturating_mul(1_000)).unwrap_or(u64::MAX / 4);
+                options.deadline = Some(Picos(picos));
+            }
+        }
         self
     }
 
@@ -77,6 +107,66 @@ impl World {
     pub fn window(self, steps: u32) -> World {
         let plan = self.plan.window(steps);
         self.planned(plan)
+    }
+
+    /// On threads: lets a channel hold this many messages before their sender must wait for the receiver. 0: a
+    /// message has left only once it has been taken. Results do not depend on it.
+    pub fn buffered(mut self, messages: usize) -> World {
+        match &mut self.kind {
+            Kind::Threads(options) => {
+                options.capacity = messages;
+                self
+            }
+            Kind::Sim(_) => self.refuse("messages on virtual time are never buffered"),
+        }
+    }
+
+    /// On virtual time: the device that [`Communicator::charge`] asks how long its work takes.
+    pub fn device(self, device: Device) -> World {
+        self.virtually(|options| options.device = device)
+    }
+
+    /// On virtual time: what messages, launches and reductions cost.
+    pub fn costs(self, costs: Costs) -> World {
+        self.virtually(|options| options.costs = costs)
+    }
+
+    /// On virtual time: what is slower than it should be.
+    pub fn faults(self, faults: Faults) -> World {
+        self.virtually(|options| options.faults = faults)
+    }
+
+    /// On virtual time: how messages share links.
+    pub fn sharing(self, sharing: Sharing) -> World {
+        self.virtually(|options| options.sharing = sharing)
+    }
+
+    /// On virtual time: records what every rank computes and communicates, as [`Report::timeline`].
+    pub fn timeline(self) -> World {
+        self.virtually(|options| options.timeline = true)
+    }
+
+    /// On virtual time: fails everything, naming the ranks, once some rank was busy outside of Allfold's calls for
+    /// this much real time while all others waited. Five minutes if not given.
+    pub fn watchdog(self, patience: Duration) -> World {
+        self.virtually(|options| options.watchdog = patience)
+    }
+
+    fn virtually(mut self, change: impl FnOnce(&mut sim::Options)) -> World {
+        match &mut self.kind {
+            Kind::Sim(options) => {
+                change(options);
+                self
+            }
+            Kind::Threads(_) => {
+                self.refuse("ranks as threads run on real time; World::sim has a virtual clock")
+            }
+        }
+    }
+
+    fn refuse(mut self, why: &str) -> World {
+        self.wrong.get_or_insert_with(|| Error::Argument(why.into()));
+        self
     }
 
     fn planned(mut self, plan: Result<Plan>) -> World {
@@ -125,7 +215,23 @@ impl World {
         if let Some(wrong) = &self.wrong {
             return Err(wrong.clone());
         }
-        let backend: Arc<dyn Backend> = Arc::new(Threads::new(self.size, self.options));
+        match &self.kind {
+            Kind::Threads(options) => self.on(Arc::new(Threads::new(self.size, *options)), body),
+            Kind::Sim(options) => {
+                let sim = Arc::new(Sim::new(options.as_ref().clone()));
+                let mut report = self.on(sim.clone(), body)?;
+                report.timeline = sim.timeline();
+                Ok(report)
+            }
+        }
+    }
+
+    fn on<R, E, F>(&self, backend: Arc<dyn Backend>, body: F) -> Result<Report<R, E>>
+    where
+        F: Fn(Communicator) -> Result2<R, E> + Sync,
+        R: Send,
+        E: From<Error> + Send,
+    {
         let failures = AtomicU64::new(0);
         let ranks: Vec<Outcome<R, E>> = std::thread::scope(|scope| {
             let start = |rank| {
@@ -148,6 +254,7 @@ impl World {
             finish: ranks.iter().map(|outcome| outcome.finish).collect(),
             ranks: ranks.into_iter().map(|outcome| outcome.result).collect(),
             first: first.map(|(_, rank)| rank),
+            timeline: Vec::new(),
         })
     }
 }

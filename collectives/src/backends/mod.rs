@@ -9,6 +9,7 @@
 //! An *actor* is a thread that takes part for a rank: its own code, or one of its communication threads. A *gate*
 //! counts, and lets pass whoever waits for a count; asynchronous work is handed over through gates.
 
+pub(crate) mod sim;
 pub(crate) mod threads;
 
 use crate::transport::Transport;

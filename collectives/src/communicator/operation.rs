@@ -119,6 +119,7 @@ impl Prepared {
             call,
         };
         execution.run(data, transport)?;
+        transport.done();
         if self.call.op == Some(ReduceOp::Avg) && self.call.root.is_none_or(|root| root == self.rank) {
             divide_bytes(self.call.dtype, &mut data[own], self.schedule.ranks());
         }

@@ -1,12 +1,9 @@
 //! One rank's buffer to one other rank, outside of collectives.
 
 use super::Communicator;
-use crate::transport::{Event, Frame};
+use crate::transport::{Event, Frame, LETTERS};
 use crate::{Call, Element, Error, Operation, Rank, Result};
 use std::sync::Arc;
-
-/// These messages have a lane of their own, so they never meet those of a collective.
-const LANE: u32 = u32::MAX;
 
 impl Communicator {
     /// Sends `data` to another rank, which receives as many elements of the same type. Returns when the message
@@ -20,8 +17,10 @@ impl Communicator {
             transport.enter(&call)?;
             let mut payload = transport.room(size_of_val(data));
             payload.copy_from_slice(bytemuck::cast_slice(data));
-            transport.post_send(peer, LANE, Frame { call, round: 0, payload });
-            transport.wait(0).map(drop)
+            transport.post_send(peer, LETTERS, Frame { call, round: 0, payload });
+            transport.wait(0)?;
+            transport.done();
+            Ok(())
         });
         self.seat.tell(result)
     }
@@ -35,7 +34,7 @@ impl Communicator {
             let mut transport = self.transport.borrow_mut();
             transport.enter(&call)?;
             let bytes = size_of_val(data);
-            transport.post_recv(peer, LANE, bytes, false);
+            transport.post_recv(peer, LETTERS, bytes, false);
             if let Event::Received { frame, .. } = transport.wait(0)? {
                 if *frame.call != *call || frame.payload.len() != bytes {
                     let (mine, theirs) = (call.as_ref().clone().into(), frame.call.as_ref().clone().into());
@@ -43,6 +42,7 @@ impl Communicator {
                 }
                 data.copy_from_slice(bytemuck::cast_slice(&frame.payload));
             }
+            transport.done();
             Ok(())
         });
         self.seat.tell(result)

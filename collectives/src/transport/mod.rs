@@ -10,6 +10,9 @@ pub(crate) use payload::{Payload, Pool};
 use crate::{Call, Error, Rank, Result};
 use std::sync::Arc;
 
+/// The lane of messages that belong to no collective; never one of a schedule's.
+pub(crate) const LETTERS: u32 = u32::MAX;
+
 /// One message: what its sender called, the round, and the bytes. The receiver knows from its own schedule what
 /// all three must be, and compares; nothing is allocated or placed by what a frame says.
 #[derive(Debug)]
@@ -51,6 +54,9 @@ pub(crate) trait Transport {
 
     /// Waits for the next news. `round` is that of the oldest unfinished step, for errors to name.
     fn wait(&mut self, round: u64) -> Result<Event>;
+
+    /// The operation is done; what it took may be recorded.
+    fn done(&mut self) {}
 
     /// Reports an error that this rank found; the whole group fails with it, unless it has failed before.
     /// Returns the error that counts.

@@ -81,7 +81,9 @@ impl Endpoint {
         if let Some(error) = failure {
             return Err(error);
         }
-        let Some(peer) = lost else { return Ok(()) };
+        // The communication thread of a rank that has returned still finishes its collectives; letters end.
+        let letter = self.call.as_ref().is_some_and(|call| call.operation == Operation::PointToPoint);
+        let Some(peer) = lost.filter(|_| letter) else { return Ok(()) };
         // It left after it had posted all that it ever will: what is not here now never comes.
         self.exchange();
         let waiting = self.recvs.iter().any(|r| r.0 == peer) || self.sends.iter().any(|s| s.0 == peer);

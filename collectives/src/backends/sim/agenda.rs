@@ -1,0 +1,87 @@
+//! What is to be applied, and in which order: by time, then rank, stream and sequence.
+
+use super::wires::MessageId;
+use crate::backends::{ActorId, GateId, Member};
+use crate::transport::Frame;
+use crate::{Call, Error, Lost, Rank};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Something to apply at an instant.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// A message's overhead is over.
+    Flow(MessageId),
+    /// A message has arrived and is combined.
+    Arrive(MessageId),
+    /// A local move is done.
+    Moved { half: Half, round: u64 },
+
+    /// An actor enters an operation.
+    Enter { member: Member, call: Arc<Call> },
+    /// An actor posts a send.
+    Send { half: Half, member: Member, to: Rank, lane: u32, frame: Frame },
+    /// An actor posts a receive.
+    Receive { half: Half, member: Member, from: Rank, lane: u32, reduced: bool },
+    /// A gate's count goes up.
+    Raise { actor: ActorId, gate: GateId },
+    /// An actor waits at a gate.
+    Pass { actor: ActorId, gate: GateId, count: u64 },
+    /// An actor looks at a gate.
+    Poll { actor: ActorId, gate: GateId, count: u64 },
+    /// A rank leaves a group.
+    Leave { member: Member, operations: u64, cause: Lost },
+    /// An actor fails its group.
+    Fail { actor: ActorId, member: Member, error: Error },
+}
+
+/// Who posted half of a message, and in which of its operations: what arrives for an earlier one is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Half {
+    pub actor: ActorId,
+    pub operation: u64,
+}
+
+/// Where something stands in the order. Events of the network and of earlier requests come before the requests of
+/// the same instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    time: u64,
+    request: bool,
+    rank: Rank,
+    stream: u32,
+    sequence: u64,
+}
+
+/// All that is to be applied.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    due: BTreeMap<Place, Due>,
+    /// Events put down so far.
+    events: u64,
+}
+
+impl Agenda {
+    /// An event of the conductor's own.
+    pub fn event(&mut self, time: u64, due: Due) {
+        self.events += 1;
+        let place = Place { time, request: false, rank: Rank(0), stream: 0, sequence: self.events };
+        self.due.insert(place, due);
+    }
+
+    /// A request of an actor.
+    pub fn request(&mut self, time: u64, rank: Rank, stream: u32, sequence: u64, due: Due) {
+        self.due.insert(Place { time, request: true, rank, stream, sequence }, due);
+    }
+
+    /// When the first is due.
+    pub fn next(&self) -> Option<u64> {
+        self.due.first_key_value().map(|(place, _)| place.time)
+    }
+
+    /// Takes the first that is due by `now`.
+    pub fn take(&mut self, now: u64) -> Option<Due> {
+        let first = self.due.first_entry()?;
+        (first.key().time <= now).then(|| first.remove())
+    }
+}
