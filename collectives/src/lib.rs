@@ -14,6 +14,8 @@ mod ledger;
 pub mod registry;
 pub mod render;
 pub mod schedule;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod time;
 mod transport;
 mod work;

@@ -1,0 +1,179 @@
+//! Everything that the algorithms of the table are put through, for an algorithm of your own.
+//!
+//! ```
+//! use allfold_collectives::schedule::{Combine, Rank, Schedule, Span, Step};
+//! use allfold_collectives::{Collective, registry::Algorithm, testing};
+//! use std::sync::Arc;
+//!
+//! /// Everybody sends everything to rank 0 in turn, which answers in turn.
+//! struct RoundTrip(u32);
+//!
+//! impl Schedule for RoundTrip {
+//!     fn ranks(&self) -> u32 {
+//!         self.0
+//!     }
+//!     fn chunks(&self) -> u32 {
+//!         1
+//!     }
+//!     fn rounds(&self) -> u64 {
+//!         2 * (u64::from(self.0) - 1)
+//!     }
+//!     fn step(&self, rank: Rank, round: u64) -> Step {
+//!         let (others, all, root) = (self.0 - 1, Span::data(0, 1), Rank(0));
+//!         let leaf = Rank(1 + round as u32 % others);
+//!         let (from, to, how) = match round < u64::from(others) {
+//!             true => (leaf, root, Combine::Reduce),
+//!             false => (root, leaf, Combine::Copy),
+//!         };
+//!         Step {
+//!             send: (rank == from).then_some((to, all)),
+//!             recv: (rank == to).then_some((from, all, how)),
+//!         }
+//!     }
+//! }
+//!
+//! static MINE: Algorithm = Algorithm::new(Collective::AllReduce, "round_trip", "one after the other", |shape| {
+//!     Arc::new(RoundTrip(shape.ranks()))
+//! });
+//!
+//! testing::conforms(&MINE).unwrap();
+//! ```
+//!
+//! [`conforms`] is quick and always the same. For more, draw cases with proptest:
+//!
+//! ```no_run
+//! # use allfold_collectives::{registry::ALGORITHMS, testing};
+//! # static MINE: &allfold_collectives::registry::Algorithm = &ALGORITHMS[0];
+//! use proptest::prelude::*;
+//!
+//! proptest! {
+//!     #[test]
+//!     fn mine_gives_the_exact_result(case in testing::cases(40)) {
+//!         testing::runs(MINE, &case).unwrap();
+//!     }
+//! }
+//! ```
+
+mod case;
+mod run;
+
+pub use case::{Case, cases};
+pub use run::runs;
+
+use crate::check;
+use crate::registry::{Algorithm, Shape};
+use crate::schedule::{Lanes, Schedule, Segments};
+use crate::time::{Engine, Job, simulate};
+use crate::{DType, Geometry, Rank, ReduceOp};
+use allfold_sim::Topology;
+use std::sync::Arc;
+
+/// What an algorithm failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{algorithm}, {ranks} ranks: {what}")]
+pub struct Failure {
+    /// Its collective and name.
+    pub algorithm: String,
+    /// For how many ranks.
+    pub ranks: u32,
+    /// What was expected and what was found.
+    pub what: String,
+}
+
+impl Failure {
+    fn new(algorithm: &Algorithm, ranks: u32, what: impl ToString) -> Failure {
+        Failure { algorithm: format!("{algorithm:?}"), ranks, what: what.to_string() }
+    }
+}
+
+/// Proves, times and runs an algorithm for a fixed choice of rank counts, sizes and types; a second or two.
+///
+/// # Errors
+/// The first check that fails.
+pub fn conforms(algorithm: &'static Algorithm) -> Result<(), Failure> {
+    for ranks in (1..=17).chain([24, 32, 33]) {
+        proves(algorithm, ranks)?;
+    }
+    for ranks in [1, 2, 3, 8, 12, 16] {
+        times(algorithm, ranks)?;
+    }
+    let kinds = [
+        (DType::F32, ReduceOp::Sum),
+        (DType::Bf16, ReduceOp::Sum),
+        (DType::I32, ReduceOp::Prod),
+        (DType::F16, ReduceOp::Min),
+        (DType::F64, ReduceOp::Avg),
+    ];
+    let forms = [(1, None, 4), (3, Some(16), 0), (64, Some(8), 1)];
+    for ranks in [1, 2, 3, 4, 7] {
+        for (nth, count) in [0, 1, ranks as usize - 1, 29].into_iter().enumerate() {
+            let (dtype, op) = kinds[(nth + ranks as usize) % kinds.len()];
+            let (window, segment, buffered) = forms[(nth + 2 * ranks as usize) % forms.len()];
+            let root = Rank((nth as u32 * 2 + 1) % ranks);
+            runs(algorithm, &Case { ranks, root, count, dtype, op, segment, window, buffered })?;
+        }
+    }
+    Ok(())
+}
+
+/// Both proofs, for every root or some of them, plain, in segments and in lanes; and what the schedule claims.
+///
+/// # Errors
+/// The counterexample.
+pub fn proves(algorithm: &Algorithm, ranks: u32) -> Result<(), Failure> {
+    let fail = |what: String| Err(Failure::new(algorithm, ranks, what));
+    let shape = Shape::new(ranks).map_err(|error| Failure::new(algorithm, ranks, error))?;
+    let schedule = algorithm.build(shape);
+    if schedule.ranks() != ranks {
+        return fail(format!("its schedule is for {} ranks", schedule.ranks()));
+    }
+    match check::verify(algorithm, shape).failure {
+        Some((form, flaw)) => fail(format!("{form}: {flaw}")),
+        None => Ok(()),
+    }
+}
+
+/// Its time on one switch and on nodes of 8, plain, in segments and in lanes, for windows of 1 and 8: every engine
+/// that applies gives the same, and none beats a bound.
+///
+/// # Errors
+/// What the simulator refused, or two engines that differ.
+pub fn times(algorithm: &Algorithm, ranks: u32) -> Result<(), Failure> {
+    let fail = |error: &dyn ToString| Failure::new(algorithm, ranks, error.to_string());
+    let plain = algorithm.build(Shape::new(ranks).map_err(|error| fail(&error))?);
+    let cut: Arc<dyn Schedule> = Arc::new(Segments::new(plain.clone(), 4));
+    let laned: Arc<dyn Schedule> = Arc::new(Lanes::split(plain.clone(), 2));
+    for schedule in [plain, cut, laned] {
+        for topology in ["switch", "nodes8"] {
+            let topology = Topology::named(topology, ranks).map_err(|error| fail(&error))?;
+            for (count, window) in [(0, 1), (1009, 1), (64 * u64::from(ranks), 8)] {
+                let geometry = match algorithm.collective.blocked() {
+                    true => Geometry::blocked(&schedule, count),
+                    false => Geometry::whole(&schedule, count),
+                };
+                let job = Job::new(&schedule, &geometry, 4, &topology);
+                let job = Job { window, collective: Some(algorithm.collective), ..job };
+                let time = |engine| simulate(&job, engine).map(|outcome| outcome.time).map_err(|e| fail(&e));
+                let (full, auto, events) = (time(Engine::Full)?, time(Engine::Auto)?, time(Engine::Events)?);
+                if full != auto || full != events {
+                    let what = format!("{count} elements, window {window}: {full:?}, {auto:?}, {events:?}");
+                    return Err(fail(&format!("engines differ on {}, {what}", topology.name())));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::ALGORITHMS;
+
+    #[test]
+    fn every_algorithm_of_the_table_conforms() {
+        for algorithm in ALGORITHMS {
+            conforms(algorithm).unwrap();
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Runs an algorithm on real data and holds every rank's result against the exact one, bit for bit.
+//!
+//! The exact one is evaluated from the reduction tree that [`crate::check::symbolic`] finds: no message is sent for it.
+
+use super::{Case, Failure};
+use crate::check::symbolic;
+use crate::registry::{Algorithm, Shape};
+use crate::{Collective, Communicator, DType, Element, Geometry, Rank, Result as Ran, World};
+use allfold_kernels::{bf16, divide, f16, reduce};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Runs a case on threads.
+///
+/// # Errors
+/// An error of a rank, or the first element that is not exactly what it should be.
+pub fn runs(algorithm: &'static Algorithm, case: &Case) -> Result<(), Failure> {
+    match case.dtype {
+        DType::F64 => typed::<f64>(algorithm, case),
+        DType::F32 => typed::<f32>(algorithm, case),
+        DType::F16 => typed::<f16>(algorithm, case),
+        DType::Bf16 => typed::<bf16>(algorithm, case),
+        DType::I8 => typed::<i8>(algorithm, case),
+        DType::I16 => typed::<i16>(algorithm, case),
+        DType::I32 => typed::<i32>(algorithm, case),
+        DType::I64 => typed::<i64>(algorithm, case),
+        DType::U8 => typed::<u8>(algorithm, case),
+    }
+}
+
+fn typed<T: Element>(algorithm: &'static Algorithm, case: &Case) -> Result<(), Failure> {
+    let fail = |what: String| Failure::new(algorithm, case.ranks, format!("{case:?}: {what}"));
+    let inputs: Vec<Vec<T>> = (0..case.ranks).map(|rank| input(algorithm.collective, case, rank)).collect();
+    let expected = exact(algorithm, case, &inputs).map_err(fail)?;
+    for (place, world) in worlds(algorithm, case) {
+        let results = world.run(|rank| call(algorithm.collective, case, &rank, &inputs[rank.rank().index()]));
+        let results = results.map_err(|error: crate::Error| fail(format!("on {place}: {error}")))?;
+        for (rank, (got, want)) in results.iter().zip(&expected).enumerate() {
+            if got.len() != want.len() {
+                return Err(fail(format!("on {place}: rank {rank} has {} elements", got.len())));
+            }
+            let differs = |at: &usize| bytemuck::bytes_of(&got[*at]) != bytemuck::bytes_of(&want[*at]);
+            if let Some(at) = (0..got.len()).find(differs) {
+                let (got, want) = (got[at], want[at]);
+                let what = format!("element {at} of rank {rank} is {got:?}, not {want:?}");
+                return Err(fail(format!("on {place}: {what}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a case is run.
+fn worlds(algorithm: &'static Algorithm, case: &Case) -> Vec<(&'static str, World)> {
+    let threads = World::threads(case.ranks).buffered(case.buffered).deadline(Duration::from_secs(60));
+    let planned = |world: World| {
+        let world = world.own(algorithm).window(case.window);
+        case.segment.into_iter().fold(world, World::segment)
+    };
+    vec![("threads", planned(threads))]
+}
+
+/// The elements of a rank's block.
+fn block(case: &Case, rank: u32) -> Range<usize> {
+    rank as usize * case.count..(rank as usize + 1) * case.count
+}
+
+/// What a rank puts in: the whole buffer, where blocks that it does not contribute are zero.
+fn input<T: Element>(collective: Collective, case: &Case, rank: u32) -> Vec<T> {
+    let whole = if collective.blocked() { case.ranks as usize * case.count } else { case.count };
+    let own = match collective {
+        Collective::AllGather | Collective::Gather => block(case, rank),
+        _ => 0..whole,
+    };
+    let value =
+        |at: usize| if own.contains(&at) { sample(u64::from(rank) << 32 | at as u64) } else { T::zeroed() };
+    (0..whole).map(value).collect()
+}
+
+/// A value of any type, drawn from a number. Floats are of similar size, so that the order of a sum shows.
+fn sample<T: Element>(number: u64) -> T {
+    let mut bits = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ bits >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits ^= bits >> 29;
+    let real = (bits % 4001) as f64 / 1000.0 - 2.0;
+    let bytes = match T::DTYPE {
+        DType::F64 => real.to_le_bytes().to_vec(),
+        DType::F32 => (real as f32).to_le_bytes().to_vec(),
+        DType::F16 => f16::from_f64(real).to_le_bytes().to_vec(),
+        DType::Bf16 => bf16::from_f64(real).to_le_bytes().to_vec(),
+        integer => bits.to_le_bytes()[..integer.size()].to_vec(),
+    };
+    bytemuck::pod_read_unaligned(&bytes)
+}
+
+/// What every rank must end with, in the form in which [`call`] returns it.
+fn exact<T: Element>(algorithm: &Algorithm, case: &Case, inputs: &[Vec<T>]) -> Result<Vec<Vec<T>>, String> {
+    let collective = algorithm.collective;
+    let shape = Shape::new(case.ranks).and_then(|shape| shape.rooted(case.root));
+    let schedule = algorithm.build(shape.map_err(|error| error.to_string())?);
+    let geometry = match collective.blocked() {
+        true => Geometry::blocked(&schedule, case.count as u64),
+        false => Geometry::whole(&schedule, case.count as u64),
+    };
+    let proof = symbolic(&schedule, collective, case.root).map_err(|flaw| flaw.to_string())?;
+    let op = |into: &mut [T], from: &[T]| reduce(case.op, into, from);
+    let result = |rank: u32| {
+        let mut data = proof.evaluate(Rank(rank), &geometry, inputs, &op);
+        if collective.reduces() && case.op == crate::ReduceOp::Avg {
+            divide(&mut data, case.ranks);
+        }
+        match collective {
+            Collective::Reduce | Collective::Gather if Rank(rank) != case.root => Vec::new(),
+            Collective::ReduceScatter | Collective::Scatter => data[block(case, rank)].to_vec(),
+            Collective::Barrier => Vec::new(),
+            _ => data,
+        }
+    };
+    Ok((0..case.ranks).map(result).collect())
+}
+
+/// Calls the collective as a user would; returns what it leaves on this rank.
+fn call<T: Element>(collective: Collective, case: &Case, rank: &Communicator, input: &[T]) -> Ran<Vec<T>> {
+    let (mut data, root, op) = (input.to_vec(), case.root, case.op);
+    let own = if collective.blocked() { block(case, rank.rank().0) } else { 0..0 };
+    let mut result = vec![T::zeroed(); own.len()];
+    let is_root = rank.rank() == root;
+    match collective {
+        Collective::AllReduce => rank.all_reduce(&mut data, op)?,
+        Collective::Broadcast => rank.broadcast(&mut data, root)?,
+        Collective::AllGather => rank.all_gather(&input[own], &mut data)?,
+        Collective::ReduceScatter => {
+            rank.reduce_scatter(input, &mut result, op)?;
+            return Ok(result);
+        }
+        Collective::Reduce => rank.reduce(&mut data, op, root)?,
+        Collective::Gather => rank.gather(&input[own], &mut data, root)?,
+        Collective::Scatter => {
+            rank.scatter(input, &mut result, root)?;
+            return Ok(result);
+        }
+        Collective::AllToAll => rank.all_to_all(input, &mut data)?,
+        Collective::Barrier => rank.barrier()?,
+        Collective::SendRecv => rank.shift(&mut data)?,
+    }
+    let nothing = match collective {
+        Collective::Reduce | Collective::Gather => !is_root,
+        _ => collective == Collective::Barrier,
+    };
+    Ok(if nothing { Vec::new() } else { data })
+}
