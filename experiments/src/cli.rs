@@ -25,6 +25,8 @@ pub struct Cli {
 enum Command {
     /// Prove every algorithm, for every rank count
     Verify(commands::verify::Args),
+    /// Measure a collective on real data, and check every result
+    Bench(commands::bench::Args),
     /// Time a collective on a simulated machine
     Simulate(commands::simulate::Args),
     /// Say what this machine has, what is missing, and how to get it
@@ -48,6 +50,7 @@ pub fn run() -> Outcome {
     };
     match cli.command {
         Command::Verify(args) => commands::verify::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
     }

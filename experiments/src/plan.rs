@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::records::Call;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
-use allfold_collectives::{Collective, DType, Geometry, ReduceOp};
+use allfold_collectives::{Collective, DType, Geometry, ReduceOp, World};
 use std::sync::Arc;
 
 /// What the user chose, for all sizes.
@@ -66,15 +66,19 @@ impl Choice {
         let (count, bytes) = self.count(size);
         let algorithm = self.algorithm(size);
         let whole = algorithm.build(self.shape);
-        let chunk = bytes.div_ceil(u64::from(whole.chunks()));
-        let segments = match self.segment {
-            None => algorithm.segments(bytes),
-            Some(piece) => u32::try_from(chunk.div_ceil(piece)).map_err(|_| {
-                Failure::usage(format!(
-                    "pieces of {piece} bytes cut {chunk} bytes more than 2^32 times; take a larger --segment"
-                ))
-            })?,
+        // As a communicator cuts: no piece of a chunk is smaller than one element.
+        let element = self.dtype.size() as u64;
+        let chunk = (bytes / element).div_ceil(u64::from(whole.chunks()));
+        let wanted = match self.segment {
+            None => u64::from(algorithm.segments(bytes)),
+            Some(piece) => (chunk * element).div_ceil(piece),
         };
+        let segments = u32::try_from(wanted.min(chunk).max(1)).map_err(|_| {
+            Failure::usage(format!(
+                "{wanted} segments are more than 2^32; take a larger --segment than {} bytes",
+                self.segment.unwrap_or_default()
+            ))
+        })?;
         let schedule: Arc<dyn Schedule> =
             if segments > 1 { Arc::new(Segments::new(whole, segments)) } else { whole };
         let geometry = match self.collective.blocked() {
@@ -82,8 +86,22 @@ impl Choice {
             false => Geometry::whole(&*schedule, count),
         };
         let window = self.window.unwrap_or_else(|| algorithm.window());
-        let segment = (segments > 1).then(|| chunk.div_ceil(u64::from(segments)));
+        let segment = (segments > 1).then(|| chunk.div_ceil(u64::from(segments)) * element);
         Ok(Plan { algorithm, schedule, geometry, count, bytes, window, segment })
+    }
+
+    /// A world that runs the choice.
+    pub fn on(&self, mut world: World) -> World {
+        if let Some(algorithm) = self.algorithm {
+            world = world.algorithm(self.collective, algorithm.name);
+        }
+        if let Some(bytes) = self.segment {
+            world = world.segment(bytes);
+        }
+        match self.window {
+            Some(steps) => world.window(steps),
+            None => world,
+        }
     }
 
     /// What a record says was called. The identity of the result is added where it is known.
@@ -110,4 +128,48 @@ pub fn bandwidths(collective: Collective, ranks: u32, bytes: u64, time_us: f64) 
     }
     let algbw = bytes as f64 / time_us / 1e3;
     (algbw, algbw * collective.bus_factor(ranks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allfold_collectives::Plan as Communicators;
+    use allfold_collectives::registry::ALGORITHMS;
+
+    #[test]
+    fn what_is_timed_is_what_a_communicator_would_run() {
+        for algorithm in ALGORITHMS {
+            for (ranks, size, segment) in
+                [(1, 0, None), (3, 100, Some(8)), (8, 1 << 20, None), (6, 4 << 20, Some(1 << 16))]
+            {
+                let choice = Choice {
+                    collective: algorithm.collective,
+                    algorithm: Some(algorithm),
+                    shape: Shape::new(ranks).unwrap(),
+                    dtype: DType::F32,
+                    op: ReduceOp::Sum,
+                    segment,
+                    window: None,
+                };
+                let ours = choice.at(size).unwrap();
+                let mut plan =
+                    Communicators::default().algorithm(algorithm.collective, algorithm.name).unwrap();
+                if let Some(bytes) = segment {
+                    plan = plan.segment(bytes).unwrap();
+                }
+                let theirs = plan.of(algorithm.collective, ranks, ours.count as usize, DType::F32).unwrap();
+                let (ours, theirs) = ((ours.schedule, ours.window), (theirs.schedule, theirs.window));
+                let shape = |(schedule, window): &(Arc<dyn Schedule>, u32)| {
+                    (schedule.chunks(), schedule.segments(), schedule.rounds(), *window)
+                };
+                assert_eq!(
+                    shape(&ours),
+                    shape(&theirs),
+                    "{} {} {ranks} {size}",
+                    algorithm.collective,
+                    algorithm.name
+                );
+            }
+        }
+    }
 }

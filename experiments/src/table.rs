@@ -39,10 +39,17 @@ fn header(title: &str, name: &str, unit: &str) -> String {
     [titles, names, units].map(|line| line.trim_end().to_string()).join("\n")
 }
 
-/// One measured size, out of place and in place.
-pub fn measured_row(out_of_place: &MeasuredCollective, in_place: &MeasuredCollective) -> String {
-    let side = |r: &MeasuredCollective| side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong);
-    format!("{}{}{}", call(&out_of_place.call), side(out_of_place), side(in_place))
+/// One measured size. A form that the collective does not have, in place or out of place, is N/A.
+pub fn measured_row(
+    out_of_place: Option<&MeasuredCollective>,
+    in_place: Option<&MeasuredCollective>,
+) -> String {
+    let form = |r: Option<&MeasuredCollective>| match r {
+        Some(r) => side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong),
+        None => format!("  {:>7}  {:>6}  {:>6} {:>6}", "N/A", "N/A", "N/A", "N/A"),
+    };
+    let called = out_of_place.or(in_place).map_or(String::new(), |record| call(&record.call));
+    format!("{called}{}{}", form(out_of_place), form(in_place))
 }
 
 /// One simulated size, out of place and in place.
@@ -150,7 +157,10 @@ mod tests {
 
     #[test]
     fn a_row_is_laid_out_as_nccl_tests_does() {
-        let row = measured_row(&record(), &MeasuredCollective { time_us: 12_345.6, wrong: None, ..record() });
+        let row = measured_row(
+            Some(&record()),
+            Some(&MeasuredCollective { time_us: 12_345.6, wrong: None, ..record() }),
+        );
         assert_eq!(
             row,
             "     8388608       2097152     float     sum      -1    219.2   38.27   71.76      0    12346   38.27   71.76    N/A"
@@ -161,7 +171,7 @@ mod tests {
     fn header_names_stand_over_their_columns() {
         let header = measured_header();
         let lines: Vec<&str> = header.lines().collect();
-        let row = measured_row(&record(), &record());
+        let row = measured_row(Some(&record()), None);
         assert!(lines.iter().all(|line| line.starts_with('#')));
         let ends = |text: &str| -> Vec<usize> {
             let bytes = text.as_bytes();

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod bench;
 pub mod doctor;
 pub mod simulate;
 pub mod verify;

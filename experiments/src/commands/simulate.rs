@@ -183,6 +183,7 @@ pub fn run(args: &Args) -> Outcome {
     let choice = args.sweep.choice()?;
     let sizes = args.sweep.sizes()?;
     let machine = machine(args)?;
+    sizes.iter().try_for_each(|&size| machine.countable(&choice.at(size)?))?;
     let mut session = Session::open(args.common.json.as_deref(), None)?;
 
     let name = choice.collective.name();

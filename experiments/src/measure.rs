@@ -1,0 +1,280 @@
+//! Runs one size of a collective on real data, times it, and holds every result against the exact reference.
+//!
+//! ```text
+//! samples --> proof.evaluate -> expected --+
+//!    |                                     |== bit for bit
+//!    '-> World::run: warm up, time, run --+
+//! ```
+
+use crate::failure::{Failure, Outcome};
+use crate::memory;
+use crate::plan::{Choice, Plan};
+use crate::samples::{self, Sample};
+use allfold_collectives::check::{self, Proof};
+use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp, World};
+use allfold_kernels as kernels;
+use allfold_sim::Picos;
+use std::sync::Arc;
+
+/// How a size is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Calls that are timed.
+    pub iterations: u32,
+    /// Calls before those.
+    pub warmup: u32,
+    /// Whether results are checked.
+    pub check: bool,
+    /// Of the inputs.
+    pub seed: u64,
+    /// Real time needs warming up and a common start; on virtual time the first call from time zero says it all.
+    pub virtual_time: bool,
+}
+
+/// What came of one side, in place or out of place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Side {
+    /// Whether the input's buffer took the result.
+    pub in_place: bool,
+    /// Microseconds: the mean over ranks and iterations; on virtual time until the last rank was done.
+    pub time_us: f64,
+    /// Standard error of the mean, over iterations.
+    pub error_us: f64,
+    /// Elements that differ from the reference, over all ranks; `None` where nothing was checked.
+    pub wrong: Option<u64>,
+    /// Where the first of them is.
+    pub first_wrong: Option<String>,
+    /// Hash of all ranks' results; `None` where nothing was checked.
+    pub checksum: Option<String>,
+}
+
+/// The forms that a collective has: out of place, in place.
+fn forms(collective: Collective) -> &'static [bool] {
+    match collective {
+        Collective::AllReduce => &[false, true],
+        Collective::Broadcast | Collective::Reduce | Collective::Barrier | Collective::SendRecv => &[true],
+        _ => &[false],
+    }
+}
+
+/// Refuses a size that does not fit in memory.
+///
+/// # Errors
+/// What it needs and what there is.
+pub fn fits(choice: &Choice, size: u64) -> Outcome {
+    let (ranks, (_, bytes)) = (choice.shape.ranks(), choice.count(size));
+    // Inputs, outputs and copies in flight on every rank, the reference and its operands: six times the buffers.
+    memory::require(
+        bytes.checked_mul(6 * u64::from(ranks)),
+        &format!("{bytes} bytes on each of {ranks} ranks"),
+    )
+}
+
+/// Measures one size of a choice in every form that the collective has.
+///
+/// # Errors
+/// Not enough memory, or a failed run.
+pub fn size<T: Sample>(world: &World, choice: &Choice, size: u64, timing: Timing) -> Outcome<Vec<Side>> {
+    fits(choice, size)?;
+    let plan = choice.at(size)?;
+    let data = Arc::new(Data::<T>::new(choice, &plan, timing)?);
+    forms(choice.collective).iter().map(|&in_place| side(world, choice, &data, timing, in_place)).collect()
+}
+
+/// What the ranks start from and must end with.
+struct Data<T> {
+    /// Elements that a rank contributes.
+    count: usize,
+    /// The whole buffer of each rank.
+    inputs: Vec<Vec<T>>,
+    /// What each rank must end with, where that is defined; shared by ranks that end with the same.
+    expected: Option<Vec<Arc<Vec<T>>>>,
+}
+
+impl<T: Sample> Data<T> {
+    fn new(choice: &Choice, plan: &Plan, timing: Timing) -> Outcome<Data<T>> {
+        let whole = plan.geometry.count() as usize;
+        let ranks = choice.shape.ranks();
+        let inputs: Vec<Vec<T>> = (0..ranks).map(|rank| samples::make(timing.seed, rank, whole)).collect();
+        let data = Data { count: plan.count as usize, inputs, expected: None };
+        if !timing.check {
+            return Ok(data);
+        }
+        let proof =
+            check::check(&*plan.schedule, choice.collective, choice.shape.root()).map_err(Failure::check)?;
+        let mut expected: Vec<Arc<Vec<T>>> = Vec::new();
+        for rank in (0..ranks).map(Rank) {
+            let same = rank.0 > 0 && same_end(&proof, plan, rank);
+            let end = match expected.first() {
+                Some(first) if same => first.clone(),
+                _ => Arc::new(data.end(choice, plan, &proof, rank)),
+            };
+            expected.push(end);
+        }
+        Ok(Data { expected: Some(expected), ..data })
+    }
+
+    /// The whole buffer as rank `rank` must end with it.
+    fn end(&self, choice: &Choice, plan: &Plan, proof: &Proof, rank: Rank) -> Vec<T> {
+        let reduce = |into: &mut [T], from: &[T]| kernels::reduce(choice.op, into, from);
+        let mut end = proof.evaluate(rank, &plan.geometry, &self.inputs, &reduce);
+        if choice.collective.reduces() && choice.op == ReduceOp::Avg {
+            kernels::divide(&mut end, choice.shape.ranks());
+        }
+        end
+    }
+
+    fn block(&self, rank: Rank) -> std::ops::Range<usize> {
+        rank.index() * self.count..(rank.index() + 1) * self.count
+    }
+}
+
+/// Whether a rank ends with the very trees that rank 0 ends with.
+fn same_end(proof: &Proof, plan: &Plan, rank: Rank) -> bool {
+    let pieces = (0..plan.schedule.chunks()).flat_map(|c| (0..plan.schedule.segments()).map(move |s| (c, s)));
+    pieces.into_iter().all(|(chunk, segment)| {
+        let value = proof.value(rank, chunk, segment);
+        value.is_some() && value == proof.value(Rank(0), chunk, segment)
+    })
+}
+
+/// What one rank saw.
+struct Seen {
+    times: Vec<Picos>,
+    checked: Option<(u64, Option<usize>, u64)>,
+}
+
+fn side<T: Sample>(
+    world: &World,
+    choice: &Choice,
+    data: &Data<T>,
+    timing: Timing,
+    in_place: bool,
+) -> Outcome<Side> {
+    let seen =
+        world.run(|comm: Communicator| one_rank(&comm, choice, data, timing, in_place)).map_err(failed)?;
+    let (time_us, error_us) = if timing.virtual_time {
+        (seen.iter().flat_map(|s| &s.times).max().map_or(0.0, |t| t.as_micros()), 0.0)
+    } else {
+        mean(&seen)
+    };
+    let checked: Vec<_> = seen.iter().filter_map(|s| s.checked).collect();
+    let all = !checked.is_empty();
+    let first = checked.iter().zip(0..).find_map(|((_, first, _), rank): (_, u32)| Some((rank, (*first)?)));
+    Ok(Side {
+        in_place,
+        time_us,
+        error_us,
+        wrong: all.then(|| checked.iter().map(|(wrong, ..)| wrong).sum()),
+        first_wrong: first.map(|(rank, at)| format!("rank {rank}, element {at}")),
+        checksum: all.then(|| samples::join(checked.iter().map(|(.., hash)| *hash))),
+    })
+}
+
+fn one_rank<T: Sample>(
+    comm: &Communicator,
+    choice: &Choice,
+    data: &Data<T>,
+    timing: Timing,
+    in_place: bool,
+) -> Result<Seen, Error> {
+    let rank = comm.rank();
+    let mut buffers = Buffers::new(choice, data, rank);
+    let mut times = Vec::new();
+    if !timing.virtual_time {
+        for _ in 0..timing.warmup {
+            buffers.call(comm, choice, in_place)?;
+        }
+        comm.barrier()?;
+        for _ in 0..timing.iterations {
+            let start = comm.now();
+            buffers.call(comm, choice, in_place)?;
+            times.push(comm.now() - start);
+        }
+        // Reductions in place have changed their own input: what is checked starts from the samples again.
+        buffers = Buffers::new(choice, data, rank);
+    }
+    let start = comm.now();
+    buffers.call(comm, choice, in_place)?;
+    if timing.virtual_time {
+        times.push(comm.now() - start);
+    }
+    let checked = data.expected.as_ref().map(|expected| {
+        let end = buffers.end(choice, rank);
+        let wanted = match choice.collective {
+            Collective::ReduceScatter | Collective::Scatter => &expected[rank.index()][data.block(rank)],
+            _ if end.is_empty() => &[],
+            _ => &expected[rank.index()][..],
+        };
+        let (wrong, first) = samples::differing(end, wanted);
+        (wrong, first, samples::hash(end))
+    });
+    Ok(Seen { times, checked })
+}
+
+/// The two buffers that a call takes, or the one.
+struct Buffers<T> {
+    input: Vec<T>,
+    output: Vec<T>,
+}
+
+impl<T: Sample> Buffers<T> {
+    fn new(choice: &Choice, data: &Data<T>, rank: Rank) -> Buffers<T> {
+        let whole = &data.inputs[rank.index()];
+        let none = Vec::new;
+        let (input, output) = match choice.collective {
+            Collective::AllReduce => (whole.clone(), whole.clone()),
+            Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Barrier => {
+                (none(), whole.clone())
+            }
+            Collective::AllGather | Collective::Gather => {
+                (whole[data.block(rank)].to_vec(), vec![T::zeroed(); whole.len()])
+            }
+            Collective::ReduceScatter | Collective::Scatter => (whole.clone(), vec![T::zeroed(); data.count]),
+            Collective::AllToAll => (whole.clone(), vec![T::zeroed(); whole.len()]),
+        };
+        Buffers { input, output }
+    }
+
+    fn call(&mut self, comm: &Communicator, choice: &Choice, in_place: bool) -> Result<(), Error> {
+        let (input, output, root) = (&self.input, &mut self.output, choice.shape.root());
+        match choice.collective {
+            Collective::AllReduce if in_place => comm.all_reduce(output, choice.op),
+            Collective::AllReduce => comm.all_reduce_into(input, output, choice.op),
+            Collective::Broadcast => comm.broadcast(output, root),
+            Collective::AllGather => comm.all_gather(input, output),
+            Collective::ReduceScatter => comm.reduce_scatter(input, output, choice.op),
+            Collective::Reduce => comm.reduce(output, choice.op, root),
+            Collective::Gather => comm.gather(input, output, root),
+            Collective::Scatter => comm.scatter(input, output, root),
+            Collective::AllToAll => comm.all_to_all(input, output),
+            Collective::Barrier => comm.barrier(),
+            Collective::SendRecv => comm.shift(output),
+        }
+    }
+
+    /// What the rank ended with; nothing where its collective promises nothing.
+    fn end(&self, choice: &Choice, rank: Rank) -> &[T] {
+        let only_root = matches!(choice.collective, Collective::Reduce | Collective::Gather);
+        if only_root && rank != choice.shape.root() { &[] } else { &self.output }
+    }
+}
+
+/// Mean over ranks and iterations in microseconds, and its standard error over iterations.
+fn mean(seen: &[Seen]) -> (f64, f64) {
+    let count = seen.first().map_or(0, |s| s.times.len());
+    if count == 0 {
+        return (0.0, 0.0);
+    }
+    let of = |at: usize| seen.iter().map(|s| s.times[at].as_micros()).sum::<f64>() / seen.len() as f64;
+    let each: Vec<f64> = (0..count).map(of).collect();
+    crate::statistics::mean_and_error(&each)
+}
+
+/// What the user can put right is a usage failure; the rest is a failed run.
+pub fn failed(error: Error) -> Failure {
+    match error {
+        Error::Argument(_) | Error::Registry(_) | Error::Sim(_) => Failure::usage(error),
+        error => Failure::run(error),
+    }
+}
