@@ -5,7 +5,7 @@
 use allfold_collectives::algorithms::{BinaryTree, RingAllReduce, halving_doubling};
 use allfold_collectives::check::{self, Order, matching, matching_round, symbolic};
 use allfold_collectives::registry::{self, ALGORITHMS, Shape};
-use allfold_collectives::schedule::{Combine, Lanes, Rank, Schedule, Segments, Step, there_and_back};
+use allfold_collectives::schedule::{Combine, Lanes, Rank, Schedule, Segments, Step, Table, there_and_back};
 use allfold_collectives::{Collective, render};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -335,6 +335,44 @@ fn pictures_are_drawn_for_any_size() {
             let schedule = row.build(Shape::new(ranks).unwrap());
             let picture = render::rounds(&schedule);
             assert!(picture.len() < 400_000 && picture.lines().all(|line| line.len() <= 200), "{}", row.name);
+        }
+    }
+}
+
+/// Combinators stacked in any way: what they claim of themselves holds, and they still compute the same.
+mod stacks {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lanes(of: Arc<dyn Schedule>, count: usize) -> Arc<dyn Schedule> {
+        if count == 1 { of } else { Arc::new(Lanes::split(of, count)) }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+        #[test]
+        fn of_combinators_hold_what_they_claim(
+            row in (0..ALGORITHMS.len()).prop_map(|at| &ALGORITHMS[at]),
+            ranks in 1..20u32,
+            root in any::<u32>(),
+            (inner, outer, segments) in (1..4usize, 1..3usize, 1..6u32),
+            stride in prop::option::of(0..12u64),
+            written_out in any::<bool>(),
+        ) {
+            let root = Rank(root % ranks);
+            let plain = row.build(Shape::new(ranks).unwrap().rooted(root).unwrap());
+            let order = check::check(&plain, row.collective, root).unwrap().order();
+            let laned = lanes(lanes(plain, inner), outer);
+            let laned: Arc<dyn Schedule> =
+                if written_out { Arc::new(Table::copy_of(&laned)) } else { laned };
+            let stride = stride.unwrap_or(laned.stride());
+            let stack = Segments::with_stride(laned, segments, stride);
+            let proof = check::check(&stack, row.collective, root).map_err(|flaw| {
+                TestCaseError::fail(format!("{row:?}: {flaw}"))
+            })?;
+            if order != Some(Order::Positional) {
+                prop_assert_eq!(proof.order(), order);
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod lanes;
 mod over;
 mod reverse;
 mod segments;
+mod symmetry;
 mod table;
 mod then;
 
@@ -18,6 +19,7 @@ pub use lanes::Lanes;
 pub use over::Over;
 pub use reverse::{Reverse, there_and_back};
 pub use segments::{Pipeline, Segments};
+pub use symmetry::Permutation;
 pub use table::{Table, TableError};
 pub use then::Then;
 
@@ -111,36 +113,6 @@ impl Step {
     pub fn is_idle(&self) -> bool {
         self.send.is_none() && self.recv.is_none()
     }
-}
-
-/// A renumbering of the ranks under which a schedule (its chunks renumbered too) is itself again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Permutation {
-    /// Rank r becomes r + d, modulo the number of ranks.
-    Rotate(u32),
-    /// Rank r becomes r ^ mask; the number of ranks is a power of two.
-    Xor(u32),
-}
-
-impl Permutation {
-    /// Generators of renumberings that both of two sets generate: all that are in both, and the least common
-    /// multiple of their rotations.
-    pub fn common(a: &[Permutation], b: &[Permutation]) -> Vec<Permutation> {
-        let rotation = |set: &[Permutation]| {
-            set.iter().find_map(|by| if let Permutation::Rotate(d) = by { Some(u64::from(*d)) } else { None })
-        };
-        let both = rotation(a).zip(rotation(b)).and_then(|(a, b)| u32::try_from(lcm(a, b)).ok());
-        let masks = a.iter().filter(|by| matches!(by, Permutation::Xor(_)) && b.contains(by)).copied();
-        both.map(Permutation::Rotate).into_iter().chain(masks).collect()
-    }
-}
-
-fn lcm(a: u64, b: u64) -> u64 {
-    let (mut x, mut y) = (a, b);
-    while y != 0 {
-        (x, y) = (y, x % y);
-    }
-    a.checked_div(x).map_or(0, |part| part * b)
 }
 
 /// A collective algorithm for a given number of ranks. The execution rule that every interpreter follows is in

@@ -183,3 +183,69 @@ impl Schedule for Table {
         self.homes.as_ref().map_or(Rank(share as u32), |homes| homes[chunk as usize])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithms::{Star, halving};
+    use crate::check;
+    use crate::{Collective, registry};
+
+    const STAR: &str = "
+        ranks 3 chunks 1
+        0  1 0  0 reduce      # rank 1's chunk 0 into rank 0's
+        1  2 0  0>s0:0        # rank 2's waits in a shadow
+        2  0 0  s0:0>0 reduce
+        3  0 1  0 copy
+        4  0 2  0
+    ";
+
+    #[test]
+    fn a_table_is_a_schedule_like_any_other() {
+        let table: Table = STAR.parse().unwrap();
+        let proof = check::check(&table, Collective::AllReduce, Rank(0)).unwrap();
+        assert_eq!(proof.order(), Some(check::Order::Canonical));
+        assert_eq!(table.rounds(), 5);
+    }
+
+    #[test]
+    fn any_schedule_can_be_written_out() {
+        for row in registry::ALGORITHMS {
+            let schedule = row.build(registry::Shape::new(7).unwrap());
+            let table = Table::copy_of(&schedule);
+            assert_eq!(check::check(&table, row.collective, Rank(0)).err(), None, "{row:?}");
+        }
+        let star = Star::reduce(5, Rank(2));
+        let (a, b) = (
+            check::check(&Table::copy_of(&star), Collective::Reduce, Rank(2)).unwrap(),
+            check::check(&star, Collective::Reduce, Rank(2)).unwrap(),
+        );
+        assert_eq!(a.hash(), b.hash());
+        assert_eq!(Table::copy_of(&halving(6)).home(3), halving(6).home(3));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_text_is_said_with_its_line() {
+        let wrong = |text: &str| text.parse::<Table>().unwrap_err().to_string();
+        assert_eq!(wrong(""), "line 1: the first line is `ranks N chunks C`");
+        assert_eq!(wrong("0 1 0 0"), "line 1: the first line is `ranks N chunks C`");
+        assert_eq!(
+            wrong("ranks 0 chunks 1"),
+            "line 1: ranks and chunks are at least 1, ranks at most 16777216"
+        );
+        assert_eq!(
+            wrong("ranks 2 chunks 1\n0 0 1"),
+            "line 2: a transfer is `ROUND FROM TO CHUNK [copy|reduce]`"
+        );
+        assert_eq!(wrong("ranks 2 chunks 1\n\n0 0 2 0"), "line 3: rank 2 is outside 0 to 1");
+        assert_eq!(wrong("ranks 2 chunks 1\n0 0 1 0+2"), "line 2: chunks 0 + 2 lie outside 0 to 0");
+        assert_eq!(wrong("ranks 2 chunks 1\n0 0 1 x"), "line 2: `x` is no whole number below 2^32");
+        assert_eq!(wrong("ranks 2 chunks 1\n0 0 1 0 add"), "line 2: `add` is neither copy nor reduce");
+        assert_eq!(
+            wrong("ranks 2 chunks 1\n0 0 1 q0:0"),
+            "line 2: `q0` is no shadow: they are called s0, s1, .."
+        );
+        let twice = "ranks 3 chunks 1\n0 0 1 0\n0 0 2 0";
+        assert_eq!(wrong(twice), "line 3: rank 0 sends twice in round 0");
+    }
+}

@@ -6,7 +6,8 @@
 //! gather to rank 0, then broadcast   = all-gather
 //! ```
 
-use super::{Permutation, Rank, Schedule, Span, Step, lcm};
+use super::symmetry::lcm;
+use super::{Permutation, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
 /// `first`, then `second`. Where one cuts the data finer than the other, the coarser one's chunks are cut likewise.

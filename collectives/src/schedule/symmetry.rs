@@ -1,0 +1,45 @@
+//! Renumberings of the ranks that leave a schedule as it is: what lets one rank stand for many in simulated time.
+
+/// A renumbering of the ranks under which a schedule (its chunks renumbered too) is itself again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Permutation {
+    /// Rank r becomes r + d, modulo the number of ranks.
+    Rotate(u32),
+    /// Rank r becomes r ^ mask; the number of ranks is a power of two.
+    Xor(u32),
+}
+
+impl Permutation {
+    /// Generators of renumberings that both of two sets generate: all that are in both, and the least common
+    /// multiple of their rotations.
+    pub fn common(a: &[Permutation], b: &[Permutation]) -> Vec<Permutation> {
+        let rotation = |set: &[Permutation]| {
+            set.iter().find_map(|by| if let Permutation::Rotate(d) = by { Some(u64::from(*d)) } else { None })
+        };
+        let both = rotation(a).zip(rotation(b)).and_then(|(a, b)| u32::try_from(lcm(a, b)).ok());
+        let masks = a.iter().filter(|by| matches!(by, Permutation::Xor(_)) && b.contains(by)).copied();
+        both.map(Permutation::Rotate).into_iter().chain(masks).collect()
+    }
+}
+
+/// The least common multiple; 0 where both are 0.
+pub(super) fn lcm(a: u64, b: u64) -> u64 {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a.checked_div(x).map_or(0, |part| part * b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Permutation::{Rotate, Xor};
+    use super::*;
+
+    #[test]
+    fn what_two_sets_have_in_common() {
+        assert_eq!(Permutation::common(&[Rotate(4)], &[Rotate(6)]), [Rotate(12)]);
+        assert_eq!(Permutation::common(&[Xor(1), Xor(2)], &[Xor(2), Rotate(1)]), [Xor(2)]);
+        assert_eq!(Permutation::common(&[Rotate(1)], &[]), []);
+    }
+}
