@@ -88,7 +88,7 @@ fn rotations(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Cla
         Wiring::Switch | Wiring::Ring | Wiring::Mesh => 1,
         Wiring::Nodes { devices, .. } if ranks <= devices => 1,
         Wiring::Nodes { devices, .. } if ranks.is_multiple_of(devices) => devices,
-        Wiring::Nodes { .. } => return None,
+        Wiring::Nodes { .. } | Wiring::Graph => return None,
     };
     let step = schedule / gcd(schedule, wired) * wired;
     Some(Classes::Rotations { ranks, step })
@@ -105,7 +105,7 @@ fn masks(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Classes
     let whole = basis.masks().all(|mask| ranks.is_multiple_of(1 << (mask.ilog2() + 1)));
     let wired = match wiring {
         Wiring::Switch | Wiring::Mesh => true,
-        Wiring::Ring => false,
+        Wiring::Ring | Wiring::Graph => false,
         Wiring::Nodes { devices, .. } if ranks <= devices => true,
         Wiring::Nodes { devices, nics } => {
             ranks.is_multiple_of(devices) && devices.is_power_of_two() && nics.is_power_of_two()

@@ -50,5 +50,9 @@ pub(crate) fn groups(topology: &Topology) -> Vec<Group> {
             let by_node = alike(devices, nic * u128::from(nics));
             if by_node.count > 1 { vec![by_rank, by_node] } else { vec![by_rank] }
         }
+        Wiring::Graph => {
+            let of_ranks = |(each, total)| Group { each, total, ..alike(1, 0) };
+            topology.graph_ports().map(of_ranks).into_iter().collect()
+        }
     }
 }

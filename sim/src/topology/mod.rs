@@ -9,11 +9,18 @@
 //! ring      cw[r] -> cw[r+1] ... or ccw[r] -> ..., the shorter way  links to both neighbours
 //! mesh      pair[r' - r][r]                                         a link per ordered pair
 //! nodes     inside: up[r] -> down[r']; across: nic_out -> nic_in    k devices and m NICs per node
+//! graph     any: ranks and switches joined by links, from a file     a family for every link
 //! ```
 
+mod file;
+mod graph;
 mod presets;
 
-use crate::{BytesPerSec, Error, Picos, Rank, Result, suggest};
+pub use graph::Edge;
+pub use presets::{DEVICE_LINK, NAMES, NIC_LINK};
+
+use crate::{BytesPerSec, Costs, Error, Picos, Rank, Result, suggest};
+use std::sync::Arc;
 
 /// A directed link, numbered densely from 0 over all families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +67,8 @@ pub enum Wiring {
         /// NICs per node; it divides `devices`.
         nics: u32,
     },
+    /// An explicit graph. A family per directed link, called `FROM>TO`.
+    Graph,
 }
 
 /// The wiring of all ranks. See the module's picture.
@@ -69,6 +78,9 @@ pub struct Topology {
     ranks: u32,
     wiring: Wiring,
     families: Vec<Family>,
+    /// The links of `Wiring::Graph`.
+    graph: Option<Arc<graph::Graph>>,
+    costs: Costs,
 }
 
 impl Topology {
@@ -85,6 +97,11 @@ impl Topology {
     /// How they are wired.
     pub fn wiring(&self) -> Wiring {
         self.wiring
+    }
+
+    /// What messages and reductions cost on it: what its file says, else [`Costs::default`].
+    pub fn costs(&self) -> Costs {
+        self.costs
     }
 
     /// All links, by family.
@@ -161,6 +178,7 @@ impl Topology {
                 path.extend([link(0, from.0), link(1, to.0)]);
             }
             Wiring::Nodes { .. } => path.extend([link(2, from.0), link(3, to.0)]),
+            Wiring::Graph => path.extend(self.graph.iter().flat_map(|graph| graph.route(from, to))),
         }
     }
 
@@ -184,6 +202,6 @@ impl Topology {
                 ))
             })?;
         }
-        Ok(Topology { name: name.into(), ranks, wiring, families })
+        Ok(Topology { name: name.into(), ranks, wiring, families, graph: None, costs: Costs::default() })
     }
 }

@@ -1,7 +1,8 @@
 //! The built-in topologies, and their names.
 
 use super::{Link, Topology, Wiring};
-use crate::{BytesPerSec, Error, Picos, Result};
+use crate::{BytesPerSec, Error, Picos, Result, suggest};
+use std::path::Path;
 
 /// A GPU's port to its node's switch: one direction of NVLink 3, 12 links of 25 GB/s (NVIDIA A100 datasheet:
 /// 600 GB/s both ways); latency is the hardware term NCCL's tuner uses for NVLink with its LL protocol.
@@ -48,8 +49,12 @@ impl Topology {
         )
     }
 
-    /// A built-in topology by name: one of [`NAMES`], or `nodesK` and `nodesKxM` for any K devices and M NICs.
+    /// A topology by name, one of [`NAMES`], or `nodesK` and `nodesKxM` for any K devices and M NICs; or from a
+    /// TOML file, where the name is a path (it ends in `.toml` or has a `/` in it).
     pub fn named(name: &str, ranks: u32) -> Result<Topology> {
+        if name.ends_with(".toml") || name.contains('/') {
+            return Topology::load(Path::new(name), ranks);
+        }
         match name {
             "switch" => return Topology::switch(ranks, DEVICE_LINK),
             "ring" => return Topology::ring(ranks, DEVICE_LINK),
@@ -62,10 +67,10 @@ impl Topology {
         });
         match nodes {
             Some((devices, nics)) => Topology::nodes(ranks, devices, nics, DEVICE_LINK, NIC_LINK),
-            None => Err(Error::Topology(format!(
-                "no topology is called `{name}`; there are {}",
-                NAMES.join(", ")
-            ))),
+            None => {
+                let what = suggest::unknown("topology", name, &NAMES);
+                Err(Error::Topology(format!("{what}; or name a file that ends in .toml")))
+            }
         }
     }
 }

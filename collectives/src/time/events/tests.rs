@@ -180,3 +180,18 @@ fn every_algorithm_ends_in_every_window_and_cut() {
         }
     }
 }
+
+#[test]
+fn a_ring_drawn_as_a_graph_takes_the_time_of_the_built_in_one() {
+    let edge = |from, to| allfold_sim::topology::Edge { from, to, link: LINK };
+    let edges = (0..7).flat_map(|r| [edge(r, (r + 1) % 7), edge((r + 1) % 7, r)]).collect();
+    let (ring, faults) = (RingAllReduce(7), Faults::NONE);
+    let geometry = Geometry::whole(&ring, 7_000);
+    let time = |topology: &Topology, engine| {
+        let job = Job { faults: &faults, costs: Costs::FREE, ..Job::new(&ring, &geometry, 1, topology) };
+        simulate(&job, engine).unwrap().time
+    };
+    let (drawn, built) = (Topology::graph(7, &[], edges).unwrap(), Topology::ring(7, LINK).unwrap());
+    assert_eq!(time(&drawn, Engine::Full), time(&built, Engine::Full));
+    assert_eq!(time(&drawn, Engine::Auto), Picos(12 * 3 * US / 2));
+}

@@ -1,0 +1,330 @@
+//! A topology from a TOML file: one of the built-in kinds with numbers of one's own, or an explicit graph.
+//!
+//! ```toml
+//! kind = "nodes"              # or "switch", "ring", "mesh" (which have no [nic]), "graph"
+//! ranks = 64                  # optional: then as many as are asked for
+//! devices = 8
+//! nics = 4
+//! [device]                    # GB/s is 1e9 bytes per second
+//! bandwidth_gbps = 300.0
+//! latency_us = 0.6
+//! [nic]
+//! bandwidth_gbps = 25.0
+//! latency_us = 2.7
+//! [costs]                     # optional; what is left out is as in `Costs::default`
+//! overhead_us = 0.5
+//! ```
+//!
+//! A graph names its switches and lists its links; a number is a rank, and a list stands for a link each:
+//!
+//! ```toml
+//! kind = "graph"
+//! ranks = 4
+//! switches = ["leaf", "spine"]
+//! [[link]]
+//! from = [0, 1, 2, 3]
+//! to = "leaf"
+//! bandwidth_gbps = 25.0
+//! latency_us = 1.0            # `one_way = true` for this direction only
+//! ```
+
+use super::graph::Edge;
+use super::{Link, Topology};
+use crate::{BytesPerSec, Costs, Error, Picos, Result, Rounding, suggest};
+use serde::Deserialize;
+use std::ops::Range;
+use std::path::Path;
+use toml::{Spanned, Value};
+
+const KINDS: [&str; 5] = ["switch", "ring", "mesh", "nodes", "graph"];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    kind: Spanned<String>,
+    ranks: Option<Spanned<u32>>,
+    devices: Option<u32>,
+    nics: Option<u32>,
+    device: Option<Spanned<LinkText>>,
+    nic: Option<Spanned<LinkText>>,
+    #[serde(default)]
+    switches: Vec<String>,
+    #[serde(default)]
+    link: Vec<EdgeText>,
+    costs: Option<CostsText>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkText {
+    bandwidth_gbps: Spanned<f64>,
+    latency_us: Spanned<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EdgeText {
+    from: Spanned<Value>,
+    to: Spanned<Value>,
+    bandwidth_gbps: Spanned<f64>,
+    latency_us: Spanned<f64>,
+    #[serde(default)]
+    one_way: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CostsText {
+    overhead_us: Option<Spanned<f64>>,
+    launch_us: Option<Spanned<f64>>,
+    memory_gbps: Option<Spanned<f64>>,
+    reduce_passes: Option<u64>,
+    whole_nanos: Option<bool>,
+}
+
+/// What is wrong, and where in the text.
+struct Wrong(Range<usize>, String);
+
+type Read<T> = std::result::Result<T, Wrong>;
+
+impl Topology {
+    /// Reads a topology file for this many ranks.
+    ///
+    /// # Errors
+    /// A file that cannot be read; a place in it (line and column) where something is wrong, and what would be right.
+    pub fn load(path: &Path, ranks: u32) -> Result<Topology> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Error::File { path: shown.clone(), what: error.to_string() })?;
+        Topology::from_toml(&shown, &text, ranks)
+    }
+
+    /// The same from the text of a file; `path` is what errors call it.
+    pub fn from_toml(path: &str, text: &str, ranks: u32) -> Result<Topology> {
+        let parsed = toml::from_str::<File>(text)
+            .map_err(|error| Wrong(error.span().unwrap_or(0..0), error.message().replace('\n', " ")));
+        parsed.and_then(|file| file.build(path, ranks)).map_err(|Wrong(span, what)| {
+            let before = text.get(..span.start).unwrap_or(text);
+            let line = before.matches('\n').count() + 1;
+            let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+            Error::Parse { path: path.into(), line, column, what }
+        })
+    }
+}
+
+impl File {
+    fn build(&self, path: &str, ranks: u32) -> Read<Topology> {
+        if let Some(own) = self.ranks.as_ref().filter(|own| *own.get_ref() != ranks) {
+            let own_ranks = own.get_ref();
+            let what = format!(
+                "this topology joins {own_ranks} ranks, not {ranks}; ask for {own_ranks} or leave `ranks` out"
+            );
+            return Err(Wrong(own.span(), what));
+        }
+        let kind = self.kind.get_ref().as_str();
+        self.refuse_foreign(kind)?;
+        let built = match kind {
+            "switch" => Topology::switch(ranks, self.device()?),
+            "ring" => Topology::ring(ranks, self.device()?),
+            "mesh" => Topology::mesh(ranks, self.device()?),
+            "nodes" => {
+                let devices = self.devices.ok_or_else(|| self.missing("devices = 8"))?;
+                let nics = self.nics.unwrap_or(devices);
+                let nic = self
+                    .nic
+                    .as_ref()
+                    .ok_or_else(|| self.missing("[nic] with bandwidth_gbps and latency_us"))?;
+                Topology::nodes(ranks, devices, nics, self.device()?, nic.get_ref().link()?)
+            }
+            "graph" => Topology::graph(ranks, &self.switches, self.edges(ranks)?),
+            other => {
+                return Err(Wrong(self.kind.span(), suggest::unknown("kind of topology", other, &KINDS)));
+            }
+        };
+        let mut topology = built.map_err(|error| match error {
+            Error::Topology(what) => Wrong(self.kind.span(), what),
+            other => Wrong(self.kind.span(), other.to_string()),
+        })?;
+        topology.name = path.into();
+        topology.costs = self.costs.as_ref().map_or(Ok(Costs::default()), CostsText::costs)?;
+        Ok(topology)
+    }
+
+    /// Keys that belong to another kind are an error: they would have no effect.
+    fn refuse_foreign(&self, kind: &str) -> Read<()> {
+        let (nodes, graph) = (kind == "nodes", kind == "graph");
+        let foreign = [
+            ("devices", self.devices.is_some() && !nodes),
+            ("nics", self.nics.is_some() && !nodes),
+            ("nic", self.nic.is_some() && !nodes),
+            ("device", self.device.is_some() && graph),
+            ("switches", !self.switches.is_empty() && !graph),
+            ("link", !self.link.is_empty() && !graph),
+        ];
+        match foreign.iter().find(|(_, present)| *present) {
+            Some((key, _)) if KINDS.contains(&kind) => {
+                Err(Wrong(self.kind.span(), format!("kind \"{kind}\" has no `{key}`; leave it out")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn missing(&self, what: &str) -> Wrong {
+        Wrong(self.kind.span(), format!("kind \"{}\" needs {what}", self.kind.get_ref()))
+    }
+
+    fn device(&self) -> Read<Link> {
+        let device = self.device.as_ref();
+        device.ok_or_else(|| self.missing("[device] with bandwidth_gbps and latency_us"))?.get_ref().link()
+    }
+
+    fn edges(&self, ranks: u32) -> Read<Vec<Edge>> {
+        let mut edges = Vec::new();
+        for text in &self.link {
+            let link = link(&text.bandwidth_gbps, &text.latency_us)?;
+            let ends = (self.places(&text.from, ranks)?, self.places(&text.to, ranks)?);
+            for (&from, &to) in ends.0.iter().flat_map(|from| ends.1.iter().map(move |to| (from, to))) {
+                if from == to {
+                    return Err(Wrong(
+                        text.from.span(),
+                        "a link from a place to itself; name two places".into(),
+                    ));
+                }
+                edges.push(Edge { from, to, link });
+                if !text.one_way {
+                    edges.push(Edge { from: to, to: from, link });
+                }
+            }
+        }
+        Ok(edges)
+    }
+
+    /// A rank's number, a switch's name, or a list of those.
+    fn places(&self, end: &Spanned<Value>, ranks: u32) -> Read<Vec<u32>> {
+        let one = |value: &Value| match value {
+            Value::Integer(rank) => u32::try_from(*rank).ok().filter(|rank| *rank < ranks).ok_or_else(|| {
+                let last = ranks.saturating_sub(1);
+                Wrong(end.span(), format!("rank {rank} does not exist; ranks go from 0 to {last}"))
+            }),
+            Value::String(name) => {
+                let at = self.switches.iter().position(|switch| switch == name);
+                let names: Vec<&str> = self.switches.iter().map(String::as_str).collect();
+                let at = at.ok_or_else(|| Wrong(end.span(), suggest::unknown("switch", name, &names)))?;
+                Ok(ranks + at as u32)
+            }
+            _ => Err(Wrong(
+                end.span(),
+                "an end of a link is a rank's number, a switch's name or a list of those".into(),
+            )),
+        };
+        match end.get_ref() {
+            Value::Array(list) => list.iter().map(one).collect(),
+            value => Ok(vec![one(value)?]),
+        }
+    }
+}
+
+impl LinkText {
+    fn link(&self) -> Read<Link> {
+        link(&self.bandwidth_gbps, &self.latency_us)
+    }
+}
+
+impl CostsText {
+    fn costs(&self) -> Read<Costs> {
+        let base = Costs::default();
+        let time = |span: &Option<Spanned<f64>>, otherwise| span.as_ref().map_or(Ok(otherwise), micros);
+        Ok(Costs {
+            overhead: time(&self.overhead_us, base.overhead)?,
+            launch: time(&self.launch_us, base.launch)?,
+            memory: self.memory_gbps.as_ref().map(rate).transpose()?,
+            reduce_passes: self.reduce_passes.unwrap_or(base.reduce_passes),
+            rounding: if self.whole_nanos == Some(true) { Rounding::WholeNanos } else { Rounding::Exact },
+        })
+    }
+}
+
+fn link(bandwidth: &Spanned<f64>, latency: &Spanned<f64>) -> Read<Link> {
+    Ok(Link { bandwidth: rate(bandwidth)?, latency: micros(latency)? })
+}
+
+fn rate(gb: &Spanned<f64>) -> Read<BytesPerSec> {
+    let sane = (1e-9..=1e9).contains(gb.get_ref());
+    let wrong =
+        || Wrong(gb.span(), format!("{} GB/s is no bandwidth; give more than 0, at most 1e9", gb.get_ref()));
+    if sane { Ok(BytesPerSec::from_gb(*gb.get_ref())) } else { Err(wrong()) }
+}
+
+fn micros(us: &Spanned<f64>) -> Read<Picos> {
+    let sane = (0.0..=1e9).contains(us.get_ref());
+    let wrong = || Wrong(us.span(), format!("{} us is no time; give 0 or more, at most 1e9", us.get_ref()));
+    if sane { Ok(Picos((us.get_ref() * 1e6).round() as u64)) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LinkId, Rank};
+
+    const NODES: &str = "kind = \"nodes\"\ndevices = 8\nnics = 4\n[device]\nbandwidth_gbps = 300.0\nlatency_us = 0.6\n[nic]\nbandwidth_gbps = 25\nlatency_us = 2.7\n";
+
+    fn error(text: &str) -> String {
+        Topology::from_toml("t.toml", text, 4).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nodes_are_the_built_in_ones_with_the_costs_of_the_file() {
+        let text = format!("{NODES}[costs]\noverhead_us = 0.5\nmemory_gbps = 2000\n");
+        let (read, built) =
+            (Topology::from_toml("t.toml", &text, 64), Topology::named("nodes8x4", 64).unwrap());
+        let read = read.unwrap();
+        assert_eq!(read.families(), built.families());
+        assert_eq!(read.costs().overhead, Picos(500_000));
+        assert_eq!(read.costs().memory, Some(BytesPerSec(2_000_000_000_000)));
+        assert_eq!(read.costs().launch, built.costs().launch);
+    }
+
+    #[test]
+    fn a_graph_joins_ranks_and_switches_both_ways() {
+        let text = "kind = \"graph\"\nswitches = [\"leaf\"]\n[[link]]\nfrom = [0, 1, 2, 3]\nto = \"leaf\"\nbandwidth_gbps = 25\nlatency_us = 1\n";
+        let topology = Topology::from_toml("t.toml", text, 4).unwrap();
+        let mut path = Vec::new();
+        topology.route(Rank(3), Rank(1), &mut path);
+        let names: Vec<String> = path.iter().map(|link: &LinkId| topology.link_name(*link)).collect();
+        assert_eq!(names, ["rank3>leaf[0]", "leaf>rank1[0]"]);
+        assert_eq!(topology.graph_ports(), Some((25_000_000_000, 100_000_000_000)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_line_and_column() {
+        assert!(
+            error("kind = \"swich\"")
+                .starts_with("t.toml:1:8: no kind of topology is called `swich`; did you mean `switch`?")
+        );
+        let error_in = |from: &str, to: &str| error(&NODES.replace(from, to));
+        assert!(error_in("nics = 4", "nicks = 4").starts_with("t.toml:3:1: unknown field `nicks`"));
+        assert!(error_in("nics = 4", "nics = 3").contains("cannot share 3 NICs evenly"));
+        assert!(error_in("nics = 4", "nics = = 3").starts_with("t.toml:3:8"));
+        assert!(error_in("latency_us = 0.6", "latency_us = -1").starts_with("t.toml:6:14: -1 us is no time"));
+        assert!(
+            error_in("bandwidth_gbps = 25", "bandwidth_gbps = 0")
+                .starts_with("t.toml:8:18: 0 GB/s is no bandwidth")
+        );
+        assert!(error_in("devices = 8", "").contains("needs devices"));
+        assert!(error_in("kind = \"nodes\"", "kind = \"nodes\"\nranks = 8").contains("joins 8 ranks, not 4"));
+        assert!(error_in("\"nodes\"", "\"switch\"").contains("has no `devices`"));
+        let graph = "kind = \"graph\"\nswitches = [\"leaf\"]\n[[link]]\nfrom = 9\nto = \"leaf\"\nbandwidth_gbps = 25\nlatency_us = 1\n";
+        assert!(error(graph).starts_with("t.toml:4:8: rank 9 does not exist"));
+        assert!(
+            error(&graph.replace("9", "0").replace("to = \"leaf\"", "to = \"leef\""))
+                .contains("did you mean `leaf`?")
+        );
+        assert!(error(&graph.replace("9", "0")).contains("no links lead from rank 1 to rank 0"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_an_error_with_its_name() {
+        let error = Topology::named("nowhere/t.toml", 4).unwrap_err().to_string();
+        assert!(error.starts_with("nowhere/t.toml: "), "{error}");
+    }
+}
