@@ -55,18 +55,20 @@ proptest! {
     #[test]
     fn engines_agree_repeat_and_never_beat_their_bounds(
         algorithm in 0..ALGORITHMS.len(),
-        ranks in 1u32..40,
+        ranks in prop_oneof![1u32..40, prop::sample::select(&[8u32, 16, 24, 32][..])],
         topology in prop::sample::select(&TOPOLOGIES[..]),
         count in prop_oneof![0u64..300, 0u64..3_000_000],
         root in 0u32..40,
         segments in 1u32..6,
         window in prop::sample::select(&[1u32, 1, 1, 2, 5, 64][..]),
         max_min in any::<bool>(),
-        slow in any::<bool>(),
+        equal in any::<bool>(),
+        slow in prop::bool::weighted(0.2),
     ) {
         let algorithm = &ALGORITHMS[algorithm];
         let schedule = schedule(algorithm, ranks, root, segments);
         let geometry = geometry(algorithm.collective, &*schedule, count);
+        let geometry = if equal { geometry.rounded_up(&*schedule) } else { geometry };
         let topology = Topology::named(topology, ranks).unwrap();
         let rule = format!("slow_rank={}:x3", root % ranks);
         let faults = if slow { Faults::parse([rule.as_str()], &topology).unwrap() } else { Faults::NONE };
@@ -166,6 +168,8 @@ fn orbit_refuses_what_breaks_the_symmetry_and_says_what_would_be_right() {
     let larger = Geometry::whole(&*ring, 1_616);
     assert_eq!(rounded.time, simulate(&Job { geometry: &larger, ..job }, Engine::Full).unwrap().time);
     assert!(rounded.time >= simulate(&unequal, Engine::Full).unwrap().time);
+
+    assert!(refusal(&Job { window: 2, ..job }).contains("a window of 1"));
 
     let chain = all_reduce("chain", 16);
     assert!(

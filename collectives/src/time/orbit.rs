@@ -7,7 +7,9 @@
 //!
 //! Ranks that a renumbering maps to each other do the same at the same time, so stepping one of them is exact, to
 //! the picosecond, and costs what a machine of that few ranks costs. It needs chunks of equal size (a remainder
-//! makes one rank's message longer), no fault rule, and a renumbering that both sides have.
+//! makes one rank's message longer), no fault rule, a renumbering that both sides have, and a window of one step:
+//! symmetric ranks send the same in the same round, but where in scratch a rank puts what it receives, and so which
+//! of its steps wait for which, may differ (a direct reduce-scatter folds in the order of ranks, not of distance).
 
 use super::classes::{Basis, Classes};
 use super::quotient::Quotient;
@@ -19,6 +21,12 @@ use allfold_sim::topology::Wiring;
 pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
     if !job.faults.is_empty() {
         return Err(refusal("a fault rule makes ranks or links unequal", "step every rank (`full`)"));
+    }
+    if job.window > 1 {
+        return Err(refusal(
+            "in a window of several steps ranks of one class may wait for different ones",
+            "use a window of 1, or step every rank (`full`)",
+        ));
     }
     let quotient = Quotient::new(job.topology, common(job)?);
     if job.geometry.is_equal() {
