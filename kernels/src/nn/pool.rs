@@ -43,13 +43,15 @@ impl Pool {
         assert_eq!(winners.len(), y.len());
         let width = self.picture.1;
         self.windows(n, |out, corner| {
-            let mut best = corner;
-            for at in (0..self.window).flat_map(|i| (0..self.window).map(move |j| corner + i * width + j)) {
-                if x[at] > x[best] || x[at].is_nan() {
-                    best = at;
+            let (mut best, mut largest) = (corner, x[corner]);
+            for row in (0..self.window).map(|i| corner + i * width) {
+                for (at, &value) in (row..).zip(&x[row..row + self.window]) {
+                    if value > largest || value.is_nan() {
+                        (best, largest) = (at, value);
+                    }
                 }
             }
-            y[out] = x[best];
+            y[out] = largest;
             winners[out] = best as u32;
         });
     }
