@@ -25,10 +25,14 @@ pub struct Cli {
 enum Command {
     /// Prove every algorithm, for every rank count
     Verify(commands::verify::Args),
+    /// Draw an algorithm round by round, with its cost and identity
+    Show(commands::show::Args),
     /// Measure a collective on real data, and check every result
     Bench(commands::bench::Args),
     /// Time a collective on a simulated machine
     Simulate(commands::simulate::Args),
+    /// Train a network on the digits that ship with Allfold
+    Train(commands::train::Args),
     /// Say what this machine has, what is missing, and how to get it
     Doctor(commands::doctor::Args),
 }
@@ -50,6 +54,8 @@ pub fn run() -> Outcome {
     };
     match cli.command {
         Command::Verify(args) => commands::verify::run(&args),
+        Command::Show(args) => commands::show::run(&args),
+        Command::Train(args) => commands::train::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

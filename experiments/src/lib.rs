@@ -28,3 +28,5 @@ pub mod sizes;
 pub mod statistics;
 pub mod sweep;
 pub mod table;
+pub mod trace;
+pub mod training;

@@ -2,5 +2,7 @@
 
 pub mod bench;
 pub mod doctor;
+pub mod show;
 pub mod simulate;
+pub mod train;
 pub mod verify;

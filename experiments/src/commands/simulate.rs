@@ -5,12 +5,13 @@ use crate::failure::{Failure, Outcome};
 use crate::plan::{self, Choice, Plan};
 use crate::progress;
 use crate::records::{SimulatedCollective, SimulatorSpeed};
-use crate::session::Session;
+use crate::session::{self, Session};
 use crate::sweep::SweepArgs;
-use crate::table;
-use allfold_collectives::time::{self, Engine, Job};
+use crate::{memory, table, trace};
+use allfold_collectives::time::{self, Engine, Job, Sent};
 use allfold_sim::{Costs, Faults, Sharing, Topology};
 use clap::ValueEnum;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Flags of `simulate`.
@@ -40,6 +41,9 @@ pub struct Args {
     /// Inject a fault: slow_rank=3:x4, slow_link=up[5]:x10, slow_link=up[5]:+20us; may be given again
     #[arg(long, value_name = "RULE", help_heading = "Simulation")]
     fault: Vec<String>,
+    /// Write a Chrome trace of every message; for one size, every rank stepped
+    #[arg(long, value_name = "FILE", help_heading = "Simulation")]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -132,6 +136,17 @@ impl Machine {
         Ok((record, speed))
     }
 
+    /// Every message of one size, in order of arrival, with every rank stepped.
+    ///
+    /// # Errors
+    /// As [`time::simulate`].
+    pub fn messages(&self, choice: &Choice, size: u64) -> Outcome<Vec<Sent>> {
+        let plan = choice.at(size)?;
+        let mut messages = Vec::new();
+        time::traced(&self.job(choice, &plan), &mut |sent| messages.push(*sent)).map_err(refused)?;
+        Ok(messages)
+    }
+
     /// Refuses what may take more picoseconds than fit: 64 bits hold 213 days.
     fn countable(&self, plan: &Plan) -> Outcome {
         let links = self.topology.families().iter().map(|family| family.link);
@@ -184,6 +199,9 @@ pub fn run(args: &Args) -> Outcome {
     let sizes = args.sweep.sizes()?;
     let machine = machine(args)?;
     sizes.iter().try_for_each(|&size| machine.countable(&choice.at(size)?))?;
+    if let Some(path) = &args.trace {
+        traceable(path, &machine, &choice, &sizes)?;
+    }
     let mut session = Session::open(args.common.json.as_deref(), None)?;
 
     let name = choice.collective.name();
@@ -199,7 +217,7 @@ pub fn run(args: &Args) -> Outcome {
     session.say(table::simulated_header())?;
 
     let (mut busbw, mut speeds) = (Vec::new(), Vec::new());
-    for size in sizes {
+    for &size in &sizes {
         let spinner = progress::spinner(&format!("{name}, {size} bytes"));
         let timed = machine.time(&choice, size);
         spinner.finish_and_clear();
@@ -212,10 +230,30 @@ pub fn run(args: &Args) -> Outcome {
         speeds.push((record.call.algorithm, speed));
     }
     session.say(table::footer(name, None, &busbw))?;
+    if let (Some(path), [size]) = (&args.trace, &*sizes) {
+        let messages = machine.messages(&choice, *size)?;
+        trace::messages(path, &messages)?;
+        session.say(format!("# Trace of {} messages: {}", messages.len(), path.display()))?;
+    }
     for line in engine_lines(&speeds) {
         session.say(line)?;
     }
     session.close()
+}
+
+/// A trace holds one size, as many messages as fit in memory, and goes to a file that can be written.
+fn traceable(path: &Path, machine: &Machine, choice: &Choice, sizes: &[u64]) -> Outcome {
+    let [size] = sizes else {
+        return Err(Failure::usage(format!(
+            "--trace shows one size and the sweep has {}; give -b and -e the same",
+            sizes.len()
+        )));
+    };
+    let (record, _) = machine.time(choice, *size)?;
+    let each = 200 + size_of::<Sent>() as u64;
+    let bytes = record.messages.unwrap_or(0).checked_mul(each);
+    memory::require(bytes, "the messages of the trace")?;
+    session::writable(path)
 }
 
 fn machine(args: &Args) -> Outcome<Machine> {

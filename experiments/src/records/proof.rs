@@ -38,10 +38,12 @@ pub struct Shown {
     pub ranks: u32,
     /// Rounds of the schedule.
     pub rounds: u64,
-    /// `canonical`, `uniform` or `positional`.
-    pub order: String,
-    /// Hash of the reduction trees.
-    pub tree: String,
+    /// `canonical`, `uniform` or `positional`; left out where nothing is reduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    /// Hash of the reduction trees; left out where nothing is reduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
     /// The picture, line by line.
     pub picture: Vec<String>,
 }

@@ -1,0 +1,69 @@
+//! `allfold show`: one algorithm as a picture, with its cost, order class and identity.
+
+use crate::cli::Common;
+use crate::failure::{Failure, Outcome};
+use crate::records::Shown;
+use crate::session::Session;
+use crate::sizes::rank_count;
+use crate::{memory, names};
+use allfold_collectives::registry::{self, Shape};
+use allfold_collectives::schedule::{Schedule, Segments};
+use allfold_collectives::{Collective, Rank, check, render};
+use std::sync::Arc;
+
+/// Flags of `show`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold show all_reduce --algo ring --ranks 4
+  allfold show broadcast --algo chain --ranks 4 --root 2 --segments 3")]
+pub struct Args {
+    /// Which collective: all_reduce, broadcast, all_gather, ...
+    #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
+    collective: Collective,
+    /// Algorithm; a wrong one lists those that there are
+    #[arg(long, value_name = "NAME")]
+    algo: String,
+    /// Size of the group
+    #[arg(long, value_name = "N", value_parser = rank_count)]
+    ranks: u32,
+    /// Root of broadcast, reduce, gather and scatter
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    root: u32,
+    /// Cut every chunk into this many pieces
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    segments: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Proves the schedule and draws it.
+pub fn run(args: &Args) -> Outcome {
+    let algorithm = registry::find(args.collective, &args.algo).map_err(Failure::usage)?;
+    names::root_inside(args.root, args.ranks)?;
+    let root = Rank(args.root);
+    let shape = Shape::new(args.ranks).and_then(|shape| shape.rooted(root)).map_err(Failure::usage)?;
+    let pieces =
+        u64::from(args.ranks).checked_pow(2).and_then(|n| n.checked_mul(64 * u64::from(args.segments)));
+    memory::require(pieces, &format!("the proof and picture of {} ranks", args.ranks))?;
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+
+    let whole = algorithm.build(shape);
+    let schedule: Arc<dyn Schedule> =
+        if args.segments > 1 { Arc::new(Segments::new(whole, args.segments)) } else { whole };
+    let proof = check::check(&*schedule, args.collective, root).map_err(Failure::check)?;
+    let picture = render::rounds(&*schedule);
+    session.say(format!("{} by {}: {}\n", args.collective, algorithm.name, algorithm.about))?;
+    session.say(&picture)?;
+    session.say(render::cost(&*schedule))?;
+    session.say(render::order(&proof))?;
+    session.record(&Shown {
+        collective: args.collective.name().into(),
+        algorithm: algorithm.name.into(),
+        ranks: args.ranks,
+        rounds: schedule.rounds(),
+        order: proof.order().map(|order| order.to_string()),
+        tree: proof.hash().map(|hash| hash.to_string()),
+        picture: picture.lines().map(String::from).collect(),
+    })?;
+    session.close()
+}

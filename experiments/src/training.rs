@@ -1,0 +1,232 @@
+//! Training runs as the commands need them: on threads or on virtual time, with a bar, as records.
+
+use crate::failure::{Failure, Outcome};
+use crate::records::{Breakdown, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan};
+use crate::{measure, samples, statistics};
+use allfold_collectives::{Activity, Communicator, World};
+use allfold_sim::{Device, Picos, Topology};
+use allfold_trainer::{Config, Observer, StepReport, TrainResult};
+use indicatif::ProgressBar;
+use std::path::Path;
+
+/// Where ranks run.
+#[derive(Clone)]
+pub enum Place {
+    /// Threads of this process, real time.
+    Threads(u32),
+    /// Threads on virtual time: one for each rank of a topology, each computing on a device.
+    Sim(Box<(Topology, Device)>),
+}
+
+/// What came of a run.
+pub struct Trained {
+    /// As rank 0 saw it.
+    pub result: TrainResult,
+    /// Every step, as each rank saw it.
+    pub steps: Vec<Vec<Step>>,
+    /// What ranks did, on virtual time.
+    pub timeline: Vec<Activity>,
+}
+
+/// One step of one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// When it was done.
+    pub end: Picos,
+    /// Where its time went.
+    pub time: allfold_trainer::timing::Breakdown,
+}
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// The file cannot be read, or says something that makes no sense; with line and column.
+pub fn config(path: &Path) -> Outcome<Config> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format!(
+            "{name}: {error}; name a TOML file such as experiments/configs/digits-cnn.toml"
+        ))
+    })?;
+    Config::parse(&text, &name).map_err(Failure::usage)
+}
+
+impl Place {
+    /// How many ranks run there.
+    pub fn ranks(&self) -> u32 {
+        match self {
+            Place::Threads(ranks) => *ranks,
+            Place::Sim(machine) => machine.0.ranks(),
+        }
+    }
+
+    fn world(&self) -> World {
+        match self {
+            Place::Threads(ranks) => World::threads(*ranks),
+            Place::Sim(machine) => World::sim(&machine.0).device(machine.1).timeline(),
+        }
+    }
+}
+
+/// Trains on the digits; `bar` moves with rank 0's steps.
+///
+/// # Errors
+/// A configuration that does not fit, or a run that fails.
+pub fn run(config: &Config, place: &Place, bar: &ProgressBar) -> Outcome<Trained> {
+    let one = |comm: Communicator| {
+        let mut watch = Watch { comm: &comm, bar: (comm.rank().0 == 0).then_some(bar), steps: Vec::new() };
+        let result = allfold_trainer::train(config, &comm, &mut watch)?;
+        Ok((result, watch.steps))
+    };
+    let report = place.world().run_each(one).map_err(measure::failed)?;
+    let first = report.first.map_or(0, |rank| rank.index());
+    let mut ranks = report.ranks;
+    if ranks.iter().any(Result::is_err) {
+        let error = ranks.swap_remove(first).err();
+        return Err(error.map_or_else(|| Failure::run("a rank failed"), failed));
+    }
+    let (results, steps): (Vec<TrainResult>, Vec<Vec<Step>>) = ranks.into_iter().flatten().unzip();
+    let result = results.into_iter().next().ok_or_else(|| Failure::run("no rank trained"))?;
+    Ok(Trained { result, steps, timeline: report.timeline })
+}
+
+fn failed(error: allfold_trainer::Error) -> Failure {
+    match error {
+        allfold_trainer::Error::Config(_) | allfold_trainer::Error::Network(_) => Failure::usage(error),
+        allfold_trainer::Error::Collective(error) => measure::failed(error),
+        error => Failure::run(error),
+    }
+}
+
+/// Notes every step and moves the bar.
+struct Watch<'a> {
+    comm: &'a Communicator,
+    bar: Option<&'a ProgressBar>,
+    steps: Vec<Step>,
+}
+
+impl Observer for Watch<'_> {
+    fn step(&mut self, report: &StepReport) {
+        self.steps.push(Step { end: self.comm.now(), time: report.time });
+        if let Some(bar) = self.bar {
+            bar.set_length(report.steps);
+            bar.set_position(report.step + 1);
+        }
+    }
+}
+
+impl Trained {
+    /// Hash of every loss, bit for bit.
+    pub fn losses_hash(&self) -> String {
+        format!("{:016x}", samples::hash(&self.result.losses))
+    }
+
+    /// Hash of the final weights, bit for bit.
+    pub fn weights_hash(&self) -> String {
+        format!("{:016x}", self.result.weights_hash)
+    }
+
+    /// Mean time of a step of rank 0 in microseconds and its standard error, without the first, which also warms up.
+    pub fn step_us(&self) -> (f64, f64) {
+        let times: Vec<f64> = self.steps[0].iter().map(|step| step.time.total().as_micros()).collect();
+        statistics::mean_and_error(if times.len() > 1 { &times[1..] } else { &times })
+    }
+
+    /// Where the time of a step of rank 0 goes, on average.
+    pub fn breakdown(&self) -> Breakdown {
+        let (total, steps) = (self.result.breakdown, self.result.losses.len().max(1) as f64);
+        let us = |time: Picos| time.as_micros() / steps;
+        Breakdown {
+            data_us: us(total.data),
+            forward_us: us(total.forward),
+            backward_us: us(total.backward),
+            exposed_us: us(total.exposed),
+            optimiser_us: us(total.optimiser),
+        }
+    }
+
+    /// The bars of one step: the parts of each rank's own work, and what it communicated meanwhile.
+    pub fn spans(&self, step: usize) -> Vec<TimelineSpan> {
+        let begin = |s: &Step| Picos(s.end.0.saturating_sub(s.time.total().0));
+        let start = self.steps.iter().filter_map(|s| s.get(step)).map(begin).min().unwrap_or_default();
+        let at = |time: Picos| time.0.saturating_sub(start.0) as f64 / 1e6;
+        let mut spans = Vec::new();
+        for (rank, of) in (0u32..).zip(&self.steps) {
+            let Some(done) = of.get(step) else { continue };
+            let (mut now, time) = (begin(done), done.time);
+            let parts = [
+                ("data", time.data),
+                ("forward", time.forward),
+                ("backward", time.backward),
+                ("exposed", time.exposed),
+                ("optimiser", time.optimiser),
+            ];
+            for (name, length) in parts.into_iter().filter(|(_, length)| length.0 > 0) {
+                let (start_us, end_us) = (at(now), at(now + length));
+                spans.push(TimelineSpan {
+                    rank,
+                    stream: "compute".into(),
+                    name: name.into(),
+                    start_us,
+                    end_us,
+                });
+                now += length;
+            }
+            let (from, to) = (begin(done), done.end);
+            let inside =
+                |a: &&Activity| a.rank.0 == rank && a.what != "compute" && a.start >= from && a.end <= to;
+            for activity in self.timeline.iter().filter(inside) {
+                spans.push(TimelineSpan {
+                    rank,
+                    stream: "communication".into(),
+                    name: activity.what.clone(),
+                    start_us: at(activity.start),
+                    end_us: at(activity.end),
+                });
+            }
+        }
+        spans
+    }
+}
+
+/// The records of a run, measured or simulated: the types are two, their fields alike.
+macro_rules! records {
+    ($steps:ident, $end:ident, $step:ident, $summary:ident, $backend:literal) => {
+        impl Trained {
+            /// A record per step.
+            pub fn $steps(&self, config: &Config, ranks: u32) -> Vec<$step> {
+                let losses = (0u64..).zip(&self.result.losses);
+                let record = |(step, &loss)| $step {
+                    backend: $backend.into(),
+                    model: config.model.clone(),
+                    strategy: config.strategy.clone(),
+                    ranks,
+                    step,
+                    loss,
+                };
+                losses.map(record).collect()
+            }
+
+            /// The record of the end.
+            pub fn $end(&self, config: &Config, ranks: u32) -> $summary {
+                $summary {
+                    backend: $backend.into(),
+                    model: config.model.clone(),
+                    strategy: config.strategy.clone(),
+                    ranks,
+                    step: self.result.losses.len() as u64,
+                    loss: self.result.losses.last().copied().unwrap_or_default(),
+                    accuracy: (self.result.test.samples > 0).then(|| self.result.test.accuracy()),
+                    samples_per_s: self.result.throughput(),
+                    time_us: self.result.time.as_micros() / self.result.losses.len().max(1) as f64,
+                    breakdown: self.breakdown(),
+                    losses_hash: self.losses_hash(),
+                    weights_hash: self.weights_hash(),
+                }
+            }
+        }
+    };
+}
+
+records!(measured_steps, measured_end, MeasuredStep, MeasuredEnd, "threads");
+records!(simulated_steps, simulated_end, SimulatedStep, SimulatedEnd, "sim");
