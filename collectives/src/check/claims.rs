@@ -4,15 +4,18 @@
 //! none would let one rank stand for another that it does not resemble.
 
 use super::Counterexample;
-use crate::schedule::{Permutation, Rank, Schedule, Span, Step};
+use crate::schedule::{Permutation, Pipeline, Rank, Schedule, Span, Step};
 use std::collections::BTreeMap;
+use std::iter::successors;
 
-/// Holds [`Schedule::next`], [`Schedule::active`] and [`Schedule::symmetry`] against the steps, all of them.
+/// Holds [`Schedule::next`], [`Schedule::active`], [`Schedule::pipeline`] and [`Schedule::symmetry`] against the
+/// steps, all of them.
 ///
 /// # Errors
 /// The first rank and round for which one of them is not so.
 pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample> {
     (0..schedule.ranks()).try_for_each(|rank| next(schedule, Rank(rank)))?;
+    (0..schedule.ranks()).try_for_each(|rank| pipeline(schedule, Rank(rank)))?;
     schedule.symmetry().into_iter().try_for_each(|by| symmetry(schedule, by))
 }
 
@@ -34,6 +37,34 @@ fn next(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterex
         }
     }
     Ok(())
+}
+
+/// Every step is the step of one piece, and no piece is left out.
+fn pipeline(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterexample> {
+    let Some(Pipeline { of, pieces, lap }) = schedule.pipeline() else { return Ok(()) };
+    let acts =
+        |of: &dyn Schedule| successors(of.next(rank, 0), |round| of.next(rank, round + 1)).count() as u64;
+    let mut steps = 0;
+    let mut next = schedule.next(rank, 0);
+    while let Some(round) = next {
+        let step = schedule.step(rank, round);
+        let span = step.send.map(|(_, span)| span).or(step.recv.map(|(_, span, _)| span));
+        let segment = span.map_or(0, |span| span.segment);
+        let own = round.checked_sub(u64::from(segment) * lap).filter(|ahead| ahead.is_multiple_of(pieces));
+        let same =
+            |own| of.step(rank, own / pieces).map(|peer| peer, |span| Span { segment, ..span }) == step;
+        if !own.is_some_and(|own| own / pieces < of.rounds() && same(own)) {
+            let what = format!("is not what piece {segment} of the pipeline does");
+            return Err(Counterexample { rank, round: Some(round), chunk: None, what });
+        }
+        steps += 1;
+        next = schedule.next(rank, round + 1);
+    }
+    if steps == acts(of) * pieces {
+        return Ok(());
+    }
+    let what = format!("takes {steps} steps; {pieces} pieces of {} take another number", acts(of));
+    Err(Counterexample { rank, round: None, chunk: None, what })
 }
 
 /// Every step, with its ranks renumbered, is the step of the renumbered rank, but for one renumbering of the chunks.
