@@ -26,7 +26,7 @@ use agenda::{Agenda, Due};
 use allfold_sim::{Bytes, Crossing, FlowId, LinkId, Network, Picos};
 use channels::Channels;
 use program::{Next, Programs};
-use window::{Area, NONE, Slot, Windows};
+use window::{Half, NONE, Slot, Windows};
 
 /// A message, as a trace shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,11 +107,8 @@ const LAST: u64 = u64::MAX / 4;
 impl<'a, 's, C: Cast> Events<'a, 's, C> {
     fn new(job: &'a Job<'a>, cast: &'a C, sink: Option<Sink<'s>>) -> Result<Events<'a, 's, C>, Error> {
         let (actors, schedule) = (cast.actors(), job.schedule);
-        if schedule.chunks() > i32::MAX as u32 || schedule.segments() > i32::MAX as u32 {
-            return Err(Error::Overflow("the number of chunks or segments (31 bits here)"));
-        }
-        let windows =
-            Windows::new(actors, job.window, schedule.rounds()).ok_or(Error::Overflow("ranks x window"))?;
+        let windows = Windows::new(actors, job.window, schedule.rounds())
+            .ok_or(Error::Overflow("ranks x window (32 bits here, and a window of 32,768)"))?;
         let mut agenda = Agenda::default();
         for actor in 0..actors {
             agenda.after(0, job.costs_of(cast.rank(actor)).launch.0, Due::Launch(actor));
@@ -186,53 +183,51 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
 
     fn issue_step(&mut self, actor: u32, rank: Rank, next: Next) -> Result<(), Error> {
         let (round, Step { send, recv }, lane) = next;
-        let mut slot = Slot::new(round);
+        let segment = send.map(|(_, span)| span.segment).or(recv.map(|(_, span, _)| span.segment));
+        let mut slot = Slot::new(round, segment.unwrap_or(0));
+        let at = self.windows.upcoming(actor);
+        let local = send.is_some_and(|(to, _)| to == rank) && recv.is_some_and(|(from, ..)| from == rank);
         if let Some((to, span)) = send {
-            slot.read = self.area(rank, round, to, span)?;
-            slot.halves += 1;
+            slot.send = self.half(rank, &slot, round, to, span)?;
+            slot.open += 1;
         }
         if let Some((from, span, combine)) = recv {
-            slot.write = self.area(rank, round, from, span)?;
+            slot.receive = self.half(rank, &slot, round, from, span)?;
             slot.reduces = combine == Combine::Reduce;
-            slot.halves += 1;
+            slot.open += 1;
         }
-        if let (Some((to, _)), Some((from, ..))) = (send, recv)
-            && to == rank
-            && from == rank
-        {
-            slot.halves = 1;
-        } else {
-            // Each half joins its queue before the next channel is looked for: an idle channel may be let go.
-            let at = self.windows.upcoming(actor);
-            if let Some((to, _)) = send {
-                slot.send = self.channel(actor, to, lane);
-                if let Some(before) = enqueue(&mut self.channels.get_mut(slot.send).sends, at) {
-                    self.windows.slots[before as usize].after_send = at;
-                }
-            }
-            if let Some((from, ..)) = recv {
-                slot.receive = self.receiving_channel(actor, rank, from, round, lane)?;
-                if let Some(before) = enqueue(&mut self.channels.get_mut(slot.receive).receives, at) {
-                    self.windows.slots[before as usize].after_receive = at;
-                }
-            }
+        // Each half joins its queue before the next channel is looked for: an idle channel may be let go.
+        if let Some((to, _)) = send.filter(|_| !local) {
+            slot.send.channel = self.channel(actor, to, lane);
+            self.windows.queue_send(&mut self.channels.get_mut(slot.send.channel).sends, at);
         }
-        let (at, free) = self.windows.issue(actor, slot);
+        if let Some((from, ..)) = recv.filter(|_| !local) {
+            slot.receive.channel = self.receiving_channel(actor, rank, from, round, lane)?;
+            self.windows.queue_receive(&mut self.channels.get_mut(slot.receive.channel).receives, at);
+        }
+        if local {
+            slot.open = 1;
+        }
+        let (at, free) = self.windows.issue(actor, round, slot);
         if free {
             self.ready.push(at);
         }
         Ok(())
     }
 
-    /// A span, checked against what the schedule says of itself.
-    fn area(&self, rank: Rank, round: u64, peer: Rank, span: Span) -> Result<Area, Error> {
+    /// Half of a step, checked against what the schedule says of itself.
+    fn half(&self, rank: Rank, slot: &Slot, round: u64, peer: Rank, span: Span) -> Result<Half, Error> {
         let schedule = self.job.schedule;
         let fits = u64::from(span.at) + u64::from(span.len) <= u64::from(schedule.chunks());
-        if peer.0 < schedule.ranks() && fits && span.len > 0 && span.segment < schedule.segments() {
-            return Ok(Area::of(span));
+        if peer.0 >= schedule.ranks() || !fits || span.len == 0 || span.segment >= schedule.segments() {
+            let what = format!("names rank {peer} and {span:?}, which do not exist");
+            return Err(Error::Unmatched { rank, round, what });
         }
-        let what = format!("names rank {peer} and {span:?}, which do not exist");
-        Err(Error::Unmatched { rank, round, what })
+        if span.segment != slot.segment {
+            let what = format!("takes pieces {} and {} in one step", slot.segment, span.segment);
+            return Err(Error::Unmatched { rank, round, what });
+        }
+        Half::of(span).ok_or(Error::Overflow("the number of a shadow (16 bits here)"))
     }
 
     /// The channel from an actor to a rank.
@@ -275,13 +270,13 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     /// Posts both halves of a step.
     fn post(&mut self, now: u64, slot: u32) -> Result<(), Error> {
         let step = &mut self.windows.slots[slot as usize];
-        step.posted = true;
-        let (send, receive) = (step.send, step.receive);
+        step.post();
+        let (send, receive) = (step.send.channel, step.receive.channel);
         if send == NONE && receive == NONE {
-            let (area, reduces) = (step.write, step.reduces);
-            let bytes = self.bytes(&area);
+            let step = self.windows.slots[slot as usize];
+            let bytes = self.bytes(&step.receive, step.segment);
             let costs = self.job.costs_of(self.cast.rank(self.windows.actor(slot)));
-            self.agenda.after(now, costs.local(bytes, reduces).0, Due::Local(slot));
+            self.agenda.after(now, costs.local(bytes, step.reduces).0, Due::Local(slot));
             return Ok(());
         }
         if send != NONE {
@@ -301,20 +296,23 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             return Ok(());
         }
         let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
-        if !sent.posted || !received.posted {
+        if !sent.is_posted() || !received.is_posted() {
             return Ok(());
         }
         channel.busy = true;
         channel.under_way += 1;
-        channel.sends.0 = sent.after_send;
-        channel.receives.0 = received.after_receive;
+        channel.sends.0 = self.windows.behind(sender, &sent.send);
+        channel.receives.0 = self.windows.behind(receiver, &received.receive);
         let chain = channel.chain.max(sent.posted_chain).max(received.posted_chain);
-        let (round, overhead, read, write) = (sent.round, channel.overhead, sent.read, received.write);
-        let bytes = self.bytes(&read).0;
-        let same = (read.from, read.to, read.segment) == (write.from, write.to, write.segment);
-        if round != received.round || !same && self.bytes(&write).0 != bytes {
+        let (overhead, read, write) = (channel.overhead, sent.send, received.receive);
+        let (segment, other) = (sent.segment, received.segment);
+        let same = (read.from, read.to, segment) == (write.from, write.to, other);
+        let matched = sent.round == received.round;
+        let bytes = self.bytes(&read, segment).0;
+        if !matched || !same && self.bytes(&write, other).0 != bytes {
             return Err(self.unmatched(sender, receiver));
         }
+        let round = if self.sink.is_some() { self.windows.round(sender) } else { 0 };
         self.run.messages += 1;
         self.run.bytes = self.run.bytes.saturating_add(bytes);
         let message = Message {
@@ -419,8 +417,8 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     fn half_done(&mut self, now: u64, slot: u32, chain: u64) -> Result<(), Error> {
         let step = &mut self.windows.slots[slot as usize];
         step.done_chain = step.done_chain.max(chain);
-        step.halves -= 1;
-        if step.halves > 0 {
+        step.open -= 1;
+        if step.open > 0 {
             return Ok(());
         }
         self.windows.finish(now, slot, &mut self.ready);
@@ -434,8 +432,8 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         Ok(())
     }
 
-    fn bytes(&self, area: &Area) -> Bytes {
-        Bytes(self.job.geometry.elements(area.span()) * u64::from(self.job.element))
+    fn bytes(&self, half: &Half, segment: u32) -> Bytes {
+        Bytes(self.job.geometry.elements(half.span(segment)) * u64::from(self.job.element))
     }
 
     /// What the run came to, once nothing moves any more.
@@ -459,17 +457,18 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
 
     fn deadlock(&self, actor: u32) -> Error {
         let rank = self.cast.rank(actor);
-        let step = &self.windows.slots[self.windows.oldest(actor) as usize];
-        let what = match self.job.schedule.step(rank, step.round) {
-            _ if !step.posted => "an earlier step".into(),
-            Step { recv: Some((from, ..)), .. } if self.channels.get(step.receive).waits() => {
+        let oldest = self.windows.oldest(actor);
+        let (step, round) = (&self.windows.slots[oldest as usize], self.windows.round(oldest));
+        let what = match self.job.schedule.step(rank, round) {
+            _ if !step.is_posted() => "an earlier step".into(),
+            Step { recv: Some((from, ..)), .. } if self.channels.get(step.receive.channel).waits() => {
                 format!("a message from rank {from}")
             }
             Step { send: Some((to, _)), .. } => format!("rank {to} to receive"),
             Step { recv: Some((from, ..)), .. } => format!("a message from rank {from}"),
             _ => "nothing".into(),
         };
-        Error::Deadlock { rank, round: step.round, what }
+        Error::Deadlock { rank, round, what }
     }
 
     /// Two halves at the heads of one channel that are not one message.
@@ -478,21 +477,11 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
         let what = format!(
             "sends {} bytes that rank {} receives in round {} as {} bytes",
-            self.bytes(&sent.read).0,
+            self.bytes(&sent.send, sent.segment).0,
             rank(receiver),
-            received.round,
-            self.bytes(&received.write).0
+            self.windows.round(receiver),
+            self.bytes(&received.receive, received.segment).0
         );
-        Error::Unmatched { rank: rank(sender), round: sent.round, what }
+        Error::Unmatched { rank: rank(sender), round: self.windows.round(sender), what }
     }
-}
-
-/// Appends a step to a channel's queue; gives the step before it.
-fn enqueue((first, last): &mut (u32, u32), slot: u32) -> Option<u32> {
-    let before = std::mem::replace(last, slot);
-    if *first == NONE {
-        *first = slot;
-        return None;
-    }
-    Some(before)
 }

@@ -6,85 +6,116 @@
 //! ```
 //!
 //! A step that touches what an earlier unfinished one touches waits for it: it counts its *blockers*, and each of
-//! them keeps a list of its *dependents*. Whether two steps can conflict at all is found by a scan over three
-//! arrays of small numbers, which the compiler turns into vector instructions; only hits are looked at closely.
+//! them keeps a list of its *dependents*. Whether two steps can conflict at all is found by a scan over the tags of
+//! the window, two bytes a step, which the compiler turns into vector instructions; only hits are looked at closely.
+//!
+//! The windows of many ranks do not fit a cache, so what a step needs while it is under way fits one line of it.
 
 use crate::schedule::{Place, Span};
 
 /// No slot, no channel, no entry of a list.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A span by numbers. Empty (`from == to == 0`) where a step has no such half.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Area {
-    place: u32,
-    pub(super) segment: u32,
+/// No step behind.
+const LAST: u16 = u16::MAX;
+/// In place of the number of blockers: posted.
+const POSTED: u16 = u16::MAX;
+/// The largest window.
+const MOST: u32 = 1 << 15;
+
+/// One half of a step: the chunks it touches, its channel, and the step behind it there. Nothing is touched
+/// (`from == to == 0`) where a step has no such half.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Half {
     pub(super) from: u32,
     pub(super) to: u32,
+    pub(super) channel: u32,
+    /// 0: the data; else one more than the shadow's number.
+    place: u16,
+    /// By its place in the window.
+    behind: u16,
 }
 
-impl Area {
-    pub(super) fn of(span: Span) -> Area {
+impl Half {
+    const NONE: Half = Half { from: 0, to: 0, channel: NONE, place: 0, behind: LAST };
+
+    /// Of a span; `None` where its shadow's number is too large.
+    pub(super) fn of(span: Span) -> Option<Half> {
         let place = match span.place {
             Place::Data => 0,
-            Place::Scratch(shadow) => shadow + 1,
+            Place::Scratch(shadow) => u16::try_from(shadow).ok()?.checked_add(1)?,
         };
-        Area { place, segment: span.segment, from: span.at, to: span.at + span.len }
+        Some(Half { from: span.at, to: span.at + span.len, place, ..Half::NONE })
     }
 
     /// The span again.
-    pub(super) fn span(&self) -> Span {
-        let place = self.place.checked_sub(1).map_or(Place::Data, Place::Scratch);
-        Span { place, at: self.from, len: self.to - self.from, segment: self.segment }
+    pub(super) fn span(&self, segment: u32) -> Span {
+        let place = self.place.checked_sub(1).map_or(Place::Data, |shadow| Place::Scratch(shadow.into()));
+        Span { place, at: self.from, len: self.to - self.from, segment }
     }
 
-    fn is_empty(&self) -> bool {
-        self.from == self.to
-    }
-
-    fn overlaps(&self, other: &Area) -> bool {
-        self.from < other.to
-            && other.from < self.to
-            && self.segment == other.segment
-            && self.place == other.place
+    fn overlaps(&self, other: &Half) -> bool {
+        self.from < other.to && other.from < self.to && self.place == other.place
     }
 }
 
 /// A step under way.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Slot {
-    pub(super) round: u64,
     /// When it was posted, and when it was done as far as is known, on the clock without bytes.
     pub(super) posted_chain: u64,
     pub(super) done_chain: u64,
-    pub(super) read: Area,
-    pub(super) write: Area,
-    /// The channels of its halves.
-    pub(super) send: u32,
-    pub(super) receive: u32,
-    /// The steps behind it in those channels.
-    pub(super) after_send: u32,
-    pub(super) after_receive: u32,
+    /// The low half of its round: the same for both halves of a message.
+    pub(super) round: u32,
+    /// The piece that it belongs to.
+    pub(super) segment: u32,
+    pub(super) send: Half,
+    pub(super) receive: Half,
     /// Entries of the list of steps that wait for it.
     dependents: u32,
-    blockers: u32,
+    blockers: u16,
     /// Halves that are not done.
-    pub(super) halves: u8,
+    pub(super) open: u8,
     pub(super) reduces: bool,
-    pub(super) posted: bool,
 }
 
 impl Slot {
-    /// A step of a round, with no halves yet.
-    pub(super) fn new(round: u64) -> Slot {
-        let (send, receive, after_send, after_receive) = (NONE, NONE, NONE, NONE);
-        Slot { round, send, receive, after_send, after_receive, dependents: NONE, ..Slot::default() }
+    /// A step with no halves yet.
+    pub(super) fn new(round: u64, segment: u32) -> Slot {
+        Slot {
+            posted_chain: 0,
+            done_chain: 0,
+            round: round as u32,
+            segment,
+            send: Half::NONE,
+            receive: Half::NONE,
+            dependents: NONE,
+            blockers: 0,
+            open: 0,
+            reduces: false,
+        }
+    }
+
+    /// Its halves may start.
+    pub(super) fn post(&mut self) {
+        self.blockers = POSTED;
+    }
+
+    pub(super) fn is_posted(&self) -> bool {
+        self.blockers == POSTED
     }
 
     fn conflicts(&self, earlier: &Slot) -> bool {
-        self.write.overlaps(&earlier.read)
-            || self.write.overlaps(&earlier.write)
-            || self.read.overlaps(&earlier.write)
+        self.segment == earlier.segment
+            && (self.receive.overlaps(&earlier.send)
+                || self.receive.overlaps(&earlier.receive)
+                || self.send.overlaps(&earlier.receive))
+    }
+
+    /// What a scan compares: never 0, the same for steps of one piece.
+    fn tag(&self) -> u16 {
+        (self.segment % 0xffff) as u16 + 1
     }
 }
 
@@ -113,10 +144,10 @@ pub(super) struct Windows {
     pub(super) size: u32,
     pub(super) states: Vec<State>,
     pub(super) slots: Vec<Slot>,
-    /// For the scan: segment (-1: several), first and one past the last chunk touched. Nothing unfinished: (0, 0, 0).
-    segments: Vec<i32>,
-    lows: Vec<i32>,
-    highs: Vec<i32>,
+    /// The whole of each step's round, for messages and traces.
+    rounds: Vec<u64>,
+    /// The tags of unfinished steps; 0 elsewhere.
+    tags: Vec<u16>,
     entries: Vec<Entry>,
     free: u32,
 }
@@ -125,7 +156,7 @@ impl Windows {
     /// For this many actors, `window` steps each of which never more than `steps` are needed.
     pub(super) fn new(actors: u32, window: u32, steps: u64) -> Option<Windows> {
         let most = u64::from(window).min(steps.max(1));
-        let size = u32::try_from(most).ok()?.checked_next_power_of_two()?;
+        let size = u32::try_from(most).ok().filter(|most| *most <= MOST)?.next_power_of_two();
         let slots = usize::try_from(u64::from(actors) * u64::from(size)).ok()?;
         if slots >= NONE as usize {
             return None;
@@ -134,10 +165,9 @@ impl Windows {
             window: most,
             size,
             states: vec![State::default(); actors as usize],
-            slots: vec![Slot::default(); slots],
-            segments: vec![0; slots],
-            lows: vec![0; slots],
-            highs: vec![0; slots],
+            slots: vec![Slot::new(0, 0); slots],
+            rounds: vec![0; slots],
+            tags: vec![0; slots],
             entries: Vec::new(),
             free: NONE,
         })
@@ -169,6 +199,30 @@ impl Windows {
         self.slot_of(actor, self.states[actor as usize].base)
     }
 
+    /// The round of an unfinished step.
+    pub(super) fn round(&self, slot: u32) -> u64 {
+        self.rounds[slot as usize]
+    }
+
+    /// Puts a step behind the last of a channel's senders.
+    pub(super) fn queue_send(&mut self, queue: &mut (u32, u32), slot: u32) {
+        if let Some(last) = enqueue(queue, slot) {
+            self.slots[last as usize].send.behind = (slot % self.size) as u16;
+        }
+    }
+
+    /// Puts a step behind the last of a channel's receivers.
+    pub(super) fn queue_receive(&mut self, queue: &mut (u32, u32), slot: u32) {
+        if let Some(last) = enqueue(queue, slot) {
+            self.slots[last as usize].receive.behind = (slot % self.size) as u16;
+        }
+    }
+
+    /// The step behind one half of a step, in its channel.
+    pub(super) fn behind(&self, slot: u32, half: &Half) -> u32 {
+        if half.behind == LAST { NONE } else { (slot & !(self.size - 1)) + u32::from(half.behind) }
+    }
+
     /// Whether an actor has nothing under way.
     pub(super) fn is_empty(&self, actor: u32) -> bool {
         let state = &self.states[actor as usize];
@@ -176,35 +230,30 @@ impl Windows {
     }
 
     /// Issues a step: the next of its actor. Returns its slot, and whether nothing holds it back.
-    pub(super) fn issue(&mut self, actor: u32, mut step: Slot) -> (u32, bool) {
+    pub(super) fn issue(&mut self, actor: u32, round: u64, mut step: Slot) -> (u32, bool) {
+        let at = self.upcoming(actor);
         let state = &mut self.states[actor as usize];
-        let at = actor * self.size + (state.head as u32 & (self.size - 1));
         state.head += 1;
         step.posted_chain = state.chain;
-        step.dependents = NONE;
-        step.blockers = 0;
-        let (segment, low, high) = touched(&step);
+        let tag = step.tag();
         let first = (actor * self.size) as usize;
-        let all = first..first + self.size as usize;
-        for start in all.clone().step_by(16) {
-            let part = start..all.end.min(start + 16);
-            let mut hit = false;
-            for i in part.clone() {
-                let same = (self.segments[i] == segment) | (self.segments[i] < 0) | (segment < 0);
-                hit |= same & (self.lows[i] < high) & (low < self.highs[i]);
-            }
-            if hit {
+        let end = first + self.size as usize;
+        for start in (first..end).step_by(32) {
+            let part = start..end.min(start + 32);
+            let hits = self.tags[part.clone()].iter().fold(0, |hits, &other| hits | u16::from(other == tag));
+            if hits > 0 {
                 for i in part {
-                    if self.highs[i] > 0 && step.conflicts(&self.slots[i]) {
+                    if self.tags[i] == tag && step.conflicts(&self.slots[i]) {
                         step.blockers += 1;
-                        let next = std::mem::replace(&mut self.slots[i].dependents, NONE);
+                        let next = self.slots[i].dependents;
                         self.slots[i].dependents = self.entry(at, next);
                     }
                 }
             }
         }
         let i = at as usize;
-        (self.segments[i], self.lows[i], self.highs[i]) = (segment, low, high);
+        self.tags[i] = tag;
+        self.rounds[i] = round;
         self.slots[i] = step;
         (at, step.blockers == 0)
     }
@@ -212,13 +261,12 @@ impl Windows {
     /// Takes a step as done at `now`: those that waited for nothing else are appended to `ready`.
     pub(super) fn finish(&mut self, now: u64, slot: u32, ready: &mut Vec<u32>) {
         let i = slot as usize;
-        self.highs[i] = 0;
-        let done = self.slots[i];
-        let mut entry = done.dependents;
+        self.tags[i] = 0;
+        let Slot { done_chain, dependents: mut entry, .. } = self.slots[i];
         while entry != NONE {
             let Entry { slot: waiting, next } = self.entries[entry as usize];
             let step = &mut self.slots[waiting as usize];
-            step.posted_chain = step.posted_chain.max(done.done_chain);
+            step.posted_chain = step.posted_chain.max(done_chain);
             step.blockers -= 1;
             if step.blockers == 0 {
                 ready.push(waiting);
@@ -232,7 +280,7 @@ impl Windows {
         state.finish = now;
         while state.base < state.head {
             let oldest = (actor * self.size + (state.base as u32 & (self.size - 1))) as usize;
-            if self.highs[oldest] > 0 {
+            if self.tags[oldest] > 0 {
                 break;
             }
             state.chain = state.chain.max(self.slots[oldest].done_chain);
@@ -255,13 +303,14 @@ impl Windows {
     }
 }
 
-/// The segment of a step's areas (-1 where they differ), and the chunks from the first to the last it touches.
-fn touched(step: &Slot) -> (i32, i32, i32) {
-    let (read, write) = (&step.read, &step.write);
-    let (one, other) = if read.is_empty() { (write, write) } else { (read, read) };
-    let other = if write.is_empty() { other } else { write };
-    let segment = if one.segment == other.segment { one.segment as i32 } else { -1 };
-    (segment, one.from.min(other.from) as i32, one.to.max(other.to) as i32)
+/// Appends a step to a channel's queue; gives the step before it.
+fn enqueue((first, last): &mut (u32, u32), slot: u32) -> Option<u32> {
+    let before = std::mem::replace(last, slot);
+    if *first == NONE {
+        *first = slot;
+        return None;
+    }
+    Some(before)
 }
 
 #[cfg(test)]
@@ -269,14 +318,20 @@ mod tests {
     use super::*;
 
     fn step(read: Option<Span>, write: Option<Span>) -> Slot {
-        let area = |span: Option<Span>| span.map_or(Area::default(), Area::of);
-        Slot { read: area(read), write: area(write), halves: 1, ..Slot::default() }
+        let half = |span: Option<Span>| span.and_then(Half::of).unwrap_or(Half::NONE);
+        let segment = read.or(write).map_or(0, |span| span.segment);
+        Slot { send: half(read), receive: half(write), open: 1, ..Slot::new(0, segment) }
+    }
+
+    #[test]
+    fn a_step_fits_a_line_of_the_cache() {
+        assert_eq!(size_of::<Slot>(), 64);
     }
 
     #[test]
     fn a_step_waits_for_all_that_it_conflicts_with_and_two_reads_do_not() {
         let mut windows = Windows::new(1, 20, 100).unwrap();
-        let mut issue = |step| windows.issue(0, step);
+        let mut issue = |step| windows.issue(0, 0, step);
         let (write, free) = issue(step(None, Some(Span::data(0, 2))));
         assert!(free);
         let (read, free) = issue(step(Some(Span::data(1, 2)), None));
@@ -295,12 +350,19 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_one_chunk_do_not_conflict_and_a_step_over_two_pieces_does_with_both() {
+    fn pieces_of_one_chunk_do_not_conflict() {
         let piece = |segment| Some(Span { segment, ..Span::data(3, 1) });
         let mut windows = Windows::new(1, 4, 100).unwrap();
-        assert!(windows.issue(0, step(None, piece(1))).1);
-        assert!(windows.issue(0, step(None, piece(2))).1);
-        assert!(!windows.issue(0, step(piece(2), piece(1))).1);
-        assert!(!windows.has_room(0) || windows.issue(0, step(piece(9), None)).1);
+        assert!(windows.issue(0, 0, step(None, piece(1))).1);
+        assert!(windows.issue(0, 0, step(None, piece(2))).1);
+        assert!(windows.issue(0, 0, step(None, piece(0x1_0000))).1, "one tag, two pieces");
+        assert!(!windows.issue(0, 0, step(piece(2), None)).1);
+        assert!(!windows.has_room(0));
+    }
+
+    #[test]
+    fn a_window_too_large_is_refused() {
+        assert!(Windows::new(1, MOST + 1, u64::MAX).is_none());
+        assert!(Windows::new(1 << 20, 1 << 12, u64::MAX).is_none());
     }
 }
