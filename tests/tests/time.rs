@@ -86,6 +86,7 @@ proptest! {
         let events = simulate(&job, Engine::Events).unwrap();
         prop_assert_eq!(&events.finish, &full.finish);
         prop_assert_eq!(&events.links, &full.links);
+        prop_assert_eq!(events.event_hash, full.event_hash);
         prop_assert_eq!(
             (events.messages, events.bytes, events.bounds),
             (full.messages, full.bytes, full.bounds)

@@ -122,7 +122,6 @@ impl<'a, C: Cast> Sweep<'a, C> {
 
     /// Moves the clocks of all who act over one round; false where a link turns out to be shared.
     fn round(&mut self, round: u64, rounds: &mut Rounds) -> Result<bool, Error> {
-        self.hash.fold(round);
         let Rounds { acting, idle, .. } = rounds;
         let sent = self.run.messages;
         acting.retain(|&actor| {

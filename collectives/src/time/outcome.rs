@@ -39,7 +39,7 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes in those messages, over all ranks.
     pub bytes: Bytes,
-    /// Folds every message with its time, in the order of the method: equal for equal runs.
+    /// Of every message with its time, in any order: equal for equal runs, by whatever method all ranks were stepped.
     pub event_hash: u64,
     /// How the time was found.
     pub method: Method,
@@ -65,7 +65,7 @@ pub(crate) struct Run {
     pub bytes: u64,
     /// Bytes over each link, or over one link of each class.
     pub links: Vec<u64>,
-    /// Folds every message with its time.
+    /// Of every message with its time.
     pub hash: u64,
 }
 

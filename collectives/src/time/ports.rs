@@ -48,7 +48,8 @@ pub(crate) fn groups(topology: &Topology) -> Vec<Group> {
             let ((port, ports), (nic, count)) = (family(0), family(2));
             let by_rank = Group { each: port + nic, total: port * ports + nic * count, ..alike(1, 0) };
             let by_node = alike(devices, nic * u128::from(nics));
-            if by_node.count > 1 { vec![by_rank, by_node] } else { vec![by_rank] }
+            // Within one node nothing crosses the NICs.
+            if by_node.count > 1 { vec![by_rank, by_node] } else { vec![alike(1, port)] }
         }
         Wiring::Graph => {
             let of_ranks = |(each, total)| Group { each, total, ..alike(1, 0) };
