@@ -91,7 +91,7 @@ fn fit<F: Float>(network: Network<F>, per_rank: usize, comm: &Communicator) -> R
     let train = train.first(240);
     let mut strategy = build(&config, &network, comm)?;
     // Each rank draws other weights; rank 0's win.
-    let mut model = Model::new(network, u64::from(comm.rank().0));
+    let mut model = Model::new(network, u64::from(comm.rank().0))?;
     strategy.start(&mut model)?;
     let mut sgd = Sgd::new(0.05, 0.9, 1e-4, false);
     let sampler = Sampler { samples: 240, world: comm.size() as usize, drop_last: false, shuffle: Some(5) };
@@ -152,7 +152,7 @@ fn evaluation_counts_every_test_sample_once() {
     let (_, test) = data::digits().unwrap();
     let on = |ranks: u32| {
         let network = || mlp::<f64>(64, &[16], 10).unwrap();
-        let body = |comm: Communicator| evaluate(&mut Model::new(network(), 3), &test, 32, &comm);
+        let body = |comm: Communicator| evaluate(&mut Model::new(network(), 3)?, &test, 32, &comm);
         World::threads(ranks).run(body).unwrap()
     };
     let alone = on(1)[0];
@@ -179,7 +179,7 @@ fn ranks_with_different_models_are_refused_by_name() {
     let body = |comm: Communicator| {
         let hidden = if comm.rank().0 == 2 { 17 } else { 16 };
         let network = mlp::<f32>(64, &[hidden], 10)?;
-        build(&Config::default(), &network, &comm)?.start(&mut Model::new(network, 0))
+        build(&Config::default(), &network, &comm)?.start(&mut Model::new(network, 0)?)
     };
     let error = World::threads(4).run(body).unwrap_err();
     assert!(matches!(error, Error::Replicas(_)));

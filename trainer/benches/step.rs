@@ -54,7 +54,7 @@ fn step(c: &mut Criterion) {
         let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();
         let mut sgd = Sgd::new(0.01, 0.9, 1e-4, false);
         group.throughput(flops(network.step_cost(batch).flops + sgd.cost(network.param_count()).flops));
-        let mut model = Model::new(network, 0);
+        let mut model = Model::new(network, 0).unwrap();
         group.bench_function(name, |bench| {
             bench.iter(|| {
                 model.forward(&x, true, |_| ());

@@ -60,6 +60,9 @@ pub struct Config {
     pub bucket_kib: u64,
 }
 
+/// The largest batch and the widest layer: with both, the operations of a layer still fit in 64 bits.
+const LARGEST: usize = 65_536;
+
 impl Default for Config {
     /// The CNN on the digits.
     fn default() -> Config {
@@ -121,14 +124,18 @@ impl Config {
         known("model", &self.model, MODELS)?;
         known("strategy", &self.strategy, STRATEGIES)?;
         known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
-        let zero = [("batch", self.batch), ("epochs", self.epochs.min(1) as usize)];
-        if let Some((key, _)) = zero.iter().find(|(_, value)| *value == 0) {
-            return Err(Error::Config(format!("`{key}` is 0; it must be 1 or more")));
+        if self.epochs == 0 {
+            return Err(Error::Config("`epochs` is 0; it must be 1 or more".into()));
         }
-        if self.hidden.contains(&0) || self.channels.contains(&0) {
-            return Err(Error::Config(
-                "a layer of width 0; `hidden` and `channels` must be 1 or more".into(),
-            ));
+        let sizes = [
+            ("batch", std::slice::from_ref(&self.batch)),
+            ("hidden", &self.hidden),
+            ("channels", &self.channels),
+        ];
+        for (key, sizes) in sizes {
+            if let Some(size) = sizes.iter().find(|size| !(1..=LARGEST).contains(*size)) {
+                return Err(Error::Config(format!("`{key}` has {size}; it must be 1 to {LARGEST}")));
+            }
         }
         let rates = [("lr", self.lr), ("momentum", self.momentum), ("weight_decay", self.weight_decay)];
         match rates.iter().find(|(_, value)| !value.is_finite() || *value < 0.0) {
@@ -193,7 +200,9 @@ mod tests {
         );
         assert_eq!(error("model = \"cn\""), "c.toml: unknown model `cn`; the nearest is `cnn`");
         assert_eq!(error("strategy = \"dpp\""), "c.toml: unknown strategy `dpp`; the nearest is `ddp`");
-        assert_eq!(error("batch = 0"), "c.toml: `batch` is 0; it must be 1 or more");
+        assert_eq!(error("batch = 0"), "c.toml: `batch` has 0; it must be 1 to 65536");
+        assert_eq!(error("hidden = [8, 70000]"), "c.toml: `hidden` has 70000; it must be 1 to 65536");
+        assert_eq!(Config::parse("lr = 1", "c.toml").unwrap().lr, 1.0);
         assert_eq!(error("lr = -1.0"), "c.toml: `lr` is -1; it must be 0 or more");
         assert!(
             error("epochs = \"two\"").starts_with("c.toml:1:10: invalid type: string \"two\", expected u64")

@@ -5,13 +5,17 @@
 
 use crate::layers::Init;
 use crate::network::Place;
+use crate::{Error, Result};
 use allfold_kernels::nn::Float;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// The values at the start of all `places`, one after another.
-pub fn initial<F: Float>(places: &[Place], seed: u64) -> Vec<F> {
-    let mut values = Vec::with_capacity(places.last().map_or(0, |last| last.range.end));
+///
+/// # Errors
+/// If they do not fit in memory.
+pub fn initial<F: Float>(places: &[Place], seed: u64) -> Result<Vec<F>> {
+    let mut values = reserved(places.last().map_or(0, |last| last.range.end))?;
     for (stream, place) in places.iter().enumerate() {
         match place.init {
             Init::Constant(value) => values.extend(place.range.clone().map(|_| F::from_f64(value))),
@@ -24,7 +28,16 @@ pub fn initial<F: Float>(places: &[Place], seed: u64) -> Vec<F> {
             }
         }
     }
-    values
+    Ok(values)
+}
+
+/// An empty vector with room for `count` elements.
+pub(crate) fn reserved<F: Float>(count: usize) -> Result<Vec<F>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(count).map_err(|_| {
+        Error::Network(format!("{count} parameters of {} bytes do not fit in memory", size_of::<F>()))
+    })?;
+    Ok(room)
 }
 
 /// Uniform in 0..1, from the upper 53 bits.
@@ -48,7 +61,7 @@ mod tests {
 
     #[test]
     fn uniform_within_its_bound() {
-        let values: Vec<f64> = initial(&places(4), 1);
+        let values: Vec<f64> = initial(&places(4), 1).unwrap();
         assert!(values.iter().all(|v| v.abs() <= 0.5));
         let mean = values.iter().sum::<f64>() / 4000.0;
         let variance = values.iter().map(|v| v * v).sum::<f64>() / 4000.0;
@@ -58,11 +71,12 @@ mod tests {
 
     #[test]
     fn each_parameter_has_its_own_stream() {
-        let (two, four): (Vec<f64>, Vec<f64>) = (initial(&places(2), 1), initial(&places(4), 1));
+        let (two, four): (Vec<f64>, Vec<f64>) =
+            (initial(&places(2), 1).unwrap(), initial(&places(4), 1).unwrap());
         assert_eq!(two, four[..2000]);
         assert_ne!(four[..1000], four[1000..2000]);
-        assert_ne!(two, initial::<f64>(&places(2), 2));
-        let rounded: Vec<f32> = initial(&places(2), 1);
+        assert_ne!(two, initial::<f64>(&places(2), 2).unwrap());
+        let rounded: Vec<f32> = initial(&places(2), 1).unwrap();
         assert!(rounded.iter().zip(&two).all(|(&a, &b)| a == b as f32));
     }
 }

@@ -1,6 +1,6 @@
 //! A network with its numbers: parameters, gradients and activations in flat buffers, and the two passes.
 
-use crate::init::initial;
+use crate::init::{initial, reserved};
 use crate::layers::{Backward, Forward, Saved};
 use crate::network::{Network, Phase};
 use crate::{Batch, Result};
@@ -36,17 +36,22 @@ pub struct Model<F> {
 
 impl<F: Float> Model<F> {
     /// The network with initial values drawn from `seed`.
-    pub fn new(network: Network<F>, seed: u64) -> Model<F> {
+    ///
+    /// # Errors
+    /// If its parameters do not fit in memory.
+    pub fn new(network: Network<F>, seed: u64) -> Result<Model<F>> {
         let layers = network.layers().len();
-        Model {
-            params: initial(network.params(), seed),
-            grads: vec![F::ZERO; network.param_count()],
-            buffers: initial(network.buffers(), seed),
+        let mut grads = reserved(network.param_count())?;
+        grads.resize(network.param_count(), F::ZERO);
+        Ok(Model {
+            params: initial(network.params(), seed)?,
+            grads,
+            buffers: initial(network.buffers(), seed)?,
             acts: vec![Vec::new(); layers + 1],
             saved: (0..layers).map(|_| Saved { values: Vec::new(), places: Vec::new() }).collect(),
             down: (Vec::new(), Vec::new()),
             network,
-        }
+        })
     }
 
     /// Its layers and where its parameters lie.
@@ -83,7 +88,8 @@ impl<F: Float> Model<F> {
                 y,
                 saved,
             });
-            spent(self.network.cost(Phase::Forward(l), n));
+            let cost = layer.cost(n);
+            spent(if train { cost.forward } else { cost.evaluate });
         }
         self.logits()
     }
@@ -205,7 +211,7 @@ mod tests {
         const N: usize = 4;
         for network in networks() {
             let (inputs, classes) = (network.inputs(), network.classes());
-            let mut model = Model::new(network, 3);
+            let mut model = Model::new(network, 3).unwrap();
             let places: Vec<_> = (0..N * inputs).map(|i| ((i * 37 % 101) as f64 / 50.0) - 1.0).collect();
             let labels: Vec<u32> = (0..N as u32).map(|i| i % classes as u32).collect();
             let run = |model: &mut Model<f64>| {
@@ -231,7 +237,7 @@ mod tests {
     fn gradients_are_announced_last_first_and_final() {
         for network in networks() {
             let (inputs, count) = (network.inputs(), network.params().len());
-            let mut model = Model::new(network, 3);
+            let mut model = Model::new(network, 3).unwrap();
             model.forward(&vec![0.3; 2 * inputs], true, |_| ());
             let mut log = Log(Vec::new(), Cost::default());
             model.backward(&[0, 1], &mut log).unwrap();

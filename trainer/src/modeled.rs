@@ -13,7 +13,7 @@ use crate::buckets::{Bucket, Caps, buckets};
 use crate::run::data_cost;
 use crate::strategies::ddp::{pack_cost, unpack_cost};
 use crate::timing::{Breakdown, BucketTimes, communication, work};
-use crate::{Config, Network, Phase, Result, Sgd, models};
+use crate::{Config, Network, Phase, Result, Sgd, models, strategies};
 use allfold_collectives::time::{Engine, Job, simulate};
 use allfold_collectives::{Collective, Plan};
 use allfold_kernels::nn::{Cost, Float};
@@ -68,6 +68,7 @@ pub fn predict(
     machine: &Machine,
 ) -> Result<Prediction> {
     config.check()?;
+    strategies::fits(config, machine.topology.ranks())?;
     match config.dtype.as_str() {
         "f64" => predict_as::<f64>(config, shape, classes, machine),
         _ => predict_as::<f32>(config, shape, classes, machine),

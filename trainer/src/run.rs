@@ -137,7 +137,7 @@ impl<'a, F: Float> Run<'a, F> {
         };
         Ok(Run {
             sampler,
-            model: Model::new(network, config.seed),
+            model: Model::new(network, config.seed)?,
             sgd: Sgd::new(config.lr, config.momentum, config.weight_decay, config.nesterov),
             strategy,
             batch: Batch::default(),

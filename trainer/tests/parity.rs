@@ -73,7 +73,7 @@ fn run<F: Float>(case: &Case, comm: &Communicator) -> allfold_trainer::Result<Tr
     let mut strategy = build(&config, &network, comm)?;
     let cast = |values: Vec<f64>| values.into_iter().map(F::from_f64).collect::<Vec<F>>();
     let features = network.inputs();
-    let mut model = Model::new(network, 1);
+    let mut model = Model::new(network, 1)?;
     let [params, buffers] = names(&case.model);
     // Rank 0 alone has the right weights; the others must get them from it.
     if comm.rank().0 == 0 {

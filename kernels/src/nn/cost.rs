@@ -1,7 +1,7 @@
 //! What an operation costs, from its shapes alone.
 
 use std::iter::Sum;
-use std::ops::{Add, Mul};
+use std::ops::Add;
 
 /// Floating-point operations and bytes of one operation: the two axes of a roofline model (Williams, Waterman and
 /// Patterson, "Roofline", CACM 52(4), 2009). Bytes count each operand once, as if caches were perfect.
@@ -26,17 +26,10 @@ impl Add for Cost {
     type Output = Cost;
     fn add(self, other: Cost) -> Cost {
         Cost {
-            flops: self.flops + other.flops,
-            bytes: self.bytes + other.bytes,
-            launches: self.launches + other.launches,
+            flops: self.flops.saturating_add(other.flops),
+            bytes: self.bytes.saturating_add(other.bytes),
+            launches: self.launches.saturating_add(other.launches),
         }
-    }
-}
-
-impl Mul<u64> for Cost {
-    type Output = Cost;
-    fn mul(self, times: u64) -> Cost {
-        Cost { flops: self.flops * times, bytes: self.bytes * times, launches: self.launches * times }
     }
 }
 

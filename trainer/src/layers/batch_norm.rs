@@ -65,6 +65,7 @@ impl<F: Float> Layer<F> for BatchNorm {
     fn cost(&self, n: usize) -> LayerCost {
         LayerCost {
             forward: self.0.forward_cost::<F>(n),
+            evaluate: self.0.evaluate_cost::<F>(n),
             params: self.0.backward_params_cost::<F>(n),
             input: self.0.backward_input_cost::<F>(n),
         }

@@ -51,6 +51,7 @@ impl<F: Float> Layer<F> for Linear {
     fn cost(&self, n: usize) -> LayerCost {
         LayerCost {
             forward: self.0.forward_cost::<F>(n),
+            evaluate: self.0.forward_cost::<F>(n),
             params: self.0.backward_params_cost::<F>(n),
             input: self.0.backward_input_cost::<F>(n),
         }

@@ -112,6 +112,8 @@ pub struct Backward<'a, F> {
 pub struct LayerCost {
     /// [`Layer::forward`] in training.
     pub forward: Cost,
+    /// [`Layer::forward`] in evaluation.
+    pub evaluate: Cost,
     /// [`Layer::backward_params`].
     pub params: Cost,
     /// [`Layer::backward_input`].

@@ -48,6 +48,7 @@ fn outputs(shape: &Pool) -> usize {
 fn cost<F: Float>(shape: &Pool, n: usize) -> LayerCost {
     LayerCost {
         forward: shape.forward_cost::<F>(n),
+        evaluate: shape.forward_cost::<F>(n),
         input: shape.backward_cost::<F>(n),
         ..LayerCost::default()
     }
@@ -120,6 +121,6 @@ impl<F: Float> Layer<F> for GlobalMeanPool {
 
     fn cost(&self, n: usize) -> LayerCost {
         let both = Pool::global_mean_cost::<F>(self.plane, n * self.channels);
-        LayerCost { forward: both, input: both, ..LayerCost::default() }
+        LayerCost { forward: both, evaluate: both, input: both, ..LayerCost::default() }
     }
 }

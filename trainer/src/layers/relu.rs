@@ -33,6 +33,7 @@ impl<F: Float> Layer<F> for Relu {
     fn cost(&self, n: usize) -> LayerCost {
         LayerCost {
             forward: Kernel::forward_cost::<F>(n * self.0),
+            evaluate: Kernel::forward_cost::<F>(n * self.0),
             input: Kernel::backward_cost::<F>(n * self.0),
             ..LayerCost::default()
         }

@@ -56,6 +56,19 @@ pub trait Strategy<F: Float> {
     }
 }
 
+/// Whether the strategy of `config` can train on so many ranks.
+///
+/// # Errors
+/// If it cannot, with one that can.
+pub fn fits(config: &Config, ranks: u32) -> Result<()> {
+    match config.strategy.as_str() {
+        "single" if ranks > 1 => Err(Error::Config(format!(
+            "strategy `single` trains on one rank and there are {ranks}; `ddp` trains on all of them"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// The strategy that `config` asks for.
 ///
 /// # Errors
@@ -65,11 +78,8 @@ pub fn build<'a, F: Float>(
     network: &Network<F>,
     comm: &'a Communicator,
 ) -> Result<Box<dyn Strategy<F> + 'a>> {
+    fits(config, comm.size())?;
     match config.strategy.as_str() {
-        "single" if comm.size() > 1 => Err(Error::Config(format!(
-            "strategy `single` trains on one rank and there are {}; `ddp` trains on all of them",
-            comm.size()
-        ))),
         "single" => Ok(Box::new(single::Single::new(comm))),
         "ddp" => Ok(Box::new(ddp::Ddp::new(network, config.caps(), comm))),
         other => Err(crate::config::unknown("strategy", other, STRATEGIES.iter().map(|(name, _)| *name))),
