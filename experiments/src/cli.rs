@@ -33,6 +33,8 @@ enum Command {
     Simulate(commands::simulate::Args),
     /// Train a network on the digits that ship with Allfold
     Train(commands::train::Args),
+    /// Measure and predict how training scales with ranks
+    Scale(commands::scale::Args),
     /// Say what this machine has, what is missing, and how to get it
     Doctor(commands::doctor::Args),
 }
@@ -56,6 +58,7 @@ pub fn run() -> Outcome {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Show(args) => commands::show::run(&args),
         Command::Train(args) => commands::train::run(&args),
+        Command::Scale(args) => commands::scale::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

@@ -23,6 +23,7 @@ pub mod progress;
 pub mod records;
 pub mod report;
 pub mod samples;
+pub mod scaling;
 pub mod session;
 pub mod sizes;
 pub mod statistics;

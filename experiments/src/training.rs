@@ -191,11 +191,19 @@ impl Trained {
 
 /// The records of a run, measured or simulated: the types are two, their fields alike.
 macro_rules! records {
-    ($steps:ident, $end:ident, $step:ident, $summary:ident, $backend:literal) => {
+    ($(#[$doc:meta])* $name:ident, $step:ident, $end:ident, $backend:literal) => {
         impl Trained {
-            /// A record per step.
-            pub fn $steps(&self, config: &Config, ranks: u32) -> Vec<$step> {
-                let losses = (0u64..).zip(&self.result.losses);
+            $(#[$doc])*
+            pub fn $name(&self, config: &Config, ranks: u32) -> Vec<$step> {
+                let steps = self.result.losses.len();
+                let end = $end {
+                    accuracy: self.result.test.accuracy(),
+                    samples_per_s: self.result.throughput(),
+                    time_us: self.result.time.as_micros() / steps.max(1) as f64,
+                    breakdown: self.breakdown(),
+                    losses_hash: self.losses_hash(),
+                    weights_hash: self.weights_hash(),
+                };
                 let record = |(step, &loss)| $step {
                     backend: $backend.into(),
                     model: config.model.clone(),
@@ -203,30 +211,19 @@ macro_rules! records {
                     ranks,
                     step,
                     loss,
+                    end: (step + 1 == steps as u64).then(|| end.clone()),
                 };
-                losses.map(record).collect()
-            }
-
-            /// The record of the end.
-            pub fn $end(&self, config: &Config, ranks: u32) -> $summary {
-                $summary {
-                    backend: $backend.into(),
-                    model: config.model.clone(),
-                    strategy: config.strategy.clone(),
-                    ranks,
-                    step: self.result.losses.len() as u64,
-                    loss: self.result.losses.last().copied().unwrap_or_default(),
-                    accuracy: (self.result.test.samples > 0).then(|| self.result.test.accuracy()),
-                    samples_per_s: self.result.throughput(),
-                    time_us: self.result.time.as_micros() / self.result.losses.len().max(1) as f64,
-                    breakdown: self.breakdown(),
-                    losses_hash: self.losses_hash(),
-                    weights_hash: self.weights_hash(),
-                }
+                (0u64..).zip(&self.result.losses).map(record).collect()
             }
         }
     };
 }
 
-records!(measured_steps, measured_end, MeasuredStep, MeasuredEnd, "threads");
-records!(simulated_steps, simulated_end, SimulatedStep, SimulatedEnd, "sim");
+records! {
+    /// A record per step of a run on threads.
+    measured, MeasuredStep, MeasuredEnd, "threads"
+}
+records! {
+    /// A record per step of a run on virtual time.
+    simulated, SimulatedStep, SimulatedEnd, "sim"
+}

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod doctor;
+pub mod scale;
 pub mod show;
 pub mod simulate;
 pub mod train;

@@ -90,21 +90,14 @@ pub fn run(args: &Args) -> Outcome {
     }
     summary(args, &config, &trained, &mut session)?;
     match args.backend {
-        Backend::Threads => {
-            let end = trained.measured_end(&config, args.ranks);
-            keep(&mut session, &trained.measured_steps(&config, args.ranks), &end)?;
-        }
-        Backend::Sim => {
-            let end = trained.simulated_end(&config, args.ranks);
-            keep(&mut session, &trained.simulated_steps(&config, args.ranks), &end)?;
-        }
+        Backend::Threads => keep(&mut session, &trained.measured(&config, args.ranks))?,
+        Backend::Sim => keep(&mut session, &trained.simulated(&config, args.ranks))?,
     }
     session.close()
 }
 
-fn keep<S: Record, E: Record>(session: &mut Session, steps: &[S], end: &E) -> Outcome {
-    steps.iter().try_for_each(|step| session.record(step))?;
-    session.record(end)
+fn keep<R: Record>(session: &mut Session, steps: &[R]) -> Outcome {
+    steps.iter().try_for_each(|step| session.record(step))
 }
 
 /// The course of the loss, and what came out.

@@ -1,4 +1,4 @@
-//! `train`, `train_end`, `scale`, `span` and `parity`: training runs, scaling curves and the timeline of a step.
+//! `train`, `scale`, `span` and `parity`: training runs, scaling curves and the timeline of a step.
 
 use super::Record;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Breakdown {
 }
 
 macro_rules! pair {
-    ($(#[$doc:meta])* $measured:ident, $simulated:ident, $kind:literal, { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+    ($(#[$doc:meta])* $measured:ident, $simulated:ident $(, $kind:literal)?, { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
         /// Timed by a clock on the wall.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ macro_rules! pair {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $simulated { $($(#[$field_doc])* pub $field: $type,)* }
 
-        impl Record for $measured {
+        $(impl Record for $measured {
             const KIND: &'static str = $kind;
             const MEASURED: Option<bool> = Some(true);
         }
@@ -38,46 +38,53 @@ macro_rules! pair {
         impl Record for $simulated {
             const KIND: &'static str = $kind;
             const MEASURED: Option<bool> = Some(false);
+        })?
+    };
+}
+
+macro_rules! step {
+    ($(#[$doc:meta])* $step:ident, $end:ident, $measured:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $step {
+            /// What ran it: `threads`, `sim`.
+            pub backend: String,
+            /// The model: `cnn`, ...
+            pub model: String,
+            /// `single`, `ddp`.
+            pub strategy: String,
+            /// Size of the group.
+            pub ranks: u32,
+            /// From 0.
+            pub step: u64,
+            /// Mean loss of the step's batch over all ranks, exact to the last bit.
+            pub loss: f64,
+            /// How the run ended; on its last step.
+            #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+            pub end: Option<$end>,
+        }
+
+        impl Record for $step {
+            const KIND: &'static str = "train";
+            const MEASURED: Option<bool> = Some($measured);
         }
     };
 }
 
-pair! {
-    /// One step of a training run.
-    MeasuredStep, SimulatedStep, "train", {
-        /// What ran it: `threads`, `sim`.
-        backend: String,
-        /// The model: `cnn`, ...
-        model: String,
-        /// `single`, `ddp`.
-        strategy: String,
-        /// Size of the group.
-        ranks: u32,
-        /// From 0.
-        step: u64,
-        /// Mean loss of the step's batch over all ranks, exact to the last bit.
-        loss: f64,
-    }
+step! {
+    /// One step of a training run on real time; the last one also carries how the run ended.
+    MeasuredStep, MeasuredEnd, true
+}
+step! {
+    /// One step of a training run on virtual time; the last one also carries how the run ended.
+    SimulatedStep, SimulatedEnd, false
 }
 
 pair! {
-    /// The end of a training run.
-    MeasuredEnd, SimulatedEnd, "train_end", {
-        /// What ran it: `threads`, `sim`.
-        backend: String,
-        /// The model: `cnn`, ...
-        model: String,
-        /// `single`, `ddp`.
-        strategy: String,
-        /// Size of the group.
-        ranks: u32,
-        /// Steps that were taken.
-        step: u64,
-        /// The last loss.
-        loss: f64,
+    /// How a training run ended.
+    MeasuredEnd, SimulatedEnd, {
         /// Share of the test set that is classified right.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        accuracy: Option<f64>,
+        accuracy: f64,
         /// Training samples per second, over all ranks.
         samples_per_s: f64,
         /// Mean time of a step, in microseconds.

@@ -2,7 +2,7 @@
 
 use super::{Part, commands, distinct, format, head};
 use crate::plots::{Axis, Curves, DrawError, Figure, Origin, Point, Series};
-use crate::records::{MeasuredEnd, MeasuredStep, Parity, Records, SimulatedEnd};
+use crate::records::{MeasuredStep, Parity, Records, SimulatedStep};
 use crate::report::{Finding, Section, Table};
 
 /// So many points of a loss curve are drawn.
@@ -10,13 +10,13 @@ const POINTS: usize = 40;
 
 /// The row of an end of training, measured or simulated: the tables are two, their columns alike.
 macro_rules! row {
-    ($end:expr) => {{
+    ($step:expr, $end:expr) => {{
         let (end, parts) = ($end, &$end.breakdown);
         let mut row = vec![
-            end.ranks.to_string(),
-            end.step.to_string(),
-            format!("{:.6}", end.loss),
-            end.accuracy.map(format::percent).unwrap_or_default(),
+            $step.ranks.to_string(),
+            ($step.step + 1).to_string(),
+            format!("{:.6}", $step.loss),
+            format::percent(end.accuracy),
             format!("{:.0}", end.samples_per_s),
         ];
         let times = [end.time_us, parts.forward_us, parts.backward_us, parts.exposed_us, parts.optimiser_us];
@@ -27,8 +27,8 @@ macro_rules! row {
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let parities = records.stamped::<Parity>();
-    let measured = records.stamped::<MeasuredEnd>();
-    let simulated = records.stamped::<SimulatedEnd>();
+    let measured = records.stamped::<MeasuredStep>();
+    let simulated = records.stamped::<SimulatedStep>();
     if measured.is_empty() && simulated.is_empty() {
         return Ok(None);
     }
@@ -46,10 +46,12 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             ok: Some(ok),
         });
     }
-    if let Some((end, accuracy)) = measured.iter().find_map(|(end, _)| Some((end, end.accuracy?))) {
+    if let Some((end, accuracy)) =
+        measured.iter().find_map(|(step, _)| Some((step, step.end.as_ref()?.accuracy)))
+    {
         findings.push(Finding {
             value: format::percent(accuracy),
-            text: format!("of the test digits read right by the {} after {} steps", end.model, end.step),
+            text: format!("of the test digits read right by the {} after {} steps", end.model, end.step + 1),
             ok: None,
         });
     }
@@ -60,11 +62,11 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         tables.push(parity_table(parities.iter().map(|(parity, _)| parity)));
     }
     if !measured.is_empty() {
-        let rows = measured.iter().map(|(e, _)| row!(e)).collect();
+        let rows = measured.iter().filter_map(|(s, _)| Some(row!(s, s.end.as_ref()?))).collect();
         tables.push(end_table("Measured on this machine, a thread per rank; per step", rows));
     }
     if !simulated.is_empty() {
-        let rows = simulated.iter().map(|(e, _)| row!(e)).collect();
+        let rows = simulated.iter().filter_map(|(s, _)| Some(row!(s, s.end.as_ref()?))).collect();
         tables.push(end_table("Simulated, real arithmetic on a virtual clock; per step", rows));
     }
     let section = Section {

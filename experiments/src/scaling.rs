@@ -1,0 +1,145 @@
+//! Points of a scaling curve: measured on threads, carried on virtual time with real arithmetic, or modeled from
+//! shapes alone.
+
+use crate::failure::{Failure, Outcome};
+use crate::progress;
+use crate::records::{MeasuredScale, SimulatedScale};
+use crate::training::{self, Place};
+use allfold_collectives::Plan;
+use allfold_sim::{Costs, Device, Sharing, Topology};
+use allfold_trainer::modeled::{self, Machine, Prediction};
+use allfold_trainer::{Config, data};
+
+/// Whose scaling.
+pub struct Scaling {
+    /// What is trained.
+    pub config: Config,
+    /// The simulated machine, by name.
+    pub topology: String,
+    /// What each of its ranks computes on.
+    pub device: Device,
+}
+
+impl Scaling {
+    /// A run of a few steps on threads of this machine.
+    ///
+    /// # Errors
+    /// A failed run.
+    pub fn measured(&self, ranks: u32) -> Outcome<MeasuredScale> {
+        let trained = self.train(Place::Threads(ranks))?;
+        let (time_us, time_error_us) = trained.step_us();
+        Ok(MeasuredScale {
+            backend: "threads".into(),
+            model: self.config.model.clone(),
+            ranks,
+            batch: self.config.batch as u64,
+            topology: "this machine".into(),
+            time_us,
+            time_error_us,
+            exposed_us: trained.breakdown().exposed_us,
+            samples_per_s: trained.result.throughput(),
+            efficiency: 0.0,
+        })
+    }
+
+    /// The same run on virtual time, with real arithmetic.
+    ///
+    /// # Errors
+    /// A failed run.
+    pub fn carried(&self, ranks: u32) -> Outcome<SimulatedScale> {
+        let trained = self.train(Place::Sim(Box::new((self.machine(ranks)?, self.device))))?;
+        let (time_us, time_error_us) = trained.step_us();
+        Ok(SimulatedScale {
+            backend: "sim".into(),
+            model: self.config.model.clone(),
+            ranks,
+            batch: self.config.batch as u64,
+            topology: self.place(),
+            time_us,
+            time_error_us,
+            exposed_us: trained.breakdown().exposed_us,
+            samples_per_s: trained.result.throughput(),
+            efficiency: 0.0,
+        })
+    }
+
+    /// One step from shapes, FLOPs and bytes.
+    ///
+    /// # Errors
+    /// A step that cannot be timed.
+    pub fn modeled(&self, ranks: u32) -> Outcome<SimulatedScale> {
+        let prediction = self.predict(ranks)?;
+        let parameters: u64 =
+            prediction.buckets.iter().map(|bucket| bucket.bytes).sum::<u64>() / self.element();
+        let model = match parameters {
+            0..1_000_000 => self.config.model.clone(),
+            many => format!("{} of {:.0}M", self.config.model, many as f64 / 1e6),
+        };
+        Ok(SimulatedScale {
+            backend: "modeled".into(),
+            model,
+            ranks,
+            batch: self.config.batch as u64,
+            topology: self.place(),
+            time_us: prediction.time.total().as_micros(),
+            time_error_us: 0.0,
+            exposed_us: prediction.time.exposed.as_micros(),
+            samples_per_s: prediction.throughput(),
+            efficiency: 0.0,
+        })
+    }
+
+    fn predict(&self, ranks: u32) -> Outcome<Prediction> {
+        let (digits, _) = data::digits().map_err(Failure::run)?;
+        let machine = Machine {
+            device: self.device,
+            topology: &self.machine(ranks)?,
+            costs: Costs::default(),
+            sharing: Sharing::default(),
+            plan: &Plan::default(),
+        };
+        modeled::predict(&self.config, digits.shape, digits.classes, &machine).map_err(Failure::run)
+    }
+
+    fn train(&self, place: Place) -> Outcome<training::Trained> {
+        let bar = progress::bar(1, &format!("{} on {} ranks", self.config.model, place.ranks()));
+        let trained = training::run(&self.config, &place, &bar);
+        bar.finish_and_clear();
+        trained
+    }
+
+    fn machine(&self, ranks: u32) -> Outcome<Topology> {
+        Topology::named(&self.topology, ranks).map_err(Failure::usage)
+    }
+
+    fn place(&self) -> String {
+        format!("{} of {}", self.topology, self.device.name)
+    }
+
+    fn element(&self) -> u64 {
+        if self.config.dtype == "f64" { 8 } else { 4 }
+    }
+}
+
+macro_rules! efficiencies {
+    ($(#[$doc:meta])* $name:ident, $type:ident) => {
+        $(#[$doc])*
+        pub fn $name(points: &mut [$type]) {
+            let Some(one) = points.iter().find(|point| point.ranks == 1).map(|point| point.samples_per_s) else {
+                return;
+            };
+            for point in points {
+                point.efficiency = point.samples_per_s / (f64::from(point.ranks) * one);
+            }
+        }
+    };
+}
+
+efficiencies! {
+    /// Sets the efficiency of each point of one measured curve by its point of one rank.
+    measured_efficiency, MeasuredScale
+}
+efficiencies! {
+    /// Sets the efficiency of each point of one simulated curve by its point of one rank.
+    simulated_efficiency, SimulatedScale
+}
