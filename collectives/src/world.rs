@@ -4,12 +4,12 @@ use crate::backends::sim::{Activity, Sim};
 use crate::backends::threads::Threads;
 use crate::backends::{Backend, GroupId, Member, sim, threads};
 use crate::communicator::{Plan, Roster, Seat};
+use crate::registry::Algorithm;
 use crate::{Collective, Communicator, Error, Lost, Rank, Result};
 use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How ranks will run, and how many. What is chosen here wrongly is told by [`World::run`].
@@ -35,7 +35,7 @@ pub struct Report<R, E> {
     pub ranks: Vec<Result2<R, E>>,
     /// When each rank was done: virtual time on the simulator, else real time since the start.
     pub finish: Vec<Picos>,
-    /// The rank that failed first, where one did.
+    /// The rank whose failure came first, where one failed: one that failed of itself before any that was told.
     pub first: Option<Rank>,
     /// What ranks computed and communicated, on virtual time, where [`World::timeline`] asked for it.
     pub timeline: Vec<Activity>,
@@ -94,6 +94,12 @@ impl World {
     /// Runs its collective by an algorithm of one's own; see [`Plan::own`].
     pub fn own(mut self, algorithm: &'static crate::registry::Algorithm) -> World {
         self.plan = self.plan.own(algorithm);
+        self
+    }
+
+    /// Runs a collective by a user's own algorithm; see [`Plan::with`].
+    pub fn with(mut self, algorithm: &'static Algorithm) -> World {
+        self.plan = self.plan.with(algorithm);
         self
     }
 
@@ -232,12 +238,11 @@ impl World {
         R: Send,
         E: From<Error> + Send,
     {
-        let failures = AtomicU64::new(0);
         let ranks: Vec<Outcome<R, E>> = std::thread::scope(|scope| {
             let start = |rank| {
                 let one = One::new(&backend, Rank(rank), self.size);
-                let (body, failures, plan) = (&body, &failures, self.plan);
-                let run = move || one.run(body, plan, failures);
+                let (body, plan) = (&body, self.plan);
+                let run = move || one.run(body, plan);
                 std::thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)
             };
             let threads: Vec<_> = (0..self.size).map(start).collect();
@@ -249,11 +254,13 @@ impl World {
             });
             ranks.collect()
         });
-        let first = ranks.iter().zip(0..).filter_map(|(o, rank)| Some((o.failed?, Rank(rank)))).min();
+        // Who failed of itself, rather than because it was told of a failure; then by time.
+        let failed = ranks.iter().zip(0..).filter(|(outcome, _)| outcome.result.is_err());
+        let first = failed.map(|(outcome, rank)| (outcome.told, outcome.finish, Rank(rank))).min();
         Ok(Report {
             finish: ranks.iter().map(|outcome| outcome.finish).collect(),
             ranks: ranks.into_iter().map(|outcome| outcome.result).collect(),
-            first: first.map(|(_, rank)| rank),
+            first: first.map(|(_, _, rank)| rank),
             timeline: Vec::new(),
         })
     }
@@ -263,14 +270,14 @@ impl World {
 struct Outcome<R, E> {
     result: Result2<R, E>,
     finish: Picos,
-    /// How many ranks had failed before it, where it failed.
-    failed: Option<u64>,
+    /// It had been told of a failure.
+    told: bool,
 }
 
 impl<R, E: From<Error>> Outcome<R, E> {
     fn lost(rank: Rank, message: String) -> Outcome<R, E> {
         let error = Error::PeerLost { rank, cause: Lost::Panicked(message), call: None };
-        Outcome { result: Err(error.into()), finish: Picos::ZERO, failed: Some(0) }
+        Outcome { result: Err(error.into()), finish: Picos::ZERO, told: false }
     }
 }
 
@@ -294,12 +301,9 @@ impl One {
         self,
         body: impl Fn(Communicator) -> Result2<R, E>,
         plan: Plan,
-        failures: &AtomicU64,
     ) -> Outcome<R, E> {
         let communicator = Communicator::new(self.seat.clone(), plan);
         let result = catch_unwind(AssertUnwindSafe(|| body(communicator)));
-        let failed = !matches!(result, Ok(Ok(_)));
-        let failed = failed.then(|| failures.fetch_add(1, Ordering::Relaxed));
         let actor = self.backend.main(self.rank);
         let finish = self.backend.now(actor);
         let result = match result {
@@ -313,7 +317,7 @@ impl One {
                 Err(Error::PeerLost { rank: self.rank, cause, call: None }.into())
             }
         };
-        Outcome { result, finish, failed }
+        Outcome { result, finish, told: self.roster.was_told() }
     }
 }
 

@@ -1,34 +1,350 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! Real results: every algorithm on every backend against an exactly ordered reference, bit for bit.
+//! Real results: every algorithm on every backend against an exactly ordered reference, bit for bit, and virtual
+//! times against the time-only engines, to the picosecond.
 
+use allfold_collectives::check::symbolic;
+use allfold_collectives::registry::{self, Algorithm, Shape};
+use allfold_collectives::schedule::{Schedule, Segments};
 use allfold_collectives::time::{Engine, Job, simulate};
-use allfold_collectives::{Collective, Communicator, Error, Geometry, ReduceOp, World, registry};
-use allfold_sim::{Costs, Topology};
+use allfold_collectives::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
+use allfold_kernels::{bf16, divide, f16, reduce};
+use allfold_sim::{BytesPerSec, Costs, Faults, Picos, Sharing, Topology};
+use proptest::prelude::*;
+use std::sync::Arc;
 
-#[test]
-fn the_virtual_finish_is_what_the_time_only_engines_say() {
-    for name in ["switch", "ring", "mesh", "nodes8x1"] {
-        for ranks in [2, 3, 8, 13] {
-            let topology = Topology::named(name, ranks).unwrap();
-            for algorithm in registry::of(Collective::AllReduce) {
-                let count = 10_007;
-                let world = World::sim(&topology).algorithm(Collective::AllReduce, algorithm.name);
-                let report = world
-                    .run_each(|comm: Communicator| -> Result<(), Error> {
-                        comm.all_reduce(&mut vec![1f32; count], ReduceOp::Sum)
-                    })
-                    .unwrap();
-                report.ranks.into_iter().for_each(|result| result.unwrap());
-                let schedule = algorithm.build(registry::Shape::new(ranks).unwrap());
-                let geometry = Geometry::whole(&schedule, count as u64);
-                let job = Job {
-                    costs: Costs::default(),
-                    window: algorithm.window(),
-                    ..Job::new(&*schedule, &geometry, 4, &topology)
-                };
-                let outcome = simulate(&job, Engine::Full).unwrap();
-                assert_eq!(report.finish, outcome.finish, "{} on {name} over {ranks}", algorithm.name);
+/// One call of one collective by all ranks.
+#[derive(Clone, Debug)]
+struct Case {
+    algorithm: &'static Algorithm,
+    ranks: u32,
+    /// Elements: of the whole buffer, or of a block.
+    count: usize,
+    op: ReduceOp,
+    root: Rank,
+    segment: Option<u64>,
+    window: Option<u32>,
+    seed: u64,
+}
+
+impl Case {
+    fn collective(&self) -> Collective {
+        self.algorithm.collective
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::new(self.ranks).unwrap().rooted(self.root).unwrap()
+    }
+
+    fn total(&self) -> usize {
+        if self.collective().blocked() { self.count * self.ranks as usize } else { self.count }
+    }
+
+    /// A world that runs the case's algorithm as the case says.
+    fn plan(&self, world: World) -> World {
+        let world = world.algorithm(self.collective(), self.algorithm.name);
+        let world = self.segment.map_or(world.clone(), |bytes| world.segment(bytes));
+        self.window.map_or(world.clone(), |window| world.window(window))
+    }
+
+    /// The schedule and its cut, as a communicator makes them of the plan.
+    fn schedule(&self, element: usize) -> (Arc<dyn Schedule>, Geometry) {
+        let whole = self.algorithm.build(self.shape());
+        let chunk = (self.total() as u64).div_ceil(u64::from(whole.chunks()));
+        let bytes = (self.total() * element) as u64;
+        let segments = match self.segment {
+            Some(segment) => (chunk * element as u64).div_ceil(segment),
+            None => u64::from(self.algorithm.segments(bytes)),
+        };
+        let segments = segments.min(chunk).max(1) as u32;
+        let schedule: Arc<dyn Schedule> =
+            if segments > 1 { Arc::new(Segments::new(whole, segments)) } else { whole };
+        let geometry = match self.collective().blocked() {
+            true => Geometry::blocked(&schedule, self.count as u64),
+            false => Geometry::whole(&schedule, self.count as u64),
+        };
+        (schedule, geometry)
+    }
+}
+
+/// Elements of any type from a seed, with the values that rules are made for among them.
+trait Draw: Element {
+    fn draw(word: u64) -> Self;
+}
+
+macro_rules! draw_float {
+    ($($float:ty: $from:expr),*) => {$(
+        impl Draw for $float {
+            fn draw(word: u64) -> $float {
+                let special = [0.0, -0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-40, 6e4];
+                let ordinary = (word >> 20) as f64 / (1u64 << 40) as f64 - 4.0;
+                $from(if word % 97 == 0 { special[(word >> 8) as usize % 7] } else { ordinary })
             }
         }
+    )*};
+}
+
+macro_rules! draw_int {
+    ($($int:ty),*) => {$(
+        impl Draw for $int {
+            fn draw(word: u64) -> $int {
+                word as $int
+            }
+        }
+    )*};
+}
+
+draw_float!(f64: |x| x, f32: |x| x as f32, f16: f16::from_f64, bf16: bf16::from_f64);
+draw_int!(i8, i16, i32, i64, u8);
+
+/// The whole buffer of every rank before the call (SplitMix64, Steele et al., OOPSLA 2014).
+fn inputs<T: Draw>(case: &Case) -> Vec<Vec<T>> {
+    let word = |mut x: u64| {
+        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    };
+    let of = |rank: u32| {
+        (0..case.total()).map(move |i| T::draw(word(case.seed ^ word((u64::from(rank) << 32) + i as u64))))
+    };
+    (0..case.ranks).map(|rank| of(rank).collect()).collect()
+}
+
+/// One rank's call. Returns what it ends with, where that is defined.
+fn call<T: Element>(comm: &Communicator, case: &Case, input: &[T]) -> Result<Vec<T>, Error> {
+    let (n, me, block) = (case.ranks as usize, comm.rank().index(), case.count);
+    let mine = &input[me * block * usize::from(case.collective().blocked())..];
+    let is_root = comm.rank() == case.root;
+    let zero = |len: usize| vec![T::zeroed(); len];
+    match case.collective() {
+        Collective::AllReduce => {
+            let mut out = zero(block);
+            comm.all_reduce_into(input, &mut out, case.op)?;
+            Ok(out)
+        }
+        Collective::Broadcast => {
+            let mut data = if is_root { input.to_vec() } else { zero(block) };
+            comm.broadcast(&mut data, case.root)?;
+            Ok(data)
+        }
+        Collective::AllGather => {
+            let mut out = zero(n * block);
+            comm.all_gather(&mine[..block], &mut out)?;
+            Ok(out)
+        }
+        Collective::ReduceScatter => {
+            let mut out = zero(block);
+            comm.reduce_scatter(input, &mut out, case.op)?;
+            Ok(out)
+        }
+        Collective::Reduce => {
+            let mut data = input.to_vec();
+            comm.reduce(&mut data, case.op, case.root)?;
+            Ok(if is_root { data } else { Vec::new() })
+        }
+        Collective::Gather => {
+            let mut out = if is_root { zero(n * block) } else { Vec::new() };
+            comm.gather(&mine[..block], &mut out, case.root)?;
+            Ok(out)
+        }
+        Collective::Scatter => {
+            let mut out = zero(block);
+            comm.scatter(if is_root { input } else { &[] }, &mut out, case.root)?;
+            Ok(out)
+        }
+        Collective::AllToAll => {
+            let mut out = zero(n * block);
+            comm.all_to_all(input, &mut out)?;
+            Ok(out)
+        }
+        Collective::Barrier => comm.barrier().map(|()| Vec::new()),
+        Collective::SendRecv => {
+            let mut data = input.to_vec();
+            comm.shift(&mut data)?;
+            Ok(data)
+        }
+    }
+}
+
+/// What every rank must end with: the trees that the symbolic checker found, evaluated on the inputs.
+fn expected<T: Element>(case: &Case, inputs: &[Vec<T>]) -> Vec<Vec<T>> {
+    let schedule = case.algorithm.build(case.shape());
+    let geometry = match case.collective().blocked() {
+        true => Geometry::blocked(&schedule, case.count as u64),
+        false => Geometry::whole(&schedule, case.count as u64),
+    };
+    let proof = symbolic(&schedule, case.collective(), case.root).unwrap();
+    let of = |rank: u32| {
+        let mut all = proof.evaluate(Rank(rank), &geometry, inputs, &|a, b| reduce(case.op, a, b));
+        let block = rank as usize * case.count..(rank as usize + 1) * case.count;
+        let mut own = match case.collective() {
+            Collective::ReduceScatter | Collective::Scatter => all[block].to_vec(),
+            Collective::Reduce | Collective::Gather if Rank(rank) != case.root => Vec::new(),
+            Collective::Barrier => Vec::new(),
+            _ => std::mem::take(&mut all),
+        };
+        if case.collective().reduces() && case.op == ReduceOp::Avg {
+            divide(&mut own, case.ranks);
+        }
+        own
+    };
+    (0..case.ranks).map(of).collect()
+}
+
+fn holds<T: Draw>(case: &Case, worlds: &[World]) -> Result<(), TestCaseError> {
+    let inputs = inputs::<T>(case);
+    let want = expected(case, &inputs);
+    for (at, world) in worlds.iter().enumerate() {
+        let got = case
+            .plan(world.clone())
+            .run(|comm: Communicator| call(&comm, case, &inputs[comm.rank().index()]))
+            .map_err(|error: Error| TestCaseError::fail(format!("world {at}: {error}")))?;
+        for rank in 0..case.ranks as usize {
+            let (got, want): (&[u8], &[u8]) =
+                (bytemuck::cast_slice(&got[rank]), bytemuck::cast_slice(&want[rank]));
+            prop_assert_eq!(got, want, "world {}, rank {}, {}", at, rank, T::DTYPE);
+        }
+    }
+    Ok(())
+}
+
+fn holds_for(dtype: DType, case: &Case, worlds: &[World]) -> Result<(), TestCaseError> {
+    match dtype {
+        DType::F64 => holds::<f64>(case, worlds),
+        DType::F32 => holds::<f32>(case, worlds),
+        DType::F16 => holds::<f16>(case, worlds),
+        DType::Bf16 => holds::<bf16>(case, worlds),
+        DType::I8 => holds::<i8>(case, worlds),
+        DType::I16 => holds::<i16>(case, worlds),
+        DType::I32 => holds::<i32>(case, worlds),
+        DType::I64 => holds::<i64>(case, worlds),
+        DType::U8 => holds::<u8>(case, worlds),
+    }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let ranks = prop_oneof![6 => 1..=9u32, 2 => 10..=17u32, 1 => 18..=40u32];
+    let count = prop_oneof![1 => Just(0usize), 3 => 1..40usize, 2 => 40..700usize];
+    let algorithm = prop::sample::select(registry::ALGORITHMS.iter().collect::<Vec<_>>());
+    let segment = prop::option::of(prop_oneof![1..64u64, 64..4096u64]);
+    let window = prop::option::of(1..=64u32);
+    let op = prop::sample::select(ReduceOp::ALL.to_vec());
+    (algorithm, ranks, count, op, any::<u32>(), segment, window, any::<u64>()).prop_map(
+        |(algorithm, ranks, count, op, root, segment, window, seed)| {
+            let root = if algorithm.collective.rooted() { Rank(root % ranks) } else { Rank(0) };
+            let count = if algorithm.collective == Collective::Barrier { 0 } else { count };
+            Case { algorithm, ranks, count, op, root, segment, window, seed }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_algorithm_gives_the_bits_of_its_trees_on_every_backend(
+        case in cases(),
+        dtype in prop::sample::select(DType::ALL.to_vec()),
+        buffered in 0..5usize,
+        topology in prop::sample::select(vec!["switch", "ring", "mesh", "nodes8x1"]),
+    ) {
+        let topology = Topology::named(topology, case.ranks).unwrap();
+        let worlds = [World::threads(case.ranks).buffered(buffered), World::sim(&topology)];
+        holds_for(dtype, &case, &worlds)?;
+    }
+
+    #[test]
+    fn the_virtual_finish_is_what_the_time_only_engines_say(
+        case in cases(),
+        name in prop::sample::select(vec!["switch", "ring", "mesh", "nodes8", "nodes8x1"]),
+        (overhead, memory) in (0..3_000_000u64, prop::option::of(1_000_000_000..1_000_000_000_000u64)),
+        sharing in prop::sample::select(vec![Sharing::Split, Sharing::MaxMin]),
+        slow in prop::option::of(0..100u32),
+    ) {
+        let topology = Topology::named(name, case.ranks).unwrap();
+        let costs = Costs { overhead: Picos(overhead), memory: memory.map(BytesPerSec), ..Costs::default() };
+        let rule = slow.map(|rank| format!("slow_rank={}:x2.5", rank % case.ranks));
+        let faults = Faults::parse(rule.iter().map(String::as_str), &topology).unwrap();
+        let (schedule, geometry) = case.schedule(4);
+        let job = Job {
+            costs,
+            sharing,
+            faults: &faults,
+            window: case.window.unwrap_or(case.algorithm.window()),
+            ..Job::new(&*schedule, &geometry, 4, &topology)
+        };
+        let outcome = simulate(&job, Engine::Full).unwrap();
+        let world = World::sim(&topology).costs(costs).sharing(sharing).faults(faults.clone());
+        let inputs = inputs::<f32>(&case);
+        let report = case
+            .plan(world)
+            .run_each(|comm: Communicator| call(&comm, &case, &inputs[comm.rank().index()]))
+            .unwrap();
+        for result in &report.ranks {
+            prop_assert!(result.is_ok(), "{:?}", result);
+        }
+        prop_assert_eq!(report.finish, outcome.finish);
+    }
+}
+
+/// The same all-reduce of 999 f32 over `ranks` ranks by one algorithm, cut in one way, as bits of rank 0.
+fn all_reduce_bits(ranks: u32, name: &str, segment: Option<u64>, parts: usize) -> Vec<u32> {
+    let algorithm = registry::find(Collective::AllReduce, name).unwrap();
+    let (op, root, seed) = (ReduceOp::Sum, Rank(0), 7);
+    let case = Case { algorithm, ranks, count: 999, op, root, segment, window: None, seed };
+    let inputs = inputs::<f32>(&case);
+    let results = case.plan(World::threads(ranks)).run(|comm: Communicator| -> Result<_, Error> {
+        let mut data = inputs[comm.rank().index()].clone();
+        for bucket in data.chunks_mut(999 / parts) {
+            comm.all_reduce(bucket, op)?;
+        }
+        Ok(data)
+    });
+    let results = results.unwrap();
+    results.iter().for_each(|other| {
+        assert_eq!(bytemuck::cast_slice::<_, u8>(other), bytemuck::cast_slice::<_, u8>(&results[0]))
+    });
+    results[0].iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn canonical_algorithms_agree_for_every_segment_and_bucket_and_a_ring_does_not() {
+    let canonical = ["halving_doubling", "recursive_doubling", "direct", "binomial", "star"];
+    for ranks in [5, 8] {
+        let want = all_reduce_bits(ranks, canonical[0], None, 1);
+        for name in canonical {
+            for segment in [None, Some(4), Some(100), Some(1 << 20)] {
+                for parts in [1, 3, 27] {
+                    let got = all_reduce_bits(ranks, name, segment, parts);
+                    assert_eq!(got, want, "{name} in segments of {segment:?}, {parts} buckets");
+                }
+            }
+        }
+        let ring = all_reduce_bits(ranks, "ring", None, 1);
+        assert_ne!(ring, want, "a ring's order is another one");
+        assert_ne!(all_reduce_bits(ranks, "ring", None, 3), ring, "and depends on the buckets");
+        assert_eq!(all_reduce_bits(ranks, "ring", Some(12), 1), ring, "but not on the segments");
+    }
+}
+
+#[test]
+fn no_window_deadlocks_without_any_buffering() {
+    let names = ["ring", "halving_doubling", "double_binary_tree", "chain", "direct", "hierarchical"];
+    for window in 1..=64 {
+        let name = names[window as usize % names.len()];
+        let ranks = 2 + window % 7;
+        let world = World::threads(ranks)
+            .buffered(0)
+            .window(window)
+            .segment(64)
+            .deadline(std::time::Duration::from_secs(20))
+            .algorithm(Collective::AllReduce, name);
+        let sums = world.run(|comm: Communicator| -> Result<_, Error> {
+            let mut data = vec![u64::from(comm.rank().0) as i64; 300];
+            comm.all_reduce(&mut data, ReduceOp::Sum).map(|()| data)
+        });
+        let want = i64::from(ranks * (ranks - 1) / 2);
+        let sums = sums.unwrap_or_else(|error| panic!("{name}, window {window}: {error}"));
+        assert!(sums.iter().flatten().all(|sum| *sum == want), "{name}, window {window}");
     }
 }

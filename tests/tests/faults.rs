@@ -1,39 +1,352 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! An error, and not a hang, for everything that ranks can do wrong, and the error names it.
+//! An error, and not a hang, for everything that ranks can do wrong, on every backend; and the error names it.
 
-use allfold_collectives::{Communicator, Error, Lost, Rank, ReduceOp, World};
+use allfold_collectives::{Collective, Communicator, Error, Lost, Rank, ReduceOp, World};
+use allfold_sim::{Topology, Work};
+use std::sync::mpsc;
 use std::time::Duration;
 
-#[test]
-fn works() {
-    for n in 1..=9 {
-        let sums = World::threads(n)
-            .run(|comm: Communicator| -> Result<_, Error> {
-                let mut data: Vec<i64> = (0..13).map(|i| i + i64::from(comm.rank().0)).collect();
-                comm.all_reduce(&mut data, ReduceOp::Sum)?;
-                let work = comm.all_reduce_async(vec![1i32; 100].into(), ReduceOp::Sum)?;
-                let done = work.wait()?;
-                assert!(done.iter().all(|x| *x == n as i32));
-                Ok(data)
+/// What a rank does.
+type Body = fn(&Communicator) -> Result<(), Error>;
+
+/// Both backends for `ranks` ranks, with a deadline that no test should need unless it says so.
+fn worlds(ranks: u32, deadline: Duration) -> [(&'static str, World); 2] {
+    let topology = Topology::named("switch", ranks).unwrap();
+    [
+        ("threads", World::threads(ranks).deadline(deadline)),
+        ("sim", World::sim(&topology).deadline(deadline).watchdog(Duration::from_secs(10))),
+    ]
+}
+
+/// What every rank comes to. A hang fails the test, by real time.
+fn outcome(
+    world: World,
+    body: impl Fn(Communicator) -> Result<(), Error> + Send + Sync + 'static,
+) -> Vec<Result<(), Error>> {
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || done.send(world.run_each(body).unwrap().ranks));
+    wait.recv_timeout(Duration::from_secs(20)).expect("the ranks hang")
+}
+
+/// Runs `odd` on rank `who` and `even` on the others, on both backends; then a barrier, in which those are told whose
+/// own part was done before the others called.
+fn disagree(who: u32, even: Body, odd: Body, check: impl Fn(&str, &[Error])) {
+    const RANKS: u32 = 4;
+    for (name, world) in worlds(RANKS, Duration::from_secs(60)) {
+        let ranks = outcome(world, move |comm| {
+            let call = if comm.rank() == Rank(who) { odd } else { even };
+            call(&comm)?;
+            comm.barrier()
+        });
+        let errors: Vec<Error> = ranks
+            .into_iter()
+            .enumerate()
+            .map(|(rank, result)| match result {
+                Err(error) => error,
+                Ok(()) => panic!("{name}: rank {rank} was not told"),
             })
-            .unwrap();
-        let want: Vec<i64> = (0..13).map(|i| i * n as i64 + (0..n as i64).sum::<i64>()).collect();
-        assert!(sums.iter().all(|s| *s == want), "{n} {sums:?}");
+            .collect();
+        check(name, &errors);
+    }
+}
+
+/// Every rank is told of both calls.
+fn mismatch(who: u32, even: Body, odd: Body, says: [&str; 2]) {
+    disagree(who, even, odd, |backend, errors| {
+        for error in errors {
+            assert!(matches!(error, Error::Mismatch { .. }), "{backend}: {error}");
+            let text = error.to_string();
+            says.iter()
+                .for_each(|call| assert!(text.contains(call), "{backend}: `{call}` is not in: {text}"));
+            assert!(text.contains(&format!("rank {who} called")), "{backend}: {text}");
+        }
+    });
+}
+
+fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
+    comm.all_reduce(&mut vec![1f32; count], ReduceOp::Sum)
+}
+
+#[test]
+fn another_count() {
+    mismatch(2, |comm| sum(comm, 10), |comm| sum(comm, 11), ["10 x f32", "11 x f32"]);
+}
+
+#[test]
+fn a_count_of_nothing() {
+    mismatch(0, |comm| sum(comm, 10), |comm| sum(comm, 0), ["10 x f32", "0 x f32"]);
+}
+
+#[test]
+fn another_type() {
+    let odd: Body = |comm| comm.all_reduce(&mut [1i32; 10], ReduceOp::Sum);
+    mismatch(1, |comm| sum(comm, 10), odd, ["10 x f32", "10 x i32"]);
+}
+
+#[test]
+fn another_operator() {
+    let odd: Body = |comm| comm.all_reduce(&mut [1f32; 10], ReduceOp::Max);
+    mismatch(3, |comm| sum(comm, 10), odd, ["sum", "max"]);
+}
+
+#[test]
+fn another_root() {
+    let even: Body = |comm| comm.broadcast(&mut [1f32; 10], Rank(1));
+    let odd: Body = |comm| comm.broadcast(&mut [1f32; 10], Rank(2));
+    mismatch(0, even, odd, ["root 1", "root 2"]);
+}
+
+#[test]
+fn another_algorithm() {
+    fn ring(comm: &Communicator) -> Result<(), Error> {
+        let other = comm.split(Some(0), 0)?.expect("every rank names a colour");
+        let other = match comm.rank() {
+            Rank(1) => other.with_algorithm(Collective::AllReduce, "ring")?,
+            _ => other,
+        };
+        other.all_reduce(&mut [1f32; 10], ReduceOp::Sum)
+    }
+    mismatch(1, ring, ring, ["recursive_doubling", "ring"]);
+}
+
+#[test]
+fn another_collective() {
+    // Two ranks of a broadcast that are no root only receive, so frames alone would never show this.
+    let even: Body = |comm| comm.broadcast(&mut [1u8; 4], Rank(3));
+    mismatch(3, even, |comm| comm.barrier(), ["broadcast(4 x u8, root 3", "barrier"]);
+    mismatch(0, |comm| sum(comm, 3), |comm| comm.split(None, 0).map(drop), ["all_reduce", "split"]);
+}
+
+#[test]
+fn another_order() {
+    let even: Body = |comm| sum(comm, 5).and_then(|()| comm.barrier());
+    let odd: Body = |comm| comm.barrier().and_then(|()| sum(comm, 5));
+    mismatch(2, even, odd, ["as operation 0", "barrier"]);
+}
+
+#[test]
+fn another_order_later_and_asynchronously() {
+    fn ask(comm: &Communicator, lens: [usize; 4]) -> Result<(), Error> {
+        let issue = |len| comm.all_reduce_async(vec![1f64; len].into(), ReduceOp::Sum);
+        let works: Result<Vec<_>, Error> = lens.into_iter().map(issue).collect();
+        works?.into_iter().try_for_each(|work| work.wait().map(drop))
+    }
+    mismatch(1, |comm| ask(comm, [9, 8, 7, 6]), |comm| ask(comm, [9, 8, 6, 7]), ["7 x f64", "6 x f64"]);
+}
+
+#[test]
+fn a_message_of_another_size() {
+    let even: Body = |comm| match comm.rank() {
+        Rank(0) => comm.send(&[1u8; 5], Rank(1)).and_then(|()| comm.barrier()),
+        _ => comm.barrier(),
+    };
+    let odd: Body = |comm| comm.recv(&mut [0u8; 6], Rank(0)).and_then(|()| comm.barrier());
+    disagree(1, even, odd, |backend, errors| {
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains("5 x u8") && text.contains("6 x u8"), "{backend}: {text}");
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_panics() {
+    let odd: Body = |comm| sum(comm, 4).and_then(|()| panic!("out of paper"));
+    disagree(
+        2,
+        |comm| (0..3).try_for_each(|_| sum(comm, 4)),
+        odd,
+        |backend, errors| {
+            for error in errors {
+                let Error::PeerLost { rank: Rank(2), cause: Lost::Panicked(why), .. } = error else {
+                    panic!("{backend}: {error}");
+                };
+                assert_eq!(why, "out of paper");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_returns_early() {
+    for (backend, world) in worlds(4, Duration::from_secs(60)) {
+        let ranks = outcome(world, |comm| {
+            sum(&comm, 4)?;
+            if comm.rank() == Rank(1) { Ok(()) } else { (0..3).try_for_each(|_| sum(&comm, 4)) }
+        });
+        let lost = |error: &Error| {
+            matches!(
+                error,
+                Error::PeerLost { rank: Rank(1), cause: Lost::ReturnedEarly { operations: 1 }, .. }
+            )
+        };
+        for (rank, result) in ranks.iter().enumerate() {
+            assert_eq!(rank == 1, result.is_ok(), "{backend}, rank {rank}: {result:?}");
+            assert!(
+                result.as_ref().is_ok_and(|()| true) || result.as_ref().is_err_and(lost),
+                "{backend}: {result:?}"
+            );
+        }
     }
 }
 
 #[test]
-fn panics() {
-    let report = World::threads(3)
-        .deadline(Duration::from_secs(5))
-        .run_each(|comm: Communicator| -> Result<_, Error> {
-            if comm.rank() == Rank(1) {
-                panic!("boo");
+fn a_rank_that_returns_its_own_error_is_the_one_that_run_reports() {
+    for (backend, world) in worlds(3, Duration::from_secs(60)) {
+        let result: Result<Vec<()>, Error> = world.run(|comm: Communicator| match comm.rank() {
+            Rank(2) => Err(Error::Argument("no such file".into())),
+            _ => sum(&comm, 4),
+        });
+        assert_eq!(result, Err(Error::Argument("no such file".into())), "{backend}");
+    }
+}
+
+#[test]
+fn a_letter_to_or_from_a_rank_that_has_left() {
+    for (backend, world) in worlds(2, Duration::from_secs(60)) {
+        let ranks = outcome(world, |comm| match comm.rank() {
+            Rank(0) => comm.recv(&mut [0u8; 3], Rank(1)),
+            _ => Ok(()),
+        });
+        assert!(matches!(ranks[0], Err(Error::PeerLost { rank: Rank(1), .. })), "{backend}: {:?}", ranks[0]);
+    }
+}
+
+#[test]
+fn a_rank_that_skips_a_call_is_named_at_the_deadline() {
+    // Rank 3 computes for an hour while the others have called; on threads it waits for what never comes.
+    for (backend, world) in worlds(4, Duration::from_millis(200)) {
+        let (hold, held) = mpsc::channel::<()>();
+        let held = std::sync::Mutex::new(held);
+        let is_sim = backend == "sim";
+        let ranks = outcome(world, move |comm| {
+            if comm.rank() == Rank(3) {
+                comm.charge(&Work { flops: 1 << 60, ..Work::default() });
+                let wait = Duration::from_millis(if is_sim { 0 } else { 600 });
+                let _ = held.lock().unwrap().recv_timeout(wait);
             }
-            comm.all_reduce(&mut [1f32], ReduceOp::Sum)
-        })
-        .unwrap();
-    for r in &report.ranks {
-        assert!(matches!(r, Err(Error::PeerLost { rank: Rank(1), cause: Lost::Panicked(_), .. })), "{r:?}");
+            comm.barrier()
+        });
+        drop(hold);
+        for result in ranks {
+            let Err(Error::DeadlineExceeded { waiting_on, entered: false, call, .. }) = &result else {
+                panic!("{backend}: {result:?}");
+            };
+            assert_eq!(
+                (&waiting_on[..], call.to_string().split('(').next()),
+                (&[Rank(3)][..], Some("barrier"))
+            );
+        }
+    }
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_for_ever() {
+    for (backend, world) in worlds(2, Duration::from_millis(300)) {
+        let ranks = outcome(world, |comm| {
+            let peer = Rank(1 - comm.rank().0);
+            comm.recv(&mut [0u8; 1], peer)
+        });
+        for result in ranks {
+            let error = result.unwrap_err();
+            match &error {
+                Error::Deadlock { waits } if backend == "sim" => assert_eq!(waits.len(), 2, "{error}"),
+                Error::DeadlineExceeded { .. } if backend == "threads" => {}
+                _ => panic!("{backend}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_abort_reaches_everyone() {
+    let odd: Body = |comm| {
+        comm.abort("the disk is full");
+        sum(comm, 4)
+    };
+    disagree(
+        1,
+        |comm| (0..2).try_for_each(|_| sum(comm, 4)),
+        odd,
+        |backend, errors| {
+            for error in errors {
+                assert_eq!(error.to_string(), "aborted by rank 1: the disk is full", "{backend}");
+            }
+        },
+    );
+}
+
+#[test]
+fn after_an_error_the_communicator_is_poisoned_and_says_why() {
+    for (backend, world) in worlds(3, Duration::from_secs(60)) {
+        let ranks = outcome(world, |comm| {
+            let first = sum(&comm, 4 + (comm.rank() == Rank(1)) as usize).unwrap_err();
+            let Err(Error::Poisoned { cause }) = comm.barrier() else { panic!("not poisoned") };
+            assert_eq!(cause, first.to_string());
+            Err(first)
+        });
+        assert!(ranks.iter().all(|r| matches!(r, Err(Error::Mismatch { .. }))), "{backend}: {ranks:?}");
+    }
+}
+
+#[test]
+fn a_wrong_argument_is_told_to_its_caller_and_harms_no_one() {
+    for (backend, world) in worlds(3, Duration::from_secs(60)) {
+        let ranks = outcome(world, |comm| {
+            let mut small = [0f32; 4];
+            let wrong = [
+                (comm.all_gather(&[1f32; 4], &mut small), "4 elements where 12 are needed"),
+                (
+                    comm.reduce_scatter(&[1f32; 9], &mut small, ReduceOp::Sum),
+                    "9 elements where 12 are needed",
+                ),
+                (comm.broadcast(&mut small, Rank(3)), "root 3 is outside the group: its ranks are 0 to 2"),
+                (comm.all_to_all(&[1f32; 4], &mut small), "4 elements do not divide among 3 ranks"),
+                (comm.send(&small, Rank(9)), "rank 9 is outside the group"),
+                (comm.send(&small, comm.rank()), "cannot send to itself"),
+                (
+                    comm.all_reduce_into(&[1f32; 3], &mut small, ReduceOp::Sum),
+                    "4 elements where 3 are needed",
+                ),
+            ];
+            for (result, says) in wrong {
+                let error = result.unwrap_err();
+                assert!(matches!(error, Error::Argument(_)) && error.to_string().contains(says), "{error}");
+            }
+            sum(&comm, 4)
+        });
+        assert!(ranks.iter().all(Result::is_ok), "{backend}: {ranks:?}");
+    }
+}
+
+#[test]
+fn a_world_that_cannot_be_is_refused() {
+    let run = |world: World| world.run(|_| -> Result<(), Error> { Ok(()) }).unwrap_err().to_string();
+    assert_eq!(run(World::threads(0)), "a world of 0 ranks; it takes 1 or more");
+    let unknown = run(World::threads(2).algorithm(Collective::AllReduce, "rink"));
+    assert!(unknown.contains("`rink`") && unknown.contains("did you mean `ring`"), "{unknown}");
+    assert!(run(World::threads(2).segment(0)).contains("0 bytes"));
+    assert!(run(World::threads(2).window(0)).contains("0 steps"));
+    assert!(run(World::threads(2).costs(allfold_sim::Costs::FREE)).contains("World::sim"));
+}
+
+#[test]
+fn a_rank_that_blocks_elsewhere_on_virtual_time_is_named() {
+    let topology = Topology::named("switch", 2).unwrap();
+    let world = World::sim(&topology).watchdog(Duration::from_millis(100));
+    let (hold, held) = mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let ranks = outcome(world, move |comm| {
+        if comm.rank() == Rank(1) {
+            let _ = held.lock().unwrap().recv_timeout(Duration::from_millis(500));
+        }
+        comm.barrier()
+    });
+    drop(hold);
+    for result in ranks {
+        assert!(
+            matches!(&result, Err(Error::Unresponsive { waiting_on, .. }) if waiting_on == &[Rank(1)]),
+            "{result:?}"
+        );
     }
 }

@@ -87,6 +87,7 @@ impl Communicator {
     /// The same communicator with other choices of algorithms. Every rank must make the same.
     pub fn with_plan(mut self, plan: Plan) -> Communicator {
         self.plan = plan;
+        self.schedules.take();
         self
     }
 

@@ -36,8 +36,11 @@ impl Request {
 /// Schedules that have been built, by what they were built from.
 #[derive(Default)]
 pub(super) struct Schedules {
-    built: BTreeMap<(Collective, Option<Rank>, &'static str, u32), Arc<dyn Schedule>>,
+    built: BTreeMap<Key, Arc<dyn Schedule>>,
 }
+
+/// Collective, root, algorithm, segments.
+type Key = (Collective, Option<Rank>, &'static str, u32);
 
 impl Schedules {
     fn get(&mut self, row: &Algorithm, shape: Shape, root: Option<Rank>, segments: u32) -> Arc<dyn Schedule> {

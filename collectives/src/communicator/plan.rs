@@ -34,6 +34,12 @@ impl Plan {
         self
     }
 
+    /// Runs a collective by an algorithm that need not be in the registry: a user's own.
+    pub fn with(mut self, algorithm: &'static Algorithm) -> Plan {
+        self.choices[algorithm.collective as usize].algorithm = Some(algorithm);
+        self
+    }
+
     /// Cuts every chunk into segments of at most this many bytes, in every collective.
     ///
     /// # Errors

@@ -30,6 +30,8 @@ pub(crate) struct Seat {
 pub(crate) struct Roster {
     seats: Mutex<Vec<Arc<Seat>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The rank has been told of a failure of one of its groups: what it fails with is no cause.
+    told: AtomicBool,
 }
 
 /// An asynchronous operation.
@@ -98,6 +100,7 @@ impl Seat {
             && !error.is_callers()
         {
             locked(&self.told).get_or_insert_with(|| error.to_string());
+            self.roster.told.store(true, Ordering::Relaxed);
         }
         result
     }
@@ -174,6 +177,11 @@ impl Roster {
     pub fn leave(&self, cause: impl Fn(u64) -> Lost) {
         let seats = std::mem::take(&mut *locked(&self.seats));
         seats.iter().for_each(|seat| seat.leave(&cause));
+    }
+
+    /// Whether the rank has been told of a failure.
+    pub fn was_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
     }
 
     /// Waits for the threads that were started for the rank. They end once their seats are left.

@@ -1,0 +1,220 @@
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+//! What communicators do beside single collectives: asynchronous work and overlap, splitting, letters, clocks.
+
+use allfold_collectives::{Activity, Buffer, Collective, Communicator, Error, Rank, ReduceOp, Work, World};
+use allfold_sim::{Device, Picos, Topology};
+
+fn worlds(ranks: u32) -> [World; 2] {
+    [World::threads(ranks), World::sim(&Topology::named("nodes8x1", ranks).unwrap())]
+}
+
+#[test]
+fn asynchronous_operations_give_what_blocking_ones_do_in_the_order_of_issue() {
+    for world in worlds(5) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let me = i64::from(comm.rank().0);
+            let bucket =
+                |k: i64| -> Buffer<i64> { (0..50 + k).map(|i| i * k + me).collect::<Vec<_>>().into() };
+            let works: Vec<Work<Buffer<i64>>> =
+                (0..8).map(|k| comm.all_reduce_async(bucket(k), ReduceOp::Sum)).collect::<Result<_, _>>()?;
+            let gather = comm.all_gather_async(vec![me; 3].into())?;
+            let scatter = comm.reduce_scatter_async((0..10).collect::<Vec<i64>>().into(), ReduceOp::Max)?;
+            let broadcast = comm.broadcast_async(vec![me; 2].into(), Rank(3))?;
+            // A detached one keeps its place; a blocking one waits for all before it.
+            drop(comm.all_reduce_async(vec![me].into(), ReduceOp::Sum)?);
+            let mut after = [me];
+            comm.all_reduce(&mut after, ReduceOp::Min)?;
+            assert_eq!(after, [0]);
+            for (k, work) in (0..).zip(works) {
+                assert!(work.is_done(), "a blocking operation waits for those issued before it");
+                let want: Vec<i64> = (0..50 + k).map(|i| 5 * i * k + 10).collect();
+                assert_eq!(*work.wait()?, want);
+            }
+            assert_eq!(*gather.wait()?, [[0; 3], [1; 3], [2; 3], [3; 3], [4; 3]].concat());
+            assert_eq!(*scatter.wait()?, [2 * me, 2 * me + 1]);
+            assert_eq!(*broadcast.wait()?, [3, 3]);
+            Ok(())
+        });
+        run.unwrap();
+    }
+}
+
+#[test]
+fn polling_ends_and_takes_virtual_time() {
+    for world in worlds(3) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let work = comm.all_reduce_async(vec![1f32; 100_000].into(), ReduceOp::Sum)?;
+            while !work.is_done() {
+                std::thread::yield_now();
+            }
+            assert_eq!(work.wait()?[99_999], 3.0);
+            Ok(())
+        });
+        run.unwrap();
+    }
+}
+
+#[test]
+fn communication_overlaps_computation_on_virtual_time() {
+    let topology = Topology::named("switch", 4).unwrap();
+    let compute = allfold_sim::Work { flops: 1_000_000_000, ..Default::default() };
+    let world = World::sim(&topology).device(Device::A100_F32).timeline();
+    let finish = |overlap: bool| {
+        let report = world.run_each(|comm: Communicator| -> Result<(Picos, Picos), Error> {
+            let start = comm.now();
+            let work = comm.all_reduce_async(vec![1f32; 4_000_000].into(), ReduceOp::Sum)?;
+            if overlap {
+                comm.charge(&compute);
+                work.wait()?;
+            } else {
+                work.wait()?;
+                comm.charge(&compute);
+            }
+            Ok((start, comm.now()))
+        });
+        report.unwrap()
+    };
+    let (together, apart) = (finish(true), finish(false));
+    let alone = Device::A100_F32.time(compute);
+    let last = |report: &[Picos]| *report.iter().max().unwrap();
+    let sum = last(&apart.finish);
+    let communication = sum - alone;
+    assert_eq!(last(&together.finish), alone.max(communication), "the longer of the two hides the other");
+    let rank0: Vec<&Activity> = together.timeline.iter().filter(|a| a.rank == Rank(0)).collect();
+    assert_eq!(rank0.len(), 2, "{rank0:?}");
+    assert_eq!((rank0[0].what.as_str(), rank0[0].stream, rank0[0].end), ("compute", 0, alone));
+    assert!(rank0[1].what.starts_with("all_reduce(4000000 x f32, sum"), "{rank0:?}");
+    assert_eq!((rank0[1].stream, rank0[1].start, rank0[1].end), (1, Picos::ZERO, communication));
+}
+
+#[test]
+fn the_same_program_has_the_same_times_every_time() {
+    let topology = Topology::named("nodes4x2", 12).unwrap();
+    let run = || {
+        let report = World::sim(&topology).timeline().run_each(|comm: Communicator| -> Result<u64, Error> {
+            let me = u64::from(comm.rank().0);
+            comm.charge(&allfold_sim::Work { flops: me * 1_000_000_000, ..Default::default() });
+            let half = comm.split(Some(comm.rank().0 % 2), 0)?.unwrap();
+            let work = half.all_reduce_async(vec![1f32; 100_000].into(), ReduceOp::Sum)?;
+            let other = comm.all_reduce_async(vec![0.5f32; 50_000].into(), ReduceOp::Sum)?;
+            comm.charge(&allfold_sim::Work { flops: 5_000_000_000, ..Default::default() });
+            Ok(work.wait()?[0].to_bits() as u64 + other.wait()?[0].to_bits() as u64)
+        });
+        let report = report.unwrap();
+        let results: Vec<u64> = report.ranks.into_iter().map(Result::unwrap).collect();
+        (results, report.finish, report.timeline)
+    };
+    let first = run();
+    for _ in 0..5 {
+        assert_eq!(run(), first);
+    }
+}
+
+#[test]
+fn a_split_numbers_by_key_and_the_parts_work_side_by_side() {
+    for world in worlds(7) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let me = comm.rank().0;
+            // Rank 6 stays out; the others go by parity, in reverse order.
+            let color = (me < 6).then_some(me % 2);
+            let part = comm.split(color, 100 - me)?;
+            let Some(part) = part else {
+                assert_eq!(me, 6);
+                return comm.barrier();
+            };
+            assert_eq!((part.size(), part.rank().0), (3, 2 - me / 2));
+            let mut data = [me as i64];
+            part.all_reduce(&mut data, ReduceOp::Sum)?;
+            assert_eq!(data[0], if me % 2 == 0 { 6 } else { 9 });
+            let single = part.split(Some(part.rank().0), 0)?.unwrap();
+            single.all_reduce(&mut data, ReduceOp::Avg)?;
+            assert_eq!((single.size(), data[0]), (1, if me % 2 == 0 { 6 } else { 9 }));
+            // Equal keys keep the order of ranks.
+            let same = part.split(Some(0), 5)?.unwrap();
+            assert_eq!(same.rank(), part.rank());
+            comm.barrier()
+        });
+        run.unwrap();
+    }
+}
+
+#[test]
+fn two_communicators_may_be_used_in_different_orders() {
+    for world in worlds(4) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let other = comm.split(Some(0), 0)?.unwrap();
+            let ask = |comm: &Communicator| comm.all_reduce_async(vec![1i32; 9].into(), ReduceOp::Sum);
+            let works = match comm.rank().0 % 2 {
+                0 => [ask(&comm)?, ask(&other)?],
+                _ => [ask(&other)?, ask(&comm)?],
+            };
+            works.into_iter().try_for_each(|work| work.wait().map(|sum| assert_eq!(*sum, [4; 9])))
+        });
+        run.unwrap();
+    }
+}
+
+#[test]
+fn letters_arrive_in_order_beside_collectives() {
+    for world in worlds(3) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let (next, before) = (Rank((comm.rank().0 + 1) % 3), Rank((comm.rank().0 + 2) % 3));
+            let mut got = [0i16; 2];
+            if comm.rank() == Rank(0) {
+                // One ahead: the ring holds no more without buffering.
+                comm.send(&[0i16, 7], next)?;
+                for k in 0..3i16 {
+                    comm.send(&[k + 1, 7], next)?;
+                    comm.recv(&mut got, before)?;
+                    assert_eq!(got, [k, 9]);
+                }
+                comm.recv(&mut got, before)?;
+                assert_eq!(got, [3, 9]);
+            } else {
+                for _ in 0..4 {
+                    comm.recv(&mut got, before)?;
+                    got[1] += 1;
+                    comm.send(&got, next)?;
+                }
+            }
+            comm.barrier()
+        });
+        run.unwrap();
+    }
+}
+
+#[test]
+fn every_collective_works_on_nothing_and_on_one_rank() {
+    for ranks in [1, 2, 5] {
+        for world in worlds(ranks) {
+            let run = world.run(|comm: Communicator| -> Result<(), Error> {
+                let empty: &mut [f32] = &mut [];
+                comm.all_reduce(empty, ReduceOp::Sum)?;
+                comm.broadcast(empty, Rank(0))?;
+                comm.all_gather(&[0f32; 0], empty)?;
+                comm.reduce_scatter(&[0f32; 0], empty, ReduceOp::Avg)?;
+                comm.reduce(empty, ReduceOp::Max, Rank(0))?;
+                comm.gather(&[0f32; 0], empty, Rank(0))?;
+                comm.scatter(&[0f32; 0], empty, Rank(0))?;
+                comm.all_to_all(&[0f32; 0], empty)?;
+                comm.shift(empty)?;
+                comm.barrier()
+            });
+            run.unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_average_is_the_sum_divided_once() {
+    for world in worlds(3) {
+        let run =
+            world.algorithm(Collective::AllReduce, "ring").run(|comm: Communicator| -> Result<(), Error> {
+                let mut data = [i8::try_from(comm.rank().0).unwrap() - 3, 1];
+                comm.all_reduce(&mut data, ReduceOp::Avg)?;
+                assert_eq!(data, [-2, 1]);
+                Ok(())
+            });
+        run.unwrap();
+    }
+}
