@@ -206,6 +206,11 @@ impl Network {
         Usage { bytes: link.bytes, busy: Picos(link.busy + running) }
     }
 
+    /// All flows under way, by number.
+    pub fn flows(&self) -> impl Iterator<Item = FlowId> {
+        (0u32..).zip(&self.flows).filter(|(_, flow)| flow.live).map(|(number, _)| FlowId(number))
+    }
+
     /// The rate of a flow as of the last settlement.
     pub fn rate(&self, FlowId(flow): FlowId) -> BytesPerSec {
         BytesPerSec(self.flows[flow as usize].rate)

@@ -66,6 +66,18 @@ impl Agenda {
             _ => None,
         }
     }
+
+    /// Moves everything into the future.
+    pub(super) fn shift(&mut self, by: u64) {
+        self.queues.iter_mut().flat_map(|(_, queue)| queue).for_each(|event| event.0 += by);
+        self.rest = self.rest.drain().map(|Reverse((at, due))| Reverse((at + by, due))).collect();
+    }
+
+    /// All events and when they are due, in no particular order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Due)> + '_ {
+        let queued = self.queues.iter().flat_map(|(_, queue)| queue.iter().copied());
+        queued.chain(self.rest.iter().map(|event| event.0))
+    }
 }
 
 #[cfg(test)]

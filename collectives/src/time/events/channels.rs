@@ -127,6 +127,16 @@ impl Channels {
         &mut self.items[channel as usize]
     }
 
+    /// The channels with messages, in no particular order.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = &Channel> {
+        self.items.iter().filter(|channel| !channel.is_idle())
+    }
+
+    /// Adds to the clock of every channel that has one.
+    pub(super) fn shift_chains(&mut self, by: u64) {
+        self.items.iter_mut().filter(|channel| channel.chain > 0).for_each(|channel| channel.chain += by);
+    }
+
     fn enlist(&mut self, number: u32) {
         let mask = self.table.len() - 1;
         let mut at = hash(self.items[number as usize].key) & mask;

@@ -15,6 +15,7 @@
 mod agenda;
 mod channels;
 mod program;
+mod skip;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -26,6 +27,7 @@ use agenda::{Agenda, Due};
 use allfold_sim::{Bytes, Crossing, FlowId, LinkId, Network, Picos};
 use channels::Channels;
 use program::{Next, Programs};
+use skip::Skip;
 use window::{Half, NONE, Slot, Windows};
 
 /// A message, as a trace shows it.
@@ -52,15 +54,14 @@ pub struct Sent {
 /// Who is told of every message, when it has arrived.
 pub type Sink<'a> = &'a mut dyn FnMut(&Sent);
 
-/// When every actor is done.
+/// When every actor is done. Where nobody is told of messages, pipelines that repeat themselves are skipped ahead.
 ///
 /// # Errors
 /// Where halves of messages do not meet, nothing moves any more, or a number does not fit.
 pub(crate) fn run<C: Cast>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> Result<Run, Error> {
     let mut events = Events::new(job, cast, sink)?;
-    while let Some(now) = events.next() {
-        events.instant(now)?;
-    }
+    let skip = if events.sink.is_none() { Skip::new(&events) } else { None };
+    events.run_to_end(skip)?;
     events.finish()
 }
 
@@ -132,6 +133,17 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             hash: EventHash::new(),
             sink,
         })
+    }
+
+    /// Instant by instant, until nothing happens any more. Gives the search for a repetition back.
+    fn run_to_end(&mut self, mut skip: Option<Skip>) -> Result<Option<Skip>, Error> {
+        while let Some(now) = self.next() {
+            self.instant(now)?;
+            if let Some(skip) = &mut skip {
+                skip.look(now, self);
+            }
+        }
+        Ok(skip)
     }
 
     /// The next instant at which anything happens.

@@ -65,6 +65,37 @@ impl<'a> Programs<'a> {
         round.map(|round| (round, self.schedule.step(rank, round), self.schedule.lane(round)))
     }
 
+    /// How many pieces there are, where steps are remembered.
+    pub(super) fn pieces(&self) -> Option<u64> {
+        self.loops.as_ref().map(|loops| loops.pieces)
+    }
+
+    /// Rounds from one piece to the next.
+    pub(super) fn lap(&self) -> u64 {
+        self.loops.as_ref().map_or(0, |loops| loops.lap)
+    }
+
+    /// Whether an actor has anything to do with a piece, as far as steps are remembered.
+    pub(super) fn has_steps(&self, actor: u32) -> bool {
+        self.loops.as_ref().is_some_and(|loops| !loops.of(actor).is_empty())
+    }
+
+    /// For each of an actor's remembered steps the piece that comes next to it; `None` where all have been.
+    pub(super) fn begun(&self, actor: u32) -> impl Iterator<Item = Option<u64>> + '_ {
+        let at =
+            |loops: &Loops, at: usize| (loops.due[at] < u64::MAX).then_some(loops.steps[at].piece.into());
+        self.loops.iter().flat_map(move |loops| loops.of(actor).map(move |step| at(loops, step)))
+    }
+
+    /// Moves on by whole pieces; by how many rounds that is.
+    pub(super) fn jump(&mut self, pieces: u64) -> u64 {
+        let Some(loops) = &mut self.loops else { return 0 };
+        let rounds = pieces * loops.lap;
+        loops.due.iter_mut().for_each(|due| *due += rounds);
+        loops.steps.iter_mut().for_each(|step| step.piece += pieces as u32);
+        rounds
+    }
+
     /// Whether an actor has issued all its steps.
     pub(super) fn is_over(&self, actor: u32, rank: Rank) -> bool {
         match &self.loops {

@@ -195,3 +195,70 @@ fn a_ring_drawn_as_a_graph_takes_the_time_of_the_built_in_one() {
     assert_eq!(time(&drawn, Engine::Full), time(&built, Engine::Full));
     assert_eq!(time(&drawn, Engine::Auto), Picos(12 * 3 * US / 2));
 }
+
+mod skipping {
+    use super::*;
+    use crate::algorithms::{BinaryTree, Chain, double_binary_tree};
+    use crate::schedule::{Segments, there_and_back};
+    use proptest::prelude::*;
+
+    /// Times with and without skipping; how many periods were skipped.
+    fn both(
+        schedule: &dyn Schedule,
+        topology: &Topology,
+        window: u32,
+        bytes: u64,
+        sharing: Sharing,
+    ) -> (Run, Run, u64) {
+        let geometry = Geometry::whole(schedule, bytes);
+        let memory = Some(BytesPerSec(3_000_000_000));
+        let costs = Costs { overhead: Picos(1_000), memory, ..Costs::FREE };
+        let job = Job { window, costs, sharing, ..Job::new(schedule, &geometry, 1, topology) };
+        let everyone = Everyone::of(topology, &NOTHING);
+        let timed = |skipping: bool| {
+            let mut events = Events::new(&job, &everyone, None).unwrap();
+            let skip = if skipping { Skip::new(&events) } else { None };
+            let skip = events.run_to_end(skip).unwrap();
+            (events.finish().unwrap(), skip.map_or(0, |skip| skip.periods))
+        };
+        let ((skipped, periods), (stepped, _)) = (timed(true), timed(false));
+        (skipped, stepped, periods)
+    }
+
+    fn same(skipped: &Run, stepped: &Run) {
+        let found = |run: &Run| (run.finish.clone(), run.messages, run.bytes, run.links.clone());
+        assert_eq!(found(skipped), found(stepped));
+        assert!(skipped.chain <= stepped.chain);
+    }
+
+    #[test]
+    fn a_long_pipeline_is_skipped_and_ends_at_the_same_picosecond() {
+        let topology = Topology::switch(6, LINK).unwrap();
+        // 1,000 pieces of 1,000 bytes, and of 1,001 for the first 500.
+        for bytes in [1_000_000, 1_000_500] {
+            let chain = Segments::new(Chain { ranks: 6, root: Rank(0) }, 1_000);
+            let (skipped, stepped, periods) = both(&chain, &topology, 8, bytes, Sharing::Split);
+            same(&skipped, &stepped);
+            assert!(periods > 100, "{periods} periods skipped");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn skipping_never_changes_a_time(
+            kind in 0..4, ranks in 2u32..12, pieces in 9u32..300, window in 1u32..40, bytes in 0u64..100_000, name in 0..3, max_min: bool
+        ) {
+            let topology = Topology::named(["switch", "ring", "nodes4x1"][name as usize], ranks).unwrap();
+            let sharing = if max_min { Sharing::MaxMin } else { Sharing::Split };
+            let root = Rank(0);
+            let (skipped, stepped, _) = match kind {
+                0 => both(&Segments::new(Chain { ranks, root }, pieces), &topology, window, bytes, sharing),
+                1 => both(&Segments::new(there_and_back(BinaryTree::new(ranks, root)), pieces), &topology, window, bytes, sharing),
+                2 => both(&Segments::new(double_binary_tree(ranks, root, there_and_back), pieces), &topology, window, bytes, sharing),
+                _ => both(&Segments::with_stride(RingAllReduce(ranks), pieces, 2), &topology, window, bytes, sharing),
+            };
+            same(&skipped, &stepped);
+        }
+    }
+}

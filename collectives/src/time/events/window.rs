@@ -288,6 +288,27 @@ impl Windows {
         }
     }
 
+    /// Whether a step within the window is done.
+    pub(super) fn is_done(&self, slot: u32) -> bool {
+        self.tags[slot as usize] == 0
+    }
+
+    /// Moves all steps on by whole pieces.
+    pub(super) fn jump(&mut self, pieces: u32, rounds: u64, chain: u64) {
+        for (i, tag) in self.tags.iter_mut().enumerate() {
+            let step = &mut self.slots[i];
+            step.posted_chain += chain;
+            step.done_chain += if step.done_chain > 0 { chain } else { 0 };
+            if *tag > 0 {
+                step.segment += pieces;
+                self.rounds[i] += rounds;
+                step.round = self.rounds[i] as u32;
+                *tag = step.tag();
+            }
+        }
+        self.states.iter_mut().for_each(|state| state.chain += chain);
+    }
+
     fn entry(&mut self, slot: u32, next: u32) -> u32 {
         let entry = Entry { slot, next };
         match self.free {

@@ -1,0 +1,300 @@
+//! Skipping ahead, exactly, where a pipeline repeats itself.
+//!
+//! ```text
+//! pieces done by one rank   | 40 | 41 | 42 | 43 |   ...   | 980 | 981 |
+//! state, relative to them     x    A    B    A' = A: 470 times the same two pieces, then on as usual
+//! ```
+//!
+//! The state of a run is all that the future depends on: the steps under way, what holds them back, messages and
+//! when they are due, flows and what remains of them. Seen relative to the present time and to the piece that one
+//! rank, the *reference*, is at, it is often the same again a few pieces later. From then on everything repeats
+//! until the pieces change size or run out, so whole periods can be added to times, counters and piece numbers.
+//!
+//! Whether the state may have come round is guessed from the time between the reference's pieces, by R. Brent's
+//! method ("An improved Monte Carlo factorization algorithm", BIT 20 (1980)); that it has is shown by a hash of all
+//! of it, taken twice, one period apart. Where it does not come round the search costs little and finds nothing.
+
+use super::agenda::Due;
+use super::window::{NONE, Slot};
+use super::{Cast, Events, LAST};
+use allfold_sim::network::Usage;
+use allfold_sim::{LinkId, Picos};
+use std::collections::BTreeSet;
+
+/// Where the search stands.
+pub(super) struct Skip {
+    reference: u32,
+    /// The first piece of every stretch of pieces of one size, and the number of pieces.
+    stretches: Vec<u64>,
+    /// The reference's oldest unfinished piece and when it became that.
+    piece: u64,
+    since: u64,
+    /// Pieces of the reference so far; Brent's saved one, and its time.
+    seen: u64,
+    saved: u64,
+    saved_took: u64,
+    candidate: Option<Candidate>,
+    /// No candidate before this one, and how long to wait after the next that fails.
+    quiet: u64,
+    wait: u64,
+    /// Periods jumped over, for tests.
+    pub(super) periods: u64,
+}
+
+/// A state that may come round.
+struct Candidate {
+    /// Due after this many more pieces of the reference.
+    ends: u64,
+    state: State,
+    usage: Vec<Usage>,
+    messages: u64,
+    bytes: u64,
+}
+
+/// The state of a run, relative to the reference.
+#[derive(Clone, Copy)]
+struct State {
+    now: u64,
+    piece: u64,
+    hash: u64,
+    /// The clock without bytes: of the reference, and a hash of all others relative to it.
+    chain: u64,
+    chains: u64,
+    /// The first piece that is unfinished somewhere, and the last that has been begun anywhere, plus one.
+    first: u64,
+    end: u64,
+}
+
+impl Skip {
+    /// Ready to search, where the job is a pipeline of enough pieces.
+    pub(super) fn new<C: Cast>(events: &Events<'_, '_, C>) -> Option<Skip> {
+        let pieces = events.programs.pieces().filter(|pieces| *pieces > 8)?;
+        let geometry = events.job.geometry;
+        let mut stretches = BTreeSet::from([0, pieces]);
+        for chunk in 0..events.job.schedule.chunks() {
+            let chunk = geometry.chunk(chunk);
+            stretches.insert((chunk.end - chunk.start) % pieces);
+        }
+        let reference = (0..events.cast.actors()).find(|&actor| events.programs.has_steps(actor))?;
+        Some(Skip {
+            reference,
+            stretches: stretches.into_iter().collect(),
+            piece: u64::MAX,
+            since: 0,
+            seen: 0,
+            saved: 0,
+            saved_took: 0,
+            candidate: None,
+            quiet: 0,
+            wait: 1,
+            periods: 0,
+        })
+    }
+
+    /// Called when an instant is settled. Looks at the state where the reference has finished a piece.
+    pub(super) fn look<C: Cast>(&mut self, now: u64, events: &mut Events<'_, '_, C>) {
+        if events.windows.is_empty(self.reference) {
+            return;
+        }
+        let oldest = events.windows.oldest(self.reference);
+        let piece = u64::from(events.windows.slots[oldest as usize].segment);
+        if piece == self.piece {
+            return;
+        }
+        let took = now - std::mem::replace(&mut self.since, now);
+        self.piece = piece;
+        self.seen += 1;
+        match self.candidate.take_if(|candidate| candidate.ends == self.seen) {
+            Some(candidate) => self.judge(now, events, candidate),
+            None => self.search(now, took, events),
+        }
+    }
+
+    /// Brent: one time is saved, at every power of two, and all later ones are compared with it.
+    fn search<C: Cast>(&mut self, now: u64, took: u64, events: &Events<'_, '_, C>) {
+        let again = took == self.saved_took && self.seen > self.saved;
+        if again && self.candidate.is_none() && self.seen >= self.quiet {
+            let Some(state) = State::of(now, self.piece, self.reference, events) else { return };
+            let links = 0..events.cast.links();
+            self.candidate = Some(Candidate {
+                ends: self.seen + (self.seen - self.saved),
+                state,
+                usage: links.map(|link| events.network.usage(LinkId(link), Picos(now))).collect(),
+                messages: events.run.messages,
+                bytes: events.run.bytes,
+            });
+        }
+        if self.seen.is_power_of_two() || again {
+            (self.saved, self.saved_took) = (self.seen, took);
+        }
+    }
+
+    /// Jumps where the candidate's state has come round.
+    fn judge<C: Cast>(&mut self, now: u64, events: &mut Events<'_, '_, C>, before: Candidate) {
+        let state = State::of(now, self.piece, self.reference, events);
+        let Some(state) = state.filter(|state| state.hash == before.state.hash) else {
+            self.quiet = self.seen + self.wait;
+            self.wait = (self.wait * 2).min(64);
+            return;
+        };
+        let (pieces, span) = (state.piece - before.state.piece, now - before.state.now);
+        let at = self.stretches.partition_point(|&first| first <= before.state.first);
+        let end = self.stretches.get(at).copied().unwrap_or(0);
+        let room = end.saturating_sub(state.end + 1).checked_div(pieces).unwrap_or(0);
+        let fits = (LAST - now).checked_div(span).unwrap_or(0);
+        let times = room.min(fits);
+        if times == 0 || state.end >= end {
+            return;
+        }
+        self.periods += times;
+        let chain = if state.chains == before.state.chains { state.chain - before.state.chain } else { 0 };
+        let jump = Jump { pieces: pieces * times, span: span * times, chain: chain * times };
+        for (link, old) in before.usage.iter().enumerate() {
+            let new = events.network.usage(LinkId(link as u32), Picos(now));
+            let (bytes, busy) = ((new.bytes - old.bytes) * times, Picos((new.busy.0 - old.busy.0) * times));
+            events.network.credit(LinkId(link as u32), Usage { bytes, busy });
+        }
+        events.run.messages += (events.run.messages - before.messages) * times;
+        events.run.bytes += (events.run.bytes - before.bytes) * times;
+        events.hash.fold(times);
+        events.hash.fold(jump.span);
+        jump.apply(events);
+        self.piece += jump.pieces;
+        self.since += jump.span;
+    }
+}
+
+/// What is added to everything.
+struct Jump {
+    pieces: u64,
+    span: u64,
+    chain: u64,
+}
+
+impl Jump {
+    fn apply<C: Cast>(&self, events: &mut Events<'_, '_, C>) {
+        let rounds = events.programs.jump(self.pieces);
+        events.windows.jump(self.pieces as u32, rounds, self.chain);
+        for actor in 0..events.cast.actors() {
+            if events.programs.has_steps(actor) {
+                events.windows.states[actor as usize].finish += self.span;
+            }
+        }
+        events.channels.shift_chains(self.chain);
+        events.agenda.shift(self.span);
+        events.network.shift(Picos(self.span));
+        for message in &mut events.messages {
+            message.start += self.span;
+            message.flow += self.span;
+            message.left += self.span;
+            message.chain += self.chain;
+        }
+    }
+}
+
+impl State {
+    /// `None` where not all ranks have been launched or some have begun their last piece.
+    fn of<C: Cast>(now: u64, piece: u64, reference: u32, events: &Events<'_, '_, C>) -> Option<State> {
+        let chain = events.windows.states[reference as usize].chain;
+        let mut hash = Relative { piece, lap: events.programs.lap(), chain, sum: 0, chains: 0 };
+        let (mut first, mut end) = (u64::MAX, 0);
+        for actor in 0..events.cast.actors() {
+            for next in events.programs.begun(actor) {
+                end = end.max(next?);
+                hash.add(&[1, actor.into(), next?.wrapping_sub(piece)]);
+            }
+            let state = &events.windows.states[actor as usize];
+            hash.chain(&[actor.into()], state.chain);
+            for number in state.base..state.head {
+                let slot = events.windows.slot_of(actor, number);
+                let ident = [2, actor.into(), number - state.base];
+                if events.windows.is_done(slot) {
+                    hash.add(&ident);
+                    continue;
+                }
+                let step = &events.windows.slots[slot as usize];
+                first = first.min(step.segment.into());
+                let phase = u64::from(step.open) << 1 | u64::from(step.is_posted());
+                let round = hash.step(events.windows.round(slot), step);
+                hash.add(&[ident[0], ident[1], ident[2], round, phase]);
+                hash.chain(&[3, ident[1], ident[2]], step.posted_chain);
+                hash.chain(&[4, ident[1], ident[2]], step.done_chain);
+            }
+        }
+        let named = |hash: &Relative, slot: u32| match slot {
+            NONE => u64::MAX,
+            slot => hash.step(events.windows.round(slot), &events.windows.slots[slot as usize]),
+        };
+        for channel in events.channels.in_use() {
+            let (from, to, lane) = channel.key;
+            let (sends, receives) = (named(&hash, channel.sends.0), named(&hash, channel.receives.0));
+            let key = [5, u64::from(from) << 32 | u64::from(to), lane.into()];
+            hash.add(&[key[0], key[1], key[2], sends, receives, channel.busy.into()]);
+            hash.chain(&key, channel.chain);
+        }
+        let message = |hash: &mut Relative, kind: u64, number: u32, due: u64| {
+            let message = &events.messages[number as usize];
+            let (from, to, lane) = events.channels.get(message.channel).key;
+            let ends = u64::from(from) << 32 | u64::from(to);
+            let receiver = named(hash, message.receiver);
+            let words =
+                [kind, ends, lane.into(), receiver, message.bytes, due, now.wrapping_sub(message.flow)];
+            hash.add(&words);
+            hash.chain(&[kind, ends, lane.into(), receiver], message.chain);
+        };
+        for (at, due) in events.agenda.iter() {
+            match due {
+                Due::Launch(_) => return None,
+                Due::Flow(number) => message(&mut hash, 6, number, at - now),
+                Due::Arrive(number) => message(&mut hash, 7, number, at - now),
+                Due::Local(slot) => {
+                    let step = named(&hash, slot);
+                    hash.add(&[8, events.windows.actor(slot).into(), step, at - now]);
+                }
+            }
+        }
+        for flow in events.network.flows() {
+            let remaining = events.network.remaining(flow, Picos(now));
+            let number = events.carried[flow.0 as usize];
+            message(&mut hash, 9, number, remaining as u64);
+            hash.add(&[10, (remaining >> 64) as u64]);
+        }
+        Some(State { now, piece, hash: hash.sum, chain, chains: hash.chains, first, end })
+    }
+}
+
+/// Hashes sets of words, whatever their order.
+struct Relative {
+    piece: u64,
+    lap: u64,
+    chain: u64,
+    sum: u64,
+    chains: u64,
+}
+
+impl Relative {
+    fn add(&mut self, words: &[u64]) {
+        self.sum = self.sum.wrapping_add(mixed(words));
+    }
+
+    /// A clock without bytes, relative to the reference's; 0: never set.
+    fn chain(&mut self, what: &[u64], chain: u64) {
+        let relative = if chain == 0 { u64::MAX / 2 } else { chain.wrapping_sub(self.chain) };
+        self.chains = self.chains.wrapping_add(mixed(&[mixed(what), relative]));
+    }
+
+    /// A step by what it does with its piece, and by its piece.
+    fn step(&self, round: u64, step: &Slot) -> u64 {
+        let piece = u64::from(step.segment);
+        mixed(&[round - piece * self.lap, piece.wrapping_sub(self.piece)])
+    }
+}
+
+fn mixed(words: &[u64]) -> u64 {
+    words.iter().fold(0x9e37_79b9_7f4a_7c15, |before, word| {
+        let z = before ^ word;
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}
