@@ -21,6 +21,11 @@ impl EventHash {
         self.0 = self.0.wrapping_add(z ^ (z >> 31));
     }
 
+    /// Messages that were not timed one by one because they repeat earlier ones: `times` periods of `span` each.
+    pub(crate) fn repeated(&mut self, times: u64, span: u64) {
+        self.message(u32::MAX, times.rotate_left(32) ^ span);
+    }
+
     pub(crate) fn value(self) -> u64 {
         self.0
     }

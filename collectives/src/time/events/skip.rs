@@ -156,8 +156,7 @@ impl Skip {
         }
         events.run.messages += (events.run.messages - before.messages) * times;
         events.run.bytes += (events.run.bytes - before.bytes) * times;
-        events.hash.fold(times);
-        events.hash.fold(jump.span);
+        events.hash.repeated(times, span);
         jump.apply(events);
         self.piece += jump.pieces;
         self.since += jump.span;
