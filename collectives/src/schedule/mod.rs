@@ -6,6 +6,7 @@
 
 mod fold;
 mod lanes;
+mod msccl;
 mod over;
 mod reverse;
 mod segments;

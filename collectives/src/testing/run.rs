@@ -7,10 +7,11 @@ use crate::check::symbolic;
 use crate::registry::{Algorithm, Shape};
 use crate::{Collective, Communicator, DType, Element, Geometry, Rank, Result as Ran, World};
 use allfold_kernels::{bf16, divide, f16, reduce};
+use allfold_sim::Topology;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Runs a case on threads.
+/// Runs a case on threads, and on the simulator of nodes of 8.
 ///
 /// # Errors
 /// An error of a rank, or the first element that is not exactly what it should be.
@@ -53,11 +54,13 @@ fn typed<T: Element>(algorithm: &'static Algorithm, case: &Case) -> Result<(), F
 /// Where a case is run.
 fn worlds(algorithm: &'static Algorithm, case: &Case) -> Vec<(&'static str, World)> {
     let threads = World::threads(case.ranks).buffered(case.buffered).deadline(Duration::from_secs(60));
+    let simulated = Topology::named("nodes8", case.ranks).map(|topology| World::sim(&topology));
     let planned = |world: World| {
         let world = world.own(algorithm).window(case.window);
         case.segment.into_iter().fold(world, World::segment)
     };
-    vec![("threads", planned(threads))]
+    let places = [("threads", Some(threads)), ("the simulator", simulated.ok())];
+    places.into_iter().filter_map(|(place, world)| Some((place, planned(world?)))).collect()
 }
 
 /// The elements of a rank's block.

@@ -1,0 +1,486 @@
+//! Reads an MSCCL algorithm (XML) as a [`Table`].
+//!
+//! ```text
+//! gpu 0   tb 0   send=1 recv=3     s, rrs, rrs, rrcs, rcs, rcs, r        a thread block's steps run in order;
+//!         tb 1   ..                                                      blocks run side by side, but for `depid`
+//! ```
+//!
+//! Every transfer becomes a step in the first round in which both ends are ready and have that port free. A send takes
+//! its value when its turn comes and may be under way while its block goes on, as in the original; where nothing else
+//! would move, the message is put aside at the receiver. `rrs` reduces in a shadow. Scratch has no chunk sizes of its
+//! own there: a slot is kept in the shadow that gives it the size of what is in it.
+//!
+//! Source of the format: msccl-tools (`ir.py`, `xml` output), M. Cowan, S. Maleki et al., "MSCCLang: Microsoft
+//! collective communication language", ASPLOS 2023.
+
+mod parse;
+
+use super::{Combine, Place, Rank, Schedule, Span, Table, TableError};
+use crate::Collective;
+use parse::{Address, Algo, Block, Instruction, Kind, parse};
+use std::collections::{BTreeMap, VecDeque};
+
+impl Table {
+    /// The collective and the schedule of an MSCCL algorithm. Algorithms must work in place: an all-gather's input is
+    /// the rank's block of its output, a reduce-scatter's output the rank's block of its input.
+    ///
+    /// # Errors
+    /// The text is no such algorithm, or its thread blocks wait for each other for ever; the line says where.
+    pub fn from_msccl(text: &str) -> Result<(Collective, Table), TableError> {
+        let algo = parse(text)?;
+        let mut weaver = Weaver::new(&algo)?;
+        weaver.weave()?;
+        Ok((algo.collective, weaver.table))
+    }
+}
+
+/// A part of an instruction that takes one step.
+#[derive(Clone, Copy)]
+enum Part {
+    Send(Address),
+    Recv(Address, Combine),
+    Local(Address, Address, Combine),
+}
+
+/// Where one thread block stands.
+struct Cursor<'a> {
+    rank: Rank,
+    block: &'a Block,
+    /// The parts still to be done of the instruction it is at.
+    parts: VecDeque<Part>,
+    /// For every instruction so far, the round from which on others may rely on it.
+    ends: Vec<u64>,
+    /// The round from which on the block may act.
+    ready: u64,
+    /// The round from which on it may send again.
+    sends: u64,
+    /// What it has sent and nobody has received.
+    pending: Option<Sent<'a>>,
+}
+
+/// A send under way: what, from which round on, and the instruction.
+#[derive(Clone, Copy)]
+struct Sent<'a> {
+    source: Address,
+    since: u64,
+    step: &'a Instruction,
+}
+
+/// A buffer beside the three of the format: where `rrs` reduces, and what was put aside.
+const OWN: char = 't';
+
+struct Weaver<'a> {
+    algo: &'a Algo,
+    table: Table,
+    cursors: Vec<Cursor<'a>>,
+    /// The cursor that receives on a connection (from, to, channel).
+    receivers: BTreeMap<(u32, u32, u32), usize>,
+    /// Messages put aside on a connection: where, how many chunks, from which round on.
+    aside: BTreeMap<usize, VecDeque<(Address, u32, u64)>>,
+    /// Which chunk of the data each scratch slot of a rank holds.
+    held: BTreeMap<(Rank, char, u32), u32>,
+    /// From which round on each slot may be overwritten, and read.
+    free: BTreeMap<(Rank, char, u32), (u64, u64)>,
+    own: u32,
+}
+
+impl<'a> Weaver<'a> {
+    fn new(algo: &'a Algo) -> Result<Weaver<'a>, TableError> {
+        let (mut cursors, mut receivers) = (Vec::new(), BTreeMap::new());
+        for (rank, gpu) in (0u32..).zip(&algo.gpus) {
+            for block in gpu.blocks.values() {
+                if let Some(from) = block.recv {
+                    receivers.insert((from, rank, block.channel), cursors.len());
+                }
+                let rank = Rank(rank);
+                let (parts, ends, pending) = (VecDeque::new(), Vec::new(), None);
+                cursors.push(Cursor { rank, block, parts, ends, ready: 0, sends: 0, pending });
+            }
+        }
+        let table = Table::new(algo.gpus.len() as u32, algo.chunks);
+        let (aside, held, free) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Weaver { algo, table, cursors, receivers, aside, held, free, own: 0 })
+    }
+
+    fn weave(&mut self) -> Result<(), TableError> {
+        loop {
+            let mut moved = false;
+            for at in 0..self.cursors.len() {
+                while self.advance(at)? {
+                    moved = true;
+                }
+            }
+            if moved {
+                continue;
+            }
+            if let Some(at) = (0..self.cursors.len()).find(|at| self.cursors[*at].pending.is_some()) {
+                self.put_aside(at)?;
+                continue;
+            }
+            let stuck = self.cursors.iter().find(|cursor| self.current(cursor).is_some());
+            return match stuck.and_then(|cursor| Some((cursor.rank, self.current(cursor)?.line))) {
+                None => Ok(()),
+                Some((rank, line)) => {
+                    Err(TableError { line, what: format!("gpu {rank} waits here for ever") })
+                }
+            };
+        }
+    }
+
+    /// The instruction a block is at; none once it is through.
+    fn current(&self, cursor: &Cursor<'a>) -> Option<&'a Instruction> {
+        cursor.block.steps.get(cursor.ends.len())
+    }
+
+    /// Does one thing for one block, if it can.
+    fn advance(&mut self, at: usize) -> Result<bool, TableError> {
+        if self.cursors[at].pending.is_some() && self.deliver(at)? {
+            return Ok(true);
+        }
+        let Some(step) = self.current(&self.cursors[at]) else { return Ok(false) };
+        if self.cursors[at].parts.is_empty() {
+            let Some(after) = self.dependency(at, step)? else { return Ok(false) };
+            let parts = self.parts(step);
+            let cursor = &mut self.cursors[at];
+            cursor.ready = cursor.ready.max(after);
+            cursor.parts = parts;
+            if cursor.parts.is_empty() {
+                cursor.ends.push(cursor.ready);
+                return Ok(true);
+            }
+        }
+        let cursor = &self.cursors[at];
+        let (rank, ready) = (cursor.rank, cursor.ready);
+        match cursor.parts.front().copied() {
+            Some(Part::Send(source)) if cursor.pending.is_none() => {
+                self.receiver(at, step)?;
+                let since = ready.max(cursor.sends);
+                self.cursors[at].pending = Some(Sent { source, since, step });
+                self.done(at, ready);
+                Ok(true)
+            }
+            Some(Part::Local(from, into, how)) if !self.under_way(rank, into, step.count) => {
+                let end = self.transfer((rank, from), (rank, into), step.count, how, ready, step.line)?;
+                self.done(at, end);
+                Ok(true)
+            }
+            Some(Part::Recv(into, how)) if !self.under_way(rank, into, step.count) => {
+                let Some((from, count, since)) = self.aside.get_mut(&at).and_then(VecDeque::pop_front) else {
+                    return Ok(false);
+                };
+                self.same(step, count)?;
+                let end =
+                    self.transfer((rank, from), (rank, into), count, how, ready.max(since), step.line)?;
+                self.done(at, end);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Hands what a block has sent to the receiver, if that waits for it.
+    fn deliver(&mut self, at: usize) -> Result<bool, TableError> {
+        let Some(Sent { source, since, step }) = self.cursors[at].pending else { return Ok(false) };
+        let (to, count) = (self.receiver(at, step)?, step.count);
+        let theirs = &self.cursors[to];
+        let (Some(&Part::Recv(into, how)), Some(wanted)) = (theirs.parts.front(), self.current(theirs))
+        else {
+            return Ok(false);
+        };
+        let queued = self.aside.get(&to).is_some_and(|queue| !queue.is_empty());
+        if queued || self.under_way(theirs.rank, into, count) {
+            return Ok(false);
+        }
+        self.same(wanted, count)?;
+        let (from, peer, ready) = (self.cursors[at].rank, theirs.rank, theirs.ready.max(since));
+        let end = self.transfer((from, source), (peer, into), count, how, ready, wanted.line)?;
+        self.cursors[at].pending = None;
+        self.cursors[at].sends = end;
+        self.done(to, end);
+        Ok(true)
+    }
+
+    /// Puts what a block has sent aside at the receiver.
+    fn put_aside(&mut self, at: usize) -> Result<(), TableError> {
+        let Some(Sent { source, since, step }) = self.cursors[at].pending.take() else { return Ok(()) };
+        let (to, count) = (self.receiver(at, step)?, step.count);
+        let (from, peer, place) = (self.cursors[at].rank, self.cursors[to].rank, self.room(count));
+        let end = self.transfer((from, source), (peer, place), count, Combine::Copy, since, step.line)?;
+        self.cursors[at].sends = end;
+        self.aside.entry(to).or_default().push_back((place, count, end));
+        Ok(())
+    }
+
+    /// A part is done; the last one ends its instruction.
+    fn done(&mut self, at: usize, end: u64) {
+        let cursor = &mut self.cursors[at];
+        cursor.ready = cursor.ready.max(end);
+        cursor.parts.pop_front();
+        if cursor.parts.is_empty() {
+            cursor.ends.push(cursor.ready);
+        }
+    }
+
+    /// From which round on an instruction's dependency is met; none while it is not.
+    fn dependency(&self, at: usize, step: &Instruction) -> Result<Option<u64>, TableError> {
+        let Some((block, nth)) = step.after else { return Ok(Some(0)) };
+        let rank = self.cursors[at].rank;
+        let wanted = self.algo.gpus[rank.index()].blocks.get(&block);
+        let found = self.cursors.iter().find(|c| wanted.is_some_and(|wanted| std::ptr::eq(c.block, wanted)));
+        match found {
+            Some(cursor) if (nth as usize) < cursor.block.steps.len() => {
+                Ok(cursor.ends.get(nth as usize).copied())
+            }
+            _ => self.fail(step, format!("gpu {rank} has no step {nth} of tb {block} to depend on")),
+        }
+    }
+
+    fn parts(&mut self, step: &Instruction) -> VecDeque<Part> {
+        let (source, target) = (step.source, step.target);
+        let moved = (source.buffer, source.at) != (target.buffer, target.at);
+        let first = moved.then_some(Part::Local(source, target, Combine::Copy));
+        let reduced = || first.into_iter().chain([Part::Recv(target, Combine::Reduce)]);
+        match step.kind {
+            Kind::S => [Part::Send(source)].into(),
+            Kind::R => [Part::Recv(target, Combine::Copy)].into(),
+            Kind::Rcs => [Part::Recv(target, Combine::Copy), Part::Send(target)].into(),
+            Kind::Rrc => reduced().collect(),
+            Kind::Rrcs => reduced().chain([Part::Send(target)]).collect(),
+            Kind::Rrs => {
+                let room = self.room(step.count);
+                let copy = Part::Local(source, room, Combine::Copy);
+                [copy, Part::Recv(room, Combine::Reduce), Part::Send(room)].into()
+            }
+            Kind::Cpy => first.into_iter().collect(),
+            Kind::Re => [Part::Local(source, target, Combine::Reduce)].into(),
+            Kind::Nop => VecDeque::new(),
+        }
+    }
+
+    /// The cursor that receives what this one sends.
+    fn receiver(&self, at: usize, step: &Instruction) -> Result<usize, TableError> {
+        let Cursor { rank, block, .. } = &self.cursors[at];
+        let Some(to) = block.send else { return self.fail(step, "a block with send=\"-1\" sends".into()) };
+        let receiver = self.receivers.get(&(rank.0, to, block.channel)).copied();
+        let what = || format!("gpu {rank} sends to {to} on channel {}, where nobody receives", block.channel);
+        receiver.map_or_else(|| self.fail(step, what()), Ok)
+    }
+
+    /// Whether what is to be overwritten has been sent and not yet left.
+    fn under_way(&self, rank: Rank, into: Address, count: u32) -> bool {
+        let target = self.key(rank, into, 0);
+        let pending = self.cursors.iter().filter(|cursor| cursor.rank == rank).filter_map(|c| c.pending);
+        pending.into_iter().any(|sent| {
+            let source = self.key(rank, sent.source, 0);
+            source.0 == target.0 && source.1 < target.1 + count && target.1 < source.1 + sent.step.count
+        })
+    }
+
+    /// A fresh place in our own buffer.
+    fn room(&mut self, count: u32) -> Address {
+        let at = self.own;
+        self.own += count;
+        Address { buffer: OWN, at }
+    }
+
+    /// The buffer and offset that an address means: input and output are the same data, `d`.
+    fn key(&self, rank: Rank, address: Address, i: u32) -> (char, u32) {
+        let gpu = &self.algo.gpus[rank.index()];
+        let block = |small: u32, large: u32| if small < large { rank.0 * small } else { 0 };
+        match address.buffer {
+            'i' => ('d', address.at + i + block(gpu.inputs, gpu.outputs)),
+            'o' if gpu.outputs > 0 => ('d', address.at + i + block(gpu.outputs, gpu.inputs)),
+            'o' => ('d', address.at + i),
+            other => (other, address.at + i),
+        }
+    }
+
+    /// Where that lies, given which chunk a scratch slot holds: slots that hold consecutive chunks lie in one shadow.
+    fn place(&self, (buffer, slot): (char, u32), chunk: u32) -> (Place, u32) {
+        let first = match buffer {
+            'd' => return (Place::Data, slot),
+            OWN => self.algo.gpus.iter().map(|gpu| gpu.scratch).max().unwrap_or(0) + self.algo.chunks,
+            _ => 0,
+        };
+        (Place::Scratch(first + slot + self.algo.chunks - chunk), chunk)
+    }
+
+    /// One message, or several where it is scattered: the round after the last of them.
+    fn transfer(
+        &mut self,
+        (from, source): (Rank, Address),
+        (to, target): (Rank, Address),
+        count: u32,
+        how: Combine,
+        ready: u64,
+        line: usize,
+    ) -> Result<u64, TableError> {
+        let mut runs: Vec<[(Place, u32, u32); 2]> = Vec::new();
+        let mut round = ready;
+        let slots = |i| (self.key(from, source, i), self.key(to, target, i));
+        let slots: Vec<_> = (0..count).map(slots).collect();
+        for (source, target) in &slots {
+            let (a, b) = self.places((from, *source), (to, *target), how, line)?;
+            match runs.last_mut() {
+                Some([x, y]) if (x.0, x.1 + x.2) == a && (y.0, y.1 + y.2) == b => {
+                    (x.2, y.2) = (x.2 + 1, y.2 + 1)
+                }
+                _ => runs.push([(a.0, a.1, 1), (b.0, b.1, 1)]),
+            }
+            let free = |rank, slot: &(char, u32)| {
+                self.free.get(&(rank, slot.0, slot.1)).copied().unwrap_or_default()
+            };
+            round = round.max(free(from, source).1).max(free(to, target).0);
+        }
+        for run in runs {
+            let [what, into] = run.map(|(place, at, len)| Span { place, at, len, segment: 0 });
+            while self.table.step(from, round).send.is_some() || self.table.step(to, round).recv.is_some() {
+                round += 1;
+            }
+            let transfer = self.table.transfer(round, (from, what), (to, into), how);
+            transfer.map_err(|error| TableError { line, ..error })?;
+            round += 1;
+        }
+        for (source, target) in slots {
+            self.free.entry((from, source.0, source.1)).or_default().0 = round - 1;
+            self.free.insert((to, target.0, target.1), (round, round));
+        }
+        Ok(round)
+    }
+
+    /// Where one chunk comes from and goes to. A scratch slot takes on the chunk that it is given.
+    #[allow(clippy::type_complexity, reason = "two places")]
+    fn places(
+        &mut self,
+        (from, source): (Rank, (char, u32)),
+        (to, target): (Rank, (char, u32)),
+        how: Combine,
+        line: usize,
+    ) -> Result<((Place, u32), (Place, u32)), TableError> {
+        let chunks = self.algo.chunks;
+        if let Some((_, chunk)) =
+            [source, target].into_iter().find(|(buffer, at)| *buffer == 'd' && *at >= chunks)
+        {
+            return Err(TableError { line, what: format!("chunk {chunk} is outside 0 to {}", chunks - 1) });
+        }
+        let holds = |rank, (buffer, slot): (char, u32)| match buffer {
+            'd' => Some(slot),
+            _ => self.held.get(&(rank, buffer, slot)).copied(),
+        };
+        let Some(chunk) = holds(from, source) else {
+            return Err(TableError {
+                line,
+                what: format!("nothing was put into slot {} of gpu {from}", source.1),
+            });
+        };
+        let kept = if how == Combine::Reduce || target.0 == 'd' { holds(to, target) } else { None };
+        let there = kept.unwrap_or(chunk);
+        self.held.insert((to, target.0, target.1), there);
+        Ok((self.place(source, chunk), self.place(target, there)))
+    }
+
+    fn same(&self, step: &Instruction, count: u32) -> Result<(), TableError> {
+        if step.count == count {
+            return Ok(());
+        }
+        self.fail(step, format!("receives {} chunks where {count} are sent", step.count))
+    }
+
+    fn fail<T>(&self, step: &Instruction, what: String) -> Result<T, TableError> {
+        Err(TableError { line: step.line, what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Order, check};
+    use std::fmt::Write;
+
+    /// A ring all-reduce in the shape that msccl-tools writes: one block per GPU.
+    fn ring(n: u32) -> String {
+        let mut xml = format!(
+            "<algo name=\"ring\" proto=\"Simple\" nchannels=\"1\" nchunksperloop=\"{n}\" ngpus=\"{n}\" "
+        );
+        xml += "coll=\"allreduce\" inplace=\"1\">\n";
+        for gpu in 0..n {
+            let (next, before) = ((gpu + 1) % n, (gpu + n - 1) % n);
+            let _ = writeln!(xml, "<gpu id=\"{gpu}\" i_chunks=\"{n}\" o_chunks=\"0\" s_chunks=\"0\">");
+            let _ = writeln!(xml, "<tb id=\"0\" send=\"{next}\" recv=\"{before}\" chan=\"0\">");
+            for s in 0..2 * n - 1 {
+                let kind = match s {
+                    0 => "s",
+                    s if s < n - 1 => "rrs",
+                    s if s == n - 1 => "rrcs",
+                    s if s < 2 * n - 2 => "rcs",
+                    _ => "r",
+                };
+                let at = (gpu + 2 * n - s) % n;
+                let _ = write!(xml, "<step s=\"{s}\" type=\"{kind}\" srcbuf=\"i\" srcoff=\"{at}\" ");
+                let _ = write!(xml, "dstbuf=\"i\" dstoff=\"{at}\" cnt=\"1\" depid=\"-1\" deps=\"-1\" ");
+                let _ = writeln!(xml, "hasdep=\"0\"/>");
+            }
+            xml += "</tb></gpu>\n";
+        }
+        xml + "</algo>"
+    }
+
+    #[test]
+    fn a_ring_is_a_ring() {
+        for n in [2, 3, 4, 7, 8] {
+            let (collective, table) = Table::from_msccl(&ring(n)).unwrap();
+            let proof = check(&table, collective, Rank(0)).unwrap();
+            let ours = check(&crate::algorithms::RingAllReduce(n), collective, Rank(0)).unwrap();
+            assert_eq!((proof.order(), proof.hash()), (ours.order(), ours.hash()), "{n} ranks");
+            assert!(table.rounds() <= u64::from(4 * n), "{n} ranks take {} rounds", table.rounds());
+            if n > 2 {
+                assert_eq!(proof.order(), Some(Order::Positional));
+            }
+        }
+    }
+
+    /// Both exchange through scratch: each thread block waits for the other by `depid`, sends come before receives.
+    #[test]
+    fn blocks_scratch_and_dependencies() {
+        let gpu = |id: u32| {
+            let peer = 1 - id;
+            format!(
+                r#"<gpu id="{id}" i_chunks="2" o_chunks="2" s_chunks="2">
+                <tb id="0" send="{peer}" recv="-1" chan="0">
+                <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="2" depid="-1" deps="-1" hasdep="0"/>
+                </tb><tb id="1" send="-1" recv="{peer}" chan="0">
+                <step s="0" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="2" depid="-1" deps="-1" hasdep="1"/>
+                </tb><tb id="2" send="-1" recv="-1" chan="0">
+                <step s="0" type="nop" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="0" depid="0" deps="0" hasdep="0"/>
+                <step s="1" type="re" srcbuf="s" srcoff="0" dstbuf="o" dstoff="0" cnt="2" depid="1" deps="0" hasdep="0"/>
+                </tb></gpu>"#
+            )
+        };
+        let xml =
+            format!(r#"<algo name="x" ngpus="2" coll="allreduce" inplace="1">{}{}</algo>"#, gpu(0), gpu(1));
+        let (collective, table) = Table::from_msccl(&xml).unwrap();
+        assert_eq!(check(&table, collective, Rank(0)).unwrap().order(), Some(Order::Canonical));
+        assert_eq!(table.rounds(), 2);
+        assert_eq!(table.step(Rank(0), 0).send, Some((Rank(1), Span::data(0, 2))));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let wrong = |text: &str| Table::from_msccl(text).unwrap_err().to_string();
+        assert_eq!(wrong(""), "line 1: there is no `algo`");
+        assert_eq!(wrong("<algo ngpus=\"1\" coll=\"custom\"/>"), "line 1: coll=\"custom\" is no collective");
+        assert_eq!(wrong("<algo coll=\"allreduce\"/>"), "line 1: the attribute `ngpus` is missing");
+        let ring = ring(2);
+        assert_eq!(
+            wrong(&ring.replace("rrcs", "rrx").replace("\"s\" srcbuf", "\"s\"\nsrcbuf"))
+                .matches("rrx")
+                .count(),
+            1
+        );
+        assert!(wrong(&ring.replace("ngpus=\"2\"", "ngpus=\"3\"")).starts_with("line 1: ngpus is 3"));
+        assert!(wrong(&ring.replace("recv=\"0\"", "recv=\"-1\"")).contains("where nobody receives"));
+        assert!(wrong(&ring.replace("type=\"s\"", "type=\"nop\"")).contains("waits here for ever"));
+        assert!(wrong(&ring.replace("srcoff=\"1\"", "srcoff=\"9\"")).contains("outside 0 to 1"));
+        assert!(wrong("<algo ngpus=\"1\" coll=\"broadcast\"><gpu").starts_with("line 1: "));
+    }
+}

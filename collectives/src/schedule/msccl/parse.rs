@@ -1,0 +1,208 @@
+//! The text of an MSCCL algorithm, as it stands: GPUs, their thread blocks, and the steps of each.
+
+use crate::Collective;
+use crate::schedule::TableError;
+use quick_xml::Reader;
+use quick_xml::events::{BytesStart, Event};
+use std::collections::BTreeMap;
+
+/// A whole algorithm.
+pub(super) struct Algo {
+    pub collective: Collective,
+    /// Chunks of the largest buffer of any GPU.
+    pub chunks: u32,
+    pub gpus: Vec<Gpu>,
+}
+
+/// One rank.
+#[derive(Default)]
+pub(super) struct Gpu {
+    pub inputs: u32,
+    pub outputs: u32,
+    pub scratch: u32,
+    pub blocks: BTreeMap<u32, Block>,
+}
+
+/// A thread block: steps in order, one connection out and one in.
+#[derive(Default)]
+pub(super) struct Block {
+    pub send: Option<u32>,
+    pub recv: Option<u32>,
+    pub channel: u32,
+    pub steps: Vec<Instruction>,
+}
+
+/// One step.
+pub(super) struct Instruction {
+    pub kind: Kind,
+    pub source: Address,
+    pub target: Address,
+    pub count: u32,
+    /// The block and its step that come before, besides the block's own steps so far.
+    pub after: Option<(u32, u32)>,
+    pub line: usize,
+}
+
+/// What a step does: `r`eceive, `c`opy, `r`educe, `s`end, in the order of the letters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    S,
+    R,
+    Rcs,
+    Rrs,
+    Rrc,
+    Rrcs,
+    Cpy,
+    Re,
+    Nop,
+}
+
+/// A place in one of the three buffers: input, output, scratch.
+#[derive(Clone, Copy)]
+pub(super) struct Address {
+    pub buffer: char,
+    pub at: u32,
+}
+
+/// Reads the text.
+pub(super) fn parse(text: &str) -> Result<Algo, TableError> {
+    let mut reader = Reader::from_str(text);
+    let (mut algo, mut gpus) = (None, BTreeMap::<u32, Gpu>::new());
+    let (mut gpu, mut block) = (None, None);
+    loop {
+        let event = reader.read_event();
+        let at = usize::try_from(reader.buffer_position()).unwrap_or(0).min(text.len());
+        let line = 1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+        let fail = |what: String| Err(TableError { line, what });
+        let element = match event {
+            Err(error) => return fail(error.to_string()),
+            Ok(Event::Eof) => break,
+            Ok(Event::Start(element) | Event::Empty(element)) => element,
+            Ok(_) => continue,
+        };
+        let element = Element { element: &element, line };
+        match element.element.name().as_ref() {
+            "algo" => algo = Some((element.collective()?, element.number("ngpus")?, line)),
+            "gpu" => {
+                let id = element.number("id")?;
+                let numbers = ["i_chunks", "o_chunks", "s_chunks"].map(|name| element.number(name));
+                let [inputs, outputs, scratch] = numbers;
+                let new =
+                    Gpu { inputs: inputs?, outputs: outputs?, scratch: scratch?, blocks: BTreeMap::new() };
+                if gpus.insert(id, new).is_some() {
+                    return fail(format!("gpu {id} is there twice"));
+                }
+                (gpu, block) = (Some(id), None);
+            }
+            "tb" => {
+                let Some(gpu) = gpu.and_then(|id| gpus.get_mut(&id)) else {
+                    return fail("a `tb` belongs into a `gpu`".into());
+                };
+                let id = element.number("id")?;
+                let (send, recv) = (element.option("send")?, element.option("recv")?);
+                let channel = element.number("chan")?;
+                gpu.blocks.insert(id, Block { send, recv, channel, steps: Vec::new() });
+                block = Some(id);
+            }
+            "step" => {
+                let gpu = gpu.and_then(|id| gpus.get_mut(&id));
+                let Some(block) = gpu.zip(block).and_then(|(gpu, id)| gpu.blocks.get_mut(&id)) else {
+                    return fail("a `step` belongs into a `tb`".into());
+                };
+                if element.number("s")? as usize != block.steps.len() {
+                    return fail(format!("step {} comes next", block.steps.len()));
+                }
+                block.steps.push(element.instruction()?);
+            }
+            other => {
+                return fail(format!("<{}> is none of algo, gpu, tb, step", other));
+            }
+        }
+    }
+    let Some((collective, ranks, line)) = algo else {
+        return Err(TableError { line: 1, what: "there is no `algo`".into() });
+    };
+    let gpus: Vec<Gpu> =
+        gpus.into_iter().enumerate().filter(|(at, (id, _))| *at == *id as usize).map(|g| g.1.1).collect();
+    if gpus.len() != ranks as usize || gpus.is_empty() {
+        let what = format!("ngpus is {ranks}; gpus 0 to {} are there", gpus.len());
+        return Err(TableError { line, what });
+    }
+    let chunks = gpus.iter().map(|gpu| gpu.inputs.max(gpu.outputs)).max().unwrap_or(0);
+    if chunks == 0 || chunks > 1 << 24 {
+        return Err(TableError { line, what: format!("{chunks} chunks; it takes 1 to 16777216") });
+    }
+    Ok(Algo { collective, chunks, gpus })
+}
+
+struct Element<'a> {
+    element: &'a BytesStart<'a>,
+    line: usize,
+}
+
+impl Element<'_> {
+    fn fail<T>(&self, what: String) -> Result<T, TableError> {
+        Err(TableError { line: self.line, what })
+    }
+
+    fn text(&self, name: &str) -> Result<String, TableError> {
+        match self.element.try_get_attribute(name) {
+            Ok(Some(attribute)) => Ok(attribute.value.into_owned()),
+            Ok(None) => self.fail(format!("the attribute `{name}` is missing")),
+            Err(error) => self.fail(error.to_string()),
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<u32, TableError> {
+        let text = self.text(name)?;
+        text.parse().or_else(|_| self.fail(format!("{name}=\"{text}\" is no whole number")))
+    }
+
+    /// A number, or -1 for none.
+    fn option(&self, name: &str) -> Result<Option<u32>, TableError> {
+        if self.text(name)? == "-1" { Ok(None) } else { self.number(name).map(Some) }
+    }
+
+    fn collective(&self) -> Result<Collective, TableError> {
+        let name = self.text("coll")?.replace('_', "");
+        if self.text("inplace").is_ok_and(|inplace| inplace == "0") {
+            return self.fail("only in-place algorithms can be read: inplace=\"1\"".into());
+        }
+        let known = Collective::ALL.into_iter().find(|known| known.name().replace('_', "") == name);
+        known.map_or_else(|| self.fail(format!("coll=\"{name}\" is no collective")), Ok)
+    }
+
+    fn address(&self, buffer: &str, offset: &str) -> Result<Address, TableError> {
+        let name = self.text(buffer)?;
+        let known = ['i', 'o', 's'].into_iter().find(|known| name == known.to_string());
+        match (known, self.option(offset)?) {
+            (Some(buffer), at) => Ok(Address { buffer, at: at.unwrap_or(0) }),
+            (None, _) => self.fail(format!("{buffer}=\"{name}\" is none of i, o, s")),
+        }
+    }
+
+    fn instruction(&self) -> Result<Instruction, TableError> {
+        let name = self.text("type")?;
+        let kinds = [
+            ("s", Kind::S),
+            ("r", Kind::R),
+            ("rcs", Kind::Rcs),
+            ("rrs", Kind::Rrs),
+            ("rrc", Kind::Rrc),
+            ("rrcs", Kind::Rrcs),
+            ("cpy", Kind::Cpy),
+            ("re", Kind::Re),
+            ("nop", Kind::Nop),
+        ];
+        let Some((_, kind)) = kinds.into_iter().find(|(known, _)| *known == name) else {
+            return self.fail(format!("type=\"{name}\" is none of {}", kinds.map(|kind| kind.0).join(", ")));
+        };
+        let after = self.option("depid")?.zip(self.option("deps")?);
+        let (source, target) = (self.address("srcbuf", "srcoff")?, self.address("dstbuf", "dstoff")?);
+        let count = self.number("cnt")?;
+        if kind != Kind::Nop && !(1..=1 << 24).contains(&count) {
+            return self.fail(format!("cnt=\"{count}\"; it takes 1 chunk to 16777216"));
+        }
+        Ok(Instruction { kind, source, target, count, after, line: self.line })
+    }
+}
