@@ -35,6 +35,8 @@ enum Command {
     Train(commands::train::Args),
     /// Measure and predict how training scales with ranks
     Scale(commands::scale::Args),
+    /// Run the standard experiment and write it up as one HTML file
+    Report(commands::report::Args),
     /// Say what this machine has, what is missing, and how to get it
     Doctor(commands::doctor::Args),
 }
@@ -59,6 +61,7 @@ pub fn run() -> Outcome {
         Command::Show(args) => commands::show::run(&args),
         Command::Train(args) => commands::train::run(&args),
         Command::Scale(args) => commands::scale::run(&args),
+        Command::Report(args) => commands::report::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod doctor;
+pub mod report;
 pub mod scale;
 pub mod show;
 pub mod simulate;

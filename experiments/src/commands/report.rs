@@ -1,0 +1,350 @@
+//! `allfold report`: the standard experiment from end to end, or given records, as one HTML file.
+//!
+//! ```text
+//! prove  ->  train on threads and on sim  ->  measure threads  ->  predict collectives  ->  predict training
+//!    \______________\__________________________\_________________\______________________/
+//!                                 records.jsonl  ->  report.html
+//! ```
+
+use super::{bench, scale, simulate, verify};
+use crate::failure::{Failure, Outcome};
+use crate::measure::Timing;
+use crate::plan::Choice;
+use crate::records::{Parity, Proof, Records};
+use crate::scaling::Scaling;
+use crate::session::{self, Session};
+use crate::sizes::RankCounts;
+use crate::training::{self, Place, Trained};
+use crate::{limits, progress, report, trace};
+use allfold_collectives::registry::{self, ALGORITHMS, Shape};
+use allfold_collectives::{Collective, DType, ReduceOp};
+use allfold_sim::{Device, Topology};
+use allfold_trainer::Config;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Flags of `report`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold report                                  the standard experiment, into allfold-report/
+  allfold report --quick --out /tmp/report
+  allfold report --from runs.jsonl more.jsonl     a page of these records
+
+Writes report.html, records.jsonl and, from the standard experiment, trace.json (a Chrome trace of a training run on virtual
+time). Exits with 1 if a proof fails, a result is wrong, or bits differ.")]
+pub struct Args {
+    /// The folder to write to; made if it is not there
+    #[arg(long, value_name = "DIR", default_value = "allfold-report")]
+    out: PathBuf,
+    /// Fewer rank counts, steps and sizes
+    #[arg(long, conflicts_with = "from")]
+    quick: bool,
+    /// Report these files of records instead of running anything
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    from: Vec<PathBuf>,
+}
+
+const CNN: &str = include_str!("../../configs/digits-cnn.toml");
+const WIDE: &str = include_str!("../../configs/wide-mlp.toml");
+/// The machine that the experiment predicts for.
+const TOPOLOGY: &str = "nodes8";
+const DEVICE: Device = Device::A100_F32;
+
+/// How much of everything.
+struct Extent {
+    proofs: RankCounts,
+    training: &'static [u32],
+    steps: u64,
+    bench_sizes: &'static [u64],
+    iterations: u32,
+    predicted: &'static [u32],
+    scaling: &'static [u32],
+    scaling_steps: u64,
+}
+
+impl Extent {
+    fn of(quick: bool) -> Extent {
+        if quick {
+            return Extent {
+                proofs: RankCounts((1..=16).collect()),
+                training: &[1, 2, 4],
+                steps: 6,
+                bench_sizes: &[4 << 10, 64 << 10, 1 << 20],
+                iterations: 4,
+                predicted: &[8, 64, 256],
+                scaling: &[1, 2, 8, 64, 1024],
+                scaling_steps: 4,
+            };
+        }
+        Extent {
+            proofs: RankCounts((1..=64).collect()),
+            training: &[1, 2, 4, 8],
+            steps: 0,
+            bench_sizes: &[1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20],
+            iterations: 10,
+            predicted: &[8, 16, 32, 64, 128, 256, 512, 1024],
+            scaling: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
+            scaling_steps: 12,
+        }
+    }
+}
+
+/// Runs the experiment, or reads records, and writes the page.
+pub fn run(args: &Args) -> Outcome {
+    if args.from.is_empty() { experiment(args) } else { given(args) }
+}
+
+fn given(args: &Args) -> Outcome {
+    let mut all = String::new();
+    for path in &args.from {
+        let text = fs::read_to_string(path)
+            .map_err(|error| Failure::usage(format!("{}: {error}; name files of records", path.display())))?;
+        Records::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        all.push_str(text.trim_end());
+        all.push('\n');
+    }
+    let records = Records::parse(&all).map_err(Failure::usage)?;
+    let mut session = Session::open(None, None)?;
+    let page = report::render(&records, session.stamp())?;
+    folder(&args.out)?;
+    session::replace(&args.out.join("records.jsonl"), all.as_bytes())?;
+    session::replace(&args.out.join("report.html"), page.as_bytes())?;
+    session.say(format!("{} records, {}", records.len(), args.out.join("report.html").display()))
+}
+
+#[allow(clippy::disallowed_methods, reason = "tells the user how long it took")]
+fn experiment(args: &Args) -> Outcome {
+    let start = Instant::now();
+    let extent = Extent::of(args.quick);
+    folder(&args.out)?;
+    session::writable(&args.out.join("report.html"))?;
+    let mut session = Session::open(None, None)?;
+    let mut wrong = Vec::new();
+
+    wrong.extend(prove(&extent, &mut session)?);
+    wrong.extend(train(&extent, &args.out, &mut session)?);
+    wrong.extend(measure(&extent, &mut session)?);
+    predict(&extent, &mut session)?;
+    scaling(&extent, &mut session)?;
+
+    let page = report::render(&session.records()?, session.stamp())?;
+    session::replace(&args.out.join("records.jsonl"), session.lines().as_bytes())?;
+    session::replace(&args.out.join("report.html"), page.as_bytes())?;
+    session.say(format!(
+        "\n{} in {:.0} s; the report: {}",
+        if wrong.is_empty() { "all checks passed" } else { "CHECKS FAILED" },
+        start.elapsed().as_secs_f64(),
+        args.out.join("report.html").display()
+    ))?;
+    session.say(format!(
+        "beside it: records.jsonl ({} records), trace.json (for Perfetto or chrome://tracing)",
+        session.records()?.len()
+    ))?;
+    wrong.into_iter().next().map_or(Ok(()), |first| Err(Failure::check(first)))
+}
+
+fn folder(path: &Path) -> Outcome {
+    fs::create_dir_all(path).map_err(|error| {
+        Failure::usage(format!("{}: cannot be made: {error}; name a folder", path.display()))
+    })
+}
+
+/// Proves every algorithm; returns what failed.
+fn prove(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
+    let algorithms: Vec<_> = ALGORITHMS.iter().collect();
+    let proofs = verify::prove(&algorithms, &extent.proofs)?;
+    let command = format!("allfold verify --ranks {}", extent.proofs);
+    proofs.iter().try_for_each(|proof| session.record_as(proof, Some(&command)))?;
+    let failed: Vec<&Proof> = proofs.iter().filter(|proof| !proof.ok).collect();
+    session.say(format!(
+        "proofs       {} of {} hold: {} algorithms, {} ranks",
+        proofs.len() - failed.len(),
+        proofs.len(),
+        algorithms.len(),
+        extent.proofs
+    ))?;
+    let say = |p: &&Proof| {
+        format!(
+            "{} by {} over {} ranks: {}",
+            p.collective,
+            p.algorithm,
+            p.ranks,
+            p.counterexample.as_deref().unwrap_or("")
+        )
+    };
+    Ok(failed.iter().map(say).collect())
+}
+
+/// Trains the CNN on threads and on virtual time; returns on which numbers of ranks bits differ.
+fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<String>> {
+    let mut config = Config::parse(CNN, "digits-cnn.toml").map_err(Failure::run)?;
+    config.max_steps = extent.steps;
+    session.seed(Some(config.seed));
+    let mut differ = Vec::new();
+    for &ranks in extent.training {
+        let topology = Topology::named(TOPOLOGY, ranks).map_err(Failure::run)?;
+        let real = trained(&config, Place::Threads(ranks))?;
+        let sim = trained(&config, Place::Sim(Box::new((topology, DEVICE))))?;
+        let command = format!("allfold train --config experiments/configs/digits-cnn.toml --ranks {ranks}");
+        let steps = real.measured(&config, ranks);
+        steps.iter().try_for_each(|step| session.record_as(step, Some(&command)))?;
+        let command = format!("{command} --backend sim --topology {TOPOLOGY} --device {}", DEVICE.name);
+        let steps = sim.simulated(&config, ranks);
+        steps.iter().try_for_each(|step| session.record_as(step, Some(&command)))?;
+        let parity = parity(&config, ranks, &real, &sim);
+        session.record_as(&parity, Some(&command))?;
+        session.say(format!(
+            "training     {ranks} ranks: losses and weights {} on threads and sim ({}); accuracy {:.1} %",
+            if parity.ok { "are the same bits" } else { "DIFFER" },
+            parity.threads_weights,
+            real.result.test.accuracy() * 100.0
+        ))?;
+        if !parity.ok {
+            differ.push(format!(
+                "on {ranks} ranks threads end with weights {} and sim with {}",
+                parity.threads_weights, parity.sim_weights
+            ));
+        }
+        if ranks == 4 {
+            let spans = sim.spans(sim.result.losses.len() / 2);
+            let command = format!("{command} --trace trace.json");
+            spans.iter().try_for_each(|span| session.record_as(span, Some(&command)))?;
+            trace::activities(&out.join("trace.json"), &sim.timeline)?;
+        }
+    }
+    Ok(differ)
+}
+
+fn trained(config: &Config, place: Place) -> Outcome<Trained> {
+    let kind = if matches!(place, Place::Threads(_)) { "threads" } else { "sim" };
+    let bar = progress::bar(1, &format!("training, {} on {kind}", place.ranks()));
+    let trained = training::run(config, &place, &bar);
+    bar.finish_and_clear();
+    trained
+}
+
+fn parity(config: &Config, ranks: u32, threads: &Trained, sim: &Trained) -> Parity {
+    let bits = |t: &Trained| (t.losses_hash(), t.weights_hash());
+    let ((threads_losses, threads_weights), (sim_losses, sim_weights)) = (bits(threads), bits(sim));
+    Parity {
+        model: config.model.clone(),
+        ranks,
+        step: threads.result.losses.len() as u64,
+        ok: threads_losses == sim_losses && threads_weights == sim_weights,
+        threads_losses,
+        sim_losses,
+        threads_weights,
+        sim_weights,
+    }
+}
+
+/// Measures a few collectives on threads; returns what was wrong.
+fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
+    let calls = [
+        (Collective::AllReduce, "ring", 2),
+        (Collective::AllReduce, "halving_doubling", 2),
+        (Collective::AllReduce, "direct", 2),
+        (Collective::AllReduce, "halving_doubling", 4),
+        (Collective::Broadcast, "binomial", 2),
+        (Collective::AllGather, "ring", 2),
+    ];
+    let sizes = extent.bench_sizes;
+    let (least, most) = (sizes.first().copied().unwrap_or(0), sizes.last().copied().unwrap_or(0));
+    let mut wrong = Vec::new();
+    let bar = progress::bar((calls.len() * sizes.len()) as u64, "measuring");
+    let mut best = (0.0, 0);
+    for (collective, name, ranks) in calls {
+        let timing =
+            Timing { iterations: extent.iterations, warmup: 3, check: true, seed: 0, virtual_time: false };
+        let bench = bench::Bench { choice: choice(collective, Some(name), ranks)?, timing };
+        let command = format!(
+            "allfold bench {collective} --backend threads --ranks {ranks} --algo {name} -b {least} -e {most} -f 4 -n {} -w 3",
+            extent.iterations
+        );
+        for &size in sizes {
+            for (record, first) in bench.on_threads(size)? {
+                session.record_as(&record, Some(&command))?;
+                wrong.extend(first.map(|at| format!("{collective} by {name}, {size} bytes: wrong at {at}")));
+                if collective == Collective::AllReduce && record.busbw_gbps > best.0 {
+                    best = (record.busbw_gbps, ranks);
+                }
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    let limit = limits::measure(bench::cores().min(4), most.max(4 << 20))?;
+    session.record(&limit)?;
+    session.say(format!(
+        "threads      every result exact; all_reduce up to {:.2} GB/s busbw over {} ranks; memory copies {:.2} GB/s, adds {:.2} GB/s",
+        best.0, best.1, limit.copy_gbps, limit.reduce_gbps
+    ))?;
+    Ok(wrong)
+}
+
+fn choice(collective: Collective, name: Option<&str>, ranks: u32) -> Outcome<Choice> {
+    Ok(Choice {
+        collective,
+        algorithm: name.map(|name| registry::find(collective, name)).transpose().map_err(Failure::run)?,
+        shape: Shape::new(ranks).map_err(Failure::run)?,
+        dtype: DType::F32,
+        op: ReduceOp::Sum,
+        segment: None,
+        window: None,
+    })
+}
+
+/// Times all-reduces from a node to a thousand ranks.
+fn predict(extent: &Extent, session: &mut Session) -> Outcome {
+    const NAMES: [&str; 4] = ["ring", "double_binary_tree", "halving_doubling", "hierarchical"];
+    let sizes = [64 << 10, 64 << 20];
+    let bar = progress::bar((NAMES.len() * sizes.len() * extent.predicted.len()) as u64, "predicting");
+    session.seed(None);
+    let mut most = Vec::new();
+    for size in sizes {
+        for name in NAMES {
+            for &ranks in extent.predicted {
+                let choice = choice(Collective::AllReduce, Some(name), ranks)?;
+                let (record, speed) = simulate::Machine::named(TOPOLOGY, ranks)?.time(&choice, size)?;
+                let command = format!(
+                    "allfold simulate all_reduce --topology {TOPOLOGY} --ranks {ranks} --algo {name} -b {size} -e {size}"
+                );
+                session.record_as(&record, Some(&command))?;
+                session.record_as(&speed, Some(&command))?;
+                if Some(&ranks) == extent.predicted.last() && size == sizes[1] {
+                    most.push(format!("{name} {:.1}", record.busbw_gbps));
+                }
+                bar.inc(1);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    session.say(format!(
+        "predicted    all_reduce of 64 MiB over {} ranks of {TOPOLOGY}, busbw in GB/s: {}",
+        extent.predicted.last().unwrap_or(&0),
+        most.join(", ")
+    ))
+}
+
+/// Scaling curves of the CNN, measured as far as there are cores, and of a wide MLP.
+fn scaling(extent: &Extent, session: &mut Session) -> Outcome {
+    let counts = RankCounts(extent.scaling.to_vec());
+    for (name, text) in [("digits-cnn", CNN), ("wide-mlp", WIDE)] {
+        let mut config = Config::parse(text, name).map_err(Failure::run)?;
+        config.max_steps = extent.scaling_steps;
+        config.epochs = extent.scaling_steps;
+        session.seed(Some(config.seed));
+        let real = name == "digits-cnn";
+        let (measured, carried) = if real { (bench::cores(), 4) } else { (0, 0) };
+        let only = if real { "" } else { " --modeled-only" };
+        let command = format!(
+            "allfold scale --config experiments/configs/{name}.toml --ranks {counts} --topology {TOPOLOGY} --device {} --steps {}{only}",
+            DEVICE.name, extent.scaling_steps
+        );
+        let scaling = Scaling { config, topology: TOPOLOGY.into(), device: DEVICE };
+        session.say(format!("\nscaling of {name}"))?;
+        scale::points(&scaling, &counts, measured, carried, Some(&command), session)?;
+    }
+    Ok(())
+}
