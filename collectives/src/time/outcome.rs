@@ -93,3 +93,29 @@ impl Run {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Everyone;
+    use super::*;
+    use crate::Geometry;
+    use crate::algorithms::RingAllReduce;
+    use allfold_sim::{Faults, Topology};
+
+    #[test]
+    fn an_engine_that_is_too_fast_or_overflows_gets_no_outcome() {
+        let schedule = RingAllReduce(2);
+        let geometry = Geometry::whole(&schedule, 2);
+        let topology = Topology::named("switch", 2).unwrap();
+        let job = Job::new(&schedule, &geometry, 4, &topology);
+        let everyone = Everyone::of(&topology, &Faults::NONE);
+        // 3 bytes over a link of 300 GB/s: 10 ps.
+        let ended = |at: u64| {
+            let run = Run { finish: vec![Picos(0), Picos(at)], links: vec![3, 0, 0, 0], ..Run::default() };
+            run.outcome(&job, &everyone, Method::Clocks)
+        };
+        assert_eq!(ended(9).unwrap_err(), Error::BeatsBound { time: 9, bound: 10, which: "links" });
+        assert_eq!(ended(10).unwrap().time, Picos(10));
+        assert!(matches!(ended(u64::MAX), Err(Error::Overflow(_))));
+    }
+}
