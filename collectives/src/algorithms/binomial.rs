@@ -8,7 +8,7 @@
 //!
 //! Cost of a reduce: ceil(log2 n) rounds, all the bytes from each rank but the root, all reduced; canonical order for
 //! any root. Of a gather: log2(n) rounds, (n-1)/n of the bytes into the root.
-//! Source: R. Thakur, R. Rabenseifner and W. Gropp (2005), section 4.2; the choice of who keeps a block is ours.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.2; the choice of who keeps a block is ours.
 
 use super::balanced::Balanced;
 use crate::schedule::{Combine, Rank, Schedule, Span, Step};

@@ -6,7 +6,7 @@
 //!
 //! Cost: 2(n-1) rounds of messages that wait for nothing, 2(n-1)/n of the bytes per rank for any n, (n-1)/n of them
 //! reduced; canonical order. Needs scratch of the data's size and n(n-1) connections.
-//! Source: pairwise exchange, R. Thakur, R. Rabenseifner and W. Gropp (2005), section 4.3; the local order is ours.
+//! Source: pairwise exchange, R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.3; the local order is ours.
 
 use super::balanced::Balanced;
 use crate::schedule::{Combine, Permutation, Rank, Schedule, Span, Step, Then};

@@ -2,12 +2,16 @@
 //! other.
 //!
 //! ```text
-//! 6 ranks, root 0     lane 0: 0 <- 1 <- 2, 3 <- 4, 5 (of 2)      lane 1: 0 <- 5 <- 4, 3 <- 2, 1 (of 4)
+//! 6 ranks, root 0     lane 0    0 <- 1 <- 2 <- 4         lane 1    0 <- 5 <- 4 <- 2
+//!                                    |    +--- 5                        |    +--- 1
+//!                                    +--- 3                             +--- 3
 //! ```
 //!
-//! Cost of an all-reduce in segments: about 2 depth + 2m rounds of 1/2m of the bytes; so each rank sends and receives
-//! no more than the data twice, in logarithmic latency. Order positional: each half has its own tree.
-//! Source: P. Sanders, J. Speck and J. L. Träff (2009).
+//! Cost of an all-reduce in segments: 4 ceil(log2 n) rounds for the first, 4 for each one more; each rank sends and
+//! receives no more than twice the data, so about 2 depth alpha + 2 S beta. Order positional: each half has its own
+//! tree.
+//! Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+//! scan", Parallel Comput. 35 (2009).
 
 use super::BinaryTree;
 use crate::schedule::{Lanes, Rank, Schedule};

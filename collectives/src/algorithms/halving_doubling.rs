@@ -5,9 +5,10 @@
 //! 4 ranks     round 0: 0-1 2-3, halves      round 1: 0-2 1-3, quarters      the same backwards
 //! ```
 //!
-//! Cost: 2 log2(n) rounds, 2(n-1)/n of the bytes per rank, (n-1)/n of them reduced; canonical order. Other counts
-//! than powers of two are folded: two rounds and up to 2 times the bytes more.
-//! Source: R. Thakur, R. Rabenseifner and W. Gropp (2005), sections 4.3 and 4.5; here nearest neighbour first.
+//! Cost: 2 log2(n) rounds, 2(n-1)/n of the bytes per rank, (n-1)/n of them reduced; canonical order. Where n
+//! is no power of two it is folded: two rounds more, in which the paired ranks pass all their bytes.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+//! Int. J. High Perform. Comput. Appl. 19 (2005), sections 4.3 and 4.5; here nearest neighbour first.
 
 use crate::schedule::{
     Combine, Folded, Pairs, Permutation, Rank, Schedule, Span, Step, Then, there_and_back,

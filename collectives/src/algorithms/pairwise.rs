@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Cost: n-1 rounds (n where n is no power of two), (n-1)/n of the bytes per rank, nothing stored in between.
-//! Source: R. Thakur, R. Rabenseifner and W. Gropp (2005), section 4.4; round-robin tournaments for other counts.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4; round-robin tournaments for other counts.
 
 use crate::schedule::{Combine, Permutation, Rank, Schedule, Span, Step};
 

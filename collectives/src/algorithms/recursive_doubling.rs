@@ -6,7 +6,7 @@
 //!
 //! Cost: log2(n) rounds, log2(n) times the bytes per rank, all reduced; canonical order. Fewest rounds: for small
 //! buffers. Folded where n is no power of two: two rounds more.
-//! Source: R. Thakur, R. Rabenseifner and W. Gropp (2005), section 4.5.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.5.
 
 use crate::schedule::{Combine, Folded, Permutation, Rank, Schedule, Span, Step};
 

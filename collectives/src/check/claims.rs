@@ -14,6 +14,11 @@ use std::iter::successors;
 /// # Errors
 /// The first rank and round for which one of them is not so.
 pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample> {
+    let sizes = [schedule.ranks(), schedule.chunks(), schedule.segments(), schedule.lanes()];
+    if let Some(none) = sizes.iter().position(|size| *size == 0) {
+        let what = format!("a schedule has 1 or more {}", ["ranks", "chunks", "segments", "lanes"][none]);
+        return Err(Counterexample { rank: Rank(0), round: None, chunk: None, what });
+    }
     (0..schedule.ranks()).try_for_each(|rank| next(schedule, Rank(rank)))?;
     (0..schedule.ranks()).try_for_each(|rank| pipeline(schedule, Rank(rank)))?;
     schedule.symmetry().into_iter().try_for_each(|by| symmetry(schedule, by))

@@ -61,16 +61,50 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithms::{RingAllReduce, direct, halving_doubling};
+    use crate::Collective::{self, *};
+    use crate::registry::{Shape, find};
 
+    fn cost(collective: Collective, name: &str, ranks: u32) -> Cost {
+        Cost::of(&find(collective, name).unwrap().build(Shape::new(ranks).unwrap()))
+    }
+
+    /// The cost lines at the head of the algorithms' files.
     #[test]
-    fn the_cost_lines_of_the_textbooks() {
-        let ring = Cost::of(&RingAllReduce(8));
+    fn costs_are_those_of_the_textbooks() {
+        let ring = cost(AllReduce, "ring", 8);
         assert_eq!((ring.rounds, ring.messages), (14, 8 * 14));
         assert_eq!((ring.sent, ring.received, ring.reduced), (1.75, 1.75, 0.875));
-        let halving = Cost::of(&halving_doubling(8));
+        let halving = cost(AllReduce, "halving_doubling", 8);
         assert_eq!((halving.rounds, halving.sent, halving.reduced), (6, 1.75, 0.875));
-        let direct = Cost::of(&direct(6));
-        assert_eq!((direct.sent, direct.reduced), (10.0 / 6.0, 5.0 / 6.0));
+        assert_eq!(
+            (
+                cost(AllReduce, "halving_doubling", 12).rounds,
+                cost(ReduceScatter, "halving_doubling", 12).rounds
+            ),
+            (8, 5)
+        );
+        let doubling = cost(AllReduce, "recursive_doubling", 16);
+        assert_eq!((doubling.rounds, doubling.sent, doubling.reduced), (4, 4.0, 4.0));
+        for ranks in [5, 6, 17] {
+            let n = f64::from(ranks);
+            let direct = cost(AllReduce, "direct", ranks);
+            assert!((direct.sent - 2.0 * (n - 1.0) / n).abs() < 1e-12 && direct.reduced < 1.0);
+            assert_eq!(direct.rounds, 3 * (u64::from(ranks) - 1));
+        }
+        let ceil_log = |ranks: u32| u64::from(u32::BITS - (ranks - 1).leading_zeros());
+        for ranks in [2, 3, 6, 8, 13, 33] {
+            assert_eq!(cost(Reduce, "binomial", ranks).rounds, ceil_log(ranks));
+            assert_eq!(cost(Barrier, "dissemination", ranks).rounds, ceil_log(ranks));
+            assert_eq!(cost(AllGather, "bruck", ranks).messages, u64::from(ranks) * ceil_log(ranks));
+            assert_eq!(cost(AllToAll, "bruck", ranks).messages, u64::from(ranks) * ceil_log(ranks));
+            assert!(cost(Reduce, "binary_tree", ranks).rounds <= 2 * ceil_log(ranks));
+            assert_eq!(cost(Reduce, "chain", ranks).rounds, u64::from(ranks) - 1);
+            let trees = cost(AllReduce, "double_binary_tree", ranks);
+            assert!(trees.sent <= 2.0 && trees.received <= 2.0, "{trees:?}");
+        }
+        let hierarchy = cost(AllReduce, "hierarchical", 64);
+        assert_eq!((hierarchy.rounds, hierarchy.sent), (12, 2.0 * 63.0 / 64.0));
+        let star = cost(Reduce, "star", 5);
+        assert_eq!((star.sent, star.received, star.reduced), (1.0, 4.0, 4.0));
     }
 }

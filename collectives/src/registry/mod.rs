@@ -211,7 +211,7 @@ pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algori
         Collective::Broadcast if few => "scatter_all_gather",
         Collective::Broadcast => "double_binary_tree",
         Collective::AllGather if binary => "halving_doubling",
-        Collective::AllGather if small => "bruck",
+        Collective::AllGather if small || !few => "bruck",
         Collective::AllGather => "ring",
         Collective::Gather | Collective::Scatter if small => "binomial",
         Collective::Gather | Collective::Scatter => "star",

@@ -60,7 +60,7 @@ impl Table {
     /// # Panics
     /// Where the table has no such rank.
     pub fn set(&mut self, rank: Rank, round: u64, step: Step) {
-        self.rounds = self.rounds.max(round + 1);
+        self.rounds = self.rounds.max(round.saturating_add(1));
         self.steps[rank.index()].insert(round, step);
     }
 
