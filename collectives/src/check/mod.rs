@@ -26,7 +26,9 @@ pub use walk::walk;
 use crate::Collective;
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Lanes, Rank, Schedule, Segments};
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 /// Where a schedule goes wrong, and how.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +62,14 @@ pub fn check(
     root: Rank,
 ) -> Result<Proof, Counterexample> {
     claims(schedule)?;
+    prove(schedule, collective, root)
+}
+
+fn prove(
+    schedule: &(impl Schedule + ?Sized),
+    collective: Collective,
+    root: Rank,
+) -> Result<Proof, Counterexample> {
     matching(schedule, collective)?;
     symbolic(schedule, collective, root)
 }
@@ -90,48 +100,33 @@ impl Verdict {
     }
 }
 
-/// Checks an algorithm: as it is, cut into three segments, and in two lanes; for the shape's root, and for a rooted
-/// collective the first, the middle and the last rank as well.
+/// Checks an algorithm for the shape's root, and where there is one the first, the middle and the last rank as well;
+/// for the shape's root also cut into three segments and in two lanes.
 pub fn verify(algorithm: &Algorithm, shape: Shape) -> Verdict {
     let Algorithm { collective, name, .. } = *algorithm;
     let plain = algorithm.build(shape);
-    let mut verdict = Verdict {
-        collective,
-        algorithm: name,
-        ranks: shape.ranks(),
-        rounds: plain.rounds(),
-        order: None,
-        tree: None,
-        failure: None,
-    };
+    let proof = every_form(algorithm, shape, &plain);
+    let (order, tree) = proof.as_ref().map_or((None, None), |proof| (proof.order(), proof.hash()));
+    let (ranks, rounds, failure) = (shape.ranks(), plain.rounds(), proof.err());
+    Verdict { collective, algorithm: name, ranks, rounds, order, tree, failure }
+}
+
+fn every_form(
+    algorithm: &Algorithm,
+    shape: Shape,
+    plain: &Arc<dyn Schedule>,
+) -> Result<Proof, (String, Counterexample)> {
+    let (collective, root) = (algorithm.collective, shape.root());
+    let form = |form: &'static str, root| move |flaw| (format!("{form}, root {root}"), flaw);
+    let proof = check(plain, collective, root).map_err(form("plain", root))?;
+    prove(&Segments::new(plain, 3), collective, root).map_err(form("in 3 segments", root))?;
+    prove(&Lanes::split(plain, 2), collective, root).map_err(form("in 2 lanes", root))?;
     let last = shape.ranks() - 1;
-    let mut roots = vec![shape.root()];
-    if collective.rooted() {
-        roots.extend([0, last / 2, last].map(Rank));
-        roots[1..].sort_unstable();
-        roots.dedup();
-    }
-    for (nth, root) in roots.into_iter().enumerate() {
-        let schedule = shape.rooted(root).map_or_else(|_| plain.clone(), |shape| algorithm.build(shape));
-        let fails = |form: &str, flaw| Some((format!("{form}, root {root}"), flaw));
-        match check(&schedule, collective, root) {
-            Ok(proof) if nth == 0 => (verdict.order, verdict.tree) = (proof.order(), proof.hash()),
-            Ok(_) => {}
-            Err(flaw) => verdict.failure = fails("plain", flaw),
-        }
-        if verdict.ok() {
-            let cut = Segments::new(&schedule, 3);
-            verdict.failure =
-                check(&cut, collective, root).err().and_then(|flaw| fails("in 3 segments", flaw));
-        }
-        if verdict.ok() {
-            let laned = Lanes::split(&schedule, 2);
-            verdict.failure =
-                check(&laned, collective, root).err().and_then(|flaw| fails("in 2 lanes", flaw));
-        }
-        if !verdict.ok() {
-            break;
+    let others: BTreeSet<Rank> = [0, last / 2, last].map(Rank).into();
+    for root in others.into_iter().filter(|other| collective.rooted() && *other != root) {
+        if let Ok(shape) = shape.rooted(root) {
+            check(&algorithm.build(shape), collective, root).map_err(form("plain", root))?;
         }
     }
-    verdict
+    Ok(proof)
 }
