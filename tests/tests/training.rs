@@ -11,7 +11,7 @@ use allfold_trainer::strategies::{STRATEGIES, build};
 use allfold_trainer::timing::{Breakdown, communication};
 use allfold_trainer::{
     Batch, Config, Error, Model, Network, Observer, Result, Sampler, Sgd, StepReport, TrainResult, data,
-    evaluate, train,
+    evaluate, train, train_on,
 };
 
 /// All-reduces in which every element has the same tree, whatever its place.
