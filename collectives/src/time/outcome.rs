@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::Geometry;
     use crate::algorithms::RingAllReduce;
-    use allfold_sim::{Faults, Topology};
+    use allfold_sim::Topology;
 
     #[test]
     fn an_engine_that_is_too_fast_or_overflows_gets_no_outcome() {
@@ -108,7 +108,7 @@ mod tests {
         let geometry = Geometry::whole(&schedule, 2);
         let topology = Topology::named("switch", 2).unwrap();
         let job = Job::new(&schedule, &geometry, 4, &topology);
-        let everyone = Everyone::of(&topology, &Faults::NONE);
+        let everyone = Everyone::of(&topology, job.faults);
         // 3 bytes over a link of 300 GB/s: 10 ps.
         let ended = |at: u64| {
             let run = Run { finish: vec![Picos(0), Picos(at)], links: vec![3, 0, 0, 0], ..Run::default() };
