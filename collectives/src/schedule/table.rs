@@ -112,8 +112,8 @@ impl FromStr for Table {
                 ([], _) => {}
                 (["ranks", ranks, "chunks", chunks], None) => {
                     let (ranks, chunks) = (integer(ranks).map_err(here)?, integer(chunks).map_err(here)?);
-                    if ranks == 0 || chunks == 0 || ranks > 1 << 24 {
-                        return Err(here("ranks and chunks are at least 1, ranks at most 16777216".into()));
+                    if ranks == 0 || chunks == 0 || ranks > 1 << 20 {
+                        return Err(here("ranks and chunks are at least 1, ranks at most 1048576".into()));
                     }
                     table = Some(Table::new(ranks, chunks));
                 }
@@ -224,6 +224,17 @@ mod tests {
         assert_eq!(Table::copy_of(&halving(6)).home(3), halving(6).home(3));
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(lines in proptest::collection::vec("[0-9]{1,2}( [0-3]){0,2}( [s0-9:>+]{1,6})?( copy| reduce)?", 0..9)) {
+            let text = format!("ranks 4 chunks 9\n{}", lines.join("\n"));
+            match text.parse::<Table>() {
+                Ok(table) => assert_eq!(table.ranks(), 4),
+                Err(error) => assert!((2..=lines.len() + 1).contains(&error.line), "{error}"),
+            }
+        }
+    }
+
     #[test]
     fn what_is_wrong_with_a_text_is_said_with_its_line() {
         let wrong = |text: &str| text.parse::<Table>().unwrap_err().to_string();
@@ -231,7 +242,7 @@ mod tests {
         assert_eq!(wrong("0 1 0 0"), "line 1: the first line is `ranks N chunks C`");
         assert_eq!(
             wrong("ranks 0 chunks 1"),
-            "line 1: ranks and chunks are at least 1, ranks at most 16777216"
+            "line 1: ranks and chunks are at least 1, ranks at most 1048576"
         );
         assert_eq!(
             wrong("ranks 2 chunks 1\n0 0 1"),

@@ -272,26 +272,29 @@ impl<'a> Weaver<'a> {
         let pending = self.cursors.iter().filter(|cursor| cursor.rank == rank).filter_map(|c| c.pending);
         pending.into_iter().any(|sent| {
             let source = self.key(rank, sent.source, 0);
-            source.0 == target.0 && source.1 < target.1 + count && target.1 < source.1 + sent.step.count
+            source.0 == target.0
+                && source.1 < target.1.saturating_add(count)
+                && target.1 < source.1.saturating_add(sent.step.count)
         })
     }
 
     /// A fresh place in our own buffer.
     fn room(&mut self, count: u32) -> Address {
         let at = self.own;
-        self.own += count;
+        self.own = self.own.saturating_add(count);
         Address { buffer: OWN, at }
     }
 
     /// The buffer and offset that an address means: input and output are the same data, `d`.
     fn key(&self, rank: Rank, address: Address, i: u32) -> (char, u32) {
         let gpu = &self.algo.gpus[rank.index()];
-        let block = |small: u32, large: u32| if small < large { rank.0 * small } else { 0 };
+        let at = address.at.saturating_add(i);
+        let own = |small: u32, large: u32| if small < large { rank.0.saturating_mul(small) } else { 0 };
         match address.buffer {
-            'i' => ('d', address.at + i + block(gpu.inputs, gpu.outputs)),
-            'o' if gpu.outputs > 0 => ('d', address.at + i + block(gpu.outputs, gpu.inputs)),
-            'o' => ('d', address.at + i),
-            other => (other, address.at + i),
+            'i' => ('d', at.saturating_add(own(gpu.inputs, gpu.outputs))),
+            'o' if gpu.outputs > 0 => ('d', at.saturating_add(own(gpu.outputs, gpu.inputs))),
+            'o' => ('d', at),
+            other => (other, at),
         }
     }
 
@@ -302,7 +305,7 @@ impl<'a> Weaver<'a> {
             OWN => self.algo.gpus.iter().map(|gpu| gpu.scratch).max().unwrap_or(0) + self.algo.chunks,
             _ => 0,
         };
-        (Place::Scratch(first + slot + self.algo.chunks - chunk), chunk)
+        (Place::Scratch((first + self.algo.chunks - chunk).saturating_add(slot)), chunk)
     }
 
     /// One message, or several where it is scattered: the round after the last of them.
@@ -392,95 +395,4 @@ impl<'a> Weaver<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::check::{Order, check};
-    use std::fmt::Write;
-
-    /// A ring all-reduce in the shape that msccl-tools writes: one block per GPU.
-    fn ring(n: u32) -> String {
-        let mut xml = format!(
-            "<algo name=\"ring\" proto=\"Simple\" nchannels=\"1\" nchunksperloop=\"{n}\" ngpus=\"{n}\" "
-        );
-        xml += "coll=\"allreduce\" inplace=\"1\">\n";
-        for gpu in 0..n {
-            let (next, before) = ((gpu + 1) % n, (gpu + n - 1) % n);
-            let _ = writeln!(xml, "<gpu id=\"{gpu}\" i_chunks=\"{n}\" o_chunks=\"0\" s_chunks=\"0\">");
-            let _ = writeln!(xml, "<tb id=\"0\" send=\"{next}\" recv=\"{before}\" chan=\"0\">");
-            for s in 0..2 * n - 1 {
-                let kind = match s {
-                    0 => "s",
-                    s if s < n - 1 => "rrs",
-                    s if s == n - 1 => "rrcs",
-                    s if s < 2 * n - 2 => "rcs",
-                    _ => "r",
-                };
-                let at = (gpu + 2 * n - s) % n;
-                let _ = write!(xml, "<step s=\"{s}\" type=\"{kind}\" srcbuf=\"i\" srcoff=\"{at}\" ");
-                let _ = write!(xml, "dstbuf=\"i\" dstoff=\"{at}\" cnt=\"1\" depid=\"-1\" deps=\"-1\" ");
-                let _ = writeln!(xml, "hasdep=\"0\"/>");
-            }
-            xml += "</tb></gpu>\n";
-        }
-        xml + "</algo>"
-    }
-
-    #[test]
-    fn a_ring_is_a_ring() {
-        for n in [2, 3, 4, 7, 8] {
-            let (collective, table) = Table::from_msccl(&ring(n)).unwrap();
-            let proof = check(&table, collective, Rank(0)).unwrap();
-            let ours = check(&crate::algorithms::RingAllReduce(n), collective, Rank(0)).unwrap();
-            assert_eq!((proof.order(), proof.hash()), (ours.order(), ours.hash()), "{n} ranks");
-            assert!(table.rounds() <= u64::from(4 * n), "{n} ranks take {} rounds", table.rounds());
-            if n > 2 {
-                assert_eq!(proof.order(), Some(Order::Positional));
-            }
-        }
-    }
-
-    /// Both exchange through scratch: each thread block waits for the other by `depid`, sends come before receives.
-    #[test]
-    fn blocks_scratch_and_dependencies() {
-        let gpu = |id: u32| {
-            let peer = 1 - id;
-            format!(
-                r#"<gpu id="{id}" i_chunks="2" o_chunks="2" s_chunks="2">
-                <tb id="0" send="{peer}" recv="-1" chan="0">
-                <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="2" depid="-1" deps="-1" hasdep="0"/>
-                </tb><tb id="1" send="-1" recv="{peer}" chan="0">
-                <step s="0" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="2" depid="-1" deps="-1" hasdep="1"/>
-                </tb><tb id="2" send="-1" recv="-1" chan="0">
-                <step s="0" type="nop" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="0" depid="0" deps="0" hasdep="0"/>
-                <step s="1" type="re" srcbuf="s" srcoff="0" dstbuf="o" dstoff="0" cnt="2" depid="1" deps="0" hasdep="0"/>
-                </tb></gpu>"#
-            )
-        };
-        let xml =
-            format!(r#"<algo name="x" ngpus="2" coll="allreduce" inplace="1">{}{}</algo>"#, gpu(0), gpu(1));
-        let (collective, table) = Table::from_msccl(&xml).unwrap();
-        assert_eq!(check(&table, collective, Rank(0)).unwrap().order(), Some(Order::Canonical));
-        assert_eq!(table.rounds(), 2);
-        assert_eq!(table.step(Rank(0), 0).send, Some((Rank(1), Span::data(0, 2))));
-    }
-
-    #[test]
-    fn what_is_wrong_is_said_with_its_line() {
-        let wrong = |text: &str| Table::from_msccl(text).unwrap_err().to_string();
-        assert_eq!(wrong(""), "line 1: there is no `algo`");
-        assert_eq!(wrong("<algo ngpus=\"1\" coll=\"custom\"/>"), "line 1: coll=\"custom\" is no collective");
-        assert_eq!(wrong("<algo coll=\"allreduce\"/>"), "line 1: the attribute `ngpus` is missing");
-        let ring = ring(2);
-        assert_eq!(
-            wrong(&ring.replace("rrcs", "rrx").replace("\"s\" srcbuf", "\"s\"\nsrcbuf"))
-                .matches("rrx")
-                .count(),
-            1
-        );
-        assert!(wrong(&ring.replace("ngpus=\"2\"", "ngpus=\"3\"")).starts_with("line 1: ngpus is 3"));
-        assert!(wrong(&ring.replace("recv=\"0\"", "recv=\"-1\"")).contains("where nobody receives"));
-        assert!(wrong(&ring.replace("type=\"s\"", "type=\"nop\"")).contains("waits here for ever"));
-        assert!(wrong(&ring.replace("srcoff=\"1\"", "srcoff=\"9\"")).contains("outside 0 to 1"));
-        assert!(wrong("<algo ngpus=\"1\" coll=\"broadcast\"><gpu").starts_with("line 1: "));
-    }
-}
+mod tests;

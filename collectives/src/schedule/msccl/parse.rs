@@ -6,6 +6,9 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 use std::collections::BTreeMap;
 
+/// More chunks than that are a mistake, not an algorithm.
+const MOST: u32 = 1 << 16;
+
 /// A whole algorithm.
 pub(super) struct Algo {
     pub collective: Collective,
@@ -129,10 +132,37 @@ pub(super) fn parse(text: &str) -> Result<Algo, TableError> {
         return Err(TableError { line, what });
     }
     let chunks = gpus.iter().map(|gpu| gpu.inputs.max(gpu.outputs)).max().unwrap_or(0);
-    if chunks == 0 || chunks > 1 << 24 {
-        return Err(TableError { line, what: format!("{chunks} chunks; it takes 1 to 16777216") });
+    let scratch = gpus.iter().map(|gpu| gpu.scratch).max().unwrap_or(0);
+    if chunks == 0 || chunks.max(scratch) > MOST {
+        let what = format!("{chunks} chunks and {scratch} of scratch; it takes 1 to {MOST}");
+        return Err(TableError { line, what });
+    }
+    for gpu in &gpus {
+        for step in gpu.blocks.values().flat_map(|block| &block.steps) {
+            let size = |buffer| if buffer == 's' { gpu.scratch } else { chunks };
+            let fits = |place: Address| {
+                step.count.checked_add(place.at).is_some_and(|end| end <= size(place.buffer))
+            };
+            if let Some(out) = step.touches().into_iter().find(|place| !fits(*place)) {
+                let (Address { buffer, at }, count, line) = (out, step.count, step.line);
+                let what = format!("{buffer} {at} + {count} is outside its {} chunks", size(buffer));
+                return Err(TableError { line, what });
+            }
+        }
     }
     Ok(Algo { collective, chunks, gpus })
+}
+
+impl Instruction {
+    /// The places it reads or writes; what the other end has is given for the eye only.
+    fn touches(&self) -> Vec<Address> {
+        match self.kind {
+            Kind::S | Kind::Rrs => vec![self.source],
+            Kind::R | Kind::Rcs => vec![self.target],
+            Kind::Rrc | Kind::Rrcs | Kind::Cpy | Kind::Re => vec![self.source, self.target],
+            Kind::Nop => Vec::new(),
+        }
+    }
 }
 
 struct Element<'a> {
@@ -200,8 +230,8 @@ impl Element<'_> {
         let after = self.option("depid")?.zip(self.option("deps")?);
         let (source, target) = (self.address("srcbuf", "srcoff")?, self.address("dstbuf", "dstoff")?);
         let count = self.number("cnt")?;
-        if kind != Kind::Nop && !(1..=1 << 24).contains(&count) {
-            return self.fail(format!("cnt=\"{count}\"; it takes 1 chunk to 16777216"));
+        if kind != Kind::Nop && count == 0 {
+            return self.fail("cnt=\"0\"; it takes 1 chunk or more".into());
         }
         Ok(Instruction { kind, source, target, count, after, line: self.line })
     }
