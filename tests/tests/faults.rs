@@ -151,7 +151,7 @@ fn a_message_of_another_size() {
 
 #[test]
 fn a_rank_that_panics() {
-    let odd: Body = |comm| sum(comm, 4).and_then(|()| panic!("out of paper"));
+    let odd: Body = |comm| sum(comm, 4).map(|()| panic!("out of paper"));
     disagree(
         2,
         |comm| (0..3).try_for_each(|_| sum(comm, 4)),
