@@ -1,4 +1,27 @@
 //! What is sent: schedules, the proofs that they are right, and the communicators that run them.
+//!
+//! A [`schedule::Schedule`] says what each rank does in each round and nothing else. [`check`] proves it, [`time`]
+//! finds when every rank is done, and a [`World`] runs it on real data, with ranks as threads on real time or on a
+//! virtual clock. Ranks that disagree, panic, leave or take too long are told to all others, by name.
+//!
+//! ```
+//! use allfold_collectives::{Communicator, Error, ReduceOp, World};
+//! use allfold_sim::Topology;
+//!
+//! # fn main() -> Result<(), Error> {
+//! let world = World::sim(&Topology::named("nodes8", 16)?);
+//! let report = world.run_each(|comm: Communicator| -> Result<f32, Error> {
+//!     let mut gradient = vec![comm.rank().0 as f32; 1_000_000];
+//!     comm.all_reduce(&mut gradient, ReduceOp::Avg)?;
+//!     Ok(gradient[0])
+//! })?;
+//! assert!(report.ranks.iter().all(|mean| *mean == Ok(7.5)));
+//! println!("16 ranks agree after {}", report.finish[0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With `World::threads(16)` the same program runs on real time and gives the same bits.
 
 pub mod algorithms;
 mod backends;

@@ -35,7 +35,29 @@ use std::sync::Arc;
 /// roots. Where ranks disagree all of them get [`Error::Mismatch`]. After an error of the group the communicator
 /// is poisoned and every further call fails; an [`Error::Argument`] concerns its caller alone and sends nothing.
 ///
+/// Where a rank's own part is done before the others have called, it returns and is told in its next call.
+///
 /// `n` is [`Communicator::size`] in what follows.
+///
+/// ```
+/// use allfold_collectives::{Communicator, Error, ReduceOp, World};
+///
+/// let sums = World::threads(4).run(|comm: Communicator| -> Result<Vec<i64>, Error> {
+///     let bucket = vec![i64::from(comm.rank().0); 3];
+///     let work = comm.all_reduce_async(bucket.into(), ReduceOp::Sum)?;
+///     // ... something else meanwhile ...
+///     Ok(work.wait()?.into_vec())
+/// })?;
+/// assert_eq!(sums, vec![vec![6; 3]; 4]);
+///
+/// // Ranks that disagree are told, all of them.
+/// let error = World::threads(2).run(|comm: Communicator| -> Result<(), Error> {
+///     let mut data = vec![1.0f32; 10 + comm.rank().index()];
+///     comm.all_reduce(&mut data, ReduceOp::Sum)
+/// });
+/// assert!(error.unwrap_err().to_string().starts_with("ranks disagree: rank"));
+/// # Ok::<(), Error>(())
+/// ```
 pub struct Communicator {
     seat: Arc<Seat>,
     plan: Plan,

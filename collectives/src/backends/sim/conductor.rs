@@ -1,298 +1,19 @@
-//! The conductor: what every actor does, and who is woken when.
+//! The conductor: what happens while every actor is blocked, instant by instant, and who is woken.
 
-use super::agenda::{Agenda, Due, Half};
-use super::wires::{Channel, News, Wires};
-use super::{Activity, Options};
-use crate::backends::{ActorId, GateId, GroupId, GroupKey, Member};
+use super::agenda::{Due, Half};
+use super::state::{Actor, Doing, Entered, State, Wait};
+use super::wires::{Channel, News};
+use crate::backends::{ActorId, GateId, GroupId};
 use crate::ledger::Ledger;
 use crate::transport::Event;
-use crate::{Call, Error, Operation, Rank};
-use allfold_sim::Picos;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::{Error, Operation, Rank};
+use std::collections::BTreeSet;
 use std::mem;
-use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
-/// What an actor is blocked in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// News of its posts in a group; the round of its oldest unfinished step.
-    Posts { group: GroupId, round: u64 },
-    /// A gate.
-    Gate(GateId),
-    /// Anything that happens to its rank.
-    News,
-    /// A request of its own to be applied.
-    Applied,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
-    Running,
-    Blocked(Wait),
-    Gone,
-}
-
-struct Actor {
-    rank: Rank,
-    stream: u32,
-    now: u64,
-    requests: u64,
-    doing: Doing,
-    inbox: VecDeque<Event>,
-    bell: Arc<Condvar>,
-    /// Operations entered so far; what was posted in an earlier one is no news.
-    operation: u64,
-    entered: Option<Entered>,
-}
-
-/// The operation that an actor is in.
-struct Entered {
-    member: Member,
-    call: Arc<Call>,
-    start: u64,
-    due: Option<u64>,
-}
-
-#[derive(Default)]
-struct Gate {
-    count: u64,
-    waiting: Vec<(ActorId, u64)>,
-}
-
-struct Group {
-    ledger: Ledger,
-    /// Its members, as ranks of the world.
-    members: Vec<Rank>,
-}
-
-/// Everything, under one lock.
-pub(super) struct State {
-    options: Options,
-    now: u64,
-    actors: Vec<Actor>,
-    running: u32,
-    gates: Vec<Gate>,
-    groups: Vec<Group>,
-    keys: BTreeMap<GroupKey, GroupId>,
-    agenda: Agenda,
-    /// When which actor's operation must be done.
-    deadlines: BTreeSet<(u64, ActorId)>,
-    wires: Wires,
-    /// Blocked actors that this instant concerns.
-    woken: BTreeSet<ActorId>,
-    progress: u64,
-    /// What ended the whole world.
-    broken: Option<Error>,
-    pub timeline: Vec<Activity>,
-}
-
 impl State {
-    pub fn new(options: Options) -> State {
-        let ranks = options.topology.ranks();
-        let members: Vec<Rank> = (0..ranks).map(Rank).collect();
-        let mut state = State {
-            now: 0,
-            actors: Vec::new(),
-            running: 0,
-            gates: Vec::new(),
-            groups: vec![Group { ledger: Ledger::new(ranks), members: members.clone() }],
-            keys: BTreeMap::new(),
-            agenda: Agenda::default(),
-            deadlines: BTreeSet::new(),
-            wires: Wires::new(&options),
-            woken: BTreeSet::new(),
-            progress: 0,
-            broken: None,
-            timeline: Vec::new(),
-            options,
-        };
-        for rank in members {
-            state.actor(rank, 0, 0);
-        }
-        state
-    }
-
-    fn actor(&mut self, rank: Rank, stream: u32, now: u64) -> ActorId {
-        self.running += 1;
-        self.actors.push(Actor {
-            rank,
-            stream,
-            now,
-            requests: 0,
-            doing: Doing::Running,
-            inbox: VecDeque::new(),
-            bell: Arc::default(),
-            operation: 0,
-            entered: None,
-        });
-        ActorId(self.actors.len() as u32 - 1)
-    }
-
-    fn at(&mut self, ActorId(id): ActorId) -> &mut Actor {
-        &mut self.actors[id as usize]
-    }
-
-    // What actors ask for; each is called by the actor itself, which runs.
-
-    pub fn spawn(&mut self, parent: ActorId) -> ActorId {
-        let (rank, now) = (self.at(parent).rank, self.at(parent).now);
-        let stream = self.actors.iter().filter(|actor| actor.rank == rank).count() as u32;
-        self.actor(rank, stream, now)
-    }
-
-    pub fn retire(&mut self, actor: ActorId) {
-        if mem::replace(&mut self.at(actor).doing, Doing::Gone) == Doing::Running {
-            self.stop_one();
-        }
-    }
-
-    pub fn time_of(&self, ActorId(id): ActorId) -> Picos {
-        Picos(self.actors[id as usize].now)
-    }
-
-    pub fn bell(&self, ActorId(id): ActorId) -> Arc<Condvar> {
-        self.actors[id as usize].bell.clone()
-    }
-
-    pub fn is_running(&self, ActorId(id): ActorId) -> bool {
-        self.actors[id as usize].doing == Doing::Running
-    }
-
-    /// How often anyone was woken.
-    pub fn progress(&self) -> u64 {
-        self.progress
-    }
-
-    pub fn broken(&self) -> Option<Error> {
-        self.broken.clone()
-    }
-
-    pub fn charge(&mut self, actor: ActorId, work: allfold_sim::Work) {
-        let rank = self.at(actor).rank;
-        let span = self.options.faults.compute(rank, &self.options.device, work);
-        let start = self.at(actor).now;
-        self.at(actor).now = start.saturating_add(span.0).min(u64::MAX / 4);
-        self.record(actor, start, || "compute".into());
-    }
-
-    fn record(&mut self, actor: ActorId, start: u64, what: impl FnOnce() -> String) {
-        if self.options.timeline {
-            let &mut Actor { rank, stream, now, .. } = self.at(actor);
-            let (start, end) = (Picos(start), Picos(now));
-            self.timeline.push(Activity { rank, stream, what: what(), start, end });
-        }
-    }
-
-    pub fn gate(&mut self) -> GateId {
-        self.gates.push(Gate::default());
-        GateId(self.gates.len() as u32 - 1)
-    }
-
-    pub fn count(&self, GateId(gate): GateId) -> u64 {
-        self.gates[gate as usize].count
-    }
-
-    pub fn subgroup(&mut self, key: GroupKey, members: &[Rank]) -> GroupId {
-        let next = GroupId(self.groups.len() as u32);
-        let id = *self.keys.entry(key).or_insert(next);
-        if id == next {
-            let parent = &self.groups[key.parent.0 as usize].members;
-            let world: Vec<Rank> = members.iter().map(|rank| parent[rank.index()]).collect();
-            self.groups.push(Group { ledger: Ledger::new(world.len() as u32), members: world });
-        }
-        id
-    }
-
-    /// Puts a request down at the actor's time.
-    pub fn request(&mut self, actor: ActorId, due: Due) {
-        self.request_after(actor, Picos::ZERO, due);
-    }
-
-    fn request_after(&mut self, actor: ActorId, after: Picos, due: Due) {
-        let of = self.at(actor);
-        of.requests += 1;
-        let (time, rank, stream, requests) = (of.now + after.0, of.rank, of.stream, of.requests);
-        self.agenda.request(time, rank, stream, requests, due);
-    }
-
-    /// The actor enters an operation: it is heard of now, and its first step can start after the launch.
-    pub fn enter(&mut self, actor: ActorId, member: Member, call: &Arc<Call>) -> Result<(), Error> {
-        self.finish(actor, false);
-        if let Some(error) = self.failure(member) {
-            return Err(error);
-        }
-        self.request(actor, Due::Enter { member, call: call.clone() });
-        let rank = self.at(actor).rank;
-        let launch = self.options.faults.costs(rank, &self.options.costs).launch;
-        let deadline = self.options.deadline;
-        let of = self.at(actor);
-        of.operation += 1;
-        of.inbox.clear();
-        let (start, due) = (of.now, deadline.map(|deadline| of.now.saturating_add(deadline.0)));
-        if call.operation != Operation::PointToPoint {
-            of.now += launch.0;
-        }
-        of.entered = Some(Entered { member, call: call.clone(), start, due });
-        self.deadlines.extend(due.map(|due| (due, actor)));
-        Ok(())
-    }
-
-    /// The actor's operation is over.
-    pub fn finish(&mut self, actor: ActorId, done: bool) {
-        if let Some(Entered { call, start, due, .. }) = self.at(actor).entered.take() {
-            due.map(|due| self.deadlines.remove(&(due, actor)));
-            if done {
-                self.record(actor, start, || call.to_string());
-            }
-        }
-    }
-
-    /// The name of what an actor posts now.
-    pub fn half(&mut self, actor: ActorId) -> Half {
-        Half { actor, operation: self.at(actor).operation }
-    }
-
-    /// How long a move within the actor's rank takes.
-    pub fn local(&mut self, actor: ActorId, bytes: usize, reduced: bool) -> Picos {
-        let rank = self.at(actor).rank;
-        self.options.faults.costs(rank, &self.options.costs).local(allfold_sim::Bytes(bytes as u64), reduced)
-    }
-
-    /// The event that ends such a move.
-    pub fn move_ends(&mut self, actor: ActorId, after: Picos, round: u64) {
-        let half = self.half(actor);
-        self.request_after(actor, after, Due::Moved { half, round });
-    }
-
-    /// Why a member cannot go on, if it cannot.
-    pub fn failure(&self, member: Member) -> Option<Error> {
-        let ledger = &self.groups[member.group.0 as usize].ledger;
-        self.broken.clone().or_else(|| ledger.failure(member.rank))
-    }
-
-    /// News for an actor, oldest first.
-    pub fn news(&mut self, actor: ActorId) -> Option<Event> {
-        self.at(actor).inbox.pop_front()
-    }
-
-    /// The actor blocks. If it was the last one that ran, time goes on.
-    pub fn block(&mut self, actor: ActorId, wait: Wait) {
-        self.at(actor).doing = Doing::Blocked(wait);
-        self.stop_one();
-    }
-
-    fn stop_one(&mut self) {
-        self.running -= 1;
-        if self.running == 0 {
-            self.conduct();
-        }
-    }
-
-    // What happens while everyone is blocked.
-
     /// Applies what is due, instant by instant, until somebody has to run again.
-    fn conduct(&mut self) {
+    pub fn conduct(&mut self) {
         loop {
             while let Some(due) = self.agenda.take(self.now) {
                 self.apply(due);
@@ -304,10 +25,10 @@ impl State {
             let next = [self.agenda.next(), self.wires.next()].into_iter().flatten().min();
             let late = self.deadlines.first().copied();
             match (next, late) {
-                (Some(next), Some((due, actor))) if due < next => {
-                    self.now = self.now.max(due);
-                    self.deadlines.remove(&(due, actor));
-                    self.expire(actor);
+                (Some(next), Some(late)) if late.0 < next => {
+                    self.now = self.now.max(late.0);
+                    self.deadlines.remove(&late);
+                    self.expire(late.3);
                 }
                 (Some(next), _) => {
                     self.now = next;
@@ -327,9 +48,10 @@ impl State {
         for actor in mem::take(&mut self.woken) {
             let now = self.now;
             let of = self.at(actor);
-            of.doing = Doing::Running;
+            let polled = mem::replace(&mut of.doing, Doing::Running) == Doing::Blocked(Wait::News);
             of.now = of.now.max(now);
             of.bell.notify_all();
+            self.polling -= u32::from(polled);
             self.running += 1;
         }
     }
@@ -344,6 +66,9 @@ impl State {
 
     /// Something happened to an actor: whoever polls for its rank looks again.
     fn wake_pollers(&mut self, actor: ActorId) {
+        if self.polling == 0 {
+            return;
+        }
         let rank = self.at(actor).rank;
         let polls = |of: &Actor| of.rank == rank && of.doing == Doing::Blocked(Wait::News);
         self.woken.extend(self.those(polls));

@@ -2,7 +2,7 @@
 
 use super::Sim;
 use super::agenda::Due;
-use super::conductor::Wait;
+use super::state::Wait;
 use crate::backends::{ActorId, Member};
 use crate::transport::{Event, Frame, Payload, Transport};
 use crate::{Call, Error, Rank, Result};

@@ -17,6 +17,7 @@
 mod agenda;
 mod conductor;
 mod endpoint;
+mod state;
 mod wires;
 
 use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
@@ -24,8 +25,8 @@ use crate::transport::{Pool, Transport};
 use crate::{Error, Lost, Rank, Result};
 use agenda::Due;
 use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
-use conductor::{State, Wait};
 use endpoint::Endpoint;
+use state::{State, Wait};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
