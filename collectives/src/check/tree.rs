@@ -208,6 +208,17 @@ mod tests {
         assert_eq!(forest.formula(balanced), "((0+1)+(2+3))");
     }
 
+    /// Records of different versions are compared by these.
+    #[test]
+    fn identities_do_not_change() {
+        assert_eq!(TreeHash::of(b'a', []).to_string(), "d228cb696f1a8caf78912b704e4a8964", "FNV-1a of `a`");
+        for (ranks, starts) in [(1, "f5a"), (2, "132"), (3, "dc5"), (4, "556"), (8, "c28"), (64, "357")] {
+            let mut forest = Forest::new(ranks);
+            let canonical = forest.canonical();
+            assert!(forest.hash(canonical).to_string().starts_with(starts), "{ranks} ranks");
+        }
+    }
+
     #[test]
     fn heard_counts_repeats() {
         let mut forest = Forest::new(3);
