@@ -1,10 +1,11 @@
 //! `allfold bench`: measures a collective on real data, checks every result, and prints nccl-tests' table.
 
+use super::simulate::Machine;
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
 use crate::measure::{self, Side, Timing};
 use crate::plan::{self, Choice};
-use crate::records::{Call, Limit, MeasuredCollective};
+use crate::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
 use crate::session::Session;
 use crate::sweep::SweepArgs;
 use crate::{for_dtype, limits, progress, table};
@@ -27,7 +28,10 @@ pub struct Args {
     /// What carries the data: threads (real time) or sim (virtual time)
     #[arg(long, value_enum)]
     backend: Backend,
-    /// Timed calls
+    /// On sim: the machine, a built-in name or a TOML file
+    #[arg(long, value_name = "T", default_value = "switch")]
+    topology: String,
+    /// Timed calls; on virtual time the first call says it all
     #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measuring")]
     iterations: u32,
     /// Calls before those
@@ -54,6 +58,8 @@ pub struct Args {
 pub enum Backend {
     /// Threads of this process, real time.
     Threads,
+    /// Threads that carry real data on a virtual clock.
+    Sim,
 }
 
 /// What a measured sweep is asked for.
@@ -74,6 +80,35 @@ impl Bench {
         let sides = self.sides(&world, size)?;
         let call = self.call(size)?;
         Ok(sides.into_iter().map(|side| (self.measured(&call, &side), side.first_wrong)).collect())
+    }
+
+    /// One size on virtual time: a record per form that the collective has, and where the first wrong element is.
+    ///
+    /// # Errors
+    /// Not enough memory, or a failed run.
+    pub fn on_sim(
+        &self,
+        machine: &Machine,
+        size: u64,
+    ) -> Outcome<Vec<(SimulatedCollective, Option<String>)>> {
+        let sides = self.sides(&self.choice.on(World::sim(&machine.topology)), size)?;
+        let call = self.call(size)?;
+        let (timed, _) = machine.time(&self.choice, size)?;
+        let record = |side: &Side| {
+            let (algbw_gbps, busbw_gbps) =
+                plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
+            SimulatedCollective {
+                call: call.clone(),
+                engine: "carried".into(),
+                time_us: side.time_us,
+                algbw_gbps,
+                busbw_gbps,
+                wrong: side.wrong,
+                checksum: side.checksum.clone(),
+                ..timed.clone()
+            }
+        };
+        Ok(sides.into_iter().map(|side| (record(&side), side.first_wrong)).collect())
     }
 
     fn sides(&self, world: &World, size: u64) -> Outcome<Vec<Side>> {
@@ -126,19 +161,37 @@ pub fn run(args: &Args) -> Outcome {
             warmup: args.warmup,
             check: args.check == 1,
             seed: args.seed,
-            virtual_time: false,
+            virtual_time: args.backend == Backend::Sim,
         },
     };
     let sizes = args.sweep.sizes()?;
     sizes.iter().try_for_each(|&size| measure::fits(&bench.choice, size))?;
+    let machine = match args.backend {
+        Backend::Threads => None,
+        Backend::Sim => Some(Machine::named(&args.topology, args.sweep.ranks)?),
+    };
     let mut session = Session::open(args.common.json.as_deref(), Some(args.seed))?;
-    match args.backend {
-        Backend::Threads => threads(args, &bench, &sizes, &mut session)?,
-    }
-    session.close()
+    let checked = match machine {
+        None => threads(args, &bench, &sizes, &mut session)?,
+        Some(machine) => simulated(args, &bench, &machine, &sizes, &mut session)?,
+    };
+    session.close()?;
+    checked
 }
 
-fn threads(args: &Args, bench: &Bench, sizes: &[u64], session: &mut Session) -> Outcome {
+/// What the checks of a sweep came to: told only after the records are written.
+type Checked = Outcome;
+
+fn verdict(wrong: Option<u64>, first: Option<String>) -> Checked {
+    match wrong {
+        Some(wrong) if wrong > 0 => {
+            Err(Failure::check(format!("{wrong} wrong elements; the first: {}", first.unwrap_or_default())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn threads(args: &Args, bench: &Bench, sizes: &[u64], session: &mut Session) -> Outcome<Checked> {
     let name = bench.choice.collective.name();
     let (ranks, cores) = (args.sweep.ranks, cores());
     session.say(format!("# allfold bench {name}: {ranks} ranks on threads; measured on this machine"))?;
@@ -180,12 +233,49 @@ fn threads(args: &Args, bench: &Bench, sizes: &[u64], session: &mut Session) -> 
     let limit = limits::measure(ranks.min(cores), largest.clamp(1 << 20, 64 << 20))?;
     session.record(&limit)?;
     session.say(limit_line(&limit, &records))?;
-    match (wrong, first_wrong) {
-        (Some(wrong), at) if wrong > 0 => {
-            Err(Failure::check(format!("{wrong} wrong elements; the first: {}", at.unwrap_or_default())))
+    Ok(verdict(wrong, first_wrong))
+}
+
+/// The same table with real data on virtual time.
+fn simulated(
+    args: &Args,
+    bench: &Bench,
+    machine: &Machine,
+    sizes: &[u64],
+    session: &mut Session,
+) -> Outcome<Checked> {
+    let name = bench.choice.collective.name();
+    session.say(format!(
+        "# allfold bench {name}: {} ranks carry data on {}; simulated, all times are virtual",
+        args.sweep.ranks, machine.name
+    ))?;
+    session.say(format!("# {} validation: {}", args.sweep.summary(), args.check))?;
+    session.say("#")?;
+    session.say(table::simulated_header())?;
+    let (mut wrong, mut first_wrong, mut busbw, mut lines) = (None, None, Vec::new(), Vec::new());
+    for &size in sizes {
+        let spinner = progress::spinner(&format!("{name}, {size} bytes"));
+        let carried = bench.on_sim(machine, size);
+        spinner.finish_and_clear();
+        let (sides, firsts): (Vec<_>, Vec<_>) = carried?.into_iter().unzip();
+        // Virtual time does not depend on which buffer takes the result: one side stands for both where there is one.
+        let side = |at: usize| sides.get(at).or(sides.first());
+        if let (Some(first), Some(last)) = (side(0), side(1)) {
+            session.say(table::simulated_row(first, last))?;
         }
-        _ => Ok(()),
+        for record in &sides {
+            session.record(record)?;
+            wrong = record.wrong.map(|more| wrong.unwrap_or(0) + more).or(wrong);
+            busbw.push(record.busbw_gbps);
+            lines.push(identity_of(&record.call, record.checksum.as_deref()));
+        }
+        first_wrong =
+            first_wrong.or(firsts.into_iter().flatten().next().map(|at| format!("{size} bytes, {at}")));
     }
+    session.say(table::footer(name, wrong, &busbw))?;
+    lines.dedup();
+    lines.iter().try_for_each(|line| session.say(line))?;
+    Ok(verdict(wrong, first_wrong))
 }
 
 /// How many threads run at once here.
@@ -195,13 +285,17 @@ pub fn cores() -> u32 {
 
 /// What a result is, for whoever compares two: equal identity and inputs, equal checksum.
 fn identity(record: &MeasuredCollective) -> String {
+    identity_of(&record.call, record.checksum.as_deref())
+}
+
+fn identity_of(call: &Call, checksum: Option<&str>) -> String {
     format!(
         "# {} B: {}, order {}, tree {}, checksum {}",
-        record.call.bytes,
-        record.call.algorithm,
-        record.call.order.as_deref().unwrap_or("none"),
-        record.call.tree.as_deref().unwrap_or("none"),
-        record.checksum.as_deref().unwrap_or("N/A"),
+        call.bytes,
+        call.algorithm,
+        call.order.as_deref().unwrap_or("none"),
+        call.tree.as_deref().unwrap_or("none"),
+        checksum.unwrap_or("N/A"),
     )
 }
 

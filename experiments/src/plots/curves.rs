@@ -163,9 +163,11 @@ impl Curves {
                 }
                 Origin::Simulated => {
                     chart.draw_series(DashedLineSeries::new(line, 5, 4, colour.stroke_width(2)))?;
+                    // Squares of curves that coincide lie inside each other, so that none is hidden.
+                    let half = 4 + 2 * (self.series.len() - 1 - at).min(4) as i32;
                     let square = |p: &&Point| {
-                        EmptyElement::at((p.x, p.y))
-                            + Rectangle::new([(-4, -4), (4, 4)], colour.stroke_width(2))
+                        let corners = [(-half, -half), (half, half)];
+                        EmptyElement::at((p.x, p.y)) + Rectangle::new(corners, colour.stroke_width(2))
                     };
                     chart.draw_series(points.iter().map(square))?;
                 }
@@ -235,6 +237,9 @@ impl Ranged for Scale {
             Scale::Log { range, base } => {
                 let first = range.start.log(*base).ceil() as i32;
                 let last = range.end.log(*base).floor() as i32;
+                if last - first < 2 && *base == 10.0 {
+                    return subdivided(range);
+                }
                 let all = (last - first + 1).max(1) as usize;
                 let skip = all.div_ceil(most).max(1);
                 (first..=last).step_by(skip).map(|power| base.powi(power)).collect()
@@ -247,6 +252,13 @@ impl Ranged for Scale {
             Scale::Linear(range) | Scale::Log { range, .. } => range.clone(),
         }
     }
+}
+
+/// 1, 2 and 5 times the powers of ten: labels for an axis of less than two decades.
+fn subdivided(range: &Range<f64>) -> Vec<f64> {
+    let first = range.start.log10().floor() as i32;
+    let steps = (first..first + 4).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power)));
+    steps.filter(|value| range.contains(value)).collect()
 }
 
 impl plotters::coord::ranged1d::ValueFormatter<f64> for Scale {
