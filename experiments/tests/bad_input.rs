@@ -1,0 +1,128 @@
+//! Bad input: exit code 2, one line on standard error that says what would be right, and no file left behind.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{allfold, folder};
+use std::fs;
+
+/// The line of a command that is refused.
+fn refused(args: &[&str]) -> String {
+    let output = allfold(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{args:?}:\n{text}");
+    assert!(text.starts_with("error: "), "{args:?}: {text}");
+    text
+}
+
+fn says(args: &[&str], hints: &[&str]) {
+    let line = refused(args);
+    for hint in hints {
+        assert!(line.contains(hint), "{args:?}: no `{hint}` in: {line}");
+    }
+}
+
+#[test]
+fn a_wrong_command_or_flag() {
+    says(&[], &["allfold report"]);
+    says(&["reprot"], &["report"]);
+    says(&["xyzzy"], &["verify, show, bench"]);
+    says(&["doctor", "--jsn", "x"], &["--json"]);
+    says(&["bench", "all_reduce", "--ranks", "4"], &["--backend"]);
+    says(&["bench", "all_reduce", "--backend", "thread", "--ranks", "4"], &["threads"]);
+    says(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-c", "7"], &["7", "0..=1"]);
+}
+
+#[test]
+fn an_unknown_name_is_told_the_nearest() {
+    says(
+        &["show", "allreduce", "--algo", "ring", "--ranks", "4"],
+        &["`allreduce`", "did you mean `all_reduce`"],
+    );
+    says(&["show", "all_reduce", "--algo", "rnig", "--ranks", "4"], &["`rnig`", "did you mean `ring`"]);
+    says(&["verify", "--algo", "halving_dubling"], &["did you mean `halving_doubling`"]);
+    let simulate = ["simulate", "all_reduce", "--ranks", "4", "--topology"];
+    says(&[&simulate[..], &["swich"]].concat(), &["`swich`", "switch"]);
+    says(&[&simulate[..], &["switch", "-d", "flot"]].concat(), &["did you mean `float`"]);
+    says(&[&simulate[..], &["switch", "-o", "summ"]].concat(), &["did you mean `sum`"]);
+    says(&[&simulate[..], &["switch", "--fault", "slow_rnk=1:x2"]].concat(), &["slow_rank"]);
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    says(&["train", "--config", config, "--backend", "sim", "--device", "a10"], &["a100"]);
+    says(&["train", "--config", config, "--strategy", "dpd"], &["ddp"]);
+}
+
+#[test]
+fn ranks_and_roots_that_cannot_be() {
+    says(&["show", "all_reduce", "--algo", "ring", "--ranks", "0"], &["zero ranks", "1 or more"]);
+    says(&["verify", "--ranks", "0..4"], &["zero ranks"]);
+    says(&["verify", "--ranks", "9..4"], &["backwards"]);
+    says(&["show", "all_reduce", "--algo", "ring", "--ranks", "99999999999"], &["2^32"]);
+    says(&["show", "broadcast", "--algo", "chain", "--ranks", "4", "--root", "4"], &["root 4", "0 to 3"]);
+    says(
+        &["bench", "reduce", "--backend", "threads", "--ranks", "2", "-r", "2", "-b", "8"],
+        &["root 2", "0 to 1"],
+    );
+    let slow =
+        ["simulate", "all_reduce", "--topology", "switch", "--ranks", "4", "--fault", "slow_rank=4:x2"];
+    says(&slow, &["rank 4", "0 to 3"]);
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    says(&["train", "--config", config, "--strategy", "single", "--ranks", "2"], &["ddp"]);
+}
+
+#[test]
+fn sizes_that_cannot_be() {
+    let simulate = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "4"];
+    let with = |more: &[&'static str]| [&simulate[..], more].concat();
+    says(&with(&["-b", "12Q"]), &["`12Q`", "64K"]);
+    says(&with(&["-b", "99999999999999999999"]), &["overflows 64 bits"]);
+    says(&with(&["-b", "16384P"]), &["overflows 64 bits"]);
+    says(&with(&["-b", "16000P", "-e", "16000P"]), &["take a smaller size"]);
+    says(&with(&["-b", "8", "-e", "4"]), &["-b 8 is more than -e 4"]);
+    says(&with(&["-b", "8", "-e", "64", "-f", "1"]), &["2 or more"]);
+    says(&with(&["-b", "8", "--segment", "0"]), &["1 byte or more"]);
+    says(&with(&["-b", "8", "--window", "0"]), &["1..="]);
+    let bench = ["bench", "all_reduce", "--backend", "threads", "--ranks", "4", "-b", "900T", "-e", "900T"];
+    says(&bench, &["memory", "available"]);
+    says(&["verify", "all_reduce", "--algo", "ring", "--ranks", "4000000"], &["memory", "available"]);
+}
+
+#[test]
+fn files_that_cannot_be_read_name_line_and_column() {
+    let folder = folder();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    says(&["train", "--config", &file("a.toml", "epochs = 2\nlr = = 1\n")], &["a.toml:2:6"]);
+    says(&["train", "--config", &file("b.toml", "epochs = 2\nbach = 4\n")], &["b.toml:2:1", "batch"]);
+    says(&["train", "--config", "no/such.toml"], &["no/such.toml", "name a TOML file"]);
+    says(&["report", "--from", &file("c.jsonl", "{}\n")], &["c.jsonl", "line 1"]);
+    says(&["report", "--from", "no/such.jsonl"], &["no/such.jsonl"]);
+    let topology = file("t.toml", "kind = \"switch\"\nranks = = 4\n");
+    says(&["simulate", "all_reduce", "--ranks", "4", "--topology", &topology], &["t.toml:2:9"]);
+}
+
+#[test]
+fn what_fails_leaves_no_file() {
+    let folder = folder();
+    let json = folder.path().join("out.jsonl");
+    let json = json.to_str().unwrap();
+    refused(&["show", "broadcast", "--algo", "chain", "--ranks", "4", "--root", "9", "--json", json]);
+    refused(&["simulate", "all_reduce", "--topology", "swich", "--ranks", "4", "--json", json]);
+    refused(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-b", "900T", "--json", json]);
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    refused(&["train", "--config", config, "--ranks", "2", "--trace", json]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
+    says(&["doctor", "--json", folder.path().to_str().unwrap()], &["folder", "name a file"]);
+    says(&["doctor", "--json", "no/such/folder/x"], &["folder that exists"]);
+}
+
+#[test]
+fn a_reader_that_closes_early_is_no_panic() {
+    let script = format!("'{}' verify --ranks 1..4 | head -n 1", env!("CARGO_BIN_EXE_allfold"));
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(errors, "", "a closed pipe is nothing to tell");
+}

@@ -1,0 +1,259 @@
+//! What each command prints and records.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{folder, records, said};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+
+const CNN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+
+/// The rows of an nccl-tests table, by the fields that its parsers read.
+fn rows(text: &str) -> Vec<Vec<String>> {
+    let body = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    body.map(|line| line.split_whitespace().map(String::from).collect()).collect()
+}
+
+fn check_table(text: &str, columns: usize, sizes: &[&str]) {
+    let header: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
+    assert!(header.iter().any(|l| l.contains("out-of-place") && l.contains("in-place")), "{text}");
+    assert!(
+        header.iter().any(|l| l.split_whitespace().nth(1) == Some("size") && l.contains("busbw")),
+        "{text}"
+    );
+    assert!(header.iter().any(|l| l.starts_with("# Out of bounds values : ")), "{text}");
+    assert!(header.iter().any(|l| l.starts_with("# Avg bus bandwidth    : ")), "{text}");
+    let rows = rows(text);
+    assert_eq!(rows.iter().map(|row| &row[0]).collect::<Vec<_>>(), sizes);
+    for row in rows {
+        assert_eq!(row.len(), columns, "{row:?}");
+        assert_eq!(row[2], "float");
+        assert!(row[5].parse::<f64>().is_ok() || row[5] == "N/A", "{row:?}");
+        assert!(row[9].parse::<f64>().is_ok() || row[9] == "N/A", "{row:?}");
+    }
+}
+
+#[test]
+fn bench_prints_nccl_tests_table_and_finds_nothing_wrong() {
+    let text = said(&[
+        "bench",
+        "all_reduce",
+        "--backend",
+        "threads",
+        "--ranks",
+        "3",
+        "-b",
+        "1K",
+        "-e",
+        "4K",
+        "-n",
+        "2",
+        "-w",
+        "1",
+    ]);
+    check_table(&text, 13, &["1024", "2048", "4096"]);
+    assert!(text.contains("# Out of bounds values : 0 OK"), "{text}");
+    assert!(text.contains("Limit, measured in this run") && text.contains("tree "), "{text}");
+}
+
+#[test]
+fn simulate_prints_the_table_with_the_bound_beside_each_time() {
+    let text =
+        said(&["simulate", "all_reduce", "--topology", "nodes8", "--ranks", "16", "-b", "64K", "-e", "256K"]);
+    check_table(&text, 14, &["65536", "131072", "262144"]);
+    assert!(
+        text.contains("simulated, all times are virtual") && text.contains("million messages/s"),
+        "{text}"
+    );
+    for row in rows(&text) {
+        let (time, bound): (f64, f64) = (row[5].parse().unwrap(), row[13].parse().unwrap());
+        assert!(time >= bound && bound > 0.0, "{row:?}");
+    }
+}
+
+#[test]
+fn every_collective_is_measured_and_carried_right_and_alike() {
+    for collective in allfold_collectives::Collective::ALL {
+        let flags =
+            ["--ranks", "3", "-b", "1000", "-e", "1000", "-n", "1", "-w", "0", "-r", "0", "-d", "bf16"];
+        let on = |backend| {
+            let all = records(&[&["bench", collective.name(), "--backend", backend], &flags[..]].concat());
+            all.into_iter().filter(|record| record["kind"] == "collective").collect::<Vec<_>>()
+        };
+        let (real, sim) = (on("threads"), on("sim"));
+        assert!(!real.is_empty() && real.len() == sim.len(), "{collective}");
+        for (real, sim) in real.iter().zip(&sim) {
+            assert_eq!((&real["measured"], &sim["measured"]), (&Value::Bool(true), &Value::Bool(false)));
+            assert_eq!((&real["wrong"], &sim["wrong"]), (&Value::from(0), &Value::from(0)), "{collective}");
+            assert_eq!(real["checksum"], sim["checksum"], "{collective}: the same bits on both");
+        }
+    }
+}
+
+#[test]
+fn what_is_carried_takes_the_time_that_is_simulated() {
+    let flags = [
+        "all_reduce",
+        "--topology",
+        "nodes8",
+        "--ranks",
+        "16",
+        "-b",
+        "300000",
+        "-e",
+        "300000",
+        "--algo",
+        "ring",
+    ];
+    let time =
+        |records: Vec<Value>| records.iter().find(|r| r["kind"] == "collective").unwrap()["time_us"].clone();
+    let carried = time(records(&[&["bench", "--backend", "sim"], &flags[..]].concat()));
+    let timed = time(records(&[&["simulate"], &flags[..]].concat()));
+    assert_eq!(carried, timed);
+}
+
+#[test]
+fn records_carry_the_schema_and_never_mix_measured_with_simulated() {
+    let measured = records(&[
+        "bench",
+        "broadcast",
+        "--backend",
+        "threads",
+        "--ranks",
+        "2",
+        "-b",
+        "64",
+        "-e",
+        "64",
+        "-n",
+        "1",
+    ]);
+    let simulated =
+        records(&["simulate", "broadcast", "--topology", "switch", "--ranks", "2", "-b", "64", "-e", "64"]);
+    for record in measured.iter().chain(&simulated) {
+        for key in ["schema", "kind", "measured", "commit", "host", "command"] {
+            assert!(record.get(key).is_some(), "no {key}: {record}");
+        }
+        assert_eq!(record["schema"], 1);
+    }
+    let keys = |record: &Value| record.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let collective = |all: &[Value]| all.iter().find(|r| r["kind"] == "collective").unwrap().clone();
+    let (real, virtual_) = (collective(&measured), collective(&simulated));
+    assert_eq!((&real["measured"], &virtual_["measured"]), (&Value::Bool(true), &Value::Bool(false)));
+    for key in [
+        "backend",
+        "collective",
+        "algorithm",
+        "ranks",
+        "dtype",
+        "bytes",
+        "time_us",
+        "algbw_gbps",
+        "busbw_gbps",
+    ] {
+        assert!(real.get(key).is_some() && virtual_.get(key).is_some(), "{key}");
+    }
+    assert!(!keys(&real).contains("topology") && !keys(&virtual_).contains("iterations"));
+}
+
+#[test]
+fn verify_proves_and_records_every_algorithm() {
+    let text = said(&["verify", "--ranks", "1..5"]);
+    let count = allfold_collectives::registry::ALGORITHMS.len();
+    assert!(text.contains(&format!("{0} of {0} proofs hold", count * 5)), "{text}");
+    let records = records(&["verify", "all_reduce", "--algo", "ring", "--ranks", "2,4"]);
+    let read = |r: &Value| (r["algorithm"].clone(), r["ranks"].clone(), r["ok"].clone());
+    let expected = [2, 4].map(|ranks| (Value::from("ring"), Value::from(ranks), Value::Bool(true)));
+    assert_eq!(records.iter().map(read).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn show_draws_the_rounds_and_names_the_tree() {
+    let text = said(&["show", "all_reduce", "--algo", "ring", "--ranks", "8"]);
+    assert!(text.contains("rank 7") && text.contains("14 rounds") && text.contains("positional"), "{text}");
+    let rooted =
+        said(&["show", "broadcast", "--algo", "chain", "--ranks", "4", "--root", "2", "--segments", "3"]);
+    assert!(rooted.contains("broadcast by chain"), "{rooted}");
+}
+
+#[test]
+fn train_gives_the_same_bits_on_threads_and_on_sim() {
+    let folder = folder();
+    let config = folder.path().join("short.toml");
+    fs::write(&config, "max_steps = 3\nbatch = 8\nfirst_bucket_kib = 16\nbucket_kib = 64\n").unwrap();
+    let train = |more: &[&str]| {
+        records(&[&["train", "--config", config.to_str().unwrap(), "--ranks", "2"], more].concat())
+    };
+    let trace = folder.path().join("trace.json");
+    let (real, sim) = (train(&[]), train(&["--backend", "sim", "--trace", trace.to_str().unwrap()]));
+    assert_eq!(real.len(), 3);
+    let losses =
+        |all: &[Value]| all.iter().map(|r| (r["step"].clone(), r["loss"].clone())).collect::<Vec<_>>();
+    assert_eq!(losses(&real), losses(&sim));
+    let hash = |all: &[Value]| all.last().unwrap()["weights_hash"].as_str().unwrap().to_string();
+    assert_eq!(hash(&real), hash(&sim));
+    assert_eq!((&real[0]["measured"], &sim[0]["measured"]), (&Value::Bool(true), &Value::Bool(false)));
+    let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
+    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn shipped_configurations_are_valid() {
+    for name in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/configs")).unwrap() {
+        let path = name.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        allfold_trainer::Config::parse(&text, &path.display().to_string()).unwrap();
+    }
+}
+
+#[test]
+fn scale_has_a_point_of_one_rank_and_a_table_of_each_kind() {
+    let folder = folder();
+    let html = folder.path().join("scaling.html");
+    let text = said(&[
+        "scale",
+        "--config",
+        CNN,
+        "--ranks",
+        "2,64",
+        "--steps",
+        "2",
+        "--carry",
+        "2",
+        "--html",
+        html.to_str().unwrap(),
+    ]);
+    assert!(text.contains("measured on this machine") && text.contains("modeled"), "{text}");
+    assert!(text.lines().any(|line| line.trim_start().starts_with("64 ")), "{text}");
+    assert!(fs::read_to_string(html).unwrap().contains("id=\"scaling\""));
+}
+
+#[test]
+fn doctor_finds_the_cpus() {
+    let records = records(&["doctor"]);
+    let cpu = records.iter().find(|record| record["item"] == "cpu").unwrap();
+    assert_eq!(cpu["found"], true);
+    assert!(records.iter().all(|record| record["found"] == true || record["advice"].is_string()));
+}
+
+#[test]
+fn records_are_appended_to_a_file() {
+    let folder = folder();
+    let path = folder.path().join("runs.jsonl");
+    for _ in 0..2 {
+        said(&[
+            "show",
+            "barrier",
+            "--algo",
+            "dissemination",
+            "--ranks",
+            "4",
+            "--json",
+            path.to_str().unwrap(),
+        ]);
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file stays");
+}

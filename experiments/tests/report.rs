@@ -1,0 +1,57 @@
+//! The report: one file that needs no network, with every part, and the records beside it.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{folder, said};
+use std::fs;
+
+const PARTS: [&str; 6] = ["proofs", "training", "measured", "predicted", "scaling", "timeline"];
+
+fn check_page(page: &str, parts: &[&str]) {
+    for loaded in ["http://", "https://", "src=", "<link", "@import", "url("] {
+        assert!(!page.contains(loaded), "the page loads something: {loaded}");
+    }
+    for part in parts {
+        assert!(page.contains(&format!("<section id=\"{part}\">")), "no part {part}");
+    }
+    assert_eq!(page.matches("<svg class=\"wide\"").count(), page.matches("<svg class=\"narrow\"").count());
+    let island = page.split("id=\"records\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let records: Vec<serde_json::Value> = serde_json::from_str(island).unwrap();
+    assert!(records.iter().all(|record| record["schema"] == 1));
+}
+
+#[test]
+fn the_quick_report_is_whole_and_can_be_made_again_from_its_records() {
+    let folder = folder();
+    let out = folder.path().join("first");
+    let text = said(&["report", "--quick", "--out", out.to_str().unwrap()]);
+    assert!(text.contains("all checks passed") && text.contains("report.html"), "{text}");
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    check_page(&page, &PARTS);
+    assert!(page.contains("Same bits") && page.matches("<svg class=\"wide\"").count() >= 7);
+    for command in ["allfold verify", "allfold train", "allfold bench", "allfold simulate", "allfold scale"] {
+        assert!(page.contains(command), "no command {command}");
+    }
+    let trace: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(out.join("trace.json")).unwrap()).unwrap();
+    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+
+    let (again, records) = (folder.path().join("second"), out.join("records.jsonl"));
+    said(&["report", "--from", records.to_str().unwrap(), "--out", again.to_str().unwrap()]);
+    let second = fs::read_to_string(again.join("report.html")).unwrap();
+    let sections =
+        |page: &str| page.split("<main>").nth(1).unwrap().split("</main>").next().unwrap().to_string();
+    assert_eq!(sections(&page), sections(&second), "the parts are made from the records alone");
+    assert_eq!(fs::read(records).unwrap(), fs::read(again.join("records.jsonl")).unwrap());
+}
+
+#[test]
+fn records_of_one_command_make_a_page_of_their_part() {
+    let folder = folder();
+    let records = folder.path().join("proofs.jsonl");
+    said(&["verify", "barrier", "--ranks", "1..3", "--json", records.to_str().unwrap()]);
+    let out = folder.path().join("out");
+    said(&["report", "--from", records.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    check_page(&fs::read_to_string(out.join("report.html")).unwrap(), &["proofs"]);
+}
