@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::records::{Breakdown, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan};
-use crate::{measure, samples, statistics};
+use crate::{measure, memory, samples, statistics};
 use allfold_collectives::{Activity, Communicator, World};
 use allfold_sim::{Device, Picos, Topology};
 use allfold_trainer::{Config, Observer, StepReport, TrainResult};
@@ -73,6 +73,10 @@ impl Place {
 /// # Errors
 /// A configuration that does not fit, or a run that fails.
 pub fn run(config: &Config, place: &Place, bar: &ProgressBar) -> Outcome<Trained> {
+    let (digits, _) = allfold_trainer::data::digits().map_err(failed)?;
+    let each = allfold_trainer::run::memory(config, digits.shape, digits.classes).map_err(failed)?;
+    let ranks = place.ranks();
+    memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     let one = |comm: Communicator| {
         let mut watch = Watch { comm: &comm, bar: (comm.rank().0 == 0).then_some(bar), steps: Vec::new() };
         let result = allfold_trainer::train(config, &comm, &mut watch)?;

@@ -254,6 +254,23 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_what_a_step_holds() {
+        for network in networks() {
+            let (inputs, params) = (network.inputs(), network.param_count());
+            let told = network.memory(2);
+            let mut model = Model::new(network, 3).unwrap();
+            model.forward(&vec![0.3; 2 * inputs], true, |_| ());
+            model.backward(&[0, 1], &mut Log(Vec::new(), Cost::default())).unwrap();
+            let values = |vectors: &[Vec<f64>]| vectors.iter().map(Vec::len).sum::<usize>();
+            let saved: usize = model.saved.iter().map(|s| 8 * s.values.len() + 4 * s.places.len()).sum();
+            let down = model.down.0.len() + model.down.1.len();
+            // Velocities and buckets are the strategy's and the optimiser's: two more of every parameter.
+            let held = 8 * (4 * params + model.buffers.len() + values(&model.acts) + down) + saved;
+            assert!(held as u64 <= told && told <= 2 * held as u64, "{told} for {held}");
+        }
+    }
+
+    #[test]
     fn layers_that_do_not_fit_are_refused() {
         let layers: Vec<(String, Box<dyn Layer<f32>>)> =
             vec![("a".into(), Box::new(Linear::new(3, 4))), ("b".into(), Box::new(Linear::new(5, 2)))];

@@ -85,6 +85,18 @@ pub fn train(config: &Config, comm: &Communicator, observer: &mut dyn Observer) 
     train_on(config, train, &test, comm, observer)
 }
 
+/// Bytes that each rank will hold, about: see [`crate::Network::memory`]. For whoever wants to know before it starts.
+///
+/// # Errors
+/// A configuration that makes no sense.
+pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
+    config.check()?;
+    Ok(match config.dtype.as_str() {
+        "f64" => models::build::<f64>(config, shape, classes)?.memory(config.batch),
+        _ => models::build::<f32>(config, shape, classes)?.memory(config.batch),
+    })
+}
+
 /// As [`train`], on any dataset.
 ///
 /// # Errors
