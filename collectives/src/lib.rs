@@ -5,18 +5,19 @@
 //! virtual clock. Ranks that disagree, panic, leave or take too long are told to all others, by name.
 //!
 //! ```
-//! use allfold_collectives::{Communicator, Error, ReduceOp, World};
+//! use allfold_collectives::{Collective, Communicator, Error, ReduceOp, World};
 //! use allfold_sim::Topology;
 //!
 //! # fn main() -> Result<(), Error> {
-//! let world = World::sim(&Topology::named("nodes8", 16)?);
+//! let topology = Topology::named("nodes8", 16)?;
+//! let world = World::sim(&topology).algorithm(Collective::AllReduce, "halving_doubling");
 //! let report = world.run_each(|comm: Communicator| -> Result<f32, Error> {
 //!     let mut gradient = vec![comm.rank().0 as f32; 1_000_000];
 //!     comm.all_reduce(&mut gradient, ReduceOp::Avg)?;
 //!     Ok(gradient[0])
 //! })?;
 //! assert!(report.ranks.iter().all(|mean| *mean == Ok(7.5)));
-//! println!("16 ranks agree after {}", report.finish[0]);
+//! assert_eq!(report.finish[0].to_string(), "67.933 us");
 //! # Ok(())
 //! # }
 //! ```
