@@ -168,6 +168,32 @@ fn a_rank_that_panics() {
 }
 
 #[test]
+fn a_rank_that_panics_after_any_number_of_operations_is_named_by_all_that_go_on() {
+    const OPERATIONS: usize = 4;
+    for ranks in 2..=5 {
+        for after in 0..OPERATIONS {
+            for (backend, world) in worlds(ranks, Duration::from_secs(60)) {
+                let who = Rank(after as u32 % ranks);
+                let results = outcome(world, move |comm| {
+                    let issue = || comm.all_reduce_async(vec![1f32; 100].into(), ReduceOp::Sum);
+                    let work = issue()?;
+                    for done in 0..OPERATIONS {
+                        assert!(comm.rank() != who || done < after, "gone");
+                        sum(&comm, 1000)?;
+                    }
+                    work.wait().map(drop)
+                });
+                for result in results {
+                    let named = matches!(&result, Err(Error::PeerLost { rank, cause: Lost::Panicked(why), .. })
+                        if *rank == who && why == "gone");
+                    assert!(named, "{backend}, {ranks} ranks, after {after}: {result:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_returns_early() {
     for (backend, world) in worlds(4, Duration::from_secs(60)) {
         let ranks = outcome(world, |comm| {

@@ -30,6 +30,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A rank's handle on its group. [`crate::World`] gives one to each rank; [`Communicator::split`] makes smaller ones.
+/// It belongs to the thread of its rank and cannot be sent to another.
 ///
 /// Every rank of the group makes the same calls in the same order, with the same counts, types, operators and
 /// roots. Where ranks disagree all of them get [`Error::Mismatch`]. After an error of the group the communicator
