@@ -125,10 +125,10 @@ fn a_split_numbers_by_key_and_the_parts_work_side_by_side() {
             assert_eq!((part.size(), part.rank().0), (3, 2 - me / 2));
             let mut data = [me as i64];
             part.all_reduce(&mut data, ReduceOp::Sum)?;
-            assert_eq!(data[0], if me % 2 == 0 { 6 } else { 9 });
+            assert_eq!(data[0], if me.is_multiple_of(2) { 6 } else { 9 });
             let single = part.split(Some(part.rank().0), 0)?.unwrap();
             single.all_reduce(&mut data, ReduceOp::Avg)?;
-            assert_eq!((single.size(), data[0]), (1, if me % 2 == 0 { 6 } else { 9 }));
+            assert_eq!((single.size(), data[0]), (1, if me.is_multiple_of(2) { 6 } else { 9 }));
             // Equal keys keep the order of ranks.
             let same = part.split(Some(0), 5)?.unwrap();
             assert_eq!(same.rank(), part.rank());
