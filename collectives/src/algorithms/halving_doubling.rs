@@ -35,18 +35,22 @@ pub fn halving(ranks: u32) -> impl Schedule + Clone {
 }
 
 impl Halving {
-    /// Chunks of the places that agree with this one in the lowest `bits` bits.
-    fn share(&self, place: u32, bits: u32) -> u32 {
+    /// How many of the places that agree with this one in the lowest `bits` bits have two chunks.
+    fn doubled(&self, place: u32, bits: u32) -> u32 {
         let low = place & ((1 << bits) - 1);
-        let doubled = if self.blocks { (self.pairs.pairs + (1 << bits) - 1 - low) >> bits } else { 0 };
-        (self.pairs.core >> bits) + doubled
+        if self.blocks { (self.pairs.pairs + (1 << bits) - 1 - low) >> bits } else { 0 }
     }
 
-    /// What a place has left when it agreed on `bits` bits.
+    /// What a place has left when `bits` of its bits have been agreed on: they are the chunk's first ones, reversed.
     fn left(&self, place: u32, bits: u32) -> Span {
-        let before = |bit: u32| self.share(place & !(1 << bit), bit + 1);
-        let at = (0..bits).filter(|bit| place >> bit & 1 == 1).map(before).sum();
-        Span::data(at, self.share(place, bits))
+        let (levels, len) = (self.pairs.levels(), self.pairs.core >> bits);
+        let reversed = place.reverse_bits().checked_shr(u32::BITS - levels).unwrap_or(0);
+        let before = |bit: u32| self.doubled(place & !(1 << bit), bit + 1);
+        let more: u32 = match self.blocks {
+            true => (0..bits).filter(|bit| place >> bit & 1 == 1).map(before).sum(),
+            false => 0,
+        };
+        Span::data((reversed & !(len - 1)) + more, len + self.doubled(place, bits))
     }
 }
 
@@ -55,7 +59,7 @@ impl Schedule for Halving {
         1 << self.pairs.levels()
     }
     fn chunks(&self) -> u32 {
-        self.share(0, 0)
+        self.left(0, 0).len
     }
     fn rounds(&self) -> u64 {
         u64::from(self.pairs.levels())
