@@ -38,7 +38,9 @@ pub struct Usage {
 const NONE: u32 = u32::MAX;
 const UNITS_PER_BYTE: u64 = 1_000_000_000_000;
 
+/// One line of the cache, as is a flow.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 struct LinkState {
     capacity: u64,
     /// Sum of the weights of the flows on it.
@@ -57,6 +59,7 @@ struct LinkState {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Flow {
     /// Of what was asked, in bytes x 1e12, as of `since`.
     remaining: u128,

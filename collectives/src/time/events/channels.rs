@@ -18,11 +18,15 @@ pub(super) type Key = (u32, u32, u32);
 const HOPS: usize = 4;
 
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(super) struct Channel {
     pub(super) key: Key,
     /// First and last step of the sender's queue, of the receiver's queue.
     pub(super) sends: (u32, u32),
     pub(super) receives: (u32, u32),
+    /// Whether the first of each queue is posted.
+    pub(super) send_posted: bool,
+    pub(super) receive_posted: bool,
     /// A message is between its start and its last byte.
     pub(super) busy: bool,
     /// Messages that have started and not arrived.
@@ -31,18 +35,10 @@ pub(super) struct Channel {
     pub(super) chain: u64,
     /// Over the whole path.
     pub(super) latency: u64,
-    /// Of each message, before its first byte.
-    pub(super) overhead: u64,
-    path: [Crossing; HOPS],
     hops: u8,
 }
 
 impl Channel {
-    /// The path, where it is short enough to be remembered.
-    pub(super) fn path(&self) -> Option<&[Crossing]> {
-        self.path.get(..usize::from(self.hops))
-    }
-
     /// Whether nothing can start on it because one side is missing or not posted.
     pub(super) fn waits(&self) -> bool {
         !self.busy && self.sends.0 == NONE
@@ -57,13 +53,15 @@ impl Channel {
 #[derive(Clone, Debug)]
 pub(super) struct Channels {
     items: Vec<Channel>,
+    /// Apart from the rest of a channel, which fits a line of the cache.
+    paths: Vec<[Crossing; HOPS]>,
     free: Vec<u32>,
     table: Vec<u32>,
 }
 
 impl Channels {
     pub(super) fn new() -> Channels {
-        Channels { items: Vec::new(), free: Vec::new(), table: vec![NONE; 64] }
+        Channels { items: Vec::new(), paths: Vec::new(), free: Vec::new(), table: vec![NONE; 64] }
     }
 
     /// The channel of a key, if there is one.
@@ -81,7 +79,7 @@ impl Channels {
     }
 
     /// Opens a channel that is not there yet.
-    pub(super) fn open(&mut self, key: Key, path: &[Crossing], latency: u64, overhead: u64) -> u32 {
+    pub(super) fn open(&mut self, key: Key, path: &[Crossing], latency: u64) -> u32 {
         if (self.items.len() - self.free.len() + 1) * 2 > self.table.len() {
             self.make_room();
         }
@@ -97,21 +95,22 @@ impl Channels {
             key,
             sends: none,
             receives: none,
+            send_posted: false,
+            receive_posted: false,
             busy: false,
             under_way: 0,
             chain: 0,
             latency,
-            overhead,
-            path: short,
             hops,
         };
         let number = match self.free.pop() {
             Some(number) => {
-                self.items[number as usize] = item;
+                (self.items[number as usize], self.paths[number as usize]) = (item, short);
                 number
             }
             None => {
                 self.items.push(item);
+                self.paths.push(short);
                 self.items.len() as u32 - 1
             }
         };
@@ -121,6 +120,11 @@ impl Channels {
 
     pub(super) fn get(&self, channel: u32) -> &Channel {
         &self.items[channel as usize]
+    }
+
+    /// The path of a channel, where it is short enough to be remembered.
+    pub(super) fn path(&self, channel: u32) -> Option<&[Crossing]> {
+        self.paths[channel as usize].get(..usize::from(self.items[channel as usize].hops))
     }
 
     pub(super) fn get_mut(&mut self, channel: u32) -> &mut Channel {
@@ -170,13 +174,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_channel_fits_a_line_of_the_cache() {
+        assert_eq!(size_of::<Channel>(), 64);
+    }
+
+    #[test]
     fn idle_channels_make_room_and_used_ones_keep_their_number() {
         let mut channels = Channels::new();
-        let used = channels.open((7, 8, 1), &[], 5, 0);
+        let used = channels.open((7, 8, 1), &[], 5);
         channels.get_mut(used).under_way = 1;
         for other in 0..100_000 {
             assert_eq!(channels.find((other, 9, 0)), None);
-            channels.open((other, 9, 0), &[], 0, 0);
+            channels.open((other, 9, 0), &[], 0);
         }
         assert_eq!((channels.find((7, 8, 1)), channels.get(used).latency), (Some(used), 5));
         assert!(channels.items.len() <= 64, "{} channels kept for one in use", channels.items.len());

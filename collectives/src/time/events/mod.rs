@@ -67,6 +67,7 @@ pub(crate) fn run<C: Cast>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> R
 
 /// A message between its start and its arrival.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Message {
     round: u64,
     channel: u32,
@@ -251,8 +252,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         let from = self.cast.rank(actor);
         self.path.clear();
         let latency = self.cast.route(from, to, &mut self.path);
-        let overhead = self.job.costs_of(from).overhead;
-        self.channels.open(key, &self.path, latency.0, overhead.0)
+        self.channels.open(key, &self.path, latency.0)
     }
 
     /// The channel on which an actor receives: where one rank stands for a class, the sender's representative
@@ -292,9 +292,13 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             return Ok(());
         }
         if send != NONE {
+            let channel = self.channels.get_mut(send);
+            channel.send_posted |= channel.sends.0 == slot;
             self.start(now, send)?;
         }
         if receive != NONE {
+            let channel = self.channels.get_mut(receive);
+            channel.receive_posted |= channel.receives.0 == slot;
             self.start(now, receive)?;
         }
         Ok(())
@@ -303,20 +307,19 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     /// Starts the next message of a channel, if both of its halves are posted and the channel is free.
     fn start(&mut self, now: u64, number: u32) -> Result<(), Error> {
         let channel = self.channels.get_mut(number);
+        if channel.busy || !channel.send_posted || !channel.receive_posted {
+            return Ok(());
+        }
         let (sender, receiver) = (channel.sends.0, channel.receives.0);
-        if channel.busy || sender == NONE || receiver == NONE {
-            return Ok(());
-        }
         let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
-        if !sent.is_posted() || !received.is_posted() {
-            return Ok(());
-        }
         channel.busy = true;
         channel.under_way += 1;
         channel.sends.0 = self.windows.behind(sender, &sent.send);
         channel.receives.0 = self.windows.behind(receiver, &received.receive);
+        channel.send_posted = self.windows.is_posted(channel.sends.0);
+        channel.receive_posted = self.windows.is_posted(channel.receives.0);
         let chain = channel.chain.max(sent.posted_chain).max(received.posted_chain);
-        let (overhead, read, write) = (channel.overhead, sent.send, received.receive);
+        let (read, write) = (sent.send, received.receive);
         let (segment, other) = (sent.segment, received.segment);
         let same = (read.from, read.to, segment) == (write.from, write.to, other);
         let matched = sent.round == received.round;
@@ -324,6 +327,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         if !matched || !same && self.bytes(&write, other).0 != bytes {
             return Err(self.unmatched(sender, receiver));
         }
+        let overhead = self.overhead(sender);
         let round = if self.sink.is_some() { self.windows.round(sender) } else { 0 };
         self.run.messages += 1;
         self.run.bytes = self.run.bytes.saturating_add(bytes);
@@ -361,7 +365,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         message.flow = now;
         let channel = self.channels.get(message.channel);
         let bytes = Bytes(message.bytes);
-        let flow = match channel.path() {
+        let flow = match self.channels.path(message.channel) {
             Some(path) => self.network.begin(Picos(now), path, bytes),
             None => {
                 self.path.clear();
@@ -382,9 +386,10 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         let message = &mut self.messages[number as usize];
         message.left = now;
         let message = *message;
+        let overhead = self.overhead(message.sender);
         let channel = self.channels.get_mut(message.channel);
         channel.busy = false;
-        let chain = message.chain + channel.overhead;
+        let chain = message.chain + overhead;
         channel.chain = chain;
         let latency = channel.latency;
         let costs = &self.job.costs;
@@ -405,9 +410,10 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     fn arrived(&mut self, now: u64, number: u32) -> Result<(), Error> {
         let message = self.messages[number as usize];
         self.free_messages.push(number);
+        let overhead = self.overhead(message.sender);
         let channel = self.channels.get_mut(message.channel);
         channel.under_way -= 1;
-        let chain = message.chain + channel.overhead + self.job.costs.rounded(Picos(channel.latency)).0;
+        let chain = message.chain + overhead + self.job.costs.rounded(Picos(channel.latency)).0;
         self.hash.message(self.windows.actor(message.receiver), now);
         if let Some(sink) = &mut self.sink {
             let (from, to, lane) = channel.key;
@@ -442,6 +448,14 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             self.post(now, slot)?;
         }
         Ok(())
+    }
+
+    /// What the rank of a step spends on each message it sends, before the first byte.
+    fn overhead(&self, slot: u32) -> u64 {
+        if self.job.faults.is_empty() {
+            return self.job.costs.overhead.0;
+        }
+        self.job.costs_of(self.cast.rank(self.windows.actor(slot))).overhead.0
     }
 
     fn bytes(&self, half: &Half, segment: u32) -> Bytes {

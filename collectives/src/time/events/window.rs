@@ -5,9 +5,9 @@
 //!                                 ^ base                     ^ head
 //! ```
 //!
-//! A step that touches what an earlier unfinished one touches waits for it: it counts its *blockers*, and each of
-//! them keeps a list of its *dependents*. Whether two steps can conflict at all is found by a scan over the tags of
-//! the window, two bytes a step, which the compiler turns into vector instructions; only hits are looked at closely.
+//! A step that touches what an earlier unfinished one touches waits for it: it counts its *blockers*, and one that is
+//! done looks for the later steps that it blocked. Whether two steps can conflict at all is found by a scan over the
+//! tags of the window, two bytes a step, which the compiler turns into vector instructions; only hits are looked at.
 //!
 //! The windows of many ranks do not fit a cache, so what a step needs while it is under way fits one line of it.
 
@@ -72,8 +72,7 @@ pub(super) struct Slot {
     pub(super) segment: u32,
     pub(super) send: Half,
     pub(super) receive: Half,
-    /// Entries of the list of steps that wait for it.
-    dependents: u32,
+    /// Earlier unfinished steps that it conflicts with.
     blockers: u16,
     /// Halves that are not done.
     pub(super) open: u8,
@@ -90,7 +89,6 @@ impl Slot {
             segment,
             send: Half::NONE,
             receive: Half::NONE,
-            dependents: NONE,
             blockers: 0,
             open: 0,
             reduces: false,
@@ -119,12 +117,6 @@ impl Slot {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    slot: u32,
-    next: u32,
-}
-
 /// Where an actor stands in its state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
@@ -148,8 +140,8 @@ pub(super) struct Windows {
     rounds: Vec<u64>,
     /// The tags of unfinished steps; 0 elsewhere.
     tags: Vec<u16>,
-    entries: Vec<Entry>,
-    free: u32,
+    /// Scratch: what a scan finds.
+    hits: Vec<u32>,
 }
 
 impl Windows {
@@ -168,8 +160,7 @@ impl Windows {
             slots: vec![Slot::new(0, 0); slots],
             rounds: vec![0; slots],
             tags: vec![0; slots],
-            entries: Vec::new(),
-            free: NONE,
+            hits: Vec::new(),
         })
     }
 
@@ -204,6 +195,11 @@ impl Windows {
         self.rounds[slot as usize]
     }
 
+    /// Whether a step is there and posted.
+    pub(super) fn is_posted(&self, slot: u32) -> bool {
+        self.slots.get(slot as usize).is_some_and(Slot::is_posted)
+    }
+
     /// Puts a step behind the last of a channel's senders.
     pub(super) fn queue_send(&mut self, queue: &mut (u32, u32), slot: u32) {
         if let Some(last) = enqueue(queue, slot) {
@@ -236,21 +232,9 @@ impl Windows {
         state.head += 1;
         step.posted_chain = state.chain;
         let tag = step.tag();
-        let first = (actor * self.size) as usize;
-        let end = first + self.size as usize;
-        for start in (first..end).step_by(32) {
-            let part = start..end.min(start + 32);
-            let hits = self.tags[part.clone()].iter().fold(0, |hits, &other| hits | u16::from(other == tag));
-            if hits > 0 {
-                for i in part {
-                    if self.tags[i] == tag && step.conflicts(&self.slots[i]) {
-                        step.blockers += 1;
-                        let next = self.slots[i].dependents;
-                        self.slots[i].dependents = self.entry(at, next);
-                    }
-                }
-            }
-        }
+        self.scan(actor, tag);
+        let blocks = |earlier: &&u32| step.conflicts(&self.slots[**earlier as usize]);
+        step.blockers = self.hits.iter().filter(blocks).count() as u16;
         let i = at as usize;
         self.tags[i] = tag;
         self.rounds[i] = round;
@@ -262,20 +246,20 @@ impl Windows {
     pub(super) fn finish(&mut self, now: u64, slot: u32, ready: &mut Vec<u32>) {
         let i = slot as usize;
         self.tags[i] = 0;
-        let Slot { done_chain, dependents: mut entry, .. } = self.slots[i];
-        while entry != NONE {
-            let Entry { slot: waiting, next } = self.entries[entry as usize];
-            let step = &mut self.slots[waiting as usize];
-            step.posted_chain = step.posted_chain.max(done_chain);
-            step.blockers -= 1;
-            if step.blockers == 0 {
-                ready.push(waiting);
+        let (done, actor, mask) = (self.slots[i], slot / self.size, self.size - 1);
+        self.scan(actor, done.tag());
+        let base = self.states[actor as usize].base as u32;
+        let number = |slot: u32| slot.wrapping_sub(base) & mask;
+        for &other in &self.hits {
+            let step = &mut self.slots[other as usize];
+            if number(other) > number(slot) && step.conflicts(&done) {
+                step.posted_chain = step.posted_chain.max(done.done_chain);
+                step.blockers -= 1;
+                if step.blockers == 0 {
+                    ready.push(other);
+                }
             }
-            self.entries[entry as usize].next = self.free;
-            self.free = entry;
-            entry = next;
         }
-        let actor = slot / self.size;
         let state = &mut self.states[actor as usize];
         state.finish = now;
         while state.base < state.head {
@@ -309,16 +293,16 @@ impl Windows {
         self.states.iter_mut().for_each(|state| state.chain += chain);
     }
 
-    fn entry(&mut self, slot: u32, next: u32) -> u32 {
-        let entry = Entry { slot, next };
-        match self.free {
-            NONE => {
-                self.entries.push(entry);
-                self.entries.len() as u32 - 1
-            }
-            at => {
-                self.free = std::mem::replace(&mut self.entries[at as usize], entry).next;
-                at
+    /// Collects an actor's unfinished steps with a tag.
+    fn scan(&mut self, actor: u32, tag: u16) {
+        self.hits.clear();
+        let first = (actor * self.size) as usize;
+        let end = first + self.size as usize;
+        for start in (first..end).step_by(32) {
+            let part = start..end.min(start + 32);
+            let any = self.tags[part.clone()].iter().fold(0, |any, &other| any | u16::from(other == tag));
+            if any > 0 {
+                self.hits.extend(part.filter(|&i| self.tags[i] == tag).map(|i| i as u32));
             }
         }
     }
