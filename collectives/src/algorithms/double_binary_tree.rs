@@ -17,7 +17,11 @@ use super::BinaryTree;
 use crate::schedule::{Lanes, Rank, Schedule};
 
 /// Both trees, each seen through `how`: as it is for a reduce to the root, backwards for a broadcast from it, there
-/// and back for an all-reduce.
+/// and back for an all-reduce. A rank inside one tree has little to do in the other, so that segments follow each other
+/// through both as closely as through one.
 pub fn double_binary_tree<S: Schedule>(ranks: u32, root: Rank, how: impl Fn(BinaryTree) -> S) -> Lanes<S> {
-    Lanes::new([false, true].into_iter().map(|mirrored| how(BinaryTree { ranks, root, mirrored })).collect())
+    let trees: Vec<S> =
+        [false, true].into_iter().map(|mirrored| how(BinaryTree { ranks, root, mirrored })).collect();
+    let stride = trees.iter().map(S::stride).max().unwrap_or(0);
+    Lanes::new(trees).at_stride(stride)
 }

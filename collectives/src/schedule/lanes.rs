@@ -14,6 +14,7 @@ use super::{Permutation, Rank, Schedule, Span, Step};
 pub struct Lanes<S> {
     lanes: Vec<Lane<S>>,
     rounds: u64,
+    stride: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -48,7 +49,14 @@ impl<S: Schedule> Lanes<S> {
                 lane
             })
             .collect();
-        Lanes { rounds: longest * lanes.len() as u64, lanes }
+        // A rank's ports serve one lane after the other.
+        let stride = lanes.iter().map(|lane| lane.of.stride()).max().unwrap_or(0) * lanes.len() as u64;
+        Lanes { rounds: longest * lanes.len() as u64, lanes, stride }
+    }
+
+    /// The same at another stride: a smaller one where no rank is busy in all lanes at once.
+    pub fn at_stride(self, stride: u64) -> Lanes<S> {
+        Lanes { stride, ..self }
     }
 
     /// `count` lanes of the same schedule.
@@ -106,7 +114,7 @@ impl<S: Schedule> Schedule for Lanes<S> {
         self.lanes[0].of.segments()
     }
     fn stride(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.of.stride()).max().unwrap_or(0) * self.lanes.len() as u64
+        self.stride
     }
     fn home(&self, chunk: u32) -> Rank {
         let next = self.lanes.partition_point(|lane| lane.from <= chunk);
