@@ -165,7 +165,7 @@ impl<F: Float> Network<F> {
     /// Bytes that a rank holds while it trains on `n` samples at a time: parameters with gradients, velocities and
     /// buckets; buffers; and of every sample what goes through the layers and what they keep of it.
     pub fn memory(&self, n: usize) -> u64 {
-        let held = |layer: &Box<dyn Layer<F>>| {
+        let held = |layer: &dyn Layer<F>| {
             let (values, places) = layer.saved(n);
             let gradients = 2 * n as u128 * layer.inputs() as u128;
             let values = values as u128 + n as u128 * layer.outputs() as u128 + gradients;
@@ -173,7 +173,8 @@ impl<F: Float> Network<F> {
         };
         let numbers =
             4 * self.param_count() as u128 + self.buffer_count() as u128 + (n * self.inputs()) as u128;
-        let all = numbers * size_of::<F>() as u128 + self.layers.iter().map(held).sum::<u128>();
+        let all =
+            numbers * size_of::<F>() as u128 + self.layers.iter().map(|layer| held(&**layer)).sum::<u128>();
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
