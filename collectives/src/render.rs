@@ -47,7 +47,9 @@ pub fn rounds(schedule: &(impl Schedule + ?Sized)) -> String {
     if let Err(hidden) = drawn {
         let _ = writeln!(text, "  ...  and {hidden} rounds more");
     }
-    text + "\nc +> r: chunk c is reduced into rank r's; c -> r: it replaces rank r's.\n"
+    let elsewhere =
+        if text.contains('[') { "r[x]: it lands in x there; s2:c is chunk c of shadow 2.\n" } else { "" };
+    text + "\nc +> r: chunk c is reduced into rank r's; c -> r: it replaces rank r's.\n" + elsewhere
 }
 
 /// What a rank sends, if anything: the chunks, how they are combined, and the rank.
