@@ -148,6 +148,7 @@ impl fmt::Display for RankCounts {
             let comma = if i == 0 { "" } else { "," };
             match run {
                 [one] => write!(f, "{comma}{one}")?,
+                [one, two] => write!(f, "{comma}{one},{two}")?,
                 [first, .., last] => write!(f, "{comma}{first}..{last}")?,
                 [] => {}
             }

@@ -254,6 +254,10 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
     let mut wrong = Vec::new();
     let bar = progress::bar((calls.len() * sizes.len()) as u64, "measuring");
     let mut best = (0.0, 0);
+    let mut limits = sizes
+        .iter()
+        .map(|&size| limits::measure(bench::cores().min(4), size))
+        .collect::<Outcome<Vec<_>>>()?;
     for (collective, name, ranks) in calls {
         let timing =
             Timing { iterations: extent.iterations, warmup: 3, check: true, seed: 0, virtual_time: false };
@@ -274,8 +278,14 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
         }
     }
     bar.finish_and_clear();
-    let limit = limits::measure(bench::cores().min(4), most.max(4 << 20))?;
-    session.record(&limit)?;
+    // Again, after the calls that they are held against: whatever else the machine did meanwhile, the better counts.
+    for limit in &mut limits {
+        let again = limits::measure(limit.threads, limit.bytes)?;
+        limit.copy_gbps = limit.copy_gbps.max(again.copy_gbps);
+        limit.reduce_gbps = limit.reduce_gbps.max(again.reduce_gbps);
+    }
+    limits.iter().try_for_each(|limit| session.record(limit))?;
+    let Some(limit) = limits.last() else { return Ok(wrong) };
     session.say(format!(
         "threads      every result exact; all_reduce up to {:.2} GB/s busbw over {} ranks; memory copies {:.2} GB/s, adds {:.2} GB/s",
         best.0, best.1, limit.copy_gbps, limit.reduce_gbps
@@ -345,6 +355,19 @@ fn scaling(extent: &Extent, session: &mut Session) -> Outcome {
         let scaling = Scaling { config, topology: TOPOLOGY.into(), device: DEVICE };
         session.say(format!("\nscaling of {name}"))?;
         scale::points(&scaling, &counts, measured, carried, Some(&command), session)?;
+        if real {
+            this_machine(scaling.config, session)?;
+        }
     }
     Ok(())
+}
+
+/// Predicts for cores such as this machine's, to stand beside what was measured on them.
+fn this_machine(config: Config, session: &mut Session) -> Outcome {
+    let counts = RankCounts((1..=bench::cores().min(64)).collect());
+    let scaling = Scaling { config, topology: "switch".into(), device: Device::CPU_CORE };
+    let command = format!(
+        "allfold scale --config experiments/configs/digits-cnn.toml --ranks {counts} --topology switch --device cpu_core --modeled-only"
+    );
+    scale::points(&scaling, &counts, 0, 0, Some(&command), session)
 }

@@ -164,7 +164,7 @@ impl Curves {
                 Origin::Simulated => {
                     chart.draw_series(DashedLineSeries::new(line, 5, 4, colour.stroke_width(2)))?;
                     // Squares of curves that coincide lie inside each other, so that none is hidden.
-                    let half = 4 + 2 * (self.series.len() - 1 - at).min(4) as i32;
+                    let half = 3 + 3 * (self.series.len() - 1 - at).min(4) as i32 / 2;
                     let square = |p: &&Point| {
                         let corners = [(-half, -half), (half, half)];
                         EmptyElement::at((p.x, p.y)) + Rectangle::new(corners, colour.stroke_width(2))

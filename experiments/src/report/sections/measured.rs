@@ -10,7 +10,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     if all.is_empty() {
         return Ok(None);
     }
-    let limit = records.all::<Limit>().into_iter().max_by_key(|limit| limit.threads);
+    let limits = records.all::<Limit>();
     let rows: Vec<&MeasuredCollective> = all.iter().map(|(record, _)| record).collect();
     let wrong: u64 = rows.iter().filter_map(|record| record.wrong).sum();
     let checked = rows.iter().filter(|record| record.wrong.is_some()).count();
@@ -25,13 +25,18 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         .filter(|r| r.call.collective == "all_reduce")
         .max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps));
     if let Some(best) = best {
-        let share = limit.as_ref().map(|limit| best.busbw_gbps / ceiling(limit, best.call.ranks));
+        let limit = limits.iter().min_by_key(|limit| limit.bytes.abs_diff(best.call.bytes));
+        let share = limit.map(|limit| best.busbw_gbps / ceiling(limit, best.call.ranks));
         let of = share.map_or(String::new(), |share| {
             format!(", {} of what adding alone would allow", format::percent(share))
         });
         findings.push(Finding {
             value: format!("{:.1} GB/s", best.busbw_gbps),
-            text: format!("bus bandwidth of all_reduce over {} threads{of}", best.call.ranks),
+            text: format!(
+                "bus bandwidth of all_reduce of {} over {} threads{of}",
+                format::bytes(best.call.bytes),
+                best.call.ranks
+            ),
             ok: None,
         });
     }
@@ -39,9 +44,12 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     for collective in distinct(rows.iter().map(|record| record.call.collective.clone())) {
         let of: Vec<&MeasuredCollective> =
             rows.iter().copied().filter(|r| r.call.collective == collective && r.in_place).collect();
-        figures.extend(figure(&collective, &of, limit.as_ref())?);
+        figures.extend(figure(&collective, &of, &limits)?);
     }
-    let mut tables: Vec<Table> = limit.iter().map(limit_table).collect();
+    let mut tables = Vec::new();
+    if !limits.is_empty() {
+        tables.push(limit_table(&limits));
+    }
     tables.push(table(&rows));
     let section = Section {
         id: "measured",
@@ -69,7 +77,7 @@ fn ceiling(limit: &Limit, ranks: u32) -> f64 {
 fn figure(
     collective: &str,
     rows: &[&MeasuredCollective],
-    limit: Option<&Limit>,
+    limits: &[Limit],
 ) -> Result<Option<(String, Figure)>, DrawError> {
     let kinds = distinct(rows.iter().map(|r| (r.call.algorithm.clone(), r.call.ranks)));
     let series: Vec<Series> = kinds
@@ -96,10 +104,11 @@ fn figure(
         return Ok(None);
     }
     let ranks = kinds.first().map_or(1, |kind| kind.1);
-    let ideal = limit.filter(|_| collective == "all_reduce").map(|limit| Ideal {
-        name: format!("limit of a += b, {ranks} ranks"),
-        points: vec![(low, ceiling(limit, ranks)), (high, ceiling(limit, ranks))],
-    });
+    let mut points: Vec<(f64, f64)> =
+        limits.iter().map(|limit| (limit.bytes as f64, ceiling(limit, ranks))).collect();
+    points.retain(|(bytes, _)| (low..=high).contains(bytes));
+    let ideal = (collective == "all_reduce" && points.len() > 1)
+        .then(|| Ideal { name: format!("limit of a += b, {ranks} ranks"), points });
     let curves = Curves {
         label: format!("Bus bandwidth of {collective} on threads over size"),
         x: Axis { label: "size", log: Some(2), format: format::bytes_axis },
@@ -110,17 +119,20 @@ fn figure(
     Ok(Some((format!("{collective} on threads, in place; bars are standard errors"), curves.draw()?)))
 }
 
-fn limit_table(limit: &Limit) -> Table {
-    Table {
-        caption: "Measured limit of this machine's memory, in the same run".into(),
-        head: head(&["threads", "buffer", "copy (GB/s)", "a += b (GB/s)"]),
-        rows: vec![vec![
+fn limit_table(limits: &[Limit]) -> Table {
+    let row = |limit: &Limit| {
+        vec![
             limit.threads.to_string(),
             format::bytes(limit.bytes),
             format!("{:.2}", limit.copy_gbps),
             format!("{:.2}", limit.reduce_gbps),
-        ]],
-        folded: false,
+        ]
+    };
+    Table {
+        caption: "Measured limit of this machine's memory, in the same run".into(),
+        head: head(&["threads", "buffer", "copy (GB/s)", "a += b (GB/s)"]),
+        rows: limits.iter().map(row).collect(),
+        folded: limits.len() > 3,
     }
 }
 

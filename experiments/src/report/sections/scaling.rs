@@ -65,7 +65,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         text: vec![
             "Weak scaling: every rank brings its own batch. Measured points are this machine's, as far as it has \
              cores; simulated ones come from the same bucket plan and schedules on a virtual clock, with compute \
-             from a device model."
+             from a device model. The device cpu_core is a plain core from its data sheet, not fitted to this machine: \
+             how far its points are from the measured ones is how far to trust such a model."
                 .into(),
         ],
         figures,
