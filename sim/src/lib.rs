@@ -4,6 +4,32 @@
 //! This crate knows time, links and bytes. It holds no payload and has never heard of a collective.
 //! All of it is deterministic: time is an integer count of picoseconds, rates are integer bytes per second,
 //! and nothing here reads a clock, iterates a hash map or draws an unseeded number.
+//!
+//! Two transfers into one rank share its port, and the second speeds up when the first is through:
+//!
+//! ```
+//! use allfold_sim::{Bytes, Crossing, Network, Picos, Rank, Sharing, Topology};
+//!
+//! let topology = Topology::named("switch", 3)?;
+//! let links = topology.families().iter().flat_map(|f| std::iter::repeat_n(f.link.bandwidth, f.count as usize));
+//! let mut network = Network::new(links, Sharing::MaxMin);
+//! for (from, bytes) in [(0, 300_000), (1, 600_000)] {
+//!     let mut path = Vec::new();
+//!     topology.route(Rank(from), Rank(2), &mut path);
+//!     let path: Vec<Crossing> = path.into_iter().map(|link| Crossing { link, weight: 1 }).collect();
+//!     network.begin(Picos::ZERO, &path, Bytes(bytes));
+//! }
+//! network.settle(Picos::ZERO);
+//! let mut through = Vec::new();
+//! let mut ends = Vec::new();
+//! while let Some(now) = network.next_finish() {
+//!     network.take_finished(now, &mut through);
+//!     network.settle(now);
+//!     ends.push(now.as_micros());
+//! }
+//! assert_eq!(ends, [2.0, 3.0]); // 300 GB/s: 300 kB at half of it, then 300 kB more at all of it
+//! # Ok::<(), allfold_sim::Error>(())
+//! ```
 
 mod costs;
 mod crossing;

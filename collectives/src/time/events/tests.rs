@@ -5,7 +5,7 @@ use crate::Geometry;
 use crate::algorithms::RingAllReduce;
 use crate::schedule::Schedule;
 use crate::time::{Engine, Everyone, simulate};
-use allfold_sim::{BytesPerSec, Costs, Faults, Link, Sharing, Topology};
+use allfold_sim::{BytesPerSec, Costs, Faults, Link, Rounding, Sharing, Topology};
 
 /// Explicit steps, by round and rank.
 struct Steps {
@@ -143,14 +143,18 @@ fn agrees_with_clocks_to_the_picosecond_where_no_link_is_shared() {
             let ring = RingAllReduce(ranks);
             let geometry = Geometry::whole(&ring, bytes);
             let memory = Some(BytesPerSec(2_000_000_000_000));
-            let costs = Costs { overhead: Picos(123), memory, ..Costs::default() };
-            for sharing in [Sharing::Split, Sharing::MaxMin] {
+            let exact = Costs { overhead: Picos(123), memory, ..Costs::default() };
+            let whole = Costs { rounding: Rounding::WholeNanos, overhead: Picos(10_000), ..exact };
+            for (sharing, costs) in
+                [(Sharing::Split, exact), (Sharing::MaxMin, exact), (Sharing::Split, whole)]
+            {
                 let job = Job { costs, sharing, ..Job::new(&ring, &geometry, 1, &topology) };
                 let everyone = Everyone::of(&topology, &NOTHING);
                 let events = run(&job, &everyone, None).unwrap();
                 let clocks = simulate(&job, Engine::Full).unwrap();
-                let found = (&events.finish, events.messages, events.bytes, events.chain);
-                assert_eq!(found, (&clocks.finish, clocks.messages, clocks.bytes.0, clocks.bounds.chain));
+                let found = (&events.finish, events.messages, events.bytes, events.chain, events.hash);
+                let expected = (&clocks.finish, clocks.messages, clocks.bytes.0, clocks.bounds.chain);
+                assert_eq!(found, (expected.0, expected.1, expected.2, expected.3, clocks.event_hash));
                 assert_eq!(events.links, clocks.links.iter().map(|bytes| bytes.0).collect::<Vec<_>>());
             }
         }
