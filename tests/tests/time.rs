@@ -216,3 +216,30 @@ fn jobs_that_do_not_fit_together_are_refused_in_one_line() {
     let large = Geometry::whole(&*ring, 1 << 40);
     assert!(error(Job::new(&*ring, &large, 1, &slow)).contains("does not fit 64 bits"));
 }
+
+/// A double tree in segments: 2 depth alpha + 2 S beta, where a rank's port carries every byte in and out twice.
+fn double_tree(ranks: u32, window: u32, segments: u32, sharing: Sharing) -> Picos {
+    let row = registry::find(Collective::AllReduce, "double_binary_tree").unwrap();
+    let schedule = schedule(row, ranks, 0, segments);
+    let geometry = Geometry::whole(&*schedule, 1 << 30);
+    let topology = Topology::named("switch", ranks).unwrap();
+    let job = Job { window, sharing, costs: Costs::FREE, ..Job::new(&*schedule, &geometry, 4, &topology) };
+    simulate(&job, Engine::Full).unwrap().time
+}
+
+#[test]
+fn a_double_tree_comes_near_its_ideal_in_a_window_of_128() {
+    let (ranks, depth) = (255, 8);
+    let ideal = depth * 2 * 1_200_000 + 2 * (4u64 << 30) * 1_000 / 300;
+    let time = double_tree(ranks, 128, 256, Sharing::Split).0;
+    assert!(time >= ideal && time < ideal * 105 / 100, "{time} ps, ideal {ideal} ps");
+    // A window that holds fewer segments than the tree is deep starves it.
+    assert!(double_tree(ranks, 8, 256, Sharing::Split).0 > ideal * 120 / 100);
+}
+
+#[test]
+fn splitting_links_evenly_is_within_a_percent_of_max_min() {
+    let [split, max_min] =
+        [Sharing::Split, Sharing::MaxMin].map(|sharing| double_tree(255, 128, 16, sharing).0);
+    assert!(split.abs_diff(max_min) * 100 <= max_min, "{split} and {max_min} ps");
+}
