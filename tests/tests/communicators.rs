@@ -55,6 +55,23 @@ fn polling_ends_and_takes_virtual_time() {
 }
 
 #[test]
+fn a_poll_looks_at_its_own_time_however_far_its_rank_has_computed_ahead() {
+    let topology = Topology::named("switch", 2).unwrap();
+    let run = World::sim(&topology).run(|comm: Communicator| -> Result<(), Error> {
+        let first = comm.all_reduce_async(vec![1f32; 10].into(), ReduceOp::Sum)?;
+        let second = comm.all_reduce_async(vec![1f32; 10].into(), ReduceOp::Sum)?;
+        comm.charge(&allfold_sim::Work { flops: 1 << 45, ..Default::default() });
+        let now = comm.now();
+        assert!(second.is_done() && first.is_done(), "both were done long before {now}");
+        assert_eq!(comm.now(), now, "a look that finds something takes no time");
+        first.wait()?;
+        second.wait()?;
+        comm.barrier()
+    });
+    run.unwrap();
+}
+
+#[test]
 fn communication_overlaps_computation_on_virtual_time() {
     let topology = Topology::named("switch", 4).unwrap();
     let compute = allfold_sim::Work { flops: 1_000_000_000, ..Default::default() };

@@ -112,7 +112,10 @@ impl State {
             Due::Pass { actor, gate, count } if self.broken.is_none() && self.count(gate) < count => {
                 self.gates[gate.0 as usize].waiting.push((actor, count));
             }
-            Due::Poll { gate, count, .. } if self.broken.is_none() && self.count(gate) < count => {}
+            Due::Poll { actor, gate, count } if self.broken.is_none() && self.count(gate) < count => {
+                self.at(actor).doing = Doing::Blocked(Wait::News);
+                self.polling += 1;
+            }
             Due::Pass { actor, .. } | Due::Poll { actor, .. } => self.wake(actor),
             Due::Leave { member, operations, cause } => {
                 if self.ledger(member.group).leave(member.rank, operations, cause).is_err() {

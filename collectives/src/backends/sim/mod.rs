@@ -147,7 +147,7 @@ impl Backend for Sim {
     fn passed(&self, actor: ActorId, gate: GateId, count: u64) -> bool {
         let mut state = self.lock();
         state.request(actor, Due::Poll { actor, gate, count });
-        let state = self.block(state, actor, Wait::News);
+        let state = self.block(state, actor, Wait::Poll);
         state.count(gate) >= count
     }
 

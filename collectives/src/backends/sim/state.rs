@@ -19,7 +19,9 @@ pub(super) enum Wait {
     Posts { group: GroupId, round: u64 },
     /// A gate.
     Gate(GateId),
-    /// Anything that happens to its rank.
+    /// Its look at a gate to be applied.
+    Poll,
+    /// Anything that happens to its rank: it has looked, and found nothing.
     News,
     /// A request of its own to be applied.
     Applied,
@@ -287,7 +289,6 @@ impl State {
     /// The actor blocks. If it was the last one that ran, time goes on.
     pub fn block(&mut self, actor: ActorId, wait: Wait) {
         self.at(actor).doing = Doing::Blocked(wait);
-        self.polling += u32::from(wait == Wait::News);
         self.stop_one();
     }
 
