@@ -19,9 +19,14 @@ pub fn measure(threads: u32, bytes: u64) -> Outcome<Limit> {
     )?;
     let elements = (bytes / 4).max(1) as usize;
     let each = || (vec![1.0f32; elements], vec![2.0f32; elements]);
-    let copy = best(threads, each, |(a, b)| a.copy_from_slice(black_box(b)));
-    let add = best(threads, each, |(a, b)| a.iter_mut().zip(black_box(&*b)).for_each(|(a, b)| *a += b));
-    let moved = 4.0 * elements as f64 * f64::from(threads);
+    // Small buffers are gone over many times between two looks at the clock, which cost about a microsecond.
+    let times = ((16 << 20) / bytes.max(1)).clamp(1, 4096);
+    let copy = best(threads, each, |(a, b)| {
+        (0..times).for_each(|_| black_box(&mut *a).copy_from_slice(black_box(b)))
+    });
+    let add = |a: &mut [f32], b: &[f32]| a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+    let add = best(threads, each, |(a, b)| (0..times).for_each(|_| add(black_box(&mut *a), black_box(b))));
+    let moved = 4.0 * elements as f64 * f64::from(threads) * times as f64;
     Ok(Limit { threads, bytes, copy_gbps: moved / copy / 1e9, reduce_gbps: moved / add / 1e9 })
 }
 

@@ -74,7 +74,12 @@ pub fn fits(choice: &Choice, size: u64) -> Outcome {
 ///
 /// # Errors
 /// Not enough memory, or a failed run.
-pub fn size<T: Sample>(world: &World, choice: &Choice, size: u64, timing: Timing) -> Outcome<Vec<Side>> {
+pub fn measure_size<T: Sample>(
+    world: &World,
+    choice: &Choice,
+    size: u64,
+    timing: Timing,
+) -> Outcome<Vec<Side>> {
     fits(choice, size)?;
     let plan = choice.at(size)?;
     let data = Arc::new(Data::<T>::new(choice, &plan, timing)?);

@@ -3,7 +3,7 @@
 //! Floats lie in [0.5, 1.5) with all bits of the mantissa in use: a sum in another order is another number. Integers
 //! take any value.
 
-use allfold_collectives::{DType, Element};
+use allfold_collectives::Element;
 use allfold_kernels::{bf16, f16};
 
 /// A type that samples can be made of.
@@ -82,26 +82,23 @@ pub fn differing<T: Element>(got: &[T], expected: &[T]) -> (u64, Option<usize>) 
     (u64::from(first.is_some()) + places.count() as u64 + missing, first)
 }
 
-/// Runs a function that is generic over the element for the one that a flag names.
-#[macro_export]
+/// Calls a function that is generic over the element for the type that a flag names.
 macro_rules! for_dtype {
     ($dtype:expr, $function:ident($($argument:expr),*)) => {
         match $dtype {
-            $crate::samples::DTYPES::F64 => $function::<f64>($($argument),*),
-            $crate::samples::DTYPES::F32 => $function::<f32>($($argument),*),
-            $crate::samples::DTYPES::F16 => $function::<allfold_kernels::f16>($($argument),*),
-            $crate::samples::DTYPES::Bf16 => $function::<allfold_kernels::bf16>($($argument),*),
-            $crate::samples::DTYPES::I8 => $function::<i8>($($argument),*),
-            $crate::samples::DTYPES::I16 => $function::<i16>($($argument),*),
-            $crate::samples::DTYPES::I32 => $function::<i32>($($argument),*),
-            $crate::samples::DTYPES::I64 => $function::<i64>($($argument),*),
-            $crate::samples::DTYPES::U8 => $function::<u8>($($argument),*),
+            allfold_kernels::DType::F64 => $function::<f64>($($argument),*),
+            allfold_kernels::DType::F32 => $function::<f32>($($argument),*),
+            allfold_kernels::DType::F16 => $function::<allfold_kernels::f16>($($argument),*),
+            allfold_kernels::DType::Bf16 => $function::<allfold_kernels::bf16>($($argument),*),
+            allfold_kernels::DType::I8 => $function::<i8>($($argument),*),
+            allfold_kernels::DType::I16 => $function::<i16>($($argument),*),
+            allfold_kernels::DType::I32 => $function::<i32>($($argument),*),
+            allfold_kernels::DType::I64 => $function::<i64>($($argument),*),
+            allfold_kernels::DType::U8 => $function::<u8>($($argument),*),
         }
     };
 }
-
-/// For [`for_dtype`].
-pub type DTYPES = DType;
+pub(crate) use for_dtype;
 
 #[cfg(test)]
 mod tests {

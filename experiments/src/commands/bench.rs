@@ -3,12 +3,13 @@
 use super::simulate::Machine;
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
-use crate::measure::{self, Side, Timing};
+use crate::measure::{self, Side, Timing, measure_size};
 use crate::plan::{self, Choice};
 use crate::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
+use crate::samples::for_dtype;
 use crate::session::Session;
 use crate::sweep::SweepArgs;
-use crate::{for_dtype, limits, progress, table};
+use crate::{limits, progress, table};
 use allfold_collectives::check;
 use allfold_collectives::{Collective, World};
 use clap::ValueEnum;
@@ -113,7 +114,7 @@ impl Bench {
 
     fn sides(&self, world: &World, size: u64) -> Outcome<Vec<Side>> {
         let (choice, timing) = (&self.choice, self.timing);
-        for_dtype!(choice.dtype, sized(world, choice, size, timing))
+        for_dtype!(choice.dtype, measure_size(world, choice, size, timing))
     }
 
     /// What is called, with the identity of its result.
@@ -141,15 +142,6 @@ impl Bench {
             checksum: side.checksum.clone(),
         }
     }
-}
-
-fn sized<T: crate::samples::Sample>(
-    world: &World,
-    choice: &Choice,
-    size: u64,
-    timing: Timing,
-) -> Outcome<Vec<Side>> {
-    measure::size::<T>(world, choice, size, timing)
 }
 
 /// Measures every size and prints the table.

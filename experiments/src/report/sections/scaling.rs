@@ -44,7 +44,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     };
     let throughput = with_ideal(throughput);
     let figures = vec![
-        ("Throughput; the ideal lines start at one rank".to_string(), throughput.draw()?),
+        ("Throughput; the ideal line starts at the last curve's first point".to_string(), throughput.draw()?),
         ("Efficiency: throughput over that of as many single ranks".to_string(), efficiency.draw()?),
     ];
     let mut tables = Vec::new();
