@@ -6,7 +6,7 @@ use crate::progress;
 use crate::records::{MeasuredScale, SimulatedScale};
 use crate::training::{self, Place};
 use allfold_collectives::Plan;
-use allfold_sim::{Costs, Device, Sharing, Topology};
+use allfold_sim::{Device, Sharing, Topology};
 use allfold_trainer::modeled::{self, Machine, Prediction};
 use allfold_trainer::{Config, data};
 
@@ -91,10 +91,11 @@ impl Scaling {
 
     fn predict(&self, ranks: u32) -> Outcome<Prediction> {
         let (digits, _) = data::digits().map_err(Failure::run)?;
+        let topology = self.machine(ranks)?;
         let machine = Machine {
             device: self.device,
-            topology: &self.machine(ranks)?,
-            costs: Costs::default(),
+            topology: &topology,
+            costs: topology.costs(),
             sharing: Sharing::default(),
             plan: &Plan::default(),
         };

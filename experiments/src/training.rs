@@ -63,7 +63,9 @@ impl Place {
     fn world(&self) -> World {
         match self {
             Place::Threads(ranks) => World::threads(*ranks),
-            Place::Sim(machine) => World::sim(&machine.0).device(machine.1).timeline(),
+            Place::Sim(machine) => {
+                World::sim(&machine.0).costs(machine.0.costs()).device(machine.1).timeline()
+            }
         }
     }
 }

@@ -115,6 +115,28 @@ fn what_is_carried_takes_the_time_that_is_simulated() {
 }
 
 #[test]
+fn a_topology_file_brings_its_links_and_its_costs() {
+    let folder = folder();
+    let time = |costs: &str| {
+        let path = folder.path().join("machine.toml");
+        let text =
+            format!("kind = \"switch\"\n[device]\nbandwidth_gbps = 100\nlatency_us = 1\n[costs]\n{costs}\n");
+        fs::write(&path, text).unwrap();
+        let flags =
+            ["all_reduce", "--topology", path.to_str().unwrap(), "--ranks", "4", "-b", "64K", "-e", "64K"];
+        let of = |command: &[&str]| {
+            let all = records(&[command, &flags[..]].concat());
+            all.iter().find(|r| r["kind"] == "collective").unwrap()["time_us"].as_f64().unwrap()
+        };
+        let (timed, carried) = (of(&["simulate"]), of(&["bench", "--backend", "sim"]));
+        assert_eq!(timed, carried);
+        timed
+    };
+    let (cheap, dear) = (time("launch_us = 0"), time("launch_us = 50"));
+    assert!((dear - cheap - 50.0).abs() < 1e-6, "{cheap} {dear}");
+}
+
+#[test]
 fn records_carry_the_schema_and_never_mix_measured_with_simulated() {
     let measured = records(&[
         "bench",

@@ -92,7 +92,7 @@ impl Bench {
         machine: &Machine,
         size: u64,
     ) -> Outcome<Vec<(SimulatedCollective, Option<String>)>> {
-        let sides = self.sides(&self.choice.on(World::sim(&machine.topology)), size)?;
+        let sides = self.sides(&self.choice.on(World::sim(&machine.topology).costs(machine.costs)), size)?;
         let call = self.call(size)?;
         let (timed, _) = machine.time(&self.choice, size)?;
         let record = |side: &Side| {

@@ -83,14 +83,15 @@ pub struct Machine {
 impl Machine {
     /// A built-in topology or a file, with nothing wrong.
     pub fn named(name: &str, ranks: u32) -> Outcome<Machine> {
+        let topology = Topology::named(name, ranks).map_err(Failure::usage)?;
         Ok(Machine {
             name: name.into(),
-            topology: Topology::named(name, ranks).map_err(Failure::usage)?,
+            costs: topology.costs(),
+            topology,
             faults: Faults::NONE,
             rules: Vec::new(),
             sharing: Sharing::default(),
             engine: Engine::Auto,
-            costs: Costs::default(),
         })
     }
 
