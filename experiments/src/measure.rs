@@ -63,6 +63,7 @@ fn forms(collective: Collective) -> &'static [bool] {
 /// What it needs and what there is.
 pub fn fits(choice: &Choice, size: u64) -> Outcome {
     let (ranks, (_, bytes)) = (choice.shape.ranks(), choice.count(size));
+    memory::threads(ranks)?;
     // Inputs, outputs and copies in flight on every rank, the reference and its operands: six times the buffers.
     memory::require(
         bytes.checked_mul(6 * u64::from(ranks)),

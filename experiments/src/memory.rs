@@ -45,6 +45,18 @@ pub fn require(need: Option<u64>, what: &str) -> Outcome {
     }
 }
 
+/// Refuses more ranks than one process can run as threads: each takes two threads of several memory mappings, of
+/// which Linux gives a process 65,530 (vm.max_map_count).
+pub fn threads(ranks: u32) -> Outcome {
+    const MOST: u32 = 4_096;
+    if ranks <= MOST {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{ranks} ranks are more than the {MOST} that run as threads of one process; `allfold simulate` times any number"
+    )))
+}
+
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }

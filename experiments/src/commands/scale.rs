@@ -7,7 +7,7 @@ use crate::records::{MeasuredScale, SimulatedScale};
 use crate::scaling::{Scaling, measured_efficiency, simulated_efficiency};
 use crate::session::{self, Session};
 use crate::sizes::RankCounts;
-use crate::{report, table, training};
+use crate::{memory, report, table, training};
 use allfold_sim::Device;
 use std::path::PathBuf;
 
@@ -61,6 +61,7 @@ pub fn run(args: &Args) -> Outcome {
         device: Device::named(&args.device).map_err(Failure::usage)?,
     };
     scaling.check(&args.ranks)?;
+    memory::threads(args.carry)?;
     if let Some(path) = &args.html {
         session::writable(path)?;
     }

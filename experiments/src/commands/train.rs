@@ -6,7 +6,7 @@ use crate::records::Record;
 use crate::session::{self, Session};
 use crate::sizes::rank_count;
 use crate::training::{self, Place, Trained};
-use crate::{progress, trace};
+use crate::{memory, progress, trace};
 use allfold_sim::{Device, Topology};
 use allfold_trainer::Config;
 use clap::ValueEnum;
@@ -65,6 +65,7 @@ pub fn run(args: &Args) -> Outcome {
             args.ranks
         )));
     }
+    memory::threads(args.ranks)?;
     let place = match args.backend {
         Backend::Threads => Place::Threads(args.ranks),
         Backend::Sim => {
