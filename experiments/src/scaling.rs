@@ -103,8 +103,13 @@ impl Scaling {
     }
 
     fn train(&self, place: Place) -> Outcome<training::Trained> {
-        let bar = progress::bar(1, &format!("{} on {} ranks", self.config.model, place.ranks()));
-        let trained = training::run(&self.config, &place, &bar);
+        let mut config = self.config.clone();
+        // Whole batches alone, so that every step is the one that is modeled.
+        let (digits, _) = data::digits().map_err(Failure::run)?;
+        let step = config.batch.saturating_mul(place.ranks() as usize);
+        config.train_samples = digits.labels.len() / step * step;
+        let bar = progress::bar(1, &format!("{} on {} ranks", config.model, place.ranks()));
+        let trained = training::run(&config, &place, &bar);
         bar.finish_and_clear();
         trained
     }
