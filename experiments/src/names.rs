@@ -14,6 +14,11 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, name)| name)
 }
 
+/// `1 rank`, `2 ranks`.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// "no KIND is called `word`", with the nearest name and the list.
 pub fn unknown(kind: &str, word: &str, names: &[&str]) -> String {
     let hint = nearest(word, names.iter().copied())

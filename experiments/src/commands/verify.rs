@@ -49,11 +49,11 @@ pub fn run(args: &Args) -> Outcome {
         session.say(line)?;
     }
     session.say(format!(
-        "{} of {} proofs hold: {} algorithms at {} rank counts",
+        "{} of {} proofs hold: {} at {}",
         proofs.len() - failed.len(),
         proofs.len(),
-        algorithms.len(),
-        args.ranks.0.len()
+        names::counted(algorithms.len(), "algorithm"),
+        names::counted(args.ranks.0.len(), "rank count")
     ))?;
     session.close()?;
     failed.into_iter().next().map_or(Ok(()), |line| Err(Failure::check(line)))
