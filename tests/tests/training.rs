@@ -10,8 +10,8 @@ use allfold_trainer::models::{Cnn, MODELS, cnn, mlp};
 use allfold_trainer::strategies::{STRATEGIES, build};
 use allfold_trainer::timing::{Breakdown, communication};
 use allfold_trainer::{
-    Batch, Config, Error, Model, Network, Observer, Result, Sampler, Sgd, StepReport, TrainResult, data,
-    evaluate, train, train_on,
+    Batch, Config, Error, Model, Network, Observer, Optimiser, Result, Sampler, Sgd, StepReport, TrainResult,
+    data, evaluate, train, train_on,
 };
 
 /// All-reduces in which every element has the same tree, whatever its place.
@@ -93,7 +93,7 @@ fn fit<F: Float>(network: Network<F>, per_rank: usize, comm: &Communicator) -> R
     // Each rank draws other weights; rank 0's win.
     let mut model = Model::new(network, u64::from(comm.rank().0))?;
     strategy.start(&mut model)?;
-    let mut sgd = Sgd::new(0.05, 0.9, 1e-4, false);
+    let mut sgd = Sgd::new(0.9, 1e-4, false);
     let sampler = Sampler { samples: 240, world: comm.size() as usize, drop_last: false, shuffle: Some(5) };
     let (mut batch, mut losses) = (Batch::default(), Vec::new());
     for epoch in 0..3 {
@@ -101,7 +101,7 @@ fn fit<F: Float>(network: Network<F>, per_rank: usize, comm: &Communicator) -> R
             train.gather::<F>(samples, &mut batch);
             model.forward(&batch.x, true, |_| ());
             losses.push(strategy.backward(&mut model, &batch.labels)?.loss.to_f64());
-            sgd.step(&mut model.params, &model.grads);
+            sgd.step(0.05, &mut model.params, &model.grads);
         }
     }
     comm.all_reduce(&mut losses, allfold_collectives::ReduceOp::Avg)?;

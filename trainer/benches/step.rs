@@ -6,7 +6,7 @@
 
 use allfold_kernels::nn::{Cost, Matrix, Store, matmul};
 use allfold_trainer::models::{Cnn, cnn, mlp};
-use allfold_trainer::{Listener, Model, Network, Result, Sgd};
+use allfold_trainer::{Listener, Model, Network, Optimiser, Result, Sgd};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 
@@ -52,14 +52,14 @@ fn step(c: &mut Criterion) {
     for (name, batch, network) in models {
         let x: Vec<f32> = (0..batch * network.inputs()).map(|i| (i * 7919 % 17) as f32 / 16.0).collect();
         let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();
-        let mut sgd = Sgd::new(0.01, 0.9, 1e-4, false);
+        let mut sgd = Sgd::new(0.9, 1e-4, false);
         group.throughput(flops(network.step_cost(batch).flops + sgd.cost(network.param_count()).flops));
         let mut model = Model::new(network, 0).unwrap();
         group.bench_function(name, |bench| {
             bench.iter(|| {
                 model.forward(&x, true, |_| ());
                 let loss = model.backward(&labels, &mut Nobody).unwrap();
-                sgd.step(&mut model.params, &model.grads);
+                sgd.step(0.01, &mut model.params, &model.grads);
                 loss
             });
         });

@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn agrees_with_pytorch_on_three_models_and_three_caps() {
-        let oracle: Value = serde_json::from_str(include_str!("../fixtures/ddp_buckets.json")).unwrap();
+        let oracle: Value = crate::oracle::json("ddp_buckets.json");
         for model in ["mlp784", "resnet18", "gpt"] {
             let bytes: Vec<u64> =
                 serde_json::from_value(oracle["buckets"][format!("{model}_cap25MiB")]["param_bytes"].clone())

@@ -12,6 +12,7 @@
 
 use crate::buckets::Caps;
 use crate::models::MODELS;
+use crate::optim::OPTIMISERS;
 use crate::strategies::STRATEGIES;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -46,14 +47,26 @@ pub struct Config {
     pub drop_last: bool,
     /// Use only the first so many training samples; 0: all.
     pub train_samples: usize,
+    /// `sgd`, `adam`, `adamw` or `lars`.
+    pub optimiser: String,
     /// Learning rate.
     pub lr: f64,
-    /// Momentum; 0 is plain gradient descent.
+    /// Momentum of sgd and lars; 0 is plain gradient descent.
     pub momentum: f64,
-    /// Weight decay, added to the gradient.
+    /// Weight decay, added to the gradient; of adamw, taken from the weights.
     pub weight_decay: f64,
-    /// Nesterov's momentum.
+    /// Nesterov's momentum, of sgd.
     pub nesterov: bool,
+    /// How much of adam's mean gradient a step keeps.
+    pub beta1: f64,
+    /// How much of adam's mean square gradient a step keeps.
+    pub beta2: f64,
+    /// Added to adam's denominator.
+    pub eps: f64,
+    /// Lars' trust coefficient: how long a step may be, beside the weights.
+    pub trust: f64,
+    /// Bound on the norm of all gradients; 0: none.
+    pub clip_norm: f64,
     /// KiB of gradients that close ddp's first bucket; 0: every parameter has its own.
     pub first_bucket_kib: u64,
     /// KiB of gradients that close every further bucket.
@@ -80,10 +93,16 @@ impl Default for Config {
             shuffle: true,
             drop_last: false,
             train_samples: 0,
+            optimiser: "sgd".into(),
             lr: 0.02,
             momentum: 0.9,
             weight_decay: 1e-4,
             nesterov: false,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            trust: 0.001,
+            clip_norm: 0.0,
             first_bucket_kib: 1024,
             bucket_kib: 25 * 1024,
         }
@@ -123,6 +142,7 @@ impl Config {
         };
         known("model", &self.model, MODELS)?;
         known("strategy", &self.strategy, STRATEGIES)?;
+        known("optimiser", &self.optimiser, OPTIMISERS)?;
         known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
         if self.epochs == 0 {
             return Err(Error::Config("`epochs` is 0; it must be 1 or more".into()));
@@ -137,7 +157,19 @@ impl Config {
                 return Err(Error::Config(format!("`{key}` has {size}; it must be 1 to {LARGEST}")));
             }
         }
-        let rates = [("lr", self.lr), ("momentum", self.momentum), ("weight_decay", self.weight_decay)];
+        if let Some((key, value)) =
+            [("beta1", self.beta1), ("beta2", self.beta2)].iter().find(|(_, beta)| !(0.0..1.0).contains(beta))
+        {
+            return Err(Error::Config(format!("`{key}` is {value}; it must be at least 0 and less than 1")));
+        }
+        let rates = [
+            ("lr", self.lr),
+            ("momentum", self.momentum),
+            ("weight_decay", self.weight_decay),
+            ("eps", self.eps),
+            ("trust", self.trust),
+            ("clip_norm", self.clip_norm),
+        ];
         match rates.iter().find(|(_, value)| !value.is_finite() || *value < 0.0) {
             Some((key, value)) => Err(Error::Config(format!("`{key}` is {value}; it must be 0 or more"))),
             None => Ok(()),
@@ -204,6 +236,9 @@ mod tests {
         assert_eq!(error("hidden = [8, 70000]"), "c.toml: `hidden` has 70000; it must be 1 to 65536");
         assert_eq!(Config::parse("lr = 1", "c.toml").unwrap().lr, 1.0);
         assert_eq!(error("lr = -1.0"), "c.toml: `lr` is -1; it must be 0 or more");
+        assert_eq!(error("clip_norm = nan"), "c.toml: `clip_norm` is NaN; it must be 0 or more");
+        assert_eq!(error("beta2 = 1.0"), "c.toml: `beta2` is 1; it must be at least 0 and less than 1");
+        assert_eq!(error("optimiser = \"adan\""), "c.toml: unknown optimiser `adan`; the nearest is `adam`");
         assert!(
             error("epochs = \"two\"").starts_with("c.toml:1:10: invalid type: string \"two\", expected u64")
         );

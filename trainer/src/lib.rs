@@ -31,7 +31,10 @@ mod model;
 pub mod modeled;
 pub mod models;
 mod network;
-mod optim;
+pub mod optim;
+#[cfg(test)]
+#[path = "../tests/oracle/mod.rs"]
+mod oracle;
 pub mod run;
 pub mod sampler;
 pub mod strategies;
@@ -43,7 +46,7 @@ pub use error::Error;
 pub use evaluate::{Evaluation, evaluate};
 pub use model::{Listener, Model};
 pub use network::{Network, Phase, Place};
-pub use optim::Sgd;
+pub use optim::{Optimiser, Sgd};
 pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on};
 pub use sampler::Sampler;
 

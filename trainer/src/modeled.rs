@@ -13,7 +13,7 @@ use crate::buckets::{Bucket, Caps, buckets};
 use crate::run::data_cost;
 use crate::strategies::ddp::{pack_cost, unpack_cost};
 use crate::timing::{Breakdown, BucketTimes, communication, work};
-use crate::{Config, Network, Phase, Result, Sgd, models, strategies};
+use crate::{Config, Network, Optimiser, Phase, Result, models, optim, strategies};
 use allfold_collectives::time::{Engine, Job, simulate};
 use allfold_collectives::{Collective, Plan};
 use allfold_kernels::nn::{Cost, Float};
@@ -82,15 +82,16 @@ fn predict_as<F: Float>(
     machine: &Machine,
 ) -> Result<Prediction> {
     let network: Network<F> = models::build(config, shape, classes)?;
-    let sgd = Sgd::<F>::new(config.lr, config.momentum, config.weight_decay, config.nesterov);
+    let optimiser = optim::build(config, &network)?;
     let caps = if config.strategy == "single" { None } else { Some(config.caps()) };
-    Timeline { network: &network, sgd: &sgd, batch: config.batch, caps, machine }.step()
+    Timeline { config, network: &network, optimiser: &*optimiser, batch: config.batch, caps, machine }.step()
 }
 
 /// What a step is made of.
 struct Timeline<'a, F> {
+    config: &'a Config,
     network: &'a Network<F>,
-    sgd: &'a Sgd<F>,
+    optimiser: &'a dyn Optimiser<F>,
     batch: usize,
     /// Where buckets close; `None`: nothing is exchanged.
     caps: Option<Caps>,
@@ -115,7 +116,11 @@ impl<F: Float> Timeline<'_, F> {
             now = done + self.takes(unpack_cost::<F>(bucket.range.len()));
         }
         let backward = now - data - forward - exposed;
-        let optimiser = self.takes(self.sgd.cost(self.network.param_count()));
+        let elements = self.network.param_count();
+        let mut optimiser = self.takes(self.optimiser.cost(elements));
+        if self.config.clip_norm > 0.0 {
+            optimiser += self.takes(optim::clip::cost::<F>(elements));
+        }
         let ranks = self.machine.topology.ranks();
         Ok(Prediction {
             ranks,

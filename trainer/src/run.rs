@@ -7,7 +7,7 @@
 use crate::evaluate::{Evaluation, evaluate};
 use crate::strategies::{self, Strategy};
 use crate::timing::{Breakdown, BucketTimes, work};
-use crate::{Batch, Config, Dataset, Error, Model, Result, Sampler, Sgd, data, hash, models};
+use crate::{Batch, Config, Dataset, Error, Model, Optimiser, Result, Sampler, data, hash, models, optim};
 use allfold_collectives::{Communicator, ReduceOp};
 use allfold_kernels::nn::{Cost, Float};
 use allfold_sim::Picos;
@@ -90,11 +90,18 @@ pub fn train(config: &Config, comm: &Communicator, observer: &mut dyn Observer) 
 /// # Errors
 /// A configuration that makes no sense.
 pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
+    fn of<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
+        let network = models::build::<F>(config, shape, classes)?;
+        // Adam keeps one vector more than the velocity that the network counts.
+        let more = u64::from(config.optimiser.starts_with("adam"));
+        let vector = (network.param_count() * size_of::<F>()) as u64;
+        Ok(network.memory(config.batch).saturating_add(more.saturating_mul(vector)))
+    }
     config.check()?;
-    Ok(match config.dtype.as_str() {
-        "f64" => models::build::<f64>(config, shape, classes)?.memory(config.batch),
-        _ => models::build::<f32>(config, shape, classes)?.memory(config.batch),
-    })
+    match config.dtype.as_str() {
+        "f64" => of::<f64>(config, shape, classes),
+        _ => of::<f32>(config, shape, classes),
+    }
 }
 
 /// As [`train`], on any dataset.
@@ -127,7 +134,7 @@ struct Run<'a, F: Float> {
     comm: &'a Communicator,
     sampler: Sampler,
     model: Model<F>,
-    sgd: Sgd<F>,
+    optimiser: Box<dyn Optimiser<F>>,
     strategy: Box<dyn Strategy<F> + 'a>,
     batch: Batch<F>,
 }
@@ -149,8 +156,8 @@ impl<'a, F: Float> Run<'a, F> {
         };
         Ok(Run {
             sampler,
+            optimiser: optim::build(config, &network)?,
             model: Model::new(network, config.seed)?,
-            sgd: Sgd::new(config.lr, config.momentum, config.weight_decay, config.nesterov),
             strategy,
             batch: Batch::default(),
             config,
@@ -216,8 +223,13 @@ impl<'a, F: Float> Run<'a, F> {
         let forward = comm.now();
         let synced = self.strategy.backward(&mut self.model, &self.batch.labels)?;
         let backward = comm.now();
-        self.sgd.step(&mut self.model.params, &self.model.grads);
-        comm.charge(&work(self.sgd.cost(self.model.params.len())));
+        let elements = self.model.params.len();
+        if self.config.clip_norm > 0.0 {
+            optim::clip::clip(&mut self.model.grads, self.config.clip_norm);
+            comm.charge(&work(optim::clip::cost::<F>(elements)));
+        }
+        self.optimiser.step(self.config.lr, &mut self.model.params, &self.model.grads);
+        comm.charge(&work(self.optimiser.cost(elements)));
         let time = Breakdown {
             data: gathered - start,
             forward: forward - gathered,

@@ -67,8 +67,7 @@ mod tests {
 
     #[test]
     fn agrees_with_pytorch_in_the_22_unshuffled_cases() {
-        let oracle: Oracle =
-            serde_json::from_str(include_str!("../fixtures/distributed_sampler.json")).unwrap();
+        let oracle: Oracle = crate::oracle::json("distributed_sampler.json");
         let rows: Vec<&Row> = oracle.rows.iter().filter(|row| !row.shuffle).collect();
         assert_eq!(rows.len(), 22);
         for row in rows {

@@ -36,3 +36,4 @@ pub use loss::CrossEntropy;
 pub use matmul::{Matrix, Store, matmul};
 pub use pool::Pool;
 pub use relu::Relu;
+pub use sum::norm;

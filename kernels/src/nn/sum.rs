@@ -29,6 +29,11 @@ pub(super) fn sum_pairs<F: Float>(a: &[F], b: &[F], term: impl Fn(f64, f64) -> f
     ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
+/// The Euclidean norm, summed in f64 in one fixed order.
+pub fn norm<F: Float>(a: &[F]) -> f64 {
+    sum(a, |a| a * a).sqrt()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,29 +6,31 @@
 //! p = p - lr v                 (nesterov: p = p - lr (g + momentum v))
 //! ```
 
+use super::{Optimiser, State};
 use allfold_kernels::nn::{Cost, Float};
 
 /// The optimiser, with one velocity per parameter element.
 pub struct Sgd<F> {
-    /// Learning rate; may change between steps.
-    pub lr: f64,
     momentum: f64,
     weight_decay: f64,
     nesterov: bool,
+    steps: u64,
     /// Empty before the first step.
     velocity: Vec<F>,
 }
 
 impl<F: Float> Sgd<F> {
     /// Momentum 0 is plain gradient descent; weight decay is added to the gradient.
-    pub fn new(lr: f64, momentum: f64, weight_decay: f64, nesterov: bool) -> Sgd<F> {
-        Sgd { lr, momentum, weight_decay, nesterov, velocity: Vec::new() }
+    pub fn new(momentum: f64, weight_decay: f64, nesterov: bool) -> Sgd<F> {
+        Sgd { momentum, weight_decay, nesterov, steps: 0, velocity: Vec::new() }
     }
+}
 
-    /// Moves `params` against `grads`.
-    pub fn step(&mut self, params: &mut [F], grads: &[F]) {
+impl<F: Float> Optimiser<F> for Sgd<F> {
+    fn step(&mut self, lr: f64, params: &mut [F], grads: &[F]) {
         assert_eq!(params.len(), grads.len());
-        let [lr, momentum, decay] = [self.lr, self.momentum, self.weight_decay].map(F::from_f64);
+        let [lr, momentum, decay] = [lr, self.momentum, self.weight_decay].map(F::from_f64);
+        self.steps += 1;
         if self.momentum == 0.0 {
             params.iter_mut().zip(grads).for_each(|(p, &g)| *p = *p - lr * (g + decay * *p));
             return;
@@ -42,12 +44,15 @@ impl<F: Float> Sgd<F> {
         }
     }
 
-    /// Cost of a step over `params` elements.
-    pub fn cost(&self, params: usize) -> Cost {
+    fn cost(&self, params: usize) -> Cost {
         match self.momentum == 0.0 {
             true => Cost::launch(4 * params, 3 * params, size_of::<F>()),
             false => Cost::launch(6 * params, 5 * params, size_of::<F>()),
         }
+    }
+
+    fn state(&mut self) -> State<'_, F> {
+        State { steps: &mut self.steps, vectors: vec![("momentum_buffer", &mut self.velocity)] }
     }
 }
 
@@ -57,11 +62,11 @@ mod tests {
 
     #[test]
     fn three_steps_by_hand() {
-        let mut sgd = Sgd::<f64>::new(0.1, 0.5, 0.0, false);
+        let mut sgd = Sgd::<f64>::new(0.5, 0.0, false);
         let mut p = [1.0];
         // v: 1, 1.5, 1.75
         for want in [0.9, 0.75, 0.575] {
-            sgd.step(&mut p, &[1.0]);
+            sgd.step(0.1, &mut p, &[1.0]);
             assert!((p[0] - want).abs() < 1e-15, "{} {want}", p[0]);
         }
     }
@@ -69,7 +74,7 @@ mod tests {
     #[test]
     fn weight_decay_pulls_towards_zero() {
         let mut p = [2.0];
-        Sgd::<f64>::new(0.5, 0.0, 0.1, false).step(&mut p, &[0.0]);
+        Sgd::<f64>::new(0.0, 0.1, false).step(0.5, &mut p, &[0.0]);
         assert_eq!(p[0], 2.0 - 0.5 * 0.1 * 2.0);
     }
 }

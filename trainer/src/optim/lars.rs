@@ -1,0 +1,107 @@
+//! LARS: momentum with a rate for each parameter (Y. You, I. Gitman and B. Ginsburg, arXiv:1708.03888, 2017).
+//!
+//! ```text
+//! of each parameter (a weight, a bias):
+//! ratio = trust |p| / (|grad| + weight_decay |p|)          1 where |p| or |grad| is 0
+//! v = momentum v + lr ratio (grad + weight_decay p)
+//! p = p - v
+//! ```
+//!
+//! With many ranks the batch is large and so is the learning rate; a step then stays small beside each parameter.
+//! Parameters of one dimension (biases, batch norms) take part in neither the ratio nor the decay, as is customary.
+
+use super::{Optimiser, State};
+use crate::Place;
+use allfold_kernels::nn::{Cost, Float, norm};
+use std::ops::Range;
+
+/// The optimiser, with one velocity per parameter element.
+pub struct Lars<F> {
+    momentum: f64,
+    weight_decay: f64,
+    trust: f64,
+    /// Each parameter's elements, and whether its rate is its own.
+    parts: Vec<(Range<usize>, bool)>,
+    steps: u64,
+    velocity: Vec<F>,
+}
+
+impl<F: Float> Lars<F> {
+    /// For parameters that lie as `places` says.
+    pub fn new(momentum: f64, weight_decay: f64, trust: f64, places: &[Place]) -> Lars<F> {
+        let parts = places.iter().map(|place| (place.range.clone(), place.shape.len() > 1)).collect();
+        Lars { momentum, weight_decay, trust, parts, steps: 0, velocity: Vec::new() }
+    }
+
+    /// The share of the learning rate that a parameter gets.
+    fn ratio(&self, params: &[F], grads: &[F]) -> f64 {
+        let (p, g) = (norm(params), norm(grads));
+        if p == 0.0 || g == 0.0 { 1.0 } else { self.trust * p / (g + self.weight_decay * p) }
+    }
+}
+
+impl<F: Float> Optimiser<F> for Lars<F> {
+    fn step(&mut self, lr: f64, params: &mut [F], grads: &[F]) {
+        assert_eq!(params.len(), grads.len());
+        self.steps += 1;
+        self.velocity.resize(params.len(), F::ZERO);
+        let momentum = F::from_f64(self.momentum);
+        for (range, own) in &self.parts {
+            let (grads, params) = (&grads[range.clone()], &mut params[range.clone()]);
+            let (ratio, decay) =
+                if *own { (self.ratio(params, grads), self.weight_decay) } else { (1.0, 0.0) };
+            let (rate, decay) = (F::from_f64(lr * ratio), F::from_f64(decay));
+            for ((p, &grad), v) in params.iter_mut().zip(grads).zip(&mut self.velocity[range.clone()]) {
+                *v = momentum * *v + rate * (grad + decay * *p);
+                *p = *p - *v;
+            }
+        }
+    }
+
+    fn cost(&self, params: usize) -> Cost {
+        Cost::launch(10 * params, 7 * params, size_of::<F>())
+    }
+
+    fn state(&mut self) -> State<'_, F> {
+        State { steps: &mut self.steps, vectors: vec![("momentum_buffer", &mut self.velocity)] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::Init;
+
+    fn place(shape: &[usize], range: Range<usize>) -> Place {
+        Place { name: String::new(), shape: shape.to_vec(), range, init: Init::Constant(0.0) }
+    }
+
+    #[test]
+    fn two_steps_by_hand() {
+        let mut lars = Lars::<f64>::new(0.5, 0.1, 0.01, &[place(&[2, 1], 0..2), place(&[1], 2..3)]);
+        let mut p = [3.0, 4.0, 2.0];
+        // |p| = 5, |g| = 10: ratio 0.05 / 10.5. The bias moves by lr g.
+        lars.step(1.0, &mut p, &[6.0, 8.0, 1.0]);
+        let rate = 0.05 / 10.5;
+        let want = [3.0 - rate * 6.3, 4.0 - rate * 8.4, 1.0];
+        assert!(p.iter().zip(want).all(|(p, want)| (p - want).abs() < 1e-15), "{p:?}");
+        // No gradient: ratio 1, and half the velocity goes on.
+        lars.step(1.0, &mut p, &[0.0, 0.0, 0.0]);
+        assert!((p[2] - 0.5).abs() < 1e-15 && (p[0] - (0.9 * want[0] - 0.5 * rate * 6.3)).abs() < 1e-15);
+    }
+
+    /// The point of it: the step is as long beside the weights whatever the gradient's scale.
+    #[test]
+    fn the_gradients_scale_does_not_matter() {
+        let step = |scale: f64| {
+            let mut p = [3.0, 4.0];
+            Lars::<f64>::new(0.9, 0.0, 0.01, &[place(&[1, 2], 0..2)]).step(
+                0.5,
+                &mut p,
+                &[0.6 * scale, 0.8 * scale],
+            );
+            p
+        };
+        assert!(step(1.0).iter().zip(step(1e6)).all(|(a, b)| (a - b).abs() < 1e-12));
+    }
+}

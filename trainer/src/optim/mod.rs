@@ -1,0 +1,65 @@
+//! Optimisers, one file each: how the gradients of a step move the parameters.
+//!
+//! | file | state per element | for |
+//! |---|---|---|
+//! | [`sgd`] | a velocity, or nothing | momentum, Nesterov's momentum |
+//! | [`adam`] | two moments | Adam and AdamW |
+//! | [`lars`] | a velocity | large batches: a rate for each parameter |
+//!
+//! [`clip`] bounds the norm of all gradients before a step. Every formula is PyTorch's where PyTorch has one.
+
+pub mod adam;
+pub mod clip;
+pub mod lars;
+pub mod sgd;
+
+pub use adam::Adam;
+pub use lars::Lars;
+pub use sgd::Sgd;
+
+use crate::{Config, Network, Result};
+use allfold_kernels::nn::{Cost, Float};
+
+/// The names by which a configuration asks for an optimiser.
+pub const OPTIMISERS: &[(&str, &str)] = &[
+    ("sgd", "gradient descent with momentum"),
+    ("adam", "Adam; weight decay is added to the gradient"),
+    ("adamw", "Adam with decoupled weight decay"),
+    ("lars", "momentum with a rate for each parameter, by the norms of its weights and gradient"),
+];
+
+/// What moves parameters.
+pub trait Optimiser<F: Float> {
+    /// Moves `params` against `grads`, which is laid out alike, at the learning rate `lr`.
+    fn step(&mut self, lr: f64, params: &mut [F], grads: &[F]);
+
+    /// Cost of a step over `params` elements.
+    fn cost(&self, params: usize) -> Cost;
+
+    /// What a step reads of the steps before it.
+    fn state(&mut self) -> State<'_, F>;
+}
+
+/// An optimiser's memory: what a checkpoint keeps.
+pub struct State<'a, F> {
+    /// Steps so far.
+    pub steps: &'a mut u64,
+    /// By PyTorch's names; each is laid out as the parameters are, or empty before the first step.
+    pub vectors: Vec<(&'static str, &'a mut Vec<F>)>,
+}
+
+/// The optimiser that `config` asks for.
+///
+/// # Errors
+/// If none has that name.
+pub fn build<F: Float>(config: &Config, network: &Network<F>) -> Result<Box<dyn Optimiser<F>>> {
+    let Config { momentum, weight_decay, nesterov, .. } = *config;
+    let adam = |decoupled| Adam::new((config.beta1, config.beta2), config.eps, weight_decay, decoupled);
+    match config.optimiser.as_str() {
+        "sgd" => Ok(Box::new(Sgd::new(momentum, weight_decay, nesterov))),
+        "adam" => Ok(Box::new(adam(false))),
+        "adamw" => Ok(Box::new(adam(true))),
+        "lars" => Ok(Box::new(Lars::new(momentum, weight_decay, config.trust, network.params()))),
+        other => Err(crate::config::unknown("optimiser", other, OPTIMISERS.iter().map(|(name, _)| *name))),
+    }
+}

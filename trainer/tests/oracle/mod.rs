@@ -1,0 +1,22 @@
+//! The files of what PyTorch computed: `fixtures/oracle`, or the directory that `ALLFOLD_ORACLE` names.
+
+use std::path::{Path, PathBuf};
+
+/// Where the files lie.
+pub fn directory() -> PathBuf {
+    match std::env::var_os("ALLFOLD_ORACLE") {
+        Some(directory) => directory.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/oracle"),
+    }
+}
+
+/// A file's bytes.
+pub fn bytes(name: &str) -> Vec<u8> {
+    let path = directory().join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A JSON file.
+pub fn json<T: serde::de::DeserializeOwned>(name: &str) -> T {
+    serde_json::from_slice(&bytes(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
