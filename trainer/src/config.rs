@@ -13,6 +13,7 @@
 use crate::buckets::Caps;
 use crate::models::MODELS;
 use crate::optim::OPTIMISERS;
+use crate::schedule::SCHEDULES;
 use crate::strategies::STRATEGIES;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,24 @@ pub struct Config {
     pub optimiser: String,
     /// Learning rate.
     pub lr: f64,
+    /// Whether the learning rate is multiplied by the number of ranks.
+    pub scale_lr: bool,
+    /// `constant`, `step`, `milestones`, `exponential`, `polynomial`, `cosine`, `restarts` or `one_cycle`.
+    pub lr_schedule: String,
+    /// Steps in which the rate rises, before the schedule begins.
+    pub warmup_steps: u64,
+    /// The share of the rate that the warm-up starts from.
+    pub warmup_from: f64,
+    /// Steps between two changes of the step schedule, or in the first period of restarts.
+    pub lr_every: u64,
+    /// What the rate is multiplied by in step, milestones and exponential; of restarts, each period's length.
+    pub lr_factor: f64,
+    /// Steps at which the milestones schedule changes the rate.
+    pub lr_milestones: Vec<u64>,
+    /// Where a cosine ends.
+    pub lr_floor: f64,
+    /// The polynomial's power.
+    pub lr_power: f64,
     /// Momentum of sgd and lars; 0 is plain gradient descent.
     pub momentum: f64,
     /// Weight decay, added to the gradient; of adamw, taken from the weights.
@@ -95,6 +114,15 @@ impl Default for Config {
             train_samples: 0,
             optimiser: "sgd".into(),
             lr: 0.02,
+            scale_lr: false,
+            lr_schedule: "constant".into(),
+            warmup_steps: 0,
+            warmup_from: 0.1,
+            lr_every: 100,
+            lr_factor: 0.5,
+            lr_milestones: Vec::new(),
+            lr_floor: 0.0,
+            lr_power: 1.0,
             momentum: 0.9,
             weight_decay: 1e-4,
             nesterov: false,
@@ -143,9 +171,19 @@ impl Config {
         known("model", &self.model, MODELS)?;
         known("strategy", &self.strategy, STRATEGIES)?;
         known("optimiser", &self.optimiser, OPTIMISERS)?;
+        known("lr_schedule", &self.lr_schedule, SCHEDULES)?;
         known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
         if self.epochs == 0 {
             return Err(Error::Config("`epochs` is 0; it must be 1 or more".into()));
+        }
+        if self.lr_schedule == "restarts" && self.lr_factor < 1.0 {
+            let factor = self.lr_factor;
+            return Err(Error::Config(format!(
+                "`lr_factor` is {factor}; restarts need 1 or more, as a period cannot be shorter than the last"
+            )));
+        }
+        if self.lr_every == 0 {
+            return Err(Error::Config("`lr_every` is 0; it must be 1 or more".into()));
         }
         let sizes = [
             ("batch", std::slice::from_ref(&self.batch)),
@@ -168,6 +206,10 @@ impl Config {
             ("weight_decay", self.weight_decay),
             ("eps", self.eps),
             ("trust", self.trust),
+            ("warmup_from", self.warmup_from),
+            ("lr_factor", self.lr_factor),
+            ("lr_floor", self.lr_floor),
+            ("lr_power", self.lr_power),
             ("clip_norm", self.clip_norm),
         ];
         match rates.iter().find(|(_, value)| !value.is_finite() || *value < 0.0) {
@@ -236,6 +278,10 @@ mod tests {
         assert_eq!(error("hidden = [8, 70000]"), "c.toml: `hidden` has 70000; it must be 1 to 65536");
         assert_eq!(Config::parse("lr = 1", "c.toml").unwrap().lr, 1.0);
         assert_eq!(error("lr = -1.0"), "c.toml: `lr` is -1; it must be 0 or more");
+        assert_eq!(
+            error("lr_schedule = \"cosin\""),
+            "c.toml: unknown lr_schedule `cosin`; the nearest is `cosine`"
+        );
         assert_eq!(error("clip_norm = nan"), "c.toml: `clip_norm` is NaN; it must be 0 or more");
         assert_eq!(error("beta2 = 1.0"), "c.toml: `beta2` is 1; it must be at least 0 and less than 1");
         assert_eq!(error("optimiser = \"adan\""), "c.toml: unknown optimiser `adan`; the nearest is `adam`");

@@ -37,6 +37,7 @@ pub mod optim;
 mod oracle;
 pub mod run;
 pub mod sampler;
+pub mod schedule;
 pub mod strategies;
 pub mod timing;
 
@@ -49,6 +50,7 @@ pub use network::{Network, Phase, Place};
 pub use optim::{Optimiser, Sgd};
 pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on};
 pub use sampler::Sampler;
+pub use schedule::Schedule;
 
 /// The result of anything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;

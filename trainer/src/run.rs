@@ -7,7 +7,9 @@
 use crate::evaluate::{Evaluation, evaluate};
 use crate::strategies::{self, Strategy};
 use crate::timing::{Breakdown, BucketTimes, work};
-use crate::{Batch, Config, Dataset, Error, Model, Optimiser, Result, Sampler, data, hash, models, optim};
+use crate::{
+    Batch, Config, Dataset, Error, Model, Optimiser, Result, Sampler, Schedule, data, hash, models, optim,
+};
 use allfold_collectives::{Communicator, ReduceOp};
 use allfold_kernels::nn::{Cost, Float};
 use allfold_sim::Picos;
@@ -172,6 +174,7 @@ impl<'a, F: Float> Run<'a, F> {
         let per_epoch = self.sampler.per_rank().div_ceil(self.config.batch) as u64;
         let limit = if self.config.max_steps == 0 { u64::MAX } else { self.config.max_steps };
         let steps = per_epoch.saturating_mul(self.config.epochs).min(limit);
+        let schedule = Schedule::new(self.config, steps, self.comm.size());
         let mut result = TrainResult {
             losses: Vec::new(),
             test: Evaluation { samples: 0, correct: 0, loss: 0.0 },
@@ -190,7 +193,7 @@ impl<'a, F: Float> Run<'a, F> {
                 if step == steps {
                     break;
                 }
-                let (loss, time) = self.step(samples)?;
+                let (loss, time) = self.step(samples, schedule.at(step))?;
                 result.losses.push(loss);
                 result.samples += samples.len() as u64 * u64::from(self.comm.size());
                 result.breakdown += time;
@@ -212,8 +215,8 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(result)
     }
 
-    /// One step over these samples: (loss, where the time went).
-    fn step(&mut self, samples: &[usize]) -> Result<(f64, Breakdown)> {
+    /// One step over these samples at the learning rate `lr`: (loss, where the time went).
+    fn step(&mut self, samples: &[usize], lr: f64) -> Result<(f64, Breakdown)> {
         let comm = self.comm;
         let start = comm.now();
         self.train.gather(samples, &mut self.batch);
@@ -228,7 +231,7 @@ impl<'a, F: Float> Run<'a, F> {
             optim::clip::clip(&mut self.model.grads, self.config.clip_norm);
             comm.charge(&work(optim::clip::cost::<F>(elements)));
         }
-        self.optimiser.step(self.config.lr, &mut self.model.params, &self.model.grads);
+        self.optimiser.step(lr, &mut self.model.params, &self.model.grads);
         comm.charge(&work(self.optimiser.cost(elements)));
         let time = Breakdown {
             data: gathered - start,

@@ -1,0 +1,213 @@
+//! Learning rates over a run: what each step's rate is, as a function of the step alone.
+//!
+//! ```text
+//! constant ------    step --.       cosine -.       one_cycle   .-.         warm-up: a straight line up to
+//!                           '--.             '.               .'   '.       any of them
+//!                              '--             '-.           '       '--
+//! ```
+//!
+//! A function of the step needs no state: a run that resumes goes on with the rate that it would have had. The values
+//! are those of `torch.optim.lr_scheduler` (cosine: I. Loshchilov and F. Hutter, ICLR 2017; one cycle: L. N. Smith and
+//! N. Topin, arXiv:1708.07120; warm-up and a rate that grows with the ranks: P. Goyal et al., arXiv:1706.02677).
+
+use crate::Config;
+use std::f64::consts::PI;
+
+/// The names by which a configuration asks for a schedule.
+pub const SCHEDULES: &[(&str, &str)] = &[
+    ("constant", "the same rate all the time"),
+    ("step", "times `lr_factor` after every `lr_every` steps"),
+    ("milestones", "times `lr_factor` at each of `lr_milestones`"),
+    ("exponential", "times `lr_factor` after every step"),
+    ("polynomial", "down to 0 at the last step, by the power `lr_power`"),
+    ("cosine", "half a cosine, down to `lr_floor` at the last step"),
+    ("restarts", "the same over `lr_every` steps, then again, each time `lr_factor` times as long"),
+    ("one_cycle", "up from `lr` / 25 over the first 30 % of the steps, then down to nearly 0"),
+];
+
+/// The course of a rate.
+#[allow(missing_docs, reason = "each variant's line says what its fields are")]
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    /// The same all the time.
+    Constant,
+    /// Times `factor` after every `every` steps.
+    Step { every: u64, factor: f64 },
+    /// Times `factor` at each of these steps.
+    Milestones { at: Vec<u64>, factor: f64 },
+    /// Times `factor` after every step.
+    Exponential { factor: f64 },
+    /// Base (1 - step / steps)^power.
+    Polynomial { steps: u64, power: f64 },
+    /// Half a cosine from the base to `floor` over `steps`; after that, up again.
+    Cosine { steps: u64, floor: f64 },
+    /// Half a cosine again and again: over `first` steps, then each time `growth` times as many.
+    Restarts { first: u64, growth: f64, floor: f64 },
+    /// From base / 25 to base over 30 % of the steps, then to base / 250,000, both by half a cosine.
+    OneCycle { steps: u64 },
+}
+
+/// A shape of a base rate, after a warm-up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// The rate that the shape starts from, or for one cycle, rises to.
+    pub base: f64,
+    /// Steps of linear warm-up before the shape begins.
+    pub warmup: u64,
+    /// The share of the base rate that the warm-up starts from.
+    pub warmup_from: f64,
+    /// What follows.
+    pub shape: Shape,
+}
+
+impl Schedule {
+    /// What `config` asks for in a run of so many steps on so many ranks.
+    pub fn new(config: &Config, steps: u64, ranks: u32) -> Schedule {
+        let Config { lr_every: every, lr_factor: factor, lr_floor: floor, lr_power: power, .. } = *config;
+        let steps = steps.saturating_sub(config.warmup_steps);
+        let shape = match config.lr_schedule.as_str() {
+            "step" => Shape::Step { every, factor },
+            "milestones" => Shape::Milestones { at: config.lr_milestones.clone(), factor },
+            "exponential" => Shape::Exponential { factor },
+            "polynomial" => Shape::Polynomial { steps, power },
+            "cosine" => Shape::Cosine { steps, floor },
+            "restarts" => Shape::Restarts { first: every, growth: factor, floor },
+            "one_cycle" => Shape::OneCycle { steps },
+            _ => Shape::Constant,
+        };
+        let base = if config.scale_lr { config.lr * f64::from(ranks) } else { config.lr };
+        Schedule { base, warmup: config.warmup_steps, warmup_from: config.warmup_from, shape }
+    }
+
+    /// The rate of `step`, counted from 0.
+    pub fn at(&self, step: u64) -> f64 {
+        match step.checked_sub(self.warmup) {
+            Some(step) => self.shape.at(self.base, step),
+            None => {
+                let done = step as f64 / self.warmup as f64;
+                self.base * (self.warmup_from + (1.0 - self.warmup_from) * done)
+            }
+        }
+    }
+}
+
+impl Shape {
+    fn at(&self, base: f64, step: u64) -> f64 {
+        match self {
+            Shape::Constant => base,
+            Shape::Step { every, factor } => base * factor.powf((step / (*every).max(1)) as f64),
+            Shape::Milestones { at, factor } => {
+                base * factor.powf(at.iter().filter(|&&at| step >= at).count() as f64)
+            }
+            Shape::Exponential { factor } => base * factor.powf(step as f64),
+            Shape::Polynomial { steps, power } => base * (1.0 - share(step, *steps).min(1.0)).powf(*power),
+            Shape::Cosine { steps, floor } => half_cosine(base, *floor, share(step, *steps)),
+            Shape::Restarts { first, growth, floor } => {
+                let (mut start, mut length) = (0.0, (*first).max(1) as f64);
+                // Each period is longer by the growth; where it is 1, whole periods are skipped at once.
+                if *growth > 1.0 {
+                    while step as f64 >= start + length {
+                        start += length;
+                        length *= growth;
+                    }
+                } else {
+                    start = (step as f64 / length).floor() * length;
+                }
+                half_cosine(base, *floor, (step as f64 - start) / length)
+            }
+            Shape::OneCycle { steps } => {
+                let last = steps.saturating_sub(1) as f64;
+                let (peak, step) = (0.3 * *steps as f64 - 1.0, step as f64);
+                let (low, end) = (base / 25.0, base / 25.0 / 1e4);
+                if step <= peak {
+                    half_cosine(low, base, step / peak)
+                } else {
+                    half_cosine(base, end, ((step - peak) / (last - peak)).min(1.0))
+                }
+            }
+        }
+    }
+}
+
+/// From one value to another along half a cosine.
+fn half_cosine(from: f64, to: f64, share: f64) -> f64 {
+    to + (from - to) * (1.0 + (PI * share).cos()) / 2.0
+}
+
+fn share(step: u64, steps: u64) -> f64 {
+    step as f64 / steps.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[derive(serde::Deserialize)]
+    struct Oracle {
+        lr: BTreeMap<String, Vec<f64>>,
+    }
+
+    #[test]
+    fn agrees_with_pytorch_in_eight_schedules() {
+        let oracle: Oracle = crate::oracle::json("lr_schedules.json");
+        let of = |name: &str| match name {
+            "CosineAnnealingLR(T_max=30,eta_min=0.001)" => {
+                (0.1, 0, Shape::Cosine { steps: 30, floor: 0.001 })
+            }
+            "SequentialLR[LinearLR(0.1,1,5),Cosine(35)]@5" => {
+                (0.1, 5, Shape::Cosine { steps: 35, floor: 0.0 })
+            }
+            "StepLR(10,0.5)" => (0.1, 0, Shape::Step { every: 10, factor: 0.5 }),
+            "MultiStepLR([5,20],0.1)" => (0.1, 0, Shape::Milestones { at: vec![5, 20], factor: 0.1 }),
+            "ExponentialLR(0.9)" => (0.1, 0, Shape::Exponential { factor: 0.9 }),
+            "CosineAnnealingWarmRestarts(10,2)" => {
+                (0.1, 0, Shape::Restarts { first: 10, growth: 2.0, floor: 0.0 })
+            }
+            "OneCycleLR(max=0.5,total=40)" => (0.5, 0, Shape::OneCycle { steps: 41 }),
+            "PolynomialLR(30,2)" => (0.1, 0, Shape::Polynomial { steps: 30, power: 2.0 }),
+            other => panic!("no schedule is called {other}"),
+        };
+        assert_eq!(oracle.lr.len(), 8);
+        for (name, rates) in &oracle.lr {
+            let (base, warmup, shape) = of(name);
+            let schedule = Schedule { base, warmup, warmup_from: 0.1, shape };
+            for (step, &want) in rates.iter().enumerate() {
+                let mine = schedule.at(step as u64);
+                assert!((mine - want).abs() < 1e-12, "{name}, step {step}: {mine} {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rate_can_grow_with_the_ranks_and_ends_with_the_run() {
+        let config = Config {
+            lr: 0.1,
+            lr_schedule: "cosine".into(),
+            warmup_steps: 4,
+            warmup_from: 0.0,
+            scale_lr: true,
+            ..Config::default()
+        };
+        let schedule = Schedule::new(&config, 24, 8);
+        assert_eq!((schedule.at(0), schedule.at(1), schedule.at(4)), (0.0, 0.2, 0.8));
+        assert!(schedule.at(14) < 0.41 && schedule.at(24).abs() < 1e-15);
+        assert_eq!(Schedule::new(&Config { scale_lr: false, ..config }, 24, 8).at(4), 0.1);
+    }
+
+    #[test]
+    fn short_runs_have_finite_rates() {
+        for (name, _) in SCHEDULES {
+            for steps in 0..6 {
+                let config = Config {
+                    lr_schedule: name.to_string(),
+                    lr_every: 1,
+                    lr_factor: 1.0,
+                    ..Config::default()
+                };
+                let schedule = Schedule::new(&config, steps, 1);
+                assert!((0..8).all(|step| (0.0..=1.0).contains(&schedule.at(step))), "{name}, {steps}");
+            }
+        }
+    }
+}
