@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the commands of docs/NUMBERS.md and prints what each found. Needs a quiet machine and `cargo build --release`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/target/release:$PATH"
+
+# Prints the command, the lines of its output that match, and its time and peak memory (by GNU time).
+number() {
+    local keep=$1
+    shift
+    echo "$ $*"
+    /usr/bin/time -f '  %e s real, %U s of one core, %M KiB' "$@" 2>&1 | grep -E "$keep|KiB\$"
+}
+
+number 'engine' allfold simulate all_reduce --topology switch --ranks 4096 --algo ring -b 1G -e 1G --engine full
+number 'engine' allfold simulate all_reduce --topology nodes8 --ranks 4096 --algo ring -b 1G -e 1G --engine full
+number 'engine' allfold simulate all_reduce --topology switch --ranks 131072 --algo halving_doubling -b 1G -e 1G --engine full
+number 'engine|float' allfold simulate all_reduce --topology switch --ranks 4096 --algo double_binary_tree -b 4G -e 4G \
+    --segment 8M --window 128 --engine full
+number 'float' allfold simulate all_reduce --topology switch --ranks 255 --algo double_binary_tree -b 256M -e 256M \
+    --segment 1M --window 128 --engine full --sharing split
+number 'float' allfold simulate all_reduce --topology switch --ranks 255 --algo double_binary_tree -b 256M -e 256M \
+    --segment 1M --window 128 --engine full --sharing max_min
+number 'engine' allfold simulate all_reduce --topology nodes8 --ranks 131072 --algo ring -b 1G -e 1G --engine orbit
+number 'proofs' allfold verify
+number 'algbw|float|limit|copy|add' allfold bench all_reduce --backend threads --ranks 2 --algo ring -b 1M -e 64M -f 8
+number 'checks passed' allfold report --out target/report
