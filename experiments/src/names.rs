@@ -2,28 +2,11 @@
 
 use crate::failure::{Failure, Outcome};
 use allfold_collectives::{Collective, DType, ReduceOp};
-
-/// The candidate that is spelled most like `word`, if any is near enough to be what was meant.
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let word = word.to_lowercase();
-    candidates
-        .into_iter()
-        .map(|name| (strsim::jaro_winkler(&word, &name.to_lowercase()), name))
-        .filter(|(likeness, _)| *likeness > 0.7)
-        .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)))
-        .map(|(_, name)| name)
-}
+use allfold_sim::suggest::{nearest, unknown};
 
 /// `1 rank`, `2 ranks`.
 pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
-/// "no KIND is called `word`", with the nearest name and the list.
-pub fn unknown(kind: &str, word: &str, names: &[&str]) -> String {
-    let hint = nearest(word, names.iter().copied())
-        .map_or(String::new(), |name| format!("; did you mean `{name}`?"));
-    format!("no {kind} is called `{word}`{hint} (there are {})", names.join(", "))
 }
 
 fn find<T: Copy>(kind: &str, word: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
@@ -95,7 +78,6 @@ mod tests {
         assert!(error.contains("did you mean `all_reduce`?"), "{error}");
         let error = dtype("flot").unwrap_err();
         assert!(error.starts_with("no element type is called `flot`; did you mean `float`?"), "{error}");
-        assert_eq!(nearest("zzzz", ["ring", "chain"]), None);
     }
 
     #[test]

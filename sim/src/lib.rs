@@ -38,7 +38,7 @@ mod error;
 mod events;
 mod fault;
 pub mod network;
-mod suggest;
+pub mod suggest;
 pub mod topology;
 mod trace;
 mod units;

@@ -1,12 +1,43 @@
-//! One line for a name that does not exist: what there is, and the nearest.
+//! One line for a name that does not exist: the nearest that does, and all there are.
 
-/// "no KIND is called `NAME`; did you mean `...`? There are ..."
-pub(crate) fn unknown(kind: &str, name: &str, known: &[&str]) -> String {
-    let nearest = known
-        .iter()
-        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), *candidate))
-        .min()
-        .filter(|(distance, candidate)| *distance <= candidate.len().max(3) / 2);
-    let hint = nearest.map_or(String::new(), |(_, candidate)| format!(" did you mean `{candidate}`?"));
-    format!("no {kind} is called `{name}`;{hint} there are {}", known.join(", "))
+/// The candidate that is spelled most like `word`, if any is near enough to be what was meant (Jaro-Winkler
+/// similarity above 0.7, capitals aside).
+///
+/// ```
+/// use allfold_sim::suggest::nearest;
+///
+/// assert_eq!(nearest("swich", ["ring", "switch"]), Some("switch"));
+/// assert_eq!(nearest("zzzz", ["ring", "switch"]), None);
+/// ```
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|name| (strsim::jaro_winkler(&word, &name.to_lowercase()), name))
+        .filter(|(likeness, _)| *likeness > 0.7)
+        .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)))
+        .map(|(_, name)| name)
+}
+
+/// "no KIND is called `word`", with the nearest name and the list.
+pub fn unknown(kind: &str, word: &str, names: &[&str]) -> String {
+    let hint = nearest(word, names.iter().copied())
+        .map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+    format!("no {kind} is called `{word}`{hint} (there are {})", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_and_the_list_are_given() {
+        let names = ["ring", "mesh", "switch"];
+        let said = "no topology is called `Rnig`; did you mean `ring`? (there are ring, mesh, switch)";
+        assert_eq!(unknown("topology", "Rnig", &names), said);
+        assert_eq!(
+            unknown("topology", "qqq", &names),
+            "no topology is called `qqq` (there are ring, mesh, switch)"
+        );
+    }
 }

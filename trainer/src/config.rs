@@ -227,10 +227,9 @@ pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a
 
 /// `the nearest is ...` where a name is at all like `got`, else `there are ...`.
 fn suggestion(got: &str, names: &[&str]) -> String {
-    let score = |name: &&str| strsim::jaro_winkler(got, name);
-    match names.iter().copied().max_by(|a, b| score(a).total_cmp(&score(b))) {
-        Some(nearest) if score(&nearest) > 0.6 => format!("the nearest is `{nearest}`"),
-        _ => format!("there are {}", names.join(", ")),
+    match allfold_sim::suggest::nearest(got, names.iter().copied()) {
+        Some(nearest) => format!("the nearest is `{nearest}`"),
+        None => format!("there are {}", names.join(", ")),
     }
 }
 

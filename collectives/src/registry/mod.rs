@@ -6,6 +6,7 @@ pub use table::ALGORITHMS;
 
 use crate::Collective;
 use crate::schedule::{Rank, Schedule};
+use allfold_sim::suggest::unknown;
 use std::fmt;
 use std::sync::Arc;
 
@@ -85,30 +86,19 @@ pub enum Error {
         ranks: u32,
     },
     /// No collective of this name.
-    #[error("no collective is called `{name}`{}; there are {}", nearest(.name, Collective::ALL.map(Collective::name)),
-        Collective::ALL.map(Collective::name).join(", "))]
+    #[error("{}", unknown("collective", .name, &Collective::ALL.map(Collective::name)))]
     Collective {
         /// What was asked for.
         name: String,
     },
     /// No algorithm of this name for this collective.
-    #[error("no algorithm of {collective} is called `{name}`{}; there are {}", nearest(.name, names(*.collective)),
-        names(*.collective).collect::<Vec<_>>().join(", "))]
+    #[error("{}", unknown(&format!("algorithm of {collective}"), .name, &names(*.collective).collect::<Vec<_>>()))]
     Algorithm {
         /// For which collective.
         collective: Collective,
         /// What was asked for.
         name: String,
     },
-}
-
-/// ` (did you mean ...?)` where one of the names is close to what was typed.
-fn nearest(typed: &str, names: impl IntoIterator<Item = &'static str>) -> String {
-    let closest = names.into_iter().map(|name| (strsim::damerau_levenshtein(typed, name), name)).min();
-    match closest {
-        Some((distance, name)) if distance <= 1 + typed.len() / 2 => format!(" (did you mean `{name}`?)"),
-        _ => String::new(),
-    }
 }
 
 fn names(collective: Collective) -> impl Iterator<Item = &'static str> {

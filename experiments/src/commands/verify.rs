@@ -69,7 +69,7 @@ fn algorithms(args: &Args) -> Outcome<Vec<&'static Algorithm>> {
             if found.is_empty() {
                 let known: BTreeSet<&str> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
                 let known: Vec<&str> = known.into_iter().collect();
-                return Err(Failure::usage(names::unknown("algorithm", name, &known)));
+                return Err(Failure::usage(allfold_sim::suggest::unknown("algorithm", name, &known)));
             }
             Ok(found)
         }
