@@ -39,6 +39,9 @@ pub struct Report<R, E> {
     pub first: Option<Rank>,
     /// What ranks computed and communicated, on virtual time, where [`World::timeline`] asked for it.
     pub timeline: Vec<Activity>,
+    /// On virtual time: of every message with the time of its arrival, in any order. The same program has the same
+    /// one in every run, and that of [`crate::time::traced`] where it does one collective.
+    pub event_hash: Option<u64>,
 }
 
 type Result2<R, E> = std::result::Result<R, E>;
@@ -54,13 +57,13 @@ impl World {
     /// Ranks that are threads carrying real data on a virtual clock, one for each rank of the topology. The same
     /// program has the same times and the same bits on any machine.
     ///
-    /// Rank code may block only in Allfold's calls. By default costs are [`Costs::default`], links split evenly,
+    /// Rank code may block only in Allfold's calls. By default costs are the topology's, links split evenly,
     /// computation is that of an A100 in f32, nothing is wrong, and operations have no deadline: ranks that wait
     /// for each other for ever are told at once that they do.
     pub fn sim(topology: &Topology) -> World {
         let options = sim::Options {
             topology: topology.clone(),
-            costs: Costs::default(),
+            costs: topology.costs(),
             sharing: Sharing::default(),
             faults: Faults::NONE,
             device: Device::A100_F32,
@@ -89,12 +92,6 @@ impl World {
     pub fn algorithm(self, collective: Collective, name: &str) -> World {
         let plan = self.plan.algorithm(collective, name);
         self.planned(plan)
-    }
-
-    /// Runs its collective by an algorithm of one's own; see [`Plan::own`].
-    pub fn own(mut self, algorithm: &'static crate::registry::Algorithm) -> World {
-        self.plan = self.plan.own(algorithm);
-        self
     }
 
     /// Runs a collective by a user's own algorithm; see [`Plan::with`].
@@ -227,6 +224,7 @@ impl World {
                 let sim = Arc::new(Sim::new(options.as_ref().clone()));
                 let mut report = self.on(sim.clone(), body)?;
                 report.timeline = sim.timeline();
+                report.event_hash = Some(sim.event_hash());
                 Ok(report)
             }
         }
@@ -262,6 +260,7 @@ impl World {
             ranks: ranks.into_iter().map(|outcome| outcome.result).collect(),
             first: first.map(|(_, _, rank)| rank),
             timeline: Vec::new(),
+            event_hash: None,
         })
     }
 }

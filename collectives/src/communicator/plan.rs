@@ -28,12 +28,6 @@ impl Plan {
         Ok(self)
     }
 
-    /// Runs its collective by this algorithm, which need not be in the registry.
-    pub fn own(mut self, algorithm: &'static Algorithm) -> Plan {
-        self.choices[algorithm.collective as usize].algorithm = Some(algorithm);
-        self
-    }
-
     /// Runs a collective by an algorithm that need not be in the registry: a user's own.
     pub fn with(mut self, algorithm: &'static Algorithm) -> Plan {
         self.choices[algorithm.collective as usize].algorithm = Some(algorithm);

@@ -56,7 +56,7 @@ fn worlds(algorithm: &'static Algorithm, case: &Case) -> Vec<(&'static str, Worl
     let threads = World::threads(case.ranks).buffered(case.buffered).deadline(Duration::from_secs(60));
     let simulated = Topology::named("nodes8", case.ranks).map(|topology| World::sim(&topology));
     let planned = |world: World| {
-        let world = world.own(algorithm).window(case.window);
+        let world = world.with(algorithm).window(case.window);
         case.segment.into_iter().fold(world, World::segment)
     };
     let places = [("threads", Some(threads)), ("the simulator", simulated.ok())];

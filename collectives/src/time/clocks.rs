@@ -14,13 +14,12 @@
 //! Cost: a few dozen bytes per rank and link, tens of nanoseconds per message. Rounds in which few ranks act cost
 //! only those ranks.
 
-use super::fold::EventHash;
 use super::owners::Owners;
 use super::rates::Rates;
 use super::rounds::Rounds;
 use super::{Cast, Error, Job, Run};
 use crate::schedule::{Combine, Rank, Span, Step};
-use allfold_sim::{Bytes, Costs, Crossing, Picos};
+use allfold_sim::{Bytes, Costs, Crossing, EventHash, Picos};
 
 /// No rank, no actor.
 const NONE: u32 = u32::MAX;
@@ -116,7 +115,7 @@ impl<'a, C: Cast> Sweep<'a, C> {
             owners: Owners::new(cast.links()),
             path: Vec::new(),
             run: Run { links: vec![0; cast.links() as usize], ..Run::default() },
-            hash: EventHash::new(),
+            hash: EventHash::default(),
         }
     }
 

@@ -32,7 +32,7 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// A job with the defaults of everything else: [`Costs::default`], a window of one step, links split
+    /// A job with the defaults of everything else: the costs of the topology, a window of one step, links split
     /// evenly, nothing wrong.
     pub fn new(
         schedule: &'a dyn Schedule,
@@ -45,7 +45,7 @@ impl<'a> Job<'a> {
             geometry,
             element,
             topology,
-            costs: Costs::default(),
+            costs: topology.costs(),
             window: 1,
             sharing: Sharing::default(),
             faults: &NOTHING_WRONG,

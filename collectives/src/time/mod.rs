@@ -17,7 +17,6 @@ mod classes;
 mod clocks;
 mod error;
 mod events;
-mod fold;
 mod job;
 mod orbit;
 mod outcome;

@@ -78,7 +78,7 @@ impl State {
         match due {
             Due::Flow(message) => self.wires.flow(message, self.now),
             Due::Arrive(message) => {
-                let news = self.wires.arrived(message);
+                let news = self.wires.arrived(message, self.now);
                 news.into_iter().for_each(|news| self.tell(news));
             }
             Due::Moved { half, round } => self.deliver(half, Event::Moved { round }),

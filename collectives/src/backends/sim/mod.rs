@@ -82,6 +82,11 @@ impl Sim {
         timeline
     }
 
+    /// Of all messages that have arrived.
+    pub fn event_hash(&self) -> u64 {
+        self.lock().wires.hash.value()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,7 +10,7 @@ use crate::Rank;
 use crate::backends::GroupId;
 use crate::time::{Cast, Everyone};
 use crate::transport::{Frame, LETTERS};
-use allfold_sim::{Bytes, Crossing, FlowId, Network, Picos};
+use allfold_sim::{Bytes, Crossing, EventHash, FlowId, Network, Picos};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A message between its start and its arrival.
@@ -52,6 +52,8 @@ pub(super) struct Wires {
     network: Network,
     carried: Vec<MessageId>,
     finished: Vec<FlowId>,
+    /// Of every message that has arrived, as the time-only engines have it.
+    pub hash: EventHash,
 }
 
 impl Wires {
@@ -65,6 +67,7 @@ impl Wires {
             network: Network::new(links, options.sharing),
             carried: Vec::new(),
             finished: Vec::new(),
+            hash: EventHash::default(),
         }
     }
 
@@ -182,8 +185,9 @@ impl Wires {
     }
 
     /// A message has arrived.
-    pub fn arrived(&mut self, id: MessageId) -> Option<News> {
+    pub fn arrived(&mut self, id: MessageId, now: u64) -> Option<News> {
         let Message { channel, receiver, frame, .. } = self.messages[id.0].take()?;
+        self.hash.message(self.wires.get(&channel)?.ends.1.0, now);
         self.free.push(id.0);
         Some(News::Arrived { half: receiver, from: channel.1, lane: channel.3, frame })
     }

@@ -21,11 +21,10 @@ mod skip;
 mod tests;
 mod window;
 
-use super::fold::EventHash;
 use super::{Cast, Error, Job, Run};
 use crate::schedule::{Combine, Rank, Span, Step};
 use agenda::{Agenda, Due};
-use allfold_sim::{Bytes, Crossing, FlowId, LinkId, Network, Picos};
+use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Network, Picos};
 use channels::Channels;
 use message::Message;
 use program::{Next, Programs};
@@ -116,7 +115,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             through: Vec::new(),
             path: Vec::new(),
             run: Run::default(),
-            hash: EventHash::new(),
+            hash: EventHash::default(),
             sink,
         })
     }
