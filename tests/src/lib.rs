@@ -1,4 +1,6 @@
-//! What crosses crates: conformance, parity, faults, properties; all of it under `tests/tests/`.
-//!
-//! The Rust in the project's README is compiled and run here:
-#![doc = include_str!("../../README.md")]
+//! What the tests of Allfold share.
+
+/// How many cases a property is tried on: `PROPTEST_CASES` where that is set, for a longer search, else `usual`.
+pub fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}

@@ -1,8 +1,11 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 //! What communicators do beside single collectives: asynchronous work and overlap, splitting, letters, clocks.
 
-use allfold_collectives::{Activity, Buffer, Collective, Communicator, Error, Rank, ReduceOp, Work, World};
-use allfold_sim::{Device, Picos, Topology};
+use allfold_collectives::{
+    Activity, Buffer, Collective, Communicator, DType, Error, Plan, Rank, ReduceOp, Work, World,
+};
+use allfold_kernels::{bf16, f16};
+use allfold_sim::{Device, Event, Faults, Picos, Topology, same_twice};
 
 fn worlds(ranks: u32) -> [World; 2] {
     [World::threads(ranks), World::sim(&Topology::named("nodes8x1", ranks).unwrap())]
@@ -119,7 +122,7 @@ fn the_same_program_has_the_same_times_every_time() {
         });
         let report = report.unwrap();
         let results: Vec<u64> = report.ranks.into_iter().map(Result::unwrap).collect();
-        (results, report.finish, report.timeline)
+        (results, report.finish, report.event_hash, report.timeline)
     };
     let first = run();
     for _ in 0..5 {
@@ -219,6 +222,110 @@ fn every_collective_works_on_nothing_and_on_one_rank() {
             });
             run.unwrap();
         }
+    }
+}
+
+#[test]
+fn a_slow_link_delays_real_data_and_changes_no_bit() {
+    let topology = Topology::named("nodes8x1", 16).unwrap();
+    let run = |rules: &[&str]| {
+        let faults = Faults::parse(rules.iter().copied(), &topology).unwrap();
+        let world = World::sim(&topology).faults(faults).algorithm(Collective::AllReduce, "ring");
+        let report = world.run_each(|comm: Communicator| -> Result<Vec<u32>, Error> {
+            let mut data: Vec<f32> = (0..4_000).map(|i| 0.1 * (i + comm.rank().0) as f32).collect();
+            comm.all_reduce(&mut data, ReduceOp::Sum)?;
+            Ok(data.into_iter().map(f32::to_bits).collect())
+        });
+        let report = report.unwrap();
+        let bits: Vec<Vec<u32>> = report.ranks.into_iter().map(Result::unwrap).collect();
+        (bits, report.finish.into_iter().max().unwrap())
+    };
+    let (healthy, soon) = run(&[]);
+    for rule in ["slow_link=nic_out[1]:x10", "slow_link=nic_in[0]:+20us"] {
+        let (bits, late) = run(&[rule]);
+        assert_eq!(bits, healthy, "{rule}");
+        assert!(late > soon, "{rule}: {late} after {soon}");
+    }
+}
+
+/// The determinism self-test: twice the same program, every stretch of every rank told as an event.
+#[test]
+fn carrying_runs_repeat_event_by_event_and_the_first_difference_is_named() {
+    let topology = Topology::named("nodes8x1", 12).unwrap();
+    let run = |flops: u64, tell: &mut dyn FnMut(Event)| {
+        let report = World::sim(&topology).timeline().run_each(|comm: Communicator| -> Result<(), Error> {
+            let works: Result<Vec<_>, Error> = (0..3)
+                .map(|bucket| {
+                    let me = u64::from(comm.rank().0);
+                    comm.charge(&allfold_sim::Work {
+                        flops: (me * 7 + bucket) * flops,
+                        ..Default::default()
+                    });
+                    comm.all_reduce_async(vec![1f32; 30_000 + bucket as usize].into(), ReduceOp::Sum)
+                })
+                .collect();
+            works?.into_iter().try_for_each(|work| work.wait().map(drop))
+        });
+        for (sequence, done) in (0..).zip(report.unwrap().timeline) {
+            let Activity { rank, stream, end, start, .. } = done;
+            tell(Event { time: end, rank, stream, sequence, what: start.0 });
+        }
+    };
+    let same = same_twice(|tell| run(1_000_000_000, tell));
+    assert_eq!(same, same_twice(|tell| run(1_000_000_000, tell)));
+    let mut turn = 0;
+    let divergence = same_twice(|tell| {
+        turn += 1;
+        run(if turn == 1 { 1_000_000_000 } else { 1_000_000_007 }, tell)
+    });
+    assert!(divergence.unwrap_err().to_string().contains("rank 0, stream 0"));
+}
+
+#[test]
+fn averages_of_narrow_floats_round_once_for_the_sum_and_once_for_the_quotient() {
+    // 256 + 1 is no bf16, so the sum of three is 256 by any order of rounding to even; a third of it rounds to 85.5.
+    for world in worlds(3) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let mine = [256.0, 0.5, 0.5][comm.rank().index()];
+            let mut wide = [bf16::from_f64(mine)];
+            comm.all_reduce(&mut wide, ReduceOp::Avg)?;
+            assert_eq!(wide[0], bf16::from_f64(85.5));
+            let mut narrow = [f16::from_f64(1.0 + mine)];
+            comm.all_reduce(&mut narrow, ReduceOp::Avg)?;
+            assert_eq!(narrow[0], f16::from_f64(260.0 / 3.0));
+            let mut block = [f16::ZERO];
+            comm.reduce_scatter(&[narrow[0]; 3], &mut block, ReduceOp::Avg)?;
+            let thrice = f16::from_f64(narrow[0].to_f64() * 3.0);
+            assert_eq!(block[0], f16::from_f64(thrice.to_f64() / 3.0));
+            let mut rooted = [bf16::from_f64(f64::from(comm.rank().0))];
+            comm.reduce(&mut rooted, ReduceOp::Avg, Rank(2))?;
+            assert!(comm.rank() != Rank(2) || rooted[0] == bf16::from_f64(1.0));
+            Ok(())
+        });
+        run.unwrap();
+    }
+}
+
+#[test]
+fn counts_beyond_memory_are_refused_in_one_line() {
+    let refused = |collective: Collective, ranks: u32, count: usize| {
+        Plan::default().of(collective, ranks, count, DType::F64).err().unwrap().to_string()
+    };
+    let says = "is more than memory can address";
+    for collective in [Collective::AllReduce, Collective::Broadcast, Collective::Reduce] {
+        for count in [usize::MAX, usize::MAX / 8 + 1, isize::MAX as usize / 8 + 1] {
+            let error = refused(collective, 2, count);
+            assert!(error.contains(says) && error.contains(&count.to_string()), "{error}");
+        }
+        assert!(Plan::default().of(collective, 2, isize::MAX as usize / 8, DType::F64).is_ok());
+    }
+    // One rank's block would fit, those of all ranks do not.
+    for collective in [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll] {
+        let error = refused(collective, 1 << 20, 1 << 41);
+        assert!(
+            error.contains("2199023255552 x f64 per rank over 1048576 ranks") && error.contains(says),
+            "{error}"
+        );
     }
 }
 

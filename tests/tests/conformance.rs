@@ -5,10 +5,10 @@
 use allfold_collectives::check::symbolic;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
-use allfold_collectives::time::{Engine, Job, simulate};
+use allfold_collectives::time::{Job, traced};
 use allfold_collectives::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
 use allfold_kernels::{bf16, divide, f16, reduce};
-use allfold_sim::{BytesPerSec, Costs, Faults, Picos, Sharing, Topology};
+use allfold_sim::{BytesPerSec, Costs, Faults, LinkId, Picos, Sharing, Topology};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -239,7 +239,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: allfold_tests::cases(96), max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_algorithm_gives_the_bits_of_its_trees_on_every_backend(
@@ -260,11 +260,16 @@ proptest! {
         (overhead, memory) in (0..3_000_000u64, prop::option::of(1_000_000_000..1_000_000_000_000u64)),
         sharing in prop::sample::select(vec![Sharing::Split, Sharing::MaxMin]),
         slow in prop::option::of(0..100u32),
+        slow_link in prop::option::of((any::<u32>(), prop::sample::select(vec!["x7", "x1.5", "+3us"]))),
     ) {
         let topology = Topology::named(name, case.ranks).unwrap();
         let costs = Costs { overhead: Picos(overhead), memory: memory.map(BytesPerSec), ..Costs::default() };
-        let rule = slow.map(|rank| format!("slow_rank={}:x2.5", rank % case.ranks));
-        let faults = Faults::parse(rule.iter().map(String::as_str), &topology).unwrap();
+        let link = |at: u32| topology.link_name(LinkId(at % topology.links()));
+        let rules = [
+            slow.map(|rank| format!("slow_rank={}:x2.5", rank % case.ranks)),
+            slow_link.filter(|_| topology.links() > 0).map(|(at, how)| format!("slow_link={}:{how}", link(at))),
+        ];
+        let faults = Faults::parse(rules.iter().flatten().map(String::as_str), &topology).unwrap();
         let (schedule, geometry) = case.schedule(4);
         let job = Job {
             costs,
@@ -273,7 +278,7 @@ proptest! {
             window: case.window.unwrap_or(case.algorithm.window()),
             ..Job::new(&*schedule, &geometry, 4, &topology)
         };
-        let outcome = simulate(&job, Engine::Full).unwrap();
+        let outcome = traced(&job, &mut |_| {}).unwrap();
         let world = World::sim(&topology).costs(costs).sharing(sharing).faults(faults.clone());
         let inputs = inputs::<f32>(&case);
         let report = case
@@ -284,6 +289,7 @@ proptest! {
             prop_assert!(result.is_ok(), "{:?}", result);
         }
         prop_assert_eq!(report.finish, outcome.finish);
+        prop_assert_eq!(report.event_hash, Some(outcome.event_hash));
     }
 }
 

@@ -150,6 +150,128 @@ fn a_message_of_another_size() {
 }
 
 #[test]
+fn a_message_of_another_type() {
+    // As many bytes of another type: only the calls tell.
+    let even: Body = |comm| match comm.rank() {
+        Rank(0) => comm.send(&[1i32; 5], Rank(1)).and_then(|()| comm.barrier()),
+        _ => comm.barrier(),
+    };
+    let odd: Body = |comm| comm.recv(&mut [0f32; 5], Rank(0)).and_then(|()| comm.barrier());
+    disagree(1, even, odd, |backend, errors| {
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains("5 x i32") && text.contains("5 x f32"), "{backend}: {text}");
+        }
+    });
+}
+
+/// A mismatch in a smaller communicator fails that one; the one it was split from, and its sibling, go on.
+#[test]
+fn a_mismatch_in_a_split_stays_there_and_counts_its_ranks() {
+    for (backend, world) in worlds(6, Duration::from_secs(60)) {
+        let ranks = outcome(world, move |comm| {
+            let half = comm.split(Some(comm.rank().0 % 2), 0)?.expect("every rank names a colour");
+            let odd = comm.rank() == Rank(5);
+            let work = half.all_reduce_async(vec![1f32; 8 + usize::from(odd)].into(), ReduceOp::Sum)?;
+            let result = work.wait();
+            if comm.rank().0.is_multiple_of(2) {
+                assert_eq!(result.unwrap()[0], 3.0, "{backend}");
+            } else {
+                let error = result.unwrap_err();
+                assert!(matches!(error, Error::Mismatch { .. }), "{backend}: {error}");
+                let text = error.to_string();
+                assert!(text.contains("rank 2 called all_reduce(9 x f32"), "{backend}: {text}");
+                assert!(matches!(half.barrier(), Err(Error::Poisoned { .. })), "{backend}");
+            }
+            comm.barrier()
+        });
+        assert!(ranks.iter().all(Result::is_ok), "{backend}: {ranks:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_panics_while_others_wait_for_work() {
+    for ranks in [2, 5] {
+        for (backend, world) in worlds(ranks, Duration::from_secs(60)) {
+            let results = outcome(world, |comm| {
+                let half = comm.split(Some(0), 0)?.expect("every rank names a colour");
+                let first = half.all_reduce_async(vec![1f32; 1000].into(), ReduceOp::Sum)?;
+                if comm.rank() == Rank(1) {
+                    panic!("with work under way");
+                }
+                let second = half.all_reduce_async(vec![1f32; 1000].into(), ReduceOp::Sum)?;
+                let third = half.broadcast_async(vec![1f32; 1000].into(), Rank(0))?;
+                // What was issued before the panic is done.
+                assert_eq!(first.wait()?[0], comm.size() as f32);
+                let told = second.wait().unwrap_err();
+                third.wait().unwrap_err();
+                Err(told)
+            });
+            for result in results {
+                let named = matches!(&result, Err(Error::PeerLost { rank: Rank(1), cause: Lost::Panicked(why), .. })
+                    if why == "with work under way");
+                assert!(named, "{backend}, {ranks} ranks: {result:?}");
+            }
+        }
+    }
+}
+
+/// Work that nobody waits for is still done, also where its communicator is dropped first, so the peers get theirs.
+#[test]
+fn work_that_is_dropped_with_its_communicator_is_done_for_the_others() {
+    for ranks in [1, 2, 5] {
+        for (backend, world) in worlds(ranks, Duration::from_secs(60)) {
+            let results = outcome(world, |comm| {
+                let last = comm.size() - 1;
+                let sums: Result<Vec<_>, Error> = [10, 0, 3000, 1]
+                    .map(|len| comm.all_reduce_async(vec![1f32; len].into(), ReduceOp::Sum))
+                    .into_iter()
+                    .collect();
+                let sums = sums?;
+                if comm.rank() == Rank(last) {
+                    drop(comm);
+                    drop(sums);
+                    return Ok(());
+                }
+                let size = comm.size() as f32;
+                sums.into_iter()
+                    .try_for_each(|work| work.wait().map(|sum| assert!(sum.iter().all(|x| *x == size))))
+            });
+            assert!(results.iter().all(Result::is_ok), "{backend}, {ranks} ranks: {results:?}");
+        }
+    }
+}
+
+#[test]
+fn work_may_be_waited_for_after_its_communicator_is_gone() {
+    for (backend, world) in worlds(3, Duration::from_secs(60)) {
+        let results = outcome(world, |comm| {
+            let work = comm.all_reduce_async(vec![1f32; 100].into(), ReduceOp::Sum)?;
+            drop(comm);
+            work.wait().map(|sum| assert_eq!(sum[99], 3.0))
+        });
+        assert!(results.iter().all(Result::is_ok), "{backend}: {results:?}");
+    }
+}
+
+#[test]
+fn one_rank_alone_has_no_one_to_disagree_with() {
+    for (backend, world) in worlds(1, Duration::from_secs(60)) {
+        let results = outcome(world, |comm| {
+            sum(&comm, 3)?;
+            comm.broadcast(&mut [1u8; 2], Rank(0))?;
+            let alone = comm.split(Some(9), 1)?.expect("it names a colour");
+            alone.all_reduce_async(vec![2f32; 4].into(), ReduceOp::Avg)?.wait().map(drop)?;
+            assert!(matches!(comm.send(&[1u8], Rank(0)), Err(Error::Argument(_))));
+            comm.abort("enough");
+            comm.barrier()
+        });
+        let text = results[0].as_ref().unwrap_err().to_string();
+        assert_eq!(text, "aborted by rank 0: enough", "{backend}");
+    }
+}
+
+#[test]
 fn a_rank_that_panics() {
     let odd: Body = |comm| sum(comm, 4).map(|()| panic!("out of paper"));
     disagree(

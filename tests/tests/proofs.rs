@@ -349,7 +349,7 @@ mod stacks {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: allfold_tests::cases(200), ..ProptestConfig::default() })]
         #[test]
         fn of_combinators_hold_what_they_claim(
             row in (0..ALGORITHMS.len()).prop_map(|at| &ALGORITHMS[at]),

@@ -49,7 +49,7 @@ fn assert_respects_bounds(outcome: &Outcome) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(allfold_tests::cases(400)))]
 
     /// Any algorithm on any wiring: bounds hold, the run repeats, and every engine that applies gives the same times.
     #[test]
