@@ -166,7 +166,10 @@ impl Backend for Sim {
 
     fn abort(&self, actor: ActorId, member: Member, why: String) {
         let error = Error::Aborted { by: member.rank, why };
-        self.lock().request(actor, Due::Fail { actor, member, error });
+        let mut state = self.lock();
+        state.request(actor, Due::Fail { actor, member, error });
+        // Applied before it returns: also a call of one's own that waits for nobody fails after it.
+        drop(self.block(state, actor, Wait::Applied));
     }
 
     fn transport(self: Arc<Self>, actor: ActorId, member: Member) -> Box<dyn Transport> {
