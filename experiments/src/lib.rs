@@ -22,6 +22,7 @@ pub mod plots;
 pub mod progress;
 pub mod records;
 pub mod report;
+pub mod runs;
 pub mod samples;
 pub mod scaling;
 pub mod session;
