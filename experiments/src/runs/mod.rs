@@ -143,7 +143,7 @@ fn collective_field<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Collect
     let word = String::deserialize(from)?;
     collective(&word).ok_or_else(|| {
         let names = Collective::ALL.map(Collective::name);
-        serde::de::Error::custom(crate::names::unknown("collective", &word, &names))
+        serde::de::Error::custom(allfold_sim::suggest::unknown("collective", &word, &names))
     })
 }
 
