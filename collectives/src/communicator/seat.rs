@@ -72,7 +72,11 @@ impl Seat {
             stream: Mutex::new(None),
             roster: roster.clone(),
         });
-        locked(&roster.seats).push(seat.clone());
+        let mut seats = locked(&roster.seats);
+        // Those left are over: a rank that splits again and again keeps only what it still sits in.
+        seats.retain(|seat: &Arc<Seat>| !seat.left.load(Ordering::Relaxed));
+        seats.push(seat.clone());
+        drop(seats);
         seat
     }
 
@@ -132,7 +136,12 @@ impl Seat {
             .name(format!("rank {} communication", self.member.rank))
             .spawn(move || shared.serve(&seat, actor));
         match thread {
-            Ok(thread) => locked(&self.roster.threads).push(thread),
+            Ok(thread) => {
+                let mut threads = locked(&self.roster.threads);
+                // An ended thread keeps its stack until its handle is gone.
+                threads.retain(|thread| !thread.is_finished());
+                threads.push(thread);
+            }
             Err(error) => {
                 self.backend.retire(actor);
                 return Err(Error::System(format!("cannot start a communication thread: {error}")));
