@@ -6,7 +6,7 @@
 
 use allfold_kernels::nn::{Cost, Matrix, Store, matmul};
 use allfold_trainer::models::{Cnn, cnn, mlp};
-use allfold_trainer::{Listener, Model, Network, Optimiser, Result, Sgd};
+use allfold_trainer::{Listener, Model, Network, Objective, Optimiser, Result, Sgd};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 
@@ -57,8 +57,8 @@ fn step(c: &mut Criterion) {
         let mut model = Model::new(network, 0).unwrap();
         group.bench_function(name, |bench| {
             bench.iter(|| {
-                model.forward(&x, true, |_| ());
-                let loss = model.backward(&labels, &mut Nobody).unwrap();
+                model.forward(&x, &mut Nobody).unwrap();
+                let loss = model.backward(Objective::mean(&labels), &mut Nobody).unwrap();
                 sgd.step(0.01, &mut model.params, &model.grads);
                 loss
             });

@@ -30,6 +30,8 @@ pub struct Config {
     pub channels: Vec<usize>,
     /// Whether the cnn has batch norms.
     pub batch_norm: bool,
+    /// Whether batch norms normalise by the samples of all ranks, instead of each rank's own.
+    pub sync_batch_norm: bool,
     /// `f32` or `f64`.
     pub dtype: String,
     /// `single` or `ddp`.
@@ -42,6 +44,8 @@ pub struct Config {
     pub max_steps: u64,
     /// Samples per step on each rank. The last batch of an epoch may be smaller.
     pub batch: usize,
+    /// Micro-batches that these are cut into. Gradients are added up, and exchanged once, with the last.
+    pub accumulate: usize,
     /// Whether each epoch has a new order of samples.
     pub shuffle: bool,
     /// Drop the samples that do not fill a row of ranks, instead of repeating some.
@@ -103,12 +107,14 @@ impl Default for Config {
             hidden: vec![128],
             channels: vec![32, 64],
             batch_norm: true,
+            sync_batch_norm: false,
             dtype: "f32".into(),
             strategy: "ddp".into(),
             seed: 0,
             epochs: 4,
             max_steps: 0,
             batch: 16,
+            accumulate: 1,
             shuffle: true,
             drop_last: false,
             train_samples: 0,
@@ -155,6 +161,11 @@ impl Config {
         Caps { first: self.first_bucket_kib.saturating_mul(1024), rest: self.bucket_kib.saturating_mul(1024) }
     }
 
+    /// Samples in each of the micro-batches that `samples` of a step are cut into; the last one may have fewer.
+    pub fn micro_batch(&self, samples: usize) -> usize {
+        samples.div_ceil(self.accumulate.max(1)).max(1)
+    }
+
     /// Whether the values make sense.
     ///
     /// # Errors
@@ -187,6 +198,7 @@ impl Config {
         }
         let sizes = [
             ("batch", std::slice::from_ref(&self.batch)),
+            ("accumulate", std::slice::from_ref(&self.accumulate)),
             ("hidden", &self.hidden),
             ("channels", &self.channels),
         ];

@@ -45,7 +45,7 @@ pub use config::Config;
 pub use data::{Batch, Dataset};
 pub use error::Error;
 pub use evaluate::{Evaluation, evaluate};
-pub use model::{Listener, Model};
+pub use model::{Listener, Model, Objective};
 pub use network::{Network, Phase, Place};
 pub use optim::{Optimiser, Sgd};
 pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on};

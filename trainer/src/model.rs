@@ -16,6 +16,32 @@ pub trait Listener<F> {
     /// # Errors
     /// Whatever stops the pass.
     fn ready(&mut self, param: usize, gradient: &[F]) -> Result<()>;
+
+    /// Replaces `values` by their totals over all ranks. One rank alone has nothing to add.
+    ///
+    /// # Errors
+    /// Whatever stops the pass.
+    fn total(&mut self, _values: &mut [f64]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What a backward pass is to find the gradients of: `scale` times the mean loss over these labels.
+#[derive(Clone, Copy, Debug)]
+pub struct Objective<'a, F> {
+    /// One per sample of the last forward pass.
+    pub labels: &'a [u32],
+    /// What the loss is multiplied by: a micro-batch's share of its step, and the loss scale.
+    pub scale: F,
+    /// Whether more micro-batches of the same step follow. The gradients are then held back and added to theirs.
+    pub more: bool,
+}
+
+impl<'a, F: Float> Objective<'a, F> {
+    /// The mean loss over these labels, and nothing after.
+    pub fn mean(labels: &'a [u32]) -> Objective<'a, F> {
+        Objective { labels, scale: F::ONE, more: false }
+    }
 }
 
 /// A network with parameters, gradients, buffers and activations.
@@ -32,6 +58,10 @@ pub struct Model<F> {
     saved: Vec<Saved<F>>,
     /// The gradient on its way down, and the one of the layer below.
     down: (Vec<F>, Vec<F>),
+    /// The gradients of the micro-batches of this step so far; empty where there is none.
+    held: Vec<F>,
+    /// What the layers' totals pass through.
+    totals: Vec<f64>,
 }
 
 impl<F: Float> Model<F> {
@@ -50,6 +80,8 @@ impl<F: Float> Model<F> {
             acts: vec![Vec::new(); layers + 1],
             saved: (0..layers).map(|_| Saved { values: Vec::new(), places: Vec::new() }).collect(),
             down: (Vec::new(), Vec::new()),
+            held: Vec::new(),
+            totals: Vec::new(),
             network,
         })
     }
@@ -64,34 +96,61 @@ impl<F: Float> Model<F> {
         &self.params[self.network.params()[param].range.clone()]
     }
 
-    /// Logits of the samples `x`, one row per sample. In training, batch norms normalise by the batch and move their
-    /// running statistics, and everything is kept for [`Model::backward`]. `spent` hears what each layer cost.
-    pub fn forward(&mut self, x: &[F], train: bool, mut spent: impl FnMut(Cost)) -> &[F] {
-        let n = x.len() / self.network.inputs().max(1);
+    /// Makes its batch norms normalise by the samples of all ranks, in place; says how many it changed.
+    pub fn synchronise(&mut self) -> usize {
+        self.network.synchronise()
+    }
+
+    /// Logits of the samples `x`, one row per sample, in training: batch norms normalise by the batch and move their
+    /// running statistics, and everything is kept for [`Model::backward`].
+    ///
+    /// # Errors
+    /// What `listener` returned.
+    pub fn forward(&mut self, x: &[F], listener: &mut impl Listener<F>) -> Result<&[F]> {
+        let n = self.take_in(x);
+        for phase in self.network.forward_phases() {
+            if let Phase::ForwardSums(l) = phase {
+                self.totals.resize(self.network.shared(phase), 0.0);
+                self.network.layers()[l].forward_sums(n, &self.acts[l], &mut self.totals);
+            }
+            // The totals of a layer's sums are still there when it goes forward: its phases follow each other.
+            if let Phase::Forward(l) = phase {
+                self.layer_forward(l, n, true);
+            }
+            listener.spent(self.network.cost(phase, n));
+            if let Phase::ForwardSums(_) = phase {
+                listener.total(&mut self.totals)?;
+            }
+        }
+        Ok(self.logits())
+    }
+
+    /// Copies the samples to where the first layer reads them; says how many there are.
+    fn take_in(&mut self, x: &[F]) -> usize {
         self.acts[0].clear();
         self.acts[0].extend_from_slice(x);
-        for l in 0..self.network.layers().len() {
-            let layer = &self.network.layers()[l];
-            let (values, places) = layer.saved(n);
-            let saved = &mut self.saved[l];
-            saved.values.resize(values, F::ZERO);
-            saved.places.resize(places, 0);
-            let (below, above) = self.acts.split_at_mut(l + 1);
-            let y = &mut above[0];
-            y.resize(n * layer.outputs(), F::ZERO);
-            layer.forward(Forward {
-                n,
-                train,
-                params: &self.params[self.network.values_of(l)],
-                buffers: &mut self.buffers[self.network.buffers_of(l)],
-                x: &below[l],
-                y,
-                saved,
-            });
-            let cost = layer.cost(n);
-            spent(if train { cost.forward } else { cost.evaluate });
-        }
-        self.logits()
+        x.len() / self.network.inputs().max(1)
+    }
+
+    fn layer_forward(&mut self, l: usize, n: usize, train: bool) {
+        let layer = &self.network.layers()[l];
+        let (values, places) = layer.saved(n);
+        let saved = &mut self.saved[l];
+        saved.values.resize(values, F::ZERO);
+        saved.places.resize(places, 0);
+        let (below, above) = self.acts.split_at_mut(l + 1);
+        let y = &mut above[0];
+        y.resize(n * layer.outputs(), F::ZERO);
+        layer.forward(Forward {
+            n,
+            train,
+            params: &self.params[self.network.values_of(l)],
+            buffers: &mut self.buffers[self.network.buffers_of(l)],
+            x: &below[l],
+            y,
+            saved,
+            totals: &self.totals,
+        });
     }
 
     /// The logits of the last forward pass.
@@ -100,46 +159,81 @@ impl<F: Float> Model<F> {
     }
 
     /// The mean loss of the last forward pass; the gradients of all parameters are replaced, and announced to
-    /// `listener` one by one as soon as they are final.
+    /// `listener` one by one as soon as they are final. Where more micro-batches follow, none is announced: the
+    /// gradients are held back and are part of those that the last one announces.
     ///
     /// # Errors
     /// What `listener` returned; the gradients are then incomplete.
-    pub fn backward(&mut self, labels: &[u32], listener: &mut impl Listener<F>) -> Result<F> {
-        let n = labels.len();
+    pub fn backward(&mut self, objective: Objective<F>, listener: &mut impl Listener<F>) -> Result<F> {
+        let n = objective.labels.len();
         let mut loss = F::ZERO;
         for phase in self.network.backward_phases() {
             match phase {
-                Phase::Loss => loss = self.loss(labels),
+                Phase::Loss => loss = self.loss(objective),
                 Phase::Params(l) => self.layer(l, n, None),
+                Phase::BackwardSums(l) => {
+                    self.totals.resize(self.network.shared(phase), 0.0);
+                    let grads = &self.grads[self.network.values_of(l)];
+                    self.network.layers()[l].backward_sums(grads, &mut self.totals);
+                    listener.total(&mut self.totals)?;
+                }
                 Phase::Input(l) => {
                     let mut dx = std::mem::take(&mut self.down.1);
                     dx.resize(n * self.network.layers()[l].inputs(), F::ZERO);
                     self.layer(l, n, Some(&mut dx));
                     self.down.1 = std::mem::replace(&mut self.down.0, dx);
                 }
-                Phase::Ready(param) => {
-                    listener.ready(param, &self.grads[self.network.params()[param].range.clone()])?;
-                }
-                Phase::Forward(_) => {}
+                Phase::Ready(param) if !objective.more => self.announce(param, listener)?,
+                Phase::Ready(_) | Phase::Forward(_) | Phase::ForwardSums(_) => {}
             }
-            if !matches!(phase, Phase::Ready(_)) {
+            if !matches!(phase, Phase::Ready(_) | Phase::BackwardSums(_)) {
                 listener.spent(self.network.cost(phase, n));
             }
         }
+        self.hold(objective.more, listener);
         Ok(loss)
     }
 
+    /// A parameter's gradient over all micro-batches. It is put together beside this one's, which its layer still needs.
+    fn announce(&mut self, param: usize, listener: &mut impl Listener<F>) -> Result<()> {
+        let range = self.network.params()[param].range.clone();
+        if self.held.is_empty() {
+            return listener.ready(param, &self.grads[range]);
+        }
+        add(&mut self.held[range.clone()], &self.grads[range.clone()]);
+        listener.spent(hold_cost::<F>(range.len()));
+        listener.ready(param, &self.held[range])
+    }
+
+    /// After a micro-batch: holds its gradients back, or after the last one, leaves the whole step's in `grads`.
+    fn hold(&mut self, more: bool, listener: &mut impl Listener<F>) {
+        match (more, self.held.is_empty()) {
+            (false, true) => {}
+            (false, false) => self.grads = std::mem::take(&mut self.held),
+            (true, true) => self.held = std::mem::replace(&mut self.grads, vec![F::ZERO; self.params.len()]),
+            (true, false) => {
+                add(&mut self.held, &self.grads);
+                listener.spent(hold_cost::<F>(self.held.len()));
+            }
+        }
+    }
+
     /// (Sum of losses, correct answers) over a batch, with running statistics and nothing kept.
-    pub fn evaluate(&mut self, batch: &Batch<F>, spent: impl FnMut(Cost)) -> (F, u64) {
+    pub fn evaluate(&mut self, batch: &Batch<F>, mut spent: impl FnMut(Cost)) -> (F, u64) {
         let loss = self.network.loss();
-        let logits = self.forward(&batch.x, false, spent);
+        let n = self.take_in(&batch.x);
+        for l in 0..self.network.layers().len() {
+            self.layer_forward(l, n, false);
+            spent(self.network.layers()[l].cost(n).evaluate);
+        }
+        let logits = self.logits();
         (loss.sum(logits, &batch.labels), loss.correct(logits, &batch.labels))
     }
 
-    fn loss(&mut self, labels: &[u32]) -> F {
+    fn loss(&mut self, Objective { labels, scale, .. }: Objective<F>) -> F {
         let logits = self.acts.last().map_or(&[][..], |logits| logits);
         self.down.0.resize(logits.len(), F::ZERO);
-        self.network.loss().forward_backward(logits, labels, &mut self.down.0)
+        self.network.loss().forward_backward(logits, labels, scale, &mut self.down.0)
     }
 
     /// The backward pass of one layer: by its parameters, or by its input into `dx`.
@@ -152,6 +246,7 @@ impl<F: Float> Model<F> {
             y: &self.acts[l + 1],
             dy: &self.down.0,
             saved: &mut self.saved[l],
+            totals: &self.totals,
         };
         let grads = &mut self.grads[values];
         match dx {
@@ -159,6 +254,15 @@ impl<F: Float> Model<F> {
             Some(dx) => self.network.layers()[l].backward_input(&mut pass, grads, dx),
         }
     }
+}
+
+fn add<F: Float>(to: &mut [F], from: &[F]) {
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to += from);
+}
+
+/// Cost of adding `elements` to those held back.
+pub(crate) fn hold_cost<F>(elements: usize) -> Cost {
+    Cost::launch(elements, 3 * elements, size_of::<F>())
 }
 
 #[cfg(test)]
@@ -209,14 +313,19 @@ mod tests {
     #[test]
     fn gradients_of_whole_networks_match_differences() {
         const N: usize = 4;
-        for network in networks() {
+        let synchronised = networks().into_iter().map(|mut network| {
+            network.synchronise();
+            network
+        });
+        for network in networks().into_iter().chain(synchronised) {
             let (inputs, classes) = (network.inputs(), network.classes());
             let mut model = Model::new(network, 3).unwrap();
             let places: Vec<_> = (0..N * inputs).map(|i| ((i * 37 % 101) as f64 / 50.0) - 1.0).collect();
             let labels: Vec<u32> = (0..N as u32).map(|i| i % classes as u32).collect();
             let run = |model: &mut Model<f64>| {
-                model.forward(&places, true, |_| ());
-                model.backward(&labels, &mut Log(Vec::new(), Cost::default())).unwrap()
+                let mut log = Log(Vec::new(), Cost::default());
+                model.forward(&places, &mut log).unwrap();
+                model.backward(Objective::mean(&labels), &mut log).unwrap()
             };
             run(&mut model);
             let grads = model.grads.clone();
@@ -238,9 +347,9 @@ mod tests {
         for network in networks() {
             let (inputs, count) = (network.inputs(), network.params().len());
             let mut model = Model::new(network, 3).unwrap();
-            model.forward(&vec![0.3; 2 * inputs], true, |_| ());
             let mut log = Log(Vec::new(), Cost::default());
-            model.backward(&[0, 1], &mut log).unwrap();
+            model.forward(&vec![0.3; 2 * inputs], &mut log).unwrap();
+            model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
             assert_eq!(
                 log.0.iter().map(|(param, _)| *param).collect::<Vec<_>>(),
                 (0..count).rev().collect::<Vec<_>>()
@@ -248,8 +357,7 @@ mod tests {
             for (param, gradient) in &log.0 {
                 assert_eq!(gradient[..], model.grads[model.network().params()[*param].range.clone()]);
             }
-            let forward: Cost = model.network().forward_phases().map(|p| model.network().cost(p, 2)).sum();
-            assert_eq!(forward + log.1, model.network().step_cost(2));
+            assert_eq!(log.1, model.network().step_cost(2));
         }
     }
 
@@ -259,8 +367,9 @@ mod tests {
             let (inputs, params) = (network.inputs(), network.param_count());
             let told = network.memory(2);
             let mut model = Model::new(network, 3).unwrap();
-            model.forward(&vec![0.3; 2 * inputs], true, |_| ());
-            model.backward(&[0, 1], &mut Log(Vec::new(), Cost::default())).unwrap();
+            let mut log = Log(Vec::new(), Cost::default());
+            model.forward(&vec![0.3; 2 * inputs], &mut log).unwrap();
+            model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
             let values = |vectors: &[Vec<f64>]| vectors.iter().map(Vec::len).sum::<usize>();
             let saved: usize = model.saved.iter().map(|s| 8 * s.values.len() + 4 * s.places.len()).sum();
             let down = model.down.0.len() + model.down.1.len();

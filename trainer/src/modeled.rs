@@ -10,6 +10,7 @@
 //! times (unequal chunks, folded rank counts), the last one's time is taken for all.
 
 use crate::buckets::{Bucket, Caps, buckets};
+use crate::model::hold_cost;
 use crate::run::data_cost;
 use crate::strategies::ddp::{pack_cost, unpack_cost};
 use crate::timing::{Breakdown, BucketTimes, communication, work};
@@ -98,47 +99,103 @@ struct Timeline<'a, F> {
     machine: &'a Machine<'a>,
 }
 
+/// A rank's two timelines.
+#[derive(Default)]
+struct Clock {
+    /// Where computing is.
+    now: Picos,
+    /// When communication has done all it was given.
+    free: Picos,
+    /// Time spent waiting so far.
+    exposed: Picos,
+}
+
+/// A micro-batch of a step.
+struct Micro {
+    n: usize,
+    /// Gradients of earlier ones are held.
+    held: bool,
+    /// Others follow.
+    more: bool,
+}
+
 impl<F: Float> Timeline<'_, F> {
     fn step(&self) -> Result<Prediction> {
-        let data = self.takes(data_cost::<F>(self.batch * self.network.inputs()));
-        let forward =
-            self.network.forward_phases().map(|phase| self.takes(self.network.cost(phase, self.batch)));
-        let forward = forward.fold(Picos::ZERO, |sum, time| sum + time);
-        let mut now = data + forward;
+        let mut time = Breakdown {
+            data: self.takes(data_cost::<F>(self.batch * self.network.inputs())),
+            ..Breakdown::default()
+        };
         let buckets =
             self.caps.map_or_else(Vec::new, |caps| buckets(self.network.params(), size_of::<F>(), caps));
-        let mut log = self.backward(&mut now, &buckets)?;
-
-        let mut exposed = Picos::ZERO;
-        for (bucket, times) in buckets.iter().zip(&mut log) {
-            let done = now.later(times.done);
-            exposed += done - now;
-            now = done + self.takes(unpack_cost::<F>(bucket.range.len()));
+        let size = self.config.micro_batch(self.batch);
+        let (mut clock, mut log) = (Clock { now: time.data, ..Clock::default() }, Vec::new());
+        for start in (0..self.batch).step_by(size) {
+            let n = size.min(self.batch - start);
+            time.forward += self.forward(n, &mut clock)?;
+            let micro = Micro { n, held: start > 0, more: start + n < self.batch };
+            let began = (clock.now, clock.exposed);
+            log = self.backward(micro, &mut clock, &buckets)?;
+            for (bucket, times) in buckets.iter().zip(&log) {
+                let done = clock.now.later(times.done);
+                clock.exposed += done - clock.now;
+                clock.now = done + self.takes(unpack_cost::<F>(bucket.range.len()));
+            }
+            time.backward += clock.now - began.0 - (clock.exposed - began.1);
         }
-        let backward = now - data - forward - exposed;
+        time.exposed = clock.exposed;
         let elements = self.network.param_count();
-        let mut optimiser = self.takes(self.optimiser.cost(elements));
+        time.optimiser = self.takes(self.optimiser.cost(elements));
         if self.config.clip_norm > 0.0 {
-            optimiser += self.takes(optim::clip::cost::<F>(elements));
+            time.optimiser += self.takes(optim::clip::cost::<F>(elements));
         }
         let ranks = self.machine.topology.ranks();
         Ok(Prediction {
             ranks,
             samples: self.batch as u64 * u64::from(ranks),
-            time: Breakdown { data, forward, backward, exposed, optimiser },
+            time,
             communication: communication(&log),
             buckets: log,
         })
     }
 
-    /// Walks the backward pass from `now` on; sends each bucket when it is full and its turn has come.
-    fn backward(&self, now: &mut Picos, buckets: &[Bucket]) -> Result<Vec<BucketTimes>> {
-        let (mut log, mut free) = (Vec::<BucketTimes>::new(), Picos::ZERO);
+    /// Walks the forward pass; returns what it takes without waiting.
+    fn forward(&self, n: usize, clock: &mut Clock) -> Result<Picos> {
+        let began = (clock.now, clock.exposed);
+        for phase in self.network.forward_phases() {
+            clock.now += self.takes(self.network.cost(phase, n));
+            self.total(phase, clock)?;
+        }
+        Ok(clock.now - began.0 - (clock.exposed - began.1))
+    }
+
+    /// What the ranks add up in a phase, which the step waits for: after the buckets under way.
+    fn total(&self, phase: Phase, clock: &mut Clock) -> Result<()> {
+        let elements = self.network.shared(phase);
+        if elements > 0 && self.caps.is_some() {
+            let done = clock.free.later(clock.now) + self.all_reduce::<f64>(elements)?;
+            clock.exposed += done - clock.now;
+            (clock.now, clock.free) = (done, done);
+        }
+        Ok(())
+    }
+
+    /// Walks the backward pass; sends each bucket when it is full and its turn has come.
+    fn backward(&self, micro: Micro, clock: &mut Clock, buckets: &[Bucket]) -> Result<Vec<BucketTimes>> {
+        let mut log = Vec::<BucketTimes>::new();
         let mut spans = BTreeMap::new();
         for phase in self.network.backward_phases() {
-            *now += self.takes(self.network.cost(phase, self.batch));
-            let (Phase::Ready(param), Some(bucket)) = (phase, buckets.get(log.len())) else { continue };
-            *now += self.takes(pack_cost::<F>(self.network.params()[param].range.len()));
+            if matches!(phase, Phase::Ready(_)) && micro.more {
+                continue;
+            }
+            clock.now += self.takes(self.network.cost(phase, micro.n));
+            self.total(phase, clock)?;
+            let Phase::Ready(param) = phase else { continue };
+            let elements = self.network.params()[param].range.len();
+            if micro.held {
+                clock.now += self.takes(hold_cost::<F>(elements));
+            }
+            let Some(bucket) = buckets.get(log.len()) else { continue };
+            clock.now += self.takes(pack_cost::<F>(elements));
             // Gradients come last parameter first and buckets are made in that order: the lowest one is the last.
             if param > bucket.params.start {
                 continue;
@@ -146,29 +203,32 @@ impl<F: Float> Timeline<'_, F> {
             let elements = bucket.range.len();
             let span = match spans.get(&elements) {
                 Some(&span) => span,
-                None => *spans.entry(elements).or_insert(self.all_reduce(elements)?),
+                None => *spans.entry(elements).or_insert(self.all_reduce::<F>(elements)?),
             };
-            free = free.later(*now) + span;
+            clock.free = clock.free.later(clock.now) + span;
             log.push(BucketTimes {
                 bucket: log.len(),
                 params: bucket.params.len(),
                 bytes: (elements * size_of::<F>()) as u64,
-                ready: *now,
-                sent: *now,
-                done: free,
+                ready: clock.now,
+                sent: clock.now,
+                done: clock.free,
             });
+        }
+        if micro.held && micro.more {
+            clock.now += self.takes(hold_cost::<F>(self.network.param_count()));
         }
         Ok(log)
     }
 
     /// How long an all-reduce of so many elements takes from the moment all ranks have entered it.
-    fn all_reduce(&self, elements: usize) -> Result<Picos> {
+    fn all_reduce<T: Float>(&self, elements: usize) -> Result<Picos> {
         let Machine { topology, costs, sharing, plan, .. } = *self.machine;
-        let prepared = plan.of(Collective::AllReduce, topology.ranks(), elements, F::DTYPE)?;
+        let prepared = plan.of(Collective::AllReduce, topology.ranks(), elements, T::DTYPE)?;
         let job = Job {
             schedule: &*prepared.schedule,
             geometry: &prepared.geometry,
-            element: size_of::<F>() as u32,
+            element: size_of::<T>() as u32,
             topology,
             costs,
             window: prepared.window,

@@ -24,6 +24,8 @@ pub struct Place {
 /// One part of a step, in the order in which they happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// What the ranks add up before going forward through a layer.
+    ForwardSums(usize),
     /// Forward through a layer.
     Forward(usize),
     /// The loss and its gradient by the network's output.
@@ -32,6 +34,8 @@ pub enum Phase {
     Params(usize),
     /// A parameter's gradient is final, and may be sent.
     Ready(usize),
+    /// What the ranks add up before the gradient of a layer's input.
+    BackwardSums(usize),
     /// The gradient of a layer's input.
     Input(usize),
 }
@@ -130,9 +134,19 @@ impl<F: Float> Network<F> {
         self.spans[layer].buffers.clone()
     }
 
-    /// The phases of a forward pass.
-    pub fn forward_phases(&self) -> impl Iterator<Item = Phase> + use<F> {
-        (0..self.layers.len()).map(Phase::Forward)
+    /// Synchronises, in place, every layer that normalises by a batch: from now on by the samples of all ranks. Says
+    /// how many it changed. Parameters and buffers are what they were.
+    pub fn synchronise(&mut self) -> usize {
+        self.layers.iter_mut().filter_map(|layer| layer.synchronise().then_some(())).count()
+    }
+
+    /// The phases of a forward pass in training.
+    pub fn forward_phases(&self) -> Vec<Phase> {
+        let phases = |layer: usize| {
+            let shares = self.layers[layer].shared().0 > 0;
+            shares.then_some(Phase::ForwardSums(layer)).into_iter().chain([Phase::Forward(layer)])
+        };
+        (0..self.layers.len()).flat_map(phases).collect()
     }
 
     /// The phases of a backward pass: last layer first; within a layer, last parameter first. The gradient of the
@@ -145,6 +159,9 @@ impl<F: Float> Network<F> {
                 phases.extend(spans.params.clone().rev().map(Phase::Ready));
             }
             if layer > 0 {
+                if self.layers[layer].shared().1 > 0 {
+                    phases.push(Phase::BackwardSums(layer));
+                }
                 phases.push(Phase::Input(layer));
             }
         }
@@ -154,11 +171,21 @@ impl<F: Float> Network<F> {
     /// What a phase costs over `n` samples.
     pub fn cost(&self, phase: Phase, n: usize) -> Cost {
         match phase {
+            Phase::ForwardSums(layer) => self.layers[layer].cost(n).sums,
             Phase::Forward(layer) => self.layers[layer].cost(n).forward,
             Phase::Loss => self.loss().cost::<F>(n),
             Phase::Params(layer) => self.layers[layer].cost(n).params,
             Phase::Input(layer) => self.layers[layer].cost(n).input,
-            Phase::Ready(_) => Cost::default(),
+            Phase::Ready(_) | Phase::BackwardSums(_) => Cost::default(),
+        }
+    }
+
+    /// How many numbers the ranks add up in a phase.
+    pub fn shared(&self, phase: Phase) -> usize {
+        match phase {
+            Phase::ForwardSums(layer) => self.layers[layer].shared().0,
+            Phase::BackwardSums(layer) => self.layers[layer].shared().1,
+            _ => 0,
         }
     }
 
@@ -180,7 +207,7 @@ impl<F: Float> Network<F> {
 
     /// Forward, loss and backward over `n` samples together.
     pub fn step_cost(&self, n: usize) -> Cost {
-        self.forward_phases().chain(self.backward_phases()).map(|phase| self.cost(phase, n)).sum()
+        self.forward_phases().into_iter().chain(self.backward_phases()).map(|phase| self.cost(phase, n)).sum()
     }
 }
 

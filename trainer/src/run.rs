@@ -8,7 +8,8 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::strategies::{self, Strategy};
 use crate::timing::{Breakdown, BucketTimes, work};
 use crate::{
-    Batch, Config, Dataset, Error, Model, Optimiser, Result, Sampler, Schedule, data, hash, models, optim,
+    Batch, Config, Dataset, Error, Model, Objective, Optimiser, Result, Sampler, Schedule, data, hash,
+    models, optim,
 };
 use allfold_collectives::{Communicator, ReduceOp};
 use allfold_kernels::nn::{Cost, Float};
@@ -94,10 +95,10 @@ pub fn train(config: &Config, comm: &Communicator, observer: &mut dyn Observer) 
 pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
     fn of<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
         let network = models::build::<F>(config, shape, classes)?;
-        // Adam keeps one vector more than the velocity that the network counts.
-        let more = u64::from(config.optimiser.starts_with("adam"));
+        // Adam keeps one vector more than the velocity that the network counts, and so do micro-batches.
+        let more = u64::from(config.optimiser.starts_with("adam")) + u64::from(config.accumulate > 1);
         let vector = (network.param_count() * size_of::<F>()) as u64;
-        Ok(network.memory(config.batch).saturating_add(more.saturating_mul(vector)))
+        Ok(network.memory(config.micro_batch(config.batch)).saturating_add(more.saturating_mul(vector)))
     }
     config.check()?;
     match config.dtype.as_str() {
@@ -221,10 +222,8 @@ impl<'a, F: Float> Run<'a, F> {
         let start = comm.now();
         self.train.gather(samples, &mut self.batch);
         comm.charge(&work(data_cost::<F>(self.batch.x.len())));
-        let gathered = comm.now();
-        self.model.forward(&self.batch.x, true, |cost| comm.charge(&work(cost)));
-        let forward = comm.now();
-        let synced = self.strategy.backward(&mut self.model, &self.batch.labels)?;
+        let mut time = Breakdown { data: comm.now() - start, ..Breakdown::default() };
+        let loss = self.gradients(&mut time)?;
         let backward = comm.now();
         let elements = self.model.params.len();
         if self.config.clip_norm > 0.0 {
@@ -233,14 +232,30 @@ impl<'a, F: Float> Run<'a, F> {
         }
         self.optimiser.step(lr, &mut self.model.params, &self.model.grads);
         comm.charge(&work(self.optimiser.cost(elements)));
-        let time = Breakdown {
-            data: gathered - start,
-            forward: forward - gathered,
-            backward: backward - forward - synced.exposed,
-            exposed: synced.exposed,
-            optimiser: comm.now() - backward,
-        };
-        Ok((synced.loss.to_f64(), time))
+        time.optimiser = comm.now() - backward;
+        Ok((loss, time))
+    }
+
+    /// Forward and backward over the gathered batch, one micro-batch after another; returns the loss of the whole.
+    fn gradients(&mut self, time: &mut Breakdown) -> Result<f64> {
+        let (comm, inputs) = (self.comm, self.model.network().inputs());
+        let Batch { x, labels } = &self.batch;
+        let size = self.config.micro_batch(labels.len());
+        let (mut loss, mut left) = (0.0, labels.len());
+        for (x, micro) in x.chunks(size * inputs).zip(labels.chunks(size)) {
+            left -= micro.len();
+            let share = micro.len() as f64 / labels.len() as f64;
+            let objective = Objective { labels: micro, scale: F::from_f64(share), more: left > 0 };
+            let start = comm.now();
+            let waited = self.strategy.forward(&mut self.model, x)?;
+            let forward = comm.now();
+            let synced = self.strategy.backward(&mut self.model, objective)?;
+            loss += share * synced.loss.to_f64();
+            time.forward += forward - start - waited;
+            time.backward += comm.now() - forward - synced.exposed;
+            time.exposed += waited + synced.exposed;
+        }
+        Ok(loss)
     }
 
     /// The hash of the weights, after making sure that every rank has the same.

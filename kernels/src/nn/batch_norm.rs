@@ -10,7 +10,9 @@
 //! db = sum dy      dw = sum dy xhat      dx = (dy - db / M - xhat dw / M) r w,    xhat = (x - mean) r
 //! ```
 //!
-//! Statistics are summed in f64.
+//! Statistics are summed in f64. Where a batch is spread over ranks, each adds up what it has (count, sum and sum of
+//! squares: [`BatchNorm::sums`]), and normalises by the totals ([`BatchNorm::forward_by`]). The variance is then a
+//! difference of sums, exact to about 1e-16 (mean / deviation)^2.
 
 use super::sum::{sum, sum_pairs};
 use super::{Cost, Float};
@@ -55,15 +57,50 @@ impl BatchNorm {
             let mean = self.channel(n, c).map(|plane| sum(&x[plane], |x| x)).sum::<f64>() / m;
             let squares = |x: f64| (x - mean) * (x - mean);
             let var = self.channel(n, c).map(|plane| sum(&x[plane], squares)).sum::<f64>() / m;
-            let move_to = |old: &mut F, new: f64| {
-                *old = F::from_f64((1.0 - MOMENTUM) * old.to_f64() + MOMENTUM * new);
-            };
-            if m > 0.0 {
-                move_to(&mut running_means[c], mean);
-            }
-            if m > 1.0 {
-                move_to(&mut running_vars[c], var * m / (m - 1.0));
-            }
+            move_running(m, (mean, var), (&mut running_means[c], &mut running_vars[c]));
+            means[c] = F::from_f64(mean);
+            rs[c] = F::from_f64(1.0 / (var + EPS).sqrt());
+        }
+        self.apply(n, x, w, b, (means, rs), y);
+    }
+
+    /// What ranks add up before [`BatchNorm::forward_by`] (1 + 2 C): values per channel, then sums, then sums of
+    /// squares.
+    pub fn sums<F: Float>(&self, n: usize, x: &[F], sums: &mut [f64]) {
+        self.lengths(n, &[x]);
+        assert_eq!(sums.len(), 1 + 2 * self.channels);
+        sums[0] = (n * self.plane) as f64;
+        for c in 0..self.channels {
+            sums[1 + c] = self.channel(n, c).map(|plane| sum(&x[plane], |x| x)).sum();
+            sums[1 + self.channels + c] = self.channel(n, c).map(|plane| sum(&x[plane], |x| x * x)).sum();
+        }
+    }
+
+    /// As [`BatchNorm::forward`], by the totals of [`BatchNorm::sums`] over a batch of which `x` is a part.
+    #[allow(clippy::too_many_arguments)]
+    pub fn forward_by<F: Float>(
+        &self,
+        n: usize,
+        x: &[F],
+        w: &[F],
+        b: &[F],
+        totals: &[f64],
+        running: &mut [F],
+        saved: &mut [F],
+        y: &mut [F],
+    ) {
+        self.lengths(n, &[x, y]);
+        assert!(running.len() == 2 * self.channels && saved.len() == 2 * self.channels);
+        assert_eq!(totals.len(), 1 + 2 * self.channels);
+        let (m, (sums, squares)) = (totals[0], totals[1..].split_at(self.channels));
+        let (running_means, running_vars) = running.split_at_mut(self.channels);
+        let (means, rs) = saved.split_at_mut(self.channels);
+        for c in 0..self.channels {
+            let mean = sums[c] / m;
+            // Rounding can leave a little less than nothing; a NaN stays one.
+            let var = squares[c] / m - mean * mean;
+            let var = if var < 0.0 { 0.0 } else { var };
+            move_running(m, (mean, var), (&mut running_means[c], &mut running_vars[c]));
             means[c] = F::from_f64(mean);
             rs[c] = F::from_f64(1.0 / (var + EPS).sqrt());
         }
@@ -101,7 +138,8 @@ impl BatchNorm {
         }
     }
 
-    /// The gradient of the input, replaced; `dw` and `db` are those of [`BatchNorm::backward_params`].
+    /// The gradient of the input, replaced; `dw` and `db` are those of [`BatchNorm::backward_params`], over the whole
+    /// batch of `m` values per channel.
     #[allow(clippy::too_many_arguments)]
     pub fn backward_input<F: Float>(
         &self,
@@ -110,12 +148,12 @@ impl BatchNorm {
         w: &[F],
         saved: &[F],
         dy: &[F],
-        (dw, db): (&[F], &[F]),
+        (m, dw, db): (f64, &[F], &[F]),
         dx: &mut [F],
     ) {
         self.lengths(n, &[x, dy, dx]);
         let (means, rs) = saved.split_at(self.channels);
-        let m = F::from_f64((n * self.plane) as f64);
+        let m = F::from_f64(m);
         for (start, c) in self.planes(n) {
             let plane = start..start + self.plane;
             let (mean, r, scale) = (means[c], rs[c], rs[c] * w[c]);
@@ -130,6 +168,18 @@ impl BatchNorm {
     pub fn forward_cost<F: Float>(&self, n: usize) -> Cost {
         let count = n * self.channels * self.plane;
         Cost::launch(6 * count, 4 * count + 6 * self.channels, size_of::<F>())
+    }
+
+    /// Cost of [`BatchNorm::sums`].
+    pub fn sums_cost<F: Float>(&self, n: usize) -> Cost {
+        let count = n * self.channels * self.plane;
+        Cost::launch(3 * count, count + 4 * self.channels, size_of::<F>())
+    }
+
+    /// Cost of [`BatchNorm::forward_by`].
+    pub fn forward_by_cost<F: Float>(&self, n: usize) -> Cost {
+        let count = n * self.channels * self.plane;
+        Cost::launch(3 * count, 2 * count + 10 * self.channels, size_of::<F>())
     }
 
     /// Cost of [`BatchNorm::evaluate`].
@@ -176,6 +226,17 @@ impl BatchNorm {
     }
 }
 
+/// Moves a channel's running statistics towards those of a batch of `m` values; its variance is biased.
+fn move_running<F: Float>(m: f64, (mean, var): (f64, f64), (running_mean, running_var): (&mut F, &mut F)) {
+    let towards = |old: F, new: f64| F::from_f64((1.0 - MOMENTUM) * old.to_f64() + MOMENTUM * new);
+    if m > 0.0 {
+        *running_mean = towards(*running_mean, mean);
+    }
+    if m > 1.0 {
+        *running_var = towards(*running_var, var * m / (m - 1.0));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,7 +258,7 @@ mod tests {
         let (_, saved, _) = run(&x, &w, &b);
         let (mut dw, mut db, mut dx) = (vec![9.0; 3], vec![9.0; 3], vec![9.0; 60]);
         SHAPE.backward_params(N, &x, &saved, &r, &mut dw, &mut db);
-        SHAPE.backward_input(N, &x, &w, &saved, &r, (&dw, &db), &mut dx);
+        SHAPE.backward_input(N, &x, &w, &saved, &r, (20.0, &dw, &db), &mut dx);
         check("x", &x, &dx, |x| dot(&run(x, &w, &b).0, &r));
         check("w", &w, &dw, |w| dot(&run(&x, w, &b).0, &r));
         check("b", &b, &db, |b| dot(&run(&x, &w, b).0, &r));
@@ -212,6 +273,30 @@ mod tests {
         let var = first.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 19.0;
         assert!((running[0] - 0.1 * mean).abs() < 1e-15);
         assert!((running[3] - (0.9 + 0.1 * var)).abs() < 1e-15);
+    }
+
+    /// Parts of 3, 0 and 2 samples, normalised by their totals, are the batch of 5.
+    #[test]
+    fn parts_together_are_the_batch() {
+        let (x, w, b) = (numbers(60, 1), numbers(3, 2), numbers(3, 3));
+        let (want, want_saved, want_running) = run(&x, &w, &b);
+        let parts = [(3, &x[..36]), (0, &x[36..36]), (2, &x[36..])];
+        let mut totals = vec![0.0; 7];
+        for (n, part) in parts {
+            let mut sums = vec![9.0; 7];
+            SHAPE.sums(n, part, &mut sums);
+            totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
+        }
+        let mut all = Vec::new();
+        let close = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-14);
+        for (n, part) in parts {
+            let (mut running, mut saved, mut y) =
+                (vec![0.0, 0.0, 0.0, 1.0, 1.0, 1.0], vec![0.0; 6], vec![0.0; part.len()]);
+            SHAPE.forward_by(n, part, &w, &b, &totals, &mut running, &mut saved, &mut y);
+            assert!(close(&running, &want_running) && close(&saved, &want_saved));
+            all.extend(y);
+        }
+        assert!(all.len() == 60 && close(&all, &want));
     }
 
     #[test]

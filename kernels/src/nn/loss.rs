@@ -30,18 +30,20 @@ impl CrossEntropy {
         })
     }
 
-    /// The mean loss of the batch; `dx` becomes its gradient by the logits. An empty batch has loss 0.
-    pub fn forward_backward<F: Float>(&self, x: &[F], labels: &[u32], dx: &mut [F]) -> F {
+    /// The mean loss of the batch; `dx` becomes the gradient of `scale` times it by the logits. An empty batch has
+    /// loss 0.
+    pub fn forward_backward<F: Float>(&self, x: &[F], labels: &[u32], scale: F, dx: &mut [F]) -> F {
         assert_eq!(x.len(), dx.len());
         if labels.is_empty() {
             return F::ZERO;
         }
         let n = F::from_f64(labels.len() as f64);
+        let divisor = n / scale;
         let rows = x.chunks_exact(self.classes).zip(dx.chunks_exact_mut(self.classes));
         for ((row, out), &label) in rows.zip(labels) {
             let (max, total) = normaliser(row);
-            out.iter_mut().zip(row).for_each(|(out, &x)| *out = (x - max).exp() / total / n);
-            out[label as usize] = out[label as usize] - F::ONE / n;
+            out.iter_mut().zip(row).for_each(|(out, &x)| *out = (x - max).exp() / total / divisor);
+            out[label as usize] = out[label as usize] - F::ONE / divisor;
         }
         self.sum(x, labels) / n
     }
@@ -74,14 +76,14 @@ mod tests {
     fn gradients() {
         let (loss, labels, x) = (CrossEntropy { classes: 5 }, [0, 4, 2, 2], numbers(20, 7));
         let mut dx = vec![9.0; 20];
-        loss.forward_backward(&x, &labels, &mut dx);
-        check("x", &x, &dx, |x| loss.forward_backward(x, &labels, &mut [0.0; 20]));
+        loss.forward_backward(&x, &labels, 1.0, &mut dx);
+        check("x", &x, &dx, |x| loss.forward_backward(x, &labels, 1.0, &mut [0.0; 20]));
     }
 
     #[test]
     fn equal_logits_cost_the_logarithm_of_their_number() {
         let mut dx = [0.0; 8];
-        let loss = CrossEntropy { classes: 4 }.forward_backward(&[1e30f64; 8], &[1, 2], &mut dx);
+        let loss = CrossEntropy { classes: 4 }.forward_backward(&[1e30f64; 8], &[1, 2], 1.0, &mut dx);
         assert!((loss - 4f64.ln()).abs() < 1e-15);
         assert_eq!(dx[1], (0.25 - 1.0) / 2.0);
     }

@@ -1,29 +1,33 @@
 //! Batch normalisation of each channel, with running statistics for evaluation.
 
 use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
-use allfold_kernels::nn::{BatchNorm as Shape, Float};
+use allfold_kernels::nn::{BatchNorm as Shape, Cost, Float};
 
-/// A batch norm. Each rank of a data-parallel run normalises by its own samples.
-pub struct BatchNorm(Shape);
+/// A batch norm. Each rank of a data-parallel run normalises by its own samples; synchronised, by those of all ranks,
+/// however many each has (C. Peng et al., "MegDet", CVPR 2018).
+pub struct BatchNorm {
+    shape: Shape,
+    synchronised: bool,
+}
 
 impl BatchNorm {
     /// Over `channels` planes of `plane` pixels.
     pub fn new(channels: usize, plane: usize) -> BatchNorm {
-        BatchNorm(Shape { channels, plane })
+        BatchNorm { shape: Shape { channels, plane }, synchronised: false }
     }
 }
 
 impl<F: Float> Layer<F> for BatchNorm {
     fn inputs(&self) -> usize {
-        self.0.channels * self.0.plane
+        self.shape.channels * self.shape.plane
     }
 
     fn outputs(&self) -> usize {
-        self.0.channels * self.0.plane
+        self.shape.channels * self.shape.plane
     }
 
     fn params(&self) -> Vec<Tensor> {
-        let channels = [self.0.channels];
+        let channels = [self.shape.channels];
         vec![
             Tensor::new("weight", &channels, Init::Constant(1.0)),
             Tensor::new("bias", &channels, Init::Constant(0.0)),
@@ -31,43 +35,83 @@ impl<F: Float> Layer<F> for BatchNorm {
     }
 
     fn buffers(&self) -> Vec<Tensor> {
-        let channels = [self.0.channels];
+        let channels = [self.shape.channels];
         vec![
             Tensor::new("running_mean", &channels, Init::Constant(0.0)),
             Tensor::new("running_var", &channels, Init::Constant(1.0)),
         ]
     }
 
+    /// Means and reciprocal deviations; synchronised, also how many values a channel has over all ranks.
     fn saved(&self, _n: usize) -> (usize, usize) {
-        (2 * self.0.channels, 0)
+        (2 * self.shape.channels + usize::from(self.synchronised), 0)
+    }
+
+    fn synchronise(&mut self) -> bool {
+        !std::mem::replace(&mut self.synchronised, true)
+    }
+
+    fn shared(&self) -> (usize, usize) {
+        let numbers = 2 * self.shape.channels;
+        if self.synchronised { (1 + numbers, numbers) } else { (0, 0) }
+    }
+
+    fn forward_sums(&self, n: usize, x: &[F], sums: &mut [f64]) {
+        self.shape.sums(n, x, sums);
+    }
+
+    fn backward_sums(&self, grads: &[F], sums: &mut [f64]) {
+        sums.iter_mut().zip(grads).for_each(|(sum, g)| *sum = g.to_f64());
     }
 
     fn forward(&self, pass: Forward<F>) {
-        let (w, b) = pass.params.split_at(self.0.channels);
-        if pass.train {
-            self.0.forward(pass.n, pass.x, w, b, pass.buffers, &mut pass.saved.values, pass.y);
+        let (w, b) = pass.params.split_at(self.shape.channels);
+        let (saved, count) = pass.saved.values.split_at_mut(2 * self.shape.channels);
+        if pass.train && self.synchronised {
+            count[0] = F::from_f64(pass.totals[0]);
+            self.shape.forward_by(pass.n, pass.x, w, b, pass.totals, pass.buffers, saved, pass.y);
+        } else if pass.train {
+            self.shape.forward(pass.n, pass.x, w, b, pass.buffers, saved, pass.y);
         } else {
-            self.0.evaluate(pass.n, pass.x, w, b, pass.buffers, pass.y);
+            self.shape.evaluate(pass.n, pass.x, w, b, pass.buffers, pass.y);
         }
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
-        let (dw, db) = grads.split_at_mut(self.0.channels);
-        self.0.backward_params(pass.n, pass.x, &pass.saved.values, pass.dy, dw, db);
+        let (dw, db) = grads.split_at_mut(self.shape.channels);
+        self.shape.backward_params(
+            pass.n,
+            pass.x,
+            &pass.saved.values[..2 * self.shape.channels],
+            pass.dy,
+            dw,
+            db,
+        );
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, grads: &[F], dx: &mut [F]) {
-        let w = &pass.params[..self.0.channels];
-        let sums = grads.split_at(self.0.channels);
-        self.0.backward_input(pass.n, pass.x, w, &pass.saved.values, pass.dy, sums, dx);
+        let w = &pass.params[..self.shape.channels];
+        let (saved, count) = pass.saved.values.split_at(2 * self.shape.channels);
+        let totals: Vec<F> = pass.totals.iter().map(|&total| F::from_f64(total)).collect();
+        let (m, sums) = match count {
+            [count] => (count.to_f64(), &totals[..]),
+            _ => ((pass.n * self.shape.plane) as f64, grads),
+        };
+        let (dw, db) = sums.split_at(self.shape.channels);
+        self.shape.backward_input(pass.n, pass.x, w, saved, pass.dy, (m, dw, db), dx);
     }
 
     fn cost(&self, n: usize) -> LayerCost {
+        let (sums, forward) = match self.synchronised {
+            true => (self.shape.sums_cost::<F>(n), self.shape.forward_by_cost::<F>(n)),
+            false => (Cost::default(), self.shape.forward_cost::<F>(n)),
+        };
         LayerCost {
-            forward: self.0.forward_cost::<F>(n),
-            evaluate: self.0.evaluate_cost::<F>(n),
-            params: self.0.backward_params_cost::<F>(n),
-            input: self.0.backward_input_cost::<F>(n),
+            sums,
+            forward,
+            evaluate: self.shape.evaluate_cost::<F>(n),
+            params: self.shape.backward_params_cost::<F>(n),
+            input: self.shape.backward_input_cost::<F>(n),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Convolution with a square kernel and no bias.
 
 use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
-use allfold_kernels::nn::{Conv2d as Shape, Float};
+use allfold_kernels::nn::{Conv2d as Shape, Cost, Float};
 
 /// A convolution. It keeps the unrolled patches of the forward pass for the backward pass.
 pub struct Conv2d(Shape);
@@ -47,6 +47,7 @@ impl<F: Float> Layer<F> for Conv2d {
 
     fn cost(&self, n: usize) -> LayerCost {
         LayerCost {
+            sums: Cost::default(),
             forward: self.0.forward_cost::<F>(n),
             evaluate: self.0.forward_cost::<F>(n),
             params: self.0.backward_params_cost::<F>(n),

@@ -1,7 +1,7 @@
 //! Fully connected: `y = x w^T + b`.
 
 use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
-use allfold_kernels::nn::{Float, Linear as Shape};
+use allfold_kernels::nn::{Cost, Float, Linear as Shape};
 
 /// A fully connected layer with a bias.
 pub struct Linear(Shape);
@@ -50,6 +50,7 @@ impl<F: Float> Layer<F> for Linear {
 
     fn cost(&self, n: usize) -> LayerCost {
         LayerCost {
+            sums: Cost::default(),
             forward: self.0.forward_cost::<F>(n),
             evaluate: self.0.forward_cost::<F>(n),
             params: self.0.backward_params_cost::<F>(n),

@@ -89,6 +89,8 @@ pub struct Forward<'a, F> {
     pub y: &'a mut [F],
     /// For the backward pass; of the size that [`Layer::saved`] says.
     pub saved: &'a mut Saved<F>,
+    /// The totals over all ranks of [`Layer::forward_sums`]; in evaluation, nothing.
+    pub totals: &'a [f64],
 }
 
 /// What a backward pass reads.
@@ -105,11 +107,15 @@ pub struct Backward<'a, F> {
     pub dy: &'a [F],
     /// What the forward pass kept; the backward pass may use it up.
     pub saved: &'a mut Saved<F>,
+    /// The totals over all ranks of [`Layer::backward_sums`], for [`Layer::backward_input`].
+    pub totals: &'a [f64],
 }
 
 /// What one layer's passes cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerCost {
+    /// [`Layer::forward_sums`].
+    pub sums: Cost,
     /// [`Layer::forward`] in training.
     pub forward: Cost,
     /// [`Layer::forward`] in evaluation.
@@ -142,6 +148,22 @@ pub trait Layer<F: Float>: Send + Sync {
     fn saved(&self, _n: usize) -> (usize, usize) {
         (0, 0)
     }
+
+    /// Makes it work on the samples of all ranks together, where it can and does not yet; says whether it did.
+    fn synchronise(&mut self) -> bool {
+        false
+    }
+
+    /// How many numbers the ranks add up before a forward pass in training, and before [`Layer::backward_input`].
+    fn shared(&self) -> (usize, usize) {
+        (0, 0)
+    }
+
+    /// This rank's part of the first of those numbers, from the `n` samples of x.
+    fn forward_sums(&self, _n: usize, _x: &[F], _sums: &mut [f64]) {}
+
+    /// This rank's part of the second, from its gradients of the parameters.
+    fn backward_sums(&self, _grads: &[F], _sums: &mut [f64]) {}
 
     /// From x to y.
     fn forward(&self, pass: Forward<F>);

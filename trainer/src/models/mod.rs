@@ -21,9 +21,13 @@ pub const MODELS: &[(&str, &str)] = &[
 /// # Errors
 /// If no model has that name, or its layers do not fit the samples.
 pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<Network<F>> {
-    match config.model.as_str() {
+    let mut network = match config.model.as_str() {
         "mlp" => mlp(shape.0 * shape.1 * shape.2, &config.hidden, classes),
         "cnn" => cnn(&Cnn { shape, channels: &config.channels, batch_norm: config.batch_norm, classes }),
         other => Err(crate::config::unknown("model", other, MODELS.iter().map(|(name, _)| *name))),
+    }?;
+    if config.sync_batch_norm {
+        network.synchronise();
     }
+    Ok(network)
 }

@@ -14,7 +14,7 @@
 use super::{Strategy, Synced};
 use crate::buckets::{Bucket, Caps, buckets};
 use crate::timing::{BucketTimes, work};
-use crate::{Error, Listener, Model, Network, Place, Result};
+use crate::{Error, Listener, Model, Network, Objective, Place, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp, Work};
 use allfold_kernels::nn::{Cost, Float};
 use allfold_sim::Picos;
@@ -41,6 +41,21 @@ impl<'a, F: Float> Ddp<'a, F> {
             network.params().iter().enumerate().map(|(param, place)| home(&buckets, param, place)).collect();
         let idle = buckets.iter().map(|bucket| Some(Buffer::zeroed(bucket.range.len()))).collect();
         Ddp { comm, buckets, homes, idle, log: Vec::new() }
+    }
+
+    /// A pass over the model, with the idle buckets to fill.
+    fn pass(&mut self) -> Pass<'_, F> {
+        Pass {
+            comm: self.comm,
+            world: F::from_f64(f64::from(self.comm.size())),
+            buckets: &self.buckets,
+            homes: &self.homes,
+            filling: std::mem::take(&mut self.idle),
+            missing: self.buckets.iter().map(|bucket| bucket.params.len()).collect(),
+            under_way: Vec::with_capacity(self.buckets.len()),
+            log: Vec::with_capacity(self.buckets.len()),
+            waited: Picos::ZERO,
+        }
     }
 
     fn broadcast(&self, values: &mut [F]) -> Result<()> {
@@ -73,21 +88,24 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
         self.broadcast(&mut model.buffers)
     }
 
-    fn backward(&mut self, model: &mut Model<F>, labels: &[u32]) -> Result<Synced<F>> {
-        let mut pass = Pass {
-            comm: self.comm,
-            world: F::from_f64(f64::from(self.comm.size())),
-            buckets: &self.buckets,
-            homes: &self.homes,
-            filling: std::mem::take(&mut self.idle),
-            missing: self.buckets.iter().map(|bucket| bucket.params.len()).collect(),
-            under_way: Vec::with_capacity(self.buckets.len()),
-            log: Vec::with_capacity(self.buckets.len()),
-        };
-        let loss = model.backward(labels, &mut pass)?;
-        let Pass { under_way, mut log, .. } = pass;
+    fn forward(&mut self, model: &mut Model<F>, x: &[F]) -> Result<Picos> {
+        let mut pass = self.pass();
+        model.forward(x, &mut pass)?;
+        let Pass { filling, waited, .. } = pass;
+        self.idle = filling;
+        Ok(waited)
+    }
 
-        let mut exposed = Picos::ZERO;
+    fn backward(&mut self, model: &mut Model<F>, objective: Objective<F>) -> Result<Synced<F>> {
+        let mut pass = self.pass();
+        let loss = model.backward(objective, &mut pass)?;
+        let Pass { under_way, mut log, waited, filling, .. } = pass;
+        if objective.more {
+            self.idle = filling;
+            return Ok(Synced { loss, exposed: waited });
+        }
+
+        let mut exposed = waited;
         for ((bucket, handle), times) in self.buckets.iter().zip(under_way).zip(&mut log) {
             let before = self.comm.now();
             let (buffer, done) = handle.wait_timed()?;
@@ -112,7 +130,7 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
     }
 }
 
-/// One backward pass: fills buckets and sends them.
+/// One pass over the model, forward or backward: adds up what layers share, fills buckets and sends them.
 struct Pass<'a, F: Float> {
     comm: &'a Communicator,
     world: F,
@@ -125,6 +143,8 @@ struct Pass<'a, F: Float> {
     /// Buckets sent, in order.
     under_way: Vec<Work<Buffer<F>>>,
     log: Vec<BucketTimes>,
+    /// Time spent in totals, which a layer cannot go on without.
+    waited: Picos,
 }
 
 impl<F: Float> Listener<F> for Pass<'_, F> {
@@ -140,6 +160,14 @@ impl<F: Float> Listener<F> for Pass<'_, F> {
         self.comm.charge(&work(pack_cost::<F>(gradient.len())));
         self.missing[*bucket] -= 1;
         self.send_ready()
+    }
+
+    /// After the buckets under way: all ranks send in one order.
+    fn total(&mut self, values: &mut [f64]) -> Result<()> {
+        let before = self.comm.now();
+        self.comm.all_reduce(values, ReduceOp::Sum)?;
+        self.waited += self.comm.now() - before;
+        Ok(())
     }
 }
 

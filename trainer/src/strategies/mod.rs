@@ -9,7 +9,7 @@ pub mod ddp;
 pub mod single;
 
 use crate::timing::BucketTimes;
-use crate::{Config, Error, Model, Network, Result};
+use crate::{Config, Error, Model, Network, Objective, Result};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
@@ -23,7 +23,7 @@ pub const STRATEGIES: &[(&str, &str)] = &[
 /// What a backward pass gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Synced<F> {
-    /// The mean loss of this rank's samples.
+    /// The mean loss of this rank's samples, not scaled.
     pub loss: F,
     /// Time spent waiting for other ranks.
     pub exposed: Picos,
@@ -37,12 +37,18 @@ pub trait Strategy<F: Float> {
     /// If the ranks' models cannot be made equal, or communication fails.
     fn start(&mut self, model: &mut Model<F>) -> Result<()>;
 
-    /// Backward through the last forward pass; afterwards the model's gradients are those of the mean loss over
-    /// all ranks' samples.
+    /// Forward through this rank's samples, in training. Returns the time spent waiting for other ranks.
     ///
     /// # Errors
     /// If communication fails.
-    fn backward(&mut self, model: &mut Model<F>, labels: &[u32]) -> Result<Synced<F>>;
+    fn forward(&mut self, model: &mut Model<F>, x: &[F]) -> Result<Picos>;
+
+    /// Backward through the last forward pass; afterwards the model's gradients are those of the mean over all ranks of
+    /// the objective. Where more micro-batches follow, no gradient is exchanged: the last one's exchange is for all.
+    ///
+    /// # Errors
+    /// If communication fails.
+    fn backward(&mut self, model: &mut Model<F>, objective: Objective<F>) -> Result<Synced<F>>;
 
     /// Before an evaluation: makes the buffers (running statistics) of every rank equal.
     ///

@@ -2,7 +2,7 @@
 
 use super::{Strategy, Synced};
 use crate::timing::work;
-use crate::{Listener, Model, Result};
+use crate::{Listener, Model, Objective, Result};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::{Cost, Float};
 use allfold_sim::Picos;
@@ -37,8 +37,13 @@ impl<F: Float> Strategy<F> for Single<'_> {
         Ok(())
     }
 
-    fn backward(&mut self, model: &mut Model<F>, labels: &[u32]) -> Result<Synced<F>> {
-        let loss = model.backward(labels, &mut self.clock)?;
+    fn forward(&mut self, model: &mut Model<F>, x: &[F]) -> Result<Picos> {
+        model.forward(x, &mut self.clock)?;
+        Ok(Picos::ZERO)
+    }
+
+    fn backward(&mut self, model: &mut Model<F>, objective: Objective<F>) -> Result<Synced<F>> {
+        let loss = model.backward(objective, &mut self.clock)?;
         Ok(Synced { loss, exposed: Picos::ZERO })
     }
 
