@@ -18,6 +18,7 @@ mod clocks;
 mod error;
 mod events;
 mod job;
+pub mod nccl;
 mod orbit;
 mod outcome;
 mod owners;

@@ -1,0 +1,82 @@
+//! GB/s of a call: bytes per microsecond, over 1000.
+
+use super::constants::{ll_most, nvls_efficiency, nvls_tree, ring_ll128, tree, tree_ll128};
+use super::latency::ring_steps;
+use super::{Algorithm, Arch, Graph, Platform, Protocol};
+use crate::Collective;
+
+/// The bandwidth at which a call's bytes go (algbw), before the correction by size; 0 where it cannot run.
+pub(super) fn bandwidth(
+    platform: &Platform,
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    graph: &Graph,
+) -> f64 {
+    let collnet = matches!(algorithm, Algorithm::CollNetDirect | Algorithm::CollNetChain);
+    let speed = if platform.nodes <= 2 || collnet { graph.inside } else { graph.across };
+    let channels = f64::from(graph.channels);
+    let all = channels * speed;
+    let bus = match algorithm {
+        Algorithm::Ring => match protocol {
+            Protocol::Ll => (all * 0.5).min(ll_most(platform)),
+            Protocol::Ll128 => (all * 0.92).min(channels * ring_ll128(platform.arch)),
+            Protocol::Simple => all,
+        },
+        Algorithm::Tree => {
+            let most = (all * 0.92).min(channels * tree(platform));
+            // Of LL128's lines one flag in nine pieces is lost inside a node, one in sixteen across.
+            let data = if platform.nodes == 1 { 7.0 / 9.0 } else { 120.0 / 128.0 };
+            match protocol {
+                Protocol::Ll => (most / 3.8).min(ll_most(platform)),
+                Protocol::Ll128 => (most * data).min(channels * tree_ll128(platform)),
+                Protocol::Simple => most,
+            }
+        }
+        Algorithm::Nvls | Algorithm::NvlsTree => channels * nvls(platform, collective, algorithm, graph),
+        Algorithm::CollNetDirect => collnet_direct(platform, collective, graph),
+        Algorithm::CollNetChain => all,
+        Algorithm::Pat => all * 0.75,
+    };
+    to_algorithm(platform, collective, algorithm, bus)
+}
+
+/// NCCL's change from bandwidth on the bus to that of the call's bytes.
+fn to_algorithm(platform: &Platform, collective: Collective, algorithm: Algorithm, bus: f64) -> f64 {
+    let steps = ring_steps(collective, platform.ranks);
+    let gathers = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+    match algorithm {
+        Algorithm::Ring => bus * f64::from(platform.ranks) / steps,
+        _ if gathers => bus,
+        Algorithm::Nvls | Algorithm::NvlsTree => bus * f64::from(platform.ranks) / steps,
+        _ => bus * 0.5,
+    }
+}
+
+/// One channel through the NVLink switch.
+fn nvls(platform: &Platform, collective: Collective, algorithm: Algorithm, graph: &Graph) -> f64 {
+    if graph.channels < 2 {
+        return 0.0;
+    }
+    let (channels, each) = (f64::from(graph.channels), f64::from(platform.ranks_per_node()));
+    let share = if collective == Collective::AllReduce { 2.0 } else { (each - 1.0) / each };
+    let inside = graph.inside * nvls_efficiency(platform.arch) * (channels - 1.0) / channels * share;
+    match (algorithm, platform.nodes) {
+        (_, 1) => inside,
+        (Algorithm::NvlsTree, 2) => inside.min(2.0 * graph.across).min(nvls_tree(platform)),
+        (Algorithm::NvlsTree, _) => inside.min(graph.across).min(nvls_tree(platform)),
+        _ => inside.min(graph.across),
+    }
+}
+
+/// Every GPU to its own NIC, the network's switches reduce.
+fn collnet_direct(platform: &Platform, collective: Collective, graph: &Graph) -> f64 {
+    let each = f64::from(platform.ranks_per_node());
+    if collective != Collective::AllReduce {
+        return each * graph.inside.min(0.9 * graph.across);
+    }
+    let factor = each / f64::from(graph.channels);
+    let factor = factor - (factor - 1.0) / 2.0;
+    let reached = f64::from(graph.channels) * graph.inside / factor;
+    if platform.arch >= Arch::Hopper { reached * 0.85 } else { reached }
+}

@@ -1,0 +1,139 @@
+//! Which algorithm and protocol NCCL takes, and how long it believes that lasts.
+
+use super::bandwidth::bandwidth;
+use super::constants::tree_correction;
+use super::latency::latency;
+use super::{Algorithm, Arch, Graph, Overrides, Platform, Protocol};
+use crate::Collective;
+
+/// What the model says of one candidate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// How ranks are wired.
+    pub algorithm: Algorithm,
+    /// How bytes are moved.
+    pub protocol: Protocol,
+    /// Microseconds that no byte takes.
+    pub latency_us: f64,
+    /// GB/s (1e9) of the call's bytes.
+    pub algbw_gbps: f64,
+    /// The sum of both, in microseconds.
+    pub time_us: f64,
+}
+
+/// No candidate can run the call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "NCCL has no algorithm and protocol for {collective} on {ranks} ranks of {nodes} nodes that NCCL_ALGO and NCCL_PROTO allow"
+)]
+pub struct NoChoice {
+    collective: Collective,
+    ranks: u32,
+    nodes: u32,
+}
+
+/// What NCCL would run: the least time over all candidates; of equal ones the first in NCCL's order. `bytes` is
+/// nccl-tests' size: the total, for all-gather and reduce-scatter too. One rank costs nothing.
+///
+/// # Errors
+/// Where `overrides` leave nothing that the platform can run, and for collectives that NCCL composes of sends.
+pub fn choose(
+    platform: &Platform,
+    collective: Collective,
+    bytes: u64,
+    overrides: &Overrides,
+) -> Result<Estimate, NoChoice> {
+    let mut best: Option<Estimate> = None;
+    for algorithm in Algorithm::ALL {
+        for protocol in Protocol::ALL {
+            let Some(found) = allowed(platform, collective, bytes, overrides, algorithm, protocol) else {
+                continue;
+            };
+            if best.is_none_or(|best| found.time_us < best.time_us) {
+                best = Some(found);
+            }
+        }
+    }
+    best.ok_or(NoChoice { collective, ranks: platform.ranks, nodes: platform.nodes })
+}
+
+fn allowed(
+    platform: &Platform,
+    collective: Collective,
+    bytes: u64,
+    overrides: &Overrides,
+    algorithm: Algorithm,
+    protocol: Protocol,
+) -> Option<Estimate> {
+    // LL128 is trusted only where the links keep stores in order, unless somebody asks for it.
+    let trusted = protocol != Protocol::Ll128 || platform.ll128;
+    let protocol_allowed = overrides.protocol(collective, protocol).unwrap_or(trusted);
+    let algorithm_allowed = overrides.algorithm(collective, algorithm).unwrap_or(true);
+    match protocol_allowed && algorithm_allowed {
+        true => estimate(platform, collective, bytes, algorithm, protocol),
+        false => None,
+    }
+}
+
+/// How long NCCL believes one candidate takes; `None` where it cannot run.
+pub fn estimate(
+    platform: &Platform,
+    collective: Collective,
+    bytes: u64,
+    algorithm: Algorithm,
+    protocol: Protocol,
+) -> Option<Estimate> {
+    if platform.nodes == 0 || platform.ranks < platform.nodes {
+        return None;
+    }
+    let graph = graph(platform, collective, algorithm, protocol)?;
+    if platform.ranks == 1 {
+        let free = Estimate { algorithm, protocol, latency_us: 0.0, algbw_gbps: f64::INFINITY, time_us: 0.0 };
+        return Some(free);
+    }
+    let mut latency_us = latency(platform, collective, algorithm, protocol, &graph);
+    let mut algbw_gbps = bandwidth(platform, collective, algorithm, protocol, &graph);
+    // NVLSTree takes the tree's correction on Blackwell with x86 CPUs.
+    let x86 = matches!(platform.cpu, super::Cpu::Intel | super::Cpu::Amd);
+    let like_tree = algorithm == Algorithm::NvlsTree && platform.arch == Arch::Blackwell && x86;
+    if algorithm == Algorithm::Tree || like_tree {
+        algbw_gbps *= tree_correction(protocol, bytes);
+    }
+    let share = bytes / (u64::from(graph.channels.max(1)) * u64::from(platform.ranks));
+    let plateau =
+        (algorithm, protocol, collective) == (Algorithm::Ring, Protocol::Simple, Collective::AllReduce);
+    if plateau && platform.nodes > 1 && share >= 64 {
+        latency_us *= if platform.arch == Arch::Volta { 1.9 } else { 1.4 };
+    }
+    let possible = algbw_gbps > 0.0;
+    let time_us = latency_us + bytes as f64 / (1000.0 * algbw_gbps);
+    possible.then_some(Estimate { algorithm, protocol, latency_us, algbw_gbps, time_us })
+}
+
+/// The channels that a candidate uses, where it can run at all.
+fn graph(
+    platform: &Platform,
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+) -> Option<Graph> {
+    let reduce_or_copy = matches!(collective, Collective::Broadcast | Collective::Reduce);
+    let gathers = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+    let all_reduce = collective == Collective::AllReduce;
+    let simple = protocol == Protocol::Simple;
+    match algorithm {
+        Algorithm::Ring if reduce_or_copy || gathers || all_reduce => Some(platform.ring),
+        Algorithm::Tree if all_reduce => Some(platform.tree),
+        Algorithm::Nvls if simple && (gathers || all_reduce) => {
+            // Across nodes it hands over to the network's switches.
+            platform.nvls.filter(|_| platform.nodes == 1 || platform.collnet.is_some())
+        }
+        Algorithm::NvlsTree if simple && all_reduce && platform.nodes > 1 => platform.nvls,
+        Algorithm::CollNetDirect if simple && (gathers || all_reduce) => {
+            platform.collnet.filter(|_| platform.nvswitch && platform.ranks_per_node() <= 8)
+        }
+        Algorithm::CollNetChain if simple && all_reduce => platform.collnet,
+        Algorithm::Pat if simple && gathers && platform.ranks == platform.nodes => Some(platform.ring),
+        _ => None,
+    }
+}

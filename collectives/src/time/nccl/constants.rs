@@ -1,0 +1,113 @@
+//! The tuner's tables. Source of every figure: NCCL 2.29, `src/graph/tuning.cc`.
+
+use super::{Algorithm, Arch, Cpu, Inside, Platform, Protocol};
+
+/// Microseconds that a call takes before its first step.
+pub(super) fn base_us(algorithm: Algorithm, protocol: Protocol) -> f64 {
+    let row = match algorithm {
+        Algorithm::Tree => [6.8, 14.0, 8.4],
+        Algorithm::Ring => [6.6, 14.0, 8.4],
+        Algorithm::Pat => [8.0, 8.0, 8.0],
+        _ => [0.0; 3],
+    };
+    row[protocol as usize]
+}
+
+/// Microseconds of a step inside a node.
+pub(super) fn inside_us(platform: &Platform, algorithm: Algorithm, protocol: Protocol) -> f64 {
+    let nvlink = platform.links == Inside::NvLink;
+    // On POWER, a tree's Simple protocol over PCI takes the ring's latency.
+    let power = platform.cpu == Cpu::Power && !nvlink && protocol == Protocol::Simple;
+    let row = match algorithm {
+        Algorithm::Tree if nvlink => [0.6, 1.25, 4.0],
+        Algorithm::Tree if !power => [1.0, 1.9, 4.0],
+        Algorithm::Ring if nvlink => [0.6, 1.9, 3.4],
+        Algorithm::Tree | Algorithm::Ring => [1.0, 2.5, 5.7],
+        Algorithm::CollNetDirect => [0.0, 0.0, 3.7],
+        Algorithm::CollNetChain => [0.0, 0.0, 2.8],
+        Algorithm::Nvls | Algorithm::NvlsTree => [0.0, 0.0, if nvlink { 25.0 } else { 0.0 }],
+        Algorithm::Pat => [0.0, 0.0, 4.0],
+    };
+    row[protocol as usize]
+}
+
+/// Microseconds of a step across nodes, without what the NIC declares.
+pub(super) fn across_us(algorithm: Algorithm, protocol: Protocol) -> f64 {
+    let row = match algorithm {
+        Algorithm::Tree => [5.0, 8.5, 14.0],
+        Algorithm::Ring => [2.7, 4.0, 14.0],
+        Algorithm::CollNetDirect => [0.0, 0.0, 31.0],
+        Algorithm::CollNetChain => [0.0, 0.0, 30.0],
+        Algorithm::Nvls => [0.0, 0.0, 18.0],
+        Algorithm::NvlsTree => [0.0, 0.0, 20.9],
+        Algorithm::Pat => [0.0, 0.0, 14.0],
+    };
+    row[protocol as usize]
+}
+
+/// The column of the tables below: one node, two, more.
+fn column(nodes: u32) -> usize {
+    nodes.clamp(1, 3) as usize - 1
+}
+
+/// GB/s that LL can reach. Several nodes take Ampere's row where CPUs are by AMD, else Volta's.
+pub(super) fn ll_most(platform: &Platform) -> f64 {
+    let row = match (platform.nodes, platform.cpu) {
+        (..=1, _) => platform.arch,
+        (_, Cpu::Amd) => Arch::Ampere,
+        _ => Arch::Volta,
+    };
+    let rows = [[39.0, 39.0, 20.4], [87.7, 22.5, 19.0], [141.0, 45.0, 35.0], [282.0, 90.0, 70.0]];
+    rows[row as usize][column(platform.nodes)]
+}
+
+/// GB/s of a ring's channel by LL128.
+pub(super) fn ring_ll128(arch: Arch) -> f64 {
+    [20.0, 20.0, 36.7, 40.0][arch as usize]
+}
+
+/// GB/s of a tree's channel by LL128.
+pub(super) fn tree_ll128(platform: &Platform) -> f64 {
+    let rows = [[20.0; 3], [20.0; 3], [36.7, 36.7, 29.0], [55.6, 31.67, 20.0]];
+    rows[platform.arch as usize][column(platform.nodes)]
+}
+
+/// GB/s of a tree's channel by any protocol.
+pub(super) fn tree(platform: &Platform) -> f64 {
+    let rows = [[26.5, 18.5, 10.0], [24.0, 23.6, 17.8], [38.7, 41.4, 36.0], [70.0, 42.8, 24.0]];
+    rows[platform.arch as usize][column(platform.nodes)]
+}
+
+/// GB/s of a channel of NVLink switches and trees.
+pub(super) fn nvls_tree(platform: &Platform) -> f64 {
+    let rows = [[26.5, 18.5, 10.0], [24.0, 23.6, 17.8], [0.0, 57.7, 45.5], [0.0, 96.0, 80.0]];
+    rows[platform.arch as usize][column(platform.nodes)]
+}
+
+/// The share of the links that reduction in the NVLink switch reaches; 0 where there is none.
+pub(super) fn nvls_efficiency(arch: Arch) -> f64 {
+    [0.0, 0.0, 0.85, 0.74][arch as usize]
+}
+
+/// What a tree reaches of its bandwidth at a size: measured by NCCL's authors at powers of two from 64 B.
+pub(super) fn tree_correction(protocol: Protocol, bytes: u64) -> f64 {
+    const LL: [f64; 23] = [
+        1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,
+        1.0, 1.0, 1.0,
+    ];
+    const LL128: [f64; 23] = [
+        1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9,
+        0.9, 1.0, 1.0,
+    ];
+    const SIMPLE: [f64; 23] = [
+        0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7,
+        0.8, 0.9, 0.9,
+    ];
+    let table = match protocol {
+        Protocol::Ll => &LL,
+        Protocol::Ll128 => &LL128,
+        Protocol::Simple => &SIMPLE,
+    };
+    let at = (bytes / 64).checked_ilog2().map(|log| log as usize);
+    at.and_then(|at| table.get(at)).copied().unwrap_or(1.0)
+}

@@ -1,0 +1,42 @@
+//! NCCL's tuner model: the closed form by which NCCL chooses an algorithm and a protocol for a call.
+//!
+//! ```text
+//! time_us = latency + bytes / (1000 x bandwidth)          the least over all (algorithm, protocol) is taken
+//! latency = base + steps inside the node x hw + steps across x (hw + NIC)
+//! bandwidth = channels x speed of one, less the protocol's and the algorithm's losses     GB/s
+//! ```
+//!
+//! It ranks candidates and is no good clock: it has no term for the host's launch, for NIC families, or for
+//! stragglers. So it stands beside the simulated schedule as a predictor of its own, and says which schedule NCCL
+//! would have run. Figures are those of NCCL's `src/graph/tuning.cc` (2.29).
+//!
+//! ```
+//! use allfold_collectives::Collective;
+//! use allfold_collectives::time::nccl::{Algorithm, Arch, Graph, Overrides, Platform, Protocol, choose};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let platform = Platform::nvlink(Arch::Ampere, 1, 8, Graph::inside(12, 20.0));
+//! let small = choose(&platform, Collective::AllReduce, 8, &Overrides::default())?;
+//! assert_eq!((small.algorithm, small.protocol), (Algorithm::Tree, Protocol::Ll));
+//! let ring = Overrides::new("ring", "^LL,LL128")?;
+//! let large = choose(&platform, Collective::AllReduce, 1 << 30, &ring)?;
+//! assert_eq!(large.protocol, Protocol::Simple);
+//! # Ok(())
+//! # }
+//! ```
+
+mod bandwidth;
+mod choice;
+mod constants;
+mod latency;
+mod names;
+mod overrides;
+mod platform;
+
+pub use choice::{Estimate, NoChoice, choose, estimate};
+pub use names::{Algorithm, Protocol};
+pub use overrides::{BadOverride, Overrides};
+pub use platform::{Arch, Cpu, Graph, Inside, Platform};
+
+#[cfg(test)]
+mod tests;

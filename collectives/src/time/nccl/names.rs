@@ -1,0 +1,85 @@
+//! NCCL's names of what it chooses among, in its order: of two equal times the first one wins.
+
+use std::fmt;
+
+/// How ranks are wired for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// Chains inside nodes, a double binary tree across.
+    Tree,
+    /// Rings.
+    Ring,
+    /// Reduction in the network's switches, every GPU to its own NIC.
+    CollNetDirect,
+    /// The same, by a chain inside the node.
+    CollNetChain,
+    /// Reduction and multicast in the NVLink switch.
+    Nvls,
+    /// NVLink switch inside nodes, trees across.
+    NvlsTree,
+    /// Parallel aggregated trees: all-gather and reduce-scatter in a logarithm of steps.
+    Pat,
+}
+
+/// How bytes are moved: flags in every 8 bytes, in every 128, or beside the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// Half of every 8 bytes is a flag: lowest latency.
+    Ll,
+    /// 8 of every 128 bytes are a flag: needs NVLink's ordered stores.
+    Ll128,
+    /// Whole chunks, then a flag: highest bandwidth.
+    Simple,
+}
+
+impl Algorithm {
+    /// All, in NCCL's order.
+    pub const ALL: [Algorithm; 7] = [
+        Algorithm::Tree,
+        Algorithm::Ring,
+        Algorithm::CollNetDirect,
+        Algorithm::CollNetChain,
+        Algorithm::Nvls,
+        Algorithm::NvlsTree,
+        Algorithm::Pat,
+    ];
+
+    /// As `NCCL_ALGO` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Tree => "Tree",
+            Algorithm::Ring => "Ring",
+            Algorithm::CollNetDirect => "CollNetDirect",
+            Algorithm::CollNetChain => "CollNetChain",
+            Algorithm::Nvls => "NVLS",
+            Algorithm::NvlsTree => "NVLSTree",
+            Algorithm::Pat => "PAT",
+        }
+    }
+}
+
+impl Protocol {
+    /// All, in NCCL's order.
+    pub const ALL: [Protocol; 3] = [Protocol::Ll, Protocol::Ll128, Protocol::Simple];
+
+    /// As `NCCL_PROTO` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Ll => "LL",
+            Protocol::Ll128 => "LL128",
+            Protocol::Simple => "Simple",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

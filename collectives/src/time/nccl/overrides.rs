@@ -1,0 +1,108 @@
+//! `NCCL_ALGO` and `NCCL_PROTO`: which algorithms and protocols may be chosen.
+//!
+//! ```text
+//! ring,tree            these and no others, for every collective
+//! ^tree                all but this
+//! ring;allreduce:tree  rings, but for all-reduce trees
+//! ```
+
+use super::{Algorithm, Protocol};
+use crate::Collective;
+use allfold_sim::suggest::unknown;
+use std::collections::BTreeMap;
+
+/// The collectives that NCCL tunes, under its names.
+const TUNED: [(&str, Collective); 5] = [
+    ("broadcast", Collective::Broadcast),
+    ("reduce", Collective::Reduce),
+    ("allgather", Collective::AllGather),
+    ("reducescatter", Collective::ReduceScatter),
+    ("allreduce", Collective::AllReduce),
+];
+
+/// What the two variables allow; the default allows what NCCL allows by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    algorithms: BTreeMap<Collective, Vec<Algorithm>>,
+    protocols: BTreeMap<Collective, Vec<Protocol>>,
+}
+
+/// A value that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}: {what}")]
+pub struct BadOverride {
+    variable: &'static str,
+    what: String,
+}
+
+impl Overrides {
+    /// Reads the values of `NCCL_ALGO` and `NCCL_PROTO`; empty means not set. Case does not matter.
+    ///
+    /// # Errors
+    /// An unknown name, with the nearest one; an empty list; a list for every collective that is not the first.
+    pub fn new(algorithms: &str, protocols: &str) -> Result<Overrides, BadOverride> {
+        let bad = |variable| move |what| BadOverride { variable, what };
+        Ok(Overrides {
+            algorithms: parse(algorithms, "algorithm", &Algorithm::ALL, Algorithm::name)
+                .map_err(bad("NCCL_ALGO"))?,
+            protocols: parse(protocols, "protocol", &Protocol::ALL, Protocol::name)
+                .map_err(bad("NCCL_PROTO"))?,
+        })
+    }
+
+    /// Whether an algorithm is allowed; `None` where nobody said.
+    pub(super) fn algorithm(&self, collective: Collective, algorithm: Algorithm) -> Option<bool> {
+        self.algorithms.get(&collective).map(|list| list.contains(&algorithm))
+    }
+
+    /// Whether a protocol is allowed; `None` where nobody said.
+    pub(super) fn protocol(&self, collective: Collective, protocol: Protocol) -> Option<bool> {
+        self.protocols.get(&collective).map(|list| list.contains(&protocol))
+    }
+}
+
+fn parse<T: Copy + PartialEq>(
+    text: &str,
+    kind: &str,
+    all: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<BTreeMap<Collective, Vec<T>>, String> {
+    let mut allowed = BTreeMap::new();
+    if text.trim().is_empty() {
+        return Ok(allowed);
+    }
+    for (at, part) in text.split(';').enumerate() {
+        let (function, list) = match part.split_once(':') {
+            Some((function, list)) => (Some(function.trim()), list),
+            None => (None, part),
+        };
+        let list = items(list.trim(), kind, all, name)?;
+        match function {
+            None if at > 0 => return Err(format!("`{part}` is for every collective; write it first")),
+            None => allowed.extend(TUNED.iter().map(|&(_, collective)| (collective, list.clone()))),
+            Some(function) => {
+                let found = TUNED.iter().find(|(name, _)| name.eq_ignore_ascii_case(function));
+                let &(_, collective) =
+                    found.ok_or_else(|| unknown("collective", function, &TUNED.map(|(name, _)| name)))?;
+                allowed.insert(collective, list);
+            }
+        }
+    }
+    Ok(allowed)
+}
+
+fn items<T: Copy + PartialEq>(
+    list: &str,
+    kind: &str,
+    all: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<Vec<T>, String> {
+    let (negated, list) = list.strip_prefix('^').map_or((false, list), |rest| (true, rest));
+    let mut named = Vec::new();
+    for word in list.split(',').map(str::trim) {
+        let found = all.iter().copied().find(|&item| name(item).eq_ignore_ascii_case(word));
+        let names: Vec<&str> = all.iter().map(|&item| name(item)).collect();
+        named.push(found.ok_or_else(|| unknown(kind, word, &names))?);
+    }
+    Ok(all.iter().copied().filter(|item| named.contains(item) != negated).collect())
+}
