@@ -83,6 +83,9 @@ fn answer(error: &clap::Error) -> Outcome {
 
 /// What clap says, in one line: the error itself and its hint, without the usage.
 fn one_line(error: &clap::Error) -> String {
+    if let Some(number) = negative(error) {
+        return format!("`{number}` is less than 0; every number and size here is 0 or more");
+    }
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let said = text.split("\n\nUsage:").next().unwrap_or(text).split("\n\nFor more").next().unwrap_or(text);
@@ -92,6 +95,9 @@ fn one_line(error: &clap::Error) -> String {
         .filter(|part| !part.is_empty())
         .collect();
     let mut line = parts.join("; ");
+    for (said, better) in PARSERS {
+        line = line.replace(said, better);
+    }
     let suggested =
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
             .iter()
@@ -104,6 +110,20 @@ fn one_line(error: &clap::Error) -> String {
         line.push_str(&format!("; there are {}", names.join(", ")));
     }
     line
+}
+
+/// What the standard library's parsers say of a wrong number, and what would be right.
+const PARSERS: [(&str, &str); 3] = [
+    ("cannot parse integer from empty string", "write a whole number"),
+    ("invalid digit found in string", "write a whole number"),
+    ("number too large to fit in target type", "the number is too large"),
+];
+
+/// A number below zero, which looks like a flag that there is not.
+fn negative(error: &clap::Error) -> Option<String> {
+    let argument = error.get(ContextKind::InvalidArg)?.to_string();
+    let digits = argument.strip_prefix('-')?;
+    digits.starts_with(|first: char| first.is_ascii_digit()).then_some(argument)
 }
 
 #[cfg(test)]

@@ -41,7 +41,9 @@ pub fn require(need: Option<u64>, what: &str) -> Outcome {
             gib(need),
             gib(have)
         ))),
-        None => Err(Failure::usage(format!("{what} need more than 2^64 bytes; take a smaller size"))),
+        None => Err(Failure::usage(format!(
+            "{what} need more than 2^64 bytes; take fewer ranks or a smaller size"
+        ))),
     }
 }
 

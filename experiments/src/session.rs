@@ -102,7 +102,8 @@ fn host() -> String {
 
 /// The command as it would be typed again, quoted where it must be.
 fn command_line() -> String {
-    let quoted = std::env::args().skip(1).map(|arg| {
+    let quoted = std::env::args_os().skip(1).map(|arg| {
+        let arg = arg.to_string_lossy().into_owned();
         let plain =
             !arg.is_empty() && arg.chars().all(|c| c.is_ascii_alphanumeric() || "-_./,:=+[]".contains(c));
         if plain { arg } else { format!("'{}'", arg.replace('\'', r"'\''")) }
@@ -112,6 +113,9 @@ fn command_line() -> String {
 
 /// Refuses a file that [`replace`] could not write.
 pub fn writable(path: &Path) -> Outcome {
+    if path == Path::new("-") {
+        return Err(Failure::usage("-: standard output is for text and records; name a file"));
+    }
     if path.is_dir() {
         return Err(Failure::usage(format!("{}: is a folder; name a file", path.display())));
     }

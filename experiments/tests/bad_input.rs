@@ -88,6 +88,57 @@ fn sizes_that_cannot_be() {
 }
 
 #[test]
+fn a_number_that_is_none_says_so() {
+    let simulate = ["simulate", "all_reduce", "--topology", "switch", "--ranks"];
+    let with = |more: &[&'static str]| [&simulate[..], more].concat();
+    says(&with(&["-1"]), &["`-1` is less than 0"]);
+    says(&with(&["4", "-b", "-8"]), &["`-8` is less than 0"]);
+    says(&with(&["4", "-b", "8", "-f", "x"]), &["--stepfactor", "whole number"]);
+    says(&with(&["4", "-b", "8", "-f", "99999999999999999999"]), &["too large"]);
+    says(&with(&["4", "-b", "8", "-f", ""]), &["whole number"]);
+}
+
+#[test]
+fn flags_of_the_virtual_clock_are_refused_without_it() {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let train = ["train", "--config", config];
+    says(&[&train[..], &["--topology", "nodes8"]].concat(), &["--topology", "--backend sim"]);
+    says(&[&train[..], &["--device", "h100"]].concat(), &["--device", "--backend sim"]);
+    says(&[&train[..], &["--trace", "x.json"]].concat(), &["--trace", "--backend sim"]);
+    let bench = ["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "--topology", "nodes8"];
+    says(&bench, &["--topology", "--backend sim"]);
+}
+
+#[test]
+fn more_ranks_than_memory_holds() {
+    let full = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "2000000000", "-b", "8"];
+    says(&[&full[..], &["-e", "8", "--engine", "full"]].concat(), &["clocks of 2000000000 ranks", "memory"]);
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let scale = ["scale", "--config", config, "--modeled-only", "--topology", "switch", "--ranks"];
+    says(&[&scale[..], &["2000000000"]].concat(), &["clocks of 2000000000 ranks", "memory"]);
+}
+
+#[test]
+fn an_engine_that_refuses_leaves_no_half_table() {
+    let orbit = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "7", "--algo", "ring"];
+    let output = allfold(&[&orbit[..], &["--engine", "orbit", "-b", "1M", "-e", "1M"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn arguments_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = folder();
+    let path = folder.path().join(std::ffi::OsStr::from_bytes(b"runs-\xff.jsonl"));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_allfold"));
+    let output = command.args(["verify", "barrier", "--ranks", "2", "--json"]).arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(fs::read_to_string(&path).unwrap().contains("\"kind\":\"verify\""));
+}
+
+#[test]
 fn files_that_cannot_be_read_name_line_and_column() {
     let folder = folder();
     let file = |name: &str, text: &str| {
@@ -115,6 +166,8 @@ fn what_fails_leaves_no_file() {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     refused(&["train", "--config", config, "--ranks", "2", "--trace", json]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
+    says(&["report", "--from", "-", "--out", json], &["name files of records"]);
+    says(&["scale", "--config", config, "--ranks", "1", "--html", "-"], &["standard output", "name a file"]);
     says(&["doctor", "--json", folder.path().to_str().unwrap()], &["folder", "name a file"]);
     says(&["doctor", "--json", "no/such/folder/x"], &["folder that exists"]);
 }

@@ -33,6 +33,15 @@ fn the_quick_report_is_whole_and_can_be_made_again_from_its_records() {
     for command in ["allfold verify", "allfold train", "allfold bench", "allfold simulate", "allfold scale"] {
         assert!(page.contains(command), "no command {command}");
     }
+    let plots: Vec<String> = fs::read_dir(&out)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".svg"))
+        .collect();
+    assert_eq!(plots.len(), page.matches("<svg class=\"wide\"").count());
+    let scaling = fs::read_to_string(out.join("scaling.svg")).unwrap();
+    assert!(scaling.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "{scaling}");
+    assert!(scaling.contains("fill=\"white\"") && !scaling.contains("var("), "{scaling}");
     let trace: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(out.join("trace.json")).unwrap()).unwrap();
     assert!(!trace["traceEvents"].as_array().unwrap().is_empty());

@@ -29,9 +29,9 @@ pub struct Args {
     /// What carries the data: threads (real time) or sim (virtual time)
     #[arg(long, value_enum)]
     backend: Backend,
-    /// On sim: the machine, a built-in name or a TOML file
-    #[arg(long, value_name = "T", default_value = "switch")]
-    topology: String,
+    /// On sim: the machine, a built-in name or a TOML file [default: switch]
+    #[arg(long, value_name = "T")]
+    topology: Option<String>,
     /// Timed calls; on virtual time the first call says it all
     #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measuring")]
     iterations: u32,
@@ -158,9 +158,14 @@ pub fn run(args: &Args) -> Outcome {
     };
     let sizes = args.sweep.sizes()?;
     sizes.iter().try_for_each(|&size| measure::fits(&bench.choice, size))?;
-    let machine = match args.backend {
-        Backend::Threads => None,
-        Backend::Sim => Some(Machine::named(&args.topology, args.sweep.ranks)?),
+    let machine = match (args.backend, &args.topology) {
+        (Backend::Threads, None) => None,
+        (Backend::Threads, Some(_)) => {
+            return Err(Failure::usage("--topology needs the virtual clock: use --backend sim"));
+        }
+        (Backend::Sim, topology) => {
+            Some(Machine::named(topology.as_deref().unwrap_or("switch"), args.sweep.ranks)?)
+        }
     };
     let mut session = Session::open(args.common.json.as_deref(), Some(args.seed))?;
     let checked = match machine {

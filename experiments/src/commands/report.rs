@@ -11,11 +11,12 @@ use crate::failure::{Failure, Outcome};
 use crate::measure::Timing;
 use crate::plan::Choice;
 use crate::records::{Parity, Proof, Records};
+use crate::report::Report;
 use crate::scaling::Scaling;
 use crate::session::{self, Session};
 use crate::sizes::RankCounts;
 use crate::training::{self, Place, Trained};
-use crate::{limits, progress, report, trace};
+use crate::{limits, names, progress, report, trace};
 use allfold_collectives::registry::{self, ALGORITHMS, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_sim::{Device, Topology};
@@ -31,7 +32,7 @@ use std::time::Instant;
   allfold report --quick --out /tmp/report
   allfold report --from runs.jsonl more.jsonl     a page of these records
 
-Writes report.html, records.jsonl and, from the standard experiment, trace.json (a Chrome trace of a training run on virtual
+Writes report.html, records.jsonl, every plot as an .svg file (scaling.svg, ...) and, from the standard experiment, trace.json (a Chrome trace of a training run on virtual
 time). Exits with 1 if a proof fails, a result is wrong, or bits differ.")]
 pub struct Args {
     /// The folder to write to; made if it is not there
@@ -106,10 +107,9 @@ fn given(args: &Args) -> Outcome {
     }
     let records = Records::parse(&all).map_err(Failure::usage)?;
     let mut session = Session::open(None, None)?;
-    let page = report::render(&records, session.stamp())?;
+    let made = report::render(&records, session.stamp())?;
     folder(&args.out)?;
-    session::replace(&args.out.join("records.jsonl"), all.as_bytes())?;
-    session::replace(&args.out.join("report.html"), page.as_bytes())?;
+    write(&args.out, &all, &made)?;
     session.say(format!("{} records, {}", records.len(), args.out.join("report.html").display()))
 }
 
@@ -128,9 +128,8 @@ fn experiment(args: &Args) -> Outcome {
     predict(&extent, &mut session)?;
     scaling(&extent, &mut session)?;
 
-    let page = report::render(&session.records()?, session.stamp())?;
-    session::replace(&args.out.join("records.jsonl"), session.lines().as_bytes())?;
-    session::replace(&args.out.join("report.html"), page.as_bytes())?;
+    let made = report::render(&session.records()?, session.stamp())?;
+    write(&args.out, &session.lines(), &made)?;
     session.say(format!(
         "\n{} in {:.0} s; the report: {}",
         if wrong.is_empty() { "all checks passed" } else { "CHECKS FAILED" },
@@ -138,10 +137,18 @@ fn experiment(args: &Args) -> Outcome {
         args.out.join("report.html").display()
     ))?;
     session.say(format!(
-        "beside it: records.jsonl ({} records), trace.json (for Perfetto or chrome://tracing)",
-        session.records()?.len()
+        "beside it: records.jsonl ({} records), {} as .svg files, trace.json (for Perfetto or chrome://tracing)",
+        session.records()?.len(),
+        names::counted(made.plots.len(), "plot")
     ))?;
     wrong.into_iter().next().map_or(Ok(()), |first| Err(Failure::check(first)))
+}
+
+/// The records, the plots, and last the page that shows them.
+fn write(folder: &Path, records: &str, made: &Report) -> Outcome {
+    session::replace(&folder.join("records.jsonl"), records.as_bytes())?;
+    made.plots.iter().try_for_each(|(name, svg)| session::replace(&folder.join(name), svg.as_bytes()))?;
+    session::replace(&folder.join("report.html"), made.page.as_bytes())
 }
 
 fn folder(path: &Path) -> Outcome {
@@ -186,7 +193,9 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
         let topology = Topology::named(TOPOLOGY, ranks).map_err(Failure::run)?;
         let real = trained(&config, Place::Threads(ranks))?;
         let sim = trained(&config, Place::Sim(Box::new((topology, DEVICE))))?;
-        let command = format!("allfold train --config experiments/configs/digits-cnn.toml --ranks {ranks}");
+        let steps = if extent.steps > 0 { format!(" --steps {}", extent.steps) } else { String::new() };
+        let command =
+            format!("allfold train --config experiments/configs/digits-cnn.toml --ranks {ranks}{steps}");
         let steps = real.measured(&config, ranks);
         steps.iter().try_for_each(|step| session.record_as(step, Some(&command)))?;
         let command = format!("{command} --backend sim --topology {TOPOLOGY} --device {}", DEVICE.name);
@@ -195,7 +204,8 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
         let parity = parity(&config, ranks, &real, &sim);
         session.record_as(&parity, Some(&command))?;
         session.say(format!(
-            "training     {ranks} ranks: losses and weights {} on threads and sim ({}); accuracy {:.1} %",
+            "training     {}: losses and weights {} on threads and sim ({}); accuracy {:.1} %",
+            names::counted(ranks as usize, "rank"),
             if parity.ok { "are the same bits" } else { "DIFFER" },
             parity.threads_weights,
             real.result.test.accuracy() * 100.0
@@ -251,6 +261,7 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
     ];
     let sizes = extent.bench_sizes;
     let (least, most) = (sizes.first().copied().unwrap_or(0), sizes.last().copied().unwrap_or(0));
+    let factor = sizes.get(1).map_or(2, |second| second / least.max(1));
     let mut wrong = Vec::new();
     let bar = progress::bar((calls.len() * sizes.len()) as u64, "measuring");
     let mut best = (0.0, 0);
@@ -263,7 +274,7 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
             Timing { iterations: extent.iterations, warmup: 3, check: true, seed: 0, virtual_time: false };
         let bench = bench::Bench { choice: choice(collective, Some(name), ranks)?, timing };
         let command = format!(
-            "allfold bench {collective} --backend threads --ranks {ranks} --algo {name} -b {least} -e {most} -f 4 -n {} -w 3",
+            "allfold bench {collective} --backend threads --ranks {ranks} --algo {name} -b {least} -e {most} -f {factor} -n {} -w 3",
             extent.iterations
         );
         for &size in sizes {

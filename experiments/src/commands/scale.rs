@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "D", default_value = "a100_f32")]
     device: String,
     /// Steps of each measured or carried run
-    #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
     /// Carry real arithmetic on the virtual clock up to this many ranks
     #[arg(long, value_name = "N", default_value_t = 4)]
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Outcome {
     points(&scaling, &args.ranks, measured_up_to, carried_up_to, None, &mut session)?;
     if let Some(path) = &args.html {
         let page = report::render(&session.records()?, session.stamp())?;
-        session::replace(path, page.as_bytes())?;
+        session::replace(path, page.page.as_bytes())?;
         session.say(format!("\nplot: {}", path.display()))?;
     }
     session.close()
@@ -85,6 +85,9 @@ impl Scaling {
                 "the strategy single has 1 rank and no curve; set strategy = \"ddp\"",
             ));
         }
+        // A clock for every rank and lane, and where each stands in its schedule.
+        let most = u64::from(ranks.greatest());
+        memory::require(most.checked_mul(256), &format!("the clocks of {most} ranks"))?;
         ranks.0.iter().try_for_each(|&ranks| {
             allfold_sim::Topology::named(&self.topology, ranks).map(drop).map_err(Failure::usage)
         })

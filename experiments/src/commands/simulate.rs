@@ -102,7 +102,7 @@ impl Machine {
         let job = self.job(choice, &plan);
         #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
         let start = Instant::now();
-        let outcome = time::simulate(&job, self.engine).map_err(refused)?;
+        let outcome = time::simulate(&job, self.affordable(choice.shape.ranks())?).map_err(refused)?;
         let wall_s = start.elapsed().as_secs_f64();
 
         let (call, time_us) = (choice.call(&plan), outcome.time.as_micros());
@@ -146,6 +146,17 @@ impl Machine {
         let mut messages = Vec::new();
         time::traced(&self.job(choice, &plan), &mut |sent| messages.push(*sent)).map_err(refused)?;
         Ok(messages)
+    }
+
+    /// The engine, where there is memory to step every rank; else only one that does not step them all.
+    fn affordable(&self, ranks: u32) -> Outcome<Engine> {
+        let enough =
+            memory::require(u64::from(ranks).checked_mul(256), &format!("the clocks of {ranks} ranks"));
+        match (self.engine, enough) {
+            (Engine::Full, Err(refused)) => Err(refused),
+            (Engine::Auto, Err(_)) => Ok(Engine::Orbit),
+            (engine, _) => Ok(engine),
+        }
     }
 
     /// Refuses what may take more picoseconds than fit: 64 bits hold 213 days.
@@ -206,23 +217,17 @@ pub fn run(args: &Args) -> Outcome {
     let mut session = Session::open(args.common.json.as_deref(), None)?;
 
     let name = choice.collective.name();
-    session.say(format!(
-        "# allfold simulate {name}: {} ranks of {}; simulated, all times are virtual",
-        args.sweep.ranks, args.topology
-    ))?;
-    session.say(format!("# {} sharing: {}", args.sweep.summary(), sharing_name(machine.sharing)))?;
-    for rule in &args.fault {
-        session.say(format!("# fault: {rule}"))?;
-    }
-    session.say("#")?;
-    session.say(table::simulated_header())?;
-
+    // Said only when there is a row to put below it: an engine may refuse the first size.
+    let mut heading = Some(heading(args, name, &machine));
     let (mut busbw, mut speeds) = (Vec::new(), Vec::new());
     for &size in &sizes {
         let spinner = progress::spinner(&format!("{name}, {size} bytes"));
         let timed = machine.time(&choice, size);
         spinner.finish_and_clear();
         let (record, speed) = timed?;
+        if let Some(lines) = heading.take() {
+            session.say(lines)?;
+        }
         // A schedule reads its input where it lies, so that both sides take the same time.
         session.say(table::simulated_row(&record, &record))?;
         session.record(&record)?;
@@ -240,6 +245,18 @@ pub fn run(args: &Args) -> Outcome {
         session.say(line)?;
     }
     session.close()
+}
+
+/// The lines above the table.
+fn heading(args: &Args, name: &str, machine: &Machine) -> String {
+    let first = format!(
+        "# allfold simulate {name}: {} ranks of {}; simulated, all times are virtual",
+        args.sweep.ranks, args.topology
+    );
+    let second = format!("# {} sharing: {}", args.sweep.summary(), sharing_name(machine.sharing));
+    let faults = args.fault.iter().map(|rule| format!("# fault: {rule}"));
+    let lines = [first, second].into_iter().chain(faults);
+    lines.chain(["#".to_string(), table::simulated_header()]).collect::<Vec<_>>().join("\n")
 }
 
 /// A trace holds one size, as many messages as fit in memory, and goes to a file that can be written.

@@ -6,7 +6,7 @@ use crate::records::Record;
 use crate::session::{self, Session};
 use crate::sizes::rank_count;
 use crate::training::{self, Place, Trained};
-use crate::{memory, progress, trace};
+use crate::{memory, names, progress, trace};
 use allfold_sim::{Device, Topology};
 use allfold_trainer::Config;
 use clap::ValueEnum;
@@ -30,20 +30,48 @@ pub struct Args {
     /// Size of the group
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = rank_count)]
     ranks: u32,
+    /// Stop after this many steps [default: the configuration's max_steps, else all epochs]
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
     /// How ranks train together: single or ddp [default: the configuration's]
     #[arg(long, value_name = "S")]
     strategy: Option<String>,
-    /// On sim: the machine, a built-in name or a TOML file
-    #[arg(long, value_name = "T", default_value = "nodes8")]
-    topology: String,
-    /// On sim: what each rank computes on
-    #[arg(long, value_name = "D", default_value = "a100_f32")]
-    device: String,
+    /// On sim: the machine, a built-in name or a TOML file [default: nodes8]
+    #[arg(long, value_name = "T")]
+    topology: Option<String>,
+    /// On sim: what each rank computes on [default: a100_f32]
+    #[arg(long, value_name = "D")]
+    device: Option<String>,
     /// On sim: write a Chrome trace of what every rank did
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
+}
+
+impl Args {
+    fn topology(&self) -> &str {
+        self.topology.as_deref().unwrap_or("nodes8")
+    }
+
+    fn device(&self) -> &str {
+        self.device.as_deref().unwrap_or("a100_f32")
+    }
+
+    /// Refuses flags of the virtual clock where there is none.
+    fn check(&self) -> Outcome {
+        let given = [
+            ("--topology", self.topology.is_some()),
+            ("--device", self.device.is_some()),
+            ("--trace", self.trace.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given && self.backend == Backend::Threads) {
+            Some((flag, _)) => {
+                Err(Failure::usage(format!("{flag} needs the virtual clock: add --backend sim")))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,27 +87,25 @@ pub fn run(args: &Args) -> Outcome {
         config.strategy = strategy.clone();
         config.check().map_err(Failure::usage)?;
     }
+    config.max_steps = args.steps.unwrap_or(config.max_steps);
     if config.strategy == "single" && args.ranks > 1 {
         return Err(Failure::usage(format!(
             "the strategy single has 1 rank, not {}; use --strategy ddp",
             args.ranks
         )));
     }
+    args.check()?;
     memory::threads(args.ranks)?;
     let place = match args.backend {
         Backend::Threads => Place::Threads(args.ranks),
         Backend::Sim => {
-            let topology = Topology::named(&args.topology, args.ranks).map_err(Failure::usage)?;
-            let device = Device::named(&args.device).map_err(Failure::usage)?;
+            let topology = Topology::named(args.topology(), args.ranks).map_err(Failure::usage)?;
+            let device = Device::named(args.device()).map_err(Failure::usage)?;
             Place::Sim(Box::new((topology, device)))
         }
     };
-    match &args.trace {
-        Some(_) if args.backend == Backend::Threads => {
-            return Err(Failure::usage("--trace needs the virtual clock: add --backend sim"));
-        }
-        Some(path) => session::writable(path)?,
-        None => {}
+    if let Some(path) = &args.trace {
+        session::writable(path)?;
     }
     let mut session = Session::open(args.common.json.as_deref(), Some(config.seed))?;
     let bar = progress::bar(1, &format!("{} on {} ranks", config.model, args.ranks));
@@ -106,11 +132,15 @@ fn summary(args: &Args, config: &Config, trained: &Trained, session: &mut Sessio
     let result = &trained.result;
     let clock = match args.backend {
         Backend::Threads => "measured on this machine".to_string(),
-        Backend::Sim => format!("simulated: {} on {}, all times are virtual", args.device, args.topology),
+        Backend::Sim => format!("simulated: {} on {}, all times are virtual", args.device(), args.topology()),
     };
     session.say(format!(
-        "{} with {} parameters, {}, {} ranks, batch {} each; {clock}",
-        config.model, result.parameters, config.strategy, args.ranks, config.batch
+        "{} with {} parameters, {}, {}, batch {} each; {clock}",
+        config.model,
+        result.parameters,
+        config.strategy,
+        names::counted(args.ranks as usize, "rank"),
+        config.batch
     ))?;
     let losses = &result.losses;
     let every = losses.len().div_ceil(10).max(1);

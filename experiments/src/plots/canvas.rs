@@ -89,6 +89,6 @@ fn dress(drawn: &str, sheet: Sheet, label: &str, tips: &[Tip]) -> String {
     )
 }
 
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

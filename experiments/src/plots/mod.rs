@@ -6,6 +6,7 @@
 
 mod canvas;
 mod curves;
+mod standalone;
 mod timeline;
 
 pub use curves::{Axis, Curves, Ideal, Origin, Point, Series};
@@ -22,6 +23,13 @@ pub struct Figure {
     pub narrow: String,
     /// What the colours and markers mean.
     pub legend: Vec<Key>,
+}
+
+impl Figure {
+    /// The figure as an SVG file of its own, in the light colours on white.
+    pub fn file(&self, caption: &str) -> String {
+        standalone::svg(caption, self)
+    }
 }
 
 /// One entry of a legend.

@@ -11,18 +11,38 @@ pub use page::{Finding, Page, Section, Table};
 pub use sections::all as sections;
 
 use crate::failure::{Failure, Outcome};
+use crate::plots::Figure;
 use crate::records::{Records, Stamp};
 
-/// The whole page.
+/// A report, ready to be written: the page, and its plots as files of their own.
+pub struct Report {
+    /// `report.html`.
+    pub page: String,
+    /// Names and contents of the plots: `scaling.svg`, `scaling-2.svg`, ...
+    pub plots: Vec<(String, String)>,
+}
+
+/// The whole report.
 ///
 /// # Errors
 /// There is nothing to report in the records, or a plot or the template fails.
-pub fn render(records: &Records, stamp: &Stamp) -> Outcome<String> {
+pub fn render(records: &Records, stamp: &Stamp) -> Outcome<Report> {
     let (findings, sections) = sections::all(records).map_err(Failure::run)?;
     if sections.is_empty() {
         return Err(Failure::usage(
             "no record here can be shown; give records of verify, train, bench, simulate or scale",
         ));
     }
-    Page { findings, sections, stamp: stamp.clone(), records }.html().map_err(Failure::run)
+    let plots = sections.iter().flat_map(plots).collect();
+    let page = Page { findings, sections, stamp: stamp.clone(), records }.html().map_err(Failure::run)?;
+    Ok(Report { page, plots })
+}
+
+/// The plots of a part: the first has its name.
+fn plots(section: &Section) -> Vec<(String, String)> {
+    let named = |(number, (caption, figure)): (usize, &(String, Figure))| {
+        let name = if number == 1 { section.id.to_string() } else { format!("{}-{number}", section.id) };
+        (format!("{name}.svg"), figure.file(caption))
+    };
+    (1..).zip(&section.figures).map(named).collect()
 }

@@ -28,7 +28,13 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let most = rows.iter().map(|r| r.call.ranks).max().unwrap_or(0);
     let finding = Finding {
         value: format!("{most} ranks"),
-        text: format!("simulated; {beaten} of {} times beat their bandwidth or latency bound", rows.len()),
+        text: match beaten {
+            0 => format!("simulated; none of {} times is below what bandwidth and latency allow", rows.len()),
+            _ => format!(
+                "simulated; {beaten} of {} times are BELOW what bandwidth or latency allow",
+                rows.len()
+            ),
+        },
         ok: Some(beaten == 0),
     };
     let speeds = records.all::<SimulatorSpeed>();

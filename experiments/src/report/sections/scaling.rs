@@ -44,7 +44,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     };
     let throughput = with_ideal(throughput);
     let figures = vec![
-        ("Throughput; the ideal line starts at the last curve's first point".to_string(), throughput.draw()?),
+        ("Throughput of training over ranks, weak scaling".to_string(), throughput.draw()?),
         ("Efficiency: throughput over that of as many single ranks".to_string(), efficiency.draw()?),
     ];
     let mut tables = Vec::new();
@@ -55,7 +55,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     if !simulated.is_empty() {
         let rows = simulated.iter().map(|s| row!(s)).collect();
         tables.push(table(
-            "Simulated: sim runs real arithmetic on the virtual clock, modeled counts FLOPs and bytes",
+            "Simulated: sim carries real arithmetic on the virtual clock, modeled counts FLOPs and bytes",
             rows,
         ));
     }
@@ -63,7 +63,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         id: "scaling",
         title: "Scaling of training".into(),
         text: vec![
-            "Weak scaling: every rank brings its own batch. Measured points are this machine's, as far as it has \
+            "Weak scaling: every rank brings its own batch, and every step that is counted takes a whole one, so \
+             that measured, carried and modeled steps are the same step. Measured points are this machine's, as far as it has \
              cores; simulated ones come from the same bucket plan and schedules on a virtual clock, with compute \
              from a device model. The device cpu_core is a plain core from its data sheet, not fitted to this machine: \
              how far its points are from the measured ones is how far to trust such a model."
@@ -144,10 +145,13 @@ fn curves(
 
 /// Perfect scaling from the first point of the last curve.
 fn with_ideal(mut curves: Curves) -> Curves {
-    let points = curves.series.last().map(|series| series.points.clone()).unwrap_or_default();
+    let Some(Series { name, points, .. }) = curves.series.last() else { return curves };
     if let (Some(first), Some(last)) = (points.first(), points.last()) {
         let end = first.y * last.x / first.x;
-        curves.ideal = Some(Ideal { name: "ideal".into(), points: vec![(first.x, first.y), (last.x, end)] });
+        curves.ideal = Some(Ideal {
+            name: format!("ideal for {name}"),
+            points: vec![(first.x, first.y), (last.x, end)],
+        });
     }
     curves
 }

@@ -1,6 +1,7 @@
 //! One network, trained on several numbers of ranks, on threads and on the simulator: the same bits.
 
 use super::{Part, commands, distinct, format, head};
+use crate::names;
 use crate::plots::{Axis, Curves, DrawError, Figure, Origin, Point, Series};
 use crate::records::{MeasuredStep, Parity, Records, SimulatedStep};
 use crate::report::{Finding, Section, Table};
@@ -51,7 +52,12 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     {
         findings.push(Finding {
             value: format::percent(accuracy),
-            text: format!("of the test digits read right by the {} after {} steps", end.model, end.step + 1),
+            text: format!(
+                "of the test digits read right by the {} after {} steps on {}",
+                end.model,
+                end.step + 1,
+                names::counted(end.ranks as usize, "rank")
+            ),
             ok: None,
         });
     }
@@ -96,7 +102,7 @@ fn losses(records: &Records) -> Result<Option<(String, Figure)>, DrawError> {
             y: chunk.iter().map(|step| step.loss).sum::<f64>() / chunk.len() as f64,
             error: 0.0,
         });
-        let name = if ranks == 1 { "1 rank".into() } else { format!("{ranks} ranks") };
+        let name = names::counted(ranks as usize, "rank");
         Series { name, origin: Origin::Measured, points: points.collect() }
     });
     let curves = Curves {
