@@ -15,7 +15,7 @@
 //! use allfold_collectives::time::nccl::{Algorithm, Arch, Graph, Overrides, Platform, Protocol, choose};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let platform = Platform::nvlink(Arch::Ampere, 1, 8, Graph::inside(12, 20.0));
+//! let platform = Platform::nvlink(Arch::Ampere, 2, 16, Graph::inside(12, 20.0).across(16.0));
 //! let small = choose(&platform, Collective::AllReduce, 8, &Overrides::default())?;
 //! assert_eq!((small.algorithm, small.protocol), (Algorithm::Tree, Protocol::Ll));
 //! let ring = Overrides::new("ring", "^LL,LL128")?;
