@@ -37,6 +37,7 @@ mod device;
 mod error;
 mod events;
 mod fault;
+pub mod machines;
 pub mod network;
 pub mod suggest;
 pub mod topology;

@@ -15,6 +15,7 @@ mod published;
 mod report;
 mod table;
 
+pub use allfold_sim::machines::Description as Hardware;
 pub use flaw::Flaw;
 
 use allfold_collectives::Collective;
@@ -62,29 +63,6 @@ pub struct Row {
     pub algbw_gbps: f64,
     /// algbw times nccl-tests' factor for the collective, as printed.
     pub busbw_gbps: f64,
-}
-
-/// A machine in the words of whoever published a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct Hardware {
-    /// The GPU's name.
-    #[serde(default)]
-    pub gpu: Option<String>,
-    /// GPUs of each node that took part.
-    #[serde(default)]
-    pub gpus_per_node: Option<u32>,
-    /// Nodes that took part.
-    #[serde(default)]
-    pub nodes: Option<u32>,
-    /// What joins the GPUs of a node.
-    #[serde(default)]
-    pub intra_node: Option<String>,
-    /// What joins the nodes.
-    #[serde(default)]
-    pub inter_node: Option<String>,
-    /// GPUs that a node has, where fewer took part.
-    #[serde(default)]
-    pub host_gpus: Option<u32>,
 }
 
 /// Reads every run of a file.

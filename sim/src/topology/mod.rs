@@ -89,6 +89,12 @@ impl Topology {
         &self.name
     }
 
+    /// The same under another name.
+    pub(crate) fn renamed(mut self, name: &str) -> Topology {
+        self.name = name.into();
+        self
+    }
+
     /// How many ranks it joins.
     pub fn ranks(&self) -> u32 {
         self.ranks

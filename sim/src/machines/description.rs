@@ -1,0 +1,248 @@
+//! From the words of whoever published a run to a machine and its topology.
+
+use super::gpu::{self, Gpu, Port};
+use super::nic::{self, Nics};
+use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
+use serde::Deserialize;
+
+/// A machine in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Description {
+    /// The GPU's name.
+    pub gpu: Option<String>,
+    /// GPUs of each node that took part.
+    pub gpus_per_node: Option<u32>,
+    /// Nodes that took part.
+    pub nodes: Option<u32>,
+    /// What joins the GPUs of a node.
+    pub intra_node: Option<String>,
+    /// What joins the nodes.
+    pub inter_node: Option<String>,
+    /// GPUs that a node has, where fewer took part.
+    pub host_gpus: Option<u32>,
+}
+
+/// What was made of the words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// Its GPUs.
+    pub gpu: &'static Gpu,
+    /// GPUs that take part and share NVLink or a PCIe root: those of a node, or of a rack that is one NVLink domain.
+    pub devices: u32,
+    /// How many such groups.
+    pub nodes: u32,
+    /// Whether the GPUs of a group talk over NVLink (or xGMI), not over PCIe.
+    pub nvlink: bool,
+    /// The NICs of a group; `None` where there is one group only.
+    pub nics: Option<Nics>,
+    /// What the words said, a line each.
+    pub understood: Vec<String>,
+    /// What they did not say and was taken for granted, a line each.
+    pub assumed: Vec<String>,
+}
+
+impl Machine {
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// Names every field that is missing; a GPU that no table has; zero GPUs or nodes.
+    pub fn understand(words: &Description) -> Result<Machine> {
+        let (Some(name), Some(devices), Some(nodes)) = (&words.gpu, words.gpus_per_node, words.nodes) else {
+            return Err(Error::Topology(format!("the hardware does not say {}", words.missing().join(", "))));
+        };
+        let Some(gpu) = gpu::named(name) else {
+            let known: Vec<&str> = gpu::GPUS.iter().map(|gpu| gpu.name).collect();
+            return Err(Error::Topology(format!(
+                "no GPU that is known is in `{name}` (there are {})",
+                known.join(", ")
+            )));
+        };
+        if devices == 0 || nodes == 0 {
+            return Err(Error::Topology(format!("{nodes} nodes of {devices} GPUs; give 1 or more of both")));
+        }
+        let (mut understood, mut assumed) = (vec![format!("`{name}`: {}", gpu.name)], Vec::new());
+        let nvlink = inside(words, gpu, devices, &mut understood, &mut assumed);
+
+        // A rack whose GPUs are all on one set of NVLink switches is one node.
+        let rack = words.intra_node.as_deref().is_some_and(|text| text.contains("NVL72"));
+        let all = devices.checked_mul(nodes).filter(|_| rack);
+        if let Some(all) = all {
+            understood.push(format!("one NVLink domain of {all} GPUs"));
+            return Ok(Machine { gpu, devices: all, nodes: 1, nvlink, nics: None, understood, assumed });
+        }
+        let nics = match (&words.inter_node, nodes) {
+            (_, 1) => None,
+            (None, _) => return Err(Error::Topology("the hardware does not say `inter_node`".into())),
+            (Some(text), _) => {
+                let found = nic::read(text, devices, &mut assumed);
+                understood.push(format!(
+                    "`{text}`: {} NICs of {} Gb/s, {}",
+                    found.count, found.gbits, found.fabric
+                ));
+                Some(found)
+            }
+        };
+        Ok(Machine { gpu, devices, nodes, nvlink, nics, understood, assumed })
+    }
+
+    /// What a GPU puts into the joint of its node.
+    pub fn port(&self) -> Port {
+        self.gpu.nvlink.filter(|_| self.nvlink).unwrap_or(self.gpu.pcie)
+    }
+
+    /// NIC links that ranks share evenly, and the speed of one: NICs that the GPUs of a node cannot share evenly
+    /// are bundled.
+    fn rails(&self, nics: &Nics) -> (u32, BytesPerSec) {
+        let rails =
+            (1..=self.devices.min(nics.count)).rev().find(|rails| self.devices.is_multiple_of(*rails));
+        let rails = rails.unwrap_or(1);
+        let all = f64::from(nics.count) * nics.gbits * 1e9 / 8.0;
+        (rails, BytesPerSec((all / f64::from(rails)) as u64))
+    }
+
+    /// The links between `ranks` ranks. Latencies are those of NCCL's tuner for LL, half on each of the two links
+    /// that a message crosses.
+    ///
+    /// # Errors
+    /// More ranks than the machine has GPUs.
+    pub fn topology(&self, ranks: u32) -> Result<Topology> {
+        let all = u64::from(self.devices) * u64::from(self.nodes);
+        if u64::from(ranks) > all {
+            return Err(Error::Topology(format!(
+                "{ranks} ranks are more than the {all} GPUs of the machine"
+            )));
+        }
+        // NCCL `src/graph/tuning.cc`: a ring's step takes 0.6 us over NVLink, 1.0 over PCIe, 2.7 across nodes.
+        let half = |nanos: u64| Picos::from_nanos(nanos / 2);
+        let device =
+            Link { bandwidth: self.port().bandwidth(), latency: half(if self.nvlink { 600 } else { 1_000 }) };
+        let Some(nics) = &self.nics else {
+            let name = format!("{}, 1 node of {}", self.gpu.name, self.devices);
+            return Ok(Topology::switch(ranks, device)?.renamed(&name));
+        };
+        let (rails, bandwidth) = self.rails(nics);
+        let nic = Link { bandwidth, latency: half(2_700) };
+        let gbps = bandwidth.0 as f64 / 1e9;
+        let (nodes, devices, fabric) = (self.nodes, self.devices, nics.fabric);
+        let plural = if rails == 1 { "" } else { "s" };
+        let name = format!(
+            "{}, {nodes} nodes of {devices}, {rails} NIC{plural} of {gbps} GB/s {fabric}",
+            self.gpu.name
+        );
+        Ok(Topology::nodes(ranks, devices, rails, device, nic)?.renamed(&name))
+    }
+}
+
+impl Description {
+    /// The fields without which no machine can be made.
+    fn missing(&self) -> Vec<&'static str> {
+        let needed = [
+            ("`gpu`", self.gpu.is_none()),
+            ("`gpus_per_node`", self.gpus_per_node.is_none()),
+            ("`nodes`", self.nodes.is_none()),
+        ];
+        needed.into_iter().filter(|(_, missing)| *missing).map(|(name, _)| name).collect()
+    }
+}
+
+/// Whether the GPUs of a node talk over NVLink.
+fn inside(
+    words: &Description,
+    gpu: &Gpu,
+    devices: u32,
+    understood: &mut Vec<String>,
+    assumed: &mut Vec<String>,
+) -> bool {
+    if devices == 1 {
+        understood.push("one GPU of a node: nothing inside it is crossed".into());
+        return false;
+    }
+    let says = |word: &str| words.intra_node.as_deref().is_some_and(|text| text.contains(word));
+    let nvlink = says("NVLink") || says("xGMI");
+    match (nvlink, says("PCIe"), gpu.nvlink) {
+        (true, _, Some(port)) => {
+            understood.push(format!("inside a node: {} links of {} GB/s", port.links, port.gbps));
+            if says("all-to-all") || says("mesh") {
+                assumed.push("links that join pairs of GPUs are taken as one port to all".into());
+            }
+            true
+        }
+        (false, true, _) => {
+            assumed.push("GPUs reach each other over PCIe directly, each at its own 16 lanes' speed".into());
+            false
+        }
+        (_, _, port) => {
+            let how = if port.is_some() { "the links that this GPU has" } else { "PCIe" };
+            assumed.push(format!("the GPUs of a node are joined by {how}"));
+            port.is_some()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(gpu: &str, devices: u32, nodes: u32, inside: &str, across: &str) -> Description {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_string());
+        Description {
+            gpu: text(gpu),
+            gpus_per_node: Some(devices),
+            nodes: Some(nodes),
+            intra_node: text(inside),
+            inter_node: text(across),
+            host_gpus: None,
+        }
+    }
+
+    #[test]
+    fn a_description_becomes_a_topology() {
+        for (description, ranks, name) in [
+            (words("H100 80GB HBM3", 8, 1, "NVLink4 NVSwitch", ""), 8, "H100 SXM, 1 node of 8"),
+            (
+                words("A100-SXM4-40GB", 8, 2, "NVLink3 NVSwitch", "16x100Gb/s RoCE"),
+                16,
+                "A100 SXM, 2 nodes of 8, 8 NICs of 25 GB/s RoCE",
+            ),
+            (
+                words("A100-SXM4-40GB", 4, 2, "NVLink3 direct all-to-all", "2x Slingshot-11 (200 Gb/s)"),
+                8,
+                "A100 SXM, 2 nodes of 4, 2 NICs of 25 GB/s Slingshot",
+            ),
+            (words("GB200 (NVL72)", 4, 18, "NVLink5 NVL72 domain", "none"), 72, "GB200, 1 node of 72"),
+            (words("Tesla T4", 1, 2, "PCIe", "EFA"), 2, "T4, 2 nodes of 1, 1 NIC of 12.5 GB/s EFA"),
+        ] {
+            let machine = Machine::understand(&description).unwrap();
+            let topology = machine.topology(ranks).unwrap();
+            assert_eq!((topology.name(), topology.ranks()), (name, ranks));
+            assert!(machine.topology(ranks + 1).unwrap_err().to_string().contains("more than the"));
+        }
+    }
+
+    #[test]
+    fn the_port_is_that_of_the_links_in_use() {
+        let gbps = |inside| {
+            let machine = Machine::understand(&words("A100-SXM4-40GB", 8, 1, inside, "")).unwrap();
+            (machine.port().bandwidth().0 / 1_000_000_000, machine.assumed.len())
+        };
+        assert_eq!(gbps("NVLink3 NVSwitch"), (240, 0));
+        assert_eq!(gbps("PCIe; P2P state not stated"), (24, 1));
+        assert_eq!(gbps(""), (240, 1));
+    }
+
+    #[test]
+    fn nics_that_do_not_divide_the_gpus_are_bundled() {
+        let machine = Machine::understand(&words("H100", 4, 2, "NVLink", "3x100Gb/s IB")).unwrap();
+        assert_eq!(machine.rails(&machine.nics.unwrap()), (2, BytesPerSec(18_750_000_000)));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let said = |description: &Description| Machine::understand(description).unwrap_err().to_string();
+        assert!(said(&Description::default()).contains("does not say `gpu`, `gpus_per_node`, `nodes`"));
+        assert!(said(&words("H100", 8, 2, "", "")).contains("does not say `inter_node`"));
+        assert!(said(&words("Voodoo 2", 8, 1, "", "")).contains("no GPU that is known is in `Voodoo 2`"));
+        assert!(said(&words("H100", 0, 1, "", "")).contains("1 nodes of 0 GPUs"));
+    }
+}

@@ -1,0 +1,35 @@
+//! Machines as data: what is known of GPUs and NICs, and a topology from the words in which a run was published.
+//!
+//! ```text
+//! "A100-SXM4-40GB", 8 a node, 2 nodes, "16x100Gb/s RoCE CX-5"
+//!        |                                   |
+//!   gpu table: 12 NVLinks x 20 GB/s     nic rules: 16 NICs of 12.5 GB/s, RoCE
+//!        '----------------+------------------'
+//!                      Machine --> Topology, and what was understood and what was assumed
+//! ```
+//!
+//! Nothing here is fitted. Every figure has its source beside it; every guess is said in [`Machine::assumed`].
+//!
+//! ```
+//! use allfold_sim::machines::{Description, Machine};
+//!
+//! let words = Description {
+//!     gpu: Some("A100-SXM4-40GB".into()),
+//!     gpus_per_node: Some(8),
+//!     nodes: Some(2),
+//!     inter_node: Some("16x100Gb/s RoCE CX-5".into()),
+//!     ..Description::default()
+//! };
+//! let machine = Machine::understand(&words)?;
+//! let topology = machine.topology(16)?;
+//! assert_eq!(topology.name(), "A100 SXM, 2 nodes of 8, 8 NICs of 25 GB/s RoCE");
+//! # Ok::<(), allfold_sim::Error>(())
+//! ```
+
+mod description;
+mod gpu;
+mod nic;
+
+pub use description::{Description, Machine};
+pub use gpu::{GPUS, Generation, Gpu, Port};
+pub use nic::{Fabric, Nics};

@@ -1,0 +1,163 @@
+//! NICs, from free text: `8x400Gb/s IB NDR`, `4x Slingshot-11 200 Gb/s`, `one 400 Gb/s-class NIC per GPU`, `EFA`.
+//!
+//! Rules, in order; what no rule finds is assumed, and said:
+//!
+//! ```text
+//! fabric   sockets, TCPXO, TCPX, EFA, Slingshot, RoCE, InfiniBand: the first of these words
+//! count    "8x", else "per GPU": one each, else an instance type's, else 1 (assumed)
+//! speed    "400Gb/s" or "400 Gb/s", else an instance type's, else the fabric's (assumed)
+//! ```
+
+use std::fmt;
+
+/// What carries bytes between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fabric {
+    /// The kernel's TCP, over whatever device.
+    Sockets,
+    /// Google's GPUDirect-TCPXO.
+    TcpXo,
+    /// Google's GPUDirect-TCPX.
+    TcpX,
+    /// Amazon's Elastic Fabric Adapter.
+    Efa,
+    /// HPE Slingshot.
+    Slingshot,
+    /// RDMA over Ethernet.
+    Roce,
+    /// InfiniBand.
+    InfiniBand,
+    /// Not said.
+    Unknown,
+}
+
+impl Fabric {
+    /// How it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fabric::Sockets => "sockets",
+            Fabric::TcpXo => "TCPXO",
+            Fabric::TcpX => "TCPX",
+            Fabric::Efa => "EFA",
+            Fabric::Slingshot => "Slingshot",
+            Fabric::Roce => "RoCE",
+            Fabric::InfiniBand => "InfiniBand",
+            Fabric::Unknown => "unknown fabric",
+        }
+    }
+}
+
+impl fmt::Display for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The NICs of a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Nics {
+    /// How many a node has.
+    pub count: u32,
+    /// Gb/s of each, one way.
+    pub gbits: f64,
+    /// What they speak.
+    pub fabric: Fabric,
+}
+
+/// Instance types whose NICs the text need not name: (name, NICs, Gb/s, source).
+const INSTANCES: [(&str, u32, f64, &str); 3] = [
+    ("p4d", 4, 100.0, "AWS P4 instances: 4 x 100 Gb/s EFA"),
+    ("p5", 32, 100.0, "AWS P5 instances: 3,200 Gb/s EFA as 32 x 100"),
+    ("p3dn", 1, 100.0, "AWS P3dn instances: 100 Gb/s"),
+];
+
+/// Reads a text; `gpus` is how many GPUs of a node take part. What is assumed is added to `assumed`.
+pub(super) fn read(text: &str, gpus: u32, assumed: &mut Vec<String>) -> Nics {
+    let lower = text.to_lowercase();
+    let fabric = fabric(&lower);
+    if fabric == Fabric::Unknown {
+        assumed.push(format!("`{text}` names no fabric that is known"));
+    }
+    let (counted, rate) = (count(&lower), speed(&lower));
+    let instance = INSTANCES.iter().find(|(name, ..)| lower.contains(name));
+    if let (Some((name, .., source)), true) = (instance, counted.is_none() || rate.is_none()) {
+        assumed.push(format!("{name}: {source}"));
+    }
+    let count = counted
+        .or_else(|| lower.contains("per gpu").then_some(gpus))
+        .or_else(|| instance.map(|(_, count, ..)| *count))
+        .unwrap_or_else(|| {
+            assumed.push(format!("`{text}` does not say how many NICs a node has: 1"));
+            1
+        });
+    let gbits = rate.or_else(|| instance.map(|(_, _, gbits, _)| *gbits)).unwrap_or_else(|| {
+        let (gbits, why) = match fabric {
+            Fabric::Efa => (100.0, "EFA's first generation has 100"),
+            Fabric::Slingshot => (200.0, "Slingshot-11 has 200"),
+            _ => (10.0, "NCCL takes 10 where a device does not say"),
+        };
+        assumed.push(format!("`{text}` does not say how fast a NIC is: {why} Gb/s"));
+        gbits
+    });
+    Nics { count, gbits, fabric }
+}
+
+fn fabric(lower: &str) -> Fabric {
+    let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let has = |names: &[&str]| words.iter().any(|word| names.contains(word));
+    match () {
+        // What is turned off, and IP over InfiniBand, is sockets whatever the device.
+        () if has(&["sockets", "socket", "tcp", "ipoib"]) || lower.contains("ib_disable=1") => {
+            Fabric::Sockets
+        }
+        () if has(&["tcpxo"]) => Fabric::TcpXo,
+        () if has(&["tcpx"]) => Fabric::TcpX,
+        () if has(&["efa"]) => Fabric::Efa,
+        () if has(&["slingshot", "cxi"]) => Fabric::Slingshot,
+        () if has(&["roce", "ainic"]) => Fabric::Roce,
+        () if has(&["ib", "infiniband", "hdr", "ndr", "edr"]) => Fabric::InfiniBand,
+        () => Fabric::Unknown,
+    }
+}
+
+/// The number before the first `x` that follows digits: `8x400Gb/s`, `4x Slingshot`.
+fn count(lower: &str) -> Option<u32> {
+    let numbers = lower.split_whitespace().filter_map(|word| word.split_once('x'));
+    numbers.filter_map(|(digits, _)| digits.parse().ok()).find(|&count| (1..=1024).contains(&count))
+}
+
+/// The number before the first `Gb/s`.
+fn speed(lower: &str) -> Option<f64> {
+    let before = lower.split("gb/s").next().filter(|before| before.len() < lower.len())?;
+    let digits = before.trim_end().rsplit(|c: char| !(c.is_ascii_digit() || c == '.')).next()?;
+    digits.parse().ok().filter(|gbits| (1.0..=10_000.0).contains(gbits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_text_gives_count_speed_and_fabric() {
+        for (text, count, gbits, fabric, guesses) in [
+            ("8x400Gb/s IB NDR with SHARP (CoreWeave)", 8, 400.0, Fabric::InfiniBand, 0),
+            ("16x100Gb/s RoCE CX-5 (OCI BM.GPU.B4.8)", 16, 100.0, Fabric::Roce, 0),
+            ("4x Slingshot-11 200 Gb/s (one per GH200) via aws-ofi-nccl", 4, 200.0, Fabric::Slingshot, 0),
+            ("2x HPE Slingshot-11 (200 Gb/s) per node via libfabric/cxi", 2, 200.0, Fabric::Slingshot, 0),
+            ("one 400 Gb/s-class NIC per GPU (plateau 48.9 GB/s)", 8, 400.0, Fabric::Unknown, 1),
+            ("RoCE mlx5_0, NCCL log says speed=25000 (25 Gb/s)", 1, 25.0, Fabric::Roce, 1),
+            ("8x200Gb/s gVNIC GPUDirect-TCPXO (GCP a3-megagpu-8g)", 8, 200.0, Fabric::TcpXo, 0),
+            ("4x200Gb/s gVNIC GPUDirect-TCPX (GCP a3-highgpu-8g)", 4, 200.0, Fabric::TcpX, 0),
+            ("ConnectX RDMA-capable NIC; NCCL_IB_DISABLE=1 in the command", 1, 10.0, Fabric::Sockets, 2),
+            ("p3dn per file name (100 Gb/s instance); EFA not stated", 1, 100.0, Fabric::Efa, 1),
+            ("EFA, p5.48xlarge", 32, 100.0, Fabric::Efa, 1),
+            ("IPoIB: sockets over IPoIB", 1, 10.0, Fabric::Sockets, 2),
+            ("EFA", 1, 100.0, Fabric::Efa, 2),
+        ] {
+            let mut assumed = Vec::new();
+            let found = read(text, 8, &mut assumed);
+            assert_eq!(found, Nics { count, gbits, fabric }, "{text}");
+            assert_eq!(assumed.len(), guesses, "{text}: {assumed:?}");
+        }
+    }
+}
