@@ -81,6 +81,11 @@ pub enum Error {
         /// For how long of real time.
         after: Duration,
     },
+    /// Virtual time has run out of its 64 bits.
+    #[error(
+        "virtual time goes beyond 53 days: costs, faults or computation are too large for picoseconds in 64 bits"
+    )]
+    Endless,
     /// A frame that is not what the receiver's own schedule says: the two sides run different schedules.
     #[error("rank {rank} got a frame from rank {peer} that does not fit {call} in round {round}: {what}")]
     Protocol {

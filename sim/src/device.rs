@@ -25,9 +25,9 @@ impl std::ops::Add for Work {
     type Output = Work;
     fn add(self, other: Work) -> Work {
         Work {
-            flops: self.flops + other.flops,
-            bytes: self.bytes + other.bytes,
-            launches: self.launches + other.launches,
+            flops: self.flops.saturating_add(other.flops),
+            bytes: self.bytes.saturating_add(other.bytes),
+            launches: self.launches.saturating_add(other.launches),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! An error, and not a hang, for everything that ranks can do wrong, on every backend; and the error names it.
 
 use allfold_collectives::{Collective, Communicator, Error, Lost, Rank, ReduceOp, World};
-use allfold_sim::{Topology, Work};
+use allfold_sim::{Costs, Faults, Picos, Topology, Work};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -476,6 +476,29 @@ fn a_world_that_cannot_be_is_refused() {
     assert!(run(World::threads(2).segment(0)).contains("0 bytes"));
     assert!(run(World::threads(2).window(0)).contains("0 steps"));
     assert!(run(World::threads(2).costs(allfold_sim::Costs::FREE)).contains("World::sim"));
+}
+
+#[test]
+fn virtual_time_that_runs_out_is_an_error_and_no_panic() {
+    let topology = Topology::named("switch", 3).unwrap();
+    let world = World::sim(&topology).algorithm(Collective::AllReduce, "ring");
+    let far = Costs { overhead: Picos(u64::MAX / 2), launch: Picos(u64::MAX / 2), ..Costs::default() };
+    let faults = |rule: &str| Faults::parse([rule], &topology).unwrap();
+    let worlds = [
+        world.clone().costs(far),
+        world.clone().faults(faults("slow_rank=0:x18000000000000")),
+        world.clone().faults(faults("slow_link=up[0]:x18000000000000")),
+        world.clone().faults(faults("slow_link=down[1]:+18000000000ms")),
+    ];
+    for (nth, world) in worlds.into_iter().enumerate() {
+        let ranks = outcome(world, |comm| (0..3).try_for_each(|_| sum(&comm, 40_000_000 / 4)));
+        for result in &ranks {
+            assert!(
+                matches!(result, Err(Error::Endless | Error::Poisoned { .. })),
+                "world {nth}: {result:?}"
+            );
+        }
+    }
 }
 
 #[test]

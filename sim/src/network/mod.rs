@@ -328,10 +328,11 @@ impl Network {
     }
 }
 
-/// Whole picoseconds, rounded up.
+/// Whole picoseconds, rounded up; at most so many that they can be added to any time that engines allow.
 fn time_left(remaining: u128, rate: u64) -> u64 {
-    match u64::try_from(remaining) {
+    let left = match u64::try_from(remaining) {
         Ok(remaining) => remaining.div_ceil(rate),
-        Err(_) => u64::try_from(remaining.div_ceil(u128::from(rate))).unwrap_or(u64::MAX / 2),
-    }
+        Err(_) => u64::try_from(remaining.div_ceil(u128::from(rate))).unwrap_or(u64::MAX),
+    };
+    left.min(u64::MAX / 2)
 }

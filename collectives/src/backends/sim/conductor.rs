@@ -1,7 +1,7 @@
 //! The conductor: what happens while every actor is blocked, instant by instant, and who is woken.
 
 use super::agenda::{Due, Half};
-use super::state::{Actor, Doing, Entered, State, Wait};
+use super::state::{Actor, Doing, Entered, LAST, State, Wait};
 use super::wires::{Channel, News};
 use crate::backends::{ActorId, GateId, GroupId};
 use crate::ledger::Ledger;
@@ -29,6 +29,13 @@ impl State {
                     self.now = self.now.max(late.0);
                     self.deadlines.remove(&late);
                     self.expire(late.3);
+                }
+                (Some(next), _) if next > LAST => {
+                    self.broken.get_or_insert(Error::Endless);
+                    for actor in self.those(|of| matches!(of.doing, Doing::Blocked(_))) {
+                        self.wake(actor);
+                    }
+                    return self.release();
                 }
                 (Some(next), _) => {
                     self.now = next;

@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::sync::{Arc, Condvar};
 
+/// Times beyond this are refused, so that what is left of 64 bits has room for any sum.
+pub(super) const LAST: u64 = u64::MAX / 4;
+
 /// What an actor is blocked in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
@@ -179,7 +182,7 @@ impl State {
         let rank = self.at(actor).rank;
         let span = self.options.faults.compute(rank, &self.options.device, work);
         let start = self.at(actor).now;
-        self.at(actor).now = start.saturating_add(span.0).min(u64::MAX / 4);
+        self.at(actor).now = start.saturating_add(span.0).min(LAST);
         self.record(actor, start, || "compute".into());
     }
 
@@ -219,7 +222,8 @@ impl State {
     fn request_after(&mut self, actor: ActorId, after: Picos, due: Due) {
         let of = self.at(actor);
         of.requests += 1;
-        let (time, rank, stream, requests) = (of.now + after.0, of.rank, of.stream, of.requests);
+        let (time, rank, stream, requests) =
+            (of.now.saturating_add(after.0), of.rank, of.stream, of.requests);
         self.agenda.request(time, rank, stream, requests, due);
     }
 
@@ -238,7 +242,7 @@ impl State {
         of.inbox.clear();
         let (start, due) = (of.now, deadline.map(|deadline| of.now.saturating_add(deadline.0)));
         if call.operation != Operation::PointToPoint {
-            of.now += launch.0;
+            of.now = of.now.saturating_add(launch.0);
         }
         of.entered = Some(Entered { member, call: call.clone(), start, due });
         let (rank, stream) = (of.rank, of.stream);

@@ -131,7 +131,7 @@ impl Wires {
         };
         match overhead {
             0 => self.flow(id, now),
-            _ => agenda.event(now + overhead, Due::Flow(id)),
+            _ => agenda.event(now.saturating_add(overhead), Due::Flow(id)),
         }
     }
 
@@ -171,13 +171,14 @@ impl Wires {
             wire.busy = false;
             let costs = &options.costs;
             // Whole nanoseconds are cut once, from the first byte to the arrival.
-            let arrives = message.flow + costs.rounded(Picos(now - message.flow) + wire.latency).0;
+            let arrives =
+                message.flow.saturating_add(costs.rounded(Picos(now - message.flow) + wire.latency).0);
             let mut delay = arrives.saturating_sub(now);
             if message.reduced {
                 let bytes = Bytes(message.frame.payload.len() as u64);
-                delay += options.faults.costs(wire.ends.1, costs).reduce(bytes).0;
+                delay = delay.saturating_add(options.faults.costs(wire.ends.1, costs).reduce(bytes).0);
             }
-            agenda.event(now + delay, Due::Arrive(id));
+            agenda.event(now.saturating_add(delay), Due::Arrive(id));
             tell.push(News::Left { half: message.sender, to: channel.2, lane: channel.3 });
             self.start(channel, now, options, agenda);
         }
