@@ -157,6 +157,86 @@ fn a_synchronised_model_is_evaluated_without_communication() {
     assert_eq!(of(true), of(false));
 }
 
+/// A power of two changes exponents alone, so a scaled run has the bits of a plain one; one that overflows skips steps
+/// until it does not, on all ranks.
+#[test]
+fn a_loss_scale_changes_no_bits_and_an_overflow_skips_the_step() {
+    let world = World::threads(3);
+    let want = bits(&run(&world, &small()));
+    let scaled = Config { loss_scale: 1024.0, scale_interval: 2, ..small() };
+    assert_eq!(bits(&run(&world, &scaled)), want);
+    let overflowing = Config { loss_scale: 1e38, scale_interval: 1, scale_backoff: 1e-37, ..small() };
+    let result = run(&world, &overflowing);
+    assert_ne!(bits(&result), want);
+    // After the skipped step the weights are what they were.
+    assert!(result.losses.iter().all(|loss| loss.is_finite()));
+    assert_eq!(bits(&run(&World::sim(&switch(3)), &overflowing)), bits(&result));
+}
+
+/// Six steps in two epochs; a checkpoint after each of them. Going on from any one gives the bits of the whole.
+#[test]
+fn a_resumed_run_has_the_bits_of_one_that_never_stopped() {
+    for optimiser in ["sgd", "adamw"] {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config {
+            optimiser: optimiser.into(),
+            train_samples: 24,
+            loss_scale: 8.0,
+            scale_interval: 4,
+            checkpoint_dir: directory.path().display().to_string(),
+            checkpoint_every: 1,
+            checkpoint_keep: 5,
+            ..small()
+        };
+        let want = run(&World::threads(2), &config);
+        let mut kept: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        kept.sort();
+        assert_eq!((want.losses.len(), kept.len()), (6, 5));
+        assert!(kept[4].ends_with("step-00000006.safetensors"));
+        let resumed = Config { resume: true, checkpoint_every: 0, bucket_kib: 4, ..config.clone() };
+        for newest in kept.iter().rev() {
+            for world in [World::threads(2), World::sim(&switch(2))] {
+                let got = run(&world, &resumed);
+                assert_eq!((bits(&got), got.test), (bits(&want), want.test), "{}", newest.display());
+            }
+            std::fs::remove_file(newest).unwrap();
+        }
+        // Nothing left to resume from: from the beginning.
+        assert_eq!(bits(&run(&World::threads(2), &resumed)), bits(&want));
+    }
+}
+
+#[test]
+fn checkpoints_that_do_not_fit_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        checkpoint_dir: directory.path().display().to_string(),
+        checkpoint_every: 6,
+        resume: true,
+        ..small()
+    };
+    run(&World::threads(2), &config);
+    let path = directory.path().join("step-00000006.safetensors");
+    let refused = |ranks, config: &Config| {
+        let error = World::threads(ranks).run(|comm| train(config, &comm, &mut ())).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("checkpoint: {}: ", path.display())), "{error}");
+        error
+    };
+    assert!(refused(1, &config).ends_with("was made by 2 ranks and this run has 1"));
+    let other = Config { batch: 5, ..config.clone() };
+    assert!(refused(2, &other).ends_with("was made with `batch = 4` and this run has `batch = 5`"));
+    let whole = std::fs::read(&path).unwrap();
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for (bytes, says) in
+        [(&flipped[..], "checksum"), (&whole[..whole.len() - 9], ""), (&whole[..5], ""), (&[], "")]
+    {
+        std::fs::write(&path, bytes).unwrap();
+        assert!(refused(2, &config).contains(says));
+    }
+}
+
 /// Why the default is canonical, and that the test above can fail: a ring adds in an order that depends on where in
 /// the bucket an element lies.
 #[test]
@@ -341,6 +421,7 @@ fn the_prediction_is_the_virtual_clock_of_a_real_run() {
                 accumulate: if first_bucket_kib == 64 { 3 } else { 1 },
                 sync_batch_norm: ranks == 1,
                 optimiser: if ranks == 2 { "adam" } else { "sgd" }.into(),
+                loss_scale: if ranks == 1 { 8.0 } else { 0.0 },
                 clip_norm: if ranks == 4 { 1.0 } else { 0.0 },
                 first_bucket_kib,
                 bucket_kib,

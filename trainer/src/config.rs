@@ -13,6 +13,7 @@
 use crate::buckets::Caps;
 use crate::models::MODELS;
 use crate::optim::OPTIMISERS;
+use crate::scaler::{GradScaler, Rules};
 use crate::schedule::SCHEDULES;
 use crate::strategies::STRATEGIES;
 use crate::{Error, Result};
@@ -90,10 +91,28 @@ pub struct Config {
     pub trust: f64,
     /// Bound on the norm of all gradients; 0: none.
     pub clip_norm: f64,
+    /// What the loss is multiplied by at first, against underflow of gradients; 0: not at all.
+    pub loss_scale: f64,
+    /// What the loss scale is multiplied by after `scale_interval` steps without overflow.
+    pub scale_growth: f64,
+    /// What it is multiplied by after an overflow, whose step every rank skips.
+    pub scale_backoff: f64,
+    /// Steps without overflow before it grows.
+    pub scale_interval: u64,
+    /// The least that it may be.
+    pub scale_floor: f64,
     /// KiB of gradients that close ddp's first bucket; 0: every parameter has its own.
     pub first_bucket_kib: u64,
     /// KiB of gradients that close every further bucket.
     pub bucket_kib: u64,
+    /// Where rank 0 keeps checkpoints.
+    pub checkpoint_dir: String,
+    /// Steps from one checkpoint to the next; 0: none. The last step has one in any case.
+    pub checkpoint_every: u64,
+    /// How many of the newest are kept.
+    pub checkpoint_keep: usize,
+    /// Go on from the newest checkpoint, where there is one.
+    pub resume: bool,
 }
 
 /// The largest batch and the widest layer: with both, the operations of a layer still fit in 64 bits.
@@ -137,8 +156,17 @@ impl Default for Config {
             eps: 1e-8,
             trust: 0.001,
             clip_norm: 0.0,
+            loss_scale: 0.0,
+            scale_growth: Rules::default().growth,
+            scale_backoff: Rules::default().backoff,
+            scale_interval: Rules::default().interval,
+            scale_floor: Rules::default().floor,
             first_bucket_kib: 1024,
             bucket_kib: 25 * 1024,
+            checkpoint_dir: "checkpoints".into(),
+            checkpoint_every: 0,
+            checkpoint_keep: 3,
+            resume: false,
         }
     }
 }
@@ -161,9 +189,37 @@ impl Config {
         Caps { first: self.first_bucket_kib.saturating_mul(1024), rest: self.bucket_kib.saturating_mul(1024) }
     }
 
+    /// The loss scaler, where there is one.
+    pub fn scaler(&self) -> Option<GradScaler> {
+        let rules = Rules {
+            growth: self.scale_growth,
+            backoff: self.scale_backoff,
+            interval: self.scale_interval,
+            floor: self.scale_floor,
+        };
+        (self.loss_scale > 0.0).then(|| GradScaler::new(self.loss_scale as f32, rules))
+    }
+
     /// Samples in each of the micro-batches that `samples` of a step are cut into; the last one may have fewer.
     pub fn micro_batch(&self, samples: usize) -> usize {
         samples.div_ceil(self.accumulate.max(1)).max(1)
+    }
+
+    /// Whether a loss scale moves within what f32 holds, and the right way.
+    fn check_scale(&self) -> Result<()> {
+        let least = f64::from(f32::MIN_POSITIVE);
+        let limits = [
+            ("scale_growth", self.scale_growth, 1.0, f64::from(f32::MAX)),
+            ("scale_backoff", self.scale_backoff, least, 1.0),
+            ("scale_floor", self.scale_floor, least, f64::from(f32::MAX)),
+            ("loss_scale", self.loss_scale, 0.0, f64::from(f32::MAX)),
+        ];
+        match limits.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
+            Some((key, value, low, high)) => {
+                Err(Error::Config(format!("`{key}` is {value}; it must be {low:e} to {high:e}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Whether the values make sense.
@@ -193,9 +249,11 @@ impl Config {
                 "`lr_factor` is {factor}; restarts need 1 or more, as a period cannot be shorter than the last"
             )));
         }
-        if self.lr_every == 0 {
-            return Err(Error::Config("`lr_every` is 0; it must be 1 or more".into()));
+        let counts = [("lr_every", self.lr_every), ("scale_interval", self.scale_interval)];
+        if let Some((key, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return Err(Error::Config(format!("`{key}` is 0; it must be 1 or more")));
         }
+        self.check_scale()?;
         let sizes = [
             ("batch", std::slice::from_ref(&self.batch)),
             ("accumulate", std::slice::from_ref(&self.accumulate)),
@@ -223,6 +281,7 @@ impl Config {
             ("lr_floor", self.lr_floor),
             ("lr_power", self.lr_power),
             ("clip_norm", self.clip_norm),
+            ("loss_scale", self.loss_scale),
         ];
         match rates.iter().find(|(_, value)| !value.is_finite() || *value < 0.0) {
             Some((key, value)) => Err(Error::Config(format!("`{key}` is {value}; it must be 0 or more"))),
@@ -292,6 +351,10 @@ mod tests {
         assert_eq!(
             error("lr_schedule = \"cosin\""),
             "c.toml: unknown lr_schedule `cosin`; the nearest is `cosine`"
+        );
+        assert_eq!(
+            error("scale_backoff = 2.0"),
+            "c.toml: `scale_backoff` is 2; it must be 1.1754943508222875e-38 to 1e0"
         );
         assert_eq!(error("clip_norm = nan"), "c.toml: `clip_norm` is NaN; it must be 0 or more");
         assert_eq!(error("beta2 = 1.0"), "c.toml: `beta2` is 1; it must be at least 0 and less than 1");

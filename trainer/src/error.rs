@@ -16,6 +16,9 @@ pub enum Error {
     /// Ranks that hold different parameters.
     #[error("replicas differ: {0}")]
     Replicas(String),
+    /// A checkpoint that cannot be written, read or gone on from.
+    #[error("checkpoint: {0}")]
+    Checkpoint(String),
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] allfold_collectives::Error),

@@ -20,6 +20,7 @@
 //! training adds, [`run`] for the loop, [`modeled`] for the same step without numbers.
 
 pub mod buckets;
+pub mod checkpoint;
 pub mod config;
 pub mod data;
 mod error;
@@ -37,6 +38,7 @@ pub mod optim;
 mod oracle;
 pub mod run;
 pub mod sampler;
+pub mod scaler;
 pub mod schedule;
 pub mod strategies;
 pub mod timing;
@@ -50,6 +52,7 @@ pub use network::{Network, Phase, Place};
 pub use optim::{Optimiser, Sgd};
 pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on};
 pub use sampler::Sampler;
+pub use scaler::GradScaler;
 pub use schedule::Schedule;
 
 /// The result of anything in this crate.

@@ -12,11 +12,12 @@
 use crate::buckets::{Bucket, Caps, buckets};
 use crate::model::hold_cost;
 use crate::run::data_cost;
+use crate::scaler::unscale_cost;
 use crate::strategies::ddp::{pack_cost, unpack_cost};
 use crate::timing::{Breakdown, BucketTimes, communication, work};
 use crate::{Config, Network, Optimiser, Phase, Result, models, optim, strategies};
 use allfold_collectives::time::{Engine, Job, simulate};
-use allfold_collectives::{Collective, Plan};
+use allfold_collectives::{Collective, Element, Plan};
 use allfold_kernels::nn::{Cost, Float};
 use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
 use std::collections::BTreeMap;
@@ -145,6 +146,9 @@ impl<F: Float> Timeline<'_, F> {
         time.exposed = clock.exposed;
         let elements = self.network.param_count();
         time.optimiser = self.takes(self.optimiser.cost(elements));
+        if self.config.scaler().is_some() {
+            time.optimiser += self.takes(unscale_cost::<F>(elements)) + self.all_reduce::<u8>(1)?;
+        }
         if self.config.clip_norm > 0.0 {
             time.optimiser += self.takes(optim::clip::cost::<F>(elements));
         }
@@ -222,7 +226,7 @@ impl<F: Float> Timeline<'_, F> {
     }
 
     /// How long an all-reduce of so many elements takes from the moment all ranks have entered it.
-    fn all_reduce<T: Float>(&self, elements: usize) -> Result<Picos> {
+    fn all_reduce<T: Element>(&self, elements: usize) -> Result<Picos> {
         let Machine { topology, costs, sharing, plan, .. } = *self.machine;
         let prepared = plan.of(Collective::AllReduce, topology.ranks(), elements, T::DTYPE)?;
         let job = Job {

@@ -5,15 +5,20 @@
 //! ```
 
 use crate::evaluate::{Evaluation, evaluate};
+use crate::scaler::unscale_cost;
 use crate::strategies::{self, Strategy};
 use crate::timing::{Breakdown, BucketTimes, work};
 use crate::{
-    Batch, Config, Dataset, Error, Model, Objective, Optimiser, Result, Sampler, Schedule, data, hash,
-    models, optim,
+    Batch, Config, Dataset, Error, GradScaler, Model, Objective, Optimiser, Result, Sampler, Schedule,
+    checkpoint, data, hash, models, optim,
 };
-use allfold_collectives::{Communicator, ReduceOp};
+use allfold_collectives::{Communicator, Rank, ReduceOp};
 use allfold_kernels::nn::{Cost, Float};
 use allfold_sim::Picos;
+use std::path::Path;
+
+/// The rank that writes and reads checkpoints.
+const ROOT: Rank = Rank(0);
 
 /// What just happened in a step, on this rank.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +143,7 @@ struct Run<'a, F: Float> {
     sampler: Sampler,
     model: Model<F>,
     optimiser: Box<dyn Optimiser<F>>,
+    scaler: Option<GradScaler>,
     strategy: Box<dyn Strategy<F> + 'a>,
     batch: Batch<F>,
 }
@@ -160,6 +166,7 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(Run {
             sampler,
             optimiser: optim::build(config, &network)?,
+            scaler: config.scaler(),
             model: Model::new(network, config.seed)?,
             strategy,
             batch: Batch::default(),
@@ -186,10 +193,17 @@ impl<'a, F: Float> Run<'a, F> {
             breakdown: Breakdown::default(),
             buckets: Vec::new(),
         };
-        for epoch in 0..self.config.epochs {
-            let first = result.losses.len();
+        self.resume(&mut result.losses)?;
+        let done = result.losses.len() as u64;
+        // Losses up to here are means over ranks already.
+        let mut shared = result.losses.len();
+        // A run that is resumed after its last step still evaluates.
+        let epoch = done.min(steps.saturating_sub(1)) / per_epoch.max(1);
+        for epoch in epoch..self.config.epochs {
+            let first = epoch * per_epoch;
             let indices = self.sampler.indices(self.comm.rank().index(), epoch);
-            for samples in indices.chunks(self.config.batch) {
+            let skip = (result.losses.len() as u64 - first) as usize;
+            for samples in indices.chunks(self.config.batch).skip(skip) {
                 let step = result.losses.len() as u64;
                 if step == steps {
                     break;
@@ -199,9 +213,13 @@ impl<'a, F: Float> Run<'a, F> {
                 result.samples += samples.len() as u64 * u64::from(self.comm.size());
                 result.breakdown += time;
                 observer.step(&StepReport { epoch, step, steps, loss, time });
+                if self.checkpoint_due(step + 1, steps) {
+                    self.share(&mut result.losses, &mut shared)?;
+                    self.checkpoint(&result.losses)?;
+                }
             }
-            let losses = &mut result.losses[first..];
-            self.comm.all_reduce(losses, ReduceOp::Avg)?;
+            self.share(&mut result.losses, &mut shared)?;
+            let losses = &result.losses[first as usize..];
             let loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
             self.strategy.before_evaluation(&mut self.model)?;
             result.test = evaluate(&mut self.model, self.test, self.config.batch, self.comm)?;
@@ -225,15 +243,30 @@ impl<'a, F: Float> Run<'a, F> {
         let mut time = Breakdown { data: comm.now() - start, ..Breakdown::default() };
         let loss = self.gradients(&mut time)?;
         let backward = comm.now();
-        let elements = self.model.params.len();
-        if self.config.clip_norm > 0.0 {
-            optim::clip::clip(&mut self.model.grads, self.config.clip_norm);
-            comm.charge(&work(optim::clip::cost::<F>(elements)));
-        }
-        self.optimiser.step(lr, &mut self.model.params, &self.model.grads);
-        comm.charge(&work(self.optimiser.cost(elements)));
+        self.update(lr)?;
         time.optimiser = comm.now() - backward;
         Ok((loss, time))
+    }
+
+    /// Moves the parameters by the gradients, unless a loss scale made one of them overflow.
+    fn update(&mut self, lr: f64) -> Result<()> {
+        let elements = self.model.params.len();
+        if let Some(scaler) = &mut self.scaler {
+            let found = scaler.unscale(&mut self.model.grads);
+            self.comm.charge(&work(unscale_cost::<F>(elements)));
+            let found = GradScaler::found_anywhere(found, self.comm)?;
+            scaler.update(found);
+            if found {
+                return Ok(());
+            }
+        }
+        if self.config.clip_norm > 0.0 {
+            optim::clip::clip(&mut self.model.grads, self.config.clip_norm);
+            self.comm.charge(&work(optim::clip::cost::<F>(elements)));
+        }
+        self.optimiser.step(lr, &mut self.model.params, &self.model.grads);
+        self.comm.charge(&work(self.optimiser.cost(elements)));
+        Ok(())
     }
 
     /// Forward and backward over the gathered batch, one micro-batch after another; returns the loss of the whole.
@@ -241,11 +274,13 @@ impl<'a, F: Float> Run<'a, F> {
         let (comm, inputs) = (self.comm, self.model.network().inputs());
         let Batch { x, labels } = &self.batch;
         let size = self.config.micro_batch(labels.len());
+        let loss_scale = self.scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
         let (mut loss, mut left) = (0.0, labels.len());
         for (x, micro) in x.chunks(size * inputs).zip(labels.chunks(size)) {
             left -= micro.len();
             let share = micro.len() as f64 / labels.len() as f64;
-            let objective = Objective { labels: micro, scale: F::from_f64(share), more: left > 0 };
+            let objective =
+                Objective { labels: micro, scale: F::from_f64(share * loss_scale), more: left > 0 };
             let start = comm.now();
             let waited = self.strategy.forward(&mut self.model, x)?;
             let forward = comm.now();
@@ -256,6 +291,63 @@ impl<'a, F: Float> Run<'a, F> {
             time.exposed += waited + synced.exposed;
         }
         Ok(loss)
+    }
+
+    /// Replaces the losses that are still this rank's own by their means over all ranks.
+    fn share(&self, losses: &mut [f64], shared: &mut usize) -> Result<()> {
+        self.comm.all_reduce(&mut losses[*shared..], ReduceOp::Avg)?;
+        *shared = losses.len();
+        Ok(())
+    }
+
+    fn checkpoint_due(&self, done: u64, steps: u64) -> bool {
+        let every = self.config.checkpoint_every;
+        every > 0 && (done.is_multiple_of(every) || done == steps)
+    }
+
+    fn checkpoint(&mut self, losses: &[f64]) -> Result<()> {
+        if self.comm.rank() == ROOT {
+            let progress = (losses.len() as u64, self.comm.size());
+            let Run { config, model, optimiser, scaler, .. } = self;
+            checkpoint::save(config, progress, model, &mut **optimiser, scaler.as_ref(), losses)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on from the newest checkpoint, if that is asked for and there is one: rank 0 reads it and gives it to all.
+    fn resume(&mut self, losses: &mut Vec<f64>) -> Result<()> {
+        if !self.config.resume {
+            return Ok(());
+        }
+        let mut header = [0i64; 4];
+        if self.comm.rank() == ROOT
+            && let Some(path) = checkpoint::newest(Path::new(&self.config.checkpoint_dir))?
+        {
+            let run = (self.config, self.comm.size());
+            let (progress, read) = checkpoint::load(&path, run, &mut self.model, &mut *self.optimiser)?;
+            *losses = read;
+            let scale = i64::from(progress.loss_scale.to_bits());
+            header = [progress.step as i64, progress.optimiser_steps as i64, scale, progress.good as i64];
+        }
+        self.comm.broadcast(&mut header, ROOT)?;
+        let [step, optimiser_steps, scale, good] = header.map(i64::unsigned_abs);
+        losses.resize(step as usize, 0.0);
+        self.comm.broadcast(losses, ROOT)?;
+        self.comm.broadcast(&mut self.model.params, ROOT)?;
+        self.comm.broadcast(&mut self.model.buffers, ROOT)?;
+        if let Some(scaler) = self.scaler.as_mut().filter(|_| step > 0) {
+            (scaler.scale, scaler.good) = (f32::from_bits(scale as u32), good);
+        }
+        let state = self.optimiser.state();
+        *state.steps = optimiser_steps;
+        for (_, values) in state.vectors {
+            // Empty on rank 0 where the optimiser keeps none: every rank must know before it takes part.
+            let mut length = [values.len() as i64];
+            self.comm.broadcast(&mut length, ROOT)?;
+            values.resize(length[0].unsigned_abs() as usize, F::ZERO);
+            self.comm.broadcast(values, ROOT)?;
+        }
+        Ok(())
     }
 
     /// The hash of the weights, after making sure that every rank has the same.

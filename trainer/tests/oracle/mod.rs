@@ -16,7 +16,8 @@ pub fn bytes(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A JSON file.
+/// A JSON file. Python writes NaN into some, which JSON does not know: it reads as null.
 pub fn json<T: serde::de::DeserializeOwned>(name: &str) -> T {
-    serde_json::from_slice(&bytes(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    let text = String::from_utf8(bytes(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    serde_json::from_str(&text.replace(": NaN", ": null")).unwrap_or_else(|error| panic!("{name}: {error}"))
 }

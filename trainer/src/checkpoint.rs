@@ -1,0 +1,243 @@
+//! Checkpoints: all that a run needs to go on as if it had never stopped, in one safetensors file.
+//!
+//! ```text
+//! step-00000012.safetensors      model.conv1.weight ...  model.bn1.running_mean ...   by name and shape
+//!                                optimiser.momentum_buffer ...                        laid out as the parameters are
+//!                                losses                                               of every step so far
+//!                   metadata     step, ranks, optimiser steps, loss scale, configuration, checksum
+//! ```
+//!
+//! Rank 0 writes to a temporary file, has it on disk, and only then gives it its name: a crash leaves the checkpoints
+//! before it. The order of samples is a function of seed and epoch, so the step says where the sampler is.
+
+use crate::optim::Optimiser;
+use crate::scaler::GradScaler;
+use crate::{Config, Error, Model, Result, hash};
+use allfold_kernels::nn::Float;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Where a run is, beside its tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Steps done.
+    pub step: u64,
+    /// Ranks of the run.
+    pub ranks: u32,
+    /// Steps that the optimiser took: fewer, where a loss scale skipped some.
+    pub optimiser_steps: u64,
+    /// The loss scale, and how many good steps it has seen since it changed; 0 without one.
+    pub loss_scale: f32,
+    /// See `loss_scale`.
+    pub good: u64,
+    /// FNV-1a of all tensors' bytes, in order of names.
+    checksum: String,
+    /// What the run was asked for.
+    pub config: Config,
+}
+
+/// The key of the metadata under which [`Progress`] is stored, as TOML.
+const KEY: &str = "allfold";
+
+/// Writes the checkpoint of `step` into the directory that `config` names, and removes all but the newest
+/// `checkpoint_keep`. For rank 0 alone.
+///
+/// # Errors
+/// If the directory or the file cannot be written; older checkpoints are then as they were.
+pub fn save<F: Float>(
+    config: &Config,
+    (step, ranks): (u64, u32),
+    model: &Model<F>,
+    optimiser: &mut dyn Optimiser<F>,
+    scaler: Option<&GradScaler>,
+    losses: &[f64],
+) -> Result<PathBuf> {
+    let state = optimiser.state();
+    let dtype = if size_of::<F>() == 8 { Dtype::F64 } else { Dtype::F32 };
+    let network = model.network();
+    let mut tensors: Vec<(String, Dtype, Vec<usize>, &[u8])> = Vec::new();
+    for (places, values) in [(network.params(), &model.params), (network.buffers(), &model.buffers)] {
+        tensors.extend(places.iter().map(|place| {
+            let bytes = bytemuck::cast_slice(&values[place.range.clone()]);
+            (format!("model.{}", place.name), dtype, place.shape.clone(), bytes)
+        }));
+    }
+    let started = state.vectors.iter().filter(|(_, values)| !values.is_empty());
+    tensors.extend(started.map(|(name, values)| {
+        (format!("optimiser.{name}"), dtype, vec![values.len()], bytemuck::cast_slice(&values[..]))
+    }));
+    tensors.push(("losses".into(), Dtype::F64, vec![losses.len()], bytemuck::cast_slice(losses)));
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    let progress = Progress {
+        step,
+        ranks,
+        optimiser_steps: *state.steps,
+        loss_scale: scaler.map_or(0.0, |scaler| scaler.scale),
+        good: scaler.map_or(0, |scaler| scaler.good),
+        checksum: checksum(tensors.iter().map(|(.., bytes)| *bytes)),
+        config: config.clone(),
+    };
+    let metadata = toml::to_string(&progress).map_err(|error| Error::Checkpoint(error.to_string()))?;
+    let views = tensors
+        .into_iter()
+        .map(|(name, dtype, shape, bytes)| Ok((name, TensorView::new(dtype, shape, bytes)?)))
+        .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>();
+    let bytes = views
+        .and_then(|views| safetensors::serialize(views, Some([(KEY.to_string(), metadata)].into())))
+        .map_err(|error| Error::Checkpoint(error.to_string()))?;
+    let directory = Path::new(&config.checkpoint_dir);
+    let path = directory.join(format!("step-{step:08}.safetensors"));
+    write(directory, &path, &bytes)
+        .and_then(|()| prune(directory, config.checkpoint_keep))
+        .map_err(|error| Error::Checkpoint(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}
+
+/// On disk under another name first, so that a name stands for a whole file.
+fn write(directory: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let temporary = path.with_extension("tmp");
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    // The name, too, is only safe once the directory is on disk.
+    File::open(directory)?.sync_all()
+}
+
+/// Removes all but the newest `keep`, and what a crash left half written.
+fn prune(directory: &Path, keep: usize) -> std::io::Result<()> {
+    let all = named(directory, "safetensors")?;
+    let old = &all[..all.len().saturating_sub(keep.max(1))];
+    old.iter().chain(&named(directory, "tmp")?).try_for_each(fs::remove_file)
+}
+
+/// The checkpoints of a directory, oldest first; none where there is no directory.
+fn named(directory: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let ours = path.file_stem().and_then(|stem| stem.to_str()).is_some_and(|stem| {
+            stem.strip_prefix("step-").is_some_and(|step| step.bytes().all(|b| b.is_ascii_digit()))
+        });
+        if ours && path.extension().is_some_and(|found| found == extension) {
+            paths.push(path);
+        }
+    }
+    // Longer numbers are later; of equal length, the names' order is the numbers'.
+    paths.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
+    Ok(paths)
+}
+
+/// The newest checkpoint of a directory, if it has one.
+///
+/// # Errors
+/// If the directory cannot be read.
+pub fn newest(directory: &Path) -> Result<Option<PathBuf>> {
+    let all = named(directory, "safetensors")
+        .map_err(|error| Error::Checkpoint(format!("{}: {error}", directory.display())))?;
+    Ok(all.into_iter().next_back())
+}
+
+/// Reads a checkpoint into `model` and `optimiser`; returns where the run was, and its losses so far.
+///
+/// # Errors
+/// If the file cannot be read, is damaged, or is of another model, number of ranks or configuration. Model and optimiser
+/// are then not to be used.
+pub fn load<F: Float>(
+    path: &Path,
+    (config, ranks): (&Config, u32),
+    model: &mut Model<F>,
+    optimiser: &mut dyn Optimiser<F>,
+) -> Result<(Progress, Vec<f64>)> {
+    let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
+    let bytes = fs::read(path).map_err(|error| bad(error.to_string()))?;
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| bad(error.to_string()))?;
+    let all = SafeTensors::deserialize(&bytes).map_err(|error| bad(error.to_string()))?;
+    let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
+    let text = text.ok_or_else(|| bad("is no checkpoint of a run".into()))?;
+    let progress: Progress = toml::from_str(text).map_err(|error| bad(error.message().to_string()))?;
+    let mut names = all.names();
+    names.sort_unstable();
+    let tensor = |name: &str| all.tensor(name).map_err(|_| bad(format!("has no tensor `{name}`")));
+    let views = names.iter().map(|name| tensor(name)).collect::<Result<Vec<_>>>()?;
+    if checksum(views.iter().map(TensorView::data)) != progress.checksum {
+        return Err(bad("its tensors do not have the checksum that they were written with".into()));
+    }
+    same_run(&progress, config, ranks).map_err(bad)?;
+
+    let places = model.network().params().iter().map(|place| (place.clone(), true));
+    let places: Vec<_> =
+        places.chain(model.network().buffers().iter().map(|place| (place.clone(), false))).collect();
+    for (place, is_param) in places {
+        let name = format!("model.{}", place.name);
+        let view = tensor(&name)?;
+        let to = if is_param { &mut model.params } else { &mut model.buffers };
+        if view.shape() != place.shape {
+            let (has, wants) = (view.shape(), &place.shape);
+            return Err(bad(format!("`{name}` has the shape {has:?} where the model wants {wants:?}")));
+        }
+        copy(&view, &mut to[place.range]).map_err(|what| bad(format!("`{name}` {what}")))?;
+    }
+    let state = optimiser.state();
+    *state.steps = progress.optimiser_steps;
+    for (name, values) in state.vectors {
+        let name = format!("optimiser.{name}");
+        // Before its first step an optimiser remembers nothing.
+        if let Ok(view) = all.tensor(&name) {
+            values.resize(model.params.len(), F::ZERO);
+            copy(&view, values).map_err(|what| bad(format!("`{name}` {what}")))?;
+        }
+    }
+    let view = tensor("losses")?;
+    let mut losses = vec![0.0f64; view.data().len() / size_of::<f64>()];
+    copy(&view, &mut losses).map_err(|what| bad(format!("`losses` {what}")))?;
+    Ok((progress, losses))
+}
+
+/// Copies a tensor whose bytes must be as many.
+fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), String> {
+    let to: &mut [u8] = bytemuck::cast_slice_mut(to);
+    if view.data().len() != to.len() {
+        return Err(format!("has {} bytes where {} are needed", view.data().len(), to.len()));
+    }
+    to.copy_from_slice(view.data());
+    Ok(())
+}
+
+/// Refuses to go on with other ranks or another configuration: what came of it would be neither run. What only says how
+/// long to go on, or where and in what pieces to send and keep things, may differ.
+fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Result<(), String> {
+    if progress.ranks != ranks {
+        return Err(format!("was made by {} ranks and this run has {ranks}", progress.ranks));
+    }
+    let was = Config {
+        strategy: config.strategy.clone(),
+        epochs: config.epochs,
+        max_steps: config.max_steps,
+        first_bucket_kib: config.first_bucket_kib,
+        bucket_kib: config.bucket_kib,
+        checkpoint_dir: config.checkpoint_dir.clone(),
+        checkpoint_every: config.checkpoint_every,
+        checkpoint_keep: config.checkpoint_keep,
+        resume: config.resume,
+        ..progress.config.clone()
+    };
+    let lines = |config: &Config| toml::to_string(config).map_err(|error| error.to_string());
+    let (was, is) = (lines(&was)?, lines(config)?);
+    match was.lines().zip(is.lines()).find(|(was, is)| was != is) {
+        Some((was, is)) => Err(format!("was made with `{was}` and this run has `{is}`")),
+        None => Ok(()),
+    }
+}
+
+fn checksum<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {
+    format!("{:016x}", hash::fnv1a(&parts.collect::<Vec<_>>().concat()))
+}

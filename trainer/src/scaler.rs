@@ -1,0 +1,179 @@
+//! Dynamic loss scaling (P. Micikevicius et al., "Mixed Precision Training", ICLR 2018), by PyTorch's `GradScaler`.
+//!
+//! ```text
+//! loss x scale -> backward -> exchange -> found inf or NaN on any rank?
+//!                                           no:  grads / scale, step;  after `interval` of these scale x growth
+//!                                           yes: no rank steps;        scale x backoff, but never below the floor
+//! ```
+//!
+//! PyTorch's has no floor: enough overflows in a row take its scale to 0, where gradients are 0 / 0 and it stays. Nor does it
+//! ask the other ranks; where each holds its own part of the gradients, some would step and some not.
+
+use crate::Result;
+use allfold_collectives::{Communicator, ReduceOp};
+use allfold_kernels::nn::{Cost, Float};
+
+/// How a scale moves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// What the scale is multiplied by after `interval` steps in a row.
+    pub growth: f64,
+    /// What it is multiplied by where a gradient was not finite.
+    pub backoff: f64,
+    /// Good steps in a row before it grows.
+    pub interval: u64,
+    /// The least it may be.
+    pub floor: f64,
+}
+
+impl Default for Rules {
+    /// PyTorch's, with 2^-14 (half precision's least normal number) below.
+    fn default() -> Rules {
+        Rules { growth: 2.0, backoff: 0.5, interval: 2000, floor: 2f64.powi(-14) }
+    }
+}
+
+/// A loss scale and its history: all of a scaler's state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GradScaler {
+    /// What the loss is multiplied by. Held in f32, as PyTorch holds it: it saturates where f32 does.
+    pub scale: f32,
+    /// Good steps since it last changed.
+    pub good: u64,
+    rules: Rules,
+}
+
+impl GradScaler {
+    /// Starting from this scale.
+    pub fn new(scale: f32, rules: Rules) -> GradScaler {
+        GradScaler { scale, good: 0, rules }
+    }
+
+    /// Divides `grads` by the scale, and says whether any of this rank's was infinite or NaN.
+    pub fn unscale<F: Float>(&self, grads: &mut [F]) -> bool {
+        let inverse = F::from_f64(1.0 / f64::from(self.scale));
+        let mut found = false;
+        for g in grads {
+            // x - x is 0 for every finite x, and NaN for the rest.
+            found |= (*g - *g).is_nan();
+            *g = *g * inverse;
+        }
+        found
+    }
+
+    /// Whether any rank found one: all of them skip the step or none does.
+    ///
+    /// # Errors
+    /// If communication fails.
+    pub fn found_anywhere(found: bool, comm: &Communicator) -> Result<bool> {
+        let mut found = [u8::from(found)];
+        comm.all_reduce(&mut found, ReduceOp::Max)?;
+        Ok(found[0] > 0)
+    }
+
+    /// After a step that was taken, or skipped because something was `found`.
+    pub fn update(&mut self, found: bool) {
+        if found {
+            self.good = 0;
+            self.scale = (self.scale * self.rules.backoff as f32).max(self.rules.floor as f32);
+            return;
+        }
+        self.good += 1;
+        if self.good == self.rules.interval {
+            self.good = 0;
+            let grown = self.scale * self.rules.growth as f32;
+            if grown.is_finite() {
+                self.scale = grown;
+            }
+        }
+    }
+}
+
+/// Cost of [`GradScaler::unscale`] over `elements`.
+pub fn unscale_cost<F>(elements: usize) -> Cost {
+    Cost::launch(2 * elements, 2 * elements, size_of::<F>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Optimiser, Sgd};
+    use serde_json::Value;
+
+    fn scaler(kwargs: &Value, floor: f64) -> GradScaler {
+        let number = |key: &str| kwargs[key].as_f64().unwrap();
+        let interval = kwargs["growth_interval"].as_u64().unwrap();
+        let rules =
+            Rules { growth: number("growth_factor"), backoff: number("backoff_factor"), interval, floor };
+        GradScaler::new(number("init_scale") as f32, rules)
+    }
+
+    /// One parameter, 1 at first, whose gradient is 1 times what is injected.
+    fn step(scaler: &mut GradScaler, param: &mut f32, inject: &str) -> bool {
+        let factor = match inject {
+            "inf" => f32::INFINITY,
+            "nan" => f32::NAN,
+            _ => 1.0,
+        };
+        let mut grads = [scaler.scale * factor];
+        let found = scaler.unscale(&mut grads);
+        if !found {
+            let mut params = [*param];
+            Sgd::new(0.0, 0.0, false).step(0.1, &mut params, &grads);
+            *param = params[0];
+        }
+        scaler.update(found);
+        found
+    }
+
+    #[test]
+    fn agrees_with_pytorch_in_six_sequences() {
+        let oracle: Value = crate::oracle::json("grad_scaler.json");
+        let cases = oracle["cases"].as_array().unwrap();
+        assert_eq!(cases.len(), 6);
+        for case in cases {
+            // One of them reaches 0, as only a scaler without a floor can.
+            let (mut scaler, mut param) = (scaler(&case["kwargs"], 0.0), 1.0);
+            for (i, want) in case["steps"].as_array().unwrap().iter().enumerate() {
+                let skipped = step(&mut scaler, &mut param, want["inject"].as_str().unwrap());
+                let name = format!("{}, step {i}", case["name"]);
+                assert_eq!(skipped, want["skipped"].as_bool().unwrap(), "{name}");
+                assert_eq!(f64::from(scaler.scale), want["scale_after"].as_f64().unwrap(), "{name}");
+                assert_eq!(scaler.good, want["growth_tracker"].as_u64().unwrap(), "{name}");
+                match want["param"].as_f64() {
+                    Some(want) => assert!((f64::from(param) - want).abs() <= 2e-6, "{name}: {param}"),
+                    None => assert!(param.is_nan(), "{name}: {param}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_floor_keeps_the_scale_and_the_weights() {
+        let (mut scaler, mut param) = (GradScaler::new(1.0, Rules { interval: 2, ..Rules::default() }), 1.0);
+        for _ in 0..200 {
+            step(&mut scaler, &mut param, "inf");
+        }
+        assert_eq!((scaler.scale, param), (2f32.powi(-14), 1.0));
+        step(&mut scaler, &mut param, "");
+        step(&mut scaler, &mut param, "");
+        assert_eq!((scaler.scale, scaler.good), (2f32.powi(-13), 0));
+        assert!((param - 0.8).abs() < 1e-6);
+    }
+
+    /// Two optimisers with one scale: the one without overflow steps, and the scale backs off once.
+    #[test]
+    fn agrees_with_pytorch_on_two_optimisers() {
+        let oracle: Value = crate::oracle::json("grad_scaler.json");
+        let mut scaler = GradScaler::new(65536.0, Rules { interval: 3, ..Rules::default() });
+        for want in oracle["two_optimizers"].as_array().unwrap() {
+            let bad = want["bad_b"].as_bool().unwrap();
+            let mut grads = [[scaler.scale], [scaler.scale * if bad { f32::INFINITY } else { 1.0 }]];
+            let found = grads.each_mut().map(|grads| scaler.unscale(grads));
+            assert_eq!(found, ["a_skipped", "b_skipped"].map(|key| want[key].as_bool().unwrap()));
+            scaler.update(found.contains(&true));
+            assert_eq!(f64::from(scaler.scale), want["scale_after"].as_f64().unwrap());
+            assert_eq!(scaler.good, want["growth_tracker"].as_u64().unwrap());
+        }
+    }
+}
