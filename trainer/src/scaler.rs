@@ -54,8 +54,8 @@ impl GradScaler {
         let inverse = F::from_f64(1.0 / f64::from(self.scale));
         let mut found = false;
         for g in grads {
-            // x - x is 0 for every finite x, and NaN for the rest.
-            found |= (*g - *g).is_nan();
+            // x times 0 is 0 for every finite x, and NaN for the rest.
+            found |= (*g * F::ZERO).is_nan();
             *g = *g * inverse;
         }
         found
