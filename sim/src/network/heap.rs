@@ -32,6 +32,13 @@ impl Heap {
         }
     }
 
+    /// Takes the flow with the least finish out.
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        let (_, flow) = self.peek()?;
+        self.remove(flow);
+        Some(flow)
+    }
+
     /// Takes a flow out; nothing happens where it is not in.
     pub(super) fn remove(&mut self, flow: u32) {
         let Some(&place) = self.places.get(flow as usize).filter(|&&place| place != GONE) else { return };

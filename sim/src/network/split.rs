@@ -7,13 +7,36 @@
 //!
 //! A change on one link concerns the flows on that link only, however the rest is connected.
 
-use super::Network;
+use super::{BATCH, Network, READ};
+use std::hint::black_box;
 
 impl Network {
     pub(super) fn settle_split(&mut self, now: u64) {
-        let Network { links, flows, cells, changed, affected, epoch, .. } = self;
-        affected.clear();
-        for link in changed.drain(..) {
+        let mut changed = std::mem::take(&mut self.changed);
+        self.affected.clear();
+        for batch in changed.chunks(BATCH) {
+            self.read_ahead_on(batch);
+            self.concern(batch);
+        }
+        changed.clear();
+        self.changed = changed;
+        let affected = std::mem::take(&mut self.affected);
+        for batch in affected.chunks(BATCH) {
+            self.read_ahead(batch.iter().copied());
+            for &flow in batch {
+                let shares = Network::of_flow(&self.cells, self.flows[flow as usize].first)
+                    .map(|cell| self.links[cell.link as usize].share);
+                let rate = shares.min().unwrap_or(u64::MAX);
+                self.set_rate(now, flow, rate);
+            }
+        }
+        self.affected = affected;
+    }
+
+    /// Gives links their new shares and collects the flows that this concerns.
+    fn concern(&mut self, changed: &[u32]) {
+        let Network { links, flows, cells, affected, epoch, .. } = self;
+        for &link in changed {
             let link = &mut links[link as usize];
             link.changed = false;
             if link.load == 0 {
@@ -33,12 +56,15 @@ impl Network {
                 }
             }
         }
-        for at in 0..self.affected.len() {
-            let flow = self.affected[at];
-            let shares = Network::of_flow(&self.cells, self.flows[flow as usize].first)
-                .map(|cell| self.links[cell.link as usize].share);
-            let rate = shares.min().unwrap_or(u64::MAX);
-            self.set_rate(now, flow, rate);
+    }
+
+    /// As `read_ahead`: the flows on a few links.
+    fn read_ahead_on(&self, links: &[u32]) {
+        if links.len() > 1 {
+            let head = |link: &u32| self.links[*link as usize].head;
+            black_box(links.iter().fold(0, |sum, link| sum ^ head(link)));
+            let cells = links.iter().flat_map(|link| Network::on_link(&self.cells, head(link)).take(READ));
+            black_box(cells.fold(0, |sum, cell| sum ^ self.flows[cell.flow as usize].rate));
         }
     }
 }

@@ -53,17 +53,18 @@ impl Agenda {
         heads.chain(self.rest.peek().map(|event| event.0.0)).min()
     }
 
-    /// Takes an event that is due at `now`.
+    /// Takes events that are due at `now`, as many as make `due` as long as `most`.
     #[inline]
-    pub(super) fn take(&mut self, now: u64) -> Option<Due> {
+    pub(super) fn take(&mut self, now: u64, most: usize, due: &mut Vec<Due>) {
         for (_, queue) in &mut self.queues {
-            if let Some((_, due)) = queue.pop_front_if(|head| head.0 <= now) {
-                return Some(due);
+            while due.len() < most
+                && let Some((_, event)) = queue.pop_front_if(|head| head.0 <= now)
+            {
+                due.push(event);
             }
         }
-        match self.rest.peek() {
-            Some(event) if event.0.0 <= now => self.rest.pop().map(|event| event.0.1),
-            _ => None,
+        while due.len() < most && self.rest.peek().is_some_and(|event| event.0.0 <= now) {
+            due.extend(self.rest.pop().map(|event| event.0.1));
         }
     }
 
@@ -85,6 +86,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn take_all(agenda: &mut Agenda, now: u64, put: &[u64], given: &mut Vec<u32>) {
+        let mut due = Vec::new();
+        loop {
+            agenda.take(now, 3, &mut due);
+            assert!(due.len() <= 3);
+            if due.is_empty() {
+                return;
+            }
+            for event in due.drain(..) {
+                let Due::Flow(which) = event else { panic!("{event:?} was never put down") };
+                assert_eq!(put[which as usize], now);
+                given.push(which);
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn gives_events_in_order_of_time(delays in prop::collection::vec(0u64..20, 1..200)) {
@@ -95,19 +112,13 @@ mod tests {
                 put.push(now + delay);
                 if number % 3 == 0 {
                     now = agenda.next().unwrap();
-                    while let Some(Due::Flow(which)) = agenda.take(now) {
-                        prop_assert_eq!(put[which as usize], now);
-                        given.push(which);
-                    }
+                    take_all(&mut agenda, now, &put, &mut given);
                 }
             }
             while let Some(at) = agenda.next() {
                 prop_assert!(at >= now);
                 now = at;
-                while let Some(Due::Flow(which)) = agenda.take(now) {
-                    prop_assert_eq!(put[which as usize], now);
-                    given.push(which);
-                }
+                take_all(&mut agenda, now, &put, &mut given);
             }
             given.sort_unstable();
             prop_assert_eq!(given, (0..delays.len() as u32).collect::<Vec<_>>());

@@ -13,6 +13,7 @@
 //! The event queue and the network are the only order there is, so the same job gives the same events.
 
 mod agenda;
+mod ahead;
 mod channels;
 mod message;
 mod program;
@@ -24,6 +25,7 @@ mod window;
 use super::{Cast, Error, Job, Run};
 use crate::schedule::{Combine, Rank, Span, Step};
 use agenda::{Agenda, Due};
+use ahead::BATCH;
 use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Network, Picos};
 use channels::Channels;
 use message::Message;
@@ -81,6 +83,7 @@ struct Events<'a, 's, C> {
     /// Steps that nothing holds back any more.
     ready: Vec<u32>,
     through: Vec<FlowId>,
+    due: Vec<Due>,
     path: Vec<Crossing>,
     run: Run,
     hash: EventHash,
@@ -113,6 +116,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             carried: Vec::new(),
             ready: Vec::new(),
             through: Vec::new(),
+            due: Vec::new(),
             path: Vec::new(),
             run: Run::default(),
             hash: EventHash::default(),
@@ -144,27 +148,45 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         }
         let mut through = std::mem::take(&mut self.through);
         self.network.take_finished(Picos(now), &mut through);
-        for flow in through.drain(..) {
-            self.left(now, self.carried[flow.0 as usize])?;
-        }
-        self.through = through;
-        while let Some(due) = self.agenda.take(now) {
-            match due {
-                Due::Launch(actor) => {
-                    let state = &mut self.windows.states[actor as usize];
-                    (state.finish, state.chain) = (now, now);
-                    self.issue(actor)?;
-                }
-                Due::Flow(message) => self.flow(now, message),
-                Due::Arrive(message) => self.arrived(now, message)?,
-                Due::Local(slot) => {
-                    self.half_done(now, slot, self.windows.slots[slot as usize].posted_chain)?
-                }
+        for batch in through.chunks(BATCH) {
+            self.read_ahead_of_leaving(batch);
+            for flow in batch {
+                self.left(now, self.carried[flow.0 as usize])?;
             }
-            self.post_ready(now)?;
         }
+        through.clear();
+        self.through = through;
+        let mut due = std::mem::take(&mut self.due);
+        loop {
+            self.agenda.take(now, BATCH, &mut due);
+            if due.is_empty() {
+                break;
+            }
+            self.read_ahead_of(&due);
+            for event in due.drain(..) {
+                self.happens(now, event)?;
+                self.post_ready(now)?;
+            }
+        }
+        self.due = due;
         self.network.settle(Picos(now));
         Ok(())
+    }
+
+    fn happens(&mut self, now: u64, event: Due) -> Result<(), Error> {
+        match event {
+            Due::Launch(actor) => {
+                let state = &mut self.windows.states[actor as usize];
+                (state.finish, state.chain) = (now, now);
+                self.issue(actor)
+            }
+            Due::Flow(message) => {
+                self.flow(now, message);
+                Ok(())
+            }
+            Due::Arrive(message) => self.arrived(now, message),
+            Due::Local(slot) => self.half_done(now, slot, self.windows.slots[slot as usize].posted_chain),
+        }
     }
 
     /// Issues steps of an actor while its window has room.
@@ -205,7 +227,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         if local {
             slot.open = 1;
         }
-        let (at, free) = self.windows.issue(actor, round, slot);
+        let (at, free) = self.windows.issue(actor, slot);
         if free {
             self.ready.push(at);
         }
@@ -265,8 +287,8 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
 
     /// Posts both halves of a step.
     fn post(&mut self, now: u64, slot: u32) -> Result<(), Error> {
-        let step = &mut self.windows.slots[slot as usize];
-        step.post();
+        self.windows.post(slot);
+        let step = &self.windows.slots[slot as usize];
         let (send, receive) = (step.send.channel, step.receive.channel);
         if send == NONE && receive == NONE {
             let step = self.windows.slots[slot as usize];
@@ -343,7 +365,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
         let oldest = self.windows.oldest(actor);
         let (step, round) = (&self.windows.slots[oldest as usize], self.windows.round(oldest));
         let what = match self.job.schedule.step(rank, round) {
-            _ if !step.is_posted() => "an earlier step".into(),
+            _ if !self.windows.is_posted(oldest) => "an earlier step".into(),
             Step { recv: Some((from, ..)), .. } if self.channels.get(step.receive.channel).waits() => {
                 format!("a message from rank {from}")
             }

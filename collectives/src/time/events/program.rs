@@ -65,6 +65,12 @@ impl<'a> Programs<'a> {
         round.map(|round| (round, self.schedule.step(rank, round), self.schedule.lane(round)))
     }
 
+    /// How often an actor has done its next step, where steps are remembered.
+    pub(super) fn upcoming(&self, actor: u32) -> u32 {
+        let next = |loops: &Loops| loops.earliest(actor).map(|(at, _)| loops.steps[at].piece);
+        self.loops.as_ref().and_then(next).unwrap_or(0)
+    }
+
     /// How many pieces there are, where steps are remembered.
     pub(super) fn pieces(&self) -> Option<u64> {
         self.loops.as_ref().map(|loops| loops.pieces)
@@ -133,12 +139,14 @@ impl Loops {
         self.starts[actor as usize] as usize..self.starts[actor as usize + 1] as usize
     }
 
+    /// An actor's next step, and its round.
+    fn earliest(&self, actor: u32) -> Option<(usize, u64)> {
+        let all = self.of(actor).map(|at| (at, self.due[at]));
+        all.min_by_key(|&(_, due)| due).filter(|&(_, due)| due < u64::MAX)
+    }
+
     fn next(&mut self, actor: u32) -> Option<Next> {
-        let all = self.of(actor);
-        let (at, round) = all
-            .map(|at| (at, self.due[at]))
-            .min_by_key(|&(_, due)| due)
-            .filter(|&(_, due)| due < u64::MAX)?;
+        let (at, round) = self.earliest(actor)?;
         let Entry { step, lane, piece } = self.steps[at];
         let over = u64::from(piece) + 1 == self.pieces;
         self.due[at] = if over { u64::MAX } else { round + self.lap };

@@ -213,7 +213,7 @@ impl State {
                 }
                 let step = &events.windows.slots[slot as usize];
                 first = first.min(step.segment.into());
-                let phase = u64::from(step.open) << 1 | u64::from(step.is_posted());
+                let phase = u64::from(step.open) << 1 | u64::from(events.windows.is_posted(slot));
                 let round = hash.step(events.windows.round(slot), step);
                 hash.add(&[ident[0], ident[1], ident[2], round, phase]);
                 hash.chain(&[3, ident[1], ident[2]], step.posted_chain);

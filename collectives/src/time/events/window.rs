@@ -18,8 +18,6 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// No step behind.
 const LAST: u16 = u16::MAX;
-/// In place of the number of blockers: posted.
-const POSTED: u16 = u16::MAX;
 /// The largest window.
 const MOST: u32 = 1 << 15;
 
@@ -66,8 +64,8 @@ pub(super) struct Slot {
     /// When it was posted, and when it was done as far as is known, on the clock without bytes.
     pub(super) posted_chain: u64,
     pub(super) done_chain: u64,
-    /// The low half of its round: the same for both halves of a message.
-    pub(super) round: u32,
+    /// The same for both halves of a message.
+    pub(super) round: u64,
     /// The piece that it belongs to.
     pub(super) segment: u32,
     pub(super) send: Half,
@@ -85,7 +83,7 @@ impl Slot {
         Slot {
             posted_chain: 0,
             done_chain: 0,
-            round: round as u32,
+            round,
             segment,
             send: Half::NONE,
             receive: Half::NONE,
@@ -93,15 +91,6 @@ impl Slot {
             open: 0,
             reduces: false,
         }
-    }
-
-    /// Its halves may start.
-    pub(super) fn post(&mut self) {
-        self.blockers = POSTED;
-    }
-
-    pub(super) fn is_posted(&self) -> bool {
-        self.blockers == POSTED
     }
 
     fn conflicts(&self, earlier: &Slot) -> bool {
@@ -136,8 +125,8 @@ pub(super) struct Windows {
     pub(super) size: u32,
     pub(super) states: Vec<State>,
     pub(super) slots: Vec<Slot>,
-    /// The whole of each step's round, for messages and traces.
-    rounds: Vec<u64>,
+    /// Which slots hold posted steps, a bit each: asked for steps whose slots are far from the caches.
+    posted: Vec<u64>,
     /// The tags of unfinished steps; 0 elsewhere.
     tags: Vec<u16>,
     /// Scratch: what a scan finds.
@@ -158,7 +147,7 @@ impl Windows {
             size,
             states: vec![State::default(); actors as usize],
             slots: vec![Slot::new(0, 0); slots],
-            rounds: vec![0; slots],
+            posted: vec![0; slots.div_ceil(64)],
             tags: vec![0; slots],
             hits: Vec::new(),
         })
@@ -172,7 +161,7 @@ impl Windows {
 
     /// The actor of a slot.
     pub(super) fn actor(&self, slot: u32) -> u32 {
-        slot / self.size
+        slot >> self.size.trailing_zeros()
     }
 
     /// The slot of an actor's step, by its number.
@@ -192,12 +181,17 @@ impl Windows {
 
     /// The round of an unfinished step.
     pub(super) fn round(&self, slot: u32) -> u64 {
-        self.rounds[slot as usize]
+        self.slots[slot as usize].round
     }
 
     /// Whether a step is there and posted.
     pub(super) fn is_posted(&self, slot: u32) -> bool {
-        self.slots.get(slot as usize).is_some_and(Slot::is_posted)
+        self.posted.get(slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 > 0)
+    }
+
+    /// The halves of a step may start.
+    pub(super) fn post(&mut self, slot: u32) {
+        self.posted[slot as usize / 64] |= 1 << (slot % 64);
     }
 
     /// Puts a step behind the last of a channel's senders.
@@ -226,7 +220,7 @@ impl Windows {
     }
 
     /// Issues a step: the next of its actor. Returns its slot, and whether nothing holds it back.
-    pub(super) fn issue(&mut self, actor: u32, round: u64, mut step: Slot) -> (u32, bool) {
+    pub(super) fn issue(&mut self, actor: u32, mut step: Slot) -> (u32, bool) {
         let at = self.upcoming(actor);
         let state = &mut self.states[actor as usize];
         state.head += 1;
@@ -237,7 +231,7 @@ impl Windows {
         step.blockers = self.hits.iter().filter(blocks).count() as u16;
         let i = at as usize;
         self.tags[i] = tag;
-        self.rounds[i] = round;
+        self.posted[i / 64] &= !(1 << (at % 64));
         self.slots[i] = step;
         (at, step.blockers == 0)
     }
@@ -246,7 +240,7 @@ impl Windows {
     pub(super) fn finish(&mut self, now: u64, slot: u32, ready: &mut Vec<u32>) {
         let i = slot as usize;
         self.tags[i] = 0;
-        let (done, actor, mask) = (self.slots[i], slot / self.size, self.size - 1);
+        let (done, actor, mask) = (self.slots[i], self.actor(slot), self.size - 1);
         self.scan(actor, done.tag());
         let base = self.states[actor as usize].base as u32;
         let number = |slot: u32| slot.wrapping_sub(base) & mask;
@@ -285,8 +279,7 @@ impl Windows {
             step.done_chain += if step.done_chain > 0 { chain } else { 0 };
             if *tag > 0 {
                 step.segment += pieces;
-                self.rounds[i] += rounds;
-                step.round = self.rounds[i] as u32;
+                step.round += rounds;
                 *tag = step.tag();
             }
         }
@@ -296,14 +289,26 @@ impl Windows {
     /// Collects an actor's unfinished steps with a tag.
     fn scan(&mut self, actor: u32, tag: u16) {
         self.hits.clear();
-        let first = (actor * self.size) as usize;
-        let end = first + self.size as usize;
-        for start in (first..end).step_by(32) {
-            let part = start..end.min(start + 32);
-            let any = self.tags[part.clone()].iter().fold(0, |any, &other| any | u16::from(other == tag));
-            if any > 0 {
-                self.hits.extend(part.filter(|&i| self.tags[i] == tag).map(|i| i as u32));
-            }
+        let first = actor * self.size;
+        let tags = &self.tags[first as usize..(first + self.size) as usize];
+        tagged(tags, tag, |at| self.hits.push(first + at));
+    }
+
+    /// Calls `each` with the unfinished steps that a step may conflict with.
+    pub(super) fn related(&self, slot: u32, mut each: impl FnMut(&Slot)) {
+        let first = (slot & !(self.size - 1)) as usize;
+        let (tags, slots) = (first..first + self.size as usize, &self.slots[first..]);
+        tagged(&self.tags[tags], self.slots[slot as usize].tag(), |at| each(&slots[at as usize]));
+    }
+}
+
+/// Calls `each` with the places at which a tag stands.
+fn tagged(tags: &[u16], tag: u16, mut each: impl FnMut(u32)) {
+    for (part, first) in tags.chunks(32).zip((0u32..).step_by(32)) {
+        let any = part.iter().fold(0, |any, &other| any | u16::from(other == tag));
+        if any > 0 {
+            let hits = part.iter().zip(first..).filter(|&(&other, _)| other == tag);
+            hits.for_each(|(_, at)| each(at));
         }
     }
 }
@@ -336,7 +341,7 @@ mod tests {
     #[test]
     fn a_step_waits_for_all_that_it_conflicts_with_and_two_reads_do_not() {
         let mut windows = Windows::new(1, 20, 100).unwrap();
-        let mut issue = |step| windows.issue(0, 0, step);
+        let mut issue = |step| windows.issue(0, step);
         let (write, free) = issue(step(None, Some(Span::data(0, 2))));
         assert!(free);
         let (read, free) = issue(step(Some(Span::data(1, 2)), None));
@@ -358,10 +363,10 @@ mod tests {
     fn pieces_of_one_chunk_do_not_conflict() {
         let piece = |segment| Some(Span { segment, ..Span::data(3, 1) });
         let mut windows = Windows::new(1, 4, 100).unwrap();
-        assert!(windows.issue(0, 0, step(None, piece(1))).1);
-        assert!(windows.issue(0, 0, step(None, piece(2))).1);
-        assert!(windows.issue(0, 0, step(None, piece(0x1_0000))).1, "one tag, two pieces");
-        assert!(!windows.issue(0, 0, step(piece(2), None)).1);
+        assert!(windows.issue(0, step(None, piece(1))).1);
+        assert!(windows.issue(0, step(None, piece(2))).1);
+        assert!(windows.issue(0, step(None, piece(0x1_0000))).1, "one tag, two pieces");
+        assert!(!windows.issue(0, step(piece(2), None)).1);
         assert!(!windows.has_room(0));
     }
 

@@ -1,0 +1,78 @@
+//! Reading ahead: what a batch of events will touch is asked of the memory all at once.
+//!
+//! ```text
+//! one by one    message ... step ... window ... channel ... | message ... step ...      each waits for its own
+//! read ahead    messages . steps, channels . windows . | events, from the cache         waits overlap
+//! ```
+//!
+//! What a large run touches does not fit the caches, and an event finds one place by another, so that event by event
+//! the processor waits for most of them in turn. A pass over a batch has loads that do not wait for each other. It
+//! changes nothing but the time of the passes after it.
+
+use super::agenda::Due;
+use super::message::Message;
+use super::{Cast, Events};
+use allfold_sim::FlowId;
+use std::hint::black_box;
+
+/// How many events are looked at together: what they touch fits the nearest caches.
+pub(super) const BATCH: usize = 32;
+
+impl<C: Cast> Events<'_, '_, C> {
+    /// Before messages whose flows are through leave.
+    pub(super) fn read_ahead_of_leaving(&self, through: &[FlowId]) {
+        if through.len() < 2 {
+            return;
+        }
+        let messages = || through.iter().map(|flow| &self.messages[self.carried[flow.0 as usize] as usize]);
+        black_box(messages().fold(0, |sum, message| sum ^ message.channel));
+        let slots = &self.windows.slots;
+        let near = |message: &Message| {
+            let steps = slots[message.sender as usize].segment ^ slots[message.receiver as usize].segment;
+            steps ^ u32::from(self.channels.get(message.channel).busy) ^ self.program(message.sender)
+        };
+        black_box(messages().fold(0, |sum, message| sum ^ near(message)));
+        let next = |message: &Message| {
+            let channel = self.channels.get(message.channel);
+            let segment = |slot: u32| slots.get(slot as usize).map_or(0, |step| step.segment);
+            let path = self.channels.path(message.channel).map_or(0, |path| path.len() as u32);
+            segment(channel.sends.0) ^ segment(channel.receives.0) ^ path ^ self.window(message.sender)
+        };
+        black_box(messages().fold(0, |sum, message| sum ^ next(message)));
+    }
+
+    /// Before events of the agenda.
+    pub(super) fn read_ahead_of(&self, events: &[Due]) {
+        if events.len() < 2 {
+            return;
+        }
+        let arriving = || {
+            events.iter().filter_map(|due| match due {
+                Due::Arrive(message) => Some(&self.messages[*message as usize]),
+                _ => None,
+            })
+        };
+        black_box(arriving().fold(0, |sum, message| sum ^ message.channel));
+        let near = |message: &Message| {
+            let channel = self.channels.get(message.channel).under_way;
+            self.windows.slots[message.receiver as usize].segment ^ channel ^ self.program(message.receiver)
+        };
+        black_box(arriving().fold(0, |sum, message| sum ^ near(message)));
+        black_box(arriving().fold(0, |sum, message| sum ^ self.window(message.receiver)));
+    }
+
+    /// Where the actor of a step stands.
+    fn program(&self, slot: u32) -> u32 {
+        let actor = self.windows.actor(slot);
+        self.windows.states[actor as usize].head as u32
+    }
+
+    /// What ends a step and issues the next of its actor.
+    fn window(&self, slot: u32) -> u32 {
+        let actor = self.windows.actor(slot);
+        let upcoming = self.windows.upcoming(actor);
+        let mut sum = self.windows.slots[upcoming as usize].segment ^ self.programs.upcoming(actor);
+        self.windows.related(slot, |step| sum ^= step.segment);
+        sum
+    }
+}
