@@ -247,8 +247,8 @@ fn a_shift_moves_the_end_and_nothing_else() {
 
 #[test]
 fn more_than_18_megabytes_stay_exact() {
-    let mut network = Network::new([BytesPerSec(3)], Sharing::Split);
+    let mut network = Network::new([BytesPerSec(7)], Sharing::Split);
     network.begin(Picos(0), &ONE, Bytes(40_000_000));
     network.settle(Picos(0));
-    assert_eq!(network.next_finish(), Some(Picos(13_333_333_333_333_333_334)));
+    assert_eq!(network.next_finish(), Some(Picos(5_714_285_714_285_714_286)));
 }
