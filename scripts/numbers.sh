@@ -16,7 +16,7 @@ number 'engine' allfold simulate all_reduce --topology switch --ranks 4096 --alg
 number 'engine' allfold simulate all_reduce --topology nodes8 --ranks 4096 --algo ring -b 1G -e 1G --engine full
 number 'engine' allfold simulate all_reduce --topology switch --ranks 131072 --algo halving_doubling -b 1G -e 1G --engine full
 number 'engine|float' allfold simulate all_reduce --topology switch --ranks 4096 --algo double_binary_tree -b 4G -e 4G \
-    --segment 8M --window 128 --engine full
+    --segment 4M --window 128 --engine full
 number 'float' allfold simulate all_reduce --topology switch --ranks 255 --algo double_binary_tree -b 256M -e 256M \
     --segment 1M --window 128 --engine full --sharing split
 number 'float' allfold simulate all_reduce --topology switch --ranks 255 --algo double_binary_tree -b 256M -e 256M \
