@@ -103,9 +103,13 @@ pub(super) fn read(text: &str, gpus: u32, assumed: &mut Vec<String>) -> Nics {
 }
 
 fn fabric(lower: &str) -> Fabric {
+    // Sockets of CPUs are no transport.
+    let lower = lower.replace("across sockets", "");
     let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     let has = |names: &[&str]| words.iter().any(|word| names.contains(word));
     match () {
+        // What follows may be a guess, or what it is not.
+        () if lower.contains("not stated") => Fabric::Unknown,
         // What is turned off, and IP over InfiniBand, is sockets whatever the device.
         () if has(&["sockets", "socket", "tcp", "ipoib"]) || lower.contains("ib_disable=1") => {
             Fabric::Sockets
@@ -149,7 +153,14 @@ mod tests {
             ("8x200Gb/s gVNIC GPUDirect-TCPXO (GCP a3-megagpu-8g)", 8, 200.0, Fabric::TcpXo, 0),
             ("4x200Gb/s gVNIC GPUDirect-TCPX (GCP a3-highgpu-8g)", 4, 200.0, Fabric::TcpX, 0),
             ("ConnectX RDMA-capable NIC; NCCL_IB_DISABLE=1 in the command", 1, 10.0, Fabric::Sockets, 2),
-            ("p3dn per file name (100 Gb/s instance); EFA not stated", 1, 100.0, Fabric::Efa, 1),
+            (
+                "p3dn by name (100 Gb/s instance); transport (TCP or EFA) not stated",
+                1,
+                100.0,
+                Fabric::Unknown,
+                2,
+            ),
+            ("1x200Gb/s IB HDR CX-6, GPU and NIC across sockets/SYS", 1, 200.0, Fabric::InfiniBand, 0),
             ("EFA, p5.48xlarge", 32, 100.0, Fabric::Efa, 1),
             ("IPoIB: sockets over IPoIB", 1, 10.0, Fabric::Sockets, 2),
             ("EFA", 1, 100.0, Fabric::Efa, 2),
