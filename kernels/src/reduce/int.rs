@@ -4,7 +4,7 @@ use super::Arithmetic;
 use crate::ReduceOp;
 
 macro_rules! int {
-    ($($int:ty),*) => {$(
+    ($($int:ty as $wide:ty),*) => {$(
         impl Arithmetic for $int {
             #[inline]
             fn reduce(op: ReduceOp, into: &mut [$int], from: &[$int]) {
@@ -17,14 +17,15 @@ macro_rules! int {
                 }
             }
 
-            // In i64, for the number of parts need not fit the type; the quotient always does.
+            // In a wider type, for the number of parts need not fit the type; the quotient always does. Up to 32 bits
+            // f64 is exact: a quotient that is no integer is further from one than f64 rounds, and it vectorises.
             #[inline]
             fn divide(into: &mut [$int], parts: u32) {
-                let parts = i64::from(parts);
-                into.iter_mut().for_each(|a| *a = (i64::from(*a) / parts) as $int);
+                let parts = <$wide>::from(parts);
+                into.iter_mut().for_each(|a| *a = (<$wide>::from(*a) / parts) as $int);
             }
         }
     )*};
 }
 
-int!(i8, i16, i32, i64, u8);
+int!(i8 as f64, i16 as f64, i32 as f64, i64 as i64, u8 as f64);

@@ -173,6 +173,16 @@ fn an_average_of_integers_truncates_towards_zero_and_takes_more_parts_than_the_t
 }
 
 #[test]
+fn an_average_of_32_bit_integers_is_exact_at_the_ends_of_both_ranges() {
+    let ends = [i32::MIN, i32::MIN + 1, -1, 0, 1, i32::MAX - 1, i32::MAX];
+    for parts in [1, 2, 3, 7, 65_537, i32::MAX as u32, 1 << 31, u32::MAX] {
+        let mut divided = ends;
+        divide(&mut divided, parts);
+        assert_eq!(divided.map(i64::from), ends.map(|a| i64::from(a) / i64::from(parts)), "{parts} parts");
+    }
+}
+
+#[test]
 #[should_panic(expected = "one length")]
 fn buffers_of_unequal_length_are_the_callers_mistake() {
     reduce(ReduceOp::Sum, &mut [0f32; 3], &[0f32; 2]);
