@@ -43,11 +43,22 @@ macro_rules! float_rule {
     };
 }
 
+/// Rounded to odd, so that rounding once more to a narrower type is as if it were the first time. (`half` itself
+/// narrows an f64 by its upper 32 bits alone, and takes what lies just beside the middle for the middle.)
+fn odd(x: f64) -> f32 {
+    let near = x as f32;
+    if f64::from(near) == x || x.is_nan() {
+        return near;
+    }
+    let beyond = f64::from(near).abs() > x.abs();
+    f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
+}
+
 // The narrow ones are computed in f64 and rounded once: 53 bits make that exact enough to be the definition.
 float_rule!(f64, u64, f64, |x| x, 0x7ff8_0000_0000_0000);
 float_rule!(f32, u32, f32, |x| x, 0x7fc0_0000);
-float_rule!(f16, u16, f64, f16::from_f64, 0x7e00);
-float_rule!(bf16, u16, f64, bf16::from_f64, 0x7fc0);
+float_rule!(f16, u16, f64, |x| f16::from_f32(odd(x)), 0x7e00);
+float_rule!(bf16, u16, f64, |x| bf16::from_f32(odd(x)), 0x7fc0);
 
 macro_rules! int_rule {
     ($($int:ty),*) => {$(
