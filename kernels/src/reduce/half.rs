@@ -52,13 +52,26 @@ fn reduce<H: Narrow>(op: ReduceOp, into: &mut [H], from: &[H]) {
     }
 }
 
+/// The quotient, rounded once: in f64, then to odd in f32, from which narrowing is as from the exact value. (f32 alone
+/// rounds twice where the number of parts has more than a dozen bits.)
 fn divide<H: Narrow>(into: &mut [H], parts: u32) {
     let mut wide = [0f32; BLOCK];
     for into in into.chunks_mut(BLOCK) {
         let wide = &mut wide[..into.len()];
         H::widen(into, wide);
-        f32::divide(wide, parts);
+        wide.iter_mut().for_each(|a| *a = to_odd(f64::from(*a) / f64::from(parts)));
         H::narrow(wide, into);
+    }
+}
+
+fn to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let beyond = f64::from(near).abs() > x.abs();
+    let odd = f32::from_bits((near.to_bits().wrapping_sub(u32::from(beyond))) | 1);
+    match () {
+        () if x.is_nan() => f32::from_bits(0x7fc0_0000),
+        () if f64::from(near) == x => near,
+        () => odd,
     }
 }
 

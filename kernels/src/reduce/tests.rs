@@ -194,6 +194,13 @@ fn an_average_of_32_bit_integers_is_exact_at_the_ends_of_both_ranges() {
 }
 
 #[test]
+fn a_narrow_quotient_is_rounded_once() {
+    let mut part = [f16::from_bits(4_646_983_193_880_815_017u64 as u16)];
+    divide(&mut part, 60_659);
+    assert_eq!(part[0].to_bits(), 0xa61d);
+}
+
+#[test]
 #[should_panic(expected = "one length")]
 fn buffers_of_unequal_length_are_the_callers_mistake() {
     reduce(ReduceOp::Sum, &mut [0f32; 3], &[0f32; 2]);
