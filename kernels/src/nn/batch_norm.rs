@@ -37,7 +37,7 @@ impl BatchNorm {
     /// two halves (means, variances). `saved` (2 C) receives mean and r of each channel for the backward pass.
     ///
     /// One value per channel has no unbiased variance; its running variance then stays as it was.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn forward<F: Float>(
         &self,
         n: usize,
@@ -77,7 +77,7 @@ impl BatchNorm {
     }
 
     /// As [`BatchNorm::forward`], by the totals of [`BatchNorm::sums`] over a batch of which `x` is a part.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn forward_by<F: Float>(
         &self,
         n: usize,
@@ -140,7 +140,7 @@ impl BatchNorm {
 
     /// The gradient of the input, replaced; `dw` and `db` are those of [`BatchNorm::backward_params`], over the whole
     /// batch of `m` values per channel.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn backward_input<F: Float>(
         &self,
         n: usize,
