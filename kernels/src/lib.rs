@@ -1,6 +1,9 @@
 //! Arithmetic on buffers. This crate knows buffers and numbers; it has never heard of a rank.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod element;
+pub mod fused;
 pub mod nn;
 mod op;
 mod reduce;
@@ -8,4 +11,4 @@ mod reduce;
 pub use element::{DType, Element};
 pub use half::{bf16, f16};
 pub use op::ReduceOp;
-pub use reduce::{combine, divide, divide_bytes, reduce, reduce_bytes};
+pub use reduce::{Isa, combine, combine_by, divide, divide_bytes, reduce, reduce_by, reduce_bytes};

@@ -14,7 +14,9 @@
 //! squares: [`BatchNorm::sums`]), and normalises by the totals ([`BatchNorm::forward_by`]). The variance is then a
 //! difference of sums, exact to about 1e-16 (mean / deviation)^2.
 
-use super::sum::{sum, sum_pairs};
+use super::simd::vectorised;
+use super::sum::sums_of_pairs;
+use super::team::{share_rows, share_rows_of};
 use super::{Cost, Float};
 use std::ops::Range;
 
@@ -22,6 +24,44 @@ use std::ops::Range;
 const EPS: f64 = 1e-5;
 /// The share of a batch's statistics in the running ones.
 const MOMENTUM: f64 = 0.1;
+
+/// One channel's numbers in the backward pass.
+#[derive(Clone, Copy)]
+struct Line<F> {
+    mean: F,
+    r: F,
+    scale: F,
+    /// The means of dy and of dy xhat.
+    b: F,
+    w: F,
+}
+
+vectorised! {
+    /// The sums of x - mean and of its square.
+    fn moments<F>(x: &[F], mean: f64) -> (f64, f64) {
+        sums_of_pairs(x, x, |x, _| (x - mean, (x - mean) * (x - mean)))
+    }
+
+    /// The sums of dy and of dy (x - mean).
+    fn products<F>(dy: &[F], x: &[F], mean: f64) -> (f64, f64) {
+        sums_of_pairs(dy, x, |dy, x| (dy, dy * (x - mean)))
+    }
+
+    fn normalise<F>(of: (F, F, F), x: &[F], y: &mut [F]) {
+        let (mean, scale, b) = of;
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = (x - mean) * scale + b);
+    }
+
+    fn gradient<F>(of: Line<F>, dy: &[F], x: &[F], dx: &mut [F]) {
+        for ((dx, &dy), &x) in dx.iter_mut().zip(dy).zip(x) {
+            *dx = (dy - of.b - (x - of.mean) * of.r * of.w) * of.scale;
+        }
+    }
+}
+
+fn total(parts: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
+    parts.fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d))
+}
 
 /// The shape of a batch norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +93,21 @@ impl BatchNorm {
         let m = (n * self.plane) as f64;
         let (running_means, running_vars) = running.split_at_mut(self.channels);
         let (means, rs) = saved.split_at_mut(self.channels);
-        for c in 0..self.channels {
-            let mean = self.channel(n, c).map(|plane| sum(&x[plane], |x| x)).sum::<f64>() / m;
-            let squares = |x: f64| (x - mean) * (x - mean);
-            let var = self.channel(n, c).map(|plane| sum(&x[plane], squares)).sum::<f64>() / m;
+        let mut statistics = vec![(0.0, 0.0); self.channels];
+        self.each_channel(x.len(), &mut statistics, |c, (mean, var)| {
+            let sums = total(self.channel(n, c).map(|plane| moments(&x[plane], 0.0)));
+            *mean = sums.0 / m;
+            *var = if size_of::<F>() < size_of::<f64>() {
+                // Sums in f64 of narrower squares lose nothing that F would have kept.
+                (sums.1 / m - *mean * *mean).max(0.0)
+            } else {
+                total(self.channel(n, c).map(|plane| moments(&x[plane], *mean))).1 / m
+            };
+            if sums.0.is_nan() {
+                *var = f64::NAN;
+            }
+        });
+        for (c, &(mean, var)) in statistics.iter().enumerate() {
             move_running(m, (mean, var), (&mut running_means[c], &mut running_vars[c]));
             means[c] = F::from_f64(mean);
             rs[c] = F::from_f64(1.0 / (var + EPS).sqrt());
@@ -70,9 +121,12 @@ impl BatchNorm {
         self.lengths(n, &[x]);
         assert_eq!(sums.len(), 1 + 2 * self.channels);
         sums[0] = (n * self.plane) as f64;
-        for c in 0..self.channels {
-            sums[1 + c] = self.channel(n, c).map(|plane| sum(&x[plane], |x| x)).sum();
-            sums[1 + self.channels + c] = self.channel(n, c).map(|plane| sum(&x[plane], |x| x * x)).sum();
+        let mut statistics = vec![(0.0, 0.0); self.channels];
+        self.each_channel(x.len(), &mut statistics, |c, of| {
+            *of = total(self.channel(n, c).map(|plane| moments(&x[plane], 0.0)));
+        });
+        for (c, &(first, second)) in statistics.iter().enumerate() {
+            (sums[1 + c], sums[1 + self.channels + c]) = (first, second);
         }
     }
 
@@ -126,15 +180,20 @@ impl BatchNorm {
         db: &mut [F],
     ) {
         self.lengths(n, &[x, dy]);
+        if n == 0 {
+            // There may be no statistics, and 0 times none is none.
+            dw.fill(F::ZERO);
+            return db.fill(F::ZERO);
+        }
         let (means, rs) = saved.split_at(self.channels);
-        for c in 0..self.channels {
-            let (mean, r) = (means[c].to_f64(), rs[c].to_f64());
-            db[c] = F::from_f64(self.channel(n, c).map(|plane| sum(&dy[plane], |dy| dy)).sum());
-            let products = self.channel(n, c).map(|plane| {
-                let products = |dy: f64, x: f64| dy * (x - mean);
-                sum_pairs(&dy[plane.clone()], &x[plane], products)
-            });
-            dw[c] = F::from_f64(products.sum::<f64>() * r);
+        let mut sums = vec![(0.0, 0.0); self.channels];
+        self.each_channel(x.len(), &mut sums, |c, sums| {
+            let mean = means[c].to_f64();
+            *sums = total(self.channel(n, c).map(|plane| products(&dy[plane.clone()], &x[plane], mean)));
+        });
+        for (c, (first, second)) in sums.into_iter().enumerate() {
+            db[c] = F::from_f64(first);
+            dw[c] = F::from_f64(second * rs[c].to_f64());
         }
     }
 
@@ -154,14 +213,13 @@ impl BatchNorm {
         self.lengths(n, &[x, dy, dx]);
         let (means, rs) = saved.split_at(self.channels);
         let m = F::from_f64(m);
-        for (start, c) in self.planes(n) {
-            let plane = start..start + self.plane;
-            let (mean, r, scale) = (means[c], rs[c], rs[c] * w[c]);
-            let (from_b, from_w) = (db[c] / m, dw[c] / m);
-            for ((dx, &dy), &x) in dx[plane.clone()].iter_mut().zip(&dy[plane.clone()]).zip(&x[plane]) {
-                *dx = (dy - from_b - (x - mean) * r * from_w) * scale;
+        share_rows(dx, self.plane, |planes, dx| {
+            for (i, dx) in planes.zip(dx.chunks_exact_mut(self.plane)) {
+                let (plane, c) = (i * self.plane..(i + 1) * self.plane, i % self.channels);
+                let line = Line { mean: means[c], r: rs[c], scale: rs[c] * w[c], b: db[c] / m, w: dw[c] / m };
+                gradient(line, &dy[plane.clone()], &x[plane], dx);
             }
-        }
+        });
     }
 
     /// Cost of [`BatchNorm::forward`]: two passes for the statistics, one to apply them.
@@ -201,17 +259,20 @@ impl BatchNorm {
     }
 
     fn apply<F: Float>(&self, n: usize, x: &[F], w: &[F], b: &[F], (means, rs): (&[F], &[F]), y: &mut [F]) {
-        for (start, c) in self.planes(n) {
-            let plane = start..start + self.plane;
-            let (mean, scale, b) = (means[c], rs[c] * w[c], b[c]);
-            y[plane.clone()].iter_mut().zip(&x[plane]).for_each(|(y, &x)| *y = (x - mean) * scale + b);
-        }
+        self.lengths(n, &[x, y]);
+        share_rows(y, self.plane, |planes, y| {
+            for (i, y) in planes.zip(y.chunks_exact_mut(self.plane)) {
+                let (plane, c) = (i * self.plane..(i + 1) * self.plane, i % self.channels);
+                normalise((means[c], rs[c] * w[c], b[c]), &x[plane], y);
+            }
+        });
     }
 
-    /// Where each plane starts, and its channel.
-    fn planes(&self, n: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let BatchNorm { channels, plane } = *self;
-        (0..n * channels).map(move |i| (i * plane, i % channels))
+    /// Calls `each(channel, its entry)`, on any thread, for `work` elements together.
+    fn each_channel<T: Send>(&self, work: usize, entries: &mut [T], each: impl Fn(usize, &mut T) + Sync) {
+        share_rows_of(work, (entries, 1), (&mut [(); 0], 0), |channels, entries, _| {
+            channels.zip(entries).for_each(|(c, entry)| each(c, entry));
+        });
     }
 
     /// The planes of one channel, in order of samples.

@@ -6,7 +6,18 @@
 //! ```
 
 use super::matmul::{self, Matrix, Store, matmul};
+use super::simd::vectorised;
+use super::sum::columns;
+use super::team::share_rows;
 use super::{Cost, Float};
+
+vectorised! {
+    fn add_line<F>(line: &[F], y: &mut [F]) {
+        for row in y.chunks_exact_mut(line.len()) {
+            row.iter_mut().zip(line).for_each(|(y, &b)| *y += b);
+        }
+    }
+}
 
 /// The shape of a linear layer; the weight is stored output-major, as PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,28 +29,26 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// `x[n, C]` to `y[n, O]`.
+    /// `x[n, C]` to `y[n, O]`; `b` may be empty.
     pub fn forward<F: Float>(&self, n: usize, x: &[F], w: &[F], b: &[F], y: &mut [F]) {
-        assert_eq!(b.len(), self.outputs);
+        assert!(b.is_empty() || b.len() == self.outputs);
         matmul(
             y,
             Store::Replace,
             Matrix::new(x, n, self.inputs),
             Matrix::new(w, self.outputs, self.inputs).t(),
         );
-        for row in y.chunks_exact_mut(self.outputs) {
-            row.iter_mut().zip(b).for_each(|(y, &b)| *y += b);
+        if b.is_empty() {
+            return;
         }
+        share_rows(y, self.outputs, |_, y| add_line(b, y));
     }
 
-    /// The gradients of weight and bias, replaced.
+    /// The gradients of weight and bias, replaced; `db` is empty where there is no bias.
     pub fn backward_params<F: Float>(&self, n: usize, x: &[F], dy: &[F], dw: &mut [F], db: &mut [F]) {
-        assert_eq!(db.len(), self.outputs);
+        assert!(db.is_empty() || db.len() == self.outputs);
         matmul(dw, Store::Replace, Matrix::new(dy, n, self.outputs).t(), Matrix::new(x, n, self.inputs));
-        db.fill(F::ZERO);
-        for row in dy.chunks_exact(self.outputs) {
-            db.iter_mut().zip(row).for_each(|(db, &dy)| *db += dy);
-        }
+        columns(dy, db);
     }
 
     /// The gradient of the input, replaced.

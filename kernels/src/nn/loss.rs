@@ -1,70 +1,113 @@
-//! Softmax and cross-entropy in one, averaged over the batch.
+//! Losses over a batch: softmax with cross-entropy, and the mean squared distance from the one right answer.
 //!
 //! ```text
-//! p[n, c] = exp(x[n, c]) / sum over c of exp(x[n, c])
-//! loss    = mean over n of -ln p[n, label n]
-//! dx      = (p - onehot(label)) / N
+//! cross-entropy   p[n, c] = exp(x[n, c]) / sum over c of exp(x[n, c])
+//!                 loss    = mean over n of -ln p[n, label n]                      dx = (p - onehot) / N
+//! mse             loss    = mean over n, c of (x[n, c] - onehot[n, c])^2          dx = 2 (x - onehot) / (N C)
 //! ```
 //!
 //! The row's maximum is taken off before exp, so nothing overflows.
 
+use super::simd::vectorised;
+use super::team::share_rows_of;
 use super::{Cost, Float};
 
-/// Cross-entropy over `classes` logits per sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CrossEntropy {
-    /// Logits per sample, C.
-    pub classes: usize,
+/// What is minimised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LossKind {
+    /// Softmax and cross-entropy.
+    #[default]
+    CrossEntropy,
+    /// Mean squared error.
+    Mse,
 }
 
-impl CrossEntropy {
-    /// The sum over the batch of -ln p(label) (not yet divided), for evaluation.
+/// A loss over `classes` numbers per row; a row has one label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Logits per row, C.
+    pub classes: usize,
+    /// Which.
+    pub kind: LossKind,
+}
+
+vectorised! {
+    /// Each row's loss and, scaled, its gradient.
+    fn entropy<F>(x: &[F], labels: &[u32], classes: usize, divisor: F, dx: &mut [F], losses: &mut [F]) {
+        let rows = x.chunks_exact(classes).zip(dx.chunks_exact_mut(classes));
+        for (((row, out), &label), loss) in rows.zip(labels).zip(losses) {
+            let max = row.iter().fold(row[0], |max, &x| if x > max { x } else { max });
+            out.iter_mut().zip(row).for_each(|(out, &x)| *out = (x - max).exp_fast());
+            let total = F::from_f64(super::sum::sum(out, |e| e));
+            *loss = total.ln() - (row[label as usize] - max);
+            out.iter_mut().for_each(|out| *out = *out / total / divisor);
+            out[label as usize] = out[label as usize] - F::ONE / divisor;
+        }
+    }
+
+    fn squares<F>(x: &[F], labels: &[u32], classes: usize, divisor: F, dx: &mut [F], losses: &mut [F]) {
+        let two = F::ONE + F::ONE;
+        let count = F::from_f64(classes as f64);
+        let rows = x.chunks_exact(classes).zip(dx.chunks_exact_mut(classes));
+        for (((row, out), &label), loss) in rows.zip(labels).zip(losses) {
+            out.copy_from_slice(row);
+            out[label as usize] = out[label as usize] - F::ONE;
+            *loss = F::from_f64(super::sum::sum(out, |d| d * d) / classes as f64);
+            out.iter_mut().for_each(|out| *out = two * *out / count / divisor);
+        }
+    }
+}
+
+impl Loss {
+    /// Softmax and cross-entropy over so many classes.
+    pub fn cross_entropy(classes: usize) -> Loss {
+        Loss { classes, kind: LossKind::CrossEntropy }
+    }
+
+    /// The sum over the rows of their losses (not yet divided), for evaluation.
     ///
     /// # Panics
     /// If a label is not below `classes`.
     pub fn sum<F: Float>(&self, x: &[F], labels: &[u32]) -> F {
-        assert_eq!(x.len(), labels.len() * self.classes);
-        x.chunks_exact(self.classes).zip(labels).fold(F::ZERO, |sum, (row, &label)| {
-            let (max, total) = normaliser(row);
-            sum + (total.ln() - (row[label as usize] - max))
-        })
+        self.rows(x, labels, F::ONE, &mut vec![F::ZERO; x.len()])
     }
 
-    /// The mean loss of the batch; `dx` becomes the gradient of `scale` times it by the logits. An empty batch has
-    /// loss 0.
+    /// The mean loss of the rows; `dx` becomes the gradient of `scale` times it by the logits. No row at all has loss 0.
+    ///
+    /// # Panics
+    /// If a label is not below `classes`.
     pub fn forward_backward<F: Float>(&self, x: &[F], labels: &[u32], scale: F, dx: &mut [F]) -> F {
-        assert_eq!(x.len(), dx.len());
         if labels.is_empty() {
             return F::ZERO;
         }
         let n = F::from_f64(labels.len() as f64);
-        let divisor = n / scale;
-        let rows = x.chunks_exact(self.classes).zip(dx.chunks_exact_mut(self.classes));
-        for ((row, out), &label) in rows.zip(labels) {
-            let (max, total) = normaliser(row);
-            out.iter_mut().zip(row).for_each(|(out, &x)| *out = (x - max).exp() / total / divisor);
-            out[label as usize] = out[label as usize] - F::ONE / divisor;
-        }
-        self.sum(x, labels) / n
+        self.rows(x, labels, n / scale, dx) / n
     }
 
-    /// How many samples have their largest logit (the first of equals) at their label.
+    fn rows<F: Float>(&self, x: &[F], labels: &[u32], divisor: F, dx: &mut [F]) -> F {
+        assert!(x.len() == dx.len() && x.len() == labels.len() * self.classes);
+        let mut losses = vec![F::ZERO; labels.len()];
+        share_rows_of(x.len(), (dx, self.classes), (&mut losses, 1), |rows, dx, losses| {
+            let (x, labels) = (&x[rows.start * self.classes..rows.end * self.classes], &labels[rows]);
+            match self.kind {
+                LossKind::CrossEntropy => entropy(x, labels, self.classes, divisor, dx, losses),
+                LossKind::Mse => squares(x, labels, self.classes, divisor, dx, losses),
+            }
+        });
+        losses.into_iter().fold(F::ZERO, |sum, loss| sum + loss)
+    }
+
+    /// How many rows have their largest logit (the first of equals) at their label.
     pub fn correct<F: Float>(&self, x: &[F], labels: &[u32]) -> u64 {
         let best = |row: &[F]| (1..row.len()).fold(0, |best, c| if row[c] > row[best] { c } else { best });
         x.chunks_exact(self.classes).zip(labels).filter(|(row, label)| best(row) == **label as usize).count()
             as u64
     }
 
-    /// Cost of [`CrossEntropy::forward_backward`] over `n` samples.
+    /// Cost of [`Loss::forward_backward`] over `n` rows.
     pub fn cost<F: Float>(&self, n: usize) -> Cost {
         Cost::launch(8 * n * self.classes, 2 * n * self.classes, size_of::<F>())
     }
-}
-
-/// (max x, sum of exp(x - max)) of a row.
-fn normaliser<F: Float>(row: &[F]) -> (F, F) {
-    let max = row.iter().fold(row[0], |max, &x| if x > max { x } else { max });
-    (max, row.iter().fold(F::ZERO, |sum, &x| sum + (x - max).exp()))
 }
 
 #[cfg(test)]
@@ -74,22 +117,24 @@ mod tests {
 
     #[test]
     fn gradients() {
-        let (loss, labels, x) = (CrossEntropy { classes: 5 }, [0, 4, 2, 2], numbers(20, 7));
-        let mut dx = vec![9.0; 20];
-        loss.forward_backward(&x, &labels, 1.0, &mut dx);
-        check("x", &x, &dx, |x| loss.forward_backward(x, &labels, 1.0, &mut [0.0; 20]));
+        for kind in [LossKind::CrossEntropy, LossKind::Mse] {
+            let (loss, labels, x) = (Loss { classes: 5, kind }, [0, 4, 2, 2], numbers(20, 7));
+            let mut dx = vec![9.0; 20];
+            loss.forward_backward(&x, &labels, 1.0, &mut dx);
+            check("x", &x, &dx, |x| loss.forward_backward(x, &labels, 1.0, &mut [0.0; 20]));
+        }
     }
 
     #[test]
     fn equal_logits_cost_the_logarithm_of_their_number() {
         let mut dx = [0.0; 8];
-        let loss = CrossEntropy { classes: 4 }.forward_backward(&[1e30f64; 8], &[1, 2], 1.0, &mut dx);
+        let loss = Loss::cross_entropy(4).forward_backward(&[1e30f64; 8], &[1, 2], 1.0, &mut dx);
         assert!((loss - 4f64.ln()).abs() < 1e-15);
         assert_eq!(dx[1], (0.25 - 1.0) / 2.0);
     }
 
     #[test]
     fn the_first_of_equal_logits_counts() {
-        assert_eq!(CrossEntropy { classes: 2 }.correct(&[1.0f32, 1.0, 0.0, 1.0, 2.0, 1.0], &[0, 1, 1]), 2);
+        assert_eq!(Loss::cross_entropy(2).correct(&[1.0f32, 1.0, 0.0, 1.0, 2.0, 1.0], &[0, 1, 1]), 2);
     }
 }

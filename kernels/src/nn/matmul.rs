@@ -5,19 +5,19 @@
 //! out[m x n]  =  out + a . b                  Store::Add
 //! ```
 //!
-//! Cost: 2 m n k operations. The kernels are those of the `gemm` crate (blocking after K. Goto and R. van de
-//! Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008), on the calling thread.
+//! Cost: 2 m n k operations, on the threads of the caller's [`super::Team`].
 
+use super::gemm::{Left, Lines, Place, Walk, gemm};
 use super::{Cost, Float};
-use gemm::{Parallelism, gemm};
 
-/// A row-major matrix over a slice, perhaps seen transposed.
+/// A matrix over a slice, perhaps seen transposed.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a, F> {
     data: &'a [F],
     rows: usize,
     cols: usize,
-    transposed: bool,
+    /// Elements from one row to the next, and from one column to the next.
+    steps: (usize, usize),
 }
 
 impl<'a, F: Float> Matrix<'a, F> {
@@ -27,25 +27,29 @@ impl<'a, F: Float> Matrix<'a, F> {
     /// If the slice is not exactly that long.
     pub fn new(data: &'a [F], rows: usize, cols: usize) -> Matrix<'a, F> {
         assert_eq!(data.len(), rows * cols, "a {rows} x {cols} matrix over {} elements", data.len());
-        Matrix { data, rows, cols, transposed: false }
+        Matrix { data, rows, cols, steps: (cols, 1) }
+    }
+
+    /// `rows` x `cols`, row after row, with `step` elements from one row to the next.
+    ///
+    /// # Panics
+    /// If the slice is too short, or the rows overlap.
+    pub fn within(data: &'a [F], rows: usize, cols: usize, step: usize) -> Matrix<'a, F> {
+        assert!(
+            cols <= step && data.len() + step >= rows * step + cols,
+            "{rows} rows of {cols}, {step} apart"
+        );
+        Matrix { data, rows, cols, steps: (step, 1) }
     }
 
     /// The transpose; nothing is copied.
     pub fn t(self) -> Matrix<'a, F> {
-        Matrix { rows: self.cols, cols: self.rows, transposed: !self.transposed, ..self }
-    }
-
-    /// (row stride, column stride), in elements.
-    fn strides(&self) -> (isize, isize) {
-        match self.transposed {
-            false => (self.cols as isize, 1),
-            true => (1, self.rows as isize),
-        }
+        Matrix { rows: self.cols, cols: self.rows, steps: (self.steps.1, self.steps.0), ..self }
     }
 }
 
 /// What becomes of what the output held before.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
     /// It is overwritten.
     Replace,
@@ -53,55 +57,32 @@ pub enum Store {
     Add,
 }
 
-/// The longest inner dimension given to the library at once. Its own blocks are never shorter than this, however
-/// small the machine's caches, so the order of additions does not depend on them.
-const DEPTH: usize = 512;
-
 /// `out = a . b`, or `out += a . b`; `out` is row-major.
 ///
 /// # Panics
 /// If the shapes do not fit.
-#[allow(unsafe_code, reason = "the library takes raw pointers")]
 pub fn matmul<F: Float>(out: &mut [F], store: Store, a: Matrix<F>, b: Matrix<F>) {
+    let (m, n) = (a.rows, b.cols);
+    assert_eq!(out.len(), m * n, "a {m} x {n} product into {} elements", out.len());
+    matmul_within(out, n, store, a, b);
+}
+
+/// As [`matmul`], into rows that are `step` elements apart; what lies between them is left alone.
+///
+/// # Panics
+/// If the shapes do not fit.
+pub fn matmul_within<F: Float>(out: &mut [F], step: usize, store: Store, a: Matrix<F>, b: Matrix<F>) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert_eq!(a.cols, b.rows, "inner dimensions of a product");
-    assert_eq!(out.len(), m * n, "a {m} x {n} product into {} elements", out.len());
-    if store == Store::Replace && k == 0 {
-        out.fill(F::ZERO);
-    }
-    let ((a_row, a_col), (b_row, b_col)) = (a.strides(), b.strides());
-    for from in (0..k).step_by(DEPTH) {
-        let depth = DEPTH.min(k - from);
-        let (a_at, b_at) = (from as isize * a_col, from as isize * b_row);
-        let add = store == Store::Add || from > 0;
-        // SAFETY: `Matrix::new` and the asserts above hold every index (row, column) of the three operands inside
-        // its slice: `a` reads rows 0..m and columns from..from + depth of m x k, `b` rows from..from + depth and
-        // columns 0..n of k x n, and `out` is m x n with row stride n. `out` is borrowed mutably, so it overlaps
-        // neither. f32 and f64, the only implementors of `Float` (`Element` is sealed), are supported by `gemm`.
-        unsafe {
-            gemm(
-                m,
-                n,
-                depth,
-                out.as_mut_ptr(),
-                1,
-                n as isize,
-                add,
-                a.data.as_ptr().wrapping_offset(a_at),
-                a_col,
-                a_row,
-                b.data.as_ptr().wrapping_offset(b_at),
-                b_col,
-                b_row,
-                F::ONE,
-                F::ONE,
-                false,
-                false,
-                false,
-                Parallelism::None,
-            );
-        }
-    }
+    assert!(n <= step, "rows of {n} that are {step} apart overlap");
+    let row = a.steps.0;
+    let left =
+        Left { data: a.data, row: |i| i * row, walk: Walk { counts: [1, 1, k], steps: [0, 0, a.steps.1] } };
+    let (k_step, j_step) = b.steps;
+    // Of a single row or column, either step may be 1.
+    let (k_step, j_step) = if n == 1 { (k_step, 1) } else { (k_step, j_step) };
+    let right = Lines { data: b.data, k_step, j_step, plane: usize::MAX, sample: 0 };
+    gemm((m, n), left, &right, (out, Place::matrix(step)), store == Store::Add);
 }
 
 /// What an m x k by k x n product costs.

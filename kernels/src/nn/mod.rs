@@ -8,32 +8,53 @@
 //! x  input   y  output           dx, dy  the loss's gradient by them    w, b  weight and bias
 //! ```
 //!
-//! Nothing here starts a thread, and every sum has one fixed order, so on one class of instruction set a result
-//! is a function of its inputs alone. A slice of the wrong length is the caller's bug and panics.
+//! Kernels share their work with the [`Team`] of the calling thread, where it has one. Every sum has one fixed order,
+//! whoever adds it up, so on one class of instruction set a result is a function of its inputs alone. A slice of the wrong length is the caller's bug and panics.
 //!
 //! Every operation has a [`Cost`] that follows from its shapes, for the time model of a device.
 
+mod add;
+mod attention;
 mod batch_norm;
 mod conv;
 mod cost;
+mod dropout;
+mod embedding;
 mod float;
+mod gelu;
+mod gemm;
+mod layer_norm;
 mod linear;
 mod loss;
 mod matmul;
+mod narrow;
 mod pool;
 mod relu;
+mod simd;
 mod sum;
+mod team;
+mod update;
 
 #[cfg(test)]
 mod gradcheck;
 
+pub use add::{add, add_cost, add_to};
+pub use attention::Attention;
 pub use batch_norm::BatchNorm;
 pub use conv::Conv2d;
 pub use cost::Cost;
+pub use dropout::{Dropout, Stream};
+pub use embedding::Embedding;
 pub use float::Float;
+pub use gelu::Gelu;
+pub use layer_norm::LayerNorm;
 pub use linear::Linear;
-pub use loss::CrossEntropy;
-pub use matmul::{Matrix, Store, matmul};
+pub use loss::{Loss, LossKind};
+pub use matmul::{Matrix, Store, matmul, matmul_within};
+pub use narrow::Narrow;
 pub use pool::Pool;
 pub use relu::Relu;
+pub use simd::{Level, level};
 pub use sum::norm;
+pub use team::Team;
+pub use update::{Descent, Moments, adam, descend};

@@ -1,17 +1,18 @@
 //! Pooling: the maximum or the mean of each window of a plane.
 //!
 //! ```text
-//! x [N, C, H, W]  to  y [N, C, P, Q]     P = (H - K) / stride + 1, Q from W alike
+//! x [N, C, H, W]  to  y [N, C, P, Q]     P = (H + 2 pad - K) / stride + 1, Q from W alike
 //! max:  dx = dy at the window's first maximum          (NaN counts as larger than any number)
-//! mean: dx = dy / K^2 over the whole window
+//! mean: dx = dy / K^2 over the whole window        (no padding)
 //! ```
 //!
 //! Global average pooling is the mean with K = H = W, or [`Pool::global_mean`] where H and W differ.
 
 use super::sum::sum;
+use super::team::share_rows_of;
 use super::{Cost, Float};
 
-/// The shape of a pooling layer with a square window and no padding.
+/// The shape of a pooling layer with a square window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Channels, C.
@@ -22,6 +23,8 @@ pub struct Pool {
     pub window: usize,
     /// Pixels from one window to the next; 1 or more.
     pub stride: usize,
+    /// Pixels around the picture that are in no window's maximum; less than K.
+    pub padding: usize,
 }
 
 impl Pool {
@@ -31,7 +34,9 @@ impl Pool {
     /// If the window is larger than the picture.
     pub fn output_picture(&self) -> (usize, usize) {
         let side = |side: usize| {
+            let side = side + 2 * self.padding;
             assert!(self.window <= side && self.stride > 0, "a window of {} over {side} pixels", self.window);
+            assert!(self.padding < self.window, "a window of {} lies in the padding", self.window);
             (side - self.window) / self.stride + 1
         };
         (side(self.picture.0), side(self.picture.1))
@@ -42,17 +47,28 @@ impl Pool {
         self.lengths(n, x.len(), y.len());
         assert_eq!(winners.len(), y.len());
         let width = self.picture.1;
-        self.windows(n, |out, corner| {
-            let (mut best, mut largest) = (corner, x[corner]);
-            for row in (0..self.window).map(|i| corner + i * width) {
-                for (at, &value) in (row..).zip(&x[row..row + self.window]) {
-                    if value > largest || value.is_nan() {
-                        (best, largest) = (at, value);
+        let (height, (_, outputs)) = (self.picture.0, self.output_picture());
+        share_rows_of(x.len(), (y, outputs), (winners, outputs), |lines, y, winners| {
+            for (i, (y, winners)) in
+                lines.zip(y.chunks_exact_mut(outputs).zip(winners.chunks_exact_mut(outputs)))
+            {
+                let (plane, p) = (i / self.output_picture().0, i % self.output_picture().0);
+                let rows = self.inside(p, height);
+                for (q, (y, winner)) in y.iter_mut().zip(winners).enumerate() {
+                    let cols = self.inside(q, width);
+                    let corner = (plane * height + rows.start) * width + cols.start;
+                    let (mut best, mut largest) = (corner, x[corner]);
+                    for row in (0..rows.len()).map(|i| corner + i * width) {
+                        for (at, &value) in (row..).zip(&x[row..row + cols.len()]) {
+                            if value > largest || value.is_nan() {
+                                (best, largest) = (at, value);
+                            }
+                        }
                     }
+                    *y = largest;
+                    *winner = best as u32;
                 }
             }
-            y[out] = largest;
-            winners[out] = best as u32;
         });
     }
 
@@ -89,9 +105,11 @@ impl Pool {
     /// The mean of every whole plane of `plane` elements: global average pooling, `y` one element per plane.
     pub fn global_mean<F: Float>(plane: usize, x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len() * plane);
-        for (y, x) in y.iter_mut().zip(x.chunks_exact(plane)) {
-            *y = F::from_f64(sum(x, |x| x) / plane as f64);
-        }
+        share_rows_of(x.len(), (y, 1), (&mut [(); 0], 0), |planes, y, _| {
+            for (y, x) in y.iter_mut().zip(x[planes.start * plane..].chunks_exact(plane)) {
+                *y = F::from_f64(sum(x, |x| x) / plane as f64);
+            }
+        });
     }
 
     /// The gradient of the input of [`Pool::global_mean`], replaced.
@@ -127,8 +145,15 @@ impl Pool {
         assert_eq!((x, y), self.sizes(n), "input and output of a pooling of {n} samples");
     }
 
-    /// Calls `each(output index, index of the window's corner in the input)`.
+    /// The part of an output's window that lies inside the picture, along one side.
+    fn inside(&self, output: usize, side: usize) -> std::ops::Range<usize> {
+        let start = output * self.stride;
+        start.saturating_sub(self.padding)..(start + self.window - self.padding).min(side)
+    }
+
+    /// Calls `each(output index, index of the window's corner in the input)`; there is no padding.
     fn windows(&self, n: usize, mut each: impl FnMut(usize, usize)) {
+        assert_eq!(self.padding, 0, "a mean has no padding");
         let ((height, width), (rows, cols)) = (self.picture, self.output_picture());
         let mut out = 0;
         for plane in 0..n * self.channels {
@@ -147,10 +172,11 @@ mod tests {
     use super::*;
     use crate::nn::gradcheck::{check, dot, numbers};
 
-    const SHAPES: [Pool; 3] = [
-        Pool { channels: 2, picture: (4, 6), window: 2, stride: 2 },
-        Pool { channels: 1, picture: (5, 5), window: 3, stride: 1 },
-        Pool { channels: 3, picture: (7, 4), window: 2, stride: 3 },
+    const SHAPES: [Pool; 4] = [
+        Pool { channels: 2, picture: (7, 6), window: 3, stride: 2, padding: 1 },
+        Pool { channels: 2, picture: (4, 6), window: 2, stride: 2, padding: 0 },
+        Pool { channels: 1, picture: (5, 5), window: 3, stride: 1, padding: 0 },
+        Pool { channels: 3, picture: (7, 4), window: 2, stride: 3, padding: 0 },
     ];
 
     #[test]
@@ -171,8 +197,10 @@ mod tests {
             let mut dx = vec![9.0; count];
             s.max_backward(2, &max(&x).1, &r, &mut dx);
             check("max", &x, &dx, |x| max(x).0);
-            s.mean_backward(2, &r, &mut dx);
-            check("mean", &x, &dx, mean);
+            if s.padding == 0 {
+                s.mean_backward(2, &r, &mut dx);
+                check("mean", &x, &dx, mean);
+            }
         }
     }
 
@@ -191,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_first_of_equal_maxima_wins() {
-        let s = Pool { channels: 1, picture: (2, 2), window: 2, stride: 2 };
+        let s = Pool { channels: 1, picture: (2, 2), window: 2, stride: 2, padding: 0 };
         let (mut y, mut winners) = ([0.0f32], [9]);
         s.max_forward(1, &[1.0, 3.0, 3.0, 2.0], &mut y, &mut winners);
         assert_eq!((y[0], winners[0]), (3.0, 1));

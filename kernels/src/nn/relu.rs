@@ -4,7 +4,21 @@
 //! y = max(x, 0)          dx = dy where y > 0, else 0          NaN stays NaN
 //! ```
 
+use super::simd::vectorised;
+use super::team::share_rows;
 use super::{Cost, Float};
+
+vectorised! {
+    fn forward<F>(x: &[F], y: &mut [F]) {
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = if x < F::ZERO { F::ZERO } else { x });
+    }
+
+    fn backward<F>(y: &[F], dy: &[F], dx: &mut [F]) {
+        for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
+            *dx = if y > F::ZERO { dy } else { F::ZERO };
+        }
+    }
+}
 
 /// The rectifier. It has no shape and no parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,15 +28,13 @@ impl Relu {
     /// `x` to `y`.
     pub fn forward<F: Float>(x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len());
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y = if x < F::ZERO { F::ZERO } else { x });
+        share_rows(y, 1, |range, y| forward(&x[range], y));
     }
 
     /// The gradient of the input, from the output.
     pub fn backward<F: Float>(y: &[F], dy: &[F], dx: &mut [F]) {
         assert!(y.len() == dy.len() && dy.len() == dx.len());
-        for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
-            *dx = if y > F::ZERO { dy } else { F::ZERO };
-        }
+        share_rows(dx, 1, |range, dx| backward(&y[range.clone()], &dy[range], dx));
     }
 
     /// Cost of [`Relu::forward`] over `elements`.

@@ -1,19 +1,20 @@
 //! Long sums, in one fixed order, accumulated in f64.
 
 use super::Float;
+use super::team::share_rows_of;
 
-/// Eight partial sums: enough to hide the latency of an addition, and few enough to stay in registers.
-const LANES: usize = 8;
+/// Sixteen partial sums: enough to hide the latency of an addition, and few enough to stay in registers.
+const LANES: usize = 16;
 
-/// The sum of `term(a)` over `a`, in f64: lane l adds every eighth term from l on, then the lanes are added in
+/// The sum of `term(a)` over `a`, in f64: lane l adds every sixteenth term from l on, then the lanes are added in
 /// pairs. The order depends on the length alone.
-#[inline]
+#[inline(always)]
 pub(super) fn sum<F: Float>(a: &[F], term: impl Fn(f64) -> f64) -> f64 {
     sum_pairs(a, a, |a, _| term(a))
 }
 
 /// The sum of `term(a, b)` over two slices side by side, in the order of [`sum`].
-#[inline]
+#[inline(always)]
 pub(super) fn sum_pairs<F: Float>(a: &[F], b: &[F], term: impl Fn(f64, f64) -> f64) -> f64 {
     let mut lanes = [0.0; LANES];
     let ((rows_a, rest_a), (rows_b, rest_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -25,13 +26,72 @@ pub(super) fn sum_pairs<F: Float>(a: &[F], b: &[F], term: impl Fn(f64, f64) -> f
     for ((lane, a), b) in lanes.iter_mut().zip(rest_a).zip(rest_b) {
         *lane += term(a.to_f64(), b.to_f64());
     }
-    let [a, b, c, d, e, f, g, h] = lanes;
-    ((a + b) + (c + d)) + ((e + f) + (g + h))
+    pairs(lanes)
+}
+
+/// Two sums at once, of the two terms that `terms(a, b)` gives, in the order of [`sum`].
+#[inline(always)]
+pub(super) fn sums_of_pairs<F: Float>(
+    a: &[F],
+    b: &[F],
+    terms: impl Fn(f64, f64) -> (f64, f64),
+) -> (f64, f64) {
+    let (mut firsts, mut seconds) = ([0.0; LANES], [0.0; LANES]);
+    let ((rows_a, rest_a), (rows_b, rest_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (row_a, row_b) in rows_a.iter().zip(rows_b) {
+        for lane in 0..LANES {
+            let (first, second) = terms(row_a[lane].to_f64(), row_b[lane].to_f64());
+            firsts[lane] += first;
+            seconds[lane] += second;
+        }
+    }
+    for (lane, (a, b)) in rest_a.iter().zip(rest_b).enumerate() {
+        let (first, second) = terms(a.to_f64(), b.to_f64());
+        firsts[lane] += first;
+        seconds[lane] += second;
+    }
+    (pairs(firsts), pairs(seconds))
+}
+
+#[inline(always)]
+fn pairs(mut lanes: [f64; LANES]) -> f64 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] += lanes[lane + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+super::simd::vectorised! {
+    fn squares<F>(a: &[F]) -> f64 {
+        sum(a, |a| a * a)
+    }
+
+    fn add_lines<F>(lines: &[F], width: usize, from: usize, sums: &mut [F]) {
+        sums.fill(F::ZERO);
+        for line in lines.chunks_exact(width) {
+            sums.iter_mut().zip(&line[from..]).for_each(|(sum, &x)| *sum += x);
+        }
+    }
+}
+
+/// The sums of the columns of `lines`, whose rows are as long as `sums`, in order of rows.
+pub(super) fn columns<F: Float>(lines: &[F], sums: &mut [F]) {
+    let width = sums.len();
+    if width == 0 {
+        return;
+    }
+    share_rows_of(lines.len(), (sums, 1), (&mut [(); 0], 0), |range, sums, _| {
+        add_lines(lines, width, range.start, sums);
+    });
 }
 
 /// The Euclidean norm, summed in f64 in one fixed order.
 pub fn norm<F: Float>(a: &[F]) -> f64 {
-    sum(a, |a| a * a).sqrt()
+    squares(a).sqrt()
 }
 
 #[cfg(test)]

@@ -1,70 +1,113 @@
-//! f16 and bf16: computed in f32 a block at a time and rounded once per operation.
+//! f16 and bf16: computed in f32 and rounded once per operation.
 //!
 //! Rounding the f32 result again to the narrow type gives what rounding the exact result would: f32 keeps more
 //! than twice the narrow significand's bits plus two (24 >= 2 x 11 + 2), so the double rounding is harmless for
 //! +, x and / (S. Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30 (1995)).
+//!
+//! bf16 is the upper half of an f32, so its conversions are shifts and vectorise by themselves. f16 has instructions
+//! of its own, a block at a time (`simd/half`).
 
 use super::Arithmetic;
+use super::simd::{self, Isa};
 use crate::{ReduceOp, bf16, f16};
-use half::slice::HalfFloatSliceExt;
 
-/// Elements widened at a time: three blocks of f32 stay in the first-level cache.
+/// Elements widened at a time for a division.
 const BLOCK: usize = 1024;
 
-/// A 16-bit float that is widened to f32 and narrowed back, both in bulk.
-trait Narrow: Copy {
-    fn widen(from: &[Self], into: &mut [f32]);
-    fn narrow(from: &[f32], into: &mut [Self]);
+#[inline(always)]
+fn wide(b: bf16) -> f32 {
+    f32::from_bits(u32::from(b.to_bits()) << 16)
 }
 
-impl Narrow for f16 {
-    fn widen(from: &[f16], into: &mut [f32]) {
-        from.convert_to_f32_slice(into);
+/// To nearest, ties to even, by adding just under half a unit of what is cut off. NaNs arrive canonical, and
+/// 0x7fc0_0000 cannot carry into the sign.
+#[inline(always)]
+fn narrow(wide: f32) -> bf16 {
+    let bits = wide.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    bf16::from_bits((rounded >> 16) as u16)
+}
+
+macro_rules! lanes {
+    ($half:ty, $wide:expr, $narrow:expr, $($op:ident),*) => {$(
+        #[inline(always)]
+        fn $op(a: $half, b: $half) -> $half {
+            $narrow(f32::$op($wide(a), $wide(b)))
+        }
+    )*};
+}
+
+impl Arithmetic for bf16 {
+    lanes!(bf16, wide, narrow, sum, prod);
+
+    // In f32 as well: nothing is rounded, and a NaN comes out canonical.
+    #[inline(always)]
+    fn min(a: bf16, b: bf16) -> bf16 {
+        narrow(Arithmetic::min(wide(a), wide(b)))
     }
-    fn narrow(from: &[f32], into: &mut [f16]) {
-        into.convert_from_f32_slice(from);
+
+    #[inline(always)]
+    fn max(a: bf16, b: bf16) -> bf16 {
+        narrow(Arithmetic::max(wide(a), wide(b)))
+    }
+
+    #[inline(always)]
+    fn divide(into: &mut [bf16], parts: u32) {
+        for into in into.chunks_mut(BLOCK) {
+            let mut block = [0f32; BLOCK];
+            let block = &mut block[..into.len()];
+            block.iter_mut().zip(&*into).for_each(|(w, b)| *w = quotient(wide(*b), parts));
+            into.iter_mut().zip(block).for_each(|(b, w)| *b = narrow(*w));
+        }
     }
 }
 
-impl Narrow for bf16 {
-    fn widen(from: &[bf16], into: &mut [f32]) {
-        into.iter_mut().zip(from).for_each(|(wide, b)| *wide = f32::from_bits(u32::from(b.to_bits()) << 16));
-    }
-    /// To nearest, ties to even, by adding just under half a unit of what is cut off. NaNs arrive canonical,
-    /// and 0x7fc0_0000 cannot carry into the sign.
-    fn narrow(from: &[f32], into: &mut [bf16]) {
-        into.iter_mut().zip(from).for_each(|(b, wide)| {
-            let bits = wide.to_bits();
-            let rounded = bits + 0x7fff + (bits >> 16 & 1);
-            *b = bf16::from_bits((rounded >> 16) as u16);
-        });
-    }
-}
+impl Arithmetic for f16 {
+    lanes!(f16, f16::to_f32_const, f16::from_f32_const, sum, prod);
 
-fn reduce<H: Narrow>(op: ReduceOp, into: &mut [H], from: &[H]) {
-    let (mut a, mut b) = ([0f32; BLOCK], [0f32; BLOCK]);
-    for (into, from) in into.chunks_mut(BLOCK).zip(from.chunks(BLOCK)) {
-        let (a, b) = (&mut a[..into.len()], &mut b[..into.len()]);
-        H::widen(into, a);
-        H::widen(from, b);
-        f32::reduce(op, a, b);
-        H::narrow(a, into);
+    #[inline(always)]
+    fn min(a: f16, b: f16) -> f16 {
+        f16::from_f32_const(Arithmetic::min(a.to_f32_const(), b.to_f32_const()))
+    }
+
+    #[inline(always)]
+    fn max(a: f16, b: f16) -> f16 {
+        f16::from_f32_const(Arithmetic::max(a.to_f32_const(), b.to_f32_const()))
+    }
+
+    #[inline(always)]
+    fn divide(into: &mut [f16], parts: u32) {
+        use half::slice::HalfFloatSliceExt;
+        for into in into.chunks_mut(BLOCK) {
+            let mut block = [0f32; BLOCK];
+            let block = &mut block[..into.len()];
+            into.convert_to_f32_slice(block);
+            block.iter_mut().for_each(|a| *a = quotient(*a, parts));
+            into.convert_from_f32_slice(block);
+        }
+    }
+
+    fn combine(isa: Isa, op: ReduceOp, out: &mut [f16], a: &[f16], b: &[f16]) {
+        simd::half::combine(isa, op, out, a, b);
+    }
+
+    fn join(isa: Isa, op: ReduceOp, a: &mut [f16], b: &mut [f16]) {
+        for (a, b) in a.chunks_mut(BLOCK).zip(b.chunks_mut(BLOCK)) {
+            simd::half::reduce(isa, op, a, b);
+            b.copy_from_slice(a);
+        }
+    }
+
+    fn reduce(isa: Isa, op: ReduceOp, into: &mut [f16], from: &[f16]) {
+        simd::half::reduce(isa, op, into, from);
     }
 }
 
 /// The quotient, rounded once: in f64, then to odd in f32, from which narrowing is as from the exact value. (f32 alone
 /// rounds twice where the number of parts has more than a dozen bits.)
-fn divide<H: Narrow>(into: &mut [H], parts: u32) {
-    let mut wide = [0f32; BLOCK];
-    for into in into.chunks_mut(BLOCK) {
-        let wide = &mut wide[..into.len()];
-        H::widen(into, wide);
-        wide.iter_mut().for_each(|a| *a = to_odd(f64::from(*a) / f64::from(parts)));
-        H::narrow(wide, into);
-    }
-}
-
-fn to_odd(x: f64) -> f32 {
+#[inline(always)]
+fn quotient(a: f32, parts: u32) -> f32 {
+    let x = f64::from(a) / f64::from(parts);
     let near = x as f32;
     let beyond = f64::from(near).abs() > x.abs();
     let odd = f32::from_bits((near.to_bits().wrapping_sub(u32::from(beyond))) | 1);
@@ -74,18 +117,3 @@ fn to_odd(x: f64) -> f32 {
         () => odd,
     }
 }
-
-macro_rules! narrow {
-    ($($half:ty),*) => {$(
-        impl Arithmetic for $half {
-            fn reduce(op: ReduceOp, into: &mut [$half], from: &[$half]) {
-                reduce(op, into, from);
-            }
-            fn divide(into: &mut [$half], parts: u32) {
-                divide(into, parts);
-            }
-        }
-    )*};
-}
-
-narrow!(f16, bf16);

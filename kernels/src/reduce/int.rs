@@ -1,25 +1,33 @@
 //! Integers: wrapping sums and products, ordinary minimum and maximum, division towards zero.
 
 use super::Arithmetic;
-use crate::ReduceOp;
 
 macro_rules! int {
     ($($int:ty as $wide:ty),*) => {$(
         impl Arithmetic for $int {
-            #[inline]
-            fn reduce(op: ReduceOp, into: &mut [$int], from: &[$int]) {
-                let each = into.iter_mut().zip(from);
-                match op {
-                    ReduceOp::Sum | ReduceOp::Avg => each.for_each(|(a, &b)| *a = a.wrapping_add(b)),
-                    ReduceOp::Prod => each.for_each(|(a, &b)| *a = a.wrapping_mul(b)),
-                    ReduceOp::Min => each.for_each(|(a, &b)| *a = (*a).min(b)),
-                    ReduceOp::Max => each.for_each(|(a, &b)| *a = (*a).max(b)),
-                }
+            #[inline(always)]
+            fn sum(a: $int, b: $int) -> $int {
+                a.wrapping_add(b)
+            }
+
+            #[inline(always)]
+            fn prod(a: $int, b: $int) -> $int {
+                a.wrapping_mul(b)
+            }
+
+            #[inline(always)]
+            fn min(a: $int, b: $int) -> $int {
+                Ord::min(a, b)
+            }
+
+            #[inline(always)]
+            fn max(a: $int, b: $int) -> $int {
+                Ord::max(a, b)
             }
 
             // In a wider type, for the number of parts need not fit the type; the quotient always does. Up to 32 bits
             // f64 is exact: a quotient that is no integer is further from one than f64 rounds, and it vectorises.
-            #[inline]
+            #[inline(always)]
             fn divide(into: &mut [$int], parts: u32) {
                 let parts = <$wide>::from(parts);
                 into.iter_mut().for_each(|a| *a = (<$wide>::from(*a) / parts) as $int);

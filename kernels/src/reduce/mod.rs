@@ -12,15 +12,41 @@
 mod float;
 mod half;
 mod int;
+pub(crate) mod simd;
 
 use crate::{DType, Element, ReduceOp, bf16, f16};
+pub use simd::Isa;
 
-/// What each element type does; sealed by living in a private module.
-pub trait Arithmetic: Sized {
-    /// `into[i] = into[i] (+) from[i]`; the slices have one length.
-    fn reduce(op: ReduceOp, into: &mut [Self], from: &[Self]);
+/// What each element type does, one element at a time; sealed by living in a private module.
+pub trait Arithmetic: Copy {
+    /// a + b.
+    fn sum(a: Self, b: Self) -> Self;
+    /// a * b.
+    fn prod(a: Self, b: Self) -> Self;
+    /// The lesser.
+    fn min(a: Self, b: Self) -> Self;
+    /// The greater.
+    fn max(a: Self, b: Self) -> Self;
     /// `into[i] = into[i] / parts`; `parts` is not zero.
     fn divide(into: &mut [Self], parts: u32);
+
+    /// `out[i] = a[i] (+) b[i]`; the slices have one length.
+    #[inline]
+    fn combine(isa: Isa, op: ReduceOp, out: &mut [Self], a: &[Self], b: &[Self]) {
+        simd::combine(isa, op, out, a, b);
+    }
+
+    /// `a[i] = b[i] = a[i] (+) b[i]`; the slices have one length.
+    #[inline]
+    fn join(isa: Isa, op: ReduceOp, a: &mut [Self], b: &mut [Self]) {
+        simd::join(isa, op, a, b);
+    }
+
+    /// `into[i] = into[i] (+) from[i]`; the slices have one length.
+    #[inline]
+    fn reduce(isa: Isa, op: ReduceOp, into: &mut [Self], from: &[Self]) {
+        simd::reduce(isa, op, into, from);
+    }
 }
 
 /// Reduces `from` into `into`: `into[i] = into[i] (+) from[i]`.
@@ -33,14 +59,39 @@ pub trait Arithmetic: Sized {
 #[track_caller]
 pub fn reduce<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
     assert_eq!(into.len(), from.len(), "reduce: both buffers must have one length");
-    T::reduce(op, into, from);
+    T::reduce(Isa::best(), op, into, from);
+}
+
+/// [`reduce`] to a third buffer: `out[i] = a[i] (+) b[i]`, by the instructions of one class.
+///
+/// # Panics
+/// If the slices differ in length, or the processor has no such instructions.
+#[track_caller]
+pub fn combine_by<T: Element>(isa: Isa, op: ReduceOp, out: &mut [T], a: &[T], b: &[T]) {
+    assert!(out.len() == a.len() && a.len() == b.len(), "combine: all three buffers must have one length");
+    assert!(isa <= Isa::best(), "this processor has no {isa}");
+    T::combine(isa, op, out, a, b);
+}
+
+/// [`reduce`] by the instructions of one class.
+///
+/// # Panics
+/// If the slices differ in length, or the processor has no such instructions.
+#[track_caller]
+pub fn reduce_by<T: Element>(isa: Isa, op: ReduceOp, into: &mut [T], from: &[T]) {
+    assert_eq!(into.len(), from.len(), "reduce: both buffers must have one length");
+    assert!(isa <= Isa::best(), "this processor has no {isa}");
+    T::reduce(isa, op, into, from);
 }
 
 /// One element of [`reduce`]: `a (+) b`.
 pub fn combine<T: Element>(op: ReduceOp, a: T, b: T) -> T {
-    let mut into = [a];
-    T::reduce(op, &mut into, &[b]);
-    into[0]
+    match op {
+        ReduceOp::Sum | ReduceOp::Avg => T::sum(a, b),
+        ReduceOp::Prod => T::prod(a, b),
+        ReduceOp::Min => T::min(a, b),
+        ReduceOp::Max => T::max(a, b),
+    }
 }
 
 /// Divides every element by `parts`, which is how an average ends: floats are divided in their own type and
@@ -51,7 +102,7 @@ pub fn combine<T: Element>(op: ReduceOp, a: T, b: T) -> T {
 #[track_caller]
 pub fn divide<T: Element>(into: &mut [T], parts: u32) {
     assert_ne!(parts, 0, "divide: an average is over 1 part or more");
-    T::divide(into, parts);
+    simd::divide(Isa::best(), into, parts);
 }
 
 /// [`reduce`] on the bytes of `dtype` elements, at any alignment.
@@ -77,11 +128,11 @@ pub fn divide_bytes(dtype: DType, into: &mut [u8], parts: u32) {
 }
 
 /// Something to do once the element type is known.
-trait Typed {
+pub(crate) trait Typed {
     fn run<T: Element>(self);
 }
 
-fn dispatch(dtype: DType, job: impl Typed) {
+pub(crate) fn dispatch(dtype: DType, job: impl Typed) {
     match dtype {
         DType::F64 => job.run::<f64>(),
         DType::F32 => job.run::<f32>(),
@@ -110,14 +161,14 @@ impl Typed for Reduce<'_> {
         if let (Ok(into), Ok(from)) =
             (bytemuck::try_cast_slice_mut::<u8, T>(into), bytemuck::try_cast_slice::<u8, T>(from))
         {
-            return T::reduce(op, into, from);
+            return T::reduce(Isa::best(), op, into, from);
         }
         let (mut a, mut b) = ([0u64; BLOCK / 8], [0u64; BLOCK / 8]);
         for (into, from) in into.chunks_mut(BLOCK).zip(from.chunks(BLOCK)) {
             let (a, b) = (aligned(&mut a, into.len()), aligned(&mut b, into.len()));
             a.copy_from_slice(into);
             b.copy_from_slice(from);
-            T::reduce(op, bytemuck::cast_slice_mut(a), bytemuck::cast_slice(b));
+            T::reduce(Isa::best(), op, bytemuck::cast_slice_mut(a), bytemuck::cast_slice(b));
             into.copy_from_slice(a);
         }
     }
@@ -131,13 +182,13 @@ struct Divide<'a> {
 impl Typed for Divide<'_> {
     fn run<T: Element>(self) {
         if let Ok(into) = bytemuck::try_cast_slice_mut::<u8, T>(self.into) {
-            return T::divide(into, self.parts);
+            return simd::divide(Isa::best(), into, self.parts);
         }
         let mut block = [0u64; BLOCK / 8];
         for into in self.into.chunks_mut(BLOCK) {
             let block = aligned(&mut block, into.len());
             block.copy_from_slice(into);
-            T::divide(bytemuck::cast_slice_mut(block), self.parts);
+            simd::divide::<T>(Isa::best(), bytemuck::cast_slice_mut(block), self.parts);
             into.copy_from_slice(block);
         }
     }

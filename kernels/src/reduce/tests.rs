@@ -126,6 +126,17 @@ fn check<T: Rule>(op: ReduceOp, words: &[(u64, u64)], parts: u32, skew: usize) -
     reduce(op, &mut ba, &a);
     prop_assert_eq!(bits(&ba), bits(&want), "{} {} with its operands exchanged", T::DTYPE, op);
 
+    for isa in Isa::available() {
+        let mut out = vec![T::zeroed(); a.len()];
+        combine_by(isa, op, &mut out, &a, &b);
+        prop_assert_eq!(bits(&out), bits(&want), "{} {} by {}", T::DTYPE, op, isa);
+        // Any start, so any alignment of a vector, and any tail.
+        let from = skew.min(a.len());
+        let mut into = a[from..].to_vec();
+        reduce_by(isa, op, &mut into, &b[from..]);
+        prop_assert_eq!(bits(&into), bits(&want[from..]), "{} {} by {} from {}", T::DTYPE, op, isa, from);
+    }
+
     // The untyped form, at any alignment.
     let shifted = |of: &[T]| [&vec![0u8; skew][..], bytemuck::cast_slice(of)].concat();
     let (mut into, from) = (shifted(&a), shifted(&b));
@@ -172,6 +183,44 @@ fn zeros_and_nans_follow_ieee_754_2019() {
         assert_eq!(bits(op, payload, 1.0), 0x7fc0_0000, "{op}: a NaN wins and is canonical");
     }
     assert_eq!(bits(ReduceOp::Sum, f32::INFINITY, f32::NEG_INFINITY), 0x7fc0_0000);
+}
+
+/// Every pair of 16-bit patterns would be 2^32; every pattern beside each of a few is quick.
+#[test]
+fn every_f16_and_bf16_keeps_the_rule_by_every_class() {
+    fn all<T: Rule>() {
+        let a: Vec<T> = (0..1u64 << 16).map(T::of).collect();
+        for other in [0u64, 0x8000, 1, 0x3c00, 0x3f80, 0x7bff, 0x7c00, 0x7f7f, 0xff80, 0x7e01, 0x0401, 0xb123]
+        {
+            let b = vec![T::of(other); a.len()];
+            for op in ReduceOp::ALL {
+                for isa in Isa::available() {
+                    let mut out = vec![T::zeroed(); a.len()];
+                    combine_by(isa, op, &mut out, &a, &b);
+                    let wrong = a
+                        .iter()
+                        .zip(&out)
+                        .find(|(a, out)| T::rule(op, **a, T::of(other)).bits() != out.bits());
+                    assert_eq!(wrong, None, "{} {op} {other:x} by {isa}", T::DTYPE);
+                }
+            }
+        }
+    }
+    all::<f16>();
+    all::<bf16>();
+}
+
+#[test]
+fn streaming_copies_are_copies_at_any_place() {
+    let from: Vec<u8> = (0..1000u32).map(|i| (i * 7) as u8).collect();
+    for start in 0..70 {
+        for len in [0, 1, 63, 64, 65, 200, 700] {
+            let mut into = vec![0u8; 1000];
+            simd::copy(Isa::best(), &mut into[start..start + len], &from[3..3 + len], true);
+            assert!(into[start..start + len] == from[3..3 + len]);
+            assert!(into[..start].iter().chain(&into[start + len..]).all(|b| *b == 0));
+        }
+    }
 }
 
 #[test]

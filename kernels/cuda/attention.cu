@@ -1,0 +1,208 @@
+// Causal (or full) attention of several heads without the matrix of scores, by tiles and a running softmax.
+//
+//   q, k, v      rows [B T] of `stride` elements; head h begins at column h D.  One buffer [B T, 3 H D] serves all three:
+//                its parts at 0, H D and 2 H D.        D = 32 or 64
+//   y, dy, ...   as q, with a stride of their own      lse, delta [B, H, T] f32
+//
+//   attention_D_T         y = softmax(q k' / sqrt(D)) v,  lse = ln of the sum of a row        a warp per query, 32 keys a tile
+//   attention_delta_T     delta = sum over D of dy y
+//   attention_query_D_T   dq: a warp per query over all its keys;    p = exp(s - lse),  ds = p (dy v' - delta)
+//   attention_key_D_T     dk, dv: a warp per key over all its queries
+//
+// Sources: M. Milakov and N. Gimelshein, 2018 (online softmax); T. Dao et al., FlashAttention, NeurIPS 2022.
+#define BLOCKS 2
+#include "element.cuh"
+
+#define TILE 32u
+// A warp keeps this many rows of its own; a tile that was read serves them all.
+#define ROWS 4u
+
+struct Heads { u64 batch, heads, length, stride, out_stride; u32 causal; f32 scale; };
+
+INLINE u64 lse_at(const Heads& s, u64 b, u64 h, u64 t) { return (b * s.heads + h) * s.length + t; }
+
+// 32 rows of D elements into shared memory, zeros beyond the end. Rows are padded, so that lanes read different banks.
+template <class T, int D> INLINE void fill(f32 (*tile)[D + 1], const T* from, u64 stride, u64 first, u64 end) {
+    for (u32 i = threadIdx.x; i < TILE * D; i += THREADS) {
+        u64 row = first + i / D;
+        tile[i / D][i % D] = row < end ? widen(from[row * stride + i % D]) : 0.0f;
+    }
+}
+
+template <class T, int D> INLINE void attention(const T* q, const T* k, const T* v, Heads s, T* y, f32* lse) {
+    __shared__ f32 keys[TILE][D + 1], values[TILE][D + 1];
+    __shared__ f32 queries[THREADS / 32 * ROWS][D];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u32 PER = THREADS / 32 * ROWS;
+    u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * D;
+    u64 first = (u64)blockIdx.x * PER;
+    for (u32 i = threadIdx.x; i < PER * D; i += THREADS) {
+        u64 row = first + i / D;
+        queries[i / D][i % D] = row < s.length ? widen(q[base + row * s.stride + i % D]) * s.scale : 0.0f;
+    }
+    f32 most[ROWS], total[ROWS], sum[ROWS][D / 32];
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++) {
+        most[r] = MINUS_INFINITY, total[r] = 0.0f;
+#pragma unroll
+        for (u32 d = 0; d < D / 32; d++) sum[r][d] = 0.0f;
+    }
+    u64 end = s.causal && first + PER < s.length ? first + PER : s.length;
+    for (u64 at = 0; at < end; at += TILE) {
+        __syncthreads();
+        fill<T, D>(keys, k + base, s.stride, at, s.length);
+        fill<T, D>(values, v + base, s.stride, at, s.length);
+        __syncthreads();
+#pragma unroll
+        for (u32 r = 0; r < ROWS; r++) {
+            u64 query = first + warp * ROWS + r;
+            f32 score = 0.0f;
+#pragma unroll 8
+            for (u32 d = 0; d < D; d++) score += queries[warp * ROWS + r][d] * keys[lane][d];
+            bool seen = at + lane < s.length && (!s.causal || at + lane <= query);
+            score = seen ? score : MINUS_INFINITY;
+            f32 max = fmaxf(most[r], warp_max(score));
+            // Nothing seen yet: no weight, and no infinity minus infinity.
+            f32 p = seen ? expf(score - max) : 0.0f, keep = most[r] == MINUS_INFINITY ? 0.0f : expf(most[r] - max);
+            total[r] = total[r] * keep + warp_sum(p);
+            most[r] = max;
+#pragma unroll
+            for (u32 d = 0; d < D / 32; d++) sum[r][d] *= keep;
+            for (u32 j = 0; j < TILE; j++) {
+                f32 weight = __shfl_sync(0xffffffffu, p, j);
+#pragma unroll
+                for (u32 d = 0; d < D / 32; d++) sum[r][d] += weight * values[j][d * 32 + lane];
+            }
+        }
+    }
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++) {
+        u64 query = first + warp * ROWS + r;
+        if (query >= s.length) continue;
+        if (lane == 0) lse[lse_at(s, b, h, query)] = most[r] + logf(total[r]);
+#pragma unroll
+        for (u32 d = 0; d < D / 32; d++)
+            y[(b * s.length + query) * s.out_stride + h * D + d * 32 + lane] = narrow<T>(sum[r][d] / total[r]);
+    }
+}
+
+template <class T> INLINE void attention_delta(const T* y, const T* dy, Heads s, u32 size, f32* delta) {
+    u32 lane = threadIdx.x % 32;
+    u64 rows = s.batch * s.heads * s.length;
+    for (u64 i = (u64)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < rows; i += (u64)gridDim.x * (THREADS / 32)) {
+        u64 b = i / s.length / s.heads, h = i / s.length % s.heads, t = i % s.length;
+        u64 at = (b * s.length + t) * s.out_stride + h * size;
+        f32 sum = 0.0f;
+        for (u32 d = lane; d < size; d += 32) sum += widen(y[at + d]) * widen(dy[at + d]);
+        sum = warp_sum(sum);
+        if (lane == 0) delta[i] = sum;
+    }
+}
+
+template <class T, int D>
+INLINE void attention_query(const T* q, const T* k, const T* v, const T* dy, const f32* lse, const f32* delta, Heads s, T* dq) {
+    __shared__ f32 keys[TILE][D + 1], values[TILE][D + 1];
+    __shared__ f32 own[2][THREADS / 32][D];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * D;
+    u64 first = (u64)blockIdx.x * (THREADS / 32), query = first + warp;
+    bool there = query < s.length;
+    for (u32 d = lane; d < D; d += 32) {
+        own[0][warp][d] = there ? widen(q[base + query * s.stride + d]) : 0.0f;
+        own[1][warp][d] = there ? widen(dy[(b * s.length + query) * s.out_stride + h * D + d]) : 0.0f;
+    }
+    f32 norm = there ? lse[lse_at(s, b, h, query)] : 0.0f, shift = there ? delta[lse_at(s, b, h, query)] : 0.0f;
+    f32 sum[D / 32];
+#pragma unroll
+    for (u32 d = 0; d < D / 32; d++) sum[d] = 0.0f;
+    u64 end = s.causal && first + THREADS / 32 < s.length ? first + THREADS / 32 : s.length;
+    for (u64 at = 0; at < end; at += TILE) {
+        __syncthreads();
+        fill<T, D>(keys, k + base, s.stride, at, s.length);
+        fill<T, D>(values, v + base, s.stride, at, s.length);
+        __syncthreads();
+        f32 score = 0.0f, dp = 0.0f;
+#pragma unroll 8
+        for (u32 d = 0; d < D; d++) {
+            score += own[0][warp][d] * keys[lane][d];
+            dp += own[1][warp][d] * values[lane][d];
+        }
+        bool seen = there && at + lane < s.length && (!s.causal || at + lane <= query);
+        f32 ds = seen ? expf(score * s.scale - norm) * (dp - shift) * s.scale : 0.0f;
+        for (u32 j = 0; j < TILE; j++) {
+            f32 weight = __shfl_sync(0xffffffffu, ds, j);
+#pragma unroll
+            for (u32 d = 0; d < D / 32; d++) sum[d] += weight * keys[j][d * 32 + lane];
+        }
+    }
+    if (!there) return;
+#pragma unroll
+    for (u32 d = 0; d < D / 32; d++) dq[base + query * s.stride + d * 32 + lane] = narrow<T>(sum[d]);
+}
+
+template <class T, int D>
+INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const f32* lse, const f32* delta, Heads s, T* dk,
+                          T* dv) {
+    __shared__ f32 queries[TILE][D + 1], gradients[TILE][D + 1];
+    __shared__ f32 own[2][THREADS / 32][D];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * D;
+    u64 first = (u64)blockIdx.x * (THREADS / 32), key = first + warp;
+    bool there = key < s.length;
+    for (u32 d = lane; d < D; d += 32) {
+        own[0][warp][d] = there ? widen(k[base + key * s.stride + d]) : 0.0f;
+        own[1][warp][d] = there ? widen(v[base + key * s.stride + d]) : 0.0f;
+    }
+    f32 dk_sum[D / 32], dv_sum[D / 32];
+#pragma unroll
+    for (u32 d = 0; d < D / 32; d++) dk_sum[d] = 0.0f, dv_sum[d] = 0.0f;
+    for (u64 at = s.causal ? first / TILE * TILE : 0; at < s.length; at += TILE) {
+        __syncthreads();
+        fill<T, D>(queries, q + base, s.stride, at, s.length);
+        fill<T, D>(gradients, dy + b * s.length * s.out_stride + h * D, s.out_stride, at, s.length);
+        __syncthreads();
+        f32 score = 0.0f, dp = 0.0f;
+#pragma unroll 8
+        for (u32 d = 0; d < D; d++) {
+            score += own[0][warp][d] * queries[lane][d];
+            dp += own[1][warp][d] * gradients[lane][d];
+        }
+        u64 query = at + lane;
+        bool seen = there && query < s.length && (!s.causal || key <= query);
+        f32 p = seen ? expf(score * s.scale - lse[lse_at(s, b, h, query)]) : 0.0f;
+        f32 ds = seen ? p * (dp - delta[lse_at(s, b, h, query)]) * s.scale : 0.0f;
+        for (u32 j = 0; j < TILE; j++) {
+            f32 weight = __shfl_sync(0xffffffffu, p, j), slope = __shfl_sync(0xffffffffu, ds, j);
+#pragma unroll
+            for (u32 d = 0; d < D / 32; d++) {
+                dv_sum[d] += weight * gradients[j][d * 32 + lane];
+                dk_sum[d] += slope * queries[j][d * 32 + lane];
+            }
+        }
+    }
+    if (!there) return;
+#pragma unroll
+    for (u32 d = 0; d < D / 32; d++) {
+        dk[base + key * s.stride + d * 32 + lane] = narrow<T>(dk_sum[d]);
+        dv[base + key * s.stride + d * 32 + lane] = narrow<T>(dv_sum[d]);
+    }
+}
+
+#define ATTENTION_OF(D, T)                                                                                             \
+    KERNEL(attention_##D##_##T, const T* q, const T* k, const T* v, Heads s, T* y, f32* lse) {                         \
+        attention<T, D>(q, k, v, s, y, lse);                                                                           \
+    }                                                                                                                  \
+    KERNEL(attention_query_##D##_##T, const T* q, const T* k, const T* v, const T* dy, const f32* lse,                 \
+           const f32* delta, Heads s, T* dq) {                                                                         \
+        attention_query<T, D>(q, k, v, dy, lse, delta, s, dq);                                                         \
+    }                                                                                                                  \
+    KERNEL(attention_key_##D##_##T, const T* q, const T* k, const T* v, const T* dy, const f32* lse, const f32* delta, \
+           Heads s, T* dk, T* dv) {                                                                                    \
+        attention_key<T, D>(q, k, v, dy, lse, delta, s, dk, dv);                                                       \
+    }
+#define ATTENTION(T)                                                                                                   \
+    ATTENTION_OF(32, T) ATTENTION_OF(64, T)                                                                            \
+    KERNEL(attention_delta_##T, const T* y, const T* dy, Heads s, u32 size, f32* delta) {                              \
+        attention_delta<T>(y, dy, s, size, delta);                                                                     \
+    }
+FOR_TRAINED(ATTENTION)

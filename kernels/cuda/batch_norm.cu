@@ -1,0 +1,212 @@
+// Batch normalisation over the channels of pictures, whole (Welford) and split for synchronised batch norm.
+//
+//   x, y [N, C, P]  (P = H W; channels last: [N, P, C])     w, b, mean, r [C] f32      running [2 C] f32
+//
+//   bn_partial_T   parts [C, S, 3] = (count, mean, M2) of slice s of a channel: one pass, Welford's update
+//   bn_finish      merges S parts (Chan's formula): mean, r = 1 / sqrt(var + eps), moves the running statistics
+//   bn_sums_T      parts [C, S, 2] = (sum, sum of squares) in f64, for ranks to add up;   bn_gather sums over S
+//   bn_by          mean and r from totals (1 + 2 C: count, sums, squares), moves the running statistics
+//   bn_apply_T     y = (x - mean) (r w) + b                                               reads n, writes n
+//   bn_reduce_T    parts [C, S, 2] = (sum dy, sum dy (x - mean)) in f64;   bn_params gives db and dw
+//   bn_input_T     dx = (dy - db / m - (x - mean) r dw / m) (r w)                         reads 2 n, writes n
+//
+// Sources: B. P. Welford, Technometrics 4(3), 1962; T. F. Chan, G. H. Golub and R. J. LeVeque, 1979.
+#include "element.cuh"
+
+#define EPS 1e-5
+#define MOMENTUM 0.1
+
+struct Plane { u64 n, channels, plane; u32 last; };
+
+// Where the i-th value of channel c lies.
+INLINE u64 place(const Plane& s, u64 c, u64 i) {
+    return s.last ? i * s.channels + c : (i / s.plane * s.channels + c) * s.plane + i % s.plane;
+}
+
+// Values of a channel that block (c, slice) of S has: consecutive, near-equal.
+INLINE u64 slice_begin(u64 m, u32 slice) { return m / gridDim.y * slice + (slice < m % gridDim.y ? slice : m % gridDim.y); }
+
+struct Moments { f32 count, mean, m2; };
+
+INLINE Moments merge(Moments a, Moments b) {
+    f32 count = a.count + b.count;
+    if (count == 0.0f) return a;
+    f32 delta = b.mean - a.mean, share = b.count / count;
+    Moments both = {count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.count * share};
+    return both;
+}
+
+INLINE Moments merge_block(Moments one, Moments* shared) {
+#pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2) {
+        Moments other = {__shfl_xor_sync(0xffffffffu, one.count, lane), __shfl_xor_sync(0xffffffffu, one.mean, lane),
+                         __shfl_xor_sync(0xffffffffu, one.m2, lane)};
+        one = merge(one, other);
+    }
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = one;
+    __syncthreads();
+    Moments all = shared[0];
+    for (u32 warp = 1; warp < THREADS / 32; warp++) all = merge(all, shared[warp]);
+    return all;
+}
+
+template <class T> INLINE void bn_partial(const T* x, Plane s, Moments* parts) {
+    __shared__ Moments shared[THREADS / 32];
+    u64 c = blockIdx.x, m = s.n * s.plane;
+    Moments mine = {0.0f, 0.0f, 0.0f};
+    for (u64 i = slice_begin(m, blockIdx.y) + threadIdx.x; i < slice_begin(m, blockIdx.y + 1); i += THREADS) {
+        f32 value = widen(x[place(s, c, i)]);
+        mine.count += 1.0f;
+        f32 delta = value - mine.mean;
+        mine.mean += delta / mine.count;
+        mine.m2 += delta * (value - mine.mean);
+    }
+    mine = merge_block(mine, shared);
+    if (threadIdx.x == 0) parts[c * gridDim.y + blockIdx.y] = mine;
+}
+
+// Of a channel of m values: its saved statistics, and the running ones moved towards them.
+INLINE void settle(u64 c, u64 channels, f64 m, f64 mean, f64 var, f32* running, f32* means, f32* rs) {
+    means[c] = (f32)mean;
+    rs[c] = (f32)(1.0 / sqrt(var + EPS));
+    if (m > 0.0) running[c] = (f32)((1.0 - MOMENTUM) * running[c] + MOMENTUM * mean);
+    f32* variance = running + channels + c;
+    if (m > 1.0) *variance = (f32)((1.0 - MOMENTUM) * *variance + MOMENTUM * (var * m / (m - 1.0)));
+}
+
+KERNEL(bn_finish, const Moments* parts, u32 slices, u64 channels, f32* running, f32* means, f32* rs) {
+    for (u64 c = (u64)blockIdx.x * THREADS + threadIdx.x; c < channels; c += (u64)gridDim.x * THREADS) {
+        f64 count = 0.0, mean = 0.0, m2 = 0.0;
+        for (u32 i = 0; i < slices; i++) {
+            Moments part = parts[c * slices + i];
+            f64 total = count + part.count, delta = part.mean - mean;
+            if (total == 0.0) continue;
+            m2 += part.m2 + delta * delta * count * part.count / total;
+            mean += delta * part.count / total;
+            count = total;
+        }
+        settle(c, channels, count, mean, m2 / count, running, means, rs);
+    }
+}
+
+template <class T> INLINE void bn_sums(const T* x, Plane s, f64* parts) {
+    __shared__ f64 shared[THREADS / 32];
+    u64 c = blockIdx.x, m = s.n * s.plane;
+    f64 sum = 0.0, squares = 0.0;
+    for (u64 i = slice_begin(m, blockIdx.y) + threadIdx.x; i < slice_begin(m, blockIdx.y + 1); i += THREADS) {
+        f64 value = widen(x[place(s, c, i)]);
+        sum += value;
+        squares += value * value;
+    }
+    sum = block_sum(sum, shared);
+    squares = block_sum(squares, shared);
+    if (threadIdx.x == 0) {
+        parts[2 * (c * gridDim.y + blockIdx.y)] = sum;
+        parts[2 * (c * gridDim.y + blockIdx.y) + 1] = squares;
+    }
+}
+
+KERNEL(bn_gather, const f64* parts, u32 slices, u64 channels, f64 count, f64* totals) {
+    for (u64 c = (u64)blockIdx.x * THREADS + threadIdx.x; c < channels; c += (u64)gridDim.x * THREADS) {
+        f64 sum = 0.0, squares = 0.0;
+        for (u32 i = 0; i < slices; i++) {
+            sum += parts[2 * (c * slices + i)];
+            squares += parts[2 * (c * slices + i) + 1];
+        }
+        totals[1 + c] = sum;
+        totals[1 + channels + c] = squares;
+        if (c == 0) totals[0] = count;
+    }
+}
+
+KERNEL(bn_by, const f64* totals, u64 channels, f32* running, f32* means, f32* rs) {
+    for (u64 c = (u64)blockIdx.x * THREADS + threadIdx.x; c < channels; c += (u64)gridDim.x * THREADS) {
+        f64 m = totals[0], mean = totals[1 + c] / m, var = totals[1 + channels + c] / m - mean * mean;
+        // Rounding can leave a little less than nothing; a NaN stays one.
+        settle(c, channels, m, mean, var < 0.0 ? 0.0 : var, running, means, rs);
+    }
+}
+
+template <class T> struct Normalise {
+    const T* x;
+    const f32 *w, *b, *means, *rs;
+    T* y;
+    Plane s;
+    template <int W> INLINE void run(u64 i) const {
+        Pack<T, W> a = load<T, W>(x + i);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            u64 c = s.last ? (i + k) % s.channels : (i + k) / s.plane % s.channels;
+            a.at[k] = narrow<T>((widen(a.at[k]) - means[c]) * (rs[c] * w[c]) + b[c]);
+        }
+        store<T, W>(y + i, a);
+    }
+};
+
+template <class T> INLINE void bn_reduce(const T* x, const T* dy, Plane s, const f32* means, f64* parts) {
+    __shared__ f64 shared[THREADS / 32];
+    u64 c = blockIdx.x, m = s.n * s.plane;
+    f64 sum = 0.0, product = 0.0, mean = means[c];
+    for (u64 i = slice_begin(m, blockIdx.y) + threadIdx.x; i < slice_begin(m, blockIdx.y + 1); i += THREADS) {
+        u64 at = place(s, c, i);
+        f64 d = widen(dy[at]);
+        sum += d;
+        product += d * ((f64)widen(x[at]) - mean);
+    }
+    sum = block_sum(sum, shared);
+    product = block_sum(product, shared);
+    if (threadIdx.x == 0) {
+        parts[2 * (c * gridDim.y + blockIdx.y)] = sum;
+        parts[2 * (c * gridDim.y + blockIdx.y) + 1] = product;
+    }
+}
+
+KERNEL(bn_params, const f64* parts, u32 slices, u64 channels, const f32* rs, f32* dw, f32* db) {
+    for (u64 c = (u64)blockIdx.x * THREADS + threadIdx.x; c < channels; c += (u64)gridDim.x * THREADS) {
+        f64 sum = 0.0, product = 0.0;
+        for (u32 i = 0; i < slices; i++) {
+            sum += parts[2 * (c * slices + i)];
+            product += parts[2 * (c * slices + i) + 1];
+        }
+        db[c] = (f32)sum;
+        dw[c] = (f32)(product * rs[c]);
+    }
+}
+
+template <class T> struct InputGradient {
+    const T *x, *dy;
+    const f32 *w, *means, *rs, *dw, *db;
+    f32 m;
+    T* dx;
+    Plane s;
+    template <int W> INLINE void run(u64 i) const {
+        Pack<T, W> a = load<T, W>(x + i), d = load<T, W>(dy + i);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            u64 c = s.last ? (i + k) % s.channels : (i + k) / s.plane % s.channels;
+            f32 from_b = db[c] / m, from_w = dw[c] / m;
+            f32 hat = (widen(a.at[k]) - means[c]) * rs[c];
+            a.at[k] = narrow<T>((widen(d.at[k]) - from_b - hat * from_w) * (rs[c] * w[c]));
+        }
+        store<T, W>(dx + i, a);
+    }
+};
+
+#define BATCH_NORM(T)                                                                                               \
+    KERNEL(bn_partial_##T, const T* x, Plane s, Moments* parts) { bn_partial<T>(x, s, parts); }                     \
+    KERNEL(bn_sums_##T, const T* x, Plane s, f64* parts) { bn_sums<T>(x, s, parts); }                               \
+    KERNEL(bn_apply_##T, const T* x, Plane s, const f32* w, const f32* b, const f32* means, const f32* rs, T* y) {  \
+        Normalise<T> body = {x, w, b, means, rs, y, s};                                                             \
+        u64 n = s.n * s.channels * s.plane;                                                                         \
+        sweep<4>(n, head_of(x, y, n), body);                                                                        \
+    }                                                                                                               \
+    KERNEL(bn_reduce_##T, const T* x, const T* dy, Plane s, const f32* means, f64* parts) {                         \
+        bn_reduce<T>(x, dy, s, means, parts);                                                                       \
+    }                                                                                                               \
+    KERNEL(bn_input_##T, const T* x, const T* dy, Plane s, const f32* w, const f32* means, const f32* rs,           \
+           const f32* dw, const f32* db, f32 m, T* dx) {                                                            \
+        InputGradient<T> body = {x, dy, w, means, rs, dw, db, m, dx, s};                                            \
+        u64 n = s.n * s.channels * s.plane, head = head_of(x, dx, n);                                               \
+        sweep<4>(n, until_aligned(dy) == until_aligned(x) ? head : n, body);                                        \
+    }
+FOR_TRAINED(BATCH_NORM)

@@ -1,0 +1,73 @@
+// Embedding: rows of a table by number, and the sum of the gradients of each row.
+//
+//   table, dtable [V, C]     tokens [n] u32     y, dy [n, C]     places [T, C]: a row per place of the sequence, 0: none
+//
+//   embedding_T        y[i] = table[tokens[i]] + places[i % T]          a token that is no row of the table reads as NaN
+//   embedding_back_T   dtable[v] = sum of dy[i] where tokens[i] = v, in the order of i: no atomics, always the same bits
+//   places_back_T      dplaces[t] = sum of dy[i] where i % T = t, in the order of i
+#include "element.cuh"
+
+template <class T>
+INLINE void embedding(const T* table, const u32* tokens, const T* places, u64 vocabulary, u64 columns, u64 length, u64 n, T* y) {
+    u64 all = n * columns;
+    for (u64 at = (u64)blockIdx.x * THREADS + threadIdx.x; at < all; at += (u64)gridDim.x * THREADS) {
+        u64 i = at / columns, c = at % columns;
+        u32 token = tokens[i];
+        f32 value = token < vocabulary ? widen(table[token * columns + c]) : f32_of(0x7fc00000u);
+        if (places) value += widen(places[i % length * columns + c]);
+        y[at] = narrow<T>(value);
+    }
+}
+
+// A block per row of the table: it looks through the tokens 256 at a time, lists the hits in order, adds their rows.
+template <class T>
+INLINE void embedding_back(const u32* tokens, const T* dy, u64 vocabulary, u64 columns, u64 n, T* dtable) {
+    __shared__ u32 hits[THREADS];
+    __shared__ u32 before[THREADS / 32 + 1];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (u64 v = blockIdx.x; v < vocabulary; v += gridDim.x)
+        for (u64 first = 0; first < columns; first += THREADS) {
+            u64 c = first + threadIdx.x;
+            f32 sum = 0.0f;
+            for (u64 base = 0; base < n; base += THREADS) {
+                u64 i = base + threadIdx.x;
+                bool hit = i < n && tokens[i] == (u32)v;
+                u32 votes = __ballot_sync(0xffffffffu, hit);
+                __syncthreads();
+                if (lane == 0) before[warp + 1] = (u32)__popc(votes);
+                __syncthreads();
+                u32 start = 0, count = 0;
+                for (u32 w = 0; w < THREADS / 32; w++) {
+                    if (w == warp) start = count;
+                    count += before[w + 1];
+                }
+                if (hit) hits[start + (u32)__popc(votes & ((1u << lane) - 1))] = threadIdx.x;
+                __syncthreads();
+                if (c < columns)
+                    for (u32 k = 0; k < count; k++) sum += widen(dy[(base + hits[k]) * columns + c]);
+            }
+            if (c < columns) dtable[v * columns + c] = narrow<T>(sum);
+        }
+}
+
+template <class T> INLINE void places_back(const T* dy, u64 columns, u64 length, u64 n, T* dplaces) {
+    u64 all = length * columns;
+    for (u64 at = (u64)blockIdx.x * THREADS + threadIdx.x; at < all; at += (u64)gridDim.x * THREADS) {
+        f32 sum = 0.0f;
+        for (u64 i = at / columns; i < n; i += length) sum += widen(dy[i * columns + at % columns]);
+        dplaces[at] = narrow<T>(sum);
+    }
+}
+
+#define EMBEDDING(T)                                                                                                \
+    KERNEL(embedding_##T, const T* table, const u32* tokens, const T* places, u64 vocabulary, u64 columns,          \
+           u64 length, u64 n, T* y) {                                                                               \
+        embedding<T>(table, tokens, places, vocabulary, columns, length, n, y);                                     \
+    }                                                                                                               \
+    KERNEL(embedding_back_##T, const u32* tokens, const T* dy, u64 vocabulary, u64 columns, u64 n, T* dtable) {     \
+        embedding_back<T>(tokens, dy, vocabulary, columns, n, dtable);                                              \
+    }                                                                                                               \
+    KERNEL(places_back_##T, const T* dy, u64 columns, u64 length, u64 n, T* dplaces) {                              \
+        places_back<T>(dy, columns, length, n, dplaces);                                                            \
+    }
+FOR_TRAINED(EMBEDDING)

@@ -1,0 +1,100 @@
+// Layer normalisation over the last axis (J. L. Ba, J. R. Kiros and G. E. Hinton, 2016).
+//
+//   x, y, dy, dx [rows, C]      w, b, dw, db [C] f32      mean, r [rows] f32
+//
+//   layer_norm_T         y = (x - mean) r w + b,  r = 1 / sqrt(var + eps)      one block per row, Welford in one pass
+//   layer_norm_input_T   dx = r (g - mean(g) - hat mean(g hat)),  g = dy w,  hat = (x - mean) r
+//   layer_norm_params_T  parts [S, 2 C]: sums of dy and of dy hat over a slice of the rows, 32 columns a block
+//   column_sums          out [n] = sum over S of parts [S, n], in order
+#include "element.cuh"
+
+INLINE void welford(f32 x, f32& count, f32& mean, f32& m2) {
+    count += 1.0f;
+    f32 delta = x - mean;
+    mean += delta / count;
+    m2 += delta * (x - mean);
+}
+
+template <class T>
+INLINE void layer_norm(const T* x, u64 rows, u64 columns, const f32* w, const f32* b, f32 eps, f32* means, f32* rs, T* y) {
+    __shared__ f32 shared[THREADS / 32];
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        const T* in = x + row * columns;
+        f32 count = 0.0f, mean = 0.0f, m2 = 0.0f;
+        for (u64 c = threadIdx.x; c < columns; c += THREADS) welford(widen(in[c]), count, mean, m2);
+        // Threads of unequal counts: the mean of all first, then the squares about it (Chan et al., 1979).
+        f32 all = block_sum(mean * count, shared) / (f32)columns;
+        f32 var = block_sum(m2 + count * (mean - all) * (mean - all), shared) / (f32)columns;
+        f32 r = 1.0f / sqrtf(var + eps);
+        if (threadIdx.x == 0) means[row] = all, rs[row] = r;
+        for (u64 c = threadIdx.x; c < columns; c += THREADS)
+            y[row * columns + c] = narrow<T>((widen(in[c]) - all) * r * w[c] + b[c]);
+    }
+}
+
+template <class T>
+INLINE void layer_norm_input(const T* x, const T* dy, u64 rows, u64 columns, const f32* w, const f32* means, const f32* rs,
+                             T* dx) {
+    __shared__ f32 shared[THREADS / 32];
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        const T *in = x + row * columns, *from = dy + row * columns;
+        f32 mean = means[row], r = rs[row], sum = 0.0f, product = 0.0f;
+        for (u64 c = threadIdx.x; c < columns; c += THREADS) {
+            f32 g = widen(from[c]) * w[c];
+            sum += g;
+            product += g * (widen(in[c]) - mean) * r;
+        }
+        sum = block_sum(sum, shared) / (f32)columns;
+        product = block_sum(product, shared) / (f32)columns;
+        for (u64 c = threadIdx.x; c < columns; c += THREADS) {
+            f32 hat = (widen(in[c]) - mean) * r;
+            dx[row * columns + c] = narrow<T>(r * (widen(from[c]) * w[c] - sum - hat * product));
+        }
+    }
+}
+
+// Threads are 8 rows of 32 columns; the 8 are added up through shared memory.
+template <class T>
+INLINE void layer_norm_params(const T* x, const T* dy, u64 rows, u64 columns, const f32* means, const f32* rs, f32* parts) {
+    __shared__ f32 shared[2][8][33];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 c = (u64)blockIdx.x * 32 + lane;
+    f32 bias = 0.0f, weight = 0.0f;
+    if (c < columns)
+        for (u64 row = (u64)blockIdx.y * 8 + warp; row < rows; row += (u64)gridDim.y * 8) {
+            f32 d = widen(dy[row * columns + c]);
+            bias += d;
+            weight += d * (widen(x[row * columns + c]) - means[row]) * rs[row];
+        }
+    shared[0][warp][lane] = weight;
+    shared[1][warp][lane] = bias;
+    __syncthreads();
+    if (warp < 2 && c < columns) {
+        f32 total = 0.0f;
+        for (u32 i = 0; i < 8; i++) total += shared[warp][i][lane];
+        parts[(u64)blockIdx.y * 2 * columns + warp * columns + c] = total;
+    }
+}
+
+KERNEL(column_sums, const f32* parts, u32 slices, u64 n, f32* out) {
+    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < n; i += (u64)gridDim.x * THREADS) {
+        f32 total = 0.0f;
+        for (u32 s = 0; s < slices; s++) total += parts[s * n + i];
+        out[i] = total;
+    }
+}
+
+#define LAYER_NORM(T)                                                                                                    \
+    KERNEL(layer_norm_##T, const T* x, u64 rows, u64 columns, const f32* w, const f32* b, f32 eps, f32* means, f32* rs,  \
+           T* y) {                                                                                                       \
+        layer_norm<T>(x, rows, columns, w, b, eps, means, rs, y);                                                        \
+    }                                                                                                                    \
+    KERNEL(layer_norm_input_##T, const T* x, const T* dy, u64 rows, u64 columns, const f32* w, const f32* means,         \
+           const f32* rs, T* dx) {                                                                                       \
+        layer_norm_input<T>(x, dy, rows, columns, w, means, rs, dx);                                                     \
+    }                                                                                                                    \
+    KERNEL(layer_norm_params_##T, const T* x, const T* dy, u64 rows, u64 columns, const f32* means, const f32* rs,       \
+           f32* parts) {                                                                                                 \
+        layer_norm_params<T>(x, dy, rows, columns, means, rs, parts);                                                    \
+    }
+FOR_TRAINED(LAYER_NORM)

@@ -1,0 +1,53 @@
+// Softmax and cross-entropy in one, a block per sample; the batch's mean in a second, tiny launch.
+//
+//   x [N, C] of T, label [N] u32      dx [N, C] of T, loss [N] f32
+//
+//   cross_entropy_T   loss[n] = ln(sum exp(x - max)) - (x[label] - max);   dx = (p - onehot) / divisor
+//                     two reads of x, of which the second comes from cache, one write of dx (dx = 0: none)
+//   mean_f32          out = (sum of x [n]) / n, by one block, in a fixed order
+//
+// A label that is no class gives a loss of NaN and no gradient for its sample, and never a write beside it.
+#include "element.cuh"
+
+template <class T>
+INLINE void cross_entropy(const T* x, const u32* labels, u64 samples, u64 classes, f32 divisor, T* dx, f32* loss) {
+    __shared__ f32 shared[THREADS / 32];
+    for (u64 n = blockIdx.x; n < samples; n += gridDim.x) {
+        const T* row = x + n * classes;
+        u32 label = labels[n];
+        // The running maximum and the sum relative to it, in one pass.
+        f32 most = MINUS_INFINITY, total = 0.0f;
+        for (u64 c = threadIdx.x; c < classes; c += THREADS) {
+            f32 value = widen(row[c]);
+            if (value > most) {
+                total = total * expf(most - value) + 1.0f;
+                most = value;
+            } else if (value != MINUS_INFINITY) {
+                total += expf(value - most);
+            }
+        }
+        f32 max = block_max(most, shared);
+        total = block_sum(most == MINUS_INFINITY ? 0.0f * total : total * expf(most - max), shared);
+        if (threadIdx.x == 0) loss[n] = label < classes ? logf(total) - (widen(row[label]) - max) : f32_of(0x7fc00000u);
+        if (dx)
+            for (u64 c = threadIdx.x; c < classes; c += THREADS) {
+                f32 p = expf(widen(row[c]) - max) / total / divisor;
+                dx[n * classes + c] = narrow<T>(label < classes ? (c == label ? p - 1.0f / divisor : p) : 0.0f);
+            }
+    }
+}
+
+KERNEL(mean_f32, const f32* x, u64 n, f32* out) {
+    __shared__ f64 shared[THREADS / 32];
+    f64 total = 0.0;
+    for (u64 i = threadIdx.x; i < n; i += THREADS) total += (f64)x[i];
+    total = block_sum(total, shared);
+    if (threadIdx.x == 0) *out = n ? (f32)(total / (f64)n) : 0.0f;
+}
+
+#define CROSS_ENTROPY(T)                                                                                             \
+    KERNEL(cross_entropy_##T, const T* x, const u32* labels, u64 samples, u64 classes, f32 divisor, T* dx,           \
+           f32* loss) {                                                                                              \
+        cross_entropy<T>(x, labels, samples, classes, divisor, dx, loss);                                            \
+    }
+FOR_TRAINED(CROSS_ENTROPY)

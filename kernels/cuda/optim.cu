@@ -1,0 +1,82 @@
+// Optimisers over many tensors at once, by PyTorch's formulas, with f32 master weights beside 16-bit parameters.
+//
+//   tensors  param [n] of T, grad [n] of T, master [n] f32 (0: the parameter is its own), m, v [n] f32
+//   jobs     one per block: (tensor, nth part of JOB elements)
+//   skip     a flag on the device: not zero, and nothing changes (an AMP step that found an infinity)
+//
+//   sgd_T    g = factor grad + decay p;  v = first ? g : momentum v + g;  p -= lr (nesterov ? g + momentum v : v)
+//   adam_T   g = factor grad + added p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g
+//            p = p kept - rate (m / (sqrt(v) / root + eps))           kept = 1 - lr decay for AdamW, added = decay for Adam
+//
+// Every product and sum rounds once, in the order written, as on the CPU: the same bits.
+#include "element.cuh"
+
+#define JOB 16384u
+
+struct Tensor { u64 param, grad, master, m, v, count; };
+struct Job { u32 tensor, nth; };
+struct SgdRule { f32 lr, momentum, decay, factor; u32 first, nesterov; };
+struct AdamRule { f32 added, kept, rate, root, eps, from_g, beta2, from_square, factor; };
+
+INLINE f32 sgd(f32 p, f32 grad, f32& v, const SgdRule& rule) {
+    f32 g = grad * rule.factor + rule.decay * p;
+    if (rule.momentum == 0.0f) return p - rule.lr * g;
+    v = rule.first ? g : rule.momentum * v + g;
+    return p - rule.lr * (rule.nesterov ? g + rule.momentum * v : v);
+}
+
+INLINE f32 adam(f32 p, f32 grad, f32& m, f32& v, const AdamRule& rule) {
+    f32 g = grad * rule.factor + rule.added * p;
+    m = m + rule.from_g * (g - m);
+    v = rule.beta2 * v + rule.from_square * g * g;
+    return p * rule.kept - rule.rate * (m / (sqrtf(v) / rule.root + rule.eps));
+}
+
+template <class T, class Rule> struct Update {
+    T* param;
+    const T* grad;
+    f32 *master, *m, *v;
+    Rule rule;
+    INLINE f32 one(f32 p, f32 g, f32& m, f32& v, const SgdRule& rule) const { (void)m; return sgd(p, g, v, rule); }
+    INLINE f32 one(f32 p, f32 g, f32& m, f32& v, const AdamRule& rule) const { return adam(p, g, m, v, rule); }
+    template <int W> INLINE void run(u64 i) const {
+        Pack<T, W> p = load<T, W>(param + i), g = load<T, W>(grad + i);
+        Pack<f32, W> wide, m1, v1;
+#pragma unroll
+        for (int k = 0; k < W; k++) wide.at[k] = widen(p.at[k]), m1.at[k] = 0.0f, v1.at[k] = 0.0f;
+        if (master) wide = load<f32, W>(master + i);
+        if (m) m1 = load<f32, W>(m + i);
+        if (v) v1 = load<f32, W>(v + i);
+#pragma unroll
+        for (int k = 0; k < W; k++) wide.at[k] = one(wide.at[k], widen(g.at[k]), m1.at[k], v1.at[k], rule);
+#pragma unroll
+        for (int k = 0; k < W; k++) p.at[k] = narrow<T>(wide.at[k]);
+        if (m) store<f32, W>(m + i, m1);
+        if (v) store<f32, W>(v + i, v1);
+        if (master) store<f32, W>(master + i, wide);
+        store<T, W>(param + i, p);
+    }
+};
+
+template <class T, class Rule> INLINE void step(const Tensor* tensors, const Job* jobs, Rule rule, const u32* skip) {
+    if (skip && *skip) return;
+    Tensor t = tensors[jobs[blockIdx.x].tensor];
+    u64 first = (u64)jobs[blockIdx.x].nth * JOB, left = t.count - first, n = left < JOB ? left : JOB;
+    f32 *master = t.master ? (f32*)t.master + first : 0, *m = t.m ? (f32*)t.m + first : 0;
+    f32* v = t.v ? (f32*)t.v + first : 0;
+    Update<T, Rule> body = {(T*)t.param + first, (const T*)t.grad + first, master, m, v, rule};
+    // Tensors begin 16-byte aligned, and so does every part of JOB elements; what does not goes one by one.
+    u64 places = t.param | t.grad | t.master | t.m | t.v;
+    u64 groups = places % 16 ? 0 : n / 4;
+    for (u64 i = threadIdx.x; i < groups; i += blockDim.x) body.template run<4>(4 * i);
+    for (u64 i = 4 * groups + threadIdx.x; i < n; i += blockDim.x) body.template run<1>(i);
+}
+
+#define OPTIM(T)                                                                                               \
+    KERNEL(sgd_##T, const Tensor* tensors, const Job* jobs, SgdRule rule, const u32* skip) {                   \
+        step<T, SgdRule>(tensors, jobs, rule, skip);                                                           \
+    }                                                                                                          \
+    KERNEL(adam_##T, const Tensor* tensors, const Job* jobs, AdamRule rule, const u32* skip) {                 \
+        step<T, AdamRule>(tensors, jobs, rule, skip);                                                          \
+    }
+FOR_TRAINED(OPTIM)

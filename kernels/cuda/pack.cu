@@ -1,0 +1,107 @@
+// Gradients of many tensors into one bucket and back, scaled on the way; and the search for what is not finite.
+//
+//   pieces   tensors of any length: `tensor` points at it, `at` is its place in the bucket
+//   jobs     one per block: (piece, first element); a block moves JOB elements of one piece
+//
+//   pack_T       bucket[at + i] = tensor[i] / parts       (parts 0: as it is)      reads n, writes n
+//   unpack_T     tensor[i] = bucket[at + i] * factor
+//   found_inf_T  *found |= any element is NaN or infinite
+//   unscale_T    x = x * factor, and the same search in the same pass
+#include "element.cuh"
+
+#define JOB 16384u
+
+struct Piece { u64 tensor, at, count; };
+struct Job { u32 piece, nth; };
+
+template <class T> struct PackBody {
+    T* bucket;
+    const T* tensor;
+    u32 parts;
+    template <int W> INLINE void run(u64 i) const {
+        Pack<T, W> x = load<T, W>(tensor + i);
+        if (parts) {
+#pragma unroll
+            for (int k = 0; k < W; k++) x.at[k] = Quotient<T>::run(x.at[k], parts);
+        }
+        store<T, W>(bucket + i, x);
+    }
+};
+
+template <class T> struct UnpackBody {
+    T* tensor;
+    const T* bucket;
+    f32 factor;
+    template <int W> INLINE void run(u64 i) const {
+        Pack<T, W> x = load<T, W>(bucket + i);
+#pragma unroll
+        for (int k = 0; k < W; k++) x.at[k] = Narrow<T>::from(widen(x.at[k]) * factor);
+        store<T, W>(tensor + i, x);
+    }
+};
+
+// As `sweep`, by the threads of one block alone.
+template <int W, class Body> INLINE void sweep_block(u64 n, u64 head, const Body& body) {
+    u64 groups = (n - head) / W, rest = n - groups * W;
+    for (u64 i = threadIdx.x; i < groups; i += blockDim.x) body.template run<W>(head + i * W);
+    for (u64 i = threadIdx.x; i < rest; i += blockDim.x) body.template run<1>(i < head ? i : i + groups * W);
+}
+
+template <class T> INLINE void pack(T* bucket, const Piece* pieces, const Job* jobs, u32 parts) {
+    Piece piece = pieces[jobs[blockIdx.x].piece];
+    u64 first = (u64)jobs[blockIdx.x].nth * JOB, left = piece.count - first, n = left < JOB ? left : JOB;
+    PackBody<T> body = {bucket + piece.at + first, (const T*)piece.tensor + first, parts};
+    sweep_block<16 / sizeof(T)>(n, head_of(body.bucket, body.tensor, n), body);
+}
+
+template <class T> INLINE void unpack(const T* bucket, const Piece* pieces, const Job* jobs, f32 factor) {
+    Piece piece = pieces[jobs[blockIdx.x].piece];
+    u64 first = (u64)jobs[blockIdx.x].nth * JOB, left = piece.count - first, n = left < JOB ? left : JOB;
+    UnpackBody<T> body = {(T*)piece.tensor + first, bucket + piece.at + first, factor};
+    sweep_block<16 / sizeof(T)>(n, head_of(body.tensor, body.bucket, n), body);
+}
+
+INLINE bool is_finite(f32 x) { return (bits_of(x) & 0x7f800000u) != 0x7f800000u; }
+INLINE bool is_finite(f64 x) { return (bits_of(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
+
+template <class T> struct Search {
+    const T* x;
+    u32* found;
+    template <int W> INLINE void run(u64 i) const {
+        Pack<T, W> a = load<T, W>(x + i);
+        bool all = true;
+#pragma unroll
+        for (int k = 0; k < W; k++) all = all && is_finite(widen(a.at[k]));
+        if (!all) *found = 1;
+    }
+};
+
+template <class T> struct Unscale {
+    T* x;
+    f32 factor;
+    u32* found;
+    template <int W> INLINE void run(u64 i) const {
+        Pack<T, W> a = load<T, W>(x + i);
+        bool all = true;
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            all = all && is_finite(widen(a.at[k]));
+            a.at[k] = Narrow<T>::from(widen(a.at[k]) * factor);
+        }
+        store<T, W>(x + i, a);
+        if (!all) *found = 1;
+    }
+};
+
+#define PACK(T)                                                                                              \
+    KERNEL(pack_##T, T* bucket, const Piece* pieces, const Job* jobs, u32 parts) { pack<T>(bucket, pieces, jobs, parts); } \
+    KERNEL(unpack_##T, const T* bucket, const Piece* pieces, const Job* jobs, f32 factor) { unpack<T>(bucket, pieces, jobs, factor); } \
+    KERNEL(found_inf_##T, const T* x, u32* found, u64 n) {                                                   \
+        Search<T> body = {x, found};                                                                         \
+        sweep<16 / sizeof(T)>(n, head_of(x, n), body);                                                       \
+    }                                                                                                        \
+    KERNEL(unscale_##T, T* x, f32 factor, u32* found, u64 n) {                                               \
+        Unscale<T> body = {x, factor, found};                                                                \
+        sweep<16 / sizeof(T)>(n, head_of(x, n), body);                                                       \
+    }
+FOR_FLOATS(PACK)

@@ -1,0 +1,106 @@
+// Pooling: the maximum or the mean of each window of a plane, square and without padding.
+//
+//   x, dx [planes, H, W]     y, dy [planes, P, Q]     winners [planes, P, Q] u32: where in x each maximum came from
+//
+//   max_pool_T           y, winners       the first of equals wins; NaN counts as larger than any number
+//   max_pool_back_T      dx               each pixel adds up the windows that it won, in their order: no atomics
+//   mean_pool_T          y                mean_pool_back_T   dx = the sum of dy / K^2 over the windows it is in
+//   plane_mean_T         y [planes] = mean of each plane, one warp a plane;   plane_mean_back_T spreads it
+#include "element.cuh"
+
+struct Window { u64 planes; u32 height, width, rows, columns, side, stride; };
+
+struct Spot { u64 plane; u32 row, column; };
+INLINE Spot spot_of(u64 i, u32 rows, u32 columns) {
+    Spot spot = {i / ((u64)rows * columns), (u32)(i / columns % rows), (u32)(i % columns)};
+    return spot;
+}
+
+// The windows along one axis that hold a pixel: [first, last).
+INLINE u32 first_window(u32 pixel, const Window& w) { return pixel < w.side ? 0 : (pixel - w.side) / w.stride + 1; }
+INLINE u32 last_window(u32 pixel, u32 windows, const Window& w) {
+    u32 last = pixel / w.stride + 1;
+    return last < windows ? last : windows;
+}
+
+template <class T> INLINE void max_pool(const T* x, Window w, T* y, u32* winners) {
+    u64 n = w.planes * w.rows * w.columns;
+    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < n; i += (u64)gridDim.x * THREADS) {
+        Spot at = spot_of(i, w.rows, w.columns);
+        u64 corner = (at.plane * w.height + (u64)at.row * w.stride) * w.width + (u64)at.column * w.stride, best = corner;
+        T most = x[corner];
+        for (u32 r = 0; r < w.side; r++)
+            for (u32 c = 0; c < w.side; c++) {
+                T value = x[corner + (u64)r * w.width + c];
+                f32 wide = widen(value);
+                if (wide > widen(most) || wide != wide) most = value, best = corner + (u64)r * w.width + c;
+            }
+        y[i] = most;
+        winners[i] = (u32)best;
+    }
+}
+
+template <class T> INLINE void max_pool_back(const u32* winners, const T* dy, Window w, T* dx) {
+    u64 n = w.planes * w.height * w.width;
+    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < n; i += (u64)gridDim.x * THREADS) {
+        Spot at = spot_of(i, w.height, w.width);
+        f32 sum = 0.0f;
+        for (u32 r = first_window(at.row, w); r < last_window(at.row, w.rows, w); r++)
+            for (u32 c = first_window(at.column, w); c < last_window(at.column, w.columns, w); c++) {
+                u64 out = (at.plane * w.rows + r) * w.columns + c;
+                if (winners[out] == (u32)i) sum += widen(dy[out]);
+            }
+        dx[i] = narrow<T>(sum);
+    }
+}
+
+template <class T> INLINE void mean_pool(const T* x, Window w, T* y) {
+    u64 n = w.planes * w.rows * w.columns;
+    f32 count = (f32)(w.side * w.side);
+    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < n; i += (u64)gridDim.x * THREADS) {
+        Spot at = spot_of(i, w.rows, w.columns);
+        u64 corner = (at.plane * w.height + (u64)at.row * w.stride) * w.width + (u64)at.column * w.stride;
+        f32 sum = 0.0f;
+        for (u32 r = 0; r < w.side; r++)
+            for (u32 c = 0; c < w.side; c++) sum += widen(x[corner + (u64)r * w.width + c]);
+        y[i] = narrow<T>(sum / count);
+    }
+}
+
+template <class T> INLINE void mean_pool_back(const T* dy, Window w, T* dx) {
+    u64 n = w.planes * w.height * w.width;
+    f32 count = (f32)(w.side * w.side);
+    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < n; i += (u64)gridDim.x * THREADS) {
+        Spot at = spot_of(i, w.height, w.width);
+        f32 sum = 0.0f;
+        for (u32 r = first_window(at.row, w); r < last_window(at.row, w.rows, w); r++)
+            for (u32 c = first_window(at.column, w); c < last_window(at.column, w.columns, w); c++)
+                sum += widen(dy[(at.plane * w.rows + r) * w.columns + c]) / count;
+        dx[i] = narrow<T>(sum);
+    }
+}
+
+template <class T> INLINE void plane_mean(const T* x, u64 planes, u64 plane, T* y) {
+    u32 lane = threadIdx.x % 32;
+    for (u64 p = (u64)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; p < planes; p += (u64)gridDim.x * (THREADS / 32)) {
+        f32 sum = 0.0f;
+        for (u64 i = lane; i < plane; i += 32) sum += widen(x[p * plane + i]);
+        sum = warp_sum(sum);
+        if (lane == 0) y[p] = narrow<T>(sum / (f32)plane);
+    }
+}
+
+template <class T> INLINE void plane_mean_back(const T* dy, u64 planes, u64 plane, T* dx) {
+    u64 n = planes * plane;
+    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < n; i += (u64)gridDim.x * THREADS)
+        dx[i] = narrow<T>(widen(dy[i / plane]) / (f32)plane);
+}
+
+#define POOL(T)                                                                                                     \
+    KERNEL(max_pool_##T, const T* x, Window w, T* y, u32* winners) { max_pool<T>(x, w, y, winners); }               \
+    KERNEL(max_pool_back_##T, const u32* winners, const T* dy, Window w, T* dx) { max_pool_back<T>(winners, dy, w, dx); } \
+    KERNEL(mean_pool_##T, const T* x, Window w, T* y) { mean_pool<T>(x, w, y); }                                    \
+    KERNEL(mean_pool_back_##T, const T* dy, Window w, T* dx) { mean_pool_back<T>(dy, w, dx); }                      \
+    KERNEL(plane_mean_##T, const T* x, u64 planes, u64 plane, T* y) { plane_mean<T>(x, planes, plane, y); }         \
+    KERNEL(plane_mean_back_##T, const T* dy, u64 planes, u64 plane, T* dx) { plane_mean_back<T>(dy, planes, plane, dx); }
+FOR_TRAINED(POOL)

@@ -1,0 +1,128 @@
+//! Attention of several heads.
+
+use super::{Moved, blocks, holds, run, trained};
+use crate::DType;
+use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
+use bytemuck::{Pod, Zeroable};
+
+/// B sequences of T tokens with H heads of D columns each; D is 32 or 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Of all matrices.
+    pub dtype: DType,
+    /// B.
+    pub batch: usize,
+    /// T.
+    pub length: usize,
+    /// H.
+    pub heads: usize,
+    /// D.
+    pub size: usize,
+    /// Whether a token sees only itself and those before it.
+    pub causal: bool,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Shape {
+    batch: u64,
+    heads: u64,
+    length: u64,
+    stride: u64,
+    out_stride: u64,
+    causal: u32,
+    scale: f32,
+}
+
+impl Heads {
+    fn tokens(&self) -> u64 {
+        (self.batch * self.length) as u64
+    }
+
+    fn width(&self) -> u64 {
+        (self.heads * self.size) as u64
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        trained(self.dtype)?;
+        if !matches!(self.size, 32 | 64) || self.batch * self.heads > 65_535 {
+            let (size, pairs) = (self.size, self.batch * self.heads);
+            return Err(Error::Argument(format!(
+                "heads of {size} columns (32 or 64), {pairs} of them (65535 at most)"
+            )));
+        }
+        let (stride, out_stride) = (3 * self.width(), self.width());
+        let (batch, heads, length) = (self.batch as u64, self.heads as u64, self.length as u64);
+        let (causal, scale) = (u32::from(self.causal), 1.0 / (self.size as f32).sqrt());
+        Ok(Shape { batch, heads, length, stride, out_stride, causal, scale })
+    }
+
+    /// Addresses of q, k and v in their common matrix `[B T, 3 H D]`.
+    fn thirds(&self, qkv: Slice<'_>) -> [u64; 3] {
+        [0, 1, 2].map(|third| qkv.address() + third * self.width() * self.dtype.size() as u64)
+    }
+
+    fn kernel(&self, stem: &str) -> Kernel {
+        Kernel::typed(Family::Attention, &format!("{stem}_{}", self.size), self.dtype)
+    }
+
+    /// Blocks of `rows` tokens each, for every pair of sequence and head.
+    fn grid(&self, rows: usize) -> [u32; 3] {
+        [self.length.div_ceil(rows) as u32, (self.batch * self.heads) as u32, 1]
+    }
+}
+
+/// `y = softmax(q k' / sqrt(D)) v` of every head; `qkv [B T, 3 H D]`, `y [B T, H D]`, `lse [B H T]` of f32.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn attention(queue: &Queue, s: &Heads, qkv: Slice<'_>, y: Slice<'_>, lse: Slice<'_>) -> Result<Moved> {
+    let (shape, size) = (s.shape()?, s.dtype.size());
+    holds("queries, keys and values", qkv, 3 * s.tokens() * s.width(), size)?;
+    holds("the result of an attention", y, s.tokens() * s.width(), size)?;
+    holds("the rows' norms", lse, s.tokens() * s.heads as u64, 4)?;
+    if y.is_empty() {
+        return Ok(0);
+    }
+    let arguments = s.thirds(qkv).into_iter().fold(Arguments::new(), Arguments::with);
+    let arguments = arguments.with(shape).with(y.address()).with(lse.address());
+    run(queue, s.kernel("attention"), s.grid(32), arguments)?;
+    Ok((qkv.len() + y.len()) as u64)
+}
+
+/// The gradient `dqkv` of [`attention`], replaced.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn attention_back(
+    queue: &Queue,
+    s: &Heads,
+    qkv: Slice<'_>,
+    (y, dy): (Slice<'_>, Slice<'_>),
+    lse: Slice<'_>,
+    dqkv: Slice<'_>,
+) -> Result<Moved> {
+    let (shape, size) = (s.shape()?, s.dtype.size());
+    for qkv in [qkv, dqkv] {
+        holds("queries, keys and values", qkv, 3 * s.tokens() * s.width(), size)?;
+    }
+    for y in [y, dy] {
+        holds("the result of an attention", y, s.tokens() * s.width(), size)?;
+    }
+    let rows = s.tokens() * s.heads as u64;
+    holds("the rows' norms", lse, rows, 4)?;
+    if y.is_empty() {
+        return Ok(0);
+    }
+    let delta = queue.memory(rows as usize * 4)?;
+    let arguments = Arguments::new().with(y.address()).with(dy.address()).with(shape);
+    let arguments = arguments.with(s.size as u32).with(delta.address());
+    let kernel = Kernel::typed(Family::Attention, "attention_delta", s.dtype);
+    run(queue, kernel, [blocks(queue, rows * 32, 1), 1, 1], arguments)?;
+    let [dq, dk, dv] = s.thirds(dqkv);
+    let head = s.thirds(qkv).into_iter().fold(Arguments::new(), Arguments::with).with(dy.address());
+    let head = head.with(lse.address()).with(delta.address()).with(shape);
+    run(queue, s.kernel("attention_query"), s.grid(8), head.clone().with(dq))?;
+    run(queue, s.kernel("attention_key"), s.grid(8), head.with(dk).with(dv))?;
+    Ok(2 * (qkv.len() + y.len()) as u64)
+}

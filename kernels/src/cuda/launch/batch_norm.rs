@@ -1,0 +1,224 @@
+//! Batch normalisation, whole and split over ranks.
+
+use super::{Moved, blocks, holds, run, trained};
+use crate::DType;
+use crate::cuda::{Arguments, Family, Kernel, Queue, Result, Slice};
+use bytemuck::{Pod, Zeroable};
+
+/// How a picture's values lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// `[N, C, H, W]`.
+    Planes,
+    /// `[N, H, W, C]`: channels last.
+    ChannelsLast,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Plane {
+    n: u64,
+    channels: u64,
+    plane: u64,
+    last: u32,
+    unused: u32,
+}
+
+/// The shape of a batch norm and of its batch. Weights, biases, means and r are `[C]` of f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchNorm {
+    /// Of `x` and `y`.
+    pub dtype: DType,
+    /// Samples.
+    pub n: usize,
+    /// Channels, C.
+    pub channels: usize,
+    /// Values per channel and sample, H W.
+    pub plane: usize,
+    /// How they lie.
+    pub layout: Layout,
+}
+
+/// Mean and r = 1 / sqrt(var + eps) of every channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved<'a> {
+    /// `[C]` of f32.
+    pub means: Slice<'a>,
+    /// `[C]` of f32.
+    pub rs: Slice<'a>,
+}
+
+impl BatchNorm {
+    fn all(&self) -> u64 {
+        (self.n * self.channels * self.plane) as u64
+    }
+
+    fn shape(&self) -> Plane {
+        let (n, channels, plane) = (self.n as u64, self.channels as u64, self.plane as u64);
+        Plane { n, channels, plane, last: u32::from(self.layout == Layout::ChannelsLast), unused: 0 }
+    }
+
+    /// Slices that a channel is cut into, so that few channels fill the device too.
+    fn slices(&self, queue: &Queue) -> u32 {
+        let values = (self.n * self.plane) as u64;
+        let wanted = blocks(queue, self.all(), 4).div_ceil(self.channels.max(1) as u32);
+        wanted.clamp(1, values.div_ceil(1024).clamp(1, 64) as u32)
+    }
+
+    fn checks(&self, pictures: &[Slice<'_>], channels: &[Slice<'_>]) -> Result<()> {
+        trained(self.dtype)?;
+        pictures.iter().try_for_each(|x| holds("a batch norm's input", *x, self.all(), self.dtype.size()))?;
+        channels.iter().try_for_each(|c| holds("a value per channel", *c, self.channels as u64, 4))
+    }
+
+    fn per_channel(&self, queue: &Queue, name: &str, arguments: Arguments) -> Result<()> {
+        let grid = [blocks(queue, self.channels as u64, 1), 1, 1];
+        run(queue, Kernel::plain(Family::BatchNorm, name), grid, arguments)
+    }
+
+    fn kernel(&self, stem: &str) -> Kernel {
+        Kernel::typed(Family::BatchNorm, stem, self.dtype)
+    }
+
+    /// The batch's own statistics (Welford, one pass) into `saved`; moves the running ones `[2 C]`.
+    ///
+    /// # Errors
+    /// A length that does not fit.
+    pub fn statistics(
+        &self,
+        queue: &Queue,
+        x: Slice<'_>,
+        running: Slice<'_>,
+        saved: Saved<'_>,
+    ) -> Result<Moved> {
+        self.checks(&[x], &[saved.means, saved.rs])?;
+        holds("the running statistics", running, 2 * self.channels as u64, 4)?;
+        if self.channels == 0 {
+            return Ok(0);
+        }
+        let slices = self.slices(queue);
+        let parts = queue.memory(self.channels * slices as usize * 12)?;
+        let arguments = Arguments::new().with(x.address()).with(self.shape()).with(parts.address());
+        run(queue, self.kernel("bn_partial"), [self.channels as u32, slices, 1], arguments)?;
+        let arguments = Arguments::new().with(parts.address()).with(slices).with(self.channels as u64);
+        let arguments = arguments.with(running.address()).with(saved.means.address());
+        self.per_channel(queue, "bn_finish", arguments.with(saved.rs.address()))?;
+        Ok(x.len() as u64)
+    }
+
+    /// What ranks add up before [`BatchNorm::by_totals`]: `[1 + 2 C]` of f64, count, sums, sums of squares.
+    ///
+    /// # Errors
+    /// A length that does not fit.
+    pub fn sums(&self, queue: &Queue, x: Slice<'_>, totals: Slice<'_>) -> Result<Moved> {
+        self.checks(&[x], &[])?;
+        holds("the totals", totals, 1 + 2 * self.channels as u64, 8)?;
+        if self.channels == 0 {
+            return Ok(0);
+        }
+        let slices = self.slices(queue);
+        let parts = queue.memory(self.channels * slices as usize * 16)?;
+        let arguments = Arguments::new().with(x.address()).with(self.shape()).with(parts.address());
+        run(queue, self.kernel("bn_sums"), [self.channels as u32, slices, 1], arguments)?;
+        let arguments = Arguments::new().with(parts.address()).with(slices).with(self.channels as u64);
+        let arguments = arguments.with((self.n * self.plane) as f64).with(totals.address());
+        self.per_channel(queue, "bn_gather", arguments)?;
+        Ok(x.len() as u64)
+    }
+
+    /// Statistics from the totals of all ranks; moves the running ones.
+    ///
+    /// # Errors
+    /// A length that does not fit.
+    pub fn by_totals(
+        &self,
+        queue: &Queue,
+        totals: Slice<'_>,
+        running: Slice<'_>,
+        saved: Saved<'_>,
+    ) -> Result<Moved> {
+        self.checks(&[], &[saved.means, saved.rs])?;
+        holds("the totals", totals, 1 + 2 * self.channels as u64, 8)?;
+        holds("the running statistics", running, 2 * self.channels as u64, 4)?;
+        let arguments = Arguments::new().with(totals.address()).with(self.channels as u64);
+        let arguments = arguments.with(running.address()).with(saved.means.address());
+        self.per_channel(queue, "bn_by", arguments.with(saved.rs.address()))?;
+        Ok(totals.len() as u64)
+    }
+
+    /// `y = (x - mean) (r w) + b`.
+    ///
+    /// # Errors
+    /// A length that does not fit.
+    pub fn apply(
+        &self,
+        queue: &Queue,
+        x: Slice<'_>,
+        (w, b): (Slice<'_>, Slice<'_>),
+        saved: Saved<'_>,
+        y: Slice<'_>,
+    ) -> Result<Moved> {
+        self.checks(&[x, y], &[w, b, saved.means, saved.rs])?;
+        if self.all() == 0 {
+            return Ok(0);
+        }
+        let arguments = Arguments::new().with(x.address()).with(self.shape());
+        let per_channel = [w, b, saved.means, saved.rs];
+        let arguments = per_channel.iter().fold(arguments, |a, c| a.with(c.address())).with(y.address());
+        run(queue, self.kernel("bn_apply"), [blocks(queue, self.all(), 4), 1, 1], arguments)?;
+        Ok(2 * x.len() as u64)
+    }
+
+    /// The gradients of weight and bias, replaced.
+    ///
+    /// # Errors
+    /// A length that does not fit.
+    pub fn backward_params(
+        &self,
+        queue: &Queue,
+        (x, dy): (Slice<'_>, Slice<'_>),
+        saved: Saved<'_>,
+        (dw, db): (Slice<'_>, Slice<'_>),
+    ) -> Result<Moved> {
+        self.checks(&[x, dy], &[saved.means, saved.rs, dw, db])?;
+        if self.channels == 0 {
+            return Ok(0);
+        }
+        let slices = self.slices(queue);
+        let parts = queue.memory(self.channels * slices as usize * 16)?;
+        let arguments = Arguments::new().with(x.address()).with(dy.address()).with(self.shape());
+        let arguments = arguments.with(saved.means.address()).with(parts.address());
+        run(queue, self.kernel("bn_reduce"), [self.channels as u32, slices, 1], arguments)?;
+        let arguments = Arguments::new().with(parts.address()).with(slices).with(self.channels as u64);
+        let arguments = arguments.with(saved.rs.address()).with(dw.address()).with(db.address());
+        self.per_channel(queue, "bn_params", arguments)?;
+        Ok(2 * x.len() as u64)
+    }
+
+    /// The gradient of the input, replaced; `dw` and `db` are those of the whole batch of `m` values per channel.
+    ///
+    /// # Errors
+    /// A length that does not fit.
+    #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
+    pub fn backward_input(
+        &self,
+        queue: &Queue,
+        (x, dy): (Slice<'_>, Slice<'_>),
+        w: Slice<'_>,
+        saved: Saved<'_>,
+        (dw, db): (Slice<'_>, Slice<'_>),
+        m: f32,
+        dx: Slice<'_>,
+    ) -> Result<Moved> {
+        self.checks(&[x, dy, dx], &[w, saved.means, saved.rs, dw, db])?;
+        if self.all() == 0 {
+            return Ok(0);
+        }
+        let arguments = Arguments::new().with(x.address()).with(dy.address()).with(self.shape());
+        let per_channel = [w, saved.means, saved.rs, dw, db];
+        let arguments = per_channel.iter().fold(arguments, |a, c| a.with(c.address()));
+        let arguments = arguments.with(m).with(dx.address());
+        run(queue, self.kernel("bn_input"), [blocks(queue, self.all(), 4), 1, 1], arguments)?;
+        Ok(3 * x.len() as u64)
+    }
+}

@@ -1,0 +1,161 @@
+//! Many tensors into one bucket and back, casts, and the search for infinities.
+
+use super::{Moved, blocks, holds, run, small};
+use crate::DType;
+use crate::cuda::{Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
+use bytemuck::{Pod, Zeroable};
+
+/// Elements that one block moves: JOB of the kernels.
+pub(super) const JOB: u64 = 16_384;
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Piece {
+    tensor: u64,
+    at: u64,
+    count: u64,
+}
+
+/// (tensor, nth part of JOB elements), for tensors of these lengths.
+pub(super) fn jobs(counts: impl IntoIterator<Item = u64>) -> Result<Vec<[u32; 2]>> {
+    let mut jobs = Vec::new();
+    for (nth, count) in counts.into_iter().enumerate() {
+        let (nth, parts) = (small("tensors", nth)?, small("parts", count.div_ceil(JOB) as usize)?);
+        jobs.extend((0..parts).map(|part| [nth, part]));
+    }
+    Ok(jobs)
+}
+
+/// The tensors of a bucket, one behind the other. Its tables are made once; the tensors must live as long.
+#[derive(Debug)]
+pub struct Bucket<'a> {
+    dtype: DType,
+    elements: u64,
+    jobs: u32,
+    pieces: Memory,
+    table: Memory,
+    tensors: std::marker::PhantomData<Slice<'a>>,
+}
+
+impl<'a> Bucket<'a> {
+    /// Of tensors of one type.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a type that is no float.
+    pub fn new(queue: &Queue, dtype: DType, tensors: &[Slice<'a>]) -> Result<Bucket<'a>> {
+        floats(dtype)?;
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        for tensor in tensors {
+            let count = tensor.elements(dtype.size())?;
+            pieces.push(Piece { tensor: tensor.address(), at, count });
+            at += count;
+        }
+        let jobs = jobs(pieces.iter().map(|piece| piece.count))?;
+        let (pieces, table) = (queue.upload(&pieces)?, queue.upload(&jobs)?);
+        let (jobs, tensors) = (small("jobs", jobs.len())?, std::marker::PhantomData);
+        Ok(Bucket { dtype, elements: at, jobs, pieces, table, tensors })
+    }
+
+    /// Elements of all tensors together.
+    pub fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    /// Copies every tensor into the bucket, divided by `parts` on the way (0: as they are).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the bucket has another length.
+    pub fn pack(&self, queue: &Queue, bucket: Slice<'_>, parts: u32) -> Result<Moved> {
+        self.go(queue, "pack", bucket, |arguments| arguments.with(parts))
+    }
+
+    /// Copies the bucket back into every tensor, times `factor`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the bucket has another length.
+    pub fn unpack(&self, queue: &Queue, bucket: Slice<'_>, factor: f32) -> Result<Moved> {
+        self.go(queue, "unpack", bucket, |arguments| arguments.with(factor))
+    }
+
+    fn go(
+        &self,
+        queue: &Queue,
+        stem: &str,
+        bucket: Slice<'_>,
+        last: impl FnOnce(Arguments) -> Arguments,
+    ) -> Result<Moved> {
+        holds("the bucket", bucket, self.elements, self.dtype.size())?;
+        if self.jobs == 0 {
+            return Ok(0);
+        }
+        let arguments = Arguments::new().with(bucket.address());
+        let arguments = arguments.with(self.pieces.address()).with(self.table.address());
+        run(queue, Kernel::typed(Family::Pack, stem, self.dtype), [self.jobs, 1, 1], last(arguments))?;
+        Ok(2 * bucket.len() as u64)
+    }
+}
+
+fn floats(dtype: DType) -> Result<()> {
+    match dtype {
+        DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => Ok(()),
+        other => Err(Error::Argument(format!("{other} is no type of gradients"))),
+    }
+}
+
+/// Sets the u32 `found` to 1 if any element is NaN or infinite; else it stays as it is.
+///
+/// # Errors
+/// [`Error::Argument`] for a type that is no float.
+pub fn found_inf(queue: &Queue, dtype: DType, x: Slice<'_>, found: Slice<'_>) -> Result<Moved> {
+    floats(dtype)?;
+    holds("the flag", found, 1, 4)?;
+    let n = x.elements(dtype.size())?;
+    if n > 0 {
+        let arguments = Arguments::new().with(x.address()).with(found.address()).with(n);
+        let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
+        run(queue, Kernel::typed(Family::Pack, "found_inf", dtype), grid, arguments)?;
+    }
+    Ok(x.len() as u64)
+}
+
+/// Multiplies by `factor`, and searches as [`found_inf`] does, in one pass.
+///
+/// # Errors
+/// [`Error::Argument`] for a type that is no float.
+pub fn unscale(queue: &Queue, dtype: DType, x: Slice<'_>, factor: f32, found: Slice<'_>) -> Result<Moved> {
+    floats(dtype)?;
+    holds("the flag", found, 1, 4)?;
+    let n = x.elements(dtype.size())?;
+    if n > 0 {
+        let arguments = Arguments::new().with(x.address()).with(factor).with(found.address()).with(n);
+        let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
+        run(queue, Kernel::typed(Family::Pack, "unscale", dtype), grid, arguments)?;
+    }
+    Ok(2 * x.len() as u64)
+}
+
+/// `into[i] = from[i] * factor`, from one float type to another.
+///
+/// # Errors
+/// [`Error::Argument`] for a pair of types that is not cast, or lengths that differ.
+pub fn cast(
+    queue: &Queue,
+    (from_type, from): (DType, Slice<'_>),
+    (into_type, into): (DType, Slice<'_>),
+    factor: f32,
+) -> Result<Moved> {
+    use DType::{Bf16, F16, F32, F64};
+    let pairs =
+        [(F32, F16), (F32, Bf16), (F16, F32), (Bf16, F32), (F16, Bf16), (Bf16, F16), (F64, F32), (F32, F64)];
+    if !pairs.contains(&(from_type, into_type)) {
+        return Err(Error::Argument(format!("no cast from {from_type} to {into_type}")));
+    }
+    let n = from.elements(from_type.size())?;
+    holds("the result of a cast", into, n, into_type.size())?;
+    if n > 0 {
+        let kernel = Kernel::plain(Family::Cast, &format!("cast_{from_type}_{into_type}"));
+        let arguments = Arguments::new().with(into.address()).with(from.address()).with(factor).with(n);
+        run(queue, kernel, [blocks(queue, n, 8), 1, 1], arguments)?;
+    }
+    Ok((from.len() + into.len()) as u64)
+}

@@ -1,0 +1,95 @@
+//! Embeddings.
+
+use super::{Moved, blocks, holds, run, trained};
+use crate::DType;
+use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
+
+/// A table of V rows of C, and sequences of T tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Embedding {
+    /// Of the tables and of what is read.
+    pub dtype: DType,
+    /// Rows, V.
+    pub vocabulary: usize,
+    /// Columns, C.
+    pub columns: usize,
+    /// Tokens of a sequence, T; 1 or more.
+    pub length: usize,
+}
+
+impl Embedding {
+    fn checks(
+        &self,
+        table: Slice<'_>,
+        tokens: Slice<'_>,
+        places: Option<Slice<'_>>,
+        y: Slice<'_>,
+    ) -> Result<u64> {
+        trained(self.dtype)?;
+        if self.length == 0 {
+            return Err(Error::Argument("a sequence has 1 token or more".into()));
+        }
+        let (n, c, size) = (tokens.elements(4)?, self.columns as u64, self.dtype.size());
+        holds("an embedding's table", table, self.vocabulary as u64 * c, size)?;
+        holds("the rows of the tokens", y, n * c, size)?;
+        places
+            .map_or(Ok(()), |places| holds("the rows of the places", places, self.length as u64 * c, size))?;
+        Ok(n)
+    }
+}
+
+/// `y[i] = table[tokens[i]] + places[i % T]`; tokens are u32, one that is no row of the table reads as NaN.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn embedding(
+    queue: &Queue,
+    s: &Embedding,
+    (table, places): (Slice<'_>, Option<Slice<'_>>),
+    tokens: Slice<'_>,
+    y: Slice<'_>,
+) -> Result<Moved> {
+    let n = s.checks(table, tokens, places, y)?;
+    if y.is_empty() {
+        return Ok(0);
+    }
+    let arguments = Arguments::new().with(table.address()).with(tokens.address());
+    let arguments = arguments.with(places.map_or(0, |places| places.address()));
+    let arguments = arguments.with(s.vocabulary as u64).with(s.columns as u64).with(s.length as u64).with(n);
+    let grid = [blocks(queue, n * s.columns as u64, 1), 1, 1];
+    let kernel = Kernel::typed(Family::Embedding, "embedding", s.dtype);
+    run(queue, kernel, grid, arguments.with(y.address()))?;
+    Ok(2 * y.len() as u64)
+}
+
+/// The gradients of both tables, replaced, each row summed in the order of the tokens.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn embedding_back(
+    queue: &Queue,
+    s: &Embedding,
+    tokens: Slice<'_>,
+    dy: Slice<'_>,
+    (dtable, dplaces): (Slice<'_>, Option<Slice<'_>>),
+) -> Result<Moved> {
+    let n = s.checks(dtable, tokens, dplaces, dy)?;
+    if s.columns == 0 {
+        return Ok(0);
+    }
+    if s.vocabulary > 0 {
+        let arguments = Arguments::new().with(tokens.address()).with(dy.address());
+        let arguments = arguments.with(s.vocabulary as u64).with(s.columns as u64).with(n);
+        let kernel = Kernel::typed(Family::Embedding, "embedding_back", s.dtype);
+        let grid = [blocks(queue, s.vocabulary as u64 * 256, 1), 1, 1];
+        run(queue, kernel, grid, arguments.with(dtable.address()))?;
+    }
+    if let Some(dplaces) = dplaces {
+        let arguments =
+            Arguments::new().with(dy.address()).with(s.columns as u64).with(s.length as u64).with(n);
+        let kernel = Kernel::typed(Family::Embedding, "places_back", s.dtype);
+        let grid = [blocks(queue, s.length as u64 * s.columns as u64, 1), 1, 1];
+        run(queue, kernel, grid, arguments.with(dplaces.address()))?;
+    }
+    Ok(2 * dy.len() as u64 + dtable.len() as u64)
+}

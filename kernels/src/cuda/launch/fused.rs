@@ -1,0 +1,232 @@
+//! A whole collective in one kernel: each chunk's reduction tree, and who receives it.
+
+use super::reduce::stem;
+use super::{Moved, blocks, run};
+use crate::cuda::{Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
+use crate::{DType, ReduceOp};
+
+/// Ranks that the kernel has room for.
+const MOST: usize = 64;
+
+/// A reduction tree over buffers by number. Reduction commutes to the bit, so the order of two children is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tree {
+    /// A buffer.
+    Leaf(u8),
+    /// Both, reduced.
+    Node(Box<Tree>, Box<Tree>),
+}
+
+impl Tree {
+    /// Two trees, reduced.
+    pub fn node(a: Tree, b: Tree) -> Tree {
+        Tree::Node(Box::new(a), Box::new(b))
+    }
+
+    /// Places of the stack that it takes if its needier child goes first (Sethi and Ullman, 1970).
+    fn depth(&self) -> u32 {
+        match self {
+            Tree::Leaf(_) => 0,
+            Tree::Node(a, b) => {
+                let (a, b) = (a.depth(), b.depth());
+                a.max(b).max(a.min(b) + 1)
+            }
+        }
+    }
+
+    /// Postfix: (buffer, merges after it), the needier child first.
+    fn write(&self, into: &mut Vec<[u8; 2]>) {
+        match self {
+            Tree::Leaf(rank) => into.push([*rank, 0]),
+            Tree::Node(a, b) => {
+                let (first, second) = if a.depth() >= b.depth() { (a, b) } else { (b, a) };
+                first.write(into);
+                second.write(into);
+                if let Some(last) = into.last_mut() {
+                    last[1] += 1;
+                }
+            }
+        }
+    }
+}
+
+/// What one collective does to buffers of one length: chunk by chunk a tree, and a bit per buffer that receives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trees {
+    /// Elements at which chunks begin; the last is the end.
+    pub bounds: Vec<u64>,
+    /// One per chunk.
+    pub chunks: Vec<(Tree, u64)>,
+}
+
+impl Trees {
+    /// The tables of the kernel, on the device: kept as long as the collective is used.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a tree that names no buffer, is too deep, or does not fit its bounds.
+    pub fn upload(&self, queue: &Queue, ranks: usize) -> Result<Uploaded> {
+        let wrong = |what: String| Error::Argument(what);
+        if ranks == 0 || ranks > MOST {
+            return Err(wrong(format!("{ranks} ranks: a fused collective is over 1 to {MOST}")));
+        }
+        if self.bounds.len() != self.chunks.len() + 1 || !self.bounds.is_sorted() {
+            return Err(wrong(format!("{} bounds for {} chunks", self.bounds.len(), self.chunks.len())));
+        }
+        // Every chunk has as many entries as there are ranks; 255 ends a shorter one.
+        let mut trees = Vec::new();
+        for (tree, targets) in &self.chunks {
+            let mut entries = Vec::new();
+            tree.write(&mut entries);
+            let inside = entries.iter().all(|entry| usize::from(entry[0]) < ranks);
+            let targeted = ranks == MOST || targets >> ranks == 0;
+            if entries.len() > ranks || !inside || !targeted || tree.depth() > 6 {
+                return Err(wrong(format!("a tree of {} leaves over {ranks} buffers", entries.len())));
+            }
+            entries.resize(ranks, [255, 0]);
+            trees.extend(entries.into_iter().flatten());
+        }
+        let targets: Vec<u64> = self.chunks.iter().map(|chunk| chunk.1).collect();
+        let leaves: u64 = self.traffic();
+        Ok(Uploaded {
+            balanced: self.balanced(ranks),
+            ranks: ranks as u32,
+            chunks: self.chunks.len() as u32,
+            end: self.bounds.last().copied().unwrap_or(0),
+            longest: self.bounds.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0),
+            elements: leaves,
+            bounds: queue.upload(&self.bounds)?,
+            trees: queue.upload(&trees)?,
+            targets: queue.upload(&targets)?,
+        })
+    }
+
+    /// Whether it is one balanced tree over all buffers in order, received by all.
+    fn balanced(&self, ranks: usize) -> bool {
+        fn over(tree: &Tree, first: u8, count: u8) -> bool {
+            match tree {
+                Tree::Leaf(rank) => count == 1 && *rank == first,
+                Tree::Node(a, b) => {
+                    let half = count / 2;
+                    let halves = |a, b| over(a, first, half) && over(b, first + half, half);
+                    count > 1 && (halves(a, b) || halves(b, a))
+                }
+            }
+        }
+        match &self.chunks[..] {
+            [(tree, targets)] if ranks.is_power_of_two() => {
+                *targets == u64::MAX >> (MOST - ranks) && over(tree, 0, ranks as u8)
+            }
+            _ => false,
+        }
+    }
+
+    /// Elements read and written.
+    fn traffic(&self) -> u64 {
+        fn leaves(tree: &Tree) -> u64 {
+            match tree {
+                Tree::Leaf(_) => 1,
+                Tree::Node(a, b) => leaves(a) + leaves(b),
+            }
+        }
+        let chunk = |(bounds, (tree, targets)): (&[u64], &(Tree, u64))| {
+            (bounds[1] - bounds[0]) * (leaves(tree) + u64::from(targets.count_ones()))
+        };
+        self.bounds.windows(2).zip(&self.chunks).map(chunk).sum()
+    }
+}
+
+/// [`Trees`] on a device.
+#[derive(Debug)]
+pub struct Uploaded {
+    balanced: bool,
+    ranks: u32,
+    chunks: u32,
+    end: u64,
+    longest: u64,
+    elements: u64,
+    bounds: Memory,
+    trees: Memory,
+    targets: Memory,
+}
+
+impl Uploaded {
+    /// Whether it is one balanced tree over all buffers in order, received by all: what [`fused_balanced`] computes.
+    pub fn is_balanced(&self) -> bool {
+        self.balanced
+    }
+}
+
+/// The addresses of up to 64 buffers, zeros behind them, checked to be of one length.
+fn addresses(dtype: DType, buffers: &[Slice<'_>]) -> Result<([u64; MOST], u64)> {
+    let mut all = [0; MOST];
+    let n = buffers.first().map_or(Ok(0), |buffer| buffer.elements(dtype.size()))?;
+    if buffers.len() > MOST {
+        return Err(Error::Argument(format!(
+            "{} ranks: a fused collective is over {MOST} at most",
+            buffers.len()
+        )));
+    }
+    for (place, buffer) in all.iter_mut().zip(buffers) {
+        super::holds("a rank's buffer", *buffer, n, dtype.size())?;
+        *place = buffer.address();
+    }
+    Ok((all, n))
+}
+
+/// Evaluates every chunk's tree from all buffers and writes it to those that receive it. `parts` divides at the end; 0
+/// does not.
+///
+/// # Errors
+/// [`Error::Argument`] if the buffers do not have the trees' length and number.
+pub fn fused(
+    queue: &Queue,
+    dtype: DType,
+    op: ReduceOp,
+    trees: &Uploaded,
+    buffers: &[Slice<'_>],
+    parts: u32,
+) -> Result<Moved> {
+    let (all, n) = addresses(dtype, buffers)?;
+    if buffers.len() != trees.ranks as usize || n != trees.end {
+        let (have, want) = (buffers.len(), trees.ranks);
+        return Err(Error::Argument(format!("{have} buffers of {n} elements for {want} of {}", trees.end)));
+    }
+    if n == 0 {
+        return Ok(0);
+    }
+    let kernel = Kernel::typed(Family::Fused, &format!("fused_{}", stem(op)), dtype);
+    let arguments = Arguments::new().with(all).with(trees.ranks).with(trees.chunks);
+    let tables = [&trees.bounds, &trees.trees, &trees.targets];
+    let arguments = tables.into_iter().fold(arguments, |a, table| a.with(table.address())).with(parts);
+    let rows = trees.chunks.min(1024);
+    let columns = blocks(queue, trees.longest, (16 / dtype.size() as u64).min(8)).div_ceil(rows).max(1);
+    run(queue, kernel, [columns, rows, 1], arguments)?;
+    Ok(trees.elements * dtype.size() as u64)
+}
+
+/// The balanced tree over 2, 4 or 8 buffers, received by all: a sum of floats, unrolled. `None` where there is no such
+/// form.
+///
+/// # Errors
+/// [`Error::Argument`] if the buffers differ in length.
+pub fn fused_balanced(
+    queue: &Queue,
+    dtype: DType,
+    op: ReduceOp,
+    buffers: &[Slice<'_>],
+    parts: u32,
+) -> Result<Option<Moved>> {
+    let float = matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::Bf16);
+    let sum = matches!(op, ReduceOp::Sum | ReduceOp::Avg);
+    if !(float && sum && matches!(buffers.len(), 2 | 4 | 8)) {
+        return Ok(None);
+    }
+    let (all, n) = addresses(dtype, buffers)?;
+    if n == 0 {
+        return Ok(Some(0));
+    }
+    let kernel = Kernel::typed(Family::Fused, &format!("fused{}_sum", buffers.len()), dtype);
+    let arguments = Arguments::new().with(all).with(parts).with(n);
+    run(queue, kernel, [blocks(queue, n, 16 / dtype.size() as u64), 1, 1], arguments)?;
+    Ok(Some(2 * buffers.len() as u64 * n * dtype.size() as u64))
+}

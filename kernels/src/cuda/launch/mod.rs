@@ -1,0 +1,77 @@
+//! One function per kernel: what it is given is checked, its grid is chosen, its bytes are counted.
+//!
+//! Each returns what it moved, [`Moved`]: every operand counted once, as if caches were perfect. Divided by the time
+//! between two events that is the bandwidth which stands beside a plain copy's.
+
+mod activation;
+mod attention;
+mod batch_norm;
+mod bucket;
+mod embedding;
+mod fused;
+mod layer_norm;
+mod loss;
+mod optim;
+mod pool;
+mod product;
+mod reduce;
+
+pub use activation::{Function, activate, activate_back, add, bias};
+pub use attention::{Heads, attention, attention_back};
+pub use batch_norm::{BatchNorm, Layout, Saved};
+pub use bucket::{Bucket, cast, found_inf, unscale};
+pub use embedding::{Embedding, embedding, embedding_back};
+pub use fused::{Tree, Trees, Uploaded, fused, fused_balanced};
+pub use layer_norm::{LayerNorm, layer_norm, layer_norm_back};
+pub use loss::{cross_entropy, mean};
+pub use optim::{AdamRule, Param, Params, SgdRule, adam, sgd};
+pub use pool::{Pool, max_pool, max_pool_back, mean_pool, mean_pool_back, plane_mean, plane_mean_back};
+pub use product::{Conv, Matrix, conv, conv_input, conv_weight, matmul};
+pub use reduce::{divide, reduce};
+
+use super::machine::{Arguments, Launch, THREADS};
+use super::{Error, Kernel, Queue, Result, Slice};
+
+/// Bytes that a launch reads and writes.
+pub type Moved = u64;
+
+/// Blocks for `work` items, `per_thread` to a thread and step: enough to fill the device eight times over, no more, since
+/// kernels stride over their grid.
+fn blocks(queue: &Queue, work: u64, per_thread: u64) -> u32 {
+    let wanted = work.div_ceil(u64::from(THREADS) * per_thread.max(1));
+    let most = u64::from(queue.machine().multiprocessors(queue.device())) * 8;
+    wanted.clamp(1, most) as u32
+}
+
+/// Launches. The functions of this module call it once they have checked every length against the kernel's formula.
+fn run(queue: &Queue, kernel: Kernel, grid: [u32; 3], arguments: Arguments) -> Result<()> {
+    // SAFETY: the arguments are those of the kernel, in its order and types (the tests run every one), and lengths have
+    // been checked.
+    unsafe { queue.launch(&Launch { kernel, grid, arguments }) }
+}
+
+/// Checks that a part holds `count` elements of `size` bytes.
+fn holds(what: &str, part: Slice<'_>, count: u64, size: usize) -> Result<()> {
+    match part.elements(size)? {
+        have if have == count => Ok(()),
+        have => {
+            Err(Error::Argument(format!("{what} has {have} elements of {size} bytes, {count} are needed")))
+        }
+    }
+}
+
+/// A count that a kernel takes as 32 bits.
+fn small(what: &str, count: usize) -> Result<u32> {
+    u32::try_from(count).map_err(|_| Error::Argument(format!("{what} of {count} is more than 32 bits hold")))
+}
+
+/// Kernels for trained types only.
+fn trained(dtype: crate::DType) -> Result<()> {
+    use crate::DType;
+    match dtype {
+        DType::F32 | DType::F16 | DType::Bf16 => Ok(()),
+        other => {
+            Err(Error::Argument(format!("networks are trained in f32, f16 and bf16 here, not in {other}")))
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Pooling.
+
+use super::{Moved, blocks, holds, run, small, trained};
+use crate::DType;
+use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
+use bytemuck::{Pod, Zeroable};
+
+/// Square windows over planes, without padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Samples times channels.
+    pub planes: usize,
+    /// (H, W).
+    pub picture: (usize, usize),
+    /// Side of the window; 1 or more.
+    pub window: usize,
+    /// Pixels from one window to the next; 1 or more.
+    pub stride: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Window {
+    planes: u64,
+    height: u32,
+    width: u32,
+    rows: u32,
+    columns: u32,
+    side: u32,
+    stride: u32,
+}
+
+impl Pool {
+    fn window(&self) -> Result<Window> {
+        let ((h, w), side) = (self.picture, self.window);
+        if side == 0 || side > h.min(w) || self.stride == 0 || self.planes * h * w > u32::MAX as usize {
+            return Err(Error::Argument(format!("windows of {side} every {} over {h} x {w}", self.stride)));
+        }
+        Ok(Window {
+            planes: self.planes as u64,
+            height: small("a height", h)?,
+            width: small("a width", w)?,
+            rows: small("rows", (h - side) / self.stride + 1)?,
+            columns: small("columns", (w - side) / self.stride + 1)?,
+            side: small("a side", side)?,
+            stride: small("a stride", self.stride)?,
+        })
+    }
+}
+
+impl Window {
+    fn checks(&self, dtype: DType, x: Slice<'_>, y: Slice<'_>) -> Result<(u64, u64)> {
+        trained(dtype)?;
+        let input = self.planes * u64::from(self.height) * u64::from(self.width);
+        let output = self.planes * u64::from(self.rows) * u64::from(self.columns);
+        holds("the input of a pooling", x, input, dtype.size())?;
+        holds("the output of a pooling", y, output, dtype.size())?;
+        Ok((input, output))
+    }
+}
+
+/// The maximum of each window, and where in `x` it came from (u32).
+///
+/// # Errors
+/// A length that does not fit.
+pub fn max_pool(
+    queue: &Queue,
+    dtype: DType,
+    s: &Pool,
+    x: Slice<'_>,
+    y: Slice<'_>,
+    winners: Slice<'_>,
+) -> Result<Moved> {
+    let window = s.window()?;
+    let (_, output) = window.checks(dtype, x, y)?;
+    holds("the winners", winners, output, 4)?;
+    let arguments = Arguments::new().with(x.address()).with(window).with(y.address()).with(winners.address());
+    run(queue, Kernel::typed(Family::Pool, "max_pool", dtype), [blocks(queue, output, 1), 1, 1], arguments)?;
+    Ok((x.len() + y.len() + winners.len()) as u64)
+}
+
+/// The gradient of the input of [`max_pool`], replaced.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn max_pool_back(
+    queue: &Queue,
+    dtype: DType,
+    s: &Pool,
+    winners: Slice<'_>,
+    dy: Slice<'_>,
+    dx: Slice<'_>,
+) -> Result<Moved> {
+    let window = s.window()?;
+    let (input, output) = window.checks(dtype, dx, dy)?;
+    holds("the winners", winners, output, 4)?;
+    let arguments =
+        Arguments::new().with(winners.address()).with(dy.address()).with(window).with(dx.address());
+    run(
+        queue,
+        Kernel::typed(Family::Pool, "max_pool_back", dtype),
+        [blocks(queue, input, 1), 1, 1],
+        arguments,
+    )?;
+    Ok((dx.len() + dy.len() + winners.len()) as u64)
+}
+
+/// The mean of each window.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn mean_pool(queue: &Queue, dtype: DType, s: &Pool, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
+    let window = s.window()?;
+    let (_, output) = window.checks(dtype, x, y)?;
+    let arguments = Arguments::new().with(x.address()).with(window).with(y.address());
+    run(queue, Kernel::typed(Family::Pool, "mean_pool", dtype), [blocks(queue, output, 1), 1, 1], arguments)?;
+    Ok((x.len() + y.len()) as u64)
+}
+
+/// The gradient of the input of [`mean_pool`], replaced.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn mean_pool_back(queue: &Queue, dtype: DType, s: &Pool, dy: Slice<'_>, dx: Slice<'_>) -> Result<Moved> {
+    let window = s.window()?;
+    let (input, _) = window.checks(dtype, dx, dy)?;
+    let arguments = Arguments::new().with(dy.address()).with(window).with(dx.address());
+    run(
+        queue,
+        Kernel::typed(Family::Pool, "mean_pool_back", dtype),
+        [blocks(queue, input, 1), 1, 1],
+        arguments,
+    )?;
+    Ok((dx.len() + dy.len()) as u64)
+}
+
+fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>) -> Result<(u64, u64)> {
+    trained(dtype)?;
+    let (n, planes) = (x.elements(dtype.size())?, y.elements(dtype.size())?);
+    match planes {
+        0 if n == 0 => Ok((0, 1)),
+        0 => Err(Error::Argument(format!("{n} values of no planes"))),
+        planes if n > 0 && n.is_multiple_of(planes) => Ok((planes, n / planes)),
+        planes => Err(Error::Argument(format!("{n} values are no {planes} planes"))),
+    }
+}
+
+/// The mean of each of as many planes as `y` has elements.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn plane_mean(queue: &Queue, dtype: DType, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
+    let (planes, plane) = planes(dtype, x, y)?;
+    let arguments = Arguments::new().with(x.address()).with(planes).with(plane).with(y.address());
+    run(
+        queue,
+        Kernel::typed(Family::Pool, "plane_mean", dtype),
+        [blocks(queue, planes * 32, 1), 1, 1],
+        arguments,
+    )?;
+    Ok((x.len() + y.len()) as u64)
+}
+
+/// The gradient of the input of [`plane_mean`], replaced.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn plane_mean_back(queue: &Queue, dtype: DType, dy: Slice<'_>, dx: Slice<'_>) -> Result<Moved> {
+    let (planes, plane) = planes(dtype, dx, dy)?;
+    let arguments = Arguments::new().with(dy.address()).with(planes).with(plane).with(dx.address());
+    let grid = [blocks(queue, planes * plane, 1), 1, 1];
+    run(queue, Kernel::typed(Family::Pool, "plane_mean_back", dtype), grid, arguments)?;
+    Ok((dx.len() + dy.len()) as u64)
+}

@@ -1,0 +1,194 @@
+//! Matrix products and convolutions, plain: where cuBLASLt or cuDNN is missing, and to check them by.
+
+use super::{Moved, blocks, holds, run, small, trained};
+use crate::DType;
+use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
+use bytemuck::{Pod, Zeroable};
+
+/// A matrix in memory, row by row, perhaps to be read transposed.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// Its elements.
+    pub data: Slice<'a>,
+    /// Rows as used.
+    pub rows: usize,
+    /// Columns as used.
+    pub columns: usize,
+    /// Whether it lies in memory as columns by rows.
+    pub transposed: bool,
+}
+
+impl Matrix<'_> {
+    fn strides(&self) -> (u64, u64) {
+        if self.transposed { (1, self.rows as u64) } else { (self.columns as u64, 1) }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Product {
+    m: u64,
+    n: u64,
+    k: u64,
+    a_row: u64,
+    a_column: u64,
+    b_row: u64,
+    b_column: u64,
+    c_row: u64,
+    keep: f32,
+    unused: u32,
+}
+
+/// `c = a b + keep c`; sums in f32.
+///
+/// # Errors
+/// A shape that does not fit.
+pub fn matmul(
+    queue: &Queue,
+    dtype: DType,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    c: Slice<'_>,
+    keep: f32,
+) -> Result<Moved> {
+    trained(dtype)?;
+    let (m, n, k) = (a.rows, b.columns, a.columns);
+    if b.rows != k {
+        return Err(Error::Argument(format!("a product of {m} x {k} and {} x {n}", b.rows)));
+    }
+    for matrix in [a, b] {
+        holds("a matrix", matrix.data, (matrix.rows * matrix.columns) as u64, dtype.size())?;
+    }
+    holds("a product", c, (m * n) as u64, dtype.size())?;
+    if c.is_empty() {
+        return Ok(0);
+    }
+    let ((a_row, a_column), (b_row, b_column)) = (a.strides(), b.strides());
+    let (m64, n64, k64) = (m as u64, n as u64, k as u64);
+    let shape =
+        Product { m: m64, n: n64, k: k64, a_row, a_column, b_row, b_column, c_row: n64, keep, unused: 0 };
+    let grid = [small("columns", n.div_ceil(64))?, small("rows", m.div_ceil(64))?, 1];
+    if grid[1] > 65_535 {
+        return Err(Error::Argument(format!("{m} rows: 4,194,240 at most")));
+    }
+    let arguments = Arguments::new().with(a.data.address()).with(b.data.address()).with(c.address());
+    run(queue, Kernel::typed(Family::Matmul, "matmul", dtype), grid, arguments.with(shape))?;
+    Ok((a.data.len() + b.data.len() + c.len()) as u64)
+}
+
+/// A convolution with square filters: x `[N, C, H, W]`, w `[K, C, R, R]`, y `[N, K, P, Q]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv {
+    /// Of all of them.
+    pub dtype: DType,
+    /// N.
+    pub n: usize,
+    /// C.
+    pub channels: usize,
+    /// (H, W).
+    pub picture: (usize, usize),
+    /// K.
+    pub filters: usize,
+    /// R.
+    pub side: usize,
+    /// Pixels from one window to the next; 1 or more.
+    pub stride: usize,
+    /// Zeros around the picture.
+    pub padding: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Shape {
+    n: u64,
+    channels: u32,
+    height: u32,
+    width: u32,
+    filters: u32,
+    rows: u32,
+    columns: u32,
+    side: u32,
+    stride: u32,
+    padding: u32,
+    unused: u32,
+}
+
+impl Conv {
+    /// (P, Q).
+    ///
+    /// # Errors
+    /// A filter larger than the padded picture, or no stride.
+    pub fn output_picture(&self) -> Result<(usize, usize)> {
+        let (padded, side) =
+            ((self.picture.0 + 2 * self.padding, self.picture.1 + 2 * self.padding), self.side);
+        if side == 0 || side > padded.0.min(padded.1) || self.stride == 0 {
+            let (h, w) = padded;
+            return Err(Error::Argument(format!("a filter of {side} every {} over {h} x {w}", self.stride)));
+        }
+        Ok(((padded.0 - side) / self.stride + 1, (padded.1 - side) / self.stride + 1))
+    }
+
+    /// Checks x, w and y, in this order; elements of each.
+    fn shape(&self, [x, w, y]: [Slice<'_>; 3]) -> Result<(Shape, [u64; 3])> {
+        trained(self.dtype)?;
+        let (p, q) = self.output_picture()?;
+        let input = (self.n * self.channels * self.picture.0 * self.picture.1) as u64;
+        let weights = (self.filters * self.channels * self.side * self.side) as u64;
+        let output = (self.n * self.filters * p * q) as u64;
+        holds("a convolution's input", x, input, self.dtype.size())?;
+        holds("a convolution's filters", w, weights, self.dtype.size())?;
+        holds("a convolution's output", y, output, self.dtype.size())?;
+        let shape = Shape {
+            n: self.n as u64,
+            channels: small("channels", self.channels)?,
+            height: small("a height", self.picture.0)?,
+            width: small("a width", self.picture.1)?,
+            filters: small("filters", self.filters)?,
+            rows: small("rows", p)?,
+            columns: small("columns", q)?,
+            side: small("a side", self.side)?,
+            stride: small("a stride", self.stride)?,
+            padding: small("a padding", self.padding)?,
+            unused: 0,
+        };
+        Ok((shape, [input, weights, output]))
+    }
+
+    fn go(&self, queue: &Queue, stem: &str, parts: [Slice<'_>; 3], shape: Shape, work: u64) -> Result<Moved> {
+        let [a, b, out] = parts;
+        if !out.is_empty() {
+            let arguments =
+                Arguments::new().with(a.address()).with(b.address()).with(shape).with(out.address());
+            let kernel = Kernel::typed(Family::Matmul, stem, self.dtype);
+            run(queue, kernel, [blocks(queue, work, 1), 1, 1], arguments)?;
+        }
+        Ok((a.len() + b.len() + out.len()) as u64)
+    }
+}
+
+/// `y = x * w`.
+///
+/// # Errors
+/// A shape that does not fit.
+pub fn conv(queue: &Queue, s: &Conv, x: Slice<'_>, w: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
+    let (shape, [_, _, output]) = s.shape([x, w, y])?;
+    s.go(queue, "conv", [x, w, y], shape, output)
+}
+
+/// The gradient of the input, replaced.
+///
+/// # Errors
+/// A shape that does not fit.
+pub fn conv_input(queue: &Queue, s: &Conv, dy: Slice<'_>, w: Slice<'_>, dx: Slice<'_>) -> Result<Moved> {
+    let (shape, [input, _, _]) = s.shape([dx, w, dy])?;
+    s.go(queue, "conv_input", [dy, w, dx], shape, input)
+}
+
+/// The gradient of the filters, replaced.
+///
+/// # Errors
+/// A shape that does not fit.
+pub fn conv_weight(queue: &Queue, s: &Conv, x: Slice<'_>, dy: Slice<'_>, dw: Slice<'_>) -> Result<Moved> {
+    let (shape, [_, weights, _]) = s.shape([x, dw, dy])?;
+    s.go(queue, "conv_weight", [x, dy, dw], shape, weights * 256)
+}

@@ -1,0 +1,163 @@
+//! Where CUDA's libraries are: by the dynamic linker's rules, and where Python's wheels and toolkits put them.
+//!
+//! A library that the linker does not find by itself is loaded here by its whole path and kept; whoever then asks for it
+//! by its bare name gets the one that is loaded. That is how a machine whose only CUDA came with PyTorch is enough.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// A library that Allfold can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Library {
+    /// The driver's own.
+    Driver,
+    /// The run-time compiler.
+    Nvrtc,
+    /// Matrix products.
+    CublasLt,
+    /// Convolutions.
+    Cudnn,
+    /// Collectives.
+    Nccl,
+}
+
+impl Library {
+    /// All of them.
+    pub const ALL: [Library; 5] =
+        [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nccl];
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Library::Driver => "the NVIDIA driver",
+            Library::Nvrtc => "NVRTC",
+            Library::CublasLt => "cuBLASLt",
+            Library::Cudnn => "cuDNN",
+            Library::Nccl => "NCCL",
+        }
+    }
+
+    /// File names by which it may be found, the preferred one first.
+    pub const fn files(self) -> &'static [&'static str] {
+        match self {
+            Library::Driver => &["libcuda.so.1"],
+            Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12"],
+            Library::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12"],
+            Library::Cudnn => &["libcudnn.so.9"],
+            Library::Nccl => &["libnccl.so.2"],
+        }
+    }
+
+    /// One line: how to get it.
+    pub const fn how_to_get(self) -> &'static str {
+        match self {
+            Library::Driver => "install NVIDIA's driver for your GPU, version 570 (CUDA 12.8) or newer",
+            Library::Nvrtc => {
+                "pip install nvidia-cuda-nvrtc, or a CUDA toolkit 12 or 13, and set CUDA_HOME or LD_LIBRARY_PATH if it is in an unusual place"
+            }
+            Library::CublasLt => {
+                "pip install nvidia-cublas, or a CUDA toolkit; without it Allfold's own, slower products are used"
+            }
+            Library::Cudnn => {
+                "pip install nvidia-cudnn-cu13; without it Allfold's own, slower convolutions are used"
+            }
+            Library::Nccl => {
+                "pip install nvidia-nccl-cu13, or install libnccl2 from NVIDIA's packages, and set LD_LIBRARY_PATH if it is in an unusual place"
+            }
+        }
+    }
+
+    /// Loads it, once for the life of the program. Where it was found: a whole path, or the name that the linker knows.
+    pub fn load(self) -> Option<&'static Path> {
+        static FOUND: [OnceLock<Option<PathBuf>>; 5] = [const { OnceLock::new() }; 5];
+        FOUND[self as usize].get_or_init(|| self.find_and_load()).as_deref()
+    }
+
+    fn find_and_load(self) -> Option<PathBuf> {
+        let bare = self.files().iter().map(PathBuf::from);
+        let folders = folders();
+        // Files may stand under names that the linker's cache does not know; folders are in order of preference.
+        let whole = folders.iter().flat_map(|folder| self.files().iter().map(move |file| folder.join(file)));
+        let found = bare.chain(whole.filter(|path| path.is_file())).find(|path| keep(path))?;
+        // NVRTC opens its built-in functions by their bare name at the first compilation: from the same folder.
+        if let (Library::Nvrtc, Some(folder)) = (self, found.parent().filter(|folder| folder.is_absolute())) {
+            for path in entries(folder).iter().filter(|path| named(path, "libnvrtc-builtins.so")) {
+                keep(path);
+            }
+        }
+        Some(found)
+    }
+
+    /// Where the file lies, without loading it.
+    pub fn locate(self) -> Option<PathBuf> {
+        let folders = folders();
+        folders.iter().flat_map(|f| self.files().iter().map(|file| f.join(file))).find(|path| path.is_file())
+    }
+}
+
+/// Loads a library for good, its names visible to those that come later. Whether it could be.
+fn keep(path: &Path) -> bool {
+    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+    // SAFETY: loading runs the library's initialisers; these are NVIDIA's own libraries, made to be loaded like this, and
+    // none is ever unloaded.
+    match unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) } {
+        Ok(library) => {
+            std::mem::forget(library);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Folders that may hold CUDA's libraries: the environment's, toolkits', Python's wheels', the system's.
+pub fn folders() -> Vec<PathBuf> {
+    let list = |name: &str| std::env::var_os(name).map(|value| std::env::split_paths(&value).collect());
+    let mut folders: Vec<PathBuf> = list("LD_LIBRARY_PATH").unwrap_or_default();
+    // Tests find what scripts/install-cuda-compiler.sh installs without being told.
+    #[cfg(feature = "shim")]
+    folders.extend(
+        std::fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/cuda"))
+            .iter()
+            .flat_map(|root| wheels(root)),
+    );
+    for home in ["ALLFOLD_CUDA", "CUDA_HOME", "CUDA_PATH"] {
+        for root in list(home).unwrap_or_default() as Vec<PathBuf> {
+            folders.extend([root.join("lib64"), root.join("lib")]);
+            folders.extend(wheels(&root));
+        }
+    }
+    folders.extend(
+        ["/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib64", "/usr/lib"].map(PathBuf::from),
+    );
+    let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
+    folders.extend(["/usr/lib", "/lib"].map(|root| Path::new(root).join(&triple)));
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os);
+    let homes = std::env::var_os("HOME").map(|home| Path::new(&home).join(".local"));
+    let roots = environments.map(PathBuf::from).chain(homes);
+    for root in roots.chain(["/usr/local".into(), "/usr".into(), "/opt/conda".into()]) {
+        for python in entries(&root.join("lib")).into_iter().filter(|path| named(path, "python3")) {
+            folders
+                .extend(["site-packages", "dist-packages"].iter().flat_map(|sub| wheels(&python.join(sub))));
+        }
+    }
+    folders
+}
+
+/// The library folders of NVIDIA's wheels under a folder of Python packages: `nvidia/PACKAGE/lib`.
+fn wheels(packages: &Path) -> Vec<PathBuf> {
+    let found = entries(&packages.join("nvidia")).into_iter().map(|package| package.join("lib"));
+    found.filter(|folder| folder.is_dir()).collect()
+}
+
+fn named(path: &Path, prefix: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+}
+
+/// Entries of a folder, sorted; none if it cannot be read.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    paths
+}

@@ -1,0 +1,183 @@
+//! What runs kernels: a GPU, or the shim. The interface underneath [`super::Queue`], in raw addresses.
+
+use super::{Kernel, Result};
+use bytemuck::Pod;
+
+/// Threads of every block: the kernels are written for this many.
+pub const THREADS: u32 = 256;
+
+/// A queue of work on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stream(pub u32);
+
+/// A point in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Event(pub u32);
+
+/// Work that was captured, to be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Graph(pub u32);
+
+/// A kernel with its arguments.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Which one.
+    pub kernel: Kernel,
+    /// Blocks, along x, y, z.
+    pub grid: [u32; 3],
+    /// What it is given.
+    pub arguments: Arguments,
+}
+
+/// The arguments of a kernel, in order, by value.
+#[derive(Clone, Debug, Default)]
+pub struct Arguments {
+    /// Words, so that every argument is aligned.
+    words: Vec<u64>,
+    starts: Vec<usize>,
+}
+
+impl Arguments {
+    /// None yet.
+    pub fn new() -> Arguments {
+        Arguments::default()
+    }
+
+    /// One more. The type must be the kernel's own: an address is a u64.
+    pub fn with<T: Pod>(mut self, value: T) -> Arguments {
+        let bytes = bytemuck::bytes_of(&value);
+        let start = self.words.len();
+        self.starts.push(start);
+        self.words.resize(start + bytes.len().div_ceil(8), 0);
+        bytemuck::cast_slice_mut(&mut self.words[start..])[..bytes.len()].copy_from_slice(bytes);
+        self
+    }
+
+    /// A pointer to each argument; they live as long as `self` is not moved or changed.
+    pub(super) fn pointers(&mut self) -> Vec<*mut std::ffi::c_void> {
+        let Arguments { words, starts } = self;
+        starts.iter().map(|start| words[*start..].as_mut_ptr().cast()).collect()
+    }
+}
+
+/// Where memory is and kernels run. Work of one stream runs in order; work of several, at once, unless an event orders it.
+///
+/// Everything but the queries is `unsafe`, since addresses are numbers; [`super::Queue`] is the safe face.
+pub trait Machine: Send + Sync {
+    /// What it is, in words.
+    fn name(&self) -> String;
+    /// Devices.
+    fn devices(&self) -> usize;
+    /// Multiprocessors of a device: what a grid is sized by.
+    fn multiprocessors(&self, device: usize) -> u32;
+    /// A new stream on a device.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    fn stream(&self, device: usize) -> Result<Stream>;
+    /// A stream's handle, for libraries that are given one; makes its device the calling thread's.
+    ///
+    /// # Errors
+    /// That this machine has none.
+    fn native(&self, stream: Stream) -> Result<u64>;
+    /// Memory on a device, 256-byte aligned, of undefined content.
+    ///
+    /// # Errors
+    /// What the driver refused; there may be too little.
+    fn acquire(&self, device: usize, bytes: usize) -> Result<u64>;
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// The address is one of [`Machine::acquire`], and nothing that is under way uses it.
+    unsafe fn release(&self, device: usize, address: u64);
+    /// Copies from the host. Returns when `from` may be reused.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    ///
+    /// # Safety
+    /// The bytes at `into` are part of acquired memory.
+    unsafe fn write(&self, stream: Stream, into: u64, from: &[u8]) -> Result<()>;
+    /// Copies to the host, and waits for it.
+    ///
+    /// # Errors
+    /// What the driver refused, or what went wrong in the stream before.
+    ///
+    /// # Safety
+    /// The bytes at `from` are part of acquired memory.
+    unsafe fn read(&self, stream: Stream, into: &mut [u8], from: u64) -> Result<()>;
+    /// Copies within a device or between two.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    ///
+    /// # Safety
+    /// Both ranges are parts of acquired memory, and do not overlap.
+    unsafe fn copy(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()>;
+    /// Sets every byte.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    ///
+    /// # Safety
+    /// The range is part of acquired memory.
+    unsafe fn fill(&self, stream: Stream, into: u64, bytes: usize, value: u8) -> Result<()>;
+    /// Runs a kernel.
+    ///
+    /// # Errors
+    /// What does not compile, or what the driver refused.
+    ///
+    /// # Safety
+    /// The arguments are of the kernel's own types, and all that it reads and writes is acquired memory.
+    unsafe fn launch(&self, stream: Stream, launch: &Launch) -> Result<()>;
+    /// A point after all that the stream has been given.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    fn record(&self, stream: Stream) -> Result<Event>;
+    /// Moves an event that nobody waits for any more to a new point.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    fn record_again(&self, event: Event, stream: Stream) -> Result<()>;
+    /// What the stream is given from here on runs after the event.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    fn wait(&self, stream: Stream, event: Event) -> Result<()>;
+    /// Waits until a stream has nothing left to do.
+    ///
+    /// # Errors
+    /// What went wrong in the stream.
+    fn finish(&self, stream: Stream) -> Result<()>;
+    /// Whether a stream has nothing left to do.
+    ///
+    /// # Errors
+    /// What went wrong in the stream.
+    fn idle(&self, stream: Stream) -> Result<bool>;
+    /// Nanoseconds between two events that have both happened; 0 on a machine without a clock.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    fn between(&self, from: Event, to: Event) -> Result<u64>;
+    /// From here on the stream, and those that wait for its events, note what they are given and do nothing.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    fn begin_capture(&self, stream: Stream) -> Result<()>;
+    /// The end of what [`Machine::begin_capture`] began.
+    ///
+    /// # Errors
+    /// What the driver refused, such as a stream that was not joined again.
+    fn end_capture(&self, stream: Stream) -> Result<Graph>;
+    /// Repeats what was captured: one launch, whatever it holds.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    ///
+    /// # Safety
+    /// All memory that was named in the capture is still acquired.
+    unsafe fn replay(&self, stream: Stream, graph: Graph) -> Result<()>;
+    /// Drops a capture.
+    fn forget(&self, graph: Graph);
+}

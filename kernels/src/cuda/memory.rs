@@ -1,0 +1,279 @@
+//! Memory on a device, parts of it, and the queue that works on them: the safe face of a [`Machine`].
+
+use super::{Error, Event, Launch, Machine, Result, Stream};
+use bytemuck::Pod;
+use std::fmt;
+use std::sync::Arc;
+
+/// Memory on a device; given back on drop, when all that was queued has run.
+pub struct Memory {
+    machine: Arc<dyn Machine>,
+    device: usize,
+    address: u64,
+    bytes: usize,
+}
+
+impl Memory {
+    /// So many bytes on a device, of undefined content, 256-byte aligned.
+    ///
+    /// # Errors
+    /// What the driver refused; there may be too little.
+    pub fn new(machine: &Arc<dyn Machine>, device: usize, bytes: usize) -> Result<Memory> {
+        let address = machine.acquire(device, bytes)?;
+        Ok(Memory { machine: machine.clone(), device, address, bytes })
+    }
+
+    /// All of it.
+    pub fn all(&self) -> Slice<'_> {
+        Slice { memory: self, at: 0, bytes: self.bytes }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Where it is, for libraries that are given addresses.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// On which device.
+    pub fn device(&self) -> usize {
+        self.device
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: acquired in `new` and released once. Releasing waits for what is under way (cuMemFree does).
+        unsafe { self.machine.release(self.device, self.address) };
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes on device {}", self.bytes, self.device)
+    }
+}
+
+/// A part of some memory, in bounds. It may be written through: device memory is never seen as a Rust reference, and what
+/// is queued runs in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice<'a> {
+    memory: &'a Memory,
+    at: usize,
+    bytes: usize,
+}
+
+impl<'a> Slice<'a> {
+    /// `bytes` bytes from `at` on, of this part.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] beyond its end.
+    pub fn part(&self, at: usize, bytes: usize) -> Result<Slice<'a>> {
+        match at.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(Slice { memory: self.memory, at: self.at + at, bytes }),
+            _ => Err(Error::Argument(format!("bytes {at} .. {at} + {bytes} of a part of {}", self.bytes))),
+        }
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> u64 {
+        self.memory.address + self.at as u64
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Elements of `size` bytes each.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if they are no whole number, or do not begin at a multiple of their size.
+    pub fn elements(&self, size: usize) -> Result<u64> {
+        if !self.bytes.is_multiple_of(size) || !self.address().is_multiple_of(size as u64) {
+            let (bytes, at) = (self.bytes, self.at);
+            return Err(Error::Argument(format!(
+                "{bytes} bytes at {at} are no whole elements of {size} bytes"
+            )));
+        }
+        Ok((self.bytes / size) as u64)
+    }
+
+    /// On which device.
+    pub fn device(&self) -> usize {
+        self.memory.device
+    }
+}
+
+/// A stream of a machine: what it is given runs in order.
+#[derive(Clone)]
+pub struct Queue {
+    machine: Arc<dyn Machine>,
+    device: usize,
+    stream: Stream,
+}
+
+impl Queue {
+    /// A new stream on a device.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn new(machine: Arc<dyn Machine>, device: usize) -> Result<Queue> {
+        if device >= machine.devices() {
+            return Err(Error::Argument(format!("device {device} of {}", machine.devices())));
+        }
+        let stream = machine.stream(device)?;
+        Ok(Queue { machine, device, stream })
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Arc<dyn Machine> {
+        &self.machine
+    }
+
+    /// Its device.
+    pub fn device(&self) -> usize {
+        self.device
+    }
+
+    /// Its stream.
+    pub fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// Memory on the queue's device.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn memory(&self, bytes: usize) -> Result<Memory> {
+        Memory::new(&self.machine, self.device, bytes)
+    }
+
+    /// Memory that holds these values.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Memory> {
+        let memory = self.memory(size_of_val(values))?;
+        self.write(memory.all(), values)?;
+        Ok(memory)
+    }
+
+    /// Copies values to the device.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the lengths differ; what the driver refused.
+    pub fn write<T: Pod>(&self, into: Slice<'_>, from: &[T]) -> Result<()> {
+        same(into.bytes, size_of_val(from))?;
+        // SAFETY: a slice is in bounds of acquired memory.
+        unsafe { self.machine.write(self.stream, into.address(), bytemuck::cast_slice(from)) }
+    }
+
+    /// Copies values back, after all that was queued.
+    ///
+    /// # Errors
+    /// As [`Queue::write`], and what went wrong before.
+    pub fn download<T: Pod>(&self, from: Slice<'_>) -> Result<Vec<T>> {
+        let mut values = vec![T::zeroed(); from.bytes / size_of::<T>()];
+        self.read(&mut values, from)?;
+        Ok(values)
+    }
+
+    /// As [`Queue::download`], into a buffer.
+    ///
+    /// # Errors
+    /// As [`Queue::download`].
+    pub fn read<T: Pod>(&self, into: &mut [T], from: Slice<'_>) -> Result<()> {
+        same(size_of_val(into), from.bytes)?;
+        // SAFETY: a slice is in bounds of acquired memory.
+        unsafe { self.machine.read(self.stream, bytemuck::cast_slice_mut(into), from.address()) }
+    }
+
+    /// Copies within a device or from one to another.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the lengths differ or the parts overlap.
+    pub fn copy(&self, into: Slice<'_>, from: Slice<'_>) -> Result<()> {
+        same(into.bytes, from.bytes)?;
+        let (a, b, bytes) = (into.address(), from.address(), from.bytes as u64);
+        if bytes == 0 || a == b {
+            return Ok(());
+        }
+        if a < b + bytes && b < a + bytes {
+            return Err(Error::Argument("a copy between parts that overlap".into()));
+        }
+        // SAFETY: slices are in bounds of acquired memory, and these do not overlap.
+        unsafe { self.machine.copy(self.stream, a, b, from.bytes) }
+    }
+
+    /// Sets every byte.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn fill(&self, into: Slice<'_>, value: u8) -> Result<()> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: a slice is in bounds of acquired memory.
+        unsafe { self.machine.fill(self.stream, into.address(), into.bytes, value) }
+    }
+
+    /// A point after all that has been queued.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn record(&self) -> Result<Event> {
+        self.machine.record(self.stream)
+    }
+
+    /// What is queued from here on runs after the event.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn wait(&self, event: Event) -> Result<()> {
+        self.machine.wait(self.stream, event)
+    }
+
+    /// Waits until all has run.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn finish(&self) -> Result<()> {
+        self.machine.finish(self.stream)
+    }
+
+    /// Runs a kernel; for `launch`, which knows the kernels' arguments.
+    ///
+    /// # Safety
+    /// As [`Machine::launch`].
+    pub(super) unsafe fn launch(&self, launch: &Launch) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.machine.launch(self.stream, launch) }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream {} of device {} of {}", self.stream.0, self.device, self.machine.name())
+    }
+}
+
+fn same(into: usize, from: usize) -> Result<()> {
+    match into == from {
+        true => Ok(()),
+        false => Err(Error::Argument(format!("a copy of {from} bytes into {into}"))),
+    }
+}

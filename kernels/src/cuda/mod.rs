@@ -1,0 +1,57 @@
+//! The same arithmetic on NVIDIA GPUs, in CUDA C that is compiled where it runs.
+//!
+//! ```text
+//! launch::reduce(queue, ..)      one function per kernel: checks lengths, counts bytes
+//!        |
+//!      Queue ---- Machine ----- Gpu    the driver; NVRTC compiles a family of kernels for the device that is there
+//!                          \--- Shim   the same source on the CPU, a fibre per thread (feature `shim`)
+//! ```
+//!
+//! Nothing here panics where CUDA is missing: [`probe()`] turns a missing driver, library or device into one
+//! [`Error`] that says what was looked for and how to get it. Libraries are loaded at run time, so one program runs
+//! everywhere.
+//!
+//! ```
+//! use allfold_kernels::{DType, ReduceOp, cuda};
+//!
+//! fn main() -> Result<(), cuda::Error> {
+//!     let queue = match cuda::Gpu::open() {
+//!         Ok(gpu) => cuda::Queue::new(gpu, 0)?,
+//!         Err(why) => return Ok(println!("SKIP: {why}")),
+//!     };
+//!     let (a, b) = (queue.upload(&[1.0f32, 2.0])?, queue.upload(&[10.0f32, 20.0])?);
+//!     cuda::launch::reduce(&queue, DType::F32, ReduceOp::Sum, a.all(), b.all())?;
+//!     assert_eq!(queue.download::<f32>(a.all())?, [11.0, 22.0]);
+//!     Ok(())
+//! }
+//! ```
+
+#![allow(
+    unsafe_code,
+    reason = "the driver, NVRTC and the shim are foreign functions; each use says why it is sound"
+)]
+
+mod compile;
+mod error;
+mod gpu;
+pub mod launch;
+pub mod libraries;
+mod machine;
+mod memory;
+mod probe;
+#[cfg(feature = "shim")]
+mod shim;
+mod source;
+
+pub use compile::{compile_ptx, nvrtc_version};
+pub use error::Error;
+pub use gpu::Gpu;
+pub use machine::{Arguments, Event, Graph, Launch, Machine, Stream, THREADS};
+pub use memory::{Memory, Queue, Slice};
+pub use probe::{Device, Probe, probe};
+#[cfg(feature = "shim")]
+pub use shim::{Order, Shim, shim_kernels, shim_launched};
+pub use source::{Family, HEADER, Kernel};
+
+/// The result of anything on a GPU.
+pub type Result<T> = std::result::Result<T, Error>;

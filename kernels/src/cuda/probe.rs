@@ -1,0 +1,111 @@
+//! What of CUDA is here, asked once.
+
+use super::error::driver;
+use super::libraries::Library;
+use super::{Error, Result, nvrtc_version};
+use cudarc::driver::{result, sys};
+use std::sync::OnceLock;
+
+/// The oldest driver whose functions are all there, as the driver counts versions: CUDA 12.8.
+const OLDEST: i32 = 12_080;
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, as the driver gives it.
+    pub name: String,
+    /// Its architecture: 90 for Hopper.
+    pub arch: u32,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+}
+
+/// A driver with at least one device, and a compiler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// The newest CUDA that the driver serves: (13, 0).
+    pub cuda: (i32, i32),
+    /// NVRTC's version.
+    pub nvrtc: (i32, i32),
+    /// The GPUs, by ordinal.
+    pub devices: Vec<Device>,
+}
+
+/// Looks for a driver, a device and the compiler; the answer is kept.
+///
+/// # Errors
+/// [`Error::Missing`], [`Error::NoDevice`], or what the driver refused.
+pub fn probe() -> Result<Probe> {
+    static ANSWER: OnceLock<Result<Probe>> = OnceLock::new();
+    ANSWER.get_or_init(look).clone()
+}
+
+fn look() -> Result<Probe> {
+    let missing = |looked_for: String| Error::Missing { library: Library::Driver, looked_for };
+    if Library::Driver.load().is_none() {
+        return Err(missing("no libcuda.so.1".into()));
+    }
+    // SAFETY: only looks for a library by name, and loads it.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(missing("libcuda.so.1 is there and cannot be loaded".into()));
+    }
+    let mut version = 0;
+    // SAFETY: takes a place for one integer; there since the first driver, before cuInit too.
+    let answer = unsafe { sys::cuDriverGetVersion(&mut version) };
+    driver("tell its version", answer.result())?;
+    let cuda = (version / 1000, version % 1000 / 10);
+    if version < OLDEST {
+        return Err(missing(format!("its CUDA is {}.{}, and 12.8 or newer is needed", cuda.0, cuda.1)));
+    }
+    if let Err(error) = result::init() {
+        return Err(Error::NoDevice(format!("cuInit answered {:?}", error.0)));
+    }
+    let count = driver("count devices", result::device::get_count())?;
+    if count == 0 {
+        return Err(Error::NoDevice("the driver lists none (CUDA_VISIBLE_DEVICES?)".into()));
+    }
+    let devices = (0..count).map(describe).collect::<Result<Vec<_>>>()?;
+    Ok(Probe { cuda, nvrtc: nvrtc_version()?, devices })
+}
+
+fn describe(ordinal: i32) -> Result<Device> {
+    use sys::CUdevice_attribute as Attribute;
+    let device = driver("open a device", result::device::get(ordinal))?;
+    let ask = |attribute| {
+        // SAFETY: `device` is one that the driver gave.
+        driver("describe a device", unsafe { result::device::get_attribute(device, attribute) })
+    };
+    let major = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let multiprocessors = ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    // SAFETY: as above.
+    let memory = driver("tell a device's memory", unsafe { result::device::total_mem(device) })?;
+    let name = driver("name a device", result::device::get_name(device))?;
+    Ok(Device {
+        name,
+        arch: (major * 10 + minor) as u32,
+        memory: memory as u64,
+        multiprocessors: multiprocessors as u32,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_driver_there_is_one_error_that_says_what_to_do() {
+        match probe() {
+            Ok(probe) => assert!(!probe.devices.is_empty()),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!text.contains('\n') && text.len() < 300, "{text}");
+                if let Error::Missing { library, .. } = error {
+                    assert!(text.contains(library.name()) && text.contains(library.how_to_get()), "{text}");
+                }
+            }
+        }
+    }
+}

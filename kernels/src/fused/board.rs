@@ -1,0 +1,170 @@
+//! The memory in which parties meet: words, and two slots for each of them.
+//!
+//! ```text
+//! 0      gate       128  done      256  bell, sleepers
+//! 512    party 0:   its own counts | slot 0: flag label data.. | slot 1: flag label data..
+//!  ..    party 1:   ..
+//! ```
+//!
+//! Slots are used in turn. A party writes a slot again two exchanges later, when it has seen all flags of the exchange
+//! between, which their parties raise only after they have read everything of the one before: nobody is still reading.
+
+use super::memory::Memory;
+use super::sync::Bell;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+/// How parties wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How often to look before anything else; some 40 ns each.
+    pub looks: u32,
+    /// How often to let others run and look again, after that. Then sleep.
+    pub yields: u32,
+}
+
+impl Pace {
+    /// For parties that each have a core for themselves, or that share them.
+    pub fn of(parties: u32) -> Pace {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        match parties as usize <= cores {
+            true => Pace { looks: 1000, yields: 20 },
+            false => Pace { looks: 4, yields: 200 },
+        }
+    }
+}
+
+const LINE: usize = 128;
+const PARTIES: usize = 4 * LINE;
+/// Bytes before the data of a slot.
+const HEADER: usize = 16;
+
+/// Where parties meet: in the memory of one process, or in memory that several have mapped.
+pub struct Board {
+    memory: Memory,
+    pub(super) parties: u32,
+    /// Bytes of data that a slot takes.
+    pub(super) room: usize,
+    pub(super) pace: Pace,
+    /// Whether a pointer of one party is one of all.
+    pub(super) one_address_space: bool,
+}
+
+/// A slot's words and data.
+pub(super) struct Slot<'a> {
+    /// The number of the exchange that was put here last.
+    pub flag: &'a AtomicU64,
+    pub label: &'a AtomicU64,
+    /// `room` bytes, aligned to 16.
+    pub data: NonNull<u8>,
+}
+
+impl Slot<'_> {
+    /// In place of data: where the source and the result are. A slot has room for both.
+    pub fn ends(&self) -> (&AtomicPtr<u8>, &AtomicPtr<u8>) {
+        let words = self.data.cast::<AtomicPtr<u8>>();
+        // SAFETY: the data is aligned, has room for two pointers, and lives as long as the slot's board; the protocol
+        // never uses a slot as data and as pointers at once, and every bit pattern is a pointer.
+        unsafe { (words.as_ref(), words.add(1).as_ref()) }
+    }
+}
+
+impl Board {
+    /// A board in this process, for this many parties; exchanges whose sources have at most `room` bytes go by slots.
+    ///
+    /// # Panics
+    /// If there is no memory for it.
+    pub fn new(parties: u32, room: usize, pace: Pace) -> Board {
+        let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
+        let memory = Memory::own(Board::bytes(parties, room));
+        Board { memory, parties, room, pace, one_address_space: true }
+    }
+
+    /// A board for parties that are processes of this host, in memory without a name: others find it by the
+    /// descriptor. Nothing is left of it when the last of them ends, however it ends.
+    ///
+    /// # Errors
+    /// The system has no such memory to give.
+    #[cfg(target_os = "linux")]
+    pub fn shared(name: &str, parties: u32, room: usize, pace: Pace) -> std::io::Result<(Board, OwnedFd)> {
+        let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
+        let (memory, fd) = Memory::shared(name, Board::bytes(parties, room))?;
+        Ok((Board { memory, parties, room, pace, one_address_space: false }, fd))
+    }
+
+    /// The board behind such a descriptor, made with the same arguments.
+    ///
+    /// # Errors
+    /// It is no such memory, or has another size.
+    #[cfg(target_os = "linux")]
+    pub fn attach(fd: OwnedFd, parties: u32, room: usize, pace: Pace) -> std::io::Result<Board> {
+        let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
+        let memory = Memory::attach(fd, Board::bytes(parties, room))?;
+        Ok(Board { memory, parties, room, pace, one_address_space: false })
+    }
+
+    fn bytes(parties: u32, room: usize) -> usize {
+        PARTIES + parties as usize * Board::stride(room)
+    }
+
+    fn stride(room: usize) -> usize {
+        LINE + 2 * (HEADER + room)
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: `at` is a multiple of eight inside the memory, which began as zeros and is only used atomically here.
+        unsafe { self.memory.base().add(at).cast::<AtomicU64>().as_ref() }
+    }
+
+    fn half(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: as in `word`, for four bytes.
+        unsafe { self.memory.base().add(at).cast::<AtomicU32>().as_ref() }
+    }
+
+    /// Arrivals at large exchanges.
+    pub(super) fn gate(&self) -> &AtomicU64 {
+        self.word(0)
+    }
+
+    /// Shares of large exchanges that are done.
+    pub(super) fn done(&self) -> &AtomicU64 {
+        self.word(LINE)
+    }
+
+    pub(super) fn bell(&self) -> Bell<'_, AtomicU32, AtomicU32> {
+        Bell { rung: self.half(2 * LINE), sleepers: self.half(2 * LINE + 8) }
+    }
+
+    /// Exchanges, and large exchanges, that a party has begun. Only the party itself looks at them.
+    pub(super) fn begun(&self, party: u32) -> (&AtomicU64, &AtomicU64) {
+        let at = PARTIES + party as usize * Board::stride(self.room);
+        (self.word(at), self.word(at + 8))
+    }
+
+    /// Whether a party is in an exchange.
+    pub(super) fn busy(&self, party: u32) -> &AtomicU64 {
+        self.word(PARTIES + party as usize * Board::stride(self.room) + 16)
+    }
+
+    /// The slot of a party for this exchange.
+    pub(super) fn slot(&self, party: u32, number: u64) -> Slot<'_> {
+        let own = PARTIES + party as usize * Board::stride(self.room) + LINE;
+        let at = own + (number & 1) as usize * (HEADER + self.room);
+        // SAFETY: inside the memory, by its size.
+        let data = unsafe { self.memory.base().add(at + HEADER) };
+        Slot { flag: self.word(at), label: self.word(at + 8), data }
+    }
+
+    /// Wakes those that are seen to sleep; who is just lying down may be missed.
+    #[inline]
+    pub(super) fn nudge(&self) {
+        self.bell().nudge();
+    }
+
+    /// Wakes every party that sleeps, so that it asks its patience.
+    pub fn ring(&self) {
+        self.bell().ring();
+    }
+}

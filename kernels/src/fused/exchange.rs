@@ -1,0 +1,223 @@
+//! What parties compute together: for every block of every result, where it comes from.
+
+use super::formula::Formula;
+use crate::{DType, ReduceOp};
+use std::ops::Range;
+
+/// Who ends with what. A party's source and result are made of blocks of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Pattern {
+    /// All meet; nothing is moved.
+    Meet,
+    /// Every result is the reduction of all sources: one block each.
+    AllReduce,
+    /// The root's result is.
+    Reduce,
+    /// Sources have one block per party; the result of party p is the reduction of their blocks p.
+    ReduceScatter,
+    /// Every result but the root's is the root's source: one block each.
+    Broadcast,
+    /// Every result is all sources, in order.
+    AllGather,
+    /// The root's result is.
+    Gather,
+    /// The root's source has one block per party; the result of party p is block p.
+    Scatter,
+    /// Block q of the result of party p is block p of the source of party q.
+    AllToAll,
+    /// The result of party p is the source of the party before it; before party 0 is the last.
+    Shift,
+}
+
+/// Where a block comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum From {
+    /// A block of one source.
+    Copy { party: u32, block: usize },
+    /// The reduction of that block of all sources.
+    Reduce { block: usize },
+}
+
+/// A block, and whose blocks it becomes: (party, block of its result).
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub from: From,
+    pub to: Vec<(u32, usize)>,
+}
+
+/// One computation of all parties. Build it once, and run it as often as needed.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    pub(super) pattern: Pattern,
+    pub(super) parties: u32,
+    pub(super) root: u32,
+    pub(super) dtype: DType,
+    pub(super) op: ReduceOp,
+    /// Bytes of a block.
+    pub(super) block: usize,
+    pub(super) routes: Vec<Route>,
+    /// By bytes of a source: which tree reduces them.
+    pub(super) formulas: Vec<(Range<usize>, Formula)>,
+    /// Blocks of scratch that the formulas need.
+    pub(super) slots: usize,
+    /// The most blocks that any source has.
+    pub(super) most_blocks: usize,
+    /// Equal for exchanges that have equal buffers.
+    pub(super) digest: u64,
+}
+
+/// Mixes a word into a hash (the finaliser of SplitMix64, Steele et al., OOPSLA 2014).
+pub(super) fn mix(hash: u64, word: u64) -> u64 {
+    let mut z = hash.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Exchange {
+    /// An exchange of `parties` parties over blocks of `count` elements. `formulas` says, for ranges of the elements
+    /// of a source, by which tree they are reduced; where nothing is reduced it is not looked at. An average is
+    /// divided once, after its sum.
+    ///
+    /// # Panics
+    /// If there are no parties, the root is none of them, a formula names a party that is not there, or the formulas
+    /// do not cover a source from its start to its end: mistakes of the caller.
+    #[track_caller]
+    pub fn new(
+        pattern: Pattern,
+        parties: u32,
+        root: u32,
+        (dtype, op): (DType, ReduceOp),
+        count: usize,
+        formulas: Vec<(Range<usize>, Formula)>,
+    ) -> Exchange {
+        assert!(root < parties, "party {root} of {parties} cannot be the root");
+        let block = count * dtype.size();
+        let reduces = matches!(pattern, Pattern::AllReduce | Pattern::Reduce | Pattern::ReduceScatter);
+        let blocks = if pattern == Pattern::ReduceScatter { parties as usize } else { 1 };
+        let mut end = 0;
+        if reduces {
+            for (range, formula) in &formulas {
+                assert!(range.start == end && range.end >= end, "formulas must cover a source in order");
+                assert!(formula.last < parties, "a formula names party {} of {parties}", formula.last);
+                end = range.end;
+            }
+            assert_eq!(end, count * blocks, "formulas must cover a source to its end");
+        }
+        let bytes = |(range, formula): (Range<usize>, Formula)| {
+            (range.start * dtype.size()..range.end * dtype.size(), formula)
+        };
+        let formulas: Vec<_> =
+            formulas.into_iter().map(bytes).filter(|(range, _)| !range.is_empty()).collect();
+        let slots = formulas.iter().map(|(_, formula)| formula.slots).max().unwrap_or(0).max(1);
+        let words = [pattern as u64, parties.into(), root.into(), dtype as u64, op as u64, block as u64];
+        let digest = words.into_iter().fold(0, mix);
+        let routes = routes(pattern, parties, root);
+        let mut exchange = Exchange {
+            pattern,
+            parties,
+            root,
+            dtype,
+            op,
+            block,
+            routes,
+            formulas,
+            slots,
+            most_blocks: 0,
+            digest,
+        };
+        exchange.most_blocks = (0..parties).map(|party| exchange.source_blocks(party)).max().unwrap_or(0);
+        exchange
+    }
+
+    /// Blocks of the source of a party.
+    pub(super) fn source_blocks(&self, party: u32) -> usize {
+        let all = self.parties as usize;
+        match self.pattern {
+            Pattern::Meet => 0,
+            Pattern::Broadcast => usize::from(party == self.root),
+            Pattern::Scatter if party == self.root => all,
+            Pattern::Scatter => 0,
+            Pattern::ReduceScatter | Pattern::AllToAll => all,
+            _ => 1,
+        }
+    }
+
+    /// Blocks of the result of a party.
+    pub(super) fn result_blocks(&self, party: u32) -> usize {
+        let all = self.parties as usize;
+        match self.pattern {
+            Pattern::Meet => 0,
+            Pattern::Broadcast => usize::from(party != self.root),
+            Pattern::Reduce => usize::from(party == self.root),
+            Pattern::Gather if party == self.root => all,
+            Pattern::Gather => 0,
+            Pattern::AllGather | Pattern::AllToAll => all,
+            _ => 1,
+        }
+    }
+
+    /// Whether the source and the result of a party may be one buffer.
+    pub(super) fn may_be_in_place(&self) -> bool {
+        !matches!(self.pattern, Pattern::Gather | Pattern::Scatter | Pattern::AllToAll | Pattern::Shift)
+    }
+
+    /// Whether shares of a large exchange are ranges of its blocks, which takes parties that only give or only take
+    /// into the work; else every party computes its own result.
+    pub(super) fn is_shared_out(&self) -> bool {
+        !matches!(
+            self.pattern,
+            Pattern::ReduceScatter | Pattern::AllGather | Pattern::AllToAll | Pattern::Shift
+        )
+    }
+
+    /// Where blocks of this source and result lie within one buffer of both: byte offsets.
+    pub(super) fn offsets(&self, party: u32) -> (usize, usize) {
+        let own = party as usize * self.block;
+        match self.pattern {
+            Pattern::AllGather => (own, 0),
+            Pattern::ReduceScatter => (0, own),
+            _ => (0, 0),
+        }
+    }
+}
+
+fn routes(pattern: Pattern, parties: u32, root: u32) -> Vec<Route> {
+    let all = || (0..parties).map(|party| (party, 0)).collect::<Vec<_>>();
+    let each = |f: &dyn Fn(u32) -> Route| (0..parties).map(f).collect::<Vec<_>>();
+    let place = |party: u32| party as usize;
+    match pattern {
+        Pattern::Meet => Vec::new(),
+        Pattern::AllReduce => vec![Route { from: From::Reduce { block: 0 }, to: all() }],
+        Pattern::Reduce => vec![Route { from: From::Reduce { block: 0 }, to: vec![(root, 0)] }],
+        Pattern::ReduceScatter => {
+            each(&|p| Route { from: From::Reduce { block: place(p) }, to: vec![(p, 0)] })
+        }
+        Pattern::Broadcast => {
+            let others = all().into_iter().filter(|(party, _)| *party != root).collect();
+            vec![Route { from: From::Copy { party: root, block: 0 }, to: others }]
+        }
+        Pattern::AllGather => each(&|q| Route {
+            from: From::Copy { party: q, block: 0 },
+            to: (0..parties).map(|p| (p, place(q))).collect(),
+        }),
+        Pattern::Gather => {
+            each(&|q| Route { from: From::Copy { party: q, block: 0 }, to: vec![(root, place(q))] })
+        }
+        Pattern::Scatter => {
+            each(&|p| Route { from: From::Copy { party: root, block: place(p) }, to: vec![(p, 0)] })
+        }
+        Pattern::AllToAll => {
+            let pair = |p: u32, q: u32| Route {
+                from: From::Copy { party: q, block: place(p) },
+                to: vec![(p, place(q))],
+            };
+            (0..parties).flat_map(|p| (0..parties).map(move |q| pair(p, q))).collect()
+        }
+        Pattern::Shift => each(&|p| Route {
+            from: From::Copy { party: (p + parties - 1) % parties, block: 0 },
+            to: vec![(p, 0)],
+        }),
+    }
+}

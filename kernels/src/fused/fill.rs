@@ -1,0 +1,200 @@
+//! One party's share of the work: evaluates blocks small enough to stay in the first-level cache, from wherever the
+//! sources are to wherever the results go.
+
+use super::exchange::{Exchange, From, Pattern, Route};
+use super::formula::{Formula, Operand};
+use crate::reduce::simd::{self, Isa};
+use crate::reduce::{Typed, dispatch};
+use crate::{Element, ReduceOp};
+use std::ops::Range;
+
+/// Bytes evaluated at a time.
+pub(super) const BLOCK: usize = 2048;
+
+/// A buffer of blocks: block b begins at `base + b * stride`, byte 0 of it being the first that is filled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub base: *mut u8,
+    pub stride: usize,
+}
+
+impl Place {
+    pub const NONE: Place = Place { base: std::ptr::null_mut(), stride: 0 };
+
+    fn at(self, block: usize, offset: usize) -> *mut u8 {
+        self.base.wrapping_add(block * self.stride + offset)
+    }
+}
+
+/// What to fill.
+pub(super) struct Fill<'a> {
+    pub exchange: &'a Exchange,
+    /// Of every party.
+    pub sources: &'a [Place],
+    /// Of every party; [`Place::NONE`] for those whose results this share does not touch.
+    pub results: &'a [Place],
+    /// The bytes of each block that are filled, relative to the places.
+    pub range: Range<usize>,
+    /// What byte 0 is of its block.
+    pub first: usize,
+    /// Whether results are written past the caches.
+    pub stream: bool,
+    /// Room for the exchange's slots.
+    pub scratch: &'a mut Vec<u64>,
+}
+
+impl Fill<'_> {
+    /// Fills the range.
+    ///
+    /// # Safety
+    /// Every source that a route names is readable, and every place of `results` that is not none is writable, over
+    /// the blocks that the exchange gives their parties, within the range; all are aligned to the element. Until it
+    /// returns nobody else writes those bytes of the sources, or touches those of the results. A source and a result
+    /// overlap only where the exchange makes an element from that very element.
+    pub unsafe fn run(self) {
+        dispatch(self.exchange.dtype, self);
+    }
+}
+
+impl Typed for Fill<'_> {
+    fn run<T: Element>(self) {
+        let Fill { exchange, sources, results, range, first, stream, scratch } = self;
+        let isa = Isa::best();
+        if scratch.len() < exchange.slots * BLOCK / 8 {
+            scratch.resize(exchange.slots * BLOCK / 8, 0);
+        }
+        let scratch: &mut [T] = bytemuck::cast_slice_mut(scratch);
+        let (slots, _) = scratch.split_at_mut(exchange.slots * BLOCK / size_of::<T>());
+        let mut work = Block { isa, op: exchange.op, slots };
+        let parts = (exchange.op == ReduceOp::Avg).then_some(exchange.parties);
+        for Route { from, to } in &exchange.routes {
+            let to = || to.iter().filter(|(party, _)| !results[*party as usize].base.is_null());
+            if to().next().is_none() {
+                continue;
+            }
+            let mut at = range.start;
+            if let Some((a, b)) = pair(exchange, *from, sources, results).filter(|_| parts.is_none()) {
+                let len = range.len() / size_of::<T>();
+                // SAFETY: the caller's promise: these are the sources and the results at once, two different buffers.
+                let (a, b) = unsafe {
+                    (
+                        std::slice::from_raw_parts_mut(a.at(0, at).cast::<T>(), len),
+                        std::slice::from_raw_parts_mut(b.at(0, at).cast::<T>(), len),
+                    )
+                };
+                T::join(isa, exchange.op, a, b);
+                continue;
+            }
+            while at < range.end {
+                let mut len = BLOCK.min(range.end - at);
+                let value = match *from {
+                    From::Copy { party, block } => {
+                        len = range.end - at;
+                        sources[party as usize].at(block, at).cast_const()
+                    }
+                    From::Reduce { block } => {
+                        let place = block * exchange.block + first + at;
+                        let (formula, end) = formula(exchange, place);
+                        len = len.min(end - place);
+                        let read =
+                            |party: u32| sources[party as usize].at(block, at).cast::<T>().cast_const();
+                        // SAFETY: the caller's promise, for `len` bytes from here on.
+                        let value = unsafe { work.evaluate(formula, &read, len / size_of::<T>(), parts) };
+                        value.cast::<u8>()
+                    }
+                };
+                for (party, block) in to() {
+                    let into = results[*party as usize].at(*block, at);
+                    if into.cast_const() == value {
+                        continue;
+                    }
+                    // SAFETY: the caller's promise: the two are `len` bytes each, nobody else's for now, and not the
+                    // same place; blocks of one element's source and result overlap whole or not at all.
+                    let (into, from) = unsafe {
+                        (std::slice::from_raw_parts_mut(into, len), std::slice::from_raw_parts(value, len))
+                    };
+                    simd::copy(isa, into, from, stream);
+                }
+                at += len;
+            }
+        }
+    }
+}
+
+/// The two buffers of an all-reduce of two parties in place, which takes no scratch.
+fn pair(exchange: &Exchange, from: From, sources: &[Place], results: &[Place]) -> Option<(Place, Place)> {
+    let same = |party: usize| sources[party].base == results[party].base;
+    let whole = |formula: &Formula| formula.steps.len() == 1 && formula.steps[0].a != formula.steps[0].b;
+    let two = exchange.pattern == Pattern::AllReduce
+        && exchange.parties == 2
+        && exchange.formulas.iter().all(|(_, formula)| whole(formula));
+    (two && matches!(from, From::Reduce { .. }) && same(0) && same(1) && sources[0].base != sources[1].base)
+        .then(|| (sources[0], sources[1]))
+}
+
+/// The formula of a byte of a source, and where its range ends.
+fn formula(exchange: &Exchange, place: usize) -> (&Formula, usize) {
+    let at = exchange.formulas.partition_point(|(range, _)| range.end <= place);
+    let (range, formula) = &exchange.formulas[at];
+    (formula, range.end)
+}
+
+/// Evaluates formulas on one block.
+struct Block<'a, T> {
+    isa: Isa,
+    op: ReduceOp,
+    slots: &'a mut [T],
+}
+
+impl<T: Element> Block<'_, T> {
+    const LEN: usize = BLOCK / size_of::<T>();
+
+    /// The value of a formula over `len` elements, in a slot or, where it is one leaf, in its source.
+    ///
+    /// # Safety
+    /// `read` gives `len` readable and aligned elements for every leaf, which nobody writes meanwhile.
+    unsafe fn evaluate(
+        &mut self,
+        formula: &Formula,
+        read: &impl Fn(u32) -> *const T,
+        len: usize,
+        parts: Option<u32>,
+    ) -> *const T {
+        // SAFETY: the caller's promise.
+        let source = |party: u32| unsafe { std::slice::from_raw_parts(read(party), len) };
+        let (isa, op) = (self.isa, self.op);
+        for step in &formula.steps {
+            match (step.a, step.b) {
+                (Operand::Source(a), Operand::Source(b)) => {
+                    T::combine(isa, op, self.slot(step.into, len), source(a), source(b));
+                }
+                (Operand::Slot(into), Operand::Source(b)) | (Operand::Source(b), Operand::Slot(into)) => {
+                    T::reduce(isa, op, self.slot(into, len), source(b));
+                }
+                (Operand::Slot(into), Operand::Slot(from)) => {
+                    let (low, high) = self.slots.split_at_mut(into.max(from) * Self::LEN);
+                    let (low, high) = (&mut low[into.min(from) * Self::LEN..][..len], &mut high[..len]);
+                    let (into, from) = if into < from { (low, high) } else { (high, low) };
+                    T::reduce(isa, op, into, from);
+                }
+            }
+        }
+        let slot = match (formula.result, parts) {
+            (Operand::Slot(slot), _) => slot,
+            (Operand::Source(party), None) => return read(party),
+            (Operand::Source(party), Some(_)) => {
+                self.slot(0, len).copy_from_slice(source(party));
+                0
+            }
+        };
+        let value = self.slot(slot, len);
+        if let Some(parts) = parts {
+            simd::divide(isa, value, parts);
+        }
+        value.as_ptr()
+    }
+
+    fn slot(&mut self, slot: usize, len: usize) -> &mut [T] {
+        &mut self.slots[slot * Self::LEN..][..len]
+    }
+}

@@ -1,0 +1,35 @@
+//! Parties that share memory and compute together: every one reads what all of them have and writes its share of
+//! every result, with no message in between.
+//!
+//! ```text
+//!            source 0   source 1   ..          small     each copies its source to its slot of the board and raises a
+//!              |    \  /    |                             flag; all there: each computes its own result from the slots
+//!   party 0  [ a0 (+) b0 | ...... ]            large     each publishes where its buffers are; all there: each
+//!   party 1  [ ......... | a1 (+) b1 ]                    computes a share of all results; all done: each returns
+//!              |    /  \    |                  staged    between processes: as small, piece by piece
+//!            result 0   result 1   ..
+//! ```
+//!
+//! What is computed is an [`Exchange`]: which block of whose source, or which reduction tree over everybody's, becomes
+//! which block of whose result. Every node of a tree is rounded, so the bits are those of the tree, whoever computes.
+//!
+//! A party that gives up while some have not come takes the exchange back for all of them, or finds that all have come
+//! and completes it: nobody's buffer is touched after its call has returned.
+
+mod board;
+mod exchange;
+mod fill;
+mod formula;
+mod memory;
+mod party;
+mod sync;
+
+pub use board::{Board, Pace};
+pub use exchange::{Exchange, Pattern};
+pub use formula::{Formula, Term};
+pub use party::{Ends, Party, Patience, Stopped};
+
+#[cfg(all(test, not(miri)))]
+mod orders;
+#[cfg(test)]
+mod tests;

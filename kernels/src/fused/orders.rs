@@ -1,0 +1,140 @@
+//! The synchronisation core under a scheduler that tries orders of events: the gate, the bell, and the slots in turn.
+//!
+//! The words are Shuttle's (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding bugs",
+//! ASPLOS 2010), the code is the one that threads and processes run.
+
+#![allow(clippy::unwrap_used)]
+
+use super::sync::{Bell, Gate, Sleep, Word, gate, give_up};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::atomic::{AtomicU64, Ordering};
+use shuttle::sync::{Arc, Condvar, Mutex};
+use shuttle::thread;
+use std::time::Duration;
+
+const ORDERS: usize = 3000;
+
+/// A word, and those who sleep on it: for ever, so that a wake-up that is missed is a deadlock, which Shuttle reports.
+#[derive(Default)]
+struct Model {
+    word: AtomicU64,
+    lock: Mutex<()>,
+    woken: Condvar,
+}
+
+impl Word for Model {
+    fn get(&self) -> u64 {
+        self.word.load(Ordering::SeqCst)
+    }
+    fn set(&self, value: u64) {
+        self.word.store(value, Ordering::SeqCst);
+    }
+    fn count(&self) -> u64 {
+        self.word.fetch_add(1, Ordering::SeqCst) + 1
+    }
+    fn uncount(&self) {
+        self.word.fetch_sub(1, Ordering::SeqCst);
+    }
+    fn replace(&self, old: u64, new: u64) -> bool {
+        self.word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
+impl Sleep for Model {
+    fn sleep(&self, seen: u64, _patience: Duration) {
+        let guard = self.lock.lock().unwrap();
+        if self.get() == seen {
+            drop(self.woken.wait(guard).unwrap());
+        }
+    }
+    fn wake(&self) {
+        let _guard = self.lock.lock().unwrap();
+        self.woken.notify_all();
+    }
+}
+
+#[derive(Default)]
+struct Board {
+    gate: Model,
+    rung: Model,
+    sleepers: Model,
+    /// By party and turn: the number of the exchange, and what it put in.
+    slots: Vec<[(Model, Model); 2]>,
+}
+
+impl Board {
+    fn new(parties: usize) -> Arc<Board> {
+        Arc::new(Board { slots: (0..parties).map(|_| Default::default()).collect(), ..Board::default() })
+    }
+
+    fn bell(&self) -> Bell<'_, Model, Model> {
+        Bell { rung: &self.rung, sleepers: &self.sleepers }
+    }
+
+    fn until(&self, ready: impl Fn() -> bool) {
+        let bell = self.bell();
+        loop {
+            let ear = bell.listen();
+            if ready() {
+                return;
+            }
+            ear.sleep(Duration::MAX);
+        }
+    }
+}
+
+fn all(parties: usize, one: impl Fn(usize) -> Gate + Send + Sync + Clone + 'static) -> Vec<Gate> {
+    let start = |party| {
+        let one = one.clone();
+        thread::spawn(move || one(party))
+    };
+    let threads: Vec<_> = (0..parties).map(start).collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+#[test]
+fn a_gate_is_open_for_all_or_given_up_by_all_and_nobody_sleeps_on() {
+    shuttle::check_random(
+        || {
+            let (board, parties) = (Board::new(0), 3);
+            let ends = all(parties, move |_| {
+                let wanted = parties as u64;
+                let impatient = thread_rng().gen_bool(0.3);
+                board.gate.count();
+                board.bell().ring();
+                if impatient && give_up(&board.gate, wanted) == Gate::GivenUp {
+                    board.bell().ring();
+                    return Gate::GivenUp;
+                }
+                board.until(|| gate(&board.gate, wanted) != Gate::Shut);
+                gate(&board.gate, wanted)
+            });
+            assert!(ends.iter().all(|end| *end == ends[0] && *end != Gate::Shut), "{ends:?}");
+        },
+        ORDERS,
+    );
+}
+
+#[test]
+fn slots_in_turn_are_never_written_while_somebody_reads_them() {
+    shuttle::check_random(
+        || {
+            let (board, parties) = (Board::new(2), 2);
+            all(parties, move |me| {
+                for number in 1..=4u64 {
+                    let (flag, data) = &board.slots[me][number as usize & 1];
+                    data.set(number * 10 + me as u64);
+                    flag.set(number);
+                    board.bell().ring();
+                    let slot = |party: usize| &board.slots[party][number as usize & 1];
+                    board.until(|| (0..parties).all(|party| slot(party).0.get() == number));
+                    for party in 0..parties {
+                        assert_eq!(slot(party).1.get(), number * 10 + party as u64, "read by {me}");
+                    }
+                }
+                Gate::Open
+            });
+        },
+        ORDERS,
+    );
+}

@@ -1,0 +1,360 @@
+//! One party's part in exchanges: meets the others, does its share, and returns once nobody needs its buffers.
+
+use super::board::Board;
+use super::exchange::{Exchange, mix};
+use super::fill::{Fill, Place};
+use super::sync::{Gate, Word, gate, give_up};
+use std::hint::spin_loop;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The buffers of a party: bytes of its source, and of its result.
+pub enum Ends<'a> {
+    /// One buffer that is both, or that holds the one within the other: block p of an all-gather's result is the
+    /// source of party p, block p of a reduce-scatter's source becomes the result of party p.
+    InPlace(&'a mut [u8]),
+    /// Two.
+    Apart(&'a [u8], &'a mut [u8]),
+}
+
+/// What a party does while the others do not come.
+pub trait Patience {
+    /// Why it waits no longer.
+    type Error;
+
+    /// Asked before every sleep. `absent` says of a party whether it has not come.
+    ///
+    /// # Errors
+    /// It shall wait no longer. Else for how long at most until it is asked again.
+    fn wait(&mut self, absent: &dyn Fn(u32) -> bool) -> Result<Duration, Self::Error>;
+}
+
+/// Why there is no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped<E> {
+    /// This party's patience was over.
+    Impatient(E),
+    /// Another party's was.
+    GivenUp,
+    /// This party came with another label or another exchange.
+    Disagrees(u32),
+}
+
+/// A result of at least this many bytes that does not lie where its source lies is written past the caches.
+const STREAMED: usize = 4 << 20;
+
+/// A place at a board.
+pub struct Party {
+    board: Arc<Board>,
+    me: u32,
+    desk: Desk,
+}
+
+/// What a party works with, kept from one exchange to the next.
+struct Desk {
+    sources: Vec<Place>,
+    results: Vec<Place>,
+    scratch: Vec<u64>,
+}
+
+// SAFETY: the places are pointers to buffers of an exchange that is over; none is used before it is set again.
+unsafe impl Send for Desk {}
+
+/// Marks a party as busy.
+struct Busy<'a>(&'a AtomicU64);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// One exchange under way.
+struct Meeting<'a> {
+    board: &'a Board,
+    me: u32,
+    number: u64,
+    label: u64,
+    exchange: &'a Exchange,
+}
+
+impl Party {
+    /// The place of party `me`. There may be more than one handle to a place, used one at a time.
+    ///
+    /// # Panics
+    /// If there is no such party.
+    pub fn new(board: Arc<Board>, me: u32) -> Party {
+        assert!(me < board.parties, "party {me} of {}", board.parties);
+        let places = vec![Place::NONE; board.parties as usize];
+        let desk = Desk { sources: places.clone(), results: places, scratch: Vec::new() };
+        Party { board, me, desk }
+    }
+
+    /// Takes part in an exchange: returns when the result is there and nobody reads or writes the buffers any more.
+    /// All parties come with equal labels and exchanges, in the same order.
+    ///
+    /// # Errors
+    /// Not all have come, or not all with the same; the result then has no meaning.
+    ///
+    /// # Panics
+    /// If a buffer has another length than the exchange says or is not aligned to its elements, if the exchange does
+    /// not work in place or is of other parties, or if this place is taken by another thread: mistakes of the caller.
+    pub fn run<P: Patience>(
+        &mut self,
+        label: u64,
+        exchange: &Exchange,
+        ends: Ends<'_>,
+        patience: &mut P,
+    ) -> Result<(), Stopped<P::Error>> {
+        let Party { board, me, desk } = self;
+        // No copy of the board's handle: parties would pass its counter from core to core.
+        let (board, me) = (&**board, *me);
+        assert_eq!(exchange.parties, board.parties, "the exchange is of other parties");
+        let apart = matches!(ends, Ends::Apart(..));
+        let (source, result) = places(exchange, me, ends);
+        let busy = board.busy(me);
+        assert_eq!(busy.swap(1, Ordering::Acquire), 0, "party {me} is in an exchange already");
+        let _busy = Busy(busy);
+
+        let begun = board.begun(me).0;
+        let number = begun.get() + 1;
+        let label = mix(label, exchange.digest);
+        let mut meeting = Meeting { board, me, number, label, exchange };
+        let blocks = exchange.most_blocks.max(1);
+        if exchange.block * blocks > board.room && board.one_address_space {
+            begun.set(number);
+            return desk.directly(&meeting, source, result, apart, patience);
+        }
+        // The whole of every block, or as much of it as the slots take.
+        let fits = board.room / blocks;
+        let piece = exchange.block.min(if fits >= 64 { fits / 64 * 64 } else { fits / 8 * 8 });
+        assert!(
+            piece > 0 || exchange.block == 0,
+            "the slots of this board are too small for {blocks} blocks"
+        );
+        let mut at = 0;
+        loop {
+            let range = at..exchange.block.min(at + piece);
+            at = range.end;
+            begun.set(meeting.number);
+            desk.by_slots(&meeting, source, result, range, patience)?;
+            if at >= exchange.block {
+                return Ok(());
+            }
+            meeting.number += 1;
+        }
+    }
+}
+
+impl Desk {
+    /// Everybody's source, or a piece of its blocks, goes to its slot; everybody makes its own result.
+    fn by_slots<P: Patience>(
+        &mut self,
+        meeting: &Meeting<'_>,
+        source: Place,
+        result: Place,
+        range: Range<usize>,
+        patience: &mut P,
+    ) -> Result<(), Stopped<P::Error>> {
+        let Meeting { board, me, number, exchange, .. } = *meeting;
+        let len = range.len();
+        let slot = board.slot(me, number);
+        for block in 0..exchange.source_blocks(me) {
+            // SAFETY: the source has these blocks, and the slot has room for a piece of each. Nobody reads the slot:
+            // all have raised the flag of the exchange before, so all have read what was here two exchanges ago.
+            unsafe {
+                let from = source.base.add(block * source.stride + range.start);
+                slot.data.add(block * len).as_ptr().copy_from_nonoverlapping(from, len);
+            }
+        }
+        slot.label.store(meeting.label, Ordering::Relaxed);
+        slot.flag.set(number);
+        let (mut next, all) = (0, board.parties);
+        let mut here = || {
+            while next < all && board.slot(next, number).flag.get() == number {
+                next += 1;
+            }
+            next == all
+        };
+        meeting.until(&mut here, patience).map_err(Stopped::Impatient)?;
+        meeting.agree()?;
+        if result.base.is_null() || len == 0 {
+            return Ok(());
+        }
+        for party in 0..all {
+            let data = board.slot(party, number).data.as_ptr();
+            self.sources[party as usize] = Place { base: data, stride: len };
+            self.results[party as usize] = Place::NONE;
+        }
+        let here = |place: Place| Place { base: place.base.wrapping_add(range.start), ..place };
+        if !source.base.is_null() {
+            self.sources[me as usize] = here(source);
+        }
+        self.results[me as usize] = here(result);
+        let fill = Fill {
+            exchange,
+            sources: &self.sources,
+            results: &self.results,
+            range: 0..len,
+            first: range.start,
+            stream: false,
+            scratch: &mut self.scratch,
+        };
+        // SAFETY: the slots hold the sources' pieces, written before the flags that were seen, and are written again
+        // only after this party's next flag; source and result are this party's own.
+        unsafe { fill.run() };
+        Ok(())
+    }
+
+    /// Everybody says where its buffers are, and works on a share of all results.
+    fn directly<P: Patience>(
+        &mut self,
+        meeting: &Meeting<'_>,
+        source: Place,
+        result: Place,
+        apart: bool,
+        patience: &mut P,
+    ) -> Result<(), Stopped<P::Error>> {
+        let Meeting { board, me, number, exchange, .. } = *meeting;
+        let large = board.begun(me).1;
+        large.set(large.get() + 1);
+        let all = large.get() * u64::from(board.parties);
+        let slot = board.slot(me, number);
+        let (from, to) = slot.ends();
+        from.store(source.base, Ordering::Relaxed);
+        to.store(result.base, Ordering::Relaxed);
+        slot.label.store(meeting.label, Ordering::Relaxed);
+        slot.flag.set(number);
+        board.gate().count();
+        let waited = meeting.until(&mut || gate(board.gate(), all) != Gate::Shut, patience);
+        let known = match &waited {
+            Ok(()) => gate(board.gate(), all),
+            // Taken back, unless the last one came meanwhile: then it is in, and has to go through with it.
+            Err(_) => give_up(board.gate(), all),
+        };
+        if known == Gate::GivenUp {
+            board.ring();
+            return Err(waited.err().map_or(Stopped::GivenUp, Stopped::Impatient));
+        }
+        meeting.agree()?;
+        let shared = exchange.is_shared_out();
+        for party in 0..board.parties {
+            let slot = board.slot(party, number);
+            let (from, to) = slot.ends();
+            let place = |base: *mut u8| Place { base, stride: exchange.block };
+            self.sources[party as usize] = place(from.load(Ordering::Relaxed));
+            let to = if shared || party == me { to.load(Ordering::Relaxed) } else { std::ptr::null_mut() };
+            self.results[party as usize] = place(to);
+        }
+        let range = if shared { share(exchange.block, me, board.parties) } else { 0..exchange.block };
+        let fill = Fill {
+            exchange,
+            sources: &self.sources,
+            results: &self.results,
+            range,
+            first: 0,
+            stream: apart && exchange.block * exchange.most_blocks >= STREAMED,
+            scratch: &mut self.scratch,
+        };
+        // SAFETY: all have come and agree on the exchange, so the buffers are as long and aligned as it says, and
+        // their owners wait below until every share is done. Shares are different ranges of all results, or different
+        // results; what they read of sources is written by nobody, or, in place, by this very share afterwards.
+        unsafe { fill.run() };
+        board.done().count();
+        meeting
+            .until(&mut || board.done().get() >= all, &mut Untiring)
+            .unwrap_or_else(|never| match never {});
+        Ok(())
+    }
+}
+
+/// Waits for those that cannot fail to come: they are at work, which takes no waiting.
+struct Untiring;
+
+impl Patience for Untiring {
+    type Error = std::convert::Infallible;
+
+    fn wait(&mut self, _absent: &dyn Fn(u32) -> bool) -> Result<Duration, Self::Error> {
+        Ok(Duration::from_secs(1))
+    }
+}
+
+impl Meeting<'_> {
+    /// Tells the others that this party has come, and waits until it is `ready`: looks, lets others run, then sleeps as
+    /// long as its patience lasts.
+    #[inline]
+    fn until<P: Patience>(&self, ready: &mut impl FnMut() -> bool, patience: &mut P) -> Result<(), P::Error> {
+        // A bell rung for sure takes a fence, which would hold back the first looks until what was written has arrived
+        // everywhere: so only who is known to sleep is woken before them.
+        self.board.nudge();
+        for _ in 0..self.board.pace.looks {
+            if ready() {
+                self.board.ring();
+                return Ok(());
+            }
+            spin_loop();
+        }
+        self.board.ring();
+        for _ in 0..self.board.pace.yields {
+            if ready() {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+        let absent = |party: u32| self.board.slot(party, self.number).flag.get() != self.number;
+        let bell = self.board.bell();
+        loop {
+            let ear = bell.listen();
+            if ready() {
+                return Ok(());
+            }
+            ear.sleep(patience.wait(&absent)?);
+        }
+    }
+
+    /// Whether all came with this label. Those that did not all find so.
+    #[inline]
+    fn agree<E>(&self) -> Result<(), Stopped<E>> {
+        let label = |party| self.board.slot(party, self.number).label.load(Ordering::Relaxed);
+        match (0..self.board.parties).find(|party| label(*party) != self.label) {
+            Some(party) => Err(Stopped::Disagrees(party)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Where the source and the result of a party begin; nowhere where it has none.
+#[track_caller]
+fn places(exchange: &Exchange, me: u32, ends: Ends<'_>) -> (Place, Place) {
+    let block = exchange.block;
+    let (source, result) = (exchange.source_blocks(me) * block, exchange.result_blocks(me) * block);
+    let (source_base, result_base) = match ends {
+        Ends::InPlace(data) => {
+            assert!(exchange.may_be_in_place(), "{:?} does not work in place", exchange.pattern);
+            let (source_at, result_at) = exchange.offsets(me);
+            let whole = (source_at + source).max(result_at + result);
+            assert_eq!(data.len(), whole, "the buffer of {:?}", exchange.pattern);
+            let base = data.as_mut_ptr();
+            (base.wrapping_add(source_at), base.wrapping_add(result_at))
+        }
+        Ends::Apart(from, to) => {
+            assert_eq!(from.len(), source, "the source of {:?}", exchange.pattern);
+            assert_eq!(to.len(), result, "the result of {:?}", exchange.pattern);
+            (from.as_ptr().cast_mut(), to.as_mut_ptr())
+        }
+    };
+    let place = |base: *mut u8, bytes: usize| {
+        assert!(bytes == 0 || base.addr().is_multiple_of(exchange.dtype.size()), "a buffer is not aligned");
+        if bytes == 0 { Place::NONE } else { Place { base, stride: block } }
+    };
+    (place(source_base, source), place(result_base, result))
+}
+
+/// The share of one party of a block: whole cache lines, near-equal.
+fn share(block: usize, me: u32, parties: u32) -> Range<usize> {
+    let each = block.div_ceil(parties as usize).next_multiple_of(64);
+    let at = |party: usize| (party * each).min(block);
+    at(me as usize)..at(me as usize + 1)
+}

@@ -1,0 +1,180 @@
+//! How parties find that all of them have come, or that one has given up: on words of memory and nothing else, so that
+//! threads and processes do it alike, and a model checker can try every order of events.
+//!
+//! ```text
+//! gate   arrivals so far | given up     add one; open at a multiple of the parties; taken back only while not open
+//! bell   how often it rang, sleepers    who waits looks a while, then sleeps until it rings
+//! ```
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A word that parties share. Reads acquire, writes release, changes are in one order that all agree on.
+pub(super) trait Word {
+    fn get(&self) -> u64;
+    fn set(&self, value: u64);
+    /// Adds one and returns the sum.
+    fn count(&self) -> u64;
+    fn uncount(&self);
+    /// Replaces `old` by `new` if it still is `old`.
+    fn replace(&self, old: u64, new: u64) -> bool;
+}
+
+/// A word that can be slept on.
+pub(super) trait Sleep: Word {
+    /// Sleeps while the word is `seen`, until woken, or for about this long; may return early.
+    fn sleep(&self, seen: u64, patience: Duration);
+    fn wake(&self);
+}
+
+macro_rules! word {
+    ($atomic:ty, $int:ty) => {
+        impl Word for $atomic {
+            #[inline]
+            fn get(&self) -> u64 {
+                self.load(Ordering::Acquire).into()
+            }
+            #[inline]
+            fn set(&self, value: u64) {
+                self.store(value as $int, Ordering::Release);
+            }
+            #[inline]
+            fn count(&self) -> u64 {
+                self.fetch_add(1, Ordering::SeqCst).wrapping_add(1).into()
+            }
+            #[inline]
+            fn uncount(&self) {
+                self.fetch_sub(1, Ordering::SeqCst);
+            }
+            #[inline]
+            fn replace(&self, old: u64, new: u64) -> bool {
+                self.compare_exchange(old as $int, new as $int, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            }
+        }
+    };
+}
+
+word!(AtomicU64, u64);
+word!(AtomicU32, u32);
+
+/// Set in a gate that was taken back.
+const GIVEN_UP: u64 = 1 << 63;
+
+/// What is known of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// Not all have come.
+    Shut,
+    /// All have come.
+    Open,
+    /// One has given up before all had come: it never opens again.
+    GivenUp,
+}
+
+/// What a gate's word says to who waits for `all` arrivals.
+#[inline]
+pub(super) fn gate(word: &impl Word, all: u64) -> Gate {
+    match word.get() {
+        now if now & GIVEN_UP != 0 => Gate::GivenUp,
+        now if now >= all => Gate::Open,
+        _ => Gate::Shut,
+    }
+}
+
+/// Takes the gate back, unless it is open already. Returns what it is then.
+pub(super) fn give_up(word: &impl Word, all: u64) -> Gate {
+    loop {
+        let now = word.get();
+        match gate(word, all) {
+            Gate::Shut if word.replace(now, now | GIVEN_UP) => return Gate::GivenUp,
+            Gate::Shut => {}
+            known => return known,
+        }
+    }
+}
+
+/// The bell of a board.
+pub(super) struct Bell<'a, R, S: Word> {
+    /// How often it rang.
+    pub rung: &'a R,
+    pub sleepers: &'a S,
+}
+
+impl<R: Sleep, S: Word> Bell<'_, R, S> {
+    /// Something has changed: wakes whoever sleeps. What changed was written before this.
+    #[inline]
+    pub fn ring(&self) {
+        // In one order with the sleeper's: it counts itself, then looks; this side writes, then counts sleepers. One
+        // of the two sees the other.
+        fence();
+        self.nudge();
+    }
+
+    /// The same but for who is just lying down. A ring must follow.
+    #[inline]
+    pub fn nudge(&self) {
+        if self.sleepers.get() > 0 {
+            self.rung.count();
+            self.rung.wake();
+        }
+    }
+
+    /// Listens: whatever rings from now on wakes [`Ear::sleep`]. Look and ask after this, before sleeping.
+    pub fn listen(&self) -> Ear<'_, R, S> {
+        self.sleepers.count();
+        fence();
+        Ear { seen: self.rung.get(), bell: self }
+    }
+}
+
+/// Who listens to a bell.
+pub(super) struct Ear<'a, R, S: Word> {
+    seen: u64,
+    bell: &'a Bell<'a, R, S>,
+}
+
+impl<R: Sleep, S: Word> Ear<'_, R, S> {
+    /// Sleeps until the bell rings or for about this long.
+    pub fn sleep(self, patience: Duration) {
+        self.bell.rung.sleep(self.seen, patience);
+    }
+}
+
+impl<R, S: Word> Drop for Ear<'_, R, S> {
+    fn drop(&mut self) {
+        self.bell.sleepers.uncount();
+    }
+}
+
+#[inline]
+fn fence() {
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+#[cfg(target_os = "linux")]
+impl Sleep for AtomicU32 {
+    fn sleep(&self, seen: u64, patience: Duration) {
+        use rustix::thread::futex;
+        let patience = patience.min(Duration::from_secs(3600));
+        let limit = rustix::thread::Timespec {
+            tv_sec: patience.as_secs() as i64,
+            tv_nsec: patience.subsec_nanos().into(),
+        };
+        // Not private: the word may be in memory that processes share. Every way to return is as good as being woken.
+        let _ = futex::wait(self, futex::Flags::empty(), seen as u32, Some(&limit));
+    }
+
+    fn wake(&self) {
+        let _ = rustix::thread::futex::wake(self, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+/// Without a way to sleep on a word: short naps.
+#[cfg(not(target_os = "linux"))]
+impl Sleep for AtomicU32 {
+    fn sleep(&self, _seen: u64, patience: Duration) {
+        std::thread::park_timeout(patience.min(Duration::from_micros(200)));
+    }
+
+    fn wake(&self) {}
+}

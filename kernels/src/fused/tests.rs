@@ -1,0 +1,355 @@
+//! Every pattern over random parties, sizes and trees, on threads, against a plain statement of what each party must
+//! end with; and parties that do not come, or come with something else.
+
+use super::*;
+use crate::{DType, Element, ReduceOp, divide, reduce};
+use proptest::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A random tree over all parties, as terms and as a function.
+#[derive(Clone, Debug)]
+enum Tree {
+    Leaf(u32),
+    Join(Box<Tree>, Box<Tree>),
+}
+
+impl Tree {
+    fn random(mut leaves: Vec<Tree>, mut seed: u64) -> Tree {
+        while leaves.len() > 1 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let a = leaves.swap_remove((seed >> 33) as usize % leaves.len());
+            let b = leaves.swap_remove((seed >> 13) as usize % leaves.len());
+            leaves.push(Tree::Join(Box::new(a), Box::new(b)));
+        }
+        leaves.remove(0)
+    }
+
+    fn terms(&self) -> Vec<Term> {
+        match self {
+            Tree::Leaf(party) => vec![Term::Leaf(*party)],
+            Tree::Join(a, b) => [a.terms(), b.terms(), vec![Term::Join]].concat(),
+        }
+    }
+
+    fn value<T: Element>(&self, op: ReduceOp, of: &impl Fn(u32) -> Vec<T>) -> Vec<T> {
+        match self {
+            Tree::Leaf(party) => of(*party),
+            Tree::Join(a, b) => {
+                let mut into = a.value(op, of);
+                reduce(op, &mut into, &b.value(op, of));
+                into
+            }
+        }
+    }
+}
+
+/// What the parties come to, each on its own thread.
+struct Patient(Instant);
+
+impl Patience for Patient {
+    type Error = &'static str;
+    #[allow(clippy::disallowed_methods)]
+    fn wait(&mut self, _absent: &dyn Fn(u32) -> bool) -> Result<Duration, &'static str> {
+        let now = Instant::now();
+        if now < self.0 { Ok(self.0 - now) } else { Err("late") }
+    }
+}
+
+#[allow(clippy::disallowed_methods)]
+fn patient(millis: u64) -> Patient {
+    Patient(Instant::now() + Duration::from_millis(millis))
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    pattern: Pattern,
+    parties: u32,
+    root: u32,
+    op: ReduceOp,
+    count: usize,
+    room: usize,
+    in_place: bool,
+    one_address_space: bool,
+    cut: usize,
+    seed: u64,
+}
+
+fn patterns() -> Vec<Pattern> {
+    use Pattern::*;
+    vec![Meet, AllReduce, Reduce, ReduceScatter, Broadcast, AllGather, Gather, Scatter, AllToAll, Shift]
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let sizes = match cfg!(miri) {
+        true => prop_oneof![0..40usize, 40..100usize, Just(300usize)],
+        false => prop_oneof![0..40usize, 40..3000usize, Just(20_000usize)],
+    };
+    let op = prop::sample::select(ReduceOp::ALL.to_vec());
+    let room = prop::sample::select(vec![64usize, 1024, 1 << 16]);
+    let pattern = prop::sample::select(patterns());
+    (pattern, 1..7u32, any::<u32>(), op, sizes, room, any::<[bool; 2]>(), any::<usize>(), any::<u64>())
+        .prop_map(|(pattern, parties, root, op, count, room, [in_place, one_address_space], cut, seed)| {
+            let count = if pattern == Pattern::Meet { 0 } else { count };
+            Case {
+                pattern,
+                parties,
+                root: root % parties,
+                op,
+                count,
+                room,
+                in_place,
+                one_address_space,
+                cut,
+                seed,
+            }
+        })
+}
+
+fn noise<T: Element>(seed: u64, count: usize) -> Vec<T> {
+    let mut noise = vec![T::zeroed(); count];
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut noise);
+    bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = (exchange::mix(seed, i as u64 / 3) >> 7) as u8);
+    noise
+}
+
+fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
+    let Case { pattern, parties, root, op, count, .. } = *case;
+    let blocks = if pattern == Pattern::ReduceScatter { parties as usize } else { 1 };
+    let elements = count * blocks;
+    let cut = if elements == 0 { 0 } else { case.cut % elements };
+    let leaves: Vec<Tree> = (0..parties).map(Tree::Leaf).collect();
+    let trees = [
+        (0..cut, Tree::random(leaves.clone(), case.seed)),
+        (cut..elements, Tree::random(leaves, !case.seed)),
+    ];
+    let formulas: Vec<(Range<usize>, Formula)> =
+        trees.iter().map(|(range, tree)| (range.clone(), Formula::new(tree.terms()).unwrap())).collect();
+    let exchange = Exchange::new(pattern, parties, root, (T::DTYPE, op), count, formulas);
+    let in_place = case.in_place && exchange.may_be_in_place();
+    let source = |p: u32| noise::<T>(case.seed ^ u64::from(p), exchange.source_blocks(p) * count);
+
+    // What each must end with, said plainly.
+    let reduced = |range: Range<usize>| {
+        let all: Vec<T> = trees
+            .iter()
+            .flat_map(|(part, tree)| tree.value(op, &|p| source(p)[part.clone()].to_vec()))
+            .collect();
+        let mut all = all[range].to_vec();
+        if op == ReduceOp::Avg {
+            divide(&mut all, parties);
+        }
+        all
+    };
+    let block = |p: u32| p as usize * count..(p as usize + 1) * count;
+    let want = |p: u32| -> Vec<T> {
+        match pattern {
+            Pattern::Meet => Vec::new(),
+            Pattern::AllReduce => reduced(0..count),
+            Pattern::Reduce if p == root => reduced(0..count),
+            Pattern::ReduceScatter => reduced(block(p)),
+            Pattern::Broadcast if p != root => source(root),
+            Pattern::AllGather => (0..parties).flat_map(source).collect(),
+            Pattern::Gather if p == root => (0..parties).flat_map(source).collect(),
+            Pattern::Scatter => source(root)[block(p)].to_vec(),
+            Pattern::AllToAll => (0..parties).flat_map(|q| source(q)[block(p)].to_vec()).collect(),
+            Pattern::Shift => source((p + parties - 1) % parties),
+            _ => Vec::new(),
+        }
+    };
+
+    let mut board = Board::new(parties, case.room, Pace { looks: 20, yields: 3 });
+    board.one_address_space = case.one_address_space;
+    let board = Arc::new(board);
+    let results: Vec<Vec<T>> = std::thread::scope(|scope| {
+        let one = |p: u32| {
+            let (board, exchange) = (board.clone(), &exchange);
+            move || {
+                let mut party = Party::new(board, p);
+                let mut result = Vec::new();
+                // Twice more than slots, so that each is used again.
+                for _ in 0..5 {
+                    let from = source(p);
+                    let len = exchange.result_blocks(p) * count;
+                    result = vec![T::zeroed(); len];
+                    if in_place {
+                        let (at, to) = exchange.offsets(p);
+                        let (at, to) = (at / size_of::<T>(), to / size_of::<T>());
+                        let mut both = vec![T::zeroed(); (at + from.len()).max(to + len)];
+                        both[at..at + from.len()].copy_from_slice(&from);
+                        let ends = Ends::InPlace(bytemuck::cast_slice_mut(&mut both));
+                        party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
+                        result.copy_from_slice(&both[to..to + len]);
+                    } else {
+                        let ends =
+                            Ends::Apart(bytemuck::cast_slice(&from), bytemuck::cast_slice_mut(&mut result));
+                        party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
+                        let (now, before): (&[u8], _) = (bytemuck::cast_slice(&from), source(p));
+                        assert!(now == bytemuck::cast_slice::<T, u8>(&before), "a source has changed");
+                    }
+                }
+                result
+            }
+        };
+        let threads: Vec<_> = (0..parties).map(|p| scope.spawn(one(p))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (p, result) in (0..).zip(results) {
+        let (got, want): (&[u8], Vec<T>) = (bytemuck::cast_slice(&result), want(p));
+        prop_assert!(got == bytemuck::cast_slice::<T, u8>(&want), "party {p} of {case:?}, {}", T::DTYPE);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 3 } else { 200 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn every_pattern_ends_with_what_it_says(case in cases(), dtype in prop::sample::select(DType::ALL.to_vec())) {
+        match dtype {
+            DType::F64 => holds::<f64>(&case)?,
+            DType::F32 => holds::<f32>(&case)?,
+            DType::F16 => holds::<crate::f16>(&case)?,
+            DType::Bf16 => holds::<crate::bf16>(&case)?,
+            DType::I8 => holds::<i8>(&case)?,
+            DType::I16 => holds::<i16>(&case)?,
+            DType::I32 => holds::<i32>(&case)?,
+            DType::I64 => holds::<i64>(&case)?,
+            DType::U8 => holds::<u8>(&case)?,
+        }
+    }
+}
+
+fn sums(parties: u32, count: usize) -> Exchange {
+    let terms = (0..parties).flat_map(|p| [Some(Term::Leaf(p)), (p > 0).then_some(Term::Join)]).flatten();
+    let formula = Formula::new(terms).unwrap();
+    Exchange::new(
+        Pattern::AllReduce,
+        parties,
+        0,
+        (DType::I64, ReduceOp::Sum),
+        count,
+        vec![(0..count, formula)],
+    )
+}
+
+/// Small and large: by slots, and directly.
+const COUNTS: [usize; 2] = [4, 4000];
+
+#[test]
+fn who_waits_in_vain_is_told_and_who_comes_later_is_too() {
+    for count in COUNTS {
+        let board = Arc::new(Board::new(2, 1024, Pace { looks: 1, yields: 1 }));
+        let exchange = sums(2, count);
+        let mut data = vec![1i64; count];
+        let run = |p: u32, data: &mut [i64], millis| {
+            let ends = Ends::InPlace(bytemuck::cast_slice_mut(data));
+            Party::new(board.clone(), p).run(0, &exchange, ends, &mut patient(millis))
+        };
+        assert_eq!(run(0, &mut data, 20), Err(Stopped::Impatient("late")), "{count}");
+        let later = run(1, &mut data, 20);
+        // By slots all is there, for whoever comes later; a large exchange was taken back.
+        assert_eq!(later, if count == 4 { Ok(()) } else { Err(Stopped::GivenUp) });
+    }
+}
+
+#[test]
+fn other_labels_and_other_lengths_are_found_by_all() {
+    for (counts, labels) in
+        [([4, 4], [1, 2]), ([4000, 4000], [1, 2]), ([4, 5], [1, 1]), ([4000, 4001], [1, 1])]
+    {
+        let board = Arc::new(Board::new(2, 1024, Pace { looks: 20, yields: 3 }));
+        let one = |p: usize| {
+            let (board, count, label) = (board.clone(), counts[p], labels[p]);
+            move || {
+                let mut data = vec![5i64; count];
+                let ends = Ends::InPlace(bytemuck::cast_slice_mut(&mut data));
+                let stopped =
+                    Party::new(board, p as u32).run(label, &sums(2, count), ends, &mut patient(20_000));
+                assert!(
+                    matches!(stopped, Err(Stopped::Disagrees(other)) if other != p as u32),
+                    "{stopped:?}"
+                );
+                assert!(data.iter().all(|x| *x == 5), "nothing was written");
+            }
+        };
+        let threads = [std::thread::spawn(one(0)), std::thread::spawn(one(1))];
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+#[test]
+fn a_party_that_sleeps_is_woken_by_the_bell_and_asks_its_patience() {
+    struct Told<'a>(&'a std::sync::atomic::AtomicBool);
+    impl Patience for Told<'_> {
+        type Error = ();
+        fn wait(&mut self, absent: &dyn Fn(u32) -> bool) -> Result<Duration, ()> {
+            assert!(absent(1) && !absent(0));
+            match self.0.load(std::sync::atomic::Ordering::SeqCst) {
+                true => Err(()),
+                false => Ok(Duration::from_secs(60)),
+            }
+        }
+    }
+    let board = Arc::new(Board::new(2, 1024, Pace { looks: 1, yields: 1 }));
+    let told = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let mut data = [0i64; 4];
+            let ends = Ends::InPlace(bytemuck::cast_slice_mut(&mut data));
+            Party::new(board.clone(), 0).run(0, &sums(2, 4), ends, &mut Told(&told))
+        });
+        told.store(true, std::sync::atomic::Ordering::SeqCst);
+        while !waits.is_finished() {
+            board.ring();
+            std::thread::yield_now();
+        }
+        assert_eq!(waits.join().unwrap(), Err(Stopped::Impatient(())));
+    });
+}
+
+#[test]
+#[should_panic(expected = "cover a source to its end")]
+fn formulas_must_cover_their_source() {
+    let formula = Formula::new([Term::Leaf(0)]).unwrap();
+    Exchange::new(Pattern::AllReduce, 2, 0, (DType::I64, ReduceOp::Sum), 5, vec![(0..4, formula)]);
+}
+
+#[test]
+fn terms_that_are_no_tree_are_no_formula() {
+    assert_eq!(Formula::new([]), None);
+    assert_eq!(Formula::new([Term::Leaf(0), Term::Leaf(1)]), None);
+    assert_eq!(Formula::new([Term::Leaf(0), Term::Join]), None);
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn a_board_in_shared_memory_is_one_for_all_who_attach_to_it() {
+    let pace = Pace { looks: 20, yields: 3 };
+    let (board, fd) = Board::shared("a test", 2, 256, pace).unwrap();
+    let other = Board::attach(fd.try_clone().unwrap(), 2, 256, pace).unwrap();
+    assert!(
+        Board::attach(fd.try_clone().unwrap(), 3, 256, pace).is_err(),
+        "another size is no board of these"
+    );
+    assert!(Board::attach(std::fs::File::open("/dev/null").unwrap().into(), 2, 256, pace).is_err());
+    let one = |p: u32, board: Board| {
+        move || {
+            let mut party = Party::new(Arc::new(board), p);
+            for count in [3, 1000, 77] {
+                let mut data = vec![i64::from(p) + 5; count];
+                party
+                    .run(
+                        0,
+                        &sums(2, count),
+                        Ends::InPlace(bytemuck::cast_slice_mut(&mut data)),
+                        &mut patient(20_000),
+                    )
+                    .unwrap();
+                assert!(data.iter().all(|sum| *sum == 11), "{data:?}");
+            }
+        }
+    };
+    let threads = [std::thread::spawn(one(0, board)), std::thread::spawn(one(1, other))];
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}

@@ -1,0 +1,251 @@
+//! Causal self-attention of several heads (A. Vaswani et al., NeurIPS 2017), a block of queries at a time.
+//!
+//! ```text
+//! x [N, T, 3 C]: queries, keys and values of H heads of D = C / H numbers each        y [N, T, C]
+//! s = q k^T / sqrt(D) for keys up to the query's own position;   p = softmax(s);   y = p v
+//! dv = p^T dy     ds = p (dy v^T - sum(dy y)) / sqrt(D)     dq = ds k     dk = ds^T q
+//! ```
+//!
+//! Only a block's rows of s exist at a time. The backward pass computes them again from what the forward pass saved: each
+//! row's maximum plus the logarithm of its sum (T. Dao et al., "FlashAttention", NeurIPS 2022).
+
+use super::matmul::{Matrix, Store, matmul, matmul_within};
+use super::simd::vectorised;
+use super::sum::{sum, sum_pairs};
+use super::team::{share_rows, share_rows_of};
+use super::{Cost, Float};
+use std::ops::Range;
+
+/// Queries of a block.
+const BLOCK: usize = 32;
+
+/// The shape of an attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// Positions, T.
+    pub positions: usize,
+    /// Numbers per position, C.
+    pub width: usize,
+    /// Heads, H; it divides C.
+    pub heads: usize,
+}
+
+vectorised! {
+    /// Scores to probabilities, row by row; row r sees `seen + r` keys. `saved` receives each row's logarithm.
+    fn softmax<F>(s: &mut [F], keys: usize, seen: usize, scale: F, saved: &mut [F]) {
+        for ((r, s), saved) in s.chunks_exact_mut(keys).enumerate().zip(saved) {
+            let (s, rest) = s.split_at_mut(seen + r);
+            let max = largest(s);
+            s.iter_mut().for_each(|s| *s = ((*s - max) * scale).exp_fast());
+            let total = sum(s, |s| s);
+            let share = F::from_f64(1.0 / total);
+            s.iter_mut().for_each(|s| *s = *s * share);
+            rest.fill(F::ZERO);
+            *saved = max * scale + F::from_f64(total.ln());
+        }
+    }
+
+    /// The same probabilities, from what was saved.
+    fn again<F>(s: &mut [F], keys: usize, seen: usize, scale: F, saved: &[F]) {
+        for ((r, s), &saved) in s.chunks_exact_mut(keys).enumerate().zip(saved) {
+            let (s, rest) = s.split_at_mut(seen + r);
+            s.iter_mut().for_each(|s| *s = (*s * scale - saved).exp_fast());
+            rest.fill(F::ZERO);
+        }
+    }
+
+    /// `ds = p (dp - d) scale`, into dp; d is each row's sum of dy y.
+    fn scores<F>(p: &[F], dp: &mut [F], keys: usize, scale: F, d: &[F]) {
+        for ((p, dp), &d) in p.chunks_exact(keys).zip(dp.chunks_exact_mut(keys)).zip(d) {
+            dp.iter_mut().zip(p).for_each(|(dp, &p)| *dp = p * (*dp - d) * scale);
+        }
+    }
+
+    fn row_dot<F>(a: &[F], b: &[F]) -> F {
+        F::from_f64(sum_pairs(a, b, |a, b| a * b))
+    }
+}
+
+/// The largest of some numbers; a NaN, where there is one in the last place that it is looked for, stays unseen here and
+/// comes back through the exponential.
+#[inline(always)]
+fn largest<F: Float>(a: &[F]) -> F {
+    let mut lanes = [a[0]; 16];
+    let (rows, rest) = a.as_chunks::<16>();
+    for row in rows {
+        for lane in 0..16 {
+            lanes[lane] = if row[lane] > lanes[lane] { row[lane] } else { lanes[lane] };
+        }
+    }
+    lanes.iter().chain(rest).fold(a[0], |max, &a| if a > max { a } else { max })
+}
+
+impl Attention {
+    /// `x` to `y`; `saved` (N H T) is for the backward pass.
+    pub fn forward<F: Float>(&self, x: &[F], saved: &mut [F], y: &mut [F]) {
+        let Attention { positions, width, heads } = *self;
+        self.lengths(x, saved, y);
+        let (rows, logs) = ((y, positions * width), (saved, heads * positions));
+        share_rows_of(SHARE * x.len(), rows, logs, |samples, y, saved| {
+            let mut s = vec![F::ZERO; BLOCK * positions];
+            let each = samples
+                .zip(y.chunks_exact_mut(positions * width))
+                .zip(saved.chunks_exact_mut(heads * positions));
+            for ((sample, y), saved) in each {
+                let x = &x[sample * positions * 3 * width..][..positions * 3 * width];
+                for head in 0..heads {
+                    let [q, k, v] = self.parts(x, head);
+                    for rows in self.blocks() {
+                        let s = &mut s[..rows.len() * rows.end];
+                        matmul(s, Store::Replace, self.rows(q, rows.clone()), self.rows(k, 0..rows.end).t());
+                        let saved = &mut saved[head * positions..][rows.clone()];
+                        softmax(s, rows.end, rows.start + 1, self.scale(), saved);
+                        let p = Matrix::new(s, rows.len(), rows.end);
+                        let y = &mut y[rows.start * width + head * self.depth()..];
+                        matmul_within(y, width, Store::Replace, p, self.rows(v, 0..rows.end));
+                    }
+                }
+            }
+        });
+    }
+
+    /// The gradient of `x`, replaced.
+    pub fn backward<F: Float>(&self, x: &[F], saved: &[F], y: &[F], dy: &[F], dx: &mut [F]) {
+        let Attention { positions, width, heads } = *self;
+        self.lengths(x, saved, y);
+        assert!(dy.len() == y.len() && dx.len() == x.len());
+        let depth = self.depth();
+        share_rows(dx, positions * 3 * width, |samples, dx| {
+            let (mut p, mut dp) = (vec![F::ZERO; BLOCK * positions], vec![F::ZERO; BLOCK * positions]);
+            for (sample, dx) in samples.zip(dx.chunks_exact_mut(positions * 3 * width)) {
+                let x = &x[sample * positions * 3 * width..][..positions * 3 * width];
+                let [y, dy] = [y, dy].map(|y| &y[sample * positions * width..][..positions * width]);
+                for head in 0..heads {
+                    let [q, k, v] = self.parts(x, head);
+                    let saved = &saved[(sample * heads + head) * positions..][..positions];
+                    let at = head * depth;
+                    for t in 0..positions {
+                        dx[t * 3 * width + width + at..][..depth].fill(F::ZERO);
+                        dx[t * 3 * width + 2 * width + at..][..depth].fill(F::ZERO);
+                    }
+                    for rows in self.blocks() {
+                        let keys = rows.end;
+                        let (p, dp) = (&mut p[..rows.len() * keys], &mut dp[..rows.len() * keys]);
+                        matmul(p, Store::Replace, self.rows(q, rows.clone()), self.rows(k, 0..keys).t());
+                        again(p, keys, rows.start + 1, self.scale(), &saved[rows.clone()]);
+                        let d: Vec<F> = rows
+                            .clone()
+                            .map(|t| row_dot(&dy[t * width + at..][..depth], &y[t * width + at..][..depth]))
+                            .collect();
+                        let dy = Matrix::within(&dy[rows.start * width + at..], rows.len(), depth, width);
+                        matmul(dp, Store::Replace, dy, self.rows(v, 0..keys).t());
+                        scores(p, dp, keys, self.scale(), &d);
+                        let (p, ds) = (Matrix::new(p, rows.len(), keys), Matrix::new(dp, rows.len(), keys));
+                        let step = 3 * width;
+                        matmul_within(&mut dx[2 * width + at..], step, Store::Add, p.t(), dy);
+                        matmul_within(
+                            &mut dx[width + at..],
+                            step,
+                            Store::Add,
+                            ds.t(),
+                            self.rows(q, rows.clone()),
+                        );
+                        let dq = &mut dx[rows.start * step + at..];
+                        matmul_within(dq, step, Store::Replace, ds, self.rows(k, 0..keys));
+                    }
+                }
+            }
+        });
+    }
+
+    /// Cost of a forward and of a backward pass over `n` samples.
+    pub fn cost<F: Float>(&self, n: usize) -> [Cost; 2] {
+        let Attention { positions, width, heads } = *self;
+        let pairs = n * positions * (positions + 1) / 2;
+        let moved = n * positions * 4 * width;
+        [(4, 5), (10, 8)].map(|(products, others)| {
+            let flops = pairs * (products * width + others * heads);
+            Cost::launch(flops, moved * products / 4, size_of::<F>())
+        })
+    }
+
+    fn depth(&self) -> usize {
+        self.width / self.heads
+    }
+
+    fn scale<F: Float>(&self) -> F {
+        F::from_f64(1.0 / (self.depth() as f64).sqrt())
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let positions = self.positions;
+        (0..positions).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(positions))
+    }
+
+    /// One head's queries, keys and values in a sample, each from its first number on.
+    fn parts<'a, F>(&self, x: &'a [F], head: usize) -> [&'a [F]; 3] {
+        [0, 1, 2].map(|part| &x[part * self.width + head * self.depth()..])
+    }
+
+    fn rows<'a, F: Float>(&self, part: &'a [F], rows: Range<usize>) -> Matrix<'a, F> {
+        let step = 3 * self.width;
+        Matrix::within(&part[rows.start * step..], rows.len(), self.depth(), step)
+    }
+
+    fn lengths<F>(&self, x: &[F], saved: &[F], y: &[F]) {
+        let Attention { positions, width, heads } = *self;
+        assert!(heads > 0 && width.is_multiple_of(heads), "{heads} heads of {width} numbers");
+        let n = y.len() / (positions * width);
+        let want = (n * positions * 3 * width, n * heads * positions, n * positions * width);
+        assert_eq!((x.len(), saved.len(), y.len()), want, "an attention over {n} samples");
+    }
+}
+
+/// How much more an element of an attention is worth than one of a plain layer.
+const SHARE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::gradcheck::{check, dot, numbers};
+
+    fn run(shape: &Attention, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let n = x.len() / (3 * shape.positions * shape.width);
+        let mut saved = vec![9.0; n * shape.heads * shape.positions];
+        let mut y = vec![9.0; x.len() / 3];
+        shape.forward(x, &mut saved, &mut y);
+        (y, saved)
+    }
+
+    #[test]
+    fn gradients_within_a_block_and_over_several() {
+        for (positions, heads, n) in [(3, 2, 2), (BLOCK + 2, 1, 1)] {
+            let shape = Attention { positions, width: 4, heads };
+            let (x, r) = (numbers(n * positions * 12, 1), numbers(n * positions * 4, 2));
+            let (y, saved) = run(&shape, &x);
+            let mut dx = vec![9.0; x.len()];
+            shape.backward(&x, &saved, &y, &r, &mut dx);
+            check("x", &x, &dx, |x| dot(&run(&shape, x).0, &r));
+        }
+    }
+
+    #[test]
+    fn equals_the_definition_and_sees_no_later_key() {
+        let shape = Attention { positions: 70, width: 6, heads: 3 };
+        let mut x = numbers(70 * 18, 5);
+        let (y, _) = run(&shape, &x);
+        for (t, head) in (0..70).flat_map(|t| (0..3).map(move |h| (t, h))) {
+            let at = |t: usize, part: usize, i: usize| x[t * 18 + part * 6 + head * 2 + i];
+            let scores: Vec<f64> = (0..=t)
+                .map(|j| ((0..2).map(|i| at(t, 0, i) * at(j, 1, i)).sum::<f64>() / 2f64.sqrt()).exp())
+                .collect();
+            let total: f64 = scores.iter().sum();
+            for i in 0..2 {
+                let want = (0..=t).map(|j| scores[j] * at(j, 2, i)).sum::<f64>() / total;
+                assert!((y[t * 6 + head * 2 + i] - want).abs() < 1e-13);
+            }
+        }
+        x[40 * 18..].fill(0.5);
+        assert_eq!(run(&shape, &x).0[..40 * 6], y[..40 * 6]);
+    }
+}

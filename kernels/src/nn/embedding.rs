@@ -1,0 +1,82 @@
+//! Rows of a table by number.
+//!
+//! ```text
+//! x [N] whole numbers below V     w [V, C]     y[n] = w[x[n]]     dw[v] = sum of dy[n] over the n with x[n] = v
+//! ```
+
+use super::{Cost, Float};
+
+/// The shape of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Embedding {
+    /// Rows, V.
+    pub rows: usize,
+    /// Elements of a row, C.
+    pub width: usize,
+}
+
+impl Embedding {
+    /// The rows that `x` names.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn forward<F: Float>(&self, x: &[F], w: &[F], y: &mut [F]) {
+        assert!(w.len() == self.rows * self.width && y.len() == x.len() * self.width);
+        for (&x, y) in x.iter().zip(y.chunks_exact_mut(self.width)) {
+            y.copy_from_slice(&w[self.row(x)]);
+        }
+    }
+
+    /// The gradient of the table, replaced, in order of positions.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn backward_params<F: Float>(&self, x: &[F], dy: &[F], dw: &mut [F]) {
+        assert!(dw.len() == self.rows * self.width && dy.len() == x.len() * self.width);
+        dw.fill(F::ZERO);
+        for (&x, dy) in x.iter().zip(dy.chunks_exact(self.width)) {
+            dw[self.row(x)].iter_mut().zip(dy).for_each(|(dw, &dy)| *dw += dy);
+        }
+    }
+
+    fn row<F: Float>(&self, x: F) -> std::ops::Range<usize> {
+        let row = x.to_f64() as usize;
+        assert!(row < self.rows && row as f64 == x.to_f64(), "{x:?} is no row of {}", self.rows);
+        row * self.width..(row + 1) * self.width
+    }
+
+    /// Cost of a pass over `n` positions; backward also clears the table.
+    pub fn cost<F: Float>(&self, n: usize) -> [Cost; 2] {
+        let moved = 2 * n * self.width;
+        [
+            Cost::launch(0, moved, size_of::<F>()),
+            Cost::launch(n * self.width, moved + self.rows * self.width, size_of::<F>()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::gradcheck::{check, dot, numbers};
+
+    #[test]
+    fn gradients_of_repeated_rows_add_up() {
+        let shape = Embedding { rows: 4, width: 3 };
+        let (x, w, r) = ([2.0, 0.0, 2.0, 3.0, 2.0], numbers(12, 1), numbers(15, 2));
+        let run = |w: &[f64]| {
+            let mut y = vec![0.0; 15];
+            shape.forward(&x, w, &mut y);
+            dot(&y, &r)
+        };
+        let mut dw = vec![9.0; 12];
+        shape.backward_params(&x, &r, &mut dw);
+        check("w", &w, &dw, run);
+    }
+
+    #[test]
+    #[should_panic(expected = "4.0 is no row of 4")]
+    fn a_number_beyond_the_table_is_refused() {
+        Embedding { rows: 4, width: 1 }.forward(&[4.0], &[0.0; 4], &mut [0.0]);
+    }
+}

@@ -1,0 +1,76 @@
+//! The Gaussian error linear unit (D. Hendrycks and K. Gimpel, arXiv:1606.08415), by the error function as PyTorch's
+//! default.
+//!
+//! ```text
+//! y = x P(x)      dx = dy (P(x) + x p(x))          P, p: the normal distribution's integral and density
+//! ```
+
+use super::simd::vectorised;
+use super::team::share_rows;
+use super::{Cost, Float};
+
+/// The unit. It has no shape and no parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gelu;
+
+vectorised! {
+    fn forward<F>(x: &[F], y: &mut [F]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            let (tail, _) = x.tail();
+            *y = x * if x > F::ZERO { F::ONE - tail } else { tail };
+        }
+    }
+
+    fn backward<F>(x: &[F], dy: &[F], dx: &mut [F]) {
+        for ((dx, &dy), &x) in dx.iter_mut().zip(dy).zip(x) {
+            let (tail, density) = x.tail();
+            *dx = dy * (if x > F::ZERO { F::ONE - tail } else { tail } + x * density);
+        }
+    }
+}
+
+impl Gelu {
+    /// `x` to `y`.
+    pub fn forward<F: Float>(x: &[F], y: &mut [F]) {
+        assert_eq!(x.len(), y.len());
+        share_rows(y, 1, |range, y| forward(&x[range], y));
+    }
+
+    /// The gradient of the input, from the input.
+    pub fn backward<F: Float>(x: &[F], dy: &[F], dx: &mut [F]) {
+        assert!(x.len() == dy.len() && dy.len() == dx.len());
+        share_rows(dx, 1, |range, dx| backward(&x[range.clone()], &dy[range], dx));
+    }
+
+    /// Cost of [`Gelu::forward`] over `elements`.
+    pub fn forward_cost<F: Float>(elements: usize) -> Cost {
+        Cost::launch(30 * elements, 2 * elements, size_of::<F>())
+    }
+
+    /// Cost of [`Gelu::backward`] over `elements`.
+    pub fn backward_cost<F: Float>(elements: usize) -> Cost {
+        Cost::launch(34 * elements, 3 * elements, size_of::<F>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::gradcheck::{check, dot, numbers};
+
+    #[test]
+    fn gradients_and_known_values() {
+        let (x, r) = (numbers(50, 1).iter().map(|x| 4.0 * x).collect::<Vec<_>>(), numbers(50, 2));
+        let run = |x: &[f64]| {
+            let mut y = vec![0.0; x.len()];
+            Gelu::forward(x, &mut y);
+            y
+        };
+        let mut dx = vec![9.0; 50];
+        Gelu::backward(&x, &r, &mut dx);
+        check("x", &x, &dx, |x| dot(&run(x), &r));
+        // PyTorch 2.15: torch.nn.functional.gelu(torch.tensor([-1., 0., 2.], dtype=torch.float64)).
+        let want = [-0.158_655_253_931_457_05, 0.0, 1.954_499_736_103_641_8];
+        assert!(run(&[-1.0, 0.0, 2.0]).iter().zip(want).all(|(y, want)| (y - want).abs() < 1e-15));
+    }
+}

@@ -1,0 +1,379 @@
+//! Matrix products over operands that need not be matrices: the engine of linear layers, convolutions and attention.
+//!
+//! ```text
+//!                 NC columns, packed in panels of 48           a depth of at most 384 at a time
+//!               .----.----.----.
+//!        k      |    |    |    |            for each block of columns (or of rows), on any thread:
+//!               '----'----'----'              for each depth:
+//!  m  [ 8 rows ] (8x48)(  )(  )                 pack the right operand's block (this is where a convolution
+//!     [ 8 rows ]                                  gathers its patches)
+//!                                               for each 8 rows, for each panel: one tile, in registers
+//! ```
+//!
+//! The left operand is read where it lies, through [`Walk`]s. After K. Goto and R. van de Geijn, "Anatomy of
+//! High-Performance Matrix Multiplication" (ACM TOMS 34(3), 2008).
+//!
+//! An element is a sum over depths, each a chain of fused multiply-adds in order of k. That order depends on k alone,
+//! so neither the blocks nor the number of threads change a bit.
+
+mod pack;
+mod tile;
+
+pub(super) use pack::{Lines, Patches, Right, transpose};
+
+use pack::Direct;
+
+use super::Float;
+use super::simd::{Level, level};
+use super::team::{self, share};
+use std::cell::RefCell;
+use std::ops::Range;
+use tile::{ROWS, VECTOR, WIDTH};
+
+/// The longest chain of additions, and the deepest packed block.
+const DEPTH: usize = 384;
+/// Panels in a packed block: with `DEPTH`, 737 kB of f32.
+const PANELS: usize = 10;
+/// Products with fewer operations are not worth a second thread.
+const SMALL: usize = 400_000;
+
+/// Where the elements of the left operand lie: element (i, k) at `row(i) + at(k)`, where k counts through three
+/// nested loops, the innermost last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    /// Iterations of each loop; their product is the depth.
+    pub counts: [usize; 3],
+    /// Elements from one iteration to the next.
+    pub steps: [usize; 3],
+}
+
+impl Walk {
+    fn at(&self, k: usize) -> usize {
+        let [_, rows, cols] = self.counts;
+        k / (rows * cols) * self.steps[0] + k / cols % rows * self.steps[1] + k % cols * self.steps[2]
+    }
+
+    /// The walk over `ks` alone, and where it starts. `ks` begins and ends between iterations of a loop.
+    fn cut(&self, ks: &Range<usize>) -> (usize, Walk) {
+        let [_, rows, cols] = self.counts;
+        let (length, start) = (ks.len(), self.at(ks.start));
+        let counts = if length.is_multiple_of(rows * cols) && ks.start.is_multiple_of(rows * cols) {
+            [length / (rows * cols), rows, cols]
+        } else if length.is_multiple_of(cols) && ks.start.is_multiple_of(cols) {
+            [1, length / cols, cols]
+        } else {
+            [1, 1, length]
+        };
+        (start, Walk { counts, ..*self })
+    }
+
+    /// The depths, in order: as equal as the loops allow, and none longer than `DEPTH` where a loop can be cut.
+    fn depths(&self) -> Vec<Range<usize>> {
+        let [samples, rows, cols] = self.counts;
+        let (unit, units, limit) = if rows * cols <= DEPTH && samples > 1 {
+            (rows * cols, samples, samples)
+        } else if cols <= DEPTH && rows > 1 {
+            // A depth must not reach over two samples.
+            (cols, samples * rows, rows)
+        } else {
+            return (0..samples * rows)
+                .flat_map(|line| {
+                    equal(cols, DEPTH).into_iter().map(move |r| r.start + line * cols..r.end + line * cols)
+                })
+                .collect();
+        };
+        let each = equal(limit, (DEPTH / unit).max(1));
+        (0..units / limit)
+            .flat_map(|turn| {
+                each.iter().map(move |r| (turn * limit + r.start) * unit..(turn * limit + r.end) * unit)
+            })
+            .collect()
+    }
+}
+
+/// 0..count in as few pieces of at most `most` as there can be, nearly equal.
+fn equal(count: usize, most: usize) -> Vec<Range<usize>> {
+    let parts = count.div_ceil(most);
+    (0..parts).map(|part| count * part / parts..count * (part + 1) / parts).collect()
+}
+
+/// The left operand: data, where its rows start, and the walk along a row.
+#[derive(Clone, Copy)]
+pub(super) struct Left<'a, F, R> {
+    pub data: &'a [F],
+    /// Where row i starts.
+    pub row: R,
+    pub walk: Walk,
+}
+
+/// Where an element of the output lies: (i, j) at `base + i row + j / plane * sample + j % plane`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub base: usize,
+    pub row: usize,
+    pub plane: usize,
+    pub sample: usize,
+}
+
+impl Place {
+    /// A matrix whose rows are so far apart.
+    pub fn matrix(row: usize) -> Place {
+        Place { base: 0, row, plane: usize::MAX, sample: 0 }
+    }
+
+    fn at(&self, j: usize) -> usize {
+        self.base + j / self.plane * self.sample + j % self.plane
+    }
+}
+
+/// What threads write to, each its own elements.
+#[derive(Clone, Copy)]
+pub(super) struct Out<F> {
+    start: *mut F,
+    length: usize,
+}
+
+#[allow(unsafe_code, reason = "threads write disjoint elements")]
+// SAFETY: a task of `gemm` writes the elements of its own rows and columns and no others, and `Place` gives different
+// elements different places: that is what its callers in this module state.
+unsafe impl<F: Send> Sync for Out<F> {}
+
+/// `out = left . right`, m x n; or added to it. Places of `out` that belong to no element are left alone.
+///
+/// # Panics
+/// If an operand or the output is too short for what its description reaches.
+pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
+    (m, n): (usize, usize),
+    left: Left<F, R>,
+    right: &impl Right<F>,
+    (out, place): (&mut [F], Place),
+    add: bool,
+) {
+    if m == 0 || n == 0 {
+        return;
+    }
+    let k: usize = left.walk.counts.iter().product();
+    assert!(place.at(n - 1) + (m - 1) * place.row < out.len(), "the output of a product is too short");
+    let longest = (0..3).map(|l| left.walk.counts[l].saturating_sub(1) * left.walk.steps[l]).sum::<usize>();
+    let furthest = (0..m).map(&left.row).max().unwrap_or_default();
+    assert!(k == 0 || furthest + longest < left.data.len(), "the left operand of a product is too short");
+    let out = Out { start: out.as_mut_ptr(), length: out.len() };
+
+    let panels = n.div_ceil(WIDTH);
+    let threads = if m * n * k < SMALL { 1 } else { team::threads() };
+    let blocks = panels.div_ceil(PANELS).next_multiple_of(threads).min(panels);
+    let strips = if blocks < threads { threads.min(m.div_ceil(ROWS)) } else { 1 };
+    let depths = left.walk.depths();
+    // Only rows that are one run of k, and what the kernel for it is there for.
+    let plain = left.walk.counts[..2] == [1, 1] && size_of::<F>() == size_of::<f32>();
+    let direct = if plain && level() == Level::Wide { right.direct(m, n, k) } else { None };
+    let task = |task: usize| {
+        let (block, strip) = (task / strips, task % strips);
+        let tiles = m.div_ceil(ROWS);
+        let rows = tiles * strip / strips * ROWS..(tiles * (strip + 1) / strips * ROWS).min(m);
+        let cols = panels * block / blocks * WIDTH..(panels * (block + 1) / blocks * WIDTH).min(n);
+        Block { left: &left, out, place, rows, cols, add }.run(right, direct.as_ref(), &depths);
+    };
+    match threads {
+        1 => (0..blocks * strips).for_each(task),
+        _ => share(blocks * strips, task),
+    }
+}
+
+/// A task: some rows and some columns of the output, over the whole depth.
+struct Block<'a, F, R> {
+    left: &'a Left<'a, F, R>,
+    out: Out<F>,
+    place: Place,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    add: bool,
+}
+
+impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
+    fn run(&self, right: &impl Right<F>, direct: Option<&Direct<F>>, depths: &[Range<usize>]) {
+        if depths.is_empty() && !self.add {
+            let zeros = [F::ZERO; ROWS * WIDTH];
+            for (i, cols) in self.tiles() {
+                self.store(i, cols, &zeros, false);
+            }
+        }
+        if let Some(direct) = direct {
+            for (turn, ks) in depths.iter().enumerate() {
+                self.depth_direct(ks, direct, self.add || turn > 0);
+            }
+            return;
+        }
+        with_scratch(|scratch| {
+            for (turn, ks) in depths.iter().enumerate() {
+                let packed = self.pack(right, ks, scratch);
+                self.depth(ks, packed, self.add || turn > 0);
+            }
+        });
+    }
+
+    fn tiles(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<'_, F, R> {
+        self.rows.clone().step_by(ROWS).flat_map(move |i| self.panels().map(move |cols| (i, cols)))
+    }
+
+    /// The columns of each panel. Two of 32 are quicker than one of 48 and one of 16.
+    fn panels(&self) -> impl Iterator<Item = Range<usize>> + use<F, R> {
+        let Range { mut start, end } = self.cols;
+        std::iter::from_fn(move || {
+            let left = end - start;
+            let width = if (WIDTH + 1..=4 * VECTOR).contains(&left) { 2 * VECTOR } else { WIDTH.min(left) };
+            start += width;
+            (width > 0).then_some(start - width..start)
+        })
+    }
+
+    /// The panels of this block's columns, one after another, each `ks.len()` lines of its own width.
+    fn pack<'s>(&self, right: &impl Right<F>, ks: &Range<usize>, scratch: &'s mut Scratch) -> &'s [F] {
+        let needed = ks.len() * self.cols.len().next_multiple_of(VECTOR);
+        let all = scratch.of::<F>(needed);
+        let mut rest = &mut *all;
+        for cols in self.panels() {
+            let (panel, after) = rest.split_at_mut(ks.len() * cols.len().next_multiple_of(VECTOR));
+            right.pack(ks.clone(), cols, panel);
+            rest = after;
+        }
+        all
+    }
+
+    fn depth(&self, ks: &Range<usize>, packed: &[F], add: bool) {
+        let (start, walk) = self.left.walk.cut(ks);
+        let mut tile = [F::ZERO; ROWS * WIDTH];
+        for i in self.rows.clone().step_by(ROWS) {
+            let last = self.rows.end - 1;
+            let rows = std::array::from_fn(|r| (self.left.row)((i + r).min(last)) + start);
+            let mut at = 0;
+            for cols in self.panels() {
+                let vectors = cols.len().div_ceil(VECTOR);
+                let panel = &packed[at..at + ks.len() * vectors * VECTOR];
+                at += panel.len();
+                tile::tile(self.left.data, &rows, &walk, panel, vectors, &mut tile);
+                self.store(i, cols, &tile, add);
+            }
+        }
+    }
+
+    /// As [`Block::depth`], without a packed operand.
+    fn depth_direct(&self, ks: &Range<usize>, direct: &Direct<F>, add: bool) {
+        let (start, walk) = self.left.walk.cut(ks);
+        let mut tile = [F::ZERO; ROWS * WIDTH];
+        // Columns outside: a panel's part of the operand is small, and stays in the nearest cache for all rows.
+        let offsets = &direct.offsets[ks.clone()];
+        let furthest = offsets.iter().max().copied().unwrap_or_default();
+        for cols in self.panels() {
+            let (j, vectors) = (cols.start, cols.len().div_ceil(VECTOR));
+            let bases: [usize; WIDTH / VECTOR] =
+                std::array::from_fn(|v| if v < vectors { (direct.columns)(j + v * VECTOR) } else { 0 });
+            let inside = bases[..vectors].iter().all(|base| base + furthest + VECTOR <= direct.data.len());
+            assert!(inside, "a vector of columns {cols:?} lies in the right operand");
+            for i in self.rows.clone().step_by(ROWS) {
+                let last = self.rows.end - 1;
+                let rows = std::array::from_fn(|r| (self.left.row)((i + r).min(last)) + start);
+                let right = (direct.data, &bases[..vectors], offsets);
+                #[cfg(target_arch = "x86_64")]
+                tile::direct((self.left.data, &rows, walk.steps[2]), right, &mut tile);
+                #[cfg(not(target_arch = "x86_64"))]
+                let _ = (&mut tile, rows, right, walk);
+                self.store(i, cols.clone(), &tile, add);
+            }
+        }
+    }
+
+    /// Writes a tile, whose lines are `WIDTH` apart, to its rows from i on and its columns.
+    fn store(&self, i: usize, cols: Range<usize>, tile: &[F; ROWS * WIDTH], add: bool) {
+        let (rows, j, cols) = (ROWS.min(self.rows.end - i), cols.start, cols.len());
+        let mut done = 0;
+        while done < cols {
+            let room = self.place.plane - (j + done) % self.place.plane;
+            let length = room.min(cols - done);
+            let at = self.place.at(j + done) + i * self.place.row;
+            for (r, line) in tile.chunks_exact(WIDTH).take(rows).enumerate() {
+                self.write(at + r * self.place.row, &line[done..done + length], add);
+            }
+            done += length;
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, at: usize, line: &[F], add: bool) {
+        assert!(at + line.len() <= self.out.length, "a line of a tile lies in the output");
+        // SAFETY: in bounds by the assert; this task alone has these rows and columns, see `Out`.
+        #[allow(unsafe_code, reason = "threads write disjoint elements")]
+        let to = unsafe { std::slice::from_raw_parts_mut(self.out.start.add(at), line.len()) };
+        // Whole vectors of a known number are a few instructions, where any number is a call.
+        match line.len() {
+            WIDTH => put::<F, WIDTH>(to, line, add),
+            32 => put::<F, 32>(to, line, add),
+            16 => put::<F, 16>(to, line, add),
+            _ if add => to.iter_mut().zip(line).for_each(|(to, &from)| *to += from),
+            _ => to.copy_from_slice(line),
+        }
+    }
+}
+
+#[inline(always)]
+fn put<F: Float, const N: usize>(to: &mut [F], from: &[F], add: bool) {
+    let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk::<N>()) else { return };
+    if add {
+        (0..N).for_each(|i| to[i] += from[i]);
+    } else {
+        *to = *from;
+    }
+}
+
+/// A thread's room for packed panels, kept from one product to the next.
+#[derive(Default)]
+struct Scratch(Vec<Line>);
+
+/// A cache line: panels start at one, so that no vector lies across two.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([u64; 8]);
+
+impl Scratch {
+    /// Room for so many elements, with whatever was there before.
+    fn of<F: Float>(&mut self, count: usize) -> &mut [F] {
+        let lines = (count * size_of::<F>()).div_ceil(64);
+        if self.0.len() < lines {
+            self.0.resize(lines, Line([0; 8]));
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.0[..lines])[..count]
+    }
+}
+
+fn with_scratch(body: impl FnOnce(&mut Scratch)) {
+    thread_local! {
+        static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+    }
+    SCRATCH.with(|scratch| body(&mut scratch.borrow_mut()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depths_cover_every_k_once_and_cut_between_iterations() {
+        for counts in
+            [[1, 1, 784], [1, 1, 3], [32, 32, 32], [32, 4, 4], [3, 1, 1], [2, 5, 400], [1, 1, 0], [4, 1, 900]]
+        {
+            let walk = Walk { counts, steps: [100_000, 1000, 1] };
+            let depths = walk.depths();
+            let total: usize = counts.iter().product();
+            assert_eq!(depths.iter().map(Range::len).sum::<usize>(), total, "{counts:?}");
+            let mut next = 0;
+            for ks in depths {
+                assert!(ks.start == next && ks.len() <= DEPTH, "{counts:?}: {ks:?}");
+                next = ks.end;
+                let (start, cut) = walk.cut(&ks);
+                for k in 0..ks.len() {
+                    assert_eq!(start + cut.at(k), walk.at(ks.start + k), "{counts:?}: {ks:?} {k}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The right operand of a product, copied into panels: lines of k, each a few columns wide and padded to whole vectors.
+
+use super::tile::VECTOR;
+use crate::nn::Float;
+#[cfg(target_arch = "x86_64")]
+use crate::nn::simd::{Level, level};
+use std::ops::Range;
+
+/// A right operand, k x n.
+pub(crate) trait Right<F>: Sync {
+    /// Fills `panel` with lines `ks` of columns `cols`; columns beyond them, up to a whole vector, with anything that is
+    /// finite.
+    fn pack(&self, ks: Range<usize>, cols: Range<usize>, panel: &mut [F]);
+
+    /// How it is read where it lies, in an m x n product of this depth, if vectors of its columns lie together for every k.
+    fn direct(&self, _m: usize, _n: usize, _depth: usize) -> Option<Direct<'_, F>> {
+        None
+    }
+}
+
+/// A right operand that is read where it lies: element (k, j) at `columns(j) + offsets[k]`, and the same for the columns
+/// that follow j up to a whole vector.
+pub(crate) struct Direct<'a, F> {
+    pub data: &'a [F],
+    pub offsets: Vec<usize>,
+    pub columns: Box<dyn Fn(usize) -> usize + Sync + 'a>,
+}
+
+/// An operand in memory: element (k, j) at `k / plane * sample + k % plane * k_step + j * j_step`, where one step is 1.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'a, F> {
+    pub data: &'a [F],
+    pub k_step: usize,
+    pub j_step: usize,
+    /// Consecutive k that are `k_step` apart, and how far the next such run is.
+    pub plane: usize,
+    pub sample: usize,
+}
+
+impl<F: Float> Right<F> for Lines<'_, F> {
+    /// Few rows to multiply with do not repay packing, unless lines lie so that they would share a few sets of the cache.
+    fn direct(&self, m: usize, n: usize, depth: usize) -> Option<Direct<'_, F>> {
+        let apart = !self.k_step.is_multiple_of(256);
+        if self.j_step != 1 || self.plane < depth || !n.is_multiple_of(VECTOR) || m > 256 || !apart {
+            return None;
+        }
+        let offsets = (0..depth).map(|k| k * self.k_step).collect();
+        Some(Direct { data: self.data, offsets, columns: Box::new(|j| j) })
+    }
+
+    fn pack(&self, ks: Range<usize>, cols: Range<usize>, panel: &mut [F]) {
+        let width = cols.len().next_multiple_of(VECTOR);
+        let mut k = ks.start;
+        while k < ks.end {
+            let run = (self.plane - k % self.plane).min(ks.end - k);
+            let start =
+                k / self.plane * self.sample + k % self.plane * self.k_step + cols.start * self.j_step;
+            let lines = &mut panel[(k - ks.start) * width..][..run * width];
+            if self.j_step == 1 {
+                for (line, k) in lines.chunks_exact_mut(width).zip(0..) {
+                    let from = &self.data[start + k * self.k_step..];
+                    match cols.len() {
+                        48 => copy::<F, 48>(line, from),
+                        32 => copy::<F, 32>(line, from),
+                        16 => copy::<F, 16>(line, from),
+                        count => {
+                            line[..count].copy_from_slice(&from[..count]);
+                            line[count..].fill(F::ZERO);
+                        }
+                    }
+                }
+            } else {
+                transpose(&self.data[start..], (run, cols.len()), self.j_step, lines, width);
+            }
+            k += run;
+        }
+    }
+}
+
+/// `lines[k][j] = data[j * step + k]`, for k and j below `size`; the rest of each line becomes 0.
+pub(crate) fn transpose<F: Float>(
+    data: &[F],
+    (depth, cols): (usize, usize),
+    step: usize,
+    lines: &mut [F],
+    width: usize,
+) {
+    assert!(
+        depth == 0 || cols == 0 || data.len() >= (cols - 1) * step + depth && lines.len() >= depth * width
+    );
+    let mut done = (0, 0);
+    #[cfg(target_arch = "x86_64")]
+    if size_of::<F>() == size_of::<f32>() && level() == Level::Wide {
+        done = (depth / VECTOR * VECTOR, cols / VECTOR * VECTOR);
+        for j in (0..done.1).step_by(VECTOR) {
+            for k in (0..done.0).step_by(VECTOR) {
+                // SAFETY: AVX-512F was detected, F is f32 (the one `Float` of its size), and the assert above holds
+                // the 16 x 16 elements inside both slices.
+                #[allow(unsafe_code, reason = "intrinsics")]
+                unsafe {
+                    let from = data.as_ptr().add(j * step + k).cast();
+                    super::tile::wide::transpose(
+                        from,
+                        step,
+                        lines.as_mut_ptr().add(k * width + j).cast(),
+                        width,
+                    );
+                }
+            }
+        }
+    }
+    for (k, line) in lines.chunks_exact_mut(width).enumerate().take(depth) {
+        let from = if k < done.0 { done.1 } else { 0 };
+        for (j, to) in line.iter_mut().enumerate().skip(from) {
+            *to = if j < cols { data[j * step + k] } else { F::ZERO };
+        }
+    }
+}
+
+/// The patches of padded pictures: k counts (channel, row, column) of the kernel, j counts (sample, row, column) of the
+/// output.
+#[derive(Clone, Copy)]
+pub(crate) struct Patches<'a, F> {
+    /// Pictures, `sample` elements apart, with channels of `height` x `width`.
+    pub data: &'a [F],
+    pub sample: usize,
+    pub height: usize,
+    pub width: usize,
+    /// Side of the kernel.
+    pub kernel: usize,
+    pub stride: usize,
+    /// (P, Q).
+    pub output: (usize, usize),
+}
+
+impl<F: Float> Right<F> for Patches<'_, F> {
+    /// Pictures whose lines are whole vectors need no packing.
+    fn direct(&self, _m: usize, _n: usize, depth: usize) -> Option<Direct<'_, F>> {
+        let (rows, line) = self.output;
+        if self.stride != 1 || !line.is_multiple_of(VECTOR) {
+            return None;
+        }
+        let (area, plane) = (self.kernel * self.kernel, self.height * self.width);
+        let offset = |k: usize| k / area * plane + k % area / self.kernel * self.width + k % self.kernel;
+        let Patches { sample, width, data, .. } = *self;
+        let columns =
+            Box::new(move |j: usize| j / (rows * line) * sample + j / line % rows * width + j % line);
+        Some(Direct { data, offsets: (0..depth).map(offset).collect(), columns })
+    }
+
+    fn pack(&self, ks: Range<usize>, cols: Range<usize>, panel: &mut [F]) {
+        let width = cols.len().next_multiple_of(VECTOR);
+        // The lines of output pixels that the columns cover: (first column in the panel, pixels, where in a channel).
+        let (rows, line) = self.output;
+        let mut runs = [(0, 0, 0); 3 * VECTOR];
+        let (mut count, mut j) = (0, cols.start);
+        while j < cols.end {
+            let (sample, p, q) = (j / (rows * line), j / line % rows, j % line);
+            let length = (line - q).min(cols.end - j);
+            let at = sample * self.sample + p * self.stride * self.width + q * self.stride;
+            runs[count] = (j - cols.start, length, at);
+            count += 1;
+            j += length;
+        }
+        let (area, plane) = (self.kernel * self.kernel, self.height * self.width);
+        for (k, out) in ks.zip(panel.chunks_exact_mut(width)) {
+            let start = k / area * plane + k % area / self.kernel * self.width + k % self.kernel;
+            for &(to, length, at) in &runs[..count] {
+                let (from, to) = (start + at, &mut out[to..to + length]);
+                match (self.stride, length) {
+                    // Whole vectors and the lines of small pictures: copies of a known size are single instructions.
+                    (1, 32) => copy::<F, 32>(to, &self.data[from..]),
+                    (1, 16) => copy::<F, 16>(to, &self.data[from..]),
+                    (1, 8) => copy::<F, 8>(to, &self.data[from..]),
+                    (1, 4) => copy::<F, 4>(to, &self.data[from..]),
+                    (1, _) => to.copy_from_slice(&self.data[from..from + length]),
+                    (stride, _) => {
+                        let source = self.data[from..].iter().step_by(stride);
+                        to.iter_mut().zip(source).for_each(|(to, &from)| *to = from);
+                    }
+                }
+            }
+            out[cols.len()..].fill(F::ZERO);
+        }
+    }
+}
+
+#[inline(always)]
+fn copy<F: Float, const N: usize>(to: &mut [F], from: &[F]) {
+    if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk::<N>()) {
+        *to = *from;
+    }
+}

@@ -1,0 +1,294 @@
+//! One tile of a product, held in registers: 8 rows of up to three vectors of 16.
+//!
+//! ```text
+//! tile[8 x 48] = sum over k of left[8 rows, k] . panel[k, 48]         24 accumulators, 3 loads, 8 broadcasts per k
+//! ```
+
+use super::Walk;
+use crate::nn::Float;
+use crate::nn::simd::{Level, level};
+
+/// Rows of a tile.
+pub(super) const ROWS: usize = 8;
+/// Columns that are computed together.
+pub(super) const VECTOR: usize = 16;
+/// Columns of a tile.
+pub(super) const WIDTH: usize = 3 * VECTOR;
+
+/// `out` (lines `WIDTH` apart) = the rows of `data` that start at `rows`, along `walk`, times `panel`, whose lines are
+/// `vectors` vectors long. `data` reaches as far as every row's walk does: the caller has checked it.
+pub(super) fn tile<F: Float>(
+    data: &[F],
+    rows: &[usize; ROWS],
+    walk: &Walk,
+    panel: &[F],
+    vectors: usize,
+    out: &mut [F; ROWS * WIDTH],
+) {
+    let depth: usize = walk.counts.iter().product();
+    assert!(panel.len() == depth * vectors * VECTOR && (1..=3).contains(&vectors));
+    #[cfg(target_arch = "x86_64")]
+    if level() == Level::Wide
+        && let (Ok(data), Ok(panel)) = (bytemuck::try_cast_slice(data), bytemuck::try_cast_slice(panel))
+        && size_of::<F>() == size_of::<f32>()
+        && let Ok(out) = bytemuck::try_cast_slice_mut::<F, f32>(out)
+    {
+        // SAFETY: AVX-512F was detected; the panel's length is asserted above; `gemm` asserts that the furthest row's
+        // walk ends inside `data`; `out` has `ROWS * WIDTH` elements.
+        #[allow(unsafe_code, reason = "intrinsics")]
+        unsafe {
+            match vectors {
+                1 => wide::tile::<1>(data, rows, walk, panel, out),
+                2 => wide::tile::<2>(data, rows, walk, panel, out),
+                _ => wide::tile::<3>(data, rows, walk, panel, out),
+            }
+        }
+        return;
+    }
+    any(data, rows, walk, panel, vectors, out);
+}
+
+/// As [`tile`], of a right operand that is read where it lies; only for f32 on [`Level::Wide`]. Each row of the left
+/// operand begins at `rows` and goes on in steps of `step`. The caller has checked that a vector from each of `bases` plus
+/// the largest of `offsets` lies in the right operand.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn direct<F: Float>(
+    (data, rows, step): (&[F], &[usize; ROWS], usize),
+    (right, bases, offsets): (&[F], &[usize], &[usize]),
+    out: &mut [F; ROWS * WIDTH],
+) {
+    let (Ok(data), Ok(right)) = (bytemuck::try_cast_slice(data), bytemuck::try_cast_slice::<F, f32>(right))
+    else {
+        return;
+    };
+    let Ok(out) = bytemuck::try_cast_slice_mut::<F, f32>(out) else { return };
+    assert!(level() == Level::Wide && size_of::<F>() == size_of::<f32>());
+    // SAFETY: AVX-512F was detected and F is f32; `depth_direct` asserts that every vector lies inside `right`; `gemm`
+    // asserts that the furthest row's walk ends inside `data`; `out` has `ROWS * WIDTH` elements.
+    #[allow(unsafe_code, reason = "intrinsics")]
+    unsafe {
+        match *bases {
+            [a] => wide::direct([a], data, rows, step, right, offsets, out),
+            [a, b] => wide::direct([a, b], data, rows, step, right, offsets, out),
+            [a, b, c] => wide::direct([a, b, c], data, rows, step, right, offsets, out),
+            _ => {}
+        }
+    }
+}
+
+/// Any type and instruction set: four rows of one vector at a time, for the compiler to vectorise.
+fn any<F: Float>(
+    data: &[F],
+    rows: &[usize; ROWS],
+    walk: &Walk,
+    panel: &[F],
+    vectors: usize,
+    out: &mut [F; ROWS * WIDTH],
+) {
+    for vector in 0..vectors {
+        for half in 0..2 {
+            let some = std::array::from_fn(|r| rows[half * 4 + r]);
+            let mut sums = [[F::ZERO; VECTOR]; 4];
+            if level() == Level::Plain {
+                plain(data, some, walk, &panel[vector * VECTOR..], vectors, &mut sums);
+            } else {
+                fused(data, some, walk, &panel[vector * VECTOR..], vectors, &mut sums);
+            }
+            for (r, sums) in sums.iter().enumerate() {
+                let at = (half * 4 + r) * WIDTH + vector * VECTOR;
+                out[at..at + VECTOR].copy_from_slice(sums);
+            }
+        }
+    }
+}
+
+/// Calls `each(offset)` along a walk.
+#[inline(always)]
+fn along(walk: &Walk, mut each: impl FnMut(usize)) {
+    for a in 0..walk.counts[0] {
+        for b in 0..walk.counts[1] {
+            let start = a * walk.steps[0] + b * walk.steps[1];
+            // A plain loop: an iterator's method is compiled without the instruction set of whoever calls this.
+            for c in 0..walk.counts[2] {
+                each(start + c * walk.steps[2]);
+            }
+        }
+    }
+}
+
+crate::nn::simd::vectorised! {
+    fn fused<F>(data: &[F], rows: [usize; 4], walk: &Walk, panel: &[F], vectors: usize, sums: &mut [[F; VECTOR]; 4]) {
+        let mut held = *sums;
+        let mut lines = panel.chunks(vectors * VECTOR);
+        along(walk, |at| {
+            let Some(line) = lines.next().and_then(|line| line.first_chunk::<VECTOR>()) else { return };
+            for r in 0..4 {
+                let a = data[rows[r] + at];
+                for c in 0..VECTOR {
+                    held[r][c] = a.mul_add(line[c], held[r][c]);
+                }
+            }
+        });
+        *sums = held;
+    }
+}
+
+fn plain<F: Float>(
+    data: &[F],
+    rows: [usize; 4],
+    walk: &Walk,
+    panel: &[F],
+    vectors: usize,
+    sums: &mut [[F; VECTOR]; 4],
+) {
+    let mut lines = panel.chunks(vectors * VECTOR);
+    along(walk, |at| {
+        let Some(line) = lines.next().and_then(|line| line.first_chunk::<VECTOR>()) else { return };
+        for r in 0..4 {
+            let a = data[rows[r] + at];
+            for c in 0..VECTOR {
+                sums[r][c] += a * line[c];
+            }
+        }
+    });
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod wide {
+    //! AVX-512.
+    #![allow(
+        unsafe_code,
+        clippy::needless_range_loop,
+        reason = "intrinsics over registers, which have numbers"
+    )]
+
+    use super::{ROWS, VECTOR, WIDTH, Walk};
+    use std::arch::x86_64::*;
+
+    /// See [`super::tile`].
+    ///
+    /// # Safety
+    /// AVX-512F; every row's walk ends inside `data`; `panel` has as many lines of `V` vectors as the walk has steps.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn tile<const V: usize>(
+        data: &[f32],
+        rows: &[usize; ROWS],
+        walk: &Walk,
+        panel: &[f32],
+        out: &mut [f32],
+    ) {
+        let mut sums = [[_mm512_setzero_ps(); V]; ROWS];
+        let starts = rows.map(|row| data.as_ptr().wrapping_add(row));
+        let mut line = panel.as_ptr();
+        let [a_count, b_count, c_count] = walk.counts;
+        let [a_step, b_step, c_step] = walk.steps;
+        for a in 0..a_count {
+            for b in 0..b_count {
+                let mut at = a * a_step + b * b_step;
+                for _ in 0..c_count {
+                    // SAFETY: `line` moves one line per step of the walk, and `at` is inside every row's walk.
+                    unsafe {
+                        let right: [__m512; V] =
+                            std::array::from_fn(|v| _mm512_loadu_ps(line.add(v * VECTOR)));
+                        for r in 0..ROWS {
+                            let left = _mm512_set1_ps(*starts[r].add(at));
+                            for v in 0..V {
+                                sums[r][v] = _mm512_fmadd_ps(left, right[v], sums[r][v]);
+                            }
+                        }
+                    }
+                    line = line.wrapping_add(V * VECTOR);
+                    at += c_step;
+                }
+            }
+        }
+        assert!(out.len() >= ROWS * WIDTH);
+        // By number: an iterator over the sums would keep them in memory all along.
+        for r in 0..ROWS {
+            for v in 0..V {
+                // SAFETY: V is at most 3, so the vector lies in its line of `out`.
+                unsafe { _mm512_storeu_ps(out.as_mut_ptr().add(r * WIDTH + v * VECTOR), sums[r][v]) };
+            }
+        }
+    }
+
+    /// See [`super::direct`].
+    ///
+    /// # Safety
+    /// AVX-512F; every row's steps end inside `data`; a vector from each base plus each offset lies inside `right`.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn direct<const V: usize>(
+        bases: [usize; V],
+        data: &[f32],
+        rows: &[usize; ROWS],
+        step: usize,
+        right: &[f32],
+        offsets: &[usize],
+        out: &mut [f32],
+    ) {
+        let mut sums = [[_mm512_setzero_ps(); V]; ROWS];
+        let starts = rows.map(|row| data.as_ptr().wrapping_add(row));
+        let bases = bases.map(|base| right.as_ptr().wrapping_add(base));
+        let mut at = 0;
+        for &offset in offsets {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let right: [__m512; V] = std::array::from_fn(|v| _mm512_loadu_ps(bases[v].add(offset)));
+                for r in 0..ROWS {
+                    let left = _mm512_set1_ps(*starts[r].add(at));
+                    for v in 0..V {
+                        sums[r][v] = _mm512_fmadd_ps(left, right[v], sums[r][v]);
+                    }
+                }
+            }
+            at += step;
+        }
+        assert!(out.len() >= ROWS * WIDTH);
+        // By number: an iterator over the sums would keep them in memory all along.
+        for r in 0..ROWS {
+            for v in 0..V {
+                // SAFETY: V is at most 3, so the vector lies in its line of `out`.
+                unsafe { _mm512_storeu_ps(out.as_mut_ptr().add(r * WIDTH + v * VECTOR), sums[r][v]) };
+            }
+        }
+    }
+
+    /// The transpose of 16 x 16 elements: lines `from` apart to lines `to` apart.
+    ///
+    /// # Safety
+    /// AVX-512F; 16 lines of 16 elements can be read and written there.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn transpose(source: *const f32, from: usize, target: *mut f32, to: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let r: [__m512; 16] = std::array::from_fn(|i| _mm512_loadu_ps(source.add(i * from)));
+            let pairs: [__m512; 16] = std::array::from_fn(|i| {
+                let (a, b) = (r[i & !1], r[i | 1]);
+                if i & 1 == 0 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) }
+            });
+            let fours: [__m512; 16] = std::array::from_fn(|i| {
+                let (group, column) = (i & !3, i & 3);
+                let (a, b) = (pairs[group + column / 2], pairs[group + 2 + column / 2]);
+                let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+                let both = if column & 1 == 0 { _mm512_unpacklo_pd(a, b) } else { _mm512_unpackhi_pd(a, b) };
+                _mm512_castpd_ps(both)
+            });
+            for column in 0..4 {
+                let [a, b, c, d] = std::array::from_fn(|group| fours[group * 4 + column]);
+                let (ab_even, ab_odd) =
+                    (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+                let (cd_even, cd_odd) =
+                    (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+                let lines = [
+                    (column, _mm512_shuffle_f32x4::<0x88>(ab_even, cd_even)),
+                    (column + 4, _mm512_shuffle_f32x4::<0x88>(ab_odd, cd_odd)),
+                    (column + 8, _mm512_shuffle_f32x4::<0xdd>(ab_even, cd_even)),
+                    (column + 12, _mm512_shuffle_f32x4::<0xdd>(ab_odd, cd_odd)),
+                ];
+                for (line, values) in lines {
+                    _mm512_storeu_ps(target.add(line * to), values);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The threads of one rank, and work that they share.
+//!
+//! ```text
+//! Team::new(2).enter(|| model.forward(..))       every kernel that is called inside shares its work with the team
+//! share(8, |task| ...)                           thread 0: 0 2 3 5 7      thread 1: 1 4 6
+//! ```
+//!
+//! What a task computes never depends on who computes it, so results have the same bits for any number of threads.
+//! A worker that has nothing to do spins for a while before it sleeps: waking one takes longer than many kernels.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// How often a worker looks for work before it sleeps: some 50 microseconds.
+const SPINS: u32 = 4_000;
+/// Workers inside a job are counted in the low bits of its state.
+const OPEN: u64 = 1 << 16;
+/// One job further.
+const NEXT: u64 = 1 << 17;
+
+thread_local! {
+    static TEAM: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+}
+
+/// Threads that share the work of kernels called inside [`Team::enter`].
+pub struct Team {
+    shared: Option<Arc<Shared>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    threads: usize,
+    /// Number of the job (bits 17 and up), whether it takes workers (bit 16), how many are inside (the rest).
+    state: AtomicU64,
+    next: AtomicUsize,
+    job: Mutex<Option<Job>>,
+    wake: Condvar,
+    asleep: AtomicUsize,
+    failed: AtomicBool,
+    over: AtomicBool,
+}
+
+/// A borrowed closure without its lifetime, and the number of its tasks.
+#[derive(Clone, Copy)]
+struct Job {
+    body: *const (dyn Fn(usize) + Sync),
+    tasks: usize,
+}
+
+#[allow(unsafe_code, reason = "a pointer to something that is Sync")]
+// SAFETY: the closure is `Sync`, and `share` keeps it alive until every worker has left the job.
+unsafe impl Send for Job {}
+
+impl Team {
+    /// A team of so many threads, the caller's included: 1 starts none.
+    pub fn new(threads: usize) -> Team {
+        if threads <= 1 {
+            return Team { shared: None, workers: Vec::new() };
+        }
+        let shared = Arc::new(Shared {
+            threads,
+            state: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
+            job: Mutex::new(None),
+            wake: Condvar::new(),
+            asleep: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        });
+        let start = |_| {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || shared.work())
+        };
+        let workers = (1..threads).map(start).collect();
+        Team { shared: Some(shared), workers }
+    }
+
+    /// Runs `body` on this thread; the kernels that it calls share their work with the team.
+    pub fn enter<R>(&self, body: impl FnOnce() -> R) -> R {
+        /// Puts back what was there, also when `body` panics.
+        struct Back(Option<Arc<Shared>>);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                let before = self.0.take();
+                TEAM.with(|team| *team.borrow_mut() = before);
+            }
+        }
+        let _back = Back(TEAM.with(|team| team.replace(self.shared.clone())));
+        body()
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.over.store(true, Ordering::SeqCst);
+            let _job = shared.job.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.wake.notify_all();
+        }
+        for worker in self.workers.drain(..) {
+            // A worker catches its panics.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// How many threads share the work of this one.
+pub(crate) fn threads() -> usize {
+    TEAM.with(|team| team.borrow().as_ref().map_or(1, |team| team.threads))
+}
+
+/// Calls `body` with 0..tasks, each once, on the threads of the team; returns when all are done.
+///
+/// # Panics
+/// If one of them did.
+pub(crate) fn share(tasks: usize, body: impl Fn(usize) + Sync) {
+    let team = if tasks > 1 { TEAM.with(|team| team.borrow().clone()) } else { None };
+    match team {
+        // Inside a task this thread has no team: what a task calls, it does alone.
+        Some(team) => Team { shared: None, workers: Vec::new() }.enter(|| team.run(tasks, &body)),
+        None => (0..tasks).for_each(body),
+    }
+}
+
+/// Calls `body` with a range of rows and their part of `all`, whose rows are `width` long; one range per thread.
+pub(crate) fn share_rows<T: Send>(
+    all: &mut [T],
+    width: usize,
+    body: impl Fn(std::ops::Range<usize>, &mut [T]) + Sync,
+) {
+    let work = all.len();
+    share_rows_of(work, (all, width), (&mut [(); 0], 0), |rows, all, _| body(rows, all));
+}
+
+/// As [`share_rows`], for the rows of two slices side by side and so much `work`.
+pub(crate) fn share_rows_of<T: Send, U: Send>(
+    work: usize,
+    (a, a_width): (&mut [T], usize),
+    (b, b_width): (&mut [U], usize),
+    body: impl Fn(std::ops::Range<usize>, &mut [T], &mut [U]) + Sync,
+) {
+    let rows = a.len().checked_div(a_width).unwrap_or(0);
+    let parts = if work < SMALL { 1 } else { threads().min(rows).max(1) };
+    if parts == 1 {
+        return body(0..rows, a, b);
+    }
+    let cut = |part: usize| rows * part / parts;
+    let (mut a, mut b) = (a, b);
+    let mut pieces = Vec::with_capacity(parts);
+    for part in 0..parts {
+        let rows = cut(part + 1) - cut(part);
+        let ((a_piece, a_rest), (b_piece, b_rest)) =
+            (a.split_at_mut(rows * a_width), b.split_at_mut(rows * b_width));
+        pieces.push(Mutex::new((a_piece, b_piece)));
+        (a, b) = (a_rest, b_rest);
+    }
+    share(parts, |part| {
+        let mut piece = pieces[part].lock().unwrap_or_else(PoisonError::into_inner);
+        let (a, b) = &mut *piece;
+        body(cut(part)..cut(part + 1), a, b);
+    });
+}
+
+/// Fewer elements than this are not worth waking anyone for.
+pub(crate) const SMALL: usize = 16_384;
+
+impl Shared {
+    fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        let body: *const (dyn Fn(usize) + Sync + '_) = body;
+        // SAFETY: the pointer is used by workers that are inside the job alone, and none is after `close` below.
+        #[allow(unsafe_code, reason = "a lifetime that `close` bounds")]
+        let body: *const (dyn Fn(usize) + Sync + 'static) = unsafe { std::mem::transmute(body) };
+        let job = Job { body, tasks };
+        self.next.store(0, Ordering::SeqCst);
+        *self.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
+        self.state.fetch_add(NEXT | OPEN, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            let _job = self.job.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wake.notify_all();
+        }
+        let mine = catch_unwind(AssertUnwindSafe(|| self.tasks(job)));
+        // Close: nobody enters any more, and those inside finish what they took.
+        self.state.fetch_and(!OPEN, Ordering::SeqCst);
+        let mut looks = 0u32;
+        while self.state.load(Ordering::SeqCst) & (OPEN - 1) > 0 {
+            looks += 1;
+            if looks < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        if let Err(cause) = mine {
+            std::panic::resume_unwind(cause);
+        }
+        assert!(!self.failed.swap(false, Ordering::SeqCst), "a thread of the team panicked");
+    }
+
+    fn tasks(&self, job: Job) {
+        // SAFETY: whoever calls this is inside the job, and `run` waits for those before its closure ends.
+        #[allow(unsafe_code, reason = "a pointer that the job keeps alive")]
+        let body = unsafe { &*job.body };
+        loop {
+            let task = self.next.fetch_add(1, Ordering::SeqCst);
+            if task >= job.tasks {
+                return;
+            }
+            body(task);
+        }
+    }
+
+    /// A worker's life.
+    fn work(&self) {
+        let (mut seen, mut looks) = (0, 0u32);
+        while !self.over.load(Ordering::SeqCst) {
+            let state = self.state.load(Ordering::SeqCst);
+            if state & OPEN > 0 && state / NEXT != seen {
+                let entered =
+                    self.state.compare_exchange(state, state + 1, Ordering::SeqCst, Ordering::SeqCst);
+                if entered.is_ok() {
+                    seen = state / NEXT;
+                    let job = *self.job.lock().unwrap_or_else(PoisonError::into_inner);
+                    let done = catch_unwind(AssertUnwindSafe(|| {
+                        if let Some(job) = job {
+                            self.tasks(job);
+                        }
+                    }));
+                    if done.is_err() {
+                        self.failed.store(true, Ordering::SeqCst);
+                    }
+                    self.state.fetch_sub(1, Ordering::SeqCst);
+                    looks = 0;
+                }
+                continue;
+            }
+            looks += 1;
+            if looks < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            looks = 0;
+            let job = self.job.lock().unwrap_or_else(PoisonError::into_inner);
+            self.asleep.fetch_add(1, Ordering::SeqCst);
+            let again = self.state.load(Ordering::SeqCst);
+            let nothing = again & OPEN == 0 || again / NEXT == seen;
+            if nothing && !self.over.load(Ordering::SeqCst) {
+                drop(self.wake.wait(job));
+            }
+            self.asleep.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_whoever_takes_it() {
+        for threads in [1, 2, 3, 5] {
+            let team = Team::new(threads);
+            for tasks in [0, 1, 2, 7, 100] {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                for _ in 0..50 {
+                    team.enter(|| {
+                        share(tasks, |task| {
+                            counts[task].fetch_add(1, Ordering::SeqCst);
+                        })
+                    });
+                }
+                assert!(counts.iter().all(|count| count.load(Ordering::SeqCst) == 50));
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_cut_between_samples() {
+        let mut all = vec![0usize; 5 * SMALL];
+        Team::new(3).enter(|| {
+            share_rows(&mut all, 5, |rows, piece| {
+                assert_eq!(piece.len(), rows.len() * 5);
+                piece.iter_mut().zip(rows.start * 5..).for_each(|(x, i)| *x = i);
+            });
+        });
+        assert!(all.iter().copied().eq(0..5 * SMALL));
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_team_goes_on() {
+        let team = Team::new(2);
+        for bad in 0..8 {
+            let outcome =
+                catch_unwind(AssertUnwindSafe(|| team.enter(|| share(8, |task| assert!(task != bad)))));
+            assert!(outcome.is_err());
+        }
+        team.enter(|| share(8, |_| {}));
+    }
+}

@@ -1,0 +1,101 @@
+//! The inner loops of optimisers: every element moved by its own gradient.
+//!
+//! ```text
+//! sgd:   g = grad + decay p     v = momentum v + g     p = p - lr (v, or with Nesterov g + momentum v)
+//! adam:  g = grad + decay p     m += (1 - beta1)(g - m)     v = beta2 v + (1 - beta2) g^2
+//!        p = p kept - rate m / (sqrt(v) / root + eps)
+//! ```
+
+use super::Float;
+use super::simd::vectorised;
+use super::team::share_rows_of;
+
+/// What a step of gradient descent with momentum multiplies by.
+#[derive(Clone, Copy, Debug)]
+pub struct Descent<F> {
+    /// Learning rate.
+    pub lr: F,
+    /// Momentum; with 0 there is no velocity.
+    pub momentum: F,
+    /// Weight decay.
+    pub decay: F,
+    /// Nesterov's momentum.
+    pub nesterov: bool,
+    /// There was no step before: the velocity is the gradient.
+    pub first: bool,
+}
+
+/// What a step of Adam multiplies by; `1 - beta` is given, as it is rounded after the subtraction.
+#[derive(Clone, Copy, Debug)]
+pub struct Moments<F> {
+    /// Weight decay that is added to the gradient.
+    pub decay: F,
+    /// What the weights are multiplied by: decoupled weight decay.
+    pub kept: F,
+    /// Learning rate over the first moment's correction.
+    pub rate: F,
+    /// Square root of the second moment's correction.
+    pub root: F,
+    /// Added to the denominator.
+    pub eps: F,
+    /// 1 - beta1.
+    pub from_gradient: F,
+    /// beta2.
+    pub beta2: F,
+    /// 1 - beta2.
+    pub from_square: F,
+}
+
+vectorised! {
+    fn plain<F>(d: Descent<F>, params: &mut [F], grads: &[F]) {
+        for (p, &grad) in params.iter_mut().zip(grads) {
+            *p = *p - d.lr * (grad + d.decay * *p);
+        }
+    }
+
+    fn with_velocity<F>(d: Descent<F>, params: &mut [F], grads: &[F], velocity: &mut [F]) {
+        for ((p, &grad), v) in params.iter_mut().zip(grads).zip(velocity) {
+            let g = grad + d.decay * *p;
+            *v = if d.first { g } else { d.momentum * *v + g };
+            *p = *p - d.lr * if d.nesterov { g + d.momentum * *v } else { *v };
+        }
+    }
+
+    fn moments<F>(a: Moments<F>, params: &mut [F], grads: &[F], m: &mut [F], v: &mut [F]) {
+        for (((p, &grad), m), v) in params.iter_mut().zip(grads).zip(m).zip(v) {
+            let g = grad + a.decay * *p;
+            *m = *m + a.from_gradient * (g - *m);
+            *v = a.beta2 * *v + a.from_square * g * g;
+            *p = *p * a.kept - a.rate * (*m / (v.sqrt() / a.root + a.eps));
+        }
+    }
+}
+
+/// A step of gradient descent; `velocity` is empty where there is no momentum.
+pub fn descend<F: Float>(d: Descent<F>, params: &mut [F], grads: &[F], velocity: &mut [F]) {
+    assert_eq!(params.len(), grads.len());
+    let work = params.len();
+    if velocity.is_empty() {
+        share_rows_of(work, (params, 1), (velocity, 0), |range, params, _| plain(d, params, &grads[range]));
+    } else {
+        share_rows_of(work, (params, 1), (velocity, 1), |range, params, velocity| {
+            with_velocity(d, params, &grads[range], velocity);
+        });
+    }
+}
+
+/// Elements of Adam's moments that one thread takes at a time.
+const PIECE: usize = 4096;
+
+/// A step of Adam; `m` and `v` are its two moments.
+pub fn adam<F: Float>(a: Moments<F>, params: &mut [F], grads: &[F], m: &mut [F], v: &mut [F]) {
+    assert!(params.len() == grads.len() && m.len() == v.len() && m.len() == params.len());
+    let pieces =
+        params.chunks_mut(PIECE).zip(grads.chunks(PIECE)).zip(m.chunks_mut(PIECE)).zip(v.chunks_mut(PIECE));
+    let mut pieces: Vec<_> = pieces.collect();
+    share_rows_of(grads.len(), (&mut pieces, 1), (&mut [(); 0], 0), |_, pieces, _| {
+        for (((params, grads), m), v) in pieces {
+            moments(a, params, grads, m, v);
+        }
+    });
+}

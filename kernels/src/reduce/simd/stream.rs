@@ -1,0 +1,35 @@
+//! Copies, past the caches where what is written will not be read soon.
+
+use super::Isa;
+
+/// Copies `from` to `into`, which has its length. `stream`: with stores that pass the caches, which spares reading
+/// every line before it is written; worth it only where the buffer is larger than what the caches keep.
+#[inline]
+pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
+    assert!(isa <= Isa::best(), "this processor has no {isa}");
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Isa` names a class only where the processor was found to have it.
+        Isa::Avx512 if stream => unsafe { stream_avx512(into, from) },
+        _ => into.copy_from_slice(from),
+    }
+}
+
+/// Streaming stores are ordered by nothing but a fence: it is here, so that whoever is told afterwards sees them.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn stream_avx512(into: &mut [u8], from: &[u8]) {
+    use std::arch::x86_64::*;
+    let from = &from[..into.len()];
+    let head = into.as_ptr().align_offset(64).min(into.len());
+    into[..head].copy_from_slice(&from[..head]);
+    let (into, from) = (&mut into[head..], &from[head..]);
+    let (lines, tail) = into.as_chunks_mut::<64>();
+    let (whole, rest) = from.as_chunks::<64>();
+    for (line, whole) in lines.iter_mut().zip(whole) {
+        // SAFETY: both are 64 bytes; `line` is aligned to 64, as its head was cut off; the load takes any alignment.
+        unsafe { _mm512_stream_si512(line.as_mut_ptr().cast(), _mm512_loadu_si512(whole.as_ptr().cast())) }
+    }
+    tail.copy_from_slice(rest);
+    _mm_sfence();
+}

@@ -1,0 +1,194 @@
+//! activation.cu, loss.cu, pool.cu and embedding.cu, against f64 or the CPU's own layers.
+
+use crate::common::{LENGTHS, Random, Trained, near, of, same, units, wide};
+use allfold_kernels::cuda::Queue;
+use allfold_kernels::cuda::launch::{self, Embedding, Function, Pool};
+use allfold_kernels::nn;
+
+pub fn check(queue: &Queue) {
+    crate::for_trained!(activations, queue);
+    crate::for_trained!(losses, queue);
+    crate::for_trained!(pools, queue);
+    crate::for_trained!(embeddings, queue);
+}
+
+fn activations<T: Trained>(queue: &Queue) {
+    for n in LENGTHS {
+        let mut x: Vec<T> = of(&units(n, 1).iter().map(|x| 5.0 * x).collect::<Vec<_>>());
+        let dy: Vec<T> = of(&units(n, 2));
+        for (at, special) in
+            [f32::NAN, 0.0, -0.0, f32::INFINITY].into_iter().enumerate().filter(|(at, _)| *at < n)
+        {
+            x[at] = T::of(special);
+        }
+        let (gx, gdy) = (queue.upload(&x).unwrap(), queue.upload(&dy).unwrap());
+        let y = queue.memory(gx.len()).unwrap();
+        let relu = |x: f64| if x < 0.0 { 0.0 } else { x };
+        let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        let gelu = |x: f64| 0.5 * x * (1.0 + inner(x).tanh());
+        let gelu_slope = |x: f64| {
+            let t = inner(x).tanh();
+            let dinner = (2.0 / std::f64::consts::PI).sqrt() * (1.0 + 3.0 * 0.044715 * x * x);
+            0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * dinner
+        };
+        let relu_slope = |x: f64| f64::from(u8::from(x > 0.0));
+        type F<'a> = &'a dyn Fn(f64) -> f64;
+        let both: [(Function, F<'_>, F<'_>); 2] =
+            [(Function::Relu, &relu, &relu_slope), (Function::Gelu, &gelu, &gelu_slope)];
+        for (f, value, slope) in both {
+            let what = format!("{f:?} of {n} {}", T::DTYPE);
+            launch::activate(queue, f, T::DTYPE, gx.all(), y.all()).unwrap();
+            let want: Vec<f64> = wide(&x).into_iter().map(value).collect();
+            near::<T>(&what, &queue.download(y.all()).unwrap(), &want, 1e-6);
+            launch::activate_back(queue, f, T::DTYPE, (gx.all(), gdy.all()), y.all()).unwrap();
+            let want: Vec<f64> = wide(&x).into_iter().zip(wide(&dy)).map(|(x, dy)| dy * slope(x)).collect();
+            // At infinity GELU's slope is a difference of infinities; nothing is promised there.
+            let skip = |i: usize| f == Function::Gelu && x[i].wide().is_infinite();
+            let got: Vec<T> = queue.download(y.all()).unwrap();
+            let (got, want): (Vec<T>, Vec<f64>) =
+                (0..n).filter(|i| !skip(*i)).map(|i| (got[i], want[i])).unzip();
+            near::<T>(&format!("{what}, backwards"), &got, &want, 2e-6);
+        }
+        launch::add(queue, T::DTYPE, gdy.all(), gx.all()).unwrap();
+        let want: Vec<f64> = wide(&x).iter().zip(wide(&dy)).map(|(x, dy)| x + dy).collect();
+        near::<T>("a sum", &queue.download(gdy.all()).unwrap(), &want, 1e-7);
+        if n > 0 && n % 7 == 0 {
+            let b = units(7, 3);
+            launch::bias(queue, T::DTYPE, gx.all(), queue.upload(&b).unwrap().all()).unwrap();
+            let want: Vec<f64> = wide(&x).iter().enumerate().map(|(i, x)| x + f64::from(b[i % 7])).collect();
+            near::<T>("a bias", &queue.download(gx.all()).unwrap(), &want, 1e-7);
+        }
+    }
+}
+
+fn losses<T: Trained>(queue: &Queue) {
+    for (n, classes) in [(1, 1), (3, 10), (7, 257), (2, 5000)] {
+        let mut x: Vec<T> = of(&units(n * classes, 1).iter().map(|x| 20.0 * x).collect::<Vec<_>>());
+        if classes > 20 {
+            x[0] = T::of(f32::NEG_INFINITY);
+            x[classes - 2] = T::of(f32::NEG_INFINITY);
+        }
+        let labels: Vec<u32> = (0..n).map(|i| ((i * 7 + 1) % classes) as u32).collect();
+        let mut dx = vec![0.0f64; n * classes];
+        let f64s = wide(&x);
+        let mut each = Vec::new();
+        for (i, (row, dx)) in f64s.chunks(classes).zip(dx.chunks_mut(classes)).enumerate() {
+            let (label, max) = (labels[i] as usize, row.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+            let total: f64 = row.iter().map(|x| (x - max).exp()).sum();
+            dx.iter_mut().zip(row).for_each(|(dx, x)| *dx = (x - max).exp() / total / n as f64);
+            dx[label] -= 1.0 / n as f64;
+            each.push(total.ln() - (row[label] - max));
+        }
+        let mean = each.iter().sum::<f64>() / n as f64;
+        let (gx, glabels) = (queue.upload(&x).unwrap(), queue.upload(&labels).unwrap());
+        let (gdx, loss, out) =
+            (queue.memory(gx.len()).unwrap(), queue.memory(4 * n).unwrap(), queue.memory(4).unwrap());
+        let what = format!("cross entropy of {n} x {classes} {}", T::DTYPE);
+        launch::cross_entropy(
+            queue,
+            T::DTYPE,
+            gx.all(),
+            glabels.all(),
+            n as f32,
+            Some(gdx.all()),
+            loss.all(),
+        )
+        .unwrap();
+        near::<f32>(&what, &queue.download(loss.all()).unwrap(), &each, 2e-6);
+        near::<T>(&format!("{what}, dx"), &queue.download(gdx.all()).unwrap(), &dx, 2e-6);
+        launch::cross_entropy(queue, T::DTYPE, gx.all(), glabels.all(), 1.0, None, loss.all()).unwrap();
+        launch::mean(queue, loss.all(), out.all()).unwrap();
+        near::<f32>("the mean", &queue.download(out.all()).unwrap(), &[mean], 2e-6);
+        // A label that is no class: NaN, no gradient, nothing written beside.
+        let wrong = queue.upload(&vec![classes as u32; n]).unwrap();
+        launch::cross_entropy(queue, T::DTYPE, gx.all(), wrong.all(), 1.0, Some(gdx.all()), loss.all())
+            .unwrap();
+        assert!(queue.download::<f32>(loss.all()).unwrap().iter().all(|x| x.is_nan()));
+        assert!(queue.download::<T>(gdx.all()).unwrap().iter().all(|x| x.wide() == 0.0));
+    }
+    let (empty, out) = (queue.memory(0).unwrap(), queue.memory(4).unwrap());
+    launch::mean(queue, empty.all(), out.all()).unwrap();
+    assert_eq!(queue.download::<f32>(out.all()).unwrap(), [0.0]);
+}
+
+fn pools<T: Trained>(queue: &Queue) {
+    for (planes, picture, window, stride) in
+        [(3, (4, 6), 2, 2), (1, (5, 5), 3, 1), (5, (7, 4), 2, 3), (2, (30, 17), 3, 2), (1, (1, 1), 1, 1)]
+    {
+        let (cpu, s) = (
+            nn::Pool { channels: 1, picture, window, stride, padding: 0 },
+            Pool { planes, picture, window, stride },
+        );
+        let (p, q) = cpu.output_picture();
+        let (inputs, outputs) = (planes * picture.0 * picture.1, planes * p * q);
+        let mut x: Vec<T> = of(&units(inputs, 1));
+        // Equal values, and a NaN in the last plane.
+        (0..inputs).step_by(3).for_each(|i| x[i] = T::of(0.25));
+        x[inputs - 1] = T::of(f32::NAN);
+        let dy: Vec<T> = of(&units(outputs, 2));
+        let what = format!("pooling {s:?} {}", T::DTYPE);
+        let (mut y, mut winners, mut dx) = (vec![0.0; outputs], vec![0; outputs], vec![0.0; inputs]);
+        cpu.max_forward(planes, &wide(&x), &mut y, &mut winners);
+        cpu.max_backward(planes, &winners, &wide(&dy), &mut dx);
+        let (gx, gdy, gwinners) =
+            (queue.upload(&x).unwrap(), queue.upload(&dy).unwrap(), queue.memory(4 * outputs).unwrap());
+        let (gy, gdx) = (queue.memory(gdy.len()).unwrap(), queue.memory(gx.len()).unwrap());
+        launch::max_pool(queue, T::DTYPE, &s, gx.all(), gy.all(), gwinners.all()).unwrap();
+        near::<T>(&what, &queue.download(gy.all()).unwrap(), &y, 0.0);
+        assert_eq!(queue.download::<u32>(gwinners.all()).unwrap(), winners, "{what}");
+        launch::max_pool_back(queue, T::DTYPE, &s, gwinners.all(), gdy.all(), gdx.all()).unwrap();
+        near::<T>(&format!("{what}, dx"), &queue.download(gdx.all()).unwrap(), &dx, 1e-6);
+        cpu.mean_forward(planes, &wide(&x), &mut y);
+        cpu.mean_backward(planes, &wide(&dy), &mut dx);
+        launch::mean_pool(queue, T::DTYPE, &s, gx.all(), gy.all()).unwrap();
+        near::<T>(&format!("mean {what}"), &queue.download(gy.all()).unwrap(), &y, 1e-6);
+        launch::mean_pool_back(queue, T::DTYPE, &s, gdy.all(), gdx.all()).unwrap();
+        near::<T>(&format!("mean {what}, dx"), &queue.download(gdx.all()).unwrap(), &dx, 1e-6);
+    }
+    for (planes, plane) in [(1, 1), (9, 49), (300, 5)] {
+        let (x, dy): (Vec<T>, Vec<T>) = (of(&units(planes * plane, 1)), of(&units(planes, 2)));
+        let (mut y, mut dx) = (vec![0.0; planes], vec![0.0; planes * plane]);
+        nn::Pool::global_mean(plane, &wide(&x), &mut y);
+        nn::Pool::global_mean_backward(plane, &wide(&dy), &mut dx);
+        let (gx, gdy) = (queue.upload(&x).unwrap(), queue.upload(&dy).unwrap());
+        let (gy, gdx) = (queue.memory(gdy.len()).unwrap(), queue.memory(gx.len()).unwrap());
+        launch::plane_mean(queue, T::DTYPE, gx.all(), gy.all()).unwrap();
+        near::<T>("plane means", &queue.download(gy.all()).unwrap(), &y, 1e-6);
+        launch::plane_mean_back(queue, T::DTYPE, gdy.all(), gdx.all()).unwrap();
+        near::<T>("plane means, dx", &queue.download(gdx.all()).unwrap(), &dx, 1e-6);
+    }
+}
+
+fn embeddings<T: Trained>(queue: &Queue) {
+    for (vocabulary, columns, length, sequences) in [(5, 3, 4, 2), (40, 300, 70, 9), (1, 1, 1, 1)] {
+        let (n, mut random) = (length * sequences, Random(3));
+        let tokens: Vec<u32> = (0..n).map(|_| random.below(vocabulary) as u32).collect();
+        let table: Vec<T> = of(&units(vocabulary * columns, 1));
+        let places: Vec<T> = of(&units(length * columns, 2));
+        let dy: Vec<T> = of(&units(n * columns, 3));
+        let s = Embedding { dtype: T::DTYPE, vocabulary, columns, length };
+        let mut y = Vec::new();
+        let (mut dtable, mut dplaces) = (vec![0.0f32; vocabulary * columns], vec![0.0f32; length * columns]);
+        for (i, token) in tokens.iter().enumerate() {
+            for c in 0..columns {
+                let (row, place) = (*token as usize * columns + c, i % length * columns + c);
+                y.push(T::of(table[row].wide() + places[place].wide()));
+                dtable[row] += dy[i * columns + c].wide();
+                dplaces[place] += dy[i * columns + c].wide();
+            }
+        }
+        let (gtable, gplaces) = (queue.upload(&table).unwrap(), queue.upload(&places).unwrap());
+        let (gtokens, gdy) = (queue.upload(&tokens).unwrap(), queue.upload(&dy).unwrap());
+        let gy = queue.memory(gdy.len()).unwrap();
+        launch::embedding(queue, &s, (gtable.all(), Some(gplaces.all())), gtokens.all(), gy.all()).unwrap();
+        same("embedding", &queue.download::<T>(gy.all()).unwrap(), &y);
+        launch::embedding_back(queue, &s, gtokens.all(), gdy.all(), (gtable.all(), Some(gplaces.all())))
+            .unwrap();
+        // In the order of the tokens, so to the bit.
+        same("the table's gradient", &queue.download::<T>(gtable.all()).unwrap(), &of::<T>(&dtable));
+        same("the places' gradient", &queue.download::<T>(gplaces.all()).unwrap(), &of::<T>(&dplaces));
+        let stray = queue.upload(&vec![vocabulary as u32; n]).unwrap();
+        launch::embedding(queue, &s, (gtable.all(), None), stray.all(), gy.all()).unwrap();
+        assert!(queue.download::<T>(gy.all()).unwrap().iter().all(|x| x.wide().is_nan()));
+    }
+}

@@ -1,0 +1,135 @@
+//! batch_norm.cu and layer_norm.cu, against f64.
+
+use crate::common::{Trained, near, of, units, wide};
+use allfold_kernels::cuda::Queue;
+use allfold_kernels::cuda::launch::{self, BatchNorm, LayerNorm, Layout, Saved};
+use allfold_kernels::nn;
+
+pub fn check(queue: &Queue) {
+    crate::for_trained!(batch_norm, queue);
+    crate::for_trained!(layer_norm, queue);
+}
+
+/// Values of `[N, C, P]` moved to `[N, P, C]`, or left.
+fn arrange(x: &[f64], (n, c, p): (usize, usize, usize), layout: Layout) -> Vec<f64> {
+    let source = |i: usize| match layout {
+        Layout::Planes => i,
+        Layout::ChannelsLast => (i / (p * c) * c + i % c) * p + i / c % p,
+    };
+    (0..n * c * p).map(|i| x[source(i)]).collect()
+}
+
+fn batch_norm<T: Trained>(queue: &Queue) {
+    for (n, c, p, layout) in [
+        (5, 3, 49, Layout::Planes),
+        (2, 7, 700, Layout::Planes),
+        (1, 1, 1, Layout::Planes),
+        (4, 6, 25, Layout::ChannelsLast),
+    ] {
+        let what = format!("batch norm of {n} x {c} x {p}, {layout:?}, {}", T::DTYPE);
+        // In f64 as the CPU has it, in the order of planes; `arrange` takes it to the layout.
+        let x: Vec<T> = of(&units(n * c * p, 1).iter().map(|x| x * 3.0 + 1.0).collect::<Vec<_>>());
+        let dy: Vec<T> = of(&units(n * c * p, 2));
+        let (w, b) = (units(c, 3), units(c, 4));
+        let start: Vec<f32> = units(2 * c, 5).iter().map(|x| x + 2.0).collect();
+        let f64s = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+        let cpu = nn::BatchNorm { channels: c, plane: p };
+        let (mut running, mut saved, mut y) = (f64s(&start), vec![0.0; 2 * c], vec![0.0; n * c * p]);
+        cpu.forward(n, &wide(&x), &f64s(&w), &f64s(&b), &mut running, &mut saved, &mut y);
+        let (mut dw, mut db, mut dx) = (vec![0.0; c], vec![0.0; c], vec![0.0; n * c * p]);
+        cpu.backward_params(n, &wide(&x), &saved, &wide(&dy), &mut dw, &mut db);
+        let whole = ((n * p) as f64, &dw[..], &db[..]);
+        cpu.backward_input(n, &wide(&x), &f64s(&w), &saved, &wide(&dy), whole, &mut dx);
+
+        let there =
+            |x: &[f64]| of::<T>(&arrange(x, (n, c, p), layout).iter().map(|x| *x as f32).collect::<Vec<_>>());
+        let size = n * c * p * size_of::<T>();
+        let (gx, gdy) = (queue.upload(&there(&wide(&x))).unwrap(), queue.upload(&there(&wide(&dy))).unwrap());
+        let (gw, gb, grunning) =
+            (queue.upload(&w).unwrap(), queue.upload(&b).unwrap(), queue.upload(&start).unwrap());
+        let (means, rs) = (queue.memory(4 * c).unwrap(), queue.memory(4 * c).unwrap());
+        let saved_there = Saved { means: means.all(), rs: rs.all() };
+        let shape = BatchNorm { dtype: T::DTYPE, n, channels: c, plane: p, layout };
+        let expect = |what: &str| {
+            near::<f32>(what, &queue.download(means.all()).unwrap(), &saved[..c], 2e-6);
+            near::<f32>(what, &queue.download(rs.all()).unwrap(), &saved[c..], 4e-6);
+            near::<f32>(what, &queue.download(grunning.all()).unwrap(), &running, 4e-6);
+        };
+        shape.statistics(queue, gx.all(), grunning.all(), saved_there).unwrap();
+        expect(&format!("{what}: statistics"));
+        let (gy, gdx) = (queue.memory(size).unwrap(), queue.memory(size).unwrap());
+        shape.apply(queue, gx.all(), (gw.all(), gb.all()), saved_there, gy.all()).unwrap();
+        near::<T>(
+            &format!("{what}: y"),
+            &queue.download(gy.all()).unwrap(),
+            &arrange(&y, (n, c, p), layout),
+            4e-6,
+        );
+        // The same by totals, as ranks would add them up.
+        let totals = queue.memory(8 * (1 + 2 * c)).unwrap();
+        queue.write(grunning.all(), &start).unwrap();
+        shape.sums(queue, gx.all(), totals.all()).unwrap();
+        shape.by_totals(queue, totals.all(), grunning.all(), saved_there).unwrap();
+        expect(&format!("{what}: by totals"));
+        let (gdw, gdb) = (queue.memory(4 * c).unwrap(), queue.memory(4 * c).unwrap());
+        let both = (gx.all(), gdy.all());
+        shape.backward_params(queue, both, saved_there, (gdw.all(), gdb.all())).unwrap();
+        near::<f32>(&format!("{what}: dw"), &queue.download(gdw.all()).unwrap(), &dw, 1e-5);
+        near::<f32>(&format!("{what}: db"), &queue.download(gdb.all()).unwrap(), &db, 1e-5);
+        let params = (gdw.all(), gdb.all());
+        shape.backward_input(queue, both, gw.all(), saved_there, params, (n * p) as f32, gdx.all()).unwrap();
+        near::<T>(
+            &format!("{what}: dx"),
+            &queue.download(gdx.all()).unwrap(),
+            &arrange(&dx, (n, c, p), layout),
+            2e-5,
+        );
+    }
+}
+
+fn layer_norm<T: Trained>(queue: &Queue) {
+    for (rows, c) in [(1, 1), (5, 33), (40, 768), (3, 1000)] {
+        let what = format!("layer norm of {rows} x {c}, {}", T::DTYPE);
+        let x: Vec<T> = of(&units(rows * c, 1).iter().map(|x| x * 2.0 + 0.5).collect::<Vec<_>>());
+        let dy: Vec<T> = of(&units(rows * c, 2));
+        let (w, b) = (units(c, 3), units(c, 4));
+        let (mut y, mut dx) = (Vec::new(), Vec::new());
+        let mut dwb = vec![0.0f64; 2 * c];
+        for (x, dy) in wide(&x).chunks(c).zip(wide(&dy).chunks(c)) {
+            let mean = x.iter().sum::<f64>() / c as f64;
+            let var = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / c as f64;
+            let r = 1.0 / (var + 1e-5).sqrt();
+            let hat: Vec<f64> = x.iter().map(|x| (x - mean) * r).collect();
+            let g: Vec<f64> = dy.iter().zip(&w).map(|(dy, w)| dy * f64::from(*w)).collect();
+            let (sum, product) = (
+                g.iter().sum::<f64>() / c as f64,
+                g.iter().zip(&hat).map(|(g, hat)| g * hat).sum::<f64>() / c as f64,
+            );
+            for i in 0..c {
+                y.push(hat[i] * f64::from(w[i]) + f64::from(b[i]));
+                dx.push(r * (g[i] - sum - hat[i] * product));
+                dwb[i] += dy[i] * hat[i];
+                dwb[c + i] += dy[i];
+            }
+        }
+        let s = LayerNorm { dtype: T::DTYPE, rows, columns: c, eps: 1e-5 };
+        let (gx, gdy) = (queue.upload(&x).unwrap(), queue.upload(&dy).unwrap());
+        let (gw, gb) = (queue.upload(&w).unwrap(), queue.upload(&b).unwrap());
+        let (means, rs) = (queue.memory(4 * rows).unwrap(), queue.memory(4 * rows).unwrap());
+        let (gy, gdx) = (queue.memory(gx.len()).unwrap(), queue.memory(gx.len()).unwrap());
+        let saved = (means.all(), rs.all());
+        launch::layer_norm(queue, &s, gx.all(), (gw.all(), gb.all()), saved, gy.all()).unwrap();
+        near::<T>(&format!("{what}: y"), &queue.download(gy.all()).unwrap(), &y, 4e-6);
+        let gdwb = queue.memory(8 * c).unwrap();
+        launch::layer_norm_back(queue, &s, (gx.all(), gdy.all()), gw.all(), saved, gdx.all(), gdwb.all())
+            .unwrap();
+        // One column has no spread: r is 316, and dx the difference of equals.
+        near::<T>(
+            &format!("{what}: dx"),
+            &queue.download(gdx.all()).unwrap(),
+            &dx,
+            if c == 1 { 1.0 } else { 2e-5 },
+        );
+        near::<f32>(&format!("{what}: dw, db"), &queue.download(gdwb.all()).unwrap(), &dwb, 1e-5);
+    }
+}

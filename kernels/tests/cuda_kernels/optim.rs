@@ -1,0 +1,99 @@
+//! optim.cu: the bits of the CPU's optimisers, over many tensors, with and without master weights.
+
+use crate::common::{Trained, of, same, units};
+use allfold_kernels::cuda::Queue;
+use allfold_kernels::cuda::launch::{self, AdamRule, Param, Params, SgdRule};
+
+const LENGTHS: [usize; 5] = [3, 20_000, 0, 16_384, 77];
+
+pub fn check(queue: &Queue) {
+    crate::for_trained!(adam, queue);
+    crate::for_trained!(sgd, queue);
+}
+
+fn adam<T: Trained>(queue: &Queue) {
+    for (decoupled, master) in [(false, true), (true, true), (true, false)] {
+        let rule = |t| AdamRule { factor: 0.5, ..AdamRule::new(t, 1e-2, (0.9, 0.999), 1e-8, 0.1, decoupled) };
+        let update = |t: u64, p: f32, grad: f32, m: &mut f32, v: &mut f32| {
+            let r = rule(t);
+            let g = grad * 0.5 + r.added * p;
+            *m += r.from_g * (g - *m);
+            *v = r.beta2 * *v + r.from_square * g * g;
+            p * r.kept - r.rate * (*m / (v.sqrt() / r.root + r.eps))
+        };
+        run::<T>(queue, master, &format!("adam_{}", T::DTYPE), update, |params, t, skip| {
+            launch::adam(queue, params, rule(t), skip).unwrap();
+        });
+    }
+}
+
+fn sgd<T: Trained>(queue: &Queue) {
+    for (momentum, nesterov, master) in [(0.0, 0, true), (0.9, 0, true), (0.9, 1, false)] {
+        let rule =
+            |t| SgdRule { lr: 0.1, momentum, decay: 1e-2, factor: 0.5, first: u32::from(t == 1), nesterov };
+        let update = |t: u64, p: f32, grad: f32, _m: &mut f32, v: &mut f32| {
+            let g = grad * 0.5 + 1e-2 * p;
+            if momentum == 0.0 {
+                return p - 0.1 * g;
+            }
+            *v = if t == 1 { g } else { momentum * *v + g };
+            p - 0.1 * if nesterov == 1 { g + momentum * *v } else { *v }
+        };
+        run::<T>(queue, master, &format!("sgd_{}", T::DTYPE), update, |params, t, skip| {
+            launch::sgd(queue, params, rule(t), skip).unwrap();
+        });
+    }
+}
+
+fn run<T: Trained>(
+    queue: &Queue,
+    master: bool,
+    what: &str,
+    update: impl Fn(u64, f32, f32, &mut f32, &mut f32) -> f32,
+    step: impl Fn(&Params<'_>, u64, Option<allfold_kernels::cuda::Slice<'_>>),
+) {
+    let upload = |x: &[f32]| queue.upload(x).unwrap();
+    let start: Vec<Vec<f32>> = LENGTHS.iter().map(|n| units(*n, *n as u64)).collect();
+    let grads: Vec<Vec<T>> = LENGTHS.iter().map(|n| of(&units(*n, 50 + *n as u64))).collect();
+    let narrow: Vec<_> = start.iter().map(|x| queue.upload(&of::<T>(x)).unwrap()).collect();
+    let grads_there: Vec<_> = grads.iter().map(|x| queue.upload(x).unwrap()).collect();
+    let masters: Vec<_> = start.iter().map(|x| upload(x)).collect();
+    let zeros: Vec<_> =
+        start.iter().map(|x| (upload(&vec![0.0; x.len()]), upload(&vec![0.0; x.len()]))).collect();
+    let list: Vec<Param<'_>> = (0..LENGTHS.len())
+        .map(|i| Param {
+            param: narrow[i].all(),
+            grad: grads_there[i].all(),
+            master: master.then(|| masters[i].all()),
+            m: Some(zeros[i].0.all()),
+            v: Some(zeros[i].1.all()),
+        })
+        .collect();
+    let params = Params::new(queue, T::DTYPE, &list).unwrap();
+    let (go, stop) = (queue.upload(&[0u32]).unwrap(), queue.upload(&[1u32]).unwrap());
+    let wide = |i: usize| {
+        if master { start[i].clone() } else { of::<T>(&start[i]).iter().map(|x| x.wide()).collect() }
+    };
+    let mut want: Vec<Vec<f32>> = (0..LENGTHS.len()).map(wide).collect();
+    let mut moments: Vec<Vec<(f32, f32)>> = want.iter().map(|x| vec![(0.0, 0.0); x.len()]).collect();
+    for t in 1..=3 {
+        step(&params, t, Some(stop.all()));
+        step(&params, t, if t == 1 { None } else { Some(go.all()) });
+        for ((p, g), s) in want.iter_mut().zip(&grads).zip(&mut moments) {
+            for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(s) {
+                *p = update(t, *p, g.wide(), m, v);
+                if !master {
+                    *p = T::of(*p).wide();
+                }
+            }
+        }
+    }
+    for i in 0..LENGTHS.len() {
+        same(what, &queue.download::<T>(narrow[i].all()).unwrap(), &of::<T>(&want[i]));
+        if master {
+            same(&format!("{what}, master"), &queue.download::<f32>(masters[i].all()).unwrap(), &want[i]);
+        }
+        let v: Vec<f32> = moments[i].iter().map(|moments| moments.1).collect();
+        same(&format!("{what}, v"), &queue.download::<f32>(zeros[i].1.all()).unwrap(), &v);
+    }
+}

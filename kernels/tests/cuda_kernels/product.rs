@@ -1,0 +1,99 @@
+//! matmul.cu against f64 and the CPU's convolution.
+
+use crate::common::{Trained, near, of, units, wide};
+use allfold_kernels::cuda::Queue;
+use allfold_kernels::cuda::launch::{self, Conv, Matrix};
+use allfold_kernels::nn::Conv2d;
+
+pub fn check(queue: &Queue) {
+    crate::for_trained!(products, queue);
+    crate::for_trained!(convolutions, queue);
+}
+
+fn products<T: Trained>(queue: &Queue) {
+    for (m, n, k) in [(1, 1, 1), (5, 3, 0), (65, 70, 17), (3, 130, 40), (128, 64, 33)] {
+        for (ta, tb, keep) in [(false, false, 0.0), (true, false, 1.0), (false, true, 0.5), (true, true, 0.0)]
+        {
+            let (a, b, c): (Vec<T>, Vec<T>, Vec<T>) =
+                (of(&units(m * k, 1)), of(&units(k * n, 2)), of(&units(m * n, 3)));
+            let (wa, wb, wc) = (wide(&a), wide(&b), wide(&c));
+            let at = |i: usize, j: usize, (rows, columns): (usize, usize), turned: bool| {
+                if turned { j * rows + i } else { i * columns + j }
+            };
+            let mut want = Vec::new();
+            for i in 0..m {
+                for j in 0..n {
+                    let dot: f64 = (0..k).map(|l| wa[at(i, l, (m, k), ta)] * wb[at(l, j, (k, n), tb)]).sum();
+                    want.push(dot + f64::from(keep) * wc[i * n + j]);
+                }
+            }
+            let (ga, gb, gc) =
+                (queue.upload(&a).unwrap(), queue.upload(&b).unwrap(), queue.upload(&c).unwrap());
+            let left = Matrix { data: ga.all(), rows: m, columns: k, transposed: ta };
+            let right = Matrix { data: gb.all(), rows: k, columns: n, transposed: tb };
+            launch::matmul(queue, T::DTYPE, left, right, gc.all(), keep).unwrap();
+            let what = format!("product {m} x {k} x {n}, {ta} {tb} {keep}, {}", T::DTYPE);
+            near::<T>(&what, &queue.download(gc.all()).unwrap(), &want, 2e-6);
+            if m != n {
+                assert!(launch::matmul(queue, T::DTYPE, right, left, gc.all(), keep).is_err());
+            }
+        }
+    }
+}
+
+fn convolutions<T: Trained>(queue: &Queue) {
+    for (n, channels, picture, filters, side, stride, padding) in [
+        (2, 3, (8, 7), 4, 3, 1, 1),
+        (1, 2, (9, 9), 3, 3, 2, 1),
+        (3, 1, (5, 6), 2, 1, 1, 0),
+        (1, 3, (11, 11), 2, 7, 2, 3),
+    ] {
+        let s = Conv { dtype: T::DTYPE, n, channels, picture, filters, side, stride, padding };
+        let cpu =
+            Conv2d { inputs: channels, outputs: filters, picture, kernel: side, stride, padding, groups: 1 };
+        let (p, q) = s.output_picture().unwrap();
+        assert_eq!((p, q), cpu.output_picture());
+        let x: Vec<T> = of(&units(n * channels * picture.0 * picture.1, 1));
+        let w: Vec<T> = of(&units(filters * channels * side * side, 2));
+        let dy: Vec<T> = of(&units(n * filters * p * q, 3));
+        let (wx, ww, wdy) = (wide(&x), wide(&w), wide(&dy));
+        // The sum of the definition; its gradients follow from it, term by term.
+        let (mut y, mut dx, mut dw) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; w.len()]);
+        let (h, v) = picture;
+        for i in 0..dy.len() {
+            let (column, row, f, sample) = (i % q, i / q % p, i / q / p % filters, i / q / p / filters);
+            for c in 0..channels {
+                for (r, t) in (0..side).flat_map(|r| (0..side).map(move |t| (r, t))) {
+                    let (Some(a), Some(b)) =
+                        ((row * stride + r).checked_sub(padding), (column * stride + t).checked_sub(padding))
+                    else {
+                        continue;
+                    };
+                    if a < h && b < v {
+                        let (from, by) = (
+                            ((sample * channels + c) * h + a) * v + b,
+                            ((f * channels + c) * side + r) * side + t,
+                        );
+                        y[i] += wx[from] * ww[by];
+                        dx[from] += wdy[i] * ww[by];
+                        dw[by] += wdy[i] * wx[from];
+                    }
+                }
+            }
+        }
+        let (gx, gw, gdy) =
+            (queue.upload(&x).unwrap(), queue.upload(&w).unwrap(), queue.upload(&dy).unwrap());
+        let (gy, gdx, gdw) = (
+            queue.memory(gdy.len()).unwrap(),
+            queue.memory(gx.len()).unwrap(),
+            queue.memory(gw.len()).unwrap(),
+        );
+        let what = format!("{s:?}");
+        launch::conv(queue, &s, gx.all(), gw.all(), gy.all()).unwrap();
+        near::<T>(&what, &queue.download(gy.all()).unwrap(), &y, 2e-6);
+        launch::conv_input(queue, &s, gdy.all(), gw.all(), gdx.all()).unwrap();
+        near::<T>(&format!("{what}, dx"), &queue.download(gdx.all()).unwrap(), &dx, 2e-6);
+        launch::conv_weight(queue, &s, gx.all(), gdy.all(), gdw.all()).unwrap();
+        near::<T>(&format!("{what}, dw"), &queue.download(gdw.all()).unwrap(), &dw, 2e-6);
+    }
+}
