@@ -1,6 +1,6 @@
 //! From the words of whoever published a run to a machine and its topology.
 
-use super::gpu::{self, Gpu, Port};
+use super::gpu::{self, Generation, Gpu, Port};
 use super::nic::{self, Nics};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use serde::Deserialize;
@@ -23,6 +23,17 @@ pub struct Description {
     pub host_gpus: Option<u32>,
 }
 
+/// Whose CPUs a host has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cpu {
+    /// x86 by Intel; taken where nothing is said.
+    Intel,
+    /// x86 by AMD.
+    Amd,
+    /// Arm: Grace among them.
+    Arm,
+}
+
 /// What was made of the words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
@@ -34,6 +45,14 @@ pub struct Machine {
     pub nodes: u32,
     /// Whether the GPUs of a group talk over NVLink (or xGMI), not over PCIe.
     pub nvlink: bool,
+    /// Whether GPUs write into each other's memory; else what goes from one to another is copied through the host's.
+    pub peer: bool,
+    /// Whether the GPUs of a group are joined by switches (NVSwitch), not pair by pair.
+    pub switched: bool,
+    /// Whether NICs sit behind the same PCIe switches as the GPUs, as in HGX and DGX hosts of 8.
+    pub beside: bool,
+    /// Whose CPUs the hosts have.
+    pub cpu: Cpu,
     /// The NICs of a group; `None` where there is one group only.
     pub nics: Option<Nics>,
     /// What the words said, a line each.
@@ -69,13 +88,26 @@ impl Machine {
         let all = devices.checked_mul(nodes).filter(|_| rack);
         if let Some(all) = all {
             understood.push(format!("one NVLink domain of {all} GPUs"));
-            return Ok(Machine { gpu, devices: all, nodes: 1, nvlink, nics: None, understood, assumed });
+            let (switched, beside, cpu) = (true, false, Cpu::Arm);
+            return Ok(Machine {
+                gpu,
+                peer: true,
+                devices: all,
+                nodes: 1,
+                nvlink,
+                switched,
+                beside,
+                cpu,
+                nics: None,
+                understood,
+                assumed,
+            });
         }
         let nics = match (&words.inter_node, nodes) {
             (_, 1) => None,
             (None, _) => return Err(Error::Topology("the hardware does not say `inter_node`".into())),
             (Some(text), _) => {
-                let found = nic::read(text, devices, &mut assumed);
+                let found = nic::read(text, devices, gpu, &mut assumed);
                 understood.push(format!(
                     "`{text}`: {} NICs of {} Gb/s, {}",
                     found.count, found.gbits, found.fabric
@@ -83,7 +115,19 @@ impl Machine {
                 Some(found)
             }
         };
-        Ok(Machine { gpu, devices, nodes, nvlink, nics, understood, assumed })
+        let (switched, beside) = (words.switched(gpu), words.beside(gpu));
+        let cpu = words.cpu(gpu);
+        // GeForce drivers leave peer-to-peer over PCIe out.
+        let peer = nvlink || !gpu.name.starts_with("RTX");
+        if !peer && devices > 1 {
+            assumed.push(format!("{} have no peer-to-peer over PCIe", gpu.name));
+        }
+        Ok(Machine { gpu, devices, nodes, nvlink, peer, switched, beside, cpu, nics, understood, assumed })
+    }
+
+    /// What the NICs of a node can carry together one way, in bytes per second; `None` for one node.
+    pub fn network(&self) -> Option<BytesPerSec> {
+        self.nics.map(|nics| BytesPerSec((f64::from(nics.count) * nics.gbits * 1e9 / 8.0) as u64))
     }
 
     /// What a GPU puts into the joint of its node.
@@ -135,6 +179,34 @@ impl Machine {
 }
 
 impl Description {
+    fn says(&self, words: &[&str]) -> bool {
+        let texts = [&self.gpu, &self.intra_node, &self.inter_node];
+        texts.into_iter().flatten().any(|text| words.iter().any(|word| text.contains(word)))
+    }
+
+    /// Hosts of 8 with NVLink 3 or later have NVSwitches, unless the words say that GPUs are joined pair by pair.
+    fn switched(&self, gpu: &Gpu) -> bool {
+        let sxm = gpu.nvlink.is_some() && gpu.generation >= Generation::Ampere;
+        let host = self.host_gpus.or(self.gpus_per_node).unwrap_or(1);
+        let pairs = self.says(&["all-to-all", "mesh", "xGMI"]) || gpu.name.starts_with("GH");
+        sxm && !pairs
+            && gpu.generation != Generation::Cdna
+            && (host >= 8 || host == 1 || self.says(&["NVSwitch"]))
+    }
+
+    /// HGX boards have a PCIe switch for every pair of GPUs and a NIC or two; Grace hosts and 4-way boards have not.
+    fn beside(&self, gpu: &Gpu) -> bool {
+        self.switched(gpu) && !gpu.name.starts_with("GB") || gpu.generation == Generation::Cdna
+    }
+
+    fn cpu(&self, gpu: &Gpu) -> Cpu {
+        match () {
+            () if gpu.name.starts_with("GH") || gpu.name.starts_with("GB") => Cpu::Arm,
+            () if self.says(&["EPYC", "AMD"]) => Cpu::Amd,
+            () => Cpu::Intel,
+        }
+    }
+
     /// The fields without which no machine can be made.
     fn missing(&self) -> Vec<&'static str> {
         let needed = [
@@ -211,7 +283,7 @@ mod tests {
                 "A100 SXM, 2 nodes of 4, 2 NICs of 25 GB/s Slingshot",
             ),
             (words("GB200 (NVL72)", 4, 18, "NVLink5 NVL72 domain", "none"), 72, "GB200, 1 node of 72"),
-            (words("Tesla T4", 1, 2, "PCIe", "EFA"), 2, "T4, 2 nodes of 1, 1 NIC of 12.5 GB/s EFA"),
+            (words("Tesla T4", 1, 2, "PCIe", "EFA"), 2, "T4, 2 nodes of 1, 1 NIC of 6.25 GB/s EFA"),
         ] {
             let machine = Machine::understand(&description).unwrap();
             let topology = machine.topology(ranks).unwrap();

@@ -29,7 +29,9 @@
 mod description;
 mod gpu;
 mod nic;
+pub mod node;
+pub mod presets;
 
-pub use description::{Description, Machine};
+pub use description::{Cpu, Description, Machine};
 pub use gpu::{GPUS, Generation, Gpu, Port};
 pub use nic::{Fabric, Nics};

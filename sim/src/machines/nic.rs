@@ -6,8 +6,10 @@
 //! fabric   sockets, TCPXO, TCPX, EFA, Slingshot, RoCE, InfiniBand: the first of these words
 //! count    "8x", else "per GPU": one each, else an instance type's, else 1 (assumed)
 //! speed    "400Gb/s" or "400 Gb/s", else an instance type's, else the fabric's (assumed)
+//! direct   GPUDirect RDMA: not over sockets, not by EFA before A100, not where the text says so; else it is there
 //! ```
 
+use super::gpu::{Generation, Gpu};
 use std::fmt;
 
 /// What carries bytes between nodes.
@@ -62,6 +64,8 @@ pub struct Nics {
     pub gbits: f64,
     /// What they speak.
     pub fabric: Fabric,
+    /// Whether they read and write the GPUs' memory themselves; else every byte is copied through the host's.
+    pub gpudirect: bool,
 }
 
 /// Instance types whose NICs the text need not name: (name, NICs, Gb/s, source).
@@ -71,12 +75,14 @@ const INSTANCES: [(&str, u32, f64, &str); 3] = [
     ("p3dn", 1, 100.0, "AWS P3dn instances: 100 Gb/s"),
 ];
 
-/// Reads a text; `gpus` is how many GPUs of a node take part. What is assumed is added to `assumed`.
-pub(super) fn read(text: &str, gpus: u32, assumed: &mut Vec<String>) -> Nics {
+/// Reads a text; `gpus` GPUs of a node take part, of this kind. What is assumed is added to `assumed`.
+pub(super) fn read(text: &str, gpus: u32, gpu: &Gpu, assumed: &mut Vec<String>) -> Nics {
     let lower = text.to_lowercase();
     let fabric = fabric(&lower);
     if fabric == Fabric::Unknown {
         assumed.push(format!("`{text}` names no fabric that is known"));
+    } else if open(&lower) {
+        assumed.push(format!("`{text}` leaves the transport open: sockets"));
     }
     let (counted, rate) = (count(&lower), speed(&lower));
     let instance = INSTANCES.iter().find(|(name, ..)| lower.contains(name));
@@ -86,20 +92,54 @@ pub(super) fn read(text: &str, gpus: u32, assumed: &mut Vec<String>) -> Nics {
     let count = counted
         .or_else(|| lower.contains("per gpu").then_some(gpus))
         .or_else(|| instance.map(|(_, count, ..)| *count))
+        .or_else(|| {
+            // HPE Cray EX: two NICs for four A100, four for four GH200 or four A100.
+            let pairs = lower.contains("slingshot").then_some(gpus.div_ceil(2))?;
+            assumed
+                .push(format!("`{text}` does not say how many NICs a node has: one for two GPUs, {pairs}"));
+            Some(pairs)
+        })
         .unwrap_or_else(|| {
             assumed.push(format!("`{text}` does not say how many NICs a node has: 1"));
             1
         });
     let gbits = rate.or_else(|| instance.map(|(_, _, gbits, _)| *gbits)).unwrap_or_else(|| {
         let (gbits, why) = match fabric {
+            Fabric::Efa if gpu.name == "T4" => (50.0, "AWS G4dn instances of one GPU have up to 50"),
             Fabric::Efa => (100.0, "EFA's first generation has 100"),
             Fabric::Slingshot => (200.0, "Slingshot-11 has 200"),
+            // Sockets go over whatever device is there.
+            Fabric::Sockets if lower.contains("slingshot") => (200.0, "Slingshot-11 has 200"),
+            Fabric::Sockets if lower.contains("ipoib") => (200.0, "HDR InfiniBand has 200"),
+            Fabric::Sockets if lower.contains("connectx") => (100.0, "ConnectX cards have 100 or more"),
             _ => (10.0, "NCCL takes 10 where a device does not say"),
         };
         assumed.push(format!("`{text}` does not say how fast a NIC is: {why} Gb/s"));
         gbits
     });
-    Nics { count, gbits, fabric }
+    Nics { count, gbits, fabric, gpudirect: gpudirect(&lower, fabric, gpu, assumed) }
+}
+
+/// Sockets never have it; EFA from the A100's instances on (AWS: P3dn and G4dn copy through the host); the others
+/// unless the text says not, or puts the GPU and the NIC on different sockets.
+fn gpudirect(lower: &str, fabric: Fabric, gpu: &Gpu, assumed: &mut Vec<String>) -> bool {
+    let lower = lower.replace([' ', '-'], "");
+    let denied = ["directrdmadisabled", "nogpudirect", "withoutgpudirect", "nogdr", "acrosssockets"];
+    if fabric == Fabric::Sockets || denied.iter().any(|words| lower.contains(words)) {
+        return false;
+    }
+    match fabric {
+        Fabric::Efa if gpu.generation < Generation::Ampere => {
+            assumed.push(format!("EFA with a {} copies through the host's memory", gpu.name));
+            false
+        }
+        // GeForce drivers have no peer memory for NICs.
+        _ if gpu.name.starts_with("RTX") => {
+            assumed.push(format!("a {} has no GPUDirect RDMA", gpu.name));
+            false
+        }
+        _ => true,
+    }
 }
 
 fn fabric(lower: &str) -> Fabric {
@@ -108,8 +148,9 @@ fn fabric(lower: &str) -> Fabric {
     let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     let has = |names: &[&str]| words.iter().any(|word| names.contains(word));
     match () {
-        // What follows may be a guess, or what it is not.
-        () if lower.contains("not stated") => Fabric::Unknown,
+        // What follows may be a guess, or what it is not; where TCP is among the guesses, it is the careful one.
+        () if open(&lower) && has(&["tcp"]) => Fabric::Sockets,
+        () if open(&lower) => Fabric::Unknown,
         // What is turned off, and IP over InfiniBand, is sockets whatever the device.
         () if has(&["sockets", "socket", "tcp", "ipoib"]) || lower.contains("ib_disable=1") => {
             Fabric::Sockets
@@ -122,6 +163,12 @@ fn fabric(lower: &str) -> Fabric {
         () if has(&["ib", "infiniband", "hdr", "ndr", "edr"]) => Fabric::InfiniBand,
         () => Fabric::Unknown,
     }
+}
+
+/// Whether the transport is said not to be known; other things may be unknown beside one that is.
+fn open(lower: &str) -> bool {
+    lower.contains("not stated")
+        && (lower.contains("transport") || lower.trim_start().starts_with("not stated"))
 }
 
 /// The number before the first `x` that follows digits: `8x400Gb/s`, `4x Slingshot`.
@@ -143,6 +190,7 @@ mod tests {
 
     #[test]
     fn free_text_gives_count_speed_and_fabric() {
+        let gpu = super::super::gpu::named("A100-SXM4").unwrap();
         for (text, count, gbits, fabric, guesses) in [
             ("8x400Gb/s IB NDR with SHARP (CoreWeave)", 8, 400.0, Fabric::InfiniBand, 0),
             ("16x100Gb/s RoCE CX-5 (OCI BM.GPU.B4.8)", 16, 100.0, Fabric::Roce, 0),
@@ -152,23 +200,40 @@ mod tests {
             ("RoCE mlx5_0, NCCL log says speed=25000 (25 Gb/s)", 1, 25.0, Fabric::Roce, 1),
             ("8x200Gb/s gVNIC GPUDirect-TCPXO (GCP a3-megagpu-8g)", 8, 200.0, Fabric::TcpXo, 0),
             ("4x200Gb/s gVNIC GPUDirect-TCPX (GCP a3-highgpu-8g)", 4, 200.0, Fabric::TcpX, 0),
-            ("ConnectX RDMA-capable NIC; NCCL_IB_DISABLE=1 in the command", 1, 10.0, Fabric::Sockets, 2),
+            ("ConnectX RDMA-capable NIC; NCCL_IB_DISABLE=1 in the command", 1, 100.0, Fabric::Sockets, 2),
             (
                 "p3dn by name (100 Gb/s instance); transport (TCP or EFA) not stated",
                 1,
                 100.0,
-                Fabric::Unknown,
+                Fabric::Sockets,
                 2,
             ),
             ("1x200Gb/s IB HDR CX-6, GPU and NIC across sockets/SYS", 1, 200.0, Fabric::InfiniBand, 0),
             ("EFA, p5.48xlarge", 32, 100.0, Fabric::Efa, 1),
-            ("IPoIB: sockets over IPoIB", 1, 10.0, Fabric::Sockets, 2),
+            ("IPoIB: sockets over IPoIB", 1, 200.0, Fabric::Sockets, 2),
             ("EFA", 1, 100.0, Fabric::Efa, 2),
         ] {
             let mut assumed = Vec::new();
-            let found = read(text, 8, &mut assumed);
-            assert_eq!(found, Nics { count, gbits, fabric }, "{text}");
+            let found = read(text, 8, gpu, &mut assumed);
+            assert_eq!((found.count, found.gbits, found.fabric), (count, gbits, fabric), "{text}");
             assert_eq!(assumed.len(), guesses, "{text}: {assumed:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_copied_through_the_host_is_told_from_gpudirect() {
+        for (gpu, text, direct) in [
+            ("A100-SXM4", "8x200Gb/s IB HDR", true),
+            ("A100-SXM4", "1x200Gb/s IB HDR CX-6, GPU and NIC across sockets/SYS", false),
+            ("V100-SXM2", "RoCE mlx5_0; GPU Direct RDMA Disabled", false),
+            ("A100-SXM4", "TCP sockets over 2x Slingshot-11", false),
+            ("A100-SXM4", "4x100Gb/s EFA", true),
+            ("Tesla T4", "EFA", false),
+            ("V100-SXM2", "100 Gb/s; transport (TCP or EFA) not stated", false),
+            ("GeForce RTX 4090", "1x100Gb/s RoCE", false),
+        ] {
+            let found = read(text, 8, super::super::gpu::named(gpu).unwrap(), &mut Vec::new());
+            assert_eq!(found.gpudirect, direct, "{gpu}, {text}");
         }
     }
 }

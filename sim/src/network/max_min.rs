@@ -26,11 +26,13 @@ struct Open {
     link: u32,
     left: u64,
     weight: u64,
+    /// 1, or 0 where the link has no bandwidth at all.
+    least: u64,
 }
 
 impl Open {
     fn level(&self) -> u64 {
-        (self.left / self.weight).max(1)
+        (self.left / self.weight).max(self.least)
     }
 }
 
@@ -52,7 +54,8 @@ impl Network {
             if state.epoch != *epoch {
                 state.epoch = *epoch;
                 filling.place[link as usize] = filling.links.len() as u32;
-                filling.links.push(Open { link, left: state.capacity, weight: state.load });
+                let (left, least) = (state.capacity, state.capacity.min(1));
+                filling.links.push(Open { link, left, weight: state.load, least });
             }
         };
         for link in changed.drain(..) {

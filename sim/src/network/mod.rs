@@ -9,6 +9,8 @@
 //! next_finish()                      when the next flow is through
 //! ```
 //!
+//! A link of no bandwidth holds its flows where they are until it gets some again ([`Network::set_bandwidth`]).
+//!
 //! Everything is exact: a rate is whole bytes per second (floored, at least 1), what remains of a flow is counted
 //! in byte x 1e-12, and a finish is rounded up to a whole picosecond. In steady state nothing is allocated: flows
 //! and their places on links live in slabs, joined by lists through them.
@@ -41,6 +43,8 @@ const NONE: u32 = u32::MAX;
 const BATCH: usize = 32;
 /// How far lists are followed in that.
 const READ: usize = 4;
+/// The finish of a flow that stands still.
+const NEVER: u64 = u64::MAX;
 const UNITS_PER_BYTE: u64 = 1_000_000_000_000;
 
 /// One line of the cache, as is a flow.
@@ -176,6 +180,9 @@ impl Network {
     pub fn next_finish(&mut self) -> Option<Picos> {
         loop {
             let (finish, flow) = self.finishes.peek()?;
+            if finish == NEVER {
+                return None;
+            }
             let now = self.flows[flow as usize].finish;
             // A flow that slowed down keeps its old place until it comes to the top.
             if now == finish {
@@ -207,6 +214,25 @@ impl Network {
             self.finishes.remove(flow);
             self.end(now, flow);
         }
+    }
+
+    /// Gives a link another bandwidth from now on, once the instant is settled; zero holds its flows where they are.
+    pub fn set_bandwidth(&mut self, LinkId(link): LinkId, bandwidth: BytesPerSec) {
+        let state = &mut self.links[link as usize];
+        if state.capacity == bandwidth.0 {
+            return;
+        }
+        state.capacity = bandwidth.0;
+        if state.load == 0 {
+            state.share = bandwidth.0;
+        } else if !std::mem::replace(&mut state.changed, true) {
+            self.changed.push(link);
+        }
+    }
+
+    /// Whether any flow is under way, be it standing still.
+    pub fn has_flows(&self) -> bool {
+        self.flows.iter().any(|flow| flow.live)
     }
 
     /// How many links there are.
@@ -241,7 +267,7 @@ impl Network {
     pub fn shift(&mut self, by: Picos) {
         for flow in self.flows.iter_mut().filter(|flow| flow.live) {
             flow.since += by.0;
-            flow.finish += by.0;
+            flow.finish = flow.finish.saturating_add(by.0);
         }
         self.finishes.shift(by.0);
         self.links.iter_mut().filter(|link| link.load > 0).for_each(|link| link.busy_since += by.0);
@@ -321,7 +347,7 @@ impl Network {
         state.since = now;
         let sooner = fresh || rate > state.rate;
         state.rate = rate;
-        state.finish = now + time_left(state.remaining, rate);
+        state.finish = if rate == 0 { NEVER } else { now + time_left(state.remaining, rate) };
         // Later is found out when the old finish comes up (see `next_finish`); sooner must be known at once.
         if sooner {
             self.finishes.set(flow, state.finish);

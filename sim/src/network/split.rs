@@ -44,7 +44,7 @@ impl Network {
                 continue;
             }
             let old = link.share;
-            let new = (link.capacity / link.load).max(1);
+            let new = (link.capacity / link.load).max(link.capacity.min(1));
             link.share = new;
             for cell in Network::on_link(cells, link.head) {
                 let flow = &mut flows[cell.flow as usize];

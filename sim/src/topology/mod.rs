@@ -9,13 +9,16 @@
 //! ring      cw[r] -> cw[r+1] ... or ccw[r] -> ..., the shorter way  links to both neighbours
 //! mesh      pair[r' - r][r]                                         a link per ordered pair
 //! nodes     inside: up[r] -> down[r']; across: nic_out -> nic_in    k devices and m NICs per node
+//! cluster   nodes that are alike, from a table of one; pods of a fat tree    machines by name
 //! graph     any: ranks and switches joined by links, from a file     a family for every link
 //! ```
 
+pub(crate) mod cluster;
 mod file;
 mod graph;
 mod presets;
 
+pub use cluster::ClusterPorts;
 pub use graph::Edge;
 pub use presets::{DEVICE_LINK, NAMES, NIC_LINK};
 
@@ -67,6 +70,13 @@ pub enum Wiring {
         /// NICs per node; it divides `devices`.
         nics: u32,
     },
+    /// Nodes of `devices` ranks wired by a table of their own, in pods of `pod` ranks (0: no spine is modelled).
+    Cluster {
+        /// Ranks per node.
+        devices: u32,
+        /// Ranks per pod, a multiple of `devices`; 0 where there is none.
+        pod: u32,
+    },
     /// An explicit graph. A family per directed link, called `FROM>TO`.
     Graph,
 }
@@ -80,7 +90,11 @@ pub struct Topology {
     families: Vec<Family>,
     /// The links of `Wiring::Graph`.
     graph: Option<Arc<graph::Graph>>,
+    /// The table of `Wiring::Cluster`.
+    cluster: Option<Arc<cluster::Cluster>>,
     costs: Costs,
+    /// What was completed or assumed when it was read.
+    notes: Vec<String>,
 }
 
 impl Topology {
@@ -93,6 +107,17 @@ impl Topology {
     pub(crate) fn renamed(mut self, name: &str) -> Topology {
         self.name = name.into();
         self
+    }
+
+    /// The same with what was completed or assumed about it.
+    pub(crate) fn with_notes(mut self, notes: Vec<String>) -> Topology {
+        self.notes = notes;
+        self
+    }
+
+    /// What was completed or assumed when it was read from a file, a line each; whoever shows results shows these.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// How many ranks it joins.
@@ -184,6 +209,7 @@ impl Topology {
                 path.extend([link(0, from.0), link(1, to.0)]);
             }
             Wiring::Nodes { .. } => path.extend([link(2, from.0), link(3, to.0)]),
+            Wiring::Cluster { .. } => path.extend(self.cluster_route(from, to)),
             Wiring::Graph => path.extend(self.graph.iter().flat_map(|graph| graph.route(from, to))),
         }
     }
@@ -208,6 +234,15 @@ impl Topology {
                 ))
             })?;
         }
-        Ok(Topology { name: name.into(), ranks, wiring, families, graph: None, costs: Costs::default() })
+        Ok(Topology {
+            name: name.into(),
+            ranks,
+            wiring,
+            families,
+            graph: None,
+            cluster: None,
+            costs: Costs::default(),
+            notes: Vec::new(),
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! The built-in topologies, and their names.
 
 use super::{Link, Topology, Wiring};
+use crate::machines::presets::Preset;
 use crate::{BytesPerSec, Error, Picos, Result, suggest};
 use std::path::Path;
 
@@ -49,9 +50,13 @@ impl Topology {
         )
     }
 
-    /// A topology by name, one of [`NAMES`], or `nodesK` and `nodesKxM` for any K devices and M NICs; or from a
-    /// TOML file, where the name is a path (it ends in `.toml` or has a `/` in it).
+    /// A topology by name, one of [`NAMES`], or `nodesK` and `nodesKxM` for any K devices and M NICs; a machine such
+    /// as `dgx-a100` or `hgx-h100:64,fat-tree=2:1` ([`crate::machines::presets`]); a file of another tool
+    /// ([`crate::files`]); or a TOML file, where the name is a path (it ends in `.toml` or has a `/` in it).
     pub fn named(name: &str, ranks: u32) -> Result<Topology> {
+        if let Some(topology) = Topology::from_other_tools(name, ranks)? {
+            return Ok(topology);
+        }
         if name.ends_with(".toml") || name.contains('/') {
             return Topology::load(Path::new(name), ranks);
         }
@@ -61,6 +66,9 @@ impl Topology {
             "mesh" => return Topology::mesh(ranks, DEVICE_LINK),
             _ => {}
         }
+        if let Some(machine) = Preset::asked(name, ranks)? {
+            return Ok(machine);
+        }
         let nodes = name.strip_prefix("nodes").and_then(|sizes| {
             let (devices, nics) = sizes.split_once('x').unwrap_or((sizes, sizes));
             Some((devices.parse().ok()?, nics.parse().ok()?))
@@ -68,8 +76,11 @@ impl Topology {
         match nodes {
             Some((devices, nics)) => Topology::nodes(ranks, devices, nics, DEVICE_LINK, NIC_LINK),
             None => {
-                let what = suggest::unknown("topology", name, &NAMES);
-                Err(Error::Topology(format!("{what}; or name a file that ends in .toml")))
+                let head = name.split([':', ',']).next().unwrap_or_default();
+                let what = suggest::unknown("topology", head, &[&NAMES[..], &Preset::names()].concat());
+                Err(Error::Topology(format!(
+                    "{what}; `allfold machines` describes them; or name a file that ends in .toml, .xml or .yml"
+                )))
             }
         }
     }

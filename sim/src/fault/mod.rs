@@ -1,0 +1,220 @@
+//! Fault rules: what is slower than it should be, what gets lost or damaged, who stops or dies, and when.
+//!
+//! ```text
+//! slow_rank=3:x4@5ms..20ms     slow_link=up[5]:+20us     drop=0>1:#3     partition=0-3|4-7@5ms..     dead_rank=3:op2
+//! ```
+//!
+//! A rule is checked against the topology where it is read, so that a typing error cannot pass as "no effect". Whatever
+//! is random is drawn from a seed by what is asked for, and not in the order of asking: the same rules and the same seed
+//! are the same faults in every engine, in every run.
+//!
+//! ```
+//! use allfold_sim::{Faults, Picos, Rank, Topology, fault::Message};
+//!
+//! let topology = Topology::named("nodes8", 16)?;
+//! let faults = Faults::parse(["drop=0>1:#3", "delay=*>*:all:exp(5us)"], &topology)?.seeded(7);
+//! let third = Message { from: Rank(0), to: Rank(1), operation: 0, round: 2, nth: 3, at: Picos::ZERO };
+//! assert!(faults.verdict(&third).dropped);
+//! assert!(!faults.verdict(&Message { nth: 4, round: 3, ..third }).dropped);
+//! # Ok::<(), allfold_sim::Error>(())
+//! ```
+
+mod factor;
+mod grammar;
+mod noise;
+mod pace;
+mod ranks;
+mod rule;
+mod span;
+mod verdict;
+mod weather;
+
+#[cfg(test)]
+mod tests;
+
+pub use factor::Factor;
+pub use grammar::KINDS;
+pub use noise::{Draw, Noise};
+pub use pace::Paced;
+pub use ranks::{Links, Pair, Ranks, Which};
+pub use rule::{Death, Rule};
+pub use span::{When, span};
+pub use verdict::{Message, Verdict};
+
+use crate::{Error, LinkId, Rank, Result, Topology};
+
+/// All rules of a run, and the seed of what is random in them. Rules on the same rank or link add up: factors multiply,
+/// latencies and delays add.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Faults {
+    rules: Vec<Rule>,
+    /// The links of each rule.
+    links: Vec<LinkSet>,
+    seed: u64,
+}
+
+impl Faults {
+    /// Nothing is wrong.
+    pub const NONE: Faults = Faults { rules: Vec::new(), links: Vec::new(), seed: 0 };
+
+    /// These rules, each checked against the topology, and seed 0.
+    ///
+    /// # Errors
+    /// A rule names a rank or a link that does not exist.
+    pub fn new(rules: Vec<Rule>, topology: &Topology) -> Result<Faults> {
+        let links = rules.iter().map(|rule| {
+            within(rule, topology.ranks())?;
+            LinkSet::of(rule, topology)
+        });
+        Ok(Faults { links: links.collect::<Result<_>>()?, rules, seed: 0 })
+    }
+
+    /// From their texts, each checked against the topology.
+    ///
+    /// # Errors
+    /// A text is no rule, or names what does not exist.
+    pub fn parse<'t>(texts: impl IntoIterator<Item = &'t str>, topology: &Topology) -> Result<Faults> {
+        let rules: Result<Vec<Rule>> = texts.into_iter().map(str::parse).collect();
+        Faults::new(rules?, topology)
+    }
+
+    /// Rules about ranks and their messages alone, where no topology is known: before real sockets.
+    ///
+    /// # Errors
+    /// A rule names a rank that does not exist, or links.
+    pub fn of_ranks(rules: Vec<Rule>, ranks: u32) -> Result<Faults> {
+        for rule in &rules {
+            within(rule, ranks)?;
+            if links_of(rule).is_some() {
+                return Err(Error::Fault(format!(
+                    "`{rule}` names links, and real sockets have none with a name; write delay=0>1:all:+20us or cut=0>1"
+                )));
+            }
+        }
+        Ok(Faults { links: vec![LinkSet::default(); rules.len()], rules, seed: 0 })
+    }
+
+    /// The same with another seed.
+    pub fn seeded(self, seed: u64) -> Faults {
+        Faults { seed, ..self }
+    }
+
+    /// The seed of what is random.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The rules, in the order given.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Whether the rules make ranks and links slower once and for all, and do nothing else: what can be timed without
+    /// looking at the clock.
+    pub fn is_steady(&self) -> bool {
+        self.rules.iter().all(|rule| match rule {
+            Rule::SlowRank { when, .. } | Rule::SlowLink { when, .. } => *when == When::ALWAYS,
+            Rule::Device { .. } => true,
+            _ => false,
+        })
+    }
+
+    /// Whether any rule concerns single messages: what [`Faults::verdict`] and [`Faults::lateness`] are for.
+    pub fn touch_messages(&self) -> bool {
+        self.rules.iter().any(|rule| match rule {
+            Rule::SlowLink { when, latency, .. } => *when != When::ALWAYS && latency.0 > 0,
+            Rule::JitterLink { .. }
+            | Rule::Drop { .. }
+            | Rule::Corrupt { .. }
+            | Rule::Duplicate { .. }
+            | Rule::Delay { .. }
+            | Rule::Reorder { .. } => true,
+            _ => false,
+        })
+    }
+
+    /// When a rank dies, where it does: the first rule that says so.
+    pub fn death(&self, of: Rank) -> Option<Death> {
+        self.rules.iter().find_map(|rule| match rule {
+            Rule::DeadRank { rank, death } if *rank == of => Some(*death),
+            _ => None,
+        })
+    }
+}
+
+/// Some links of a topology, as stretches of their numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct LinkSet(Vec<(u32, u32)>);
+
+impl LinkSet {
+    fn has(&self, LinkId(link): LinkId) -> bool {
+        self.0.iter().any(|&(first, last)| first <= link && link <= last)
+    }
+
+    fn all(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.0.iter().flat_map(|&(first, last)| (first..=last).map(LinkId))
+    }
+
+    /// The links that a rule names; an error says which of them do not exist.
+    fn of(rule: &Rule, topology: &Topology) -> Result<LinkSet> {
+        let Some(links) = links_of(rule) else { return Ok(LinkSet::default()) };
+        let Some(family) = &links.family else {
+            return Ok(LinkSet(topology.links().checked_sub(1).map(|last| (0, last)).into_iter().collect()));
+        };
+        let found = |at: u32| {
+            let link = topology.find_link(&format!("{family}[{at}]"));
+            link.map(|link| link.0).map_err(|error| Error::Fault(error.to_string()))
+        };
+        match &links.which {
+            Ranks::All => {
+                let first = found(0)?;
+                Ok(LinkSet(vec![(first, first + topology.family(LinkId(first)).count - 1)]))
+            }
+            Ranks::Some(stretches) => stretches
+                .iter()
+                .map(|&(first, last)| Ok((found(first)?, found(last)?)))
+                .collect::<Result<_>>()
+                .map(LinkSet),
+        }
+    }
+}
+
+fn links_of(rule: &Rule) -> Option<&Links> {
+    match rule {
+        Rule::SlowLink { links, .. } | Rule::JitterLink { links, .. } | Rule::Flap { links, .. } => {
+            Some(links)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a rule names ranks that exist.
+fn within(rule: &Rule, ranks: u32) -> Result<()> {
+    let named: Vec<Option<u32>> = match rule {
+        Rule::SlowRank { ranks, .. }
+        | Rule::JitterRank { ranks, .. }
+        | Rule::Device { ranks, .. }
+        | Rule::StopRank { ranks, .. } => vec![ranks.greatest()],
+        Rule::DeadRank { rank, .. } => vec![Some(rank.0)],
+        Rule::Partition { sides, .. } => sides.iter().map(Ranks::greatest).collect(),
+        Rule::Cut { pair, .. }
+        | Rule::Drop { pair, .. }
+        | Rule::Corrupt { pair, .. }
+        | Rule::Duplicate { pair, .. }
+        | Rule::Delay { pair, .. }
+        | Rule::Reorder { pair, .. } => vec![pair.from.greatest(), pair.to.greatest()],
+        Rule::SlowLink { .. } | Rule::JitterLink { .. } | Rule::Flap { .. } => Vec::new(),
+    };
+    match named.into_iter().flatten().find(|named| *named >= ranks) {
+        Some(rank) => {
+            let last = ranks.saturating_sub(1);
+            Err(Error::Fault(format!("rank {rank} in `{rule}` does not exist; ranks go from 0 to {last}")))
+        }
+        None => Ok(()),
+    }
+}

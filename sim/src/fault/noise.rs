@@ -1,0 +1,178 @@
+//! Random amounts of time, drawn from a seed: the same draw for the same question, whoever asks and in which order.
+//!
+//! ```text
+//! +5us                 always this
+//! uniform(1us,3us)     between the two
+//! exp(5us)             exponential with this mean: memoryless, as queueing is
+//! lognormal(5us,0.5)   this median, this sigma of the logarithm: skewed, as launch times are
+//! pareto(1us,1.5)      at least this, with this tail index: rare long stalls
+//! ```
+//!
+//! A draw is a hash of the seed and of what is asked for (SplitMix64's finaliser: G. Steele, D. Lea and C. Flood, "Fast
+//! splittable pseudorandom number generators", OOPSLA 2014), so nothing depends on the order in which engines ask.
+//! Logarithms and powers are those of the `libm` crate, which are the same to the bit on every machine.
+
+use super::factor::{MILLION, decimal, decimal_text};
+use super::span::{span, text};
+use crate::Picos;
+use std::fmt;
+
+/// A distribution of spans of time. Shapes are in millionths, so that they print as they were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Noise {
+    /// Always the same.
+    Fixed(Picos),
+    /// Evenly between two spans.
+    Uniform(Picos, Picos),
+    /// Exponential with this mean.
+    Exponential(Picos),
+    /// Lognormal with this median and this sigma, in millionths.
+    Lognormal(Picos, u64),
+    /// Pareto with this minimum and this tail index, in millionths.
+    Pareto(Picos, u64),
+}
+
+/// No draw is longer than this: about a month, which leaves room for sums.
+const LONGEST: f64 = (1u64 << 61) as f64;
+
+impl Noise {
+    /// The span that a draw stands for.
+    pub fn at(&self, draw: Draw) -> Picos {
+        let (u, shape) = (draw.unit(0), |millionths: u64| millionths as f64 / MILLION as f64);
+        let picos = match *self {
+            Noise::Fixed(span) => return span,
+            Noise::Uniform(Picos(low), Picos(high)) => {
+                let above = (u128::from(high - low + 1) * u128::from(draw.word(0))) >> 64;
+                return Picos(low + above as u64);
+            }
+            Noise::Exponential(Picos(mean)) => -(mean as f64) * libm::log(u),
+            Noise::Lognormal(Picos(median), sigma) => {
+                let angle = 2.0 * std::f64::consts::PI * draw.unit(1);
+                let normal = libm::sqrt(-2.0 * libm::log(u)) * libm::cos(angle);
+                median as f64 * libm::exp(shape(sigma) * normal)
+            }
+            Noise::Pareto(Picos(least), index) => least as f64 * libm::pow(u, -1.0 / shape(index)),
+        };
+        Picos(picos.min(LONGEST) as u64)
+    }
+
+    pub(super) fn parse(from: &str) -> Option<Noise> {
+        if let Some(fixed) = from.strip_prefix('+') {
+            return span(fixed).map(Noise::Fixed);
+        }
+        let (name, inside) = from.strip_suffix(')')?.split_once('(')?;
+        let (first, second) = inside.split_once(',').map_or((inside, None), |(a, b)| (a, Some(b.trim())));
+        let first = span(first.trim())?;
+        let shape = || decimal(second?, 6).filter(|shape| *shape > 0);
+        match name.trim() {
+            "uniform" => {
+                let high = span(second?)?;
+                (first <= high && high.0 < u64::MAX).then_some(Noise::Uniform(first, high))
+            }
+            "exp" if second.is_none() => Some(Noise::Exponential(first)),
+            "lognormal" => Some(Noise::Lognormal(first, shape()?)),
+            "pareto" => Some(Noise::Pareto(first, shape()?)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Noise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Noise::Fixed(span) => write!(f, "+{}", text(*span)),
+            Noise::Uniform(low, high) => write!(f, "uniform({},{})", text(*low), text(*high)),
+            Noise::Exponential(mean) => write!(f, "exp({})", text(*mean)),
+            Noise::Lognormal(median, sigma) => {
+                write!(f, "lognormal({},{})", text(*median), decimal_text(*sigma, 6))
+            }
+            Noise::Pareto(least, index) => write!(f, "pareto({},{})", text(*least), decimal_text(*index, 6)),
+        }
+    }
+}
+
+/// A source of random words: a seed and a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draw(u64);
+
+impl Draw {
+    /// The draw for a question, which is a few numbers.
+    pub fn of(seed: u64, question: &[u64]) -> Draw {
+        Draw(question.iter().fold(finish(seed), |state, word| finish(state ^ finish(*word))))
+    }
+
+    /// The n-th word of it.
+    pub fn word(self, n: u64) -> u64 {
+        finish(self.0.wrapping_add(n))
+    }
+
+    /// The n-th number of it, above 0 and up to 1.
+    fn unit(self, n: u64) -> f64 {
+        ((self.word(n) >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+}
+
+fn finish(word: u64) -> u64 {
+    let z = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Mean and median of many draws, in microseconds.
+    fn moments(noise: &str) -> (f64, f64) {
+        let noise = Noise::parse(noise).unwrap();
+        let mut all: Vec<f64> = (0..100_000).map(|n| noise.at(Draw::of(7, &[n])).as_micros()).collect();
+        all.sort_by(f64::total_cmp);
+        (all.iter().sum::<f64>() / all.len() as f64, all[all.len() / 2])
+    }
+
+    fn near(found: f64, expected: f64) {
+        assert!((found / expected - 1.0).abs() < 0.02, "{found} is not about {expected}");
+    }
+
+    #[test]
+    fn draws_have_the_mean_and_the_median_of_their_distribution() {
+        let (mean, median) = moments("uniform(1us,3us)");
+        near(mean, 2.0);
+        near(median, 2.0);
+        let (mean, median) = moments("exp(5us)");
+        near(mean, 5.0);
+        near(median, 5.0 * std::f64::consts::LN_2);
+        let (mean, median) = moments("lognormal(5us,0.5)");
+        near(median, 5.0);
+        near(mean, 5.0 * (0.125f64).exp());
+        let (mean, median) = moments("pareto(1us,3)");
+        near(mean, 1.5);
+        near(median, 2f64.powf(1.0 / 3.0));
+    }
+
+    #[test]
+    fn a_draw_is_the_same_for_the_same_question_and_seed_alone() {
+        let noise = Noise::parse("exp(5us)").unwrap();
+        // Pinned: a change here changes every recorded run.
+        assert_eq!(noise.at(Draw::of(1, &[2, 3])), noise.at(Draw::of(1, &[2, 3])));
+        assert_ne!(noise.at(Draw::of(1, &[2, 3])), noise.at(Draw::of(2, &[2, 3])));
+        assert_ne!(noise.at(Draw::of(1, &[2, 3])), noise.at(Draw::of(1, &[3, 2])));
+    }
+
+    #[test]
+    fn a_distribution_that_cannot_be_is_refused() {
+        for wrong in [
+            "exp()",
+            "exp(5)",
+            "exp(5us,2)",
+            "uniform(3us,1us)",
+            "pareto(1us)",
+            "pareto(1us,0)",
+            "normal(1us,2)",
+        ] {
+            assert_eq!(Noise::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Spans of time and when a rule holds: `20us`, `1.5ms`, `5ms..20ms`.
+
+use super::factor::{decimal, decimal_text};
+use crate::Picos;
+use std::fmt;
+
+/// Units from the longest to the shortest, in picoseconds, and how many decimals are whole picoseconds.
+const UNITS: [(&str, u64, u32); 5] = [
+    ("s", 1_000_000_000_000, 12),
+    ("ms", 1_000_000_000, 9),
+    ("us", 1_000_000, 6),
+    ("ns", 1_000, 3),
+    ("ps", 1, 0),
+];
+
+/// From `20us` or `1.5ms`: a number and one of s, ms, us, ns, ps.
+pub fn span(text: &str) -> Option<Picos> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[number.len()..].to_string();
+    let (_, _, places) = UNITS.iter().find(|(name, ..)| *name == unit)?;
+    decimal(number.trim(), *places as usize).map(Picos)
+}
+
+/// The same span as text, in the longest unit that it fills.
+pub(super) fn text(Picos(picos): Picos) -> String {
+    let fits = |(_, size, _): &&(&str, u64, u32)| picos >= *size && picos % (*size / 1_000).max(1) == 0;
+    match UNITS.iter().find(fits) {
+        Some((name, _, places)) => format!("{}{name}", decimal_text(picos, *places)),
+        None => format!("{picos}ps"),
+    }
+}
+
+/// When a rule holds: from one time on, up to but not including another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct When {
+    /// From here on.
+    pub from: Picos,
+    /// Not any more from here on; `Picos(u64::MAX)`: for ever.
+    pub until: Picos,
+}
+
+impl When {
+    /// From the start to the end of time.
+    pub const ALWAYS: When = When { from: Picos::ZERO, until: Picos(u64::MAX) };
+
+    /// Whether it holds at a time.
+    pub fn holds(&self, at: Picos) -> bool {
+        self.from <= at && at < self.until
+    }
+
+    /// When that changes next after `at`, if it does.
+    pub fn changes(&self, at: Picos) -> Option<Picos> {
+        [self.from, self.until].into_iter().find(|&edge| edge > at && edge.0 < u64::MAX)
+    }
+
+    /// From `5ms..20ms`, `5ms..` or `..20ms`.
+    pub(super) fn parse(text: &str) -> Option<When> {
+        let (from, until) = text.split_once("..")?;
+        let or = |text: &str, none: Picos| if text.is_empty() { Some(none) } else { span(text) };
+        let when = When { from: or(from, Picos::ZERO)?, until: or(until, Picos(u64::MAX))? };
+        (when.from < when.until).then_some(when)
+    }
+}
+
+/// `@5ms..20ms`, or nothing where it always holds.
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (*self, self.until.0) {
+            (When::ALWAYS, _) => Ok(()),
+            (_, u64::MAX) => write!(f, "@{}..", text(self.from)),
+            _ => write!(f, "@{}..{}", text(self.from), text(self.until)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn spans_are_read_in_any_unit_and_to_the_picosecond() {
+        assert_eq!(span("20us"), Some(Picos::from_micros(20)));
+        assert_eq!(span("1.5ms"), Some(Picos::from_micros(1500)));
+        assert_eq!(span("0.000000000001s"), Some(Picos(1)));
+        for wrong in ["", "us", "20", "20 minutes", "1.5ps", "-3us", "3usus", "99999999999s"] {
+            assert_eq!(span(wrong), None, "{wrong}");
+        }
+        assert_eq!(When::parse("5ms..5ms"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_again(picos in any::<u64>(), tiny in 0u64..2_000, small in 0u64..5_000_000_000, until in 1u64..9_000_000) {
+            prop_assert_eq!(span(&text(Picos(picos))), Some(Picos(picos)));
+            prop_assert_eq!(span(&text(Picos(small))), Some(Picos(small)));
+            prop_assert_eq!(span(&text(Picos(tiny))), Some(Picos(tiny)));
+            let when = When { from: Picos(small), until: Picos(small + until) };
+            prop_assert_eq!(When::parse(&when.to_string()[1..]), Some(when));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What links can do at a time: slow and flapping ones, and the *gates* that partitions close.
+//!
+//! ```text
+//! links of the topology   0 1 2 ... L-1 | L L+1 ..   gates: one for every rule that keeps ranks apart, of no limit while
+//!                                                    it is open, and of no bandwidth at all while it is closed
+//! ```
+//!
+//! A flow that crosses a closed gate or a link that is down stands still and goes on when it opens again, as a connection
+//! does whose packets are sent again until they get through.
+
+use super::{Faults, Rule, When};
+use crate::{BytesPerSec, Link, LinkId, Picos, Rank};
+
+impl Faults {
+    /// What a link can do by the rules that always hold.
+    pub fn link(&self, id: LinkId, link: Link) -> Link {
+        self.on_link(id).fold(link, |link, rule| match rule {
+            Rule::SlowLink { factor, latency, when: When::ALWAYS, .. } => {
+                Link { bandwidth: factor.lowers(link.bandwidth), latency: link.latency + *latency }
+            }
+            _ => link,
+        })
+    }
+
+    /// The bandwidth of a link at a time, given that by [`Faults::link`]; zero while it is down.
+    pub fn bandwidth(&self, id: LinkId, steady: BytesPerSec, at: Picos) -> BytesPerSec {
+        self.on_link(id).fold(steady, |rate, rule| match rule {
+            Rule::SlowLink { factor, when, .. } if rate.0 > 0 && *when != When::ALWAYS && when.holds(at) => {
+                factor.lowers(rate)
+            }
+            Rule::Flap { down, period, when, .. } if when.holds(at) && is_down(*down, *period, *when, at) => {
+                BytesPerSec(0)
+            }
+            _ => rate,
+        })
+    }
+
+    /// By how much longer a message that starts then takes over a link: what rules with a time add, and jitter.
+    pub fn lateness(&self, id: LinkId, message: &super::Message) -> Picos {
+        let rules = (0u64..).zip(&self.rules).zip(&self.links).filter(|(_, links)| links.has(id));
+        rules.fold(Picos::ZERO, |late, ((number, rule), _)| match rule {
+            Rule::SlowLink { latency, when, .. } if *when != When::ALWAYS && when.holds(message.at) => {
+                late + *latency
+            }
+            Rule::JitterLink { noise, when, .. } if when.holds(message.at) => {
+                late + noise.at(self.draw(number, 3 + u64::from(id.0), message))
+            }
+            _ => late,
+        })
+    }
+
+    /// The links whose bandwidth changes in the course of a run.
+    pub fn changing(&self) -> Vec<LinkId> {
+        let changes = |rule: &Rule| match rule {
+            Rule::SlowLink { when, factor, .. } => *when != When::ALWAYS && *factor != super::Factor::ONE,
+            Rule::Flap { .. } => true,
+            _ => false,
+        };
+        let of = self.rules.iter().zip(&self.links).filter(|(rule, _)| changes(rule));
+        let mut links: Vec<LinkId> = of.flat_map(|(_, links)| links.all()).collect();
+        links.sort();
+        links.dedup();
+        links
+    }
+
+    /// How many gates there are.
+    pub fn gates(&self) -> u32 {
+        self.rules.iter().filter(|rule| gate(rule).is_some()).count() as u32
+    }
+
+    /// The gates on the way from one rank to another, by number.
+    pub fn gates_between(&self, from: Rank, to: Rank) -> impl Iterator<Item = u32> {
+        let gates = self.rules.iter().filter(|rule| gate(rule).is_some());
+        (0..).zip(gates).filter(move |(_, rule)| parts(rule, from, to)).map(|(number, _)| number)
+    }
+
+    /// Whether a gate is open at a time.
+    pub fn is_open(&self, number: u32, at: Picos) -> bool {
+        let mut gates = self.rules.iter().filter_map(gate);
+        gates.nth(number as usize).is_none_or(|when| !when.holds(at))
+    }
+
+    /// Whether nothing passes from one rank to another at a time: a partition, a cut, a rank that stands still.
+    pub fn apart(&self, from: Rank, to: Rank, at: Picos) -> bool {
+        self.gates_between(from, to).any(|gate| !self.is_open(gate, at))
+    }
+
+    /// When bandwidths or gates change next after `at`, if they do.
+    pub fn change(&self, at: Picos) -> Option<Picos> {
+        let next = |rule: &Rule| match rule {
+            Rule::SlowLink { when, .. } => when.changes(at),
+            Rule::Flap { down, period, when, .. } => flip(*down, *period, *when, at),
+            other => gate(other).and_then(|when| when.changes(at)),
+        };
+        self.rules.iter().filter_map(next).min()
+    }
+
+    /// A flow that stands still when nothing else has happened since `since` moves by this time or never: past every time
+    /// that rules name links have changed periodically at most, and two of the longest periods show all they do.
+    pub fn settled(&self, since: Picos) -> Picos {
+        let edge = |when: When| if when.until.0 < u64::MAX { when.until } else { when.from };
+        let last = self.rules.iter().map(|rule| match rule {
+            Rule::SlowLink { when, .. } => (*when, Picos::ZERO),
+            Rule::Flap { period, when, .. } => (*when, *period * 2),
+            other => (gate(other).unwrap_or(When::ALWAYS), Picos::ZERO),
+        });
+        last.map(|(when, after)| edge(when).later(since) + after).max().unwrap_or_default()
+    }
+
+    fn on_link(&self, id: LinkId) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().zip(&self.links).filter(move |(_, links)| links.has(id)).map(|(rule, _)| rule)
+    }
+}
+
+/// When a rule that keeps ranks apart does so.
+fn gate(rule: &Rule) -> Option<When> {
+    match rule {
+        Rule::Partition { when, .. } | Rule::Cut { when, .. } | Rule::StopRank { when, .. } => Some(*when),
+        _ => None,
+    }
+}
+
+/// Whether it keeps these two apart.
+fn parts(rule: &Rule, from: Rank, to: Rank) -> bool {
+    match rule {
+        Rule::Partition { sides, .. } => {
+            let side = |rank: Rank| sides.iter().position(|side| side.has(rank));
+            side(from).zip(side(to)).is_some_and(|(from, to)| from != to)
+        }
+        Rule::Cut { pair, .. } => pair.has(from, to),
+        Rule::StopRank { ranks, .. } => ranks.has(from) || ranks.has(to),
+        _ => false,
+    }
+}
+
+/// Whether a flapping link is down: for the last part of every period since its rule began to hold.
+fn is_down(down: Picos, period: Picos, when: When, at: Picos) -> bool {
+    (at.0 - when.from.0) % period.0 >= period.0 - down.0
+}
+
+/// When a flapping link next goes down or up.
+fn flip(down: Picos, period: Picos, when: When, at: Picos) -> Option<Picos> {
+    if !when.holds(at) {
+        return when.changes(at);
+    }
+    let since = at.0 - when.from.0;
+    let (begun, into) = (at.0 - since % period.0, since % period.0);
+    let up = period.0 - down.0;
+    let next = begun.checked_add(if into < up { up } else { period.0 })?;
+    Some(Picos(next.min(when.until.0))).filter(|next| next.0 < u64::MAX)
+}

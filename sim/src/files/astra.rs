@@ -1,0 +1,180 @@
+//! ASTRA-sim's network files (analytical backend).
+//!
+//! ```text
+//! topology: [ Ring, Switch ]     a list entry is a dimension, the first one the innermost
+//! npus_count: [ 8, 4 ]           8 x 4 ranks
+//! bandwidth: [ 200.0, 50.0 ]     called GB/s there, and computed as GiB/s
+//! latency: [ 500.0, 2000.0 ]     ns
+//! ```
+//!
+//! One dimension is one of our own wirings; several are a graph, whose shortest ways are those of ASTRA-sim:
+//! one dimension after the other.
+
+use super::xml::short;
+use crate::topology::Edge;
+use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
+use serde::Deserialize;
+use serde_saphyr::{Location, Spanned};
+
+#[derive(Deserialize)]
+struct File {
+    topology: Spanned<Vec<Spanned<String>>>,
+    npus_count: Spanned<Vec<Spanned<u32>>>,
+    bandwidth: Spanned<Vec<Spanned<f64>>>,
+    latency: Spanned<Vec<Spanned<f64>>>,
+}
+
+/// Ranks of a network of several dimensions, and its links.
+const MOST_RANKS: u32 = 4096;
+const MOST_LINKS: u64 = 1 << 21;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Shape {
+    Ring,
+    Full,
+    Switch,
+}
+
+struct Dimension {
+    shape: Shape,
+    ranks: u32,
+    link: Link,
+}
+
+/// Reads a network for this many ranks.
+pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
+    let wrong = |at: Location, what: String| Error::Parse {
+        path: path.into(),
+        line: usize::try_from(at.line()).unwrap_or(1).max(1),
+        column: usize::try_from(at.column()).unwrap_or(1).max(1),
+        what,
+    };
+    let file: File = serde_saphyr::from_str(text).map_err(|error| {
+        let what = error.without_snippet().to_string();
+        let what = what.lines().next().unwrap_or("no YAML").trim_end_matches(':').to_string();
+        wrong(
+            error.location().unwrap_or(Location::UNKNOWN),
+            format!("{what}; expected topology, npus_count, bandwidth and latency"),
+        )
+    })?;
+    let count = file.topology.value.len();
+    for (name, at, length) in [
+        ("npus_count", file.npus_count.referenced, file.npus_count.value.len()),
+        ("bandwidth", file.bandwidth.referenced, file.bandwidth.value.len()),
+        ("latency", file.latency.referenced, file.latency.value.len()),
+    ] {
+        if length != count || count == 0 {
+            return Err(wrong(
+                at,
+                format!("`{name}` has {length} entries and `topology` {count}; expected one a dimension"),
+            ));
+        }
+    }
+    let mut dimensions = Vec::new();
+    let mut all = 1u32;
+    for (((shape, n), rate), latency) in file
+        .topology
+        .value
+        .iter()
+        .zip(&file.npus_count.value)
+        .zip(&file.bandwidth.value)
+        .zip(&file.latency.value)
+    {
+        let at = match shape.value.as_str() {
+            "Ring" => Shape::Ring,
+            "FullyConnected" => Shape::Full,
+            "Switch" => Shape::Switch,
+            other => {
+                let what =
+                    format!("`{}` is no topology; expected Ring, FullyConnected or Switch", short(other));
+                return Err(wrong(shape.referenced, what));
+            }
+        };
+        if !(1e-6..=1e6).contains(&rate.value) {
+            return Err(wrong(
+                rate.referenced,
+                format!("{} GB/s is no bandwidth; expected 1e-6 to 1e6", rate.value),
+            ));
+        }
+        if !(0.0..=1e9).contains(&latency.value) {
+            return Err(wrong(
+                latency.referenced,
+                format!("{} ns is no latency; expected 0 to 1e9", latency.value),
+            ));
+        }
+        let total = all.checked_mul(n.value).filter(|total| n.value > 0 && *total <= 1 << 24);
+        all = total.ok_or_else(|| {
+            wrong(n.referenced, format!("{} NPUs; expected 1 or more, 2^24 in all", n.value))
+        })?;
+        const GIB: f64 = (1u64 << 30) as f64;
+        let link = Link {
+            bandwidth: BytesPerSec((rate.value * GIB).round() as u64),
+            latency: Picos((latency.value * 1000.0).round() as u64),
+        };
+        dimensions.push(Dimension { shape: at, ranks: n.value, link });
+    }
+    if all != ranks {
+        let what = format!("this network joins {all} NPUs, not {ranks} ranks; ask for {all}");
+        return Err(wrong(file.npus_count.referenced, what));
+    }
+    let note = format!("{path}: bandwidths are taken as GiB/s, as ASTRA-sim computes them");
+    let built = match &dimensions[..] {
+        [Dimension { shape: Shape::Ring, link, .. }] => Topology::ring(ranks, *link)?,
+        [Dimension { shape: Shape::Full, link, .. }] => Topology::mesh(ranks, *link)?,
+        [Dimension { shape: Shape::Switch, link, .. }] => {
+            // Its latency is that of a hop; ours are two: to the switch and from it.
+            Topology::switch(ranks, *link)?
+        }
+        several => {
+            let links: u64 = several
+                .iter()
+                .map(|d| u64::from(ranks) * if d.shape == Shape::Full { u64::from(d.ranks) } else { 2 })
+                .sum();
+            if ranks > MOST_RANKS || links > MOST_LINKS {
+                let what = format!(
+                    "{ranks} NPUs in several dimensions and {links} links; at most {MOST_RANKS} and {MOST_LINKS}"
+                );
+                return Err(wrong(file.npus_count.referenced, what));
+            }
+            grid(ranks, several)?
+        }
+    };
+    Ok(built.renamed(path).with_notes(vec![note]))
+}
+
+/// Every dimension's links between ranks that differ in it alone.
+fn grid(ranks: u32, dimensions: &[Dimension]) -> Result<Topology> {
+    let (mut switches, mut edges, mut stride) = (Vec::new(), Vec::new(), 1u32);
+    for (number, dimension) in dimensions.iter().enumerate() {
+        let (n, link) = (dimension.ranks, dimension.link);
+        for rank in 0..ranks {
+            let place = rank / stride % n;
+            let base = rank - place * stride;
+            let other = |at: u32| base + at % n * stride;
+            match dimension.shape {
+                _ if n == 1 => {}
+                Shape::Ring => {
+                    edges.push(Edge { from: rank, to: other(place + 1), link });
+                    if n > 2 {
+                        edges.push(Edge { from: rank, to: other(place + n - 1), link });
+                    }
+                }
+                Shape::Full => {
+                    edges.extend((1..n).map(|d| Edge { from: rank, to: other(place + d), link }));
+                }
+                Shape::Switch => {
+                    if place == 0 {
+                        switches.push(format!("switch{number}.{rank}"));
+                        let switch = ranks + switches.len() as u32 - 1;
+                        for at in 0..n {
+                            edges.push(Edge { from: other(at), to: switch, link });
+                            edges.push(Edge { from: switch, to: other(at), link });
+                        }
+                    }
+                }
+            }
+        }
+        stride *= n;
+    }
+    Topology::graph(ranks, &switches, edges)
+}

@@ -1,0 +1,70 @@
+//! Files of other tools that describe machines.
+//!
+//! ```text
+//! NCCL topology XML   nccl_topology   a node: CPUs, PCI tree, GPUs, NVLinks, NICs
+//! NCCL graph XML      nccl_graph      the rings and trees that NCCL found on it
+//! ASTRA-sim YAML      astra           dimensions of a network, in GiB/s
+//! ```
+//!
+//! What is wrong is said with line and column and with what was expected. Nothing is allocated by what a file claims,
+//! only by how long it is.
+
+mod astra;
+mod nccl_graph;
+mod nccl_topology;
+#[cfg(test)]
+mod tests;
+mod xml;
+
+pub use nccl_graph::{NcclGraph, NcclGraphs, Pattern};
+pub use nccl_topology::NcclTopology;
+
+use crate::machines::presets::{Preset, Spec};
+use crate::{Error, Result, Topology};
+
+/// A file longer than this describes no node.
+const LONGEST: usize = 16 << 20;
+
+impl Topology {
+    /// A topology from a file of another tool, over `ranks` ranks: `FILE[,OPTIONS]`, options as after the name of a machine
+    /// and `machine=NAME`, which completes an NCCL file. `None` where the name is that of no such file.
+    pub(crate) fn from_other_tools(name: &str, ranks: u32) -> Result<Option<Topology>> {
+        let (path, options) = name.split_once(',').unwrap_or((name, ""));
+        let ends = |ending: &str| path.to_ascii_lowercase().ends_with(ending);
+        if !(ends(".xml") || ends(".yml") || ends(".yaml")) {
+            return Ok(None);
+        }
+        let text = load(path)?;
+        if !ends(".xml") {
+            return astra::topology(path, &text, ranks).map(Some);
+        }
+        let spec = Spec::read(&if options.is_empty() { String::new() } else { format!(",{options}") })?;
+        let preset = spec.machine.as_deref().map(Preset::named).transpose()?;
+        let read = NcclTopology::read(path, &text, preset.as_ref())?;
+        let topology = read.node.topology(ranks, spec.fabrics)?.renamed(name).with_notes(read.notes);
+        Ok(Some(topology))
+    }
+}
+
+impl Topology {
+    /// A network of ASTRA-sim from its text, for this many ranks; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// The place of what is wrong and what was expected.
+    pub fn from_astra(path: &str, text: &str, ranks: u32) -> Result<Topology> {
+        astra::topology(path, text, ranks)
+    }
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// A file that cannot be read, is no text, or is too long.
+pub fn load(path: &str) -> Result<String> {
+    let wrong = |what: String| Error::File { path: path.into(), what };
+    let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
+    if length > LONGEST as u64 {
+        return Err(wrong(format!("{length} bytes; a description of a machine has at most {LONGEST}")));
+    }
+    std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
+}

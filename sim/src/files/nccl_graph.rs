@@ -1,0 +1,152 @@
+//! NCCL's graph files: `NCCL_GRAPH_DUMP_FILE`, what its search found on a machine.
+//!
+//! ```text
+//! <graphs version="1">
+//!   <graph id="0" pattern="4" nchannels="2" speedintra="12" speedinter="12" typeintra="NVL" ..>
+//!     <channel> [<net dev/>] <gpu dev/> <gpu dev/> .. [<net dev/>]        the order of a ring
+//! ```
+
+use super::xml::{Source, short};
+use crate::Result;
+
+/// The shape of a graph (`src/include/graph.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// 1: a tree whose root has two parents, balanced.
+    BalancedTree,
+    /// 2: a tree split over two GPUs.
+    SplitTree,
+    /// 3: a chain.
+    Tree,
+    /// 4: a ring.
+    Ring,
+    /// 5: through the NVLink switch.
+    Nvls,
+    /// 6: every GPU to its own NIC.
+    CollnetDirect,
+}
+
+/// One graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NcclGraph {
+    /// 0 rings, 1 trees, 2 CollNet chain, 3 NVLS, 4 CollNet direct, 5 NVLSTree.
+    pub id: u32,
+    /// Its shape.
+    pub pattern: Pattern,
+    /// The GPUs (by `dev`) of each channel in order.
+    pub channels: Vec<Vec<u32>>,
+    /// The NICs at the ends of each channel, where it leaves the node.
+    pub nics: Vec<Vec<u32>>,
+    /// GB/s of one channel inside the node.
+    pub inside_gbps: f64,
+    /// GB/s of one channel across nodes.
+    pub across_gbps: f64,
+    /// Microseconds that the NIC declares.
+    pub nic_us: f64,
+    /// The longest kind of path inside the node: `NVL`, `PIX`, `SYS`, ...
+    pub inside: String,
+    /// The same to the NIC.
+    pub across: String,
+    /// Whether all channels visit the GPUs in the same order.
+    pub same_channels: bool,
+}
+
+impl NcclGraph {
+    /// GB/s of all channels inside the node, which is what NCCL reckons a ring's busbw with.
+    pub fn bandwidth_gbps(&self) -> f64 {
+        self.channels.len() as f64 * self.inside_gbps
+    }
+}
+
+/// All graphs of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NcclGraphs {
+    /// In the order of the file.
+    pub graphs: Vec<NcclGraph>,
+}
+
+impl NcclGraphs {
+    /// Reads a file's text; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// The place of what is wrong and what was expected: among that, a channel that visits a GPU twice or leaves one out.
+    pub fn read(path: &str, text: &str) -> Result<NcclGraphs> {
+        let source = Source { path, text };
+        let root = source.parse("graphs")?;
+        source.number(&root, "version", 1u32, 1)?;
+        let mut graphs: Vec<NcclGraph> = Vec::new();
+        for element in &root.children {
+            let fail = |what: String| Err(source.wrong(element.at, what));
+            if element.name != "graph" {
+                return fail(format!("<{}> in <graphs>; expected <graph>", short(&element.name)));
+            }
+            let id = source.number(element, "id", 0u32, 63)?;
+            if graphs.iter().any(|graph| graph.id == id) {
+                return fail(format!("graph {id} is there twice"));
+            }
+            let pattern = match source.number(element, "pattern", 1u32, 6)? {
+                1 => Pattern::BalancedTree,
+                2 => Pattern::SplitTree,
+                3 => Pattern::Tree,
+                4 => Pattern::Ring,
+                5 => Pattern::Nvls,
+                _ => Pattern::CollnetDirect,
+            };
+            let (mut channels, mut nics) = (Vec::new(), Vec::new());
+            for channel in &element.children {
+                if channel.name != "channel" {
+                    let what = format!("<{}> in <graph>; expected <channel>", short(&channel.name));
+                    return Err(source.wrong(channel.at, what));
+                }
+                let devices =
+                    |name| channel.all(name).map(|end| source.number(end, "dev", 0u32, 1 << 16)).collect();
+                let (gpus, nets): (Result<Vec<u32>>, Result<Vec<u32>>) = (devices("gpu"), devices("net"));
+                let gpus = gpus?;
+                if let Some(other) = channel.children.iter().find(|c| c.name != "gpu" && c.name != "net") {
+                    let what = format!("<{}> in <channel>; expected <gpu> or <net>", short(&other.name));
+                    return Err(source.wrong(other.at, what));
+                }
+                let mut sorted = gpus.clone();
+                sorted.sort_unstable();
+                if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+                    return Err(
+                        source.wrong(channel.at, format!("the channel visits GPU {} twice", twice[0]))
+                    );
+                }
+                if let Some(first) = channels.first().filter(|_| pattern == Pattern::Ring) {
+                    let mut expected: Vec<u32> = Vec::clone(first);
+                    expected.sort_unstable();
+                    if expected != sorted {
+                        let what =
+                            format!("the channel visits GPUs {sorted:?}; the first one visits {expected:?}");
+                        return Err(source.wrong(channel.at, what));
+                    }
+                }
+                channels.push(gpus);
+                nics.push(nets?);
+            }
+            let said = source.number(element, "nchannels", 0usize, 1 << 10)?;
+            if said != channels.len() {
+                return fail(format!("nchannels=\"{said}\"; the graph has {} channels", channels.len()));
+            }
+            graphs.push(NcclGraph {
+                id,
+                pattern,
+                channels,
+                nics,
+                inside_gbps: source.number(element, "speedintra", 0.0f64, 1e6)?,
+                across_gbps: source.number(element, "speedinter", 0.0f64, 1e6)?,
+                nic_us: source.option(element, "latencyinter", 0.0f64, 1e6)?.unwrap_or(0.0),
+                inside: element.get("typeintra").unwrap_or("").into(),
+                across: element.get("typeinter").unwrap_or("").into(),
+                same_channels: element.get("samechannels") == Some("1"),
+            });
+        }
+        Ok(NcclGraphs { graphs })
+    }
+
+    /// The rings, where the file has any.
+    pub fn rings(&self) -> Option<&NcclGraph> {
+        self.graphs.iter().find(|graph| graph.pattern == Pattern::Ring)
+    }
+}

@@ -1,0 +1,233 @@
+//! From a node's drawing to a topology of many.
+
+use super::nics::Exit;
+use super::paths::Way;
+use super::{Kind, Node, Wire};
+use crate::topology::cluster::{Cluster, Hop, Kind as Family};
+use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
+use std::collections::BTreeMap;
+
+/// How nodes are joined beyond their NICs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fabrics {
+    /// How many times more the NICs of a pod can send than leaves it: 1 is a full fat tree. `None`: one switch that
+    /// never blocks.
+    pub oversubscription: Option<f64>,
+    /// Nodes of a pod.
+    pub pod: u32,
+    /// Whether the NICs of a node go to leaf switches of their own, one per rail.
+    pub rails: bool,
+}
+
+impl Fabrics {
+    /// One switch that never blocks.
+    pub const FLAT: Fabrics = Fabrics { oversubscription: None, pod: 32, rails: true };
+}
+
+/// Two more switches on a path over the spine: 130 ns from port to port (NVIDIA Quantum QM8700 datasheet).
+const SPINE_NANOS: u64 = 260;
+
+impl Node {
+    /// `ranks` devices of as many nodes as that takes.
+    ///
+    /// # Errors
+    /// Devices that nothing joins; more than one node and no NIC.
+    pub fn topology(&self, ranks: u32, fabrics: Fabrics) -> Result<Topology> {
+        let wrong = |what: String| Err(Error::Topology(format!("{}: {what}", self.name)));
+        if self.devices == 0 || self.devices > 1024 {
+            return wrong(format!("{} devices in a node; there may be 1 to 1024", self.devices));
+        }
+        let across = ranks > self.devices;
+        let exits: Vec<Option<Exit>> = if across { self.exits() } else { Vec::new() };
+        if let Some(device) = exits.iter().position(Option::is_none) {
+            return wrong(format!(
+                "device {device} reaches no NIC, so {ranks} ranks cannot be joined; \
+                 name the NICs, or ask for at most {} ranks",
+                self.devices
+            ));
+        }
+        let exits: Vec<Exit> = exits.into_iter().flatten().collect();
+        let spine = across.then_some(fabrics.oversubscription).flatten();
+        if let (Some(port), None) = (self.even_port(), spine) {
+            if let Some(nic) = self.even_nics(&exits).filter(|_| across) {
+                return Ok(Topology::nodes(ranks, self.devices, nic.0, port, nic.1)?.renamed(&self.name));
+            }
+            if !across {
+                return Ok(Topology::switch(ranks, port)?.renamed(&self.name));
+            }
+        }
+        self.cluster(ranks, &exits, spine, fabrics)
+    }
+
+    fn cluster(&self, ranks: u32, exits: &[Exit], spine: Option<f64>, fabrics: Fabrics) -> Result<Topology> {
+        let n = self.devices;
+        let mut drawn = Drawn { node: self, kinds: Vec::new(), known: BTreeMap::new() };
+        let even = self.even_port();
+        let mut inside = vec![Vec::new(); (n * n) as usize];
+        if let Some(port) = even {
+            let (up, down) = (drawn.family("up", 1, port), drawn.family("down", 1, port));
+            for pair in (0..n * n).filter(|pair| pair / n != pair % n) {
+                inside[pair as usize] =
+                    vec![Hop { family: up, receiver: false }, Hop { family: down, receiver: true }];
+            }
+        } else {
+            for from in 0..n.min(ranks) {
+                let ways = self.ways(from, false);
+                for to in (0..n.min(ranks)).filter(|to| *to != from) {
+                    let Some(Some(way)) = ways.get(to as usize) else {
+                        return Err(Error::Topology(format!(
+                            "{}: nothing joins device {from} to device {to}",
+                            self.name
+                        )));
+                    };
+                    inside[(from * n + to) as usize] = drawn.hops(way, false)?;
+                }
+            }
+        }
+        let (mut out, mut into, mut leaf, mut nics) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for exit in exits {
+            let number = exit.nics.first().copied().unwrap_or(0);
+            let link = link(exit.gbps, self.network_nanos / 2);
+            let (sends, receives) = (
+                drawn.once(&format!("nic{number}_out"), n, link),
+                drawn.once(&format!("nic{number}_in"), n, link),
+            );
+            // What ties a device to its NIC counts only where it is slower or shared; a NIC of its own comes first.
+            let way = if even.is_some() { Vec::new() } else { drawn.hops(&exit.way, false)? };
+            let back: Vec<Way> = exit.way.iter().rev().map(|(wire, back)| (*wire, !back)).collect();
+            let back = if even.is_some() { Vec::new() } else { drawn.hops(&back, true)? };
+            out.push([way, vec![Hop { family: sends, receiver: false }]].concat());
+            into.push([vec![Hop { family: receives, receiver: true }], back].concat());
+            if !nics.contains(&sends) {
+                nics.push(sends);
+            }
+            leaf.push(if fabrics.rails { number as u16 } else { 0 });
+        }
+        let (mut up, mut down, mut over) = (Vec::new(), Vec::new(), Vec::new());
+        let pod = if spine.is_some() { fabrics.pod.max(1).saturating_mul(n) } else { 0 };
+        if let Some(ratio) = spine {
+            for exit in exits {
+                // All that the leaf's NICs in the pod can send, over the ratio.
+                let number = exit.nics.first().copied().unwrap_or(0);
+                let mine = |other: &&Exit| !fabrics.rails || other.nics.first() == Some(&number);
+                let mut shared: Vec<(&[u32], f64)> = Vec::new();
+                for other in exits.iter().filter(mine) {
+                    if !shared.iter().any(|(nics, _)| *nics == &other.nics[..]) {
+                        shared.push((&other.nics, other.gbps));
+                    }
+                }
+                let gbps = shared.iter().map(|(_, gbps)| gbps).sum::<f64>() * f64::from(fabrics.pod) / ratio;
+                let name = if fabrics.rails { format!("spine{number}") } else { "spine".into() };
+                let link = link(gbps, SPINE_NANOS / 2);
+                let (a, b) = (
+                    drawn.once(&format!("{name}_up"), pod, link),
+                    drawn.once(&format!("{name}_down"), pod, link),
+                );
+                up.push(Hop { family: a, receiver: false });
+                down.push(Hop { family: b, receiver: true });
+                if !over.contains(&a) {
+                    over.push(a);
+                }
+            }
+        }
+        let cluster = Cluster { devices: n, pod, inside, out, into, leaf, up, down, nics, spine: over };
+        Topology::cluster(&self.name, ranks, &drawn.kinds, cluster)
+    }
+
+    /// The port of every device, where all have one alike into one NVLink switch, or where there is one device.
+    fn even_port(&self) -> Option<Link> {
+        let nvlinks: Vec<&Wire> = self.wires.iter().filter(|wire| wire.kind == Kind::NvLink).collect();
+        if self.devices == 1 {
+            // Nothing inside is crossed: any port that is never slower than the NIC.
+            return Some(link(1e6, 0));
+        }
+        let first = nvlinks.first()?;
+        let switch = first.a.max(first.b);
+        let alike = |wire: &&Wire| wire.a.max(wire.b) == switch && wire.gbps == first.gbps;
+        let each = (0..self.devices).all(|d| nvlinks.iter().filter(|w| w.a.min(w.b) == d).count() == 1);
+        let even =
+            switch >= self.devices && nvlinks.len() == self.devices as usize && nvlinks.iter().all(alike);
+        (even && each).then(|| link(first.gbps, first.nanos))
+    }
+
+    /// How many NIC links a node has and what one can do, where consecutive devices share them evenly.
+    fn even_nics(&self, exits: &[Exit]) -> Option<(u32, Link)> {
+        let first = exits.first()?;
+        let share = exits.iter().take_while(|exit| exit.nics == first.nics).count();
+        let alike = exits.chunks(share).all(|chunk| chunk.iter().all(|exit| exit.nics == chunk[0].nics));
+        let apart =
+            exits.chunks(share).map(|chunk| chunk[0].nics.first()).collect::<std::collections::BTreeSet<_>>();
+        let links = exits.len() / share;
+        // The PCI Express between a device and its NIC may be the slower; where devices share it, all of them.
+        let tied = |exit: &Exit| {
+            let wires = exit.way.iter().filter_map(|(wire, _)| self.wires.get(*wire as usize));
+            wires
+                .map(|wire| {
+                    wire.gbps
+                        * if share > 1 && wire.a.min(wire.b) < self.devices { share as f64 } else { 1.0 }
+                })
+                .fold(exit.gbps, f64::min)
+        };
+        let speeds: Vec<f64> = exits.iter().map(tied).collect();
+        let even = alike
+            && apart.len() == links
+            && exits.len().is_multiple_of(share)
+            && speeds.iter().all(|speed| (speed - speeds[0]).abs() < 1e-9);
+        even.then(|| (links as u32, link(speeds[0], self.network_nanos / 2)))
+    }
+}
+
+fn link(gbps: f64, nanos: u64) -> Link {
+    Link {
+        bandwidth: BytesPerSec(BytesPerSec::from_gb(gbps.clamp(1e-6, 1e9)).0.max(1)),
+        latency: Picos::from_nanos(nanos),
+    }
+}
+
+/// Families as they come up.
+struct Drawn<'a> {
+    node: &'a Node,
+    kinds: Vec<Family>,
+    known: BTreeMap<Way, u16>,
+}
+
+impl Drawn<'_> {
+    fn family(&mut self, name: &str, block: u32, link: Link) -> u16 {
+        self.kinds.push(Family { name: name.into(), block, link });
+        (self.kinds.len() - 1) as u16
+    }
+
+    /// The family of this name, made where there is none yet.
+    fn once(&mut self, name: &str, block: u32, link: Link) -> u16 {
+        match self.kinds.iter().position(|kind| kind.name == name) {
+            Some(at) => at as u16,
+            None => self.family(name, block, link),
+        }
+    }
+
+    /// A way through the node, a family for each wire and direction.
+    fn hops(&mut self, way: &[Way], receiver: bool) -> Result<Vec<Hop>> {
+        let mut hops = Vec::with_capacity(way.len());
+        for &(number, back) in way {
+            let family = match self.known.get(&(number, back)) {
+                Some(&family) => family,
+                None => {
+                    let Some(wire) = self.node.wires.get(number as usize) else {
+                        return Err(Error::Topology(format!("{}: no wire {number}", self.node.name)));
+                    };
+                    let (a, b) = if back { (wire.b, wire.a) } else { (wire.a, wire.b) };
+                    let name = format!("{}>{}", self.node.place(a), self.node.place(b));
+                    let name = match self.kinds.iter().any(|kind| kind.name == name) {
+                        true => format!("{name}#{number}"),
+                        false => name,
+                    };
+                    let family = self.family(&name, self.node.devices, link(wire.gbps, wire.nanos));
+                    self.known.insert((number, back), family);
+                    family
+                }
+            };
+            hops.push(Hop { family, receiver });
+        }
+        Ok(hops)
+    }
+}

@@ -1,0 +1,65 @@
+//! Which NICs serve which device: the nearest; several of them together where there are more than devices.
+//!
+//! ```text
+//! 2 devices, 1 NIC     both share it
+//! 2 devices, 8 NICs    four each, taken as one link of four times the speed
+//! ```
+
+use super::Node;
+use super::paths::Way;
+
+/// What a device reaches the network through.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Exit {
+    /// NICs, by number; devices with equal lists share them.
+    pub nics: Vec<u32>,
+    /// From the device to the place of the first of them.
+    pub way: Vec<Way>,
+    /// GB/s of all of them together.
+    pub gbps: f64,
+}
+
+impl Node {
+    /// The exit of every device; `None` where it reaches no NIC.
+    pub(super) fn exits(&self) -> Vec<Option<Exit>> {
+        let ways: Vec<_> = (0..self.devices).map(|device| self.ways(device, true)).collect();
+        let length = |device: usize, nic: u32| -> Option<usize> {
+            let place = self.nics[nic as usize].place as usize;
+            ways[device].get(place)?.as_ref().map(Vec::len)
+        };
+        // The nearest NICs of each device.
+        let nearest: Vec<Vec<u32>> = (0..self.devices as usize)
+            .map(|device| {
+                let all = (0..self.nics.len() as u32).filter_map(|nic| Some((length(device, nic)?, nic)));
+                let all: Vec<(usize, u32)> = all.collect();
+                let least = all.iter().map(|(far, _)| *far).min();
+                all.into_iter().filter(|(far, _)| Some(*far) == least).map(|(_, nic)| nic).collect()
+            })
+            .collect();
+        (0..self.devices as usize)
+            .map(|device| {
+                let mine = &nearest[device];
+                let sharing: Vec<usize> =
+                    (0..nearest.len()).filter(|other| nearest[*other] == *mine).collect();
+                let place = sharing.iter().position(|other| *other == device)?;
+                let nics = share(mine, sharing.len(), place);
+                let first = self.nics.get(*nics.first()? as usize)?;
+                let speed = |nic: &u32| {
+                    let nic = &self.nics[*nic as usize];
+                    (nic.gbits / 8.0).min(nic.gbps)
+                };
+                let gbps = nics.iter().map(speed).sum();
+                Some(Exit { way: ways[device].get(first.place as usize)?.clone()?, gbps, nics })
+            })
+            .collect()
+    }
+}
+
+/// The part of `nics` that falls to one of `sharing` devices.
+fn share(nics: &[u32], sharing: usize, place: usize) -> Vec<u32> {
+    let each = nics.len() / sharing.max(1);
+    match each {
+        0 => nics.get(place * nics.len() / sharing.max(1)).copied().into_iter().collect(),
+        each => nics[place * each..(place + 1) * each].to_vec(),
+    }
+}

@@ -1,0 +1,60 @@
+//! What carries bytes between the nodes of a preset, and how long the way takes.
+
+use crate::{Error, Result, suggest};
+
+/// A fabric as presets and `fabric=` name it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fabric {
+    /// Its name.
+    pub name: &'static str,
+    /// Nanoseconds from NIC to NIC with the LL protocol.
+    pub nanos: u64,
+    /// Share of the port's speed that bytes get.
+    pub share: f64,
+    /// Where both are from.
+    pub source: &'static str,
+}
+
+const fn fabric(name: &'static str, nanos: u64, share: f64, source: &'static str) -> Fabric {
+    Fabric { name, nanos, share, source }
+}
+
+/// Every fabric.
+pub const FABRICS: [Fabric; 7] = [
+    fabric(
+        "InfiniBand",
+        2_700,
+        1.0,
+        "NCCL's tuner (tuning.cc): a ring's step across nodes, LL; nominal speed",
+    ),
+    fabric("RoCE", 3_800, 1.0, "latency fitted to published nccl-tests runs on OCI (RoCE); nominal speed"),
+    fabric(
+        "Slingshot",
+        5_000,
+        1.0,
+        "latency fitted to published nccl-tests runs on Polaris and Alps; nominal speed",
+    ),
+    fabric(
+        "EFA",
+        35_000,
+        1.0,
+        "latency fitted to published nccl-tests runs on EFA (29 to 67 us); nominal speed",
+    ),
+    fabric("TCPX", 52_000, 1.0, "latency as fitted for TCPXO; nominal speed"),
+    fabric("TCPXO", 52_000, 1.0, "latency fitted to published nccl-tests runs on a3-mega; nominal speed"),
+    fabric(
+        "TCP",
+        22_000,
+        0.4,
+        "latency (15 to 29 us) and speed (0.13 to 0.40 of the port) fitted to published runs over sockets",
+    ),
+];
+
+/// The fabric of a name, in any case; `ib` is InfiniBand.
+pub(super) fn named(name: &str) -> Result<Fabric> {
+    let wanted = if name.eq_ignore_ascii_case("ib") { "InfiniBand" } else { name };
+    FABRICS.into_iter().find(|fabric| fabric.name.eq_ignore_ascii_case(wanted)).ok_or_else(|| {
+        let names: Vec<&str> = FABRICS.iter().map(|fabric| fabric.name).collect();
+        Error::Topology(suggest::unknown("fabric", name, &names))
+    })
+}

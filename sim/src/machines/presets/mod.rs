@@ -1,0 +1,289 @@
+//! Machines by name: what each has inside a node and what leads out of it, as data with sources.
+//!
+//! ```text
+//! presets/dgx-a100.toml --> Preset --> Node (a drawing) --> Topology of as many nodes as the ranks take
+//! ```
+//!
+//! The files state nominal figures and what NCCL reckons with; nothing in them is fitted (latencies
+//! and shares of fabrics are, see [`FABRICS`]). They are compiled in: the command needs no files.
+
+mod fabric;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+pub use fabric::{FABRICS, Fabric};
+pub use spec::OPTIONS;
+pub(crate) use spec::Spec;
+
+use super::node::{Kind, Nic, Node};
+use crate::{Error, Result, Topology, suggest};
+use serde::Deserialize;
+
+macro_rules! machines {
+    ($($name:literal),* $(,)?) => {
+        const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!($name, ".toml")))),*];
+    };
+}
+
+machines!(
+    "dgx1-v100",
+    "dgx2",
+    "dgx-a100",
+    "hgx-h100",
+    "hgx-h200",
+    "b200",
+    "gb200-nvl72",
+    "gh200x4",
+    "a100x4",
+    "pcie8",
+    "pcie8-no-p2p",
+    "l40s",
+    "p3dn",
+    "p4d",
+    "p5",
+    "g5",
+    "nd-a100-v4",
+    "nd-h100-v5",
+    "ndv2",
+    "ncv4",
+    "a3-high",
+    "a3-mega",
+    "a3-ultra",
+    "a4",
+);
+
+/// A machine as its file states it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preset {
+    /// By which it is asked for; the file's name.
+    #[serde(skip)]
+    pub name: String,
+    /// What it is, in words.
+    pub title: String,
+    /// Its GPU, a name that [`super::GPUS`] has.
+    pub gpu: String,
+    /// GPUs of a node.
+    pub devices: u32,
+    /// Other names.
+    #[serde(default)]
+    pub also: Vec<String>,
+    /// NVLink, where it has any.
+    pub nvlink: Option<NvLink>,
+    /// PCI Express.
+    pub pcie: Pcie,
+    /// NICs.
+    pub nics: Nics,
+}
+
+/// NVLink of a machine: into switches, or between pairs.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvLink {
+    /// Links of each device into switches.
+    pub switched: Option<u32>,
+    /// Device, device, links between them.
+    #[serde(default)]
+    pub mesh: Vec<[u32; 3]>,
+    /// GB/s of one link, one way, as collectives can use it.
+    pub gbps: f64,
+    /// The same by the datasheet.
+    pub nominal_gbps: f64,
+    /// Where this is from.
+    pub source: String,
+}
+
+/// PCI Express of a machine.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pcie {
+    /// GB/s of 16 lanes, one way.
+    pub gbps: f64,
+    /// Devices of one PCI switch; 0: each has a root port of its own.
+    pub devices_per_switch: u32,
+    /// CPU sockets (or NUMA nodes).
+    pub sockets: u32,
+    /// GB/s between sockets, one way.
+    pub between_gbps: f64,
+    /// Whether devices may write to each other.
+    #[serde(default = "yes")]
+    pub p2p: bool,
+    /// Where this is from.
+    pub source: String,
+}
+
+/// NICs of a machine.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nics {
+    /// Of a node.
+    pub count: u32,
+    /// Gb/s of each.
+    pub gbits: f64,
+    /// What they speak.
+    pub fabric: String,
+    /// Where this is from.
+    pub source: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// NCCL reckons 0.6 us with a step over NVLink, and 1.0 over PCI Express (tuning.cc, LL): the four wires between
+/// devices below different switches of a socket.
+const NVLINK_NANOS: u64 = 600;
+const PCI_NANOS: u64 = 250;
+/// All the traffic of a socket through its memory where devices may not write to each other, GB/s one way: 8 RTX
+/// 2080 Ti reach 2.98 GB/s of busbw (published nccl-tests run), four flows a socket.
+const STAGED_GBPS: f64 = 12.0;
+
+impl Preset {
+    /// Every machine, in the order of help texts.
+    ///
+    /// # Errors
+    /// Never in a build whose tests passed: the files are part of it.
+    pub fn all() -> Result<Vec<Preset>> {
+        FILES.iter().map(|(name, text)| Preset::parse(name, text)).collect()
+    }
+
+    /// Every name, with those it is also known by.
+    pub fn names() -> Vec<&'static str> {
+        FILES.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The machine of a name.
+    ///
+    /// # Errors
+    /// No such machine: the nearest name.
+    pub fn named(name: &str) -> Result<Preset> {
+        match Preset::find(name)? {
+            Some(preset) => Ok(preset),
+            None => Err(Error::Topology(suggest::unknown("machine", name, &Preset::names()))),
+        }
+    }
+
+    pub(crate) fn find(name: &str) -> Result<Option<Preset>> {
+        let name = name.to_ascii_lowercase().replace('_', "-");
+        if let Some((found, text)) = FILES.iter().find(|(known, _)| *known == name) {
+            return Preset::parse(found, text).map(Some);
+        }
+        Ok(Preset::all()?.into_iter().find(|preset| preset.also.contains(&name)))
+    }
+
+    fn parse(name: &str, text: &str) -> Result<Preset> {
+        let preset: Preset = toml::from_str(text)
+            .map_err(|error| Error::Topology(format!("{name}: {}", error.message().replace('\n', " "))))?;
+        Ok(Preset { name: name.into(), ..preset })
+    }
+
+    /// The machine that a text such as `hgx-h100:64,fat-tree=2:1` asks for, over `ranks` ranks. `None` where no
+    /// machine has that name.
+    pub(crate) fn asked(text: &str, ranks: u32) -> Result<Option<Topology>> {
+        let head = text.split([':', ',']).next().unwrap_or_default();
+        let Some(preset) = Preset::find(head)? else { return Ok(None) };
+        let spec = Spec::read(text)?;
+        let node = preset.node(&spec)?;
+        if let Some(nodes) =
+            spec.nodes.filter(|nodes| u64::from(ranks) > u64::from(*nodes) * u64::from(node.devices))
+        {
+            let most = u64::from(nodes) * u64::from(node.devices);
+            return Err(Error::Topology(format!(
+                "{ranks} ranks are more than the {most} GPUs of `{text}`; name more nodes, or leave their number out"
+            )));
+        }
+        Ok(Some(node.topology(ranks, spec.fabrics)?.renamed(text)))
+    }
+
+    /// One node, as the options leave it.
+    pub(crate) fn node(&self, spec: &Spec) -> Result<Node> {
+        let devices = spec.devices.unwrap_or(self.devices);
+        if devices > self.devices {
+            let has = self.devices;
+            return Err(Error::Topology(format!("{} has {has} devices a node, not {devices}", self.name)));
+        }
+        let fabric = fabric::named(spec.fabric.as_deref().unwrap_or(&self.nics.fabric))?;
+        let mut node = Node {
+            name: self.name.clone(),
+            devices,
+            places: Vec::new(),
+            wires: Vec::new(),
+            nics: Vec::new(),
+            network_nanos: fabric.nanos,
+        };
+        let sockets = self.pcie.sockets.clamp(1, self.devices);
+        let roots: Vec<u32> = (0..sockets).map(|socket| node.add(format!("cpu{socket}"))).collect();
+        for pair in roots.windows(2) {
+            node.join(pair[0], pair[1], self.pcie.between_gbps, PCI_NANOS, Kind::Pci);
+        }
+        if let (Some(&first), Some(&last), 3..) = (roots.first(), roots.last(), sockets) {
+            node.join(last, first, self.pcie.between_gbps, PCI_NANOS, Kind::Pci);
+        }
+        let homes = self.pci(&mut node, &roots);
+        self.nvlinks(&mut node);
+        let (count, gbits) = (spec.nics.unwrap_or(self.nics.count), spec.gbits.unwrap_or(self.nics.gbits));
+        for nic in 0..count {
+            // Spread over the places that devices hang on, consecutive NICs side by side.
+            let at = (u64::from(nic) * homes.len() as u64 / u64::from(count)) as usize;
+            let place = homes.get(at).copied().unwrap_or(devices);
+            node.nics.push(Nic { place, gbits: gbits * fabric.share, gbps: self.pcie.gbps.max(gbits / 8.0) });
+        }
+        Ok(node)
+    }
+
+    /// Hangs every device on PCI Express; gives the places that NICs may hang on: one per device's switch.
+    fn pci(&self, node: &mut Node, roots: &[u32]) -> Vec<u32> {
+        let per = self.pcie.devices_per_switch;
+        let socket =
+            |device: u32| roots[(u64::from(device) * roots.len() as u64 / u64::from(self.devices)) as usize];
+        let mut homes = Vec::new();
+        for device in 0..node.devices {
+            if per == 0 {
+                let each = (self.devices / roots.len() as u32).max(1);
+                let staged = if self.pcie.p2p { self.pcie.gbps } else { STAGED_GBPS / f64::from(each) };
+                node.join(device, socket(device), self.pcie.gbps.min(staged), 2 * PCI_NANOS, Kind::Pci);
+                homes.push(socket(device));
+                continue;
+            }
+            if device % per == 0 {
+                let switch = node.add(format!("plx{}", device / per));
+                node.join(switch, socket(device), self.pcie.gbps, PCI_NANOS, Kind::Pci);
+                homes.push(switch);
+            }
+            let switch = homes.last().copied().unwrap_or(0);
+            node.join(device, switch, self.pcie.gbps, PCI_NANOS, Kind::Pci);
+        }
+        homes.dedup();
+        homes
+    }
+
+    fn nvlinks(&self, node: &mut Node) {
+        let Some(nvlink) = &self.nvlink else { return };
+        if let Some(links) = nvlink.switched {
+            let switch = node.add("nvswitch");
+            for device in 0..node.devices {
+                node.join(device, switch, f64::from(links) * nvlink.gbps, NVLINK_NANOS / 2, Kind::NvLink);
+            }
+        }
+        let devices = node.devices;
+        for &[a, b, links] in nvlink.mesh.iter().filter(|[a, b, _]| *a.max(b) < devices) {
+            node.join(a, b, f64::from(links) * nvlink.gbps, NVLINK_NANOS, Kind::NvLink);
+        }
+    }
+
+    /// Every figure and its source, a line each.
+    pub fn sources(&self) -> Vec<String> {
+        let nvlink =
+            self.nvlink.iter().map(|n| format!("NVLink {} GB/s a link, one way: {}", n.gbps, n.source));
+        let pcie = format!("PCIe {} GB/s: {}", self.pcie.gbps, self.pcie.source);
+        let nics = format!(
+            "{} NICs of {} Gb/s {}: {}",
+            self.nics.count, self.nics.gbits, self.nics.fabric, self.nics.source
+        );
+        let fabric = fabric::named(&self.nics.fabric)
+            .into_iter()
+            .map(|f| format!("{} {} ns from NIC to NIC: {}", f.name, f.nanos, f.source));
+        nvlink.chain([pcie, nics]).chain(fabric).collect()
+    }
+}

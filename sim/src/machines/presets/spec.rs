@@ -1,0 +1,108 @@
+//! How a machine is asked for on the command line.
+//!
+//! ```text
+//! dgx-a100                              as many nodes as the ranks take
+//! dgx-a100:16                           at most 16 nodes
+//! hgx-h100:64,fat-tree=2:1,pod=32       32 nodes a pod; what leaves a pod is half of what its NICs can send
+//! p4d,fabric=tcp   l40s,nics=4,gbits=400   other NICs than the machine's own
+//! ```
+
+use crate::machines::node::Fabrics;
+use crate::{Error, Result, suggest};
+
+/// What a user wrote after `--topology`, taken apart.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Spec {
+    pub name: String,
+    pub nodes: Option<u32>,
+    pub devices: Option<u32>,
+    pub nics: Option<u32>,
+    pub gbits: Option<f64>,
+    pub fabric: Option<String>,
+    /// What completes a file.
+    pub machine: Option<String>,
+    pub fabrics: Fabrics,
+}
+
+/// Every option, as help texts show them.
+pub const OPTIONS: [(&str, &str); 7] = [
+    ("fabric=NAME", "InfiniBand, RoCE, Slingshot, EFA, TCPX, TCPXO or TCP"),
+    ("nics=N", "NICs of a node"),
+    ("gbits=G", "Gb/s of a NIC"),
+    ("devices=N", "use the first N devices of each node only"),
+    ("fat-tree=O:1", "what leaves a pod is 1/O of what its NICs can send; 1:1 is a full fat tree"),
+    ("pod=N", "nodes below one set of leaf switches (default 32)"),
+    ("rails=on|off", "on: each NIC of a node has a leaf switch of its own (default on)"),
+];
+
+impl Spec {
+    pub(crate) fn read(text: &str) -> Result<Spec> {
+        let mut parts = text.split(',');
+        let head = parts.next().unwrap_or_default();
+        let (name, nodes) = match head.split_once(':') {
+            Some((name, nodes)) => (name, Some(number(nodes, "nodes", 1, 1 << 24)?)),
+            None => (head, None),
+        };
+        let mut spec = Spec {
+            name: name.to_ascii_lowercase().replace('_', "-"),
+            nodes,
+            devices: None,
+            nics: None,
+            gbits: None,
+            fabric: None,
+            machine: None,
+            fabrics: Fabrics::FLAT,
+        };
+        for part in parts {
+            spec.option(part)?;
+        }
+        Ok(spec)
+    }
+
+    fn option(&mut self, part: &str) -> Result<()> {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        match key {
+            "machine" => self.machine = Some(value.into()),
+            "fabric" => self.fabric = Some(value.into()),
+            "nics" => self.nics = Some(number(value, key, 1, 1024)?),
+            "devices" => self.devices = Some(number(value, key, 1, 1024)?),
+            "pod" => self.fabrics.pod = number(value, key, 1, 1 << 20)?,
+            "gbits" => {
+                let gbits = value.parse().ok().filter(|gbits| (0.001..=1e6).contains(gbits));
+                let wrong =
+                    || Error::Topology(format!("gbits={value} is no speed; write Gb/s such as gbits=400"));
+                self.gbits = Some(gbits.ok_or_else(wrong)?);
+            }
+            "fat-tree" => {
+                let ratio = value.strip_suffix(":1").unwrap_or(value).parse().ok();
+                let ratio = ratio.filter(|ratio| (0.01..=1000.0).contains(ratio));
+                let wrong = || {
+                    Error::Topology(format!(
+                        "fat-tree={value} is no oversubscription; write fat-tree=1:1, fat-tree=2:1, .."
+                    ))
+                };
+                self.fabrics.oversubscription = Some(ratio.ok_or_else(wrong)?);
+            }
+            "rails" => match value {
+                "on" => self.fabrics.rails = true,
+                "off" => self.fabrics.rails = false,
+                _ => return Err(Error::Topology(format!("rails={value}; write rails=on or rails=off"))),
+            },
+            _ => {
+                let keys: Vec<&str> = OPTIONS
+                    .iter()
+                    .filter_map(|(option, _)| option.split_once('=').map(|(key, _)| key))
+                    .collect();
+                return Err(Error::Topology(suggest::unknown("option of a machine", key, &keys)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number(text: &str, what: &str, least: u32, most: u32) -> Result<u32> {
+    text.parse()
+        .ok()
+        .filter(|n| (least..=most).contains(n))
+        .ok_or_else(|| Error::Topology(format!("`{text}` is no number of {what}; write {least} to {most}")))
+}

@@ -1,0 +1,142 @@
+use super::*;
+use crate::machines::GPUS;
+use crate::{Rank, Topology};
+
+fn node(name: &str) -> Node {
+    Preset::named(name).unwrap().node(&Spec::read(name).unwrap()).unwrap()
+}
+
+#[test]
+fn every_machine_is_read_has_sources_and_a_known_gpu() {
+    for preset in Preset::all().unwrap() {
+        assert!(GPUS.iter().any(|gpu| gpu.name == preset.gpu), "{}: {}", preset.name, preset.gpu);
+        assert!(preset.sources().iter().all(|source| source.len() > 30), "{}", preset.name);
+        assert!(!preset.title.is_empty());
+        fabric::named(&preset.nics.fabric).unwrap();
+        if let Some(nvlink) = &preset.nvlink {
+            assert!(nvlink.gbps <= nvlink.nominal_gbps, "{}", preset.name);
+            for device in 0..preset.devices {
+                let links: u32 =
+                    nvlink.mesh.iter().filter(|[a, b, _]| *a == device || *b == device).map(|l| l[2]).sum();
+                let gpu = GPUS.iter().find(|gpu| gpu.name == preset.gpu).unwrap();
+                // A GPU has as many links as its datasheet says, whether into switches or to others.
+                let has = gpu.nvlink.map_or(12, |port| port.links);
+                assert_eq!(nvlink.switched.unwrap_or(links), has, "{}: device {device}", preset.name);
+            }
+        }
+    }
+}
+
+/// (machine, GB/s one way over all halves of a node by the datasheet, Gb/s of all NICs).
+#[test]
+fn bisection_and_network_are_those_of_the_datasheets() {
+    for (name, nominal, gbits) in [
+        ("dgx-a100", 4.0 * 300.0, 1_600.0), // 4.8 TB/s of NVSwitch, both ways, both halves
+        ("hgx-h100", 4.0 * 450.0, 3_200.0), // 3.6 TB/s both ways
+        ("hgx-h200", 4.0 * 450.0, 3_200.0),
+        ("b200", 4.0 * 900.0, 3_200.0), // 14.4 TB/s in all
+        ("dgx2", 8.0 * 150.0, 800.0),   // 2.4 TB/s both ways
+        ("gh200x4", 4.0 * 150.0, 800.0),
+        ("a100x4", 4.0 * 100.0, 400.0),
+        ("p4d", 4.0 * 300.0, 400.0),
+        ("p5", 4.0 * 450.0, 3_200.0),
+        ("nd-a100-v4", 4.0 * 300.0, 1_600.0),
+        ("nd-h100-v5", 4.0 * 450.0, 3_200.0),
+        ("a3-high", 4.0 * 450.0, 800.0),
+        ("a3-mega", 4.0 * 450.0, 1_600.0),
+        ("a3-ultra", 4.0 * 450.0, 3_200.0),
+        ("a4", 4.0 * 900.0, 3_200.0),
+        // The hybrid cube mesh falls apart where 6 links of 25 GB/s are cut.
+        ("dgx1-v100", 6.0 * 25.0, 400.0),
+        ("p3dn", 6.0 * 25.0, 100.0),
+    ] {
+        let (preset, node) = (Preset::named(name).unwrap(), node(name));
+        let link = preset.nvlink.unwrap();
+        let found = node.bisection_gbps() * link.nominal_gbps / link.gbps;
+        assert!((found / nominal - 1.0).abs() < 1e-9, "{name}: {found} GB/s, not {nominal}");
+        assert_eq!(node.network_gbps(), gbits / 8.0, "{name}");
+    }
+    let rack = node("gb200-nvl72");
+    let nominal: f64 = (0..72).map(|device| rack.nvlink_gbps(device)).sum::<f64>() * 50.0 / 40.1;
+    assert!((2.0 * nominal / 1000.0 - 130.0).abs() < 1.0, "130 TB/s over 72 devices: {nominal}");
+}
+
+#[test]
+fn every_machine_joins_every_pair() {
+    for preset in Preset::all().unwrap() {
+        for text in ["", ",fat-tree=2:1,pod=2", ",fat-tree=1:1,pod=2,rails=off"] {
+            let name = format!("{}{text}", preset.name);
+            let ranks = 4 * preset.devices + preset.devices.min(3);
+            let topology = Topology::named(&name, ranks).unwrap();
+            assert_eq!((topology.name(), topology.ranks()), (&*name, ranks));
+            for (from, to) in (0..ranks).flat_map(|a| (0..ranks).map(move |b| (a, b))) {
+                let mut path = Vec::new();
+                topology.route(Rank(from), Rank(to), &mut path);
+                assert_eq!(path.is_empty(), from == to, "{name}: {from} to {to}");
+                let names: Vec<String> = path.iter().map(|link| topology.link_name(*link)).collect();
+                assert!(
+                    names.iter().collect::<std::collections::BTreeSet<_>>().len() == names.len(),
+                    "{names:?}"
+                );
+                let across = from / preset.devices != to / preset.devices;
+                assert_eq!(names.iter().any(|name| name.starts_with("nic")), across, "{name}: {names:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_hybrid_cube_mesh_goes_through_one_neighbour_where_two_are_not_joined() {
+    let topology = Topology::named("dgx1-v100", 8).unwrap();
+    for (from, to) in (0..8).flat_map(|a| (0..8).map(move |b| (a, b))).filter(|(a, b)| a != b) {
+        let mut path = Vec::new();
+        topology.route(Rank(from), Rank(to), &mut path);
+        let joined = Preset::named("dgx1")
+            .unwrap()
+            .nvlink
+            .unwrap()
+            .mesh
+            .iter()
+            .any(|[a, b, _]| (*a, *b) == (from.min(to), from.max(to)));
+        assert_eq!(path.len(), if joined { 1 } else { 2 }, "{from} to {to}");
+        assert!(path.iter().all(|link| topology.link(*link).bandwidth.0 >= 20_000_000_000));
+    }
+}
+
+#[test]
+fn options_change_what_they_say() {
+    let nic = |text: &str| {
+        let topology = Topology::named(text, 32).unwrap();
+        let nics: Vec<_> = topology.families().iter().filter(|f| f.name.contains("_out")).collect();
+        (
+            nics.iter().map(|f| f.count).sum::<u32>(),
+            nics[0].link.bandwidth.0 / 1_000_000,
+            nics[0].link.latency.0 / 1_000,
+        )
+    };
+    // The PCIe of a DGX A100 is a little slower than its 200 Gb/s NIC.
+    assert_eq!(nic("dgx-a100"), (32, 24_000, 1_350));
+    assert_eq!(nic("hgx-h100"), (32, 48_000, 1_350));
+    assert_eq!(nic("p4d"), (16, 12_500, 17_500));
+    assert_eq!(nic("p5"), (32, 48_000, 17_500));
+    assert_eq!(nic("hgx-h100,gbits=200,fabric=roce"), (32, 25_000, 1_900));
+    assert_eq!(nic("hgx-h100,nics=4,fabric=tcp,gbits=100"), (16, 5_000, 11_000));
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    for (text, said) in [
+        ("dgx-a10", "did you mean `dgx-a100`?"),
+        ("dgx-a100:0", "`0` is no number of nodes; write 1"),
+        ("dgx-a100:1", "16 ranks are more than the 8 GPUs of `dgx-a100:1`"),
+        ("dgx-a100,fat-tee=2:1", "did you mean `fat-tree`?"),
+        ("dgx-a100,fat-tree=x", "write fat-tree=1:1"),
+        ("dgx-a100,gbits=-1", "gbits=-1 is no speed"),
+        ("dgx-a100,fabric=efaa", "did you mean `EFA`?"),
+        ("dgx-a100,rails=maybe", "rails=on or rails=off"),
+        ("dgx-a100,devices=9", "has 8 devices a node, not 9"),
+    ] {
+        let error = Topology::named(text, 16).unwrap_err().to_string();
+        assert!(error.contains(said), "{text}: {error}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Nodes that are alike, joined by NICs and perhaps by a fat tree, in closed form.
+//!
+//! ```text
+//! node 0   gpu0 -- gpu1     a path inside a node: as the node's own table says
+//!           |       |       across: the sender's way out, the spine if it leaves the pod, the receiver's way in
+//!          nic0    nic1
+//!           |       |       pod: the nodes below one set of leaf switches
+//!         leaf0   leaf1     spine: what leads out of a pod, all its links together
+//! ```
+//!
+//! A family of links serves blocks of consecutive ranks: a rank, a node or a pod. So a hundred thousand ranks take
+//! no more than the table of one node.
+
+use super::{Link, LinkId, Topology, Wiring};
+use crate::{Error, Rank, Result};
+use std::sync::Arc;
+
+/// One link of a path: of which family, and whether it is the receiver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    pub family: u16,
+    pub receiver: bool,
+}
+
+/// A family of links before it has numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Kind {
+    pub name: String,
+    /// Consecutive ranks that share one.
+    pub block: u32,
+    pub link: Link,
+}
+
+/// The ways through a node and out of it, by device of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cluster {
+    /// Ranks of a node.
+    pub devices: u32,
+    /// Ranks of a pod; 0 where there is no spine.
+    pub pod: u32,
+    /// From device i to device j of one node, at `i * devices + j`.
+    pub inside: Vec<Vec<Hop>>,
+    /// From each device to the network.
+    pub out: Vec<Vec<Hop>>,
+    /// From the network to each device.
+    pub into: Vec<Vec<Hop>>,
+    /// The leaf that each device's NIC is on. Only within a leaf is the spine not needed.
+    pub leaf: Vec<u16>,
+    /// From each device's leaf to the spine, and from there to each device's leaf.
+    pub up: Vec<Hop>,
+    pub down: Vec<Hop>,
+    /// Families that carry what leaves a node, and a pod.
+    pub nics: Vec<u16>,
+    pub spine: Vec<u16>,
+}
+
+impl Cluster {
+    fn hops(&self, from: Rank, to: Rank) -> impl Iterator<Item = Hop> + '_ {
+        let n = self.devices;
+        let (a, b) = ((from.0 % n) as usize, (to.0 % n) as usize);
+        let same = from.0 / n == to.0 / n;
+        let spine =
+            !same && self.pod > 0 && (from.0 / self.pod != to.0 / self.pod || self.leaf[a] != self.leaf[b]);
+        let inside = if same { &self.inside[a * n as usize + b][..] } else { &[] };
+        let (out, into) = if same { (&[][..], &[][..]) } else { (&self.out[a][..], &self.into[b][..]) };
+        let over = spine.then(|| [self.up[a], self.down[b]]).into_iter().flatten();
+        inside.iter().chain(out).copied().chain(over).chain(into.iter().copied())
+    }
+}
+
+impl Topology {
+    /// Puts the pieces together.
+    pub(crate) fn cluster(name: &str, ranks: u32, kinds: &[Kind], cluster: Cluster) -> Result<Topology> {
+        let families: Vec<(&str, u32, Link)> =
+            kinds.iter().map(|kind| (kind.name.as_str(), kind.block, kind.link)).collect();
+        if cluster.devices == 0 || families.len() > usize::from(u16::MAX) {
+            return Err(Error::Topology(format!("{} kinds of links in a node", families.len())));
+        }
+        let wiring = Wiring::Cluster { devices: cluster.devices, pod: cluster.pod };
+        let mut topology = Topology::build(name, ranks, wiring, &families)?;
+        topology.cluster = Some(Arc::new(cluster));
+        Ok(topology)
+    }
+
+    pub(super) fn cluster_route(&self, from: Rank, to: Rank) -> impl Iterator<Item = LinkId> {
+        let hops = self.cluster.iter().flat_map(move |cluster| cluster.hops(from, to));
+        hops.map(move |hop| {
+            let family = &self.families[usize::from(hop.family)];
+            LinkId(family.first + if hop.receiver { to.0 } else { from.0 } / family.block)
+        })
+    }
+
+    /// What can leave, or enter, (the best rank, all ranks together), (a node), (a pod), in bytes per second: each an
+    /// upper limit. Zero where nothing does. `None` where the topology is no cluster.
+    pub fn cluster_ports(&self) -> Option<ClusterPorts> {
+        let cluster = self.cluster.as_ref()?;
+        let rate = |family: u16| u128::from(self.families[usize::from(family)].link.bandwidth.0);
+        let n = cluster.devices as usize;
+        let used = (self.ranks as usize).min(n);
+        let across = self.ranks > cluster.devices;
+        // The first link of a path leaves the sender, the last one enters the receiver.
+        let port = |device: usize, sends: bool| {
+            let end = |path: &Vec<Hop>| if sends { path.first() } else { path.last() }.map(|hop| hop.family);
+            let peers = (0..used).filter(|peer| *peer != device);
+            let inside = peers.filter_map(|peer| {
+                let at = if sends { device * n + peer } else { peer * n + device };
+                end(&cluster.inside[at])
+            });
+            let network = if sends { cluster.out.get(device) } else { cluster.into.get(device) };
+            let network = network.and_then(end).filter(|_| across);
+            let mut families: Vec<u16> = inside.chain(network).collect();
+            families.sort_unstable();
+            families.dedup();
+            families.into_iter().map(rate).sum::<u128>()
+        };
+        let ports: Vec<u128> = (0..used).map(|device| port(device, true).max(port(device, false))).collect();
+        let nodes = u128::from(self.ranks.div_ceil(cluster.devices));
+        let blocks =
+            |family: u16, size: u32| u128::from((size / self.families[usize::from(family)].block).max(1));
+        let total = |families: &[u16], size: u32| -> u128 {
+            families.iter().map(|&family| rate(family) * blocks(family, size)).sum()
+        };
+        Some(ClusterPorts {
+            rank: ports.iter().copied().max().unwrap_or(0),
+            ranks: ports.iter().sum::<u128>() * nodes,
+            node: total(&cluster.nics, cluster.devices),
+            pod: total(&cluster.spine, cluster.pod),
+        })
+    }
+
+    /// Whether the devices of a node are on different leaves, so that the spine is crossed within a pod as well.
+    pub fn cluster_has_rails(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|c| c.pod > 0 && c.leaf.iter().any(|leaf| *leaf != c.leaf[0]))
+    }
+
+    /// Whether the devices of a node may be renumbered among themselves by xor, and so may its NICs.
+    pub fn cluster_is_even(&self) -> bool {
+        let Some(cluster) = &self.cluster else { return false };
+        let power = |n: u32| n.is_power_of_two();
+        let even = |hops: &Vec<Hop>| {
+            hops.iter().all(|hop| {
+                let block = self.families[usize::from(hop.family)].block;
+                block < cluster.devices || cluster.devices == 1
+            })
+        };
+        power(cluster.devices)
+            && (cluster.pod == 0 || power(cluster.pod))
+            && !self.cluster_has_rails()
+            && self.families.iter().all(|family| power(family.block))
+            && cluster.inside.iter().chain(&cluster.out).chain(&cluster.into).all(even)
+    }
+}
+
+/// See [`Topology::cluster_ports`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterPorts {
+    /// Of the best rank.
+    pub rank: u128,
+    /// Of all ranks together.
+    pub ranks: u128,
+    /// Of one node.
+    pub node: u128,
+    /// Of one pod.
+    pub pod: u128,
+}
