@@ -112,6 +112,46 @@ pub enum Error {
         /// What is wrong with the step.
         what: String,
     },
+    /// The environment does not say which rank this process is, or says what cannot be.
+    #[error("environment: {variable} is {}: {wanted}", was(.read))]
+    Environment {
+        /// The variable.
+        variable: String,
+        /// What was read; nothing where it is not set.
+        read: Option<String>,
+        /// What would be right.
+        wanted: String,
+    },
+    /// Ranks could not find each other.
+    #[error("rendezvous at {at}: {cause}")]
+    Rendezvous {
+        /// Host and port.
+        at: String,
+        /// What went wrong there.
+        cause: crate::rendezvous::Failure,
+    },
+    /// Some ranks could not be reached at the start.
+    #[error("{} did not come within {after:?}", ranks(.missing))]
+    Missing {
+        /// Who did not come, as world ranks.
+        missing: Vec<Rank>,
+        /// For how long they were waited for.
+        after: Duration,
+    },
+    /// A rank could not be connected to, or did not want to be.
+    #[error("no connection to rank {peer}: {why}")]
+    Refused {
+        /// Who, as a world rank.
+        peer: Rank,
+        /// Why.
+        why: String,
+    },
+    /// A rank does not hold the same secret.
+    #[error("rank {peer} holds another secret than this rank: all ranks of a job need the same one")]
+    AuthFailed {
+        /// Who, as a world rank.
+        peer: Rank,
+    },
     /// The operating system refused something that the backend needs.
     #[error("{0}")]
     System(String),
@@ -134,6 +174,15 @@ pub enum Lost {
         /// Operations that it had entered.
         operations: u64,
     },
+    /// Its connection ended, in this way: its process is gone, or the network between.
+    Disconnected(String),
+    /// A rank heard nothing of it for this long, though their connection stands.
+    Silent {
+        /// Who heard nothing: the way from the lost rank to this one may be what is broken.
+        by: Rank,
+        /// For how long.
+        after: Duration,
+    },
 }
 
 impl fmt::Display for Lost {
@@ -141,6 +190,8 @@ impl fmt::Display for Lost {
         match self {
             Lost::Panicked(message) => write!(f, "panicked: {message}"),
             Lost::ReturnedEarly { operations } => write!(f, "returned early, after {operations} operations"),
+            Lost::Disconnected(how) => f.write_str(how),
+            Lost::Silent { by, after } => write!(f, "gave rank {by} no sign of life for {after:?}"),
         }
     }
 }
@@ -162,11 +213,15 @@ impl Error {
     }
 }
 
+fn was(read: &Option<String>) -> String {
+    read.as_ref().map_or_else(|| "not set".into(), |read| format!("`{read}`"))
+}
+
 fn during(call: &Option<Box<Call>>) -> String {
     call.as_ref().map_or_else(String::new, |call| format!("; others wait for it in {call}"))
 }
 
-fn ranks(of: &[Rank]) -> String {
+pub(crate) fn ranks(of: &[Rank]) -> String {
     let list: Vec<String> = of.iter().map(Rank::to_string).collect();
     match list.len() {
         1 => format!("rank {}", list[0]),

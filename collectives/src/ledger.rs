@@ -20,7 +20,13 @@ pub(crate) struct Ledger {
     open: BTreeMap<u64, Entry>,
     /// For each rank that has left: how many operations it had entered, and how it left.
     left: Vec<Option<(u64, Lost)>>,
+    /// How many operations each rank has entered.
+    progress: Vec<u64>,
     failure: Option<Error>,
+    /// Who has asked for a smaller group, to go on in.
+    shrinking: Vec<Rank>,
+    /// Who goes on, once that is decided: in order of ranks, and the same for all.
+    survivors: Option<Vec<Rank>>,
 }
 
 struct Entry {
@@ -32,7 +38,15 @@ struct Entry {
 
 impl Ledger {
     pub fn new(size: u32) -> Ledger {
-        Ledger { size, open: BTreeMap::new(), left: vec![None; size as usize], failure: None }
+        Ledger {
+            size,
+            open: BTreeMap::new(),
+            left: vec![None; size as usize],
+            progress: vec![0; size as usize],
+            failure: None,
+            shrinking: Vec::new(),
+            survivors: None,
+        }
     }
 
     /// The group's first error, as `rank` sees it.
@@ -55,6 +69,8 @@ impl Ledger {
                 "rank {rank} has left this communicator and cannot call {call}"
             )));
         }
+        let progress = &mut self.progress[rank.index()];
+        *progress = (*progress).max(call.sequence + 1);
         let size = self.size;
         let entry = self.open.entry(call.sequence).or_insert_with(|| Entry {
             first: rank,
@@ -80,12 +96,18 @@ impl Ledger {
         }
     }
 
+    /// An operation is done by all, though not all entered it here.
+    pub fn close(&mut self, sequence: u64) {
+        self.open.remove(&sequence);
+    }
+
     /// `rank` leaves after it entered `operations` operations. An error where another rank is in a later one.
     pub fn leave(&mut self, rank: Rank, operations: u64, cause: Lost) -> Result<()> {
         if self.left[rank.index()].is_some() {
             return Ok(());
         }
         self.left[rank.index()] = Some((operations, cause));
+        self.settle();
         match self.open.range(operations..).next() {
             Some((_, entry)) => {
                 let call = entry.call.clone();
@@ -93,6 +115,28 @@ impl Ledger {
             }
             None => Ok(()),
         }
+    }
+
+    /// `rank` dies, `within` an operation or outside of any. Whether the group has failed by that.
+    pub fn die(&mut self, rank: Rank, cause: Lost, within: Option<&Call>) -> bool {
+        let entered = |(_, entry): &(&u64, &Entry)| !entry.entered[rank.index()];
+        let missed = self.open.iter().find(entered).map(|(_, entry)| entry.call.clone());
+        let next = self.progress[rank.index()];
+        if self.left[rank.index()].is_none() {
+            self.left[rank.index()] = Some((next, cause));
+        }
+        let needed = within.cloned().or(missed);
+        needed.is_some_and(|call| {
+            self.lose(rank, rank, Some(&call));
+            true
+        })
+    }
+
+    /// What a rank that is dead is told of itself.
+    pub fn lost(&self, rank: Rank) -> Error {
+        let left = self.left[rank.index()].as_ref();
+        let cause = left.map_or(Lost::ReturnedEarly { operations: 0 }, |(_, cause)| cause.clone());
+        Error::PeerLost { rank, cause, call: None }
     }
 
     /// Whether a rank has left.
@@ -107,6 +151,44 @@ impl Ledger {
             None => Lost::ReturnedEarly { operations: 0 },
         };
         self.fail(me, Error::PeerLost { rank: lost, cause, call: call.cloned().map(Box::new) })
+    }
+
+    /// `rank` wants to go on with those who are left. The group fails, so that nobody waits in it any more.
+    pub fn shrink(&mut self, rank: Rank) {
+        self.fail(rank, Error::Aborted { by: rank, why: "it goes on with the ranks that are left".into() });
+        if !self.shrinking.contains(&rank) {
+            self.shrinking.push(rank);
+        }
+        let size = self.size as usize;
+        let open =
+            (0..size).filter(|at| self.left[*at].is_none() && !self.shrinking.contains(&Rank(*at as u32)));
+        if open.count() == 0 {
+            self.decide();
+        }
+    }
+
+    /// A rank has left: those who wait for it to ask may be complete without it.
+    fn settle(&mut self) {
+        if let Some(first) = self.shrinking.first().copied() {
+            self.shrink(first);
+        }
+    }
+
+    /// Decides who goes on: those who have asked and not left. The first decision holds.
+    pub fn decide(&mut self) {
+        if self.survivors.is_none() && !self.shrinking.is_empty() {
+            let mut survivors = self.shrinking.clone();
+            survivors.retain(|rank| self.left[rank.index()].is_none());
+            survivors.sort();
+            self.survivors = Some(survivors);
+        }
+    }
+
+    /// Who goes on, once it is decided; an error for a rank that comes too late.
+    pub fn survivors(&self, rank: Rank) -> Option<Result<Vec<Rank>>> {
+        let survivors = self.survivors.as_ref()?;
+        let late = || Error::Poisoned { cause: format!("the others went on without rank {rank}") };
+        Some(if survivors.contains(&rank) { Ok(survivors.clone()) } else { Err(late()) })
     }
 
     /// Who has not entered an operation that some rank has.
@@ -154,6 +236,23 @@ mod tests {
         assert_eq!(ledger.failure(Rank(0)), None);
         let error = ledger.enter(Rank(0), &call(1, 1)).unwrap_err();
         assert!(matches!(error, Error::PeerLost { rank: Rank(1), .. }));
+    }
+
+    #[test]
+    fn survivors_are_decided_once_all_have_asked_or_left() {
+        let mut ledger = Ledger::new(4);
+        ledger.leave(Rank(1), 0, Lost::ReturnedEarly { operations: 0 }).unwrap();
+        ledger.shrink(Rank(3));
+        ledger.shrink(Rank(0));
+        assert_eq!(ledger.survivors(Rank(0)), None);
+        assert!(matches!(ledger.failure(Rank(2)), Some(Error::Aborted { by: Rank(3), .. })));
+        let _ = ledger.leave(Rank(2), 0, Lost::ReturnedEarly { operations: 0 });
+        assert_eq!(ledger.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));
+        // What is decided stays so, and a rank that comes late is told.
+        let _ = ledger.leave(Rank(3), 0, Lost::ReturnedEarly { operations: 0 });
+        ledger.shrink(Rank(2));
+        assert_eq!(ledger.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));
+        assert!(matches!(ledger.survivors(Rank(2)), Some(Err(Error::Poisoned { .. }))));
     }
 
     #[test]

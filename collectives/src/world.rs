@@ -1,14 +1,17 @@
 //! A group of ranks to run code on: one thread per rank, a communicator for each.
 
 use crate::backends::sim::{Activity, Sim};
+use crate::backends::tcp::{Deadlines, Local, Security};
 use crate::backends::threads::Threads;
 use crate::backends::{Backend, GroupId, Member, sim, threads};
 use crate::communicator::{Plan, Roster, Seat};
+use crate::flight::Recorder;
 use crate::registry::Algorithm;
 use crate::{Collective, Communicator, Error, Lost, Rank, Result};
 use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +21,10 @@ pub struct World {
     kind: Kind,
     size: u32,
     plan: Plan,
+    /// Where flight records are written when something goes wrong.
+    flight: Option<PathBuf>,
+    /// Whether ranks that talk over sockets put their data in memory that they share.
+    share: bool,
     /// The first wrong choice.
     wrong: Option<Error>,
 }
@@ -25,6 +32,7 @@ pub struct World {
 #[derive(Clone)]
 enum Kind {
     Threads(threads::Options),
+    Tcp(Local),
     Sim(Box<sim::Options>),
 }
 
@@ -50,8 +58,29 @@ impl World {
     /// Ranks that are threads of this process, on real time.
     pub fn threads(ranks: u32) -> World {
         let wrong = (ranks == 0).then(|| Error::Argument("a world of 0 ranks; it takes 1 or more".into()));
-        let options = threads::Options { deadline: Duration::from_secs(300), capacity: 4 };
-        World { kind: Kind::Threads(options), size: ranks, plan: Plan::default(), wrong }
+        let options = threads::Options { deadline: Duration::from_secs(300), capacity: 4, fused: true };
+        World {
+            kind: Kind::Threads(options),
+            size: ranks,
+            plan: Plan::default(),
+            flight: None,
+            share: false,
+            wrong,
+        }
+    }
+
+    /// Ranks that are threads of this process and talk over loopback TCP: every byte goes the way it would between
+    /// processes, and every fault is found the way it would be there.
+    pub fn tcp(ranks: u32) -> World {
+        let local =
+            Local { security: Security::Loopback, deadlines: Deadlines::default(), faults: Faults::NONE };
+        World { kind: Kind::Tcp(local), ..World::threads(ranks) }
+    }
+
+    /// The same with the data of collectives in a segment of shared memory, which every rank maps for itself: what
+    /// processes of one host do.
+    pub fn shm(ranks: u32) -> World {
+        World { share: true, ..World::tcp(ranks) }
     }
 
     /// Ranks that are threads carrying real data on a virtual clock, one for each rank of the topology. The same
@@ -72,7 +101,14 @@ impl World {
             timeline: false,
         };
         let size = topology.ranks();
-        World { kind: Kind::Sim(Box::new(options)), size, plan: Plan::default(), wrong: None }
+        World {
+            kind: Kind::Sim(Box::new(options)),
+            size,
+            plan: Plan::default(),
+            flight: None,
+            share: false,
+            wrong: None,
+        }
     }
 
     /// Fails an operation that is not done in this time, real or virtual, and names whom it waited for. On threads
@@ -80,11 +116,38 @@ impl World {
     pub fn deadline(mut self, deadline: Duration) -> World {
         match &mut self.kind {
             Kind::Threads(options) => options.deadline = deadline,
+            Kind::Tcp(local) => local.deadlines.operation = deadline,
             Kind::Sim(options) => {
                 let picos = u64::try_from(deadline.as_nanos().saturating_mul(1_000)).unwrap_or(u64::MAX / 4);
                 options.deadline = Some(Picos(picos));
             }
         }
+        self
+    }
+
+    /// On TCP: who may join, and what crosses the wire in the clear.
+    pub fn security(self, security: Security) -> World {
+        self.on_sockets(|local| local.security = security)
+    }
+
+    /// On TCP: how long ranks wait for what.
+    pub fn deadlines(self, deadlines: Deadlines) -> World {
+        self.on_sockets(|local| local.deadlines = deadlines)
+    }
+
+    fn on_sockets(mut self, change: impl FnOnce(&mut Local)) -> World {
+        match &mut self.kind {
+            Kind::Tcp(local) => {
+                change(local);
+                self
+            }
+            _ => self.refuse("only ranks of World::tcp have sockets"),
+        }
+    }
+
+    /// Writes every rank's last operations into this folder if any rank fails; see [`crate::flight`].
+    pub fn flight_records(mut self, folder: &Path) -> World {
+        self.flight = Some(folder.to_path_buf());
         self
     }
 
@@ -112,14 +175,28 @@ impl World {
         self.planned(plan)
     }
 
-    /// On threads: lets a channel hold this many messages before their sender must wait for the receiver. 0: a
-    /// message has left only once it has been taken. Results do not depend on it.
+    /// On threads: sends every message of every schedule, where ranks would otherwise read each other's buffers and
+    /// evaluate the same reduction trees there. The results are the same bits; the speed is not.
+    pub fn messages(mut self) -> World {
+        match &mut self.kind {
+            Kind::Threads(options) => {
+                options.fused = false;
+                self
+            }
+            _ => self,
+        }
+    }
+
+    /// By messages on threads ([`World::messages`]): lets a channel hold this many of them before their sender must
+    /// wait for the receiver. 0: a message has left only once it has been taken. Results do not depend on it.
     pub fn buffered(mut self, messages: usize) -> World {
         match &mut self.kind {
             Kind::Threads(options) => {
                 options.capacity = messages;
+                options.fused = false;
                 self
             }
+            Kind::Tcp(_) => self.refuse("over TCP the kernel holds the messages, and says how many"),
             Kind::Sim(_) => self.refuse("messages on virtual time are never buffered"),
         }
     }
@@ -134,8 +211,13 @@ impl World {
         self.virtually(|options| options.costs = costs)
     }
 
-    /// On virtual time: what is slower than it should be.
-    pub fn faults(self, faults: Faults) -> World {
+    /// On virtual time: what is slower than it should be, or goes wrong. On TCP: what a proxy before every rank does to
+    /// its connections, of these rules those about messages, partitions and deaths.
+    pub fn faults(mut self, faults: Faults) -> World {
+        if let Kind::Tcp(local) = &mut self.kind {
+            local.faults = faults;
+            return self;
+        }
         self.virtually(|options| options.faults = faults)
     }
 
@@ -161,7 +243,7 @@ impl World {
                 change(options);
                 self
             }
-            Kind::Threads(_) => {
+            Kind::Threads(_) | Kind::Tcp(_) => {
                 self.refuse("ranks as threads run on real time; World::sim has a virtual clock")
             }
         }
@@ -219,10 +301,17 @@ impl World {
             return Err(wrong.clone());
         }
         match &self.kind {
-            Kind::Threads(options) => self.on(Arc::new(Threads::new(self.size, *options)), body),
+            Kind::Threads(options) => {
+                let threads: Arc<dyn Backend> = Arc::new(Threads::new(self.size, *options));
+                self.on(|_| threads.clone(), body)
+            }
+            Kind::Tcp(local) => {
+                let mesh = local.connect(self.size)?;
+                self.on(|rank| mesh.ranks[rank.index()].clone(), body)
+            }
             Kind::Sim(options) => {
                 let sim = Arc::new(Sim::new(options.as_ref().clone()));
-                let mut report = self.on(sim.clone(), body)?;
+                let mut report = self.on(|_| sim.clone(), body)?;
                 report.timeline = sim.timeline();
                 report.event_hash = Some(sim.event_hash());
                 Ok(report)
@@ -230,7 +319,7 @@ impl World {
         }
     }
 
-    fn on<R, E, F>(&self, backend: Arc<dyn Backend>, body: F) -> Result<Report<R, E>>
+    fn on<R, E, F>(&self, backend: impl Fn(Rank) -> Arc<dyn Backend>, body: F) -> Result<Report<R, E>>
     where
         F: Fn(Communicator) -> Result2<R, E> + Sync,
         R: Send,
@@ -238,9 +327,9 @@ impl World {
     {
         let ranks: Vec<Outcome<R, E>> = std::thread::scope(|scope| {
             let start = |rank| {
-                let one = One::new(&backend, Rank(rank), self.size);
-                let (body, plan) = (&body, self.plan);
-                let run = move || one.run(body, plan);
+                let one = One::new(&backend(Rank(rank)), Rank(rank), self.size, self.flight.clone());
+                let (body, plan, share) = (&body, self.plan, self.share);
+                let run = move || one.run(body, plan, share);
                 std::thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)
             };
             let threads: Vec<_> = (0..self.size).map(start).collect();
@@ -252,6 +341,10 @@ impl World {
             });
             ranks.collect()
         });
+        if ranks.iter().any(|outcome| outcome.result.is_err()) {
+            let rosters = ranks.iter().filter_map(|outcome| outcome.roster.as_ref());
+            rosters.for_each(|roster| roster.recorder.write("another rank failed"));
+        }
         // Who failed of itself, rather than because it was told of a failure; then by time.
         let failed = ranks.iter().zip(0..).filter(|(outcome, _)| outcome.result.is_err());
         let first = failed.map(|(outcome, rank)| (outcome.told, outcome.finish, Rank(rank))).min();
@@ -271,12 +364,13 @@ struct Outcome<R, E> {
     finish: Picos,
     /// It had been told of a failure.
     told: bool,
+    roster: Option<Arc<Roster>>,
 }
 
 impl<R, E: From<Error>> Outcome<R, E> {
     fn lost(rank: Rank, message: String) -> Outcome<R, E> {
         let error = Error::PeerLost { rank, cause: Lost::Panicked(message), call: None };
-        Outcome { result: Err(error.into()), finish: Picos::ZERO, told: false }
+        Outcome { result: Err(error.into()), finish: Picos::ZERO, told: false, roster: None }
     }
 }
 
@@ -289,10 +383,10 @@ struct One {
 }
 
 impl One {
-    fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32) -> One {
-        let roster = Arc::new(Roster::default());
+    fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32, flight: Option<PathBuf>) -> One {
+        let roster = Arc::new(Roster::new(Recorder::new(rank, size, flight)));
         let member = Member { group: GroupId(0), rank };
-        let seat = Seat::take(backend.clone(), backend.main(rank), member, size, &roster);
+        let seat = Seat::take(backend.clone(), backend.main(rank), member, size, 0, &roster);
         One { backend: backend.clone(), rank, seat, roster }
     }
 
@@ -300,9 +394,15 @@ impl One {
         self,
         body: impl Fn(Communicator) -> Result2<R, E>,
         plan: Plan,
+        share: bool,
     ) -> Outcome<R, E> {
-        let communicator = Communicator::new(self.seat.clone(), plan);
-        let result = catch_unwind(AssertUnwindSafe(|| body(communicator)));
+        let mut communicator = Communicator::new(self.seat.clone(), plan);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            if share && communicator.size() > 1 && !communicator.share_memory()? {
+                return Err(Error::System("this system has no memory that processes can share".into()).into());
+            }
+            body(communicator)
+        }));
         let actor = self.backend.main(self.rank);
         let finish = self.backend.now(actor);
         let result = match result {
@@ -312,11 +412,12 @@ impl One {
             }
             Err(panic) => {
                 let cause = Lost::Panicked(message(&*panic));
+                self.roster.recorder.write(&format!("it {cause}"));
                 self.roster.leave(|_| cause.clone());
                 Err(Error::PeerLost { rank: self.rank, cause, call: None }.into())
             }
         };
-        Outcome { result, finish, told: self.roster.was_told() }
+        Outcome { result, finish, told: self.roster.was_told(), roster: Some(self.roster.clone()) }
     }
 }
 

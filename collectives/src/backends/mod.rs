@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Communicator --- Backend: actors, gates, groups --- threads   real time, mailboxes
+//!      |                                         |--- tcp       real time, sockets
 //!      |                                         \--- sim       virtual time, one conductor
 //!  Execution ----- Transport: frames of one operation
 //! ```
@@ -9,7 +10,13 @@
 //! An *actor* is a thread that takes part for a rank: its own code, or one of its communication threads. A *gate*
 //! counts, and lets pass whoever waits for a count; asynchronous work is handed over through gates.
 
+pub mod device;
+mod gates;
+#[allow(unsafe_code, reason = "NCCL is a foreign library; each call says why it is sound")]
+pub mod nccl;
+pub(crate) mod shm;
 pub(crate) mod sim;
+pub mod tcp;
 pub(crate) mod threads;
 
 use crate::transport::Transport;
@@ -73,6 +80,9 @@ pub(crate) trait Backend: Send + Sync {
     fn leave(&self, actor: ActorId, member: Member, operations: u64, cause: Lost);
     /// Fails a group on behalf of a member.
     fn abort(&self, actor: ActorId, member: Member, why: String);
+    /// Who of a failed group goes on: waits until every member has asked or has left, or its deadline. All who get an
+    /// answer get the same.
+    fn survivors(&self, actor: ActorId, member: Member) -> Result<Vec<Rank>>;
     /// A member's way to its peers.
     fn transport(self: Arc<Self>, actor: ActorId, member: Member) -> Box<dyn Transport>;
 }

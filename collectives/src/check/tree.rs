@@ -134,6 +134,11 @@ impl Forest {
         self.node(tree).children
     }
 
+    /// The rank of a leaf; of a reduction, of no meaning.
+    pub(crate) fn rank(&self, leaf: Tree) -> Rank {
+        Rank(leaf.0)
+    }
+
     /// The value of a tree over vectors: `leaf(rank)` gives what a rank put in, `op(into, from)` reduces elementwise.
     /// Follows the tree exactly; needs memory for as many vectors as the tree is deep.
     pub fn evaluate<T>(

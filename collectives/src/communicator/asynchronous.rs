@@ -1,11 +1,10 @@
 //! The asynchronous forms: they take the buffer and give it back.
 
 use super::operation::Request;
-use super::{Communicator, locked};
+use super::{Communicator, in_place, locked};
 use crate::transport::Transport;
 use crate::work::{Slot, Work};
 use crate::{Buffer, Collective, Element, Error, Rank, ReduceOp, Result};
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// Asynchronous operations run on one communication thread per communicator, in the order in which they were
@@ -15,14 +14,13 @@ impl Communicator {
     /// [`Communicator::all_reduce`] on a buffer that comes back when it is done.
     pub fn all_reduce_async<T: Element>(&self, data: Buffer<T>, op: ReduceOp) -> Result<Work<Buffer<T>>> {
         let request = self.request::<T>(Collective::AllReduce, data.len()).reduced(op);
-        let own = 0..data.len();
-        self.issue(request, data, own, |data| data)
+        self.issue(request, data, |data| data)
     }
 
     /// [`Communicator::broadcast`] of a buffer that comes back when it is done.
     pub fn broadcast_async<T: Element>(&self, data: Buffer<T>, root: Rank) -> Result<Work<Buffer<T>>> {
         let request = self.request::<T>(Collective::Broadcast, data.len()).rooted(self.root(root)?);
-        self.issue(request, data, 0..0, |data| data)
+        self.issue(request, data, |data| data)
     }
 
     /// [`Communicator::all_gather`]: takes this rank's block, gives back all of them, in order of ranks.
@@ -30,7 +28,7 @@ impl Communicator {
         let request = self.request::<T>(Collective::AllGather, block.len());
         let mut all = Buffer::zeroed(self.times(block.len())?);
         all[self.block(block.len())].copy_from_slice(&block);
-        self.issue(request, all, 0..0, |data| data)
+        self.issue(request, all, |data| data)
     }
 
     /// [`Communicator::reduce_scatter`]: takes one block per rank, gives back this rank's, reduced.
@@ -43,26 +41,24 @@ impl Communicator {
         }
         let request = self.request::<T>(Collective::ReduceScatter, len / n).reduced(op);
         let own = self.block(len / n);
-        self.issue(request, data, own.clone(), move |data| data[own].to_vec().into())
+        self.issue(request, data, move |data| data[own].to_vec().into())
     }
 
     fn issue<T: Element>(
         &self,
         request: Request,
         mut data: Buffer<T>,
-        own: Range<usize>,
         result: impl FnOnce(Buffer<T>) -> Buffer<T> + Send + 'static,
     ) -> Result<Work<Buffer<T>>> {
         let prepared = self.prepare(request)?;
         let stream = self.seat.stream()?;
         let sequence = self.seat.number();
-        let size = size_of::<T>();
-        let own = own.start * size..own.end * size;
         let slot: Slot<Buffer<T>> = Arc::new(Mutex::new(None));
-        let (place, backend, actor) = (slot.clone(), self.seat.backend.clone(), stream.actor);
+        let ticket = self.seat.issue(prepared.call(sequence), None);
+        let (place, seat, actor) = (slot.clone(), self.seat.clone(), stream.actor);
         let job = move |transport: &mut dyn Transport| {
-            let done = prepared.run(sequence, bytemuck::cast_slice_mut(&mut data), own, transport);
-            *locked(&place) = Some(done.map(|()| (result(data), backend.now(actor))));
+            let done = seat.fly(ticket, actor, || prepared.run(sequence, in_place(&mut data), transport));
+            *locked(&place) = Some(done.map(|()| (result(data), seat.backend.now(actor))));
         };
         let number = stream.push(&self.seat, Some(Box::new(job)));
         Ok(Work::new(self.seat.clone(), stream.done, number, slot))

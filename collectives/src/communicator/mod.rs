@@ -8,20 +8,27 @@
 //! ```
 
 mod asynchronous;
+mod joining;
 mod operation;
 mod plan;
 mod planned;
 mod point_to_point;
 mod seat;
+mod shared;
+mod shrink;
 mod split;
 
+pub use joining::Joining;
 pub use plan::Plan;
 pub use planned::Planned;
 pub(crate) use seat::{Roster, Seat, locked};
 
+use crate::backends::tcp::Tcp;
+use crate::backends::{GroupId, Member};
 use crate::schedule::Rank;
 use crate::transport::Transport;
 use crate::{Collective, Element, Error, Operation, ReduceOp, Result};
+use allfold_kernels::fused::Ends;
 use allfold_sim::Picos;
 use operation::{Prepared, Request, Schedules};
 use std::cell::RefCell;
@@ -63,9 +70,31 @@ pub struct Communicator {
     seat: Arc<Seat>,
     plan: Plan,
     schedules: RefCell<Schedules>,
+    /// The latest requests, ready to run.
+    prepared: RefCell<Vec<(Request, Arc<Prepared>)>>,
     transport: RefCell<Box<dyn Transport>>,
     /// Messages so far to and from each peer, outside of collectives.
     letters: RefCell<Letters>,
+    /// Where the communicator is a process's own, and no thread of a world's: what outlives all of its kind.
+    home: Option<Arc<Home>>,
+}
+
+/// A rank that is a process: it leaves all of its groups and waits for its threads once the last handle goes.
+struct Home {
+    roster: Arc<Roster>,
+    backend: Arc<dyn crate::backends::Backend>,
+    rank: Rank,
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.roster.leave(|operations| match std::thread::panicking() {
+            true => crate::Lost::Panicked("its process is unwinding".into()),
+            false => crate::Lost::ReturnedEarly { operations },
+        });
+        self.backend.retire(self.backend.main(self.rank));
+        self.roster.join();
+    }
 }
 
 /// Point-to-point messages, counted by peer.
@@ -77,8 +106,36 @@ struct Letters {
 
 impl Communicator {
     pub(crate) fn new(seat: Arc<Seat>, plan: Plan) -> Communicator {
-        let transport = RefCell::new(seat.backend.clone().transport(seat.actor, seat.member));
-        Communicator { seat, plan, schedules: RefCell::default(), transport, letters: RefCell::default() }
+        let transport = RefCell::new(seat.transport(seat.actor));
+        let (schedules, prepared, letters) = Default::default();
+        Communicator { seat, plan, schedules, prepared, transport, letters, home: None }
+    }
+
+    /// This process as one rank of a world that talks over TCP, whose ranks have found each other.
+    ///
+    /// Dropping it, and every communicator split off it, waits for what is still to be sent.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] and [`Error::Refused`] where a rank does not answer or does not want this one,
+    /// [`Error::AuthFailed`] where it holds another secret, [`Error::Argument`] for an address that needs one.
+    pub fn over_tcp(peers: crate::tcp::Peers) -> Result<Communicator> {
+        Communicator::recorded(peers, None)
+    }
+
+    /// The same, with a folder for its flight record.
+    fn recorded(peers: crate::tcp::Peers, flight: Option<std::path::PathBuf>) -> Result<Communicator> {
+        let (rank, size) = (peers.rank, peers.addresses.len() as u32);
+        let backend: Arc<dyn crate::backends::Backend> = Arc::new(Tcp::connect(peers)?);
+        let roster = Arc::new(Roster::new(crate::flight::Recorder::new(rank, size, flight)));
+        let member = Member { group: GroupId(0), rank };
+        let seat = Seat::take(backend.clone(), backend.main(rank), member, size, 0, &roster);
+        let home = Some(Arc::new(Home { roster, backend, rank }));
+        Ok(Communicator::new(seat, Plan::default()).at(home))
+    }
+
+    fn at(mut self, home: Option<Arc<Home>>) -> Communicator {
+        self.home = home;
+        self
     }
 
     /// This rank, below [`Communicator::size`].
@@ -111,6 +168,7 @@ impl Communicator {
     pub fn with_plan(mut self, plan: Plan) -> Communicator {
         self.plan = plan;
         self.schedules.take();
+        self.prepared.take();
         self
     }
 
@@ -126,81 +184,65 @@ impl Communicator {
     /// Replaces `data` on every rank by its reduction over all ranks, element by element.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
         let request = self.request::<T>(Collective::AllReduce, data.len()).reduced(op);
-        self.blocking(request, data, 0..data.len())
+        self.blocking(request, in_place(data))
     }
 
     /// Leaves the reduction of `input` over all ranks in `output`, which has its length.
     pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         expect("the output of all_reduce", output.len(), input.len())?;
-        output.copy_from_slice(input);
-        self.all_reduce(output, op)
+        let request = self.request::<T>(Collective::AllReduce, input.len()).reduced(op);
+        self.blocking(request, apart(input, output))
     }
 
     /// Replaces `data` on every rank by the root's.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Broadcast, data.len()).rooted(self.root(root)?);
-        self.blocking(request, data, 0..0)
+        self.blocking(request, in_place(data))
     }
 
     /// Leaves every rank's `block`, in order of ranks, in `output`, which is `n` times as long.
     pub fn all_gather<T: Element>(&self, block: &[T], output: &mut [T]) -> Result<()> {
         expect("the output of all_gather", output.len(), self.times(block.len())?)?;
         let request = self.request::<T>(Collective::AllGather, block.len());
-        output[self.block(block.len())].copy_from_slice(block);
-        self.blocking(request, output, 0..0)
+        self.blocking(request, apart(block, output))
     }
 
     /// Leaves in `block` this rank's block of the reduction of `input`, which is `n` times as long.
     pub fn reduce_scatter<T: Element>(&self, input: &[T], block: &mut [T], op: ReduceOp) -> Result<()> {
         expect("the input of reduce_scatter", input.len(), self.times(block.len())?)?;
         let request = self.request::<T>(Collective::ReduceScatter, block.len()).reduced(op);
-        let own = self.block(block.len());
-        self.on_copy(
-            request,
-            input.len(),
-            own.clone(),
-            |copy: &mut [T]| copy.copy_from_slice(input),
-            |copy| {
-                block.copy_from_slice(&copy[own.clone()]);
-            },
-        )
+        self.blocking(request, apart(input, block))
     }
 
     /// Replaces `data` on the root by its reduction over all ranks. On the other ranks `data` is used as scratch
     /// and holds nothing of meaning afterwards.
     pub fn reduce<T: Element>(&self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Reduce, data.len()).reduced(op).rooted(self.root(root)?);
-        self.blocking(request, data, 0..data.len())
+        self.blocking(request, in_place(data))
     }
 
     /// Leaves every rank's `block`, in order of ranks, in the root's `output`, which is `n` times as long. On the
     /// other ranks `output` is left alone and may be empty.
     pub fn gather<T: Element>(&self, block: &[T], output: &mut [T], root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Gather, block.len()).rooted(self.root(root)?);
-        let (all, own) = (self.times(block.len())?, self.block(block.len()));
+        let all = self.times(block.len())?;
         if root == self.rank() {
             expect("the output of gather on its root", output.len(), all)?;
-            output[own].copy_from_slice(block);
-            return self.blocking(request, output, 0..0);
+            return self.blocking(request, apart(block, output));
         }
-        self.on_copy(request, all, 0..0, |copy: &mut [T]| copy[own].copy_from_slice(block), |_| {})
+        self.blocking(request, apart(block, &mut []))
     }
 
     /// Leaves in `block` this rank's block of the root's `input`, which is `n` times as long. On the other ranks
     /// `input` is not looked at and may be empty.
     pub fn scatter<T: Element>(&self, input: &[T], block: &mut [T], root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Scatter, block.len()).rooted(self.root(root)?);
-        let (all, own) = (self.times(block.len())?, self.block(block.len()));
-        let is_root = root == self.rank();
-        if is_root {
+        let all = self.times(block.len())?;
+        if root == self.rank() {
             expect("the input of scatter on its root", input.len(), all)?;
+            return self.blocking(request, apart(input, block));
         }
-        let fill = |copy: &mut [T]| {
-            if is_root {
-                copy.copy_from_slice(input)
-            }
-        };
-        self.on_copy(request, all, 0..0, fill, |copy| block.copy_from_slice(&copy[own]))
+        self.blocking(request, apart(&[], block))
     }
 
     /// Sends block s of `input` to rank s, and leaves what rank s sent as block s of `output`. Both have one length,
@@ -214,19 +256,18 @@ impl Communicator {
                 "all_to_all takes one block per rank: {len} elements do not divide among {n} ranks"
             )));
         }
-        output.copy_from_slice(input);
-        self.blocking(self.request::<T>(Collective::AllToAll, input.len() / n), output, 0..0)
+        self.blocking(self.request::<T>(Collective::AllToAll, input.len() / n), apart(input, output))
     }
 
     /// Returns once every rank has called it.
     pub fn barrier(&self) -> Result<()> {
-        self.blocking::<u8>(self.request::<u8>(Collective::Barrier, 0), &mut [], 0..0)
+        self.blocking(self.request::<u8>(Collective::Barrier, 0), Ends::InPlace(&mut []))
     }
 
     /// Every rank sends `data` to the next rank and gets the previous rank's in its place; the last rank's next is
     /// rank 0.
     pub fn shift<T: Element>(&self, data: &mut [T]) -> Result<()> {
-        self.blocking(self.request::<T>(Collective::SendRecv, data.len()), data, 0..0)
+        self.blocking(self.request::<T>(Collective::SendRecv, data.len()), in_place(data))
     }
 
     /// Fails the group: every rank's operation under way, and every later one, returns [`Error::Aborted`] with this
@@ -240,47 +281,41 @@ impl Communicator {
         Request { collective, operation, count, dtype: T::DTYPE, op: None, root: None }
     }
 
-    /// The operation's schedule, in its place of the sequence.
-    fn prepare(&self, request: Request) -> Result<Prepared> {
+    /// A request ready to run: worked out now, or of late.
+    fn prepare(&self, request: Request) -> Result<Arc<Prepared>> {
+        const KEPT: usize = 64;
         self.seat.check()?;
+        let mut latest = self.prepared.borrow_mut();
+        if let Some(at) = latest.iter().position(|(known, _)| *known == request) {
+            // Towards the front, but not past all others at once: what is called in turn stays in order.
+            latest.swap(at, at.saturating_sub(1));
+            return Ok(latest[at.saturating_sub(1)].1.clone());
+        }
         let mut schedules = self.schedules.borrow_mut();
-        Prepared::new(request, self.rank(), self.size(), &self.plan, &mut schedules)
+        let shares_memory = self.transport.borrow().shares_memory();
+        let (rank, size) = (self.rank(), self.size());
+        let prepared = Prepared::new(request, rank, size, &self.plan, &mut schedules, shares_memory)?;
+        let prepared = Arc::new(prepared);
+        latest.truncate(KEPT - 1);
+        latest.push((request, prepared.clone()));
+        Ok(prepared)
     }
 
-    /// Runs an operation on the caller's slice, in this thread, after all that is outstanding.
-    /// `own` is the part of the slice that this rank ends with, where that is to be averaged.
-    fn blocking<T: Element>(&self, request: Request, data: &mut [T], own: Range<usize>) -> Result<()> {
-        self.numbered(request, data, own).map(drop)
+    /// Runs an operation on the caller's slices, in this thread, after all that is outstanding.
+    fn blocking(&self, request: Request, ends: Ends<'_>) -> Result<()> {
+        self.numbered(request, ends).map(drop)
     }
 
     /// The same; returns the operation's number in the sequence.
-    fn numbered<T: Element>(&self, request: Request, data: &mut [T], own: Range<usize>) -> Result<u64> {
+    fn numbered(&self, request: Request, ends: Ends<'_>) -> Result<u64> {
         let prepared = self.prepare(request)?;
         let number = self.seat.number();
+        let ticket = self.seat.issue(prepared.call(number), None);
         let result = self.drain().and_then(|()| {
             let mut transport = self.transport.borrow_mut();
-            let size = size_of::<T>();
-            let own = own.start * size..own.end * size;
-            prepared.run(number, bytemuck::cast_slice_mut(data), own, &mut **transport)
+            self.seat.fly(ticket, self.seat.actor, || prepared.run(number, ends, &mut **transport))
         });
         self.seat.tell(result.map(|()| number))
-    }
-
-    /// Runs an operation on a buffer of the backend's, filled before and read after.
-    fn on_copy<T: Element>(
-        &self,
-        request: Request,
-        len: usize,
-        own: Range<usize>,
-        fill: impl FnOnce(&mut [T]),
-        read: impl FnOnce(&[T]),
-    ) -> Result<()> {
-        let mut copy = self.transport.borrow().room(len * size_of::<T>());
-        let data = bytemuck::cast_slice_mut(&mut copy);
-        fill(data);
-        self.blocking(request, data, own)?;
-        read(data);
-        Ok(())
     }
 
     /// Waits for all asynchronous operations, which come before this thread's next one.
@@ -321,6 +356,14 @@ impl Drop for Communicator {
             self.seat.leave(|operations| crate::Lost::ReturnedEarly { operations });
         }
     }
+}
+
+fn in_place<T: Element>(data: &mut [T]) -> Ends<'_> {
+    Ends::InPlace(bytemuck::cast_slice_mut(data))
+}
+
+fn apart<'a, T: Element>(from: &'a [T], to: &'a mut [T]) -> Ends<'a> {
+    Ends::Apart(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to))
 }
 
 fn expect(what: &str, got: usize, want: usize) -> Result<()> {

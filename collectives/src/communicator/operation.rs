@@ -2,17 +2,20 @@
 
 use super::{Plan, Planned};
 use crate::exec::Execution;
+use crate::fused::{self, Trees};
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
-use crate::transport::Transport;
+use crate::transport::{Summons, Transport};
 use crate::{Call, Collective, DType, Error, Geometry, Operation, Rank, ReduceOp, Result};
 use allfold_kernels::divide_bytes;
+use allfold_kernels::fused::{Ends, Exchange};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// What a caller asks for. `count` is of the whole buffer, or of one block where the collective is made of blocks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub collective: Collective,
     /// What the caller called it, for errors.
@@ -37,6 +40,8 @@ impl Request {
 #[derive(Default)]
 pub(super) struct Schedules {
     built: BTreeMap<Key, Arc<dyn Schedule>>,
+    /// By which trees they reduce, where that is known.
+    trees: BTreeMap<Key, Option<Trees>>,
 }
 
 /// Collective, root, algorithm, segments.
@@ -51,6 +56,24 @@ impl Schedules {
         }
         self.built.entry(key(segments)).or_insert_with(|| Arc::new(Segments::new(whole, segments))).clone()
     }
+
+    /// The trees of an algorithm that was chosen by name; of one that was not, the canonical one, which all of those
+    /// have.
+    fn trees(
+        &mut self,
+        row: &Algorithm,
+        whole: &dyn Schedule,
+        root: Option<Rank>,
+        named: bool,
+    ) -> Option<Trees> {
+        let name = if named { row.name } else { "" };
+        let key = (row.collective, root, name, 1);
+        let trees = self.trees.entry(key).or_insert_with(|| match named {
+            true => fused::trees(whole, row.collective, root.unwrap_or(Rank(0))),
+            false => fused::canonical(whole.ranks()),
+        });
+        trees.clone()
+    }
 }
 
 /// Ready to run, on any thread.
@@ -61,6 +84,10 @@ pub(super) struct Prepared {
     window: u32,
     /// But for its number, which it gets when it is called.
     call: Call,
+    /// One word for the call.
+    label: u64,
+    /// The same for ranks that share memory.
+    exchange: Option<Exchange>,
 }
 
 impl Prepared {
@@ -70,6 +97,7 @@ impl Prepared {
         size: u32,
         plan: &Plan,
         schedules: &mut Schedules,
+        shares_memory: bool,
     ) -> Result<Prepared> {
         let Request { collective, operation, count, dtype, op, root } = request;
         let shape = Shape::new(size)?.rooted(root.unwrap_or(Rank(0)))?;
@@ -92,7 +120,20 @@ impl Prepared {
         };
         let (algorithm, segments) = (row.name, schedule.segments());
         let call = Call { operation, sequence: 0, count, dtype, op, root, algorithm, segments };
-        Ok(Prepared { schedule, geometry, rank, window: plan.window_of(row), call })
+        let mut exchange = None;
+        if shares_memory && let Some(trees) = schedules.trees(row, &*whole, root, plan.names(collective)) {
+            let what = (dtype, op.unwrap_or(ReduceOp::Sum));
+            exchange = Some(fused::exchange(collective, size, root, what, count as usize, &trees, &geometry));
+        }
+        let mut hasher = DefaultHasher::new();
+        call.hash(&mut hasher);
+        let label = hasher.finish();
+        Ok(Prepared { schedule, geometry, rank, window: plan.window_of(row), call, label, exchange })
+    }
+
+    /// What ranks must agree on, as this operation of the sequence.
+    pub fn call(&self, sequence: u64) -> Call {
+        Call { sequence, ..self.call.clone() }
     }
 
     /// What is to be run, without this rank's part in it.
@@ -101,16 +142,72 @@ impl Prepared {
         Planned { algorithm: call.algorithm, schedule, geometry, window }
     }
 
-    /// Runs it, as this operation of the sequence, on the bytes of the whole buffer. `own` is the part of it that
-    /// this rank ends with, where that is to be averaged.
-    pub fn run(
+    /// Runs it, as this operation of the sequence, on the rank's buffers: one that is both, of the whole size, or, where
+    /// the collective has another source than result, each with what the rank gives and gets.
+    pub fn run(&self, sequence: u64, ends: Ends<'_>, transport: &mut dyn Transport) -> Result<()> {
+        let Some(exchange) = self.exchange.as_ref().filter(|_| transport.shares_memory()) else {
+            return self.by_messages(sequence, ends, transport);
+        };
+        // A word for each number: no two calls of one communicator have the same label.
+        let label = self.label.wrapping_add(sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let summons = Summons { call: &self.call, sequence, label };
+        match ends {
+            // What is passed on is still to be read when what comes is written.
+            Ends::InPlace(data) if self.call.operation == Operation::Collective(Collective::SendRecv) => {
+                let mut copy = transport.room(data.len());
+                copy.copy_from_slice(data);
+                transport.together(summons, exchange, Ends::Apart(&copy, data))
+            }
+            ends => transport.together(summons, exchange, ends),
+        }
+    }
+
+    /// The same by messages, which know one buffer of the whole size.
+    fn by_messages(&self, sequence: u64, ends: Ends<'_>, transport: &mut dyn Transport) -> Result<()> {
+        let (rank, block) = (self.rank.index(), self.call.count as usize * self.call.dtype.size());
+        let own = rank * block..(rank + 1) * block;
+        let (from, to) = match ends {
+            Ends::InPlace(data) => return self.execute(sequence, None, data, own, transport),
+            Ends::Apart(from, to) => (from, to),
+        };
+        let whole = self.geometry.count() as usize * self.call.dtype.size();
+        if to.len() == whole {
+            // The rank's block among all, or all of what it gives.
+            match from.len() == whole {
+                true => to.copy_from_slice(from),
+                false => to[own.clone()].copy_from_slice(from),
+            }
+            return self.execute(sequence, None, to, own, transport);
+        }
+        let mut copy = transport.room(whole);
+        // Of a reduce-scatter the rank's own block is written for certain, and only what is reduced is copied.
+        let lazy = self.call.operation == Operation::Collective(Collective::ReduceScatter)
+            && self.schedule.ranks() > 1
+            && from.len() == whole;
+        match from.len() {
+            _ if lazy => {}
+            len if len == whole => copy.copy_from_slice(from),
+            len if len == block => copy[own.clone()].copy_from_slice(from),
+            _ => {}
+        }
+        self.execute(sequence, lazy.then_some(from), &mut copy, own.clone(), transport)?;
+        if to.len() == block {
+            to.copy_from_slice(&copy[own]);
+        }
+        Ok(())
+    }
+
+    /// Runs the schedule on the bytes of the whole buffer, of which `own` is this rank's block, where there are blocks;
+    /// `input`: where the rank's values are, if not there.
+    fn execute(
         &self,
         sequence: u64,
+        input: Option<&[u8]>,
         data: &mut [u8],
         own: Range<usize>,
         transport: &mut dyn Transport,
     ) -> Result<()> {
-        let call = Arc::new(Call { sequence, ..self.call.clone() });
+        let call = Arc::new(self.call(sequence));
         transport.enter(&call)?;
         let execution = Execution {
             schedule: &*self.schedule,
@@ -121,10 +218,12 @@ impl Prepared {
             op: self.call.op.unwrap_or(ReduceOp::Sum),
             call,
         };
-        execution.run(data, transport)?;
+        execution.run(input, data, transport)?;
         transport.done();
         if self.call.op == Some(ReduceOp::Avg) && self.call.root.is_none_or(|root| root == self.rank) {
-            divide_bytes(self.call.dtype, &mut data[own], self.schedule.ranks());
+            let scatters = self.call.operation == Operation::Collective(Collective::ReduceScatter);
+            let result = if scatters { &mut data[own] } else { data };
+            divide_bytes(self.call.dtype, result, self.schedule.ranks());
         }
         Ok(())
     }

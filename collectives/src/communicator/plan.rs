@@ -65,6 +65,11 @@ impl Plan {
             .unwrap_or_else(|| registry::auto(collective, shape, bytes))
     }
 
+    /// Whether the algorithm of a collective was chosen by name.
+    pub(crate) fn names(&self, collective: Collective) -> bool {
+        self.choices[collective as usize].algorithm.is_some()
+    }
+
     /// Into how many segments chunks of at most `chunk` elements of `size` bytes are cut.
     pub(crate) fn segments(&self, of: &Algorithm, bytes: u64, chunk: u64, size: u64) -> u32 {
         let wanted = match self.choices[of.collective as usize].segment {

@@ -34,7 +34,7 @@ impl Plan {
             op: collective.reduces().then_some(ReduceOp::Sum),
             root: collective.rooted().then_some(Rank(0)),
         };
-        let prepared = Prepared::new(request, Rank(0), ranks, self, &mut Schedules::default())?;
+        let prepared = Prepared::new(request, Rank(0), ranks, self, &mut Schedules::default(), false)?;
         Ok(prepared.into_planned())
     }
 }

@@ -1,7 +1,7 @@
 //! One rank's buffer to one other rank, outside of collectives.
 
 use super::Communicator;
-use crate::transport::{Event, Frame, LETTERS};
+use crate::transport::{Event, Frame, LETTERS, Transport};
 use crate::{Call, Element, Error, Operation, Rank, Result};
 use std::sync::Arc;
 
@@ -12,12 +12,11 @@ impl Communicator {
         let peer = self.peer(to)?;
         self.seat.check()?;
         let call = self.letter::<T>(data.len(), peer, true);
-        let result = self.drain().and_then(|()| {
-            let mut transport = self.transport.borrow_mut();
+        let result = self.in_flight(&call, peer, |transport| {
             transport.enter(&call)?;
             let mut payload = transport.room(size_of_val(data));
             payload.copy_from_slice(bytemuck::cast_slice(data));
-            transport.post_send(peer, LETTERS, Frame { call, round: 0, payload });
+            transport.post_send(peer, LETTERS, Frame { call: call.clone(), round: 0, payload });
             transport.wait(0)?;
             transport.done();
             Ok(())
@@ -30,8 +29,7 @@ impl Communicator {
         let peer = self.peer(from)?;
         self.seat.check()?;
         let call = self.letter::<T>(data.len(), peer, false);
-        let result = self.drain().and_then(|()| {
-            let mut transport = self.transport.borrow_mut();
+        let result = self.in_flight(&call.clone(), peer, |transport| {
             transport.enter(&call)?;
             let bytes = size_of_val(data);
             transport.post_recv(peer, LETTERS, bytes, false);
@@ -46,6 +44,20 @@ impl Communicator {
             Ok(())
         });
         self.seat.tell(result)
+    }
+
+    /// Runs a letter's exchange after all that is outstanding, and records it.
+    fn in_flight(
+        &self,
+        call: &Arc<Call>,
+        peer: Rank,
+        exchange: impl FnOnce(&mut dyn Transport) -> Result<()>,
+    ) -> Result<()> {
+        let ticket = self.seat.issue(call.as_ref().clone(), Some(peer));
+        self.drain().and_then(|()| {
+            let mut transport = self.transport.borrow_mut();
+            self.seat.fly(ticket, self.seat.actor, || exchange(&mut **transport))
+        })
     }
 
     fn letter<T: Element>(&self, count: usize, peer: Rank, sends: bool) -> Arc<Call> {

@@ -1,12 +1,15 @@
 //! A rank's seat in a group: what its communicator, its communication thread and the world share.
 
+use crate::backends::shm::Sharing;
 use crate::backends::{ActorId, Backend, GateId, Member};
+use crate::flight::{Recorder, Ticket};
 use crate::transport::Transport;
-use crate::{Error, Lost, Result};
+use crate::{Call, Error, Lost, Rank, Result};
+use allfold_kernels::fused::Board;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 /// A rank in a group, until it leaves.
@@ -15,19 +18,26 @@ pub(crate) struct Seat {
     pub actor: ActorId,
     pub member: Member,
     pub size: u32,
+    /// The group's name in flight records: the same on all of its ranks; 0 is the world.
+    name: u64,
+    /// Where the ranks meet in shared memory, once they have agreed to.
+    pub board: OnceLock<Arc<Board>>,
     /// Operations entered, or handed to the communication thread.
     sequence: AtomicU64,
-    /// The failure that this rank has been told of.
+    /// The failure that this rank has been told of, and whether there is one.
     told: Mutex<Option<String>>,
+    troubled: AtomicBool,
     left: AtomicBool,
     stream: Mutex<Option<Arc<Stream>>>,
+    /// Whether there ever was one.
+    streamed: AtomicBool,
     /// The seats and threads of this rank, in all groups.
     roster: Arc<Roster>,
 }
 
 /// All seats of one world rank, and the threads that were started for it.
-#[derive(Default)]
 pub(crate) struct Roster {
+    pub recorder: Recorder,
     seats: Mutex<Vec<Arc<Seat>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The rank has been told of a failure of one of its groups: what it fails with is no cause.
@@ -59,6 +69,7 @@ impl Seat {
         actor: ActorId,
         member: Member,
         size: u32,
+        name: u64,
         roster: &Arc<Roster>,
     ) -> Arc<Seat> {
         let seat = Arc::new(Seat {
@@ -66,10 +77,14 @@ impl Seat {
             actor,
             member,
             size,
+            name,
+            board: OnceLock::new(),
             sequence: AtomicU64::new(0),
             told: Mutex::default(),
+            troubled: AtomicBool::new(false),
             left: AtomicBool::new(false),
             stream: Mutex::new(None),
+            streamed: AtomicBool::new(false),
             roster: roster.clone(),
         });
         let mut seats = locked(&roster.seats);
@@ -80,9 +95,36 @@ impl Seat {
         seat
     }
 
-    /// Another seat of the same rank, in a smaller group.
-    pub fn beside(&self, member: Member, size: u32) -> Arc<Seat> {
-        Seat::take(self.backend.clone(), self.actor, member, size, &self.roster)
+    /// Another seat of the same rank, in a smaller group, which follows from operation `sequence` and `color`.
+    pub fn beside(&self, member: Member, size: u32, sequence: u64, color: u32) -> Arc<Seat> {
+        let words = [self.name, sequence, u64::from(color)];
+        let mix = |name: u64, word: u64| (name ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let name = words.into_iter().fold(0xcbf2_9ce4_8422_2325, mix) | 1;
+        Seat::take(self.backend.clone(), self.actor, member, size, name, &self.roster)
+    }
+
+    /// An operation is called: it is recorded.
+    pub fn issue(&self, call: Call, peer: Option<Rank>) -> Ticket {
+        let now = self.backend.now(self.actor);
+        self.roster.recorder.issue((self.name, self.member.rank, self.size), call, peer, now)
+    }
+
+    /// Runs an operation that was issued, on the thread of `actor`, and records how it ends.
+    pub fn fly<R>(&self, ticket: Ticket, actor: ActorId, run: impl FnOnce() -> Result<R>) -> Result<R> {
+        let recorder = &self.roster.recorder;
+        recorder.start(ticket, self.backend.now(actor));
+        let result = run();
+        recorder.end(ticket, self.backend.now(actor), &result);
+        result
+    }
+
+    /// A way to this rank's peers.
+    pub fn transport(&self, actor: ActorId) -> Box<dyn Transport> {
+        let inner = self.backend.clone().transport(actor, self.member);
+        match self.board.get() {
+            Some(board) => Box::new(Sharing::new(inner, board.clone(), self.member.rank, self.size)),
+            None => inner,
+        }
     }
 
     /// The number of the next operation.
@@ -92,6 +134,9 @@ impl Seat {
 
     /// An error once this rank has been told of a failure.
     pub fn check(&self) -> Result<()> {
+        if !self.troubled.load(Ordering::Acquire) {
+            return Ok(());
+        }
         match &*locked(&self.told) {
             Some(cause) => Err(Error::Poisoned { cause: cause.clone() }),
             None => Ok(()),
@@ -104,7 +149,9 @@ impl Seat {
             && !error.is_callers()
         {
             locked(&self.told).get_or_insert_with(|| error.to_string());
+            self.troubled.store(true, Ordering::Release);
             self.roster.told.store(true, Ordering::Relaxed);
+            self.roster.recorder.write(&error.to_string());
         }
         result
     }
@@ -148,12 +195,18 @@ impl Seat {
             }
         }
         *slot = Some(stream.clone());
+        self.streamed.store(true, Ordering::Release);
         Ok(stream)
     }
 
     /// The communication thread, if there is one: how many jobs it was given, and the gate that counts those done.
     pub fn outstanding(&self) -> Option<(GateId, u64)> {
-        locked(&self.stream).as_ref().map(|stream| (stream.done, stream.count.load(Ordering::Relaxed)))
+        let streamed = self.streamed.load(Ordering::Acquire);
+        streamed
+            .then(|| locked(&self.stream))
+            .as_ref()?
+            .as_ref()
+            .map(|stream| (stream.done, stream.count.load(Ordering::Relaxed)))
     }
 }
 
@@ -167,7 +220,7 @@ impl Stream {
     }
 
     fn serve(&self, seat: &Seat, actor: ActorId) {
-        let mut transport = seat.backend.clone().transport(actor, seat.member);
+        let mut transport = seat.transport(actor);
         for number in 1.. {
             if seat.backend.pass(actor, self.issued, number).is_err() {
                 break;
@@ -182,6 +235,10 @@ impl Stream {
 }
 
 impl Roster {
+    pub fn new(recorder: Recorder) -> Roster {
+        Roster { recorder, seats: Mutex::default(), threads: Mutex::default(), told: AtomicBool::new(false) }
+    }
+
     /// The rank is gone: it leaves every group that it is still in.
     pub fn leave(&self, cause: impl Fn(u64) -> Lost) {
         let seats = std::mem::take(&mut *locked(&self.seats));

@@ -1,6 +1,6 @@
 //! Smaller communicators out of one.
 
-use super::{Communicator, expect};
+use super::{Communicator, expect, in_place};
 use crate::backends::{GroupKey, Member};
 use crate::{Collective, Element, Operation, Rank, Result};
 
@@ -27,8 +27,12 @@ impl Communicator {
         let key = GroupKey { parent: self.seat.member.group, sequence, color };
         let group = self.seat.backend.subgroup(key, &members);
         let member = Member { group, rank: Rank(place as u32) };
-        let seat = self.seat.beside(member, members.len() as u32);
-        Ok(Some(Communicator::new(seat, self.plan)))
+        let seat = self.seat.beside(member, members.len() as u32, key.sequence, color);
+        let mut smaller = Communicator::new(seat, self.plan).at(self.home.clone());
+        if self.seat.board.get().is_some() {
+            smaller.share_memory()?;
+        }
+        Ok(Some(smaller))
     }
 
     /// An all-gather that ranks know as a split. Returns its number in the sequence.
@@ -37,6 +41,6 @@ impl Communicator {
         let mut request = self.request::<T>(Collective::AllGather, block.len());
         request.operation = Operation::Split;
         all[self.block(block.len())].copy_from_slice(block);
-        self.numbered(request, all, 0..0)
+        self.numbered(request, in_place(all))
     }
 }

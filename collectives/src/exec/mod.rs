@@ -15,7 +15,7 @@ mod store;
 mod window;
 
 use crate::schedule::{Combine, Schedule};
-use crate::transport::{Event, Frame, Transport};
+use crate::transport::{Event, Frame, Memory, Transport};
 use crate::{Call, DType, Error, Geometry, Rank, ReduceOp, Result};
 use std::sync::Arc;
 use store::Store;
@@ -37,17 +37,22 @@ pub(crate) struct Execution<'a> {
 impl Execution<'_> {
     /// Runs all of the rank's steps on `data`, the bytes of the whole buffer. The operation has been entered.
     /// An error leaves `data` in no particular state, and has been reported to the group.
-    pub fn run(&self, data: &mut [u8], transport: &mut dyn Transport) -> Result<()> {
-        self.steps(data, transport).map_err(|error| transport.fail(error))
+    ///
+    /// `input`: where the rank's values are, if they are not in `data`; what the schedule never writes stays unwritten.
+    pub fn run(&self, input: Option<&[u8]>, data: &mut [u8], transport: &mut dyn Transport) -> Result<()> {
+        self.steps(input, data, transport).map_err(|error| transport.fail(error))
     }
 
-    fn steps(&self, data: &mut [u8], transport: &mut dyn Transport) -> Result<()> {
-        let mut store = Store::new(data, self.geometry, self.dtype, self.op);
+    fn steps(&self, input: Option<&[u8]>, data: &mut [u8], transport: &mut dyn Transport) -> Result<()> {
+        let mut store = Store::new(data, self.geometry, self.dtype, self.op).reading(input);
         let mut window = Window::new(self.schedule, self.rank, self.window);
         while let Some(round) = window.issue() {
             self.start(&mut window, &mut store, transport)?;
             if !window.finish() {
-                let event = transport.wait(round)?;
+                let event = match transport.direct() {
+                    Some(direct) => direct.progress(round, &mut store)?,
+                    None => transport.wait(round)?,
+                };
                 self.apply(event, &mut window, &mut store)?;
                 window.finish();
             }
@@ -63,22 +68,31 @@ impl Execution<'_> {
             if !slot.started && slot.blockers == 0 {
                 self.begin(slot, store, transport)?;
             }
-            if let (Half::Due, Some((to, _))) = (slot.send, slot.step.send) {
+            if let (Half::Due, Some((to, span))) = (slot.send, slot.step.send) {
                 let channel = (to, slot.lane);
-                match slot.payload.take_if(|_| !held_out.contains(&channel)) {
-                    Some(payload) => {
+                let free = slot.started && !held_out.contains(&channel);
+                match (slot.payload.take_if(|_| free), transport.direct()) {
+                    (Some(payload), _) => {
                         slot.send = Half::Posted;
                         let frame = Frame { call: self.call.clone(), round: slot.round, payload };
                         transport.post_send(to, slot.lane, frame);
                     }
-                    None => held_out.push(channel),
+                    (None, Some(direct)) if free => {
+                        slot.send = Half::Posted;
+                        direct.send_from(to, slot.lane, slot.round, span);
+                    }
+                    _ => held_out.push(channel),
                 }
             }
             if let (Half::Due, Some((from, span, how))) = (slot.recv, slot.step.recv) {
                 let channel = (from, slot.lane);
                 if slot.started && !held_in.contains(&channel) {
                     slot.recv = Half::Posted;
-                    transport.post_recv(from, slot.lane, store.bytes(span), how == Combine::Reduce);
+                    let bytes = store.bytes(span);
+                    match transport.direct().filter(|_| store.lands(span)) {
+                        Some(direct) => direct.recv_into(from, slot.lane, slot.round, span, how, bytes),
+                        None => transport.post_recv(from, slot.lane, bytes, how == Combine::Reduce),
+                    }
                 } else {
                     held_in.push(channel);
                 }
@@ -103,6 +117,11 @@ impl Execution<'_> {
             (send, recv) if local(send.map(|s| s.0)) || local(recv.map(|r| r.0)) => {
                 return Err(wrong("one half of a local step is missing".into()));
             }
+            // Sent from where it lies, unless the same step writes there.
+            (Some((_, span)), recv)
+                if transport.direct().is_some()
+                    && store.source(span).is_some()
+                    && recv.is_none_or(|(_, written, _)| !written.overlaps(&span)) => {}
             (Some((_, span)), _) => {
                 let mut payload = transport.room(store.bytes(span));
                 store.read(span, &mut payload).map_err(wrong)?;
@@ -119,6 +138,11 @@ impl Execution<'_> {
                 let mut slots = window.slots();
                 let sent = slots.find(|slot| slot.sends_on(to, lane));
                 sent.into_iter().for_each(|slot| slot.send = Half::Done);
+            }
+            Event::Landed { from, lane } => {
+                let mut slots = window.slots();
+                let landed = slots.find(|slot| slot.receives_on(from, lane));
+                landed.into_iter().for_each(|slot| slot.recv = Half::Done);
             }
             Event::Moved { round } => {
                 let mut slots = window.slots();

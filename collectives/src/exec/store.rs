@@ -1,21 +1,32 @@
 //! A rank's bytes during an operation: the buffer itself, and its shadows where something was written to them.
 
 use crate::schedule::{Combine, Place, Span};
-use crate::transport::{Payload, Transport};
+use crate::transport::{Memory, Payload, Transport};
 use crate::{DType, Geometry, ReduceOp};
 use allfold_kernels::reduce_bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
 /// Data and shadows. Errors say what a schedule asked for that cannot be.
 pub(super) struct Store<'a> {
     data: &'a mut [u8],
+    /// Where the rank's own values are until they are first written in the data: nothing is copied that is only sent.
+    input: Option<Input<'a>>,
     geometry: &'a Geometry,
     dtype: DType,
     op: ReduceOp,
     /// By (shadow, chunk, segment). What arrives for a shadow stays where it arrived.
     shadows: BTreeMap<(u32, u32, u32), Piece>,
+}
+
+/// A buffer that is only read, and what of the data has taken its place.
+struct Input<'a> {
+    bytes: &'a [u8],
+    /// Where pieces begin that have been written in the data.
+    written: BTreeSet<usize>,
+    /// Where spans begin that are being reduced in parts, and of which only the first parts are written.
+    begun: BTreeSet<usize>,
 }
 
 /// Part of a payload that may hold several chunks.
@@ -28,7 +39,31 @@ type Outcome = Result<(), String>;
 
 impl<'a> Store<'a> {
     pub fn new(data: &'a mut [u8], geometry: &'a Geometry, dtype: DType, op: ReduceOp) -> Store<'a> {
-        Store { data, geometry, dtype, op, shadows: BTreeMap::new() }
+        Store { data, input: None, geometry, dtype, op, shadows: BTreeMap::new() }
+    }
+
+    /// With the rank's values in a buffer of their own, as long as the data, whose content means nothing then.
+    pub fn reading(mut self, input: Option<&'a [u8]>) -> Store<'a> {
+        self.input = input.map(|bytes| Input { bytes, written: BTreeSet::new(), begun: BTreeSet::new() });
+        self
+    }
+
+    /// Has a piece of the data been written, or is it still where the rank's values were given?
+    fn is_written(&self, piece: &Range<usize>) -> bool {
+        self.input.as_ref().is_none_or(|input| piece.is_empty() || input.written.contains(&piece.start))
+    }
+
+    /// A piece of the data is about to be written: all of it, or added to, so that its value must be there.
+    fn touch(&mut self, piece: &Range<usize>, how: Combine) {
+        if self.is_written(piece) {
+            return;
+        }
+        if let Some(input) = &mut self.input {
+            input.written.insert(piece.start);
+            if how == Combine::Reduce {
+                self.data[piece.clone()].copy_from_slice(&input.bytes[piece.clone()]);
+            }
+        }
     }
 
     /// Bytes of a span.
@@ -56,6 +91,7 @@ impl<'a> Store<'a> {
                 let place = self.place(chunk, span.segment);
                 let from = &payload[at..at + place.len()];
                 at += place.len();
+                self.touch(&place, how);
                 combine(self.dtype, self.op, how, &mut self.data[place], from);
             }
             return Ok(());
@@ -84,6 +120,7 @@ impl<'a> Store<'a> {
             && sizes(from).zip(sizes(into)).all(same)
         {
             for (source, target) in sizes(from).zip(sizes(into)) {
+                self.touch(&self.place(target.0, target.1), how);
                 let piece = self
                     .shadows
                     .get(&(shadow, source.0, source.1))
@@ -96,6 +133,18 @@ impl<'a> Store<'a> {
         let mut payload = room.room(self.bytes(from));
         self.read(from, &mut payload)?;
         self.write(into, how, payload)
+    }
+
+    /// Whether what arrives for a span can be put straight into the buffer: it lies there in one piece.
+    pub fn lands(&self, span: Span) -> bool {
+        span.place == Place::Data && self.whole(span).is_some()
+    }
+
+    /// Where a span of the buffer lies, in bytes, if that is one piece.
+    fn whole(&self, span: Span) -> Option<Range<usize>> {
+        let mut places = (span.at..span.at + span.len).map(|chunk| self.place(chunk, span.segment));
+        let first = places.next()?;
+        places.try_fold(first, |so_far, next| (so_far.end == next.start).then_some(so_far.start..next.end))
     }
 
     fn keep(&mut self, shadow: u32, chunk: u32, segment: u32, how: Combine, piece: Piece) -> Outcome {
@@ -133,7 +182,13 @@ impl<'a> Store<'a> {
 
     fn piece(&self, span: Span, chunk: u32) -> Result<&[u8], String> {
         match span.place {
-            Place::Data => Ok(&self.data[self.place(chunk, span.segment)]),
+            Place::Data => {
+                let place = self.place(chunk, span.segment);
+                match &self.input {
+                    Some(input) if !self.is_written(&place) => Ok(&input.bytes[place]),
+                    _ => Ok(&self.data[place]),
+                }
+            }
             Place::Scratch(shadow) => match self.shadows.get(&(shadow, chunk, span.segment)) {
                 Some(piece) => Ok(&piece.bytes[piece.range.clone()]),
                 None if self.place(chunk, span.segment).is_empty() => Ok(&[]),
@@ -147,6 +202,67 @@ impl<'a> Store<'a> {
         let range = self.geometry.piece(chunk, segment);
         let size = self.dtype.size();
         range.start as usize * size..range.end as usize * size
+    }
+}
+
+impl Memory for Store<'_> {
+    fn source(&self, span: Span) -> Option<&[u8]> {
+        match span.place {
+            Place::Data => {
+                let range = self.whole(span)?;
+                let Some(input) = &self.input else { return Some(&self.data[range]) };
+                let pieces = || (span.at..span.at + span.len).map(|chunk| self.place(chunk, span.segment));
+                match (pieces().any(|p| self.is_written(&p)), pieces().all(|p| self.is_written(&p))) {
+                    (_, true) => Some(&self.data[range]),
+                    (false, _) => Some(&input.bytes[range]),
+                    _ => None,
+                }
+            }
+            Place::Scratch(_) if span.len == 1 => self.piece(span, span.at).ok(),
+            Place::Scratch(_) => None,
+        }
+    }
+
+    fn target(&mut self, span: Span) -> Option<&mut [u8]> {
+        let range = self.whole(span).filter(|_| span.place == Place::Data)?;
+        for chunk in span.at..span.at + span.len {
+            self.touch(&self.place(chunk, span.segment), Combine::Copy);
+        }
+        Some(&mut self.data[range])
+    }
+
+    fn reduce(&mut self, span: Span, from: usize, bytes: &[u8]) {
+        let (dtype, op) = (self.dtype, self.op);
+        let Some(range) = self.whole(span).filter(|_| span.place == Place::Data) else { return };
+        let part = range.start + from..range.start + from + bytes.len();
+        if part.end > range.end {
+            return;
+        }
+        if let Some(input) = &mut self.input {
+            let pieces = (span.at..span.at + span.len).map(|chunk| {
+                let piece = self.geometry.piece(chunk, span.segment);
+                piece.start as usize * dtype.size()..piece.end as usize * dtype.size()
+            });
+            // Part by part, while it is in the cache: a span is all unwritten or brought here as a whole.
+            let unwritten = |piece: &Range<usize>| !piece.is_empty() && !input.written.contains(&piece.start);
+            let fresh: Vec<Range<usize>> = pieces.filter(unwritten).collect();
+            if from == 0 && !fresh.is_empty() {
+                let all: usize = fresh.iter().map(ExactSizeIterator::len).sum();
+                if all == range.len() {
+                    input.begun.insert(range.start);
+                } else {
+                    fresh.iter().for_each(|p| self.data[p.clone()].copy_from_slice(&input.bytes[p.clone()]));
+                }
+                input.written.extend(fresh.iter().map(|piece| piece.start));
+            }
+            if input.begun.contains(&range.start) {
+                self.data[part.clone()].copy_from_slice(&input.bytes[part.clone()]);
+            }
+            if part.end == range.end {
+                input.begun.remove(&range.start);
+            }
+        }
+        reduce_bytes(dtype, op, &mut self.data[part], bytes);
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Lanes<S> {
     lanes: Vec<Lane<S>>,
     rounds: u64,
     stride: u64,
+    /// They all run the same.
+    alike: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -51,7 +53,7 @@ impl<S: Schedule> Lanes<S> {
             .collect();
         // A rank's ports serve one lane after the other.
         let stride = lanes.iter().map(|lane| lane.of.stride()).max().unwrap_or(0) * lanes.len() as u64;
-        Lanes { rounds: longest * lanes.len() as u64, lanes, stride }
+        Lanes { rounds: longest * lanes.len() as u64, lanes, stride, alike: false }
     }
 
     /// The same at another stride: a smaller one where no rank is busy in all lanes at once.
@@ -64,7 +66,7 @@ impl<S: Schedule> Lanes<S> {
     where
         S: Clone,
     {
-        Lanes::new(vec![of; count])
+        Lanes { alike: true, ..Lanes::new(vec![of; count]) }
     }
 
     /// The lane of a round and the lane's own round.
@@ -115,6 +117,9 @@ impl<S: Schedule> Schedule for Lanes<S> {
     }
     fn stride(&self) -> u64 {
         self.stride
+    }
+    fn alike(&self) -> Option<(u32, &dyn Schedule)> {
+        self.alike.then(|| (self.lanes.len() as u32, &self.lanes[0].of as &dyn Schedule))
     }
     fn home(&self, chunk: u32) -> Rank {
         let next = self.lanes.partition_point(|lane| lane.from <= chunk);

@@ -176,6 +176,12 @@ pub trait Schedule: Send + Sync {
         None
     }
 
+    /// Lanes that all run one schedule, each on its own share of the chunks: how many there are, and what they run.
+    /// What one of them does the others do at the same time.
+    fn alike(&self) -> Option<(u32, &dyn Schedule)> {
+        None
+    }
+
     /// The rank whose block a chunk belongs to: who contributes it to an all-gather, who ends with it after a
     /// reduce-scatter. By default rank r's block is the r-th near-equal share of the chunks.
     fn home(&self, chunk: u32) -> Rank {
@@ -223,6 +229,9 @@ macro_rules! forward {
             }
             fn pipeline(&self) -> Option<Pipeline<'_>> {
                 (**self).pipeline()
+            }
+            fn alike(&self) -> Option<(u32, &dyn Schedule)> {
+                (**self).alike()
             }
             fn home(&self, chunk: u32) -> Rank {
                 (**self).home(chunk)

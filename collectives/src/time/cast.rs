@@ -18,7 +18,7 @@ pub trait Cast {
     /// The actor that plays a rank, or stands for it.
     fn actor(&self, rank: Rank) -> u32;
 
-    /// How many links, or classes of links; [`Crossing::link`] lies below this.
+    /// How many links, or classes of links; [`Crossing::link`] lies below this, or is a gate of a fault rule.
     fn links(&self) -> u32;
 
     /// What a link, or each link of a class, can do.
@@ -60,7 +60,10 @@ impl Cast for Everyone<'_> {
     fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos {
         let mut walk = Walk { cast: self, path, latency: Picos::ZERO };
         self.topology.route(from, to, &mut walk);
-        walk.latency
+        let latency = walk.latency;
+        let gate = |gate| Crossing { link: LinkId(self.topology.links() + gate), weight: 1 };
+        path.extend(self.faults.gates_between(from, to).map(gate));
+        latency
     }
 }
 

@@ -26,7 +26,7 @@ const NONE: u32 = u32::MAX;
 
 /// When every actor is done, or `None` where a link is shared or steps overlap, so that a queue is needed.
 pub(crate) fn run(job: &Job<'_>, cast: &impl Cast) -> Result<Option<Run>, Error> {
-    if job.window != 1 {
+    if job.window != 1 || !job.faults.is_steady() || job.deadline.is_some() {
         return Ok(None);
     }
     let mut sweep = Sweep::new(job, cast);

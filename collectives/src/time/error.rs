@@ -47,6 +47,9 @@ pub enum Error {
         /// Which bound.
         which: &'static str,
     },
+    /// A fault rule that no rank can get round: what survivors are told.
+    #[error("{0}")]
+    Fault(Box<super::Failure>),
     /// Picoseconds or bytes that do not fit 64 bits.
     #[error("{0} does not fit 64 bits; use a smaller buffer or fewer ranks")]
     Overflow(&'static str),

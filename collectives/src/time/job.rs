@@ -3,7 +3,8 @@
 use super::Error;
 use crate::schedule::Schedule;
 use crate::{Collective, Geometry};
-use allfold_sim::{Costs, Faults, Rank, Sharing, Topology};
+use allfold_sim::fault::Paced;
+use allfold_sim::{Costs, Faults, Picos, Rank, Sharing, Topology};
 
 static NOTHING_WRONG: Faults = Faults::NONE;
 
@@ -24,8 +25,10 @@ pub struct Job<'a> {
     pub window: u32,
     /// How flows share a link.
     pub sharing: Sharing,
-    /// What is slower than it should be.
+    /// What is wrong with ranks and links.
     pub faults: &'a Faults,
+    /// How long it may take: a rank that is not done by then is told whom it waits for.
+    pub deadline: Option<Picos>,
     /// What the schedule computes, where that is known: the time is then also held against what any algorithm for
     /// it must move.
     pub collective: Option<Collective>,
@@ -49,6 +52,7 @@ impl<'a> Job<'a> {
             window: 1,
             sharing: Sharing::default(),
             faults: &NOTHING_WRONG,
+            deadline: None,
             collective: None,
         }
     }
@@ -56,6 +60,12 @@ impl<'a> Job<'a> {
     /// What messages, launches and reductions cost on a rank; a message's overhead is its sender's.
     pub fn costs_of(&self, rank: Rank) -> Costs {
         self.faults.costs(rank, &self.costs)
+    }
+
+    /// When a rank has launched the operation and takes its first step.
+    pub(crate) fn launched(&self, rank: Rank) -> Picos {
+        let launch = self.costs_of(rank).launch + self.faults.jitter(rank, Paced::Launch, 0, Picos::ZERO);
+        self.faults.takes(rank, Picos::ZERO, launch)
     }
 
     /// Whether the parts belong together and the numbers fit.

@@ -1,7 +1,8 @@
 //! When every rank is done: a schedule interpreted on virtual time, with no threads and no data.
 //!
 //! ```text
-//! simulate --> orbit     one rank per symmetry class of schedule and topology; these then run on
+//! simulate --> fold      one lane for all that are alike; then
+//!          |-> orbit     one rank per symmetry class of schedule and topology; these then run on
 //!          |-> clocks    a clock per rank: where no link is ever shared; tens of millions of messages a second
 //!          '-> events    an event queue: links shared, windows, lanes
 //! ```
@@ -17,6 +18,9 @@ mod classes;
 mod clocks;
 mod error;
 mod events;
+mod explain;
+mod failure;
+mod fold;
 mod job;
 pub mod nccl;
 mod orbit;
@@ -31,6 +35,8 @@ pub use bounds::Bounds;
 pub use cast::{Cast, Everyone};
 pub use error::Error;
 pub use events::{Sent, Sink};
+pub use explain::{Explanation, Hop, LinkUse, Parts, explain};
+pub use failure::{Cause, Culprit, Failure};
 pub use job::{Engine, Job};
 pub use outcome::{Method, Outcome};
 
@@ -44,13 +50,19 @@ pub(crate) use outcome::Run;
 pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     job.check()?;
     match engine {
-        Engine::Full => full(job),
+        Engine::Full => match fold::run(job, false)? {
+            Some(outcome) => Ok(outcome),
+            None => full(job),
+        },
         Engine::Events => queue(job, None),
         Engine::Orbit => orbit::run(job, false),
         Engine::OrbitRounded => orbit::run(job, true),
-        Engine::Auto => match orbit::run(job, false) {
-            Err(Error::NoSymmetry { .. }) => full(job),
-            exact => exact,
+        Engine::Auto => match fold::run(job, true)? {
+            Some(outcome) => Ok(outcome),
+            None => match orbit::run(job, false) {
+                Err(Error::NoSymmetry { .. }) => full(job),
+                exact => exact,
+            },
         },
     }
 }

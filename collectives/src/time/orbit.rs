@@ -12,23 +12,16 @@
 //! of its steps wait for which, may differ (a direct reduce-scatter folds in the order of ranks, not of distance).
 
 use super::classes::{Basis, Classes};
+use super::fold::Weighed;
 use super::quotient::Quotient;
 use super::{Error, Job, Method, Outcome, clocks, events};
 use crate::schedule::Permutation;
+use allfold_sim::Topology;
 use allfold_sim::topology::Wiring;
 
 /// Times a job by symmetry classes; with `round_up` chunks of unequal size are made equal first.
 pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
-    if !job.faults.is_empty() {
-        return Err(refusal("a fault rule makes ranks or links unequal", "step every rank (`full`)"));
-    }
-    if job.window > 1 {
-        return Err(refusal(
-            "in a window of several steps ranks of one class may wait for different ones",
-            "use a window of 1, or step every rank (`full`)",
-        ));
-    }
-    let quotient = Quotient::new(job.topology, common(job)?);
+    let quotient = quotient(job)?;
     if job.geometry.is_equal() {
         return timed(job, &quotient);
     }
@@ -49,6 +42,28 @@ pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
     Ok(Outcome { rounded: Some(geometry.count()), ..timed(&job, &quotient)? })
 }
 
+/// The topology seen by one rank per class, where there is nothing that makes ranks of one class differ.
+fn quotient<'a>(job: &Job<'a>) -> Result<Quotient<'a>, Error> {
+    if !job.faults.is_empty() {
+        return Err(refusal("a fault rule makes ranks or links unequal", "step every rank (`full`)"));
+    }
+    if job.window > 1 {
+        return Err(refusal(
+            "in a window of several steps ranks of one class may wait for different ones",
+            "use a window of 1, or step every rank (`full`)",
+        ));
+    }
+    Ok(Quotient::new(job.topology, common(job)?))
+}
+
+/// Times one of several lanes that are alike, on behalf of the job that has them all.
+pub(crate) fn folded(one: &Job<'_>, whole: &Job<'_>, lanes: u32) -> Result<Outcome, Error> {
+    let quotient = quotient(one)?;
+    let cast = Weighed { cast: &quotient, weight: lanes };
+    let run = events::run(one, &cast, None)?.times(lanes);
+    Ok(Outcome { folded: lanes, ..run.outcome(whole, &cast, Method::OrbitEvents)? })
+}
+
 fn timed(job: &Job<'_>, quotient: &Quotient<'_>) -> Result<Outcome, Error> {
     match clocks::run(job, quotient)? {
         Some(run) => run.outcome(job, quotient, Method::OrbitClocks),
@@ -63,7 +78,7 @@ fn refusal(why: &str, instead: &str) -> Error {
 /// The classes of the renumberings that the schedule and the wiring have in common; of rotations and masks, those
 /// that leave fewer representatives.
 fn common(job: &Job<'_>) -> Result<Classes, Error> {
-    let (ranks, wiring) = (job.topology.ranks(), job.topology.wiring());
+    let ranks = job.topology.ranks();
     let symmetry = job.schedule.symmetry();
     if symmetry.is_empty() {
         return Err(refusal(
@@ -71,7 +86,7 @@ fn common(job: &Job<'_>) -> Result<Classes, Error> {
             "step every rank (`full`)",
         ));
     }
-    let classes = [rotations(&symmetry, ranks, wiring), masks(&symmetry, ranks, wiring)];
+    let classes = [rotations(&symmetry, job.topology), masks(&symmetry, job.topology)];
     let fewest = classes.into_iter().flatten().min_by_key(Classes::count);
     match fewest {
         Some(classes) if classes.count() < ranks || ranks == 1 => Ok(classes),
@@ -86,7 +101,8 @@ fn common(job: &Job<'_>) -> Result<Classes, Error> {
 }
 
 /// Rotations by the common multiples of the schedule's and the wiring's.
-fn rotations(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Classes> {
+fn rotations(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
+    let (ranks, wiring) = (topology.ranks(), topology.wiring());
     let schedule = symmetry.iter().filter_map(|permutation| match permutation {
         Permutation::Rotate(by) => Some(*by),
         Permutation::Xor(_) => None,
@@ -96,16 +112,29 @@ fn rotations(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Cla
         Wiring::Switch | Wiring::Ring | Wiring::Mesh => 1,
         Wiring::Nodes { devices, .. } if ranks <= devices => 1,
         Wiring::Nodes { devices, .. } if ranks.is_multiple_of(devices) => devices,
-        Wiring::Nodes { .. } | Wiring::Graph => return None,
+        Wiring::Cluster { devices, pod } if ranks.is_multiple_of(devices) => match pod {
+            // Every device of a node is another; so is every node of a pod, where there are several pods.
+            0 => devices,
+            pod if ranks <= pod && !topology.cluster_has_rails() => devices,
+            pod if ranks.is_multiple_of(pod) => pod,
+            _ => return None,
+        },
+        Wiring::Nodes { .. } | Wiring::Cluster { .. } | Wiring::Graph => return None,
     };
     let step = schedule / gcd(schedule, wired) * wired;
     Some(Classes::Rotations { ranks, step })
 }
 
 /// Xor with the schedule's masks, where the wiring has them all.
-fn masks(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Classes> {
+fn masks(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
+    let (ranks, wiring) = (topology.ranks(), topology.wiring());
+    // The devices of a node that no switch makes alike stay in their places: whole nodes alone change theirs.
+    let uneven = match wiring {
+        Wiring::Cluster { devices, .. } if !topology.cluster_is_even() => devices,
+        _ => 1,
+    };
     let masks = symmetry.iter().filter_map(|permutation| match permutation {
-        Permutation::Xor(mask) => Some(*mask),
+        Permutation::Xor(mask) => Some(*mask).filter(|mask| mask % uneven == 0),
         Permutation::Rotate(_) => None,
     });
     let basis = Basis::spanned_by(masks);
@@ -117,6 +146,11 @@ fn masks(symmetry: &[Permutation], ranks: u32, wiring: Wiring) -> Option<Classes
         Wiring::Nodes { devices, .. } if ranks <= devices => true,
         Wiring::Nodes { devices, nics } => {
             ranks.is_multiple_of(devices) && devices.is_power_of_two() && nics.is_power_of_two()
+        }
+        Wiring::Cluster { devices, pod } => {
+            let within = ranks <= pod && !topology.cluster_has_rails();
+            let whole_pods = pod == 0 || within || (ranks.is_multiple_of(pod) && pod.is_power_of_two());
+            ranks.is_multiple_of(devices) && devices.is_power_of_two() && whole_pods
         }
     };
     (whole && wired).then_some(Classes::Masks { ranks, basis })

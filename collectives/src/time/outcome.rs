@@ -49,6 +49,10 @@ pub struct Outcome {
     pub links: Vec<Bytes>,
     /// Where chunks were rounded up to equal sizes: elements of the whole buffer after that.
     pub rounded: Option<u64>,
+    /// How many lanes each stepped one stands for: 1 where every lane was stepped.
+    pub folded: u32,
+    /// Of `messages`, those that were not timed one by one because they repeat earlier ones.
+    pub skipped: u64,
 }
 
 /// What an engine hands back.
@@ -67,9 +71,23 @@ pub(crate) struct Run {
     pub links: Vec<u64>,
     /// Of every message with its time.
     pub hash: u64,
+    /// Messages that were jumped over.
+    pub skipped: u64,
 }
 
 impl Run {
+    /// The same where each message stands for several.
+    pub fn times(self, lanes: u32) -> Run {
+        let times = u64::from(lanes);
+        Run {
+            messages: self.messages * times,
+            bytes: self.bytes.saturating_mul(times),
+            hash: self.hash.wrapping_mul(times),
+            skipped: self.skipped * times,
+            ..self
+        }
+    }
+
     /// The outcome for all ranks, held against its bounds.
     pub fn outcome(self, job: &Job<'_>, cast: &impl Cast, method: Method) -> Result<Outcome, Error> {
         let bounds = Bounds::of(job, cast, &self);
@@ -90,6 +108,8 @@ impl Run {
             bounds,
             links: self.links.into_iter().map(Bytes).collect(),
             rounded: None,
+            folded: 1,
+            skipped: self.skipped * class,
         })
     }
 }

@@ -51,6 +51,13 @@ pub(crate) fn groups(topology: &Topology) -> Vec<Group> {
             // Within one node nothing crosses the NICs.
             if by_node.count > 1 { vec![by_rank, by_node] } else { vec![alike(1, port)] }
         }
+        Wiring::Cluster { devices, pod } => {
+            let Some(ports) = topology.cluster_ports() else { return Vec::new() };
+            let mut groups = vec![Group { each: ports.rank, total: ports.ranks, ..alike(1, 0) }];
+            groups.extend((ranks > devices).then(|| alike(devices, ports.node)));
+            groups.extend((pod > 0 && ranks > pod).then(|| alike(pod, ports.pod)));
+            groups
+        }
         Wiring::Graph => {
             let of_ranks = |(each, total)| Group { each, total, ..alike(1, 0) };
             topology.graph_ports().map(of_ranks).into_iter().collect()

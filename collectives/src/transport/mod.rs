@@ -7,7 +7,9 @@ mod payload;
 
 pub(crate) use payload::{Payload, Pool};
 
+use crate::schedule::{Combine, Span};
 use crate::{Call, Error, Rank, Result};
+use allfold_kernels::fused::{Ends, Exchange};
 use std::sync::Arc;
 
 /// The lane of messages that belong to no collective; never one of a schedule's.
@@ -22,6 +24,22 @@ pub(crate) struct Frame {
     pub payload: Payload,
 }
 
+/// What a rank calls, without the cost of writing it down: but for its number, and as one word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Summons<'a> {
+    pub call: &'a Call,
+    pub sequence: u64,
+    /// Equal for equal calls and numbers.
+    pub label: u64,
+}
+
+impl Summons<'_> {
+    /// The call with its number.
+    pub fn write(&self) -> Call {
+        Call { sequence: self.sequence, ..self.call.clone() }
+    }
+}
+
 /// What became of something posted.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -29,8 +47,47 @@ pub(crate) enum Event {
     Sent { to: Rank, lane: u32 },
     /// The oldest receive under way from this rank on this lane is here.
     Received { from: Rank, lane: u32, frame: Frame },
+    /// The oldest receive under way from this rank on this lane lies where it belongs: [`Direct::recv_into`].
+    Landed { from: Rank, lane: u32 },
     /// A local move is done.
     Moved { round: u64 },
+}
+
+/// A rank's bytes during an operation, for transports that move them without a copy in between.
+pub(crate) trait Memory {
+    /// The bytes of a span, where they lie in one piece.
+    fn source(&self, span: Span) -> Option<&[u8]>;
+    /// The bytes of a span of the buffer, to be overwritten, where they lie in one piece.
+    fn target(&mut self, span: Span) -> Option<&mut [u8]>;
+    /// Reduces whole elements into a span of the buffer that lies in one piece, from this byte of it on.
+    fn reduce(&mut self, span: Span, from: usize, bytes: &[u8]);
+}
+
+/// No bytes at all: for messages that are payloads.
+pub(crate) struct NoMemory;
+
+impl Memory for NoMemory {
+    fn source(&self, _span: Span) -> Option<&[u8]> {
+        None
+    }
+
+    fn target(&mut self, _span: Span) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn reduce(&mut self, _span: Span, _from: usize, _bytes: &[u8]) {}
+}
+
+/// A transport that moves bytes from and to the place where they lie, while it has been lent that memory.
+pub(crate) trait Direct {
+    /// Posts a send of a span that lies in one piece. It is not written to until [`Event::Sent`].
+    fn send_from(&mut self, to: Rank, lane: u32, round: u64, span: Span);
+
+    /// Posts a receive into a span of the buffer that lies in one piece: copied or reduced. [`Event::Landed`] follows.
+    fn recv_into(&mut self, from: Rank, lane: u32, round: u64, span: Span, how: Combine, bytes: usize);
+
+    /// [`Transport::wait`], with the memory that is being sent and received.
+    fn progress(&mut self, round: u64, memory: &mut dyn Memory) -> Result<Event>;
 }
 
 /// A rank's way to its peers for one operation: real threads with real time, or virtual time.
@@ -57,6 +114,37 @@ pub(crate) trait Transport {
 
     /// The operation is done; what it took may be recorded.
     fn done(&mut self) {}
+
+    /// This transport without copies, where it can do that: then it is waited for by [`Direct::progress`].
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        None
+    }
+
+    /// The group's failure, if there is one. Cheap: asked before every operation that needs no message.
+    fn failure(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Of the operation entered: the group's failure, and word to the peers of which operation it is.
+    fn declare(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// How long an operation may take.
+    fn deadline(&self) -> std::time::Duration {
+        std::time::Duration::from_secs(300)
+    }
+
+    /// Whether the ranks share memory, so that [`Transport::together`] can be called.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
+    /// Does a whole operation at once, without messages, where ranks share memory. `label` is equal for equal calls.
+    fn together(&mut self, call: Summons<'_>, _exchange: &Exchange, _ends: Ends<'_>) -> Result<()> {
+        let Summons { call, .. } = call;
+        Err(Error::System(format!("{call}: these ranks share no memory")))
+    }
 
     /// Reports an error that this rank found; the whole group fails with it, unless it has failed before.
     /// Returns the error that counts.

@@ -31,6 +31,10 @@ pub(super) enum Due {
     Poll { actor: ActorId, gate: GateId, count: u64 },
     /// A rank leaves a group.
     Leave { member: Member, operations: u64, cause: Lost },
+    /// A rank dies, by its number in the world.
+    Die { rank: Rank },
+    /// A rank asks who of its group is left.
+    Shrink { member: Member },
     /// An actor fails its group.
     Fail { actor: ActorId, member: Member, error: Error },
 }

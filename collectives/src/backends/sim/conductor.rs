@@ -21,8 +21,11 @@ impl State {
             if !self.woken.is_empty() {
                 return self.release();
             }
+            self.wires.weather(&self.options.faults, self.now);
             self.wires.settle(self.now);
             let next = [self.agenda.next(), self.wires.next()].into_iter().flatten().min();
+            let change = self.wires.next_change(&self.options.faults, next);
+            let next = [next, change].into_iter().flatten().min();
             let late = self.deadlines.first().copied();
             match (next, late) {
                 (Some(next), Some(late)) if late.0 < next => {
@@ -42,6 +45,12 @@ impl State {
                     let mut tell = Vec::new();
                     self.wires.left(next, &self.options, &mut self.agenda, &mut tell);
                     tell.into_iter().for_each(|news| self.tell(news));
+                }
+                // Where messages may be lost, a rank that waits for one is told at its deadline.
+                (None, Some(late)) if self.wires.trouble.is_some() => {
+                    self.now = self.now.max(late.0);
+                    self.deadlines.remove(&late);
+                    self.expire(late.3);
                 }
                 (None, _) if self.stalled() => {}
                 (None, _) => return,
@@ -63,7 +72,7 @@ impl State {
         }
     }
 
-    fn wake(&mut self, actor: ActorId) {
+    pub(super) fn wake(&mut self, actor: ActorId) {
         if !matches!(self.at(actor).doing, Doing::Blocked(_)) {
             return;
         }
@@ -88,6 +97,7 @@ impl State {
                 let news = self.wires.arrived(message, self.now);
                 news.into_iter().for_each(|news| self.tell(news));
             }
+            Due::Die { rank } => self.die(rank),
             Due::Moved { half, round } => self.deliver(half, Event::Moved { round }),
             Due::Enter { member, call } => {
                 let letter = call.operation == Operation::PointToPoint;
@@ -95,6 +105,7 @@ impl State {
                     self.alarm(member.group);
                 }
             }
+            Due::Send { half, .. } | Due::Receive { half, .. } if self.posts_in_vain(half) => {}
             Due::Send { half, member, to, lane, frame } => {
                 let channel = (member.group, member.rank, to, lane);
                 let ends = self.ends(channel);
@@ -128,8 +139,14 @@ impl State {
                 if self.ledger(member.group).leave(member.rank, operations, cause).is_err() {
                     self.alarm(member.group);
                 }
+                self.decided(member.group);
                 let letters = self.wires.letters(member.group, member.rank);
                 letters.into_iter().for_each(|channel| self.mourn(channel));
+            }
+            Due::Shrink { member } => {
+                self.ledger(member.group).shrink(member.rank);
+                self.alarm(member.group);
+                self.decided(member.group);
             }
             Due::Fail { actor, member, error } => {
                 self.ledger(member.group).fail(member.rank, error);
@@ -141,7 +158,7 @@ impl State {
         }
     }
 
-    fn ledger(&mut self, GroupId(group): GroupId) -> &mut Ledger {
+    pub(super) fn ledger(&mut self, GroupId(group): GroupId) -> &mut Ledger {
         &mut self.groups[group as usize].ledger
     }
 
@@ -151,8 +168,17 @@ impl State {
         (members[from.index()], members[to.index()])
     }
 
+    /// Whether whoever posts has died.
+    fn posts_in_vain(&mut self, half: Half) -> bool {
+        let rank = self.at(half.actor).rank;
+        self.wires.is_dead(rank)
+    }
+
     fn tell(&mut self, news: News) {
         match news {
+            News::Damaged { half, from, frame, sums } => {
+                self.damaged(half, from, frame.round, &frame.call, sums)
+            }
             News::Left { half, to, lane } => self.deliver(half, Event::Sent { to, lane }),
             News::Arrived { half, from, lane, frame } => {
                 self.deliver(half, Event::Received { from, lane, frame });
@@ -169,7 +195,7 @@ impl State {
     }
 
     /// Wakes everyone who waits for news of posts in a group.
-    fn alarm(&mut self, group: GroupId) {
+    pub(super) fn alarm(&mut self, group: GroupId) {
         let waits =
             |of: &Actor| matches!(of.doing, Doing::Blocked(Wait::Posts { group: of, .. }) if of == group);
         for actor in self.those(waits) {
@@ -177,8 +203,20 @@ impl State {
         }
     }
 
+    /// Wakes those who asked who of a group is left, once it is decided.
+    fn decided(&mut self, group: GroupId) {
+        let waits = |of: &Actor| matches!(of.doing, Doing::Blocked(Wait::Survivors(m)) if m.group == group);
+        for actor in self.those(waits) {
+            if let Doing::Blocked(Wait::Survivors(member)) = self.at(actor).doing
+                && self.ledger(group).survivors(member.rank).is_some()
+            {
+                self.wake(actor);
+            }
+        }
+    }
+
     /// A letter whose other side has left never arrives: its group fails.
-    fn mourn(&mut self, channel: Channel) {
+    pub(super) fn mourn(&mut self, channel: Channel) {
         let Some((half, me, peer)) = self.wires.lonely(channel) else { return };
         if !self.ledger(channel.0).has_left(peer) {
             return;
@@ -203,12 +241,15 @@ impl State {
             _ => self.ledger(member.group).absent(call.sequence),
         };
         let entered = waiting_on.is_empty();
-        if entered {
+        let (mut rank, mut round) = (member.rank, round);
+        if entered && self.wires.trouble.is_some() {
+            (rank, waiting_on, round) = self.blame(actor);
+        } else if entered {
             waiting_on = self.wires.peers(half).into_iter().collect();
         }
         let after = self.options.deadline.map_or(Duration::ZERO, |span| Duration::from_nanos(span.0 / 1_000));
         let call = Box::new(call.as_ref().clone());
-        let error = Error::DeadlineExceeded { rank: member.rank, waiting_on, entered, call, round, after };
+        let error = Error::DeadlineExceeded { rank, waiting_on, entered, call, round, after };
         self.ledger(member.group).fail(member.rank, error);
         self.alarm(member.group);
     }
@@ -218,6 +259,16 @@ impl State {
         let blocked = self.those(|of| matches!(of.doing, Doing::Blocked(_)));
         let mut waits = Vec::new();
         let mut groups = BTreeSet::new();
+        // Whoever has not asked by now who is left never will.
+        for actor in blocked.iter().copied() {
+            if let Doing::Blocked(Wait::Survivors(member)) = self.at(actor).doing {
+                self.ledger(member.group).decide();
+                self.decided(member.group);
+            }
+        }
+        if !self.woken.is_empty() {
+            return true;
+        }
         for actor in blocked.iter().copied() {
             let half = self.half(actor);
             let of = self.at(actor);
@@ -256,7 +307,7 @@ impl State {
     }
 
     /// Actors by what they do, in order of ranks and streams.
-    fn those(&self, which: impl Fn(&Actor) -> bool) -> Vec<ActorId> {
+    pub(super) fn those(&self, which: impl Fn(&Actor) -> bool) -> Vec<ActorId> {
         let mut found: Vec<(Rank, u32, ActorId)> = (0..)
             .zip(&self.actors)
             .filter(|(_, of)| which(of))

@@ -32,6 +32,9 @@ impl Transport for Endpoint {
 
     fn post_send(&mut self, to: Rank, lane: u32, frame: Frame) {
         let mut state = self.sim.lock();
+        if state.dies_before(self.actor, frame.round) {
+            return;
+        }
         let half = state.half(self.actor);
         state.request(self.actor, Due::Send { half, member: self.member, to, lane, frame });
     }
@@ -53,6 +56,7 @@ impl Transport for Endpoint {
 
     fn wait(&mut self, round: u64) -> Result<Event> {
         let mut state = self.sim.lock();
+        state.dies_before(self.actor, round);
         loop {
             if let Some(error) = state.failure(self.member) {
                 return Err(error);
@@ -66,7 +70,9 @@ impl Transport for Endpoint {
     }
 
     fn done(&mut self) {
-        self.sim.lock().finish(self.actor, true);
+        let mut state = self.sim.lock();
+        state.dies_before(self.actor, u64::MAX);
+        state.finish(self.actor, true);
     }
 
     fn fail(&mut self, error: Error) -> Error {

@@ -18,6 +18,7 @@ mod agenda;
 mod conductor;
 mod endpoint;
 mod state;
+mod trouble;
 mod wires;
 
 use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
@@ -61,6 +62,9 @@ pub struct Activity {
     pub end: Picos,
 }
 
+/// The deadline of operations where messages may be lost and none is given: 300 s of virtual time.
+const PATIENCE: Picos = Picos(300_000_000_000_000);
+
 /// A world on virtual time.
 pub(crate) struct Sim {
     state: Mutex<State>,
@@ -70,7 +74,10 @@ pub(crate) struct Sim {
 
 impl Sim {
     /// One rank for each of the topology; all of them are group 0.
-    pub fn new(options: Options) -> Sim {
+    pub fn new(mut options: Options) -> Sim {
+        if !options.faults.is_steady() {
+            options.deadline.get_or_insert(PATIENCE);
+        }
         let watchdog = options.watchdog;
         Sim { state: Mutex::new(State::new(options)), pool: Pool::default(), watchdog }
     }
@@ -170,6 +177,14 @@ impl Backend for Sim {
         state.request(actor, Due::Fail { actor, member, error });
         // Applied before it returns: also a call of one's own that waits for nobody fails after it.
         drop(self.block(state, actor, Wait::Applied));
+    }
+
+    fn survivors(&self, actor: ActorId, member: Member) -> Result<Vec<Rank>> {
+        let mut state = self.lock();
+        state.finish(actor, false);
+        state.request(actor, Due::Shrink { member });
+        let state = self.block(state, actor, Wait::Survivors(member));
+        state.survivors(member)
     }
 
     fn transport(self: Arc<Self>, actor: ActorId, member: Member) -> Box<dyn Transport> {

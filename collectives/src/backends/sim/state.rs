@@ -8,6 +8,7 @@ use crate::ledger::Ledger;
 use crate::transport::Event;
 use crate::{Call, Error, Operation, Rank};
 use allfold_sim::Picos;
+use allfold_sim::fault::Paced;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::sync::{Arc, Condvar};
@@ -28,6 +29,8 @@ pub(super) enum Wait {
     News,
     /// A request of its own to be applied.
     Applied,
+    /// Who of its group is left.
+    Survivors(Member),
 }
 
 /// What an actor is at.
@@ -49,6 +52,8 @@ pub(super) struct Actor {
     pub bell: Arc<Condvar>,
     /// Operations entered so far; what was posted in an earlier one is no news.
     pub operation: u64,
+    /// Computations so far.
+    pub computed: u64,
     pub entered: Option<Entered>,
 }
 
@@ -121,6 +126,7 @@ impl State {
         for rank in members {
             state.actor(rank, 0, 0);
         }
+        state.foretell();
         state
     }
 
@@ -135,6 +141,7 @@ impl State {
             inbox: VecDeque::new(),
             bell: Arc::default(),
             operation: 0,
+            computed: 0,
             entered: None,
         });
         ActorId(self.actors.len() as u32 - 1)
@@ -181,6 +188,9 @@ impl State {
     pub fn charge(&mut self, actor: ActorId, work: allfold_sim::Work) {
         let rank = self.at(actor).rank;
         let span = self.options.faults.compute(rank, &self.options.device, work);
+        let nth = self.at(actor).computed;
+        self.at(actor).computed += 1;
+        let span = self.takes_about(actor, Paced::Compute, nth, span);
         let start = self.at(actor).now;
         self.at(actor).now = start.saturating_add(span.0).min(LAST);
         self.record(actor, start, || "compute".into());
@@ -236,6 +246,7 @@ impl State {
         self.request(actor, Due::Enter { member, call: call.clone() });
         let rank = self.at(actor).rank;
         let launch = self.options.faults.costs(rank, &self.options.costs).launch;
+        let launch = self.takes_about(actor, Paced::Launch, call.sequence, launch);
         let deadline = self.options.deadline;
         let of = self.at(actor);
         of.operation += 1;
@@ -270,7 +281,9 @@ impl State {
     /// How long a move within the actor's rank takes.
     pub fn local(&mut self, actor: ActorId, bytes: usize, reduced: bool) -> Picos {
         let rank = self.at(actor).rank;
-        self.options.faults.costs(rank, &self.options.costs).local(allfold_sim::Bytes(bytes as u64), reduced)
+        let bytes = allfold_sim::Bytes(bytes as u64);
+        let span = self.options.faults.costs(rank, &self.options.costs).local(bytes, reduced);
+        self.takes(actor, span)
     }
 
     /// The event that ends such a move.
@@ -281,8 +294,17 @@ impl State {
 
     /// Why a member cannot go on, if it cannot.
     pub fn failure(&self, member: Member) -> Option<Error> {
-        let ledger = &self.groups[member.group.0 as usize].ledger;
+        let Group { ledger, members } = &self.groups[member.group.0 as usize];
+        if self.wires.is_dead(members[member.rank.index()]) {
+            return Some(ledger.lost(member.rank));
+        }
         self.broken.clone().or_else(|| ledger.failure(member.rank))
+    }
+
+    /// Who of a member's group goes on.
+    pub fn survivors(&self, member: Member) -> Result<Vec<Rank>, Error> {
+        let undecided = || Err(self.broken.clone().unwrap_or(Error::Deadlock { waits: Vec::new() }));
+        self.groups[member.group.0 as usize].ledger.survivors(member.rank).unwrap_or_else(undecided)
     }
 
     /// News for an actor, oldest first.

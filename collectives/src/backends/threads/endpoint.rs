@@ -2,8 +2,10 @@
 
 use super::Options;
 use super::group::{Group, Mail};
-use crate::transport::{Event, Frame, Payload, Pool, Transport};
+use super::together::Wait;
+use crate::transport::{Event, Frame, Payload, Pool, Summons, Transport};
 use crate::{Call, Error, Operation, Rank, Result};
+use allfold_kernels::fused::{Ends, Exchange, Party, Stopped};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +16,7 @@ const LOOKS: u32 = 500;
 
 pub(super) struct Endpoint {
     group: Arc<Group>,
+    party: Party,
     rank: Rank,
     options: Options,
     pool: Pool,
@@ -27,14 +30,15 @@ pub(super) struct Endpoint {
 }
 
 #[allow(clippy::disallowed_methods, reason = "deadlines of ranks as threads are real time")]
-fn clock() -> Instant {
+pub(super) fn clock() -> Instant {
     Instant::now()
 }
 
 impl Endpoint {
     pub fn new(group: Arc<Group>, rank: Rank, options: Options, pool: Pool, spin: bool) -> Endpoint {
         let (sends, recvs, ready) = Default::default();
-        Endpoint { group, rank, options, pool, spin, call: None, due: clock(), sends, recvs, ready }
+        let party = Party::new(group.board.clone(), rank.0);
+        Endpoint { group, party, rank, options, pool, spin, call: None, due: clock(), sends, recvs, ready }
     }
 
     /// Moves what has come to `ready`, and tells the senders what was taken.
@@ -201,6 +205,26 @@ impl Transport for Endpoint {
             if mailbox.news() == seen {
                 mailbox.sleep(mail, patience);
             }
+        }
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.options.fused
+    }
+
+    fn together(&mut self, summons: Summons<'_>, exchange: &Exchange, ends: Ends<'_>) -> Result<()> {
+        if let Some(error) = self.group.failure(self.rank) {
+            return Err(error);
+        }
+        let mut wait = Wait::new(&self.group, self.rank, summons, self.options.deadline);
+        match self.party.run(summons.label, exchange, ends, &mut wait) {
+            Ok(()) => {
+                wait.over();
+                Ok(())
+            }
+            Err(Stopped::Impatient(error)) => Err(error),
+            Err(Stopped::GivenUp) => Err(wait.failure()),
+            Err(Stopped::Disagrees(_)) => Err(wait.disagreement()),
         }
     }
 

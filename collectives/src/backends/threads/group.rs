@@ -3,16 +3,25 @@
 use crate::ledger::Ledger;
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank, Result};
+use allfold_kernels::fused::{Board, Pace};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The ranks of one communicator.
 pub(super) struct Group {
     ledger: Mutex<Ledger>,
     mailboxes: Vec<Mailbox>,
+    /// Where the ranks meet when they need no messages.
+    pub board: Arc<Board>,
+    /// The group has failed: look at the ledger.
+    failed: AtomicBool,
 }
+
+/// Buffers of up to this many bytes are copied to the board, which takes one look at each other rank; larger ones are
+/// read where they are, which takes two.
+const SLOT: usize = 1024;
 
 /// What has come for one rank. The count changes with every piece of news, so a waiter may watch it before it
 /// sleeps.
@@ -70,10 +79,21 @@ impl Mailbox {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "ranks as threads wait for each other in real time")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
 impl Group {
     pub fn new(size: u32) -> Group {
         let mailboxes = (0..size).map(|_| Mailbox::default()).collect();
-        Group { ledger: Mutex::new(Ledger::new(size)), mailboxes }
+        let board = Arc::new(Board::new(size, SLOT, Pace::of(size)));
+        let failed = AtomicBool::new(false);
+        Group { ledger: Mutex::new(Ledger::new(size)), mailboxes, board, failed }
+    }
+
+    pub fn size(&self) -> u32 {
+        self.mailboxes.len() as u32
     }
 
     pub fn mailbox(&self, rank: Rank) -> &Mailbox {
@@ -83,6 +103,11 @@ impl Group {
     /// Looks something up in the ledger, or changes it in a way that concerns no one else.
     pub fn ledger<R>(&self, look: impl FnOnce(&mut Ledger) -> R) -> R {
         look(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The group's failure, as a rank sees it. Costs nothing while there is none.
+    pub fn failure(&self, rank: Rank) -> Option<Error> {
+        self.failed.load(Ordering::Acquire).then(|| self.ledger(|ledger| ledger.failure(rank))).flatten()
     }
 
     pub fn enter(&self, rank: Rank, call: &Call) -> Result<()> {
@@ -105,7 +130,34 @@ impl Group {
         self.alarm();
     }
 
+    /// Waits until all have asked who is left, or have left, or `patience` is over.
+    pub fn survivors(&self, rank: Rank, patience: Duration) -> Result<Vec<Rank>> {
+        self.ledger(|ledger| ledger.shrink(rank));
+        self.alarm();
+        let mailbox = self.mailbox(rank);
+        let begun = clock();
+        loop {
+            let seen = mailbox.news();
+            if let Some(survivors) = self.ledger(|ledger| ledger.survivors(rank)) {
+                return survivors;
+            }
+            let left = patience.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                self.ledger(Ledger::decide);
+                self.alarm();
+                continue;
+            }
+            let mail = mailbox.open();
+            if mailbox.news() == seen {
+                mailbox.sleep(mail, left);
+            }
+        }
+    }
+
     fn alarm(&self) {
+        // Whoever is told to look may find nothing: that a rank has left may concern nobody.
+        self.failed.store(true, Ordering::Release);
         self.mailboxes.iter().for_each(|mailbox| mailbox.deliver(|mail| mail.alarm = true));
+        self.board.ring();
     }
 }

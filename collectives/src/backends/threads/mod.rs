@@ -2,7 +2,9 @@
 
 mod endpoint;
 mod group;
+mod together;
 
+use super::gates::Gates;
 use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
 use crate::transport::{Pool, Transport};
 use crate::{Error, Lost, Rank, Result};
@@ -10,7 +12,7 @@ use allfold_sim::Picos;
 use endpoint::Endpoint;
 use group::Group;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What can be chosen about ranks as threads.
@@ -21,6 +23,8 @@ pub(crate) struct Options {
     /// Messages that a channel holds before their sender waits for the receiver; 0: a message has left only
     /// when the receiver has taken it.
     pub capacity: usize,
+    /// Whether collectives are done through shared memory, without messages.
+    pub fused: bool,
 }
 
 /// All groups and gates of one run.
@@ -31,19 +35,13 @@ pub(crate) struct Threads {
     spin: bool,
     pool: Pool,
     groups: Mutex<Groups>,
-    gates: Mutex<Vec<Arc<Gate>>>,
+    gates: Gates,
 }
 
 #[derive(Default)]
 struct Groups {
     all: Vec<Arc<Group>>,
     keys: BTreeMap<GroupKey, GroupId>,
-}
-
-#[derive(Default)]
-struct Gate {
-    count: Mutex<u64>,
-    raised: Condvar,
 }
 
 impl Threads {
@@ -58,16 +56,12 @@ impl Threads {
             spin: size as usize <= cores,
             pool: Pool::default(),
             groups: Mutex::new(groups),
-            gates: Mutex::new(Vec::new()),
+            gates: Gates::default(),
         }
     }
 
     fn group(&self, GroupId(id): GroupId) -> Arc<Group> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner).all[id as usize].clone()
-    }
-
-    fn gate_of(&self, GateId(id): GateId) -> Arc<Gate> {
-        self.gates.lock().unwrap_or_else(PoisonError::into_inner)[id as usize].clone()
     }
 }
 
@@ -89,28 +83,20 @@ impl Backend for Threads {
     fn charge(&self, _actor: ActorId, _work: &allfold_sim::Work) {}
 
     fn gate(&self) -> GateId {
-        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        gates.push(Arc::default());
-        GateId(gates.len() as u32 - 1)
+        self.gates.make()
     }
 
     fn raise(&self, _actor: ActorId, gate: GateId) {
-        let gate = self.gate_of(gate);
-        *gate.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        gate.raised.notify_all();
+        self.gates.raise(gate);
     }
 
     fn pass(&self, _actor: ActorId, gate: GateId, count: u64) -> Result<()> {
-        let gate = self.gate_of(gate);
-        let mut now = gate.count.lock().unwrap_or_else(PoisonError::into_inner);
-        while *now < count {
-            now = gate.raised.wait(now).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.gates.pass(gate, count);
         Ok(())
     }
 
     fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
-        *self.gate_of(gate).count.lock().unwrap_or_else(PoisonError::into_inner) >= count
+        self.gates.passed(gate, count)
     }
 
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {
@@ -129,6 +115,10 @@ impl Backend for Threads {
 
     fn abort(&self, _actor: ActorId, member: Member, why: String) {
         self.group(member.group).fail(member.rank, Error::Aborted { by: member.rank, why });
+    }
+
+    fn survivors(&self, _actor: ActorId, member: Member) -> Result<Vec<Rank>> {
+        self.group(member.group).survivors(member.rank, self.options.deadline)
     }
 
     fn transport(self: Arc<Self>, _actor: ActorId, member: Member) -> Box<dyn Transport> {

@@ -17,6 +17,8 @@ pub(super) enum Due {
     Arrive(u32),
     /// A step within one rank's memory is done.
     Local(u32),
+    /// An actor dies.
+    Die(u32),
 }
 
 const QUEUES: usize = 8;

@@ -31,6 +31,9 @@ pub(super) struct Message {
 impl<C: Cast> Events<'_, '_, C> {
     /// Starts the next message of a channel, if both of its halves are posted and the channel is free.
     pub(super) fn start(&mut self, now: u64, number: u32) -> Result<(), Error> {
+        if self.trouble.is_some() && self.is_cut_off(number) {
+            return Ok(());
+        }
         let channel = self.channels.get_mut(number);
         if channel.busy || !channel.send_posted || !channel.receive_posted {
             return Ok(());
@@ -52,8 +55,9 @@ impl<C: Cast> Events<'_, '_, C> {
         if !matched || !same && self.bytes(&write, other).0 != bytes {
             return Err(self.unmatched(sender, receiver));
         }
-        let overhead = self.overhead(sender);
-        let round = if self.sink.is_some() { self.windows.round(sender) } else { 0 };
+        let overhead = self.overhead_from(now, sender);
+        let round =
+            if self.sink.is_some() || self.trouble.is_some() { self.windows.round(sender) } else { 0 };
         self.run.messages += 1;
         self.run.bytes = self.run.bytes.saturating_add(bytes);
         let message = Message {
@@ -77,6 +81,9 @@ impl<C: Cast> Events<'_, '_, C> {
                 self.messages.len() as u32 - 1
             }
         };
+        if self.trouble.is_some() {
+            self.judge(now, number);
+        }
         match overhead {
             0 => self.flow(now, number),
             _ => self.agenda.after(now, overhead, Due::Flow(number)),
@@ -86,6 +93,9 @@ impl<C: Cast> Events<'_, '_, C> {
 
     /// The bytes of a message begin to flow.
     pub(super) fn flow(&mut self, now: u64, number: u32) {
+        if self.trouble.is_some() && self.touches_dead(number) {
+            return;
+        }
         let message = &mut self.messages[number as usize];
         message.flow = now;
         let channel = self.channels.get(message.channel);
@@ -108,6 +118,11 @@ impl<C: Cast> Events<'_, '_, C> {
 
     /// The last byte of a message is on its way.
     pub(super) fn left(&mut self, now: u64, number: u32) -> Result<(), Error> {
+        if self.trouble.is_some() && self.was_copy(number) {
+            let channel = self.messages[number as usize].channel;
+            self.start(now, channel)?;
+            return self.post_ready(now);
+        }
         let message = &mut self.messages[number as usize];
         message.left = now;
         let message = *message;
@@ -121,11 +136,18 @@ impl<C: Cast> Events<'_, '_, C> {
         // Whole nanoseconds are cut once, from the first byte to the arrival.
         let arrives = message.flow + costs.rounded(Picos(now - message.flow + latency)).0;
         let mut delay = arrives.saturating_sub(now);
+        if self.trouble.is_some() {
+            delay = self.later(number, delay);
+        }
         if self.windows.slots[message.receiver as usize].reduces {
             let receiver = self.cast.rank(self.windows.actor(message.receiver));
-            delay += self.job.costs_of(receiver).reduce(Bytes(message.bytes)).0;
+            let span = self.job.costs_of(receiver).reduce(Bytes(message.bytes));
+            delay = delay
+                .saturating_add(self.job.faults.takes(receiver, Picos(now.saturating_add(delay)), span).0);
         }
-        self.agenda.after(now, delay, Due::Arrive(number));
+        if self.trouble.is_none() || self.will_arrive(now, number, &mut delay) {
+            self.agenda.after(now, delay, Due::Arrive(number));
+        }
         self.half_done(now, message.sender, chain)?;
         self.start(now, message.channel)?;
         self.post_ready(now)
@@ -134,6 +156,9 @@ impl<C: Cast> Events<'_, '_, C> {
     /// A message has arrived and is combined.
     pub(super) fn arrived(&mut self, now: u64, number: u32) -> Result<(), Error> {
         let message = self.messages[number as usize];
+        if self.trouble.is_some() && self.is_corrupted(number) {
+            return Err(self.damaged(now, number));
+        }
         self.free_messages.push(number);
         let overhead = self.overhead(message.sender);
         let channel = self.channels.get_mut(message.channel);

@@ -20,17 +20,19 @@ mod program;
 mod skip;
 #[cfg(test)]
 mod tests;
+mod trouble;
 mod window;
 
 use super::{Cast, Error, Job, Run};
 use crate::schedule::{Combine, Rank, Span, Step};
 use agenda::{Agenda, Due};
 use ahead::BATCH;
-use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Network, Picos};
+use allfold_sim::{Bytes, BytesPerSec, Crossing, EventHash, FlowId, LinkId, Network, Picos};
 use channels::Channels;
 use message::Message;
 use program::{Next, Programs};
 use skip::Skip;
+use trouble::Trouble;
 use window::{Half, NONE, Slot, Windows};
 
 /// A message, as a trace shows it.
@@ -63,7 +65,8 @@ pub type Sink<'a> = &'a mut dyn FnMut(&Sent);
 /// Where halves of messages do not meet, nothing moves any more, or a number does not fit.
 pub(crate) fn run<C: Cast>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> Result<Run, Error> {
     let mut events = Events::new(job, cast, sink)?;
-    let skip = if events.sink.is_none() { Skip::new(&events) } else { None };
+    let repeats = events.sink.is_none() && events.trouble.is_none();
+    let skip = if repeats { Skip::new(&events) } else { None };
     events.run_to_end(skip)?;
     events.finish()
 }
@@ -88,6 +91,8 @@ struct Events<'a, 's, C> {
     run: Run,
     hash: EventHash,
     sink: Option<Sink<'s>>,
+    /// What fault rules do beside making ranks and links slower once and for all.
+    trouble: Option<Box<Trouble>>,
 }
 
 /// Times beyond this do not fit: what is added to one instant must not wrap.
@@ -100,9 +105,11 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             .ok_or(Error::Overflow("ranks x window (32 bits here, and a window of 32,768)"))?;
         let mut agenda = Agenda::default();
         for actor in 0..actors {
-            agenda.after(0, job.costs_of(cast.rank(actor)).launch.0, Due::Launch(actor));
+            agenda.after(0, job.launched(cast.rank(actor)).0, Due::Launch(actor));
         }
-        let capacities = (0..cast.links()).map(|link| cast.link(LinkId(link)).bandwidth);
+        let trouble = Trouble::new(job, cast, &mut agenda);
+        let gates = std::iter::repeat_n(BytesPerSec(u64::MAX), job.faults.gates() as usize);
+        let capacities = (0..cast.links()).map(|link| cast.link(LinkId(link)).bandwidth).chain(gates);
         Ok(Events {
             job,
             cast,
@@ -121,12 +128,16 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             run: Run::default(),
             hash: EventHash::default(),
             sink,
+            trouble,
         })
     }
 
     /// Instant by instant, until nothing happens any more. Gives the search for a repetition back.
     fn run_to_end(&mut self, mut skip: Option<Skip>) -> Result<Option<Skip>, Error> {
         while let Some(now) = self.next() {
+            if self.is_late(now) {
+                return Err(self.failure());
+            }
             self.instant(now)?;
             if let Some(skip) = &mut skip {
                 skip.look(now, self);
@@ -138,7 +149,8 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     /// The next instant at which anything happens.
     fn next(&mut self) -> Option<u64> {
         let flow = self.network.next_finish().map(|finish| finish.0);
-        [flow, self.agenda.next()].into_iter().flatten().min()
+        let next = [flow, self.agenda.next()].into_iter().flatten().min();
+        if self.trouble.is_some() { self.next_in_trouble(next) } else { next }
     }
 
     /// Applies all that happens at one instant, then shares the links out again.
@@ -169,12 +181,14 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             }
         }
         self.due = due;
+        self.weather(now);
         self.network.settle(Picos(now));
         Ok(())
     }
 
     fn happens(&mut self, now: u64, event: Due) -> Result<(), Error> {
         match event {
+            Due::Launch(actor) if self.is_dead(actor) => Ok(()),
             Due::Launch(actor) => {
                 let state = &mut self.windows.states[actor as usize];
                 (state.finish, state.chain) = (now, now);
@@ -185,6 +199,10 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
                 Ok(())
             }
             Due::Arrive(message) => self.arrived(now, message),
+            Due::Die(actor) => {
+                self.die(now, actor);
+                Ok(())
+            }
             Due::Local(slot) => self.half_done(now, slot, self.windows.slots[slot as usize].posted_chain),
         }
     }
@@ -287,14 +305,19 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
 
     /// Posts both halves of a step.
     fn post(&mut self, now: u64, slot: u32) -> Result<(), Error> {
+        if self.trouble.is_some() && self.dies_before(now, slot) {
+            return Ok(());
+        }
         self.windows.post(slot);
         let step = &self.windows.slots[slot as usize];
         let (send, receive) = (step.send.channel, step.receive.channel);
         if send == NONE && receive == NONE {
             let step = self.windows.slots[slot as usize];
             let bytes = self.bytes(&step.receive, step.segment);
-            let costs = self.job.costs_of(self.cast.rank(self.windows.actor(slot)));
-            self.agenda.after(now, costs.local(bytes, step.reduces).0, Due::Local(slot));
+            let rank = self.cast.rank(self.windows.actor(slot));
+            let span = self.job.costs_of(rank).local(bytes, step.reduces);
+            let took = self.job.faults.takes(rank, Picos(now), span);
+            self.agenda.after(now, took.0, Due::Local(slot));
             return Ok(());
         }
         if send != NONE {
@@ -312,6 +335,9 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
 
     /// One half of a step is done; with the last one the step is, and its actor goes on.
     fn half_done(&mut self, now: u64, slot: u32, chain: u64) -> Result<(), Error> {
+        if self.is_dead(self.windows.actor(slot)) {
+            return Ok(());
+        }
         let step = &mut self.windows.slots[slot as usize];
         step.done_chain = step.done_chain.max(chain);
         step.open -= 1;
@@ -344,8 +370,8 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     /// What the run came to, once nothing moves any more.
     fn finish(mut self) -> Result<Run, Error> {
         let actors = self.cast.actors();
-        if let Some(actor) = (0..actors).find(|&actor| !self.is_finished(actor)) {
-            return Err(self.deadlock(actor));
+        if let Some(actor) = (0..actors).find(|&actor| !self.is_finished(actor) && !self.is_dead(actor)) {
+            return Err(if self.trouble.is_some() { self.failure() } else { self.deadlock(actor) });
         }
         let end = Picos(self.windows.states.iter().map(|state| state.finish).max().unwrap_or(0));
         let bytes = (0..self.cast.links()).map(|link| self.network.usage(LinkId(link), end).bytes);

@@ -154,7 +154,9 @@ impl Skip {
             let (bytes, busy) = ((new.bytes - old.bytes) * times, Picos((new.busy.0 - old.busy.0) * times));
             events.network.credit(LinkId(link as u32), Usage { bytes, busy });
         }
-        events.run.messages += (events.run.messages - before.messages) * times;
+        let skipped = (events.run.messages - before.messages) * times;
+        events.run.messages += skipped;
+        events.run.skipped += skipped;
         events.run.bytes += (events.run.bytes - before.bytes) * times;
         events.hash.repeated(times, span);
         jump.apply(events);
@@ -243,7 +245,7 @@ impl State {
         };
         for (at, due) in events.agenda.iter() {
             match due {
-                Due::Launch(_) => return None,
+                Due::Launch(_) | Due::Die(_) => return None,
                 Due::Flow(number) => message(&mut hash, 6, number, at - now),
                 Due::Arrive(number) => message(&mut hash, 7, number, at - now),
                 Due::Local(slot) => {

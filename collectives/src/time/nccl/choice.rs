@@ -133,7 +133,9 @@ fn graph(
             platform.collnet.filter(|_| platform.nvswitch && platform.ranks_per_node() <= 8)
         }
         Algorithm::CollNetChain if simple && all_reduce => platform.collnet,
-        Algorithm::Pat if simple && gathers && platform.ranks == platform.nodes => Some(platform.ring),
+        Algorithm::Pat if platform.pat && simple && gathers && platform.ranks == platform.nodes => {
+            Some(platform.ring)
+        }
         _ => None,
     }
 }

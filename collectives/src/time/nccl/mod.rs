@@ -29,14 +29,18 @@ mod bandwidth;
 mod choice;
 mod constants;
 mod latency;
+pub mod layout;
 mod names;
 mod overrides;
+pub mod physics;
 mod platform;
+mod search;
 
 pub use choice::{Estimate, NoChoice, choose, estimate};
 pub use names::{Algorithm, Protocol};
 pub use overrides::{BadOverride, Overrides};
 pub use platform::{Arch, Cpu, Graph, Inside, Platform};
+pub use search::Library;
 
 #[cfg(test)]
 mod tests;

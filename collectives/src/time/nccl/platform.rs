@@ -79,6 +79,10 @@ pub struct Platform {
     pub nvswitch: bool,
     /// Whether stores over the links keep their order, so that LL128 may be used.
     pub ll128: bool,
+    /// Whether the library has PAT (2.23 and later).
+    pub pat: bool,
+    /// Channels that run for each that the search found.
+    pub doubled: u32,
     /// The rings; PAT uses their channels.
     pub ring: Graph,
     /// The trees.
@@ -101,6 +105,8 @@ impl Platform {
             links: Inside::NvLink,
             nvswitch: false,
             ll128: true,
+            pat: true,
+            doubled: 2,
             ring: graph,
             tree: graph,
             nvls: None,
@@ -109,7 +115,7 @@ impl Platform {
     }
 
     /// Ranks per node, rounded down.
-    pub(super) fn ranks_per_node(&self) -> u32 {
+    pub fn ranks_per_node(&self) -> u32 {
         (self.ranks / self.nodes.max(1)).max(1)
     }
 }

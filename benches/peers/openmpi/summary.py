@@ -1,0 +1,20 @@
+"""The table of run.sh: Open MPI and Allfold in the same form, out of place and in place, in microseconds."""
+
+import json
+import sys
+
+rows = {}
+for line in open(sys.argv[1]):
+    record = json.loads(line)
+    key = (record["in_place"], record["ranks"], record["bytes"])
+    rows.setdefault(key, {})[record["backend"]] = record["time_us"]
+
+print("| form | ranks | bytes | Open MPI us | threads us | times as fast | GB/s | processes us | times as fast | GB/s |")
+print("|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+for (in_place, ranks, size), times in sorted(rows.items()):
+    peer = times["open_mpi"]
+    cells = ["in place" if in_place else "out of place", f"{ranks}", f"{size}", f"{peer:.2f}"]
+    for backend in ("threads", "shm"):
+        mine = times.get(backend)
+        cells += [f"{mine:.2f}", f"{peer / mine:.2f}", f"{size / mine / 1e3:.2f}"] if mine else ["", "", ""]
+    print("| " + " | ".join(cells) + " |")

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Times a training step of three models in Allfold and in PyTorch, one after the other, on as many threads, and prints
+# one line of JSON for each. PyTorch is installed into a Python environment of its own (5.5 GB) the first time:
+#
+#   benches/peers/run.sh [ENVIRONMENT]            [default: target/peers]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python="${1:-target/peers}/bin/python"
+if [ ! -x "$python" ]; then
+    python3 -m venv "${1:-target/peers}"
+    "$python" -m pip install --quiet torch numpy
+fi
+cargo bench --quiet -p allfold-trainer --bench peer --no-run
+for model in mlp gpt resnet18; do
+    for threads in 1 2; do
+        cargo bench --quiet -p allfold-trainer --bench peer -- "$model" "$threads"
+        OMP_NUM_THREADS=$threads "$python" benches/peers/torch_step.py "$model" "$threads"
+    done
+done

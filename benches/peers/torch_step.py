@@ -1,0 +1,110 @@
+"""One training step of three models in PyTorch: what `cargo bench -p allfold-trainer --bench peer` times in Allfold.
+
+python torch_step.py MODEL THREADS      MODEL: mlp, gpt, resnet18      prints one line of JSON
+"""
+import json
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        same = stride == 1 and inputs == outputs
+        short = [] if same else [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
+        self.downsample = nn.Sequential(*short)
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+
+
+class ResNet18(nn.Module):
+    """With the stem for CIFAR: 3x3, stride 1, no pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64)
+        blocks, inputs = [], 64
+        for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            blocks += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
+            inputs = outputs
+        self.blocks, self.fc = nn.Sequential(*blocks), nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.fc(self.blocks(F.relu(self.bn1(self.conv1(x)))).mean((2, 3)))
+
+
+class GptBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.back = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, positions, width = x.shape
+        parts = self.c_attn(self.ln_1(x)).split(width, 2)
+        q, k, v = (part.view(batch, positions, self.heads, -1).transpose(1, 2) for part in parts)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
+        x = x + self.c_proj(y)
+        return x + self.back(F.gelu(self.c_fc(self.ln_2(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, vocabulary=1024, width=128, heads=4, layers=4, positions=128):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        self.h = nn.Sequential(*[GptBlock(width, heads) for _ in range(layers)])
+        self.ln_f, self.lm_head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        return self.lm_head(self.ln_f(self.h(x))).flatten(0, 1)
+
+
+def main():
+    name, threads = sys.argv[1], int(sys.argv[2])
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    if name == "mlp":
+        model, warm, steps = mlp(), 200, 2000
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        x, y = torch.randn(64, 784), torch.randint(0, 10, (64,))
+    elif name == "gpt":
+        model, warm, steps = Gpt(), 6, 40
+        optimiser = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        x, y = torch.randint(0, 1024, (8, 128)), torch.randint(0, 1024, (8 * 128,))
+    else:
+        model, warm, steps = ResNet18(), 2, 12
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+        x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
+    times = []
+    for step in range(warm + steps):
+        start = time.perf_counter()
+        optimiser.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimiser.step()
+        if step >= warm:
+            times.append((time.perf_counter() - start) * 1e3)
+    record = {"engine": f"torch {torch.__version__}", "model": name, "threads": threads}
+    record |= {"med_ms": round(statistics.median(times), 4), "min_ms": round(min(times), 4), "loss": loss.item()}
+    print(json.dumps(record))
+
+
+main()

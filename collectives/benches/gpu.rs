@@ -1,0 +1,232 @@
+//! What a GPU machine measures: kernels against a copy, the device backend against what it must move, NCCL through us.
+//!
+//! A plain program, so that the binary runs where there is no cargo: `gpu [kernels|device|nccl] [MIB]`. Ceilings are measured
+//! first, in the same run. Each line is also a JSON record where ALLFOLD_RECORDS names a file. Without a GPU: SKIP and why.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use allfold_collectives::device::{DeviceRanks, Form, Job};
+use allfold_collectives::nccl::{NcclComm, version};
+use allfold_collectives::registry::of;
+use allfold_collectives::{Collective, Communicator, DType, Error, Rank, ReduceOp, World};
+use allfold_kernels::cuda::launch::{self, AdamRule, BatchNorm, Bucket, Layout, Param, Params, Saved};
+use allfold_kernels::cuda::{Gpu, Machine, Memory, Queue, probe};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+const REPEATS: u32 = 20;
+
+fn record(line: &str) {
+    if let Some(path) = std::env::var_os("ALLFOLD_RECORDS") {
+        let mut file =
+            std::fs::OpenOptions::new().create(true).append(true).open(path).expect("ALLFOLD_RECORDS");
+        writeln!(file, "{line}").expect("ALLFOLD_RECORDS");
+    }
+}
+
+/// GB/s of a body that moves this many bytes, the best of three times REPEATS.
+fn gbps<R>(queue: &Queue, bytes: u64, body: impl Fn() -> R) -> f64 {
+    let _ = body();
+    queue.finish().unwrap();
+    let once = || {
+        let from = queue.record().unwrap();
+        (0..REPEATS).for_each(|_| {
+            let _ = body();
+        });
+        let to = queue.record().unwrap();
+        queue.machine().between(from, to).unwrap().max(1)
+    };
+    let best = (0..3).map(|_| once()).min().unwrap_or(1);
+    f64::from(REPEATS) * bytes as f64 / best as f64
+}
+
+fn row(kind: &str, name: &str, bytes: u64, gbps: f64, copy: f64) {
+    let share = 100.0 * gbps / copy;
+    println!("{kind:<8} {name:<34} {bytes:>14} B {gbps:>9.1} GB/s {share:>6.1} % of a copy");
+    record(&format!(
+        "{{\"schema\":1,\"kind\":\"gpu_{kind}\",\"measured\":true,\"name\":\"{name}\",\"bytes\":{bytes},\"gbps\":{gbps:.3},\"copy_gbps\":{copy:.3}}}"
+    ));
+}
+
+fn copy_ceiling(queue: &Queue, bytes: usize) -> f64 {
+    let (a, b) = (queue.memory(bytes).unwrap(), queue.memory(bytes).unwrap());
+    queue.fill(a.all(), 1).unwrap();
+    let speed = gbps(queue, 2 * bytes as u64, || queue.copy(b.all(), a.all()).unwrap());
+    row("kernel", "device-to-device copy", 2 * bytes as u64, speed, speed);
+    speed
+}
+
+fn kernels(queue: &Queue, mib: usize, copy: f64) {
+    let bytes = mib << 20;
+    let zeroed = |bytes: usize| {
+        let memory = queue.memory(bytes).unwrap();
+        queue.fill(memory.all(), 0).unwrap();
+        memory
+    };
+    let (a, b, c, d) = (zeroed(bytes), zeroed(bytes), zeroed(bytes), zeroed(bytes));
+    for dtype in [DType::F32, DType::Bf16, DType::F16, DType::F64, DType::I8] {
+        let moved = launch::reduce(queue, dtype, ReduceOp::Sum, a.all(), b.all()).unwrap();
+        let speed =
+            gbps(queue, moved, || launch::reduce(queue, dtype, ReduceOp::Sum, a.all(), b.all()).unwrap());
+        row("kernel", &format!("reduce_sum_{dtype}"), moved, speed, copy);
+    }
+    let half = b.all().part(0, bytes / 2).unwrap();
+    let cast = || launch::cast(queue, (DType::F32, a.all()), (DType::Bf16, half), 1.0).unwrap();
+    let moved = cast();
+    row("kernel", "cast_f32_bf16", moved, gbps(queue, moved, cast), copy);
+    let tensors: Vec<_> = (0..16).map(|i| a.all().part(i * (bytes / 16), bytes / 16).unwrap()).collect();
+    let bucket = Bucket::new(queue, DType::F32, &tensors).unwrap();
+    let moved = bucket.pack(queue, b.all(), 8).unwrap();
+    row(
+        "kernel",
+        "pack_f32, divided",
+        moved,
+        gbps(queue, moved, || bucket.pack(queue, b.all(), 8).unwrap()),
+        copy,
+    );
+    let param = Param { param: a.all(), grad: b.all(), master: None, m: Some(c.all()), v: Some(d.all()) };
+    let params = Params::new(queue, DType::F32, &[param]).unwrap();
+    let rule = AdamRule::new(1, 1e-3, (0.9, 0.999), 1e-8, 0.01, true);
+    let moved = launch::adam(queue, &params, rule, None).unwrap();
+    row(
+        "kernel",
+        "adamw_f32",
+        moved,
+        gbps(queue, moved, || launch::adam(queue, &params, rule, None).unwrap()),
+        copy,
+    );
+    let shape = BatchNorm {
+        dtype: DType::F32,
+        n: bytes / 4 / 64 / 3136,
+        channels: 64,
+        plane: 3136,
+        layout: Layout::Planes,
+    };
+    let n = shape.n * 64 * 3136 * 4;
+    let (x, y) = (a.all().part(0, n).unwrap(), b.all().part(0, n).unwrap());
+    let channel = [zeroed(256), zeroed(256), zeroed(256), zeroed(256), zeroed(512)];
+    let saved = Saved { means: channel[0].all(), rs: channel[1].all() };
+    let apply = || shape.apply(queue, x, (channel[2].all(), channel[3].all()), saved, y).unwrap();
+    let moved = apply();
+    row("kernel", "batch norm, apply", moved, gbps(queue, moved, apply), copy);
+    let statistics = || shape.statistics(queue, x, channel[4].all(), saved).unwrap();
+    let moved = statistics();
+    row("kernel", "batch norm, statistics", moved, gbps(queue, moved, statistics), copy);
+}
+
+fn device(machine: &Arc<dyn Machine>, mib: usize, copy: f64) {
+    let ranks = 8;
+    let mut group = DeviceRanks::new(machine.clone(), ranks).unwrap();
+    let memory = |rank| {
+        let queue = group.queue(Rank(rank)).unwrap();
+        let memory = queue.memory(mib << 20).unwrap();
+        queue.fill(memory.all(), 0).unwrap();
+        queue.finish().unwrap();
+        memory
+    };
+    let memories: Vec<Memory> = (0..ranks).map(memory).collect();
+    let slices: Vec<_> = memories.iter().map(Memory::all).collect();
+    for algorithm in of(Collective::AllReduce) {
+        for form in [Form::Messages, Form::Fused] {
+            let (dtype, op) = (DType::F32, ReduceOp::Sum);
+            let job = Job { algorithm, root: Rank(0), dtype, op, form, segments: 1 };
+            group.run(&job, &slices).unwrap();
+            let best = (0..REPEATS)
+                .map(|_| group.run(&job, &slices).unwrap())
+                .min_by_key(|ran| ran.nanoseconds)
+                .unwrap();
+            let speed = best.moved as f64 / best.nanoseconds.max(1) as f64;
+            row("device", &format!("{} {form:?} 8 ranks", algorithm.name), best.moved, speed, copy);
+        }
+    }
+}
+
+/// One thread per rank, as many ranks as are asked for on the devices there are.
+fn nccl(machine: &Arc<dyn Machine>, ranks: u32, mib: usize) -> Result<(), Error> {
+    let devices = machine.devices();
+    let times = World::threads(ranks).run(|control: Communicator| {
+        let rank = control.rank();
+        let system = |error: allfold_kernels::cuda::Error| Error::System(error.to_string());
+        let queue = Queue::new(machine.clone(), rank.index() % devices).map_err(system)?;
+        let mut comm =
+            NcclComm::join(queue.clone(), (rank, ranks), Box::new(control), Duration::from_secs(60), false)?;
+        let mut times = Vec::new();
+        for bytes in [8usize, 64 << 10, 1 << 20, 16 << 20, mib << 20] {
+            let data = queue.upload(&vec![1.0f32; bytes / 4]).map_err(system)?;
+            let estimate = comm
+                .estimate(|comm| comm.all_reduce(DType::F32, ReduceOp::Sum, data.all(), data.all()))
+                .unwrap_or(f64::NAN);
+            comm.all_reduce(DType::F32, ReduceOp::Sum, data.all(), data.all())?;
+            comm.wait("all-reduce")?;
+            let got: Vec<f32> = queue.download(data.all()).map_err(system)?;
+            if got.iter().any(|x| *x != ranks as f32) {
+                return Err(Error::System(format!("rank {rank} got a wrong sum of {bytes} bytes")));
+            }
+            queue.fill(data.all(), 0).map_err(system)?;
+            let from = queue.record().map_err(system)?;
+            for _ in 0..REPEATS {
+                comm.all_reduce(DType::F32, ReduceOp::Sum, data.all(), data.all())?;
+            }
+            let to = queue.record().map_err(system)?;
+            comm.wait("all-reduce")?;
+            let each = machine.between(from, to).map_err(system)? as f64 / f64::from(REPEATS) / 1e3;
+            times.push((bytes, each, estimate));
+        }
+        comm.finalize()?;
+        Ok(times)
+    })?;
+    for (nth, (bytes, _, estimate)) in times[0].iter().enumerate() {
+        let us = times.iter().map(|rank| rank[nth].1).fold(0.0, f64::max);
+        let busbw = *bytes as f64 / us / 1e3 * Collective::AllReduce.bus_factor(ranks);
+        println!(
+            "nccl     all_reduce {ranks} ranks {bytes:>12} B {us:>10.1} us {busbw:>8.2} GB/s bus, NCCL estimates {estimate:.1} us"
+        );
+        record(&format!(
+            "{{\"schema\":1,\"kind\":\"gpu_nccl\",\"measured\":true,\"collective\":\"all_reduce\",\"ranks\":{ranks},\"bytes\":{bytes},\"time_us\":{us:.3},\"busbw_gbps\":{busbw:.3},\"estimate_us\":{estimate:.3}}}"
+        ));
+    }
+    Ok(())
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wanted = |part: &str| {
+        words.iter().all(|word| word.parse::<usize>().is_ok()) || words.iter().any(|w| w == part)
+    };
+    let mib = words.iter().find_map(|word| word.parse().ok()).unwrap_or(256usize).clamp(16, 4096);
+    let machine = match Gpu::open() {
+        Ok(machine) => machine,
+        Err(why) => return println!("SKIP gpu: {why}"),
+    };
+    println!("{:?}", probe().unwrap());
+    let queue = Queue::new(machine.clone(), 0).unwrap();
+    let copy = copy_ceiling(&queue, mib << 20);
+    if wanted("kernels") {
+        kernels(&queue, mib, copy);
+    }
+    if wanted("device") {
+        device(&machine, mib, copy);
+    }
+    if wanted("nccl") {
+        match version() {
+            Err(why) => println!("SKIP nccl: {why}"),
+            Ok(version) => {
+                println!("NCCL {version:?}");
+                // Several ranks on one GPU need NCCL_MULTI_RANK_GPU_ENABLE=1, and NCCL 2.30 or newer.
+                for ranks in [1, 2, 4, 8] {
+                    let shared = ranks as usize > machine.devices();
+                    if shared
+                        && (version < (2, 30, 0) || std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_none())
+                    {
+                        println!(
+                            "SKIP nccl, {ranks} ranks: more ranks than GPUs need NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1"
+                        );
+                        continue;
+                    }
+                    nccl(&machine, ranks, mib)
+                        .unwrap_or_else(|why| println!("FAILED nccl, {ranks} ranks: {why}"));
+                }
+            }
+        }
+    }
+}

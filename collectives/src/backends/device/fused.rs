@@ -1,0 +1,92 @@
+//! The fused form: what the symbolic checker proves of a schedule, as the tables of one kernel.
+
+use super::{Job, failed};
+use crate::check::{Forest, Proof, Tree, symbolic};
+use crate::schedule::Schedule;
+use crate::{Error, Geometry, Rank, ReduceOp, Result};
+use allfold_kernels::cuda::{Queue, Slice, launch};
+
+/// Which of a chunk's values is the result: the whole reduction, or whatever a collective that moves ends with.
+fn result(proof: &Proof, job: &Job, ranks: u32, chunk: u32, segment: u32) -> Result<Option<(Tree, u64)>> {
+    let mut found: Option<(Tree, u64)> = None;
+    for rank in (0..ranks).map(Rank) {
+        let Some((tree, from)) = proof.value(rank, chunk, segment) else { continue };
+        if job.algorithm.collective.reduces() && !proof.forest().is_everybody_once(tree) {
+            continue;
+        }
+        match &mut found {
+            _ if from != chunk => return Err(elsewhere(job)),
+            None => found = Some((tree, 1 << rank.0)),
+            Some((known, targets)) if *known == tree => *targets |= 1 << rank.0,
+            Some(_) => return Err(elsewhere(job)),
+        }
+    }
+    Ok(found)
+}
+
+fn elsewhere(job: &Job) -> Error {
+    let what = "leaves different values in one place, or moves them to another";
+    Error::Argument(format!("{:?} {what}; the fused form is for those that do not", job.algorithm))
+}
+
+fn tree(forest: &Forest, of: Tree) -> launch::Tree {
+    match forest.children(of) {
+        Some((a, b)) => launch::Tree::node(tree(forest, a), tree(forest, b)),
+        // A leaf of the forest is its rank; there are 64 at most.
+        None => launch::Tree::Leaf(forest.heard(of).iter().position(|heard| *heard > 0).unwrap_or(0) as u8),
+    }
+}
+
+/// The tables of a job over buffers of this geometry.
+pub(super) fn tables(job: &Job, schedule: &dyn Schedule, geometry: &Geometry) -> Result<launch::Trees> {
+    let proof = symbolic(schedule, job.algorithm.collective, job.root)
+        .map_err(|flaw| Error::Argument(format!("{:?} is wrong: {flaw}", job.algorithm)))?;
+    let mut pieces = Vec::new();
+    for chunk in 0..schedule.chunks() {
+        for segment in 0..schedule.segments() {
+            let range = geometry.piece(chunk, segment);
+            if let Some((of, targets)) = result(&proof, job, schedule.ranks(), chunk, segment)?
+                && !range.is_empty()
+            {
+                pieces.push((range, tree(proof.forest(), of), targets));
+            }
+        }
+    }
+    pieces.sort_by_key(|(range, ..)| range.start);
+    let mut trees = launch::Trees { bounds: vec![0], chunks: Vec::new() };
+    let mut at = 0;
+    for (range, tree, targets) in pieces {
+        // What no rank is promised is left alone: a chunk that nobody receives.
+        if range.start > at {
+            trees.chunks.push((launch::Tree::Leaf(0), 0));
+            trees.bounds.push(range.start);
+        }
+        match trees.chunks.last() {
+            // Neighbours of one tree are one chunk: a canonical algorithm's whole buffer.
+            Some((known, to)) if *known == tree && *to == targets => {
+                trees.bounds.pop();
+            }
+            _ => trees.chunks.push((tree, targets)),
+        }
+        trees.bounds.push(range.end);
+        at = range.end;
+    }
+    if at < geometry.count() {
+        trees.chunks.push((launch::Tree::Leaf(0), 0));
+        trees.bounds.push(geometry.count());
+    }
+    Ok(trees)
+}
+
+/// Queues the kernel; the unrolled form where the tables say what it does.
+pub(super) fn run(queue: &Queue, job: &Job, tables: &launch::Uploaded, buffers: &[Slice<'_>]) -> Result<u64> {
+    let parts =
+        if job.op == ReduceOp::Avg && job.algorithm.collective.reduces() { buffers.len() as u32 } else { 0 };
+    if tables.is_balanced() {
+        let moved = launch::fused_balanced(queue, job.dtype, job.op, buffers, parts).map_err(failed)?;
+        if let Some(moved) = moved {
+            return Ok(moved);
+        }
+    }
+    launch::fused(queue, job.dtype, job.op, tables, buffers, parts).map_err(failed)
+}

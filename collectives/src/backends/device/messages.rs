@@ -1,0 +1,227 @@
+//! The form in messages: every round's steps as copies and reductions that read the peer's memory.
+//!
+//! ```text
+//! round t, rank r receives from p:   stream r waits for what p wrote, and for those who still read what r writes
+//!      copy    r[into] = p[from]             2 bytes moved per byte
+//!      reduce  r[into] = r[into] (+) p[from] 3 bytes
+//! ```
+//!
+//! A step reads its peer's memory where it lies, unless the peer's own step of that round overwrites it: then the peer
+//! puts the value of before the step aside first.
+
+use super::{Job, failed};
+use crate::schedule::{Combine, Place, Schedule, Span};
+use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
+use allfold_kernels::cuda::{Event, Memory, Queue, Slice, launch};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Each rank's shadows, as large as its data, and a place to put values aside.
+pub(super) struct Shadows {
+    places: BTreeMap<(Rank, Option<u32>), Memory>,
+}
+
+impl Shadows {
+    pub fn new(
+        schedule: &dyn Schedule,
+        geometry: &Geometry,
+        dtype: DType,
+        queues: &[Queue],
+    ) -> Result<Shadows> {
+        let bytes = geometry.count() as usize * dtype.size();
+        let mut wanted = BTreeSet::new();
+        for (rank, round) in steps(schedule) {
+            let step = schedule.step(rank, round);
+            if let (Some((_, from)), Some((_, into, _))) = (step.send, step.recv)
+                && from.overlaps(&into)
+            {
+                wanted.insert((rank, None));
+            }
+            for span in
+                [step.send.map(|(_, span)| span), step.recv.map(|(_, span, _)| span)].into_iter().flatten()
+            {
+                if let Place::Scratch(shadow) = span.place {
+                    wanted.insert((rank, Some(shadow)));
+                }
+            }
+        }
+        let memory =
+            |key: (Rank, Option<u32>)| Ok((key, queues[key.0.index()].memory(bytes).map_err(failed)?));
+        Ok(Shadows { places: wanted.into_iter().map(memory).collect::<Result<_>>()? })
+    }
+
+    pub fn into_memory(self) -> Vec<Memory> {
+        self.places.into_values().collect()
+    }
+}
+
+/// Every step that is not idle, in order of rounds.
+fn steps(schedule: &dyn Schedule) -> impl Iterator<Item = (Rank, u64)> + '_ {
+    let ranks = schedule.ranks();
+    (0..schedule.rounds()).flat_map(move |round| {
+        (0..ranks)
+            .map(move |rank| (Rank(rank), round))
+            .filter(|&(rank, round)| !schedule.step(rank, round).is_idle())
+    })
+}
+
+/// Runs the job's kernels once on nothing that matters, on every device.
+pub(super) fn warm(job: &Job, queues: &[Queue]) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for queue in queues.iter().filter(|queue| seen.insert(queue.device())) {
+        let two = queue.upload(&[0u64; 2]).map_err(failed)?;
+        let size = job.dtype.size();
+        let (a, b) = (two.all().part(0, size).map_err(failed)?, two.all().part(8, size).map_err(failed)?);
+        launch::reduce(queue, job.dtype, job.op, a, b).map_err(failed)?;
+        launch::divide(queue, job.dtype, a, 1).map_err(failed)?;
+        queue.finish().map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// One collective, queued on all streams.
+pub(super) struct Run<'a> {
+    pub job: &'a Job,
+    pub schedule: &'a dyn Schedule,
+    pub geometry: &'a Geometry,
+    pub shadows: &'a Shadows,
+    pub buffers: &'a [Slice<'a>],
+}
+
+/// What the streams have been given so far.
+struct Progress {
+    /// After a rank's last step.
+    last: Vec<Option<Event>>,
+    /// Who read a rank's memory since it last waited for its readers.
+    readers: Vec<BTreeMap<usize, Event>>,
+}
+
+impl Run<'_> {
+    /// Queues every round. Bytes moved.
+    pub fn all(&self, queues: &[Queue]) -> Result<u64> {
+        let ranks = queues.len();
+        let mut progress = Progress { last: vec![None; ranks], readers: vec![BTreeMap::new(); ranks] };
+        let mut moved = 0;
+        for round in 0..self.schedule.rounds() {
+            moved += self.round(queues, round, &mut progress)?;
+        }
+        let collective = self.job.algorithm.collective;
+        if self.job.op == ReduceOp::Avg && collective.reduces() {
+            for (rank, queue) in queues.iter().enumerate() {
+                progress.readers[rank].values().try_for_each(|event| queue.wait(*event)).map_err(failed)?;
+                moved += launch::divide(queue, self.job.dtype, self.buffers[rank], ranks as u32)
+                    .map_err(failed)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn round(&self, queues: &[Queue], round: u64, progress: &mut Progress) -> Result<u64> {
+        let steps: Vec<_> =
+            (0..queues.len()).map(|rank| self.schedule.step(Rank(rank as u32), round)).collect();
+        let mut moved = 0;
+        // First, values that their own rank's step overwrites are put aside.
+        let mut aside = vec![false; queues.len()];
+        for (rank, step) in steps.iter().enumerate() {
+            if let (Some((_, from)), Some((_, into, _))) = (step.send, step.recv)
+                && from.overlaps(&into)
+            {
+                let place = self.aside(rank)?;
+                for (range, _) in self.pairs(from, from) {
+                    let (to, from) =
+                        (self.cut(place, &range)?, self.cut(self.place(rank, from.place)?, &range)?);
+                    queues[rank].copy(to, from).map_err(failed)?;
+                    moved += 2 * to.len() as u64;
+                }
+                aside[rank] = true;
+                progress.last[rank] = Some(queues[rank].record().map_err(failed)?);
+            }
+        }
+        // What the others wrote up to here; what they write in this round does not overlap what is read.
+        let before = progress.last.clone();
+        let readers = std::mem::replace(&mut progress.readers, vec![BTreeMap::new(); queues.len()]);
+        for (rank, step) in steps.iter().enumerate() {
+            let Some((peer, into, how)) = step.recv else {
+                progress.readers[rank].extend(readers[rank].iter().map(|(by, event)| (*by, *event)));
+                continue;
+            };
+            let sent =
+                steps.get(peer.index()).and_then(|step| step.send).filter(|(to, _)| to.index() == rank);
+            let Some((_, from)) = sent else {
+                let what = format!(
+                    "rank {rank} expects a message of rank {peer} in round {round}, which sends none"
+                );
+                return Err(Error::Argument(what));
+            };
+            let queue = &queues[rank];
+            let waits = before[peer.index()].iter().chain(readers[rank].values());
+            waits.copied().try_for_each(|event| queue.wait(event)).map_err(failed)?;
+            let source = if aside[peer.index()] {
+                self.aside(peer.index())?
+            } else {
+                self.place(peer.index(), from.place)?
+            };
+            let target = self.place(rank, into.place)?;
+            for (from, into) in self.pairs(from, into) {
+                let (from, into) = (self.cut(source, &from)?, self.cut(target, &into)?);
+                moved += match how {
+                    Combine::Copy => queue.copy(into, from).map(|()| 2 * into.len() as u64),
+                    Combine::Reduce => launch::reduce(queue, self.job.dtype, self.job.op, into, from),
+                }
+                .map_err(failed)?;
+            }
+            let done = queue.record().map_err(failed)?;
+            progress.last[rank] = Some(done);
+            if peer.index() != rank {
+                progress.readers[peer.index()].insert(rank, done);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Elements of two spans side by side: runs of equal length, joined where both go on.
+    fn pairs(&self, from: Span, into: Span) -> Vec<(std::ops::Range<u64>, std::ops::Range<u64>)> {
+        let mut pairs: Vec<(std::ops::Range<u64>, std::ops::Range<u64>)> = Vec::new();
+        let (mut sources, mut targets) = (self.geometry.ranges(from), self.geometry.ranges(into));
+        let (mut a, mut b) = (0..0, 0..0);
+        loop {
+            // The next source or target once one is used up; empty chunks are stepped over.
+            while a.is_empty() {
+                let Some(next) = sources.next() else { return pairs };
+                a = next;
+            }
+            while b.is_empty() {
+                let Some(next) = targets.next() else { return pairs };
+                b = next;
+            }
+            let n = (a.end - a.start).min(b.end - b.start);
+            match pairs.last_mut() {
+                Some((x, y)) if x.end == a.start && y.end == b.start => {
+                    (x.end, y.end) = (x.end + n, y.end + n)
+                }
+                _ => pairs.push((a.start..a.start + n, b.start..b.start + n)),
+            }
+            (a.start, b.start) = (a.start + n, b.start + n);
+        }
+    }
+
+    fn cut<'s>(&self, place: Slice<'s>, range: &std::ops::Range<u64>) -> Result<Slice<'s>> {
+        let size = self.job.dtype.size();
+        place.part(range.start as usize * size, (range.end - range.start) as usize * size).map_err(failed)
+    }
+
+    fn place(&self, rank: usize, place: Place) -> Result<Slice<'_>> {
+        match place {
+            Place::Data => Ok(self.buffers[rank]),
+            Place::Scratch(shadow) => self.shadow(rank, Some(shadow)),
+        }
+    }
+
+    fn aside(&self, rank: usize) -> Result<Slice<'_>> {
+        self.shadow(rank, None)
+    }
+
+    fn shadow(&self, rank: usize, shadow: Option<u32>) -> Result<Slice<'_>> {
+        let found = self.shadows.places.get(&(Rank(rank as u32), shadow)).map(Memory::all);
+        found.ok_or_else(|| Error::Argument(format!("rank {rank} has no shadow {shadow:?}")))
+    }
+}

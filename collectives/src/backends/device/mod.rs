@@ -1,0 +1,272 @@
+//! Ranks that are buffers on one or many GPUs of one process, driven by one thread.
+//!
+//! ```text
+//! Job { algorithm, dtype, op, form }  +  a buffer per rank
+//!     messages   every step of the schedule: peer copies and reductions, a stream per rank, ordered by events
+//!     fused      one kernel that evaluates each chunk's tree over all buffers
+//!       |  captured once as a graph: the key is the job, the count and the addresses
+//!       v
+//!     one launch per collective
+//! ```
+//!
+//! Both run every algorithm of the table that they can express, with the bits that its trees say. A machine is a GPU, or
+//! the shim of `allfold_kernels::cuda` on this CPU, by which the tests run all of it without one.
+
+mod fused;
+mod messages;
+
+use crate::registry::{Algorithm, Shape};
+use crate::schedule::{Schedule, Segments};
+use crate::{Collective, DType, Error, Geometry, Rank, ReduceOp, Result};
+use allfold_kernels::cuda::{self, Event, Graph, Machine, Memory, Queue, Slice, launch};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How a collective is run on devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// Step by step, as the schedule says.
+    Messages,
+    /// Each element's reduction tree at once, from all buffers.
+    Fused,
+}
+
+/// A collective over buffers on devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// What is computed, and how.
+    pub algorithm: &'static Algorithm,
+    /// The root, where there is one.
+    pub root: Rank,
+    /// Of the buffers.
+    pub dtype: DType,
+    /// Reduced how.
+    pub op: ReduceOp,
+    /// Messages, or fused.
+    pub form: Form,
+    /// Pieces that every chunk is cut into; 1 for none.
+    pub segments: u32,
+}
+
+/// Job (collective, algorithm, root, type, operator, form, segments), bytes of a buffer, addresses.
+type Key = (Collective, &'static str, Rank, DType, ReduceOp, Form, u32, usize, Vec<u64>);
+
+/// A captured collective, with the memory that only it uses.
+struct Captured {
+    graph: Graph,
+    /// Bytes that it moves.
+    moved: u64,
+    /// Shadows and tables, which the graph names.
+    _own: Vec<Memory>,
+    _tables: Option<launch::Uploaded>,
+}
+
+/// What a collective moved, and how long the device took for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// Bytes read and written by all of it.
+    pub moved: u64,
+    /// From the event before the graph to the event behind it; 0 on the shim.
+    pub nanoseconds: u64,
+}
+
+/// The ranks of one process: a stream each, spread over the devices in order.
+pub struct DeviceRanks {
+    machine: Arc<dyn Machine>,
+    /// Where graphs are captured and launched; rank code waits for it.
+    main: Queue,
+    queues: Vec<Queue>,
+    captured: BTreeMap<Key, Captured>,
+    /// Before and behind the last collective.
+    marks: (Event, Event),
+}
+
+fn failed(error: cuda::Error) -> Error {
+    match error {
+        cuda::Error::Argument(what) => Error::Argument(what),
+        other => Error::System(other.to_string()),
+    }
+}
+
+impl DeviceRanks {
+    /// So many ranks on a machine: rank r on device r of those it has, again from the first when there are fewer.
+    ///
+    /// # Errors
+    /// No ranks, more than 64, or what the driver refused.
+    pub fn new(machine: Arc<dyn Machine>, ranks: u32) -> Result<DeviceRanks> {
+        if ranks == 0 || ranks > 64 {
+            return Err(Error::Argument(format!("{ranks} ranks in one process; it takes 1 to 64")));
+        }
+        let queue = |device: usize| Queue::new(machine.clone(), device).map_err(failed);
+        let main = queue(0)?;
+        let devices = machine.devices();
+        let queues = (0..ranks as usize).map(|rank| queue(rank % devices)).collect::<Result<Vec<_>>>()?;
+        let marks = (main.record().map_err(failed)?, main.record().map_err(failed)?);
+        Ok(DeviceRanks { machine, main, queues, captured: BTreeMap::new(), marks })
+    }
+
+    /// Ranks.
+    pub fn ranks(&self) -> u32 {
+        self.queues.len() as u32
+    }
+
+    /// A rank's own stream, on its device.
+    ///
+    /// # Errors
+    /// No such rank.
+    pub fn queue(&self, rank: Rank) -> Result<&Queue> {
+        self.queues
+            .get(rank.index())
+            .ok_or_else(|| Error::Argument(format!("rank {rank} of {}", self.ranks())))
+    }
+
+    /// The stream on which collectives are launched; work queued here runs in order with them.
+    pub fn main(&self) -> &Queue {
+        &self.main
+    }
+
+    /// Collectives that are captured.
+    pub fn graphs(&self) -> usize {
+        self.captured.len()
+    }
+
+    /// Runs a collective in place over one buffer per rank, and waits for it. The same job over the same buffers is
+    /// captured once, and is one graph launch from then on.
+    ///
+    /// A buffer is the whole data of its rank, as [`crate::Geometry`] lays it out: for a blocked collective, a block for
+    /// every rank.
+    ///
+    /// # Errors
+    /// Buffers that differ in length or are not on their rank's device; a collective that the fused form cannot express;
+    /// what the driver refused.
+    pub fn run(&mut self, job: &Job, buffers: &[Slice<'_>]) -> Result<Ran> {
+        let count = self.check(job, buffers)?;
+        let addresses: Vec<u64> = buffers.iter().map(Slice::address).collect();
+        let Job { algorithm, root, dtype, op, form, segments } = *job;
+        let bytes = buffers.first().map_or(0, Slice::len);
+        let key = (algorithm.collective, algorithm.name, root, dtype, op, form, segments, bytes, addresses);
+        if !self.captured.contains_key(&key) {
+            let captured = self.capture(job, count, buffers)?;
+            self.captured.insert(key.clone(), captured);
+        }
+        let Some(captured) = self.captured.get(&key) else {
+            return Err(Error::System("a captured collective is gone".into()));
+        };
+        let (from, to) = self.marks;
+        self.machine.record_again(from, self.main.stream()).map_err(failed)?;
+        #[allow(unsafe_code, reason = "graphs name memory by address")]
+        // SAFETY: the key holds the addresses and lengths, and the buffers at them are borrowed for this call; the rest is
+        // owned by the capture.
+        unsafe { self.machine.replay(self.main.stream(), captured.graph) }.map_err(failed)?;
+        self.machine.record_again(to, self.main.stream()).map_err(failed)?;
+        let moved = captured.moved;
+        self.main.finish().map_err(failed)?;
+        let nanoseconds = self.machine.between(from, to).map_err(failed)?;
+        Ok(Ran { moved, nanoseconds })
+    }
+
+    /// Elements of a buffer.
+    fn check(&self, job: &Job, buffers: &[Slice<'_>]) -> Result<u64> {
+        if buffers.len() != self.queues.len() {
+            return Err(Error::Argument(format!(
+                "{} buffers for {} ranks",
+                buffers.len(),
+                self.queues.len()
+            )));
+        }
+        if job.segments == 0 {
+            return Err(Error::Argument("chunks are cut into 1 segment or more".into()));
+        }
+        let count =
+            buffers.first().map_or(Ok(0), |buffer| buffer.elements(job.dtype.size())).map_err(failed)?;
+        for (rank, (buffer, queue)) in buffers.iter().zip(&self.queues).enumerate() {
+            if buffer.elements(job.dtype.size()).map_err(failed)? != count
+                || buffer.device() != queue.device()
+            {
+                let (device, want) = (buffer.device(), queue.device());
+                let what = format!("{} bytes on device {device}", buffer.len());
+                let want = format!("{count} x {} on device {want}", job.dtype);
+                return Err(Error::Argument(format!("rank {rank}'s buffer is {what}, not {want}")));
+            }
+        }
+        let ranks = u64::from(self.ranks());
+        if job.algorithm.collective.blocked() && !count.is_multiple_of(ranks) {
+            return Err(Error::Argument(format!("{count} elements are no {ranks} equal blocks")));
+        }
+        Ok(count)
+    }
+
+    fn schedule(&self, job: &Job) -> Result<Arc<dyn Schedule>> {
+        let shape = Shape::new(self.ranks())?.rooted(job.root)?;
+        let plain = job.algorithm.build(shape);
+        Ok(if job.segments > 1 { Arc::new(Segments::new(plain, job.segments)) } else { plain })
+    }
+
+    fn capture(&self, job: &Job, count: u64, buffers: &[Slice<'_>]) -> Result<Captured> {
+        let schedule = self.schedule(job)?;
+        let geometry = match job.algorithm.collective.blocked() {
+            true => Geometry::blocked(&*schedule, count / u64::from(self.ranks())),
+            false => Geometry::whole(&*schedule, count),
+        };
+        match job.form {
+            Form::Fused => {
+                let tables = fused::tables(job, &*schedule, &geometry)?;
+                let tables = tables.upload(&self.main, buffers.len()).map_err(failed)?;
+                self.main.finish().map_err(failed)?;
+                let (graph, moved) = self.captured(|| fused::run(&self.main, job, &tables, buffers))?;
+                Ok(Captured { graph, moved, _own: Vec::new(), _tables: Some(tables) })
+            }
+            Form::Messages => {
+                let own = messages::Shadows::new(&*schedule, &geometry, job.dtype, &self.queues)?;
+                // Kernels are compiled and loaded at their first launch, which a capture does not allow.
+                messages::warm(job, &self.queues)?;
+                let run = || messages::Run {
+                    job,
+                    schedule: &*schedule,
+                    geometry: &geometry,
+                    shadows: &own,
+                    buffers,
+                };
+                let (graph, moved) = self.captured(|| self.forked(|| run().all(&self.queues)))?;
+                Ok(Captured { graph, moved, _own: own.into_memory(), _tables: None })
+            }
+        }
+    }
+
+    /// What the body gives the main stream, and those it forks, as a graph.
+    fn captured(&self, body: impl FnOnce() -> Result<u64>) -> Result<(Graph, u64)> {
+        self.machine.begin_capture(self.main.stream()).map_err(failed)?;
+        let moved = body();
+        // The capture is ended whatever became of the body, else the stream would stay in it.
+        let graph = self.machine.end_capture(self.main.stream()).map_err(failed);
+        match (moved, graph) {
+            (Ok(moved), Ok(graph)) => Ok((graph, moved)),
+            (Ok(_), Err(error)) | (Err(error), Err(_)) => Err(error),
+            (Err(error), Ok(graph)) => {
+                self.machine.forget(graph);
+                Err(error)
+            }
+        }
+    }
+
+    /// Every rank's stream begins where the main one is, and the main one goes on when all are done.
+    fn forked(&self, body: impl FnOnce() -> Result<u64>) -> Result<u64> {
+        let start: Event = self.main.record().map_err(failed)?;
+        self.queues.iter().try_for_each(|queue| queue.wait(start)).map_err(failed)?;
+        let moved = body()?;
+        for queue in &self.queues {
+            let end = queue.record().map_err(failed)?;
+            self.main.wait(end).map_err(failed)?;
+        }
+        Ok(moved)
+    }
+}
+
+impl Drop for DeviceRanks {
+    fn drop(&mut self) {
+        self.captured.values().for_each(|captured| self.machine.forget(captured.graph));
+    }
+}
+
+#[cfg(test)]
+mod tests;

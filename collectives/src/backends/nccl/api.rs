@@ -1,0 +1,201 @@
+//! The functions of `libnccl.so.2` that are used, looked up once.
+//!
+//! Types are as in NCCL's public `nccl.h`. Enumerations cross as plain integers: a newer NCCL may answer with a value that
+//! is unknown here.
+
+use crate::{Error, Result};
+use allfold_kernels::cuda::libraries::Library;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+pub(super) type RawComm = *mut c_void;
+type Stream = *mut c_void;
+type Answer = c_int;
+
+pub(super) const SUCCESS: Answer = 0;
+pub(super) const IN_PROGRESS: Answer = 7;
+
+/// The opaque number by which ranks find each other.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RawId(pub [u8; 128]);
+
+/// The first fields of a communicator's settings, as every NCCL from 2.18 on reads them by their size and version.
+#[repr(C)]
+pub(super) struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
+    net_name: *const c_char,
+    split_share: c_int,
+}
+
+impl Config {
+    /// Calls return at once and are asked after; everything else is NCCL's choice.
+    pub fn without_blocking() -> Config {
+        let (undefined, size) = (c_int::MIN, size_of::<Config>());
+        Config {
+            size,
+            magic: 0xcafe_beef,
+            version: 21_800,
+            blocking: 0,
+            cga_cluster_size: undefined,
+            min_ctas: undefined,
+            max_ctas: undefined,
+            net_name: std::ptr::null(),
+            split_share: undefined,
+        }
+    }
+}
+
+/// What a simulated group would take.
+#[repr(C)]
+pub(super) struct SimInfo {
+    size: usize,
+    magic: u32,
+    version: u32,
+    pub estimated_us: f32,
+}
+
+impl SimInfo {
+    pub fn new() -> SimInfo {
+        SimInfo { size: size_of::<SimInfo>(), magic: 0x7468_5283, version: 22_200, estimated_us: -1.0 }
+    }
+}
+
+macro_rules! table {
+    ($($field:ident = $symbol:literal: fn($($argument:ty),*)),* ; $($late:ident = $name:literal: fn($($late_argument:ty),*)),*) => {
+        /// The functions. Those of later versions may be missing.
+        #[allow(clippy::type_complexity, reason = "functions as nccl.h declares them")]
+        pub(super) struct Api {
+            $(pub $field: unsafe extern "C" fn($($argument),*) -> Answer,)*
+            $(pub $late: Option<unsafe extern "C" fn($($late_argument),*) -> Answer>,)*
+        }
+
+        fn look_up(library: &libloading::Library) -> Result<Api> {
+            // SAFETY: each function has this type in nccl.h, in every version that has it.
+            unsafe {
+                Ok(Api {
+                    $($field: *library.get($symbol.as_bytes()).map_err(|_| lacking($symbol))?,)*
+                    $($late: library.get($name.as_bytes()).ok().map(|symbol| *symbol),)*
+                })
+            }
+        }
+    };
+}
+
+table! {
+    get_version = "ncclGetVersion": fn(*mut c_int),
+    get_unique_id = "ncclGetUniqueId": fn(*mut RawId),
+    init = "ncclCommInitRankConfig": fn(*mut RawComm, c_int, RawId, c_int, *mut Config),
+    async_error = "ncclCommGetAsyncError": fn(RawComm, *mut Answer),
+    user_rank = "ncclCommUserRank": fn(RawComm, *mut c_int),
+    count = "ncclCommCount": fn(RawComm, *mut c_int),
+    finalize = "ncclCommFinalize": fn(RawComm),
+    destroy = "ncclCommDestroy": fn(RawComm),
+    abort = "ncclCommAbort": fn(RawComm),
+    group_start = "ncclGroupStart": fn(),
+    group_end = "ncclGroupEnd": fn(),
+    all_reduce = "ncclAllReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, Stream),
+    broadcast = "ncclBroadcast": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, Stream),
+    reduce = "ncclReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, Stream),
+    all_gather = "ncclAllGather": fn(*const c_void, *mut c_void, usize, c_int, RawComm, Stream),
+    reduce_scatter = "ncclReduceScatter": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, Stream),
+    send = "ncclSend": fn(*const c_void, usize, c_int, c_int, RawComm, Stream),
+    recv = "ncclRecv": fn(*mut c_void, usize, c_int, c_int, RawComm, Stream),
+    split = "ncclCommSplit": fn(RawComm, c_int, c_int, *mut RawComm, *mut Config)
+    ;
+    simulate = "ncclGroupSimulateEnd": fn(*mut SimInfo),
+    shrink = "ncclCommShrink": fn(RawComm, *const c_int, c_int, *mut RawComm, *mut Config, c_int)
+}
+
+fn missing(looked_for: String) -> Error {
+    Error::System(allfold_kernels::cuda::Error::Missing { library: Library::Nccl, looked_for }.to_string())
+}
+
+fn lacking(symbol: &str) -> Error {
+    missing(format!("the one that is here has no {symbol}; 2.18 or newer is needed"))
+}
+
+/// The table, or why there is none.
+pub(super) fn api() -> Result<&'static Api> {
+    static TABLE: OnceLock<Result<Api>> = OnceLock::new();
+    TABLE.get_or_init(load).as_ref().map_err(Clone::clone)
+}
+
+fn load() -> Result<Api> {
+    let path = Library::Nccl.load().ok_or_else(|| missing("no libnccl.so.2".into()))?;
+    // SAFETY: it is loaded already, for good; this is one more reference to it.
+    let library = unsafe { libloading::Library::new(path) }.map_err(|error| missing(error.to_string()))?;
+    let table = look_up(&library)?;
+    // The functions must outlive every communicator.
+    std::mem::forget(library);
+    Ok(table)
+}
+
+/// NCCL's version, (2, 28, 3).
+///
+/// # Errors
+/// That it is missing, and how to get it.
+pub fn version() -> Result<(i32, i32, i32)> {
+    let mut version = 0;
+    // SAFETY: a place for one integer.
+    let answer = unsafe { (api()?.get_version)(&mut version) };
+    check("tell its version", answer)?;
+    Ok((version / 10_000, version / 100 % 100, version % 100))
+}
+
+/// An answer that must be success.
+pub(super) fn check(what: &str, answer: Answer) -> Result<()> {
+    match answer {
+        SUCCESS => Ok(()),
+        other => Err(Error::System(format!("NCCL could not {what}: {}", name(other)))),
+    }
+}
+
+pub(super) fn name(answer: Answer) -> String {
+    let names = [
+        "success",
+        "a CUDA call failed (ncclUnhandledCudaError)",
+        "a system call failed (ncclSystemError)",
+        "ncclInternalError",
+        "ncclInvalidArgument",
+        "ncclInvalidUsage",
+        "a peer failed or left (ncclRemoteError)",
+        "still in progress (ncclInProgress)",
+        "ncclTimeout",
+    ];
+    usize::try_from(answer)
+        .ok()
+        .and_then(|at| names.get(at))
+        .map_or(format!("answer {answer}"), |n| n.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_library_there_is_one_error_that_says_what_to_do() {
+        match version() {
+            Ok(version) => println!("NCCL {version:?} is here; nothing to show"),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(
+                    text.contains("NCCL is missing") && text.contains("pip install") && !text.contains('\n'),
+                    "{text}"
+                );
+            }
+        }
+    }
+
+    /// As nccl.h has them on 64-bit Linux.
+    #[test]
+    fn structures_have_nccls_sizes() {
+        assert_eq!((size_of::<Config>(), size_of::<SimInfo>(), size_of::<RawId>()), (48, 24, 128));
+    }
+}

@@ -1,0 +1,79 @@
+//! Bytes beside NCCL: how ranks agree before they use it.
+
+use crate::{Communicator, Error, Rank, Result};
+
+/// A way for the ranks of a communicator to show each other a few bytes.
+pub trait Control {
+    /// What every rank shows, in order of ranks, all of one length. Every rank calls it with as many bytes.
+    ///
+    /// # Errors
+    /// What the channel says: a lost peer, a deadline.
+    fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
+}
+
+/// For a communicator of one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone;
+
+impl Control for Alone {
+    fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Ok(vec![mine.to_vec()])
+    }
+}
+
+/// Any communicator of Allfold's will do: threads of one process, or TCP under its authenticated rendezvous.
+impl Control for Communicator {
+    fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        if mine.is_empty() {
+            return Ok(vec![Vec::new(); self.size() as usize]);
+        }
+        let mut all = vec![0u8; mine.len() * self.size() as usize];
+        Communicator::all_gather(self, mine, &mut all)?;
+        Ok(all.chunks(mine.len()).map(<[u8]>::to_vec).collect())
+    }
+}
+
+/// Bytes of a fingerprint: what a rank is about to call, in words.
+const SAID: usize = 160;
+
+/// Compares what every rank is about to call; names the first two that differ.
+pub(super) fn agree(control: &mut dyn Control, call: &str) -> Result<()> {
+    let mut mine = [b' '; SAID];
+    let bytes = call.as_bytes();
+    let len = bytes.len().min(SAID);
+    mine[..len].copy_from_slice(&bytes[..len]);
+    let all = control.all_gather(&mine)?;
+    let words = |said: &[u8]| String::from_utf8_lossy(said).trim_end().to_string();
+    match all.iter().enumerate().find(|(_, said)| **said != all[0]) {
+        None => Ok(()),
+        Some((peer, said)) => {
+            let (first, other) = (words(&all[0]), words(said));
+            let peer = Rank(peer as u32);
+            Err(Error::System(format!(
+                "ranks disagree: rank 0 called {first}, but rank {peer} called {other}"
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::World;
+
+    #[test]
+    fn a_disagreement_is_told_to_every_rank() {
+        let said = World::threads(3).run(|mut comm| {
+            let call = if comm.rank() == Rank(2) { "broadcast(8 x f32)" } else { "all_reduce(8 x f32, sum)" };
+            Ok::<_, Error>((agree(&mut comm, "barrier()"), agree(&mut comm, call)))
+        });
+        for (agreed, told) in said.unwrap() {
+            assert_eq!(agreed, Ok(()));
+            let told = told.unwrap_err().to_string();
+            assert_eq!(
+                told,
+                "ranks disagree: rank 0 called all_reduce(8 x f32, sum), but rank 2 called broadcast(8 x f32)"
+            );
+        }
+    }
+}

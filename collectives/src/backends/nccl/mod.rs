@@ -1,0 +1,29 @@
+//! NCCL: one rank of a communicator on one GPU, in this process or in one of many.
+//!
+//! ```text
+//! NcclComm --- Api        libnccl.so.2, loaded at run time: a missing library or function is a typed error
+//!     |    \-- Queue      buffers and streams of `allfold_kernels::cuda`
+//!     |     \- Control    bytes beside NCCL: the unique id, and fingerprints where they are asked for
+//!     |
+//!     native              NCCL's own collectives: fast, in an order of its own, so no promise of bits
+//!     scheduled           any algorithm of the table by grouped send and receive and our kernels: our bits
+//! ```
+//!
+//! No crate named `nccl-rs` is published, and `nccl` is a configuration format. cudarc binds NCCL, but looks for
+//! `libnccl.so`, which NVIDIA's Python wheels do not ship, and panics where a function is missing; hence a table of our
+//! own over the functions that are used. Initialisation does not block, every wait has a deadline and asks NCCL for its
+//! asynchronous errors, and what is late or failed is aborted.
+//!
+//! Scheduled collectives run with a window of 1, one communicator per call, since a stream runs its groups one after
+//! another: for conformance and algorithms of one's own, not for speed.
+
+mod api;
+mod comm;
+mod control;
+mod native;
+mod scheduled;
+
+pub use api::version;
+pub use comm::{NcclComm, UniqueId};
+pub use control::{Alone, Control};
+pub use scheduled::{Wire, run_scheduled};

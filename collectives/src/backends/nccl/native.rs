@@ -1,0 +1,282 @@
+//! NCCL's own collectives, over buffers whose lengths are checked. Issued on the stream; [`NcclComm::wait`] finishes them.
+
+use super::comm::{NcclComm, failed};
+use crate::{DType, Error, Rank, ReduceOp, Result};
+use allfold_kernels::cuda::Slice;
+use std::ffi::{c_int, c_void};
+
+/// ncclDataType_t. NCCL has no 16-bit integers.
+fn number(dtype: DType) -> Option<c_int> {
+    Some(match dtype {
+        DType::I8 => 0,
+        DType::U8 => 1,
+        DType::I32 => 2,
+        DType::I64 => 4,
+        DType::F16 => 6,
+        DType::F32 => 7,
+        DType::F64 => 8,
+        DType::Bf16 => 9,
+        DType::I16 => return None,
+    })
+}
+
+const BYTES: c_int = 1;
+
+/// ncclRedOp_t.
+fn operator(op: ReduceOp) -> c_int {
+    match op {
+        ReduceOp::Sum => 0,
+        ReduceOp::Prod => 1,
+        ReduceOp::Max => 2,
+        ReduceOp::Min => 3,
+        ReduceOp::Avg => 4,
+    }
+}
+
+fn reduced(dtype: DType) -> Result<c_int> {
+    number(dtype)
+        .ok_or_else(|| Error::Argument(format!("NCCL does not reduce {dtype}; a scheduled collective does")))
+}
+
+/// Elements of a part, or as many as must be there.
+fn elements(dtype: DType, part: Slice<'_>) -> Result<usize> {
+    part.elements(dtype.size()).map(|n| n as usize).map_err(failed)
+}
+
+fn want(what: &str, part: Slice<'_>, bytes: usize) -> Result<()> {
+    match part.len() {
+        have if have == bytes => Ok(()),
+        have => Err(Error::Argument(format!("{what} has {have} bytes, and needs {bytes}"))),
+    }
+}
+
+fn from(part: Slice<'_>) -> *const c_void {
+    part.address() as *const c_void
+}
+
+fn into(part: Slice<'_>) -> *mut c_void {
+    part.address() as *mut c_void
+}
+
+impl NcclComm {
+    fn stream(&self) -> Result<*mut c_void> {
+        self.queue.machine().native(self.queue.stream()).map(|stream| stream as *mut c_void).map_err(failed)
+    }
+
+    fn peer(&self, rank: Rank) -> Result<c_int> {
+        match rank.0 < self.size() {
+            true => Ok(rank.0 as c_int),
+            false => Err(Error::Argument(format!("rank {rank} of {}", self.size()))),
+        }
+    }
+
+    /// `output` of every rank = the reduction of all inputs; in place where both are the same.
+    ///
+    /// # Errors
+    /// A length or type that does not fit; what NCCL says.
+    pub fn all_reduce(
+        &mut self,
+        dtype: DType,
+        op: ReduceOp,
+        input: Slice<'_>,
+        output: Slice<'_>,
+    ) -> Result<()> {
+        let (n, number) = (elements(dtype, input)?, reduced(dtype)?);
+        want("the output of an all-reduce", output, input.len())?;
+        self.enter(&format!("all_reduce({n} x {dtype}, {op})"))?;
+        let stream = self.stream()?;
+        // SAFETY: both parts hold n elements on this communicator's device; the queue outlives what is issued on it.
+        let answer = unsafe {
+            (self.api.all_reduce)(from(input), into(output), n, number, operator(op), self.raw, stream)
+        };
+        self.settle("issue an all-reduce", answer)
+    }
+
+    /// The root's buffer to all, in place.
+    ///
+    /// # Errors
+    /// As [`NcclComm::all_reduce`].
+    pub fn broadcast(&mut self, data: Slice<'_>, root: Rank) -> Result<()> {
+        let (root, n) = (self.peer(root)?, data.len());
+        self.enter(&format!("broadcast({n} bytes, root {root})"))?;
+        let stream = self.stream()?;
+        // SAFETY: as in `all_reduce`.
+        let answer =
+            unsafe { (self.api.broadcast)(from(data), into(data), n, BYTES, root, self.raw, stream) };
+        self.settle("issue a broadcast", answer)
+    }
+
+    /// `output` of the root = the reduction of all inputs.
+    ///
+    /// # Errors
+    /// As [`NcclComm::all_reduce`].
+    pub fn reduce(
+        &mut self,
+        dtype: DType,
+        op: ReduceOp,
+        input: Slice<'_>,
+        output: Slice<'_>,
+        root: Rank,
+    ) -> Result<()> {
+        let (n, number, root) = (elements(dtype, input)?, reduced(dtype)?, self.peer(root)?);
+        want("the output of a reduce", output, input.len())?;
+        self.enter(&format!("reduce({n} x {dtype}, {op}, root {root})"))?;
+        let stream = self.stream()?;
+        // SAFETY: as in `all_reduce`.
+        let answer = unsafe {
+            (self.api.reduce)(from(input), into(output), n, number, operator(op), root, self.raw, stream)
+        };
+        self.settle("issue a reduce", answer)
+    }
+
+    /// `output` = every rank's `block`, in order of ranks.
+    ///
+    /// # Errors
+    /// As [`NcclComm::all_reduce`].
+    pub fn all_gather(&mut self, block: Slice<'_>, output: Slice<'_>) -> Result<()> {
+        let n = block.len();
+        want("the output of an all-gather", output, n * self.size() as usize)?;
+        self.enter(&format!("all_gather({n} bytes)"))?;
+        let stream = self.stream()?;
+        // SAFETY: as in `all_reduce`; the output has room for every rank's block.
+        let answer = unsafe { (self.api.all_gather)(from(block), into(output), n, BYTES, self.raw, stream) };
+        self.settle("issue an all-gather", answer)
+    }
+
+    /// `block` = this rank's part of the reduction of all inputs.
+    ///
+    /// # Errors
+    /// As [`NcclComm::all_reduce`].
+    pub fn reduce_scatter(
+        &mut self,
+        dtype: DType,
+        op: ReduceOp,
+        input: Slice<'_>,
+        block: Slice<'_>,
+    ) -> Result<()> {
+        let (n, number) = (elements(dtype, block)?, reduced(dtype)?);
+        want("the input of a reduce-scatter", input, block.len() * self.size() as usize)?;
+        self.enter(&format!("reduce_scatter({n} x {dtype} a rank, {op})"))?;
+        let stream = self.stream()?;
+        // SAFETY: as in `all_reduce`; the input holds every rank's block.
+        let answer = unsafe {
+            (self.api.reduce_scatter)(from(input), into(block), n, number, operator(op), self.raw, stream)
+        };
+        self.settle("issue a reduce-scatter", answer)
+    }
+
+    /// Block r of every rank's input to rank r, grouped sends and receives.
+    ///
+    /// # Errors
+    /// As [`NcclComm::all_reduce`].
+    pub fn all_to_all(&mut self, input: Slice<'_>, output: Slice<'_>) -> Result<()> {
+        let ranks = self.size() as usize;
+        want("the output of an all-to-all", output, input.len())?;
+        if !input.len().is_multiple_of(ranks) {
+            return Err(Error::Argument(format!("{} bytes are no {ranks} blocks", input.len())));
+        }
+        let block = input.len() / ranks;
+        self.enter(&format!("all_to_all({block} bytes a rank)"))?;
+        self.group("issue an all-to-all", |comm| {
+            (0..ranks).try_for_each(|rank| {
+                let peer = Rank(rank as u32);
+                comm.post_send(input.part(rank * block, block).map_err(failed)?, peer)?;
+                comm.post_recv(output.part(rank * block, block).map_err(failed)?, peer)
+            })
+        })
+    }
+
+    /// Every rank's block to the root's `output`.
+    ///
+    /// # Errors
+    /// As [`NcclComm::all_reduce`].
+    pub fn gather(&mut self, block: Slice<'_>, output: Option<Slice<'_>>, root: Rank) -> Result<()> {
+        let n = block.len();
+        self.rooted("gather", n, root, output)?;
+        self.group("issue a gather", |comm| {
+            comm.post_send(block, root)?;
+            output
+                .iter()
+                .flat_map(|o| (0..comm.size()).map(move |rank| (*o, rank)))
+                .collect::<Vec<_>>()
+                .into_iter()
+                .try_for_each(|(output, rank)| {
+                    comm.post_recv(output.part(rank as usize * n, n).map_err(failed)?, Rank(rank))
+                })
+        })
+    }
+
+    /// The root's `input`, a block to every rank.
+    ///
+    /// # Errors
+    /// As [`NcclComm::all_reduce`].
+    pub fn scatter(&mut self, input: Option<Slice<'_>>, block: Slice<'_>, root: Rank) -> Result<()> {
+        let n = block.len();
+        self.rooted("scatter", n, root, input)?;
+        self.group("issue a scatter", |comm| {
+            comm.post_recv(block, root)?;
+            input
+                .iter()
+                .flat_map(|i| (0..comm.size()).map(move |rank| (*i, rank)))
+                .collect::<Vec<_>>()
+                .into_iter()
+                .try_for_each(|(input, rank)| {
+                    comm.post_send(input.part(rank as usize * n, n).map_err(failed)?, Rank(rank))
+                })
+        })
+    }
+
+    fn rooted(&mut self, what: &str, block: usize, root: Rank, whole: Option<Slice<'_>>) -> Result<()> {
+        self.peer(root)?;
+        match whole {
+            Some(whole) => want("the root's buffer", whole, block * self.size() as usize)?,
+            None if self.rank() == root => {
+                return Err(Error::Argument(format!("the root of a {what} needs a buffer")));
+            }
+            None => {}
+        }
+        self.enter(&format!("{what}({block} bytes a rank, root {root})"))
+    }
+
+    /// Waits until every rank is here, and for all that was issued before.
+    ///
+    /// # Errors
+    /// As [`NcclComm::wait`].
+    pub fn barrier(&mut self) -> Result<()> {
+        let one = self.queue.upload(&[0u8]).map_err(failed)?;
+        self.all_reduce(DType::U8, ReduceOp::Max, one.all(), one.all())?;
+        self.wait("pass a barrier")
+    }
+
+    /// Sends to a peer, which receives as many bytes.
+    ///
+    /// # Errors
+    /// As [`NcclComm::all_reduce`].
+    pub fn send(&mut self, data: Slice<'_>, to: Rank) -> Result<()> {
+        self.peer(to)?;
+        self.post_send(data, to)
+    }
+
+    /// Receives from a peer, which sends as many bytes.
+    ///
+    /// # Errors
+    /// As [`NcclComm::all_reduce`].
+    pub fn recv(&mut self, data: Slice<'_>, from: Rank) -> Result<()> {
+        self.peer(from)?;
+        self.post_recv(data, from)
+    }
+
+    pub(super) fn post_send(&mut self, data: Slice<'_>, to: Rank) -> Result<()> {
+        let (to, stream) = (self.peer(to)?, self.stream()?);
+        // SAFETY: as in `all_reduce`.
+        let answer = unsafe { (self.api.send)(from(data), data.len(), BYTES, to, self.raw, stream) };
+        self.settle("issue a send", answer)
+    }
+
+    pub(super) fn post_recv(&mut self, data: Slice<'_>, of: Rank) -> Result<()> {
+        let (of, stream) = (self.peer(of)?, self.stream()?);
+        // SAFETY: as in `all_reduce`.
+        let answer = unsafe { (self.api.recv)(into(data), data.len(), BYTES, of, self.raw, stream) };
+        self.settle("issue a receive", answer)
+    }
+}

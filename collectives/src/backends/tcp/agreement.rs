@@ -1,0 +1,359 @@
+//! How the ranks that are left agree on who they are, while more of them may die.
+//!
+//! ```text
+//! every rank     ask: whom I know to be gone, what I was proposed, what was decided  --> all others, on every news
+//! coordinator    the lowest rank that is not gone; once all who are left have asked it knowing that:
+//!                   propose what was decided, or was proposed before, or else all who have asked --> all who are left
+//! every rank     accept --> coordinator
+//! coordinator    all who are left have accepted: decide --> all others
+//! ```
+//!
+//! A decision is made only when everyone who is left holds it as a proposal, and a new coordinator proposes nothing else
+//! once one of those who are left holds one: so whoever decides, decides the same (three-phase commit with a perfect
+//! detector of crashes; D. Skeen, Nonblocking commit protocols, SIGMOD 1981). The detector is the end of a connection.
+//! Plain data: the node carries the messages, in order between any two ranks.
+
+use super::codec::{Reader, Writer};
+use crate::Rank;
+use std::collections::{BTreeMap, BTreeSet};
+
+type Ranks = BTreeSet<Rank>;
+
+/// What ranks say to each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    Ask { gone: Ranks, proposed: Option<Ranks>, decided: Option<Ranks> },
+    Propose(Ranks),
+    Accept(Ranks),
+    Decide(Ranks),
+}
+
+/// A message, and for whom.
+pub(super) type Letters = Vec<(Rank, Message)>;
+
+/// What a rank has said last of itself.
+#[derive(Clone, Default)]
+struct Said {
+    gone: Ranks,
+    proposed: Option<Ranks>,
+    decided: Option<Ranks>,
+}
+
+pub(super) struct Agreement {
+    me: Rank,
+    size: u32,
+    /// This rank wants to know who is left.
+    asking: bool,
+    gone: Ranks,
+    proposed: Option<Ranks>,
+    decided: Option<Ranks>,
+    said: BTreeMap<Rank, Said>,
+    /// As coordinator: what is proposed, and who has accepted it.
+    accepted: Option<(Ranks, Ranks)>,
+}
+
+impl Agreement {
+    pub fn new(me: Rank, size: u32) -> Agreement {
+        let (gone, said) = Default::default();
+        Agreement { me, size, asking: false, gone, proposed: None, decided: None, said, accepted: None }
+    }
+
+    /// Who is left, once that is decided.
+    pub fn decided(&self) -> Option<&Ranks> {
+        self.decided.as_ref()
+    }
+
+    /// This rank asks.
+    pub fn ask(&mut self) -> Letters {
+        self.asking = true;
+        let mut letters = self.tell();
+        letters.extend(self.coordinate());
+        letters
+    }
+
+    /// A rank is gone.
+    pub fn lose(&mut self, rank: Rank) -> Letters {
+        self.suspect([rank].into())
+    }
+
+    /// Whoever has not asked by now is taken for gone.
+    pub fn give_up(&mut self) -> Letters {
+        let silent = self.left().filter(|rank| *rank != self.me && !self.said.contains_key(rank)).collect();
+        self.suspect(silent)
+    }
+
+    /// A peer has said something.
+    pub fn hear(&mut self, from: Rank, message: Message) -> Letters {
+        let mut letters = Vec::new();
+        match message {
+            Message::Ask { gone, proposed, decided } => {
+                if let Some(decided) = &self.decided {
+                    letters.push((from, Message::Decide(decided.clone())));
+                }
+                self.said.insert(from, Said { gone: gone.clone(), proposed, decided });
+                letters.extend(self.suspect(gone.into_iter().filter(|rank| *rank != self.me).collect()));
+                letters.extend(self.coordinate());
+            }
+            Message::Propose(ranks) if self.asking && !self.gone.contains(&from) => {
+                self.proposed = Some(ranks.clone());
+                letters.push((from, Message::Accept(ranks)));
+            }
+            Message::Accept(ranks) => {
+                if let Some((proposal, accepted)) = &mut self.accepted
+                    && *proposal == ranks
+                {
+                    accepted.insert(from);
+                }
+                letters.extend(self.coordinate());
+            }
+            Message::Decide(ranks) => _ = self.decided.get_or_insert(ranks),
+            Message::Propose(_) => {}
+        }
+        letters
+    }
+
+    fn suspect(&mut self, ranks: Ranks) -> Letters {
+        let before = self.gone.len();
+        self.gone.extend(ranks);
+        if !self.asking || self.gone.len() == before {
+            return Vec::new();
+        }
+        let mut letters = self.tell();
+        letters.extend(self.coordinate());
+        letters
+    }
+
+    fn left(&self) -> impl Iterator<Item = Rank> {
+        (0..self.size).map(Rank).filter(|rank| !self.gone.contains(rank))
+    }
+
+    fn to_all(&self, message: Message) -> Letters {
+        self.left().filter(|rank| *rank != self.me).map(|rank| (rank, message.clone())).collect()
+    }
+
+    fn tell(&self) -> Letters {
+        let (gone, proposed, decided) = (self.gone.clone(), self.proposed.clone(), self.decided.clone());
+        self.to_all(Message::Ask { gone, proposed, decided })
+    }
+
+    /// Does what the coordinator must, if this rank is it.
+    fn coordinate(&mut self) -> Letters {
+        if !self.asking || self.decided.is_some() || self.left().next() != Some(self.me) {
+            return Vec::new();
+        }
+        let lower: Vec<Rank> = (0..self.me.0).map(Rank).collect();
+        let knows = |rank: &Rank| {
+            *rank == self.me
+                || self.said.get(rank).is_some_and(|said| lower.iter().all(|low| said.gone.contains(low)))
+        };
+        if !self.left().all(|rank| knows(&rank)) {
+            return Vec::new();
+        }
+        let mut letters = Vec::new();
+        if self.accepted.is_none() {
+            let said: Vec<&Said> = self.left().filter_map(|rank| self.said.get(&rank)).collect();
+            let decided = said.iter().find_map(|said| said.decided.clone());
+            let proposed =
+                said.iter().find_map(|said| said.proposed.clone()).or_else(|| self.proposed.clone());
+            let ranks = decided.or(proposed).unwrap_or_else(|| self.left().collect());
+            self.proposed = Some(ranks.clone());
+            letters = self.to_all(Message::Propose(ranks.clone()));
+            self.accepted = Some((ranks, [self.me].into()));
+        }
+        if let Some((ranks, accepted)) = &self.accepted
+            && self.left().all(|rank| accepted.contains(&rank))
+        {
+            let ranks = ranks.clone();
+            letters.extend(self.to_all(Message::Decide(ranks.clone())));
+            self.decided = Some(ranks);
+        }
+        letters
+    }
+}
+
+impl Message {
+    /// As bytes behind the group's number: a set is a bit for each rank of the group.
+    pub fn write(&self, to: &mut Writer, size: u32) {
+        let set = |to: &mut Writer, ranks: &Ranks| {
+            let mut words = vec![0u64; size.div_ceil(64) as usize];
+            ranks.iter().for_each(|rank| words[rank.index() / 64] |= 1 << (rank.0 % 64));
+            words.into_iter().for_each(|word| _ = to.word(word));
+        };
+        let maybe = |to: &mut Writer, ranks: &Option<Ranks>| {
+            to.byte(ranks.is_some().into());
+            ranks.iter().for_each(|ranks| set(to, ranks));
+        };
+        match self {
+            Message::Ask { gone, proposed, decided } => {
+                set(to.byte(0), gone);
+                maybe(to, proposed);
+                maybe(to, decided);
+            }
+            Message::Propose(ranks) => set(to.byte(1), ranks),
+            Message::Accept(ranks) => set(to.byte(2), ranks),
+            Message::Decide(ranks) => set(to.byte(3), ranks),
+        }
+    }
+
+    /// Reads one of a group of that many ranks.
+    pub fn read(from: &mut Reader, size: u32) -> Option<Message> {
+        let set = |from: &mut Reader| -> Option<Ranks> {
+            let words = (0..size.div_ceil(64)).map(|_| from.word()).collect::<Option<Vec<u64>>>()?;
+            let ranks = (0..words.len() as u32 * 64)
+                .filter(|rank| words[*rank as usize / 64] >> (rank % 64) & 1 == 1);
+            ranks.map(|rank| (rank < size).then_some(Rank(rank))).collect()
+        };
+        let maybe = |from: &mut Reader| -> Option<Option<Ranks>> {
+            if from.byte()? == 0 { Some(None) } else { set(from).map(Some) }
+        };
+        Some(match from.byte()? {
+            0 => Message::Ask { gone: set(from)?, proposed: maybe(from)?, decided: maybe(from)? },
+            1 => Message::Propose(set(from)?),
+            2 => Message::Accept(set(from)?),
+            3 => Message::Decide(set(from)?),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    /// Ranks whose messages arrive in order between any two of them, and otherwise in any order.
+    struct Run {
+        ranks: Vec<Agreement>,
+        dead: Vec<bool>,
+        wires: BTreeMap<(Rank, Rank), VecDeque<Option<Message>>>,
+    }
+
+    impl Run {
+        fn new(size: u32) -> Run {
+            let ranks = (0..size).map(|rank| Agreement::new(Rank(rank), size)).collect();
+            Run { ranks, dead: vec![false; size as usize], wires: BTreeMap::new() }
+        }
+
+        fn post(&mut self, from: Rank, letters: Letters) {
+            for (to, message) in letters {
+                self.wires.entry((from, to)).or_default().push_back(Some(message));
+            }
+        }
+
+        /// What it has sent may be lost at the end, but its end is noticed after what arrives.
+        fn die(&mut self, who: Rank, lost: usize) {
+            if std::mem::replace(&mut self.dead[who.index()], true) {
+                return;
+            }
+            for to in (0..self.ranks.len() as u32).map(Rank) {
+                let wire = self.wires.entry((who, to)).or_default();
+                wire.truncate(wire.len().saturating_sub(lost));
+                wire.push_back(None);
+            }
+        }
+
+        /// Delivers one message of some wire; whether there was one.
+        fn step(&mut self, choice: usize) -> bool {
+            let busy: Vec<(Rank, Rank)> =
+                self.wires.iter().filter(|(_, w)| !w.is_empty()).map(|(k, _)| *k).collect();
+            let Some((from, to)) = busy.get(choice % busy.len().max(1)).copied() else { return false };
+            let message = self.wires.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
+            if !self.dead[to.index()] {
+                let rank = &mut self.ranks[to.index()];
+                let letters = match message {
+                    Some(message) => rank.hear(from, message),
+                    None => rank.lose(from),
+                };
+                self.post(to, letters);
+            }
+            true
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+
+        #[test]
+        fn all_who_are_left_decide_the_same_whoever_dies_when(
+            size in 2..=8u32,
+            deaths in proptest::collection::vec((0..200usize, 0..8u32, 0..20usize), 0..8),
+            choices in proptest::collection::vec(any::<usize>(), 200),
+        ) {
+            let mut run = Run::new(size);
+            let mut first: Option<Ranks> = None;
+            let mut asked = 0;
+            for at in 0..4000 {
+                for (_, who, lost) in deaths.iter().filter(|(when, who, _)| *when == at && *who < size) {
+                    let alive = run.dead.iter().filter(|dead| !**dead).count();
+                    if alive > 1 {
+                        run.die(Rank(*who), *lost);
+                    }
+                }
+                // They ask one after the other, while others already talk.
+                if at % 3 == 0 && asked < size {
+                    if !run.dead[asked as usize] {
+                        let letters = run.ranks[asked as usize].ask();
+                        run.post(Rank(asked), letters);
+                    }
+                    asked += 1;
+                }
+                let more = run.step(choices[at % choices.len()]);
+                for decided in run.ranks.iter().filter_map(Agreement::decided) {
+                    prop_assert_eq!(decided, &*first.get_or_insert_with(|| decided.clone()));
+                }
+                if !more && at > 200 {
+                    break;
+                }
+            }
+            for (rank, _) in run.ranks.iter().zip(&run.dead).filter(|(_, dead)| !**dead) {
+                let decided = rank.decided();
+                prop_assert!(decided.is_some_and(|ranks| ranks.contains(&rank.me)), "{:?} has {:?}", rank.me, decided);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Message::read(&mut Reader { rest: &bytes, known: "" }, 8);
+        }
+    }
+
+    #[test]
+    fn messages_survive_their_travel() {
+        let some: Ranks = [Rank(1), Rank(5)].into();
+        let ask = Message::Ask { gone: some.clone(), proposed: None, decided: Some(some.clone()) };
+        for message in
+            [ask, Message::Propose(some.clone()), Message::Accept(some.clone()), Message::Decide(some)]
+        {
+            let mut bytes = Writer::default();
+            message.write(&mut bytes, 6);
+            assert_eq!(Message::read(&mut Reader { rest: &bytes.0, known: "" }, 6), Some(message));
+            assert_eq!(Message::read(&mut Reader { rest: &bytes.0, known: "" }, 5), None, "rank 5 of 5");
+        }
+    }
+
+    #[test]
+    fn who_never_asks_is_left_behind_and_told() {
+        let mut run = Run::new(3);
+        for rank in [0, 2] {
+            let letters = run.ranks[rank].ask();
+            run.post(Rank(rank as u32), letters);
+        }
+        while run.step(0) {}
+        assert_eq!(run.ranks[0].decided(), None);
+        for rank in [0, 2] {
+            let letters = run.ranks[rank].give_up();
+            run.post(Rank(rank as u32), letters);
+        }
+        while run.step(1) {}
+        let left: Ranks = [Rank(0), Rank(2)].into();
+        assert_eq!(
+            [0, 2].map(|rank| run.ranks[rank].decided().cloned()),
+            [Some(left.clone()), Some(left.clone())]
+        );
+        let letters = run.ranks[1].ask();
+        run.post(Rank(1), letters);
+        while run.step(0) {}
+        assert_eq!(run.ranks[1].decided(), Some(&left));
+    }
+}

@@ -1,0 +1,64 @@
+//! What wakes a rank's thread that waits for its sockets: news from elsewhere.
+
+use crate::{Error, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A count of news, and a descriptor that is readable once there are more while someone sleeps.
+pub(super) struct Bell {
+    news: AtomicU64,
+    asleep: AtomicBool,
+    event: OwnedFd,
+}
+
+impl Bell {
+    pub fn new() -> Result<Bell> {
+        let failed = |error| Error::System(format!("no event descriptor: {error}"));
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
+        Ok(Bell { news: AtomicU64::new(0), asleep: AtomicBool::new(false), event })
+    }
+
+    /// There is news. It is in its place before this is called.
+    pub fn ring(&self) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) {
+            // Full only if nobody has slept for 2^64 rings.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    pub fn news(&self) -> u64 {
+        self.news.load(Ordering::SeqCst)
+    }
+
+    /// Around a sleep: announces it, and says whether there was news since `seen`, so that it must not happen.
+    pub fn lie_down(&self, seen: u64) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        self.news() == seen
+    }
+
+    /// Sleeps until there is news beyond `seen`, or `patience` is over.
+    pub fn sleep(&self, seen: u64, patience: Duration) {
+        if self.lie_down(seen) {
+            let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
+            let limit = Timespec { tv_sec: seconds, tv_nsec: patience.subsec_nanos().into() };
+            let mut event = [PollFd::new(&self.event, PollFlags::IN)];
+            // A signal wakes it early, and it looks again.
+            let _ = poll(&mut event, Some(&limit));
+        }
+        self.get_up();
+    }
+
+    pub fn get_up(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}

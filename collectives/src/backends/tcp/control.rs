@@ -1,0 +1,269 @@
+//! The tasks beside the computing threads: they connect and accept, and read and write control frames.
+
+use super::frame::{HEADER, Header, Kind};
+use super::handshake::{Claims, Purpose, Refusal, Verdict};
+use super::node::Node;
+use super::secured::Secured;
+use crate::{Error, Lost, Rank, Result};
+use socket2::{SockRef, TcpKeepalive};
+use std::collections::VecDeque;
+use std::net::TcpListener;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc as blocking;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+/// Connections that may be in a handshake at once; of more the oldest is dropped.
+const PENDING: usize = 64;
+/// How often a side that says it holds another secret is asked again: it may have been too busy to answer.
+const ASKED: u32 = 3;
+
+/// What the kernel holds in each direction between processes of one host (it doubles what it is told).
+const NEAR: usize = 512 << 10;
+
+/// The runtime of this process.
+pub(crate) fn runtime() -> Result<&'static Runtime> {
+    static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
+    let made = RUNTIME.get_or_init(|| {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).thread_name("allfold control").enable_all();
+        builder.build().map_err(|error| error.to_string())
+    });
+    made.as_ref().map_err(|error| Error::System(format!("no runtime for connections: {error}")))
+}
+
+/// Where control frames for a peer are put. They leave in order.
+pub(super) struct Outbox {
+    frames: mpsc::UnboundedSender<Vec<u8>>,
+    written: blocking::Receiver<()>,
+}
+
+impl Outbox {
+    pub fn send(&self, frame: Vec<u8>) {
+        // To a peer that is lost nothing is sent any more.
+        let _ = self.frames.send(frame);
+    }
+
+    /// Waits until all has been written, or for `patience`.
+    pub fn drain(self, patience: Duration) {
+        drop(self.frames);
+        let _ = self.written.recv_timeout(patience);
+    }
+}
+
+/// Settings of every socket: no delay for small frames, and an end for peers whose host has vanished.
+pub(super) fn tune(socket: &TcpStream, dead: Duration) {
+    let socket = SockRef::from(socket);
+    let probes =
+        TcpKeepalive::new().with_time(dead / 2).with_interval((dead / 8).max(Duration::from_secs(1)));
+    // What the system does not know is no reason to fail: heartbeats find the same.
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&probes.with_retries(4));
+    let _ = socket.set_tcp_user_timeout(Some(dead));
+    // Between processes of one host nothing is gained by more in flight than a core's cache holds.
+    let near =
+        socket.peer_addr().ok().and_then(|peer| peer.as_socket()).is_some_and(|peer| peer.ip().is_loopback());
+    if near {
+        let _ = socket.set_send_buffer_size(NEAR);
+        let _ = socket.set_recv_buffer_size(NEAR);
+    }
+}
+
+/// Starts the two tasks of a control connection.
+pub(super) fn serve(node: Arc<Node>, peer: Rank, stream: Secured) -> Outbox {
+    let (reader, writer) = tokio::io::split(stream);
+    let (frames, waiting) = mpsc::unbounded_channel();
+    let (done, written) = blocking::channel();
+    let (beat, epoch) = (node.deadlines.beat, node.epoch);
+    tokio::spawn(async move {
+        write(writer, waiting, beat, epoch).await;
+        // Nobody waits for it unless the node is closing.
+        let _ = done.send(());
+    });
+    tokio::spawn(async move {
+        let cause = read(&node, peer, reader).await;
+        node.ended(peer, cause);
+    });
+    Outbox { frames, written }
+}
+
+async fn write(
+    mut writer: WriteHalf<Secured>,
+    mut frames: mpsc::UnboundedReceiver<Vec<u8>>,
+    beat: Duration,
+    epoch: u32,
+) {
+    let alive = Header::control(Kind::Beat, epoch, &[]).encode();
+    let mut beats = interval(beat);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let sent = tokio::select! {
+            biased;
+            frame = frames.recv() => match frame {
+                Some(frame) => writer.write_all(&frame).await,
+                None => break,
+            },
+            _ = beats.tick() => writer.write_all(&alive).await,
+        };
+        if sent.is_err() || writer.flush().await.is_err() {
+            return;
+        }
+    }
+    // The reader's side says why a connection has ended; here it only ends.
+    let _ = writer.shutdown().await;
+}
+
+/// Reads control frames until there are no more. Returns why.
+async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<Secured>) -> Lost {
+    let dead = node.deadlines.dead;
+    loop {
+        let frame = async {
+            let mut header = [0; HEADER];
+            reader.read_exact(&mut header).await.map_err(|e| e.to_string())?;
+            let header =
+                Header::decode(&header).map_err(|what| format!("sent a frame that cannot be: {what}"))?;
+            let mut payload = vec![0; header.bytes as usize];
+            if header.kind == Kind::Data {
+                return Err("sent a message on its control connection".into());
+            }
+            reader.read_exact(&mut payload).await.map_err(|e| e.to_string())?;
+            if super::frame::crc32c(&payload) != header.payload_crc || header.epoch != node.epoch {
+                return Err("sent a control frame that was damaged, or of another epoch".to_string());
+            }
+            Ok((header.kind, payload))
+        };
+        match timeout(dead, frame).await {
+            Err(_) => return Lost::Silent { by: node.rank, after: dead },
+            Ok(Err(what)) if what.contains("early eof") || what.contains("close_notify") => {
+                return Lost::Disconnected("closed its connection".into());
+            }
+            Ok(Err(what)) => return Lost::Disconnected(format!("broke its connection: {what}")),
+            Ok(Ok((kind, payload))) => {
+                if let Err(what) = node.control(peer, kind, payload) {
+                    return Lost::Disconnected(format!("sent {what}"));
+                }
+            }
+        }
+    }
+}
+
+/// Accepts connections until the node closes.
+pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::task::AbortHandle> {
+    let failed = |error: std::io::Error| Error::System(format!("cannot listen: {error}"));
+    listener.set_nonblocking(true).map_err(failed)?;
+    let runtime = runtime()?;
+    let guard = runtime.enter();
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+    drop(guard);
+    let node = node.clone();
+    let task = runtime.spawn(async move {
+        let mut pending: VecDeque<tokio::task::AbortHandle> = VecDeque::new();
+        loop {
+            let Ok((socket, _)) = listener.accept().await else {
+                // Out of descriptors: others may give some back.
+                sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            pending.retain(|task| !task.is_finished());
+            if pending.len() >= PENDING
+                && let Some(oldest) = pending.pop_front()
+            {
+                oldest.abort();
+                node.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            let node = node.clone();
+            let task = tokio::spawn(async move {
+                match node.door.accept(socket, |claims| node.judge(claims)).await {
+                    Ok((stream, claims)) => node.join(claims.rank, &claims, stream),
+                    Err(_) => {
+                        node.refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+            pending.push_back(task.abort_handle());
+        }
+    });
+    Ok(task.abort_handle())
+}
+
+/// Connects to a lower rank, again and again until it answers or `patience` is over. `failed` hears why not.
+pub(super) fn connect(
+    node: &Arc<Node>,
+    peer: Rank,
+    purpose: Purpose,
+    group: u64,
+    patience: Duration,
+    failed: impl FnOnce(&Node, Error) + Send + 'static,
+) -> Result<()> {
+    let node = node.clone();
+    let claims =
+        Claims { purpose, job: node.job, epoch: node.epoch, size: node.size, rank: node.rank, peer, group };
+    runtime()?.spawn(async move {
+        let address = node.addresses[peer.index()];
+        let mut pause = Duration::from_millis(2);
+        let mut asked = 0;
+        let mut last = Error::Missing { missing: vec![peer], after: patience };
+        let tries = async {
+            loop {
+                if node.is_closing() {
+                    return None;
+                }
+                match node.door.connect(address, claims).await {
+                    Ok(stream) => {
+                        node.join(peer, &claims, stream);
+                        return None;
+                    }
+                    Err(Refusal::Broken(why)) => last = Error::Refused { peer, why },
+                    Err(Refusal::Secret) => {
+                        asked += 1;
+                        last = Error::AuthFailed { peer };
+                        if asked >= ASKED {
+                            return Some(Error::AuthFailed { peer });
+                        }
+                    }
+                    // It may be on its way out of an earlier life, or not have seen our control connection yet.
+                    Err(Refusal::Verdict(Verdict::Duplicate(_), why)) if purpose != Purpose::Control => {
+                        last = Error::Refused { peer, why };
+                    }
+                    Err(Refusal::Verdict(_, why) | Refusal::Stranger(why)) => {
+                        return Some(Error::Refused { peer, why });
+                    }
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_millis(100));
+            }
+        };
+        let error = match timeout(patience, tries).await {
+            Ok(Some(error)) => error,
+            Ok(None) => return,
+            Err(_) => last,
+        };
+        failed(&node, error);
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_socket_ends_by_itself_when_the_other_host_has_vanished() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let dead = Duration::from_secs(20);
+            tune(&near, dead);
+            let socket = SockRef::from(&near);
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(dead));
+            assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), dead / 2);
+        });
+    }
+}

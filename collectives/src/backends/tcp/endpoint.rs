@@ -1,0 +1,440 @@
+//! A rank's way to its peers over sockets, for one operation after the other.
+//!
+//! The thread that called moves the bytes itself: it asks every link that has something to do in turn, looks again for a
+//! while when nothing moved, then sleeps until a socket is ready or the bell rings.
+
+use super::control;
+use super::fingerprint::Fingerprint;
+use super::group::{Group, Links};
+use super::handshake::Purpose;
+use super::link::{Done, Fault, Link, Scene, Source, Target};
+use super::node::Node;
+use crate::schedule::{Combine, Span};
+use crate::transport::{Direct, Event, Frame, Memory, NoMemory, Payload, Transport};
+use crate::{Call, Error, Lost, Operation, Rank, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a thread looks at its sockets before it sleeps: of the order of what being woken takes.
+const LOOK: Duration = Duration::from_micros(60);
+/// After how long without any news a rank tells the others which operation it is in.
+const ANNOUNCE: Duration = Duration::from_millis(10);
+/// How long the control connection has to say that a peer is gone, before a broken link is blamed on the link.
+const VERDICT: Duration = Duration::from_millis(100);
+/// What may be put aside for lanes that are not posted yet, beyond the size of the operation's own buffer.
+const ASIDE: usize = 4 << 20;
+
+pub(super) struct Endpoint {
+    node: Arc<Node>,
+    group: Arc<Group>,
+    /// Taken from the group for as long as an operation runs.
+    links: Links,
+    purpose: Option<Purpose>,
+    call: Arc<Call>,
+    fingerprint: Fingerprint,
+    aside: usize,
+    due: Instant,
+    /// When nothing has moved since.
+    idle: Option<Instant>,
+    announced: bool,
+    seen: u64,
+    ready: VecDeque<Event>,
+    done: Vec<Done>,
+    /// Something that could not even be posted.
+    broken: Option<Error>,
+}
+
+#[allow(clippy::disallowed_methods, reason = "sockets and their deadlines are on real time")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+impl Endpoint {
+    pub fn new(node: Arc<Node>, group: Arc<Group>) -> Endpoint {
+        let call = Arc::new(Call::plain(Operation::PointToPoint, 0, 0, crate::DType::U8));
+        Endpoint {
+            node,
+            group,
+            links: Links::new(),
+            purpose: None,
+            call,
+            fingerprint: Fingerprint::default(),
+            aside: 0,
+            due: clock(),
+            idle: None,
+            announced: false,
+            seen: 0,
+            ready: VecDeque::new(),
+            done: Vec::new(),
+            broken: None,
+        }
+    }
+
+    /// The link to a peer; of two ranks the higher one connects it when it is first used.
+    fn link(&mut self, peer: Rank) -> &mut Link {
+        let (node, group) = (&self.node, &self.group);
+        let purpose = self.purpose.unwrap_or(Purpose::Data);
+        let broken = &mut self.broken;
+        self.links.entry(peer).or_insert_with(|| {
+            let world = group.members[peer.index()];
+            if world < node.rank {
+                let concerned = group.clone();
+                let failed = move |node: &Node, error: Error| {
+                    let cause = Lost::Disconnected(error.to_string());
+                    node.fail(&concerned, Error::PeerLost { rank: peer, cause, call: None });
+                };
+                let patience = node.deadlines.dead;
+                let started = control::connect(node, world, purpose, group.wire, patience, failed);
+                *broken = started.err();
+            }
+            Link::new(peer)
+        })
+    }
+
+    /// Gives the links back to the group.
+    fn release(&mut self) {
+        if let Some(purpose) = self.purpose.take() {
+            self.group.put_back(purpose, std::mem::take(&mut self.links));
+        }
+    }
+
+    /// Asks every link once. Whether anything moved.
+    fn pump(&mut self, round: u64, memory: &mut dyn Memory) -> Result<bool> {
+        let scene = Scene {
+            comm: self.group.comm(),
+            epoch: self.node.epoch,
+            sequence: self.call.sequence,
+            fingerprint: self.fingerprint,
+            pool: &self.node.pool,
+            aside: self.aside,
+        };
+        let mut moved = false;
+        let mut wrong = None;
+        for link in self.links.values_mut() {
+            if !link.wants_in() && !link.wants_out() {
+                continue;
+            }
+            if link.wire().is_none() {
+                let purpose = self.purpose.unwrap_or(Purpose::Data);
+                match self.group.arrived(purpose, link.peer) {
+                    Some(wire) => link.attach(wire),
+                    None => continue,
+                }
+            }
+            let peer = link.peer;
+            let sent = link.pump_out(&scene, memory, &mut self.done);
+            let result = sent.and_then(|sent| Ok(link.pump_in(&scene, memory, &mut self.done)? | sent));
+            self.ready.extend(self.done.drain(..).map(|done| match done {
+                Done::Sent { lane } => Event::Sent { to: peer, lane },
+                Done::Landed { lane } => Event::Landed { from: peer, lane },
+                Done::Received { lane, round, payload } => Event::Received {
+                    from: peer,
+                    lane,
+                    frame: Frame { call: self.call.clone(), round, payload },
+                },
+            }));
+            match result {
+                Ok(any) => moved |= any,
+                Err(fault) => {
+                    wrong = Some((peer, fault));
+                    break;
+                }
+            }
+        }
+        match wrong {
+            Some((peer, fault)) => Err(self.blame(peer, round, fault)),
+            None => Ok(moved),
+        }
+    }
+
+    /// What a broken link means for the group.
+    fn blame(&mut self, peer: Rank, round: u64, fault: Fault) -> Error {
+        let rank = self.group.me;
+        let call = self.call.clone();
+        let protocol = |what: String| {
+            let call = Box::new(call.as_ref().clone());
+            Error::Protocol { rank, peer, call, round, what }
+        };
+        let error = match fault {
+            Fault::Wrong(what) => protocol(what),
+            Fault::Disagree(sequence, theirs) => match self.purpose {
+                // Letters are numbered by pairs, so this rank's own call is the one at hand.
+                Some(Purpose::Letters) => match theirs.call(sequence, "") {
+                    Some(theirs) => {
+                        let mine = Box::new(self.call.as_ref().clone());
+                        Error::Mismatch { rank, mine, peer, theirs: Box::new(theirs) }
+                    }
+                    None => protocol("what it says was called is no call".into()),
+                },
+                _ => self.group.book(|book| book.disagree(peer, sequence, theirs)),
+            },
+            Fault::Truncated | Fault::Ended(_) | Fault::Ahead(_) => {
+                // A peer that has passed this operation knows what it called there, and says so if that was another.
+                if let Fault::Ahead(_) = fault {
+                    self.node.announce(&self.group, &self.call);
+                }
+                // A process that died takes all its connections with it: then it is to blame and not the link.
+                match (self.verdict(peer), fault) {
+                    (Some(error), _) => error,
+                    (None, Fault::Ended(how)) => Error::PeerLost {
+                        rank: peer,
+                        cause: Lost::Disconnected(how),
+                        call: Some(Box::new(self.call.as_ref().clone())),
+                    },
+                    (None, Fault::Ahead(at)) => protocol(format!(
+                        "messages of this operation are missing, and the peer is at operation {at} already"
+                    )),
+                    (None, _) => protocol("the connection ended in the middle of a frame".into()),
+                }
+            }
+        };
+        self.node.fail(&self.group, error)
+    }
+
+    /// What the control connections make of it, given a moment: the group's failure, or the loss of this peer.
+    fn verdict(&self, peer: Rank) -> Option<Error> {
+        let until = clock() + VERDICT;
+        loop {
+            let found = self.group.book(|book| {
+                let lost = book.left(peer).map(|_| book.lose(peer, Some(&self.call)));
+                book.failure().or(lost)
+            });
+            if found.is_some() || clock() >= until {
+                return found;
+            }
+            self.nap(until);
+        }
+    }
+
+    /// News from elsewhere: the group's failure, or the loss of a peer whose letter this rank waits for.
+    fn news(&mut self) -> Result<()> {
+        let peers: Vec<Rank> = match self.purpose {
+            Some(Purpose::Letters) => {
+                let waiting = self.links.values().filter(|link| link.wants_in() || link.wants_out());
+                waiting.filter(|link| link.wire().is_none()).map(|link| link.peer).collect()
+            }
+            _ => Vec::new(),
+        };
+        let (failure, lost) = self.group.book(|book| {
+            let lost = peers.iter().find(|peer| book.left(**peer).is_some()).copied();
+            (book.failure(), lost)
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let Some(peer) = lost else { return Ok(()) };
+        // Its connection may have been made and not been handed over yet.
+        let until = clock() + VERDICT;
+        while clock() < until {
+            if let Some(wire) = self.group.arrived(Purpose::Letters, peer) {
+                self.link(peer).attach(wire);
+                return Ok(());
+            }
+            self.nap(until);
+        }
+        let error = self.group.book(|book| book.lose(peer, Some(&self.call)));
+        Err(self.node.fail(&self.group, error))
+    }
+
+    /// Sleeps a little, until the bell rings.
+    fn nap(&self, until: Instant) {
+        let bell = &self.group.bell;
+        let seen = bell.news();
+        if bell.lie_down(seen) {
+            let patience = until.saturating_duration_since(clock()).min(Duration::from_millis(2));
+            let mut fds = [PollFd::new(bell, PollFlags::IN)];
+            // Interrupted or over: either way it is looked at again.
+            let _ = poll(&mut fds, Some(&timespec(patience)));
+        }
+        bell.get_up();
+    }
+
+    /// Sleeps until a socket is ready, the bell rings, or `patience` is over.
+    fn park(&self, patience: Duration) {
+        let bell = &self.group.bell;
+        if bell.lie_down(self.seen) {
+            let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
+            for link in self.links.values() {
+                let Some(wire) = link.wire() else { continue };
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, link.wants_in());
+                flags.set(PollFlags::OUT, link.wants_out());
+                if !flags.is_empty() {
+                    fds.push(PollFd::from_borrowed_fd(wire.as_fd(), flags));
+                }
+            }
+            let _ = poll(&mut fds, Some(&timespec(patience)));
+        }
+        bell.get_up();
+    }
+
+    fn late(&self, round: u64) -> Error {
+        let latest = |rank: Rank| self.links.get(&rank).and_then(|link| link.latest);
+        let mut waiting_on = match self.purpose {
+            Some(Purpose::Letters) => Vec::new(),
+            _ => self.group.book(|book| book.absent(self.call.sequence, latest)),
+        };
+        let entered = waiting_on.is_empty();
+        if entered {
+            let busy = self.links.values().filter(|link| link.wants_in() || link.wants_out());
+            waiting_on = busy.map(|link| link.peer).collect();
+        }
+        let call = Box::new(self.call.as_ref().clone());
+        let after = self.node.deadlines.operation;
+        Error::DeadlineExceeded { rank: self.group.me, waiting_on, entered, call, round, after }
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+}
+
+impl Transport for Endpoint {
+    fn enter(&mut self, call: &Arc<Call>) -> Result<()> {
+        self.release();
+        self.ready.clear();
+        self.call = call.clone();
+        self.fingerprint = Fingerprint::of(call);
+        self.announced = false;
+        self.idle = None;
+        let bytes = usize::try_from(call.count).unwrap_or(usize::MAX).saturating_mul(call.dtype.size());
+        self.aside = bytes.saturating_mul(self.group.members.len()).saturating_add(ASIDE);
+        let now = clock();
+        self.due =
+            now.checked_add(self.node.deadlines.operation).unwrap_or(now + Duration::from_secs(1 << 32));
+        let letter = call.operation == Operation::PointToPoint;
+        let purpose = if letter { Purpose::Letters } else { Purpose::Data };
+        let entered = self.group.book(|book| match letter {
+            true => book.failure().map_or(Ok(()), Err),
+            false => book.enter(call),
+        });
+        entered.map_err(|error| self.node.fail(&self.group, error))?;
+        let taken = || Error::System("two operations of one communicator run at once".into());
+        self.links = self.group.take(purpose).ok_or_else(taken)?;
+        self.purpose = Some(purpose);
+        Ok(())
+    }
+
+    fn room(&self, bytes: usize) -> Payload {
+        self.node.pool.take(bytes)
+    }
+
+    fn post_send(&mut self, to: Rank, lane: u32, frame: Frame) {
+        let Ok(round) = u32::try_from(frame.round) else { return self.endless(frame.round) };
+        self.link(to).send(lane, round, Source::Payload(frame.payload));
+    }
+
+    fn post_recv(&mut self, from: Rank, lane: u32, bytes: usize, _reduced: bool) {
+        let payload = self.node.pool.take(bytes);
+        self.link(from).expect(lane, None, bytes, Target::Payload(payload));
+    }
+
+    fn moved(&mut self, _round: u64, _bytes: usize, _reduced: bool) -> bool {
+        true
+    }
+
+    fn wait(&mut self, round: u64) -> Result<Event> {
+        self.progress(round, &mut NoMemory)
+    }
+
+    fn done(&mut self) {
+        if self.purpose == Some(Purpose::Data) {
+            self.group.book(|book| book.done());
+        }
+        self.release();
+    }
+
+    fn fail(&mut self, error: Error) -> Error {
+        self.node.fail(&self.group, error)
+    }
+
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        Some(self)
+    }
+
+    fn failure(&mut self) -> Result<()> {
+        self.group.book(|book| book.failure()).map_or(Ok(()), Err)
+    }
+
+    fn declare(&mut self) -> Result<()> {
+        if !self.announced {
+            self.announced = true;
+            self.node.announce(&self.group, &self.call);
+        }
+        self.failure()
+    }
+
+    fn deadline(&self) -> Duration {
+        self.node.deadlines.operation
+    }
+}
+
+impl Endpoint {
+    fn endless(&mut self, round: u64) {
+        let what = "rounds beyond 2^32 cannot be sent over TCP".to_string();
+        let call = Box::new(self.call.as_ref().clone());
+        self.broken = Some(Error::Schedule { rank: self.group.me, call, round, what });
+    }
+}
+
+impl Direct for Endpoint {
+    fn send_from(&mut self, to: Rank, lane: u32, round: u64, span: Span) {
+        let Ok(round) = u32::try_from(round) else { return self.endless(round) };
+        self.link(to).send(lane, round, Source::Span(span));
+    }
+
+    fn recv_into(&mut self, from: Rank, lane: u32, round: u64, span: Span, how: Combine, bytes: usize) {
+        let Ok(round) = u32::try_from(round) else { return self.endless(round) };
+        self.link(from).expect(lane, Some(round), bytes, Target::Span(span, how));
+    }
+
+    fn progress(&mut self, round: u64, memory: &mut dyn Memory) -> Result<Event> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                self.idle = None;
+                return Ok(event);
+            }
+            let news = self.group.bell.news();
+            if news != self.seen {
+                self.seen = news;
+                self.news()?;
+            }
+            if self.pump(round, memory)? {
+                self.idle = None;
+                continue;
+            }
+            let now = clock();
+            let since = now.saturating_duration_since(*self.idle.get_or_insert(now));
+            if now >= self.due {
+                let error = self.late(round);
+                return Err(self.node.fail(&self.group, error));
+            }
+            if since < LOOK {
+                std::thread::yield_now();
+                continue;
+            }
+            let mut patience = self.due.saturating_duration_since(now);
+            if !self.announced && self.purpose == Some(Purpose::Data) {
+                if since >= ANNOUNCE {
+                    self.announced = true;
+                    self.node.announce(&self.group, &self.call);
+                } else {
+                    patience = patience.min(ANNOUNCE - since);
+                }
+            }
+            self.park(patience);
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

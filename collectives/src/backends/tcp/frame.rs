@@ -1,0 +1,247 @@
+//! The 64 bytes in front of everything that travels between two ranks.
+//!
+//! ```text
+//!  0        4  5    6      8     12     16         24      28     32    36      40           56       60     64
+//!  | magic  |v |kind|flags | comm | epoch| sequence | round | lane | at  | bytes| fingerprint | payload| header|
+//!                                                                                             | CRC32C | CRC32C|
+//! ```
+//!
+//! All little-endian. A message is cut into fragments of [`FRAGMENT`] bytes; `at` counts them, and a flag marks the
+//! last. The receiver knows from its own schedule what each field must be and compares: no length in a header ever
+//! sizes an allocation.
+
+use super::fingerprint::Fingerprint;
+use crc_fast::{CrcAlgorithm, checksum};
+
+/// Bytes of a header.
+pub const HEADER: usize = 64;
+/// The most payload one frame carries: so little that a fragment is summed, sent, received, summed and reduced while it
+/// is in a core's second-level cache, also where two ranks share the core.
+pub const FRAGMENT: usize = 128 << 10;
+/// The most payload that a control frame carries.
+pub const CONTROL: usize = 4 << 10;
+/// Both sides must speak this version.
+pub const VERSION: u8 = 1;
+
+const MAGIC: [u8; 4] = *b"ALFD";
+const LAST: u16 = 1;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A fragment of a message of an operation.
+    Data = 1,
+    /// The sender is alive.
+    Beat = 2,
+    /// The sender has entered an operation and waits.
+    Enter = 3,
+    /// The sender leaves a group.
+    Leave = 4,
+    /// A group has failed.
+    Fail = 5,
+    /// The sender will send nothing more.
+    Bye = 6,
+    /// Ranks of a failed group agree on who is left.
+    Shrink = 7,
+}
+
+impl Kind {
+    const ALL: [Kind; 7] =
+        [Kind::Data, Kind::Beat, Kind::Enter, Kind::Leave, Kind::Fail, Kind::Bye, Kind::Shrink];
+}
+
+/// A decoded header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is for.
+    pub kind: Kind,
+    /// It ends its message.
+    pub last: bool,
+    /// The group, folded to 32 bits; the connection was made for the whole of it.
+    pub comm: u32,
+    /// The life of the world that the sender belongs to.
+    pub epoch: u32,
+    /// The operation's number in its group.
+    pub sequence: u64,
+    /// The round of the sender's step.
+    pub round: u32,
+    /// The lane.
+    pub lane: u32,
+    /// Which fragment of the message, from 0.
+    pub at: u32,
+    /// Bytes that follow.
+    pub bytes: u32,
+    /// What the sender called.
+    pub fingerprint: Fingerprint,
+    /// CRC32C of those bytes; 0 inside TLS, whose records are authenticated as they are.
+    pub payload_crc: u32,
+}
+
+/// CRC32C (Castagnoli), as in iSCSI (RFC 3720, appendix B.4).
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+impl Header {
+    /// A control frame over these bytes.
+    pub fn control(kind: Kind, epoch: u32, payload: &[u8]) -> Header {
+        Header {
+            kind,
+            last: true,
+            comm: 0,
+            epoch,
+            sequence: 0,
+            round: 0,
+            lane: 0,
+            at: 0,
+            bytes: payload.len() as u32,
+            fingerprint: Fingerprint::default(),
+            payload_crc: crc32c(payload),
+        }
+    }
+
+    /// As it travels.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &MAGIC);
+        put(4, &[VERSION, self.kind as u8]);
+        put(6, &(if self.last { LAST } else { 0 }).to_le_bytes());
+        put(8, &self.comm.to_le_bytes());
+        put(12, &self.epoch.to_le_bytes());
+        put(16, &self.sequence.to_le_bytes());
+        put(24, &self.round.to_le_bytes());
+        put(28, &self.lane.to_le_bytes());
+        put(32, &self.at.to_le_bytes());
+        put(36, &self.bytes.to_le_bytes());
+        put(40, &self.fingerprint.0);
+        put(56, &self.payload_crc.to_le_bytes());
+        let crc = crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header. Whatever is wrong with it, no field of it has been used for anything.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub fn decode(bytes: &[u8; HEADER]) -> Result<Header, String> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if bytes[..4] != MAGIC {
+            return Err("it is no frame of ours: its first four bytes are others".into());
+        }
+        if word(60) != crc32c(&bytes[..60]) {
+            return Err("its header's checksum is wrong".into());
+        }
+        if bytes[4] != VERSION {
+            return Err(format!("it is of version {}, and this side speaks {VERSION}", bytes[4]));
+        }
+        let Some(kind) = Kind::ALL.into_iter().find(|kind| *kind as u8 == bytes[5]) else {
+            return Err(format!("its kind {} is unknown", bytes[5]));
+        };
+        let flags = u16::from_le_bytes([bytes[6], bytes[7]]);
+        if flags & !LAST != 0 {
+            return Err(format!("its flags {flags:#x} are unknown"));
+        }
+        let mut fingerprint = Fingerprint::default();
+        fingerprint.0.copy_from_slice(&bytes[40..56]);
+        let header = Header {
+            kind,
+            last: flags & LAST != 0,
+            comm: word(8),
+            epoch: word(12),
+            sequence: u64::from(word(16)) | u64::from(word(20)) << 32,
+            round: word(24),
+            lane: word(28),
+            at: word(32),
+            bytes: word(36),
+            fingerprint,
+            payload_crc: word(56),
+        };
+        let cap = if kind == Kind::Data { FRAGMENT } else { CONTROL };
+        if header.bytes as usize > cap {
+            return Err(format!(
+                "it announces {} bytes, and no such frame has more than {cap}",
+                header.bytes
+            ));
+        }
+        Ok(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Header {
+        Header {
+            kind: Kind::Data,
+            last: true,
+            comm: 7,
+            epoch: 3,
+            sequence: 1 << 40,
+            round: 9,
+            lane: 2,
+            at: 1,
+            bytes: 4096,
+            fingerprint: Fingerprint([0xa5; 16]),
+            payload_crc: 0xdead_beef,
+        }
+    }
+
+    #[test]
+    fn the_checksum_is_the_one_of_the_standard() {
+        // RFC 3720, appendix B.4: 32 bytes of zeros; and the check value of "123456789".
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_went() {
+        assert_eq!(Header::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_header_is_found() {
+        let good = sample().encode();
+        for bit in 0..HEADER * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bad).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_cap_is_refused_even_with_a_right_checksum() {
+        for bytes in [FRAGMENT as u32 + 1, 1 << 31, u32::MAX] {
+            let error = Header::decode(&Header { bytes, ..sample() }.encode()).unwrap_err();
+            assert!(error.contains("announces"), "{error}");
+        }
+        let control = Header { kind: Kind::Fail, bytes: CONTROL as u32 + 1, ..sample() };
+        assert!(Header::decode(&control.encode()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused_or_mean_themselves(mut bytes in prop::array::uniform32(any::<u8>()), mend in any::<bool>()) {
+            let mut header = [0u8; HEADER];
+            header[..32].copy_from_slice(&bytes);
+            bytes.reverse();
+            header[32..].copy_from_slice(&bytes);
+            if mend {
+                header[..4].copy_from_slice(&MAGIC);
+                header[4] = VERSION;
+                header[5] = header[5] % 6 + 1;
+                header[6] &= 1;
+                header[7] = 0;
+                let crc = crc32c(&header[..60]);
+                header[60..].copy_from_slice(&crc.to_le_bytes());
+            }
+            if let Ok(decoded) = Header::decode(&header) {
+                prop_assert_eq!(decoded.encode(), header);
+            }
+        }
+    }
+}

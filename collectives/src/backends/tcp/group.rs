@@ -1,0 +1,95 @@
+//! One group of ranks as one of them sees it.
+
+use super::agreement::Agreement;
+use super::bell::Bell;
+use super::book::Book;
+use super::handshake::Purpose;
+use super::link::Link;
+use super::wire::Wire;
+use crate::{Rank, Result};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Links of a group, by the peer's rank in it.
+pub(super) type Links = BTreeMap<Rank, Link>;
+
+pub(super) struct Group {
+    /// The group's number on the wire; 0: the world.
+    pub wire: u64,
+    /// World ranks, in order of the group's.
+    pub members: Vec<Rank>,
+    /// This rank in the group.
+    pub me: Rank,
+    pub bell: Bell,
+    book: Mutex<Book>,
+    agreement: Mutex<Agreement>,
+    /// Links for collectives and for letters; whoever runs an operation takes them and puts them back.
+    collective: Mutex<Option<Links>>,
+    letters: Mutex<Option<Links>>,
+    /// Connections that are made and not attached to a link yet.
+    arrived: Mutex<BTreeMap<(u8, Rank), Wire>>,
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Group {
+    pub fn new(wire: u64, members: Vec<Rank>, me: Rank) -> Result<Group> {
+        let book = Mutex::new(Book::new(me, members.len()));
+        let agreement = Mutex::new(Agreement::new(me, members.len() as u32));
+        Ok(Group {
+            wire,
+            members,
+            me,
+            bell: Bell::new()?,
+            book,
+            agreement,
+            collective: Mutex::new(Some(Links::new())),
+            letters: Mutex::new(Some(Links::new())),
+            arrived: Mutex::default(),
+        })
+    }
+
+    /// The group's number folded to what a header has room for.
+    pub fn comm(&self) -> u32 {
+        (self.wire >> 32) as u32 ^ self.wire as u32
+    }
+
+    /// A world rank's rank here.
+    pub fn rank_of(&self, world: Rank) -> Option<Rank> {
+        self.members.iter().position(|member| *member == world).map(|at| Rank(at as u32))
+    }
+
+    pub fn book<R>(&self, look: impl FnOnce(&mut Book) -> R) -> R {
+        look(&mut locked(&self.book))
+    }
+
+    /// What is agreed on who is left.
+    pub fn agreement<R>(&self, look: impl FnOnce(&mut Agreement) -> R) -> R {
+        look(&mut locked(&self.agreement))
+    }
+
+    /// The links for a purpose. `None`: someone else is using them.
+    pub fn take(&self, purpose: Purpose) -> Option<Links> {
+        locked(self.place(purpose)).take()
+    }
+
+    pub fn put_back(&self, purpose: Purpose, links: Links) {
+        *locked(self.place(purpose)) = Some(links);
+    }
+
+    fn place(&self, purpose: Purpose) -> &Mutex<Option<Links>> {
+        if purpose == Purpose::Letters { &self.letters } else { &self.collective }
+    }
+
+    /// A connection is there. Whether there was none before.
+    pub fn arrive(&self, purpose: Purpose, from: Rank, wire: Wire) {
+        locked(&self.arrived).insert((purpose as u8, from), wire);
+        self.bell.ring();
+    }
+
+    pub fn arrived(&self, purpose: Purpose, from: Rank) -> Option<Wire> {
+        locked(&self.arrived).remove(&(purpose as u8, from))
+    }
+}

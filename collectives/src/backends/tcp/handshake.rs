@@ -1,0 +1,455 @@
+//! Two sides that hold one secret prove it to each other, before either looks at anything else.
+//!
+//! ```text
+//! connector                                   acceptor
+//!   hello      version, mode, nonce, certificate  -->
+//!           <-- challenge  version, mode, nonce, certificate
+//!   proof      HMAC(secret, hello, challenge, claims), claims  -->      verified first; then the claims are read
+//!           <-- welcome    HMAC(secret, all of that, verdict), verdict
+//! ```
+//!
+//! HMAC-SHA-256 (RFC 2104) over the whole transcript, each direction with a label of its own; nonces of 32 random bytes
+//! make a recording worthless. The claims (job, epoch, world size, ranks, purpose) are believed only under the proof. The
+//! certificates' SHA-256 stand in the transcript, so the TLS that follows is bound to the secret. Every message has a
+//! fixed size below 256 bytes, and nothing here does any I/O.
+
+use super::security::Security;
+use crate::{Error, Rank, Result};
+use ring::digest::{SHA256, digest};
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// The version of what follows a handshake.
+const VERSION: u8 = super::frame::VERSION;
+const MAGIC: [u8; 4] = *b"ALFH";
+/// Bytes of a hello and of a challenge.
+pub const OPENING: usize = 4 + 4 + 32 + 32;
+/// Bytes of a proof.
+pub const PROOF: usize = Claims::BYTES + 32;
+/// Bytes of a welcome.
+pub const WELCOME: usize = 16 + 32;
+
+/// Random bytes from the operating system.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let failed = |_| Error::System("the operating system's random generator fails".into());
+    SystemRandom::new().fill(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
+
+/// SHA-256.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut out = [0; 32];
+    out.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    out
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Purpose {
+    /// Heartbeats and news of groups; one between any two ranks.
+    Control = 1,
+    /// Messages of the collectives of one group.
+    Data = 2,
+    /// Messages of one rank to another of one group, outside of collectives.
+    Letters = 3,
+    /// Ranks that look for each other.
+    Rendezvous = 4,
+}
+
+/// What a connector says about itself and whom it looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// The job's number.
+    pub job: [u8; 16],
+    /// Which life of the job.
+    pub epoch: u32,
+    /// How many ranks there are.
+    pub size: u32,
+    /// The connector's rank in the world.
+    pub rank: Rank,
+    /// The acceptor's.
+    pub peer: Rank,
+    /// The group of ranks that it is for; 0: the world.
+    pub group: u64,
+}
+
+impl Claims {
+    const BYTES: usize = 8 + 16 + 4 * 4 + 8;
+
+    fn encode(&self) -> [u8; Claims::BYTES] {
+        let mut bytes = [0; Claims::BYTES];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &[self.purpose as u8]);
+        put(8, &self.job);
+        put(24, &self.epoch.to_le_bytes());
+        put(28, &self.size.to_le_bytes());
+        put(32, &self.rank.0.to_le_bytes());
+        put(36, &self.peer.0.to_le_bytes());
+        put(40, &self.group.to_le_bytes());
+        bytes
+    }
+
+    /// What a proof claims, believed or not.
+    pub(super) fn peek(proof: &[u8; PROOF]) -> Option<Claims> {
+        proof.first_chunk().and_then(Claims::decode)
+    }
+
+    fn decode(bytes: &[u8; Claims::BYTES]) -> Option<Claims> {
+        use Purpose::{Control, Data, Letters, Rendezvous};
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let purpose = [Control, Data, Letters, Rendezvous].into_iter().find(|p| *p as u8 == bytes[0])?;
+        let mut job = [0; 16];
+        job.copy_from_slice(&bytes[8..24]);
+        let group = u64::from(word(40)) | u64::from(word(44)) << 32;
+        let (rank, peer) = (Rank(word(32)), Rank(word(36)));
+        Some(Claims { purpose, job, epoch: word(24), size: word(28), rank, peer, group })
+    }
+}
+
+/// What the acceptor makes of the claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Come in.
+    Welcome,
+    /// Another job; this is its own number's first eight bytes.
+    Job(u64),
+    /// Another epoch: the acceptor's.
+    Epoch(u32),
+    /// Another world size: the acceptor's.
+    Size(u32),
+    /// The acceptor is another rank.
+    Peer(u32),
+    /// No such rank, or one that has such a connection already.
+    Duplicate(u32),
+    /// The group is over, or the rank is shutting down.
+    Gone,
+}
+
+impl Verdict {
+    fn encode(self) -> [u8; 16] {
+        let (tag, value) = match self {
+            Verdict::Welcome => (0u8, 0),
+            Verdict::Job(value) => (1, value),
+            Verdict::Epoch(value) => (2, value.into()),
+            Verdict::Size(value) => (3, value.into()),
+            Verdict::Peer(value) => (4, value.into()),
+            Verdict::Duplicate(value) => (5, value.into()),
+            Verdict::Gone => (6, 0),
+        };
+        let mut bytes = [0; 16];
+        bytes[0] = tag;
+        bytes[8..].copy_from_slice(&u64::to_le_bytes(value));
+        bytes
+    }
+
+    fn decode(bytes: &[u8; 16]) -> Option<Verdict> {
+        let mut value = [0; 8];
+        value.copy_from_slice(&bytes[8..]);
+        let long = u64::from_le_bytes(value);
+        let value = long as u32;
+        Some(match bytes[0] {
+            0 => Verdict::Welcome,
+            1 => Verdict::Job(long),
+            2 => Verdict::Epoch(value),
+            3 => Verdict::Size(value),
+            4 => Verdict::Peer(value),
+            5 => Verdict::Duplicate(value),
+            6 => Verdict::Gone,
+            _ => return None,
+        })
+    }
+
+    /// One line for the connector's user.
+    pub fn explain(&self, claims: &Claims) -> String {
+        let peer = claims.peer;
+        match self {
+            Verdict::Welcome => "it is welcome".into(),
+            Verdict::Job(_) => format!("rank {peer}'s address belongs to another job"),
+            Verdict::Epoch(theirs) => {
+                format!("rank {peer} is in epoch {theirs}, and this rank in epoch {}", claims.epoch)
+            }
+            Verdict::Size(theirs) => {
+                format!("rank {peer} was told of {theirs} ranks, and this rank of {}", claims.size)
+            }
+            Verdict::Peer(theirs) => format!("rank {peer}'s address is that of rank {theirs}"),
+            Verdict::Duplicate(rank) => format!("there is a rank {rank} already"),
+            Verdict::Gone => format!("rank {peer} has left"),
+        }
+    }
+}
+
+/// Both openings: what the proofs are about.
+struct Transcript {
+    key: hmac::Key,
+    said: Vec<u8>,
+}
+
+impl Transcript {
+    fn new(security: &Security, hello: &[u8; OPENING], challenge: &[u8; OPENING]) -> Transcript {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, security.key());
+        Transcript { key, said: [&hello[..], challenge].concat() }
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.said.extend(bytes);
+    }
+
+    fn tag(&self, label: &str) -> [u8; 32] {
+        let tag = hmac::sign(&self.key, &[label.as_bytes(), &self.said].concat());
+        let mut out = [0; 32];
+        out.copy_from_slice(tag.as_ref());
+        out
+    }
+
+    /// In constant time.
+    fn holds(&self, label: &str, tag: &[u8]) -> bool {
+        hmac::verify(&self.key, &[label.as_bytes(), &self.said].concat(), tag).is_ok()
+    }
+}
+
+const CONNECTOR: &str = "allfold connector proves";
+const ACCEPTOR: &str = "allfold acceptor proves";
+
+/// A hello or a challenge: the same form, told apart by their labels in the proofs and their places in the transcript.
+pub fn opening(security: &Security, nonce: &[u8; 32], certificate: &[u8; 32]) -> [u8; OPENING] {
+    let mut bytes = [0; OPENING];
+    bytes[..4].copy_from_slice(&MAGIC);
+    bytes[4] = VERSION;
+    bytes[5] = security.number();
+    bytes[8..40].copy_from_slice(nonce);
+    bytes[40..].copy_from_slice(certificate);
+    bytes
+}
+
+/// Reads the other side's opening: the fingerprint of its certificate.
+///
+/// # Errors
+/// It is of another program, version or mode.
+pub fn read_opening(bytes: &[u8; OPENING], security: &Security) -> std::result::Result<[u8; 32], String> {
+    if bytes[..4] != MAGIC {
+        return Err("it does not speak Allfold's handshake".into());
+    }
+    if bytes[4] != VERSION {
+        return Err(format!(
+            "it speaks version {} of the wire format, and this side version {VERSION}",
+            bytes[4]
+        ));
+    }
+    if bytes[5] != security.number() || bytes[6..8] != [0; 2] {
+        let names = ["loopback", "tls", "trusted-fabric", "insecure-plaintext"];
+        let theirs = names.get(usize::from(bytes[5])).unwrap_or(&"unknown");
+        return Err(format!("its security mode is {theirs}, and this side's is {}", security.name()));
+    }
+    let mut certificate = [0; 32];
+    certificate.copy_from_slice(&bytes[40..]);
+    Ok(certificate)
+}
+
+/// The connector's side, once both openings are known.
+pub struct Connector {
+    transcript: Transcript,
+    claims: Claims,
+}
+
+impl Connector {
+    /// Begins; returns the proof to send.
+    pub fn new(
+        security: &Security,
+        hello: &[u8; OPENING],
+        challenge: &[u8; OPENING],
+        claims: Claims,
+    ) -> (Connector, [u8; PROOF]) {
+        let mut transcript = Transcript::new(security, hello, challenge);
+        let said = claims.encode();
+        transcript.say(&said);
+        let tag = transcript.tag(CONNECTOR);
+        let mut proof = [0; PROOF];
+        proof[..Claims::BYTES].copy_from_slice(&said);
+        proof[Claims::BYTES..].copy_from_slice(&tag);
+        transcript.say(&tag);
+        (Connector { transcript, claims }, proof)
+    }
+
+    /// Reads the acceptor's proof and verdict.
+    ///
+    /// # Errors
+    /// It does not hold the secret, or does not want this connection.
+    pub fn finish(mut self, welcome: &[u8; WELCOME]) -> std::result::Result<(), Refusal> {
+        let (verdict, tag) = welcome.split_at(16);
+        self.transcript.say(verdict);
+        if !self.transcript.holds(ACCEPTOR, tag) {
+            return Err(Refusal::Secret);
+        }
+        let verdict = verdict.first_chunk().and_then(Verdict::decode).ok_or(Refusal::Secret)?;
+        match verdict {
+            Verdict::Welcome => Ok(()),
+            other => Err(Refusal::Verdict(other, other.explain(&self.claims))),
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The other side does not hold this secret.
+    Secret,
+    /// It does, and refuses.
+    Verdict(Verdict, String),
+    /// It is no peer of ours: another program, version or mode.
+    Stranger(String),
+    /// The connection broke, or took too long.
+    Broken(String),
+}
+
+/// The acceptor's side, once both openings are known.
+pub struct Acceptor {
+    transcript: Transcript,
+}
+
+impl Acceptor {
+    /// Begins.
+    pub fn new(security: &Security, hello: &[u8; OPENING], challenge: &[u8; OPENING]) -> Acceptor {
+        Acceptor { transcript: Transcript::new(security, hello, challenge) }
+    }
+
+    /// Verifies the connector's proof, and only then reads its claims. `None`: it does not hold the secret, or claims
+    /// what no one can.
+    pub fn verify(&mut self, proof: &[u8; PROOF]) -> Option<Claims> {
+        let (said, tag) = proof.split_at(Claims::BYTES);
+        self.transcript.say(said);
+        if !self.transcript.holds(CONNECTOR, tag) {
+            return None;
+        }
+        self.transcript.say(tag);
+        said.first_chunk().and_then(Claims::decode)
+    }
+
+    /// The last message.
+    pub fn welcome(mut self, verdict: Verdict) -> [u8; WELCOME] {
+        let said = verdict.encode();
+        self.transcript.say(&said);
+        let mut bytes = [0; WELCOME];
+        bytes[..16].copy_from_slice(&said);
+        bytes[16..].copy_from_slice(&self.transcript.tag(ACCEPTOR));
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::security::Secret;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn claims() -> Claims {
+        Claims {
+            purpose: Purpose::Data,
+            job: [7; 16],
+            epoch: 2,
+            size: 4,
+            rank: Rank(3),
+            peer: Rank(1),
+            group: 1 << 50,
+        }
+    }
+
+    /// A whole handshake; what the acceptor read, and what the connector made of the answer.
+    fn shake(
+        ours: &Security,
+        theirs: &Security,
+        change: impl Fn(&mut [u8; PROOF]),
+        answer: impl Fn(&mut [u8; WELCOME]),
+    ) -> (Option<Claims>, std::result::Result<(), Refusal>) {
+        let hello = opening(ours, &random().unwrap(), &[1; 32]);
+        let challenge = opening(theirs, &random().unwrap(), &[2; 32]);
+        let (connector, mut proof) = Connector::new(ours, &hello, &challenge, claims());
+        change(&mut proof);
+        let mut acceptor = Acceptor::new(theirs, &hello, &challenge);
+        let read = acceptor.verify(&proof);
+        let mut welcome = acceptor.welcome(Verdict::Welcome);
+        answer(&mut welcome);
+        (read, connector.finish(&welcome))
+    }
+
+    fn tls(byte: u8) -> Security {
+        Security::Tls(Secret::new([byte; 32]))
+    }
+
+    #[test]
+    fn two_sides_with_one_secret_believe_each_other() {
+        assert_eq!(shake(&tls(1), &tls(1), |_| {}, |_| {}), (Some(claims()), Ok(())));
+    }
+
+    #[test]
+    fn a_wrong_secret_proves_nothing_to_either_side() {
+        assert_eq!(shake(&tls(1), &tls(2), |_| {}, |_| {}), (None, Err(Refusal::Secret)));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_proof_or_a_welcome_is_found() {
+        for bit in 0..PROOF * 8 {
+            let (read, _) = shake(&tls(1), &tls(1), |proof| proof[bit / 8] ^= 1 << (bit % 8), |_| {});
+            assert_eq!(read, None, "bit {bit} of the proof");
+        }
+        for bit in 0..WELCOME * 8 {
+            let (_, result) = shake(&tls(1), &tls(1), |_| {}, |answer| answer[bit / 8] ^= 1 << (bit % 8));
+            assert_eq!(result, Err(Refusal::Secret), "bit {bit} of the welcome");
+        }
+    }
+
+    #[test]
+    fn a_recorded_proof_is_worth_nothing_against_a_fresh_nonce() {
+        let security = tls(1);
+        let hello = opening(&security, &[9; 32], &[1; 32]);
+        let recorded = opening(&security, &random().unwrap(), &[2; 32]);
+        let (_, proof) = Connector::new(&security, &hello, &recorded, claims());
+        assert_eq!(Acceptor::new(&security, &hello, &recorded).verify(&proof), Some(claims()));
+        let fresh = opening(&security, &random().unwrap(), &[2; 32]);
+        assert_eq!(Acceptor::new(&security, &hello, &fresh).verify(&proof), None);
+    }
+
+    #[test]
+    fn a_certificate_swapped_on_the_way_spoils_the_proof() {
+        let security = tls(1);
+        let hello = opening(&security, &[9; 32], &[1; 32]);
+        let (sent, swapped) =
+            (opening(&security, &[8; 32], &[2; 32]), opening(&security, &[8; 32], &[3; 32]));
+        let (_, proof) = Connector::new(&security, &hello, &swapped, claims());
+        assert_eq!(Acceptor::new(&security, &hello, &sent).verify(&proof), None);
+    }
+
+    #[test]
+    fn an_opening_of_another_version_or_mode_says_which() {
+        let good = opening(&tls(1), &[0; 32], &[5; 32]);
+        assert_eq!(read_opening(&good, &tls(9)), Ok([5; 32]));
+        let with = |at: usize, byte: u8| {
+            let mut bad = good;
+            bad[at] = byte;
+            read_opening(&bad, &tls(1)).unwrap_err()
+        };
+        assert!(with(0, b'G').contains("does not speak"));
+        assert!(with(4, 9).contains("version 9"));
+        assert!(with(5, 0).contains("security mode is loopback"));
+        assert!(with(5, 77).contains("unknown"));
+    }
+
+    #[test]
+    fn no_message_is_larger_than_what_is_read_before_the_proof() {
+        assert!([OPENING, PROOF, WELCOME].into_iter().all(|bytes| bytes <= 256));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused(hello in prop::collection::vec(any::<u8>(), OPENING), proof in prop::collection::vec(any::<u8>(), PROOF)) {
+            let hello: [u8; OPENING] = hello.try_into().unwrap();
+            let proof: [u8; PROOF] = proof.try_into().unwrap();
+            let _ = read_opening(&hello, &tls(1));
+            let challenge = opening(&tls(1), &[8; 32], &[2; 32]);
+            prop_assert_eq!(Acceptor::new(&tls(1), &hello, &challenge).verify(&proof), None);
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! One rank's connection to one peer, for the messages of one group: what is to go out, what is expected, and how far
+//! each has come.
+//!
+//! ```text
+//! posted sends     [ message | message | .. ]  -- fragment: header + bytes where they lie --> kernel
+//! posted receives  [ lane 0: 3 of 8 fragments | lane 1: .. ]  <-- header, then bytes into their place --
+//!                  a fragment of a lane not posted yet is put aside; what nothing is posted for stays in the kernel
+//! ```
+//!
+//! Bytes are summed, reduced and written a fragment at a time, while they are in the cache.
+
+use super::fingerprint::Fingerprint;
+use super::frame::{FRAGMENT, HEADER, Header, Kind, crc32c};
+use super::wire::Wire;
+use crate::Rank;
+use crate::schedule::{Combine, Span};
+use crate::transport::{Memory, Payload, Pool};
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+
+/// What is read ahead at most, to have a header and a small message in one call.
+const AHEAD: usize = 16 << 10;
+
+/// What every frame of the operation under way must say.
+pub(super) struct Scene<'a> {
+    pub comm: u32,
+    pub epoch: u32,
+    pub sequence: u64,
+    pub fingerprint: Fingerprint,
+    pub pool: &'a Pool,
+    /// What may be put aside per peer, for lanes that are not posted yet: from this side's own buffer.
+    pub aside: usize,
+}
+
+/// Where a message's bytes are.
+pub(super) enum Source {
+    Payload(Payload),
+    Span(Span),
+}
+
+/// Where they go.
+pub(super) enum Target {
+    Payload(Payload),
+    Span(Span, Combine),
+}
+
+/// Why a link is of no use any more.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The connection ended or broke.
+    Ended(String),
+    /// It ended in the middle of a frame.
+    Truncated,
+    /// The peer called something else; this is its operation and what it called.
+    Disagree(u64, Fingerprint),
+    /// The peer is at this later operation, and messages of this one are missing.
+    Ahead(u64),
+    /// What came is not what the schedule says.
+    Wrong(String),
+}
+
+/// A message that was posted and is over.
+pub(super) enum Done {
+    Sent { lane: u32 },
+    Landed { lane: u32 },
+    Received { lane: u32, round: u64, payload: Payload },
+}
+
+struct Message {
+    lane: u32,
+    round: u32,
+    source: Source,
+    /// Bytes in fragments that have gone.
+    gone: usize,
+}
+
+/// The fragment that is going out.
+struct Outgoing {
+    header: [u8; HEADER],
+    bytes: usize,
+    /// Of the header and the bytes.
+    written: usize,
+}
+
+struct Expected {
+    lane: u32,
+    round: Option<u32>,
+    bytes: usize,
+    /// Bytes in fragments that have come.
+    come: usize,
+    target: Target,
+}
+
+/// The fragment that is coming in.
+struct Incoming {
+    header: Header,
+    read: usize,
+    to: To,
+}
+
+enum To {
+    /// This receive, of those expected.
+    Expected(usize),
+    /// For a lane that is not posted yet.
+    Aside(Payload),
+}
+
+pub(super) struct Link {
+    pub peer: Rank,
+    wire: Option<Wire>,
+    sends: VecDeque<Message>,
+    outgoing: Option<Outgoing>,
+    expected: VecDeque<Expected>,
+    incoming: Option<Incoming>,
+    ahead: Box<[u8]>,
+    /// What of `ahead` has not been looked at.
+    from: usize,
+    to: usize,
+    aside: VecDeque<(Header, Payload)>,
+    /// Bytes to be reduced, aligned.
+    scratch: Option<Payload>,
+    /// The latest operation that the peer is known to have entered.
+    pub latest: Option<u64>,
+}
+
+impl Link {
+    pub fn new(peer: Rank) -> Link {
+        Link {
+            peer,
+            wire: None,
+            sends: VecDeque::new(),
+            outgoing: None,
+            expected: VecDeque::new(),
+            incoming: None,
+            ahead: vec![0; AHEAD].into_boxed_slice(),
+            from: 0,
+            to: 0,
+            aside: VecDeque::new(),
+            scratch: None,
+            latest: None,
+        }
+    }
+
+    pub fn attach(&mut self, wire: Wire) {
+        self.wire = Some(wire);
+    }
+
+    pub fn wire(&self) -> Option<&Wire> {
+        self.wire.as_ref()
+    }
+
+    /// Ends this direction.
+    pub fn finish(&mut self) {
+        self.wire.iter_mut().for_each(Wire::finish);
+    }
+
+    pub fn send(&mut self, lane: u32, round: u32, source: Source) {
+        self.sends.push_back(Message { lane, round, source, gone: 0 });
+    }
+
+    /// `round`: what the frames must say, where the caller does not compare.
+    pub fn expect(&mut self, lane: u32, round: Option<u32>, bytes: usize, target: Target) {
+        self.expected.push_back(Expected { lane, round, bytes, come: 0, target });
+    }
+
+    pub fn wants_in(&self) -> bool {
+        !self.expected.is_empty()
+    }
+
+    pub fn wants_out(&self) -> bool {
+        !self.sends.is_empty()
+    }
+
+    /// Sends at most one fragment. Whether anything moved.
+    pub fn pump_out(
+        &mut self,
+        scene: &Scene<'_>,
+        memory: &dyn Memory,
+        done: &mut Vec<Done>,
+    ) -> Result<bool, Fault> {
+        let (Some(wire), Some(message)) = (&mut self.wire, self.sends.front_mut()) else { return Ok(false) };
+        let whole: &[u8] = match &message.source {
+            Source::Payload(payload) => payload,
+            Source::Span(span) => memory
+                .source(*span)
+                .ok_or_else(|| Fault::Wrong(format!("{span:?} cannot be sent: it is in no one piece")))?,
+        };
+        let rest = &whole[message.gone..];
+        let outgoing = self.outgoing.get_or_insert_with(|| {
+            let bytes = rest.len().min(FRAGMENT);
+            let header = Header {
+                kind: Kind::Data,
+                last: bytes == rest.len(),
+                comm: scene.comm,
+                epoch: scene.epoch,
+                sequence: scene.sequence,
+                round: message.round,
+                lane: message.lane,
+                at: (message.gone / FRAGMENT) as u32,
+                bytes: bytes as u32,
+                fingerprint: scene.fingerprint,
+                payload_crc: if wire.is_authentic() { 0 } else { crc32c(&rest[..bytes]) },
+            };
+            Outgoing { header: header.encode(), bytes, written: 0 }
+        });
+        let total = HEADER + outgoing.bytes;
+        let mut moved = false;
+        while outgoing.written < total {
+            let head = &outgoing.header[outgoing.written.min(HEADER)..];
+            let body = &rest[outgoing.written.saturating_sub(HEADER)..outgoing.bytes];
+            match wire.write(head, body) {
+                Ok(0) => return Err(Fault::Ended("takes no more bytes".into())),
+                Ok(bytes) => {
+                    outgoing.written += bytes;
+                    moved = true;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(moved),
+                Err(error) => return Err(ended(error)),
+            }
+        }
+        let last = outgoing.bytes == rest.len();
+        if last && !wire.flush().map_err(ended)? {
+            return Ok(moved);
+        }
+        message.gone += outgoing.bytes;
+        self.outgoing = None;
+        if last {
+            done.push(Done::Sent { lane: message.lane });
+            self.sends.pop_front();
+        }
+        Ok(true)
+    }
+
+    /// Receives at most one fragment. Whether anything moved.
+    pub fn pump_in(
+        &mut self,
+        scene: &Scene<'_>,
+        memory: &mut dyn Memory,
+        done: &mut Vec<Done>,
+    ) -> Result<bool, Fault> {
+        if self.expected.is_empty() {
+            return Ok(false);
+        }
+        if self.settle(memory, done)? {
+            return Ok(true);
+        }
+        if self.wire.is_none() {
+            return Ok(false);
+        }
+        let mut moved = false;
+        if self.incoming.is_none() {
+            match self.header(scene)? {
+                Some(header) => self.incoming = Some(self.place(header, scene)?),
+                None => return Ok(false),
+            }
+            moved = true;
+        }
+        Ok(self.body(memory, scene.pool, done)? || moved)
+    }
+
+    /// The next header, compared with the operation.
+    fn header(&mut self, scene: &Scene<'_>) -> Result<Option<Header>, Fault> {
+        while self.to - self.from < HEADER {
+            if self.from > 0 {
+                self.ahead.copy_within(self.from..self.to, 0);
+                (self.from, self.to) = (0, self.to - self.from);
+            }
+            // Of a large message no more than the header is wanted here: the rest goes straight to its place.
+            let large = self.expected.iter().any(|e| e.bytes - e.come > AHEAD - HEADER);
+            let limit = if large { HEADER } else { AHEAD };
+            let Some(wire) = &mut self.wire else { return Ok(None) };
+            match wire.read(&mut self.ahead[self.to..limit]) {
+                Ok(0) if self.to == self.from => return Err(Fault::Ended("closed the connection".into())),
+                Ok(0) => return Err(Fault::Truncated),
+                Ok(bytes) => self.to += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof && self.to > self.from => {
+                    return Err(Fault::Truncated);
+                }
+                Err(error) => return Err(ended(error)),
+            }
+        }
+        let Some(bytes) = self.ahead[self.from..self.to].first_chunk() else { return Ok(None) };
+        let header = Header::decode(bytes).map_err(Fault::Wrong)?;
+        if header.kind != Kind::Data {
+            return Err(Fault::Wrong(format!("a frame of kind {:?} among messages", header.kind)));
+        }
+        if (header.comm, header.epoch) != (scene.comm, scene.epoch) {
+            return Err(Fault::Wrong(format!(
+                "a frame of communicator {:#x} in epoch {}, expected {:#x} in epoch {}",
+                header.comm, header.epoch, scene.comm, scene.epoch
+            )));
+        }
+        self.latest = self.latest.max(Some(header.sequence));
+        if header.sequence > scene.sequence {
+            return Err(Fault::Ahead(header.sequence));
+        }
+        if header.sequence < scene.sequence || header.fingerprint != scene.fingerprint {
+            return Err(Fault::Disagree(header.sequence, header.fingerprint));
+        }
+        self.from += HEADER;
+        Ok(Some(header))
+    }
+
+    /// Where a fragment belongs.
+    fn place(&mut self, header: Header, scene: &Scene<'_>) -> Result<Incoming, Fault> {
+        let to = match self.expected.iter().position(|e| e.lane == header.lane) {
+            Some(at) => {
+                self.expected[at].admits(&header)?;
+                To::Expected(at)
+            }
+            None => {
+                let bytes = header.bytes as usize;
+                let held: usize = self.aside.iter().map(|(_, payload)| payload.len() + HEADER).sum();
+                if held + bytes > scene.aside {
+                    return Err(Fault::Wrong(format!(
+                        "more than {} bytes for lanes not posted yet",
+                        scene.aside
+                    )));
+                }
+                To::Aside(scene.pool.take(bytes))
+            }
+        };
+        Ok(Incoming { header, read: 0, to })
+    }
+
+    /// Reads the fragment's bytes into their place, and accounts for it once it is whole.
+    fn body(&mut self, memory: &mut dyn Memory, pool: &Pool, done: &mut Vec<Done>) -> Result<bool, Fault> {
+        let (Some(wire), Some(incoming)) = (&mut self.wire, &mut self.incoming) else { return Ok(false) };
+        let bytes = incoming.header.bytes as usize;
+        let room = match &mut incoming.to {
+            To::Aside(payload) => &mut payload[..],
+            To::Expected(at) => self.expected[*at].room(&incoming.header, &mut self.scratch, memory, pool)?,
+        };
+        let mut moved = false;
+        while incoming.read < bytes {
+            let into = &mut room[incoming.read..];
+            let there = (self.to - self.from).min(into.len());
+            if there > 0 {
+                into[..there].copy_from_slice(&self.ahead[self.from..self.from + there]);
+                self.from += there;
+                incoming.read += there;
+                continue;
+            }
+            match wire.read(into) {
+                Ok(0) => return Err(Fault::Truncated),
+                Ok(bytes) => incoming.read += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(moved),
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(Fault::Truncated),
+                Err(error) => return Err(ended(error)),
+            }
+            moved = true;
+        }
+        let sum = if wire.is_authentic() { 0 } else { crc32c(room) };
+        if sum != incoming.header.payload_crc {
+            return Err(Fault::Wrong("its payload's checksum is wrong".into()));
+        }
+        let Some(Incoming { header, to, .. }) = self.incoming.take() else { return Ok(true) };
+        match to {
+            To::Aside(payload) => self.aside.push_back((header, payload)),
+            To::Expected(at) => {
+                let scratch =
+                    self.scratch.as_ref().map_or(&[][..], |scratch| &scratch[..bytes.min(scratch.len())]);
+                self.expected[at].take(&header, scratch, memory);
+                self.over(at, &header, done);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Hands out what was put aside for a lane that is posted by now.
+    fn settle(&mut self, memory: &mut dyn Memory, done: &mut Vec<Done>) -> Result<bool, Fault> {
+        // A fragment that is coming in keeps its receive's place in the queue.
+        if self.aside.is_empty() || self.incoming.is_some() {
+            return Ok(false);
+        }
+        let posted =
+            |(header, _): &(Header, Payload)| self.expected.iter().position(|e| e.lane == header.lane);
+        let found = self.aside.iter().enumerate().find_map(|(i, stored)| posted(stored).map(|at| (i, at)));
+        let Some((header, payload, at)) =
+            found.and_then(|(i, at)| self.aside.remove(i).map(|(header, payload)| (header, payload, at)))
+        else {
+            return Ok(false);
+        };
+        let expected = &mut self.expected[at];
+        expected.admits(&header)?;
+        let from = header.at as usize * FRAGMENT;
+        match &mut expected.target {
+            Target::Payload(into) => into[from..from + payload.len()].copy_from_slice(&payload),
+            Target::Span(span, Combine::Copy) => {
+                let into = memory.target(*span).and_then(|whole| whole.get_mut(from..from + payload.len()));
+                into.ok_or_else(|| Fault::Wrong(format!("{span:?} is in no one piece")))?
+                    .copy_from_slice(&payload);
+            }
+            Target::Span(..) => {}
+        }
+        expected.take(&header, &payload, memory);
+        self.over(at, &header, done);
+        Ok(true)
+    }
+
+    /// If all of a receive has come, it is over.
+    fn over(&mut self, at: usize, header: &Header, done: &mut Vec<Done>) {
+        if !header.last {
+            return;
+        }
+        if let Some(Expected { lane, target, .. }) = self.expected.remove(at) {
+            done.push(match target {
+                Target::Payload(payload) => Done::Received { lane, round: header.round.into(), payload },
+                Target::Span(..) => Done::Landed { lane },
+            });
+        }
+    }
+}
+
+impl Expected {
+    /// Compares a fragment with what must come next here.
+    fn admits(&self, header: &Header) -> Result<(), Fault> {
+        let rest = self.bytes - self.come;
+        let bytes = rest.min(FRAGMENT);
+        let want =
+            (self.round.unwrap_or(header.round), (self.come / FRAGMENT) as u32, bytes as u32, bytes == rest);
+        let got = (header.round, header.at, header.bytes, header.last);
+        if want == got {
+            return Ok(());
+        }
+        let tell = |(round, at, bytes, last): (u32, u32, u32, bool)| {
+            let end = if last { ", the last" } else { "" };
+            format!("{bytes} bytes as fragment {at}{end} of round {round}")
+        };
+        Err(Fault::Wrong(format!("expected {}, got {}", tell(want), tell(got))))
+    }
+
+    /// Where the fragment's bytes are read to.
+    fn room<'a>(
+        &'a mut self,
+        header: &Header,
+        scratch: &'a mut Option<Payload>,
+        memory: &'a mut dyn Memory,
+        pool: &Pool,
+    ) -> Result<&'a mut [u8], Fault> {
+        let from = header.at as usize * FRAGMENT;
+        let range = from..from + header.bytes as usize;
+        let room = match &mut self.target {
+            Target::Payload(payload) => payload.get_mut(range),
+            Target::Span(span, Combine::Copy) => memory.target(*span).and_then(|whole| whole.get_mut(range)),
+            Target::Span(_, Combine::Reduce) => {
+                let scratch = scratch.get_or_insert_with(|| pool.take(FRAGMENT));
+                scratch.get_mut(..header.bytes as usize)
+            }
+        };
+        room.ok_or_else(|| Fault::Wrong("its place is in no one piece".into()))
+    }
+
+    /// A fragment is whole, and where it was read to; `bytes` are those to be reduced, where they are.
+    fn take(&mut self, header: &Header, bytes: &[u8], memory: &mut dyn Memory) {
+        if let Target::Span(span, Combine::Reduce) = &self.target {
+            memory.reduce(*span, header.at as usize * FRAGMENT, bytes);
+        }
+        self.come += header.bytes as usize;
+    }
+}
+
+fn ended(error: std::io::Error) -> Fault {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => Fault::Ended("closed the connection".into()),
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Fault::Ended("reset the connection".into()),
+        _ => Fault::Ended(format!("broke the connection: {error}")),
+    }
+}

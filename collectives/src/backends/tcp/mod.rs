@@ -1,0 +1,198 @@
+//! Ranks as processes that talk over TCP, on one host or many.
+//!
+//! ```text
+//!             rank's own thread                            runtime of the process
+//! Communicator -- Endpoint -- Link per peer == data ==>    accept, connect, handshake, TLS
+//!                    |            (frames: frame.rs)        control task per peer == heartbeats, announcements,
+//!                 Group: Book, Bell <--------------------------------------------- failures, departures ==>
+//! ```
+//!
+//! Every connection begins with a handshake under the job's secret (`handshake`), then carries frames of 64 bytes and
+//! what they announce (`frame`). Control connections are made between all ranks at the start; data connections when two
+//! ranks of a group first need one. The thread that calls a collective moves its bytes itself, straight between the
+//! kernel and the caller's buffer.
+
+mod agreement;
+mod bell;
+mod book;
+mod codec;
+mod control;
+mod endpoint;
+mod fingerprint;
+mod frame;
+mod group;
+mod handshake;
+mod link;
+mod local;
+mod node;
+mod options;
+mod proxy;
+mod secured;
+mod security;
+mod tls;
+mod wire;
+
+pub use fingerprint::Fingerprint;
+pub use frame::{FRAGMENT, HEADER, Header, Kind};
+pub(crate) use handshake::random;
+pub use handshake::{Claims, Purpose, Refusal, Verdict};
+pub use options::{Deadlines, Peers};
+pub use proxy::{Action, Judge, Passing, Proxy, Rules};
+pub use secured::{Door, Secured};
+pub use security::{Secret, Security};
+
+pub(crate) use control::runtime;
+pub(crate) use local::Local;
+
+use super::gates::Gates;
+use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
+use crate::transport::Transport;
+use crate::{Error, Lost, Rank, Result};
+use allfold_sim::Picos;
+use endpoint::Endpoint;
+use node::Node;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One rank of a world that talks over TCP.
+pub(crate) struct Tcp {
+    start: Instant,
+    node: Arc<Node>,
+    gates: Gates,
+    listening: tokio::task::AbortHandle,
+}
+
+impl Tcp {
+    /// Connects to all other ranks.
+    ///
+    /// # Errors
+    /// A rank that does not answer in time, holds another secret, or refuses this one; an address that needs a secret.
+    pub fn connect(peers: Peers) -> Result<Tcp> {
+        let Peers { rank, job, epoch, listener, addresses, security, deadlines } = peers;
+        let failed = |error: std::io::Error| Error::System(format!("cannot listen: {error}"));
+        security.allows(listener.local_addr().map_err(failed)?)?;
+        if rank.index() >= addresses.len() {
+            let size = addresses.len();
+            return Err(Error::Argument(format!("rank {rank} is outside the world: it has {size} ranks")));
+        }
+        let door = Door::new(security, deadlines.handshake)?;
+        let node = Arc::new(Node::new(rank, job, epoch, door, deadlines, addresses)?);
+        let listening = control::accept(&node, listener)?;
+        #[allow(clippy::disallowed_methods, reason = "ranks as processes run on real time")]
+        let tcp = Tcp { start: Instant::now(), node: node.clone(), gates: Gates::default(), listening };
+        for peer in (0..rank.0).map(Rank) {
+            let failed = move |node: &Node, error: Error| node.refused(peer, error);
+            control::connect(&node, peer, Purpose::Control, 0, deadlines.start, failed)?;
+        }
+        node.gather()?;
+        Ok(tcp)
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        self.listening.abort();
+        self.node.close();
+    }
+}
+
+/// Reads bytes as everything that a stranger or a peer can send, and drops what came of it: for fuzzers. It may refuse
+/// them; it never panics, hangs, or allocates by what they say.
+pub fn read_anything(bytes: &[u8]) {
+    let header = bytes.first_chunk().map(Header::decode);
+    if let Some(Ok(header)) = header {
+        let _ = header.fingerprint.call(header.sequence, "");
+    }
+    let _ = codec::Reader { rest: bytes, known: "" }.error();
+    let _ = codec::Reader { rest: bytes, known: "" }.lost();
+    let secret = Security::TrustedFabric(Secret::new([1; Secret::BYTES]));
+    let opening = handshake::opening(&secret, &[0; 32], &[0; 32]);
+    if let Some(hello) = bytes.first_chunk() {
+        let _ = handshake::read_opening(hello, &secret);
+    }
+    if let Some(proof) = bytes.first_chunk() {
+        let _ = handshake::Acceptor::new(&secret, &opening, &opening).verify(proof);
+    }
+}
+
+/// The number of a smaller group on the wire: FNV-1a of what makes it that group. Never 0.
+fn wire_of(parent: u64, sequence: u64, color: u32) -> u64 {
+    let words = [parent, sequence, u64::from(color)];
+    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+    let hash = bytes
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    hash | 1
+}
+
+impl Backend for Tcp {
+    fn main(&self, _world: Rank) -> ActorId {
+        ActorId(0)
+    }
+
+    fn spawn(&self, parent: ActorId) -> ActorId {
+        parent
+    }
+
+    fn retire(&self, _actor: ActorId) {}
+
+    fn now(&self, _actor: ActorId) -> Picos {
+        Picos(u64::try_from(self.start.elapsed().as_nanos() * 1_000).unwrap_or(u64::MAX))
+    }
+
+    fn charge(&self, _actor: ActorId, _work: &allfold_sim::Work) {}
+
+    fn gate(&self) -> GateId {
+        self.gates.make()
+    }
+
+    fn raise(&self, _actor: ActorId, gate: GateId) {
+        self.gates.raise(gate);
+    }
+
+    fn pass(&self, _actor: ActorId, gate: GateId, count: u64) -> Result<()> {
+        self.gates.pass(gate, count);
+        Ok(())
+    }
+
+    fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
+        self.gates.passed(gate, count)
+    }
+
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {
+        let parent = self.node.group(key.parent.0);
+        let members = members.iter().map(|member| parent.members[member.index()]).collect();
+        let wire = wire_of(parent.wire, key.sequence, key.color);
+        match self.node.subgroup(wire, members) {
+            Ok(id) => GroupId(id),
+            Err(error) => {
+                // Without descriptors there is no group; its parent fails with that, and stands in for it.
+                self.node.fail(&parent, error);
+                key.parent
+            }
+        }
+    }
+
+    fn leave(&self, _actor: ActorId, member: Member, operations: u64, cause: Lost) {
+        let group = self.node.group(member.group.0);
+        self.node.leave(&group, operations, &cause);
+        // What was sent still arrives; a peer that waits for more learns that there is none.
+        if let Some(mut links) = group.take(Purpose::Letters) {
+            links.values_mut().for_each(link::Link::finish);
+            group.put_back(Purpose::Letters, links);
+        }
+    }
+
+    fn survivors(&self, _actor: ActorId, member: Member) -> Result<Vec<Rank>> {
+        self.node.survivors(&self.node.group(member.group.0))
+    }
+
+    fn abort(&self, _actor: ActorId, member: Member, why: String) {
+        let group = self.node.group(member.group.0);
+        self.node.fail(&group, Error::Aborted { by: member.rank, why });
+    }
+
+    fn transport(self: Arc<Self>, _actor: ActorId, member: Member) -> Box<dyn Transport> {
+        let group = self.node.group(member.group.0);
+        Box::new(Endpoint::new(self.node.clone(), group))
+    }
+}

@@ -1,0 +1,443 @@
+//! One rank's process in the world: its groups, its control connections, and what the peers say over them.
+//!
+//! ```text
+//! peers ==control==> reader task --> Node --> Book of the group, bell --> the thread in a collective
+//!                    writer task <-- outbox <-- Node <-- whoever enters, fails or leaves
+//! ```
+//!
+//! The tasks run on one small runtime per process, beside the threads that compute: a rank that is busy still answers.
+
+use super::agreement::{Agreement, Letters, Message};
+use super::codec::{Reader, Writer};
+use super::control::Outbox;
+use super::fingerprint::Fingerprint;
+use super::frame::{Header, Kind};
+use super::group::{Group, locked};
+use super::handshake::{Claims, Purpose, Verdict};
+use super::options::Deadlines;
+use super::secured::{Door, Secured};
+use super::wire::Wire;
+use crate::transport::Pool;
+use crate::{Call, Error, Lost, Rank, Result};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Groups that peers know and this rank does not yet: how much is kept for each, and for how many.
+const EARLY: usize = 256;
+
+pub(super) struct Node {
+    pub rank: Rank,
+    pub size: u32,
+    pub job: [u8; 16],
+    pub epoch: u32,
+    pub door: Door,
+    pub deadlines: Deadlines,
+    pub addresses: Vec<SocketAddr>,
+    pub pool: Pool,
+    groups: Mutex<Groups>,
+    peers: Mutex<Vec<Peer>>,
+    /// A control connection was made, or will not be.
+    changed: Condvar,
+    closing: AtomicBool,
+    /// Connections that were turned away.
+    pub refused: AtomicU64,
+}
+
+#[derive(Default)]
+struct Groups {
+    all: Vec<Arc<Group>>,
+    /// News of groups that this rank has not made yet: the group, from whom, what.
+    early: Vec<(u64, Rank, Early)>,
+}
+
+enum Early {
+    News(Kind, Vec<u8>),
+    Wire(Purpose, Wire),
+}
+
+/// What there is about another rank.
+#[derive(Default)]
+struct Peer {
+    outbox: Option<Outbox>,
+    lost: Option<Lost>,
+    /// It said that it would send nothing more.
+    bye: bool,
+    /// It cannot be connected to, for good.
+    refused: Option<Error>,
+}
+
+impl Node {
+    #[allow(clippy::too_many_arguments, reason = "made in one place")]
+    pub fn new(
+        rank: Rank,
+        job: [u8; 16],
+        epoch: u32,
+        door: Door,
+        deadlines: Deadlines,
+        addresses: Vec<SocketAddr>,
+    ) -> Result<Node> {
+        let size = addresses.len() as u32;
+        let world = Group::new(0, (0..size).map(Rank).collect(), rank)?;
+        Ok(Node {
+            rank,
+            size,
+            job,
+            epoch,
+            door,
+            deadlines,
+            addresses,
+            pool: Pool::default(),
+            groups: Mutex::new(Groups { all: vec![Arc::new(world)], early: Vec::new() }),
+            peers: Mutex::new((0..size).map(|_| Peer::default()).collect()),
+            changed: Condvar::new(),
+            closing: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    pub fn group(&self, id: u32) -> Arc<Group> {
+        locked(&self.groups).all[id as usize].clone()
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// The group with this number on the wire, made now if it is new; and what came for it early.
+    pub fn subgroup(&self, wire: u64, members: Vec<Rank>) -> Result<u32> {
+        let mut groups = locked(&self.groups);
+        if let Some(at) = groups.all.iter().position(|group| group.wire == wire) {
+            return Ok(at as u32);
+        }
+        let me = members.iter().position(|member| *member == self.rank).unwrap_or_default();
+        let group = Arc::new(Group::new(wire, members, Rank(me as u32))?);
+        groups.all.push(group.clone());
+        let id = groups.all.len() as u32 - 1;
+        let (mine, others) = std::mem::take(&mut groups.early).into_iter().partition(|(to, ..)| *to == wire);
+        groups.early = others;
+        drop(groups);
+        let mine: Vec<(u64, Rank, Early)> = mine;
+        for (_, from, early) in mine {
+            match early {
+                Early::News(kind, bytes) => self.heard(&group, from, kind, &bytes),
+                Early::Wire(purpose, wire) => self.attach(&group, purpose, from, wire),
+            }
+        }
+        let lost: Vec<(Rank, Lost)> = locked(&self.peers)
+            .iter()
+            .zip(0..)
+            .filter_map(|(peer, rank)| peer.lost.clone().map(|cause| (Rank(rank), cause)))
+            .collect();
+        for (peer, cause) in lost {
+            self.lose_in(&group, peer, cause);
+        }
+        Ok(id)
+    }
+
+    /// Whether a connection with these claims is wanted.
+    pub fn judge(&self, claims: &Claims) -> Verdict {
+        let other = claims.rank;
+        if claims.job != self.job {
+            let mut first = [0; 8];
+            first.copy_from_slice(&self.job[..8]);
+            return Verdict::Job(u64::from_le_bytes(first));
+        }
+        if claims.epoch != self.epoch {
+            return Verdict::Epoch(self.epoch);
+        }
+        if claims.size != self.size {
+            return Verdict::Size(self.size);
+        }
+        if claims.peer != self.rank {
+            return Verdict::Peer(self.rank.0);
+        }
+        // Of two ranks the higher one connects.
+        if other.0 >= self.size || other <= self.rank {
+            return Verdict::Duplicate(other.0);
+        }
+        if self.is_closing() {
+            return Verdict::Gone;
+        }
+        let taken = locked(&self.peers)[other.index()].outbox.is_some();
+        match claims.purpose {
+            Purpose::Control if taken => Verdict::Duplicate(other.0),
+            Purpose::Control => Verdict::Welcome,
+            Purpose::Data | Purpose::Letters if taken => Verdict::Welcome,
+            _ => Verdict::Duplicate(other.0),
+        }
+    }
+
+    /// A connection was made, by this side or the other.
+    pub fn join(self: &Arc<Node>, peer: Rank, claims: &Claims, stream: Secured) {
+        super::control::tune(stream.socket(), self.deadlines.dead);
+        if claims.purpose == Purpose::Control {
+            let outbox = super::control::serve(self.clone(), peer, stream);
+            let mut peers = locked(&self.peers);
+            peers[peer.index()].outbox.get_or_insert(outbox);
+            drop(peers);
+            self.changed.notify_all();
+            return;
+        }
+        let Ok(wire) = stream.into_wire() else { return };
+        let group = {
+            let mut groups = locked(&self.groups);
+            let found = groups.all.iter().find(|group| group.wire == claims.group).cloned();
+            if found.is_none() {
+                if groups.early.len() < EARLY {
+                    groups.early.push((claims.group, peer, Early::Wire(claims.purpose, wire)));
+                }
+                return;
+            }
+            found
+        };
+        if let Some(group) = group {
+            self.attach(&group, claims.purpose, peer, wire);
+        }
+    }
+
+    fn attach(&self, group: &Group, purpose: Purpose, from: Rank, wire: Wire) {
+        if let Some(rank) = group.rank_of(from) {
+            group.arrive(purpose, rank, wire);
+        }
+    }
+
+    /// This rank cannot connect to a peer, for good.
+    pub fn refused(&self, peer: Rank, error: Error) {
+        locked(&self.peers)[peer.index()].refused.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    /// Waits until there is a control connection to every other rank.
+    pub fn gather(&self) -> Result<()> {
+        let mut left = self.deadlines.start;
+        let world = self.group(0);
+        let mut peers = locked(&self.peers);
+        loop {
+            if let Some(error) = peers.iter().find_map(|peer| peer.refused.clone()) {
+                return Err(error);
+            }
+            // Others may have begun already, and failed.
+            let lost = peers.iter().zip(0..).find_map(|(peer, rank)| {
+                let cause = peer.lost.clone()?;
+                Some(Error::PeerLost { rank: Rank(rank), cause, call: None })
+            });
+            if let Some(error) = world.book(|book| book.failure()).or(lost) {
+                return Err(error);
+            }
+            let absent = |(peer, rank): (&Peer, u32)| {
+                (peer.outbox.is_none() && Rank(rank) != self.rank).then_some(Rank(rank))
+            };
+            let missing: Vec<Rank> = peers.iter().zip(0..).filter_map(absent).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return Err(Error::Missing { missing, after: self.deadlines.start });
+            }
+            let patience = left.min(Duration::from_millis(100));
+            let (guard, timed) =
+                self.changed.wait_timeout(peers, patience).unwrap_or_else(std::sync::PoisonError::into_inner);
+            peers = guard;
+            // Counted in whole waits: a connection that comes gives the others that much longer.
+            if timed.timed_out() {
+                left = left.saturating_sub(patience);
+            }
+        }
+    }
+
+    /// Sends a control frame to a peer.
+    fn tell(&self, peer: Rank, kind: Kind, payload: &[u8]) {
+        if let Some(outbox) = &locked(&self.peers)[peer.index()].outbox {
+            let header = Header::control(kind, self.epoch, payload);
+            outbox.send([&header.encode()[..], payload].concat());
+        }
+    }
+
+    fn tell_all(&self, group: &Group, kind: Kind, payload: &[u8]) {
+        for member in group.members.iter().filter(|member| **member != self.rank) {
+            self.tell(*member, kind, payload);
+        }
+    }
+
+    /// Something that concerns who is left of a group happens; what follows from it is sent.
+    fn agree(&self, group: &Group, happens: impl FnOnce(&mut Agreement) -> Letters) {
+        group.agreement(|agreement| {
+            // Sent under the lock: what a rank says last is what is true of it.
+            for (to, message) in happens(agreement) {
+                let mut news = Writer::default();
+                message.write(news.word(group.wire), group.members.len() as u32);
+                self.tell(group.members[to.index()], Kind::Shrink, &news.0);
+            }
+        });
+        group.bell.ring();
+    }
+
+    /// Who of a failed group is left; see [`super::agreement`].
+    pub fn survivors(&self, group: &Group) -> Result<Vec<Rank>> {
+        self.agree(group, Agreement::ask);
+        #[allow(clippy::disallowed_methods, reason = "ranks as processes wait for each other in real time")]
+        let begun = std::time::Instant::now();
+        loop {
+            let seen = group.bell.news();
+            if let Some(left) = group.agreement(|agreement| agreement.decided().cloned()) {
+                return match left.contains(&group.me) {
+                    true => Ok(left.into_iter().collect()),
+                    false => Err(Error::Poisoned {
+                        cause: format!("the others went on without rank {}", group.me),
+                    }),
+                };
+            }
+            let waited = begun.elapsed();
+            if waited >= self.deadlines.operation {
+                self.agree(group, Agreement::give_up);
+            }
+            let patience = self.deadlines.operation.saturating_sub(waited).max(Duration::from_millis(20));
+            group.bell.sleep(seen, patience);
+        }
+    }
+
+    /// Announces the operation that this rank is in.
+    pub fn announce(&self, group: &Group, call: &Call) {
+        let mut news = Writer::default();
+        news.word(group.wire).call(call);
+        self.tell_all(group, Kind::Enter, &news.0);
+    }
+
+    /// Fails a group. Returns the error that counts.
+    pub fn fail(&self, group: &Group, error: Error) -> Error {
+        let (first, counts) = group.book(|book| (book.fail(&error), book.failure()));
+        if first {
+            let mut news = Writer::default();
+            news.word(group.wire).error(&error);
+            self.tell_all(group, Kind::Fail, &news.0);
+        }
+        group.bell.ring();
+        counts.unwrap_or(error)
+    }
+
+    /// This rank leaves a group. Those who stay hear of the group's failure first, from whoever leaves over it.
+    pub fn leave(&self, group: &Group, operations: u64, cause: &Lost) {
+        if let Some(error) = group.book(|book| book.cause().cloned()) {
+            let mut news = Writer::default();
+            news.word(group.wire).error(&error);
+            self.tell_all(group, Kind::Fail, &news.0);
+        }
+        let mut news = Writer::default();
+        news.word(group.wire).word(operations).lost(cause);
+        self.tell_all(group, Kind::Leave, &news.0);
+    }
+
+    /// A peer sent a control frame. An error: it makes no sense.
+    pub fn control(&self, from: Rank, kind: Kind, payload: Vec<u8>) -> std::result::Result<(), String> {
+        match kind {
+            Kind::Beat => return Ok(()),
+            Kind::Bye => {
+                locked(&self.peers)[from.index()].bye = true;
+                return Ok(());
+            }
+            Kind::Data => return Err("a message on the control connection".into()),
+            Kind::Enter | Kind::Leave | Kind::Fail | Kind::Shrink => {}
+        }
+        let wire = Reader { rest: &payload, known: "" }.word().ok_or("a control frame without a group")?;
+        let group = {
+            let mut groups = locked(&self.groups);
+            let found = groups.all.iter().find(|group| group.wire == wire).cloned();
+            if found.is_none() {
+                if groups.early.len() < EARLY {
+                    groups.early.push((wire, from, Early::News(kind, payload)));
+                }
+                return Ok(());
+            }
+            found
+        };
+        if let Some(group) = group {
+            self.heard(&group, from, kind, &payload);
+        }
+        Ok(())
+    }
+
+    fn heard(&self, group: &Group, from: Rank, kind: Kind, payload: &[u8]) {
+        let Some(peer) = group.rank_of(from) else { return };
+        let mut news = Reader { rest: payload, known: group.book(|book| book.known) };
+        let found = match kind {
+            Kind::Enter => (|| {
+                let _group = news.word()?;
+                let sequence = news.word()?;
+                let theirs = Fingerprint(*news.rest.first_chunk()?);
+                group.book(|book| book.hear(peer, sequence, theirs))
+            })(),
+            Kind::Leave => (|| {
+                let (_group, operations, cause) = (news.word()?, news.word()?, news.lost()?);
+                self.agree(group, |agreement| agreement.lose(peer));
+                group.book(|book| book.leave(peer, operations, cause))
+            })(),
+            Kind::Shrink => {
+                let size = group.members.len() as u32;
+                let message = news.word().and_then(|_group| Message::read(&mut news, size));
+                if let Some(message) = message {
+                    self.agree(group, |agreement| agreement.hear(peer, message));
+                }
+                None
+            }
+            Kind::Fail => {
+                let error = news.word().and_then(|_group| news.error());
+                if let Some(error) = error {
+                    group.book(|book| book.fail(&error));
+                }
+                None
+            }
+            _ => None,
+        };
+        if let Some(error) = found {
+            self.fail(group, error);
+        }
+        group.bell.ring();
+    }
+
+    /// A control connection has ended.
+    pub fn ended(&self, peer: Rank, cause: Lost) {
+        let expected = {
+            let mut peers = locked(&self.peers);
+            let place = &mut peers[peer.index()];
+            if !place.bye {
+                place.lost.get_or_insert_with(|| cause.clone());
+            }
+            place.bye || self.is_closing()
+        };
+        if !expected {
+            let groups = locked(&self.groups).all.clone();
+            groups.iter().for_each(|group| self.lose_in(group, peer, cause.clone()));
+        }
+        // Only now: where just one direction is dead, the peer still hears what was made of it.
+        locked(&self.peers)[peer.index()].outbox = None;
+        self.changed.notify_all();
+    }
+
+    fn lose_in(&self, group: &Group, peer: Rank, cause: Lost) {
+        let Some(rank) = group.rank_of(peer) else { return };
+        let cause = match cause {
+            Lost::Silent { after, .. } => Lost::Silent { by: group.me, after },
+            other => other,
+        };
+        self.agree(group, |agreement| agreement.lose(rank));
+        if let Some(error) = group.book(|book| book.leave(rank, 0, cause)) {
+            self.fail(group, error);
+        }
+        group.bell.ring();
+    }
+
+    /// Says goodbye to everyone and waits for what is still to be sent, within a bound.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        let outboxes: Vec<Outbox> = {
+            let mut peers = locked(&self.peers);
+            peers.iter_mut().filter_map(|peer| peer.outbox.take()).collect()
+        };
+        let bye = Header::control(Kind::Bye, self.epoch, &[]).encode();
+        outboxes.iter().for_each(|outbox| outbox.send(bye.to_vec()));
+        let patience = self.deadlines.handshake.min(Duration::from_secs(1));
+        outboxes.into_iter().for_each(|outbox| outbox.drain(patience));
+    }
+}

@@ -1,0 +1,220 @@
+//! A connection whose two ends have proved to each other that they belong to one job.
+//!
+//! ```text
+//! TcpStream -- handshake under the secret -- (TLS 1.3, pinned to it) -- Secured: read and write
+//! ```
+
+use super::handshake::{
+    Acceptor, Claims, Connector, OPENING, PROOF, Refusal, Verdict, WELCOME, opening, random, read_opening,
+};
+use super::security::Security;
+use super::tls::Credentials;
+use super::wire::Wire;
+use crate::{Error, Result};
+use rustls::Connection;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+/// What a process needs to make connections of one job: its mode, and its certificate where that is TLS.
+#[derive(Clone)]
+pub struct Door {
+    security: Security,
+    credentials: Option<Arc<Credentials>>,
+    /// How long a handshake may take.
+    patience: Duration,
+}
+
+/// An authenticated connection: bytes in both directions, over TLS where the mode says so.
+pub struct Secured(Inner);
+
+enum Inner {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Door {
+    /// For one mode. `patience` bounds every handshake; five seconds is usual.
+    ///
+    /// # Errors
+    /// No certificate can be made.
+    pub fn new(security: Security, patience: Duration) -> Result<Door> {
+        let credentials = match security {
+            Security::Tls(_) => Some(Arc::new(Credentials::new()?)),
+            _ => None,
+        };
+        Ok(Door { security, credentials, patience })
+    }
+
+    /// The mode.
+    pub fn security(&self) -> &Security {
+        &self.security
+    }
+
+    /// Connects, proves the claims, and returns the connection once the other side has accepted them.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn connect(&self, to: SocketAddr, claims: Claims) -> std::result::Result<Secured, Refusal> {
+        self.security.allows(to).map_err(|error| Refusal::Stranger(error.to_string()))?;
+        let whole = async {
+            let mut socket = TcpStream::connect(to).await.map_err(broken)?;
+            socket.set_nodelay(true).map_err(broken)?;
+            let hello = self.opening().map_err(|error| Refusal::Broken(error.to_string()))?;
+            socket.write_all(&hello).await.map_err(broken)?;
+            let challenge: [u8; OPENING] = exactly(&mut socket).await?;
+            let theirs = read_opening(&challenge, &self.security).map_err(Refusal::Stranger)?;
+            let (connector, proof) = Connector::new(&self.security, &hello, &challenge, claims);
+            socket.write_all(&proof).await.map_err(broken)?;
+            // An acceptor that does not believe the proof says nothing and hangs up.
+            let welcome: [u8; WELCOME] = match exactly(&mut socket).await {
+                Err(Refusal::Broken(_)) => return Err(Refusal::Secret),
+                other => other?,
+            };
+            connector.finish(&welcome)?;
+            let Some(credentials) = &self.credentials else { return Ok(Secured(Inner::Plain(socket))) };
+            let config = credentials.client(theirs).map_err(broken)?;
+            let name = Credentials::name().map_err(broken)?;
+            let stream = TlsConnector::from(config).connect(name, socket).await.map_err(broken)?;
+            Ok(Secured(Inner::Tls(Box::new(stream.into()))))
+        };
+        timeout(self.patience, whole).await.unwrap_or_else(|_| Err(self.late()))
+    }
+
+    /// Answers a connection: verifies the other side's proof and gives it the verdict that `judge` finds on its claims.
+    ///
+    /// # Errors
+    /// Why there is no connection. A side that proves nothing is told nothing.
+    pub async fn accept(
+        &self,
+        mut socket: TcpStream,
+        judge: impl FnOnce(&Claims) -> Verdict,
+    ) -> std::result::Result<(Secured, Claims), Refusal> {
+        let whole = async {
+            socket.set_nodelay(true).map_err(broken)?;
+            let hello: [u8; OPENING] = exactly(&mut socket).await?;
+            let challenge = self.opening().map_err(broken)?;
+            let read = read_opening(&hello, &self.security);
+            // Our own opening goes out even so where the other side is one of ours: it says what is different.
+            if read.is_ok() || hello[..4] == challenge[..4] {
+                socket.write_all(&challenge).await.map_err(broken)?;
+            }
+            let theirs = read.map_err(Refusal::Stranger)?;
+            let proof: [u8; PROOF] = exactly(&mut socket).await?;
+            let mut acceptor = Acceptor::new(&self.security, &hello, &challenge);
+            let claims = acceptor.verify(&proof).ok_or(Refusal::Secret)?;
+            let verdict = judge(&claims);
+            socket.write_all(&acceptor.welcome(verdict)).await.map_err(broken)?;
+            if verdict != Verdict::Welcome {
+                return Err(Refusal::Verdict(verdict, verdict.explain(&claims)));
+            }
+            let Some(credentials) = &self.credentials else {
+                return Ok((Secured(Inner::Plain(socket)), claims));
+            };
+            let config = credentials.server(theirs).map_err(broken)?;
+            let stream = TlsAcceptor::from(config).accept(socket).await.map_err(broken)?;
+            Ok((Secured(Inner::Tls(Box::new(stream.into()))), claims))
+        };
+        timeout(self.patience, whole).await.unwrap_or_else(|_| Err(self.late()))
+    }
+
+    fn opening(&self) -> Result<[u8; OPENING]> {
+        let certificate = self.credentials.as_ref().map_or([0; 32], |own| own.fingerprint);
+        Ok(opening(&self.security, &random()?, &certificate))
+    }
+
+    fn late(&self) -> Refusal {
+        Refusal::Broken(format!("no handshake within {:?}", self.patience))
+    }
+}
+
+async fn exactly<const N: usize>(socket: &mut TcpStream) -> std::result::Result<[u8; N], Refusal> {
+    let mut bytes = [0; N];
+    socket.read_exact(&mut bytes).await.map_err(broken)?;
+    Ok(bytes)
+}
+
+fn broken(error: impl ToString) -> Refusal {
+    Refusal::Broken(error.to_string())
+}
+
+impl Secured {
+    /// The address of this side, and of the other.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
+    }
+
+    /// The socket below.
+    pub(super) fn socket(&self) -> &TcpStream {
+        match &self.0 {
+            Inner::Plain(socket) => socket,
+            Inner::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// Leaves the asynchronous runtime: the same connection for a thread that asks it directly.
+    pub(super) fn into_wire(self) -> Result<Wire> {
+        let (socket, tls) = match self.0 {
+            Inner::Plain(socket) => (socket, None),
+            Inner::Tls(stream) => match *stream {
+                TlsStream::Client(stream) => {
+                    let (socket, tls) = stream.into_inner();
+                    (socket, Some(Connection::Client(tls)))
+                }
+                TlsStream::Server(stream) => {
+                    let (socket, tls) = stream.into_inner();
+                    (socket, Some(Connection::Server(tls)))
+                }
+            },
+        };
+        let socket =
+            socket.into_std().map_err(|e| Error::System(format!("a socket cannot be taken over: {e}")))?;
+        Ok(Wire::new(socket, tls))
+    }
+}
+
+impl AsyncRead for Secured {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Inner::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
+            Inner::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Secured {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Inner::Plain(socket) => Pin::new(socket).poll_write(cx, buf),
+            Inner::Tls(stream) => Pin::new(&mut **stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Inner::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Inner::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Inner::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Inner::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Who may join, and what crosses the wire in the clear.
+//!
+//! | mode | for | joins | wire |
+//! |---|---|---|---|
+//! | [`Security::Loopback`] | one host | whoever can reach its loopback interface | plain |
+//! | [`Security::Tls`] | anything else | who holds the job's secret | TLS 1.3 |
+//! | [`Security::TrustedFabric`] | a network that is yours alone | who holds the job's secret | plain, CRC32C |
+//! | [`Security::InsecurePlaintext`] | experiments | anyone | plain |
+
+use crate::{Error, Result};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// How connections between ranks are made.
+#[derive(Clone, Debug)]
+pub enum Security {
+    /// No secret, and therefore loopback addresses only.
+    Loopback,
+    /// Whoever knows the secret, over TLS 1.3.
+    Tls(Secret),
+    /// Whoever knows the secret; what follows the handshake is plain.
+    TrustedFabric(Secret),
+    /// Anyone, on any address, in the clear.
+    InsecurePlaintext,
+}
+
+/// The job's secret: 32 bytes that every rank holds. It is wiped from memory when the last copy goes, and never shown.
+#[derive(Clone)]
+pub struct Secret(Arc<Zeroizing<[u8; Secret::BYTES]>>);
+
+impl Secret {
+    /// Bytes of a secret.
+    pub const BYTES: usize = 32;
+
+    /// These bytes. They should be random.
+    pub fn new(bytes: [u8; Secret::BYTES]) -> Secret {
+        Secret(Arc::new(Zeroizing::new(bytes)))
+    }
+
+    /// A fresh one, from the operating system's generator.
+    ///
+    /// # Errors
+    /// The generator fails.
+    pub fn random() -> Result<Secret> {
+        Ok(Secret::new(super::handshake::random()?))
+    }
+
+    /// Reads one from a file: 32 bytes, or 64 hexadecimal digits and white space. Secrets come from files or inherited
+    /// descriptors (`/dev/fd/N`), never from the command line, where every user of the host can read them.
+    ///
+    /// # Errors
+    /// No such file, one that others may read, or one of another size.
+    pub fn read(path: &Path) -> Result<Secret> {
+        let wrong = |what: String| Error::Argument(format!("the secret in {}: {what}", path.display()));
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let meta = std::fs::metadata(path).map_err(|e| wrong(e.to_string()))?;
+            let mode = meta.permissions().mode() & 0o777;
+            if meta.is_file() && mode & 0o077 != 0 {
+                return Err(wrong(format!(
+                    "others may read or write it (mode {mode:o}); `chmod 600` it first"
+                )));
+            }
+        }
+        let bytes = {
+            use std::io::Read;
+            let mut bytes = Zeroizing::new(Vec::with_capacity(256));
+            let file = std::fs::File::open(path).map_err(|e| wrong(e.to_string()))?;
+            file.take(256).read_to_end(&mut bytes).map_err(|e| wrong(e.to_string()))?;
+            bytes
+        };
+        if let Ok(raw) = <[u8; Secret::BYTES]>::try_from(&bytes[..]) {
+            return Ok(Secret::new(raw));
+        }
+        let digits = bytes.trim_ascii();
+        let mut raw = Zeroizing::new([0u8; Secret::BYTES]);
+        let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
+        if digits.len() != 2 * Secret::BYTES {
+            let len = bytes.len();
+            return Err(wrong(format!("expected 32 bytes or 64 hexadecimal digits, and it has {len} bytes")));
+        }
+        for (byte, pair) in raw.iter_mut().zip(digits.chunks_exact(2)) {
+            match (digit(pair[0]), digit(pair[1])) {
+                (Some(high), Some(low)) => *byte = high << 4 | low,
+                _ => return Err(wrong("it holds something that is no hexadecimal digit".into())),
+            }
+        }
+        Ok(Secret::new(*raw))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0[..]
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Security {
+    /// The name in flags and records.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Security::Loopback => "loopback",
+            Security::Tls(_) => "tls",
+            Security::TrustedFabric(_) => "trusted-fabric",
+            Security::InsecurePlaintext => "insecure-plaintext",
+        }
+    }
+
+    /// The number in a handshake: both sides must be in the same mode.
+    pub(super) fn number(&self) -> u8 {
+        match self {
+            Security::Loopback => 0,
+            Security::Tls(_) => 1,
+            Security::TrustedFabric(_) => 2,
+            Security::InsecurePlaintext => 3,
+        }
+    }
+
+    /// What the handshake proves knowledge of. Without a secret that is nothing.
+    pub(super) fn key(&self) -> &[u8] {
+        match self {
+            Security::Tls(secret) | Security::TrustedFabric(secret) => secret.bytes(),
+            Security::Loopback | Security::InsecurePlaintext => &[0; Secret::BYTES],
+        }
+    }
+
+    /// Whether this address may be listened on or connected to.
+    ///
+    /// # Errors
+    /// It is no loopback address, and there is no secret.
+    pub fn allows(&self, address: SocketAddr) -> Result<()> {
+        let local = match address.ip() {
+            IpAddr::V4(ip) => ip.is_loopback(),
+            IpAddr::V6(ip) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),
+        };
+        match self {
+            Security::Loopback if !local => Err(Error::Argument(format!(
+                "{address} is no loopback address: give the job a secret, or say --insecure-plaintext to let anyone join"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_goes_without_a_secret() {
+        let addresses = ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "[::ffff:127.0.0.1]:1"];
+        for address in addresses {
+            Security::Loopback.allows(address.parse().unwrap()).unwrap();
+        }
+        for address in ["0.0.0.0:1", "10.0.0.1:1", "[::]:1", "[::ffff:10.0.0.1]:1"] {
+            let address = address.parse().unwrap();
+            let error = Security::Loopback.allows(address).unwrap_err().to_string();
+            assert!(error.contains("no loopback address"), "{error}");
+            Security::InsecurePlaintext.allows(address).unwrap();
+            Security::Tls(Secret::new([1; 32])).allows(address).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_secret_is_never_shown() {
+        let secret = Secret::new([0x41; 32]);
+        assert_eq!(format!("{:?}", Security::Tls(secret)), "Tls(Secret(..))");
+    }
+
+    #[test]
+    fn a_secret_is_read_raw_or_in_hexadecimal_from_a_file_of_ones_own() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("allfold-secret-{}", std::process::id()));
+        let put = |bytes: &[u8], mode: u32| {
+            std::fs::write(&path, bytes).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            Secret::read(&path)
+        };
+        let raw = put(&[0xab; 32], 0o600).unwrap();
+        assert_eq!(raw.bytes(), put(format!("{}\n", "aB".repeat(32)).as_bytes(), 0o400).unwrap().bytes());
+        let says = |result: Result<Secret>, what: &str| {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        };
+        says(put(&[0xab; 32], 0o644), "others may read");
+        says(put(b"too short", 0o600), "it has 9 bytes");
+        says(put("xy".repeat(32).as_bytes(), 0o600), "no hexadecimal digit");
+        says(put(&[b'a'; 4000], 0o600), "it has 256 bytes");
+        std::fs::remove_file(&path).unwrap();
+        says(Secret::read(&path), "No such file");
+    }
+}

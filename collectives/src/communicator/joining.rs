@@ -1,0 +1,182 @@
+//! A process that a launcher has started becomes a rank: it finds the others and connects to them.
+//!
+//! ```text
+//! environment --> rendezvous (rank 0 or the launcher serves) --> everyone's address --> connections --> Communicator
+//! ```
+
+use super::Communicator;
+use crate::environment::{self, Environment};
+use crate::rendezvous::{self, Failure, Hello, Joined, Kind, Patience, Server, join, serve_world};
+use crate::tcp::{Deadlines, Peers, Secret, Security, random, runtime};
+use crate::{Error, Rank, Result, flight};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Weak;
+
+/// What a process chooses about joining, beside what its environment says.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// Who may join. All ranks must choose the same.
+    pub security: Security,
+    /// How long ranks wait for each other at the start.
+    pub patience: Patience,
+    /// How long they wait afterwards.
+    pub deadlines: Deadlines,
+    /// A hash of what all ranks must have been given alike, such as a configuration file.
+    pub configuration: u64,
+    /// Where the flight record is written when something goes wrong.
+    pub flight: Option<PathBuf>,
+}
+
+impl Joining {
+    /// What the environment says of it:
+    ///
+    /// | variable | says |
+    /// |---|---|
+    /// | `ALLFOLD_SECRET_FILE` | a file with the job's secret: TLS |
+    /// | `ALLFOLD_SECURITY` | `tls`, `trusted-fabric` or `insecure-plaintext`, where that is not wanted |
+    /// | `ALLFOLD_FLIGHT_DIR` | a folder for flight records |
+    ///
+    /// # Errors
+    /// [`Error::Environment`] and [`Error::Argument`] where they make no sense.
+    pub fn from_env() -> Result<Joining> {
+        let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let secret = text("ALLFOLD_SECRET_FILE").map(|path| Secret::read(path.as_ref())).transpose()?;
+        let mode = text("ALLFOLD_SECURITY");
+        let wrong = |wanted: &str| {
+            let wanted = wanted.into();
+            Err(Error::Environment { variable: "ALLFOLD_SECURITY".into(), read: mode.clone(), wanted })
+        };
+        let security = match (mode.as_deref(), secret) {
+            (None, None) => Security::Loopback,
+            (None | Some("tls"), Some(secret)) => Security::Tls(secret),
+            (Some("trusted-fabric"), Some(secret)) => Security::TrustedFabric(secret),
+            (Some("insecure-plaintext"), _) => Security::InsecurePlaintext,
+            (Some("tls" | "trusted-fabric"), None) => {
+                return wrong("it needs a secret: name its file in ALLFOLD_SECRET_FILE");
+            }
+            (Some(_), _) => return wrong("there are tls, trusted-fabric and insecure-plaintext"),
+        };
+        Ok(Joining {
+            security,
+            patience: Patience::default(),
+            deadlines: Deadlines::default(),
+            configuration: 0,
+            flight: text(flight::FOLDER).map(PathBuf::from),
+        })
+    }
+}
+
+impl Communicator {
+    /// This process as one rank of a world that a launcher has started: `allfold launch`, torchrun, Slurm's srun, Open
+    /// MPI's mpirun, or anything that sets the same variables (see [`environment`]).
+    ///
+    /// ```no_run
+    /// use allfold_collectives::{Communicator, ReduceOp};
+    ///
+    /// let comm = Communicator::from_env()?;
+    /// let mut x = [comm.rank().0 as f32];
+    /// comm.all_reduce(&mut x, ReduceOp::Sum)?;
+    /// # Ok::<(), allfold_collectives::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Environment`] names the variable that is missing or makes no sense; [`Error::Rendezvous`] says why the
+    /// ranks did not find each other; and as [`Communicator::over_tcp`].
+    pub fn from_env() -> Result<Communicator> {
+        let environment = Environment::detect()?.ok_or_else(environment::absent)?;
+        Communicator::join(&environment, Joining::from_env()?)
+    }
+
+    /// As [`Communicator::from_env`], with other choices.
+    ///
+    /// # Errors
+    /// As [`Communicator::from_env`].
+    pub fn join(environment: &Environment, joining: Joining) -> Result<Communicator> {
+        let Environment { rank, world_size, epoch, .. } = *environment;
+        let Joining { security, deadlines, flight, .. } = joining.clone();
+        let failed = |cause| Error::Rendezvous { at: environment.meeting.to_string(), cause };
+        let peers = if world_size == 1 {
+            let none = |error: std::io::Error| Error::System(format!("no loopback sockets: {error}"));
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(none)?;
+            let addresses = vec![listener.local_addr().map_err(none)?];
+            Peers { rank, job: random()?, epoch, listener, addresses, security, deadlines }
+        } else {
+            let Joined { table, listener } = meet(environment, &joining)?.map_err(failed)?;
+            let addresses = table.peers.iter().map(|peer| peer.address).collect();
+            Peers { rank, job: table.world, epoch, listener, addresses, security, deadlines }
+        };
+        let comm = Communicator::recorded(peers, flight.clone())?;
+        if flight.is_some() {
+            comm.write_when_told_to_end()?;
+        }
+        Ok(comm)
+    }
+
+    /// Writes the flight record when the process is asked to end, before it does.
+    fn write_when_told_to_end(&self) -> Result<()> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let runtime = runtime()?;
+        let _inside = runtime.enter();
+        let told = signal(SignalKind::terminate()).map_err(|error| Error::System(error.to_string()))?;
+        let home = self.home.as_ref().map_or_else(Weak::new, std::sync::Arc::downgrade);
+        runtime.spawn(async move {
+            let mut told = told;
+            told.recv().await;
+            if let Some(home) = home.upgrade() {
+                home.roster.recorder.write("it was asked to end (SIGTERM)");
+            }
+            // As shells tell the end by that signal.
+            std::process::exit(128 + 15);
+        });
+        Ok(())
+    }
+}
+
+/// Meets the others; rank 0 also serves, where no launcher does.
+fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Result<Joined, Failure>> {
+    let Environment { rank, world_size: size, epoch, ref meeting, .. } = *environment;
+    let (runtime, patience) = (runtime()?, joining.patience);
+    let door = rendezvous::door(&joining.security, patience)?;
+    if rank == Rank(0) && !meeting.served {
+        let hosts = environment.local_world_size < size;
+        let address = match rendezvous::address_for(meeting, hosts) {
+            Ok(address) => address,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        joining.security.allows(address)?;
+        let _inside = runtime.enter();
+        match Server::bind(address) {
+            Ok(server) => drop(runtime.spawn(serve_world(server, door.clone(), patience))),
+            Err(failure) => return Ok(Err(failure)),
+        }
+    }
+    let hello = Hello {
+        kind: Kind::Rank,
+        epoch,
+        rank,
+        size,
+        port: 0,
+        configuration: joining.configuration,
+        job: hash(environment.job.as_bytes()),
+        host: host(),
+    };
+    Ok(runtime.block_on(join(meeting, hello, &door, patience)))
+}
+
+/// What the processes of one host have in common: its boot, and the network that they see.
+fn host() -> [u8; 16] {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let (boot, net) = (hash(&boot), hash(net.as_os_str().as_encoded_bytes()));
+    let mut host = [0; 16];
+    host[..8].copy_from_slice(&boot.to_le_bytes());
+    host[8..].copy_from_slice(&net.to_le_bytes());
+    host
+}
+
+/// FNV-1a.
+fn hash(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}

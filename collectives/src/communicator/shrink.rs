@@ -1,0 +1,55 @@
+//! Going on after a failure, with the ranks that are left.
+
+use super::Communicator;
+use crate::backends::{GroupKey, Member};
+use crate::{Rank, Result};
+
+/// The place in the sequence of what no operation makes.
+const SHRINK: u64 = u64::MAX;
+
+impl Communicator {
+    /// After an error: a working communicator of the ranks that are left, and which ranks of this one they are, in
+    /// order of their new numbers. Every rank that is left gets the same answer, whatever each of them knew.
+    ///
+    /// It waits until every rank of this communicator has called it or is gone (has returned, panicked, or dropped its
+    /// communicator); whoever has done neither within the deadline of an operation is left behind, and told so when it
+    /// calls. This communicator fails, if it has not failed before.
+    ///
+    /// # Errors
+    /// [`crate::Error::Poisoned`]: the others went on without this rank.
+    ///
+    /// ```
+    /// use allfold_collectives::{Error, Rank, ReduceOp, World};
+    ///
+    /// let report = World::threads(4).run_each(|comm| {
+    ///     if comm.rank() == Rank(2) {
+    ///         return Ok(0.0f32);
+    ///     }
+    ///     let mut x = [1.0f32];
+    ///     assert!(comm.all_reduce(&mut x, ReduceOp::Sum).is_err() || comm.barrier().is_err());
+    ///     let (comm, left) = comm.shrink()?;
+    ///     assert_eq!(left, [Rank(0), Rank(1), Rank(3)]);
+    ///     let mut x = [1.0f32];
+    ///     comm.all_reduce(&mut x, ReduceOp::Sum)?;
+    ///     Ok::<_, Error>(x[0])
+    /// })?;
+    /// assert_eq!(report.ranks, [Ok(3.0), Ok(3.0), Ok(0.0), Ok(3.0)]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn shrink(&self) -> Result<(Communicator, Vec<Rank>)> {
+        // What is outstanding has failed, or does now.
+        self.seat.backend.abort(
+            self.seat.actor,
+            self.seat.member,
+            "it goes on with the ranks that are left".into(),
+        );
+        let _ = self.drain();
+        let left = self.seat.backend.survivors(self.seat.actor, self.seat.member)?;
+        let place = left.iter().position(|rank| *rank == self.rank()).unwrap_or_default();
+        let key = GroupKey { parent: self.seat.member.group, sequence: SHRINK, color: 0 };
+        let group = self.seat.backend.subgroup(key, &left);
+        let member = Member { group, rank: Rank(place as u32) };
+        let seat = self.seat.beside(member, left.len() as u32, SHRINK, 0);
+        Ok((Communicator::new(seat, self.plan).at(self.home.clone()), left))
+    }
+}

@@ -1,0 +1,323 @@
+//! Each launcher's contract: which variables say what.
+
+use super::variables::{Variables, wrong};
+use super::{Environment, Launcher, Meeting, nodelist};
+use crate::{Rank, Result};
+
+/// What a contract says, before it is checked. Names are those of the variables that were read.
+pub(super) struct Place {
+    rank: (&'static str, u32),
+    world: (&'static str, u32),
+    local_rank: u32,
+    local_world: u32,
+    node: u32,
+    /// Where ranks meet, if `MASTER_ADDR` does not say: the host, or why it cannot be known.
+    host: std::result::Result<String, &'static str>,
+    /// The port, if `MASTER_PORT` does not say: see [`port_of`].
+    port: std::result::Result<u16, &'static str>,
+    epoch: u32,
+    job: String,
+}
+
+/// Whose variables are there. A batch script that Slurm runs has no step, and is not taken for a rank.
+pub(super) fn launcher(variables: &Variables) -> Option<Launcher> {
+    let has = |name: &str| variables.text(name).is_some();
+    let contracts = [
+        (Launcher::Torchrun, has("RANK") || has("WORLD_SIZE")),
+        (Launcher::OpenMpi, has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE")),
+        (Launcher::Slurm, has("SLURM_PROCID") && (has("SLURM_STEP_ID") || has("SLURM_STEPID"))),
+        (Launcher::Pmi, has("PMI_RANK") || has("PMI_SIZE")),
+    ];
+    contracts.into_iter().find(|(_, there)| *there).map(|(launcher, _)| launcher)
+}
+
+const NO_HOST: &str = "name the host where rank 0 runs";
+const NO_PORT: &str = "name a free port on the host where rank 0 runs";
+
+pub(super) fn torchrun(variables: &Variables) -> Result<Place> {
+    let (rank, world) = (variables.number("RANK")?, variables.number("WORLD_SIZE")?);
+    Ok(Place {
+        rank: ("RANK", rank),
+        world: ("WORLD_SIZE", world),
+        local_rank: variables.optional("LOCAL_RANK")?.unwrap_or(rank),
+        local_world: variables.optional("LOCAL_WORLD_SIZE")?.unwrap_or(world),
+        node: variables.any(&["GROUP_RANK", "NODE_RANK"])?.unwrap_or(0),
+        host: Err(NO_HOST),
+        port: Err(NO_PORT),
+        epoch: variables.optional("TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0),
+        job: variables.text("TORCHELASTIC_RUN_ID").unwrap_or_default(),
+    })
+}
+
+pub(super) fn slurm(variables: &Variables) -> Result<Place> {
+    let size = variables.first(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"]);
+    let size = size.map_or("SLURM_NTASKS", |(name, _)| name);
+    let world = variables.number(size)?;
+    let node = variables.optional("SLURM_NODEID")?.unwrap_or(0);
+    let job: u64 = variables.any(&["SLURM_JOB_ID", "SLURM_JOBID"])?.unwrap_or(0);
+    let step: u64 = variables.any(&["SLURM_STEP_ID", "SLURM_STEPID"])?.unwrap_or(0);
+    let tasks = variables.first(&["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"]);
+    let local_world = tasks.and_then(|(_, tasks)| nodelist::tasks_on(node, &tasks)).unwrap_or(world);
+    let hosts = variables.first(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
+    let host = match hosts {
+        Some((name, hosts)) => Ok(nodelist::first_host(&hosts)
+            .ok_or_else(|| wrong(name, Some(&hosts), "a list of hosts such as gpu[01-04] is needed"))?),
+        None => Err(NO_HOST),
+    };
+    Ok(Place {
+        rank: ("SLURM_PROCID", variables.number("SLURM_PROCID")?),
+        world: (size, world),
+        local_rank: variables.optional("SLURM_LOCALID")?.unwrap_or(0),
+        local_world,
+        node,
+        host,
+        port: Ok(port_of(job.wrapping_mul(31).wrapping_add(step))),
+        epoch: variables.optional("SLURM_RESTART_COUNT")?.unwrap_or(0),
+        job: format!("slurm-{job}.{step}"),
+    })
+}
+
+pub(super) fn open_mpi(variables: &Variables) -> Result<Place> {
+    let world = variables.number("OMPI_COMM_WORLD_SIZE")?;
+    let rank = variables.number("OMPI_COMM_WORLD_RANK")?;
+    let local_world = variables.optional("OMPI_COMM_WORLD_LOCAL_SIZE")?.unwrap_or(world);
+    let job = variables.first(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"]);
+    Ok(Place {
+        rank: ("OMPI_COMM_WORLD_RANK", rank),
+        world: ("OMPI_COMM_WORLD_SIZE", world),
+        local_rank: variables.optional("OMPI_COMM_WORLD_LOCAL_RANK")?.unwrap_or(rank),
+        local_world,
+        node: variables.optional("OMPI_COMM_WORLD_NODE_RANK")?.unwrap_or(0),
+        host: here(local_world == world),
+        port: job.as_ref().map(|(_, job)| port_of(fnv1a(job.as_bytes()))).ok_or(NO_PORT),
+        epoch: 0,
+        job: job.map_or_else(String::new, |(_, job)| format!("mpi-{job}")),
+    })
+}
+
+pub(super) fn pmi(variables: &Variables) -> Result<Place> {
+    let (rank, world) = (variables.number("PMI_RANK")?, variables.number("PMI_SIZE")?);
+    let local_world = variables.any(&["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"])?.unwrap_or(world);
+    Ok(Place {
+        rank: ("PMI_RANK", rank),
+        world: ("PMI_SIZE", world),
+        local_rank: variables.any(&["MPI_LOCALRANKID", "PMI_LOCAL_RANK"])?.unwrap_or(rank),
+        local_world,
+        node: 0,
+        host: here(local_world == world),
+        port: Err(NO_PORT),
+        epoch: 0,
+        job: String::new(),
+    })
+}
+
+/// Ranks of one host meet there.
+fn here(alone: bool) -> std::result::Result<String, &'static str> {
+    if alone { Ok("127.0.0.1".into()) } else { Err(NO_HOST) }
+}
+
+/// A port that follows from a job's number, so that all of its ranks find the same: from 15000 to 29999, below what
+/// systems give to whoever asks for any port.
+fn port_of(job: u64) -> u16 {
+    15_000 + (job % 15_000) as u16
+}
+
+fn fnv1a(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+impl Place {
+    /// Holds what was read against itself, and finds where ranks meet.
+    pub fn checked(self, launcher: Launcher, variables: &Variables) -> Result<Environment> {
+        let ((rank_name, rank), (world_name, world)) = (self.rank, self.world);
+        if world == 0 {
+            return Err(wrong(world_name, Some("0"), "a world has 1 rank or more"));
+        }
+        if rank >= world {
+            let wanted = format!("{world_name} is {world}, so ranks are 0 to {}", world - 1);
+            return Err(wrong(rank_name, Some(&rank.to_string()), &wanted));
+        }
+        let (local_rank, local) = match launcher {
+            Launcher::Torchrun => ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+            Launcher::Slurm => ("SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),
+            Launcher::OpenMpi => ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+            Launcher::Pmi => ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        };
+        if self.local_world > world || self.local_world == 0 {
+            let wanted = format!("{world_name} is {world}, and a host has 1 of these ranks or more");
+            return Err(wrong(local, Some(&self.local_world.to_string()), &wanted));
+        }
+        if self.local_rank >= self.local_world {
+            let wanted = format!("{local} is {}, so it is 0 to {}", self.local_world, self.local_world - 1);
+            return Err(wrong(local_rank, Some(&self.local_rank.to_string()), &wanted));
+        }
+        let meeting = self.meeting(world, variables)?;
+        Ok(Environment {
+            launcher,
+            rank: Rank(rank),
+            world_size: world,
+            local_rank: self.local_rank,
+            local_world_size: self.local_world,
+            node_rank: self.node,
+            meeting,
+            epoch: self.epoch,
+            job: self.job,
+        })
+    }
+
+    fn meeting(&self, world: u32, variables: &Variables) -> Result<Meeting> {
+        if let Some(at) = variables.text("ALLFOLD_RENDEZVOUS") {
+            let parts = at.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+            let Some((host, port)) = parts.filter(|(host, _)| !host.is_empty()) else {
+                return Err(wrong("ALLFOLD_RENDEZVOUS", Some(&at), "write HOST:PORT"));
+            };
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
+            return Ok(Meeting { host, port, served: true });
+        }
+        let alone = world == 1;
+        let host = match (variables.text("MASTER_ADDR"), &self.host) {
+            (Some(host), _) => host,
+            (None, Ok(host)) => host.clone(),
+            (None, Err(_)) if alone => "127.0.0.1".into(),
+            (None, Err(why)) => return Err(wrong("MASTER_ADDR", None, why)),
+        };
+        let port = match (variables.optional::<u16>("MASTER_PORT")?, self.port) {
+            (Some(0), _) if !alone => {
+                return Err(wrong("MASTER_PORT", Some("0"), "all ranks must know the port: 1 to 65535"));
+            }
+            // The agents of torchrun serve their own store at that port: ranks meet at the next one.
+            (Some(port), _) if variables.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") => {
+                port.checked_add(1)
+                    .ok_or_else(|| wrong("MASTER_PORT", Some("65535"), "ranks meet at the port after it"))?
+            }
+            (Some(port), _) => port,
+            (None, Ok(port)) => port,
+            (None, Err(_)) if alone => 0,
+            (None, Err(why)) => return Err(wrong("MASTER_PORT", None, why)),
+        };
+        Ok(Meeting { host, port, served: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::environment::{Environment, Launcher, Meeting};
+    use crate::{Error, Rank};
+
+    fn read(variables: &[(&str, &str)]) -> Result<Option<Environment>, Error> {
+        Environment::read(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string()))
+    }
+
+    fn right(variables: &[(&str, &str)]) -> Environment {
+        read(variables).unwrap().unwrap()
+    }
+
+    fn meeting(host: &str, port: u16) -> Meeting {
+        Meeting { host: host.into(), port, served: false }
+    }
+
+    const TORCHRUN: [(&str, &str); 8] = [
+        ("RANK", "5"),
+        ("WORLD_SIZE", "8"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "4"),
+        ("GROUP_RANK", "1"),
+        ("MASTER_ADDR", "node0"),
+        ("MASTER_PORT", "29500"),
+        ("TORCHELASTIC_RESTART_COUNT", "2"),
+    ];
+
+    #[test]
+    fn torchruns_variables() {
+        let found = right(&TORCHRUN);
+        assert_eq!((found.launcher, found.rank, found.world_size), (Launcher::Torchrun, Rank(5), 8));
+        assert_eq!((found.local_rank, found.local_world_size, found.node_rank), (1, 4, 1));
+        assert_eq!((found.meeting, found.epoch), (meeting("node0", 29500), 2));
+        let agents = [&TORCHRUN[..], &[("TORCHELASTIC_USE_AGENT_STORE", "True")]].concat();
+        assert_eq!(right(&agents).meeting, meeting("node0", 29501), "the agents' store holds the port");
+        let launched = [&TORCHRUN[..], &[("ALLFOLD_RENDEZVOUS", "[::1]:4000")]].concat();
+        assert_eq!(right(&launched).meeting, Meeting { host: "::1".into(), port: 4000, served: true });
+    }
+
+    #[test]
+    fn slurms_variables() {
+        let step = [
+            ("SLURM_PROCID", "6"),
+            ("SLURM_NTASKS", "7"),
+            ("SLURM_LOCALID", "2"),
+            ("SLURM_NODEID", "1"),
+            ("SLURM_STEP_ID", "3"),
+            ("SLURM_STEP_NODELIST", "gpu[07-08]"),
+            ("SLURM_STEP_TASKS_PER_NODE", "4,3"),
+            ("SLURM_JOB_ID", "100"),
+        ];
+        let found = right(&step);
+        assert_eq!((found.launcher, found.rank, found.world_size), (Launcher::Slurm, Rank(6), 7));
+        assert_eq!((found.local_rank, found.local_world_size, found.node_rank), (2, 3, 1));
+        assert_eq!(found.meeting, meeting("gpu07", 15_000 + 3_103));
+        assert_eq!(found.job, "slurm-100.3");
+        // A batch script is no rank, though Slurm tells it that it is task 0.
+        let batch: Vec<_> = step.into_iter().filter(|(name, _)| *name != "SLURM_STEP_ID").collect();
+        assert_eq!(read(&batch), Ok(None));
+    }
+
+    #[test]
+    fn open_mpis_variables_and_pmis() {
+        let mpirun = [
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+            ("OMPI_MCA_ess_base_jobid", "2785214465"),
+        ];
+        let found = right(&mpirun);
+        assert_eq!((found.launcher, found.rank, found.world_size), (Launcher::OpenMpi, Rank(1), 4));
+        assert_eq!(found.meeting.host, "127.0.0.1");
+        let hosts: Vec<_> = mpirun.into_iter().chain([("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]).collect();
+        let hosts: Vec<_> =
+            hosts.into_iter().filter(|pair| *pair != ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")).collect();
+        assert!(
+            matches!(read(&hosts), Err(Error::Environment { variable, .. }) if variable == "MASTER_ADDR")
+        );
+
+        let pmi = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MASTER_PORT", "29500")];
+        let found = right(&pmi);
+        assert_eq!(
+            (found.launcher, found.rank, found.meeting),
+            (Launcher::Pmi, Rank(1), meeting("127.0.0.1", 29500))
+        );
+    }
+
+    #[test]
+    fn one_rank_needs_no_place_to_meet() {
+        assert_eq!(right(&[("RANK", "0"), ("WORLD_SIZE", "1")]).meeting, meeting("127.0.0.1", 0));
+        assert_eq!(read(&[("PATH", "/bin")]), Ok(None));
+    }
+
+    #[test]
+    fn what_is_missing_or_contradicts_itself_is_named() {
+        let with = |name: &'static str, value: &'static str| {
+            let others = TORCHRUN.into_iter().filter(move |(n, _)| *n != name);
+            let all: Vec<_> = others.chain((!value.is_empty()).then_some((name, value))).collect();
+            read(&all).unwrap_err().to_string()
+        };
+        for (name, value, says) in [
+            ("RANK", "", "RANK is not set"),
+            ("WORLD_SIZE", "", "WORLD_SIZE is not set"),
+            ("MASTER_ADDR", "", "MASTER_ADDR is not set"),
+            ("MASTER_PORT", "", "MASTER_PORT is not set"),
+            ("RANK", "8", "RANK is `8`: WORLD_SIZE is 8, so ranks are 0 to 7"),
+            ("RANK", "-1", "RANK is `-1`"),
+            ("WORLD_SIZE", "0", "WORLD_SIZE is `0`"),
+            ("WORLD_SIZE", "eight", "WORLD_SIZE is `eight`"),
+            ("LOCAL_RANK", "4", "LOCAL_RANK is `4`: LOCAL_WORLD_SIZE is 4"),
+            ("LOCAL_WORLD_SIZE", "9", "LOCAL_WORLD_SIZE is `9`: WORLD_SIZE is 8"),
+            ("MASTER_PORT", "70000", "MASTER_PORT is `70000`"),
+            ("MASTER_PORT", "0", "MASTER_PORT is `0`"),
+        ] {
+            let line = with(name, value);
+            assert!(line.contains(says) && !line.contains('\n'), "{name}={value}: {line}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Variables as they are read: each mistake names its variable, what was read, and what would be right.
+
+use crate::{Error, Result};
+use std::str::FromStr;
+
+/// An environment that can be looked things up in.
+pub(super) struct Variables<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl<'a> Variables<'a> {
+    pub fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Variables<'a> {
+        Variables { lookup }
+    }
+
+    /// The variable's text; one that is set to nothing counts as not set.
+    pub fn text(&self, name: &str) -> Option<String> {
+        (self.lookup)(name).map(|text| text.trim().to_string()).filter(|text| !text.is_empty())
+    }
+
+    /// The first of these variables that is set.
+    pub fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
+        names.iter().find_map(|name| Some((*name, self.text(name)?)))
+    }
+
+    /// A variable that must be there.
+    pub fn required(&self, name: &str, wanted: &str) -> Result<String> {
+        self.text(name).ok_or_else(|| wrong(name, None, wanted))
+    }
+
+    /// A number that must be there.
+    pub fn number<T: FromStr>(&self, name: &str) -> Result<T> {
+        let text = self.required(name, "a whole number is needed")?;
+        parse(name, &text)
+    }
+
+    /// A number that may be missing.
+    pub fn optional<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
+        self.text(name).map(|text| parse(name, &text)).transpose()
+    }
+
+    /// The first of these numbers that is there.
+    pub fn any<T: FromStr>(&self, names: &[&'static str]) -> Result<Option<T>> {
+        self.first(names).map(|(name, text)| parse(name, &text)).transpose()
+    }
+}
+
+fn parse<T: FromStr>(name: &str, text: &str) -> Result<T> {
+    text.parse().map_err(|_| wrong(name, Some(text), "a whole number of its range is needed"))
+}
+
+/// The error of a variable.
+pub(super) fn wrong(variable: &str, read: Option<&str>, wanted: &str) -> Error {
+    Error::Environment { variable: variable.into(), read: read.map(String::from), wanted: wanted.into() }
+}

@@ -1,0 +1,163 @@
+//! The ring of a rank's last operations.
+
+use super::record::{Entry, Header, Record, State};
+use crate::{Call, Rank};
+use allfold_sim::Picos;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Operations that are remembered.
+const LAST: usize = 512;
+
+/// A rank's recorder. The rank's own thread writes, and its communication threads.
+pub(crate) struct Recorder {
+    rank: Rank,
+    size: u32,
+    folder: Option<PathBuf>,
+    ring: Mutex<Ring>,
+}
+
+#[derive(Default)]
+struct Ring {
+    slots: Vec<Slot>,
+    /// Operations so far: the next one's ticket.
+    count: u64,
+    written: bool,
+}
+
+struct Slot {
+    ticket: u64,
+    /// Name, rank and size of the group.
+    group: (u64, Rank, u32),
+    call: Call,
+    peer: Option<Rank>,
+    state: State,
+    /// Issued, started, ended.
+    times: [Option<Picos>; 3],
+    error: Option<String>,
+}
+
+/// An operation that is being recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket(u64);
+
+impl Recorder {
+    pub fn new(rank: Rank, size: u32, folder: Option<PathBuf>) -> Recorder {
+        Recorder { rank, size, folder, ring: Mutex::default() }
+    }
+
+    /// An operation is called.
+    pub fn issue(&self, group: (u64, Rank, u32), call: Call, peer: Option<Rank>, now: Picos) -> Ticket {
+        let mut ring = self.ring();
+        let ticket = ring.count;
+        ring.count += 1;
+        let times = [Some(now), None, None];
+        let slot = Slot { ticket, group, call, peer, state: State::Issued, times, error: None };
+        match ring.slots.get_mut((ticket % LAST as u64) as usize) {
+            Some(place) => *place = slot,
+            None => ring.slots.push(slot),
+        }
+        Ticket(ticket)
+    }
+
+    /// It is entered.
+    pub fn start(&self, ticket: Ticket, now: Picos) {
+        self.change(ticket, |slot| (slot.state, slot.times[1]) = (State::Started, Some(now)));
+    }
+
+    /// It is over.
+    pub fn end<T>(&self, ticket: Ticket, now: Picos, result: &crate::Result<T>) {
+        self.change(ticket, |slot| {
+            slot.times[2] = Some(now);
+            slot.state = if result.is_ok() { State::Done } else { State::Failed };
+            slot.error = result.as_ref().err().map(crate::Error::to_string);
+        });
+    }
+
+    fn change(&self, Ticket(ticket): Ticket, change: impl FnOnce(&mut Slot)) {
+        let mut ring = self.ring();
+        // So many operations later it is forgotten.
+        if let Some(slot) =
+            ring.slots.get_mut((ticket % LAST as u64) as usize).filter(|slot| slot.ticket == ticket)
+        {
+            change(slot);
+        }
+    }
+
+    /// All that is remembered.
+    pub fn record(&self, reason: &str) -> Record {
+        let ring = self.ring();
+        let mut slots: Vec<&Slot> = ring.slots.iter().collect();
+        slots.sort_by_key(|slot| slot.ticket);
+        let entries = slots.into_iter().map(|slot| {
+            let entry = Entry::of(slot.group, &slot.call, slot.peer).timed(slot.state, slot.times);
+            Entry { error: slot.error.clone(), ..entry }
+        });
+        let header = Header { flight: 1, rank: self.rank.0, size: self.size, reason: reason.into() };
+        Record { header, entries: entries.collect() }
+    }
+
+    /// Writes the record where records go, if that was said; once, for the first reason counts.
+    pub fn write(&self, reason: &str) {
+        let Some(folder) = &self.folder else { return };
+        if std::mem::replace(&mut self.ring().written, true) {
+            return;
+        }
+        // A record that cannot be written must not stand in the way of the error that it is about.
+        if let Err(error) = self.record(reason).write(folder) {
+            eprintln!("the flight record of rank {} cannot be written: {error}", self.rank);
+        }
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collective, DType, Error, Operation};
+
+    fn call(sequence: u64) -> Call {
+        Call::plain(Operation::Collective(Collective::Barrier), sequence, 0, DType::U8)
+    }
+
+    #[test]
+    fn the_last_operations_are_kept_in_order_with_how_they_ended() {
+        let recorder = Recorder::new(Rank(1), 4, None);
+        for sequence in 0..LAST as u64 + 10 {
+            let ticket = recorder.issue((0, Rank(1), 4), call(sequence), None, Picos(sequence * 1_000_000));
+            recorder.start(ticket, Picos(1));
+            let failed = sequence % 2 == 1;
+            let result = if failed { Err(Error::System("no".into())) } else { Ok(()) };
+            recorder.end(ticket, Picos(2), &result);
+        }
+        let late = recorder.issue((0, Rank(1), 4), call(9_999), None, Picos(3));
+        recorder.end(Ticket(0), Picos(9), &Ok(()));
+        let record = recorder.record("because");
+        assert_eq!(record.entries.len(), LAST);
+        assert_eq!(record.entries[0].sequence, 11);
+        assert_eq!(record.entries[0].error.as_deref(), Some("no"));
+        assert_eq!(record.entries[1].state, State::Done);
+        let last = &record.entries[LAST - 1];
+        assert_eq!((last.sequence, last.state, last.started_us), (9_999, State::Issued, None));
+        recorder.start(late, Picos(4));
+        assert_eq!(recorder.record("").entries[LAST - 1].state, State::Started);
+    }
+
+    #[test]
+    fn a_record_is_a_file_that_reads_back() {
+        let folder = std::env::temp_dir().join(format!("allfold-flight-{}", std::process::id()));
+        let recorder = Recorder::new(Rank(2), 3, Some(folder.clone()));
+        recorder.issue((7, Rank(0), 2), call(5), Some(Rank(1)), Picos(1_500_000));
+        recorder.write("first");
+        recorder.write("second");
+        let path = folder.join(Record::name(2));
+        let read = Record::read(&path).unwrap();
+        assert_eq!(read, recorder.record("first"));
+        std::fs::write(&path, "{\"flight\":1,\"rank\":0,\"size\":1,\"reason\":\"\"}\nnonsense\n").unwrap();
+        assert!(Record::read(&path).unwrap_err().to_string().contains("line 2"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

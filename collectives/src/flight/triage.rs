@@ -1,0 +1,256 @@
+//! Triage: the records of a run held against each other. Where do they part first, and who is behind?
+//!
+//! In each communicator the operations are gone through in order. The first one that is not the same for everyone is
+//! the one: ranks called differently there, or some never entered it, or some never came out. Blame goes to those who
+//! are behind, however many they are: a rank that skipped a call is one against all, all but one may wait for it.
+
+use super::record::{Entry, Record, State};
+use crate::Rank;
+use crate::error::ranks as named;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// What the records say.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Ranks made different calls in one place of the sequence.
+    Diverged {
+        /// Of the communicator; 0 is the world.
+        group: u64,
+        /// The operation's number.
+        sequence: u64,
+        /// Each call, and who made it, those of the most ranks first.
+        calls: Vec<(String, Vec<Rank>)>,
+        /// Ranks whose call is what the others call next: they left one out.
+        skipped: Vec<Rank>,
+    },
+    /// Some ranks entered an operation that others never did.
+    NeverEntered {
+        /// Of the communicator; 0 is the world.
+        group: u64,
+        /// The operation's number.
+        sequence: u64,
+        /// What was called.
+        call: String,
+        /// Who has a record, and is not in it.
+        absent: Vec<Rank>,
+        /// Who entered it.
+        entered: Vec<Rank>,
+    },
+    /// All whose records there are entered an operation, and some did not come out of it.
+    Unfinished {
+        /// Of the communicator; 0 is the world.
+        group: u64,
+        /// The operation's number.
+        sequence: u64,
+        /// What was called.
+        call: String,
+        /// Who is still in it, or came out with an error.
+        ranks: Vec<Rank>,
+        /// The errors, and whose they are.
+        errors: Vec<(Rank, String)>,
+    },
+    /// Every operation that ranks have in common ended well everywhere.
+    Agreed {
+        /// How many operations were compared.
+        operations: usize,
+    },
+}
+
+/// What the records of a run come to, and the ranks of whom there is none.
+///
+/// Ranks are numbers in the communicator that is named. A rank without a record was killed, or had no reason to write
+/// one: it cannot be told from one that never entered, so it is named beside the verdict.
+pub fn triage(records: &[Record]) -> (Verdict, Vec<Rank>) {
+    let size = records.iter().map(|record| record.header.size).max().unwrap_or(0);
+    let seen: BTreeSet<u32> = records.iter().map(|record| record.header.rank).collect();
+    let unseen = (0..size).filter(|rank| !seen.contains(rank)).map(Rank).collect();
+    let mut groups: BTreeMap<u64, Group> = BTreeMap::new();
+    let mut operations = BTreeSet::new();
+    for entry in records.iter().flat_map(|record| &record.entries).filter(|entry| entry.peer.is_none()) {
+        operations.insert((entry.group, entry.sequence));
+        let group = groups.entry(entry.group).or_default();
+        group.calls.entry(entry.sequence).or_default().insert(Rank(entry.rank), entry);
+        let span = group.span.entry(Rank(entry.rank)).or_insert((entry.sequence, entry.sequence));
+        *span = (span.0.min(entry.sequence), span.1.max(entry.sequence));
+    }
+    let found = groups.iter().filter_map(|(name, group)| group.first(*name));
+    // Where ranks parted before where they only failed, which may have followed; then by time.
+    let follows = |verdict: &Verdict| matches!(verdict, Verdict::Unfinished { .. });
+    let first = found.min_by(|a, b| follows(&a.1).cmp(&follows(&b.1)).then(a.0.total_cmp(&b.0)));
+    let verdict = first.map(|(_, verdict)| verdict);
+    (verdict.unwrap_or(Verdict::Agreed { operations: operations.len() }), unseen)
+}
+
+/// One communicator.
+#[derive(Default)]
+struct Group<'a> {
+    calls: BTreeMap<u64, BTreeMap<Rank, &'a Entry>>,
+    /// The first and the last operation that each rank remembers.
+    span: BTreeMap<Rank, (u64, u64)>,
+}
+
+/// What one operation's entries show, if they show anything.
+type Look<'a> = &'a dyn Fn(u64, &BTreeMap<Rank, &Entry>) -> Option<Verdict>;
+
+impl Group<'_> {
+    /// The first operation that is not the same for everyone, with when it was first called.
+    fn first(&self, group: u64) -> Option<(f64, Verdict)> {
+        let find = |look: Look| {
+            self.calls.iter().find_map(|(sequence, entries)| {
+                let when = entries.values().map(|entry| entry.issued_us).fold(f64::INFINITY, f64::min);
+                Some((when, look(*sequence, entries)?))
+            })
+        };
+        // A rank that is told of a failure while it is behind did not finish what the others had finished.
+        find(&|sequence, entries| self.parted(group, sequence, entries))
+            .or_else(|| find(&|sequence, entries| unfinished(group, sequence, entries)))
+    }
+
+    /// Whether ranks called differently, or some never did.
+    fn parted(&self, group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Option<Verdict> {
+        let mut calls: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
+        entries.iter().for_each(|(rank, entry)| calls.entry(entry.call()).or_default().push(*rank));
+        if calls.len() > 1 {
+            let mut calls: Vec<_> = calls.into_iter().collect();
+            calls.sort_by_key(|(_, ranks)| std::cmp::Reverse(ranks.len()));
+            let next = self.calls.get(&(sequence + 1)).into_iter().flatten();
+            let next: BTreeMap<Rank, String> = next.map(|(rank, entry)| (*rank, entry.call())).collect();
+            let skips = |call: &str, ranks: &[Rank]| {
+                next.iter().any(|(rank, after)| !ranks.contains(rank) && after == call)
+            };
+            let skipped = calls.iter().filter(|(call, ranks)| skips(call, ranks));
+            let skipped: Vec<Rank> = skipped.flat_map(|(_, ranks)| ranks.clone()).collect();
+            let skipped = if skipped.len() < entries.len() { skipped } else { Vec::new() };
+            return Some(Verdict::Diverged { group, sequence, calls, skipped });
+        }
+        let call = calls.into_keys().next()?;
+        // Whoever remembers only later operations has forgotten this one, and whoever is in an earlier one is held up.
+        let free = |rank: &Rank, last: &u64| {
+            self.calls.get(last).and_then(|entries| entries.get(rank)).is_some_and(|e| e.state == State::Done)
+        };
+        let absent = self.span.iter().filter(|(rank, (_, last))| *last < sequence && free(rank, last));
+        let absent: Vec<Rank> = absent.map(|(rank, _)| *rank).collect();
+        if absent.is_empty() {
+            return None;
+        }
+        let entered = entries.keys().copied().collect();
+        Some(Verdict::NeverEntered { group, sequence, call, absent, entered })
+    }
+}
+
+/// Whether some rank did not come out of an operation.
+fn unfinished(group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Option<Verdict> {
+    let unfinished = entries.iter().filter(|(_, entry)| entry.state != State::Done);
+    let ranks: Vec<Rank> = unfinished.clone().map(|(rank, _)| *rank).collect();
+    let call = entries.values().next().filter(|_| !ranks.is_empty())?.call();
+    let errors = unfinished.filter_map(|(rank, entry)| Some((*rank, entry.error.clone()?))).collect();
+    Some(Verdict::Unfinished { group, sequence, call, ranks, errors })
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |group: &u64| match group {
+            0 => String::new(),
+            group => format!(" of communicator {group:016x}"),
+        };
+        match self {
+            Verdict::Diverged { group, sequence, calls, skipped } => {
+                write!(f, "diverged at operation {sequence}{}:", of(group))?;
+                for (at, (call, ranks)) in calls.iter().enumerate() {
+                    write!(f, "{} {} called {call}", if at > 0 { ";" } else { "" }, named(ranks))?;
+                }
+                match &skipped[..] {
+                    [] => Ok(()),
+                    skipped => write!(f, "; {} left one call out", named(skipped)),
+                }
+            }
+            Verdict::NeverEntered { group, sequence, call, absent, .. } => {
+                write!(f, "{} never entered operation {sequence}{}, {call}", named(absent), of(group))
+            }
+            Verdict::Unfinished { group, sequence, call, ranks, errors } => {
+                write!(f, "{} did not finish operation {sequence}{}, {call}", named(ranks), of(group))?;
+                match errors.first() {
+                    Some((rank, error)) => write!(f, "; rank {rank} says: {error}"),
+                    None => Ok(()),
+                }
+            }
+            Verdict::Agreed { operations } => {
+                write!(
+                    f,
+                    "no divergence: all {operations} operations ended well on every rank that recorded them"
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Header;
+    use super::*;
+    use crate::{Call, Collective, DType, Operation};
+
+    /// A record of these counts as calls, the last of them in this state.
+    fn record(rank: u32, first: u64, counts: &[u64], last: State) -> Record {
+        let entries = counts.iter().zip(first..).enumerate().map(|(at, (count, sequence))| {
+            let call =
+                Call::plain(Operation::Collective(Collective::AllReduce), sequence, *count, DType::F32);
+            let state = if at + 1 == counts.len() { last } else { State::Done };
+            let entry = Entry::of((0, Rank(rank), 3), &call, None);
+            Entry { state, issued_us: sequence as f64, ..entry }
+        });
+        let header = Header { flight: 1, rank, size: 3, reason: String::new() };
+        Record { header, entries: entries.collect() }
+    }
+
+    fn verdict(records: &[Record]) -> String {
+        triage(records).0.to_string()
+    }
+
+    #[test]
+    fn who_never_entered_is_named_although_it_is_one_against_all() {
+        let all = [
+            record(0, 0, &[1, 2, 3], State::Started),
+            record(1, 0, &[1, 2], State::Done),
+            record(2, 0, &[1, 2, 3], State::Failed),
+        ];
+        assert_eq!(verdict(&all), "rank 1 never entered operation 2, all_reduce(3 x f32)");
+        // And although it is most against one.
+        let all = [
+            record(0, 0, &[1, 2, 3], State::Started),
+            record(1, 0, &[1, 2], State::Done),
+            record(2, 0, &[1], State::Done),
+        ];
+        assert_eq!(verdict(&all), "rank 2 never entered operation 1, all_reduce(2 x f32)");
+    }
+
+    #[test]
+    fn a_call_that_was_left_out_is_seen_in_the_one_after() {
+        let all = [
+            record(0, 0, &[1, 2, 3], State::Failed),
+            record(1, 0, &[1, 3], State::Failed),
+            record(2, 0, &[1, 2, 3], State::Failed),
+        ];
+        let says = "diverged at operation 1: ranks 0, 2 called all_reduce(2 x f32); \
+                    rank 1 called all_reduce(3 x f32); rank 1 left one call out";
+        assert_eq!(verdict(&all), says);
+        let all = [record(0, 0, &[1, 2], State::Failed), record(1, 0, &[1, 9], State::Failed)];
+        let (Verdict::Diverged { sequence: 1, skipped, .. }, missing) = triage(&all) else { panic!() };
+        assert_eq!((skipped, missing), (vec![], vec![Rank(2)]));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_no_absence_and_what_ended_well_no_fault() {
+        let all = [
+            record(0, 0, &[1, 2, 3, 4], State::Done),
+            record(1, 2, &[3, 4], State::Done),
+            record(2, 3, &[4], State::Done),
+        ];
+        assert_eq!(triage(&all), (Verdict::Agreed { operations: 4 }, vec![]));
+        let all = [record(0, 3, &[4], State::Started), record(1, 3, &[4], State::Done)];
+        assert!(verdict(&all).starts_with("rank 0 did not finish operation 3"));
+        assert_eq!(triage(&[]), (Verdict::Agreed { operations: 0 }, vec![]));
+    }
+}

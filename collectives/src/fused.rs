@@ -1,0 +1,115 @@
+//! A collective as one exchange between ranks that share memory: the reduction trees of its schedule, and who ends with
+//! what. No message is sent, and the bits are the schedule's.
+//!
+//! ```text
+//! schedule --symbolic--> the tree of every chunk --> formulas --\
+//! none chosen ---------> the canonical tree -----> one formula ---> Exchange --> kernels::fused
+//! ```
+
+use crate::check::{Forest, Tree, symbolic};
+use crate::schedule::{Rank, Schedule};
+use crate::{Collective, DType, Geometry, ReduceOp};
+use allfold_kernels::fused::{Exchange, Formula, Pattern, Term};
+use std::sync::Arc;
+
+/// More ranks times chunks than this are not run on symbols before they run on data.
+const PROVABLE: u64 = 1 << 16;
+
+/// By which trees a collective reduces.
+#[derive(Clone)]
+pub(crate) enum Trees {
+    /// Everything by one, or nothing is reduced.
+    One(Formula),
+    /// Each chunk by its own.
+    Chunks(Arc<Vec<Formula>>),
+}
+
+/// The tree that every algorithm reduces by that is chosen for its speed alone.
+pub(crate) fn canonical(ranks: u32) -> Option<Trees> {
+    let mut forest = Forest::new(ranks);
+    let tree = forest.canonical();
+    formula(&forest, tree).map(Trees::One)
+}
+
+/// The trees that a schedule reduces by, as it is proved to. None where it is not, where ranks end with different
+/// trees of one chunk, or where it is too large to be run on symbols: then it runs by messages.
+pub(crate) fn trees(schedule: &dyn Schedule, collective: Collective, root: Rank) -> Option<Trees> {
+    let (ranks, chunks) = (schedule.ranks(), schedule.chunks());
+    if u64::from(ranks) * u64::from(chunks) > PROVABLE {
+        return None;
+    }
+    let proof = symbolic(schedule, collective, root).ok()?;
+    if !collective.reduces() {
+        return canonical(1);
+    }
+    if let Some(tree) = proof.tree() {
+        return formula(proof.forest(), tree).map(Trees::One);
+    }
+    let of = |chunk: u32| {
+        let holders = match collective {
+            Collective::AllReduce => 0..ranks,
+            Collective::Reduce => root.0..root.0 + 1,
+            _ => schedule.home(chunk).0..schedule.home(chunk).0 + 1,
+        };
+        let mut trees = holders.map(|rank| proof.value(Rank(rank), chunk, 0).map(|(tree, _)| tree));
+        let first = trees.next()??;
+        trees.all(|tree| tree == Some(first)).then_some(first)
+    };
+    let formulas = (0..chunks).map(|chunk| formula(proof.forest(), of(chunk)?));
+    formulas.collect::<Option<Vec<_>>>().map(|all| Trees::Chunks(Arc::new(all)))
+}
+
+/// The exchange of a collective over `count` elements: of the whole buffer, or of one block where it is made of blocks.
+pub(crate) fn exchange(
+    collective: Collective,
+    ranks: u32,
+    root: Option<Rank>,
+    (dtype, op): (DType, ReduceOp),
+    count: usize,
+    trees: &Trees,
+    geometry: &Geometry,
+) -> Exchange {
+    let pattern = match collective {
+        Collective::AllReduce => Pattern::AllReduce,
+        Collective::Broadcast => Pattern::Broadcast,
+        Collective::AllGather => Pattern::AllGather,
+        Collective::ReduceScatter => Pattern::ReduceScatter,
+        Collective::Reduce => Pattern::Reduce,
+        Collective::Gather => Pattern::Gather,
+        Collective::Scatter => Pattern::Scatter,
+        Collective::AllToAll => Pattern::AllToAll,
+        Collective::Barrier => Pattern::Meet,
+        Collective::SendRecv => Pattern::Shift,
+    };
+    let formulas = match trees {
+        _ if !collective.reduces() => Vec::new(),
+        Trees::One(formula) => vec![(0..geometry.count() as usize, formula.clone())],
+        Trees::Chunks(formulas) => {
+            let range = |chunk| geometry.chunk(chunk).start as usize..geometry.chunk(chunk).end as usize;
+            let mut all: Vec<_> =
+                (0..).zip(formulas.iter()).map(|(chunk, formula)| (range(chunk), formula.clone())).collect();
+            all.sort_by_key(|(range, _)| (range.start, range.end));
+            all
+        }
+    };
+    Exchange::new(pattern, ranks, root.unwrap_or(Rank(0)).0, (dtype, op), count, formulas)
+}
+
+/// A tree's formula: the later child first, which is the deeper one in a chain, so that little scratch is needed.
+fn formula(forest: &Forest, tree: Tree) -> Option<Formula> {
+    enum Todo {
+        Visit(Tree),
+        Join,
+    }
+    let (mut todo, mut terms) = (vec![Todo::Visit(tree)], Vec::new());
+    while let Some(next) = todo.pop() {
+        match next {
+            Todo::Join => terms.push(Term::Join),
+            Todo::Visit(tree) => match (forest.children(tree), forest.rank(tree)) {
+                (Some((a, b)), _) => todo.extend([Todo::Join, Todo::Visit(a), Todo::Visit(b)]),
+                (None, rank) => terms.push(Term::Leaf(rank.0)),
+            },
+        }
+    }
+    Formula::new(terms)
+}

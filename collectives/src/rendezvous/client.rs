@@ -1,0 +1,147 @@
+//! A process that wants to be a rank: it calls until it is answered, or its time is up.
+
+use super::wire::{ANSWER, Hello, decode_answer, decode_table, table_size};
+use super::{Failure, Patience, Peer, Table};
+use crate::environment::Meeting;
+use crate::tcp::{Door, Refusal, Secured};
+use std::io::{Error, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// The pause after the first call, and the longest.
+const FIRST: Duration = Duration::from_millis(2);
+const LONGEST: Duration = Duration::from_millis(500);
+/// How often a server may hang up before it is taken to hold another secret.
+const DOUBTS: u32 = 3;
+
+/// What a rank has once all have come.
+pub(crate) struct Joined {
+    pub table: Table,
+    /// Where this rank's peers will call it.
+    pub listener: TcpListener,
+}
+
+/// Calls at `meeting` as `hello` says (but for its port), and waits for everyone.
+pub(crate) async fn join(
+    meeting: &Meeting,
+    hello: Hello,
+    door: &Door,
+    patience: Patience,
+) -> Result<Joined, Failure> {
+    let due = Instant::now() + patience.rendezvous;
+    let mut stream = connect(meeting, door, due, patience).await?;
+    let (mine, theirs) = stream.addresses().map_err(system)?;
+    // Peers find this rank on the way that it found the server, and on no other.
+    let listener = TcpListener::bind((mine.ip(), 0)).map_err(system)?;
+    let port = u32::from(listener.local_addr().map_err(system)?.port());
+    stream.write_all(&Hello { port, ..hello }.encode()).await.map_err(lost)?;
+    // The server tells who is missing when time is up, a moment later than it is here.
+    let answered = async {
+        let mut answer = [0; ANSWER];
+        stream.read_exact(&mut answer).await.map_err(lost)?;
+        decode_answer(&answer)?;
+        let mut bytes = vec![0; table_size(hello.size)];
+        stream.read_exact(&mut bytes).await.map_err(lost)?;
+        Ok(decode_table(&bytes, hello.epoch))
+    };
+    let mut table = timeout_at(due + patience.handshake, answered).await.map_err(silent)??;
+    // Who calls the server from its own host may be known there by an address that is good only there.
+    let away = |peer: &&mut Peer| peer.address.ip().is_loopback() && !theirs.ip().is_loopback();
+    table.peers.iter_mut().filter(away).for_each(|peer| peer.address.set_ip(theirs.ip()));
+    Ok(Joined { table, listener })
+}
+
+/// Connects, and calls again with growing pauses while nobody is there.
+async fn connect(
+    meeting: &Meeting,
+    door: &Door,
+    due: Instant,
+    patience: Patience,
+) -> Result<Secured, Failure> {
+    let (mut pause, mut doubts) = (FIRST, 0);
+    loop {
+        let cause = match timeout_at(due, dial(meeting, door)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(Refusal::Broken(why))) => why,
+            Ok(Err(Refusal::Stranger(why) | Refusal::Verdict(_, why))) => return Err(Failure::NotOurs(why)),
+            // Whoever hangs up may have been too busy, or have ended this moment: it is asked again.
+            Ok(Err(Refusal::Secret)) => {
+                doubts += 1;
+                if doubts == DOUBTS {
+                    return Err(Failure::Secret);
+                }
+                "it hung up".into()
+            }
+            Err(_) => "the host does not answer".into(),
+        };
+        if Instant::now() + pause >= due {
+            return Err(Failure::Unreachable { after: patience.rendezvous, cause });
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST);
+    }
+}
+
+async fn dial(meeting: &Meeting, door: &Door) -> Result<Secured, Refusal> {
+    let found = tokio::net::lookup_host((meeting.host.as_str(), meeting.port)).await;
+    let unknown = |why: String| Refusal::Broken(format!("{} cannot be resolved: {why}", meeting.host));
+    let mut found = found.map_err(|error| unknown(error.to_string()))?;
+    let address = found.next().ok_or_else(|| unknown("it has no address".into()))?;
+    door.connect(address, super::claims()).await
+}
+
+/// The address at which the server of a meeting listens, on its own host. A name that its own host takes for loopback
+/// is found elsewhere under another address: for ranks of several hosts, all of them are listened at.
+///
+/// # Errors
+/// The name of the host cannot be resolved.
+pub fn address_for(meeting: &Meeting, hosts: bool) -> Result<SocketAddr, Failure> {
+    use std::net::ToSocketAddrs;
+    let found = (meeting.host.as_str(), meeting.port).to_socket_addrs();
+    let found = found.map(|mut all| all.next());
+    let address = found
+        .map_err(|error| Failure::System(format!("the name {} cannot be resolved: {error}", meeting.host)))?;
+    let address = address.ok_or_else(|| Failure::System(format!("{} has no address", meeting.host)))?;
+    let named = meeting.host.parse::<IpAddr>().is_err() && meeting.host != "localhost";
+    Ok(match address {
+        SocketAddr::V4(v4) if hosts && named && v4.ip().is_loopback() => {
+            (Ipv4Addr::UNSPECIFIED, v4.port()).into()
+        }
+        SocketAddr::V6(v6) if hosts && named && v6.ip().is_loopback() => {
+            (Ipv6Addr::UNSPECIFIED, v6.port()).into()
+        }
+        other => other,
+    })
+}
+
+/// Calls and says `hello`; what follows on the connection is the caller's own affair.
+///
+/// # Errors
+/// Nobody answers, or not as ours would.
+pub async fn call(
+    meeting: &Meeting,
+    hello: Hello,
+    door: &Door,
+    patience: Patience,
+) -> Result<Secured, Failure> {
+    let mut stream = connect(meeting, door, Instant::now() + patience.rendezvous, patience).await?;
+    stream.write_all(&hello.encode()).await.map_err(lost)?;
+    Ok(stream)
+}
+
+fn system(error: Error) -> Failure {
+    Failure::System(error.to_string())
+}
+
+fn lost(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => Failure::Lost("it closed the connection".into()),
+        _ => Failure::Lost(error.to_string()),
+    }
+}
+
+fn silent(_: tokio::time::error::Elapsed) -> Failure {
+    Failure::Lost("it fell silent".into())
+}

@@ -1,0 +1,150 @@
+//! Why ranks did not find each other: one line each, with a name.
+
+use crate::Rank;
+use std::time::Duration;
+
+/// What went wrong at a rendezvous.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Not all ranks came in time.
+    #[error("{} did not come within {after:?}", crate::error::ranks(.ranks))]
+    Missing {
+        /// Who did not come.
+        ranks: Vec<Rank>,
+        /// How long the others waited.
+        after: Duration,
+    },
+    /// Two ranks believe different sizes of the world.
+    #[error("rank {rank} was told that the world has {size} ranks, but rank {peer} was told {theirs}")]
+    WorldSize {
+        /// Who came first.
+        rank: Rank,
+        /// What it says.
+        size: u32,
+        /// Who says otherwise.
+        peer: Rank,
+        /// What that one says.
+        theirs: u32,
+    },
+    /// There is a rank of this number already.
+    #[error("another process is rank {rank} already; every process needs a rank of its own")]
+    DuplicateRank {
+        /// The number.
+        rank: Rank,
+    },
+    /// The server speaks another version of the protocol.
+    #[error(
+        "this side speaks version {ours} of the protocol and the other {theirs}: run one build everywhere"
+    )]
+    Version {
+        /// Of this side.
+        ours: u32,
+        /// Of the other.
+        theirs: u32,
+    },
+    /// Two ranks were asked for different runs.
+    #[error("rank {peer} was given another configuration than rank {rank}: give all ranks the same command")]
+    Configuration {
+        /// Who came first.
+        rank: Rank,
+        /// Who differs.
+        peer: Rank,
+    },
+    /// The caller belongs to an earlier start of the world.
+    #[error("this process belongs to start {mine} of the world, which is at start {theirs} by now")]
+    Epoch {
+        /// Of the caller.
+        mine: u32,
+        /// Of the world.
+        theirs: u32,
+    },
+    /// The caller belongs to another job.
+    #[error("another job meets there: give each job a port of its own")]
+    Job,
+    /// The two sides do not hold the same secret.
+    #[error("the other side does not hold the job's secret: give every process the same secret file")]
+    Secret,
+    /// Nobody answers.
+    #[error("no answer within {after:?} ({cause}): is rank 0 running there, and the port open?")]
+    Unreachable {
+        /// How long it was tried.
+        after: Duration,
+        /// The last try's error.
+        cause: String,
+    },
+    /// Something else listens where the server should.
+    #[error("the port is in use by another program: choose another by MASTER_PORT or --rdzv")]
+    PortInUse,
+    /// What answers there is no rendezvous of ours.
+    #[error("what answers there is no rendezvous of Allfold's: {0}")]
+    NotOurs(String),
+    /// The server went away before all ranks had come.
+    #[error("the server went away before all ranks had come: {0}")]
+    Lost(String),
+    /// The system refused something.
+    #[error("{0}")]
+    System(String),
+}
+
+/// How a failure travels: a code and the numbers that go with it.
+impl Failure {
+    pub(super) fn parts(&self) -> (u32, Vec<u32>) {
+        let millis = |after: &Duration| u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+        match self {
+            Failure::Missing { ranks, after } => {
+                let ranks = ranks.iter().take(super::wire::NUMBERS - 1).map(|rank| rank.0);
+                (1, std::iter::once(millis(after)).chain(ranks).collect())
+            }
+            Failure::WorldSize { rank, size, peer, theirs } => (2, vec![rank.0, *size, peer.0, *theirs]),
+            Failure::DuplicateRank { rank } => (3, vec![rank.0]),
+            Failure::Version { ours, theirs } => (4, vec![*theirs, *ours]),
+            Failure::Configuration { rank, peer } => (5, vec![rank.0, peer.0]),
+            Failure::Epoch { mine, theirs } => (6, vec![*mine, *theirs]),
+            Failure::Job => (7, vec![]),
+            _ => (8, vec![]),
+        }
+    }
+
+    pub(super) fn of(code: u32, numbers: &[u32]) -> Failure {
+        match (code, numbers) {
+            (1, [after, ranks @ ..]) => Failure::Missing {
+                ranks: ranks.iter().copied().map(Rank).collect(),
+                after: Duration::from_millis(u64::from(*after)),
+            },
+            (2, &[rank, size, peer, theirs]) => {
+                Failure::WorldSize { rank: Rank(rank), size, peer: Rank(peer), theirs }
+            }
+            (3, &[rank]) => Failure::DuplicateRank { rank: Rank(rank) },
+            (4, &[ours, theirs]) => Failure::Version { ours, theirs },
+            (5, &[rank, peer]) => Failure::Configuration { rank: Rank(rank), peer: Rank(peer) },
+            (6, &[mine, theirs]) => Failure::Epoch { mine, theirs },
+            (7, []) => Failure::Job,
+            _ => Failure::Lost("it gave no reason that this version knows".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_survives_its_travel() {
+        for failure in [
+            Failure::Missing { ranks: vec![Rank(2), Rank(5)], after: Duration::from_millis(1500) },
+            Failure::WorldSize { rank: Rank(0), size: 4, peer: Rank(3), theirs: 5 },
+            Failure::DuplicateRank { rank: Rank(7) },
+            Failure::Configuration { rank: Rank(0), peer: Rank(1) },
+            Failure::Epoch { mine: 1, theirs: 2 },
+            Failure::Job,
+        ] {
+            let (code, numbers) = failure.parts();
+            assert_eq!(Failure::of(code, &numbers), failure);
+            assert!(!failure.to_string().contains('\n'));
+        }
+        // Of two sides each names its own version first.
+        let (code, numbers) = Failure::Version { ours: 2, theirs: 1 }.parts();
+        assert_eq!(Failure::of(code, &numbers), Failure::Version { ours: 1, theirs: 2 });
+    }
+}

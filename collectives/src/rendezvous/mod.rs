@@ -1,0 +1,82 @@
+//! Where processes that will be ranks find each other: one host and port that all of them know.
+//!
+//! ```text
+//! rank 0   hello: rank, size, epoch, my port  ->            server at MASTER_ADDR:MASTER_PORT
+//! rank 1   hello ............................ ->            (rank 0's own, or the launcher's)
+//! rank 2   hello ............................ ->
+//!          <-  table: everyone's address and host           once all are here and agree; else one refusal each
+//! ```
+//!
+//! Whoever comes says what it believes of the world, and all must believe the same: size, epoch, job, configuration,
+//! version. A connection proves the job's secret before anything it says is read (`crate::tcp`), and nothing that arrives is trusted with a length: every message has a size that its reader knows.
+
+mod client;
+mod failure;
+mod server;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use client::{address_for, call};
+pub use failure::Failure;
+
+pub(crate) use client::{Joined, join};
+pub(crate) use server::serve_world;
+pub use server::{Caller, Server};
+pub use wire::{Hello, Kind};
+
+use crate::Rank;
+use crate::tcp::{Claims, Door, Purpose, Security};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long ranks wait for each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the whole of the rendezvous: the server to answer, and all ranks to come.
+    pub rendezvous: Duration,
+    /// For one connection to say who it is.
+    pub handshake: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { rendezvous: Duration::from_secs(60), handshake: Duration::from_secs(5) }
+    }
+}
+
+/// The door of a rendezvous, for a process of the job.
+///
+/// # Errors
+/// No certificate can be made.
+pub fn door(security: &Security, patience: Patience) -> crate::Result<Door> {
+    Door::new(security.clone(), patience.handshake)
+}
+
+/// What every caller claims before it says more: nothing but what it is here for.
+fn claims() -> Claims {
+    let purpose = Purpose::Rendezvous;
+    Claims { purpose, job: [0; 16], epoch: 0, size: 0, rank: Rank(0), peer: Rank(0), group: 0 }
+}
+
+/// A rank as the others find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its number.
+    pub rank: Rank,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The same for all ranks of one host.
+    pub host: [u8; 16],
+}
+
+/// Everyone, as the server tells it to all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Drawn anew for every world: what came before is not taken for this one.
+    pub world: [u8; 16],
+    /// Which start of the world this is.
+    pub epoch: u32,
+    /// In order of ranks.
+    pub peers: Vec<Peer>,
+}

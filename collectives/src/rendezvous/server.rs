@@ -1,0 +1,285 @@
+//! The server of a rendezvous: lets callers in, compares what they believe, and tells all of them at once.
+
+use super::wire::{HELLO, Hello, Kind, encode_answer, encode_table};
+use super::{Failure, Patience, Peer, Table};
+use crate::Rank;
+use crate::tcp::{Door, Purpose, Secured, Verdict};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// Connections that have not said who they are; more are left waiting in the system's queue.
+const PENDING: usize = 64;
+
+/// A caller who has said who it is, and the connection to it.
+pub struct Caller {
+    /// What it said.
+    pub hello: Hello,
+    /// From where it calls.
+    pub from: IpAddr,
+    /// The connection.
+    pub stream: Secured,
+}
+
+/// A port that is held, at which ranks will meet.
+pub struct Server {
+    listener: std::net::TcpListener,
+}
+
+impl Server {
+    /// Takes the port; 0 is any.
+    ///
+    /// # Errors
+    /// [`Failure::PortInUse`], or that the address is none of this host's.
+    pub fn bind(address: SocketAddr) -> Result<Server, Failure> {
+        let listener = std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => Failure::PortInUse,
+            _ => Failure::System(format!("{address}: {error}")),
+        })?;
+        listener.set_nonblocking(true).map_err(|error| Failure::System(error.to_string()))?;
+        Ok(Server { listener })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn address(&self) -> Result<SocketAddr, Failure> {
+        self.listener.local_addr().map_err(|error| Failure::System(error.to_string()))
+    }
+
+    /// Serves worlds one after the other, each a later epoch, until it is dropped. Launchers that call are handed to
+    /// `agents`; without it they are turned away. On a tokio runtime.
+    ///
+    /// # Errors
+    /// The system does not let it listen.
+    pub async fn serve(
+        self,
+        door: Door,
+        patience: Patience,
+        agents: Option<mpsc::Sender<Caller>>,
+    ) -> Result<(), Failure> {
+        self.gather(door, patience, agents, false).await
+    }
+
+    async fn gather(
+        self,
+        door: Door,
+        patience: Patience,
+        agents: Option<mpsc::Sender<Caller>>,
+        once: bool,
+    ) -> Result<(), Failure> {
+        let listener =
+            TcpListener::from_std(self.listener).map_err(|error| Failure::System(error.to_string()))?;
+        let (send, mut callers) = mpsc::channel(PENDING);
+        let door = tokio::spawn(admit(listener, door, patience.handshake, send));
+        let mut world = World::default();
+        while !(once && world.is_over()) {
+            let due = world.due;
+            let late = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                caller = callers.recv() => match caller {
+                    Some(caller) if caller.hello.kind == Kind::Agent => {
+                        if let Some(agents) = &agents {
+                            // A launcher that does not listen any more has ended: so does whoever calls it.
+                            let _ = agents.send(caller).await;
+                        }
+                    }
+                    Some(caller) => world.take(caller, patience).await,
+                    None => break,
+                },
+                () = late => world.expire(patience.rendezvous).await,
+            }
+        }
+        door.abort();
+        Ok(())
+    }
+}
+
+/// Serves one world: rank 0's own server, where no launcher serves.
+pub(crate) async fn serve_world(server: Server, door: Door, patience: Patience) -> Result<(), Failure> {
+    server.gather(door, patience, None, true).await
+}
+
+/// Accepts connections for ever; each has the handshake's time to say who it is.
+async fn admit(listener: TcpListener, door: Door, within: Duration, callers: mpsc::Sender<Caller>) {
+    let places = Arc::new(Semaphore::new(PENDING));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, from)) = listener.accept().await else {
+            // Out of descriptors: those that are pending will give some back.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let (callers, door) = (callers.clone(), door.clone());
+        tokio::spawn(async move {
+            if let Ok(Some(caller)) = timeout(within, greet(stream, from.ip(), &door)).await {
+                drop(place);
+                // The server has ended: there is nobody to tell.
+                let _ = callers.send(caller).await;
+            }
+        });
+    }
+}
+
+/// Reads who calls, once it has proved the secret. Whoever is not of ours is left without an answer; another version of
+/// ours is told.
+async fn greet(stream: TcpStream, from: IpAddr, door: &Door) -> Option<Caller> {
+    let here = |purpose| if purpose == Purpose::Rendezvous { Verdict::Welcome } else { Verdict::Gone };
+    let (mut stream, _) = door.accept(stream, |claims| here(claims.purpose)).await.ok()?;
+    let mut bytes = [0; HELLO];
+    stream.read_exact(&mut bytes).await.ok()?;
+    match Hello::decode(&bytes) {
+        Ok(hello) => Some(Caller { hello, from, stream }),
+        Err(failure @ Failure::Version { .. }) => {
+            refuse(&mut stream, &failure).await;
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+async fn refuse(stream: &mut Secured, failure: &Failure) {
+    // Who is gone needs no answer.
+    let _ = timeout(Duration::from_secs(1), stream.write_all(&encode_answer(Some(failure)))).await;
+    let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
+}
+
+/// One start of the world: who has come.
+#[derive(Default)]
+struct World {
+    epoch: u32,
+    came: BTreeMap<Rank, Caller>,
+    /// When those who are missing are given up.
+    due: Option<Instant>,
+    /// All came, or why they never will.
+    over: Option<Result<(), Failure>>,
+}
+
+impl World {
+    fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    async fn take(&mut self, mut caller: Caller, patience: Patience) {
+        let hello = caller.hello;
+        // A world of that size has no such rank: no process of ours says so.
+        if hello.rank.0 >= hello.size {
+            return;
+        }
+        if hello.epoch < self.epoch {
+            let failure = Failure::Epoch { mine: hello.epoch, theirs: self.epoch };
+            return refuse(&mut caller.stream, &failure).await;
+        }
+        if hello.epoch > self.epoch {
+            self.end(|mine| Failure::Epoch { mine, theirs: hello.epoch }).await;
+            *self = World { epoch: hello.epoch, ..World::default() };
+        }
+        match &self.over {
+            Some(Err(failure)) => return refuse(&mut caller.stream, &failure.clone()).await,
+            Some(Ok(())) => {
+                return refuse(&mut caller.stream, &Failure::DuplicateRank { rank: hello.rank }).await;
+            }
+            None => {}
+        }
+        let first = self.came.values().next().map(|first| first.hello);
+        if let Some(first) = first {
+            if first.job != hello.job {
+                return refuse(&mut caller.stream, &Failure::Job).await;
+            }
+            if let Some(failure) = disagreement(&first, &hello) {
+                refuse(&mut caller.stream, &failure).await;
+                return self.fail(failure).await;
+            }
+        }
+        if let Some(before) = self.came.get_mut(&hello.rank)
+            && is_there(&mut before.stream, Duration::from_millis(1)).await
+        {
+            return refuse(&mut caller.stream, &Failure::DuplicateRank { rank: hello.rank }).await;
+        }
+        self.due.get_or_insert_with(|| Instant::now() + patience.rendezvous);
+        self.came.insert(hello.rank, caller);
+        if self.came.len() == hello.size as usize && self.all_are_there().await {
+            self.tell().await;
+        }
+    }
+
+    /// Whether everyone who came still waits; whoever does not is forgotten, and may come again.
+    async fn all_are_there(&mut self) -> bool {
+        // By now the news of every connection has been heard; each is then asked without waiting.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let mut gone = Vec::new();
+        for (rank, caller) in &mut self.came {
+            if !is_there(&mut caller.stream, Duration::ZERO).await {
+                gone.push(*rank);
+            }
+        }
+        gone.iter().for_each(|rank| drop(self.came.remove(rank)));
+        gone.is_empty()
+    }
+
+    /// All are here: everyone gets the table.
+    async fn tell(&mut self) {
+        let peers = self.came.iter().map(|(rank, caller)| Peer {
+            rank: *rank,
+            address: SocketAddr::new(caller.from, caller.hello.port as u16),
+            host: caller.hello.host,
+        });
+        // Worlds that could not be told apart would still be of other epochs.
+        let world = crate::tcp::random().unwrap_or_default();
+        let table = Table { world, epoch: self.epoch, peers: peers.collect() };
+        let mut bytes = encode_answer(None).to_vec();
+        bytes.extend(encode_table(&table));
+        for caller in self.came.values_mut() {
+            // Who has gone meanwhile is missed when the others call it.
+            let _ = timeout(Duration::from_secs(1), caller.stream.write_all(&bytes)).await;
+        }
+        self.came.clear();
+        self.due = None;
+        self.over = Some(Ok(()));
+    }
+
+    async fn expire(&mut self, after: Duration) {
+        let size = self.came.values().next().map_or(0, |first| first.hello.size);
+        let missing = (0..size).map(Rank).filter(|rank| !self.came.contains_key(rank)).collect();
+        self.fail(Failure::Missing { ranks: missing, after }).await;
+    }
+
+    async fn fail(&mut self, failure: Failure) {
+        self.end(|_| failure.clone()).await;
+        self.over = Some(Err(failure));
+    }
+
+    async fn end(&mut self, why: impl Fn(u32) -> Failure) {
+        for caller in self.came.values_mut() {
+            refuse(&mut caller.stream, &why(caller.hello.epoch)).await;
+        }
+        self.came.clear();
+        self.due = None;
+    }
+}
+
+/// What two ranks believe differently, so that the whole world must end.
+fn disagreement(first: &Hello, other: &Hello) -> Option<Failure> {
+    let (rank, peer) = (first.rank, other.rank);
+    if first.size != other.size {
+        return Some(Failure::WorldSize { rank, size: first.size, peer, theirs: other.size });
+    }
+    (first.configuration != other.configuration).then_some(Failure::Configuration { rank, peer })
+}
+
+/// Whether the other side still holds the connection: whoever waits says nothing, so any news is the end.
+async fn is_there(stream: &mut Secured, within: Duration) -> bool {
+    timeout(within, stream.read(&mut [0])).await.is_err()
+}

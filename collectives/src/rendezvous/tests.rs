@@ -1,0 +1,215 @@
+//! Ranks that meet, and every way in which they do not: one error each, the right one, in time.
+
+use super::door;
+use super::wire::Kind;
+use super::{Failure, Hello, Joined, Patience, Server, join};
+use crate::Rank;
+use crate::environment::Meeting;
+use crate::tcp::{Secret, Secured, Security};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
+
+const SOON: Patience =
+    Patience { rendezvous: Duration::from_millis(400), handshake: Duration::from_millis(200) };
+/// For worlds that must not run out of time on a busy machine.
+const LONG: Patience = Patience { rendezvous: Duration::from_secs(20), handshake: Duration::from_secs(5) };
+
+fn hello(rank: u32, size: u32) -> Hello {
+    Hello {
+        kind: Kind::Rank,
+        epoch: 0,
+        rank: Rank(rank),
+        size,
+        port: 0,
+        configuration: 1,
+        job: 2,
+        host: [rank as u8; 16],
+    }
+}
+
+/// A server, and callers that say these things one after the other; what each of them came to.
+async fn meet(patience: Patience, hellos: &[Hello]) -> Vec<Result<Joined, Failure>> {
+    let (meeting, _server) = serve(patience);
+    let mut calls = JoinSet::new();
+    for (at, hello) in hellos.iter().copied().enumerate() {
+        let meeting = meeting.clone();
+        calls.spawn(async move { (at, come(&meeting, hello, patience).await) });
+        // In order: who is first is told of who comes later.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut all = calls.join_all().await;
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, result)| result).collect()
+}
+
+/// A door that asks for no secret.
+fn open() -> crate::tcp::Door {
+    door(&Security::Loopback, LONG).unwrap()
+}
+
+async fn come(meeting: &Meeting, hello: Hello, patience: Patience) -> Result<Joined, Failure> {
+    join(meeting, hello, &open(), patience).await
+}
+
+/// A connection that has come through the door and says `bytes`.
+async fn said(meeting: &Meeting, bytes: &[u8]) -> Secured {
+    let address = format!("127.0.0.1:{}", meeting.port).parse().unwrap();
+    let mut stream = open().connect(address, super::claims()).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    stream
+}
+
+fn serve(patience: Patience) -> (Meeting, tokio::task::JoinHandle<Result<(), Failure>>) {
+    let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = server.address().unwrap().port();
+    let meeting = Meeting { host: "127.0.0.1".into(), port, served: true };
+    (meeting, tokio::spawn(server.serve(open(), patience, None)))
+}
+
+fn failures(results: Vec<Result<Joined, Failure>>) -> Vec<Option<Failure>> {
+    results.into_iter().map(Result::err).collect()
+}
+
+#[tokio::test]
+async fn all_come_and_get_one_table() {
+    let hellos: Vec<_> = [2, 0, 3, 1].map(|rank| hello(rank, 4)).to_vec();
+    let joined: Vec<Joined> = meet(LONG, &hellos).await.into_iter().map(Result::unwrap).collect();
+    for (one, hello) in joined.iter().zip(&hellos) {
+        assert_eq!(one.table, joined[0].table);
+        let me = one.table.peers[hello.rank.index()];
+        assert_eq!((me.rank, me.host), (hello.rank, hello.host));
+        assert_eq!(me.address, one.listener.local_addr().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn who_is_missing_is_named_to_all_who_came() {
+    let missing = Failure::Missing { ranks: vec![Rank(1), Rank(3)], after: SOON.rendezvous };
+    let results = failures(meet(SOON, &[hello(0, 4), hello(2, 4)]).await);
+    assert_eq!(results, [Some(missing.clone()), Some(missing)]);
+}
+
+#[tokio::test]
+async fn another_world_size_fails_all_at_once_with_both_values() {
+    let wrong = Failure::WorldSize { rank: Rank(0), size: 3, peer: Rank(1), theirs: 4 };
+    let results = failures(meet(LONG, &[hello(0, 3), hello(1, 4), hello(2, 3)]).await);
+    assert_eq!(results, vec![Some(wrong); 3]);
+}
+
+#[tokio::test]
+async fn another_configuration_fails_all_at_once() {
+    let other = Hello { configuration: 9, ..hello(1, 3) };
+    let wrong = Failure::Configuration { rank: Rank(0), peer: Rank(1) };
+    assert_eq!(failures(meet(LONG, &[hello(0, 3), other, hello(2, 3)]).await), vec![Some(wrong); 3]);
+}
+
+#[tokio::test]
+async fn a_second_process_of_one_rank_is_refused_and_the_first_unharmed() {
+    let results = failures(meet(LONG, &[hello(0, 2), hello(0, 2), hello(1, 2), hello(1, 2)]).await);
+    let twice = |rank| Some(Failure::DuplicateRank { rank: Rank(rank) });
+    assert_eq!(results, [None, twice(0), None, twice(1)]);
+}
+
+#[tokio::test]
+async fn another_job_is_refused_and_an_older_epoch() {
+    let other = Hello { job: 7, ..hello(1, 2) };
+    let results = failures(meet(LONG, &[hello(0, 2), other, hello(1, 2)]).await);
+    assert_eq!(results, [None, Some(Failure::Job), None]);
+    let again = |rank| Hello { epoch: 1, ..hello(rank, 2) };
+    let results = failures(meet(LONG, &[hello(0, 2), again(0), hello(1, 2), again(1)]).await);
+    let old = Some(Failure::Epoch { mine: 0, theirs: 1 });
+    assert_eq!(results, [old.clone(), None, old, None]);
+}
+
+#[tokio::test]
+async fn a_rank_that_died_while_it_waited_may_come_again() {
+    let (meeting, _server) = serve(LONG);
+    let dead = said(&meeting, &hello(0, 2).encode()).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(dead);
+    let (first, second) = tokio::join!(come(&meeting, hello(0, 2), LONG), come(&meeting, hello(1, 2), LONG));
+    assert_eq!(failures(vec![first, second]), [None, None]);
+}
+
+#[tokio::test]
+async fn rogues_do_not_keep_ranks_apart() {
+    let (meeting, _server) = serve(LONG);
+    let mut rogues = Vec::new();
+    for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0xff; 96], b"allfold\n"] {
+        for _ in 0..10 {
+            let mut rogue = tokio::net::TcpStream::connect(("127.0.0.1", meeting.port)).await.unwrap();
+            rogue.write_all(said).await.unwrap();
+            rogues.push(rogue);
+        }
+    }
+    let (first, second) = tokio::join!(come(&meeting, hello(0, 2), LONG), come(&meeting, hello(1, 2), LONG));
+    assert_eq!(failures(vec![first, second]), [None, None]);
+}
+
+#[tokio::test]
+async fn another_version_is_told_and_something_else_named() {
+    let (meeting, _server) = serve(LONG);
+    let mut bytes = hello(0, 2).encode();
+    bytes[8] = 99;
+    let mut old = said(&meeting, &bytes).await;
+    let mut answer = [0; super::wire::ANSWER];
+    tokio::io::AsyncReadExt::read_exact(&mut old, &mut answer).await.unwrap();
+    let told = super::wire::decode_answer(&answer).unwrap_err();
+    assert_eq!(told, Failure::Version { ours: 99, theirs: super::wire::VERSION });
+
+    let web = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = web.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut stream, _) = web.accept().await.unwrap();
+        stream.write_all(&[b'x'; 400]).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    });
+    let meeting = Meeting { host: "127.0.0.1".into(), port, served: true };
+    assert!(matches!(come(&meeting, hello(0, 2), SOON).await, Err(Failure::NotOurs(_))));
+}
+
+#[tokio::test]
+async fn nobody_there_and_a_port_in_use() {
+    let (meeting, server) = serve(SOON);
+    let taken = Server::bind(format!("127.0.0.1:{}", meeting.port).parse().unwrap());
+    assert_eq!(taken.err(), Some(Failure::PortInUse));
+    server.abort();
+    let _ = server.await;
+    let nobody = come(&meeting, hello(0, 2), SOON).await;
+    assert!(matches!(nobody, Err(Failure::Unreachable { .. })));
+}
+
+#[tokio::test]
+async fn a_server_that_comes_late_is_found() {
+    let late = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = late.address().unwrap();
+    drop(late);
+    let meeting = Meeting { host: "127.0.0.1".into(), port: address.port(), served: false };
+    let serve = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        super::serve_world(Server::bind(address).unwrap(), open(), LONG).await
+    };
+    let (served, first, second) =
+        tokio::join!(serve, come(&meeting, hello(0, 2), LONG), come(&meeting, hello(1, 2), LONG));
+    assert_eq!(served, Ok(()));
+    assert_eq!(failures(vec![first, second]), [None, None]);
+}
+
+#[tokio::test]
+async fn another_secret_keeps_a_process_out_and_harms_nobody() {
+    let key = |byte| door(&Security::TrustedFabric(Secret::new([byte; 32])), LONG).unwrap();
+    let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = server.address().unwrap().port();
+    let meeting = Meeting { host: "127.0.0.1".into(), port, served: true };
+    tokio::spawn(server.serve(key(1), LONG, None));
+    let (right, wrong) = (key(1), key(2));
+    let (first, rogue, second) = tokio::join!(
+        join(&meeting, hello(0, 2), &right, LONG),
+        join(&meeting, hello(1, 2), &wrong, LONG),
+        join(&meeting, hello(1, 2), &right, LONG)
+    );
+    assert_eq!(failures(vec![first, rogue, second]), [None, Some(Failure::Secret), None]);
+    // Nor does one that asks for none get in.
+    assert!(matches!(come(&meeting, hello(1, 2), LONG).await, Err(Failure::NotOurs(_))));
+}

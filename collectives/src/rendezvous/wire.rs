@@ -1,0 +1,210 @@
+//! The messages of a rendezvous, all of them of a size that their reader knows.
+//!
+//! ```text
+//! hello    96 bytes   magic 8 | version 4 | kind 4 | epoch 4 | rank 4 | size 4 | port 4 | configuration 8 | job 8 | host 16 | ..
+//! answer  160 bytes   magic 8 | kind 4 | code 4 | numbers 4 | 32 numbers 128 | ..     a table follows where the kind says so
+//! table   16 + 40 n   world 16 | per rank: address 16, port 4, host 16, .. 4          n is the reader's own world size
+//! ```
+
+use super::{Failure, Peer, Table};
+use crate::Rank;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+pub(super) const VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"allfold\n";
+pub(super) const HELLO: usize = 96;
+pub(super) const ANSWER: usize = 160;
+/// Most numbers that a refusal carries.
+pub(super) const NUMBERS: usize = 32;
+const PEER: usize = 40;
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A process that will be a rank.
+    Rank,
+    /// The launcher of one node; what follows is the launchers' own affair.
+    Agent,
+}
+
+/// What a caller says first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Who calls.
+    pub kind: Kind,
+    /// Which start of the world it belongs to.
+    pub epoch: u32,
+    /// Its rank; an agent's node.
+    pub rank: Rank,
+    /// How many ranks it was told there are; an agent's nodes.
+    pub size: u32,
+    /// Where it listens; an agent's number of ranks.
+    pub port: u32,
+    /// Hash of what all ranks must have been given alike.
+    pub configuration: u64,
+    /// Hash of the job's name.
+    pub job: u64,
+    /// The same for all ranks of one host.
+    pub host: [u8; 16],
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> [u8; HELLO] {
+        let mut bytes = [0; HELLO];
+        let kind = match self.kind {
+            Kind::Rank => 1,
+            Kind::Agent => 2,
+        };
+        bytes[..8].copy_from_slice(&MAGIC);
+        let words = [VERSION, kind, self.epoch, self.rank.0, self.size, self.port];
+        for (place, word) in bytes[8..].chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[32..40].copy_from_slice(&self.configuration.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.job.to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.host);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; HELLO]) -> Result<Hello, Failure> {
+        if bytes[..8] != MAGIC {
+            return Err(Failure::NotOurs("it does not begin as ours do".into()));
+        }
+        if word(bytes, 8) != VERSION {
+            return Err(Failure::Version { ours: VERSION, theirs: word(bytes, 8) });
+        }
+        let kind = match word(bytes, 12) {
+            1 => Kind::Rank,
+            2 => Kind::Agent,
+            other => return Err(Failure::NotOurs(format!("a caller of kind {other}"))),
+        };
+        Ok(Hello {
+            kind,
+            epoch: word(bytes, 16),
+            rank: Rank(word(bytes, 20)),
+            size: word(bytes, 24),
+            port: word(bytes, 28),
+            configuration: long(bytes, 32),
+            job: long(bytes, 40),
+            host: sixteen(bytes, 48),
+        })
+    }
+}
+
+/// What the server says: a table follows, or not.
+pub(super) fn encode_answer(refusal: Option<&Failure>) -> [u8; ANSWER] {
+    let mut bytes = [0; ANSWER];
+    bytes[..8].copy_from_slice(&MAGIC);
+    let (code, numbers) = refusal.map_or((0, Vec::new()), Failure::parts);
+    let words = [if refusal.is_some() { 2 } else { 1 }, code, numbers.len() as u32];
+    for (place, word) in bytes[8..].chunks_exact_mut(4).zip(words.into_iter().chain(numbers)) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+pub(super) fn decode_answer(bytes: &[u8; ANSWER]) -> Result<(), Failure> {
+    if bytes[..8] != MAGIC {
+        return Err(Failure::NotOurs("its answer does not begin as ours do".into()));
+    }
+    let count = word(bytes, 16) as usize;
+    match word(bytes, 8) {
+        1 => Ok(()),
+        2 if count <= NUMBERS => {
+            let numbers: Vec<u32> = (0..count).map(|at| word(bytes, 20 + 4 * at)).collect();
+            Err(Failure::of(word(bytes, 12), &numbers))
+        }
+        _ => Err(Failure::NotOurs("its answer is none of ours".into())),
+    }
+}
+
+/// Bytes of a table of that many ranks.
+pub(super) fn table_size(ranks: u32) -> usize {
+    16 + PEER * ranks as usize
+}
+
+pub(super) fn encode_table(table: &Table) -> Vec<u8> {
+    let mut bytes = table.world.to_vec();
+    for peer in &table.peers {
+        let ip = match peer.address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        bytes.extend(ip.octets());
+        bytes.extend(u32::from(peer.address.port()).to_le_bytes());
+        bytes.extend(peer.host);
+        bytes.extend([0; 4]);
+    }
+    bytes
+}
+
+pub(super) fn decode_table(bytes: &[u8], epoch: u32) -> Table {
+    let peers = (0..).zip(bytes[16..].chunks_exact(PEER)).map(|(rank, bytes)| {
+        let ip = Ipv6Addr::from(sixteen(bytes, 0)).to_canonical();
+        let address = SocketAddr::new(ip, word(bytes, 16) as u16);
+        Peer { rank: Rank(rank), address, host: sixteen(bytes, 20) }
+    });
+    Table { world: sixteen(bytes, 0), epoch, peers: peers.collect() }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
+}
+
+fn sixteen(bytes: &[u8], at: usize) -> [u8; 16] {
+    let mut sixteen = [0; 16];
+    sixteen.copy_from_slice(&bytes[at..at + 16]);
+    sixteen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            kind: Kind::Rank,
+            epoch: 3,
+            rank: Rank(7),
+            size: 9,
+            port: 40_000,
+            configuration: 0x0123_4567_89ab_cdef,
+            job: 5,
+            host: [9; 16],
+        }
+    }
+
+    #[test]
+    fn messages_survive_their_travel() {
+        assert_eq!(Hello::decode(&hello().encode()), Ok(hello()));
+        assert_eq!(decode_answer(&encode_answer(None)), Ok(()));
+        let failure = Failure::DuplicateRank { rank: Rank(3) };
+        assert_eq!(decode_answer(&encode_answer(Some(&failure))), Err(failure));
+        let addresses = ["127.0.0.1:4000", "[2001:db8::1]:65535"].map(|text| text.parse().unwrap());
+        let peers =
+            (0..).zip(addresses).map(|(r, address)| Peer { rank: Rank(r), address, host: [r as u8; 16] });
+        let table = Table { world: [1; 16], epoch: 2, peers: peers.collect() };
+        let bytes = encode_table(&table);
+        assert_eq!(bytes.len(), table_size(2));
+        assert_eq!(decode_table(&bytes, 2), table);
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_magic_and_the_version_is_noticed() {
+        for bit in 0..96 {
+            let mut bytes = hello().encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Hello::decode(&bytes).is_err(), "bit {bit}");
+        }
+        let mut bytes = encode_answer(None);
+        bytes[16] = 255;
+        bytes[8] = 2;
+        assert!(matches!(decode_answer(&bytes), Err(Failure::NotOurs(_))));
+    }
+}

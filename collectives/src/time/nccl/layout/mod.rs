@@ -1,0 +1,163 @@
+//! Schedules laid over nodes as NCCL lays them.
+//!
+//! ```text
+//! Ring       all GPUs of a node in a chain, then the next node; one NIC in and one out for each channel
+//! Tree       a chain inside every node to the GPU with the NIC, a double binary tree across
+//! NVLS       the switch of a node reduces and multicasts; NVLSTree: a double binary tree across the switches
+//! PAT        a binomial tree for every chunk, one rank a node
+//! ```
+//!
+//! All channels of a call are alike: each starts at another GPU and takes another NIC. So one schedule stands for all,
+//! on links that carry what all of them carry; [`Layout::switches`] says where a rank is a switch.
+
+mod in_switch;
+mod pat;
+mod staggered;
+mod tree;
+
+pub use in_switch::InSwitch;
+pub use pat::Pat;
+pub use staggered::Staggered;
+pub use tree::NodeTree;
+
+use super::Algorithm;
+use crate::Collective;
+use crate::algorithms::{Chain, RingAllReduce, RingReduceScatter};
+use crate::schedule::{Lanes, Over, Rank, Reverse, Schedule, Segments, there_and_back};
+use std::sync::Arc;
+
+/// A schedule over nodes.
+#[derive(Clone)]
+pub struct Layout {
+    /// Who sends what to whom.
+    pub schedule: Arc<dyn Schedule>,
+    /// Steps of a rank under way at once: buffers, or messages that a switch takes in together.
+    pub window: u32,
+    /// Whether the last rank of every node is its switch.
+    pub switches: bool,
+}
+
+/// The layout of a call on `nodes` nodes of `devices` GPUs, cut into `pieces` that follow each other. `None` where the
+/// algorithm reduces in the network's switches, or does not do this collective.
+pub fn layout(
+    collective: Collective,
+    algorithm: Algorithm,
+    nodes: u32,
+    devices: u32,
+    pieces: u32,
+) -> Option<Layout> {
+    let ranks = nodes * devices;
+    let root = Rank(0);
+    let ring = |schedule: Arc<dyn Schedule>| Layout { schedule, window: BUFFERS, switches: false };
+    let last = Rank(ranks - 1);
+    Some(match (algorithm, collective) {
+        (Algorithm::Ring, Collective::AllReduce) => ring(cut(Staggered(RingAllReduce(ranks)), pieces)),
+        (Algorithm::Ring, Collective::ReduceScatter) => {
+            ring(cut(Staggered(RingReduceScatter(ranks)), pieces))
+        }
+        (Algorithm::Ring, Collective::AllGather) => {
+            ring(cut(Staggered(Reverse(RingReduceScatter(ranks))), pieces))
+        }
+        (Algorithm::Ring, Collective::Reduce) => ring(cut(Chain { ranks, root: last }, pieces)),
+        (Algorithm::Ring, Collective::Broadcast) => ring(cut(Reverse(Chain { ranks, root: last }), pieces)),
+        (Algorithm::Pat, Collective::ReduceScatter) => ring(cut(Pat(ranks), 1)),
+        (Algorithm::Pat, Collective::AllGather) => ring(cut(Reverse(Pat(ranks)), 1)),
+        (Algorithm::Tree, Collective::AllReduce) => {
+            let chain = Chain { ranks: devices, root: Rank(devices - 1) };
+            let schedule = match nodes {
+                1 => cut(there_and_back(chain), pieces),
+                _ => cut(twins(nodes, |tree| there_and_back(Over::new(chain, tree))), pieces),
+            };
+            Layout { schedule, window: 4 * BUFFERS, switches: false }
+        }
+        (Algorithm::Nvls | Algorithm::NvlsTree, Collective::AllReduce) => {
+            let switch = InSwitch { gpus: devices };
+            let schedule = match nodes {
+                1 => cut(there_and_back(switch), pieces),
+                _ => cut(twins(nodes, |tree| there_and_back(Over::new(switch, tree))), pieces),
+            };
+            Layout { schedule, window: 16 * devices + BUFFERS, switches: true }
+        }
+        _ => return None,
+    })
+    .filter(|_| root.0 < ranks)
+}
+
+/// NCCL's buffers of a connection (`NCCL_STEPS`).
+const BUFFERS: u32 = 8;
+
+fn cut(schedule: impl Schedule + 'static, pieces: u32) -> Arc<dyn Schedule> {
+    match pieces {
+        0 | 1 => Arc::new(schedule),
+        _ => Arc::new(Segments::new(schedule, pieces)),
+    }
+}
+
+/// A tree and its twin, each for half of the data.
+fn twins<S: Schedule>(nodes: u32, how: impl Fn(NodeTree) -> S) -> Lanes<S> {
+    let trees: Vec<S> = [false, true].into_iter().map(|twin| how(NodeTree { nodes, twin })).collect();
+    let stride = trees.iter().map(S::stride).max().unwrap_or(0);
+    Lanes::new(trees).at_stride(stride)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check;
+
+    fn proved(collective: Collective, algorithm: Algorithm, nodes: u32, devices: u32, pieces: u32) {
+        let found = layout(collective, algorithm, nodes, devices, pieces).unwrap();
+        let root = match collective {
+            Collective::Broadcast | Collective::Reduce => Rank(nodes * devices - 1),
+            _ => Rank(0),
+        };
+        let proof = check::check(&*found.schedule, collective, root);
+        assert!(proof.is_ok(), "{algorithm} {collective} {nodes} x {devices} in {pieces}: {:?}", proof.err());
+    }
+
+    #[test]
+    fn every_layout_is_proved_over_nodes_and_devices() {
+        use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+        for nodes in 1..=6 {
+            for devices in 1..=5 {
+                for pieces in [1, 3] {
+                    if nodes * devices == 1 {
+                        continue;
+                    }
+                    for collective in [AllReduce, AllGather, ReduceScatter, Broadcast, Reduce] {
+                        proved(collective, Algorithm::Ring, nodes, devices, pieces);
+                    }
+                    proved(AllReduce, Algorithm::Tree, nodes, devices, pieces);
+                    proved(AllReduce, Algorithm::Nvls, nodes, devices, pieces);
+                    if devices == 1 {
+                        proved(AllGather, Algorithm::Pat, nodes, 1, pieces);
+                        proved(ReduceScatter, Algorithm::Pat, nodes, 1, pieces);
+                    }
+                }
+            }
+        }
+        for ranks in 7..=33 {
+            proved(AllGather, Algorithm::Pat, ranks, 1, 1);
+            proved(AllReduce, Algorithm::Tree, ranks, 1, 1);
+        }
+    }
+
+    #[test]
+    fn a_tree_and_its_twin_share_the_work() {
+        // In one of them at least every node but one is a leaf, as trees.cc says of even numbers.
+        for nodes in [2u32, 4, 8, 16] {
+            let inner = |twin, node| {
+                let tree = NodeTree { nodes, twin };
+                (0..tree.rounds()).any(|round| tree.step(Rank(node), round).recv.is_some())
+            };
+            let both = (0..nodes).filter(|&node| inner(false, node) && inner(true, node)).count();
+            assert_eq!(both, 0, "{nodes} nodes");
+        }
+    }
+
+    #[test]
+    fn what_the_network_reduces_has_no_layout() {
+        assert!(layout(Collective::AllReduce, Algorithm::CollNetDirect, 2, 8, 1).is_none());
+        assert!(layout(Collective::AllGather, Algorithm::Tree, 2, 8, 1).is_none());
+    }
+}

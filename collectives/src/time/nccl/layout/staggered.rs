@@ -1,0 +1,58 @@
+//! A schedule whose messages go into buffers: a rank can take in a message before it has sent the one before.
+//!
+//! ```text
+//! a round of a ring       0 -> 1   1 -> 2   2 -> 3   3 -> 0        one step sends and receives
+//! staggered               0 -> 1            2 -> 3                 each rank's halves are steps of their own,
+//!                                  1 -> 2            3 -> 0        so that a window of steps is a number of buffers
+//! ```
+//!
+//! NCCL's connections have 8 buffers each (`NCCL_STEPS`): a slow hop delays what passes over it, and not every step of
+//! the rank behind it.
+
+use crate::schedule::{Permutation, Rank, Schedule, Step};
+
+/// Every round of a schedule in two, or three for an odd number of ranks: by the sender's place.
+#[derive(Clone, Copy, Debug)]
+pub struct Staggered<S>(pub S);
+
+impl<S: Schedule> Staggered<S> {
+    fn turns(&self) -> u64 {
+        2 + u64::from(self.0.ranks() % 2)
+    }
+
+    fn turn(&self, sender: Rank) -> u64 {
+        let last = sender.0 + 1 == self.0.ranks() && self.0.ranks() % 2 == 1;
+        if last { 2 } else { u64::from(sender.0 % 2) }
+    }
+}
+
+impl<S: Schedule> Schedule for Staggered<S> {
+    fn ranks(&self) -> u32 {
+        self.0.ranks()
+    }
+    fn chunks(&self) -> u32 {
+        self.0.chunks()
+    }
+    fn rounds(&self) -> u64 {
+        self.0.rounds() * self.turns()
+    }
+    fn step(&self, rank: Rank, round: u64) -> Step {
+        let (own, turn) = (round / self.turns(), round % self.turns());
+        let step = self.0.step(rank, own);
+        Step {
+            send: step.send.filter(|_| self.turn(rank) == turn),
+            recv: step.recv.filter(|&(from, ..)| self.turn(from) == turn),
+        }
+    }
+    fn symmetry(&self) -> Vec<Permutation> {
+        let even = self.0.ranks().is_multiple_of(2);
+        let keeps = |by: &Permutation| match by {
+            Permutation::Rotate(places) => even && places.is_multiple_of(2),
+            Permutation::Xor(mask) => even && mask.is_multiple_of(2),
+        };
+        self.0.symmetry().into_iter().filter(keeps).collect()
+    }
+    fn home(&self, chunk: u32) -> Rank {
+        self.0.home(chunk)
+    }
+}

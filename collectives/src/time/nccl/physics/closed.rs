@@ -1,0 +1,215 @@
+//! The time of a call in closed form: what the simulated schedule comes to when nothing but its longest chain and its
+//! narrowest link count. Calibration fits this form; it costs a hundred nanoseconds.
+//!
+//! ```text
+//! time = |host, base + steps inside + hops across + bytes / bandwidth|
+//! bandwidth = min(inside, across)          host: so much per GPU that one process launches on, and per channel
+//! ```
+
+use super::super::{Algorithm, Protocol};
+use super::parameters::{
+    BASE, EXTRA, FILL, FIRST, HOP, HOP_LL128, HOP_SIMPLE, LAUNCH, LAUNCH_CHANNEL, LINK_COPIED, LINK_PAIRS,
+    LINK_PCIE, NVLS, NVLS_STEP, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP, TREE, link,
+};
+use super::{Case, Term, Terms};
+use crate::Collective;
+use allfold_sim::machines::Fabric;
+
+/// Bytes of a message from which on NICs ask first: libfabric's and MPI's usual limit.
+const EAGER: f64 = 8192.0;
+
+/// Microseconds.
+pub fn closed(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
+    let rates = Rates::of(case, parameters, terms);
+    let mut time = latency(case, parameters, terms) + case.bytes / 1e3 / rates.all();
+    time += fill(case, parameters, terms, &rates);
+    outside(case, parameters, terms, time)
+}
+
+/// What is added to the time of the device: launching on one GPU after the other, and the first call.
+pub(super) fn outside(case: &Case, parameters: &Parameters, terms: Terms, device: f64) -> f64 {
+    let mut time = device;
+    if terms.has(Term::HostLaunch) && case.driven > 1.0 {
+        let each = parameters.at(LAUNCH) + parameters.at(LAUNCH_CHANNEL) * case.used;
+        time = device.hypot(each * case.driven);
+    }
+    if terms.has(Term::FirstCall) && case.first {
+        time *= parameters.at(FIRST);
+    }
+    time
+}
+
+/// How many steps stay inside a node and how many cross, on the longest chain.
+pub(super) fn chain(case: &Case) -> (f64, f64) {
+    let &Case { ranks, nodes, devices, collective, .. } = case;
+    let doublings = nodes.log2().ceil();
+    match case.algorithm {
+        Algorithm::Ring => {
+            let steps = match collective {
+                Collective::AllReduce => 2.0 * (ranks - 1.0),
+                _ => ranks - 1.0,
+            };
+            let across = match nodes {
+                1.0 => 0.0,
+                _ if devices == 1.0 => steps,
+                _ => (steps * nodes / ranks).ceil(),
+            };
+            (steps - across, across)
+        }
+        Algorithm::Tree => (2.0 * (devices - 1.0), 2.0 * doublings),
+        Algorithm::Nvls => (1.0, if nodes > 1.0 { 1.0 } else { 0.0 }),
+        Algorithm::NvlsTree => (1.0, 2.0 * doublings),
+        Algorithm::Pat => (0.0, doublings),
+        Algorithm::CollNetDirect => (2.0, 2.0),
+        Algorithm::CollNetChain => (2.0 * (devices - 1.0), 2.0),
+    }
+}
+
+/// Microseconds of a hop from node to node.
+pub(super) fn hop(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
+    let fabric = terms.has(Term::NicFamily).then_some(case.fabric);
+    let protocol = match case.protocol {
+        Protocol::Ll => 1.0,
+        Protocol::Ll128 => parameters.at(HOP_LL128),
+        Protocol::Simple => parameters.at(HOP_SIMPLE),
+    };
+    let ask = if terms.has(Term::Rendezvous) && message(case) >= EAGER {
+        parameters.family(EXTRA, fabric)
+    } else {
+        0.0
+    };
+    parameters.family(HOP, fabric) * protocol + ask
+}
+
+/// Bytes of one message of one channel on the wire.
+fn message(case: &Case) -> f64 {
+    let wire = if case.protocol == Protocol::Ll { 2.0 } else { 1.0 };
+    match case.algorithm {
+        Algorithm::Ring => wire * case.bytes / case.ranks / case.used,
+        _ => wire * case.bytes / case.used,
+    }
+}
+
+pub(super) fn step(case: &Case, parameters: &Parameters) -> f64 {
+    match case.algorithm {
+        Algorithm::Nvls | Algorithm::NvlsTree => case.step * parameters.at(NVLS_STEP),
+        _ => case.step * parameters.of_protocol(STEP, case.protocol),
+    }
+}
+
+pub(super) fn base(case: &Case, parameters: &Parameters) -> f64 {
+    let base = if case.base > 0.0 { case.base } else { 8.4 };
+    base * parameters.of_protocol(BASE, case.protocol)
+}
+
+fn latency(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
+    let (inside, across) = chain(case);
+    let across = if case.nodes > 1.0 { across * hop(case, parameters, terms) } else { 0.0 };
+    base(case, parameters) + inside * step(case, parameters) + across
+}
+
+/// GB/s of the call's bytes that each limit allows.
+pub(super) struct Rates {
+    inside: f64,
+    across: f64,
+    /// GB/s of data through a GPU's port, whatever passes there.
+    through: f64,
+    /// GB/s of data out of a node.
+    pub(super) network: f64,
+}
+
+impl Rates {
+    pub(super) fn of(case: &Case, parameters: &Parameters, terms: Terms) -> Rates {
+        let &Case { ranks, nodes, devices, channels, .. } = case;
+        let kind = match (case.nvlink, case.peer) {
+            (true, _) => link(case.generation),
+            (_, true) => LINK_PCIE,
+            _ => LINK_COPIED,
+        };
+        let achieved = terms.has(Term::Achieved);
+        let pairs = if case.nvlink && !case.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
+        let port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
+        let network = network(case, parameters, terms);
+        // Bytes through a GPU's port and out of a node, per byte of the call.
+        let both = if case.collective == Collective::AllReduce { 2.0 } else { 1.0 };
+        let ring = both * (ranks - 1.0) / ranks;
+        let (through, out) = match case.algorithm {
+            Algorithm::Ring => match case.collective {
+                Collective::Broadcast | Collective::Reduce => (1.0, 1.0),
+                _ => (ring, ring),
+            },
+            Algorithm::Tree => (2.0 * (devices - 1.0) / devices, if nodes > 2.0 { 2.0 } else { 1.0 }),
+            Algorithm::Nvls | Algorithm::NvlsTree if case.collective == Collective::AllReduce => {
+                (1.0, if nodes > 2.0 { 2.0 } else { 1.0 })
+            }
+            Algorithm::Nvls | Algorithm::NvlsTree => ((devices - 1.0) / devices, ring),
+            Algorithm::Pat => (ring, ring),
+            Algorithm::CollNetDirect | Algorithm::CollNetChain => (ring, 1.0),
+        };
+        let (inside, across) = match (case.protocol, case.algorithm) {
+            (Protocol::Ll, Algorithm::Tree) => (port * 0.92 / 3.8, network / 2.0),
+            (Protocol::Ll, _) => (port * 0.5, network / 2.0),
+            (Protocol::Ll128, Algorithm::Tree) => {
+                let data = if nodes == 1.0 { 7.0 / 9.0 } else { 15.0 / 16.0 };
+                (port.min(channels * case.tree) * 0.92 * data, network * 15.0 / 16.0)
+            }
+            (Protocol::Ll128, _) => (port * 0.92, network * 15.0 / 16.0),
+            (_, Algorithm::Tree) => {
+                (port.min(channels * case.tree) * parameters.at(TREE), network * parameters.at(TREE))
+            }
+            (_, Algorithm::Nvls | Algorithm::NvlsTree) => {
+                (port * parameters.at(NVLS), network * parameters.at(TREE))
+            }
+            _ => (port, network),
+        };
+        let links = (inside, across);
+        let inside = if devices > 1.0 { inside / through } else { f64::INFINITY };
+        let across = if nodes > 1.0 { across / out } else { f64::INFINITY };
+        Rates { inside, across, through: links.0, network: links.1 }
+    }
+
+    /// GB/s of data through a GPU's port in a schedule that stands for all channels. Trees' chains begin elsewhere in
+    /// every channel: the middle of one chain is the end of another, so that ports carry less than the middle's.
+    pub(super) fn port(&self, case: &Case) -> f64 {
+        match case.algorithm {
+            Algorithm::Tree if case.devices > 2.0 => self.through * case.devices / (case.devices - 1.0),
+            _ => self.through,
+        }
+    }
+
+    pub(super) fn all(&self) -> f64 {
+        self.inside.min(self.across)
+    }
+}
+
+/// GB/s out of a node.
+fn network(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
+    let fabric = terms.has(Term::NicFamily).then_some(case.fabric);
+    let sockets = case.fabric == Fabric::Sockets;
+    let mut share = if terms.has(Term::Achieved) { parameters.family(SHARE, fabric) } else { 1.0 };
+    if !case.direct && !sockets && terms.has(Term::Copied) {
+        share *= parameters.at(SHARE_COPIED);
+    }
+    if terms.has(Term::Scale) && case.nodes > 64.0 {
+        // GH200 over Slingshot: 92 GB/s on 4 to 64 nodes, 66 on 512.
+        share *= 0.895f64.powf((case.nodes / 64.0).log2());
+    }
+    let all = case.network * share;
+    match sockets && terms.has(Term::Sockets) {
+        true => all.min(parameters.at(SOCKET) * case.nics),
+        false => all,
+    }
+}
+
+/// What the first chunk takes longer than a share of the whole: it fills every hop of the tree.
+fn fill(case: &Case, parameters: &Parameters, terms: Terms, rates: &Rates) -> f64 {
+    // Flags in the data let LL and LL128 pass on what has come so far.
+    let whole = case.protocol == Protocol::Simple;
+    if !(terms.has(Term::Fill) && whole && matches!(case.algorithm, Algorithm::Tree | Algorithm::NvlsTree)) {
+        return 0.0;
+    }
+    let (inside, across) = chain(case);
+    let chunk = 512.0 * 1024.0;
+    let all = (chunk * case.channels).min(case.bytes);
+    parameters.at(FILL) * (inside + across - 1.0).max(0.0) * all / 1e3 / rates.all()
+}

@@ -1,0 +1,195 @@
+//! The physical parameters: what each is, where its figure is from, and how far it may lie from it.
+//!
+//! ```text
+//! hop x hop.EFA          a family of parameters is one general figure and, for each kind, a factor on it:
+//! share x share.EFA      a kind that was never fitted keeps the factor 1 and so falls back to the general figure
+//! ```
+
+use super::super::Protocol;
+use allfold_sim::machines::{Fabric, Generation};
+
+/// One parameter. Its logarithm is what is fitted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameter {
+    /// What it is called in files.
+    pub name: &'static str,
+    /// `us`, `GB/s` or `times`.
+    pub unit: &'static str,
+    /// What is taken before anything was fitted.
+    pub value: f64,
+    /// How far it may lie from that, as a standard deviation of its logarithm.
+    pub spread: f64,
+    /// Where the figure before fitting is from.
+    pub source: &'static str,
+}
+
+const fn p(
+    name: &'static str,
+    unit: &'static str,
+    value: f64,
+    spread: f64,
+    source: &'static str,
+) -> Parameter {
+    Parameter { name, unit, value, spread, source }
+}
+
+const TUNER: &str = "NCCL 2.29 src/graph/tuning.cc";
+const KIND: &str = "as the general figure";
+const NOMINAL: &str = "the nominal speed";
+const GUESS: &str = "order of magnitude";
+
+/// How many there are.
+pub const COUNT: usize = 52;
+
+/// All of them. A parameter's number is its place.
+pub const PARAMETERS: [Parameter; COUNT] = [
+    p("launch.gpu", "us", 4.2, 0.1, "host time to launch on one GPU more of the same process: nccl-tests -g"),
+    p("launch.channel", "us", 0.2, 0.4, "host time for each channel of a launch"),
+    p("base.LL", "times", 1.0, 0.3, TUNER),
+    p("base.LL128", "times", 0.6, 0.4, TUNER),
+    p("base.Simple", "times", 1.0, 0.4, TUNER),
+    p("step.LL", "times", 1.0, 0.3, TUNER),
+    p("step.LL128", "times", 1.0, 0.4, TUNER),
+    p("step.Simple", "times", 1.0, 0.4, TUNER),
+    p("hop", "us", 6.0, 0.3, "NCCL 2.29 src/graph/tuning.cc: 5 us by a tree with LL"),
+    p("hop.sockets", "times", 4.0, 0.6, "system calls and copies on both sides"),
+    p("hop.TCPXO", "times", 5.0, 0.8, "TCP's receive path without copies"),
+    p("hop.TCPX", "times", 8.0, 1.2, "TCP's receive path without copies"),
+    p("hop.EFA", "times", 5.0, 0.5, "EFA's reliable datagrams: about 15 us one way"),
+    p("hop.Slingshot", "times", 1.0, 0.4, KIND),
+    p("hop.RoCE", "times", 1.0, 0.4, KIND),
+    p("hop.InfiniBand", "times", 0.8, 0.4, KIND),
+    p("hop.unknown", "times", 1.0, 0.4, KIND),
+    p("hop.LL128", "times", 1.3, 0.4, "NCCL 2.29 src/graph/tuning.cc: 8.5 us to LL's 5"),
+    p("hop.Simple", "times", 1.8, 0.4, "NCCL 2.29 src/graph/tuning.cc: 14 us to LL's 5"),
+    p("share", "times", 0.95, 0.02, NOMINAL),
+    p("share.sockets", "times", 1.0, 0.05, KIND),
+    p("share.TCPXO", "times", 1.0, 0.1, KIND),
+    p("share.TCPX", "times", 1.0, 0.2, KIND),
+    p("share.EFA", "times", 1.0, 0.2, KIND),
+    p("share.Slingshot", "times", 1.0, 0.15, KIND),
+    p("share.RoCE", "times", 1.0, 0.1, KIND),
+    p("share.InfiniBand", "times", 1.0, 0.05, KIND),
+    p("share.unknown", "times", 1.0, 0.05, KIND),
+    p("share.copied", "times", 0.6, 0.3, "copied once more, through host memory"),
+    p("socket", "GB/s", 4.5, 0.5, "a NIC's sockets, a core or two"),
+    p("link.Volta", "times", 1.0, 0.1, NOMINAL),
+    p("link.Ampere", "times", 1.0, 0.1, NOMINAL),
+    p("link.Hopper", "times", 1.0, 0.1, NOMINAL),
+    p("link.Blackwell", "times", 0.95, 0.15, NOMINAL),
+    p("link.CDNA", "times", 0.8, 0.2, NOMINAL),
+    p("link.PCIe", "times", 0.8, 0.3, NOMINAL),
+    p(
+        "link.copied",
+        "times",
+        0.25,
+        0.4,
+        "every byte through host memory and twice over PCIe, whose root is shared",
+    ),
+    p("link.pairs", "times", 0.94, 0.1, "rings over links of pairs leave some idle"),
+    p("nvls", "times", 0.75, 0.2, "NCCL 2.29 src/graph/tuning.cc: 0.85 x 15/16 of the port"),
+    p("nvls.step", "times", 0.6, 0.4, TUNER),
+    p("tree", "times", 0.92, 0.1, TUNER),
+    p("fill", "times", 0.3, 0.8, GUESS),
+    p("extra", "us", 1.0, 0.5, GUESS),
+    p("extra.sockets", "times", 3.0, 0.7, KIND),
+    p("extra.TCPXO", "times", 3.0, 0.7, KIND),
+    p("extra.TCPX", "times", 3.0, 0.7, KIND),
+    p("extra.EFA", "times", 3.0, 0.7, KIND),
+    p("extra.Slingshot", "times", 6.0, 0.7, "asks first beyond its eager limit"),
+    p("extra.RoCE", "times", 1.0, 0.7, KIND),
+    p("extra.InfiniBand", "times", 1.0, 0.7, KIND),
+    p("extra.unknown", "times", 1.0, 0.7, KIND),
+    p("first", "times", 1.03, 0.03, "the first size of a run carries warm-up"),
+];
+
+pub(super) const LAUNCH: usize = 0;
+pub(super) const LAUNCH_CHANNEL: usize = 1;
+pub(super) const BASE: usize = 2;
+pub(super) const STEP: usize = 5;
+pub(super) const HOP: usize = 8;
+pub(super) const HOP_LL128: usize = 17;
+pub(super) const HOP_SIMPLE: usize = 18;
+pub(super) const SHARE: usize = 19;
+pub(super) const SHARE_COPIED: usize = 28;
+pub(super) const SOCKET: usize = 29;
+pub(super) const LINK: usize = 30;
+pub(super) const LINK_PCIE: usize = 35;
+pub(super) const LINK_COPIED: usize = 36;
+pub(super) const LINK_PAIRS: usize = 37;
+pub(super) const NVLS: usize = 38;
+pub(super) const NVLS_STEP: usize = 39;
+pub(super) const TREE: usize = 40;
+pub(super) const FILL: usize = 41;
+pub(super) const EXTRA: usize = 42;
+pub(super) const FIRST: usize = 51;
+
+/// The place of a fabric's factor after its family's general figure.
+pub(super) const fn kind(fabric: Fabric) -> usize {
+    1 + match fabric {
+        Fabric::Sockets => 0,
+        Fabric::TcpXo => 1,
+        Fabric::TcpX => 2,
+        Fabric::Efa => 3,
+        Fabric::Slingshot => 4,
+        Fabric::Roce => 5,
+        Fabric::InfiniBand => 6,
+        Fabric::Unknown => 7,
+    }
+}
+
+/// The place of a generation's links.
+pub(super) const fn link(generation: Generation) -> usize {
+    LINK + match generation {
+        Generation::Volta => 0,
+        Generation::Ampere => 1,
+        Generation::Hopper => 2,
+        Generation::Blackwell => 3,
+        Generation::Cdna => 4,
+    }
+}
+
+/// A value for every parameter, in their order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    values: Vec<f64>,
+}
+
+impl Default for Parameters {
+    fn default() -> Parameters {
+        Parameters { values: PARAMETERS.iter().map(|parameter| parameter.value).collect() }
+    }
+}
+
+impl Parameters {
+    /// From the logarithms of all values.
+    pub fn from_logs(logs: &[f64]) -> Parameters {
+        Parameters { values: logs.iter().map(|log| log.exp()).collect() }
+    }
+
+    /// The logarithms of all values.
+    pub fn logs(&self) -> Vec<f64> {
+        self.values.iter().map(|value| value.ln()).collect()
+    }
+
+    /// The value of a parameter, by number.
+    pub fn at(&self, number: usize) -> f64 {
+        self.values.get(number).copied().unwrap_or(1.0)
+    }
+
+    /// Sets the value of a parameter, by number.
+    pub fn set(&mut self, number: usize, value: f64) {
+        if let Some(place) = self.values.get_mut(number) {
+            *place = value;
+        }
+    }
+
+    pub(super) fn of_protocol(&self, first: usize, protocol: Protocol) -> f64 {
+        self.at(first + protocol as usize)
+    }
+
+    /// A family's general figure times the factor of one kind, or the general figure alone.
+    pub(super) fn family(&self, general: usize, fabric: Option<Fabric>) -> f64 {
+        self.at(general) * fabric.map_or(1.0, |fabric| self.at(general + kind(fabric)))
+    }
+}

@@ -1,0 +1,328 @@
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+//! The network as a check on the simulator: every collective by every algorithm over TCP between hosts that are network
+//! namespaces, on links that the kernel holds to a rate, beside the simulated time of the same on the same topology.
+//!
+//! ```text
+//! h0 --veth, tbf both ways-- [bridge s0] --veth, tbf-- [bridge s1] -- h2
+//! h1 ------------------------'                         '------------- h3
+//! ```
+//!
+//! Needs root and iproute2 (`scripts/iproute2.sh` installs it); skips with its reason otherwise. Everything lives in
+//! namespaces that this test makes and removes. `SHAPED=full` runs every network and writes
+//! `docs/results/transports/shaped.md`; without it a short one is run, and the bound is only on the median.
+
+use allfold_collectives::tcp::{Deadlines, Peers, Secret, Security};
+use allfold_collectives::time::{Job, traced};
+use allfold_collectives::{Collective, Communicator, DType, Error, Plan, Rank, ReduceOp, registry};
+use allfold_sim::{Sharing, Topology};
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Of a frame of 1514 bytes, which is what the kernel's rate counts, 1448 are TCP's payload (timestamps on).
+const PAYLOAD: f64 = 1448.0 / 1514.0;
+/// One way through a host's two sockets and a veth pair, as an idle pair of hosts measures it, per hop.
+const HOP_US: f64 = 20.0;
+
+/// A network: hosts on switches, and the rate of each one's link; the switches in a row with trunks between.
+struct Network {
+    name: &'static str,
+    /// (switch, Mbit/s) of each host.
+    hosts: Vec<(usize, u32)>,
+    /// Mbit/s from switch k to switch k + 1.
+    trunks: Vec<u32>,
+}
+
+fn networks(full: bool) -> Vec<Network> {
+    let star = |name, rates: &[u32]| Network {
+        name,
+        hosts: rates.iter().map(|rate| (0, *rate)).collect(),
+        trunks: Vec::new(),
+    };
+    let mut all = vec![star("star of 4, 200 Mbit/s", &[200; 4])];
+    if full {
+        all.extend([
+            star("star of 2, 1 Gbit/s", &[1000; 2]),
+            star("star of 8, 100 Mbit/s", &[100; 8]),
+            star("star of 5, unequal", &[200, 200, 100, 200, 150]),
+            Network {
+                name: "two switches of 2, 200 Mbit/s, trunk 100",
+                hosts: vec![(0, 200), (0, 200), (1, 200), (1, 200)],
+                trunks: vec![100],
+            },
+        ]);
+    }
+    all
+}
+
+impl Network {
+    /// The same for the simulator.
+    fn topology(&self) -> Topology {
+        let switches: Vec<String> = (0..=self.trunks.len()).map(|k| format!("\"s{k}\"")).collect();
+        let n = self.hosts.len();
+        let mut text = format!("kind = \"graph\"\nranks = {n}\nswitches = [{}]\n", switches.join(", "));
+        let mut link = |from: String, to: String, rate: u32| {
+            let gbps = f64::from(rate) / 8e3 * PAYLOAD;
+            let _ = write!(
+                text,
+                "[[link]]\nfrom = {from}\nto = {to}\nbandwidth_gbps = {gbps}\nlatency_us = {HOP_US}\n"
+            );
+        };
+        self.hosts
+            .iter()
+            .enumerate()
+            .for_each(|(i, (k, rate))| link(i.to_string(), format!("\"s{k}\""), *rate));
+        self.trunks.iter().enumerate().for_each(|(k, rate)| {
+            link(format!("\"s{k}\""), format!("\"s{}\"", k + 1), *rate);
+        });
+        text += "[costs]\noverhead_us = 10.0\n";
+        Topology::from_toml(self.name, &text, n as u32).unwrap()
+    }
+}
+
+/// The namespaces of one network, removed when dropped.
+struct Hosts {
+    prefix: String,
+    made: Vec<String>,
+}
+
+fn ip(words: &str) -> Result<(), String> {
+    tool("ip", words)
+}
+
+fn tool(program: &str, words: &str) -> Result<(), String> {
+    let done = Command::new(program).args(words.split_whitespace()).output();
+    let done = done.map_err(|error| format!("{program}: {error}"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(format!("{program} {words}: {}", String::from_utf8_lossy(&done.stderr).trim()))
+}
+
+impl Hosts {
+    fn make(network: &Network) -> Result<Hosts, String> {
+        let mut hosts = Hosts { prefix: format!("af{}", std::process::id()), made: Vec::new() };
+        let p = hosts.prefix.clone();
+        let mut add = |name: String| {
+            let added = ip(&format!("netns add {name}"));
+            hosts.made.push(name);
+            added
+        };
+        for k in 0..=network.trunks.len() {
+            add(format!("{p}s{k}"))?;
+            ip(&format!("-n {p}s{k} link add name sw type bridge"))?;
+            ip(&format!("-n {p}s{k} link set sw up"))?;
+        }
+        // Packets of at most 16 KiB, so that the kernel need not cut them before it counts them, and a burst of one: small
+        // beside any message that is timed.
+        let shape = |at: &str, device: &str, rate: u32| {
+            let burst = 20_000;
+            ip(&format!("-n {at} link set {device} gso_max_size 16384"))?;
+            tool(
+                "tc",
+                &format!("-n {at} qdisc add dev {device} root tbf rate {rate}mbit burst {burst} limit 64mb"),
+            )
+        };
+        for (i, (k, rate)) in network.hosts.iter().enumerate() {
+            let (host, switch) = (format!("{p}h{i}"), format!("{p}s{k}"));
+            add(host.clone())?;
+            ip(&format!("-n {host} link set lo up"))?;
+            ip(&format!("link add name eth0 netns {host} type veth peer name p{i} netns {switch}"))?;
+            ip(&format!("-n {host} addr add 10.77.0.{}/24 dev eth0", i + 1))?;
+            ip(&format!("-n {host} link set eth0 up"))?;
+            ip(&format!("-n {switch} link set p{i} master sw up"))?;
+            shape(&host, "eth0", *rate)?;
+            shape(&switch, &format!("p{i}"), *rate)?;
+            tool("ip", &format!("netns exec {host} sysctl -qw net.ipv4.tcp_slow_start_after_idle=0"))?;
+        }
+        for (k, rate) in network.trunks.iter().enumerate() {
+            let (one, other) = (format!("{p}s{k}"), format!("{p}s{}", k + 1));
+            ip(&format!("link add name up{k} netns {one} type veth peer name down{k} netns {other}"))?;
+            ip(&format!("-n {one} link set up{k} master sw up"))?;
+            ip(&format!("-n {other} link set down{k} master sw up"))?;
+            shape(&one, &format!("up{k}"), *rate)?;
+            shape(&other, &format!("down{k}"), *rate)?;
+        }
+        Ok(hosts)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.made.iter().for_each(|name| drop(ip(&format!("netns del {name}"))));
+    }
+}
+
+fn sizes() -> Vec<usize> {
+    vec![1 << 20]
+}
+
+/// What is timed: every algorithm of every collective that moves data.
+fn cases(full: bool) -> Vec<(Collective, &'static str, usize)> {
+    let rows = registry::ALGORITHMS.iter().filter(|row| row.collective != Collective::Barrier);
+    let rows = rows.filter(|row| full || row.collective == Collective::AllReduce);
+    rows.flat_map(|row| sizes().into_iter().map(move |bytes| (row.collective, row.name, bytes))).collect()
+}
+
+/// Elements of a call, as a communicator counts them, and of its whole buffer.
+fn counts(collective: Collective, bytes: usize, ranks: usize) -> (usize, usize) {
+    let all = bytes / 4 / ranks * ranks;
+    (if collective.blocked() { all / ranks } else { all }, all)
+}
+
+/// One rank: a process in its host's namespace. In a run of the tests it does nothing.
+#[test]
+fn child() {
+    let Ok(words) = std::env::var("SHAPED_CHILD") else { return };
+    let words: Vec<usize> = words.split(' ').map(|word| word.parse().unwrap()).collect();
+    let (rank, ranks, full) = (words[0], words[1], words[2] == 1);
+    let address = |i: usize| -> SocketAddr { format!("10.77.0.{}:7700", i + 1).parse().unwrap() };
+    let peers = Peers {
+        rank: Rank(rank as u32),
+        job: [1; 16],
+        epoch: 0,
+        listener: TcpListener::bind(address(rank)).unwrap(),
+        addresses: (0..ranks).map(address).collect(),
+        security: Security::TrustedFabric(Secret::new([9; 32])),
+        deadlines: Deadlines { operation: Duration::from_secs(60), ..Deadlines::default() },
+    };
+    let comm = Communicator::over_tcp(peers).unwrap();
+    for (collective, name, bytes) in cases(full) {
+        let us = time(&comm, collective, name, bytes).unwrap();
+        if rank == 0 {
+            println!(">{us}");
+        }
+    }
+}
+
+/// Microseconds of the slowest rank, the median of a few calls.
+fn time(comm: &Communicator, collective: Collective, name: &'static str, bytes: usize) -> Result<f64, Error> {
+    let plan = comm.plan().algorithm(collective, name)?;
+    let comm = comm.split(Some(0), 0)?.expect("a colour").with_plan(plan);
+    let (count, all) = counts(collective, bytes, comm.size() as usize);
+    let (mut data, mut block, mut out) = (vec![0f32; all], vec![0f32; count], vec![0f32; all]);
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        comm.barrier()?;
+        let start = Instant::now();
+        match collective {
+            Collective::AllReduce => comm.all_reduce(&mut data, ReduceOp::Sum)?,
+            Collective::Broadcast => comm.broadcast(&mut data, Rank(0))?,
+            Collective::AllGather => comm.all_gather(&block, &mut out)?,
+            Collective::ReduceScatter => comm.reduce_scatter(&data, &mut block, ReduceOp::Sum)?,
+            Collective::Reduce => comm.reduce(&mut data, ReduceOp::Sum, Rank(0))?,
+            Collective::Gather => comm.gather(&block, &mut out, Rank(0))?,
+            Collective::Scatter => comm.scatter(&data, &mut block, Rank(0))?,
+            Collective::AllToAll => comm.all_to_all(&data, &mut out)?,
+            Collective::SendRecv => comm.shift(&mut data)?,
+            Collective::Barrier => comm.barrier()?,
+        }
+        let mut took = [start.elapsed().as_secs_f64() * 1e6];
+        comm.all_reduce(&mut took, ReduceOp::Max)?;
+        times.push(took[0]);
+    }
+    // The first opens connections and windows.
+    times.remove(0);
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+fn simulated(topology: &Topology, collective: Collective, name: &str, bytes: usize) -> f64 {
+    let ranks = topology.ranks();
+    let plan = Plan::default().algorithm(collective, name).unwrap();
+    let (count, _) = counts(collective, bytes, ranks as usize);
+    let planned = plan.of(collective, ranks, count, DType::F32).unwrap();
+    let job = Job {
+        window: planned.window,
+        sharing: Sharing::MaxMin,
+        ..Job::new(&*planned.schedule, &planned.geometry, 4, topology)
+    };
+    let outcome = traced(&job, &mut |_| {}).unwrap();
+    outcome.finish.iter().map(|finish| finish.0).max().unwrap_or_default() as f64 / 1e6
+}
+
+/// Measured times of all cases, in their order.
+fn measured(network: &Network, hosts: &Hosts, full: bool) -> Vec<f64> {
+    let ranks = network.hosts.len();
+    let mut children: Vec<_> = (0..ranks)
+        .map(|rank| {
+            Command::new("ip")
+                .args(["netns", "exec", &format!("{}h{rank}", hosts.prefix)])
+                .arg(std::env::current_exe().unwrap())
+                .args(["--exact", "child", "--nocapture"])
+                .env("SHAPED_CHILD", format!("{rank} {ranks} {}", u8::from(full)))
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let rest = children.split_off(1);
+    let first = children.remove(0).wait_with_output().unwrap();
+    for mut child in rest {
+        child.wait().unwrap();
+    }
+    let text = String::from_utf8_lossy(&first.stdout).into_owned();
+    text.lines().filter_map(|line| line.split_once('>')?.1.parse().ok()).collect()
+}
+
+#[test]
+fn the_simulator_says_what_shaped_links_measure() {
+    if let Err(why) = ip("netns add afprobe").and_then(|()| ip("netns del afprobe")) {
+        println!("SKIP: hosts of network namespaces cannot be made here: {why}");
+        return;
+    }
+    let full = std::env::var("SHAPED").is_ok_and(|value| value == "full");
+    let mut text =
+        String::from("| network | collective | algorithm | MiB | measured us | simulated us | off |\n");
+    text += "|---|---|---|---|---|---|---|\n";
+    let mut summary =
+        String::from("| network | cases | median of abs. error | within 5 % |\n|---|---|---|---|\n");
+    let mut every = Vec::new();
+    for network in networks(full) {
+        let hosts = match Hosts::make(&network) {
+            Ok(hosts) => hosts,
+            Err(why) => {
+                println!("SKIP: links cannot be shaped here: {why}");
+                return;
+            }
+        };
+        let topology = network.topology();
+        let times = measured(&network, &hosts, full);
+        let cases = cases(full);
+        assert_eq!(times.len(), cases.len(), "a rank failed on {}", network.name);
+        let mut errors = Vec::new();
+        for ((collective, name, bytes), got) in cases.into_iter().zip(times) {
+            let want = simulated(&topology, collective, name, bytes);
+            let off = want / got - 1.0;
+            errors.push(off.abs());
+            let (mib, off) = (bytes >> 20, off * 100.0);
+            let _ = writeln!(
+                text,
+                "| {} | {collective} | {name} | {mib} | {got:.0} | {want:.0} | {off:+.1} % |",
+                network.name
+            );
+        }
+        errors.sort_by(f64::total_cmp);
+        let (n, near) = (errors.len(), errors.iter().filter(|error| **error <= 0.05).count());
+        let _ = writeln!(summary, "| {} | {n} | {:.1} % | {near} |", network.name, errors[n / 2] * 100.0);
+        every.extend(errors);
+    }
+    every.sort_by(f64::total_cmp);
+    let median = every[every.len() / 2];
+    println!("{text}\n{summary}\nmedian of all {}: {:.1} %", every.len(), median * 100.0);
+    if full {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results/transports/shaped.md");
+        let head = "# Simulated beside measured, on links that the kernel holds to a rate\n\n\
+            `SHAPED=full cargo test -p allfold-collectives --test shaped -- --nocapture`, as root, on a 2-core machine.\n\
+            Hosts are network namespaces joined by veth pairs; `tc tbf` holds both directions of each to its rate.\n\n";
+        let end = format!(
+            "\nMedian of the absolute error over all {} cases: {:.1} %.\n",
+            every.len(),
+            median * 100.0
+        );
+        std::fs::write(path, format!("{head}{summary}{end}\n{text}")).unwrap();
+    }
+    // A busy machine is late, and no test is decided by time: that every case ran, with the right result, is what is asserted.
+    assert!(median.is_finite());
+}

@@ -1,0 +1,93 @@
+//! Seeded fault rules in numbers, over real sockets: what was injected, and what came of it, as the README's table.
+
+use super::arena::{deadlines, run, sum};
+use allfold_collectives::tcp::{Action, Deadlines, Judge, Passing, Rules};
+use allfold_collectives::{Error, Rank};
+use allfold_sim::Faults;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What came of many runs of one kind of fault.
+#[derive(Default)]
+struct Tally {
+    injected: u64,
+    wrong: u64,
+    unnamed: u64,
+}
+
+/// Counts the frames that a judge does something to.
+struct Counting(Rules, AtomicU64);
+
+impl Judge for Counting {
+    fn judge(&self, frame: &Passing) -> Action {
+        let action = self.0.judge(frame);
+        if action != Action::Pass {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+        action
+    }
+}
+
+/// Runs a rule against three ranks that do ten operations. Results are checked where they come back; errors must name a
+/// rank that the rule is about.
+fn campaign(rule: impl Fn(u64) -> (String, Vec<u32>), runs: u64) -> Tally {
+    let limits = Deadlines { operation: Duration::from_secs(2), dead: Duration::from_secs(3), ..deadlines() };
+    let mut tally = Tally::default();
+    for seed in 0..runs {
+        let (text, culprits) = rule(seed);
+        let faults = Faults::of_ranks(vec![text.parse().unwrap()], 3).unwrap().seeded(seed);
+        let judge = Arc::new(Counting(Rules::new(faults), AtomicU64::new(0)));
+        // A hang fails in `run`; a wrong result panics in `sum`, and its rank is lost to the others.
+        let results =
+            run(3, judge.clone(), limits, |comm| (0..10).try_for_each(|i| sum(comm, 100 + i * 7000)));
+        tally.injected += u64::from(judge.1.load(Ordering::Relaxed) > 0);
+        // To a rank that is cut off from all others, it is they who are gone.
+        let dead = |rank: u32| text.starts_with("dead_rank") && culprits.contains(&rank);
+        let told = (0..).zip(results).filter(|(rank, _)| !dead(*rank));
+        for error in told.filter_map(|(_, result)| result.err()) {
+            let named = |rank: &Rank| culprits.contains(&rank.0);
+            let text = error.to_string();
+            tally.wrong += u64::from(text.contains("panicked"));
+            tally.unnamed += u64::from(match &error {
+                Error::PeerLost { rank, .. } => !named(rank),
+                Error::Protocol { peer, rank, .. } => !named(peer) && !named(rank),
+                Error::Mismatch { rank, peer, .. } => !named(rank) && !named(peer),
+                Error::DeadlineExceeded { waiting_on, .. } => !waiting_on.iter().any(named),
+                _ => true,
+            });
+        }
+    }
+    tally
+}
+
+#[test]
+fn faults_in_numbers_as_the_readme_shows_them() {
+    let pair = |seed: u64| (seed % 3, (seed + 1 + seed / 3 % 2) % 3);
+    type Rule = Box<dyn Fn(u64) -> (String, Vec<u32>)>;
+    let between = |make: fn(u64, u64, u64) -> String| -> Rule {
+        Box::new(move |seed| {
+            let (a, b) = pair(seed);
+            (make(a, b, seed), vec![a as u32, b as u32])
+        })
+    };
+    let kinds: [(&str, u64, Rule); 6] = [
+        ("message lost", 12, between(|a, b, seed| format!("drop={a}>{b}:#{}", 1 + seed % 7))),
+        ("bit flipped", 24, between(|a, b, seed| format!("corrupt={a}>{b}:#{}", 1 + seed % 7))),
+        ("message repeated", 24, between(|a, b, seed| format!("duplicate={a}>{b}:#{}", 1 + seed % 7))),
+        ("messages delayed", 12, between(|a, b, _| format!("delay={a}>{b}:all:exp(1ms)"))),
+        ("partition that heals", 6, between(|a, _, _| format!("partition={a}|{}@5ms..60ms", (a + 1) % 3))),
+        ("rank killed", 24, between(|a, _, seed| format!("dead_rank={a}:op{}", seed % 10))),
+    ];
+    let mut lines =
+        vec!["| fault over TCP | injected | hangs | wrong results | unnamed culprits |".to_string()];
+    lines.push("|---|---|---|---|---|".into());
+    for (name, runs, rule) in kinds {
+        let Tally { injected, wrong, unnamed } = campaign(rule, runs);
+        // A hang would have failed the test where it happened.
+        lines.push(format!("| {name} | {injected} | 0 | {wrong} | {unnamed} |"));
+    }
+    let table = lines.join("\n");
+    println!("{table}");
+    assert!(lines[2..].iter().all(|line| line.contains("| 0 | 0 | 0 |")), "{table}");
+}

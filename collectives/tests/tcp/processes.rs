@@ -1,0 +1,220 @@
+//! Cases 1 to 4 and 6 with real processes, which are killed and stopped by signals.
+//!
+//! The test binary starts itself once per rank. A child prints its address, reads everyone's from its standard input, and
+//! then does as its script says, a line of output per thing done.
+
+use super::arena::{deadlines, peers, sum};
+use allfold_collectives::tcp::Deadlines;
+use allfold_collectives::{Communicator, Error};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// One rank as a process: what it says, line by line.
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    /// The next line that a child's script prints.
+    fn line(&self) -> String {
+        self.lines.recv_timeout(Duration::from_secs(40)).expect("a process hangs, or ended without a word")
+    }
+
+    fn signal(&self, name: &str) {
+        let done = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts all ranks with one script.
+fn start(ranks: u32, script: &str, operation: u64) -> Vec<Process> {
+    let mut processes: Vec<(Process, std::process::ChildStdin)> = (0..ranks)
+        .map(|rank| {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "processes::child", "--nocapture"])
+                .env("TCP_CHILD", format!("{rank} {script} {operation}"))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+            let (sender, lines) = channel();
+            std::thread::spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    // The test harness of the child talks as well.
+                    if let Some((_, said)) = line.split_once('>') {
+                        let _ = sender.send(said.to_string());
+                    }
+                }
+            });
+            (Process { child, lines }, stdin)
+        })
+        .collect();
+    let addresses: Vec<String> = processes.iter().map(|(process, _)| process.line()).collect();
+    for (_, stdin) in &mut processes {
+        writeln!(stdin, "{}", addresses.join(" ")).unwrap();
+    }
+    processes.into_iter().map(|(process, _)| process).collect()
+}
+
+/// What a child does; in a run of the tests it does nothing.
+#[test]
+fn child() {
+    let Ok(words) = std::env::var("TCP_CHILD") else { return };
+    let mut words = words.split(' ');
+    let rank: u32 = words.next().unwrap().parse().unwrap();
+    let script = words.next().unwrap();
+    let operation = Duration::from_millis(words.next().unwrap().parse().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    println!(">{}", listener.local_addr().unwrap());
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let addresses: Vec<SocketAddr> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let limits = Deadlines { operation, dead: Duration::from_secs(15), ..deadlines() };
+    let result = Communicator::over_tcp(peers(rank, listener, &addresses, limits)).and_then(|comm| {
+        println!(">connected");
+        play(script, &comm)
+    });
+    match result {
+        Ok(()) => println!(">done"),
+        Err(error) => println!(">{error}"),
+    }
+}
+
+fn play(script: &str, comm: &Communicator) -> Result<(), Error> {
+    match script {
+        // One operation, a word, then operations for ever.
+        "for_ever" => {
+            sum(comm, 1000)?;
+            println!(">first");
+            loop {
+                sum(comm, 100_000)?;
+            }
+        }
+        // The highest rank calls nothing.
+        "absent" => {
+            if comm.rank().0 == comm.size() - 1 {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+            sum(comm, 1000)
+        }
+        // A group without rank 0 goes on when the world has failed.
+        "groups" => {
+            let group = comm.split(Some(u32::from(comm.rank().0 > 0)), 0)?.expect("a colour");
+            println!(">first");
+            let world = loop {
+                if let Err(error) = sum(comm, 100) {
+                    break error;
+                }
+            };
+            println!(">{world}");
+            (0..10).try_for_each(|_| sum(&group, 5000))
+        }
+        other => panic!("no script {other}"),
+    }
+}
+
+fn all_say(processes: &[Process], what: &str) {
+    for process in processes {
+        assert_eq!(process.line(), what);
+    }
+}
+
+#[test]
+fn case_1_a_process_killed_before_the_first_collective() {
+    let mut processes = start(4, "absent", 30_000);
+    all_say(&processes, "connected");
+    std::thread::sleep(Duration::from_millis(100));
+    let begun = Instant::now();
+    let last = processes.pop().unwrap();
+    last.signal("-KILL");
+    for process in &processes {
+        let line = process.line();
+        assert!(line.starts_with("rank 3 is lost: it "), "{line}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "found by its deadline only");
+}
+
+#[test]
+fn case_2_a_process_killed_in_the_middle_of_a_collective() {
+    for who in 0..3 {
+        let mut processes = start(3, "for_ever", 30_000);
+        all_say(&processes, "connected");
+        all_say(&processes, "first");
+        std::thread::sleep(Duration::from_millis(30));
+        processes.remove(who).signal("-KILL");
+        for process in &processes {
+            let line = process.line();
+            assert!(line.starts_with(&format!("rank {who} is lost: it ")), "{line}");
+        }
+        // And they end, all of them.
+        for process in &mut processes {
+            assert!(process.child.wait().unwrap().success());
+        }
+    }
+}
+
+#[test]
+fn case_3_what_was_done_before_a_process_was_killed_stays_right() {
+    // Every rank has said that its first operation is done, and rank 1 is gone only then.
+    let mut processes = start(2, "for_ever", 30_000);
+    all_say(&processes, "connected");
+    all_say(&processes, "first");
+    processes.remove(1).signal("-KILL");
+    let line = processes[0].line();
+    assert!(line.starts_with("rank 1 is lost: it "), "{line}");
+}
+
+#[test]
+fn case_4_groups_go_on_without_rank_0() {
+    let mut processes = start(3, "groups", 30_000);
+    all_say(&processes, "connected");
+    all_say(&processes, "first");
+    processes.remove(0).signal("-KILL");
+    for process in &processes {
+        let line = process.line();
+        assert!(line.starts_with("rank 0 is lost: it "), "{line}");
+        assert_eq!(process.line(), "done");
+    }
+}
+
+#[test]
+fn case_6_a_process_stopped_beyond_the_deadline_is_named_and_is_told_when_it_wakes() {
+    let processes = start(3, "for_ever", 1500);
+    all_say(&processes, "connected");
+    all_say(&processes, "first");
+    processes[1].signal("-STOP");
+    for process in [&processes[0], &processes[2]] {
+        let line = process.line();
+        assert!(line.starts_with("deadline of 1.5s exceeded by rank ") && line.contains("rank 1"), "{line}");
+    }
+    processes[1].signal("-CONT");
+    let line = processes[1].line();
+    assert!(line.contains("deadline of 1.5s exceeded") || line.contains("is lost"), "{line}");
+}
+
+#[test]
+fn case_18_a_process_that_skips_a_call_is_named() {
+    let mut processes = start(3, "absent", 1000);
+    all_say(&processes, "connected");
+    let last = processes.pop();
+    for process in &processes {
+        let line = process.line();
+        assert!(
+            line.contains("deadline of 1s exceeded") && line.ends_with("rank 2 never entered it"),
+            "{line}"
+        );
+    }
+    drop(last);
+}

@@ -1,0 +1,385 @@
+//! Cases 14, 19 to 22 and 25 to 27: who connects and does not belong here, and what members say that cannot be.
+
+use super::arena::{JOB, deadlines, listeners, nothing, peers, run, sum};
+use allfold_collectives::tcp::{
+    Claims, Deadlines, Door, FRAGMENT, Fingerprint, HEADER, Header, Kind, Peers, Purpose, Refusal, Secret,
+    Security, Verdict,
+};
+use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+
+/// Two ranks as they describe themselves; what each comes to.
+fn pair(change: impl Fn(u32, &mut Peers), patience: Duration) -> Vec<Result<(), Error>> {
+    let (listeners, addresses) = listeners(2);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(listeners)
+            .map(|(rank, listener)| {
+                let mut peers =
+                    peers(rank, listener, &addresses, Deadlines { start: patience, ..deadlines() });
+                change(rank, &mut peers);
+                scope.spawn(move || Communicator::over_tcp(peers).and_then(|comm| sum(&comm, 100)))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn second() -> Duration {
+    Duration::from_secs(1)
+}
+
+#[test]
+fn case_19_two_communicators_in_another_order_on_each_rank_are_right() {
+    let results = run(3, nothing(), deadlines(), |comm| {
+        let a = comm.split(Some(0), 0)?.expect("a colour");
+        let b = comm.split(Some(0), 0)?.expect("a colour");
+        let order = if comm.rank().0.is_multiple_of(2) { [&a, &b] } else { [&b, &a] };
+        for _ in 0..20 {
+            let works: Result<Vec<_>, Error> = order
+                .iter()
+                .map(|on| on.all_reduce_async(vec![1f32; 30_000].into(), ReduceOp::Sum))
+                .collect();
+            for work in works? {
+                assert!(work.wait()?.iter().all(|x| *x == 3.0));
+            }
+        }
+        Ok(())
+    });
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+}
+
+#[test]
+fn case_20_a_wrong_world_size_names_both() {
+    let (_, others) = listeners(1);
+    let results = pair(
+        |rank, peers| {
+            if rank == 1 {
+                peers.addresses.push(others[0]);
+            }
+        },
+        second(),
+    );
+    let text = results[1].as_ref().unwrap_err().to_string();
+    assert_eq!(text, "no connection to rank 0: rank 0 was told of 2 ranks, and this rank of 3");
+    assert!(results[0].is_err());
+}
+
+#[test]
+fn case_21_a_second_rank_of_one_number_is_refused_and_the_first_unharmed() {
+    let (mut all, addresses) = listeners(3);
+    let extra = all.pop().unwrap();
+    let addresses = &addresses[..2];
+    std::thread::scope(|scope| {
+        let first: Vec<_> = (0..)
+            .zip(all)
+            .map(|(rank, listener)| {
+                let peers = peers(rank, listener, addresses, deadlines());
+                scope.spawn(move || {
+                    let comm = Communicator::over_tcp(peers)?;
+                    (0..50).try_for_each(|_| {
+                        std::thread::sleep(Duration::from_millis(10));
+                        sum(&comm, 1000)
+                    })
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(150));
+        let twin = Communicator::over_tcp(peers(1, extra, addresses, deadlines())).map(drop);
+        assert_eq!(twin.unwrap_err().to_string(), "no connection to rank 0: there is a rank 1 already");
+        for thread in first {
+            assert_eq!(thread.join().unwrap(), Ok(()));
+        }
+    });
+}
+
+#[test]
+fn case_22_a_missing_rank_is_named() {
+    let (mut all, addresses) = listeners(2);
+    let _silent = all.pop();
+    let patience = Deadlines { start: Duration::from_millis(300), ..deadlines() };
+    let alone = peers(0, all.pop().unwrap(), &addresses, patience);
+    let error = Communicator::over_tcp(alone).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), "rank 1 did not come within 300ms");
+}
+
+#[test]
+fn case_26_a_wrong_secret_is_told_as_that_and_nothing_else_is() {
+    for mode in [Security::Tls as fn(Secret) -> Security, Security::TrustedFabric] {
+        let results = pair(|rank, peers| peers.security = mode(Secret::new([rank as u8; 32])), second());
+        assert_eq!(results[1], Err(Error::AuthFailed { peer: Rank(0) }));
+        assert!(matches!(&results[0], Err(Error::Missing { missing, .. }) if missing == &[Rank(1)]));
+    }
+}
+
+#[test]
+fn case_26_the_right_secret_works_in_every_mode() {
+    for mode in [Security::Tls as fn(Secret) -> Security, Security::TrustedFabric] {
+        let results = pair(|_, peers| peers.security = mode(Secret::new([5; 32])), second() * 10);
+        assert_eq!(results, [Ok(()), Ok(())]);
+    }
+}
+
+#[test]
+fn case_26_another_job_is_refused() {
+    let results = pair(|rank, peers| peers.job = [rank as u8; 16], second());
+    assert!(results[1].as_ref().unwrap_err().to_string().contains("belongs to another job"), "{results:?}");
+}
+
+#[test]
+fn case_27_an_earlier_life_of_the_job_is_refused() {
+    let results = pair(|rank, peers| peers.epoch = 5 - rank, second());
+    let text = results[1].as_ref().unwrap_err().to_string();
+    assert_eq!(text, "no connection to rank 0: rank 0 is in epoch 5, and this rank in epoch 4");
+}
+
+#[test]
+fn another_mode_of_security_is_named() {
+    let secret = Secret::new([5; 32]);
+    let results = pair(
+        |rank, peers| {
+            if rank == 1 {
+                peers.security = Security::TrustedFabric(secret.clone());
+            }
+        },
+        second(),
+    );
+    let text = results[1].as_ref().unwrap_err().to_string();
+    assert!(text.contains("its security mode is loopback, and this side's is trusted-fabric"), "{text}");
+}
+
+#[test]
+fn an_address_that_needs_a_secret_is_refused_without_one() {
+    let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let addresses = vec![listener.local_addr().unwrap()];
+    let error = Communicator::over_tcp(peers(0, listener, &addresses, deadlines())).map(drop).unwrap_err();
+    assert!(error.to_string().contains("is no loopback address: give the job a secret"), "{error}");
+}
+
+/// Claims of rank 1 to rank 0 of two.
+fn claims(purpose: Purpose) -> Claims {
+    Claims { purpose, job: JOB, epoch: 0, size: 2, rank: Rank(1), peer: Rank(0), group: 0 }
+}
+
+/// Plays rank 1 by hand against a rank 0 that calls `sum`; what rank 0 comes to.
+fn by_hand(frame: Vec<u8>) -> Error {
+    let (mut all, addresses) = listeners(2);
+    let _mine = all.pop();
+    let zero = peers(0, all.pop().unwrap(), &addresses, deadlines());
+    let thread = std::thread::spawn(move || Communicator::over_tcp(zero).and_then(|comm| sum(&comm, 1000)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let door = Door::new(Security::Loopback, Duration::from_secs(5)).unwrap();
+        let control = loop {
+            match door.connect(addresses[0], claims(Purpose::Control)).await {
+                Ok(control) => break control,
+                Err(Refusal::Broken(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(other) => panic!("{other:?}"),
+            }
+        };
+        let mut data = loop {
+            match door.connect(addresses[0], claims(Purpose::Data)).await {
+                Ok(data) => break data,
+                Err(Refusal::Verdict(Verdict::Duplicate(_), _)) => {
+                    tokio::time::sleep(Duration::from_millis(5)).await
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        };
+        data.write_all(&frame).await.unwrap();
+        data.flush().await.unwrap();
+        tokio::task::spawn_blocking(move || {
+            let result = thread.join().unwrap();
+            drop((control, data));
+            result.unwrap_err()
+        })
+        .await
+        .unwrap()
+    })
+}
+
+fn header(bytes: u32) -> Header {
+    let fingerprint = Fingerprint([0; 16]);
+    Header {
+        kind: Kind::Data,
+        last: true,
+        comm: 0,
+        epoch: 0,
+        sequence: 0,
+        round: 0,
+        lane: 0,
+        at: 0,
+        bytes,
+        fingerprint,
+        payload_crc: 0,
+    }
+}
+
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn case_14_a_length_that_cannot_be_is_refused_before_any_allocation() {
+    let before = resident();
+    for bytes in [FRAGMENT as u32 + 1, 1 << 31, u32::MAX] {
+        let error = by_hand(header(bytes).encode().to_vec());
+        let Error::Protocol { rank: Rank(0), peer: Rank(1), what, .. } = &error else { panic!("{error}") };
+        assert!(what.contains(&format!("announces {bytes} bytes")), "{what}");
+    }
+    // Other tests run beside this one; what was announced is gigabytes.
+    assert!(resident() < before + (512 << 20));
+}
+
+#[test]
+fn a_member_that_calls_what_no_call_is_or_another_one_is_named() {
+    let error = by_hand(header(8).encode().to_vec());
+    assert!(
+        matches!(error, Error::Mismatch { peer: Rank(1), .. } | Error::Protocol { peer: Rank(1), .. }),
+        "{error}"
+    );
+    let nonsense = Header { fingerprint: Fingerprint([0xee; 16]), ..header(8) };
+    let error = by_hand(nonsense.encode().to_vec());
+    assert!(matches!(error, Error::Protocol { peer: Rank(1), .. }), "{error}");
+    let error = by_hand(vec![b'x'; HEADER]);
+    assert!(matches!(error, Error::Protocol { peer: Rank(1), .. }), "{error}");
+}
+
+/// What people and scanners send to open ports.
+fn rogues(to: SocketAddr, many: usize) -> Vec<TcpStream> {
+    let greetings: [&[u8]; 6] = [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        &[0xff; 4096],
+        b"\x16\x03\x01\x02\x00",
+        b"ALFH",
+        &[0; 72],
+    ];
+    (0..many)
+        .filter_map(|i| {
+            let mut socket = TcpStream::connect_timeout(&to, Duration::from_millis(50)).ok()?;
+            let _ = socket.write_all(greetings[i % greetings.len()]);
+            Some(socket)
+        })
+        .collect()
+}
+
+#[test]
+fn case_25_strangers_are_dropped_and_the_job_goes_on() {
+    let (all, addresses) = listeners(3);
+    let impatient = Deadlines { handshake: Duration::from_millis(500), ..deadlines() };
+    std::thread::scope(|scope| {
+        // Before the ranks are there, and while they work.
+        let mut strangers = rogues(addresses[0], 60);
+        let ranks: Vec<_> = (0..)
+            .zip(all)
+            .map(|(rank, listener)| {
+                let peers = peers(rank, listener, &addresses, impatient);
+                scope.spawn(move || {
+                    let comm = Communicator::over_tcp(peers)?;
+                    (0..100).try_for_each(|_| {
+                        std::thread::sleep(Duration::from_millis(10));
+                        sum(&comm, 1000)
+                    })
+                })
+            })
+            .collect();
+        for address in &addresses {
+            strangers.extend(rogues(*address, 330));
+        }
+        for rank in ranks {
+            assert_eq!(rank.join().unwrap(), Ok(()));
+        }
+        drop(strangers);
+    });
+}
+
+#[test]
+fn case_25_a_stranger_that_says_nothing_is_dropped_in_time_and_told_nothing() {
+    let (all, addresses) = listeners(2);
+    let impatient = Deadlines { handshake: Duration::from_millis(300), ..deadlines() };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..)
+            .zip(all)
+            .map(|(rank, listener)| {
+                let peers = peers(rank, listener, &addresses, impatient);
+                scope.spawn(move || {
+                    let comm = Communicator::over_tcp(peers)?;
+                    std::thread::sleep(Duration::from_millis(1500));
+                    sum(&comm, 10)
+                })
+            })
+            .collect();
+        let begun = Instant::now();
+        let mut silent = TcpStream::connect(addresses[0]).unwrap();
+        silent.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut heard = Vec::new();
+        let _ = silent.read_to_end(&mut heard);
+        assert!(heard.is_empty(), "{heard:?}");
+        assert!(begun.elapsed() < Duration::from_secs(3));
+        // One byte at a time keeps nobody longer.
+        let mut slow = TcpStream::connect(addresses[0]).unwrap();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) && slow.write_all(b"A").is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(3), "it was listened to for ever");
+        for rank in ranks {
+            assert_eq!(rank.join().unwrap(), Ok(()));
+        }
+    });
+}
+
+#[test]
+fn case_26_a_recorded_handshake_is_worth_nothing() {
+    // Everything that an honest connector sent to one acceptor is sent to it again.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let door = Door::new(Security::TrustedFabric(Secret::new([3; 32])), Duration::from_secs(2)).unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = listener.local_addr().unwrap();
+        let tap = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tapped = tap.local_addr().unwrap();
+        let acceptor = door.clone();
+        let accept = tokio::spawn(async move {
+            let mut verdicts = Vec::new();
+            for _ in 0..2 {
+                let (socket, _) = listener.accept().await.unwrap();
+                verdicts.push(acceptor.accept(socket, |_| Verdict::Welcome).await.map(|(_, claims)| claims));
+            }
+            verdicts
+        });
+        let recorder = tokio::spawn(async move {
+            use tokio::io::AsyncReadExt;
+            let (mut near, _) = tap.accept().await.unwrap();
+            let mut far = tokio::net::TcpStream::connect(target).await.unwrap();
+            let mut recording = Vec::new();
+            let (mut a, mut b) = ([0u8; 512], [0u8; 512]);
+            loop {
+                tokio::select! {
+                    n = near.read(&mut a) => match n {
+                        Ok(n) if n > 0 => { recording.extend(&a[..n]); far.write_all(&a[..n]).await.unwrap(); }
+                        _ => break,
+                    },
+                    n = far.read(&mut b) => match n {
+                        Ok(n) if n > 0 => near.write_all(&b[..n]).await.unwrap(),
+                        _ => break,
+                    },
+                }
+            }
+            recording
+        });
+        let honest = door.connect(tapped, claims(Purpose::Control)).await.unwrap();
+        drop(honest);
+        let recording = recorder.await.unwrap();
+        let mut replay = tokio::net::TcpStream::connect(target).await.unwrap();
+        replay.write_all(&recording).await.unwrap();
+        let verdicts = accept.await.unwrap();
+        assert_eq!(verdicts[0], Ok(claims(Purpose::Control)));
+        assert_eq!(verdicts[1], Err(Refusal::Secret));
+    });
+}
