@@ -21,28 +21,72 @@ pub struct Caps {
     pub rest: u64,
 }
 
-/// One bucket: parameters that are consecutive, the last one first.
+/// One bucket: parameters in the order in which their gradients become ready, and lie in the bucket's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// The parameters, by number.
-    pub params: Range<usize>,
-    /// Their elements in the flat buffer of all gradients; the bucket's own buffer is laid out alike.
-    pub range: Range<usize>,
+    pub params: Vec<usize>,
+    /// Elements of all of them.
+    pub elements: usize,
 }
 
-/// All buckets, in the order in which they fill and are sent.
+impl Bucket {
+    /// Where each parameter lies in the bucket's buffer.
+    pub fn places<'a>(&'a self, params: &'a [Place]) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
+        let mut end = 0;
+        self.params.iter().map(move |&param| {
+            let start = end;
+            end += params[param].range.len();
+            (param, start..end)
+        })
+    }
+}
+
+/// All buckets over the parameters in reverse order of registration, in the order in which they fill and are sent.
 pub fn buckets(params: &[Place], element: usize, caps: Caps) -> Vec<Bucket> {
-    let mut buckets = Vec::new();
-    let mut end = params.len();
-    for first in (0..params.len()).rev() {
-        let range = params[first].range.start..params[end - 1].range.end;
+    buckets_in(&(0..params.len()).rev().collect::<Vec<_>>(), params, element, caps)
+}
+
+/// All buckets over the parameters in this `order`.
+pub fn buckets_in(order: &[usize], params: &[Place], element: usize, caps: Caps) -> Vec<Bucket> {
+    let mut buckets: Vec<Bucket> = Vec::new();
+    let mut open = Bucket { params: Vec::new(), elements: 0 };
+    for &param in order {
+        open.elements += params[param].range.len();
+        open.params.push(param);
         let cap = if buckets.is_empty() { caps.first } else { caps.rest };
-        if (range.len() * element) as u64 >= cap || first == 0 {
-            buckets.push(Bucket { params: first..end, range });
-            end = first;
+        if (open.elements * element) as u64 >= cap {
+            buckets.push(std::mem::replace(&mut open, Bucket { params: Vec::new(), elements: 0 }));
         }
     }
+    buckets.extend(Some(open).filter(|open| !open.params.is_empty()));
     buckets
+}
+
+/// Buckets of several groups of parameters, each cut by itself, in the order in which the last gradient of each is ready.
+/// A parameter's group is that of the first of `groups` its name begins with; the rest have one of their own.
+pub fn grouped(
+    order: &[usize],
+    params: &[Place],
+    (element, caps): (usize, Caps),
+    groups: &[String],
+) -> Vec<Bucket> {
+    let group = |param: usize| {
+        groups
+            .iter()
+            .position(|prefix| params[param].name.starts_with(prefix.as_str()))
+            .unwrap_or(groups.len())
+    };
+    let mut all: Vec<Bucket> = (0..=groups.len())
+        .flat_map(|of| {
+            let own: Vec<usize> = order.iter().copied().filter(|&param| group(param) == of).collect();
+            buckets_in(&own, params, element, caps)
+        })
+        .collect();
+    all.sort_by_key(|bucket| {
+        bucket.params.last().and_then(|last| order.iter().position(|param| param == last))
+    });
+    all
 }
 
 #[cfg(test)]
@@ -75,7 +119,7 @@ mod tests {
                 let mine = buckets(&places(&bytes), 4, Caps { first: 1 << 20, rest: cap << 20 });
                 let mine: Vec<Vec<usize>> = mine
                     .iter()
-                    .map(|bucket| bucket.params.clone().rev().map(|p| bytes.len() - 1 - p).collect())
+                    .map(|bucket| bucket.params.iter().map(|p| bytes.len() - 1 - p).collect())
                     .collect();
                 assert_eq!(mine, want, "{model}, {cap} MiB");
             }
@@ -85,7 +129,21 @@ mod tests {
     #[test]
     fn cap_zero_gives_every_parameter_its_own_bucket() {
         let all = buckets(&places(&[8, 4, 12]), 4, Caps { first: 0, rest: 0 });
-        assert_eq!(all.iter().map(|b| b.range.clone()).collect::<Vec<_>>(), [3..6, 2..3, 0..2]);
+        assert_eq!(
+            all.iter().map(|b| (b.params.clone(), b.elements)).collect::<Vec<_>>(),
+            [(vec![2], 3), (vec![1], 1), (vec![0], 2)]
+        );
         assert!(buckets(&[], 4, Caps { first: 0, rest: 0 }).is_empty());
+    }
+
+    #[test]
+    fn groups_have_their_own_buckets_in_the_order_in_which_they_fill() {
+        let mut params = places(&[8, 4, 12, 4]);
+        for (place, name) in params.iter_mut().zip(["a.w", "b.w", "a.b", "b.b"]) {
+            place.name = name.into();
+        }
+        let caps = Caps { first: 1 << 20, rest: 1 << 20 };
+        let all = grouped(&[3, 2, 1, 0], &params, (4, caps), &["a.".into()]);
+        assert_eq!(all.iter().map(|b| b.params.clone()).collect::<Vec<_>>(), [vec![3, 1], vec![2, 0]]);
     }
 }

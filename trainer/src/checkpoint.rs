@@ -228,6 +228,11 @@ fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Re
         checkpoint_every: config.checkpoint_every,
         checkpoint_keep: config.checkpoint_keep,
         resume: config.resume,
+        threads: config.threads,
+        workers: config.workers,
+        prefetch: config.prefetch,
+        data_dir: config.data_dir.clone(),
+        weights: config.weights.clone(),
         ..progress.config.clone()
     };
     let lines = |config: &Config| toml::to_string(config).map_err(|error| error.to_string());

@@ -11,19 +11,22 @@
 //! ```
 
 use crate::buckets::Caps;
+use crate::data::DATA;
 use crate::models::MODELS;
 use crate::optim::OPTIMISERS;
 use crate::scaler::{GradScaler, Rules};
 use crate::schedule::SCHEDULES;
 use crate::strategies::STRATEGIES;
+use crate::strategies::hooks::HOOKS;
 use crate::{Error, Result};
+use allfold_kernels::nn::Narrow;
 use serde::{Deserialize, Serialize};
 
 /// A training run. With its seed it determines every loss and weight, whatever it runs on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// `mlp` or `cnn`.
+    /// `mlp`, `cnn`, `resnet18`, `resnet34`, `resnet50` or `gpt`.
     pub model: String,
     /// Widths of the mlp's hidden layers.
     pub hidden: Vec<usize>,
@@ -31,10 +34,30 @@ pub struct Config {
     pub channels: Vec<usize>,
     /// Whether the cnn has batch norms.
     pub batch_norm: bool,
+    /// Whether a resnet has the stem for large pictures, which shrinks them fourfold.
+    pub imagenet_stem: bool,
+    /// Blocks of the gpt.
+    pub layers: usize,
+    /// Numbers per position of the gpt.
+    pub width: usize,
+    /// Attention heads of the gpt; they divide its width.
+    pub heads: usize,
+    /// Whether the gpt's head shares the weight of its token table.
+    pub tied: bool,
+    /// The share of zeros that the gpt's dropout makes; 0: there is none.
+    pub dropout: f64,
+    /// Layers, or prefixes of names, whose parameters keep their first values.
+    pub frozen: Vec<String>,
+    /// `cross_entropy`, or `mse` from the label as ones and zeros.
+    pub loss: String,
     /// Whether batch norms normalise by the samples of all ranks, instead of each rank's own.
     pub sync_batch_norm: bool,
     /// `f32` or `f64`.
     pub dtype: String,
+    /// `none`, or what autocast computes in: `f16` or `bf16`. Parameters stay f32.
+    pub amp: String,
+    /// Threads that compute for each rank. The results do not depend on it.
+    pub threads: usize,
     /// `single` or `ddp`.
     pub strategy: String,
     /// Seed of the initial weights and of the order of samples.
@@ -51,6 +74,24 @@ pub struct Config {
     pub shuffle: bool,
     /// Drop the samples that do not fill a row of ranks, instead of repeating some.
     pub drop_last: bool,
+    /// `digits`, `mnist`, `fashion_mnist`, `cifar10`, `text` or `synthetic`.
+    pub data: String,
+    /// Where data is read from.
+    pub data_dir: String,
+    /// Tokens of a sample of text.
+    pub positions: usize,
+    /// Samples of the synthetic set.
+    pub synthetic_samples: usize,
+    /// Channels, height and width of a synthetic sample.
+    pub synthetic_shape: [usize; 3],
+    /// Labels of the synthetic set; of tokens, how many there are.
+    pub synthetic_classes: usize,
+    /// Threads of each rank that put batches together ahead of their steps; 0: none.
+    pub workers: usize,
+    /// Batches that each of them is ahead.
+    pub prefetch: usize,
+    /// A safetensors file whose weights, by PyTorch's names, replace the initial ones; empty: none.
+    pub weights: String,
     /// Use only the first so many training samples; 0: all.
     pub train_samples: usize,
     /// `sgd`, `adam`, `adamw` or `lars`.
@@ -105,6 +146,24 @@ pub struct Config {
     pub first_bucket_kib: u64,
     /// KiB of gradients that close every further bucket.
     pub bucket_kib: u64,
+    /// What becomes of a bucket on its way: `none`, `fp16`, `bf16`, `powersgd`, `topk`, `int8` or `local_sgd`.
+    pub hook: String,
+    /// Rank of powersgd's matrices.
+    pub powersgd_rank: usize,
+    /// The share of a bucket's elements that topk sends.
+    pub topk_share: f64,
+    /// Steps between two averages of the weights under local_sgd.
+    pub local_steps: u64,
+    /// Prefixes of parameters' names, each of which has ddp buckets of its own.
+    pub groups: Vec<String>,
+    /// Whether ddp looks in every step for parameters that had no gradient.
+    pub find_unused: bool,
+    /// Whether the parameters without a gradient are those of the first step.
+    pub static_graph: bool,
+    /// Whether rank 0's running statistics go to all ranks before every step, not only before evaluation.
+    pub broadcast_buffers: bool,
+    /// Neither repeat nor drop samples: ranks that have none left take part without any.
+    pub uneven: bool,
     /// Where rank 0 keeps checkpoints.
     pub checkpoint_dir: String,
     /// Steps from one checkpoint to the next; 0: none. The last step has one in any case.
@@ -126,8 +185,18 @@ impl Default for Config {
             hidden: vec![128],
             channels: vec![32, 64],
             batch_norm: true,
+            imagenet_stem: false,
+            layers: 4,
+            width: 128,
+            heads: 4,
+            tied: true,
+            dropout: 0.0,
+            frozen: Vec::new(),
+            loss: "cross_entropy".into(),
             sync_batch_norm: false,
             dtype: "f32".into(),
+            amp: "none".into(),
+            threads: 1,
             strategy: "ddp".into(),
             seed: 0,
             epochs: 4,
@@ -136,6 +205,15 @@ impl Default for Config {
             accumulate: 1,
             shuffle: true,
             drop_last: false,
+            data: "digits".into(),
+            data_dir: "data".into(),
+            positions: 128,
+            synthetic_samples: 512,
+            synthetic_shape: [3, 32, 32],
+            synthetic_classes: 10,
+            workers: 0,
+            prefetch: 2,
+            weights: String::new(),
             train_samples: 0,
             optimiser: "sgd".into(),
             lr: 0.02,
@@ -163,6 +241,15 @@ impl Default for Config {
             scale_floor: Rules::default().floor,
             first_bucket_kib: 1024,
             bucket_kib: 25 * 1024,
+            hook: "none".into(),
+            powersgd_rank: 2,
+            topk_share: 0.01,
+            local_steps: 4,
+            groups: Vec::new(),
+            find_unused: false,
+            static_graph: false,
+            broadcast_buffers: false,
+            uneven: false,
             checkpoint_dir: "checkpoints".into(),
             checkpoint_every: 0,
             checkpoint_keep: 3,
@@ -198,6 +285,15 @@ impl Config {
             floor: self.scale_floor,
         };
         (self.loss_scale > 0.0).then(|| GradScaler::new(self.loss_scale as f32, rules))
+    }
+
+    /// What autocast computes in, where there is one.
+    pub fn narrow(&self) -> Option<Narrow> {
+        match self.amp.as_str() {
+            "f16" => Some(Narrow::F16),
+            "bf16" => Some(Narrow::Bf16),
+            _ => None,
+        }
     }
 
     /// Samples in each of the micro-batches that `samples` of a step are cut into; the last one may have fewer.
@@ -236,10 +332,30 @@ impl Config {
             }
         };
         known("model", &self.model, MODELS)?;
+        known("data", &self.data, DATA)?;
         known("strategy", &self.strategy, STRATEGIES)?;
         known("optimiser", &self.optimiser, OPTIMISERS)?;
         known("lr_schedule", &self.lr_schedule, SCHEDULES)?;
         known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
+        known("hook", &self.hook, HOOKS)?;
+        if self.workers > 64 {
+            let workers = self.workers;
+            return Err(Error::Config(format!("`workers` is {workers}; it must be 0 to 64")));
+        }
+        if !(self.topk_share > 0.0 && self.topk_share <= 1.0) {
+            let share = self.topk_share;
+            return Err(Error::Config(format!(
+                "`topk_share` is {share}; it must be more than 0 and at most 1"
+            )));
+        }
+        known("amp", &self.amp, &[("none", ""), ("f16", ""), ("bf16", "")])?;
+        known("loss", &self.loss, &[("cross_entropy", ""), ("mse", "")])?;
+        if self.amp != "none" && self.dtype != "f32" {
+            let (amp, dtype) = (&self.amp, &self.dtype);
+            return Err(Error::Config(format!(
+                "`amp` is {amp} and `dtype` {dtype}; autocast needs dtype f32"
+            )));
+        }
         if self.epochs == 0 {
             return Err(Error::Config("`epochs` is 0; it must be 1 or more".into()));
         }
@@ -249,7 +365,11 @@ impl Config {
                 "`lr_factor` is {factor}; restarts need 1 or more, as a period cannot be shorter than the last"
             )));
         }
-        let counts = [("lr_every", self.lr_every), ("scale_interval", self.scale_interval)];
+        let counts = [
+            ("lr_every", self.lr_every),
+            ("scale_interval", self.scale_interval),
+            ("local_steps", self.local_steps),
+        ];
         if let Some((key, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(Error::Config(format!("`{key}` is 0; it must be 1 or more")));
         }
@@ -257,6 +377,15 @@ impl Config {
         let sizes = [
             ("batch", std::slice::from_ref(&self.batch)),
             ("accumulate", std::slice::from_ref(&self.accumulate)),
+            ("positions", std::slice::from_ref(&self.positions)),
+            ("synthetic_shape", &self.synthetic_shape),
+            ("synthetic_classes", std::slice::from_ref(&self.synthetic_classes)),
+            ("prefetch", std::slice::from_ref(&self.prefetch)),
+            ("powersgd_rank", std::slice::from_ref(&self.powersgd_rank)),
+            ("layers", std::slice::from_ref(&self.layers)),
+            ("width", std::slice::from_ref(&self.width)),
+            ("heads", std::slice::from_ref(&self.heads)),
+            ("threads", std::slice::from_ref(&self.threads)),
             ("hidden", &self.hidden),
             ("channels", &self.channels),
         ];
@@ -265,8 +394,9 @@ impl Config {
                 return Err(Error::Config(format!("`{key}` has {size}; it must be 1 to {LARGEST}")));
             }
         }
-        if let Some((key, value)) =
-            [("beta1", self.beta1), ("beta2", self.beta2)].iter().find(|(_, beta)| !(0.0..1.0).contains(beta))
+        if let Some((key, value)) = [("beta1", self.beta1), ("beta2", self.beta2), ("dropout", self.dropout)]
+            .iter()
+            .find(|(_, beta)| !(0.0..1.0).contains(beta))
         {
             return Err(Error::Config(format!("`{key}` is {value}; it must be at least 0 and less than 1")));
         }

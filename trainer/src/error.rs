@@ -19,6 +19,20 @@ pub enum Error {
     /// A checkpoint that cannot be written, read or gone on from.
     #[error("checkpoint: {0}")]
     Checkpoint(String),
+    /// A loss that is no number. The layer is the first whose output is not finite.
+    #[error(
+        "step {step}: the loss of rank {rank} is {loss}; the first output that is not finite is that of `{layer}`"
+    )]
+    NotFinite {
+        /// Whose loss.
+        rank: allfold_collectives::Rank,
+        /// From 0.
+        step: u64,
+        /// NaN or an infinity.
+        loss: f64,
+        /// Its name.
+        layer: String,
+    },
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] allfold_collectives::Error),

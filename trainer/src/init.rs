@@ -26,6 +26,11 @@ pub fn initial<F: Float>(places: &[Place], seed: u64) -> Result<Vec<F>> {
                     place.range.clone().map(|_| F::from_f64(bound * (2.0 * unit(&mut random) - 1.0))),
                 );
             }
+            Init::Normal(deviation) => {
+                let mut random = ChaCha8Rng::seed_from_u64(seed);
+                random.set_stream(stream as u64);
+                values.extend(place.range.clone().map(|_| F::from_f64(deviation * normal(&mut random))));
+            }
         }
     }
     Ok(values)
@@ -43,6 +48,12 @@ pub(crate) fn reserved<F: Float>(count: usize) -> Result<Vec<F>> {
 /// Uniform in 0..1, from the upper 53 bits.
 fn unit(random: &mut impl Rng) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Normal with mean 0 and deviation 1 (G. Box and M. Muller, 1958). 1 - unit is never 0.
+fn normal(random: &mut impl Rng) -> f64 {
+    let (radius, angle) = (-2.0 * (1.0 - unit(random)).ln(), std::f64::consts::TAU * unit(random));
+    radius.sqrt() * angle.cos()
 }
 
 #[cfg(test)]
@@ -67,6 +78,17 @@ mod tests {
         let variance = values.iter().map(|v| v * v).sum::<f64>() / 4000.0;
         assert!(mean.abs() < 0.02, "{mean}");
         assert!((variance - 1.0 / 12.0).abs() < 0.005, "{variance}");
+    }
+
+    #[test]
+    fn normal_with_its_deviation() {
+        let place = Place { init: Init::Normal(0.02), range: 0..40_000, ..places(1).remove(0) };
+        let values: Vec<f64> = initial(&[place], 1).unwrap();
+        let mean = values.iter().sum::<f64>() / 4e4;
+        let deviation = (values.iter().map(|v| v * v).sum::<f64>() / 4e4).sqrt();
+        assert!(mean.abs() < 4e-4 && (deviation - 0.02).abs() < 3e-4, "{mean} {deviation}");
+        let within = values.iter().filter(|v| v.abs() < 0.02).count() as f64 / 4e4;
+        assert!((within - 0.6827).abs() < 0.01, "{within}");
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! Where to look: [`layers`] for the arithmetic's shape, [`models`] for the networks, [`strategies`] for what a way of
 //! training adds, [`run`] for the loop, [`modeled`] for the same step without numbers.
 
+pub mod amp;
 pub mod buckets;
 pub mod checkpoint;
 pub mod config;
@@ -42,13 +43,15 @@ pub mod scaler;
 pub mod schedule;
 pub mod strategies;
 pub mod timing;
+pub mod weights;
+pub mod workloads;
 
 pub use config::Config;
 pub use data::{Batch, Dataset};
 pub use error::Error;
 pub use evaluate::{Evaluation, evaluate};
-pub use model::{Listener, Model, Objective};
-pub use network::{Network, Phase, Place};
+pub use model::{Listener, Memory, Model, Moment, Objective};
+pub use network::{Builder, Network, Phase, Place};
 pub use optim::{Optimiser, Sgd};
 pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on};
 pub use sampler::Sampler;

@@ -5,7 +5,7 @@
 
 use crate::layers::{Init, Layer};
 use crate::{Error, Result};
-use allfold_kernels::nn::{Cost, CrossEntropy, Float};
+use allfold_kernels::nn::{Cost, Float, Loss, LossKind};
 use std::ops::Range;
 
 /// One parameter or buffer, and where it lies in the flat buffer of all of them.
@@ -40,48 +40,224 @@ pub enum Phase {
     Input(usize),
 }
 
-/// Layers in order. The last one's outputs are logits, one per class.
+/// Layers in order, each fed by activations before it. Activation 0 is the input, activation l + 1 comes out of layer
+/// l. What comes out of the last layer are logits: `rows` rows of them per sample, with one label each.
+///
+/// ```text
+/// a residual block    0 -conv-> 1 -relu-> 2 -conv-> 3 -+
+///                     '--------------------------------add-> 4
+/// ```
 pub struct Network<F> {
     layers: Vec<Box<dyn Layer<F>>>,
+    names: Vec<String>,
+    /// The activations that each layer reads.
+    from: Vec<Vec<usize>>,
     params: Vec<Place>,
     buffers: Vec<Place>,
     /// Of each layer: its parameters by number, their elements, its buffers' elements.
     spans: Vec<Spans>,
+    /// Of each parameter: whether it keeps its first value.
+    frozen: Vec<bool>,
+    rows: usize,
+    loss: LossKind,
 }
 
 struct Spans {
     params: Range<usize>,
     values: Range<usize>,
     buffers: Range<usize>,
+    /// The parameters are another layer's.
+    tied: bool,
+}
+
+/// A network in the making.
+pub struct Builder<F> {
+    network: Network<F>,
+    inputs: usize,
+}
+
+impl<F: Float> Builder<F> {
+    /// A network that takes so many numbers per sample: activation 0.
+    pub fn new(inputs: usize) -> Builder<F> {
+        let network = Network {
+            layers: Vec::new(),
+            names: Vec::new(),
+            from: Vec::new(),
+            params: Vec::new(),
+            buffers: Vec::new(),
+            spans: Vec::new(),
+            frozen: Vec::new(),
+            rows: 1,
+            loss: LossKind::default(),
+        };
+        Builder { network, inputs }
+    }
+
+    /// Adds a layer that reads these activations; returns the one that it writes.
+    ///
+    /// # Errors
+    /// If it does not take what they give.
+    pub fn push(&mut self, name: &str, layer: impl Layer<F> + 'static, from: &[usize]) -> Result<usize> {
+        self.add(name, Box::new(layer), from, None)
+    }
+
+    /// Adds a layer whose parameters are those of the layer that wrote `owner`, by which they are named and laid out.
+    ///
+    /// # Errors
+    /// If it does not take what `from` gives, or has not as many parameters.
+    pub fn push_tied(
+        &mut self,
+        name: &str,
+        layer: impl Layer<F> + 'static,
+        from: &[usize],
+        owner: usize,
+    ) -> Result<usize> {
+        self.add(name, Box::new(layer), from, Some(owner))
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        layer: Box<dyn Layer<F>>,
+        from: &[usize],
+        owner: Option<usize>,
+    ) -> Result<usize> {
+        let network = &mut self.network;
+        for &from in from {
+            let (before, gives) = match from.checked_sub(1) {
+                None => ("the input", self.inputs),
+                Some(before) => (&*network.names[before], network.layers[before].outputs()),
+            };
+            let takes = layer.inputs();
+            if gives != takes {
+                return Err(Error::Network(format!(
+                    "{before} gives {gives} numbers but {name} takes {takes}"
+                )));
+            }
+        }
+        let spans = match owner {
+            None => {
+                let first = network.params.len();
+                let values = lay_out(&mut network.params, name, layer.params());
+                let buffers = lay_out(&mut network.buffers, name, layer.buffers());
+                network.frozen.resize(network.params.len(), false);
+                Spans { params: first..network.params.len(), values, buffers, tied: false }
+            }
+            Some(owner) => {
+                let spans = &network.spans[owner - 1];
+                let elements: usize = layer.params().iter().map(crate::layers::Tensor::len).sum();
+                if elements != spans.values.len() {
+                    let has = spans.values.len();
+                    return Err(Error::Network(format!(
+                        "{name} has {elements} weights and shares {has} of another layer"
+                    )));
+                }
+                let end = network.buffers.last().map_or(0, |last| last.range.end);
+                Spans {
+                    params: spans.params.clone(),
+                    values: spans.values.clone(),
+                    buffers: end..end,
+                    tied: true,
+                }
+            }
+        };
+        network.spans.push(spans);
+        network.names.push(name.into());
+        network.from.push(from.to_vec());
+        network.layers.push(layer);
+        Ok(network.layers.len())
+    }
+
+    /// The network, which gives `rows` rows of logits per sample.
+    ///
+    /// # Errors
+    /// If it has no layer.
+    pub fn build(mut self, rows: usize) -> Result<Network<F>> {
+        if self.network.layers.is_empty() {
+            return Err(Error::Network("a network needs at least one layer".into()));
+        }
+        self.network.rows = rows.max(1);
+        Ok(self.network)
+    }
 }
 
 impl<F: Float> Network<F> {
-    /// Named layers, first to last.
+    /// Named layers, each fed by the one before it.
     ///
     /// # Errors
     /// If there is none, or one does not take what the one before it gives.
     pub fn new(layers: Vec<(String, Box<dyn Layer<F>>)>) -> Result<Network<F>> {
-        for pair in layers.windows(2) {
-            let [(before, a), (after, b)] = pair else { continue };
-            if a.outputs() != b.inputs() {
-                let (gives, takes) = (a.outputs(), b.inputs());
-                return Err(Error::Network(format!(
-                    "{before} gives {gives} numbers but {after} takes {takes}"
-                )));
+        let mut builder = Builder::new(layers.first().map_or(0, |(_, first)| first.inputs()));
+        for (at, (name, layer)) in layers.into_iter().enumerate() {
+            builder.add(&name, layer, &[at], None)?;
+        }
+        builder.build(1)
+    }
+
+    /// The names of the layers.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The activations that a layer reads.
+    pub fn from(&self, layer: usize) -> &[usize] {
+        &self.from[layer]
+    }
+
+    /// Rows of logits per sample, each with a label.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Minimises this.
+    pub fn set_loss(&mut self, kind: LossKind) {
+        self.loss = kind;
+    }
+
+    /// Freezes every parameter whose name begins with one of `prefixes`: it keeps its value, has no gradient, and is not
+    /// sent. Batch norms whose weights are frozen still move their running statistics.
+    ///
+    /// # Errors
+    /// If a prefix is that of no parameter, or nothing is left to train.
+    pub fn freeze(&mut self, prefixes: &[String]) -> Result<()> {
+        for prefix in prefixes {
+            let mut found = false;
+            for (place, frozen) in self.params.iter().zip(&mut self.frozen) {
+                let hit = place.name.strip_prefix(prefix.as_str());
+                if hit.is_some_and(|rest| rest.is_empty() || rest.starts_with('.') || prefix.ends_with('.')) {
+                    (found, *frozen) = (true, true);
+                }
+            }
+            if !found {
+                let names = self.names.iter().map(String::as_str);
+                return Err(crate::config::unknown("frozen layer", prefix, names));
             }
         }
-        if layers.is_empty() {
-            return Err(Error::Network("a network needs at least one layer".into()));
+        if !self.frozen.is_empty() && self.frozen.iter().all(|&frozen| frozen) {
+            return Err(Error::Config("`frozen` leaves nothing to train".into()));
         }
-        let (mut params, mut buffers, mut spans) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, layer) in &layers {
-            let first = params.len();
-            let values = lay_out(&mut params, name, layer.params());
-            let state = lay_out(&mut buffers, name, layer.buffers());
-            spans.push(Spans { params: first..params.len(), values, buffers: state });
+        Ok(())
+    }
+
+    /// Whether a parameter keeps its first value.
+    pub fn frozen(&self, param: usize) -> bool {
+        self.frozen[param]
+    }
+
+    /// Of each activation: whether anything that it depends on is trained.
+    fn trained(&self) -> Vec<bool> {
+        let mut trained = vec![false];
+        for (spans, from) in self.spans.iter().zip(&self.from) {
+            let own = spans.params.clone().any(|param| !self.frozen[param]);
+            trained.push(own || from.iter().any(|&from| trained[from]));
         }
-        let layers = layers.into_iter().map(|(_, layer)| layer).collect();
-        Ok(Network { layers, params, buffers, spans })
+        trained
+    }
+
+    /// Whether another layer adds to the gradients of this one's parameters.
+    pub(crate) fn shares(&self, layer: usize) -> bool {
+        let of = &self.spans[layer];
+        !of.tied && self.spans.iter().any(|spans| spans.tied && spans.params == of.params)
     }
 
     /// The layers, first to last.
@@ -114,14 +290,14 @@ impl<F: Float> Network<F> {
         self.layers.first().map_or(0, |layer| layer.inputs())
     }
 
-    /// Logits per sample that come out.
+    /// Logits of a row.
     pub fn classes(&self) -> usize {
-        self.layers.last().map_or(0, |layer| layer.outputs())
+        self.layers.last().map_or(0, |layer| layer.outputs() / self.rows)
     }
 
     /// The loss over this network's logits.
-    pub fn loss(&self) -> CrossEntropy {
-        CrossEntropy { classes: self.classes() }
+    pub fn loss(&self) -> Loss {
+        Loss { classes: self.classes(), kind: self.loss }
     }
 
     /// The elements of a layer's parameters.
@@ -149,17 +325,24 @@ impl<F: Float> Network<F> {
         (0..self.layers.len()).flat_map(phases).collect()
     }
 
-    /// The phases of a backward pass: last layer first; within a layer, last parameter first. The gradient of the
-    /// network's own input is nobody's business and is not computed.
+    /// The phases of a backward pass: last layer first; within a layer, last parameter first. A gradient that
+    /// nothing trained depends on is not computed: that of the network's own input, and what frozen layers alone made.
     pub fn backward_phases(&self) -> Vec<Phase> {
         let mut phases = vec![Phase::Loss];
-        for (layer, spans) in self.spans.iter().enumerate().rev() {
-            if !spans.params.is_empty() {
+        let (trained, reached) = (self.trained(), self.reached());
+        for (layer, spans) in self.spans.iter().enumerate().rev().filter(|(layer, _)| reached[layer + 1]) {
+            let mut params = spans.params.clone().rev().filter(|&param| !self.frozen[param]).peekable();
+            let shared = self.layers[layer].shared().1 > 0;
+            let passed = self.from[layer].iter().any(|&from| trained[from]);
+            // The sums of a synchronised layer are its parameters' gradients, frozen or not.
+            if params.peek().is_some() || shared && passed && !spans.params.is_empty() {
                 phases.push(Phase::Params(layer));
-                phases.extend(spans.params.clone().rev().map(Phase::Ready));
+                if !spans.tied {
+                    phases.extend(params.map(Phase::Ready));
+                }
             }
-            if layer > 0 {
-                if self.layers[layer].shared().1 > 0 {
+            if passed {
+                if shared {
                     phases.push(Phase::BackwardSums(layer));
                 }
                 phases.push(Phase::Input(layer));
@@ -168,12 +351,36 @@ impl<F: Float> Network<F> {
         phases
     }
 
+    /// The parameters that are trained, in the order in which their gradients become ready.
+    pub fn order(&self) -> Vec<usize> {
+        let ready = |phase| if let Phase::Ready(param) = phase { Some(param) } else { None };
+        self.backward_phases().into_iter().filter_map(ready).collect()
+    }
+
+    /// The parameters that are trained but that the loss does not depend on.
+    pub fn unreached(&self) -> Vec<usize> {
+        let order = self.order();
+        (0..self.params.len()).filter(|param| !self.frozen[*param] && !order.contains(param)).collect()
+    }
+
+    /// Of each activation: whether the loss depends on it.
+    fn reached(&self) -> Vec<bool> {
+        let mut reached = vec![false; self.layers.len() + 1];
+        reached[self.layers.len()] = true;
+        for layer in (0..self.layers.len()).rev() {
+            if reached[layer + 1] {
+                self.from[layer].iter().for_each(|&from| reached[from] = true);
+            }
+        }
+        reached
+    }
+
     /// What a phase costs over `n` samples.
     pub fn cost(&self, phase: Phase, n: usize) -> Cost {
         match phase {
             Phase::ForwardSums(layer) => self.layers[layer].cost(n).sums,
             Phase::Forward(layer) => self.layers[layer].cost(n).forward,
-            Phase::Loss => self.loss().cost::<F>(n),
+            Phase::Loss => self.loss().cost::<F>(n * self.rows),
             Phase::Params(layer) => self.layers[layer].cost(n).params,
             Phase::Input(layer) => self.layers[layer].cost(n).input,
             Phase::Ready(_) | Phase::BackwardSums(_) => Cost::default(),

@@ -4,16 +4,17 @@
 //! epoch:  sampler -> [ gather batch -> forward -> backward + exchange -> optimiser ]*  -> evaluate
 //! ```
 
+use crate::data::loader::{self, Batches};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::scaler::unscale_cost;
 use crate::strategies::{self, Strategy};
 use crate::timing::{Breakdown, BucketTimes, work};
 use crate::{
-    Batch, Config, Dataset, Error, GradScaler, Model, Objective, Optimiser, Result, Sampler, Schedule,
-    checkpoint, data, hash, models, optim,
+    Batch, Config, Dataset, Error, GradScaler, Memory, Model, Moment, Objective, Optimiser, Result, Sampler,
+    Schedule, checkpoint, data, hash, models, optim,
 };
 use allfold_collectives::{Communicator, Rank, ReduceOp};
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{Cost, Float, Team};
 use allfold_sim::Picos;
 use std::path::Path;
 
@@ -33,6 +34,10 @@ pub struct StepReport {
     pub loss: f64,
     /// Where the time of this step went.
     pub time: Breakdown,
+    /// The learning rate.
+    pub lr: f64,
+    /// Bytes that the model holds, by category.
+    pub memory: Memory,
 }
 
 /// What came of an epoch, over all ranks.
@@ -84,13 +89,13 @@ impl TrainResult {
     }
 }
 
-/// Trains on the digits that ship with the project, as `config` says, on all ranks of `comm`.
+/// Trains on the data that `config` names (the digits that ship with the project, if no other), on all ranks of `comm`.
 ///
 /// # Errors
-/// A configuration that makes no sense, replicas that differ, or failed communication.
+/// A configuration that makes no sense, data that is missing or damaged, replicas that differ, or failed communication.
 pub fn train(config: &Config, comm: &Communicator, observer: &mut dyn Observer) -> Result<TrainResult> {
-    let (train, test) = data::digits()?;
-    train_on(config, train, &test, comm, observer)
+    let (train, test) = data::load(config)?;
+    train_on(config, &train, &test, comm, observer)
 }
 
 /// Bytes that each rank will hold, about: see [`crate::Network::memory`]. For whoever wants to know before it starts.
@@ -118,20 +123,19 @@ pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> 
 /// As [`train`].
 pub fn train_on(
     config: &Config,
-    train: Dataset,
+    train: &Dataset,
     test: &Dataset,
     comm: &Communicator,
     observer: &mut dyn Observer,
 ) -> Result<TrainResult> {
     config.check()?;
-    let train = if config.train_samples > 0 { train.first(config.train_samples) } else { train };
     if train.shape != test.shape || train.classes != test.classes {
         return Err(Error::Data("the training and the test set differ in shape or classes".into()));
     }
-    match config.dtype.as_str() {
-        "f64" => Run::<f64>::new(config, &train, test, comm)?.all(observer),
-        _ => Run::<f32>::new(config, &train, test, comm)?.all(observer),
-    }
+    Team::new(config.threads).enter(|| match config.dtype.as_str() {
+        "f64" => Run::<f64>::new(config, train, test, comm)?.all(observer),
+        _ => Run::<f32>::new(config, train, test, comm)?.all(observer),
+    })
 }
 
 /// A run under way.
@@ -156,18 +160,35 @@ impl<'a, F: Float> Run<'a, F> {
         comm: &'a Communicator,
     ) -> Result<Self> {
         let network = models::build(config, train.shape, train.classes)?;
+        if network.rows() != train.rows() && !train.is_empty() {
+            return Err(Error::Data(format!(
+                "`{}` gives {} rows of logits per sample and the data has {} labels; a gpt needs text, the others pictures",
+                config.model,
+                network.rows(),
+                train.rows()
+            )));
+        }
         let strategy = strategies::build(config, &network, comm)?;
+        let limit = if config.train_samples > 0 { config.train_samples } else { usize::MAX };
         let sampler = Sampler {
-            samples: train.len(),
+            samples: train.len().min(limit),
             world: comm.size() as usize,
             drop_last: config.drop_last,
             shuffle: config.shuffle.then_some(config.seed),
         };
+        let optimiser = optim::build(config, &network)?;
+        let mut model = Model::new(network, config.seed)?;
+        if !config.weights.is_empty() {
+            crate::weights::load(Path::new(&config.weights), &mut model)?;
+        }
+        if let Some(narrow) = config.narrow() {
+            model.autocast(narrow);
+        }
         Ok(Run {
             sampler,
-            optimiser: optim::build(config, &network)?,
+            optimiser,
             scaler: config.scaler(),
-            model: Model::new(network, config.seed)?,
+            model,
             strategy,
             batch: Batch::default(),
             config,
@@ -179,7 +200,7 @@ impl<'a, F: Float> Run<'a, F> {
 
     fn all(mut self, observer: &mut dyn Observer) -> Result<TrainResult> {
         self.strategy.start(&mut self.model)?;
-        let per_epoch = self.sampler.per_rank().div_ceil(self.config.batch) as u64;
+        let per_epoch = self.steps_per_epoch();
         let limit = if self.config.max_steps == 0 { u64::MAX } else { self.config.max_steps };
         let steps = per_epoch.saturating_mul(self.config.epochs).min(limit);
         let schedule = Schedule::new(self.config, steps, self.comm.size());
@@ -201,23 +222,31 @@ impl<'a, F: Float> Run<'a, F> {
         let epoch = done.min(steps.saturating_sub(1)) / per_epoch.max(1);
         for epoch in epoch..self.config.epochs {
             let first = epoch * per_epoch;
-            let indices = self.sampler.indices(self.comm.rank().index(), epoch);
             let skip = (result.losses.len() as u64 - first) as usize;
-            for samples in indices.chunks(self.config.batch).skip(skip) {
-                let step = result.losses.len() as u64;
-                if step == steps {
-                    break;
+            let left = (steps - result.losses.len() as u64).min(per_epoch - skip as u64) as usize;
+            let chunks: Vec<Vec<usize>> =
+                self.epoch(epoch, per_epoch as usize).into_iter().skip(skip).take(left).collect();
+            let (train, Config { workers, prefetch, .. }) = (self.train, self.config);
+            loader::batches(train, &chunks, (*workers, *prefetch), |batches| {
+                for samples in &chunks {
+                    let step = result.losses.len() as u64;
+                    let rank = self.comm.rank().0 as u16;
+                    self.model.moment = Moment { seed: self.config.seed, step: step as u32, micro: 0, rank };
+                    let (loss, time) = self.step(batches, schedule.at(step))?;
+                    result.losses.push(loss);
+                    result.samples += samples.len() as u64 * u64::from(self.comm.size());
+                    result.breakdown += time;
+                    let memory = self.model.memory();
+                    let lr = schedule.at(step);
+                    observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory });
+                    self.finite(step, loss)?;
+                    if self.checkpoint_due(step + 1, steps) {
+                        self.share(&mut result.losses, &mut shared)?;
+                        self.checkpoint(&result.losses)?;
+                    }
                 }
-                let (loss, time) = self.step(samples, schedule.at(step))?;
-                result.losses.push(loss);
-                result.samples += samples.len() as u64 * u64::from(self.comm.size());
-                result.breakdown += time;
-                observer.step(&StepReport { epoch, step, steps, loss, time });
-                if self.checkpoint_due(step + 1, steps) {
-                    self.share(&mut result.losses, &mut shared)?;
-                    self.checkpoint(&result.losses)?;
-                }
-            }
+                Ok::<_, Error>(())
+            })?;
             self.share(&mut result.losses, &mut shared)?;
             let losses = &result.losses[first as usize..];
             let loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
@@ -234,11 +263,11 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(result)
     }
 
-    /// One step over these samples at the learning rate `lr`: (loss, where the time went).
-    fn step(&mut self, samples: &[usize], lr: f64) -> Result<(f64, Breakdown)> {
+    /// One step over the next batch at the learning rate `lr`: (loss, where the time went).
+    fn step(&mut self, batches: &mut Batches<F>, lr: f64) -> Result<(f64, Breakdown)> {
         let comm = self.comm;
         let start = comm.now();
-        self.train.gather(samples, &mut self.batch);
+        batches.next(&mut self.batch)?;
         comm.charge(&work(data_cost::<F>(self.batch.x.len())));
         let mut time = Breakdown { data: comm.now() - start, ..Breakdown::default() };
         let loss = self.gradients(&mut time)?;
@@ -246,6 +275,31 @@ impl<'a, F: Float> Run<'a, F> {
         self.update(lr)?;
         time.optimiser = comm.now() - backward;
         Ok((loss, time))
+    }
+
+    /// This rank's samples in each step of an epoch. Where ranks are uneven, none in steps that others still take.
+    fn epoch(&self, epoch: u64, steps: usize) -> Vec<Vec<usize>> {
+        let rank = self.comm.rank().index();
+        let indices = match self.config.uneven {
+            true => self.sampler.own(rank, epoch),
+            false => self.sampler.indices(rank, epoch),
+        };
+        let mut chunks: Vec<Vec<usize>> = indices.chunks(self.config.batch).map(<[usize]>::to_vec).collect();
+        chunks.resize(steps, Vec::new());
+        chunks
+    }
+
+    /// Refuses to go on from a loss that is no number; a loss scale, where there is one, deals with it instead.
+    fn finite(&self, step: u64, loss: f64) -> Result<()> {
+        if loss.is_finite() || self.scaler.is_some() {
+            return Ok(());
+        }
+        let rank = self.comm.rank();
+        let layer = self.model.first_not_finite().unwrap_or("the loss").to_string();
+        let error = Error::NotFinite { rank, step, loss, layer };
+        // The others hear it from this rank, not from a loss of their own in the next step.
+        self.comm.abort(error.to_string());
+        Err(error)
     }
 
     /// Moves the parameters by the gradients, unless a loss scale made one of them overflow.
@@ -264,7 +318,10 @@ impl<'a, F: Float> Run<'a, F> {
             optim::clip::clip(&mut self.model.grads, self.config.clip_norm);
             self.comm.charge(&work(optim::clip::cost::<F>(elements)));
         }
+        let kept = self.model.kept(self.strategy.unused());
         self.optimiser.step(lr, &mut self.model.params, &self.model.grads);
+        self.model.restore(kept);
+        self.strategy.after_step(&mut self.model)?;
         self.comm.charge(&work(self.optimiser.cost(elements)));
         Ok(())
     }
@@ -273,15 +330,23 @@ impl<'a, F: Float> Run<'a, F> {
     fn gradients(&mut self, time: &mut Breakdown) -> Result<f64> {
         let (comm, inputs) = (self.comm, self.model.network().inputs());
         let Batch { x, labels } = &self.batch;
-        let size = self.config.micro_batch(labels.len());
+        let rows = self.model.network().rows();
+        let size = self.config.micro_batch(labels.len() / rows);
+        // Ranks must agree on the number of micro-batches, also those that have no samples for all of them.
+        let count =
+            if self.config.uneven { self.config.accumulate } else { labels.len().div_ceil(size * rows) };
+        let part = |all: usize, micro: usize| (micro * size).min(all)..((micro + 1) * size).min(all);
         let loss_scale = self.scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
-        let (mut loss, mut left) = (0.0, labels.len());
-        for (x, micro) in x.chunks(size * inputs).zip(labels.chunks(size)) {
-            left -= micro.len();
-            let share = micro.len() as f64 / labels.len() as f64;
+        let (samples, mut loss) = (labels.len() / rows, 0.0);
+        for micro in 0..count {
+            let part = part(samples, micro);
+            let x = &x[part.start * inputs..part.end * inputs];
+            let share = part.len() as f64 / samples.max(1) as f64;
+            let labels = &labels[part.start * rows..part.end * rows];
             let objective =
-                Objective { labels: micro, scale: F::from_f64(share * loss_scale), more: left > 0 };
+                Objective { labels, scale: F::from_f64(share * loss_scale), more: micro + 1 < count };
             let start = comm.now();
+            self.model.moment.micro += 1;
             let waited = self.strategy.forward(&mut self.model, x)?;
             let forward = comm.now();
             let synced = self.strategy.backward(&mut self.model, objective)?;
@@ -295,9 +360,29 @@ impl<'a, F: Float> Run<'a, F> {
 
     /// Replaces the losses that are still this rank's own by their means over all ranks.
     fn share(&self, losses: &mut [f64], shared: &mut usize) -> Result<()> {
-        self.comm.all_reduce(&mut losses[*shared..], ReduceOp::Avg)?;
+        if self.config.uneven {
+            // Those that had no samples in a step had no loss either.
+            let new = &mut losses[*shared..];
+            let active = |step: u64| {
+                self.sampler.own_len(self.comm.rank().index()) as u64 > step * self.config.batch as u64
+            };
+            let per_epoch = self.steps_per_epoch().max(1);
+            let counted = |at: usize| f64::from(active((*shared + at) as u64 % per_epoch));
+            let mut counts: Vec<f64> = (0..new.len()).map(counted).collect();
+            self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;
+            self.comm.all_reduce(new, ReduceOp::Sum)?;
+            new.iter_mut().zip(counts).for_each(|(loss, count)| *loss /= count.max(1.0));
+        } else {
+            self.comm.all_reduce(&mut losses[*shared..], ReduceOp::Avg)?;
+        }
         *shared = losses.len();
         Ok(())
+    }
+
+    /// Steps of an epoch, the same on all ranks.
+    fn steps_per_epoch(&self) -> u64 {
+        let samples = if self.config.uneven { self.sampler.own_len(0) } else { self.sampler.per_rank() };
+        samples.div_ceil(self.config.batch) as u64
     }
 
     fn checkpoint_due(&self, done: u64, steps: u64) -> bool {

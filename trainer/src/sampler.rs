@@ -29,11 +29,26 @@ impl Sampler {
     /// The samples of `rank` in `epoch`, in order. Every rank has equally many. The order of an epoch depends on
     /// seed and epoch alone, not on the number of ranks.
     pub fn indices(&self, rank: usize, epoch: u64) -> Vec<usize> {
+        let order = self.order(epoch);
+        (0..self.per_rank()).map(|row| order[(row * self.world + rank) % self.samples]).collect()
+    }
+
+    fn order(&self, epoch: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.samples).collect();
         if let Some(seed) = self.shuffle {
             order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed.wrapping_add(epoch)));
         }
-        (0..self.per_rank()).map(|row| order[(row * self.world + rank) % self.samples]).collect()
+        order
+    }
+
+    /// The samples of `rank` in `epoch` where none is repeated and none dropped: some ranks have one more than others.
+    pub fn own(&self, rank: usize, epoch: u64) -> Vec<usize> {
+        self.order(epoch).into_iter().skip(rank).step_by(self.world).collect()
+    }
+
+    /// How many those are.
+    pub fn own_len(&self, rank: usize) -> usize {
+        self.samples.saturating_sub(rank).div_ceil(self.world)
     }
 
     /// How many samples a rank sees in an epoch.

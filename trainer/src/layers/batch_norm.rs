@@ -47,6 +47,11 @@ impl<F: Float> Layer<F> for BatchNorm {
         (2 * self.shape.channels + usize::from(self.synchronised), 0)
     }
 
+    /// The variance of one value is none.
+    fn least(&self) -> usize {
+        if self.shape.plane == 1 && !self.synchronised { 2 } else { 1 }
+    }
+
     fn synchronise(&mut self) -> bool {
         !std::mem::replace(&mut self.synchronised, true)
     }

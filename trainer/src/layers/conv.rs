@@ -1,57 +1,94 @@
-//! Convolution with a square kernel and no bias.
+//! Convolution with a square kernel.
 
 use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
+use crate::amp::Cast;
 use allfold_kernels::nn::{Conv2d as Shape, Cost, Float};
 
-/// A convolution. It keeps the unrolled patches of the forward pass for the backward pass.
-pub struct Conv2d(Shape);
+/// A convolution. It keeps the padded pictures of the forward pass for the backward pass.
+pub struct Conv2d {
+    shape: Shape,
+    init: Init,
+    bias: bool,
+}
 
 impl Conv2d {
-    /// A convolution of this shape.
+    /// A convolution of this shape without a bias: the batch norm that follows has one.
     pub fn new(shape: Shape) -> Conv2d {
-        Conv2d(shape)
+        let fan_in = shape.inputs / shape.groups * shape.kernel * shape.kernel;
+        Conv2d { shape, init: Init::Uniform(1.0 / (fan_in as f64).sqrt()), bias: false }
+    }
+
+    /// With initial weights by He's rule for rectifiers, by the numbers that go out (K. He et al., ICCV 2015): that of
+    /// ResNets.
+    pub fn normal(self) -> Conv2d {
+        let fan_out = self.shape.outputs * self.shape.kernel * self.shape.kernel;
+        Conv2d { init: Init::Normal((2.0 / fan_out as f64).sqrt()), ..self }
+    }
+
+    /// With a bias per output channel.
+    pub fn with_bias(self) -> Conv2d {
+        Conv2d { bias: true, ..self }
+    }
+
+    fn pixels(&self) -> usize {
+        let (rows, cols) = self.shape.output_picture();
+        rows * cols
     }
 }
 
 impl<F: Float> Layer<F> for Conv2d {
     fn inputs(&self) -> usize {
-        self.0.inputs * self.0.picture.0 * self.0.picture.1
+        self.shape.inputs * self.shape.picture.0 * self.shape.picture.1
     }
 
     fn outputs(&self) -> usize {
-        let (rows, cols) = self.0.output_picture();
-        self.0.outputs * rows * cols
+        self.shape.outputs * self.pixels()
     }
 
     fn params(&self) -> Vec<Tensor> {
-        let Shape { inputs, outputs, kernel, .. } = self.0;
-        let init = Init::Uniform(1.0 / ((inputs * kernel * kernel) as f64).sqrt());
-        vec![Tensor::new("weight", &[outputs, inputs, kernel, kernel], init)]
+        let Shape { inputs, outputs, kernel, groups, .. } = self.shape;
+        let mut tensors = vec![Tensor::new("weight", &[outputs, inputs / groups, kernel, kernel], self.init)];
+        if self.bias {
+            let fan_in = inputs / groups * kernel * kernel;
+            tensors.push(Tensor::new("bias", &[outputs], Init::Uniform(1.0 / (fan_in as f64).sqrt())));
+        }
+        tensors
+    }
+
+    fn cast(&self) -> Cast {
+        Cast::Narrow
     }
 
     fn saved(&self, n: usize) -> (usize, usize) {
-        (n * self.0.columns(), 0)
+        (self.shape.work(n), 0)
     }
 
     fn forward(&self, pass: Forward<F>) {
-        self.0.forward(pass.n, pass.x, pass.params, &mut pass.saved.values, pass.y);
+        let (w, b) = pass.params.split_at(self.shape.weights());
+        self.shape.forward(pass.n, pass.x, w, &mut pass.saved.values, pass.y);
+        if self.bias {
+            self.shape.add_bias(b, pass.y);
+        }
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
-        self.0.backward_params(pass.n, &pass.saved.values, pass.dy, grads);
+        let (dw, db) = grads.split_at_mut(self.shape.weights());
+        self.shape.backward_params(pass.n, pass.x, &mut pass.saved.values, pass.dy, dw);
+        self.shape.backward_bias(pass.dy, db);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        self.0.backward_input(pass.n, pass.params, pass.dy, &mut pass.saved.values, dx);
+        let w = &pass.params[..self.shape.weights()];
+        self.shape.backward_input(pass.n, w, pass.dy, &mut pass.saved.values, dx);
     }
 
     fn cost(&self, n: usize) -> LayerCost {
         LayerCost {
             sums: Cost::default(),
-            forward: self.0.forward_cost::<F>(n),
-            evaluate: self.0.forward_cost::<F>(n),
-            params: self.0.backward_params_cost::<F>(n),
-            input: self.0.backward_input_cost::<F>(n),
+            forward: self.shape.forward_cost::<F>(n),
+            evaluate: self.shape.forward_cost::<F>(n),
+            params: self.shape.backward_params_cost::<F>(n),
+            input: self.shape.backward_input_cost::<F>(n),
         }
     }
 }

@@ -1,60 +1,75 @@
-//! Fully connected: `y = x w^T + b`.
+//! Fully connected: `y = x w^T + b`, for every row of a sample.
 
 use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
+use crate::amp::Cast;
 use allfold_kernels::nn::{Cost, Float, Linear as Shape};
 
-/// A fully connected layer with a bias.
-pub struct Linear(Shape);
+/// A fully connected layer.
+pub struct Linear {
+    shape: Shape,
+    rows: usize,
+    weight: Init,
+    bias: Option<Init>,
+}
 
 impl Linear {
-    /// From `inputs` to `outputs` numbers per sample.
+    /// From `inputs` to `outputs` numbers per sample, with a bias; drawn as PyTorch draws.
     pub fn new(inputs: usize, outputs: usize) -> Linear {
-        Linear(Shape { inputs, outputs })
+        let init = Init::Uniform(1.0 / (inputs as f64).sqrt());
+        Linear { shape: Shape { inputs, outputs }, rows: 1, weight: init, bias: Some(init) }
+    }
+
+    /// For `rows` rows per sample, with weights drawn like this and a bias, if any, like that.
+    pub fn rows(rows: usize, (inputs, outputs): (usize, usize), weight: Init, bias: Option<Init>) -> Linear {
+        Linear { shape: Shape { inputs, outputs }, rows, weight, bias }
     }
 
     fn weights(&self) -> usize {
-        self.0.inputs * self.0.outputs
+        self.shape.inputs * self.shape.outputs
     }
 }
 
 impl<F: Float> Layer<F> for Linear {
     fn inputs(&self) -> usize {
-        self.0.inputs
+        self.rows * self.shape.inputs
     }
 
     fn outputs(&self) -> usize {
-        self.0.outputs
+        self.rows * self.shape.outputs
     }
 
     fn params(&self) -> Vec<Tensor> {
-        let init = Init::Uniform(1.0 / (self.0.inputs as f64).sqrt());
-        vec![
-            Tensor::new("weight", &[self.0.outputs, self.0.inputs], init),
-            Tensor::new("bias", &[self.0.outputs], init),
-        ]
+        let weight = Tensor::new("weight", &[self.shape.outputs, self.shape.inputs], self.weight);
+        let bias = self.bias.map(|init| Tensor::new("bias", &[self.shape.outputs], init));
+        [weight].into_iter().chain(bias).collect()
+    }
+
+    fn cast(&self) -> Cast {
+        Cast::Narrow
     }
 
     fn forward(&self, pass: Forward<F>) {
         let (w, b) = pass.params.split_at(self.weights());
-        self.0.forward(pass.n, pass.x, w, b, pass.y);
+        self.shape.forward(pass.n * self.rows, pass.x, w, b, pass.y);
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
         let (dw, db) = grads.split_at_mut(self.weights());
-        self.0.backward_params(pass.n, pass.x, pass.dy, dw, db);
+        self.shape.backward_params(pass.n * self.rows, pass.x, pass.dy, dw, db);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        self.0.backward_input(pass.n, &pass.params[..self.weights()], pass.dy, dx);
+        self.shape.backward_input(pass.n * self.rows, &pass.params[..self.weights()], pass.dy, dx);
     }
 
     fn cost(&self, n: usize) -> LayerCost {
+        let n = n * self.rows;
         LayerCost {
             sums: Cost::default(),
-            forward: self.0.forward_cost::<F>(n),
-            evaluate: self.0.forward_cost::<F>(n),
-            params: self.0.backward_params_cost::<F>(n),
-            input: self.0.backward_input_cost::<F>(n),
+            forward: self.shape.forward_cost::<F>(n),
+            evaluate: self.shape.forward_cost::<F>(n),
+            params: self.shape.backward_params_cost::<F>(n),
+            input: self.shape.backward_input_cost::<F>(n),
         }
     }
 }

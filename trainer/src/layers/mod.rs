@@ -12,19 +12,32 @@
 //! The backward pass is in two halves so that a parameter's gradient is known, and can be sent, before the
 //! gradient of the input is computed.
 
+mod add;
+mod attention;
 mod batch_norm;
 mod conv;
+mod dropout;
+mod embedding;
+mod gelu;
+mod layer_norm;
 mod linear;
 mod pool;
 mod relu;
 
+pub use add::Add;
+pub use attention::Attention;
 pub use batch_norm::BatchNorm;
 pub use conv::Conv2d;
+pub use dropout::Dropout;
+pub use embedding::{Embedding, Positions};
+pub use gelu::Gelu;
+pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
 pub use relu::Relu;
 
-use allfold_kernels::nn::{Cost, Float};
+use crate::amp::Cast;
+use allfold_kernels::nn::{Cost, Float, Stream};
 
 /// How a parameter's initial values are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +47,8 @@ pub enum Init {
     /// Uniform in -bound..bound. With bound 1 / sqrt(fan-in) this is Kaiming's uniform rule with a = sqrt(5),
     /// PyTorch's default for linear and convolutional layers (K. He et al., ICCV 2015).
     Uniform(f64),
+    /// Normal with mean 0 and this deviation.
+    Normal(f64),
 }
 
 /// One parameter, or one buffer, of a layer.
@@ -85,12 +100,16 @@ pub struct Forward<'a, F> {
     pub buffers: &'a mut [F],
     /// Input, n x inputs.
     pub x: &'a [F],
+    /// The second input, of a layer that has two.
+    pub other: &'a [F],
     /// Output, n x outputs.
     pub y: &'a mut [F],
     /// For the backward pass; of the size that [`Layer::saved`] says.
     pub saved: &'a mut Saved<F>,
     /// The totals over all ranks of [`Layer::forward_sums`]; in evaluation, nothing.
     pub totals: &'a [f64],
+    /// Where random draws of this layer, step, micro-batch and rank come from.
+    pub stream: Stream,
 }
 
 /// What a backward pass reads.
@@ -144,6 +163,16 @@ pub trait Layer<F: Float>: Send + Sync {
         Vec::new()
     }
 
+    /// Which precision it runs in under autocast.
+    fn cast(&self) -> Cast {
+        Cast::Follow
+    }
+
+    /// Whether the gradient of its output is that of each of its inputs, as it is.
+    fn passes_on(&self) -> bool {
+        false
+    }
+
     /// How many (values, places) a forward pass over `n` samples keeps.
     fn saved(&self, _n: usize) -> (usize, usize) {
         (0, 0)
@@ -152,6 +181,11 @@ pub trait Layer<F: Float>: Send + Sync {
     /// Makes it work on the samples of all ranks together, where it can and does not yet; says whether it did.
     fn synchronise(&mut self) -> bool {
         false
+    }
+
+    /// The least samples that a batch in training may have, unless it has none.
+    fn least(&self) -> usize {
+        1
     }
 
     /// How many numbers the ranks add up before a forward pass in training, and before [`Layer::backward_input`].
@@ -171,8 +205,9 @@ pub trait Layer<F: Float>: Send + Sync {
     /// The gradients of its parameters, replaced.
     fn backward_params(&self, _pass: &mut Backward<F>, _grads: &mut [F]) {}
 
-    /// The gradient of its input, replaced. Called after [`Layer::backward_params`], whose result `grads` is.
-    fn backward_input(&self, pass: &mut Backward<F>, grads: &[F], dx: &mut [F]);
+    /// The gradient of its input, replaced. Called after [`Layer::backward_params`], whose result `grads` is. Not called
+    /// where the layer [passes on](Layer::passes_on) what it gets.
+    fn backward_input(&self, _pass: &mut Backward<F>, _grads: &[F], _dx: &mut [F]) {}
 
     /// What the passes cost over `n` samples.
     fn cost(&self, n: usize) -> LayerCost;

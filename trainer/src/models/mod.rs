@@ -1,19 +1,27 @@
 //! The networks, one file each, in one table that configuration and tests read.
 
 mod cnn;
+mod gpt;
 mod mlp;
+mod resnet;
 
 pub use cnn::{Cnn, cnn};
+pub use gpt::{Gpt, gpt};
 pub use mlp::mlp;
+pub use resnet::{ResNet, resnet};
 
 use crate::network::Network;
 use crate::{Config, Result};
-use allfold_kernels::nn::Float;
+use allfold_kernels::nn::{Float, LossKind};
 
 /// The names by which a configuration asks for a model.
 pub const MODELS: &[(&str, &str)] = &[
     ("mlp", "fully connected layers with rectifiers between them"),
     ("cnn", "blocks of 3x3 convolution, batch norm and rectifier, then a pooling and a linear layer"),
+    ("resnet18", "a residual network of 18 layers"),
+    ("resnet34", "a residual network of 34 layers"),
+    ("resnet50", "a residual network of 50 layers, with bottlenecks"),
+    ("gpt", "a transformer that predicts the next token of a text"),
 ];
 
 /// The model that `config` asks for, over samples of `shape` (channels, height, width).
@@ -24,10 +32,26 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
     let mut network = match config.model.as_str() {
         "mlp" => mlp(shape.0 * shape.1 * shape.2, &config.hidden, classes),
         "cnn" => cnn(&Cnn { shape, channels: &config.channels, batch_norm: config.batch_norm, classes }),
+        "resnet18" => resnet(&ResNet { layers: 18, imagenet_stem: config.imagenet_stem, shape, classes }),
+        "resnet34" => resnet(&ResNet { layers: 34, imagenet_stem: config.imagenet_stem, shape, classes }),
+        "resnet50" => resnet(&ResNet { layers: 50, imagenet_stem: config.imagenet_stem, shape, classes }),
+        "gpt" => gpt(&Gpt {
+            vocabulary: classes,
+            positions: shape.0 * shape.1 * shape.2,
+            layers: config.layers,
+            width: config.width,
+            heads: config.heads,
+            dropout: config.dropout,
+            tied: config.tied,
+        }),
         other => Err(crate::config::unknown("model", other, MODELS.iter().map(|(name, _)| *name))),
     }?;
     if config.sync_batch_norm {
         network.synchronise();
+    }
+    network.freeze(&config.frozen)?;
+    if config.loss == "mse" {
+        network.set_loss(LossKind::Mse);
     }
     Ok(network)
 }

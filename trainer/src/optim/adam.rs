@@ -7,7 +7,7 @@
 //! ```
 
 use super::{Optimiser, State};
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{self, Cost, Float, Moments};
 
 /// The optimiser, with two moments per parameter element.
 pub struct Adam<F> {
@@ -44,14 +44,16 @@ impl<F: Float> Optimiser<F> for Adam<F> {
         let kept = if self.decoupled { 1.0 - lr * self.weight_decay } else { 1.0 };
         let rate = lr / correction(self.beta1, self.steps);
         let root = correction(self.beta2, self.steps).sqrt();
-        let [added, kept, rate, root, eps] = [added, kept, rate, root, self.eps].map(F::from_f64);
-        let [from_g, beta2, from_square] = [1.0 - self.beta1, self.beta2, 1.0 - self.beta2].map(F::from_f64);
-        for (((p, &grad), m), v) in params.iter_mut().zip(grads).zip(m).zip(v) {
-            let g = grad + added * *p;
-            *m = *m + from_g * (g - *m);
-            *v = beta2 * *v + from_square * g * g;
-            *p = *p * kept - rate * (*m / (v.sqrt() / root + eps));
-        }
+        let [decay, kept, rate, root, eps] = [added, kept, rate, root, self.eps].map(F::from_f64);
+        let [from_gradient, beta2, from_square] =
+            [1.0 - self.beta1, self.beta2, 1.0 - self.beta2].map(F::from_f64);
+        nn::adam(
+            Moments { decay, kept, rate, root, eps, from_gradient, beta2, from_square },
+            params,
+            grads,
+            m,
+            v,
+        );
     }
 
     fn cost(&self, params: usize) -> Cost {

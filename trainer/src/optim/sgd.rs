@@ -7,7 +7,7 @@
 //! ```
 
 use super::{Optimiser, State};
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{Cost, Descent, Float, descend};
 
 /// The optimiser, with one velocity per parameter element.
 pub struct Sgd<F> {
@@ -29,19 +29,14 @@ impl<F: Float> Sgd<F> {
 impl<F: Float> Optimiser<F> for Sgd<F> {
     fn step(&mut self, lr: f64, params: &mut [F], grads: &[F]) {
         assert_eq!(params.len(), grads.len());
-        let [lr, momentum, decay] = [lr, self.momentum, self.weight_decay].map(F::from_f64);
-        self.steps += 1;
-        if self.momentum == 0.0 {
-            params.iter_mut().zip(grads).for_each(|(p, &g)| *p = *p - lr * (g + decay * *p));
-            return;
-        }
         let first = self.velocity.is_empty();
-        self.velocity.resize(params.len(), F::ZERO);
-        for ((p, &grad), v) in params.iter_mut().zip(grads).zip(&mut self.velocity) {
-            let g = grad + decay * *p;
-            *v = if first { g } else { momentum * *v + g };
-            *p = *p - lr * if self.nesterov { g + momentum * *v } else { *v };
+        self.steps += 1;
+        if self.momentum != 0.0 {
+            self.velocity.resize(params.len(), F::ZERO);
         }
+        let [lr, momentum, decay] = [lr, self.momentum, self.weight_decay].map(F::from_f64);
+        let descent = Descent { lr, momentum, decay, nesterov: self.nesterov, first };
+        descend(descent, params, grads, &mut self.velocity);
     }
 
     fn cost(&self, params: usize) -> Cost {

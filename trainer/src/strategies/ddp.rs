@@ -9,15 +9,18 @@
 //! A gradient is divided by the number of ranks once, when it is copied into its bucket; the buckets are summed. A
 //! bucket is sent as soon as its gradients and the bucket before it are there, so all ranks send in one order. With a
 //! canonical algorithm an element's sum does not depend on the bucket that it travels in, so neither do the weights.
-//! (S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.)
+//! After the first
+//! step buckets are made again in the order in which gradients became ready, by rank 0's account. (S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.)
 
+use super::hooks::{Hook, InFlight};
 use super::{Strategy, Synced};
-use crate::buckets::{Bucket, Caps, buckets};
+use crate::buckets::{Bucket, grouped};
 use crate::timing::{BucketTimes, work};
-use crate::{Error, Listener, Model, Network, Objective, Place, Result};
-use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp, Work};
+use crate::{Config, Error, Listener, Model, Network, Objective, Place, Result};
+use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp};
 use allfold_kernels::nn::{Cost, Float};
 use allfold_sim::Picos;
+use std::ops::Range;
 
 /// The rank whose weights and buffers win.
 const ROOT: Rank = Rank(0);
@@ -25,22 +28,70 @@ const ROOT: Rank = Rank(0);
 /// Training on all ranks of a communicator.
 pub struct Ddp<'a, F: Float> {
     comm: &'a Communicator,
+    config: Config,
+    params: Vec<Place>,
     buckets: Vec<Bucket>,
-    /// Of each parameter: its bucket, and where its elements lie in that bucket.
-    homes: Vec<(usize, std::ops::Range<usize>)>,
+    /// Of each parameter: its bucket, and where its elements lie in that bucket. A frozen one has none.
+    homes: Vec<Option<(usize, Range<usize>)>>,
     /// Buffers between two steps, one per bucket.
     idle: Vec<Option<Buffer<F>>>,
+    hook: Hook<F>,
     log: Vec<BucketTimes>,
+    /// Steps whose gradients were exchanged.
+    steps: u64,
+    /// The parameters that no rank used in the last step; of a static graph, in the first.
+    unused: Vec<usize>,
+    /// More micro-batches follow the one that goes forward next.
+    inside: bool,
 }
 
 impl<'a, F: Float> Ddp<'a, F> {
-    /// Buckets for this network's gradients, closed at these caps.
-    pub fn new(network: &Network<F>, caps: Caps, comm: &'a Communicator) -> Ddp<'a, F> {
-        let buckets = buckets(network.params(), size_of::<F>(), caps);
-        let homes =
-            network.params().iter().enumerate().map(|(param, place)| home(&buckets, param, place)).collect();
-        let idle = buckets.iter().map(|bucket| Some(Buffer::zeroed(bucket.range.len()))).collect();
-        Ddp { comm, buckets, homes, idle, log: Vec::new() }
+    /// Buckets for this network's gradients, as `config` wants them.
+    pub fn new(network: &Network<F>, config: &Config, comm: &'a Communicator) -> Ddp<'a, F> {
+        let mut ddp = Ddp {
+            comm,
+            config: config.clone(),
+            params: network.params().to_vec(),
+            buckets: Vec::new(),
+            homes: Vec::new(),
+            idle: Vec::new(),
+            hook: Hook::named(config),
+            log: Vec::new(),
+            steps: 0,
+            unused: Vec::new(),
+            inside: false,
+        };
+        // Those that the loss does not reach come last: whether they ever become ready is for `unused` to say.
+        let order: Vec<usize> = network.order().into_iter().chain(network.unreached()).collect();
+        ddp.arrange(&order);
+        ddp
+    }
+
+    /// Makes the buckets over parameters in this order.
+    fn arrange(&mut self, order: &[usize]) {
+        let sizes = (size_of::<F>(), self.config.caps());
+        self.buckets = grouped(order, &self.params, sizes, &self.config.groups);
+        self.homes = vec![None; self.params.len()];
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            for (param, range) in bucket.places(&self.params) {
+                self.homes[param] = Some((at, range));
+            }
+        }
+        self.idle = self.buckets.iter().map(|bucket| Some(Buffer::zeroed(bucket.elements))).collect();
+        self.hook.reset();
+    }
+
+    /// After the first step: buckets in the order in which gradients became ready, as rank 0 saw it.
+    fn rearrange(&mut self, ready: &[usize]) -> Result<()> {
+        let mut order: Vec<i64> = ready.iter().map(|&param| param as i64).collect();
+        self.comm.broadcast(&mut order, ROOT)?;
+        let order: Vec<usize> = order.iter().map(|param| param.unsigned_abs() as usize).collect();
+        let before = self.buckets.clone();
+        let sizes = (size_of::<F>(), self.config.caps());
+        if grouped(&order, &self.params, sizes, &self.config.groups) != before {
+            self.arrange(&order);
+        }
+        Ok(())
     }
 
     /// A pass over the model, with the idle buckets to fill.
@@ -50,10 +101,12 @@ impl<'a, F: Float> Ddp<'a, F> {
             world: F::from_f64(f64::from(self.comm.size())),
             buckets: &self.buckets,
             homes: &self.homes,
+            hook: &mut self.hook,
             filling: std::mem::take(&mut self.idle),
             missing: self.buckets.iter().map(|bucket| bucket.params.len()).collect(),
             under_way: Vec::with_capacity(self.buckets.len()),
             log: Vec::with_capacity(self.buckets.len()),
+            ready: Vec::with_capacity(self.homes.len()),
             waited: Picos::ZERO,
         }
     }
@@ -61,13 +114,40 @@ impl<'a, F: Float> Ddp<'a, F> {
     fn broadcast(&self, values: &mut [F]) -> Result<()> {
         Ok(self.comm.broadcast(values, ROOT)?)
     }
-}
 
-/// A parameter's bucket, and its elements there.
-fn home(buckets: &[Bucket], param: usize, place: &Place) -> (usize, std::ops::Range<usize>) {
-    let bucket = buckets.iter().position(|bucket| bucket.params.contains(&param)).unwrap_or_default();
-    let start = buckets[bucket].range.start;
-    (bucket, place.range.start - start..place.range.end - start)
+    /// Gives rank 0's buffers to all, or where weights are each rank's own, the mean of those.
+    fn settle(&self, model: &mut Model<F>) -> Result<()> {
+        if matches!(self.hook, Hook::LocalSgd) {
+            self.comm.all_reduce(&mut model.params, ReduceOp::Avg)?;
+        }
+        self.broadcast(&mut model.buffers)
+    }
+
+    /// After a backward pass of which some parameters were not ready: asks who used them, where that is allowed.
+    fn find_unused(&mut self, mine: &[usize]) -> Result<()> {
+        let Config { find_unused, static_graph, .. } = self.config;
+        if !find_unused && !static_graph {
+            return match mine.first() {
+                None => Ok(()),
+                Some(&first) => Err(Error::Config(format!(
+                    "{} of {} parameters had no gradient in this step, `{}` first: the loss does not depend on them; set \
+                     `find_unused`, or `static_graph` if it is so in every step",
+                    mine.len(),
+                    self.params.len(),
+                    self.params[first].name
+                ))),
+            };
+        }
+        if static_graph && self.steps > 0 {
+            return Ok(());
+        }
+        let mut used = vec![1u8; self.params.len()];
+        mine.iter().for_each(|&param| used[param] = 0);
+        self.comm.all_reduce(&mut used, ReduceOp::Max)?;
+        self.unused =
+            (0..used.len()).filter(|&param| used[param] == 0 && self.homes[param].is_some()).collect();
+        Ok(())
+    }
 }
 
 /// Cost of dividing and copying `elements` into a bucket.
@@ -89,40 +169,73 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
     }
 
     fn forward(&mut self, model: &mut Model<F>, x: &[F]) -> Result<Picos> {
+        let before = self.comm.now();
+        if self.config.broadcast_buffers && !self.inside {
+            self.broadcast(&mut model.buffers)?;
+        }
+        let sent = self.comm.now() - before;
         let mut pass = self.pass();
         model.forward(x, &mut pass)?;
         let Pass { filling, waited, .. } = pass;
         self.idle = filling;
-        Ok(waited)
+        Ok(waited + sent)
     }
 
     fn backward(&mut self, model: &mut Model<F>, objective: Objective<F>) -> Result<Synced<F>> {
+        self.inside = objective.more;
         let mut pass = self.pass();
         let loss = model.backward(objective, &mut pass)?;
-        let Pass { under_way, mut log, waited, filling, .. } = pass;
         if objective.more {
+            let Pass { waited, filling, .. } = pass;
             self.idle = filling;
             return Ok(Synced { loss, exposed: waited });
         }
+        let mine: Vec<usize> = (0..pass.homes.len())
+            .filter(|at| pass.homes[*at].is_some() && !pass.ready.contains(at))
+            .collect();
+        for &param in &mine {
+            // What nobody computed is nobody's share of the sum.
+            pass.ready(param, &[])?;
+        }
+        let Pass { under_way, mut log, waited, ready, .. } = pass;
 
         let mut exposed = waited;
-        for ((bucket, handle), times) in self.buckets.iter().zip(under_way).zip(&mut log) {
+        let sent = under_way.into_iter().zip(&mut log).zip(&self.buckets).enumerate();
+        for (at, ((handle, times), bucket)) in sent {
             let before = self.comm.now();
-            let (buffer, done) = handle.wait_timed()?;
+            let (buffer, done) = self.hook.finish(handle, (at, bucket, &self.params), self.comm)?;
             exposed += self.comm.now() - before;
             times.done = done;
-            model.grads[bucket.range.clone()].copy_from_slice(&buffer);
+            for (param, range) in bucket.places(&self.params) {
+                model.grads[self.params[param].range.clone()].copy_from_slice(&buffer[range]);
+            }
             self.comm.charge(&work(unpack_cost::<F>(buffer.len())));
             self.idle.push(Some(buffer));
         }
         self.log = log;
+        self.find_unused(&mine)?;
+        if self.steps == 0 && !self.config.find_unused {
+            self.rearrange(&ready)?;
+        }
+        self.steps += 1;
         Ok(Synced { loss, exposed })
     }
 
     /// Running statistics are each rank's own in training; rank 0's are the ones that are evaluated and kept, as in
     /// PyTorch.
     fn before_evaluation(&mut self, model: &mut Model<F>) -> Result<()> {
-        self.broadcast(&mut model.buffers)
+        self.settle(model)
+    }
+
+    fn after_step(&mut self, model: &mut Model<F>) -> Result<()> {
+        if matches!(self.hook, Hook::LocalSgd) && self.steps.is_multiple_of(self.config.local_steps) {
+            self.comm.all_reduce(&mut model.params, ReduceOp::Avg)?;
+        }
+        Ok(())
+    }
+
+    fn unused(&self) -> &[usize] {
+        &self.unused
     }
 
     fn buckets(&self) -> &[BucketTimes] {
@@ -135,14 +248,17 @@ struct Pass<'a, F: Float> {
     comm: &'a Communicator,
     world: F,
     buckets: &'a [Bucket],
-    homes: &'a [(usize, std::ops::Range<usize>)],
+    homes: &'a [Option<(usize, Range<usize>)>],
+    hook: &'a mut Hook<F>,
     /// Buckets not yet sent.
     filling: Vec<Option<Buffer<F>>>,
     /// Of each bucket, how many gradients it still waits for.
     missing: Vec<usize>,
     /// Buckets sent, in order.
-    under_way: Vec<Work<Buffer<F>>>,
+    under_way: Vec<InFlight<F>>,
     log: Vec<BucketTimes>,
+    /// Parameters in the order in which they became ready.
+    ready: Vec<usize>,
     /// Time spent in totals, which a layer cannot go on without.
     waited: Picos,
 }
@@ -152,12 +268,21 @@ impl<F: Float> Listener<F> for Pass<'_, F> {
         self.comm.charge(&work(cost));
     }
 
+    /// An empty gradient is one of zeros.
     fn ready(&mut self, param: usize, gradient: &[F]) -> Result<()> {
-        let (bucket, range) = &self.homes[param];
+        let Some((bucket, range)) = &self.homes[param] else { return Ok(()) };
         if let Some(buffer) = &mut self.filling[*bucket] {
-            buffer[range.clone()].iter_mut().zip(gradient).for_each(|(slot, &g)| *slot = g / self.world);
+            let slots = &mut buffer[range.clone()];
+            if gradient.is_empty() {
+                slots.fill(F::ZERO);
+            } else if matches!(self.hook, Hook::LocalSgd) {
+                slots.copy_from_slice(gradient);
+            } else {
+                quotients(slots, gradient, self.world);
+            }
         }
-        self.comm.charge(&work(pack_cost::<F>(gradient.len())));
+        self.comm.charge(&work(pack_cost::<F>(range.len())));
+        self.ready.push(param);
         self.missing[*bucket] -= 1;
         self.send_ready()
     }
@@ -168,6 +293,16 @@ impl<F: Float> Listener<F> for Pass<'_, F> {
         self.comm.all_reduce(values, ReduceOp::Sum)?;
         self.waited += self.comm.now() - before;
         Ok(())
+    }
+}
+
+/// Divides while it copies. By a power of two a product with its inverse is the same number, and quicker.
+fn quotients<F: Float>(slots: &mut [F], gradient: &[F], world: F) {
+    let inverse = F::ONE / world;
+    if world.to_f64().log2().fract() == 0.0 {
+        slots.iter_mut().zip(gradient).for_each(|(slot, &g)| *slot = g * inverse);
+    } else {
+        slots.iter_mut().zip(gradient).for_each(|(slot, &g)| *slot = g / world);
     }
 }
 
@@ -189,7 +324,7 @@ impl<F: Float> Pass<'_, F> {
                 sent: now,
                 done: now,
             });
-            self.under_way.push(self.comm.all_reduce_async(buffer, ReduceOp::Sum)?);
+            self.under_way.push(self.hook.send(next, buffer, self.comm)?);
         }
         Ok(())
     }

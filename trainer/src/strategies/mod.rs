@@ -6,6 +6,7 @@
 //! | [`ddp`] | a replica | gradients, averaged in buckets while backward goes on |
 
 pub mod ddp;
+pub mod hooks;
 pub mod single;
 
 use crate::timing::BucketTimes;
@@ -56,6 +57,19 @@ pub trait Strategy<F: Float> {
     /// If communication fails.
     fn before_evaluation(&mut self, model: &mut Model<F>) -> Result<()>;
 
+    /// After the optimiser's step.
+    ///
+    /// # Errors
+    /// If communication fails.
+    fn after_step(&mut self, _model: &mut Model<F>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The parameters that no rank used in the last step: the optimiser leaves them alone.
+    fn unused(&self) -> &[usize] {
+        &[]
+    }
+
     /// What happened to each bucket in the last step.
     fn buckets(&self) -> &[BucketTimes] {
         &[]
@@ -87,7 +101,7 @@ pub fn build<'a, F: Float>(
     fits(config, comm.size())?;
     match config.strategy.as_str() {
         "single" => Ok(Box::new(single::Single::new(comm))),
-        "ddp" => Ok(Box::new(ddp::Ddp::new(network, config.caps(), comm))),
+        "ddp" => Ok(Box::new(ddp::Ddp::new(network, config, comm))),
         other => Err(crate::config::unknown("strategy", other, STRATEGIES.iter().map(|(name, _)| *name))),
     }
 }

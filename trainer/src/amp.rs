@@ -1,0 +1,92 @@
+//! Mixed precision by PyTorch's autocast lists (P. Micikevicius et al., "Mixed Precision Training", ICLR 2018).
+//!
+//! ```text
+//! in f16 or bf16         linear, convolution, attention: inputs, weights, outputs and their gradients
+//! in f32                 layer norm, embedding, softmax, losses
+//! as what comes in       the rest: narrow where all inputs are, else f32
+//! ```
+//!
+//! The lists are those of `torch.amp` (docs, "Autocast Op Reference"). Parameters, and what optimisers see, stay f32. A
+//! narrow activation is held in an f32 whose value f16 or bf16 has: sums inside an operation are in f32, as on GPUs.
+
+use crate::Network;
+use allfold_kernels::nn::{Float, Narrow};
+
+/// Which precision a layer runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cast {
+    /// The narrow one.
+    Narrow,
+    /// The parameters' own.
+    Full,
+    /// That of its inputs, the widest if they differ.
+    Follow,
+}
+
+/// What is narrow in a network, and room for the rounded copies.
+pub(crate) struct Autocast<F> {
+    narrow: Option<Narrow>,
+    casts: Vec<Cast>,
+    /// Of each activation.
+    narrows: Vec<bool>,
+    params: Vec<F>,
+    x: Vec<F>,
+}
+
+impl<F: Float> Autocast<F> {
+    pub fn off() -> Autocast<F> {
+        Autocast { narrow: None, casts: Vec::new(), narrows: Vec::new(), params: Vec::new(), x: Vec::new() }
+    }
+
+    pub fn new(narrow: Narrow, network: &Network<F>) -> Autocast<F> {
+        let casts: Vec<Cast> = network.layers().iter().map(|layer| layer.cast()).collect();
+        let mut narrows = vec![false];
+        for (l, cast) in casts.iter().enumerate() {
+            let follows = network.from(l).iter().all(|&from| narrows[from]);
+            narrows.push(match cast {
+                Cast::Narrow => true,
+                Cast::Full => false,
+                Cast::Follow => follows,
+            });
+        }
+        Autocast { narrow: Some(narrow), casts, narrows, ..Autocast::off() }
+    }
+
+    /// What layer `l` computes with: (parameters, input), rounded where it is narrow.
+    pub fn inputs<'a>(
+        &'a mut self,
+        network: &Network<F>,
+        l: usize,
+        params: &'a [F],
+        x: &'a [F],
+    ) -> (&'a [F], &'a [F]) {
+        let params = &params[network.values_of(l)];
+        let Some(narrow) = self.narrow.filter(|_| self.casts[l] == Cast::Narrow) else {
+            return (params, x);
+        };
+        self.params.clear();
+        self.params.extend_from_slice(params);
+        narrow.round(&mut self.params);
+        if self.narrows[network.from(l)[0]] {
+            return (&self.params, x);
+        }
+        self.x.clear();
+        self.x.extend_from_slice(x);
+        narrow.round(&mut self.x);
+        (&self.params, &self.x)
+    }
+
+    /// Rounds an activation, or its gradient, if it is narrow.
+    pub fn round(&self, act: usize, values: &mut [F]) {
+        if let Some(narrow) = self.narrow.filter(|_| self.narrows[act]) {
+            narrow.round(values);
+        }
+    }
+
+    /// Rounds a gradient that a narrow layer computed.
+    pub fn round_of(&self, l: usize, values: &mut [F]) {
+        if let Some(narrow) = self.narrow.filter(|_| self.casts[l] == Cast::Narrow) {
+            narrow.round(values);
+        }
+    }
+}

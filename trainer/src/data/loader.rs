@@ -1,0 +1,92 @@
+//! Batches put together ahead of their step, by threads of their own.
+//!
+//! ```text
+//! worker 0   | batch 0 | batch 2 | batch 4 | ...          each at most `prefetch` ahead
+//! worker 1   | batch 1 | batch 3 | ...
+//! steps           | 0 | 1 | 2 | 3 ...                      always in order, whoever was quicker
+//! ```
+
+use super::{Batch, Dataset};
+use crate::{Error, Result};
+use allfold_kernels::nn::Float;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+/// The batches of an epoch, one after another.
+pub struct Batches<'a, F> {
+    dataset: &'a Dataset,
+    chunks: &'a [Vec<usize>],
+    at: usize,
+    workers: Vec<Receiver<Batch<F>>>,
+}
+
+/// Calls `body` with the batches that `chunks` name. With 0 workers each is put together when it is asked for.
+///
+/// # Errors
+/// What `body` returned.
+pub fn batches<F: Float, R>(
+    dataset: &Dataset,
+    chunks: &[Vec<usize>],
+    (workers, prefetch): (usize, usize),
+    body: impl FnOnce(&mut Batches<F>) -> Result<R>,
+) -> Result<R> {
+    std::thread::scope(|scope| {
+        let start = |worker: usize| {
+            let (send, receive) = sync_channel(prefetch.max(1));
+            scope.spawn(move || {
+                for chunk in chunks.iter().skip(worker).step_by(workers) {
+                    let mut batch = Batch::default();
+                    dataset.gather(chunk, &mut batch);
+                    // Nobody listens any more once the run has stopped.
+                    if send.send(batch).is_err() {
+                        return;
+                    }
+                }
+            });
+            receive
+        };
+        let workers = (0..workers).map(start).collect();
+        body(&mut Batches { dataset, chunks, at: 0, workers })
+    })
+}
+
+impl<F: Float> Batches<'_, F> {
+    /// Replaces `batch` by the next one.
+    ///
+    /// # Errors
+    /// If there is none, or its worker is gone.
+    pub fn next(&mut self, batch: &mut Batch<F>) -> Result<()> {
+        let gone = || Error::Data(format!("there is no batch {} in this epoch", self.at));
+        let chunk = self.chunks.get(self.at).ok_or_else(gone)?;
+        match self.at.checked_rem(self.workers.len()) {
+            None => self.dataset.gather(chunk, batch),
+            Some(worker) => *batch = self.workers[worker].recv().map_err(|_| gone())?,
+        }
+        self.at += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_come_in_order_whatever_the_workers() {
+        let (train, _) = crate::data::digits().unwrap();
+        let chunks: Vec<Vec<usize>> = (0..23).map(|i| (i * 7..i * 7 + i % 5).collect()).collect();
+        let all = |workers, prefetch| {
+            batches::<f32, _>(&train, &chunks, (workers, prefetch), |batches| {
+                let mut all = vec![Batch::default(); chunks.len()];
+                all.iter_mut().try_for_each(|batch| batches.next(batch))?;
+                assert!(batches.next(&mut Batch::default()).is_err());
+                Ok(all)
+            })
+            .unwrap()
+        };
+        let want = all(0, 0);
+        assert_eq!(all(1, 1), want);
+        assert_eq!(all(3, 4), want);
+        // A run that stops early leaves no worker behind.
+        batches::<f32, _>(&train, &chunks, (2, 1), |batches| batches.next(&mut Batch::default())).unwrap();
+    }
+}

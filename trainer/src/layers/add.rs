@@ -1,0 +1,37 @@
+//! The sum of two branches.
+
+use super::{Forward, Layer, LayerCost};
+use allfold_kernels::nn::{self, Float};
+
+/// Adds two activations of so many numbers per sample.
+pub struct Add(usize);
+
+impl Add {
+    /// Over `outputs` numbers per sample.
+    pub fn new(outputs: usize) -> Add {
+        Add(outputs)
+    }
+}
+
+impl<F: Float> Layer<F> for Add {
+    fn inputs(&self) -> usize {
+        self.0
+    }
+
+    fn outputs(&self) -> usize {
+        self.0
+    }
+
+    fn passes_on(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        nn::add(pass.x, pass.other, pass.y);
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        let once = nn::add_cost::<F>(n * self.0);
+        LayerCost { forward: once, evaluate: once, ..LayerCost::default() }
+    }
+}

@@ -1,0 +1,77 @@
+//! A network of which no more is known than its parameters and how long a step takes on one device.
+//!
+//! ```text
+//! forward: a third of the step        backward: two thirds; gradients are ready at an even pace
+//! ```
+
+use super::Steps;
+use crate::layers::Init;
+use crate::{Phase, Place};
+use allfold_sim::Picos;
+
+/// Tensors of equal size, last first, whose gradients come one by one.
+pub struct Even {
+    places: Vec<Place>,
+    alone: Picos,
+}
+
+/// So many tensors; how many does not matter while it is more than the buckets.
+const TENSORS: usize = 128;
+
+impl Even {
+    /// `parameters` numbers; one device alone takes `alone` for a step.
+    pub fn new(parameters: usize, alone: Picos) -> Even {
+        let edge = |tensor: usize| parameters * tensor / TENSORS;
+        let place = |tensor: usize| {
+            let range = edge(tensor)..edge(tensor + 1);
+            Place {
+                name: format!("part{tensor}"),
+                shape: vec![range.len()],
+                range,
+                init: Init::Constant(0.0),
+            }
+        };
+        Even { places: (0..TENSORS).map(place).collect(), alone }
+    }
+}
+
+impl Steps for Even {
+    fn params(&self) -> &[Place] {
+        &self.places
+    }
+    fn forward_phases(&self) -> Vec<Phase> {
+        vec![Phase::Forward(0)]
+    }
+    fn backward_phases(&self) -> Vec<Phase> {
+        (0..TENSORS).rev().flat_map(|tensor| [Phase::Params(tensor), Phase::Ready(tensor)]).collect()
+    }
+    fn shared(&self, _: Phase) -> usize {
+        0
+    }
+    /// The whole batch of a step goes through at once: what is said of `alone` holds for it.
+    fn takes(&self, phase: Phase, _: usize) -> Picos {
+        match phase {
+            Phase::Forward(_) => Picos(self.alone.0 / 3),
+            Phase::Params(_) => Picos((self.alone.0 - self.alone.0 / 3) / TENSORS as u64),
+            _ => Picos::ZERO,
+        }
+    }
+    fn data(&self, _: usize) -> Picos {
+        Picos::ZERO
+    }
+    fn optimiser(&self) -> Picos {
+        Picos::ZERO
+    }
+    fn hold(&self, _: usize) -> Picos {
+        Picos::ZERO
+    }
+    fn pack(&self, _: usize) -> Picos {
+        Picos::ZERO
+    }
+    fn unpack(&self, _: usize) -> Picos {
+        Picos::ZERO
+    }
+    fn element(&self) -> usize {
+        4
+    }
+}

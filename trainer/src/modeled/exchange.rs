@@ -1,0 +1,103 @@
+//! How long the ranks take to add something up.
+
+use crate::Result;
+use allfold_collectives::time::nccl::{Overrides, Platform, choose};
+use allfold_collectives::time::{Engine, Job, Outcome, simulate};
+use allfold_collectives::{Collective, DType, Plan};
+use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Times an all-reduce from the moment all ranks have entered it.
+pub trait Exchange {
+    /// Of so many elements.
+    ///
+    /// # Errors
+    /// A schedule that cannot be timed.
+    fn all_reduce(&mut self, elements: usize, dtype: DType) -> Result<Picos>;
+
+    /// How it was done so far, each way once.
+    fn engines(&self) -> Vec<String>;
+}
+
+/// Above so many ranks unequal chunks are rounded up, so that one rank of each symmetry class is enough.
+const STEPPED: u32 = 1024;
+
+/// A communicator's own schedule, simulated on the topology.
+pub struct Simulated<'a> {
+    topology: &'a Topology,
+    costs: Costs,
+    sharing: Sharing,
+    plan: &'a Plan,
+    known: BTreeMap<(usize, usize), Picos>,
+    engines: BTreeSet<String>,
+}
+
+impl<'a> Simulated<'a> {
+    /// What a communicator with this plan would do.
+    pub fn new(topology: &'a Topology, costs: Costs, sharing: Sharing, plan: &'a Plan) -> Simulated<'a> {
+        Simulated { topology, costs, sharing, plan, known: BTreeMap::new(), engines: BTreeSet::new() }
+    }
+}
+
+impl Exchange for Simulated<'_> {
+    fn all_reduce(&mut self, elements: usize, dtype: DType) -> Result<Picos> {
+        if let Some(&known) = self.known.get(&(elements, dtype.size())) {
+            return Ok(known);
+        }
+        let prepared = self.plan.of(Collective::AllReduce, self.topology.ranks(), elements, dtype)?;
+        let job = Job {
+            schedule: &*prepared.schedule,
+            geometry: &prepared.geometry,
+            element: dtype.size() as u32,
+            topology: self.topology,
+            costs: self.costs,
+            window: prepared.window,
+            sharing: self.sharing,
+            faults: &Faults::NONE,
+            deadline: None,
+            collective: Some(Collective::AllReduce),
+        };
+        let folded: Option<Outcome> =
+            (self.topology.ranks() > STEPPED).then(|| simulate(&job, Engine::OrbitRounded).ok()).flatten();
+        let outcome = match folded {
+            Some(outcome) => outcome,
+            None => simulate(&job, Engine::Auto)?,
+        };
+        let rounded = if outcome.rounded.is_some() { ", chunks rounded up" } else { "" };
+        self.engines.insert(format!("{}{rounded}", outcome.method.name()));
+        self.known.insert((elements, dtype.size()), outcome.time);
+        Ok(outcome.time)
+    }
+
+    fn engines(&self) -> Vec<String> {
+        self.engines.iter().cloned().collect()
+    }
+}
+
+/// What NCCL's own tuner believes of the algorithm that it would choose.
+pub struct NcclModel {
+    platform: Platform,
+    overrides: Overrides,
+    used: BTreeSet<String>,
+}
+
+impl NcclModel {
+    /// On this machine; `overrides` as `NCCL_ALGO` and `NCCL_PROTO` say.
+    pub fn new(platform: Platform, overrides: Overrides) -> NcclModel {
+        NcclModel { platform, overrides, used: BTreeSet::new() }
+    }
+}
+
+impl Exchange for NcclModel {
+    fn all_reduce(&mut self, elements: usize, dtype: DType) -> Result<Picos> {
+        let bytes = (elements * dtype.size()) as u64;
+        let chosen = choose(&self.platform, Collective::AllReduce, bytes, &self.overrides)
+            .map_err(|error| crate::Error::Config(error.to_string()))?;
+        self.used.insert(format!("NCCL's model, {} {}", chosen.algorithm.name(), chosen.protocol.name()));
+        Ok(Picos((chosen.time_us * 1e6).ceil() as u64))
+    }
+
+    fn engines(&self) -> Vec<String> {
+        self.used.iter().cloned().collect()
+    }
+}

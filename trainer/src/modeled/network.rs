@@ -1,0 +1,88 @@
+//! A real network as [`Steps`]: what its kernels cost, on a device.
+
+use super::timeline::Timeline;
+use super::{Machine, Prediction, Rules, Simulated, Steps};
+use crate::model::hold_cost;
+use crate::run::data_cost;
+use crate::scaler::unscale_cost;
+use crate::strategies::ddp::{pack_cost, unpack_cost};
+use crate::timing::work;
+use crate::{Config, Network, Optimiser, Phase, Place, Result, models, optim};
+use allfold_kernels::nn::{Cost, Float};
+use allfold_sim::{Device, Picos};
+
+struct Numeric<'a, F> {
+    config: &'a Config,
+    network: &'a Network<F>,
+    optimiser: &'a dyn Optimiser<F>,
+    device: Device,
+}
+
+pub(super) fn predict<F: Float>(
+    config: &Config,
+    shape: (usize, usize, usize),
+    classes: usize,
+    machine: &Machine,
+) -> Result<Prediction> {
+    let network: Network<F> = models::build(config, shape, classes)?;
+    let optimiser = optim::build(config, &network)?;
+    let steps = Numeric { config, network: &network, optimiser: &*optimiser, device: machine.device };
+    let rules = Rules {
+        batch: config.batch,
+        micro_batch: config.micro_batch(config.batch),
+        caps: if config.strategy == "single" { None } else { Some(config.caps()) },
+        scaler: config.scaler().is_some(),
+    };
+    let mut exchange = Simulated::new(machine.topology, machine.costs, machine.sharing, machine.plan);
+    Timeline { steps: &steps, rules, exchange: &mut exchange, ranks: machine.topology.ranks() }.step()
+}
+
+impl<F: Float> Numeric<'_, F> {
+    fn time(&self, cost: Cost) -> Picos {
+        self.device.time(work(cost))
+    }
+}
+
+impl<F: Float> Steps for Numeric<'_, F> {
+    fn params(&self) -> &[Place] {
+        self.network.params()
+    }
+    fn forward_phases(&self) -> Vec<Phase> {
+        self.network.forward_phases()
+    }
+    fn backward_phases(&self) -> Vec<Phase> {
+        self.network.backward_phases()
+    }
+    fn shared(&self, phase: Phase) -> usize {
+        self.network.shared(phase)
+    }
+    fn takes(&self, phase: Phase, n: usize) -> Picos {
+        self.time(self.network.cost(phase, n))
+    }
+    fn data(&self, n: usize) -> Picos {
+        self.time(data_cost::<F>(n * self.network.inputs()))
+    }
+    fn optimiser(&self) -> Picos {
+        let elements = self.network.param_count();
+        let mut time = self.time(self.optimiser.cost(elements));
+        if self.config.scaler().is_some() {
+            time += self.time(unscale_cost::<F>(elements));
+        }
+        if self.config.clip_norm > 0.0 {
+            time += self.time(optim::clip::cost::<F>(elements));
+        }
+        time
+    }
+    fn hold(&self, elements: usize) -> Picos {
+        self.time(hold_cost::<F>(elements))
+    }
+    fn pack(&self, elements: usize) -> Picos {
+        self.time(pack_cost::<F>(elements))
+    }
+    fn unpack(&self, elements: usize) -> Picos {
+        self.time(unpack_cost::<F>(elements))
+    }
+    fn element(&self) -> usize {
+        size_of::<F>()
+    }
+}

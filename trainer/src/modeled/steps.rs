@@ -1,0 +1,49 @@
+//! What a timeline needs to know of a step.
+
+use crate::buckets::Caps;
+use crate::{Phase, Place};
+use allfold_sim::Picos;
+
+/// The parts of a step on one device.
+pub trait Steps {
+    /// Every parameter, in order of registration.
+    fn params(&self) -> &[Place];
+    /// The phases of a forward pass.
+    fn forward_phases(&self) -> Vec<Phase>;
+    /// The phases of a backward pass.
+    fn backward_phases(&self) -> Vec<Phase>;
+    /// How many numbers the ranks add up in a phase.
+    fn shared(&self, phase: Phase) -> usize;
+    /// How long a phase takes over `n` samples.
+    fn takes(&self, phase: Phase, n: usize) -> Picos;
+    /// How long it takes to put a batch together.
+    fn data(&self, n: usize) -> Picos;
+    /// How long the optimiser's step takes, with unscaling and clipping.
+    fn optimiser(&self) -> Picos;
+    /// How long it takes to add `elements` to those held back.
+    fn hold(&self, elements: usize) -> Picos;
+    /// How long it takes to divide and copy `elements` into a bucket.
+    fn pack(&self, elements: usize) -> Picos;
+    /// How long it takes to copy them back.
+    fn unpack(&self, elements: usize) -> Picos;
+    /// Bytes of a gradient's element as it is sent.
+    fn element(&self) -> usize;
+
+    /// Elements of all parameters.
+    fn elements(&self) -> usize {
+        self.params().last().map_or(0, |last| last.range.end)
+    }
+}
+
+/// How a step is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// Samples of a rank.
+    pub batch: usize,
+    /// Samples that go through at once.
+    pub micro_batch: usize,
+    /// Where buckets close; `None`: nothing is exchanged.
+    pub caps: Option<Caps>,
+    /// Whether a loss scale is agreed on.
+    pub scaler: bool,
+}

@@ -1,0 +1,139 @@
+//! A rank's two timelines through a step.
+
+use super::{Exchange, Prediction, Rules, Steps};
+use crate::buckets::{Bucket, buckets_in};
+use crate::timing::{Breakdown, BucketTimes, communication};
+use crate::{Phase, Result};
+use allfold_collectives::DType;
+use allfold_sim::Picos;
+
+/// A step, and what times its parts.
+pub(super) struct Timeline<'a, S: Steps + ?Sized, X: Exchange + ?Sized> {
+    pub steps: &'a S,
+    pub rules: Rules,
+    pub exchange: &'a mut X,
+    pub ranks: u32,
+}
+
+/// A rank's two timelines.
+#[derive(Default)]
+struct Clock {
+    /// Where computing is.
+    now: Picos,
+    /// When communication has done all it was given.
+    free: Picos,
+    /// Time spent waiting so far.
+    exposed: Picos,
+}
+
+/// A micro-batch of a step.
+struct Micro {
+    n: usize,
+    /// Gradients of earlier ones are held.
+    held: bool,
+    /// Others follow.
+    more: bool,
+}
+
+impl<S: Steps + ?Sized, X: Exchange + ?Sized> Timeline<'_, S, X> {
+    pub fn step(&mut self) -> Result<Prediction> {
+        let (steps, rules) = (self.steps, self.rules);
+        let mut time = Breakdown { data: steps.data(rules.batch), ..Breakdown::default() };
+        let ready = |phase| if let Phase::Ready(param) = phase { Some(param) } else { None };
+        let order: Vec<usize> = steps.backward_phases().into_iter().filter_map(ready).collect();
+        let buckets = rules
+            .caps
+            .map_or_else(Vec::new, |caps| buckets_in(&order, steps.params(), steps.element(), caps));
+        let (mut clock, mut log) = (Clock { now: time.data, ..Clock::default() }, Vec::new());
+        for start in (0..rules.batch).step_by(rules.micro_batch.max(1)) {
+            let n = rules.micro_batch.min(rules.batch - start);
+            time.forward += self.forward(n, &mut clock)?;
+            let micro = Micro { n, held: start > 0, more: start + n < rules.batch };
+            let began = (clock.now, clock.exposed);
+            log = self.backward(micro, &mut clock, &buckets)?;
+            for (bucket, times) in buckets.iter().zip(&log) {
+                let done = clock.now.later(times.done);
+                clock.exposed += done - clock.now;
+                clock.now = done + steps.unpack(bucket.elements);
+            }
+            time.backward += clock.now - began.0 - (clock.exposed - began.1);
+        }
+        time.exposed = clock.exposed;
+        time.optimiser = steps.optimiser();
+        if rules.scaler {
+            time.optimiser += self.exchange.all_reduce(1, DType::U8)?;
+        }
+        Ok(Prediction {
+            ranks: self.ranks,
+            samples: rules.batch as u64 * u64::from(self.ranks),
+            time,
+            communication: communication(&log),
+            buckets: log,
+            engines: self.exchange.engines(),
+        })
+    }
+
+    /// Walks the forward pass; returns what it takes without waiting.
+    fn forward(&mut self, n: usize, clock: &mut Clock) -> Result<Picos> {
+        let began = (clock.now, clock.exposed);
+        for phase in self.steps.forward_phases() {
+            clock.now += self.steps.takes(phase, n);
+            self.total(phase, clock)?;
+        }
+        Ok(clock.now - began.0 - (clock.exposed - began.1))
+    }
+
+    /// What the ranks add up in a phase, which the step waits for: after the buckets under way.
+    fn total(&mut self, phase: Phase, clock: &mut Clock) -> Result<()> {
+        let elements = self.steps.shared(phase);
+        if elements > 0 && self.rules.caps.is_some() {
+            let done = clock.free.later(clock.now) + self.exchange.all_reduce(elements, DType::F64)?;
+            clock.exposed += done - clock.now;
+            (clock.now, clock.free) = (done, done);
+        }
+        Ok(())
+    }
+
+    /// Walks the backward pass; sends each bucket when it is full and its turn has come.
+    fn backward(&mut self, micro: Micro, clock: &mut Clock, buckets: &[Bucket]) -> Result<Vec<BucketTimes>> {
+        let steps = self.steps;
+        let dtype = match steps.element() {
+            8 => DType::F64,
+            2 => DType::F16,
+            _ => DType::F32,
+        };
+        let mut log = Vec::<BucketTimes>::new();
+        for phase in steps.backward_phases() {
+            if matches!(phase, Phase::Ready(_)) && micro.more {
+                continue;
+            }
+            clock.now += steps.takes(phase, micro.n);
+            self.total(phase, clock)?;
+            let Phase::Ready(param) = phase else { continue };
+            let elements = steps.params()[param].range.len();
+            if micro.held {
+                clock.now += steps.hold(elements);
+            }
+            let Some(bucket) = buckets.get(log.len()) else { continue };
+            clock.now += steps.pack(elements);
+            // Gradients come in the order in which buckets are made.
+            if bucket.params.last() != Some(&param) {
+                continue;
+            }
+            let elements = bucket.elements;
+            clock.free = clock.free.later(clock.now) + self.exchange.all_reduce(elements, dtype)?;
+            log.push(BucketTimes {
+                bucket: log.len(),
+                params: bucket.params.len(),
+                bytes: (elements * steps.element()) as u64,
+                ready: clock.now,
+                sent: clock.now,
+                done: clock.free,
+            });
+        }
+        if micro.held && micro.more {
+            clock.now += steps.hold(steps.elements());
+        }
+        Ok(log)
+    }
+}

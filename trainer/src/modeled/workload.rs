@@ -1,0 +1,161 @@
+//! A layer table as [`Steps`]: a large network on an accelerator.
+
+use super::timeline::Timeline;
+use super::{Exchange, Prediction, Rules, Steps, Terms};
+use crate::buckets::Caps;
+use crate::workloads::{Accelerator, Kernel, Precision, Workload};
+use crate::{Phase, Place, Result};
+use allfold_sim::Picos;
+
+/// How a workload is trained.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// What is trained.
+    pub workload: &'a Workload,
+    /// On what.
+    pub accelerator: &'a Accelerator,
+    /// In which numbers. Gradients are in f32 whatever it is, as with PyTorch's autocast.
+    pub precision: Precision,
+    /// Samples per rank and step.
+    pub batch: usize,
+    /// Micro-batches of a step, exchanged once.
+    pub accumulate: usize,
+    /// Whether batch norms normalise by the samples of all ranks.
+    pub sync_batch_norm: bool,
+    /// Where buckets close.
+    pub caps: Caps,
+    /// Samples per second of one device alone, where that was measured: every kernel takes as much longer or shorter.
+    pub measured: Option<f64>,
+    /// What is added beyond kernels and links.
+    pub terms: Terms,
+}
+
+impl<'a> Job<'a> {
+    /// PyTorch's defaults: buckets of 1 MiB, then 25 MiB; no accumulation.
+    pub fn new(
+        workload: &'a Workload,
+        accelerator: &'a Accelerator,
+        precision: Precision,
+        batch: usize,
+    ) -> Job<'a> {
+        Job {
+            workload,
+            accelerator,
+            precision,
+            batch,
+            accumulate: 1,
+            sync_batch_norm: false,
+            caps: Caps { first: 1 << 20, rest: 25 << 20 },
+            measured: None,
+            terms: Terms::NONE,
+        }
+    }
+}
+
+/// One step of a workload over `ranks` ranks that exchange by `exchange`. A single rank exchanges nothing.
+///
+/// # Errors
+/// An exchange that cannot be timed.
+pub fn predict_workload(job: &Job<'_>, ranks: u32, exchange: &mut dyn Exchange) -> Result<Prediction> {
+    let modeled = Modeled { job, stretch: stretch(job) };
+    let mut prediction = modeled.step(ranks, exchange)?;
+    job.terms.apply(&mut prediction);
+    Ok(prediction)
+}
+
+/// How much slower than by the roofline a device is, in thousandths: 1000, or so that one of them reaches what was measured.
+fn stretch(job: &Job<'_>) -> u128 {
+    let Some(measured) = job.measured.filter(|rate| *rate > 0.0) else { return 1000 };
+    let modeled = Modeled { job, stretch: 1_000_000 };
+    let alone = modeled.alone();
+    let wanted = job.batch as f64 / measured * 1e12;
+    // In millionths, so that rounding does not show.
+    (wanted / alone.0.max(1) as f64 * 1e6).clamp(1.0, 1e12) as u128
+}
+
+struct Modeled<'a> {
+    job: &'a Job<'a>,
+    /// Thousandths without a measurement, else millionths.
+    stretch: u128,
+}
+
+impl Modeled<'_> {
+    fn step(&self, ranks: u32, exchange: &mut dyn Exchange) -> Result<Prediction> {
+        let job = self.job;
+        let micro_batch = job.batch.div_ceil(job.accumulate.max(1)).max(1);
+        let caps = (ranks > 1).then_some(job.caps);
+        let scaler = ranks > 1 && job.precision == Precision::Half;
+        let rules = Rules { batch: job.batch, micro_batch, caps, scaler };
+        Timeline { steps: self, rules, exchange, ranks }.step()
+    }
+
+    /// One device's step.
+    fn alone(&self) -> Picos {
+        struct Never;
+        impl Exchange for Never {
+            fn all_reduce(&mut self, _: usize, _: allfold_collectives::DType) -> Result<Picos> {
+                Ok(Picos::ZERO)
+            }
+            fn engines(&self) -> Vec<String> {
+                Vec::new()
+            }
+        }
+        self.step(1, &mut Never).map_or(Picos::ZERO, |prediction| prediction.time.total())
+    }
+
+    fn time(&self, kernel: &Kernel, n: usize) -> Picos {
+        let time = self.job.accelerator.time(kernel, n, self.job.precision);
+        self.stretched(time)
+    }
+
+    fn stretched(&self, time: Picos) -> Picos {
+        let scale = if self.job.measured.is_some() { 1_000_000 } else { 1000 };
+        Picos(u64::try_from(u128::from(time.0) * self.stretch / scale).unwrap_or(u64::MAX))
+    }
+
+    /// Elements of gradients moved `passes` times.
+    fn moved(&self, elements: usize, passes: usize) -> Picos {
+        self.job.accelerator.moves((elements * passes * 4) as u64, 1)
+    }
+}
+
+impl Steps for Modeled<'_> {
+    fn params(&self) -> &[Place] {
+        self.job.workload.places()
+    }
+    fn forward_phases(&self) -> Vec<Phase> {
+        self.job.workload.forward_phases(self.job.sync_batch_norm)
+    }
+    fn backward_phases(&self) -> Vec<Phase> {
+        self.job.workload.backward_phases(self.job.sync_batch_norm)
+    }
+    fn shared(&self, phase: Phase) -> usize {
+        if self.job.sync_batch_norm { self.job.workload.shared(phase) } else { 0 }
+    }
+    fn takes(&self, phase: Phase, n: usize) -> Picos {
+        self.job.workload.kernel(phase).map_or(Picos::ZERO, |kernel| self.time(kernel, n))
+    }
+    fn data(&self, _: usize) -> Picos {
+        Picos::ZERO
+    }
+    fn optimiser(&self) -> Picos {
+        let passes = self.job.workload.optimiser_passes();
+        let elements = self.elements();
+        let unscaled =
+            if self.job.precision == Precision::Half { self.moved(elements, 2) } else { Picos::ZERO };
+        self.stretched(self.moved(elements, passes) + unscaled)
+    }
+    fn hold(&self, elements: usize) -> Picos {
+        self.moved(elements, 3)
+    }
+    fn pack(&self, elements: usize) -> Picos {
+        self.moved(elements, 2)
+    }
+
+    fn unpack(&self, elements: usize) -> Picos {
+        self.moved(elements, 2)
+    }
+    fn element(&self) -> usize {
+        4
+    }
+}

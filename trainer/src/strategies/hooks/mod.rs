@@ -1,0 +1,177 @@
+//! What a bucket becomes on its way: as it is, or in fewer bytes.
+//!
+//! | hook | sent for n elements | the sum is |
+//! |---|---|---|
+//! | `none` | n | exact in the gradients' type |
+//! | `fp16`, `bf16` | n of 2 bytes | rounded to the narrow type, element by element |
+//! | `powersgd` | two thin matrices for each parameter | of low rank; the rest is fed back |
+//! | `topk` | the largest of n, with their places | sparse; the rest is fed back |
+//! | `int8` | n of 1 byte and a scale | rounded to 1 of 255 values |
+//! | `local_sgd` | nothing; weights are averaged now and then | each rank's own |
+//!
+//! A hook gets a bucket that is already divided by the number of ranks, and gives back the sum over ranks. The first three
+//! do not mix elements: with them and a canonical algorithm, a bucket's size changes no bits.
+
+mod int8;
+pub mod powersgd;
+pub mod topk;
+
+use crate::Result;
+use crate::buckets::Bucket;
+use crate::network::Place;
+use crate::timing::work;
+use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
+use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::{bf16, f16};
+use allfold_sim::Picos;
+
+/// The names by which a configuration asks for a hook.
+pub const HOOKS: &[(&str, &str)] = &[
+    ("none", "gradients as they are"),
+    ("fp16", "gradients in f16"),
+    ("bf16", "gradients in bf16"),
+    ("powersgd", "two thin matrices for each parameter, with error feedback"),
+    ("topk", "the largest elements of a bucket, with error feedback"),
+    ("int8", "8 bits for each element"),
+    ("local_sgd", "no gradients; weights are averaged every `local_steps` steps"),
+];
+
+/// A hook with what it remembers of each bucket.
+pub enum Hook<F: Float> {
+    /// As it is.
+    None,
+    /// In f16.
+    Fp16,
+    /// In bf16.
+    Bf16,
+    /// By low rank.
+    PowerSgd(powersgd::PowerSgd<F>),
+    /// By the largest elements.
+    TopK(topk::TopK<F>),
+    /// In 8 bits.
+    Int8,
+    /// Not at all.
+    LocalSgd,
+}
+
+/// A bucket that was sent.
+pub enum InFlight<F: Float> {
+    /// As it is.
+    Whole(Work<Buffer<F>>),
+    /// In f16; the buffer waits for the sum.
+    Fp16(Work<Buffer<f16>>, Buffer<F>),
+    /// In bf16; likewise.
+    Bf16(Work<Buffer<bf16>>, Buffer<F>),
+    /// In bytes; likewise.
+    Int8(Work<Buffer<u8>>, Buffer<F>),
+    /// Places and values; likewise.
+    TopK(Work<Buffer<i32>>, Work<Buffer<F>>, Buffer<F>),
+    /// Exchanged when its turn comes, by several collectives one after another.
+    Later(Buffer<F>),
+    /// This rank's own.
+    Kept(Buffer<F>),
+}
+
+impl<F: Float> Hook<F> {
+    /// The hook of this name.
+    pub fn named(config: &crate::Config) -> Hook<F> {
+        match config.hook.as_str() {
+            "fp16" => Hook::Fp16,
+            "bf16" => Hook::Bf16,
+            "powersgd" => Hook::PowerSgd(powersgd::PowerSgd::new(config.powersgd_rank, config.seed)),
+            "topk" => Hook::TopK(topk::TopK::new(config.topk_share)),
+            "int8" => Hook::Int8,
+            "local_sgd" => Hook::LocalSgd,
+            _ => Hook::None,
+        }
+    }
+
+    /// Forgets what it knows of buckets: there are new ones.
+    pub fn reset(&mut self) {
+        match self {
+            Hook::PowerSgd(state) => state.reset(),
+            Hook::TopK(state) => state.reset(),
+            _ => {}
+        }
+    }
+
+    /// Sends a bucket; all ranks send theirs in one order.
+    ///
+    /// # Errors
+    /// If communication fails.
+    pub fn send(&mut self, bucket: usize, buffer: Buffer<F>, comm: &Communicator) -> Result<InFlight<F>> {
+        if !matches!(self, Hook::None | Hook::LocalSgd | Hook::PowerSgd(_)) {
+            comm.charge(&work(compress_cost::<F>(buffer.len())));
+        }
+        Ok(match self {
+            Hook::None => InFlight::Whole(comm.all_reduce_async(buffer, ReduceOp::Sum)?),
+            Hook::LocalSgd => InFlight::Kept(buffer),
+            Hook::PowerSgd(_) => InFlight::Later(buffer),
+            Hook::Fp16 => {
+                let mut narrow = Buffer::<f16>::zeroed(buffer.len());
+                narrow.iter_mut().zip(&*buffer).for_each(|(to, &from)| *to = f16::from_f64(from.to_f64()));
+                InFlight::Fp16(comm.all_reduce_async(narrow, ReduceOp::Sum)?, buffer)
+            }
+            Hook::Bf16 => {
+                let mut narrow = Buffer::<bf16>::zeroed(buffer.len());
+                narrow.iter_mut().zip(&*buffer).for_each(|(to, &from)| *to = bf16::from_f64(from.to_f64()));
+                InFlight::Bf16(comm.all_reduce_async(narrow, ReduceOp::Sum)?, buffer)
+            }
+            Hook::Int8 => InFlight::Int8(comm.all_gather_async(int8::encode(&buffer))?, buffer),
+            Hook::TopK(state) => {
+                let (places, values) = state.encode(bucket, &buffer);
+                InFlight::TopK(comm.all_gather_async(places)?, comm.all_gather_async(values)?, buffer)
+            }
+        })
+    }
+
+    /// Waits for a bucket that was sent: its sum over ranks, and when it was there.
+    ///
+    /// # Errors
+    /// If communication fails.
+    pub fn finish(
+        &mut self,
+        sent: InFlight<F>,
+        (index, bucket, params): (usize, &Bucket, &[Place]),
+        comm: &Communicator,
+    ) -> Result<(Buffer<F>, Picos)> {
+        let ranks = comm.size() as usize;
+        let (buffer, done) = match sent {
+            InFlight::Whole(handle) => return Ok(handle.wait_timed()?),
+            InFlight::Kept(buffer) => return Ok((buffer, comm.now())),
+            InFlight::Later(mut buffer) => {
+                if let Hook::PowerSgd(state) = self {
+                    state.exchange(index, bucket, params, &mut buffer, comm)?;
+                }
+                return Ok((buffer, comm.now()));
+            }
+            InFlight::Fp16(handle, mut buffer) => {
+                let (narrow, done) = handle.wait_timed()?;
+                buffer.iter_mut().zip(&*narrow).for_each(|(to, from)| *to = F::from_f64(from.to_f64()));
+                (buffer, done)
+            }
+            InFlight::Bf16(handle, mut buffer) => {
+                let (narrow, done) = handle.wait_timed()?;
+                buffer.iter_mut().zip(&*narrow).for_each(|(to, from)| *to = F::from_f64(from.to_f64()));
+                (buffer, done)
+            }
+            InFlight::Int8(handle, mut buffer) => {
+                let (all, done) = handle.wait_timed()?;
+                int8::decode(&all, ranks, &mut buffer);
+                (buffer, done)
+            }
+            InFlight::TopK(places, values, mut buffer) => {
+                let (places, (values, done)) = (places.wait()?, values.wait_timed()?);
+                topk::decode(&places, &values, &mut buffer);
+                (buffer, done)
+            }
+        };
+        comm.charge(&work(compress_cost::<F>(buffer.len())));
+        Ok((buffer, done))
+    }
+}
+
+/// Cost of compressing `elements`, or of the way back.
+fn compress_cost<F>(elements: usize) -> Cost {
+    Cost::launch(2 * elements, 2 * elements, size_of::<F>())
+}

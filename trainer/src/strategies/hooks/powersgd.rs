@@ -1,0 +1,205 @@
+//! PowerSGD: each parameter's gradient as the product of two thin matrices (T. Vogels, S. P. Karimireddy and M. Jaggi,
+//! NeurIPS 2019).
+//!
+//! ```text
+//! M [n, m] = gradient + error, of a parameter seen as a matrix         Q [m, r], the last step's
+//! P = M Q, summed over ranks, then made orthonormal
+//! Q = M^T P, summed over ranks
+//! the sum is P Q^T;  error = M - P Q^T / ranks
+//! ```
+//!
+//! What two thin matrices would not make smaller, biases and norms among them, is summed as it is.
+
+use crate::Result;
+use crate::buckets::Bucket;
+use crate::network::Place;
+use crate::timing::work;
+use allfold_collectives::{Communicator, ReduceOp};
+use allfold_kernels::nn::{Cost, Float, Matrix, Store, matmul};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// What is remembered of each bucket: errors, and the right matrices of its parameters.
+pub struct PowerSgd<F> {
+    rank: usize,
+    seed: u64,
+    errors: Vec<Vec<F>>,
+    rights: Vec<Vec<F>>,
+}
+
+/// A parameter as a matrix in a bucket.
+struct Part {
+    start: usize,
+    rows: usize,
+    cols: usize,
+}
+
+impl<F: Float> PowerSgd<F> {
+    /// By matrices of this rank.
+    pub fn new(rank: usize, seed: u64) -> PowerSgd<F> {
+        PowerSgd { rank, seed, errors: Vec::new(), rights: Vec::new() }
+    }
+
+    /// Forgets all.
+    pub fn reset(&mut self) {
+        self.errors.clear();
+        self.rights.clear();
+    }
+
+    /// Replaces a bucket by the sum over ranks.
+    ///
+    /// # Errors
+    /// If communication fails.
+    pub fn exchange(
+        &mut self,
+        index: usize,
+        bucket: &Bucket,
+        params: &[Place],
+        buffer: &mut [F],
+        comm: &Communicator,
+    ) -> Result<()> {
+        let (parts, plain) = self.split(bucket, params);
+        self.prepare(index, &parts, buffer.len());
+        let (r, error) = (self.rank, &mut self.errors[index]);
+        for part in &parts {
+            let range = part.start..part.start + part.rows * part.cols;
+            buffer[range.clone()].iter_mut().zip(&error[range]).for_each(|(g, &e)| *g += e);
+        }
+
+        let mut uncompressed: Vec<F> =
+            plain.iter().flat_map(|range| buffer[range.clone()].to_vec()).collect();
+        comm.all_reduce(&mut uncompressed, ReduceOp::Sum)?;
+        let mut rest = &uncompressed[..];
+        for range in plain {
+            let (values, after) = rest.split_at(range.len());
+            buffer[range].copy_from_slice(values);
+            rest = after;
+        }
+
+        let matrix = |part: &Part| part.start..part.start + part.rows * part.cols;
+        let mut lefts = vec![F::ZERO; parts.iter().map(|part| part.rows * r).sum()];
+        let (mut p_at, mut q_at) = (0, 0);
+        for part in &parts {
+            let m = Matrix::new(&buffer[matrix(part)], part.rows, part.cols);
+            let q = Matrix::new(&self.rights[index][q_at..q_at + part.cols * r], part.cols, r);
+            matmul(&mut lefts[p_at..p_at + part.rows * r], Store::Replace, m, q);
+            (p_at, q_at) = (p_at + part.rows * r, q_at + part.cols * r);
+        }
+        comm.all_reduce(&mut lefts, ReduceOp::Sum)?;
+        (p_at, q_at) = (0, 0);
+        let rights = &mut self.rights[index];
+        for part in &parts {
+            let p = &mut lefts[p_at..p_at + part.rows * r];
+            orthonormal(p, r);
+            let m = Matrix::new(&buffer[matrix(part)], part.rows, part.cols);
+            matmul(
+                &mut rights[q_at..q_at + part.cols * r],
+                Store::Replace,
+                m.t(),
+                Matrix::new(p, part.rows, r),
+            );
+            (p_at, q_at) = (p_at + part.rows * r, q_at + part.cols * r);
+        }
+        comm.all_reduce(rights, ReduceOp::Sum)?;
+        (p_at, q_at) = (0, 0);
+        for part in &parts {
+            let range = matrix(part);
+            error[range.clone()].copy_from_slice(&buffer[range.clone()]);
+            let p = Matrix::new(&lefts[p_at..p_at + part.rows * r], part.rows, r);
+            let q = Matrix::new(&rights[q_at..q_at + part.cols * r], part.cols, r);
+            matmul(&mut buffer[range.clone()], Store::Replace, p, q.t());
+            // A rank's part of the sum, so that all errors together are what the sum lacks.
+            let share = F::ONE / F::from_f64(f64::from(comm.size()));
+            error[range.clone()].iter_mut().zip(&buffer[range]).for_each(|(e, &sum)| *e = *e - sum * share);
+            (p_at, q_at) = (p_at + part.rows * r, q_at + part.cols * r);
+        }
+        comm.charge(&work(Cost::launch(6 * r * buffer.len(), 6 * buffer.len(), size_of::<F>())));
+        Ok(())
+    }
+
+    /// The parameters that become matrices, and the elements that do not.
+    fn split(&self, bucket: &Bucket, params: &[Place]) -> (Vec<Part>, Vec<std::ops::Range<usize>>) {
+        let (mut parts, mut plain) = (Vec::new(), Vec::new());
+        for (param, range) in bucket.places(params) {
+            let rows = params[param].shape.first().copied().unwrap_or(1).max(1);
+            let cols = range.len() / rows;
+            if params[param].shape.len() > 1 && (rows + cols) * self.rank < rows * cols {
+                parts.push(Part { start: range.start, rows, cols });
+            } else {
+                plain.push(range);
+            }
+        }
+        (parts, plain)
+    }
+
+    /// Errors of zero and random right matrices, the same on all ranks, for a bucket that is new.
+    fn prepare(&mut self, index: usize, parts: &[Part], elements: usize) {
+        if self.errors.len() <= index {
+            self.errors.resize(index + 1, Vec::new());
+            self.rights.resize(index + 1, Vec::new());
+        }
+        if self.errors[index].len() == elements {
+            return;
+        }
+        self.errors[index] = vec![F::ZERO; elements];
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        random.set_stream(u64::MAX - index as u64);
+        let count = parts.iter().map(|part| part.cols * self.rank).sum();
+        let uniform = |_| F::from_f64((random.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0);
+        self.rights[index] = (0..count).map(uniform).collect();
+    }
+}
+
+/// Makes the `r` columns of `p` orthonormal, in place (Gram and Schmidt's process, column after column); a column that
+/// depends on those before it becomes 0.
+fn orthonormal<F: Float>(p: &mut [F], r: usize) {
+    for j in 0..r {
+        for i in 0..j {
+            let dot: f64 = p.chunks_exact(r).map(|row| row[i].to_f64() * row[j].to_f64()).sum();
+            let dot = F::from_f64(dot);
+            p.chunks_exact_mut(r).for_each(|row| row[j] = row[j] - dot * row[i]);
+        }
+        let norm = p.chunks_exact(r).map(|row| row[j].to_f64().powi(2)).sum::<f64>().sqrt();
+        let scale = F::from_f64(if norm > 1e-30 { 1.0 / norm } else { 0.0 });
+        p.chunks_exact_mut(r).for_each(|row| row[j] = row[j] * scale);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::Init;
+    use allfold_collectives::World;
+
+    /// A gradient of rank 2 is found exactly by matrices of rank 2, in two rounds, and nothing is left as error.
+    #[test]
+    fn what_has_the_rank_passes_whole() {
+        let place = |name: &str, shape: &[usize], start: usize| {
+            let range = start..start + shape.iter().product::<usize>();
+            Place { name: name.into(), shape: shape.to_vec(), range, init: Init::Constant(0.0) }
+        };
+        let params = [place("w", &[8, 12], 0), place("b", &[8], 96)];
+        let bucket = Bucket { params: vec![1, 0], elements: 104 };
+        let of = |rank: f64, i: usize| {
+            let (row, col) = ((i / 12) as f64, (i % 12) as f64);
+            (1.0 + rank) * row * col + (row - 3.0) * (col * col - 5.0) * (2.0 - rank)
+        };
+        let all = World::threads(2).run(|comm| {
+            let mut hook = PowerSgd::<f64>::new(2, 7);
+            let rank = f64::from(comm.rank().0);
+            let mut last = Vec::new();
+            for _ in 0..2 {
+                last = (0..8).map(|i| rank + i as f64).chain((0..96).map(|i| of(rank, i))).collect();
+                hook.exchange(0, &bucket, &params, &mut last, &comm)?;
+            }
+            Ok::<_, crate::Error>(last)
+        });
+        for sum in all.unwrap() {
+            assert!((0..8).all(|i| sum[i] == 1.0 + 2.0 * i as f64));
+            for i in 0..96 {
+                let want = of(0.0, i) + of(1.0, i);
+                assert!((sum[8 + i] - want).abs() < 1e-9 * (1.0 + want.abs()), "{i}: {} {want}", sum[8 + i]);
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The largest elements of a bucket, with error feedback (S. Stich, J. Cordonnier and M. Jaggi, "Sparsified SGD with
+//! Memory", NeurIPS 2018).
+//!
+//! ```text
+//! m = gradient + error         sent: the k elements of m with the largest absolute values, and their places
+//! error = m where nothing was sent, else 0
+//! ```
+
+use allfold_collectives::Buffer;
+use allfold_kernels::nn::Float;
+
+/// What each bucket has not sent yet.
+pub struct TopK<F> {
+    share: f64,
+    errors: Vec<Vec<F>>,
+}
+
+impl<F: Float> TopK<F> {
+    /// Sends this share of a bucket, and one element at least.
+    pub fn new(share: f64) -> TopK<F> {
+        TopK { share, errors: Vec::new() }
+    }
+
+    /// Forgets all.
+    pub fn reset(&mut self) {
+        self.errors.clear();
+    }
+
+    /// Places and values, in order of places.
+    pub fn encode(&mut self, bucket: usize, gradient: &[F]) -> (Buffer<i32>, Buffer<F>) {
+        if self.errors.len() <= bucket {
+            self.errors.resize(bucket + 1, Vec::new());
+        }
+        let m = &mut self.errors[bucket];
+        m.resize(gradient.len(), F::ZERO);
+        m.iter_mut().zip(gradient).for_each(|(m, &g)| *m += g);
+        let k = ((gradient.len() as f64 * self.share).ceil() as usize).clamp(1.min(m.len()), m.len());
+        let mut order: Vec<i32> = (0..m.len() as i32).collect();
+        // The largest first, of equals the first; what is not a number is larger than all.
+        let size = |at: i32| m[at as usize].to_f64().abs();
+        let largest = |a: &i32, b: &i32| size(*b).total_cmp(&size(*a)).then(a.cmp(b));
+        if k < order.len() {
+            order.select_nth_unstable_by(k, largest);
+        }
+        order.truncate(k);
+        order.sort_unstable();
+        let (mut places, mut values) = (Buffer::zeroed(k), Buffer::zeroed(k));
+        places.copy_from_slice(&order);
+        for (value, &at) in values.iter_mut().zip(&order) {
+            *value = std::mem::take(&mut m[at as usize]);
+        }
+        (places, values)
+    }
+}
+
+/// The sum of what all ranks sent, in their order.
+pub fn decode<F: Float>(places: &[i32], values: &[F], sum: &mut [F]) {
+    sum.fill(F::ZERO);
+    for (&at, &value) in places.iter().zip(values) {
+        sum[at as usize] += value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_sent_is_kept_for_later() {
+        let mut top = TopK::new(0.4);
+        let (places, values) = top.encode(0, &[1.0, -5.0, 2.0, 0.5, 3.0]);
+        assert_eq!((&places[..], &values[..]), (&[1, 4][..], &[-5.0, 3.0][..]));
+        let (places, values) = top.encode(0, &[1.0, 0.0, 0.5, 0.0, 0.0]);
+        assert_eq!((&places[..], &values[..]), (&[0, 2][..], &[2.0, 2.5][..]));
+        let mut sum = [9.0; 5];
+        decode(&[1, 4, 0, 4], &[1.0, 2.0, 3.0, 4.0], &mut sum);
+        assert_eq!(sum, [3.0, 1.0, 0.0, 0.0, 6.0]);
+    }
+}

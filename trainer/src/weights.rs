@@ -1,0 +1,60 @@
+//! Weights from elsewhere: a safetensors file by PyTorch's names.
+//!
+//! ```text
+//! layer1.0.conv1.weight [64, 64, 3, 3]     layer1.0.bn1.running_mean [64]     fc.bias [10]     ...num_batches_tracked
+//! ```
+//!
+//! Every parameter and buffer of the model must be there, in its shape; f32 and f64 are read, f16 and bf16 widened. What
+//! PyTorch counts beside (`num_batches_tracked`) is passed over; any other tensor is of another model, and refused.
+
+use crate::{Error, Model, Result};
+use allfold_kernels::nn::Float;
+use allfold_kernels::{bf16, f16};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::path::Path;
+
+/// Replaces all parameters and buffers of `model` by those of a file.
+///
+/// # Errors
+/// If the file cannot be read, or a tensor is missing, too many, or of another shape or type; the model is then not to be
+/// used.
+pub fn load<F: Float>(path: &Path, model: &mut Model<F>) -> Result<()> {
+    let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+    let all = SafeTensors::deserialize(&bytes).map_err(|error| bad(error.to_string()))?;
+    let params = model.network().params().iter().map(|place| (place.clone(), true));
+    let places: Vec<_> =
+        params.chain(model.network().buffers().iter().map(|place| (place.clone(), false))).collect();
+    for name in all.names() {
+        if !name.ends_with("num_batches_tracked") && !places.iter().any(|(place, _)| place.name == name) {
+            return Err(bad(format!("has a tensor `{name}` that the model has not")));
+        }
+    }
+    for (place, param) in places {
+        let name = &place.name;
+        let view = all.tensor(name).map_err(|_| bad(format!("has no tensor `{name}`")))?;
+        if view.shape() != place.shape {
+            let (has, wants) = (view.shape(), &place.shape);
+            return Err(bad(format!("`{name}` has the shape {has:?} where the model wants {wants:?}")));
+        }
+        let values = if param { &mut model.params } else { &mut model.buffers };
+        copy(&view, &mut values[place.range]).map_err(|what| bad(format!("`{name}` {what}")))?;
+    }
+    Ok(())
+}
+
+fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), String> {
+    fn each<F: Float, const N: usize>(data: &[u8], to: &mut [F], value: impl Fn([u8; N]) -> f64) {
+        let (values, _) = data.as_chunks::<N>();
+        to.iter_mut().zip(values).for_each(|(to, &bytes)| *to = F::from_f64(value(bytes)));
+    }
+    let data = view.data();
+    match view.dtype() {
+        Dtype::F64 => each(data, to, f64::from_le_bytes),
+        Dtype::F32 => each(data, to, |bytes| f64::from(f32::from_le_bytes(bytes))),
+        Dtype::F16 => each(data, to, |bytes| f16::from_le_bytes(bytes).to_f64()),
+        Dtype::BF16 => each(data, to, |bytes| bf16::from_le_bytes(bytes).to_f64()),
+        other => return Err(format!("has the type {other:?}; F16, BF16, F32 and F64 are read")),
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! A table of layers, and its phases.
+
+use super::Class;
+use crate::layers::Init;
+use crate::{Phase, Place};
+
+/// One kernel, or a few that belong together, by sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// What it does; decides how much of the device it reaches.
+    pub class: Class,
+    /// Floating-point operations for one sample; a multiply-add is two.
+    pub flops: u64,
+    /// Numbers read and written for one sample.
+    pub values: u64,
+    /// Numbers read and written however many samples there are: weights.
+    pub weights: u64,
+    /// How many are launched.
+    pub launches: u32,
+}
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// What it is called.
+    pub name: String,
+    /// Elements of each parameter.
+    pub params: Vec<usize>,
+    /// Forward pass.
+    pub forward: Kernel,
+    /// Gradients of the parameters, where there are any.
+    pub by_params: Option<Kernel>,
+    /// Gradient of the input.
+    pub by_input: Option<Kernel>,
+    /// Numbers that synchronised batch norms add up, forward and backward.
+    pub shared: (usize, usize),
+}
+
+/// A network as a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    name: String,
+    /// What a sample is: an image, a sequence.
+    sample: String,
+    layers: Vec<Layer>,
+    places: Vec<Place>,
+    /// The first parameter of each layer, by number.
+    firsts: Vec<usize>,
+    /// How often the optimiser reads or writes each parameter's numbers.
+    passes: usize,
+}
+
+impl Workload {
+    pub(super) fn new(name: &str, sample: &str, layers: Vec<Layer>, passes: usize) -> Workload {
+        let (mut places, mut firsts, mut end) = (Vec::new(), Vec::new(), 0);
+        for layer in &layers {
+            firsts.push(places.len());
+            for (number, &elements) in layer.params.iter().enumerate() {
+                let range = end..end + elements;
+                end = range.end;
+                let name = format!("{}.{number}", layer.name);
+                places.push(Place { name, shape: vec![elements], range, init: Init::Constant(0.0) });
+            }
+        }
+        Workload { name: name.into(), sample: sample.into(), layers, places, firsts, passes }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What a sample is.
+    pub fn sample(&self) -> &str {
+        &self.sample
+    }
+
+    /// The layers, first to last.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// Every parameter.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Elements of all parameters.
+    pub fn parameters(&self) -> usize {
+        self.places.last().map_or(0, |place| place.range.end)
+    }
+
+    /// Operations of a forward pass over one sample.
+    pub fn forward_flops(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.forward.flops).sum()
+    }
+
+    /// How often the optimiser reads or writes each parameter's numbers.
+    pub fn optimiser_passes(&self) -> usize {
+        self.passes
+    }
+
+    /// What a phase runs; `None` where it runs nothing.
+    pub fn kernel(&self, phase: Phase) -> Option<&Kernel> {
+        match phase {
+            Phase::Forward(layer) => self.layers.get(layer).map(|layer| &layer.forward),
+            Phase::Params(layer) => self.layers.get(layer)?.by_params.as_ref(),
+            Phase::Input(layer) => self.layers.get(layer)?.by_input.as_ref(),
+            Phase::ForwardSums(_) | Phase::BackwardSums(_) | Phase::Loss | Phase::Ready(_) => None,
+        }
+    }
+
+    /// Numbers that the ranks add up in a phase, where batch norms are synchronised.
+    pub fn shared(&self, phase: Phase) -> usize {
+        match phase {
+            Phase::ForwardSums(layer) => self.layers.get(layer).map_or(0, |layer| layer.shared.0),
+            Phase::BackwardSums(layer) => self.layers.get(layer).map_or(0, |layer| layer.shared.1),
+            _ => 0,
+        }
+    }
+
+    /// The phases of a forward pass, as [`crate::Network::forward_phases`] has them.
+    pub fn forward_phases(&self, synchronised: bool) -> Vec<Phase> {
+        let phases = |at: usize| {
+            let sums = synchronised && self.layers[at].shared.0 > 0;
+            sums.then_some(Phase::ForwardSums(at)).into_iter().chain([Phase::Forward(at)])
+        };
+        (0..self.layers.len()).flat_map(phases).collect()
+    }
+
+    /// The phases of a backward pass, as [`crate::Network::backward_phases`] has them.
+    pub fn backward_phases(&self, synchronised: bool) -> Vec<Phase> {
+        let mut phases = vec![Phase::Loss];
+        for (at, layer) in self.layers.iter().enumerate().rev() {
+            if !layer.params.is_empty() {
+                phases.push(Phase::Params(at));
+                let first = self.firsts[at];
+                phases.extend((first..first + layer.params.len()).rev().map(Phase::Ready));
+            }
+            if at > 0 {
+                if synchronised && layer.shared.1 > 0 {
+                    phases.push(Phase::BackwardSums(at));
+                }
+                phases.push(Phase::Input(at));
+            }
+        }
+        phases
+    }
+}

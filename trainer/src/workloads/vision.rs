@@ -1,0 +1,175 @@
+//! ResNets (K. He et al., CVPR 2016; v1.5: the stride of a bottleneck is in its 3 x 3 convolution) and VGG-16 (K. Simonyan
+//! and A. Zisserman, ICLR 2015) over images of 3 x 224 x 224.
+
+use super::{Class, Kernel, Layer, Workload};
+
+/// SGD with momentum reads gradient, parameter and velocity and writes two of them.
+const SGD_PASSES: usize = 5;
+
+/// A picture on its way through the layers.
+struct Draft {
+    layers: Vec<Layer>,
+    channels: usize,
+    side: usize,
+}
+
+fn kernel(class: Class, flops: usize, values: usize, weights: usize) -> Kernel {
+    Kernel { class, flops: flops as u64, values: values as u64, weights: weights as u64, launches: 1 }
+}
+
+impl Draft {
+    fn new() -> Draft {
+        Draft { layers: Vec::new(), channels: 3, side: 224 }
+    }
+
+    fn numbers(&self) -> usize {
+        self.channels * self.side * self.side
+    }
+
+    /// A convolution from `from` channels of `side` to `channels`; does not move the picture.
+    fn weigh(&mut self, name: &str, from: (usize, usize), to: (usize, usize), window: usize, bias: bool) {
+        let (inputs, outputs) = (from.0 * from.1 * from.1, to.0 * to.1 * to.1);
+        let weights = window * window * from.0 * to.0;
+        let flops = 2 * window * window * from.0 * outputs;
+        let each = || kernel(Class::Convolution, flops, inputs + outputs, weights);
+        let params = if bias { vec![weights, to.0] } else { vec![weights] };
+        self.layers.push(Layer {
+            name: name.into(),
+            params,
+            forward: each(),
+            by_params: Some(each()),
+            by_input: Some(each()),
+            shared: (0, 0),
+        });
+    }
+
+    fn conv(&mut self, name: &str, channels: usize, window: usize, stride: usize, bias: bool) {
+        let from = (self.channels, self.side);
+        (self.channels, self.side) = (channels, self.side / stride);
+        self.weigh(name, from, (self.channels, self.side), window, bias);
+    }
+
+    /// Statistics, then normalisation: x is read twice and y written; backward x and dy are read for the parameters, and again
+    /// with dx written for the input.
+    fn norm(&mut self, name: &str) {
+        let (x, channels) = (self.numbers(), self.channels);
+        self.layers.push(Layer {
+            name: name.into(),
+            params: vec![channels; 2],
+            forward: kernel(Class::Normalisation, 0, 3 * x, 0),
+            by_params: Some(kernel(Class::Normalisation, 0, 2 * x, 0)),
+            by_input: Some(kernel(Class::Normalisation, 0, 3 * x, 0)),
+            shared: (2 * channels + 1, 2 * channels),
+        });
+    }
+
+    fn element(&mut self, name: &str, forward: usize, backward: usize) {
+        let x = self.numbers();
+        self.layers.push(Layer {
+            name: name.into(),
+            params: Vec::new(),
+            forward: kernel(Class::Elementwise, 0, forward * x, 0),
+            by_params: None,
+            by_input: Some(kernel(Class::Elementwise, 0, backward * x, 0)),
+            shared: (0, 0),
+        });
+    }
+
+    /// In place: read and written.
+    fn relu(&mut self, name: &str) {
+        self.element(name, 2, 3);
+    }
+
+    fn pool(&mut self, name: &str, window: usize) {
+        let x = self.numbers();
+        self.side /= window;
+        let moved = x + self.numbers();
+        self.layers.push(Layer {
+            name: name.into(),
+            params: Vec::new(),
+            forward: kernel(Class::Elementwise, 0, moved, 0),
+            by_params: None,
+            by_input: Some(kernel(Class::Elementwise, 0, moved, 0)),
+            shared: (0, 0),
+        });
+    }
+
+    fn linear(&mut self, name: &str, outputs: usize) {
+        let inputs = self.numbers();
+        let each = || kernel(Class::Product, 2 * inputs * outputs, inputs + outputs, inputs * outputs);
+        self.layers.push(Layer {
+            name: name.into(),
+            params: vec![inputs * outputs, outputs],
+            forward: each(),
+            by_params: Some(each()),
+            by_input: Some(each()),
+            shared: (0, 0),
+        });
+        (self.channels, self.side) = (outputs, 1);
+    }
+}
+
+pub(super) fn resnet(name: &str, bottleneck: bool, blocks: [usize; 4]) -> Workload {
+    let mut draft = Draft::new();
+    draft.conv("conv1", 64, 7, 2, false);
+    draft.norm("bn1");
+    draft.relu("relu");
+    draft.pool("maxpool", 2);
+    for (stage, &count) in blocks.iter().enumerate() {
+        let width = 64 << stage;
+        let out = if bottleneck { 4 * width } else { width };
+        for block in 0..count {
+            let at = format!("layer{}.{block}", stage + 1);
+            let stride = if block == 0 && stage > 0 { 2 } else { 1 };
+            let before = (draft.channels, draft.side);
+            if bottleneck {
+                draft.conv(&format!("{at}.conv1"), width, 1, 1, false);
+                draft.norm(&format!("{at}.bn1"));
+                draft.relu(&format!("{at}.relu1"));
+                draft.conv(&format!("{at}.conv2"), width, 3, stride, false);
+                draft.norm(&format!("{at}.bn2"));
+                draft.relu(&format!("{at}.relu2"));
+                draft.conv(&format!("{at}.conv3"), out, 1, 1, false);
+                draft.norm(&format!("{at}.bn3"));
+            } else {
+                draft.conv(&format!("{at}.conv1"), width, 3, stride, false);
+                draft.norm(&format!("{at}.bn1"));
+                draft.relu(&format!("{at}.relu1"));
+                draft.conv(&format!("{at}.conv2"), width, 3, 1, false);
+                draft.norm(&format!("{at}.bn2"));
+            }
+            if stride > 1 || before.0 != out {
+                draft.weigh(&format!("{at}.downsample.0"), before, (draft.channels, draft.side), 1, false);
+                draft.norm(&format!("{at}.downsample.1"));
+            }
+            // The sum of both ways, and its gradient to both.
+            draft.element(&format!("{at}.add"), 3, 2);
+            draft.relu(&format!("{at}.relu"));
+        }
+    }
+    let side = draft.side;
+    draft.pool("avgpool", side);
+    draft.linear("fc", 1000);
+    Workload::new(name, "an image", draft.layers, SGD_PASSES)
+}
+
+pub(super) fn vgg16() -> Workload {
+    let mut draft = Draft::new();
+    let mut number = 0;
+    for (stage, &(channels, count)) in [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)].iter().enumerate() {
+        for _ in 0..count {
+            draft.conv(&format!("features.{number}"), channels, 3, 1, true);
+            draft.relu(&format!("features.{}", number + 1));
+            number += 2;
+        }
+        draft.pool(&format!("pool{}", stage + 1), 2);
+        number += 1;
+    }
+    for (at, outputs) in [(0, 4096), (3, 4096), (6, 1000)] {
+        draft.linear(&format!("classifier.{at}"), outputs);
+        if at < 6 {
+            draft.relu(&format!("classifier.{}", at + 1));
+        }
+    }
+    Workload::new("vgg16", "an image", draft.layers, SGD_PASSES)
+}

@@ -1,0 +1,131 @@
+//! ResNet-18 and a GPT against PyTorch: weights loaded by PyTorch's names, then logits, loss, every gradient and the
+//! evaluation, in f64. `fixtures/models.py` says what was computed, and with which weights.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use allfold_kernels::nn::Cost;
+use allfold_trainer::models::{Gpt, ResNet, gpt, resnet};
+use allfold_trainer::{Batch, Listener, Model, Objective, Result, weights};
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::Value;
+
+struct Nobody;
+
+impl Listener<f64> for Nobody {
+    fn spent(&mut self, _: Cost) {}
+    fn ready(&mut self, _: usize, _: &[f64]) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn formula(number: usize, count: usize) -> Vec<f64> {
+    (0..count).map(|i| ((i * 37 + number * 101 + i / 7) % 211) as f64 / 211.0 - 0.5).collect()
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+/// The state dict as PyTorch saves it, with the counters that are passed over.
+fn state_dict(case: &Value) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+    let tensors = case["tensors"].as_array().unwrap().iter().map(|tensor| {
+        let (name, number) = (tensor[0].as_str().unwrap(), tensor[1].as_u64().unwrap() as usize);
+        let shape: Vec<usize> = numbers(&tensor[2]).into_iter().map(|side| side as usize).collect();
+        let count: usize = shape.iter().product();
+        let row = (count / shape[0]) as f64;
+        let sides = shape.len();
+        let values = formula(number, count).into_iter().map(|value| match sides {
+            1 if name.ends_with("weight") || name.ends_with("running_var") => value + 1.0,
+            1 => value,
+            _ => value * 4.0 / row.sqrt(),
+        });
+        (name.to_string(), shape, values.flat_map(f64::to_le_bytes).collect())
+    });
+    let counter = ("bn1.num_batches_tracked".to_string(), vec![1], 0f64.to_le_bytes().to_vec());
+    tensors.chain([counter]).collect()
+}
+
+fn save(path: &std::path::Path, tensors: &[(String, Vec<usize>, Vec<u8>)]) {
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        (name.clone(), TensorView::new(Dtype::F64, shape.clone(), bytes).unwrap())
+    });
+    std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+}
+
+fn close(what: &str, got: &[f64], want: &[f64], within: f64) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((got - want).abs() <= within * (1.0 + want.abs()), "{what}[{i}]: {got} and PyTorch {want}");
+    }
+}
+
+#[test]
+fn weights_by_pytorchs_names_give_pytorchs_numbers() {
+    let fixture: Value = serde_json::from_str(include_str!("../fixtures/models.json")).unwrap();
+    let resnet18 = |imagenet_stem, side| {
+        resnet::<f64>(&ResNet { layers: 18, imagenet_stem, shape: (3, side, side), classes: 10 }).unwrap()
+    };
+    let parts =
+        Gpt { vocabulary: 11, positions: 40, layers: 2, width: 24, heads: 3, dropout: 0.0, tied: true };
+    let tokens: Vec<u32> = (0..80).map(|i| i * 7 % 11).collect();
+    let pictures = |side: usize| formula(5, 4 * 3 * side * side).iter().map(|x| x * 2.0).collect::<Vec<_>>();
+    let cases = [
+        ("resnet18_cifar", resnet18(false, 16), pictures(16), vec![3, 1, 4, 9]),
+        ("resnet18_imagenet", resnet18(true, 64), pictures(64), vec![3, 1, 4, 9]),
+        (
+            "gpt",
+            gpt(&parts).unwrap(),
+            tokens.iter().map(|&token| f64::from(token)).collect(),
+            tokens.iter().map(|token| (token * 3 + 2) % 11).collect(),
+        ),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    for (name, network, x, labels) in cases {
+        let case = &fixture["cases"][name];
+        let path = directory.path().join(name);
+        save(&path, &state_dict(case));
+        let mut model = Model::new(network, 0).unwrap();
+        weights::load(&path, &mut model).unwrap();
+        let logits = model.forward(&x, &mut Nobody).unwrap();
+        close(&format!("{name} logits"), logits, &numbers(&case["logits"]), 1e-11);
+        let loss = model.backward(Objective::mean(&labels), &mut Nobody).unwrap();
+        close(&format!("{name} loss"), &[loss], &[case["loss"].as_f64().unwrap()], 1e-12);
+        for (number, place) in model.network().params().iter().enumerate() {
+            let g = &model.grads[place.range.clone()];
+            let other = formula(number + 1000, g.len());
+            let got = [
+                g.iter().sum(),
+                g.iter().zip(other).map(|(g, f)| g * f).sum(),
+                g.iter().map(|g| g * g).sum::<f64>().sqrt(),
+            ];
+            close(&format!("{name} {}", place.name), &got, &numbers(&case["gradients"][&place.name]), 1e-9);
+        }
+        let batch = Batch { x, labels };
+        model.evaluate(&batch, |_| {});
+        // Its running statistics moved in the training pass, as PyTorch's did.
+        close(&format!("{name} evaluated"), model.logits(), &numbers(&case["evaluated"]), 1e-11);
+    }
+}
+
+#[test]
+fn weights_of_another_model_are_refused_by_name() {
+    let fixture: Value = serde_json::from_str(include_str!("../fixtures/models.json")).unwrap();
+    let mut tensors = state_dict(&fixture["cases"]["resnet18_cifar"]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weights");
+    let refused = |tensors: &[(String, Vec<usize>, Vec<u8>)]| {
+        save(&path, tensors);
+        let parts = ResNet { layers: 18, imagenet_stem: false, shape: (3, 8, 8), classes: 10 };
+        let mut model = Model::new(resnet::<f64>(&parts).unwrap(), 0).unwrap();
+        let error = weights::load(&path, &mut model).unwrap_err().to_string();
+        error.replace(&path.display().to_string(), "FILE")
+    };
+    tensors[0].1 = vec![64, 27];
+    assert_eq!(
+        refused(&tensors),
+        "checkpoint: FILE: `conv1.weight` has the shape [64, 27] where the model wants [64, 3, 3, 3]"
+    );
+    tensors.remove(0);
+    assert_eq!(refused(&tensors), "checkpoint: FILE: has no tensor `conv1.weight`");
+    tensors[0].0 = "bn.weight".into();
+    assert_eq!(refused(&tensors), "checkpoint: FILE: has a tensor `bn.weight` that the model has not");
+}
