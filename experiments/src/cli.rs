@@ -2,6 +2,7 @@
 
 use crate::commands;
 use crate::failure::{Failure, Outcome};
+use crate::launch;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
@@ -31,14 +32,34 @@ enum Command {
     Bench(commands::bench::Args),
     /// Time a collective on a simulated machine
     Simulate(commands::simulate::Args),
-    /// Train a network on the digits that ship with Allfold
+    /// Run seeded fault schedules, and hold them to the contract on failure
+    Faults(commands::faults::Args),
+    /// Train a network, on the digits that ship with Allfold or on other data
     Train(commands::train::Args),
+    /// Fetch published datasets to train on
+    Data(commands::data::Args),
     /// Measure and predict how training scales with ranks
     Scale(commands::scale::Args),
+    /// List the machines that --topology knows by name
+    Machines(commands::machines::Args),
     /// Run the standard experiment and write it up as one HTML file
     Report(commands::report::Args),
+    /// Start one process per rank, here or on many hosts, and watch them
+    Launch(commands::launch::Args),
+    /// Hold predictions against measured runs, and say by what factor they are wrong
+    Validate(commands::validate::Args),
+    /// Fit the physical parameters of machines to measured runs
+    Calibrate(commands::calibrate::Args),
     /// Say what this machine has, what is missing, and how to get it
     Doctor(commands::doctor::Args),
+    /// Name the first operation at which the ranks of a failed run parted
+    Triage(commands::triage::Args),
+    /// A rank's process in its first moment
+    #[command(hide = true)]
+    LaunchRank(launch::shim::Args),
+    /// Kills what a launcher started, should it go away
+    #[command(hide = true)]
+    LaunchGuard,
 }
 
 /// Flags of every command.
@@ -59,12 +80,21 @@ pub fn run() -> Outcome {
     match cli.command {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Show(args) => commands::show::run(&args),
+        Command::Faults(args) => commands::faults::run(&args),
         Command::Train(args) => commands::train::run(&args),
+        Command::Data(args) => commands::data::run(&args),
         Command::Scale(args) => commands::scale::run(&args),
         Command::Report(args) => commands::report::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
+        Command::Machines(args) => commands::machines::run(&args),
+        Command::Validate(args) => commands::validate::run(&args),
+        Command::Calibrate(args) => commands::calibrate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Launch(args) => commands::launch::run(&args, &names()),
+        Command::Triage(args) => commands::triage::run(&args),
+        Command::LaunchRank(args) => launch::shim::run(&args),
+        Command::LaunchGuard => launch::guard::run(),
     }
 }
 
@@ -106,10 +136,16 @@ fn one_line(error: &clap::Error) -> String {
         line.push_str("; --help lists the flags there are");
     }
     if error.kind() == ErrorKind::InvalidSubcommand && !suggested {
-        let names: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_string()).collect();
-        line.push_str(&format!("; there are {}", names.join(", ")));
+        line.push_str(&format!("; there are {}", names().join(", ")));
     }
     line
+}
+
+/// The commands, in the order of the help.
+fn names() -> Vec<String> {
+    let cli = Cli::command();
+    let shown = cli.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.map(|command| command.get_name().to_string()).collect()
 }
 
 /// What the standard library's parsers say of a wrong number, and what would be right.

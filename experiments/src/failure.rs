@@ -16,6 +16,8 @@ pub enum Failure {
     Check(String),
     /// The run itself failed. Exit code 1.
     Run(String),
+    /// Of the ranks that were launched, one failed first: what is said of it, and the exit code, which is the rank's.
+    Launched(String, u8),
     /// Whoever read our output has closed it: nothing is left to say. Exit code 0.
     Closed,
 }
@@ -44,6 +46,7 @@ impl Failure {
         match self {
             Failure::Usage(_) => ExitCode::from(2),
             Failure::Check(_) | Failure::Run(_) => ExitCode::from(1),
+            Failure::Launched(_, code) => ExitCode::from(*code),
             Failure::Closed => ExitCode::SUCCESS,
         }
     }
@@ -52,7 +55,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(what) | Failure::Run(what) => write!(f, "error: {what}"),
+            Failure::Usage(what) | Failure::Run(what) | Failure::Launched(what, _) => {
+                write!(f, "error: {what}")
+            }
             Failure::Check(what) => write!(f, "check failed: {what}"),
             Failure::Closed => Ok(()),
         }

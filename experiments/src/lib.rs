@@ -10,9 +10,14 @@
 //! A command reads its flags, runs, prints a table and hands records to its [`session`]. What is drawn is drawn from
 //! [`records`] alone, where measured and simulated are different types.
 
+pub mod belief;
 pub mod cli;
 pub mod commands;
+pub mod critical;
+pub mod explain;
 pub mod failure;
+pub mod faults;
+pub mod launch;
 pub mod limits;
 pub mod measure;
 pub mod memory;
@@ -25,10 +30,16 @@ pub mod report;
 pub mod runs;
 pub mod samples;
 pub mod scaling;
+pub mod scaling_tables;
+pub mod scaling_validation;
 pub mod session;
+pub mod sets;
 pub mod sizes;
+pub mod sockets;
 pub mod statistics;
 pub mod sweep;
 pub mod table;
+pub mod tensorboard;
 pub mod trace;
 pub mod training;
+pub mod workload_scaling;

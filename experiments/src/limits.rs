@@ -3,9 +3,39 @@
 use crate::failure::Outcome;
 use crate::memory;
 use crate::records::Limit;
+use allfold_kernels as kernels;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
+
+/// Bytes that a thread reduces at a time where ranks share memory: small enough for the first-level cache.
+const BLOCK: usize = 2048;
+
+/// What an all-reduce (f32) of `bytes` over `ranks` ranks that share memory could do at best, in GB/s of one rank's
+/// buffer: `threads` threads reduce their share of every buffer into the first and copy it to the others, block by
+/// block, with neither protocol nor tree. The best of a few rounds.
+///
+/// # Errors
+/// There is not enough memory for the buffers.
+pub fn fused(threads: u32, ranks: u32, bytes: u64) -> Outcome<f64> {
+    memory::require(bytes.checked_mul(u64::from(ranks)), "the buffers that measure the machine's limit")?;
+    let share = (bytes / 4 / u64::from(threads)).max(1) as usize;
+    let buffers = || (0..ranks).map(|rank| vec![rank as f32; share]).collect::<Vec<_>>();
+    let times = ((16 << 20) / bytes.max(1)).clamp(1, 4096);
+    let all_reduce = |buffers: &mut Vec<Vec<f32>>| {
+        let Some((first, others)) = buffers.split_first_mut() else { return };
+        for at in (0..share).step_by(BLOCK) {
+            let range = at..share.min(at + BLOCK);
+            let sum = &mut first[range.clone()];
+            others
+                .iter()
+                .for_each(|other| kernels::reduce(kernels::ReduceOp::Sum, sum, &other[range.clone()]));
+            others.iter_mut().for_each(|other| other[range.clone()].copy_from_slice(sum));
+        }
+    };
+    let seconds = best(threads, buffers, |buffers| (0..times).for_each(|_| all_reduce(black_box(buffers))));
+    Ok(4.0 * share as f64 * f64::from(threads) * times as f64 / seconds / 1e9)
+}
 
 /// Measures copying and `a += b` (f32) with `threads` threads at once, each over buffers of its own of `bytes`;
 /// the best of a few rounds.
@@ -24,10 +54,16 @@ pub fn measure(threads: u32, bytes: u64) -> Outcome<Limit> {
     let copy = best(threads, each, |(a, b)| {
         (0..times).for_each(|_| black_box(&mut *a).copy_from_slice(black_box(b)))
     });
-    let add = |a: &mut [f32], b: &[f32]| a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+    let add = |a: &mut [f32], b: &[f32]| kernels::reduce(kernels::ReduceOp::Sum, a, b);
     let add = best(threads, each, |(a, b)| (0..times).for_each(|_| add(black_box(&mut *a), black_box(b))));
     let moved = 4.0 * elements as f64 * f64::from(threads) * times as f64;
-    Ok(Limit { threads, bytes, copy_gbps: moved / copy / 1e9, reduce_gbps: moved / add / 1e9 })
+    Ok(Limit {
+        threads,
+        bytes,
+        copy_gbps: moved / copy / 1e9,
+        reduce_gbps: moved / add / 1e9,
+        fused_gbps: None,
+    })
 }
 
 /// Seconds from a common start until the last thread is done; the least of the rounds.
@@ -59,6 +95,12 @@ fn best<B: Send>(threads: u32, make: impl Fn() -> B + Sync, work: impl Fn(&mut B
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_all_reduce_in_shared_memory_has_a_limit() {
+        let limit = fused(2, 3, 1 << 16).unwrap();
+        assert!(limit > 0.0 && limit < 1e6, "{limit}");
+    }
 
     #[test]
     fn copying_and_adding_have_a_rate() {

@@ -11,6 +11,7 @@ use crate::memory;
 use crate::plan::{Choice, Plan};
 use crate::samples::{self, Sample};
 use allfold_collectives::check::{self, Proof};
+use allfold_collectives::rendezvous::Failure as Wrong;
 use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp, World};
 use allfold_kernels as kernels;
 use allfold_sim::Picos;
@@ -187,6 +188,8 @@ fn one_rank<T: Sample>(
     let rank = comm.rank();
     let mut buffers = Buffers::new(choice, data, rank);
     let mut times = Vec::new();
+    // A look at the clock takes some 40 ns: short calls are timed several at once.
+    let calls = ((64 << 10) / (data.count * size_of::<T>()).max(1024)).max(1) as u64;
     if !timing.virtual_time {
         for _ in 0..timing.warmup {
             buffers.call(comm, choice, in_place)?;
@@ -194,8 +197,10 @@ fn one_rank<T: Sample>(
         comm.barrier()?;
         for _ in 0..timing.iterations {
             let start = comm.now();
-            buffers.call(comm, choice, in_place)?;
-            times.push(comm.now() - start);
+            for _ in 0..calls {
+                buffers.call(comm, choice, in_place)?;
+            }
+            times.push(Picos((comm.now() - start).0 / calls));
         }
         // Reductions in place have changed their own input: what is checked starts from the samples again.
         buffers = Buffers::new(choice, data, rank);
@@ -280,7 +285,14 @@ fn mean(seen: &[Seen]) -> (f64, f64) {
 /// What the user can put right is a usage failure; the rest is a failed run.
 pub fn failed(error: Error) -> Failure {
     match error {
-        Error::Argument(_) | Error::Registry(_) | Error::Sim(_) => Failure::usage(error),
+        Error::Argument(_) | Error::Registry(_) | Error::Sim(_) | Error::Environment { .. } => {
+            Failure::usage(error)
+        }
+        Error::AuthFailed { .. } => Failure::usage(error),
+        Error::Rendezvous {
+            cause: Wrong::Secret | Wrong::WorldSize { .. } | Wrong::Configuration { .. },
+            ..
+        } => Failure::usage(error),
         error => Failure::run(error),
     }
 }

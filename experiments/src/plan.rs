@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::records::Call;
 use allfold_collectives::registry::{self, Algorithm, Shape};
-use allfold_collectives::schedule::{Schedule, Segments};
+use allfold_collectives::schedule::{Lanes, Schedule, Segments};
 use allfold_collectives::{Collective, DType, Geometry, ReduceOp, World};
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub struct Choice {
     pub segment: Option<u64>,
     /// Steps under way; `None` leaves it to the algorithm.
     pub window: Option<u32>,
+    /// Channels side by side, each with its own share of the data; only simulated.
+    pub lanes: u32,
 }
 
 /// One size of it.
@@ -68,9 +70,10 @@ impl Choice {
         let whole = algorithm.build(self.shape);
         // As a communicator cuts: no piece of a chunk is smaller than one element.
         let element = self.dtype.size() as u64;
-        let chunk = (bytes / element).div_ceil(u64::from(whole.chunks()));
+        let lanes = u64::from(self.lanes.max(1));
+        let chunk = (bytes / element).div_ceil(u64::from(whole.chunks()) * lanes);
         let wanted = match self.segment {
-            None => u64::from(algorithm.segments(bytes)),
+            None => u64::from(algorithm.segments(bytes / lanes)),
             Some(piece) => (chunk * element).div_ceil(piece),
         };
         let segments = u32::try_from(wanted.min(chunk).max(1)).map_err(|_| {
@@ -79,13 +82,16 @@ impl Choice {
                 self.segment.unwrap_or_default()
             ))
         })?;
-        let schedule: Arc<dyn Schedule> =
-            if segments > 1 { Arc::new(Segments::new(whole, segments)) } else { whole };
+        let schedule: Arc<dyn Schedule> = match (lanes, segments) {
+            (1, 1) => whole,
+            (1, _) => Arc::new(Segments::new(whole, segments)),
+            (lanes, _) => Arc::new(Lanes::split(Segments::new(whole, segments), lanes as usize)),
+        };
         let geometry = match self.collective.blocked() {
             true => Geometry::blocked(&*schedule, count),
             false => Geometry::whole(&*schedule, count),
         };
-        let window = self.window.unwrap_or_else(|| algorithm.window());
+        let window = self.window.unwrap_or_else(|| algorithm.window()).saturating_mul(self.lanes.max(1));
         let segment = (segments > 1).then(|| chunk.div_ceil(u64::from(segments)) * element);
         Ok(Plan { algorithm, schedule, geometry, count, bytes, window, segment })
     }
@@ -150,6 +156,7 @@ mod tests {
                     op: ReduceOp::Sum,
                     segment,
                     window: None,
+                    lanes: 1,
                 };
                 let ours = choice.at(size).unwrap();
                 let mut plan =

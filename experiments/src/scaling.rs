@@ -39,6 +39,7 @@ impl Scaling {
             exposed_us: trained.breakdown().exposed_us,
             samples_per_s: trained.result.throughput(),
             efficiency: 0.0,
+            engines: Vec::new(),
         })
     }
 
@@ -60,6 +61,7 @@ impl Scaling {
             exposed_us: trained.breakdown().exposed_us,
             samples_per_s: trained.result.throughput(),
             efficiency: 0.0,
+            engines: Vec::new(),
         })
     }
 
@@ -86,6 +88,7 @@ impl Scaling {
             exposed_us: prediction.time.exposed.as_micros(),
             samples_per_s: prediction.throughput(),
             efficiency: 0.0,
+            engines: prediction.engines,
         })
     }
 
@@ -109,7 +112,7 @@ impl Scaling {
         let step = config.batch.saturating_mul(place.ranks() as usize);
         config.train_samples = digits.labels.len() / step * step;
         let bar = progress::bar(1, &format!("{} on {} ranks", config.model, place.ranks()));
-        let trained = training::run(&config, &place, &bar);
+        let trained = training::run(&config, &place, &bar, None);
         bar.finish_and_clear();
         trained
     }

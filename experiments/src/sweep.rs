@@ -95,6 +95,7 @@ impl SweepArgs {
             op: self.op,
             segment: self.segment.map(|size| size.0),
             window: self.window,
+            lanes: 1,
         })
     }
 

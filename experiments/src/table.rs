@@ -143,6 +143,7 @@ mod tests {
         };
         MeasuredCollective {
             backend: "threads".into(),
+            path: None,
             call,
             in_place: false,
             iterations: 20,

@@ -1,10 +1,11 @@
 //! Chrome traces as files: messages of a timed collective, or what ranks did in a run on virtual time.
 
 use crate::failure::{Failure, Outcome};
+use crate::records::TimelineSpan;
 use crate::session;
 use allfold_collectives::Activity;
 use allfold_collectives::time::Sent;
-use allfold_sim::{ChromeTrace, Stretch};
+use allfold_sim::{ChromeTrace, Picos, Stretch};
 use std::io;
 use std::path::Path;
 
@@ -46,6 +47,29 @@ pub fn activities(path: &Path, activities: &[Activity]) -> Outcome {
                 thread: done.stream,
                 start: done.start,
                 end: done.end,
+                args: &[],
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes one row per rank and stream, a bar per part of a step.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn spans(path: &Path, spans: &[TimelineSpan]) -> Outcome {
+    let picos = |us: f64| Picos((us * 1e6).max(0.0) as u64);
+    write(path, |trace| {
+        for span in spans {
+            let kind = if span.stream == "compute" { "compute" } else { "communication" };
+            trace.stretch(&Stretch {
+                name: &span.name,
+                kind,
+                process: span.rank,
+                thread: u32::from(span.stream != "compute"),
+                start: picos(span.start_us),
+                end: picos(span.end_us),
                 args: &[],
             })?;
         }

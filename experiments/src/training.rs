@@ -2,18 +2,23 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::records::{Breakdown, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan};
+use crate::tensorboard::Events;
 use crate::{measure, memory, samples, statistics};
-use allfold_collectives::{Activity, Communicator, World};
+use allfold_collectives::environment::Environment;
+use allfold_collectives::{Activity, Communicator, Joining, Rank, World};
 use allfold_sim::{Device, Picos, Topology};
-use allfold_trainer::{Config, Observer, StepReport, TrainResult};
+use allfold_trainer::{Config, EpochReport, Observer, StepReport, TrainResult};
 use indicatif::ProgressBar;
 use std::path::Path;
+use std::sync::Mutex;
 
 /// Where ranks run.
 #[derive(Clone)]
 pub enum Place {
     /// Threads of this process, real time.
     Threads(u32),
+    /// This process is one rank of a world that a launcher has started.
+    Process(Box<Environment>),
     /// Threads on virtual time: one for each rank of a topology, each computing on a device.
     Sim(Box<(Topology, Device)>),
 }
@@ -56,35 +61,47 @@ impl Place {
     pub fn ranks(&self) -> u32 {
         match self {
             Place::Threads(ranks) => *ranks,
+            Place::Process(environment) => environment.world_size,
             Place::Sim(machine) => machine.0.ranks(),
         }
     }
 
-    fn world(&self) -> World {
-        match self {
-            Place::Threads(ranks) => World::threads(*ranks),
-            Place::Sim(machine) => {
-                World::sim(&machine.0).costs(machine.0.costs()).device(machine.1).timeline()
-            }
-        }
+    /// Whether this process tells what came of the run: of several one does.
+    pub fn speaks(&self) -> bool {
+        !matches!(self, Place::Process(environment) if environment.rank != Rank(0))
     }
 }
 
-/// Trains on the digits; `bar` moves with rank 0's steps.
+/// Trains on the data that `config` names; `bar` moves with rank 0's steps, and `events` gets its numbers.
 ///
 /// # Errors
 /// A configuration that does not fit, or a run that fails.
-pub fn run(config: &Config, place: &Place, bar: &ProgressBar) -> Outcome<Trained> {
-    let (digits, _) = allfold_trainer::data::digits().map_err(failed)?;
-    let each = allfold_trainer::run::memory(config, digits.shape, digits.classes).map_err(failed)?;
+pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Events>) -> Outcome<Trained> {
+    let (data, test) = allfold_trainer::data::load(config).map_err(failed)?;
+    let each = allfold_trainer::run::memory(config, data.shape, data.classes).map_err(failed)?;
     let ranks = place.ranks();
-    memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
+    if !matches!(place, Place::Process(_)) {
+        memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
+    }
+    let events = Mutex::new(events);
     let one = |comm: Communicator| {
-        let mut watch = Watch { comm: &comm, bar: (comm.rank().0 == 0).then_some(bar), steps: Vec::new() };
-        let result = allfold_trainer::train(config, &comm, &mut watch)?;
+        let first = comm.rank().0 == 0;
+        let events = if first { events.lock().ok().and_then(|mut events| events.take()) } else { None };
+        let bar = first.then_some(bar);
+        let mut watch = Watch { comm: &comm, config, bar, steps: Vec::new(), events };
+        let result = allfold_trainer::train_on(config, &data, &test, &comm, &mut watch)?;
         Ok((result, watch.steps))
     };
-    let report = place.world().run_each(one).map_err(measure::failed)?;
+    let world = match place {
+        Place::Threads(ranks) => World::threads(*ranks),
+        Place::Sim(machine) => World::sim(&machine.0).costs(machine.0.costs()).device(machine.1).timeline(),
+        Place::Process(environment) => {
+            let comm = join(config, environment)?;
+            let (result, steps) = one(comm).map_err(failed)?;
+            return Ok(Trained { result, steps: vec![steps], timeline: Vec::new() });
+        }
+    };
+    let report = world.run_each(one).map_err(measure::failed)?;
     let first = report.first.map_or(0, |rank| rank.index());
     let mut ranks = report.ranks;
     if ranks.iter().any(Result::is_err) {
@@ -94,6 +111,13 @@ pub fn run(config: &Config, place: &Place, bar: &ProgressBar) -> Outcome<Trained
     let (results, steps): (Vec<TrainResult>, Vec<Vec<Step>>) = ranks.into_iter().flatten().unzip();
     let result = results.into_iter().next().ok_or_else(|| Failure::run("no rank trained"))?;
     Ok(Trained { result, steps, timeline: report.timeline })
+}
+
+/// Joins the world that a launcher has started: all ranks must have been given one configuration.
+fn join(config: &Config, environment: &Environment) -> Outcome<Communicator> {
+    let configuration = samples::hash(format!("{config:?}").as_bytes());
+    let joining = Joining { configuration, ..Joining::from_env().map_err(measure::failed)? };
+    Communicator::join(environment, joining).map_err(measure::failed)
 }
 
 fn failed(error: allfold_trainer::Error) -> Failure {
@@ -107,6 +131,8 @@ fn failed(error: allfold_trainer::Error) -> Failure {
 /// Notes every step and moves the bar.
 struct Watch<'a> {
     comm: &'a Communicator,
+    config: &'a Config,
+    events: Option<Events>,
     bar: Option<&'a ProgressBar>,
     steps: Vec<Step>,
 }
@@ -117,6 +143,50 @@ impl Observer for Watch<'_> {
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);
+            let rate = self.config.batch as f64 * f64::from(self.comm.size()) / report.time.total().as_secs();
+            bar.set_message(format!("loss {:.4}, {rate:.0} samples/s", report.loss));
+        }
+        self.note(report);
+    }
+
+    fn epoch(&mut self, report: &EpochReport) {
+        let step = self.steps.len() as u64;
+        if let Some(events) = &mut self.events {
+            let values = [
+                ("epoch/loss", report.loss),
+                ("test/loss", report.test.loss),
+                ("test/accuracy", report.test.accuracy()),
+            ];
+            if events.scalars(step, &values).is_err() {
+                self.events = None;
+            }
+        }
+    }
+}
+
+impl Watch<'_> {
+    /// A step's numbers for TensorBoard. A file that cannot be written any more ends no run.
+    fn note(&mut self, report: &StepReport) {
+        let Some(events) = &mut self.events else { return };
+        let (time, memory) = (report.time, report.memory);
+        let ms = |part: Picos| part.as_micros() / 1e3;
+        let values = [
+            ("loss", report.loss),
+            ("lr", report.lr),
+            ("step_ms/data", ms(time.data)),
+            ("step_ms/forward", ms(time.forward)),
+            ("step_ms/backward", ms(time.backward)),
+            ("step_ms/exposed", ms(time.exposed)),
+            ("step_ms/optimiser", ms(time.optimiser)),
+            ("bytes/params", memory.params as f64),
+            ("bytes/gradients", memory.gradients as f64),
+            ("bytes/buffers", memory.buffers as f64),
+            ("bytes/activations", memory.activations as f64),
+            ("bytes/saved", memory.saved as f64),
+            ("bytes/down", memory.down as f64),
+        ];
+        if events.scalars(report.step, &values).is_err() {
+            self.events = None;
         }
     }
 }
@@ -228,6 +298,10 @@ macro_rules! records {
 records! {
     /// A record per step of a run on threads.
     measured, MeasuredStep, MeasuredEnd, "threads"
+}
+records! {
+    /// A record per step of a run of processes that talk over TCP.
+    measured_over_tcp, MeasuredStep, MeasuredEnd, "tcp"
 }
 records! {
     /// A record per step of a run on virtual time.

@@ -104,7 +104,6 @@ fn flags_of_the_virtual_clock_are_refused_without_it() {
     let train = ["train", "--config", config];
     says(&[&train[..], &["--topology", "nodes8"]].concat(), &["--topology", "--backend sim"]);
     says(&[&train[..], &["--device", "h100"]].concat(), &["--device", "--backend sim"]);
-    says(&[&train[..], &["--trace", "x.json"]].concat(), &["--trace", "--backend sim"]);
     let bench = ["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "--topology", "nodes8"];
     says(&bench, &["--topology", "--backend sim"]);
 }
@@ -164,7 +163,7 @@ fn what_fails_leaves_no_file() {
     refused(&["simulate", "all_reduce", "--topology", "swich", "--ranks", "4", "--json", json]);
     refused(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-b", "900T", "--json", json]);
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
-    refused(&["train", "--config", config, "--ranks", "2", "--trace", json]);
+    refused(&["train", "--config", config, "--ranks", "2", "--topology", "nodes8", "--trace", json]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
     says(&["report", "--from", "-", "--out", json], &["name files of records"]);
     says(&["scale", "--config", config, "--ranks", "1", "--html", "-"], &["standard output", "name a file"]);

@@ -9,8 +9,9 @@ use crate::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
 use crate::samples::for_dtype;
 use crate::session::Session;
 use crate::sweep::SweepArgs;
-use crate::{limits, progress, table};
+use crate::{limits, progress, sockets, table};
 use allfold_collectives::check;
+use allfold_collectives::tcp::{Secret, Security};
 use allfold_collectives::{Collective, World};
 use clap::ValueEnum;
 
@@ -19,6 +20,7 @@ use clap::ValueEnum;
 #[command(after_help = "Examples:
   allfold bench all_reduce --backend threads --ranks 4 -b 1K -e 64M -f 4
   allfold bench all_reduce --backend threads --ranks 8 --algo ring -b 16M -d bf16 -o max -n 50
+  allfold bench all_reduce --backend tcp --ranks 4 -b 4K -e 64M -f 16
   allfold bench broadcast --backend sim --topology nodes8 --ranks 16 -b 1M -r 3
 
 Every result is held against an exact reference, bit for bit; exits with 1 if any element differs. The memory bandwidth
@@ -26,12 +28,18 @@ of this machine is measured in the same run and stands below the table.")]
 pub struct Args {
     #[command(flatten)]
     sweep: SweepArgs,
-    /// What carries the data: threads (real time) or sim (virtual time)
+    /// What carries the data: threads or tcp (real time), or sim (virtual time)
     #[arg(long, value_enum)]
     backend: Backend,
+    /// On threads: fused (ranks read each other's buffers) or messages (every send of the schedule)
+    #[arg(long, value_enum, default_value_t = Path::Fused)]
+    path: Path,
     /// On sim: the machine, a built-in name or a TOML file [default: switch]
     #[arg(long, value_name = "T")]
     topology: Option<String>,
+    /// On tcp: what connections are protected by [default: loopback]
+    #[arg(long, value_enum, value_name = "MODE")]
+    security: Option<Mode>,
     /// Timed calls; on virtual time the first call says it all
     #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measuring")]
     iterations: u32,
@@ -59,12 +67,45 @@ pub struct Args {
 pub enum Backend {
     /// Threads of this process, real time.
     Threads,
+    /// Threads of this process that talk over loopback sockets, real time.
+    Tcp,
     /// Threads that carry real data on a virtual clock.
     Sim,
 }
 
+/// How ranks that are threads do a collective.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Through shared memory.
+    Fused,
+    /// By every message of the schedule.
+    Messages,
+}
+
+impl Path {
+    fn name(self) -> &'static str {
+        match self {
+            Path::Fused => "fused",
+            Path::Messages => "messages",
+        }
+    }
+}
+
+/// What connections between ranks are protected by.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing: loopback only.
+    Loopback,
+    /// A handshake under a secret, then TLS 1.3.
+    Tls,
+    /// A handshake under a secret, then plain frames.
+    TrustedFabric,
+}
+
 /// What a measured sweep is asked for.
 pub struct Bench {
+    /// How threads do it.
+    pub path: Path,
     /// The call.
     pub choice: Choice,
     /// How it is measured.
@@ -77,10 +118,21 @@ impl Bench {
     /// # Errors
     /// Not enough memory, or a failed run.
     pub fn on_threads(&self, size: u64) -> Outcome<Vec<(MeasuredCollective, Option<String>)>> {
-        let world = self.choice.on(World::threads(self.choice.shape.ranks()));
-        let sides = self.sides(&world, size)?;
+        let world = World::threads(self.choice.shape.ranks());
+        let world = if self.path == Path::Messages { world.messages() } else { world };
+        self.on("threads", world, size)
+    }
+
+    /// One size on a world of this kind, likewise.
+    fn on(
+        &self,
+        backend: &str,
+        world: World,
+        size: u64,
+    ) -> Outcome<Vec<(MeasuredCollective, Option<String>)>> {
+        let sides = self.sides(&self.choice.on(world), size)?;
         let call = self.call(size)?;
-        Ok(sides.into_iter().map(|side| (self.measured(&call, &side), side.first_wrong)).collect())
+        Ok(sides.into_iter().map(|side| (self.measured(backend, &call, &side), side.first_wrong)).collect())
     }
 
     /// One size on virtual time: a record per form that the collective has, and where the first wrong element is.
@@ -126,11 +178,12 @@ impl Bench {
         Ok(Call { tree, order: proof.order().map(|order| order.to_string()), ..self.choice.call(&plan) })
     }
 
-    fn measured(&self, call: &Call, side: &Side) -> MeasuredCollective {
+    fn measured(&self, backend: &str, call: &Call, side: &Side) -> MeasuredCollective {
         let (algbw_gbps, busbw_gbps) =
             plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
         MeasuredCollective {
-            backend: "threads".into(),
+            backend: backend.into(),
+            path: (backend == "threads").then(|| self.path.name().into()),
             call: call.clone(),
             in_place: side.in_place,
             iterations: self.timing.iterations,
@@ -144,9 +197,30 @@ impl Bench {
     }
 }
 
+impl Args {
+    /// What runs on real time: its name, the ranks, and how the table says it.
+    fn real(&self) -> Outcome<(&'static str, World, String)> {
+        let ranks = self.sweep.ranks;
+        if self.backend == Backend::Threads {
+            let world = World::threads(ranks);
+            let world = if self.path == Path::Messages { world.messages() } else { world };
+            return Ok(("threads", world, format!("on threads, {}", self.path.name())));
+        }
+        let secret = || Secret::random().map_err(measure::failed);
+        let security = match self.security.unwrap_or(Mode::Loopback) {
+            Mode::Loopback => Security::Loopback,
+            Mode::Tls => Security::Tls(secret()?),
+            Mode::TrustedFabric => Security::TrustedFabric(secret()?),
+        };
+        let how = format!("as threads of one process, over loopback TCP ({})", security.name());
+        Ok(("tcp", World::tcp(ranks).security(security), how))
+    }
+}
+
 /// Measures every size and prints the table.
 pub fn run(args: &Args) -> Outcome {
     let bench = Bench {
+        path: args.path,
         choice: args.sweep.choice()?,
         timing: Timing {
             iterations: args.iterations,
@@ -159,14 +233,17 @@ pub fn run(args: &Args) -> Outcome {
     let sizes = args.sweep.sizes()?;
     sizes.iter().try_for_each(|&size| measure::fits(&bench.choice, size))?;
     let machine = match (args.backend, &args.topology) {
-        (Backend::Threads, None) => None,
-        (Backend::Threads, Some(_)) => {
+        (Backend::Threads | Backend::Tcp, None) => None,
+        (Backend::Threads | Backend::Tcp, Some(_)) => {
             return Err(Failure::usage("--topology needs the virtual clock: use --backend sim"));
         }
         (Backend::Sim, topology) => {
             Some(Machine::named(topology.as_deref().unwrap_or("switch"), args.sweep.ranks)?)
         }
     };
+    if args.security.is_some() && args.backend != Backend::Tcp {
+        return Err(Failure::usage("--security is about sockets: use --backend tcp"));
+    }
     let mut session = Session::open(args.common.json.as_deref(), Some(args.seed))?;
     let checked = match machine {
         None => threads(args, &bench, &sizes, &mut session)?,
@@ -191,7 +268,8 @@ fn verdict(wrong: Option<u64>, first: Option<String>) -> Checked {
 fn threads(args: &Args, bench: &Bench, sizes: &[u64], session: &mut Session) -> Outcome<Checked> {
     let name = bench.choice.collective.name();
     let (ranks, cores) = (args.sweep.ranks, cores());
-    session.say(format!("# allfold bench {name}: {ranks} ranks on threads; measured on this machine"))?;
+    let (backend, world, how) = args.real()?;
+    session.say(format!("# allfold bench {name}: {ranks} ranks {how}; measured on this machine"))?;
     session.say(format!(
         "# {} warmup iters: {} iters: {} validation: {}",
         args.sweep.summary(),
@@ -208,7 +286,7 @@ fn threads(args: &Args, bench: &Bench, sizes: &[u64], session: &mut Session) -> 
     let mut first_wrong = None;
     for &size in sizes {
         let spinner = progress::spinner(&format!("{name}, {size} bytes"));
-        let measured = bench.on_threads(size);
+        let measured = bench.on(backend, world.clone(), size);
         spinner.finish_and_clear();
         let (sides, wrong): (Vec<_>, Vec<_>) = measured?.into_iter().unzip();
         let side = |in_place: bool| sides.iter().find(|side| side.in_place == in_place);
@@ -227,9 +305,20 @@ fn threads(args: &Args, bench: &Bench, sizes: &[u64], session: &mut Session) -> 
     lines.dedup();
     lines.iter().try_for_each(|line| session.say(line))?;
     let largest = sizes.iter().copied().max().unwrap_or(0);
-    let limit = limits::measure(ranks.min(cores), largest.clamp(1 << 20, 64 << 20))?;
+    let size = largest.clamp(1 << 20, 64 << 20);
+    let mut limit = limits::measure(ranks.min(cores), size)?;
+    if bench.choice.collective == Collective::AllReduce && ranks > 1 {
+        limit.fused_gbps = Some(limits::fused(ranks.min(cores), ranks, size)?);
+    }
     session.record(&limit)?;
     session.say(limit_line(&limit, &records))?;
+    if args.backend == Backend::Tcp {
+        let (duplex, best) = (sockets::duplex_gbps()?, busbw.iter().copied().fold(0.0, f64::max));
+        session.say(format!(
+            "# sockets alone: {duplex:.2} GB/s each way at once; best busbw {best:.2} GB/s = {:.0} %",
+            100.0 * best / duplex
+        ))?;
+    }
     Ok(verdict(wrong, first_wrong))
 }
 
@@ -304,6 +393,14 @@ fn limit_line(limit: &Limit, records: &[MeasuredCollective]) -> String {
     let all_reduce =
         records.iter().filter(|r| r.call.collective == Collective::AllReduce.name() && r.call.ranks > 1);
     if let Some(best) = all_reduce.max_by(|a, b| a.algbw_gbps.total_cmp(&b.algbw_gbps)) {
+        if let Some(fused) = limit.fused_gbps {
+            line.push_str(&format!(
+                ", all-reduce {fused:.2} GB/s; the best algbw of {:.2} GB/s is {:.0} % of that",
+                best.algbw_gbps,
+                best.algbw_gbps / fused * 100.0
+            ));
+            return line;
+        }
         let share = best.algbw_gbps * f64::from(best.call.ranks - 1) / limit.reduce_gbps;
         line.push_str(&format!(
             "; the best algbw of {:.2} GB/s adds {} buffers, {:.0} % of that",

@@ -1,6 +1,6 @@
 //! `allfold doctor`: what this machine has, what is missing, and how to get it.
 //!
-//! Libraries are looked for and never loaded: a broken driver cannot take the doctor down.
+//! CUDA's libraries are loaded and asked, as the kernels will do; others are looked for.
 
 use crate::cli::Common;
 use crate::failure::Outcome;
@@ -8,6 +8,7 @@ use crate::memory;
 use crate::records::Finding;
 use crate::session::Session;
 use crate::table;
+use allfold_kernels::cuda;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -90,37 +91,37 @@ fn memory_size() -> Finding {
     }
 }
 
+/// The driver, its devices and the compiler, as the kernels will find them.
 fn cuda() -> Finding {
-    let version = fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| {
-        let words: Vec<&str> = text.lines().next()?.split_whitespace().collect();
-        let is_version = |w: &&&str| w.contains('.') && w.starts_with(|c: char| c.is_ascii_digit());
-        words.iter().find(is_version).map(|v| v.to_string())
-    });
-    let gpus = names_in("/proc/driver/nvidia/gpus").len();
-    match library("libcuda.so.1") {
-        Some(path) => {
-            let version = version.map_or(String::new(), |v| format!(", driver {v}"));
-            found("cuda", format!("{} GPUs{version}, {}", gpus, path.display()))
+    match cuda::probe() {
+        Ok(probe) => {
+            let device = |d: &cuda::Device| {
+                format!("{}, sm_{}, {:.0} GiB", d.name, d.arch, d.memory as f64 / f64::from(1 << 30))
+            };
+            let devices: Vec<String> = probe.devices.iter().map(device).collect();
+            let ((major, minor), (nvrtc, nvrtc_minor)) = (probe.cuda, probe.nvrtc);
+            let versions = format!("CUDA {major}.{minor}, NVRTC {nvrtc}.{nvrtc_minor}");
+            found("cuda", format!("{} GPUs ({}), {versions}", devices.len(), devices.join("; ")))
         }
-        None => missing(
-            "cuda",
-            "no libcuda.so.1",
-            "install NVIDIA's driver for your GPU; without it everything runs on CPUs and on the simulator",
-        ),
+        Err(cuda::Error::Missing { library, looked_for }) => {
+            let advice =
+                format!("{}; without it everything runs on CPUs and on the simulator", library.how_to_get());
+            missing("cuda", &looked_for, &advice)
+        }
+        Err(error) => {
+            missing("cuda", &error.to_string(), "see that `nvidia-smi` lists a GPU, and CUDA_VISIBLE_DEVICES")
+        }
     }
 }
 
 fn nccl() -> Finding {
-    match library("libnccl.so.2") {
-        Some(path) => {
-            let real = fs::canonicalize(&path).unwrap_or(path);
-            found("nccl", real.display().to_string())
+    let library = cuda::libraries::Library::Nccl;
+    match allfold_collectives::nccl::version() {
+        Ok((major, minor, patch)) => {
+            let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
+            found("nccl", format!("{major}.{minor}.{patch}{place}"))
         }
-        None => missing(
-            "nccl",
-            "no libnccl.so.2",
-            "install libnccl2 from NVIDIA's package repository, or put a PyTorch wheel's nvidia/nccl/lib on LD_LIBRARY_PATH",
-        ),
+        Err(_) => missing("nccl", "no libnccl.so.2, or none that is 2.18 or newer", library.how_to_get()),
     }
 }
 

@@ -44,6 +44,9 @@ pub struct Args {
     /// Report these files of records instead of running anything
     #[arg(long, value_name = "FILE", num_args = 1..)]
     from: Vec<PathBuf>,
+    /// The machine that is predicted for: a name (`allfold machines` lists them) or a file
+    #[arg(long, value_name = "T", default_value = TOPOLOGY, conflicts_with = "from")]
+    topology: String,
 }
 
 const CNN: &str = include_str!("../../configs/digits-cnn.toml");
@@ -62,10 +65,12 @@ struct Extent {
     predicted: &'static [u32],
     scaling: &'static [u32],
     scaling_steps: u64,
+    topology: String,
 }
 
 impl Extent {
-    fn of(quick: bool) -> Extent {
+    fn of(quick: bool, topology: &str) -> Extent {
+        let topology = topology.to_string();
         if quick {
             return Extent {
                 proofs: RankCounts((1..=16).collect()),
@@ -76,6 +81,7 @@ impl Extent {
                 predicted: &[8, 64, 256],
                 scaling: &[1, 2, 8, 64, 1024],
                 scaling_steps: 4,
+                topology,
             };
         }
         Extent {
@@ -87,6 +93,7 @@ impl Extent {
             predicted: &[8, 16, 32, 64, 128, 256, 512, 1024],
             scaling: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
             scaling_steps: 12,
+            topology,
         }
     }
 }
@@ -116,7 +123,10 @@ fn given(args: &Args) -> Outcome {
 #[allow(clippy::disallowed_methods, reason = "tells the user how long it took")]
 fn experiment(args: &Args) -> Outcome {
     let start = Instant::now();
-    let extent = Extent::of(args.quick);
+    let extent = Extent::of(args.quick, &args.topology);
+    // A wrong name is said before anything runs.
+    let most = extent.scaling.iter().chain(extent.predicted).max().copied().unwrap_or(1);
+    Topology::named(&extent.topology, most).map_err(Failure::usage)?;
     folder(&args.out)?;
     session::writable(&args.out.join("report.html"))?;
     let mut session = Session::open(None, None)?;
@@ -190,7 +200,7 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
     session.seed(Some(config.seed));
     let mut differ = Vec::new();
     for &ranks in extent.training {
-        let topology = Topology::named(TOPOLOGY, ranks).map_err(Failure::run)?;
+        let topology = Topology::named(&extent.topology, ranks).map_err(Failure::run)?;
         let real = trained(&config, Place::Threads(ranks))?;
         let sim = trained(&config, Place::Sim(Box::new((topology, DEVICE))))?;
         let steps = if extent.steps > 0 { format!(" --steps {}", extent.steps) } else { String::new() };
@@ -198,7 +208,8 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
             format!("allfold train --config experiments/configs/digits-cnn.toml --ranks {ranks}{steps}");
         let steps = real.measured(&config, ranks);
         steps.iter().try_for_each(|step| session.record_as(step, Some(&command)))?;
-        let command = format!("{command} --backend sim --topology {TOPOLOGY} --device {}", DEVICE.name);
+        let command =
+            format!("{command} --backend sim --topology {} --device {}", extent.topology, DEVICE.name);
         let steps = sim.simulated(&config, ranks);
         steps.iter().try_for_each(|step| session.record_as(step, Some(&command)))?;
         let parity = parity(&config, ranks, &real, &sim);
@@ -229,7 +240,7 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
 fn trained(config: &Config, place: Place) -> Outcome<Trained> {
     let kind = if matches!(place, Place::Threads(_)) { "threads" } else { "sim" };
     let bar = progress::bar(1, &format!("training, {} on {kind}", place.ranks()));
-    let trained = training::run(config, &place, &bar);
+    let trained = training::run(config, &place, &bar, None);
     bar.finish_and_clear();
     trained
 }
@@ -272,7 +283,11 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
     for (collective, name, ranks) in calls {
         let timing =
             Timing { iterations: extent.iterations, warmup: 3, check: true, seed: 0, virtual_time: false };
-        let bench = bench::Bench { choice: choice(collective, Some(name), ranks)?, timing };
+        let bench = bench::Bench {
+            path: bench::Path::Messages,
+            choice: choice(collective, Some(name), ranks)?,
+            timing,
+        };
         let command = format!(
             "allfold bench {collective} --backend threads --ranks {ranks} --algo {name} -b {least} -e {most} -f {factor} -n {} -w 3",
             extent.iterations
@@ -313,6 +328,7 @@ fn choice(collective: Collective, name: Option<&str>, ranks: u32) -> Outcome<Cho
         op: ReduceOp::Sum,
         segment: None,
         window: None,
+        lanes: 1,
     })
 }
 
@@ -323,13 +339,15 @@ fn predict(extent: &Extent, session: &mut Session) -> Outcome {
     let bar = progress::bar((NAMES.len() * sizes.len() * extent.predicted.len()) as u64, "predicting");
     session.seed(None);
     let mut most = Vec::new();
+    let topology = &extent.topology;
     for size in sizes {
         for name in NAMES {
             for &ranks in extent.predicted {
                 let choice = choice(Collective::AllReduce, Some(name), ranks)?;
-                let (record, speed) = simulate::Machine::named(TOPOLOGY, ranks)?.time(&choice, size)?;
+                let (record, speed) =
+                    simulate::Machine::named(&extent.topology, ranks)?.time(&choice, size)?;
                 let command = format!(
-                    "allfold simulate all_reduce --topology {TOPOLOGY} --ranks {ranks} --algo {name} -b {size} -e {size}"
+                    "allfold simulate all_reduce --topology {topology} --ranks {ranks} --algo {name} -b {size} -e {size}"
                 );
                 session.record_as(&record, Some(&command))?;
                 session.record_as(&speed, Some(&command))?;
@@ -342,7 +360,7 @@ fn predict(extent: &Extent, session: &mut Session) -> Outcome {
     }
     bar.finish_and_clear();
     session.say(format!(
-        "predicted    all_reduce of 64 MiB over {} ranks of {TOPOLOGY}, busbw in GB/s: {}",
+        "predicted    all_reduce of 64 MiB over {} ranks of {topology}, busbw in GB/s: {}",
         extent.predicted.last().unwrap_or(&0),
         most.join(", ")
     ))
@@ -360,10 +378,10 @@ fn scaling(extent: &Extent, session: &mut Session) -> Outcome {
         let (measured, carried) = if real { (bench::cores(), 4) } else { (0, 0) };
         let only = if real { "" } else { " --modeled-only" };
         let command = format!(
-            "allfold scale --config experiments/configs/{name}.toml --ranks {counts} --topology {TOPOLOGY} --device {} --steps {}{only}",
-            DEVICE.name, extent.scaling_steps
+            "allfold scale --config experiments/configs/{name}.toml --ranks {counts} --topology {} --device {} --steps {}{only}",
+            extent.topology, DEVICE.name, extent.scaling_steps
         );
-        let scaling = Scaling { config, topology: TOPOLOGY.into(), device: DEVICE };
+        let scaling = Scaling { config, topology: extent.topology.clone(), device: DEVICE };
         session.say(format!("\nscaling of {name}"))?;
         scale::points(&scaling, &counts, measured, carried, Some(&command), session)?;
         if real {

@@ -3,31 +3,41 @@
 use super::bench::cores;
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
+use crate::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use crate::records::{MeasuredScale, SimulatedScale};
 use crate::scaling::{Scaling, measured_efficiency, simulated_efficiency};
 use crate::session::{self, Session};
 use crate::sizes::RankCounts;
-use crate::{memory, report, table, training};
+use crate::workload_scaling::{self, Collectives, WorkloadScaling, thinned};
+use crate::{explain, memory, report, scaling_validation, table, training};
 use allfold_sim::Device;
-use std::path::PathBuf;
+use allfold_trainer::modeled::Terms;
+use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use std::path::{Path, PathBuf};
 
 /// Flags of `scale`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   allfold scale --config experiments/configs/digits-cnn.toml --ranks 1,2,4,8,64,1024
   allfold scale --config experiments/configs/digits-cnn.toml --ranks 1..4 --topology switch --html scaling.html
+  allfold scale --workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp
+  allfold scale --workload gpt2-xl --topology hgx-h100,fat-tree=2:1 --ranks 1..4096 --strong --batch 4096 --amp
+  allfold scale --against tables/*.json --rows
+  allfold scale --explain all
 
 Measured: threads of this machine, for as many ranks as it has cores. sim: real arithmetic on the virtual clock, for
 up to --carry ranks. modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput over that of as
 many single ranks of the same kind.")]
 pub struct Args {
     /// The configuration, a TOML file
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
-    /// Rank counts, such as 1,2,4,8,64
-    #[arg(long, value_name = "COUNTS")]
-    ranks: RankCounts,
-    /// The simulated machine: a built-in name or a TOML file
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["workload", "against", "explain"], conflicts_with_all = ["workload", "against", "explain"])]
+    config: Option<PathBuf>,
+    /// Rank counts, such as 1,2,4,8,64; of a long range a workload's curve takes the powers of two
+    #[arg(long, value_name = "COUNTS", required_unless_present_any = ["against", "explain"])]
+    ranks: Option<RankCounts>,
+    #[command(flatten)]
+    large: Large,
+    /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
     /// What each of its ranks computes on
@@ -49,9 +59,95 @@ pub struct Args {
     common: Common,
 }
 
+/// A large network from its layer table, and published tables.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Large networks")]
+struct Large {
+    /// Predict a network from its layer table: resnet18, resnet34, resnet50, vgg16, bert-base, bert-large, gpt2, gpt2-medium,
+    /// gpt2-large, gpt2-xl
+    #[arg(long, value_name = "NAME")]
+    workload: Option<String>,
+    /// Samples per rank and step; with --strong, of all ranks
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    batch: u64,
+    /// Keep the batch of all ranks: each has its share
+    #[arg(long, conflicts_with = "weak")]
+    strong: bool,
+    /// Keep the batch of each rank (as without)
+    #[arg(long)]
+    weak: bool,
+    /// Half precision on tensor cores, f32 gradients
+    #[arg(long, conflicts_with = "tf32")]
+    amp: bool,
+    /// TF32 products
+    #[arg(long)]
+    tf32: bool,
+    /// Micro-batches of a step, exchanged once
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    accumulate: u64,
+    /// Batch norms over the samples of all ranks
+    #[arg(long)]
+    sync_batch_norm: bool,
+    /// What each rank computes on, where it is not the machine's own GPU
+    #[arg(long, value_name = "GPU")]
+    accelerator: Option<String>,
+    /// Samples per second that were measured on one GPU; kernels are stretched to meet it
+    #[arg(long, value_name = "RATE")]
+    measured: Option<f64>,
+    /// What times the exchanges
+    #[arg(long, value_enum, default_value = "simulated")]
+    collectives: Collectives,
+    /// Standard deviation of the devices' speed, as a share of a step; all wait for the slowest
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    spread: f64,
+    /// Standard deviation of a host's lateness in a step, in microseconds; all wait for the latest
+    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    jitter: f64,
+    /// Samples per second that the CPUs of a node prepare
+    #[arg(long, value_name = "RATE")]
+    input_rate: Option<f64>,
+    /// Hold predictions against published tables of throughput (JSON), from their rows of one GPU
+    #[arg(long, value_name = "TABLE", num_args = 1.., conflicts_with_all = ["workload", "explain"])]
+    against: Vec<PathBuf>,
+    /// With --against: leave a term out (communication, spread, jitter); may be given again
+    #[arg(long, value_name = "TERM", requires = "against")]
+    without: Vec<String>,
+    /// With --against: print every row
+    #[arg(long, requires = "against")]
+    rows: bool,
+    /// With --against or --workload: draw into an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Explain a small published table: resnet34, a100, data-parallel or all
+    #[arg(long, value_name = "NAME", conflicts_with = "workload")]
+    explain: Option<String>,
+}
+
 /// Measures and predicts every point, prints a table of each kind.
 pub fn run(args: &Args) -> Outcome {
-    let mut config = training::config(&args.config)?;
+    if !args.large.against.is_empty() {
+        let mut session = Session::open(args.common.json.as_deref(), None)?;
+        let options = scaling_validation::Options {
+            without: args.large.without.clone(),
+            rows: args.large.rows,
+            plot: args.large.plot.clone(),
+        };
+        scaling_validation::run(&args.large.against, &options, &mut session)?;
+        return session.close();
+    }
+    if let Some(name) = &args.large.explain {
+        let mut session = Session::open(args.common.json.as_deref(), None)?;
+        explain::run(name, &mut session)?;
+        return session.close();
+    }
+    let counts = args.ranks.clone().unwrap_or(RankCounts(vec![1]));
+    if let Some(name) = &args.large.workload {
+        return workload(args, name, &counts);
+    }
+    let Some(config) = &args.config else {
+        return Err(Failure::usage("what is to be scaled? give --config FILE or --workload NAME"));
+    };
+    let mut config = training::config(config)?;
     config.max_steps = args.steps;
     // As many passes over the data as the steps need, on any number of ranks.
     config.epochs = args.steps;
@@ -60,7 +156,7 @@ pub fn run(args: &Args) -> Outcome {
         topology: args.topology.clone(),
         device: Device::named(&args.device).map_err(Failure::usage)?,
     };
-    scaling.check(&args.ranks)?;
+    scaling.check(&counts)?;
     memory::threads(args.carry)?;
     if let Some(path) = &args.html {
         session::writable(path)?;
@@ -68,13 +164,126 @@ pub fn run(args: &Args) -> Outcome {
     let mut session = Session::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
     let measured_up_to = if args.modeled_only { 0 } else { cores() };
     let carried_up_to = if args.modeled_only { 0 } else { args.carry };
-    points(&scaling, &args.ranks, measured_up_to, carried_up_to, None, &mut session)?;
+    points(&scaling, &counts, measured_up_to, carried_up_to, None, &mut session)?;
     if let Some(path) = &args.html {
         let page = report::render(&session.records()?, session.stamp())?;
         session::replace(path, page.page.as_bytes())?;
         session.say(format!("\nplot: {}", path.display()))?;
     }
     session.close()
+}
+
+/// The curve of a large network.
+fn workload(args: &Args, name: &str, counts: &RankCounts) -> Outcome {
+    let large = &args.large;
+    let accelerator = match &large.accelerator {
+        Some(name) => Accelerator::named(name).map_err(Failure::usage)?,
+        None => {
+            let gpu = workload_scaling::machine(&args.topology).map(|preset| preset.gpu);
+            Accelerator::named(gpu.as_deref().unwrap_or("A100 SXM")).map_err(Failure::usage)?
+        }
+    };
+    let sane = |what: &str, value: f64| match value.is_finite() && (0.0..=1e12).contains(&value) {
+        true => Ok(value),
+        false => Err(Failure::usage(format!("{what} {value} is no such number; give 0 or more"))),
+    };
+    let positive = |what: &str, value: f64| match value > 0.0 {
+        true => sane(what, value),
+        false => Err(Failure::usage(format!("{what} {value}: give samples per second, more than 0"))),
+    };
+    let node = workload_scaling::machine(&args.topology).map_or(8, |preset| preset.devices);
+    let scaling = WorkloadScaling {
+        workload: Workload::named(name).map_err(Failure::usage)?,
+        topology: args.topology.clone(),
+        accelerator,
+        precision: match (large.amp, large.tf32) {
+            (true, _) => Precision::Half,
+            (_, true) => Precision::Tf32,
+            _ => Precision::F32,
+        },
+        batch: usize::try_from(large.batch).map_err(Failure::usage)?,
+        strong: large.strong,
+        accumulate: usize::try_from(large.accumulate).map_err(Failure::usage)?,
+        sync_batch_norm: large.sync_batch_norm,
+        measured: large.measured.map(|rate| positive("--measured", rate)).transpose()?,
+        terms: Terms {
+            spread: sane("--spread", large.spread)?,
+            jitter_us: sane("--jitter", large.jitter)?,
+            input: large.input_rate.map(|rate| positive("--input-rate", rate)).transpose()?,
+            node,
+            ..Terms::NONE
+        },
+        collectives: large.collectives,
+    };
+    for path in args.html.iter().chain(&large.plot) {
+        session::writable(path)?;
+    }
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    let counts = thinned(&counts.0);
+    let counts = if counts.contains(&1) { counts } else { [vec![1], counts].concat() };
+    let mut points: Vec<SimulatedScale> = Vec::new();
+    for &ranks in &counts {
+        match scaling.point(ranks)? {
+            Some(point) => points.push(point),
+            None => {
+                let batch = scaling.batch;
+                session.say(format!(
+                    "{ranks} ranks and more leave some of {batch} samples none: the curve ends there"
+                ))?;
+                break;
+            }
+        }
+    }
+    simulated_efficiency(&mut points);
+    let kind = if scaling.strong { "strong" } else { "weak" };
+    let Some(first) = points.first() else { return session.close() };
+    session.say(format!(
+        "{} on {}: {kind} scaling, modeled; a sample is {}",
+        first.model,
+        first.topology,
+        scaling.workload.sample()
+    ))?;
+    let rows = points.iter().map(|p| row(p.ranks, p.time_us, p.exposed_us, p.samples_per_s, p.efficiency));
+    session.say(columns(rows.collect()))?;
+    let engines: std::collections::BTreeSet<&str> =
+        points.iter().flat_map(|point| point.engines.iter().map(String::as_str)).collect();
+    if !engines.is_empty() {
+        session.say(format!("exchanges timed by: {}", engines.into_iter().collect::<Vec<_>>().join("; ")))?;
+    }
+    points.iter().try_for_each(|point| session.record(point))?;
+    if let Some(path) = &large.plot {
+        draw(&points, kind, path)?;
+    }
+    if let Some(path) = &args.html {
+        let page = report::render(&session.records()?, session.stamp())?;
+        session::replace(path, page.page.as_bytes())?;
+        session.say(format!("\nplot: {}", path.display()))?;
+    }
+    session.close()
+}
+
+/// Throughput over ranks, with the ideal line.
+fn draw(points: &[SimulatedScale], kind: &str, path: &Path) -> Outcome {
+    let Some(first) = points.first() else { return Ok(()) };
+    let ideal =
+        |ranks: u32| (f64::from(ranks), f64::from(ranks) * first.samples_per_s / f64::from(first.ranks));
+    let whole = |value: f64| format!("{value:.0}");
+    let curves = Curves {
+        label: format!("{kind} scaling of {}", first.model),
+        x: Axis { label: "ranks", log: Some(2), format: whole },
+        y: Axis { label: "samples/s", log: Some(10), format: |value| format!("{value:.0e}") },
+        series: vec![Series {
+            name: format!("{} on {}", first.model, first.topology),
+            origin: Origin::Simulated,
+            points: points
+                .iter()
+                .map(|p| Point { x: f64::from(p.ranks), y: p.samples_per_s, error: 0.0 })
+                .collect(),
+        }],
+        ideal: Some(Ideal { name: "ideal".into(), points: points.iter().map(|p| ideal(p.ranks)).collect() }),
+    };
+    let figure = curves.draw().map_err(Failure::run)?;
+    session::replace(path, figure.file(&format!("{kind} scaling of {}, modeled", first.model)).as_bytes())
 }
 
 impl Scaling {

@@ -7,26 +7,34 @@ use crate::progress;
 use crate::records::{SimulatedCollective, SimulatorSpeed};
 use crate::session::{self, Session};
 use crate::sweep::SweepArgs;
-use crate::{memory, table, trace};
+use crate::{critical, memory, table, trace};
 use allfold_collectives::time::{self, Engine, Job, Sent};
-use allfold_sim::{Costs, Faults, Sharing, Topology};
+use allfold_sim::fault::{KINDS, span};
+use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+/// The deadline where a fault may keep a collective from ending and none is given: 300 s.
+const PATIENCE: Picos = Picos(300_000_000_000_000);
+
 /// Flags of `simulate`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:
+#[command(after_help = format!("Examples:
   allfold simulate all_reduce --topology nodes8 --ranks 1024 --algo ring -b 1M -e 1G -f 4
   allfold simulate broadcast --topology switch --ranks 64 --algo chain -b 1G --segment 1M --window 64
   allfold simulate all_reduce --topology nodes8 --ranks 64 -b 64M --fault slow_link=nic_out[0]:x10
   allfold simulate all_reduce --topology cluster.toml --ranks 16 -b 1M --trace step.json
 
-A topology is switch, ring, mesh, nodes8, nodesK, nodesKxM (K devices and M NICs a node) or a TOML file.")]
+A topology is switch, ring, mesh, nodes8, nodesK, nodesKxM (K devices and M NICs a node), a machine such as
+dgx-a100:16 or hgx-h100,fat-tree=2:1 (`allfold machines` lists them), or a TOML, XML or YAML file.
+
+Faults; a time goes behind any of them, as in @5ms..20ms:
+{}", kinds()))]
 pub struct Args {
     #[command(flatten)]
     sweep: SweepArgs,
-    /// The machine: a built-in name or a TOML file
+    /// The machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T")]
     topology: String,
     /// Step every rank, or one rank per symmetry class; auto takes the fastest that is exact
@@ -38,9 +46,24 @@ pub struct Args {
     /// Let --engine orbit round chunks up to equal sizes; records say so
     #[arg(long, help_heading = "Simulation")]
     round_up: bool,
-    /// Inject a fault: slow_rank=3:x4, slow_link=up[5]:x10, slow_link=up[5]:+20us; may be given again
-    #[arg(long, value_name = "RULE", help_heading = "Simulation")]
+    /// Inject a fault, as in the list below; may be given again
+    #[arg(long, value_name = "RULE", help_heading = "Faults")]
     fault: Vec<String>,
+    /// What is random in faults is drawn from this number
+    #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Faults")]
+    seed: u64,
+    /// How long the collective may take, such as 20ms; with a fault that can keep it from ending: 300s
+    #[arg(long, value_name = "TIME", value_parser = span_of, help_heading = "Faults")]
+    deadline: Option<Picos>,
+    /// Run this many channels side by side, each on its share of the data; --window counts the steps of one
+    #[arg(long, value_name = "LANES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Simulation")]
+    lanes: u32,
+    /// Say where the time went: latency, bandwidth, waiting for whom; for one size, every rank stepped
+    #[arg(long, help_heading = "Simulation")]
+    explain: bool,
+    /// Draw the messages of ranks and links as an SVG; for one size, every rank stepped
+    #[arg(long, value_name = "FILE", help_heading = "Simulation")]
+    timeline: Option<PathBuf>,
     /// Write a Chrome trace of every message; for one size, every rank stepped
     #[arg(long, value_name = "FILE", help_heading = "Simulation")]
     trace: Option<PathBuf>,
@@ -70,6 +93,8 @@ pub struct Machine {
     pub topology: Topology,
     /// What is wrong with it.
     pub faults: Faults,
+    /// How long a collective may take.
+    pub deadline: Option<Picos>,
     /// The faults as they were asked for.
     pub rules: Vec<String>,
     /// How flows share a link.
@@ -84,11 +109,13 @@ impl Machine {
     /// A built-in topology or a file, with nothing wrong.
     pub fn named(name: &str, ranks: u32) -> Outcome<Machine> {
         let topology = Topology::named(name, ranks).map_err(Failure::usage)?;
+        topology.notes().iter().for_each(|note| eprintln!("note: {note}"));
         Ok(Machine {
             name: name.into(),
             costs: topology.costs(),
             topology,
             faults: Faults::NONE,
+            deadline: None,
             rules: Vec::new(),
             sharing: Sharing::default(),
             engine: Engine::Auto,
@@ -181,6 +208,7 @@ impl Machine {
             window: plan.window,
             sharing: self.sharing,
             faults: &self.faults,
+            deadline: self.deadline,
             collective: Some(choice.collective),
             ..Job::new(&*plan.schedule, &plan.geometry, choice.dtype.size() as u32, &self.topology)
         }
@@ -198,6 +226,7 @@ pub fn sharing_name(sharing: Sharing) -> &'static str {
 /// What the user can put right is a usage failure; the rest is the simulator's own.
 fn refused(error: time::Error) -> Failure {
     match error {
+        time::Error::Fault(failure) => Failure::check(failure),
         time::Error::Job(_) | time::Error::NoSymmetry { .. } | time::Error::Overflow(_) => {
             Failure::usage(error)
         }
@@ -207,12 +236,15 @@ fn refused(error: time::Error) -> Failure {
 
 /// Times every size and prints the table.
 pub fn run(args: &Args) -> Outcome {
-    let choice = args.sweep.choice()?;
+    let choice = Choice { lanes: args.lanes, ..args.sweep.choice()? };
     let sizes = args.sweep.sizes()?;
     let machine = machine(args)?;
     sizes.iter().try_for_each(|&size| machine.countable(&choice.at(size)?))?;
     if let Some(path) = &args.trace {
-        traceable(path, &machine, &choice, &sizes)?;
+        traceable("--trace", path, &machine, &choice, &sizes)?;
+    }
+    if let Some(path) = &args.timeline {
+        traceable("--timeline", path, &machine, &choice, &sizes)?;
     }
     let mut session = Session::open(args.common.json.as_deref(), None)?;
 
@@ -241,6 +273,9 @@ pub fn run(args: &Args) -> Outcome {
         trace::messages(path, &messages)?;
         session.say(format!("# Trace of {} messages: {}", messages.len(), path.display()))?;
     }
+    if args.explain || args.timeline.is_some() {
+        explained(args, &machine, &choice, &sizes, &mut session)?;
+    }
     for line in engine_lines(&speeds) {
         session.say(line)?;
     }
@@ -259,11 +294,53 @@ fn heading(args: &Args, name: &str, machine: &Machine) -> String {
     lines.chain(["#".to_string(), table::simulated_header()]).collect::<Vec<_>>().join("\n")
 }
 
-/// A trace holds one size, as many messages as fit in memory, and goes to a file that can be written.
-fn traceable(path: &Path, machine: &Machine, choice: &Choice, sizes: &[u64]) -> Outcome {
+/// Where the time of one size went, in words and as a picture.
+fn explained(
+    args: &Args,
+    machine: &Machine,
+    choice: &Choice,
+    sizes: &[u64],
+    session: &mut Session,
+) -> Outcome {
     let [size] = sizes else {
         return Err(Failure::usage(format!(
-            "--trace shows one size and the sweep has {}; give -b and -e the same",
+            "--explain looks at one size and the sweep has {}; give -b and -e the same",
+            sizes.len()
+        )));
+    };
+    let plan = choice.at(*size)?;
+    let explanation = time::explain(&machine.job(choice, &plan)).map_err(refused)?;
+    if args.explain {
+        critical::lines(&explanation, &machine.topology)
+            .into_iter()
+            .try_for_each(|line| session.say(line))?;
+    }
+    if let Some(path) = &args.timeline {
+        let (ranks, name) = (args.sweep.ranks, &machine.name);
+        let caption =
+            format!("{} of {size} bytes over {ranks} ranks of {name}, simulated", choice.collective);
+        session::replace(path, critical::timeline(&explanation, &machine.topology, &caption)?.as_bytes())?;
+        session.say(format!("# Timeline: {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A span of time on the command line.
+fn span_of(text: &str) -> Result<Picos, String> {
+    span(text).ok_or_else(|| "write a number and one of s, ms, us, ns, such as 20ms".into())
+}
+
+/// Every kind of fault rule, for the help text.
+fn kinds() -> String {
+    let kind = |(_, example, what): &(&str, &str, &str)| format!("  {example:34} {what}");
+    KINDS.iter().map(kind).collect::<Vec<_>>().join("\n")
+}
+
+/// A trace holds one size, as many messages as fit in memory, and goes to a file that can be written.
+fn traceable(flag: &str, path: &Path, machine: &Machine, choice: &Choice, sizes: &[u64]) -> Outcome {
+    let [size] = sizes else {
+        return Err(Failure::usage(format!(
+            "{flag} shows one size and the sweep has {}; give -b and -e the same",
             sizes.len()
         )));
     };
@@ -281,7 +358,9 @@ fn machine(args: &Args) -> Outcome<Machine> {
     let mut machine = Machine::named(&args.topology, args.sweep.ranks)?;
     machine.faults =
         Faults::parse(args.fault.iter().map(String::as_str), &machine.topology).map_err(Failure::usage)?;
+    machine.faults = machine.faults.seeded(args.seed);
     machine.rules = args.fault.clone();
+    machine.deadline = args.deadline.or((!machine.faults.is_steady()).then_some(PATIENCE));
     machine.sharing = match args.sharing {
         SharingName::MaxMin => Sharing::MaxMin,
         SharingName::Split => Sharing::Split,

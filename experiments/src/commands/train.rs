@@ -1,12 +1,14 @@
-//! `allfold train`: trains a network on the digits, on threads or on virtual time.
+//! `allfold train`: trains a network, on threads, as one of many processes, or on virtual time.
 
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
 use crate::records::Record;
 use crate::session::{self, Session};
 use crate::sizes::rank_count;
+use crate::tensorboard::Events;
 use crate::training::{self, Place, Trained};
 use crate::{memory, names, progress, trace};
+use allfold_collectives::environment::Environment;
 use allfold_sim::{Device, Topology};
 use allfold_trainer::Config;
 use clap::ValueEnum;
@@ -17,19 +19,21 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   allfold train --config experiments/configs/digits-cnn.toml
   allfold train --config experiments/configs/digits-cnn.toml --ranks 4
+  allfold launch -n 4 -- train --config experiments/configs/digits-cnn.toml
   allfold train --config experiments/configs/digits-mlp.toml --ranks 8 --backend sim --topology nodes8 --trace step.json
 
-The losses and weights are the same bits on threads and on sim: compare the hashes at the end.")]
+The losses and weights are the same bits on threads, on sim and over tcp: compare the hashes at the end.")]
 pub struct Args {
     /// The configuration, a TOML file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// What carries the data: threads (real time) or sim (virtual time)
-    #[arg(long, value_enum, default_value = "threads")]
+    /// What carries the data: threads (real time), sim (virtual time), tcp (this process is one rank, and a launcher has
+    /// started the others), or auto: tcp where a launcher has, else threads
+    #[arg(long, value_enum, default_value = "auto")]
     backend: Backend,
-    /// Size of the group
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = rank_count)]
-    ranks: u32,
+    /// Size of the group [default: 1, or what the launcher says]
+    #[arg(long, value_name = "N", value_parser = rank_count)]
+    ranks: Option<u32>,
     /// Stop after this many steps [default: the configuration's max_steps, else all epochs]
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
@@ -42,9 +46,15 @@ pub struct Args {
     /// On sim: what each rank computes on [default: a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
-    /// On sim: write a Chrome trace of what every rank did
+    /// Write a Chrome trace: on sim of all that every rank did, on threads of the parts of a step on every rank
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// On threads: which step the trace is of [default: the last]
+    #[arg(long, value_name = "STEP")]
+    trace_step: Option<usize>,
+    /// Write an event file for TensorBoard into DIR
+    #[arg(long, value_name = "DIR")]
+    tensorboard: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -60,12 +70,8 @@ impl Args {
 
     /// Refuses flags of the virtual clock where there is none.
     fn check(&self) -> Outcome {
-        let given = [
-            ("--topology", self.topology.is_some()),
-            ("--device", self.device.is_some()),
-            ("--trace", self.trace.is_some()),
-        ];
-        match given.iter().find(|(_, given)| *given && self.backend == Backend::Threads) {
+        let given = [("--topology", self.topology.is_some()), ("--device", self.device.is_some())];
+        match given.iter().find(|(_, given)| *given && self.backend != Backend::Sim) {
             Some((flag, _)) => {
                 Err(Failure::usage(format!("{flag} needs the virtual clock: add --backend sim")))
             }
@@ -76,8 +82,39 @@ impl Args {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Backend {
+    Auto,
     Threads,
+    Tcp,
     Sim,
+}
+
+impl Args {
+    /// Where ranks run, by the flags and the environment.
+    fn place(&self) -> Outcome<Place> {
+        let launched = match self.backend {
+            Backend::Auto | Backend::Tcp => Environment::detect().map_err(Failure::usage)?,
+            Backend::Threads | Backend::Sim => None,
+        };
+        let ranks = self.ranks.unwrap_or(1);
+        match (self.backend, launched) {
+            (Backend::Sim, _) => {
+                let topology = Topology::named(self.topology(), ranks).map_err(Failure::usage)?;
+                let device = Device::named(self.device()).map_err(Failure::usage)?;
+                Ok(Place::Sim(Box::new((topology, device))))
+            }
+            (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {
+                Some(ranks) => Err(Failure::usage(format!(
+                    "--ranks {ranks}, but {} has started {} ranks; leave --ranks out",
+                    launched.launcher, launched.world_size
+                ))),
+                None => Ok(Place::Process(Box::new(launched))),
+            },
+            (Backend::Tcp, None) => Err(Failure::usage(
+                "--backend tcp needs a launcher: allfold launch -n N -- train .., torchrun, srun or mpirun",
+            )),
+            _ => Ok(Place::Threads(ranks)),
+        }
+    }
 }
 
 /// Trains, prints the course and the end, and leaves a record per step.
@@ -88,37 +125,47 @@ pub fn run(args: &Args) -> Outcome {
         config.check().map_err(Failure::usage)?;
     }
     config.max_steps = args.steps.unwrap_or(config.max_steps);
-    if config.strategy == "single" && args.ranks > 1 {
+    args.check()?;
+    let ranks = args.ranks.unwrap_or(1);
+    memory::threads(ranks)?;
+    let place = args.place()?;
+    let ranks = place.ranks();
+    if config.strategy == "single" && ranks > 1 {
         return Err(Failure::usage(format!(
-            "the strategy single has 1 rank, not {}; use --strategy ddp",
-            args.ranks
+            "the strategy single has 1 rank, not {ranks}; use --strategy ddp"
         )));
     }
-    args.check()?;
-    memory::threads(args.ranks)?;
-    let place = match args.backend {
-        Backend::Threads => Place::Threads(args.ranks),
-        Backend::Sim => {
-            let topology = Topology::named(args.topology(), args.ranks).map_err(Failure::usage)?;
-            let device = Device::named(args.device()).map_err(Failure::usage)?;
-            Place::Sim(Box::new((topology, device)))
-        }
-    };
+    if let Place::Process(launched) = &place {
+        // Started again after a failure: it goes on from where it was.
+        config.resume |= launched.epoch > 0 && config.checkpoint_every > 0;
+    }
     if let Some(path) = &args.trace {
         session::writable(path)?;
     }
-    let mut session = Session::open(args.common.json.as_deref(), Some(config.seed))?;
-    let bar = progress::bar(1, &format!("{} on {} ranks", config.model, args.ranks));
-    let trained = training::run(&config, &place, &bar);
+    let json = args.common.json.as_deref().filter(|_| place.speaks());
+    let mut session = Session::open(json, Some(config.seed))?;
+    let bar = progress::bar(1, &format!("{} on {} ranks", config.model, ranks));
+    let events = args.tensorboard.as_deref().filter(|_| place.speaks()).map(Events::create).transpose()?;
+    let trained = training::run(&config, &place, &bar, events);
     bar.finish_and_clear();
     let trained = trained?;
-    if let Some(path) = &args.trace {
-        trace::activities(path, &trained.timeline)?;
+    if let Some(path) = args.trace.as_ref().filter(|_| place.speaks()) {
+        match place {
+            Place::Sim(_) => trace::activities(path, &trained.timeline)?,
+            Place::Threads(_) | Place::Process(_) => {
+                let last = trained.result.losses.len().saturating_sub(1);
+                trace::spans(path, &trained.spans(args.trace_step.unwrap_or(last)))?;
+            }
+        }
     }
-    summary(args, &config, &trained, &mut session)?;
-    match args.backend {
-        Backend::Threads => keep(&mut session, &trained.measured(&config, args.ranks))?,
-        Backend::Sim => keep(&mut session, &trained.simulated(&config, args.ranks))?,
+    if !place.speaks() {
+        return Ok(());
+    }
+    summary(args, &config, (&trained, &place), &mut session)?;
+    match place {
+        Place::Threads(_) => keep(&mut session, &trained.measured(&config, ranks))?,
+        Place::Process(_) => keep(&mut session, &trained.measured_over_tcp(&config, ranks))?,
+        Place::Sim(_) => keep(&mut session, &trained.simulated(&config, ranks))?,
     }
     session.close()
 }
@@ -128,18 +175,26 @@ fn keep<R: Record>(session: &mut Session, steps: &[R]) -> Outcome {
 }
 
 /// The course of the loss, and what came out.
-fn summary(args: &Args, config: &Config, trained: &Trained, session: &mut Session) -> Outcome {
+fn summary(
+    args: &Args,
+    config: &Config,
+    (trained, place): (&Trained, &Place),
+    session: &mut Session,
+) -> Outcome {
     let result = &trained.result;
-    let clock = match args.backend {
-        Backend::Threads => "measured on this machine".to_string(),
-        Backend::Sim => format!("simulated: {} on {}, all times are virtual", args.device(), args.topology()),
+    let clock = match place {
+        Place::Threads(_) => "measured on this machine".to_string(),
+        Place::Process(_) => "measured, processes over TCP".to_string(),
+        Place::Sim(_) => {
+            format!("simulated: {} on {}, all times are virtual", args.device(), args.topology())
+        }
     };
     session.say(format!(
         "{} with {} parameters, {}, {}, batch {} each; {clock}",
         config.model,
         result.parameters,
         config.strategy,
-        names::counted(args.ranks as usize, "rank"),
+        names::counted(place.ranks() as usize, "rank"),
         config.batch
     ))?;
     let losses = &result.losses;

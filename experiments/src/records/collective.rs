@@ -38,6 +38,9 @@ pub struct Call {
 pub struct MeasuredCollective {
     /// What carried the bytes: `threads`.
     pub backend: String,
+    /// How it went there, where there is a choice: `fused` or `messages`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// What was called.
     #[serde(flatten)]
     pub call: Call,

@@ -14,6 +14,10 @@ pub struct Limit {
     pub copy_gbps: f64,
     /// Bytes of `a` in `a += b` (f32) per second over all threads, in GB/s; each is read twice and written once.
     pub reduce_gbps: f64,
+    /// Bytes of one rank's buffer per second in an all-reduce (f32) of ranks that share memory, in GB/s, by the same
+    /// loops with nobody to wait for; left out where none was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fused_gbps: Option<f64>,
 }
 
 /// How fast the simulator itself was.
@@ -61,5 +65,31 @@ impl Record for SimulatorSpeed {
 
 impl Record for Finding {
     const KIND: &'static str = "doctor";
+    const MEASURED: Option<bool> = None;
+}
+
+/// A machine that `--topology` knows by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineListed {
+    /// Its name.
+    pub name: String,
+    /// What it is, in words.
+    pub title: String,
+    /// Its GPU.
+    pub gpu: String,
+    /// GPUs of a node.
+    pub devices: u32,
+    /// NICs of a node.
+    pub nics: u32,
+    /// Gb/s of each.
+    pub nic_gbits: f64,
+    /// What they speak.
+    pub fabric: String,
+    /// Where its figures are from.
+    pub sources: Vec<String>,
+}
+
+impl Record for MachineListed {
+    const KIND: &'static str = "machine";
     const MEASURED: Option<bool> = None;
 }

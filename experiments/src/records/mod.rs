@@ -9,17 +9,21 @@
 //! Tables, plots and the report are made from these alone.
 
 mod collective;
+mod faults;
 mod machine;
 mod proof;
 mod training;
+mod validation;
 
 pub use collective::{Call, MeasuredCollective, SimulatedCollective};
-pub use machine::{Finding, Limit, SimulatorSpeed};
+pub use faults::FaultSchedules;
+pub use machine::{Finding, Limit, MachineListed, SimulatorSpeed};
 pub use proof::{Proof, Shown};
 pub use training::{
-    Breakdown, MeasuredEnd, MeasuredScale, MeasuredStep, Parity, SimulatedEnd, SimulatedScale, SimulatedStep,
-    TimelineSpan,
+    Breakdown, MeasuredEnd, MeasuredScale, MeasuredStep, Parity, ScalingRow, SimulatedEnd, SimulatedScale,
+    SimulatedStep, TimelineSpan,
 };
+pub use validation::Validated;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -148,6 +152,7 @@ mod tests {
     fn measured() -> MeasuredCollective {
         MeasuredCollective {
             backend: "threads".into(),
+            path: None,
             call: call(),
             in_place: true,
             iterations: 3,

@@ -122,6 +122,9 @@ pair! {
         samples_per_s: f64,
         /// samples_per_s / (ranks x samples_per_s of one rank).
         efficiency: f64,
+        /// How exchanges were timed where they were modeled: which engine, and whether chunks were rounded up.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        engines: Vec<String>,
     }
 }
 
@@ -168,5 +171,35 @@ pub struct Parity {
 
 impl Record for Parity {
     const KIND: &'static str = "parity";
+    const MEASURED: Option<bool> = None;
+}
+
+/// A published throughput beside what is predicted from the same table's row of one GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScalingRow {
+    /// The table.
+    pub run: String,
+    /// Its column and settings.
+    pub curve: String,
+    /// The machine, by a name that `--topology` knows.
+    pub system: String,
+    /// Classification, detection or segmentation of images.
+    pub vision: bool,
+    /// GPUs.
+    pub ranks: u32,
+    /// Samples per second as published.
+    pub published: f64,
+    /// Samples per second as predicted.
+    pub predicted: f64,
+    /// |predicted / published - 1|.
+    pub error: f64,
+    /// Whether the row took part in a fit; none does.
+    pub fitted: bool,
+    /// What was assumed, where the table does not say.
+    pub assumed: Vec<String>,
+}
+
+impl Record for ScalingRow {
+    const KIND: &'static str = "validate_scaling";
     const MEASURED: Option<bool> = None;
 }

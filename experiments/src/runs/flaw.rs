@@ -14,17 +14,17 @@ pub struct Flaw {
 
 impl Flaw {
     /// The file as a whole is wrong.
-    pub(super) fn whole(what: impl fmt::Display) -> Flaw {
+    pub(crate) fn whole(what: impl fmt::Display) -> Flaw {
         Flaw { file: None, at: None, what: what.to_string() }
     }
 
     /// One place is wrong; line and column count from 1.
-    pub(super) fn at(line: usize, column: usize, what: impl fmt::Display) -> Flaw {
+    pub(crate) fn at(line: usize, column: usize, what: impl fmt::Display) -> Flaw {
         Flaw { at: Some((line, column)), ..Flaw::whole(what) }
     }
 
     /// What serde says, without the place that it appends.
-    pub(super) fn json(error: serde_json::Error) -> Flaw {
+    pub(crate) fn json(error: serde_json::Error) -> Flaw {
         let said = error.to_string();
         let what = said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what);
         match error.line() {
@@ -34,7 +34,7 @@ impl Flaw {
     }
 
     /// The same, of a named file.
-    pub(super) fn of(self, path: &Path) -> Flaw {
+    pub(crate) fn of(self, path: &Path) -> Flaw {
         Flaw { file: Some(path.to_path_buf()), ..self }
     }
 }

@@ -23,6 +23,8 @@ struct File {
     collective: Collective,
     dtype: String,
     ranks: std::num::NonZeroU32,
+    notes: Option<String>,
+    system: Option<String>,
     #[serde(default)]
     suspect: bool,
     rows: Vec<Line>,
@@ -57,6 +59,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
         source: file.source,
         nccl_version: file.nccl_version,
         env: file.env.iter().map(|(key, value)| (key.clone(), word(value))).collect(),
+        notes: file.notes.unwrap_or_default(),
+        system: file.system,
         suspect: file.suspect,
         rows: rows.collect(),
         left_out: Vec::new(),

@@ -92,6 +92,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
         source: None,
         nccl_version: file.nccl_version.map(version),
         env: ours.map(|(key, value)| (key.into(), value.into())).collect(),
+        notes: String::new(),
+        system: None,
         suspect: false,
         rows,
         left_out: Vec::new(),

@@ -148,6 +148,8 @@ impl Preamble {
             source: None,
             nccl_version: self.nccl_version.clone(),
             env: BTreeMap::new(),
+            notes: String::new(),
+            system: None,
             suspect: false,
             rows: Vec::new(),
             left_out: Vec::new(),

@@ -1,0 +1,118 @@
+//! From a run to cases that can be predicted: its machine in words, NCCL's choice for every row.
+
+use super::systems::system;
+use crate::runs::Run;
+use allfold_collectives::time::nccl::physics::{Case, Setting};
+use allfold_collectives::time::nccl::{Library, Overrides, Platform};
+use allfold_sim::machines::{Fabric, Generation, Machine};
+
+/// A run that can be predicted.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The run's name.
+    pub name: String,
+    /// The cluster.
+    pub system: String,
+    /// Nodes, as the run counts them.
+    pub nodes: u32,
+    /// The machine and what the environment says.
+    pub setting: Setting,
+    /// Every row.
+    pub rows: Vec<Prediction>,
+    /// Rows that contradict themselves, with the reason.
+    pub left_out: Vec<String>,
+}
+
+/// A row with NCCL's choice.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// nccl-tests' size.
+    pub bytes: u64,
+    /// What was measured, in microseconds.
+    pub measured_us: f64,
+    /// What to predict.
+    pub case: Case,
+}
+
+/// Prepares a run; in-place rows are left to the others where both were measured.
+///
+/// # Errors
+/// One line: the run is suspect, or says too little of its machine.
+pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
+    let refuse = |what: &dyn std::fmt::Display| Err(format!("{}: {what}", run.name));
+    if run.suspect && !even_suspect {
+        return refuse(&"suspect, as whoever collected it says");
+    }
+    let Some(hardware) = &run.hardware else {
+        return refuse(&"the run does not say `hardware`; give the machine with --topology");
+    };
+    let mut machine = match Machine::understand(hardware) {
+        Ok(machine) => machine,
+        Err(error) => return refuse(&error),
+    };
+    let env = |key: &str| run.env.get(key).map(String::as_str);
+    if let Some(nics) = &mut machine.nics {
+        if env("NCCL_IB_DISABLE") == Some("1")
+            || env("NCCL_NET").is_some_and(|net| net.eq_ignore_ascii_case("socket"))
+        {
+            nics.fabric = Fabric::Sockets;
+            nics.gpudirect = false;
+        }
+        if env("NCCL_NET_GDR_LEVEL").is_some_and(|level| level == "LOC" || level == "0") {
+            nics.gpudirect = false;
+        }
+    }
+    let collnet = machine.switched && env("NCCL_COLLNET_ENABLE") == Some("1");
+    let library = Library {
+        version: run.nccl_version.as_deref().map_or(Library::default().version, version),
+        nvls: env("NCCL_NVLS_ENABLE") != Some("0"),
+        collnet,
+    };
+    // Before 2.5 a threshold decided between rings and trees.
+    let rings = env("NCCL_TREE_THRESHOLD") == Some("0");
+    let algorithms = env("NCCL_ALGO").unwrap_or(if rings { "ring" } else { "" });
+    // aws-ofi-nccl sets NCCL_PROTO=simple on P4d, whose EFA does not keep the order of stores.
+    let efa = machine.nics.is_some_and(|nics| nics.fabric == Fabric::Efa && nics.gpudirect);
+    let simple = efa && machine.gpu.generation == Generation::Ampere;
+    let protocols = env("NCCL_PROTO").unwrap_or(if simple { "simple" } else { "" });
+    let overrides = match Overrides::new(algorithms, protocols) {
+        Ok(overrides) => overrides,
+        Err(error) => return refuse(&error),
+    };
+    let platform = Platform::of(&machine, run.ranks, library);
+    let driven = driven(&run.notes);
+    let setting = Setting { machine, platform, overrides, driven };
+    let both = run.rows.iter().any(|row| !row.in_place);
+    let mut rows = Vec::new();
+    for row in run.rows.iter().filter(|row| !(both && row.in_place)) {
+        match setting.case(run.collective, row.bytes, rows.is_empty()) {
+            Ok(case) => rows.push(Prediction { bytes: row.bytes, measured_us: row.time_us, case }),
+            Err(error) => return refuse(&error),
+        }
+    }
+    let nodes = hardware.nodes.unwrap_or(1);
+    Ok(Prepared {
+        name: run.name.clone(),
+        system: system(run),
+        nodes,
+        setting,
+        rows,
+        left_out: run.left_out.clone(),
+    })
+}
+
+/// `single process -g 8`: how many GPUs a process drives; 1 where nothing is said.
+fn driven(notes: &str) -> u32 {
+    let after = notes.split("-g ").nth(1).filter(|_| notes.contains("process"));
+    let digits = after.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
+    digits.and_then(|digits| digits.parse().ok()).filter(|&gpus| gpus > 0).unwrap_or(1)
+}
+
+/// `2.29.3+cuda13.1`, `2.18`: major and minor.
+fn version(text: &str) -> (u32, u32) {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) => (major, minor),
+        _ => Library::default().version,
+    }
+}

@@ -1,0 +1,76 @@
+//! `allfold calibrate`: physical parameters fitted to measured runs.
+
+use super::validate::{read, residuals};
+use crate::belief::file::File;
+use crate::belief::fit::{Prior, fit};
+use crate::cli::Common;
+use crate::failure::{Failure, Outcome};
+use crate::session::{self, Session};
+use crate::table;
+use allfold_collectives::time::nccl::physics::{PARAMETERS, Terms};
+use std::path::PathBuf;
+
+/// Flags of `calibrate`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold calibrate runs/*.json -o ours.toml
+  allfold calibrate two-nodes.json --from published -o ours.toml && allfold validate eight-nodes.json --parameters ours.toml")]
+pub struct Args {
+    /// Measured runs: nccl-tests' text or JSON, or published runs
+    #[arg(value_name = "RUN", required = true)]
+    files: Vec<PathBuf>,
+    /// Where the parameters go
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Start from these parameters and not from datasheets and NCCL's constants: a TOML file, or `published`
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// The hardware of runs that do not say theirs: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Reads, fits, writes.
+pub fn run(args: &Args) -> Outcome {
+    session::writable(&args.output)?;
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    let runs = read(&args.files, args.machine.as_deref(), &mut session)?;
+    if runs.is_empty() {
+        return Err(Failure::usage("no run is left to fit to"));
+    }
+    let mut prior = Prior::default();
+    if let Some(from) = &args.from {
+        prior.means = super::validate::parameters(Some(from))?.parameters().logs();
+    }
+    let found = fit(runs.iter(), &prior, Terms::default());
+    let names = ["parameter", "value", "95 % interval", "unit", "before", "told by the runs"];
+    let mut lines = vec![names.map(String::from).to_vec()];
+    for (number, known) in PARAMETERS.iter().enumerate() {
+        let (value, spread) = (found.parameters.at(number), found.spread[number]);
+        lines.push(vec![
+            known.name.into(),
+            format!("{value:.3}"),
+            format!("{:.3} to {:.3}", value * (-1.96 * spread).exp(), value * (1.96 * spread).exp()),
+            known.unit.into(),
+            format!("{:.3}", prior.means[number].exp()),
+            if spread < 0.95 * known.spread { "yes" } else { "no" }.into(),
+        ]);
+    }
+    session.say(table::columns(&lines))?;
+    session.say("residuals, by which factor the fit is wrong on what it was fitted to:")?;
+    session.say(residuals(&runs, &found.parameters))?;
+    let file = File::of(&found, runs.iter().map(|run| run.name.clone()).collect());
+    let text = toml::to_string(&file).map_err(Failure::run)?;
+    let text =
+        format!("# Physical parameters of collectives, written by `allfold calibrate RUNS -o FILE`.\n{text}");
+    session::replace(&args.output, text.as_bytes())?;
+    session.say(format!(
+        "{} runs of {} systems: {}",
+        runs.len(),
+        found.systems.len(),
+        args.output.display()
+    ))?;
+    session.close()
+}

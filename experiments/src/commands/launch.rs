@@ -1,0 +1,109 @@
+//! `allfold launch`: starts one process per rank, here or on many hosts, and watches them.
+
+use crate::failure::{Failure, Outcome};
+use crate::launch::{self, Job};
+use crate::sizes::rank_count;
+use allfold_collectives::Joining;
+use allfold_collectives::environment::Meeting;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Flags of `launch`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold launch -n 4 -- train --config experiments/configs/digits-cnn.toml
+  allfold launch -n 4 --max-restarts 3 --log-dir logs -- train --config run.toml
+  allfold launch -n 8 --nnodes 2 --node-rank 1 --rdzv node0:29500 -- train --config run.toml
+  allfold launch -n 2 -- python train.py
+
+A first word that is a command of allfold's is run by this program, any other is looked for as a shell would. Ranks see
+torchrun's variables. The launcher returns 0, or what the first rank to fail returned (128 + the signal that killed it).")]
+pub struct Args {
+    /// Ranks to start on this node
+    #[arg(short = 'n', long, visible_alias = "nproc-per-node", value_name = "N", default_value_t = 1, value_parser = rank_count)]
+    ranks: u32,
+    /// Nodes in all
+    #[arg(long, value_name = "NODES", default_value_t = 1, value_parser = rank_count)]
+    nnodes: u32,
+    /// Which of them this is, from 0
+    #[arg(long, value_name = "NODE", default_value_t = 0)]
+    node_rank: u32,
+    /// Where nodes meet: a host of node 0 and a free port there [default on one node: 127.0.0.1 and any port]
+    #[arg(long, value_name = "HOST:PORT")]
+    rdzv: Option<String>,
+    /// How often to start all ranks again after one has failed
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    max_restarts: u32,
+    /// Seconds that ranks have to end when they are asked to, before they are killed
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    grace: Duration,
+    /// Seconds that nodes and ranks wait for each other
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    rdzv_timeout: Duration,
+    /// Write each rank's output, and its flight record if it fails, to files below this folder
+    #[arg(long, value_name = "DIR")]
+    log_dir: Option<PathBuf>,
+    /// What each rank runs
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Launches, and waits for the end.
+///
+/// # Errors
+/// The first failure of a rank; flags that make no sense together.
+pub fn run(args: &Args, own: &[String]) -> Outcome {
+    if args.node_rank >= args.nnodes {
+        return Err(Failure::usage(format!(
+            "--node-rank {} is outside of --nnodes {}: nodes are 0 to {}",
+            args.node_rank,
+            args.nnodes,
+            args.nnodes - 1
+        )));
+    }
+    if args.ranks.checked_mul(args.nnodes).is_none() {
+        return Err(Failure::usage("that are more ranks than 32 bits can count"));
+    }
+    let meeting = match &args.rdzv {
+        Some(at) => meeting(at, args.nnodes)?,
+        None if args.nnodes == 1 => Meeting { host: "127.0.0.1".into(), port: 0, served: true },
+        None => {
+            return Err(Failure::usage(
+                "nodes must know where to meet: give all of them --rdzv HOST:PORT, a host of node 0 and a free port",
+            ));
+        }
+    };
+    let mut command = args.command.clone();
+    if command.first().and_then(|word| word.to_str()).is_some_and(|word| own.iter().any(|own| own == word)) {
+        command.insert(0, std::env::current_exe().map_err(Failure::run)?.into());
+    }
+    launch::run(Job {
+        ranks: args.ranks,
+        nodes: args.nnodes,
+        node: args.node_rank,
+        meeting,
+        max_restarts: args.max_restarts,
+        grace: args.grace,
+        patience: args.rdzv_timeout,
+        security: Joining::from_env().map_err(Failure::usage)?.security,
+        log_dir: args.log_dir.clone(),
+        command,
+    })
+}
+
+fn meeting(at: &str, nodes: u32) -> Outcome<Meeting> {
+    let wrong = || Failure::usage(format!("--rdzv {at}: write HOST:PORT, such as node0:29500"));
+    let (host, port) = at.rsplit_once(':').ok_or_else(wrong)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    if host.is_empty() || (port == 0 && nodes > 1) {
+        return Err(wrong());
+    }
+    Ok(Meeting { host: host.into(), port, served: true })
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "write a number of seconds".to_string())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "write a number of seconds from 0 on".to_string())
+}

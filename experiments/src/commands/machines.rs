@@ -1,0 +1,114 @@
+//! `allfold machines`: the machines that `--topology` knows by name, and where their figures are from; what a file of NCCL's
+//! says of one.
+
+use crate::cli::Common;
+use crate::failure::{Failure, Outcome};
+use crate::records::MachineListed;
+use crate::session::Session;
+use crate::table;
+use allfold_sim::files::{self, NcclGraphs, NcclTopology};
+use allfold_sim::machines::presets::{OPTIONS, Preset};
+
+/// Flags of `machines`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold machines
+  allfold machines dgx-a100
+  allfold machines ndv4-topo.xml --machine nd-a100-v4
+  allfold simulate all_reduce --topology dgx-a100:16 --ranks 128 -b 1G
+  allfold simulate all_reduce --topology hgx-h100:64,fat-tree=2:1,pod=32 --ranks 512 -b 1G")]
+pub struct Args {
+    /// Show this one's figures with their sources; or what an NCCL topology or graph file (.xml) says
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// The machine that completes an NCCL topology file
+    #[arg(long, value_name = "NAME", requires = "name")]
+    machine: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Lists them, or one of them in full.
+pub fn run(args: &Args) -> Outcome {
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    match &args.name {
+        Some(path) if path.to_ascii_lowercase().ends_with(".xml") => {
+            file(path, args.machine.as_deref(), &mut session)?
+        }
+        Some(name) => {
+            let preset = Preset::named(name).map_err(Failure::usage)?;
+            session.say(format!("{}: {}", preset.name, preset.title))?;
+            for source in preset.sources() {
+                session.say(format!("  {source}"))?;
+            }
+            session.record(&listed(&preset))?;
+        }
+        None => {
+            let presets = Preset::all().map_err(Failure::run)?;
+            let mut rows = vec![["name", "also", "machine"].map(String::from).to_vec()];
+            for preset in &presets {
+                rows.push(vec![preset.name.clone(), preset.also.join(" "), preset.title.clone()]);
+                session.record(&listed(preset))?;
+            }
+            session.say(table::columns(&rows))?;
+            session.say("\nAfter a name: `:NODES`, and options that are separated by commas:")?;
+            for (option, meaning) in OPTIONS {
+                session.say(format!("  {option:<14} {meaning}"))?;
+            }
+        }
+    }
+    session.close()
+}
+
+/// What a file of NCCL's says.
+fn file(path: &str, machine: Option<&str>, session: &mut Session) -> Outcome {
+    let text = files::load(path).map_err(Failure::usage)?;
+    if text.contains("<graphs") {
+        let read = NcclGraphs::read(path, &text).map_err(Failure::usage)?;
+        let mut rows = vec![
+            ["graph", "pattern", "channels", "GB/s each", "GB/s", "path", "order"].map(String::from).to_vec(),
+        ];
+        for graph in &read.graphs {
+            let order = graph
+                .channels
+                .first()
+                .map_or(String::new(), |gpus| gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
+            rows.push(vec![
+                graph.id.to_string(),
+                format!("{:?}", graph.pattern),
+                graph.channels.len().to_string(),
+                graph.inside_gbps.to_string(),
+                graph.bandwidth_gbps().to_string(),
+                graph.inside.clone(),
+                order,
+            ]);
+        }
+        return session.say(table::columns(&rows));
+    }
+    let preset = machine.map(Preset::named).transpose().map_err(Failure::usage)?;
+    let read = NcclTopology::read(path, &text, preset.as_ref()).map_err(Failure::usage)?;
+    let node = &read.node;
+    session.say(format!(
+        "{path}: {} GPUs, {} other places, {} NICs",
+        node.devices,
+        node.places.len(),
+        node.nics.len()
+    ))?;
+    session.say(format!("  NVLink of GPU 0: {:.1} GB/s one way", node.nvlink_gbps(0)))?;
+    session.say(format!("  over all halves of the node: {:.1} GB/s one way", node.bisection_gbps()))?;
+    session.say(format!("  out of the node: {:.1} GB/s one way", node.network_gbps()))?;
+    read.notes.iter().try_for_each(|note| session.say(format!("  note: {note}")))
+}
+
+fn listed(preset: &Preset) -> MachineListed {
+    MachineListed {
+        name: preset.name.clone(),
+        title: preset.title.clone(),
+        gpu: preset.gpu.clone(),
+        devices: preset.devices,
+        nics: preset.nics.count,
+        nic_gbits: preset.nics.gbits,
+        fabric: preset.nics.fabric.clone(),
+        sources: preset.sources(),
+    }
+}

@@ -1,0 +1,77 @@
+//! `allfold triage`: holds the flight records of a run against each other, and names where ranks parted.
+
+use crate::failure::{Failure, Outcome};
+use crate::session::Session;
+use allfold_collectives::flight::{Record, triage};
+use std::path::{Path, PathBuf};
+
+/// Flags of `triage`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold triage logs/start-0
+  allfold triage flight-rank-0.jsonl flight-rank-1.jsonl
+
+Records are written when a rank fails: by `allfold launch --log-dir`, or wherever ALLFOLD_FLIGHT_DIR says. The last lines
+are each rank's last operation.")]
+pub struct Args {
+    /// Flight records, or folders that hold them
+    #[arg(required = true, value_name = "DUMPS")]
+    dumps: Vec<PathBuf>,
+}
+
+/// Reads the records and says what they come to.
+///
+/// # Errors
+/// A file that is no record, or a folder without one.
+pub fn run(args: &Args) -> Outcome {
+    let mut records = Vec::new();
+    for path in &args.dumps {
+        for file in files(path)? {
+            let record = Record::read(&file);
+            records.push(record.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?);
+        }
+    }
+    records.sort_by_key(|record| record.header.rank);
+    let twice = records.windows(2).find(|pair| pair[0].header.rank == pair[1].header.rank);
+    if let Some([first, _]) = twice {
+        let rank = first.header.rank;
+        return Err(Failure::usage(format!(
+            "there are two records of rank {rank}: give the records of one start of a run"
+        )));
+    }
+    let mut session = Session::open(None, None)?;
+    let (verdict, unseen) = triage(&records);
+    session.say(&verdict)?;
+    if !unseen.is_empty() {
+        let ranks: Vec<String> = unseen.iter().map(|rank| rank.to_string()).collect();
+        session.say(format!("no record of rank {}: killed, or never told", ranks.join(", ")))?;
+    }
+    for record in &records {
+        let rank = record.header.rank;
+        let last = record.entries.last().map_or_else(
+            || "nothing".into(),
+            |last| format!("operation {}, {}: {:?}", last.sequence, last.call(), last.state).to_lowercase(),
+        );
+        session.say(format!("  rank {rank}: last {last}; written because: {}", record.header.reason))?;
+    }
+    session.close()
+}
+
+/// The records of a folder, or the file itself.
+fn files(path: &Path) -> Outcome<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let wrong = |error: std::io::Error| Failure::usage(format!("{}: {error}", path.display()));
+    let entries = std::fs::read_dir(path).map_err(wrong)?.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+    let ours = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("flight-rank-") && name.ends_with(".jsonl")
+    };
+    let mut files: Vec<PathBuf> = entries.iter().map(|entry| entry.path()).filter(ours).collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(Failure::usage(format!("{}: holds no flight records", path.display())));
+    }
+    Ok(files)
+}

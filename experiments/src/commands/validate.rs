@@ -1,0 +1,352 @@
+//! `allfold validate`: predictions beside measured runs, and by what factor they are wrong.
+//!
+//! ```text
+//! parameters that ship, or --parameters      runs that took part in their fit are shown and do not count
+//! --leave-one-system-out                     every system from a fit to all the others
+//! --with-one-run                             the same, and one other run of the system
+//! ```
+
+use crate::belief::file::File;
+use crate::belief::predict::Predictor;
+use crate::belief::prepare::{Prepared, prepare};
+use crate::belief::score::{BANDS, Scored, band, factor, score};
+use crate::belief::{draw, folds};
+use crate::cli::Common;
+use crate::failure::{Failure, Outcome};
+use crate::records::Validated;
+use crate::session::{self, Session};
+use crate::{runs, scaling_tables, scaling_validation, table};
+use allfold_collectives::time::nccl::physics::{Parameters, Term, Terms};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Flags of `validate`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold validate runs/*.json --leave-one-system-out
+  allfold validate ours.txt --machine ours.json --parameters ours.toml --rows
+  allfold validate runs/*.json --leave-one-system-out --ablation
+
+The score of a row is max(predicted/measured, measured/predicted). Terms: host-launch, nic-family, achieved, copied,
+sockets, fill, rendezvous, scale, first-call.")]
+pub struct Args {
+    /// Measured runs: nccl-tests' text or JSON, or published runs; or published tables of training throughput
+    #[arg(value_name = "RUN", required = true)]
+    files: Vec<PathBuf>,
+    /// Parameters that `calibrate` wrote, instead of those that ship
+    #[arg(long, visible_alias = "topology", value_name = "FILE")]
+    parameters: Option<PathBuf>,
+    /// The hardware of runs that do not say theirs: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+    /// Which predictor, may be given again; physical and closed-form where none is named
+    #[arg(long, value_enum)]
+    predictor: Vec<Predictor>,
+    /// Predict every system from a fit to all the others
+    #[arg(long, conflicts_with = "parameters")]
+    leave_one_system_out: bool,
+    /// Predict every run from a fit to all other systems and one other run of its own
+    #[arg(long, conflicts_with_all = ["leave_one_system_out", "parameters"])]
+    with_one_run: bool,
+    /// Leave a term out of the model; may be given again
+    #[arg(long, value_name = "TERM", value_parser = Term::named)]
+    without: Vec<Term>,
+    /// Score without each term in turn, refitted without it
+    #[arg(long, requires = "leave_one_system_out")]
+    ablation: bool,
+    /// Print every row
+    #[arg(long)]
+    rows: bool,
+    /// Draw predicted beside measured into this folder, an SVG for every system
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What is predicted with which parameters.
+struct Plan<'a> {
+    run: &'a Prepared,
+    parameters: Parameters,
+    fitted: bool,
+}
+
+/// Reads, predicts, scores.
+pub fn run(args: &Args) -> Outcome {
+    let file = parameters(args.parameters.as_deref())?;
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    // Tables of training throughput are told by their schema.
+    let (tables, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        args.files.iter().cloned().partition(|file| scaling_tables::is_table_file(file));
+    if !tables.is_empty() {
+        let options = scaling_validation::Options { rows: args.rows, ..Default::default() };
+        scaling_validation::run(&tables, &options, &mut session)?;
+        if files.is_empty() {
+            return session.close();
+        }
+    }
+    let runs = read(&files, args.machine.as_deref(), &mut session)?;
+    let terms = args.without.iter().fold(Terms::default(), |terms, term| terms.without(*term));
+    if args.ablation {
+        session.say(ablation(&runs)?)?;
+        return session.close();
+    }
+    let usual = vec![Predictor::Physical, Predictor::ClosedForm];
+    let predictors = if args.predictor.is_empty() { &usual } else { &args.predictor };
+    let plans = plans(args, &runs, &file, terms);
+    let mut found = Vec::new();
+    for plan in &plans {
+        for &predictor in predictors {
+            found.extend(predict(plan, predictor, terms)?);
+        }
+    }
+    report(args, predictors, &plans, &found, &mut session)?;
+    if let Some(folder) = &args.plots {
+        plots(folder, predictors[0], &found, &mut session)?;
+    }
+    found.iter().try_for_each(|record| session.record(record))?;
+    session.close()
+}
+
+/// Parameters from a file, or those that ship.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn parameters(path: Option<&Path>) -> Outcome<File> {
+    let Some(path) = path.filter(|path| *path != Path::new("published")) else {
+        return File::published().map_err(Failure::run);
+    };
+    let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    File::parse(&text).map_err(|error| wrong(&error))
+}
+
+/// Reads runs; what cannot be predicted is named and left out.
+///
+/// # Errors
+/// A file that is no run.
+pub(super) fn read(
+    files: &[PathBuf],
+    machine: Option<&Path>,
+    session: &mut Session,
+) -> Outcome<Vec<Prepared>> {
+    let machine: Option<runs::Hardware> = match machine {
+        None => None,
+        Some(path) => {
+            let wrong =
+                |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+            let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+            Some(serde_json::from_str(&text).map_err(|error| wrong(&error))?)
+        }
+    };
+    let mut prepared = Vec::new();
+    for file in files {
+        let read = match runs::read(file) {
+            Ok(read) => read,
+            Err(flaw) if files.len() > 1 && flaw.to_string().contains("contradicts itself") => {
+                session.say(format!("left out: {flaw}"))?;
+                continue;
+            }
+            Err(flaw) => return Err(Failure::usage(flaw)),
+        };
+        for mut run in read {
+            run.hardware = run.hardware.or_else(|| machine.clone());
+            match prepare(&run, false) {
+                Ok(run) => prepared.push(run),
+                Err(why) => session.say(format!("left out: {why}"))?,
+            }
+            run.left_out
+                .iter()
+                .try_for_each(|row| session.say(format!("left out of {}: {row}", run.name)))?;
+        }
+    }
+    Ok(prepared)
+}
+
+fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &File, terms: Terms) -> Vec<Plan<'a>> {
+    let mut others: BTreeMap<&str, Parameters> = BTreeMap::new();
+    let mut plans = Vec::new();
+    for run in runs {
+        if !(args.leave_one_system_out || args.with_one_run) {
+            plans.push(Plan { run, parameters: file.parameters(), fitted: file.runs.contains(&run.name) });
+            continue;
+        }
+        let fit = || folds::without_system(runs, &run.system, terms);
+        let others = others.entry(&run.system).or_insert_with(fit);
+        match (args.with_one_run, folds::companion(runs, run)) {
+            (false, _) => plans.push(Plan { run, parameters: others.clone(), fitted: false }),
+            (true, Some(one)) => {
+                plans.push(Plan { run, parameters: folds::with_run(others, one, terms), fitted: false });
+            }
+            (true, None) => {}
+        }
+    }
+    plans
+}
+
+fn predict(plan: &Plan<'_>, predictor: Predictor, terms: Terms) -> Outcome<Vec<Validated>> {
+    let run = plan.run;
+    let rows = run.rows.iter().map(|row| {
+        let predicted_us = predictor.predict(row, &plan.parameters, terms)?;
+        Ok(Validated {
+            run: run.name.clone(),
+            system: run.system.clone(),
+            nodes: run.nodes,
+            collective: row.case.collective.name().into(),
+            ranks: row.case.ranks as u32,
+            bytes: row.bytes,
+            choice: format!("{}/{}", row.case.algorithm.name(), row.case.protocol.name()),
+            predictor: predictor.name().into(),
+            measured_us: row.measured_us,
+            predicted_us,
+            factor: factor(predicted_us, row.measured_us),
+            fitted: plan.fitted,
+        })
+    });
+    rows.collect()
+}
+
+fn report(
+    args: &Args,
+    predictors: &[Predictor],
+    plans: &[Plan<'_>],
+    found: &[Validated],
+    session: &mut Session,
+) -> Outcome {
+    for &predictor in predictors {
+        let of = || found.iter().filter(|row| row.predictor == predictor.name());
+        session.say(format!("\n{}: median factor of each run, by band of sizes", predictor.name()))?;
+        let mut lines = vec![head(&["run", "system", "nodes"])];
+        for plan in plans {
+            let rows: Vec<&Validated> = of().filter(|row| row.run == plan.run.name).collect();
+            let fitted = if plan.fitted { " (fitted)" } else { "" };
+            let mut line = vec![
+                format!("{}{fitted}", plan.run.name),
+                plan.run.system.clone(),
+                plan.run.nodes.to_string(),
+            ];
+            line.extend(
+                (0..BANDS.len())
+                    .map(|at| median(rows.iter().filter(|row| band(row.bytes) == at).map(|row| row.factor))),
+            );
+            lines.push(line);
+        }
+        session.say(table::columns(&lines))?;
+        if args.rows {
+            for row in of() {
+                session.say(format!(
+                    "{} {} B {}: predicted {:.1} us, measured {:.1}, factor {:.2}",
+                    row.run, row.bytes, row.choice, row.predicted_us, row.measured_us, row.factor
+                ))?;
+            }
+        }
+    }
+    session.say("\nscores of what took no part in the fit:")?;
+    session.say(table::columns(&scores(predictors, found)))?;
+    let fitted = plans.iter().filter(|plan| plan.fitted).count();
+    if fitted > 0 {
+        session.say(format!(
+            "{fitted} of {} runs took part in the fit of these parameters and do not count; --leave-one-system-out \
+             refits without each system in turn",
+            plans.len()
+        ))?;
+    }
+    Ok(())
+}
+
+fn head(first: &[&str]) -> Vec<String> {
+    first.iter().copied().chain(BANDS.iter().map(|(.., name)| *name)).map(String::from).collect()
+}
+
+fn median(factors: impl Iterator<Item = f64>) -> String {
+    let mut all: Vec<f64> = factors.collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len().saturating_sub(1) / 2).map_or("-".into(), |median| format!("{median:.2}"))
+}
+
+/// Nodes are shown apart: to these and no more is anything promised.
+const GROUPS: [(u32, u32, &str); 3] = [(0, 10, "up to 10"), (11, 64, "11 to 64"), (65, u32::MAX, "above 64")];
+
+fn scores(predictors: &[Predictor], found: &[Validated]) -> Vec<Vec<String>> {
+    let names =
+        ["predictor", "nodes", "band", "rows", "systems", "median", "p90", "by systems: median", "p90"];
+    let mut lines = vec![names.map(String::from).to_vec()];
+    for predictor in predictors {
+        for (least, most, nodes) in GROUPS {
+            for (at, (.., name)) in BANDS.iter().enumerate() {
+                let rows = found.iter().filter(|row| !row.fitted && row.predictor == predictor.name());
+                let rows = rows.filter(|row| (least..=most).contains(&row.nodes) && band(row.bytes) == at);
+                let rows: Vec<Scored> = rows.map(scored).collect();
+                let Some(score) = score(rows.iter()) else { continue };
+                let mut line = vec![predictor.name().into(), nodes.into(), (*name).into()];
+                line.extend([score.rows.to_string(), score.systems.to_string()]);
+                for quantile in [score.by_rows, score.by_systems] {
+                    line.extend([format!("{:.2}", quantile.median), format!("{:.2}", quantile.p90)]);
+                }
+                lines.push(line);
+            }
+        }
+    }
+    lines
+}
+
+fn scored(row: &Validated) -> Scored {
+    Scored { system: row.system.clone(), bytes: row.bytes, factor: row.factor }
+}
+
+/// Median and 90th percentile without each term, every system from a fit to the others that lacks the term too.
+fn ablation(runs: &[Prepared]) -> Outcome<String> {
+    let mut lines = vec![head(&["without"])];
+    let whole = std::iter::once(None);
+    for term in whole.chain(Term::ALL.into_iter().map(Some)) {
+        let terms = term.map_or(Terms::default(), |term| Terms::default().without(term));
+        let mut others: BTreeMap<&str, Parameters> = BTreeMap::new();
+        let mut found = Vec::new();
+        for run in runs.iter().filter(|run| run.nodes <= 10) {
+            let fit = || folds::without_system(runs, &run.system, terms);
+            let parameters = others.entry(&run.system).or_insert_with(fit).clone();
+            found.extend(predict(&Plan { run, parameters, fitted: false }, Predictor::Physical, terms)?);
+        }
+        let mut line = vec![term.map_or("nothing", Term::name).to_string()];
+        for at in 0..BANDS.len() {
+            let rows: Vec<Scored> = found.iter().filter(|row| band(row.bytes) == at).map(scored).collect();
+            line.push(score(rows.iter()).map_or("-".into(), |score| {
+                format!("{:.2} / {:.2}", score.by_rows.median, score.by_rows.p90)
+            }));
+        }
+        lines.push(line);
+    }
+    Ok(format!("median / 90th percentile by rows, up to 10 nodes:\n{}", table::columns(&lines)))
+}
+
+/// How far a fit is from what it was fitted to.
+pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> String {
+    let mut lines = vec![head(&["run"])];
+    for run in runs {
+        let plan = Plan { run, parameters: parameters.clone(), fitted: true };
+        let rows = predict(&plan, Predictor::Physical, Terms::default()).unwrap_or_default();
+        let mut line = vec![run.name.clone()];
+        line.extend(
+            (0..BANDS.len())
+                .map(|at| median(rows.iter().filter(|row| band(row.bytes) == at).map(|row| row.factor))),
+        );
+        lines.push(line);
+    }
+    table::columns(&lines)
+}
+
+fn plots(folder: &Path, predictor: Predictor, found: &[Validated], session: &mut Session) -> Outcome {
+    std::fs::create_dir_all(folder)
+        .map_err(|error| Failure::usage(format!("{}: {error}", folder.display())))?;
+    let mut systems: BTreeMap<&str, Vec<&Validated>> = BTreeMap::new();
+    for row in found.iter().filter(|row| row.predictor == predictor.name()) {
+        systems.entry(&row.system).or_default().push(row);
+    }
+    for (system, rows) in systems {
+        let Some(text) = draw::system(system, &rows).map_err(Failure::run)? else { continue };
+        let path = folder.join(format!("{}.svg", system.replace(' ', "-")));
+        session::replace(&path, text.as_bytes())?;
+        session.say(format!("plot: {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Whether a schedule kept the contract: nobody hung, no result was wrong, and every error named a culprit that a rule made.
+
+use super::Case;
+use allfold_collectives::{Error, Rank, Report};
+use allfold_sim::fault::Rule;
+use std::collections::BTreeMap;
+
+/// How one operation ended on one rank.
+#[derive(Clone, Debug)]
+pub enum Ended {
+    /// With the right result.
+    Right,
+    /// With another one.
+    Wrong,
+    /// With an error.
+    Told(Error),
+}
+
+/// What became of one schedule.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Its number.
+    pub seed: u64,
+    /// What it was, in words.
+    pub case: String,
+    /// The kinds of its rules.
+    pub kinds: Vec<String>,
+    /// What every rank came to, a line each.
+    pub ranks: Vec<String>,
+    /// Some rank was told of a failure.
+    pub told: bool,
+    /// It did not end.
+    pub hung: bool,
+    /// A rank has a wrong result and was not told.
+    pub wrong: bool,
+    /// A rank was told of a failure that no rule explains, or of none at all where one says who is to blame.
+    pub unnamed: bool,
+    /// Of all messages with their times.
+    pub event_hash: u64,
+}
+
+impl Verdict {
+    /// Of a schedule that did not end.
+    pub(super) fn hung(case: &Case) -> Verdict {
+        let (ranks, kinds) = (Vec::new(), kinds(case));
+        Verdict {
+            seed: case.seed,
+            case: case.to_string(),
+            kinds,
+            ranks,
+            told: false,
+            hung: true,
+            wrong: false,
+            unnamed: false,
+            event_hash: 0,
+        }
+    }
+
+    /// Whether the contract held.
+    pub fn holds(&self) -> bool {
+        !(self.hung || self.wrong || self.unnamed)
+    }
+
+    /// The one command that runs this schedule again.
+    pub fn replay(&self) -> String {
+        format!("allfold faults --only {}", self.seed)
+    }
+}
+
+fn kinds(case: &Case) -> Vec<String> {
+    let kind = |rule: &Rule| rule.to_string().split('=').next().unwrap_or_default().to_string();
+    case.rules.iter().map(kind).collect()
+}
+
+/// Judges what the ranks came to.
+pub(super) fn judge(case: &Case, report: Report<Vec<Ended>, Error>) -> Verdict {
+    let mut verdict = Verdict { hung: false, ..Verdict::hung(case) };
+    verdict.event_hash = report.event_hash.unwrap_or_default();
+    for (rank, ended) in (0u32..).zip(report.ranks) {
+        let ended = ended.unwrap_or_else(|error| vec![Ended::Told(error)]);
+        let words = ended.iter().map(|ended| match ended {
+            Ended::Right => "right".to_string(),
+            Ended::Wrong => {
+                verdict.wrong = true;
+                "WRONG".into()
+            }
+            Ended::Told(error) => {
+                verdict.told = true;
+                let named = case.rules.iter().any(|rule| names(rule, error));
+                verdict.unnamed |= !named;
+                format!("{}{error}", if named { "" } else { "UNNAMED " })
+            }
+        });
+        verdict.ranks.push(format!("rank {rank}: {}", words.collect::<Vec<_>>().join(", then ")));
+    }
+    verdict
+}
+
+/// Whether an error names what a rule does.
+fn names(rule: &Rule, error: &Error) -> bool {
+    match error {
+        Error::PeerLost { rank, .. } => matches!(rule, Rule::DeadRank { rank: dead, .. } if dead == rank),
+        // The frame behind one that was lost does not fit what its receiver expects.
+        Error::Protocol { rank, peer, what, .. } => match rule {
+            Rule::Corrupt { pair, .. } => pair.has(*peer, *rank) && what.contains("checksum"),
+            Rule::Drop { pair, .. } => pair.has(*peer, *rank) && what.contains("of round"),
+            _ => false,
+        },
+        Error::DeadlineExceeded { rank, waiting_on, .. } => match waiting_on[..] {
+            [culprit] => parts(rule, culprit, *rank),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Whether a rule can keep a message from one rank to another from arriving.
+fn parts(rule: &Rule, from: Rank, to: Rank) -> bool {
+    match rule {
+        Rule::Drop { pair, .. } | Rule::Cut { pair, .. } => pair.has(from, to),
+        Rule::Partition { sides, .. } => {
+            let side = |rank| sides.iter().position(|side| side.has(rank));
+            side(from).zip(side(to)).is_some_and(|(from, to)| from != to)
+        }
+        _ => false,
+    }
+}
+
+/// The sum over many schedules.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Schedules that were run.
+    pub schedules: u64,
+    /// Faults in them.
+    pub injected: u64,
+    /// Schedules in which every rank had the right results.
+    pub right: u64,
+    /// Schedules in which some rank was told who is to blame.
+    pub told: u64,
+    /// Schedules that did not end.
+    pub hangs: u64,
+    /// Schedules with a wrong result.
+    pub wrong: u64,
+    /// Schedules with an error that names nobody, or somebody else.
+    pub unnamed: u64,
+    /// Faults by kind: how many, and in how many schedules with them some rank was told.
+    pub kinds: BTreeMap<String, (u64, u64)>,
+}
+
+impl Tally {
+    /// Adds one schedule.
+    pub fn add(&mut self, verdict: &Verdict) {
+        self.schedules += 1;
+        self.injected += verdict.kinds.len() as u64;
+        self.right += u64::from(verdict.holds() && !verdict.told);
+        self.told += u64::from(verdict.told);
+        self.hangs += u64::from(verdict.hung);
+        self.wrong += u64::from(verdict.wrong);
+        self.unnamed += u64::from(verdict.unnamed);
+        for kind in &verdict.kinds {
+            let (count, told) = self.kinds.entry(kind.clone()).or_default();
+            *count += 1;
+            *told += u64::from(verdict.told);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The agent of one node: it starts this node's ranks when the coordinator says so, and tells what becomes of them.
+
+use super::coordinator::{Plan, coordinate};
+use super::guard::Guard;
+use super::messages::{Message, read, write};
+use super::output::Output;
+use super::processes::Processes;
+use super::{End, process::Ended};
+use crate::failure::{Failure, Outcome};
+use allfold_collectives::Rank;
+use allfold_collectives::environment::Meeting;
+use allfold_collectives::rendezvous::{self, Hello, Kind, Patience, Server};
+use allfold_collectives::tcp::{Secured, Security};
+use rustix::process::{Signal, set_child_subreaper};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::io::{ReadHalf, WriteHalf, split};
+use tokio::net::TcpSocket;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// Ends that come this close together are looked at together: a rank that a signal killed is a cause, and those that
+/// returned with an error may have been told of it.
+const TOGETHER: Duration = Duration::from_millis(30);
+
+/// What is to be launched, on this node.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Ranks of this node.
+    pub ranks: u32,
+    /// Nodes in all.
+    pub nodes: u32,
+    /// Which of them this one is.
+    pub node: u32,
+    /// Where launchers and ranks meet. Port 0, on one node: any.
+    pub meeting: Meeting,
+    /// How often to start again after a failure.
+    pub max_restarts: u32,
+    /// How long ranks may take to end when they are asked to.
+    pub grace: Duration,
+    /// How long nodes and ranks wait for each other.
+    pub patience: Duration,
+    /// Who may join.
+    pub security: Security,
+    /// A folder for the output of ranks and their flight records; none: the output is the launcher's, line by line.
+    pub log_dir: Option<PathBuf>,
+    /// What each rank runs.
+    pub command: Vec<OsString>,
+}
+
+/// Launches, and waits for the end.
+///
+/// # Errors
+/// The first failure of a rank, with what the launcher is to return for it; or that the launch itself is impossible.
+pub fn run(job: Job) -> Outcome {
+    // One thread: it starts every process, and those die when the thread that started them ends.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::run)?;
+    runtime.block_on(node(job))
+}
+
+async fn node(mut job: Job) -> Outcome {
+    set_child_subreaper(Some(rustix::process::getpid())).map_err(Failure::run)?;
+    let mut guard =
+        Guard::start().map_err(|error| Failure::run(format!("cannot start the guard: {error}")))?;
+    let patience = Patience { rendezvous: job.patience, ..Patience::default() };
+    let door = rendezvous::door(&job.security, patience).map_err(Failure::run)?;
+    if job.node == 0 {
+        let address = rendezvous::address_for(&job.meeting, job.nodes > 1).map_err(|why| at(&job, &why))?;
+        job.security.allows(address).map_err(Failure::usage)?;
+        let server = Server::bind(address).map_err(|why| at(&job, &why))?;
+        let held = server.address().map_err(|why| at(&job, &why))?;
+        job.meeting.port = held.port();
+        let (send, callers) = mpsc::channel(16);
+        tokio::spawn(server.serve(door.clone(), patience, Some(send)));
+        let plan = Plan {
+            nodes: job.nodes,
+            max_restarts: job.max_restarts,
+            patience: job.patience,
+            grace: job.grace,
+        };
+        let mut reserved = Reserved { near: held, socket: None };
+        tokio::spawn(coordinate(plan, callers, move || reserved.another()));
+    }
+    let hello = Hello {
+        kind: Kind::Agent,
+        epoch: 0,
+        rank: Rank(job.node),
+        size: job.nodes,
+        port: job.ranks,
+        configuration: 0,
+        job: 0,
+        host: [0; 16],
+    };
+    let stream =
+        rendezvous::call(&job.meeting, hello, &door, patience).await.map_err(|why| at(&job, &why))?;
+    let mut agent = Agent { job, output: Output::Prefixed, stream: split(stream) };
+    if let Some(folder) = &agent.job.log_dir {
+        agent.output = Output::Files(folder.clone());
+    }
+    let outcome = agent.obey(&mut guard).await;
+    guard.dismiss().await;
+    outcome
+}
+
+fn at(job: &Job, why: &rendezvous::Failure) -> Failure {
+    let line = format!("rendezvous at {}: {why}", job.meeting);
+    match why {
+        rendezvous::Failure::Secret => Failure::usage(line),
+        _ => Failure::run(line),
+    }
+}
+
+/// A port for programs of other libraries to meet at: held without listening, so that nobody else is given it and a
+/// program of the job may still listen there.
+struct Reserved {
+    near: SocketAddr,
+    socket: Option<TcpSocket>,
+}
+
+impl Reserved {
+    /// Another one, for the next start. 0 where the system has none.
+    fn another(&mut self) -> u16 {
+        self.socket = self.bind().ok();
+        let address = self.socket.as_ref().and_then(|socket| socket.local_addr().ok());
+        address.map_or(0, |address| address.port())
+    }
+
+    fn bind(&self) -> std::io::Result<TcpSocket> {
+        let socket = if self.near.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::new(self.near.ip(), 0))?;
+        Ok(socket)
+    }
+}
+
+struct Agent {
+    job: Job,
+    output: Output,
+    stream: (ReadHalf<Secured>, WriteHalf<Secured>),
+}
+
+impl Agent {
+    /// Does what the coordinator says until it says that all is over.
+    async fn obey(&mut self, guard: &mut Guard) -> Outcome {
+        let mut signals = Signals::new().map_err(Failure::run)?;
+        loop {
+            tokio::select! {
+                message = read(&mut self.stream.0) => match message {
+                    Ok(Message::Start { epoch, world, first, port }) => {
+                        self.start(epoch, (world, first), port, guard, &mut signals).await?;
+                    }
+                    Ok(Message::Over { code: 0, .. }) => return Ok(()),
+                    Ok(Message::Over { code, text }) => return Err(Failure::Launched(text, code)),
+                    Ok(_) => {}
+                    Err(_) => return Err(Failure::run("node 0 is lost: its launcher has gone")),
+                },
+                signal = signals.next() => {
+                    let text = format!("stopped by signal {}", signal.as_raw());
+                    return Err(Failure::Launched(text, End::Signal(signal.as_raw()).code()));
+                }
+            }
+        }
+    }
+
+    /// One start of the world, until none of this node's ranks runs any more.
+    async fn start(
+        &mut self,
+        epoch: u32,
+        (world, first): (u32, u32),
+        port: u16,
+        guard: &mut Guard,
+        signals: &mut Signals,
+    ) -> Outcome {
+        let folder = self.output.folder(epoch).map_err(|error| {
+            Failure::usage(format!("--log-dir cannot be written: {error}; name a folder that can"))
+        })?;
+        let flight = folder.as_ref().map(|folder| folder.display().to_string());
+        let variables: Vec<_> = (0..self.job.ranks)
+            .map(|local| variables(&self.job, epoch, (world, first, local), port, flight.as_deref()))
+            .collect();
+        let command = &self.job.command;
+        let mut ranks = Processes::start(command, &variables, first, folder.as_deref(), guard)
+            .await
+            .map_err(|error| Failure::run(format!("cannot start the ranks: {error}")))?;
+        let mut said = None;
+        while ranks.is_running() && said.is_none() {
+            tokio::select! {
+                ended = ranks.ended() => {
+                    if !ended.end.is_good() {
+                        let together = ranks.soon(TOGETHER).await;
+                        let cause = cause(ended, together);
+                        let rank = first + cause.local as u32;
+                        said = Some(Message::Failed { epoch, rank, end: cause.end, text: cause.said });
+                    }
+                }
+                message = read(&mut self.stream.0) => match message {
+                    Ok(Message::Stop { epoch: of }) if of == epoch => break,
+                    Ok(_) => {}
+                    Err(_) => {
+                        ranks.stop(Signal::TERM, self.job.grace, guard).await;
+                        return Err(Failure::run("node 0 is lost: its launcher has gone"));
+                    }
+                },
+                signal = signals.next() => {
+                    ranks.signal(signal);
+                    said = Some(Message::Interrupted { epoch, signal: signal.as_raw() });
+                }
+            }
+        }
+        let done = said.is_none() && !ranks.is_running();
+        if let Some(said) = said {
+            // If the coordinator is lost, this is noticed by the next reading.
+            let _ = write(&mut self.stream.1, &said).await;
+        }
+        // A second signal makes an end of it.
+        tokio::select! {
+            () = ranks.stop(Signal::TERM, self.job.grace, guard) => {}
+            _ = signals.next() => ranks.stop(Signal::KILL, Duration::ZERO, guard).await,
+        }
+        let end = if done { Message::Done { epoch } } else { Message::Stopped { epoch } };
+        let _ = write(&mut self.stream.1, &end).await;
+        Ok(())
+    }
+}
+
+/// Of ends that came at once: who was killed before who returned, and of those whoever came first.
+fn cause(first: Ended, others: Vec<Ended>) -> Ended {
+    let killed = |ended: &Ended| matches!(ended.end, End::Signal(_));
+    if killed(&first) {
+        return first;
+    }
+    others.into_iter().find(killed).unwrap_or(first)
+}
+
+/// What torchrun tells its ranks, and where ours meet.
+fn variables(
+    job: &Job,
+    epoch: u32,
+    (world, first, local): (u32, u32, u32),
+    port: u16,
+    flight: Option<&str>,
+) -> Vec<(&'static str, String)> {
+    let mut all = vec![
+        ("RANK", (first + local).to_string()),
+        ("WORLD_SIZE", world.to_string()),
+        ("LOCAL_RANK", local.to_string()),
+        ("LOCAL_WORLD_SIZE", job.ranks.to_string()),
+        ("GROUP_RANK", job.node.to_string()),
+        ("GROUP_WORLD_SIZE", job.nodes.to_string()),
+        ("ROLE_NAME", "default".into()),
+        ("ROLE_RANK", (first + local).to_string()),
+        ("ROLE_WORLD_SIZE", world.to_string()),
+        ("MASTER_ADDR", job.meeting.host.clone()),
+        ("MASTER_PORT", port.to_string()),
+        ("TORCHELASTIC_RESTART_COUNT", epoch.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", job.max_restarts.to_string()),
+        ("TORCHELASTIC_RUN_ID", "allfold".into()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
+        ("ALLFOLD_RENDEZVOUS", job.meeting.to_string()),
+    ];
+    all.extend(flight.map(|folder| ("ALLFOLD_FLIGHT_DIR", folder.to_string())));
+    all
+}
+
+/// The signals that end a launcher, which are its ranks' as well.
+struct Signals {
+    all: [(Signal, tokio::signal::unix::Signal); 3],
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            all: [
+                (Signal::INT, signal(SignalKind::interrupt())?),
+                (Signal::TERM, signal(SignalKind::terminate())?),
+                (Signal::HUP, signal(SignalKind::hangup())?),
+            ],
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        let [(int, a), (term, b), (hup, c)] = &mut self.all;
+        tokio::select! {
+            _ = a.recv() => *int,
+            _ = b.recv() => *term,
+            _ = c.recv() => *hup,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How a rank ended, and what a shell is told of it.
+
+use rustix::process::Signal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// The end of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It returned this code.
+    Code(i32),
+    /// A signal of this number killed it.
+    Signal(i32),
+}
+
+impl End {
+    /// From what the system says.
+    pub fn of(status: ExitStatus) -> End {
+        status.signal().map_or_else(|| End::Code(status.code().unwrap_or(1)), End::Signal)
+    }
+
+    /// Whether all went well.
+    pub fn is_good(self) -> bool {
+        self == End::Code(0)
+    }
+
+    /// What the launcher returns for it, by the convention of shells.
+    pub fn code(self) -> u8 {
+        match self {
+            End::Code(code) => u8::try_from(code).unwrap_or(1),
+            End::Signal(signal) => u8::try_from(128 + signal).unwrap_or(1),
+        }
+    }
+
+    /// Two numbers that travel.
+    pub(super) fn parts(self) -> (u32, u32) {
+        match self {
+            End::Code(code) => (0, code.unsigned_abs()),
+            End::Signal(signal) => (1, signal.unsigned_abs()),
+        }
+    }
+
+    pub(super) fn of_parts(kind: u32, number: u32) -> End {
+        let number = i32::try_from(number).unwrap_or(1);
+        if kind == 1 { End::Signal(number) } else { End::Code(number) }
+    }
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Code(code) => write!(f, "exited with {code}"),
+            End::Signal(signal) => {
+                let named = Signal::from_named_raw(*signal).map(|named| format!("{named:?}"));
+                let name =
+                    named.as_deref().and_then(|named| named.split(['"', ':']).rfind(|part| !part.is_empty()));
+                match name.filter(|name| name.chars().all(|c| c.is_ascii_uppercase())) {
+                    Some(name) => write!(f, "killed by SIG{name}"),
+                    None => write!(f, "killed by signal {signal}"),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_read_as_people_know_them() {
+        assert_eq!(End::Signal(9).to_string(), "killed by SIGKILL");
+        assert_eq!(End::Signal(15).to_string(), "killed by SIGTERM");
+        assert_eq!(End::Code(3).to_string(), "exited with 3");
+        assert_eq!((End::Signal(9).code(), End::Code(3).code(), End::Code(-1).code()), (137, 3, 1));
+    }
+}

@@ -1,0 +1,340 @@
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+//! Real processes: launched, watched, killed, started again; and nothing of them is left.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const ALLFOLD: &str = env!("CARGO_BIN_EXE_allfold");
+
+/// Longer than any of these should take, on any machine.
+const LONG: Duration = Duration::from_secs(100);
+
+fn launch(args: &[&str]) -> Command {
+    let mut command = Command::new(ALLFOLD);
+    command.arg("launch").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Whatever runs the tests may itself have been launched.
+    for name in ["RANK", "WORLD_SIZE", "ALLFOLD_RENDEZVOUS", "ALLFOLD_SECRET_FILE", "ALLFOLD_FLIGHT_DIR"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Waits for a command to end; a hang fails the test, and the launcher is killed.
+fn end(mut command: Command) -> Output {
+    let child = command.spawn().unwrap();
+    let id = child.id();
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    wait.recv_timeout(LONG).map(Result::unwrap).unwrap_or_else(|_| {
+        Command::new("kill").args(["-9", &id.to_string()]).status().unwrap();
+        panic!("the launcher hangs");
+    })
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Lines with `[rank N]` in front, by rank.
+fn by_rank(output: &str) -> BTreeMap<u32, Vec<String>> {
+    let mut ranks: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for line in output.lines() {
+        let (rank, said) = line.strip_prefix("[rank ").and_then(|rest| rest.split_once("] ")).expect(line);
+        ranks.entry(rank.parse().unwrap()).or_default().push(said.into());
+    }
+    ranks
+}
+
+/// Processes whose command line holds this mark.
+fn living(mark: &str) -> Vec<PathBuf> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let marked = |path: &PathBuf| {
+        let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
+        let state = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
+        let dead = state.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'));
+        !dead && text(&line).contains(mark)
+    };
+    all.filter(marked).collect()
+}
+
+/// Waits until nothing with this mark lives.
+fn gone(mark: &str) {
+    for _ in 0..500 {
+        if living(mark).is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("still there: {:?}", living(mark));
+}
+
+#[test]
+fn ranks_see_torchruns_variables_and_speak_in_lines() {
+    let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $TORCHELASTIC_RESTART_COUNT; \
+                  echo port $MASTER_PORT at $MASTER_ADDR >&2; printf unfinished";
+    let output = end(launch(&["-n", "3", "--", "sh", "-c", script]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (out, err) = (by_rank(&text(&output.stdout)), by_rank(&text(&output.stderr)));
+    for rank in 0..3 {
+        assert_eq!(out[&rank], [format!("{rank} 3 {rank} 3 0 0"), "unfinished".into()]);
+        assert_eq!(err[&rank], err[&0], "one port for all");
+    }
+}
+
+#[test]
+fn the_first_failure_is_told_with_its_rank_and_cause_and_returned() {
+    let script = "if [ $RANK = 2 ]; then echo error: no such luck >&2; exit 7; fi; sleep 1000";
+    let output = end(launch(&["-n", "4", "--", "sh", "-c", script]));
+    assert_eq!(output.status.code(), Some(7));
+    let said = text(&output.stderr);
+    assert_eq!(said.lines().last(), Some("error: rank 2 failed first, exited with 7: no such luck"));
+
+    let output = end(launch(&["-n", "2", "--", "sh", "-c", "[ $RANK = 0 ] && sleep 1000; kill -9 $$"]));
+    assert_eq!(output.status.code(), Some(128 + 9));
+    assert!(
+        text(&output.stderr).contains("rank 1 failed first, killed by SIGKILL"),
+        "{}",
+        text(&output.stderr)
+    );
+
+    let output = end(launch(&["-n", "2", "--", "no-such-program-anywhere"]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("no-such-program-anywhere: cannot be run"));
+}
+
+#[test]
+fn all_are_started_again_while_restarts_are_left() {
+    let script = "[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] && exit 3; [ $RANK = 0 ] && echo $TORCHELASTIC_RESTART_COUNT; sleep 0.3";
+    let output = end(launch(&["-n", "2", "--max-restarts", "2", "--", "sh", "-c", script]));
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("starting again (1 of 2)") && said.contains("starting again (2 of 2)"), "{said}");
+    let output = end(launch(&["-n", "2", "--max-restarts", "1", "--", "sh", "-c", script]));
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn what_does_not_end_when_asked_is_killed_after_the_grace_period() {
+    let script = "trap '' TERM; echo up; [ $RANK = 0 ] && { sleep 0.2; exit 4; }; while :; do sleep 1; done # grace-mark-51";
+    let output = end(launch(&["-n", "3", "--grace", "0.3", "--", "sh", "-c", script]));
+    assert_eq!(output.status.code(), Some(4));
+    gone("grace-mark-51");
+}
+
+/// Starts ranks that start something of their own, one of it out of their group; returns once all of them have said so.
+fn families(mark: &str) -> Child {
+    let script = format!("sleep 1000 & setsid sleep 1000 & echo up; wait # {mark}");
+    let script = script.replace("sleep 1000", &format!("sh -c 'while :; do sleep 1; done # {mark}'"));
+    let mut child = launch(&["-n", "2", "--grace", "1", "--", "bash", "-c", &script]).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    assert_eq!(out.lines().take(2).filter(|line| line.as_ref().unwrap().ends_with("up")).count(), 2);
+    child
+}
+
+fn kill(child: &Child, signal: &str) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn a_signal_to_the_launcher_ends_everything_that_ranks_have_started() {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let mark = format!("family-mark{signal}");
+        let mut child = families(&mark);
+        assert!(living(&mark).len() >= 6);
+        kill(&child, signal);
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        gone(&mark);
+    }
+}
+
+#[test]
+fn a_launcher_that_is_killed_leaves_no_rank_and_nothing_of_their_groups() {
+    let script = "sh -c 'while :; do sleep 1; done # killed-mark-7' & echo up; wait # killed-mark-7";
+    let mut child = launch(&["-n", "2", "--", "sh", "-c", script]).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    assert_eq!(out.lines().take(2).count(), 2);
+    kill(&child, "-KILL");
+    child.wait().unwrap();
+    gone("killed-mark-7");
+}
+
+#[test]
+fn nodes_start_and_end_together() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let at = format!("127.0.0.1:{port}");
+    let node = |node: &str, script: &str| {
+        launch(&[
+            "-n",
+            "2",
+            "--nnodes",
+            "2",
+            "--node-rank",
+            node,
+            "--rdzv",
+            &at,
+            "--grace",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .spawn()
+        .unwrap()
+    };
+    let script = "echo $RANK of $WORLD_SIZE on $GROUP_RANK";
+    let (first, second) = (node("0", script), node("1", script));
+    let (first, second) = (first.wait_with_output().unwrap(), second.wait_with_output().unwrap());
+    assert!(first.status.success() && second.status.success(), "{}", text(&second.stderr));
+    assert_eq!(by_rank(&text(&second.stdout))[&3], ["3 of 4 on 1"]);
+
+    let script = "[ $RANK = 3 ] && exit 5; sleep 1000";
+    let (first, second) = (node("0", script), node("1", script));
+    for node in [first, second] {
+        let output = node.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(5));
+        assert!(
+            text(&output.stderr).contains("rank 3 failed first, exited with 5"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_launched_is_one_line() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let outside = &["--nnodes", "2", "--rdzv", "0.0.0.0:29876", "--", "true"];
+    for (args, code, says) in [
+        (&["--rdzv", &at, "--", "true"][..], 1, "the port is in use"),
+        (
+            &["--nnodes", "2", "--node-rank", "1", "--rdzv", &nobody, "--rdzv-timeout", "0.3", "--", "true"],
+            1,
+            "no answer within",
+        ),
+        (
+            &["--nnodes", "2", "--rdzv", &nobody, "--rdzv-timeout", "0.3", "--", "true"],
+            1,
+            "node 1 did not come within",
+        ),
+        (&["--nnodes", "2", "--", "true"], 2, "--rdzv HOST:PORT"),
+        (&["--nnodes", "2", "--node-rank", "2", "--rdzv", &at, "--", "true"], 2, "nodes are 0 to 1"),
+        (&["--rdzv", "nonsense", "--", "true"], 2, "write HOST:PORT"),
+        (outside, 2, "no loopback address"),
+        (&["-n", "2"], 2, "COMMAND"),
+        (&["--grace", "x", "--", "true"], 2, "seconds"),
+    ] {
+        let output = end(launch(args));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{args:?}: {said}");
+    }
+}
+
+/// A configuration in a folder of its own, with checkpoints there.
+fn config(folder: &Path, steps: u64) -> String {
+    let cnn = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let checkpoints = folder.join("checkpoints").display().to_string();
+    let text = std::fs::read_to_string(cnn).unwrap();
+    let more = format!("max_steps = {steps}\ncheckpoint_every = 2\ncheckpoint_dir = \"{checkpoints}\"\n");
+    let path = folder.join("run.toml");
+    std::fs::write(&path, more + &text).unwrap();
+    path.display().to_string()
+}
+
+/// The hashes at the end of what a run said.
+fn hashes(output: &Output) -> Vec<String> {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let lines = said.lines().map(|line| line.trim_start_matches("[rank 0] ").to_string());
+    let hashes: Vec<String> = lines.filter(|line| line.contains("_hash ")).collect();
+    assert_eq!(hashes.len(), 2, "{said}");
+    hashes
+}
+
+fn train(config: &str, more: &[&str]) -> Vec<String> {
+    let mut command = Command::new(ALLFOLD);
+    command.args(["train", "--config", config, "--ranks", "4"]).args(more).stdout(Stdio::piped());
+    let hashes = hashes(&end(command));
+    std::fs::remove_dir_all(Path::new(config).parent().unwrap().join("checkpoints")).unwrap();
+    hashes
+}
+
+#[test]
+fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 8);
+    let threads = train(&config, &["--backend", "threads"]);
+    assert_eq!(train(&config, &["--backend", "sim", "--topology", "switch"]), threads);
+    let processes = end(launch(&["-n", "4", "--", "train", "--config", &config]));
+    assert_eq!(hashes(&processes), threads);
+}
+
+#[test]
+fn a_rank_killed_in_training_is_started_again_to_the_same_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 12);
+    let whole = train(&config, &["--backend", "threads"]);
+    // Rank 2 is killed once there is a checkpoint, in its first life only.
+    let checkpoints = folder.path().join("checkpoints");
+    let script = format!(
+        "if [ $RANK = 2 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then \
+           (while ! ls {0}/step-*.safetensors >/dev/null 2>&1; do sleep 0.005; done; kill -9 $$) & fi; \
+         exec {ALLFOLD} train --config {config}",
+        checkpoints.display()
+    );
+    let logs = folder.path().join("logs");
+    let logs = logs.display().to_string();
+    let args = ["-n", "4", "--max-restarts", "2", "--log-dir", &logs, "--", "sh", "-c", &script];
+    let output = end(launch(&args));
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("rank 2 failed first, killed by SIGKILL"), "{said}");
+    let end = std::fs::read_to_string(Path::new(&logs).join("start-1/rank-0.out")).unwrap();
+    let ended: Vec<&str> = end.lines().filter(|line| line.contains("_hash ")).collect();
+    assert_eq!(ended, whole);
+    // The others say whom they lost, and triage finds no record of it.
+    let mut triage = Command::new(ALLFOLD);
+    triage.args(["triage", &format!("{logs}/start-0")]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = triage.output().unwrap();
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(said.contains("no record of rank 2"), "{said}");
+}
+
+#[test]
+fn ranks_that_cannot_find_each_other_say_why_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 2);
+    let run = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(ALLFOLD);
+        command.args(["train", "--config", &config]).envs(variables.iter().copied());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        end(command)
+    };
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "short").unwrap();
+    for (variables, code, says) in [
+        (&[("RANK", "1")][..], 2, "WORLD_SIZE is not set"),
+        (&[("RANK", "4"), ("WORLD_SIZE", "4")], 2, "RANK is `4`: WORLD_SIZE is 4"),
+        (&[("RANK", "0"), ("WORLD_SIZE", "2")], 2, "MASTER_ADDR is not set"),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "1"), ("ALLFOLD_SECRET_FILE", secret.to_str().unwrap())],
+            2,
+            "the secret in",
+        ),
+        (&[("RANK", "0"), ("WORLD_SIZE", "1"), ("ALLFOLD_SECURITY", "tls")], 2, "it needs a secret"),
+    ] {
+        let output = run(variables);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{variables:?}: {said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{variables:?}: {said}");
+    }
+    assert!(run(&[("RANK", "0"), ("WORLD_SIZE", "1")]).status.success(), "one rank meets nobody");
+}
