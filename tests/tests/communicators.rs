@@ -7,8 +7,9 @@ use allfold_collectives::{
 use allfold_kernels::{bf16, f16};
 use allfold_sim::{Device, Event, Faults, Picos, Topology, same_twice};
 
-fn worlds(ranks: u32) -> [World; 2] {
-    [World::threads(ranks), World::sim(&Topology::named("nodes8x1", ranks).unwrap())]
+fn worlds(ranks: u32) -> [World; 3] {
+    let threads = World::threads(ranks);
+    [threads.clone(), threads.messages(), World::sim(&Topology::named("nodes8x1", ranks).unwrap())]
 }
 
 #[test]

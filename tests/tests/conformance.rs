@@ -249,7 +249,13 @@ proptest! {
         topology in prop::sample::select(vec!["switch", "ring", "mesh", "nodes8x1"]),
     ) {
         let topology = Topology::named(topology, case.ranks).unwrap();
-        let worlds = [World::threads(case.ranks).buffered(buffered), World::sim(&topology)];
+        let threads = World::threads(case.ranks);
+        let mut worlds = vec![threads.clone(), threads.buffered(buffered), World::sim(&topology)];
+        // Sockets between all pairs of ranks: enough of them to meet every shape of a schedule.
+        if case.ranks <= 9 {
+            worlds.push(World::tcp(case.ranks));
+            worlds.push(World::shm(case.ranks));
+        }
         holds_for(dtype, &case, &worlds)?;
     }
 

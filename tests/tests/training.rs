@@ -298,14 +298,17 @@ fn ranks_together_equal_one_process_on_the_whole_batch() {
     }
 }
 
-/// Every registered model, strategy and element type; on one rank the strategies have nothing to differ by.
+/// Every registered strategy and element type, and the models for small pictures; on one rank the strategies have nothing
+/// to differ by.
 #[test]
 fn all_strategies_agree_on_one_rank() {
-    for (model, _) in MODELS {
-        for dtype in ["f32", "f64"] {
+    assert!(MODELS.iter().any(|(name, _)| *name == "resnet18"));
+    for model in ["mlp", "cnn", "resnet18"] {
+        // Double precision shows nothing more on the large one, and takes minutes without optimisation.
+        for dtype in ["f32", "f64"].into_iter().take(if model == "resnet18" { 1 } else { 2 }) {
             let with = |strategy: &str| {
                 let (model, dtype, strategy) = (model.to_string(), dtype.into(), strategy.into());
-                bits(&run(&World::threads(1), &Config { model, dtype, strategy, ..small() }))
+                bits(&run(&World::threads(1), &Config { model, dtype, strategy, max_steps: 2, ..small() }))
             };
             let want = with("single");
             for (strategy, _) in STRATEGIES {
@@ -380,7 +383,7 @@ fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(Breakdown, TrainR
     let (train, test) = (train.first(3 * config.batch * ranks as usize), test.first(10));
     let real = World::sim(&topology).device(device).costs(costs).run(|comm| {
         let mut last = LastStep::default();
-        let result = train_on(&config, train.clone(), &test, &comm, &mut last)?;
+        let result = train_on(&config, &train, &test, &comm, &mut last)?;
         Ok::<_, Error>((last.0, result))
     });
     let plan = Plan::default();

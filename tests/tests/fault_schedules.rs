@@ -1,0 +1,33 @@
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+//! A thousand seeded fault schedules: hangs 0, wrong results 0, unnamed culprits 0. `FAULT_SCHEDULES=100000` makes it a
+//! longer search. One that breaks the contract prints the command that runs it again.
+
+use allfold_experiments::faults::{self, Case, Tally};
+
+#[test]
+fn a_thousand_schedules_neither_hang_nor_lie_nor_keep_the_culprit_to_themselves() {
+    let count = std::env::var("FAULT_SCHEDULES").ok().and_then(|count| count.parse().ok()).unwrap_or(1000);
+    let mut tally = Tally::default();
+    let mut broken = Vec::new();
+    for seed in 0..count {
+        let verdict = faults::run(seed).unwrap();
+        tally.add(&verdict);
+        if !verdict.holds() {
+            broken.push(format!("{}: {}\n  {}", verdict.replay(), verdict.case, verdict.ranks.join("\n  ")));
+        }
+    }
+    assert!(broken.is_empty(), "{} of {count} break the contract:\n{}", broken.len(), broken.join("\n"));
+    assert_eq!((tally.hangs, tally.wrong, tally.unnamed), (0, 0, 0));
+    // A search that finds nothing to do proves nothing.
+    assert!(tally.kinds.len() == 14 && tally.told > count / 10 && tally.right > count / 10, "{tally:?}");
+}
+
+#[test]
+fn a_schedule_is_the_same_to_the_bit_when_it_is_run_again() {
+    for seed in 0..40 {
+        let (first, second) = (faults::run(seed).unwrap(), faults::run(seed).unwrap());
+        assert_eq!(first.event_hash, second.event_hash, "{}", first.replay());
+        assert_eq!(first.ranks, second.ranks, "{}", first.replay());
+        assert_eq!(Case::drawn(seed).to_string(), first.case);
+    }
+}

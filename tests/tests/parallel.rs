@@ -1,0 +1,261 @@
+//! Data-parallel training in full: hooks, unused parameters, groups, uneven inputs, threads, autocast, and what a bucket's
+//! size may and may not change.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use allfold_collectives::{Collective, Communicator, World};
+use allfold_sim::{BytesPerSec, Link, Picos, Topology};
+use allfold_trainer::layers::{Linear, Relu};
+use allfold_trainer::strategies::build;
+use allfold_trainer::strategies::hooks::HOOKS;
+use allfold_trainer::{Builder, Config, Error, Model, Network, Objective, Result, TrainResult, data, train};
+
+fn small() -> Config {
+    let channels = vec![4, 6];
+    Config {
+        channels,
+        batch: 4,
+        train_samples: 200,
+        max_steps: 6,
+        first_bucket_kib: 1,
+        bucket_kib: 1,
+        ..Config::default()
+    }
+}
+
+fn switch(ranks: u32) -> Topology {
+    let link = Link { bandwidth: BytesPerSec(10_000_000_000), latency: Picos::from_micros(2) };
+    Topology::switch(ranks, link).unwrap()
+}
+
+fn run(world: &World, config: &Config) -> TrainResult {
+    let mut ranks = world.run(|comm| train(config, &comm, &mut ())).unwrap();
+    let first = ranks.swap_remove(0);
+    assert!(ranks.iter().all(|rank| rank.losses == first.losses && rank.weights_hash == first.weights_hash));
+    first
+}
+
+fn bits(result: &TrainResult) -> (Vec<u64>, u64) {
+    let all = result.losses.iter().chain([&result.test.loss]);
+    (all.map(|loss| loss.to_bits()).collect(), result.weights_hash)
+}
+
+/// Hooks that work element by element: the same bits for every bucket size, on both backends.
+#[test]
+fn elementwise_hooks_do_not_depend_on_the_bucket() {
+    for hook in ["none", "fp16", "bf16"] {
+        let config = Config { hook: hook.into(), ..small() };
+        let want = bits(&run(&World::threads(3), &config));
+        for (first_bucket_kib, bucket_kib) in [(0, 0), (1, 4), (1024, 1024)] {
+            let config = Config { first_bucket_kib, bucket_kib, ..config.clone() };
+            for world in [World::threads(3), World::sim(&switch(3))] {
+                assert_eq!(bits(&run(&world, &config)), want, "{hook}, {bucket_kib} KiB");
+            }
+        }
+        if hook != "none" {
+            assert_ne!(bits(&run(&World::threads(3), &small())), want, "{hook} changes nothing");
+        }
+    }
+}
+
+/// Every hook learns, gives all ranks the same weights, and the same bits on threads and on virtual time.
+#[test]
+fn every_hook_learns_and_has_the_same_bits_on_both_backends() {
+    for (hook, _) in HOOKS {
+        let config = Config {
+            hook: hook.to_string(),
+            topk_share: 0.2,
+            local_steps: 3,
+            max_steps: 24,
+            bucket_kib: 64,
+            train_samples: 64,
+            lr: 0.05,
+            epochs: 100,
+            ..small()
+        };
+        let result = run(&World::threads(2), &config);
+        assert_eq!(bits(&run(&World::sim(&switch(2)), &config)), bits(&result), "{hook}");
+        let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+        let (first, last) = (mean(&result.losses[..4]), mean(&result.losses[20..]));
+        assert!(last < 0.9 * first, "{hook}: {first} to {last}");
+    }
+}
+
+/// A group of parameters has buckets of its own; with a canonical algorithm that changes no bits.
+#[test]
+fn groups_change_buckets_but_no_bits() {
+    let want = run(&World::threads(2), &Config { bucket_kib: 1024, first_bucket_kib: 1024, ..small() });
+    let groups = vec!["conv".into(), "bn".into()];
+    let got =
+        run(&World::threads(2), &Config { groups, bucket_kib: 1024, first_bucket_kib: 1024, ..small() });
+    assert_eq!((want.buckets.len(), got.buckets.len()), (1, 3));
+    assert_eq!(bits(&got), bits(&want));
+}
+
+/// Threads of a rank, workers that load, and rank 0's running statistics in every step: what may not change anything does
+/// not.
+#[test]
+fn threads_and_workers_change_no_bits() {
+    let config = Config { channels: vec![32, 48], batch: 16, max_steps: 4, ..small() };
+    let want = bits(&run(&World::threads(2), &config));
+    for (threads, workers) in [(2, 0), (1, 2), (3, 1)] {
+        let config = Config { threads, workers, ..config.clone() };
+        assert_eq!(bits(&run(&World::threads(2), &config)), want, "{threads} threads, {workers} workers");
+    }
+    let shared = Config { broadcast_buffers: true, ..config };
+    let shared = run(&World::threads(2), &shared);
+    assert_eq!(bits(&shared), want, "rank 0's own statistics are what it had before");
+}
+
+/// Samples that do not divide: no rank repeats one, the one that runs out takes part without any, also in what
+/// synchronised batch norms add up, and all backends agree.
+#[test]
+fn uneven_ranks_join_with_synchronised_batch_norms() {
+    for ranks in [2, 3, 4] {
+        let config = Config {
+            uneven: true,
+            sync_batch_norm: true,
+            train_samples: 4 * ranks as usize + 1,
+            accumulate: 2,
+            epochs: 2,
+            max_steps: 0,
+            ..small()
+        };
+        let result = run(&World::threads(ranks), &config);
+        // Four samples each, and one rank has a fifth: two steps per epoch, the second for that rank alone.
+        assert_eq!(result.losses.len(), 4);
+        assert!(result.losses.iter().all(|loss| loss.is_finite() && *loss > 0.0));
+        assert_eq!(bits(&run(&World::sim(&switch(ranks)), &config)), bits(&result), "{ranks} ranks");
+        let buckets = Config { first_bucket_kib: 0, bucket_kib: 0, ..config.clone() };
+        assert_eq!(bits(&run(&World::threads(ranks), &buckets)), bits(&result), "{ranks} ranks");
+    }
+}
+
+/// Two heads, and the loss is that of one.
+fn with_spare_head() -> Network<f64> {
+    let mut builder = Builder::new(64);
+    let a = builder.push("fc1", Linear::new(64, 8), &[0]).unwrap();
+    let a = builder.push("relu", Relu::new(8), &[a]).unwrap();
+    builder.push("spare", Linear::new(8, 10), &[a]).unwrap();
+    builder.push("main", Linear::new(8, 10), &[a]).unwrap();
+    builder.build(1).unwrap()
+}
+
+fn backward(config: &Config, comm: &Communicator) -> Result<(Vec<f64>, Vec<usize>)> {
+    let network = with_spare_head();
+    let mut strategy = build(config, &network, comm)?;
+    let mut model = Model::<f64>::new(network, 3)?;
+    strategy.start(&mut model)?;
+    let (train, _) = data::digits()?;
+    let mut batch = allfold_trainer::Batch::default();
+    let rank = comm.rank().index();
+    train.gather::<f64>(&[rank, rank + 7], &mut batch);
+    for _ in 0..2 {
+        strategy.forward(&mut model, &batch.x)?;
+        strategy.backward(&mut model, Objective::mean(&batch.labels))?;
+    }
+    Ok((model.grads, strategy.unused().to_vec()))
+}
+
+#[test]
+fn parameters_without_a_gradient_are_found_or_named() {
+    let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..Config::default() };
+    let error = World::threads(2).run(|comm| backward(&config, &comm)).unwrap_err();
+    assert!(matches!(error, Error::Config(_)));
+    let says = error.to_string();
+    assert!(
+        says.starts_with("2 of 6 parameters had no gradient in this step, `spare.weight` first"),
+        "{says}"
+    );
+    for config in [Config { find_unused: true, ..config.clone() }, Config { static_graph: true, ..config }] {
+        for (grads, unused) in World::threads(2).run(|comm| backward(&config, &comm)).unwrap() {
+            assert_eq!(unused, [2, 3]);
+            let network = with_spare_head();
+            let spare = network.params()[2].range.start..network.params()[3].range.end;
+            assert!(grads[spare.clone()].iter().all(|&g| g == 0.0));
+            assert!(grads[..spare.start].iter().any(|&g| g != 0.0));
+            assert!(grads[spare.end..].iter().any(|&g| g != 0.0));
+        }
+    }
+}
+
+/// Half precision with a loss scale: every backend, rank count, bucket size and thread count the same, and different from
+/// f32.
+#[test]
+fn a_mixed_precision_run_has_the_same_bits_everywhere() {
+    for amp in ["f16", "bf16"] {
+        let config = Config {
+            amp: amp.into(),
+            loss_scale: 65536.0,
+            scale_interval: 2,
+            sync_batch_norm: true,
+            accumulate: 2,
+            clip_norm: 1.0,
+            max_steps: 20,
+            ..small()
+        };
+        for ranks in [1, 2, 4, 8] {
+            let want = bits(&run(&World::threads(ranks), &config));
+            let other = Config { first_bucket_kib: 1024, threads: 2, ..config.clone() };
+            assert_eq!(bits(&run(&World::sim(&switch(ranks)), &other)), want, "{amp}, {ranks} ranks");
+            let wide = Config { amp: "none".into(), ..config.clone() };
+            assert_ne!(bits(&run(&World::threads(ranks), &wide)), want, "{amp}, {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn frozen_parameters_keep_their_values_and_are_not_sent() {
+    let config = Config { frozen: vec!["conv1".into(), "bn1".into()], weight_decay: 0.1, ..small() };
+    let all: u64 = run(&World::threads(2), &small()).buckets.iter().map(|bucket| bucket.bytes).sum();
+    let result = run(&World::threads(2), &config);
+    let sent: u64 = result.buckets.iter().map(|bucket| bucket.bytes).sum();
+    assert_eq!(all - sent, 4 * (4 * 9 + 8));
+}
+
+/// The rank, the step and the layer, on all ranks; and none goes on.
+#[test]
+fn a_loss_that_is_no_number_ends_the_run_and_is_named() {
+    let config = Config { lr: 1e30, ..small() };
+    for ranks in [1, 3] {
+        let error = World::threads(ranks).run(|comm| train(&config, &comm, &mut ())).unwrap_err().to_string();
+        let named =
+            error.contains("the first output that is not finite is that of `") && error.contains("step ");
+        assert!(named, "{error}");
+    }
+}
+
+/// A ring adds in an order that depends on where in the bucket an element lies: the test of bucket sizes can fail.
+#[test]
+fn a_ring_depends_on_the_bucket() {
+    let world = World::threads(4).algorithm(Collective::AllReduce, "ring");
+    let with = |bucket_kib| {
+        run(&world, &Config { first_bucket_kib: bucket_kib, bucket_kib, hook: "bf16".into(), ..small() })
+            .weights_hash
+    };
+    assert_ne!(with(0), with(1024));
+}
+
+/// A gpt on random tokens, over ranks, in one process or many: the loss falls, and the bits are the same.
+#[test]
+fn a_gpt_trains_the_same_everywhere() {
+    let config = Config {
+        model: "gpt".into(),
+        data: "synthetic".into(),
+        synthetic_samples: 8,
+        synthetic_classes: 11,
+        positions: 12,
+        layers: 2,
+        width: 16,
+        heads: 2,
+        dropout: 0.1,
+        optimiser: "adamw".into(),
+        lr: 0.01,
+        batch: 2,
+        epochs: 20,
+        max_steps: 30,
+        ..small()
+    };
+    let result = run(&World::threads(2), &config);
+    assert_eq!(bits(&run(&World::sim(&switch(2)), &config)), bits(&result));
+    assert!(result.losses[29] < 0.9 * result.losses[0], "{:?}", result.losses);
+}
