@@ -22,6 +22,11 @@ number 'float' allfold simulate all_reduce --topology switch --ranks 255 --algo 
 number 'float' allfold simulate all_reduce --topology switch --ranks 255 --algo double_binary_tree -b 256M -e 256M \
     --segment 1M --window 128 --engine full --sharing max_min
 number 'engine' allfold simulate all_reduce --topology nodes8 --ranks 131072 --algo ring -b 1G -e 1G --engine orbit
+number 'engine|float' allfold simulate all_reduce --topology nodes8 --ranks 1024 --algo ring --lanes 16 -b 1G -e 1G
+number 'engine|float' allfold simulate all_reduce --topology switch --ranks 1024 --algo double_binary_tree --lanes 16 \
+    -b 1G -e 1G --segment 64K
+number 'engine|float' allfold simulate all_reduce --topology nodes8 --ranks 131072 --algo ring --lanes 16 -b 1G -e 1G
+number '^.' allfold faults
 number 'proofs' allfold verify
 number 'algbw|float|limit|copy|add' allfold bench all_reduce --backend threads --ranks 2 --algo ring -b 1M -e 64M -f 8
 number 'checks passed' allfold report --out target/report

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Checks the examples for clusters: the Slurm script by shellcheck (Debian's), the Kubernetes manifest against the API's
+# published schemas by kubernetes-validate (PyPI's). Installs either where it is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+command -v shellcheck >/dev/null || { apt-get update -qq && apt-get install --yes --no-install-recommends shellcheck; }
+shellcheck examples/slurm/*.sbatch scripts/*.sh .ci/run
+# What sbatch itself reads: every directive is one that it knows.
+known='job-name|nodes|ntasks-per-node|cpus-per-task|time|requeue|output'
+if grep -E '^#SBATCH' examples/slurm/*.sbatch | grep -vE "^#SBATCH --($known)(=|$)"; then
+    echo "a directive that sbatch may not know" >&2
+    exit 1
+fi
+
+venv=target/examples-venv
+if [ ! -x "$venv/bin/kubernetes-validate" ]; then
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet 'kubernetes-validate==1.37.*'
+fi
+"$venv/bin/kubernetes-validate" --strict examples/kubernetes/*.yaml

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Installs what the test of shaped links needs: `ip` and `tc`, from Debian's package. Does nothing where they are there.
+set -euo pipefail
+command -v ip >/dev/null && command -v tc >/dev/null && exit 0
+apt-get install --yes --no-install-recommends iproute2
