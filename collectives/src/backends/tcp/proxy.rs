@@ -18,7 +18,7 @@ use allfold_sim::Faults;
 use allfold_sim::Picos;
 use allfold_sim::fault::{Death, Message};
 use socket2::SockRef;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -151,7 +151,20 @@ impl Judge for Rules {
 /// Listeners that pass connections on, one before each rank's own. They end when dropped, and all connections with them.
 pub struct Proxy {
     addresses: Vec<SocketAddr>,
-    stop: Arc<watch::Sender<u64>>,
+    stop: Arc<watch::Sender<Stopped>>,
+}
+
+/// Whose connections are reset, and whether all are.
+#[derive(Default)]
+struct Stopped {
+    killed: BTreeSet<Rank>,
+    over: bool,
+}
+
+impl Stopped {
+    fn ends(&self, one: Rank, other: Rank) -> bool {
+        self.over || self.killed.contains(&one) || self.killed.contains(&other)
+    }
 }
 
 struct Shared {
@@ -159,8 +172,7 @@ struct Shared {
     start: Instant,
     /// Messages so far, by sender and receiver.
     counts: Mutex<BTreeMap<(Rank, Rank), u64>>,
-    /// Which rank's connections are to be reset: its number plus one; `u64::MAX`: all.
-    stop: Arc<watch::Sender<u64>>,
+    stop: Arc<watch::Sender<Stopped>>,
 }
 
 impl Proxy {
@@ -172,7 +184,7 @@ impl Proxy {
         let failed = |error: std::io::Error| Error::System(format!("no proxy: {error}"));
         let runtime = runtime()?;
         let _guard = runtime.enter();
-        let stop = Arc::new(watch::Sender::new(0));
+        let stop = Arc::new(watch::Sender::new(Stopped::default()));
         #[allow(clippy::disallowed_methods, reason = "connections are on real time, and so are their faults")]
         let start = Instant::now();
         let shared = Arc::new(Shared { judge, start, counts: Mutex::default(), stop: stop.clone() });
@@ -187,7 +199,7 @@ impl Proxy {
                 loop {
                     let accepted = tokio::select! {
                         accepted = listener.accept() => accepted,
-                        _ = over.wait_for(|who| *who == u64::MAX) => return,
+                        _ = over.wait_for(|stopped| stopped.over) => return,
                     };
                     if let Ok((socket, _)) = accepted {
                         tokio::spawn(connection(socket, target, shared.clone()));
@@ -202,16 +214,11 @@ impl Proxy {
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
-
-    /// Resets every connection of this rank.
-    pub fn kill(&self, rank: Rank) {
-        self.stop.send_replace(u64::from(rank.0) + 1);
-    }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.stop.send_replace(u64::MAX);
+        self.stop.send_modify(|stopped| stopped.over = true);
     }
 }
 
@@ -231,10 +238,9 @@ async fn connection(near: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
     let mut cut = reset.subscribe();
     let there = frames(near_in, far_out, is_data, from, to, &shared, &reset);
     let back = frames(far_in, near_out, is_data, to, from, &shared, &reset);
-    let mine = [u64::from(from.0) + 1, u64::from(to.0) + 1, u64::MAX];
     tokio::select! {
         _ = async { tokio::join!(there, back) } => return,
-        _ = stop.wait_for(|who| mine.contains(who)) => {}
+        _ = stop.wait_for(|stopped| stopped.ends(from, to)) => {}
         _ = cut.wait_for(|cut| *cut) => {}
     }
     for socket in [near_fd, far_fd].into_iter().flatten() {
@@ -287,6 +293,10 @@ async fn frames(
         if from_socket.read_exact(&mut frame[HEADER..]).await.is_err() {
             break;
         }
+        // The dead say nothing: not even that they have lost those from whom they were cut off a moment earlier.
+        if shared.stop.borrow().ends(from, to) {
+            return std::future::pending().await;
+        }
         if header.at == 0 && header.kind == Kind::Data {
             let mut counts = shared.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let count = counts.entry((from, to)).or_default();
@@ -332,7 +342,7 @@ async fn frames(
                 return std::future::pending().await;
             }
             Action::Kill => {
-                shared.stop.send_replace(u64::from(from.0) + 1);
+                shared.stop.send_modify(|stopped| _ = stopped.killed.insert(from));
                 return std::future::pending().await;
             }
             Action::Pass | Action::Wait(_) => to_socket.write_all(&frame).await,
