@@ -2,8 +2,10 @@
 //
 //   relu_T, gelu_T            y[n] = f(x[n])                                reads n, writes n
 //   relu_back_T, gelu_back_T  dx[n] = dy[n] f'(x[n])                        reads 2 n, writes n
-//   add_T                     into[n] = into[n] + from[n], rounded to T     (NaN as it comes)
-//   bias_T                    y[rows, C] += b[C] (of f32)
+//   add_T                     y[n] = a[n] + b[n], rounded to T              (NaN as it comes; y may be a or b)
+//   bias_T                    y[rows, C, P] += b[C] (of f32)                P = 1 for rows of a matrix
+//   bias_back_T               parts [S, C] = sums of dy [rows, C] over a slice of the rows, 32 columns a block, 8 rows at once
+//   bias_planes_T             parts [S, C] = sums of dy [N, C, P] over a slice of a channel's values, a block each
 //
 // GELU is the tanh form that GPT-2 uses (D. Hendrycks and K. Gimpel, 2016). ReLU lets NaN through, and its gradient is 0 at 0.
 #include "element.cuh"
@@ -50,27 +52,53 @@ template <class F, class T> struct Slope {
 };
 
 template <class T> struct Add {
-    T* into;
-    const T* from;
+    const T *a, *b;
+    T* y;
     template <int W> INLINE void run(u64 i) const {
-        Pack<T, W> a = load<T, W>(into + i), b = load<T, W>(from + i);
+        Pack<T, W> p = load<T, W>(a + i), q = load<T, W>(b + i);
 #pragma unroll
-        for (int k = 0; k < W; k++) a.at[k] = narrow<T>(widen(a.at[k]) + widen(b.at[k]));
-        store<T, W>(into + i, a);
+        for (int k = 0; k < W; k++) p.at[k] = narrow<T>(widen(p.at[k]) + widen(q.at[k]));
+        store<T, W>(y + i, p);
     }
 };
 
 template <class T> struct Bias {
     T* y;
     const f32* b;
-    u64 columns;
+    u64 columns, plane;
     template <int W> INLINE void run(u64 i) const {
         Pack<T, W> a = load<T, W>(y + i);
 #pragma unroll
-        for (int k = 0; k < W; k++) a.at[k] = narrow<T>(widen(a.at[k]) + b[(i + k) % columns]);
+        for (int k = 0; k < W; k++) a.at[k] = narrow<T>(widen(a.at[k]) + b[(i + k) / plane % columns]);
         store<T, W>(y + i, a);
     }
 };
+
+template <class T> INLINE void bias_back(const T* dy, u64 rows, u64 columns, f32* parts) {
+    __shared__ f32 shared[8][33];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 c = (u64)blockIdx.x * 32 + lane;
+    f32 sum = 0.0f;
+    if (c < columns)
+        for (u64 row = (u64)blockIdx.y * 8 + warp; row < rows; row += (u64)gridDim.y * 8) sum += widen(dy[row * columns + c]);
+    shared[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && c < columns) {
+        f32 total = 0.0f;
+        for (u32 i = 0; i < 8; i++) total += shared[i][lane];
+        parts[(u64)blockIdx.y * columns + c] = total;
+    }
+}
+
+template <class T> INLINE void bias_planes(const T* dy, u64 n, u64 channels, u64 plane, f32* parts) {
+    __shared__ f32 shared[THREADS / 32];
+    u64 c = blockIdx.x, values = n * plane;
+    f32 sum = 0.0f;
+    for (u64 i = (u64)blockIdx.y * THREADS + threadIdx.x; i < values; i += (u64)gridDim.y * THREADS)
+        sum += widen(dy[(i / plane * channels + c) * plane + i % plane]);
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) parts[(u64)blockIdx.y * channels + c] = sum;
+}
 
 // Elements at a time: 16 bytes of the widest operand, but no more than 4 where each costs a tanh.
 #define ACTIVATION(NAME, F, T)                                                                       \
@@ -85,12 +113,18 @@ template <class T> struct Bias {
 #define ACTIVATIONS(T)                                                                               \
     ACTIVATION(relu, Relu, T)                                                                        \
     ACTIVATION(gelu, Gelu, T)                                                                        \
-    KERNEL(add_##T, T* into, const T* from, u64 n) {                                                 \
-        Add<T> body = {into, from};                                                                  \
-        sweep<16 / sizeof(T)>(n, head_of(into, from, n), body);                                      \
+    KERNEL(add_##T, const T* a, const T* b, T* y, u64 n) {                                           \
+        Add<T> body = {a, b, y};                                                                     \
+        sweep<16 / sizeof(T)>(n, until_aligned(a) == until_aligned(b) ? head_of(a, y, n) : n, body); \
     }                                                                                                \
-    KERNEL(bias_##T, T* y, const f32* b, u64 columns, u64 n) {                                       \
-        Bias<T> body = {y, b, columns};                                                              \
+    KERNEL(bias_##T, T* y, const f32* b, u64 columns, u64 plane, u64 n) {                            \
+        Bias<T> body = {y, b, columns, plane};                                                       \
         sweep<4>(n, head_of(y, n), body);                                                            \
+    }                                                                                                \
+    KERNEL(bias_back_##T, const T* dy, u64 rows, u64 columns, f32* parts) {                          \
+        bias_back<T>(dy, rows, columns, parts);                                                      \
+    }                                                                                                \
+    KERNEL(bias_planes_##T, const T* dy, u64 n, u64 channels, u64 plane, f32* parts) {               \
+        bias_planes<T>(dy, n, channels, plane, parts);                                               \
     }
 FOR_TRAINED(ACTIVATIONS)

@@ -1,7 +1,7 @@
 // Causal (or full) attention of several heads without the matrix of scores, by tiles and a running softmax.
 //
 //   q, k, v      rows [B T] of `stride` elements; head h begins at column h D.  One buffer [B T, 3 H D] serves all three:
-//                its parts at 0, H D and 2 H D.        D = 32 or 64
+//                its parts at 0, H D and 2 H D.        D = 32, 64 or 128
 //   y, dy, ...   as q, with a stride of their own      lse, delta [B, H, T] f32
 //
 //   attention_D_T         y = softmax(q k' / sqrt(D)) v,  lse = ln of the sum of a row        a warp per query, 32 keys a tile
@@ -14,8 +14,8 @@
 #include "element.cuh"
 
 #define TILE 32u
-// A warp keeps this many rows of its own; a tile that was read serves them all.
-#define ROWS 4u
+// A warp keeps this many rows of its own; a tile that was read serves them all. Static shared memory holds no more.
+template <int D> struct Own { static const u32 ROWS = D > 64 ? 2 : 4; };
 
 struct Heads { u64 batch, heads, length, stride, out_stride; u32 causal; f32 scale; };
 
@@ -23,6 +23,8 @@ INLINE u64 lse_at(const Heads& s, u64 b, u64 h, u64 t) { return (b * s.heads + h
 
 // 32 rows of D elements into shared memory, zeros beyond the end. Rows are padded, so that lanes read different banks.
 template <class T, int D> INLINE void fill(f32 (*tile)[D + 1], const T* from, u64 stride, u64 first, u64 end) {
+    // More at once would need more registers than there are.
+#pragma unroll 4
     for (u32 i = threadIdx.x; i < TILE * D; i += THREADS) {
         u64 row = first + i / D;
         tile[i / D][i % D] = row < end ? widen(from[row * stride + i % D]) : 0.0f;
@@ -30,12 +32,14 @@ template <class T, int D> INLINE void fill(f32 (*tile)[D + 1], const T* from, u6
 }
 
 template <class T, int D> INLINE void attention(const T* q, const T* k, const T* v, Heads s, T* y, f32* lse) {
+    const u32 ROWS = Own<D>::ROWS;
     __shared__ f32 keys[TILE][D + 1], values[TILE][D + 1];
     __shared__ f32 queries[THREADS / 32 * ROWS][D];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u32 PER = THREADS / 32 * ROWS;
     u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * D;
     u64 first = (u64)blockIdx.x * PER;
+#pragma unroll 4
     for (u32 i = threadIdx.x; i < PER * D; i += THREADS) {
         u64 row = first + i / D;
         queries[i / D][i % D] = row < s.length ? widen(q[base + row * s.stride + i % D]) * s.scale : 0.0f;
@@ -68,6 +72,7 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
             most[r] = max;
 #pragma unroll
             for (u32 d = 0; d < D / 32; d++) sum[r][d] *= keep;
+#pragma unroll 8
             for (u32 j = 0; j < TILE; j++) {
                 f32 weight = __shfl_sync(0xffffffffu, p, j);
 #pragma unroll
@@ -201,7 +206,7 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
         attention_key<T, D>(q, k, v, dy, lse, delta, s, dk, dv);                                                       \
     }
 #define ATTENTION(T)                                                                                                   \
-    ATTENTION_OF(32, T) ATTENTION_OF(64, T)                                                                            \
+    ATTENTION_OF(32, T) ATTENTION_OF(64, T) ATTENTION_OF(128, T)                                                       \
     KERNEL(attention_delta_##T, const T* y, const T* dy, Heads s, u32 size, f32* delta) {                              \
         attention_delta<T>(y, dy, s, size, delta);                                                                     \
     }

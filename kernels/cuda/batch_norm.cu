@@ -6,9 +6,11 @@
 //   bn_finish      merges S parts (Chan's formula): mean, r = 1 / sqrt(var + eps), moves the running statistics
 //   bn_sums_T      parts [C, S, 2] = (sum, sum of squares) in f64, for ranks to add up;   bn_gather sums over S
 //   bn_by          mean and r from totals (1 + 2 C: count, sums, squares), moves the running statistics
+//   bn_running     mean and r from the running statistics, for evaluation
 //   bn_apply_T     y = (x - mean) (r w) + b                                               reads n, writes n
 //   bn_reduce_T    parts [C, S, 2] = (sum dy, sum dy (x - mean)) in f64;   bn_params gives db and dw
 //   bn_input_T     dx = (dy - db / m - (x - mean) r dw / m) (r w)                         reads 2 n, writes n
+//                  m = *count where the ranks added it up on the device, else the argument
 //
 // Sources: B. P. Welford, Technometrics 4(3), 1962; T. F. Chan, G. H. Golub and R. J. LeVeque, 1979.
 #include "element.cuh"
@@ -127,6 +129,13 @@ KERNEL(bn_by, const f64* totals, u64 channels, f32* running, f32* means, f32* rs
     }
 }
 
+KERNEL(bn_running, const f32* running, u64 channels, f32* means, f32* rs) {
+    for (u64 c = (u64)blockIdx.x * THREADS + threadIdx.x; c < channels; c += (u64)gridDim.x * THREADS) {
+        means[c] = running[c];
+        rs[c] = (f32)(1.0 / sqrt((f64)running[channels + c] + EPS));
+    }
+}
+
 template <class T> struct Normalise {
     const T* x;
     const f32 *w, *b, *means, *rs;
@@ -204,8 +213,8 @@ template <class T> struct InputGradient {
         bn_reduce<T>(x, dy, s, means, parts);                                                                       \
     }                                                                                                               \
     KERNEL(bn_input_##T, const T* x, const T* dy, Plane s, const f32* w, const f32* means, const f32* rs,           \
-           const f32* dw, const f32* db, f32 m, T* dx) {                                                            \
-        InputGradient<T> body = {x, dy, w, means, rs, dw, db, m, dx, s};                                            \
+           const f32* dw, const f32* db, f32 m, const f64* count, T* dx) {                                          \
+        InputGradient<T> body = {x, dy, w, means, rs, dw, db, count ? (f32)*count : m, dx, s};                      \
         u64 n = s.n * s.channels * s.plane, head = head_of(x, dx, n);                                               \
         sweep<4>(n, until_aligned(dy) == until_aligned(x) ? head : n, body);                                        \
     }

@@ -1,6 +1,6 @@
 // Matrix products and convolutions without cuBLASLt and cuDNN: plain, for where those are missing, and to check them by.
 //
-//   matmul_T        c [m, n] = a [m, k] b [k, n] + keep c       any strides, so any transposes; sums in f32
+//   matmul_T        c [m, n] = a [m, k] b [k, n] + keep c + bias [n] (f32; 0: none)    any strides; sums in f32, rounded once
 //                   a block makes a tile of 64 x 64, a thread 4 x 4, over slices of 16 of k in shared memory
 //
 //   conv_T          y [N, K, P, Q] = x [N, C, H, W] * w [K, C, R, R]      square window, stride, zero padding
@@ -9,7 +9,7 @@
 #define BLOCKS 3
 #include "element.cuh"
 
-struct Product { u64 m, n, k, a_row, a_column, b_row, b_column, c_row; f32 keep; };
+struct Product { u64 m, n, k, a_row, a_column, b_row, b_column, c_row, bias; f32 keep; };
 
 template <class T> INLINE void matmul(const T* a, const T* b, T* c, const Product& s) {
     __shared__ f32 left[16][65], right[16][65];
@@ -50,7 +50,8 @@ template <class T> INLINE void matmul(const T* a, const T* b, T* c, const Produc
             u64 r = row + ty + 16 * i, q = column + tx + 16 * j;
             if (r >= s.m || q >= s.n) continue;
             T* out = c + r * s.c_row + q;
-            *out = narrow<T>(s.keep == 0.0f ? sum[i][j] : sum[i][j] + s.keep * widen(*out));
+            f32 value = s.keep == 0.0f ? sum[i][j] : sum[i][j] + s.keep * widen(*out);
+            *out = narrow<T>(s.bias ? value + ((const f32*)s.bias)[q] : value);
         }
 }
 

@@ -1,6 +1,6 @@
 // Optimisers over many tensors at once, by PyTorch's formulas, with f32 master weights beside 16-bit parameters.
 //
-//   tensors  param [n] of T, grad [n] of T, master [n] f32 (0: the parameter is its own), m, v [n] f32
+//   tensors  param [n] of T, grad [n] f32, master [n] f32 (0: the parameter is its own), m, v [n] f32
 //   jobs     one per block: (tensor, nth part of JOB elements)
 //   skip     a flag on the device: not zero, and nothing changes (an AMP step that found an infinity)
 //
@@ -34,21 +34,21 @@ INLINE f32 adam(f32 p, f32 grad, f32& m, f32& v, const AdamRule& rule) {
 
 template <class T, class Rule> struct Update {
     T* param;
-    const T* grad;
+    const f32* grad;
     f32 *master, *m, *v;
     Rule rule;
     INLINE f32 one(f32 p, f32 g, f32& m, f32& v, const SgdRule& rule) const { (void)m; return sgd(p, g, v, rule); }
     INLINE f32 one(f32 p, f32 g, f32& m, f32& v, const AdamRule& rule) const { return adam(p, g, m, v, rule); }
     template <int W> INLINE void run(u64 i) const {
-        Pack<T, W> p = load<T, W>(param + i), g = load<T, W>(grad + i);
-        Pack<f32, W> wide, m1, v1;
+        Pack<T, W> p = load<T, W>(param + i);
+        Pack<f32, W> g = load<f32, W>(grad + i), wide, m1, v1;
 #pragma unroll
         for (int k = 0; k < W; k++) wide.at[k] = widen(p.at[k]), m1.at[k] = 0.0f, v1.at[k] = 0.0f;
         if (master) wide = load<f32, W>(master + i);
         if (m) m1 = load<f32, W>(m + i);
         if (v) v1 = load<f32, W>(v + i);
 #pragma unroll
-        for (int k = 0; k < W; k++) wide.at[k] = one(wide.at[k], widen(g.at[k]), m1.at[k], v1.at[k], rule);
+        for (int k = 0; k < W; k++) wide.at[k] = one(wide.at[k], g.at[k], m1.at[k], v1.at[k], rule);
 #pragma unroll
         for (int k = 0; k < W; k++) p.at[k] = narrow<T>(wide.at[k]);
         if (m) store<f32, W>(m + i, m1);
@@ -64,7 +64,7 @@ template <class T, class Rule> INLINE void step(const Tensor* tensors, const Job
     u64 first = (u64)jobs[blockIdx.x].nth * JOB, left = t.count - first, n = left < JOB ? left : JOB;
     f32 *master = t.master ? (f32*)t.master + first : 0, *m = t.m ? (f32*)t.m + first : 0;
     f32* v = t.v ? (f32*)t.v + first : 0;
-    Update<T, Rule> body = {(T*)t.param + first, (const T*)t.grad + first, master, m, v, rule};
+    Update<T, Rule> body = {(T*)t.param + first, (const f32*)t.grad + first, master, m, v, rule};
     // Tensors begin 16-byte aligned, and so does every part of JOB elements; what does not goes one by one.
     u64 places = t.param | t.grad | t.master | t.m | t.v;
     u64 groups = places % 16 ? 0 : n / 4;

@@ -1,4 +1,4 @@
-// Pooling: the maximum or the mean of each window of a plane, square and without padding.
+// Pooling: the maximum or the mean of each window of a plane. What lies in the padding is in no maximum; means have none.
 //
 //   x, dx [planes, H, W]     y, dy [planes, P, Q]     winners [planes, P, Q] u32: where in x each maximum came from
 //
@@ -8,7 +8,7 @@
 //   plane_mean_T         y [planes] = mean of each plane, one warp a plane;   plane_mean_back_T spreads it
 #include "element.cuh"
 
-struct Window { u64 planes; u32 height, width, rows, columns, side, stride; };
+struct Window { u64 planes; u32 height, width, rows, columns, side, stride, padding, unused; };
 
 struct Spot { u64 plane; u32 row, column; };
 INLINE Spot spot_of(u64 i, u32 rows, u32 columns) {
@@ -17,9 +17,12 @@ INLINE Spot spot_of(u64 i, u32 rows, u32 columns) {
 }
 
 // The windows along one axis that hold a pixel: [first, last).
-INLINE u32 first_window(u32 pixel, const Window& w) { return pixel < w.side ? 0 : (pixel - w.side) / w.stride + 1; }
+INLINE u32 first_window(u32 pixel, const Window& w) {
+    u32 at = pixel + w.padding;
+    return at < w.side ? 0 : (at - w.side) / w.stride + 1;
+}
 INLINE u32 last_window(u32 pixel, u32 windows, const Window& w) {
-    u32 last = pixel / w.stride + 1;
+    u32 last = (pixel + w.padding) / w.stride + 1;
     return last < windows ? last : windows;
 }
 
@@ -27,13 +30,19 @@ template <class T> INLINE void max_pool(const T* x, Window w, T* y, u32* winners
     u64 n = w.planes * w.rows * w.columns;
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < n; i += (u64)gridDim.x * THREADS) {
         Spot at = spot_of(i, w.rows, w.columns);
-        u64 corner = (at.plane * w.height + (u64)at.row * w.stride) * w.width + (u64)at.column * w.stride, best = corner;
-        T most = x[corner];
-        for (u32 r = 0; r < w.side; r++)
-            for (u32 c = 0; c < w.side; c++) {
-                T value = x[corner + (u64)r * w.width + c];
+        u32 top = at.row * w.stride, left = at.column * w.stride;
+        // The window's part inside the picture: never empty, since the padding is less than a window.
+        u32 r0 = top < w.padding ? 0 : top - w.padding, c0 = left < w.padding ? 0 : left - w.padding;
+        u32 r1 = top + w.side - w.padding, c1 = left + w.side - w.padding;
+        r1 = r1 < w.height ? r1 : w.height, c1 = c1 < w.width ? c1 : w.width;
+        u64 plane = at.plane * w.height * w.width, best = plane + (u64)r0 * w.width + c0;
+        T most = x[best];
+        for (u32 r = r0; r < r1; r++)
+            for (u32 c = c0; c < c1; c++) {
+                u64 pixel = plane + (u64)r * w.width + c;
+                T value = x[pixel];
                 f32 wide = widen(value);
-                if (wide > widen(most) || wide != wide) most = value, best = corner + (u64)r * w.width + c;
+                if (wide > widen(most) || wide != wide) most = value, best = pixel;
             }
         y[i] = most;
         winners[i] = (u32)best;

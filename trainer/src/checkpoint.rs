@@ -228,6 +228,7 @@ fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Re
         checkpoint_every: config.checkpoint_every,
         checkpoint_keep: config.checkpoint_keep,
         resume: config.resume,
+        exchange: config.exchange.clone(),
         threads: config.threads,
         workers: config.workers,
         prefetch: config.prefetch,

@@ -56,6 +56,11 @@ pub struct Config {
     pub dtype: String,
     /// `none`, or what autocast computes in: `f16` or `bf16`. Parameters stay f32.
     pub amp: String,
+    /// What computes: `cpu`, or `cuda` (a GPU for each rank, in turn where there are fewer).
+    pub device: String,
+    /// How ranks on GPUs add up: `auto` (NCCL where it is, else over the host), `nccl` (its own order), `scheduled` (our
+    /// algorithms over NCCL's messages: the CPU's bits) or `host` (through the CPU's communicator: its bits).
+    pub exchange: String,
     /// Threads that compute for each rank. The results do not depend on it.
     pub threads: usize,
     /// `single` or `ddp`.
@@ -174,6 +179,17 @@ pub struct Config {
     pub resume: bool,
 }
 
+/// The names by which a configuration asks for a device.
+pub const DEVICES: &[(&str, &str)] = &[("cpu", "this machine's processors"), ("cuda", "NVIDIA GPUs")];
+
+/// The names by which a configuration asks for a way to add up between GPUs.
+pub const EXCHANGES: &[(&str, &str)] = &[
+    ("auto", "NCCL where it is, else the host"),
+    ("nccl", "NCCL's collectives"),
+    ("scheduled", "this project's algorithms over NCCL's messages"),
+    ("host", "the communicator of the CPUs"),
+];
+
 /// The largest batch and the widest layer: with both, the operations of a layer still fit in 64 bits.
 const LARGEST: usize = 65_536;
 
@@ -196,6 +212,8 @@ impl Default for Config {
             sync_batch_norm: false,
             dtype: "f32".into(),
             amp: "none".into(),
+            device: "cpu".into(),
+            exchange: "auto".into(),
             threads: 1,
             strategy: "ddp".into(),
             seed: 0,
@@ -337,6 +355,8 @@ impl Config {
         known("optimiser", &self.optimiser, OPTIMISERS)?;
         known("lr_schedule", &self.lr_schedule, SCHEDULES)?;
         known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
+        known("device", &self.device, DEVICES)?;
+        known("exchange", &self.exchange, EXCHANGES)?;
         known("hook", &self.hook, HOOKS)?;
         if self.workers > 64 {
             let workers = self.workers;

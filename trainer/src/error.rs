@@ -36,6 +36,9 @@ pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] allfold_collectives::Error),
+    /// Something on a GPU, or the lack of one.
+    #[error(transparent)]
+    Device(#[from] allfold_kernels::cuda::Error),
     /// A step cannot be predicted.
     #[error(transparent)]
     Time(#[from] allfold_collectives::time::Error),

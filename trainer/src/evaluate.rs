@@ -24,6 +24,31 @@ impl Evaluation {
     }
 }
 
+/// As [`evaluate`], by whatever gives (sum of losses, correct answers) over a batch.
+///
+/// # Errors
+/// If that fails, or communication does.
+pub fn evaluate_by<F: Float>(
+    test: &Dataset,
+    batch: usize,
+    comm: &Communicator,
+    mut over: impl FnMut(&Batch<F>) -> Result<(f64, u64)>,
+) -> Result<Evaluation> {
+    let mine = exactly_once(test.len(), comm.size() as usize, comm.rank().index());
+    let (mut loss, mut counts, mut samples) = ([0.0], [0i64; 2], Batch::default());
+    for indices in mine.chunks(batch.max(1)) {
+        test.gather::<F>(indices, &mut samples);
+        let (sum, correct) = over(&samples)?;
+        loss[0] += sum;
+        counts[0] += indices.len() as i64;
+        counts[1] += correct as i64;
+    }
+    comm.all_reduce(&mut loss, ReduceOp::Sum)?;
+    comm.all_reduce(&mut counts, ReduceOp::Sum)?;
+    let [samples, correct] = counts.map(i64::unsigned_abs);
+    Ok(Evaluation { samples, correct, loss: loss[0] / samples.max(1) as f64 })
+}
+
 /// Evaluates `model` on `test`, `batch` samples at a time on each rank.
 ///
 /// # Errors
@@ -34,17 +59,8 @@ pub fn evaluate<F: Float>(
     batch: usize,
     comm: &Communicator,
 ) -> Result<Evaluation> {
-    let mine = exactly_once(test.len(), comm.size() as usize, comm.rank().index());
-    let (mut loss, mut counts, mut samples) = ([0.0], [0i64; 2], Batch::default());
-    for indices in mine.chunks(batch.max(1)) {
-        test.gather::<F>(indices, &mut samples);
-        let (sum, correct) = model.evaluate(&samples, |cost| comm.charge(&work(cost)));
-        loss[0] += sum.to_f64();
-        counts[0] += indices.len() as i64;
-        counts[1] += correct as i64;
-    }
-    comm.all_reduce(&mut loss, ReduceOp::Sum)?;
-    comm.all_reduce(&mut counts, ReduceOp::Sum)?;
-    let [samples, correct] = counts.map(i64::unsigned_abs);
-    Ok(Evaluation { samples, correct, loss: loss[0] / samples.max(1) as f64 })
+    evaluate_by(test, batch, comm, |samples| {
+        let (sum, correct) = model.evaluate(samples, |cost| comm.charge(&work(cost)));
+        Ok((sum.to_f64(), correct))
+    })
 }

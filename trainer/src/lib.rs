@@ -17,12 +17,13 @@
 //! ```
 //!
 //! Where to look: [`layers`] for the arithmetic's shape, [`models`] for the networks, [`strategies`] for what a way of
-//! training adds, [`run`] for the loop, [`modeled`] for the same step without numbers.
+//! training adds, [`run`] for the loop, [`cuda`] for the same step on GPUs, [`modeled`] for it without numbers.
 
 pub mod amp;
 pub mod buckets;
 pub mod checkpoint;
 pub mod config;
+pub mod cuda;
 pub mod data;
 mod error;
 mod evaluate;
@@ -53,7 +54,7 @@ pub use evaluate::{Evaluation, evaluate};
 pub use model::{Listener, Memory, Model, Moment, Objective};
 pub use network::{Builder, Network, Phase, Place};
 pub use optim::{Optimiser, Sgd};
-pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on};
+pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on, train_with};
 pub use sampler::Sampler;
 pub use scaler::GradScaler;
 pub use schedule::Schedule;

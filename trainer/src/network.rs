@@ -101,6 +101,20 @@ impl<F: Float> Builder<F> {
         self.add(name, Box::new(layer), from, None)
     }
 
+    /// As [`Builder::push`], for a layer whose type is known when it runs.
+    ///
+    /// # Errors
+    /// As [`Builder::push`].
+    #[cfg(test)]
+    pub(crate) fn push_boxed(
+        &mut self,
+        name: &str,
+        layer: Box<dyn Layer<F>>,
+        from: &[usize],
+    ) -> Result<usize> {
+        self.add(name, layer, from, None)
+    }
+
     /// Adds a layer whose parameters are those of the layer that wrote `owner`, by which they are named and laid out.
     ///
     /// # Errors
@@ -298,6 +312,11 @@ impl<F: Float> Network<F> {
     /// The loss over this network's logits.
     pub fn loss(&self) -> Loss {
         Loss { classes: self.classes(), kind: self.loss }
+    }
+
+    /// A layer's parameters, by number; of a tied layer, those of the one that it shares with.
+    pub(crate) fn params_of(&self, layer: usize) -> Range<usize> {
+        self.spans[layer].params.clone()
     }
 
     /// The elements of a layer's parameters.

@@ -4,8 +4,9 @@
 //! epoch:  sampler -> [ gather batch -> forward -> backward + exchange -> optimiser ]*  -> evaluate
 //! ```
 
+use crate::cuda::{self, Replica};
 use crate::data::loader::{self, Batches};
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::{Evaluation, evaluate, evaluate_by};
 use crate::scaler::unscale_cost;
 use crate::strategies::{self, Strategy};
 use crate::timing::{Breakdown, BucketTimes, work};
@@ -14,9 +15,11 @@ use crate::{
     Schedule, checkpoint, data, hash, models, optim,
 };
 use allfold_collectives::{Communicator, Rank, ReduceOp};
+use allfold_kernels::cuda::Machine;
 use allfold_kernels::nn::{Cost, Float, Team};
 use allfold_sim::Picos;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The rank that writes and reads checkpoints.
 const ROOT: Rank = Rank(0);
@@ -128,14 +131,39 @@ pub fn train_on(
     comm: &Communicator,
     observer: &mut dyn Observer,
 ) -> Result<TrainResult> {
+    train_with(config, train, test, comm, cuda::open(config)?, observer)
+}
+
+/// As [`train_on`], on a machine that stands for the GPUs: the tests' shim, or one that is open already. `None` is the CPU.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_with(
+    config: &Config,
+    train: &Dataset,
+    test: &Dataset,
+    comm: &Communicator,
+    machine: Option<Arc<dyn Machine>>,
+    observer: &mut dyn Observer,
+) -> Result<TrainResult> {
     config.check()?;
     if train.shape != test.shape || train.classes != test.classes {
         return Err(Error::Data("the training and the test set differ in shape or classes".into()));
     }
     Team::new(config.threads).enter(|| match config.dtype.as_str() {
-        "f64" => Run::<f64>::new(config, train, test, comm)?.all(observer),
-        _ => Run::<f32>::new(config, train, test, comm)?.all(observer),
+        "f64" => Run::<f64>::new(config, (train, test), comm, machine)?.all(observer),
+        _ => Run::<f32>::new(config, (train, test), comm, machine)?.all(observer),
     })
+}
+
+/// What a step on a device works with.
+struct DeviceStep<'s, 'b, F: Float> {
+    comm: &'s Communicator,
+    batches: &'s mut Batches<'b, F>,
+    batch: &'s mut Batch<F>,
+    moment: Moment,
+    lr: f64,
+    scaler: &'s mut Option<GradScaler>,
 }
 
 /// A run under way.
@@ -150,14 +178,16 @@ struct Run<'a, F: Float> {
     scaler: Option<GradScaler>,
     strategy: Box<dyn Strategy<F> + 'a>,
     batch: Batch<F>,
+    /// The model's numbers are there, where there is one; on the host they are what was downloaded last.
+    device: Option<Replica<'a>>,
 }
 
 impl<'a, F: Float> Run<'a, F> {
     fn new(
         config: &'a Config,
-        train: &'a Dataset,
-        test: &'a Dataset,
+        (train, test): (&'a Dataset, &'a Dataset),
         comm: &'a Communicator,
+        machine: Option<Arc<dyn Machine>>,
     ) -> Result<Self> {
         let network = models::build(config, train.shape, train.classes)?;
         if network.rows() != train.rows() && !train.is_empty() {
@@ -168,6 +198,11 @@ impl<'a, F: Float> Run<'a, F> {
                 train.rows()
             )));
         }
+        let device = machine.map(|machine| {
+            let device = cuda::device_of(comm, &*machine);
+            Replica::new(config, (train.shape, train.classes), comm, (machine, device))
+        });
+        let device = device.transpose()?;
         let strategy = strategies::build(config, &network, comm)?;
         let limit = if config.train_samples > 0 { config.train_samples } else { usize::MAX };
         let sampler = Sampler {
@@ -191,6 +226,7 @@ impl<'a, F: Float> Run<'a, F> {
             model,
             strategy,
             batch: Batch::default(),
+            device,
             config,
             train,
             test,
@@ -215,6 +251,7 @@ impl<'a, F: Float> Run<'a, F> {
             buckets: Vec::new(),
         };
         self.resume(&mut result.losses)?;
+        self.upload()?;
         let done = result.losses.len() as u64;
         // Losses up to here are means over ranks already.
         let mut shared = result.losses.len();
@@ -236,7 +273,7 @@ impl<'a, F: Float> Run<'a, F> {
                     result.losses.push(loss);
                     result.samples += samples.len() as u64 * u64::from(self.comm.size());
                     result.breakdown += time;
-                    let memory = self.model.memory();
+                    let memory = self.device.as_ref().map_or_else(|| self.model.memory(), Replica::memory);
                     let lr = schedule.at(step);
                     observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory });
                     self.finite(step, loss)?;
@@ -250,8 +287,10 @@ impl<'a, F: Float> Run<'a, F> {
             self.share(&mut result.losses, &mut shared)?;
             let losses = &result.losses[first as usize..];
             let loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
+            self.download()?;
             self.strategy.before_evaluation(&mut self.model)?;
-            result.test = evaluate(&mut self.model, self.test, self.config.batch, self.comm)?;
+            self.upload()?;
+            result.test = self.evaluate()?;
             observer.epoch(&EpochReport { epoch, loss, test: result.test });
             if result.losses.len() as u64 == steps {
                 break;
@@ -263,8 +302,63 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(result)
     }
 
+    /// Gives the host's numbers to the device, where there is one.
+    fn upload(&mut self) -> Result<()> {
+        match &mut self.device {
+            Some(device) => device.upload(&self.model.params, &self.model.buffers, &mut *self.optimiser),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes them back.
+    fn download(&mut self) -> Result<()> {
+        match &self.device {
+            Some(device) => {
+                device.download(&mut self.model.params, &mut self.model.buffers, &mut *self.optimiser)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation> {
+        let (test, batch, comm) = (self.test, self.config.batch, self.comm);
+        match &mut self.device {
+            Some(device) => evaluate_by::<F>(test, batch, comm, |samples| device.evaluate(samples)),
+            None => evaluate(&mut self.model, test, batch, comm),
+        }
+    }
+
+    /// One step on a device. While that computes, the next batch goes there. Forward, backward and optimiser are one piece
+    /// of work for the host, which waits for it: all of that is backward's time.
+    fn device_step(device: &mut Replica<'a>, run: DeviceStep<'_, '_, F>) -> Result<(f64, Breakdown)> {
+        let DeviceStep { comm, batches, batch, moment, lr, scaler } = run;
+        let start = comm.now();
+        if !device.is_staged() {
+            batches.next(batch)?;
+            device.stage(batch)?;
+        }
+        let gathered = comm.now();
+        let samples = device.start(moment, lr, scaler.as_ref())?;
+        if batches.left() > 0 {
+            batches.next(batch)?;
+            device.stage(batch)?;
+        }
+        let outcome = device.finish(samples)?;
+        if let Some(scaler) = scaler {
+            scaler.update(outcome.skipped);
+        }
+        let time =
+            Breakdown { data: gathered - start, backward: comm.now() - gathered, ..Breakdown::default() };
+        Ok((outcome.loss, time))
+    }
+
     /// One step over the next batch at the learning rate `lr`: (loss, where the time went).
     fn step(&mut self, batches: &mut Batches<F>, lr: f64) -> Result<(f64, Breakdown)> {
+        if let Some(device) = &mut self.device {
+            let (batch, scaler, moment) = (&mut self.batch, &mut self.scaler, self.model.moment);
+            let step = DeviceStep { comm: self.comm, batches, batch, moment, lr, scaler };
+            return Self::device_step(device, step);
+        }
         let comm = self.comm;
         let start = comm.now();
         batches.next(&mut self.batch)?;
@@ -392,6 +486,7 @@ impl<'a, F: Float> Run<'a, F> {
 
     fn checkpoint(&mut self, losses: &[f64]) -> Result<()> {
         if self.comm.rank() == ROOT {
+            self.download()?;
             let progress = (losses.len() as u64, self.comm.size());
             let Run { config, model, optimiser, scaler, .. } = self;
             checkpoint::save(config, progress, model, &mut **optimiser, scaler.as_ref(), losses)?;

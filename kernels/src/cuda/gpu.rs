@@ -182,6 +182,29 @@ impl Machine for Gpu {
         }
     }
 
+    fn pin(&self, device: usize, bytes: usize) -> Result<u64> {
+        self.enter(device)?;
+        let portable = sys::CU_MEMHOSTALLOC_PORTABLE;
+        // SAFETY: memory of the host whose content is undefined, and said to be.
+        let pinned = unsafe { result::malloc_host(bytes, portable) };
+        driver("pin memory of the host", pinned).map(|address| address as u64)
+    }
+
+    unsafe fn unpin(&self, address: u64) {
+        if self.enter(0).is_ok() {
+            // SAFETY: the caller's promise.
+            let _ = unsafe { result::free_host(address as *mut _) };
+        }
+    }
+
+    unsafe fn fetch(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+        let stream = self.at(stream)?;
+        // SAFETY: the caller's promise: as many bytes are there, and stay until they are read.
+        let from = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
+        // SAFETY: as above.
+        driver("copy to the device", unsafe { result::memcpy_htod_async(into, from, stream) })
+    }
+
     unsafe fn write(&self, stream: Stream, into: u64, from: &[u8]) -> Result<()> {
         let stream = self.at(stream)?;
         // SAFETY: the caller's promise; from memory that is not pinned the driver has read all when it returns.
@@ -257,6 +280,12 @@ impl Machine for Gpu {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             answer => driver("ask a stream", answer.result()).map(|()| true),
         }
+    }
+
+    fn happened(&self, event: Event) -> Result<()> {
+        let event = self.event(event)?;
+        // SAFETY: a live event.
+        driver("wait for an event", unsafe { result::event::synchronize(event) })
     }
 
     fn between(&self, from: Event, to: Event) -> Result<u64> {

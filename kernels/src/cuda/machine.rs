@@ -90,6 +90,24 @@ pub trait Machine: Send + Sync {
     /// # Safety
     /// The address is one of [`Machine::acquire`], and nothing that is under way uses it.
     unsafe fn release(&self, device: usize, address: u64);
+    /// Memory of the host that the device can read by itself: page-locked.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    fn pin(&self, device: usize, bytes: usize) -> Result<u64>;
+    /// Gives pinned memory back.
+    ///
+    /// # Safety
+    /// The address is one of [`Machine::pin`], and nothing that is under way reads it.
+    unsafe fn unpin(&self, address: u64);
+    /// Copies from pinned memory, and returns at once.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    ///
+    /// # Safety
+    /// `from` is pinned memory that stays as it is until the stream has come this far; `into` is part of acquired memory.
+    unsafe fn fetch(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()>;
     /// Copies from the host. Returns when `from` may be reused.
     ///
     /// # Errors
@@ -155,6 +173,11 @@ pub trait Machine: Send + Sync {
     /// # Errors
     /// What went wrong in the stream.
     fn idle(&self, stream: Stream) -> Result<bool>;
+    /// Waits, on the host, until an event has happened.
+    ///
+    /// # Errors
+    /// What went wrong before it.
+    fn happened(&self, event: Event) -> Result<()>;
     /// Nanoseconds between two events that have both happened; 0 on a machine without a clock.
     ///
     /// # Errors

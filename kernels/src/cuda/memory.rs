@@ -1,5 +1,6 @@
 //! Memory on a device, parts of it, and the queue that works on them: the safe face of a [`Machine`].
 
+use super::pool::{Pool, Usage};
 use super::{Error, Event, Launch, Machine, Result, Stream};
 use bytemuck::Pod;
 use std::fmt;
@@ -11,6 +12,8 @@ pub struct Memory {
     device: usize,
     address: u64,
     bytes: usize,
+    /// Whose it is, and how many bytes of it, where it goes back to a queue's pool and not to the driver.
+    home: Option<(Arc<Pool>, usize)>,
 }
 
 impl Memory {
@@ -20,7 +23,7 @@ impl Memory {
     /// What the driver refused; there may be too little.
     pub fn new(machine: &Arc<dyn Machine>, device: usize, bytes: usize) -> Result<Memory> {
         let address = machine.acquire(device, bytes)?;
-        Ok(Memory { machine: machine.clone(), device, address, bytes })
+        Ok(Memory { machine: machine.clone(), device, address, bytes, home: None })
     }
 
     /// All of it.
@@ -51,8 +54,11 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: acquired in `new` and released once. Releasing waits for what is under way (cuMemFree does).
-        unsafe { self.machine.release(self.device, self.address) };
+        match self.home.take() {
+            Some((pool, size)) => pool.give(self.address, size),
+            // SAFETY: acquired in `new` and released once. Releasing waits for what is under way (cuMemFree does).
+            None => unsafe { self.machine.release(self.device, self.address) },
+        }
     }
 }
 
@@ -124,6 +130,7 @@ pub struct Queue {
     machine: Arc<dyn Machine>,
     device: usize,
     stream: Stream,
+    pool: Option<Arc<Pool>>,
 }
 
 impl Queue {
@@ -136,7 +143,19 @@ impl Queue {
             return Err(Error::Argument(format!("device {device} of {}", machine.devices())));
         }
         let stream = machine.stream(device)?;
-        Ok(Queue { machine, device, stream })
+        Ok(Queue { machine, device, stream, pool: None })
+    }
+
+    /// The same queue, whose memory goes round and is not given back to the driver before all of it, and every clone of the
+    /// queue, is dropped. For what this queue alone uses; what another touches too is [`Memory::new`]'s.
+    pub fn pooled(mut self) -> Queue {
+        self.pool = Some(Arc::new(Pool::new(self.machine.clone(), self.device)));
+        self
+    }
+
+    /// What a pooled queue's memory has come to; nothing for any other.
+    pub fn usage(&self) -> Usage {
+        self.pool.as_ref().map_or_else(Usage::default, |pool| pool.usage())
     }
 
     /// The machine.
@@ -159,7 +178,10 @@ impl Queue {
     /// # Errors
     /// As [`Memory::new`].
     pub fn memory(&self, bytes: usize) -> Result<Memory> {
-        Memory::new(&self.machine, self.device, bytes)
+        let Some(pool) = &self.pool else { return Memory::new(&self.machine, self.device, bytes) };
+        let (address, size) = pool.take(bytes)?;
+        let (machine, home) = (self.machine.clone(), Some((pool.clone(), size)));
+        Ok(Memory { machine, device: self.device, address, bytes, home })
     }
 
     /// Memory that holds these values.

@@ -38,16 +38,21 @@ pub mod launch;
 pub mod libraries;
 mod machine;
 mod memory;
+mod pinned;
+mod pool;
 mod probe;
 #[cfg(feature = "shim")]
 mod shim;
 mod source;
+pub mod vendor;
 
 pub use compile::{compile_ptx, nvrtc_version};
 pub use error::Error;
 pub use gpu::Gpu;
 pub use machine::{Arguments, Event, Graph, Launch, Machine, Stream, THREADS};
 pub use memory::{Memory, Queue, Slice};
+pub use pinned::Feed;
+pub use pool::Usage;
 pub use probe::{Device, Probe, probe};
 #[cfg(feature = "shim")]
 pub use shim::{Order, Shim, shim_kernels, shim_launched};

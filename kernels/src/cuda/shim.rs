@@ -224,6 +224,19 @@ impl Machine for Shim {
         }
     }
 
+    fn pin(&self, device: usize, bytes: usize) -> Result<u64> {
+        self.acquire(device, bytes)
+    }
+
+    unsafe fn unpin(&self, address: u64) {
+        // SAFETY: the caller's promise: of `pin`, which is `acquire` here.
+        unsafe { self.release(0, address) };
+    }
+
+    unsafe fn fetch(&self, _stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+        self.give(Task::Copy { into, from, bytes })
+    }
+
     unsafe fn write(&self, _stream: Stream, into: u64, from: &[u8]) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into as *mut u8, from.len()) };
@@ -272,6 +285,10 @@ impl Machine for Shim {
 
     fn idle(&self, _stream: Stream) -> Result<bool> {
         Ok(true)
+    }
+
+    fn happened(&self, event: Event) -> Result<()> {
+        self.wait(Stream(0), event)
     }
 
     fn between(&self, _from: Event, _to: Event) -> Result<u64> {

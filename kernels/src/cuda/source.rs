@@ -53,6 +53,10 @@ families! {
     Pool = "pool",
     /// Embeddings.
     Embedding = "embedding",
+    /// Dropout.
+    Dropout = "dropout",
+    /// Norms of gradients, and clipping by them.
+    Norm = "norm",
     /// Attention.
     Attention = "attention",
     /// Matrix products and convolutions, plain.

@@ -9,9 +9,13 @@ pub fn check(queue: &Queue) {
 }
 
 fn attention<T: Trained>(queue: &Queue) {
-    for (batch, length, heads, size, causal) in
-        [(1, 1, 1, 32, true), (2, 37, 2, 32, true), (1, 70, 1, 64, false), (1, 33, 2, 64, true)]
-    {
+    for (batch, length, heads, size, causal) in [
+        (1, 1, 1, 32, true),
+        (2, 37, 2, 32, true),
+        (1, 70, 1, 64, false),
+        (1, 33, 2, 64, true),
+        (1, 41, 2, 128, true),
+    ] {
         let what =
             format!("attention of {batch} x {length} x {heads} x {size}, causal {causal}, {}", T::DTYPE);
         let width = heads * size;

@@ -154,3 +154,14 @@ macro_rules! for_trained {
         $function::<allfold_kernels::bf16>($queue);
     };
 }
+
+/// Runs a body for each element type.
+#[macro_export]
+macro_rules! for_elements {
+    ($function:ident, $queue:expr) => {
+        $crate::for_elements!(@ $function, $queue, f64 f32 allfold_kernels::f16 allfold_kernels::bf16 i8 i16 i32 i64 u8)
+    };
+    (@ $function:ident, $queue:expr, $($element:ty)*) => {
+        $($function::<$element>($queue);)*
+    };
+}

@@ -6,15 +6,7 @@ use allfold_kernels::cuda::launch::{self, Tree, Trees};
 use allfold_kernels::{Element, ReduceOp, bf16, divide, f16, reduce};
 
 pub fn check(queue: &Queue) {
-    typed::<f64>(queue);
-    typed::<f32>(queue);
-    typed::<f16>(queue);
-    typed::<bf16>(queue);
-    typed::<i8>(queue);
-    typed::<i16>(queue);
-    typed::<i32>(queue);
-    typed::<i64>(queue);
-    typed::<u8>(queue);
+    crate::for_elements!(typed, queue);
     for dtype_lengths in [0, 1, 5, 1000, 4101] {
         balanced::<f64>(queue, dtype_lengths);
         balanced::<f32>(queue, dtype_lengths);

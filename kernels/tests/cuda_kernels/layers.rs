@@ -1,4 +1,4 @@
-//! activation.cu, loss.cu, pool.cu and embedding.cu, against f64 or the CPU's own layers.
+//! activation.cu, dropout.cu, loss.cu, norm.cu, pool.cu and embedding.cu, against f64 or the CPU's own layers.
 
 use crate::common::{LENGTHS, Random, Trained, near, of, same, units, wide};
 use allfold_kernels::cuda::Queue;
@@ -7,6 +7,9 @@ use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {
     crate::for_trained!(activations, queue);
+    crate::for_trained!(biases, queue);
+    crate::for_trained!(dropouts, queue);
+    norms(queue);
     crate::for_trained!(losses, queue);
     crate::for_trained!(pools, queue);
     crate::for_trained!(embeddings, queue);
@@ -49,16 +52,69 @@ fn activations<T: Trained>(queue: &Queue) {
                 (0..n).filter(|i| !skip(*i)).map(|i| (got[i], want[i])).unzip();
             near::<T>(&format!("{what}, backwards"), &got, &want, 2e-6);
         }
-        launch::add(queue, T::DTYPE, gdy.all(), gx.all()).unwrap();
         let want: Vec<f64> = wide(&x).iter().zip(wide(&dy)).map(|(x, dy)| x + dy).collect();
-        near::<T>("a sum", &queue.download(gdy.all()).unwrap(), &want, 1e-7);
-        if n > 0 && n % 7 == 0 {
-            let b = units(7, 3);
-            launch::bias(queue, T::DTYPE, gx.all(), queue.upload(&b).unwrap().all()).unwrap();
-            let want: Vec<f64> = wide(&x).iter().enumerate().map(|(i, x)| x + f64::from(b[i % 7])).collect();
-            near::<T>("a bias", &queue.download(gx.all()).unwrap(), &want, 1e-7);
+        for into in [&y, &gdy] {
+            launch::add(queue, T::DTYPE, (gdy.all(), gx.all()), into.all()).unwrap();
+            near::<T>("a sum", &queue.download(into.all()).unwrap(), &want, 1e-7);
         }
     }
+}
+
+fn biases<T: Trained>(queue: &Queue) {
+    for (rows, columns, plane) in [(0, 3, 1), (1, 1, 1), (5, 7, 1), (300, 70, 1), (3, 5, 9), (40, 2, 33)] {
+        let n = rows * columns * plane;
+        let (x, b): (Vec<T>, Vec<f32>) = (of(&units(n, 1)), units(columns, 2));
+        let what = format!("bias of {rows} x {columns} x {plane} {}", T::DTYPE);
+        let channel = |i: usize| i / plane % columns;
+        let mut sums = vec![0.0f64; columns];
+        wide(&x).iter().enumerate().for_each(|(i, x)| sums[channel(i)] += x);
+        let (gx, gb) = (queue.upload(&x).unwrap(), queue.upload(&b).unwrap());
+        let db = queue.memory(4 * columns).unwrap();
+        launch::bias_back(queue, T::DTYPE, gx.all(), db.all(), plane).unwrap();
+        near::<f32>(&format!("{what}, gradient"), &queue.download(db.all()).unwrap(), &sums, 1e-6);
+        launch::bias(queue, T::DTYPE, gx.all(), gb.all(), plane).unwrap();
+        let want: Vec<f64> = wide(&x).iter().enumerate().map(|(i, x)| x + f64::from(b[channel(i)])).collect();
+        near::<T>(&what, &queue.download(gx.all()).unwrap(), &want, 1e-7);
+    }
+    let odd = queue.memory(7 * size_of::<T>()).unwrap();
+    assert!(launch::bias(queue, T::DTYPE, odd.all(), queue.memory(8).unwrap().all(), 1).is_err());
+}
+
+/// The draws are the CPU's own, so where zeros are is the same.
+fn dropouts<T: Trained>(queue: &Queue) {
+    for n in LENGTHS {
+        let x: Vec<T> = of(&units(n, 1));
+        let stream = nn::Stream { seed: 0x1234_5678_9abc_def0, place: [7, 9, 3] };
+        let mut want = vec![0.0f64; n];
+        nn::Dropout { share: 0.3 }.apply(stream, &wide(&x), &mut want);
+        let (gx, y) = (queue.upload(&x).unwrap(), queue.memory(n * size_of::<T>()).unwrap());
+        let place = [stream.seed as u32, (stream.seed >> 32) as u32, 7, 9];
+        let place = queue.upload(&place).unwrap();
+        launch::dropout(queue, T::DTYPE, (gx.all(), y.all()), (place.all(), 3), 0.3).unwrap();
+        near::<T>(&format!("dropout of {n} {}", T::DTYPE), &queue.download(y.all()).unwrap(), &want, 2e-7);
+    }
+}
+
+fn norms(queue: &Queue) {
+    for (n, slices) in [(0, 1), (1, 1), (1000, 3), (4101, 64)] {
+        let x = units(n, 1);
+        let norm = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        for limit in [0.5, 1e6] {
+            let (gx, parts) = (queue.upload(&x).unwrap(), queue.memory(8 * slices).unwrap());
+            let told = queue.memory(4).unwrap();
+            launch::squares(queue, gx.all(), parts.all()).unwrap();
+            launch::clip(queue, gx.all(), parts.all(), limit, told.all()).unwrap();
+            let by = (limit / (norm + 1e-6)).min(1.0);
+            let want: Vec<f64> = x.iter().map(|x| f64::from(*x) * by).collect();
+            near::<f32>("clipped", &queue.download(gx.all()).unwrap(), &want, 1e-6);
+            near::<f32>("the norm", &queue.download(told.all()).unwrap(), &[norm], 1e-6);
+        }
+    }
+    let (x, parts, told) =
+        (queue.upload(&[1.0, f32::NAN]).unwrap(), queue.memory(8).unwrap(), queue.memory(4).unwrap());
+    launch::squares(queue, x.all(), parts.all()).unwrap();
+    launch::clip(queue, x.all(), parts.all(), 1.0, told.all()).unwrap();
+    assert!(queue.download::<f32>(x.all()).unwrap().iter().all(|x| x.is_nan()), "NaN spoils all");
 }
 
 fn losses<T: Trained>(queue: &Queue) {
@@ -99,6 +155,25 @@ fn losses<T: Trained>(queue: &Queue) {
         launch::cross_entropy(queue, T::DTYPE, gx.all(), glabels.all(), 1.0, None, loss.all()).unwrap();
         launch::mean(queue, loss.all(), out.all()).unwrap();
         near::<f32>("the mean", &queue.download(out.all()).unwrap(), &[mean], 2e-6);
+        let hits = queue.memory(4 * n).unwrap();
+        launch::correct(queue, T::DTYPE, gx.all(), glabels.all(), hits.all()).unwrap();
+        let hits: Vec<u32> = queue.download(hits.all()).unwrap();
+        let cpu = nn::Loss { classes, kind: nn::LossKind::Mse };
+        assert_eq!(hits.iter().sum::<u32>() as u64, cpu.correct(&f64s, &labels), "{what}");
+        if f64s.iter().all(|x| x.is_finite()) {
+            let want = cpu.forward_backward(&f64s, &labels, 1.0, &mut dx);
+            launch::mse(queue, T::DTYPE, gx.all(), glabels.all(), n as f32, Some(gdx.all()), loss.all())
+                .unwrap();
+            launch::mean(queue, loss.all(), out.all()).unwrap();
+            near::<f32>("mse", &queue.download(out.all()).unwrap(), &[want], 2e-6);
+            near::<T>("mse, dx", &queue.download(gdx.all()).unwrap(), &dx, 2e-6);
+        }
+        // Equal logits: the first wins.
+        let (level, first) =
+            (queue.upload(&vec![T::of(0.5); n * classes]).unwrap(), queue.upload(&vec![0u32; n]).unwrap());
+        let all = queue.memory(4 * n).unwrap();
+        launch::correct(queue, T::DTYPE, level.all(), first.all(), all.all()).unwrap();
+        assert!(queue.download::<u32>(all.all()).unwrap().iter().all(|hit| *hit == 1));
         // A label that is no class: NaN, no gradient, nothing written beside.
         let wrong = queue.upload(&vec![classes as u32; n]).unwrap();
         launch::cross_entropy(queue, T::DTYPE, gx.all(), wrong.all(), 1.0, Some(gdx.all()), loss.all())
@@ -112,12 +187,18 @@ fn losses<T: Trained>(queue: &Queue) {
 }
 
 fn pools<T: Trained>(queue: &Queue) {
-    for (planes, picture, window, stride) in
-        [(3, (4, 6), 2, 2), (1, (5, 5), 3, 1), (5, (7, 4), 2, 3), (2, (30, 17), 3, 2), (1, (1, 1), 1, 1)]
-    {
+    for (planes, picture, window, stride, padding) in [
+        (3, (4, 6), 2, 2, 0),
+        (1, (5, 5), 3, 1, 0),
+        (5, (7, 4), 2, 3, 0),
+        (2, (30, 17), 3, 2, 0),
+        (1, (1, 1), 1, 1, 0),
+        (2, (6, 9), 3, 2, 1),
+        (1, (5, 4), 5, 3, 4),
+    ] {
         let (cpu, s) = (
-            nn::Pool { channels: 1, picture, window, stride, padding: 0 },
-            Pool { planes, picture, window, stride },
+            nn::Pool { channels: 1, picture, window, stride, padding },
+            Pool { planes, picture, window, stride, padding },
         );
         let (p, q) = cpu.output_picture();
         let (inputs, outputs) = (planes * picture.0 * picture.1, planes * p * q);
@@ -138,6 +219,10 @@ fn pools<T: Trained>(queue: &Queue) {
         assert_eq!(queue.download::<u32>(gwinners.all()).unwrap(), winners, "{what}");
         launch::max_pool_back(queue, T::DTYPE, &s, gwinners.all(), gdy.all(), gdx.all()).unwrap();
         near::<T>(&format!("{what}, dx"), &queue.download(gdx.all()).unwrap(), &dx, 1e-6);
+        if padding > 0 {
+            assert!(launch::mean_pool(queue, T::DTYPE, &s, gx.all(), gy.all()).is_err());
+            continue;
+        }
         cpu.mean_forward(planes, &wide(&x), &mut y);
         cpu.mean_backward(planes, &wide(&dy), &mut dx);
         launch::mean_pool(queue, T::DTYPE, &s, gx.all(), gy.all()).unwrap();

@@ -77,13 +77,22 @@ fn batch_norm<T: Trained>(queue: &Queue) {
         near::<f32>(&format!("{what}: dw"), &queue.download(gdw.all()).unwrap(), &dw, 1e-5);
         near::<f32>(&format!("{what}: db"), &queue.download(gdb.all()).unwrap(), &db, 1e-5);
         let params = (gdw.all(), gdb.all());
-        shape.backward_input(queue, both, gw.all(), saved_there, params, (n * p) as f32, gdx.all()).unwrap();
-        near::<T>(
-            &format!("{what}: dx"),
-            &queue.download(gdx.all()).unwrap(),
-            &arrange(&dx, (n, c, p), layout),
-            2e-5,
-        );
+        let m = (n * p) as f32;
+        // The count as the host knows it, and as the ranks have added it up on the device.
+        for count in [(m, None), (f32::NAN, Some(totals.all().part(0, 8).unwrap()))] {
+            shape.backward_input(queue, both, gw.all(), saved_there, params, count, gdx.all()).unwrap();
+            near::<T>(
+                &format!("{what}: dx"),
+                &queue.download(gdx.all()).unwrap(),
+                &arrange(&dx, (n, c, p), layout),
+                2e-5,
+            );
+        }
+        shape.running(queue, grunning.all(), saved_there).unwrap();
+        let moved: Vec<f32> = queue.download(grunning.all()).unwrap();
+        let rs: Vec<f64> = moved[c..].iter().map(|var| 1.0 / (f64::from(*var) + 1e-5).sqrt()).collect();
+        near::<f32>("running means", &queue.download(saved_there.means).unwrap(), &f64s(&moved[..c]), 0.0);
+        near::<f32>("running rs", &queue.download(saved_there.rs).unwrap(), &rs, 1e-6);
     }
 }
 

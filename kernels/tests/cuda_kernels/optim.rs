@@ -54,7 +54,7 @@ fn run<T: Trained>(
 ) {
     let upload = |x: &[f32]| queue.upload(x).unwrap();
     let start: Vec<Vec<f32>> = LENGTHS.iter().map(|n| units(*n, *n as u64)).collect();
-    let grads: Vec<Vec<T>> = LENGTHS.iter().map(|n| of(&units(*n, 50 + *n as u64))).collect();
+    let grads: Vec<Vec<f32>> = LENGTHS.iter().map(|n| units(*n, 50 + *n as u64)).collect();
     let narrow: Vec<_> = start.iter().map(|x| queue.upload(&of::<T>(x)).unwrap()).collect();
     let grads_there: Vec<_> = grads.iter().map(|x| queue.upload(x).unwrap()).collect();
     let masters: Vec<_> = start.iter().map(|x| upload(x)).collect();
@@ -81,7 +81,7 @@ fn run<T: Trained>(
         step(&params, t, if t == 1 { None } else { Some(go.all()) });
         for ((p, g), s) in want.iter_mut().zip(&grads).zip(&mut moments) {
             for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(s) {
-                *p = update(t, *p, g.wide(), m, v);
+                *p = update(t, *p, *g, m, v);
                 if !master {
                     *p = T::of(*p).wide();
                 }

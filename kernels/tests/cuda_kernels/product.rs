@@ -16,6 +16,7 @@ fn products<T: Trained>(queue: &Queue) {
         {
             let (a, b, c): (Vec<T>, Vec<T>, Vec<T>) =
                 (of(&units(m * k, 1)), of(&units(k * n, 2)), of(&units(m * n, 3)));
+            let bias = units(n, 4);
             let (wa, wb, wc) = (wide(&a), wide(&b), wide(&c));
             let at = |i: usize, j: usize, (rows, columns): (usize, usize), turned: bool| {
                 if turned { j * rows + i } else { i * columns + j }
@@ -24,18 +25,21 @@ fn products<T: Trained>(queue: &Queue) {
             for i in 0..m {
                 for j in 0..n {
                     let dot: f64 = (0..k).map(|l| wa[at(i, l, (m, k), ta)] * wb[at(l, j, (k, n), tb)]).sum();
-                    want.push(dot + f64::from(keep) * wc[i * n + j]);
+                    let shift = if tb { f64::from(bias[j]) } else { 0.0 };
+                    want.push(dot + f64::from(keep) * wc[i * n + j] + shift);
                 }
             }
             let (ga, gb, gc) =
                 (queue.upload(&a).unwrap(), queue.upload(&b).unwrap(), queue.upload(&c).unwrap());
             let left = Matrix { data: ga.all(), rows: m, columns: k, transposed: ta };
             let right = Matrix { data: gb.all(), rows: k, columns: n, transposed: tb };
-            launch::matmul(queue, T::DTYPE, left, right, gc.all(), keep).unwrap();
+            let gbias = queue.upload(&bias).unwrap();
+            let shift = tb.then(|| gbias.all());
+            launch::matmul(queue, T::DTYPE, left, right, gc.all(), keep, shift).unwrap();
             let what = format!("product {m} x {k} x {n}, {ta} {tb} {keep}, {}", T::DTYPE);
             near::<T>(&what, &queue.download(gc.all()).unwrap(), &want, 2e-6);
             if m != n {
-                assert!(launch::matmul(queue, T::DTYPE, right, left, gc.all(), keep).is_err());
+                assert!(launch::matmul(queue, T::DTYPE, right, left, gc.all(), keep, None).is_err());
             }
         }
     }

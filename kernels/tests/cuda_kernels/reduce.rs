@@ -5,15 +5,7 @@ use allfold_kernels::cuda::{Queue, launch};
 use allfold_kernels::{Element, ReduceOp, bf16, divide, f16, reduce};
 
 pub fn check(queue: &Queue) {
-    typed::<f64>(queue);
-    typed::<f32>(queue);
-    typed::<f16>(queue);
-    typed::<bf16>(queue);
-    typed::<i8>(queue);
-    typed::<i16>(queue);
-    typed::<i32>(queue);
-    typed::<i64>(queue);
-    typed::<u8>(queue);
+    crate::for_elements!(typed, queue);
     every_half_is_divided_right(queue);
 }
 

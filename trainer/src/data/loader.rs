@@ -50,6 +50,11 @@ pub fn batches<F: Float, R>(
 }
 
 impl<F: Float> Batches<'_, F> {
+    /// Batches that are still to come.
+    pub fn left(&self) -> usize {
+        self.chunks.len() - self.at
+    }
+
     /// Replaces `batch` by the next one.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The sum of two branches.
 
-use super::{Forward, Layer, LayerCost};
+use super::{Forward, Layer, LayerCost, Operation};
 use allfold_kernels::nn::{self, Float};
 
 /// Adds two activations of so many numbers per sample.
@@ -20,6 +20,10 @@ impl<F: Float> Layer<F> for Add {
 
     fn outputs(&self) -> usize {
         self.0
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::Add
     }
 
     fn passes_on(&self) -> bool {

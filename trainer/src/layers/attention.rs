@@ -1,6 +1,6 @@
 //! Causal self-attention over queries, keys and values side by side.
 
-use super::{Backward, Forward, Layer, LayerCost};
+use super::{Backward, Forward, Layer, LayerCost, Operation};
 use crate::amp::Cast;
 use allfold_kernels::nn::{Attention as Shape, Float};
 
@@ -21,6 +21,11 @@ impl<F: Float> Layer<F> for Attention {
 
     fn outputs(&self) -> usize {
         self.0.positions * self.0.width
+    }
+
+    fn operation(&self) -> Operation {
+        let Shape { positions, width, heads, .. } = self.0;
+        Operation::Attention { positions, width, heads }
     }
 
     fn cast(&self) -> Cast {

@@ -1,6 +1,6 @@
 //! Batch normalisation of each channel, with running statistics for evaluation.
 
-use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
 use allfold_kernels::nn::{BatchNorm as Shape, Cost, Float};
 
 /// A batch norm. Each rank of a data-parallel run normalises by its own samples; synchronised, by those of all ranks,
@@ -24,6 +24,11 @@ impl<F: Float> Layer<F> for BatchNorm {
 
     fn outputs(&self) -> usize {
         self.shape.channels * self.shape.plane
+    }
+
+    fn operation(&self) -> Operation {
+        let Shape { channels, plane } = self.shape;
+        Operation::BatchNorm { channels, plane, synchronised: self.synchronised }
     }
 
     fn params(&self) -> Vec<Tensor> {

@@ -1,6 +1,6 @@
 //! Convolution with a square kernel.
 
-use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
 use crate::amp::Cast;
 use allfold_kernels::nn::{Conv2d as Shape, Cost, Float};
 
@@ -43,6 +43,10 @@ impl<F: Float> Layer<F> for Conv2d {
 
     fn outputs(&self) -> usize {
         self.shape.outputs * self.pixels()
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::Conv { shape: self.shape, bias: self.bias }
     }
 
     fn params(&self) -> Vec<Tensor> {

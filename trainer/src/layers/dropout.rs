@@ -1,6 +1,6 @@
 //! Dropout: in training a share of the numbers becomes 0, and the rest grows to make up for it.
 
-use super::{Backward, Forward, Layer, LayerCost};
+use super::{Backward, Forward, Layer, LayerCost, Operation};
 use allfold_kernels::nn::{Dropout as Kernel, Float, Stream};
 
 /// Dropout over so many numbers per sample. Its draws are a function of seed, step, micro-batch, rank and layer.
@@ -23,6 +23,10 @@ impl<F: Float> Layer<F> for Dropout {
 
     fn outputs(&self) -> usize {
         self.outputs
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::Dropout { share: self.share }
     }
 
     /// The stream, to draw again from.

@@ -1,6 +1,6 @@
 //! Tables: a row for each token, and a row for each position.
 
-use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
 use crate::amp::Cast;
 use allfold_kernels::nn::{self, Cost, Embedding as Shape, Float};
 
@@ -41,6 +41,10 @@ impl<F: Float> Layer<F> for Embedding {
         self.positions * self.shape.width
     }
 
+    fn operation(&self) -> Operation {
+        Operation::Embedding { positions: self.positions, rows: self.shape.rows, width: self.shape.width }
+    }
+
     fn params(&self) -> Vec<Tensor> {
         vec![Tensor::new("weight", &[self.shape.rows, self.shape.width], self.init)]
     }
@@ -75,6 +79,10 @@ impl<F: Float> Layer<F> for Positions {
 
     fn outputs(&self) -> usize {
         self.positions * self.width
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::Positions { positions: self.positions, width: self.width }
     }
 
     fn params(&self) -> Vec<Tensor> {

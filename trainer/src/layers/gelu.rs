@@ -1,6 +1,6 @@
 //! The Gaussian error linear unit.
 
-use super::{Backward, Forward, Layer, LayerCost};
+use super::{Backward, Forward, Layer, LayerCost, Operation};
 use allfold_kernels::nn::{Float, Gelu as Kernel};
 
 /// The unit over so many numbers per sample.
@@ -20,6 +20,10 @@ impl<F: Float> Layer<F> for Gelu {
 
     fn outputs(&self) -> usize {
         self.0
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::Gelu
     }
 
     fn forward(&self, pass: Forward<F>) {

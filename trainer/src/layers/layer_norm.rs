@@ -1,6 +1,6 @@
 //! Layer normalisation of each row, with a weight and a bias.
 
-use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
 use crate::amp::Cast;
 use allfold_kernels::nn::{Cost, Float, LayerNorm as Shape};
 
@@ -24,6 +24,10 @@ impl<F: Float> Layer<F> for LayerNorm {
 
     fn outputs(&self) -> usize {
         self.rows * self.shape.width
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::LayerNorm { rows: self.rows, width: self.shape.width }
     }
 
     fn params(&self) -> Vec<Tensor> {

@@ -1,6 +1,6 @@
 //! Fully connected: `y = x w^T + b`, for every row of a sample.
 
-use super::{Backward, Forward, Init, Layer, LayerCost, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
 use crate::amp::Cast;
 use allfold_kernels::nn::{Cost, Float, Linear as Shape};
 
@@ -36,6 +36,15 @@ impl<F: Float> Layer<F> for Linear {
 
     fn outputs(&self) -> usize {
         self.rows * self.shape.outputs
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::Linear {
+            rows: self.rows,
+            inputs: self.shape.inputs,
+            outputs: self.shape.outputs,
+            bias: self.bias.is_some(),
+        }
     }
 
     fn params(&self) -> Vec<Tensor> {

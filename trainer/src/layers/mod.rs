@@ -21,6 +21,7 @@ mod embedding;
 mod gelu;
 mod layer_norm;
 mod linear;
+mod operation;
 mod pool;
 mod relu;
 
@@ -33,6 +34,7 @@ pub use embedding::{Embedding, Positions};
 pub use gelu::Gelu;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use operation::Operation;
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
 pub use relu::Relu;
 
@@ -152,6 +154,11 @@ pub trait Layer<F: Float>: Send + Sync {
 
     /// Numbers per sample that come out.
     fn outputs(&self) -> usize;
+
+    /// What it computes, as data. A device with arithmetic of its own runs it by this, and refuses [`Operation::Own`].
+    fn operation(&self) -> Operation {
+        Operation::Own
+    }
 
     /// Its parameters, in PyTorch's order of registration.
     fn params(&self) -> Vec<Tensor> {

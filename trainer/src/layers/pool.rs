@@ -1,6 +1,6 @@
 //! Pooling: maximum or mean of windows, or the mean of whole planes.
 
-use super::{Backward, Forward, Layer, LayerCost};
+use super::{Backward, Forward, Layer, LayerCost, Operation};
 use allfold_kernels::nn::{Float, Pool};
 
 /// The maximum of each window.
@@ -63,6 +63,10 @@ impl<F: Float> Layer<F> for MaxPool {
         outputs(&self.0)
     }
 
+    fn operation(&self) -> Operation {
+        Operation::MaxPool(self.0)
+    }
+
     fn saved(&self, n: usize) -> (usize, usize) {
         (0, n * outputs(&self.0))
     }
@@ -89,6 +93,10 @@ impl<F: Float> Layer<F> for MeanPool {
         outputs(&self.0)
     }
 
+    fn operation(&self) -> Operation {
+        Operation::MeanPool(self.0)
+    }
+
     fn forward(&self, pass: Forward<F>) {
         self.0.mean_forward(pass.n, pass.x, pass.y);
     }
@@ -109,6 +117,10 @@ impl<F: Float> Layer<F> for GlobalMeanPool {
 
     fn outputs(&self) -> usize {
         self.channels
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::GlobalMeanPool { channels: self.channels, plane: self.plane }
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -1,6 +1,6 @@
 //! The rectifier.
 
-use super::{Backward, Forward, Layer, LayerCost};
+use super::{Backward, Forward, Layer, LayerCost, Operation};
 use allfold_kernels::nn::{Float, Relu as Kernel};
 
 /// `max(x, 0)` of so many numbers per sample.
@@ -20,6 +20,10 @@ impl<F: Float> Layer<F> for Relu {
 
     fn outputs(&self) -> usize {
         self.0
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::Relu
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -13,7 +13,10 @@
 //! the shim of `allfold_kernels::cuda` on this CPU, by which the tests run all of it without one.
 
 mod fused;
+mod link;
 mod messages;
+
+pub use link::{Link, Way};
 
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};

@@ -61,36 +61,78 @@ pub fn activate_back(
     Ok(3 * x.len() as u64)
 }
 
-/// `into = into + from`.
+/// `y = a + b`, rounded once; `y` may be either.
 ///
 /// # Errors
 /// A length that does not fit.
-pub fn add(queue: &Queue, dtype: DType, into: Slice<'_>, from: Slice<'_>) -> Result<Moved> {
+pub fn add(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice<'_>) -> Result<Moved> {
     trained(dtype)?;
-    let n = into.elements(dtype.size())?;
-    holds("the second operand of a sum", from, n, dtype.size())?;
+    let n = y.elements(dtype.size())?;
+    holds("the first operand of a sum", a, n, dtype.size())?;
+    holds("the second operand of a sum", b, n, dtype.size())?;
     if n > 0 {
-        let arguments = Arguments::new().with(into.address()).with(from.address()).with(n);
+        let arguments = Arguments::new().with(a.address()).with(b.address()).with(y.address()).with(n);
         let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
         run(queue, Kernel::typed(Family::Activation, "add", dtype), grid, arguments)?;
     }
-    Ok(3 * into.len() as u64)
+    Ok(3 * y.len() as u64)
 }
 
-/// `y[.., c] += b[c]`, `b` of f32.
+/// Rows `[rows, C, plane]` of values; `plane` is 1 for the rows of a matrix.
+fn rows(n: u64, columns: u64, plane: usize) -> Result<u64> {
+    let row = columns * plane as u64;
+    match n {
+        0 => Ok(0),
+        _ if row == 0 || !n.is_multiple_of(row) => {
+            Err(Error::Argument(format!("{n} values are no rows of {columns} x {plane}")))
+        }
+        _ => Ok(n / row),
+    }
+}
+
+/// `y[.., c, ..] += b[c]`, `b` of f32; each channel has `plane` values in a row: 1 for matrices.
 ///
 /// # Errors
 /// A length that does not fit.
-pub fn bias(queue: &Queue, dtype: DType, y: Slice<'_>, b: Slice<'_>) -> Result<Moved> {
+pub fn bias(queue: &Queue, dtype: DType, y: Slice<'_>, b: Slice<'_>, plane: usize) -> Result<Moved> {
     trained(dtype)?;
     let (n, columns) = (y.elements(dtype.size())?, b.elements(4)?);
-    if n == 0 {
+    if rows(n, columns, plane)? == 0 {
         return Ok(0);
     }
-    if columns == 0 || !n.is_multiple_of(columns) {
-        return Err(Error::Argument(format!("{n} values are no rows of {columns}")));
-    }
-    let arguments = Arguments::new().with(y.address()).with(b.address()).with(columns).with(n);
+    let arguments = Arguments::new().with(y.address()).with(b.address()).with(columns);
+    let arguments = arguments.with(plane as u64).with(n);
     run(queue, Kernel::typed(Family::Activation, "bias", dtype), [blocks(queue, n, 4), 1, 1], arguments)?;
     Ok(2 * y.len() as u64)
+}
+
+/// The gradient `db` (f32) of [`bias`], replaced.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn bias_back(queue: &Queue, dtype: DType, dy: Slice<'_>, db: Slice<'_>, plane: usize) -> Result<Moved> {
+    trained(dtype)?;
+    let (n, columns) = (dy.elements(dtype.size())?, db.elements(4)?);
+    let rows = rows(n, columns, plane)?;
+    if columns == 0 {
+        return Ok(0);
+    }
+    let wide = if plane == 1 { columns.div_ceil(32) } else { columns } as u32;
+    let slices = blocks(queue, n, 8).div_ceil(wide).clamp(1, 64);
+    let parts = queue.memory(slices as usize * columns as usize * 4)?;
+    let arguments = Arguments::new().with(dy.address()).with(rows).with(columns);
+    let (stem, arguments) = match plane {
+        1 => ("bias_back", arguments),
+        plane => ("bias_planes", arguments.with(plane as u64)),
+    };
+    let kernel = Kernel::typed(Family::Activation, stem, dtype);
+    run(queue, kernel, [wide, slices, 1], arguments.with(parts.address()))?;
+    let arguments = Arguments::new().with(parts.address()).with(slices).with(columns).with(db.address());
+    run(
+        queue,
+        Kernel::plain(Family::LayerNorm, "column_sums"),
+        [blocks(queue, columns, 1), 1, 1],
+        arguments,
+    )?;
+    Ok(dy.len() as u64)
 }

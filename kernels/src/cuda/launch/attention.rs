@@ -5,7 +5,7 @@ use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
-/// B sequences of T tokens with H heads of D columns each; D is 32 or 64.
+/// B sequences of T tokens with H heads of D columns each; D is 32, 64 or 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// Of all matrices.
@@ -45,10 +45,10 @@ impl Heads {
 
     fn shape(&self) -> Result<Shape> {
         trained(self.dtype)?;
-        if !matches!(self.size, 32 | 64) || self.batch * self.heads > 65_535 {
+        if !matches!(self.size, 32 | 64 | 128) || self.batch * self.heads > 65_535 {
             let (size, pairs) = (self.size, self.batch * self.heads);
             return Err(Error::Argument(format!(
-                "heads of {size} columns (32 or 64), {pairs} of them (65535 at most)"
+                "heads of {size} columns (32, 64 or 128), {pairs} of them (65535 at most)"
             )));
         }
         let (stride, out_stride) = (3 * self.width(), self.width());
@@ -86,7 +86,7 @@ pub fn attention(queue: &Queue, s: &Heads, qkv: Slice<'_>, y: Slice<'_>, lse: Sl
     }
     let arguments = s.thirds(qkv).into_iter().fold(Arguments::new(), Arguments::with);
     let arguments = arguments.with(shape).with(y.address()).with(lse.address());
-    run(queue, s.kernel("attention"), s.grid(32), arguments)?;
+    run(queue, s.kernel("attention"), s.grid(if s.size > 64 { 16 } else { 32 }), arguments)?;
     Ok((qkv.len() + y.len()) as u64)
 }
 

@@ -146,6 +146,19 @@ impl BatchNorm {
         Ok(totals.len() as u64)
     }
 
+    /// What evaluation normalises by: the running statistics as `saved`.
+    ///
+    /// # Errors
+    /// A length that does not fit.
+    pub fn running(&self, queue: &Queue, running: Slice<'_>, saved: Saved<'_>) -> Result<Moved> {
+        self.checks(&[], &[saved.means, saved.rs])?;
+        holds("the running statistics", running, 2 * self.channels as u64, 4)?;
+        let arguments = Arguments::new().with(running.address()).with(self.channels as u64);
+        let arguments = arguments.with(saved.means.address());
+        self.per_channel(queue, "bn_running", arguments.with(saved.rs.address()))?;
+        Ok(2 * running.len() as u64)
+    }
+
     /// `y = (x - mean) (r w) + b`.
     ///
     /// # Errors
@@ -195,7 +208,8 @@ impl BatchNorm {
         Ok(2 * x.len() as u64)
     }
 
-    /// The gradient of the input, replaced; `dw` and `db` are those of the whole batch of `m` values per channel.
+    /// The gradient of the input, replaced; `dw` and `db` are those of the whole batch, of `m` values per channel or of
+    /// `count` (f64, on the device), where ranks have added that up.
     ///
     /// # Errors
     /// A length that does not fit.
@@ -207,7 +221,7 @@ impl BatchNorm {
         w: Slice<'_>,
         saved: Saved<'_>,
         (dw, db): (Slice<'_>, Slice<'_>),
-        m: f32,
+        (m, count): (f32, Option<Slice<'_>>),
         dx: Slice<'_>,
     ) -> Result<Moved> {
         self.checks(&[x, dy, dx], &[w, saved.means, saved.rs, dw, db])?;
@@ -217,7 +231,10 @@ impl BatchNorm {
         let arguments = Arguments::new().with(x.address()).with(dy.address()).with(self.shape());
         let per_channel = [w, saved.means, saved.rs, dw, db];
         let arguments = per_channel.iter().fold(arguments, |a, c| a.with(c.address()));
-        let arguments = arguments.with(m).with(dx.address());
+        if let Some(count) = count {
+            holds("the count of values", count, 1, 8)?;
+        }
+        let arguments = arguments.with(m).with(count.map_or(0, |count| count.address())).with(dx.address());
         run(queue, self.kernel("bn_input"), [blocks(queue, self.all(), 4), 1, 1], arguments)?;
         Ok(3 * x.len() as u64)
     }

@@ -1,10 +1,11 @@
-//! Softmax cross-entropy.
+//! Losses.
 
 use super::{Moved, blocks, holds, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
-/// The loss of every sample (f32), and the gradient of their sum over `divisor` by the logits `[N, C]`.
+/// The cross-entropy after softmax of every sample (f32), and the gradient of their sum over `divisor` by the logits
+/// `[N, C]`.
 ///
 /// # Errors
 /// A length that does not fit.
@@ -17,23 +18,80 @@ pub fn cross_entropy(
     dx: Option<Slice<'_>>,
     loss: Slice<'_>,
 ) -> Result<Moved> {
+    by_sample(queue, "cross_entropy", dtype, (x, labels), divisor, (dx, loss))
+}
+
+/// The mean squared distance of every sample (f32) from the one right answer, and the gradient as in [`cross_entropy`].
+///
+/// # Errors
+/// A length that does not fit.
+pub fn mse(
+    queue: &Queue,
+    dtype: DType,
+    x: Slice<'_>,
+    labels: Slice<'_>,
+    divisor: f32,
+    dx: Option<Slice<'_>>,
+    loss: Slice<'_>,
+) -> Result<Moved> {
+    by_sample(queue, "mse", dtype, (x, labels), divisor, (dx, loss))
+}
+
+/// 1 for each sample whose largest logit (the first of equals) is its label's, else 0; as u32.
+///
+/// # Errors
+/// A length that does not fit.
+pub fn correct(
+    queue: &Queue,
+    dtype: DType,
+    x: Slice<'_>,
+    labels: Slice<'_>,
+    hits: Slice<'_>,
+) -> Result<Moved> {
+    trained(dtype)?;
+    let (n, all) = (labels.elements(4)?, x.elements(dtype.size())?);
+    holds("the hits", hits, n, 4)?;
+    let classes = classes(n, all)?;
+    if classes > 0 {
+        let arguments = Arguments::new().with(x.address()).with(labels.address()).with(n).with(classes);
+        let kernel = Kernel::typed(Family::Loss, "correct", dtype);
+        run(queue, kernel, [blocks(queue, n * 32, 1), 1, 1], arguments.with(hits.address()))?;
+    }
+    Ok(x.len() as u64)
+}
+
+/// Logits of a sample; 0 where there is nothing.
+fn classes(samples: u64, all: u64) -> Result<u64> {
+    match (samples, all) {
+        (0, 0) => Ok(0),
+        (n, all) if n > 0 && all > 0 && all.is_multiple_of(n) => Ok(all / n),
+        (n, all) => Err(Error::Argument(format!("{all} logits for {n} samples"))),
+    }
+}
+
+fn by_sample(
+    queue: &Queue,
+    stem: &str,
+    dtype: DType,
+    (x, labels): (Slice<'_>, Slice<'_>),
+    divisor: f32,
+    (dx, loss): (Option<Slice<'_>>, Slice<'_>),
+) -> Result<Moved> {
     trained(dtype)?;
     let (n, all) = (labels.elements(4)?, x.elements(dtype.size())?);
     holds("the losses", loss, n, 4)?;
     if let Some(dx) = dx {
         holds("the gradient of the logits", dx, all, dtype.size())?;
     }
-    if n == 0 || !all.is_multiple_of(n) || all == 0 {
-        return match all {
-            0 if n == 0 => Ok(0),
-            _ => Err(Error::Argument(format!("{all} logits for {n} samples"))),
-        };
+    let classes = classes(n, all)?;
+    if classes == 0 {
+        return Ok(0);
     }
     let arguments =
-        Arguments::new().with(x.address()).with(labels.address()).with(n).with(all / n).with(divisor);
+        Arguments::new().with(x.address()).with(labels.address()).with(n).with(classes).with(divisor);
     let arguments = arguments.with(dx.map_or(0, |dx| dx.address())).with(loss.address());
     let grid = [blocks(queue, n * 256, 1), 1, 1];
-    run(queue, Kernel::typed(Family::Loss, "cross_entropy", dtype), grid, arguments)?;
+    run(queue, Kernel::typed(Family::Loss, stem, dtype), grid, arguments)?;
     Ok(x.len() as u64 * if dx.is_some() { 2 } else { 1 })
 }
 

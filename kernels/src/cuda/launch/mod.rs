@@ -7,23 +7,27 @@ mod activation;
 mod attention;
 mod batch_norm;
 mod bucket;
+mod dropout;
 mod embedding;
 mod fused;
 mod layer_norm;
 mod loss;
+mod norm;
 mod optim;
 mod pool;
 mod product;
 mod reduce;
 
-pub use activation::{Function, activate, activate_back, add, bias};
+pub use activation::{Function, activate, activate_back, add, bias, bias_back};
 pub use attention::{Heads, attention, attention_back};
 pub use batch_norm::{BatchNorm, Layout, Saved};
 pub use bucket::{Bucket, cast, found_inf, unscale};
+pub use dropout::dropout;
 pub use embedding::{Embedding, embedding, embedding_back};
 pub use fused::{Tree, Trees, Uploaded, fused, fused_balanced};
 pub use layer_norm::{LayerNorm, layer_norm, layer_norm_back};
-pub use loss::{cross_entropy, mean};
+pub use loss::{correct, cross_entropy, mean, mse};
+pub use norm::{clip, squares};
 pub use optim::{AdamRule, Param, Params, SgdRule, adam, sgd};
 pub use pool::{Pool, max_pool, max_pool_back, mean_pool, mean_pool_back, plane_mean, plane_mean_back};
 pub use product::{Conv, Matrix, conv, conv_input, conv_weight, matmul};
@@ -51,7 +55,7 @@ fn run(queue: &Queue, kernel: Kernel, grid: [u32; 3], arguments: Arguments) -> R
 }
 
 /// Checks that a part holds `count` elements of `size` bytes.
-fn holds(what: &str, part: Slice<'_>, count: u64, size: usize) -> Result<()> {
+pub(super) fn holds(what: &str, part: Slice<'_>, count: u64, size: usize) -> Result<()> {
     match part.elements(size)? {
         have if have == count => Ok(()),
         have => {

@@ -5,6 +5,7 @@ use super::{Moved, holds, run, small, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
+use std::sync::Arc;
 
 /// A step of stochastic gradient descent, as the kernel takes it.
 #[repr(C)]
@@ -84,7 +85,7 @@ struct Tensor {
     count: u64,
 }
 
-/// One parameter with all that belongs to it. Of T: `param` and `grad`; of f32: the rest.
+/// One parameter with all that belongs to it: `param` of T, the rest of f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Param<'a> {
     /// The parameter.
@@ -108,6 +109,10 @@ pub struct Params<'a> {
     tensors: Memory,
     table: Memory,
     whole: (bool, bool),
+    /// Addresses and lengths of all parts.
+    ranges: Vec<(u64, usize)>,
+    /// What keeps them, where it is not a borrow.
+    _owners: Vec<Arc<Memory>>,
     parts: std::marker::PhantomData<Slice<'a>>,
 }
 
@@ -118,16 +123,20 @@ impl<'a> Params<'a> {
     /// [`Error::Argument`] if what belongs together differs in length.
     pub fn new(queue: &Queue, dtype: DType, params: &[Param<'a>]) -> Result<Params<'a>> {
         trained(dtype)?;
-        let (mut tensors, mut bytes) = (Vec::new(), 0);
+        let (mut tensors, mut bytes, mut ranges) = (Vec::new(), 0, Vec::new());
         for param in params {
             let count = param.param.elements(dtype.size())?;
-            holds("a gradient", param.grad, count, dtype.size())?;
+            holds("a gradient", param.grad, count, 4)?;
             let state = [param.master, param.m, param.v];
             for part in state.iter().flatten() {
                 holds("an optimiser's state", *part, count, 4)?;
             }
             let states = state.iter().flatten().count() as u64;
-            bytes += count * (3 * dtype.size() as u64 + 8 * states);
+            // Written always, and read where there is no master.
+            let own = if param.master.is_some() { 1 } else { 2 };
+            bytes += count * (own * dtype.size() as u64 + 4 + 8 * states);
+            let all = state.iter().flatten().chain([&param.param, &param.grad]);
+            ranges.extend(all.map(|part| (part.address(), part.len())));
             let [master, m, v] = state.map(|part| part.map_or(0, |part| part.address()));
             let (param, grad) = (param.param.address(), param.grad.address());
             tensors.push(Tensor { param, grad, master, m, v, count });
@@ -137,7 +146,27 @@ impl<'a> Params<'a> {
         let whole = (tensors.iter().all(|t| t.v != 0), tensors.iter().all(|t| t.m != 0 && t.v != 0));
         let (tensors, table) = (queue.upload(&tensors)?, queue.upload(&jobs)?);
         let (jobs, parts) = (small("jobs", jobs.len())?, std::marker::PhantomData);
-        Ok(Params { dtype, jobs, bytes, tensors, table, whole, parts })
+        Ok(Params { dtype, jobs, bytes, tensors, table, whole, ranges, _owners: Vec::new(), parts })
+    }
+
+    /// The same tables, which keep the memory that they name instead of borrowing it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a part is in none of the `owners`.
+    pub fn owning(self, owners: Vec<Arc<Memory>>) -> Result<Params<'static>> {
+        let inside = |(address, bytes): (u64, usize)| {
+            let holds = |owner: &Arc<Memory>| {
+                let at = address.checked_sub(owner.address());
+                at.is_some_and(|at| at as usize <= owner.len() && bytes <= owner.len() - at as usize)
+            };
+            owners.iter().any(holds)
+        };
+        if !self.ranges.iter().all(|range| inside(*range)) {
+            return Err(Error::Argument("a part of the parameters is in memory that is not kept".into()));
+        }
+        let Params { dtype, jobs, bytes, tensors, table, whole, ranges, .. } = self;
+        let parts = std::marker::PhantomData;
+        Ok(Params { dtype, jobs, bytes, tensors, table, whole, ranges, _owners: owners, parts })
     }
 
     fn step<R: Pod>(&self, queue: &Queue, stem: &str, rule: R, skip: Option<Slice<'_>>) -> Result<Moved> {

@@ -5,7 +5,7 @@ use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
-/// Square windows over planes, without padding.
+/// Square windows over planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Samples times channels.
@@ -16,6 +16,8 @@ pub struct Pool {
     pub window: usize,
     /// Pixels from one window to the next; 1 or more.
     pub stride: usize,
+    /// Pixels around the picture that are in no window's maximum; less than a window, and 0 for means.
+    pub padding: usize,
 }
 
 #[repr(C)]
@@ -28,23 +30,43 @@ struct Window {
     columns: u32,
     side: u32,
     stride: u32,
+    padding: u32,
+    unused: u32,
 }
 
 impl Pool {
     fn window(&self) -> Result<Window> {
-        let ((h, w), side) = (self.picture, self.window);
-        if side == 0 || side > h.min(w) || self.stride == 0 || self.planes * h * w > u32::MAX as usize {
-            return Err(Error::Argument(format!("windows of {side} every {} over {h} x {w}", self.stride)));
+        let ((h, w), side, padding) = (self.picture, self.window, self.padding);
+        let (tall, wide) = (h + 2 * padding, w + 2 * padding);
+        let fits = side > padding && side <= tall.min(wide) && h.min(w) > 0;
+        if !fits || self.stride == 0 || self.planes * h * w > u32::MAX as usize {
+            return Err(Error::Argument(format!(
+                "windows of {side} every {} over {h} x {w}, padded by {padding}",
+                self.stride
+            )));
         }
         Ok(Window {
             planes: self.planes as u64,
             height: small("a height", h)?,
             width: small("a width", w)?,
-            rows: small("rows", (h - side) / self.stride + 1)?,
-            columns: small("columns", (w - side) / self.stride + 1)?,
+            rows: small("rows", (tall - side) / self.stride + 1)?,
+            columns: small("columns", (wide - side) / self.stride + 1)?,
             side: small("a side", side)?,
             stride: small("a stride", self.stride)?,
+            padding: small("a padding", padding)?,
+            unused: 0,
         })
+    }
+}
+
+impl Pool {
+    fn unpadded(&self) -> Result<Window> {
+        match self.padding {
+            0 => self.window(),
+            padding => {
+                Err(Error::Argument(format!("a mean of windows that are padded by {padding}; by 0 only")))
+            }
+        }
     }
 }
 
@@ -110,7 +132,7 @@ pub fn max_pool_back(
 /// # Errors
 /// A length that does not fit.
 pub fn mean_pool(queue: &Queue, dtype: DType, s: &Pool, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
-    let window = s.window()?;
+    let window = s.unpadded()?;
     let (_, output) = window.checks(dtype, x, y)?;
     let arguments = Arguments::new().with(x.address()).with(window).with(y.address());
     run(queue, Kernel::typed(Family::Pool, "mean_pool", dtype), [blocks(queue, output, 1), 1, 1], arguments)?;
@@ -122,7 +144,7 @@ pub fn mean_pool(queue: &Queue, dtype: DType, s: &Pool, x: Slice<'_>, y: Slice<'
 /// # Errors
 /// A length that does not fit.
 pub fn mean_pool_back(queue: &Queue, dtype: DType, s: &Pool, dy: Slice<'_>, dx: Slice<'_>) -> Result<Moved> {
-    let window = s.window()?;
+    let window = s.unpadded()?;
     let (input, _) = window.checks(dtype, dx, dy)?;
     let arguments = Arguments::new().with(dy.address()).with(window).with(dx.address());
     run(

@@ -35,11 +35,12 @@ struct Product {
     b_row: u64,
     b_column: u64,
     c_row: u64,
+    bias: u64,
     keep: f32,
     unused: u32,
 }
 
-/// `c = a b + keep c`; sums in f32.
+/// `c = a b + keep c + bias`, sums in f32, rounded once; `bias` is f32, one per column.
 ///
 /// # Errors
 /// A shape that does not fit.
@@ -50,6 +51,7 @@ pub fn matmul(
     b: Matrix<'_>,
     c: Slice<'_>,
     keep: f32,
+    bias: Option<Slice<'_>>,
 ) -> Result<Moved> {
     trained(dtype)?;
     let (m, n, k) = (a.rows, b.columns, a.columns);
@@ -60,13 +62,28 @@ pub fn matmul(
         holds("a matrix", matrix.data, (matrix.rows * matrix.columns) as u64, dtype.size())?;
     }
     holds("a product", c, (m * n) as u64, dtype.size())?;
+    if let Some(bias) = bias {
+        holds("a bias", bias, n as u64, 4)?;
+    }
     if c.is_empty() {
         return Ok(0);
     }
     let ((a_row, a_column), (b_row, b_column)) = (a.strides(), b.strides());
     let (m64, n64, k64) = (m as u64, n as u64, k as u64);
-    let shape =
-        Product { m: m64, n: n64, k: k64, a_row, a_column, b_row, b_column, c_row: n64, keep, unused: 0 };
+    let bias = bias.map_or(0, |bias| bias.address());
+    let shape = Product {
+        m: m64,
+        n: n64,
+        k: k64,
+        a_row,
+        a_column,
+        b_row,
+        b_column,
+        c_row: n64,
+        bias,
+        keep,
+        unused: 0,
+    };
     let grid = [small("columns", n.div_ceil(64))?, small("rows", m.div_ceil(64))?, 1];
     if grid[1] > 65_535 {
         return Err(Error::Argument(format!("{m} rows: 4,194,240 at most")));
@@ -126,6 +143,11 @@ impl Conv {
             return Err(Error::Argument(format!("a filter of {side} every {} over {h} x {w}", self.stride)));
         }
         Ok(((padded.0 - side) / self.stride + 1, (padded.1 - side) / self.stride + 1))
+    }
+
+    /// Whether x, w and y, in this order, have the lengths that they must.
+    pub(in crate::cuda) fn check(&self, parts: [Slice<'_>; 3]) -> Result<()> {
+        self.shape(parts).map(drop)
     }
 
     /// Checks x, w and y, in this order; elements of each.

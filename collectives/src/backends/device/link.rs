@@ -1,0 +1,169 @@
+//! Sums between the GPU buffers of ranks that are threads or processes of their own, on a stream beside the one that computes.
+//!
+//! ```text
+//! compute   ... | bucket 0 ready | ...             | bucket 1 ready | ...        | join | ...
+//! link                  '-> all-reduce of bucket 0 |        '-> all-reduce of 1 -'
+//! ```
+//!
+//! | way | order of the sum | for |
+//! |---|---|---|
+//! | NCCL | NCCL's own | speed |
+//! | scheduled | a schedule's, by grouped sends and receives: the bits that its trees say | conformance |
+//! | host | the communicator's own: the same bits as between CPUs; the calling thread waits | where NCCL is not, and the shim |
+
+use super::failed;
+use crate::nccl::{self, NcclComm};
+use crate::registry::{Shape, find};
+use crate::schedule::Schedule;
+use crate::{Collective, Communicator, DType, Error, Geometry, ReduceOp, Result};
+use allfold_kernels::cuda::{Event, Queue, Slice};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How ranks on GPUs add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// NCCL where every rank has it, else the host.
+    #[default]
+    Auto,
+    /// NCCL's own collectives.
+    Nccl,
+    /// The communicator's algorithm over NCCL's messages.
+    Scheduled,
+    /// Through the host.
+    Host,
+}
+
+impl Way {
+    /// By its name in a configuration.
+    pub fn named(name: &str) -> Option<Way> {
+        [("auto", Way::Auto), ("nccl", Way::Nccl), ("scheduled", Way::Scheduled), ("host", Way::Host)]
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, way)| *way)
+    }
+}
+
+enum Over {
+    /// One rank has nothing to add.
+    Nobody,
+    Nccl(Box<NcclComm>),
+    Scheduled(Box<NcclComm>, Arc<dyn Schedule>),
+    Host,
+}
+
+/// A rank's end of the sums.
+pub struct Link<'a> {
+    comm: &'a Communicator,
+    queue: Queue,
+    over: Over,
+    /// When what is to be added up is there, and when it has been.
+    marks: (Event, Event),
+}
+
+impl<'a> Link<'a> {
+    /// Joins the other ranks of `comm`, each of which calls it alike. `queue` is the stream of the sums.
+    ///
+    /// # Errors
+    /// That NCCL was asked for and some rank has none; that not all ranks came by the deadline; what the driver refused.
+    pub fn open(comm: &'a Communicator, queue: Queue, way: Way, deadline: Duration) -> Result<Link<'a>> {
+        let marks = (queue.record().map_err(failed)?, queue.record().map_err(failed)?);
+        let over = match way {
+            _ if comm.size() == 1 => Over::Nobody,
+            Way::Host => Over::Host,
+            Way::Auto if !everywhere(comm, &queue)? => Over::Host,
+            Way::Auto | Way::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
+            Way::Scheduled => {
+                // Canonical, with the least bytes for any number of ranks.
+                let schedule = find(Collective::AllReduce, "direct")?.build(Shape::new(comm.size())?);
+                Over::Scheduled(Box::new(join(comm, &queue, deadline)?), schedule)
+            }
+        };
+        Ok(Link { comm, queue, over, marks })
+    }
+
+    /// How it adds up, in words.
+    pub fn name(&self) -> &'static str {
+        match self.over {
+            Over::Nobody => "nobody to add up with",
+            Over::Nccl(_) => "NCCL's all-reduce",
+            Over::Scheduled(..) => "a scheduled all-reduce over NCCL",
+            Over::Host => "the host's all-reduce",
+        }
+    }
+
+    /// Whether sums are queued and not waited for, so that a stream that captures can note them.
+    pub fn captures(&self) -> bool {
+        matches!(self.over, Over::Nobody | Over::Nccl(_))
+    }
+
+    /// Queues the reduction of `data` over all ranks, in place, after all that `after` was given.
+    ///
+    /// # Errors
+    /// What the way says: a lost peer, a deadline, a type that it does not reduce.
+    pub fn all_reduce(&mut self, after: &Queue, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
+        if matches!(self.over, Over::Nobody) {
+            return Ok(());
+        }
+        let machine = self.queue.machine();
+        machine.record_again(self.marks.0, after.stream()).map_err(failed)?;
+        self.queue.wait(self.marks.0).map_err(failed)?;
+        match &mut self.over {
+            Over::Nobody => Ok(()),
+            Over::Nccl(comm) => comm.all_reduce(dtype, op, data, data),
+            Over::Scheduled(comm, schedule) => {
+                let count = data.elements(dtype.size()).map_err(failed)?;
+                let (geometry, divide) = (Geometry::whole(&**schedule, count), op == ReduceOp::Avg);
+                let rank = comm.rank();
+                nccl::run_scheduled(&mut **comm, rank, &**schedule, &geometry, (dtype, op), divide, data)
+            }
+            Over::Host => over_host(self.comm, &self.queue, dtype, op, data),
+        }
+    }
+
+    /// What `queue` is given from here on runs after all sums.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn join(&mut self, queue: &Queue) -> Result<()> {
+        if matches!(self.over, Over::Nobody) {
+            return Ok(());
+        }
+        queue.machine().record_again(self.marks.1, self.queue.stream()).map_err(failed)?;
+        queue.wait(self.marks.1).map_err(failed)
+    }
+}
+
+/// Whether every rank is on a GPU and has NCCL.
+fn everywhere(comm: &Communicator, queue: &Queue) -> Result<bool> {
+    let here = queue.machine().native(queue.stream()).is_ok() && nccl::version().is_ok();
+    let mut all = [u8::from(here)];
+    comm.all_reduce(&mut all, ReduceOp::Min)?;
+    Ok(all[0] == 1)
+}
+
+fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Result<NcclComm> {
+    let control = comm.split(Some(0), comm.rank().0)?;
+    let control = control.ok_or_else(|| Error::System("a split gave no communicator".into()))?;
+    NcclComm::join(queue.clone(), (comm.rank(), comm.size()), Box::new(control), deadline, false)
+}
+
+fn over_host(comm: &Communicator, queue: &Queue, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
+    fn of<T: crate::Element>(
+        comm: &Communicator,
+        queue: &Queue,
+        op: ReduceOp,
+        data: Slice<'_>,
+    ) -> Result<()> {
+        let mut values: Vec<T> = queue.download(data).map_err(failed)?;
+        comm.all_reduce(&mut values, op)?;
+        queue.write(data, &values).map_err(failed)
+    }
+    match dtype {
+        DType::F32 => of::<f32>(comm, queue, op, data),
+        DType::F64 => of::<f64>(comm, queue, op, data),
+        DType::F16 => of::<allfold_kernels::f16>(comm, queue, op, data),
+        DType::Bf16 => of::<allfold_kernels::bf16>(comm, queue, op, data),
+        other => Err(Error::Argument(format!("no sums of {other} between GPUs: f64, f32, f16 and bf16"))),
+    }
+}

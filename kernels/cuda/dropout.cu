@@ -1,0 +1,46 @@
+// Dropout whose draws are a function of where they are used, as on the CPU: nothing is kept, the backward pass draws again.
+//
+//   dropout_T    y[i] = x[i] scale where draw i is `bound` or more, else 0            (with dy for x: the backward pass)
+//                draw i = Philox4x32-10(counter (i / 4, place 0, 1, layer), key seed)[i % 4]
+//   stream       [seed low, seed high, place 0, place 1] on the device: a captured step draws anew in each run
+//
+// Source: J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+#include "element.cuh"
+
+struct Four { u32 at[4]; };
+
+INLINE Four philox(u32 a, u32 b, u32 c, u32 d, u32 low, u32 high) {
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u64 first = (u64)a * 0xD2511F53ull, second = (u64)c * 0xCD9E8D57ull;
+        u32 a1 = (u32)(second >> 32) ^ b ^ low, c1 = (u32)(first >> 32) ^ d ^ high;
+        a = a1, b = (u32)second, c = c1, d = (u32)first;
+        low += 0x9E3779B9u, high += 0xBB67AE85u;
+    }
+    Four four = {{a, b, c, d}};
+    return four;
+}
+
+template <class T> struct Drop {
+    const T* x;
+    T* y;
+    const u32* stream;
+    u32 layer, bound;
+    f32 scale;
+    template <int W> INLINE void run(u64 i) const {
+        Pack<T, W> a = load<T, W>(x + i);
+        Four draws = philox((u32)(i / 4), stream[2], stream[3], layer, stream[0], stream[1]);
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            a.at[k] = narrow<T>(draws.at[W == 4 ? k : (int)(i % 4)] >= bound ? widen(a.at[k]) * scale : 0.0f);
+        store<T, W>(y + i, a);
+    }
+};
+
+// Groups of four draws stay whole: elements before the first aligned one would shift them.
+#define DROPOUT(T)                                                                                              \
+    KERNEL(dropout_##T, const T* x, T* y, u64 n, const u32* stream, u32 layer, u32 bound, f32 scale) {          \
+        Drop<T> body = {x, y, stream, layer, bound, scale};                                                     \
+        sweep<4>(n, head_of(x, y, n) == 0 ? 0 : n, body);                                                       \
+    }
+FOR_TRAINED(DROPOUT)

@@ -1,0 +1,34 @@
+//! Dropout.
+
+use super::{Moved, blocks, holds, run, trained};
+use crate::DType;
+use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
+
+/// `y` = `x` with a share of zeros, by the draws of [`crate::nn::Dropout`]: `stream` holds, as u32, the seed's two halves and
+/// the first two numbers of its place; `layer` is the third. With gradients for both, also the backward pass.
+///
+/// # Errors
+/// A length that does not fit; a share that is not at least 0 and less than 1.
+pub fn dropout(
+    queue: &Queue,
+    dtype: DType,
+    (x, y): (Slice<'_>, Slice<'_>),
+    (stream, layer): (Slice<'_>, u32),
+    share: f64,
+) -> Result<Moved> {
+    trained(dtype)?;
+    let n = x.elements(dtype.size())?;
+    holds("the result of a dropout", y, n, dtype.size())?;
+    holds("a stream of draws", stream, 4, 4)?;
+    if !(0.0..1.0).contains(&share) || n >= 1 << 34 {
+        return Err(Error::Argument(format!("dropout of {share} over {n} values")));
+    }
+    if n > 0 {
+        let (bound, scale) = ((share * 4_294_967_296.0) as u32, (1.0 / (1.0 - share)) as f32);
+        let arguments = Arguments::new().with(x.address()).with(y.address()).with(n);
+        let arguments = arguments.with(stream.address()).with(layer).with(bound).with(scale);
+        let kernel = Kernel::typed(Family::Dropout, "dropout", dtype);
+        run(queue, kernel, [blocks(queue, n, 4), 1, 1], arguments)?;
+    }
+    Ok(2 * x.len() as u64)
+}

@@ -1,0 +1,91 @@
+//! Host memory that a device reads while the host goes on, in two halves that take turns.
+
+use super::{Error, Event, Machine, Queue, Result, Slice};
+use bytemuck::Pod;
+use std::sync::Arc;
+
+/// Page-locked memory of a machine's; given back on drop.
+struct Pinned {
+    machine: Arc<dyn Machine>,
+    address: u64,
+    bytes: usize,
+}
+
+impl Pinned {
+    fn new(machine: &Arc<dyn Machine>, device: usize, bytes: usize) -> Result<Pinned> {
+        let address = machine.pin(device, bytes.max(1))?;
+        Ok(Pinned { machine: machine.clone(), address, bytes })
+    }
+
+    fn set(&mut self, from: &[u8]) {
+        // SAFETY: `pin` gave at least so many bytes of this process's memory, and `from` is no part of them.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.address as *mut u8, from.len()) };
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: of `pin`, once; the owner has waited for what read it.
+        unsafe { self.machine.unpin(self.address) };
+    }
+}
+
+/// What goes from the host to a device without making the host wait: the values are copied into pinned memory, and the
+/// device fetches them from there, on the feed's own queue.
+pub struct Feed {
+    queue: Queue,
+    halves: [Option<Pinned>; 2],
+    /// After the last copy out of each half.
+    read: [Option<Event>; 2],
+    turn: usize,
+}
+
+impl Feed {
+    /// On a queue of its own, so that copies run beside what other queues do.
+    pub fn new(queue: Queue) -> Feed {
+        Feed { queue, halves: [None, None], read: [None, None], turn: 0 }
+    }
+
+    /// The queue on which it copies; who needs the values waits for it.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Copies values to the device. Returns at once, unless the half whose turn it is still waits to be read.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the lengths differ; what the driver refused.
+    pub fn send<T: Pod>(&mut self, into: Slice<'_>, from: &[T]) -> Result<()> {
+        let (from, half) = (bytemuck::cast_slice::<T, u8>(from), self.turn);
+        if into.len() != from.len() {
+            return Err(Error::Argument(format!("a copy of {} bytes into {}", from.len(), into.len())));
+        }
+        self.turn = 1 - half;
+        let machine = self.queue.machine().clone();
+        if let Some(event) = self.read[half] {
+            machine.happened(event)?;
+        }
+        if self.halves[half].as_ref().is_none_or(|pinned| pinned.bytes < from.len()) {
+            self.halves[half] = None;
+            self.halves[half] = Some(Pinned::new(&machine, self.queue.device(), from.len())?);
+        }
+        let Some(pinned) = &mut self.halves[half] else { return Ok(()) };
+        pinned.set(from);
+        // SAFETY: both are as long as `from`; the half is not written again before `read` has happened.
+        unsafe { machine.fetch(self.queue.stream(), into.address(), pinned.address, from.len()) }?;
+        match self.read[half] {
+            Some(event) => machine.record_again(event, self.queue.stream()),
+            None => {
+                self.read[half] = Some(self.queue.record()?);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        // Pinned memory must not go while the device reads it. An error here is told to whoever waits for the queue.
+        let _ = self.queue.finish();
+    }
+}

@@ -1,0 +1,223 @@
+//! cuDNN: convolutions, the fastest of its algorithms by shape.
+
+use super::{Handle, Handles, Part, lock, native, pointer, refused};
+use crate::DType;
+use crate::cuda::launch::{Conv, Moved};
+use crate::cuda::libraries::Library;
+use crate::cuda::{Error, Queue, Result, Slice};
+use cudarc::cudnn::{result, sys};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+/// Algorithms that are tried.
+const TRIED: usize = 8;
+/// The most memory that an algorithm may use beside its operands.
+const WORKSPACE: usize = 1 << 30;
+
+/// An algorithm by its number, what it needs, and how it multiplies.
+#[derive(Clone, Copy)]
+struct Choice {
+    algorithm: Algorithm,
+    workspace: usize,
+    math: sys::cudnnMathType_t,
+}
+
+#[derive(Clone, Copy)]
+enum Algorithm {
+    Forward(sys::cudnnConvolutionFwdAlgo_t),
+    Input(sys::cudnnConvolutionBwdDataAlgo_t),
+    Weight(sys::cudnnConvolutionBwdFilterAlgo_t),
+}
+
+/// What an algorithm is chosen by.
+type Shape = (Part, DType, [usize; 9]);
+
+/// The library on one device.
+pub(super) struct Dnn {
+    handle: Mutex<Handle<sys::cudnnHandle_t>>,
+    chosen: Mutex<BTreeMap<Shape, Choice>>,
+}
+
+fn check(call: &'static str, answer: std::result::Result<(), result::CudnnError>) -> Result<()> {
+    answer.map_err(|error| refused(call, error.0))
+}
+
+/// Descriptions of x, y, w and the convolution; destroyed at the end.
+struct Described {
+    x: sys::cudnnTensorDescriptor_t,
+    y: sys::cudnnTensorDescriptor_t,
+    w: sys::cudnnFilterDescriptor_t,
+    conv: sys::cudnnConvolutionDescriptor_t,
+}
+
+fn int(n: usize) -> Result<c_int> {
+    c_int::try_from(n).map_err(|_| Error::Argument(format!("a side of {n} is more than cuDNN counts")))
+}
+
+impl Described {
+    fn new(s: &Conv) -> Result<Described> {
+        let made = |error: result::CudnnError| refused("describe a convolution", error.0);
+        let described = Described {
+            x: result::create_tensor_descriptor().map_err(made)?,
+            y: result::create_tensor_descriptor().map_err(made)?,
+            w: result::create_filter_descriptor().map_err(made)?,
+            conv: result::create_convolution_descriptor().map_err(made)?,
+        };
+        let dtype = match s.dtype {
+            DType::F32 => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+            DType::F16 => sys::cudnnDataType_t::CUDNN_DATA_HALF,
+            DType::Bf16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+            other => return Err(Error::Argument(format!("no convolutions of {other}"))),
+        };
+        let (planes, (p, q)) = (sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW, s.output_picture()?);
+        let [n, c, h, w, k, r] = [s.n, s.channels, s.picture.0, s.picture.1, s.filters, s.side].map(int);
+        let (n, c, h, w, k, r, p, q) = (n?, c?, h?, w?, k?, r?, int(p)?, int(q)?);
+        let (pad, stride) = (int(s.padding)?, int(s.stride)?);
+        let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
+        // SAFETY: live descriptions; sums in f32.
+        let answers = unsafe {
+            [
+                result::set_tensor4d_descriptor(described.x, planes, dtype, [n, c, h, w]),
+                result::set_tensor4d_descriptor(described.y, planes, dtype, [n, k, p, q]),
+                result::set_filter4d_descriptor(described.w, dtype, planes, [k, c, r, r]),
+                result::set_convolution2d_descriptor(
+                    described.conv,
+                    pad,
+                    pad,
+                    stride,
+                    stride,
+                    1,
+                    1,
+                    mode,
+                    sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+                ),
+                result::set_convolution_math_type(described.conv, math(s.dtype)),
+            ]
+        };
+        answers.into_iter().try_for_each(|answer| check("describe a convolution", answer))?;
+        Ok(described)
+    }
+}
+
+/// f32 is multiplied as f32, as everywhere here; 16 bits by tensor cores.
+fn math(dtype: DType) -> sys::cudnnMathType_t {
+    match dtype {
+        DType::F32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
+        _ => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, each destroyed once.
+        unsafe {
+            let _ = result::destroy_tensor_descriptor(self.x);
+            let _ = result::destroy_tensor_descriptor(self.y);
+            let _ = result::destroy_filter_descriptor(self.w);
+            let _ = result::destroy_convolution_descriptor(self.conv);
+        }
+    }
+}
+
+/// The best of what a search has found: it ran, and needs no more memory than there is for it.
+macro_rules! best {
+    ($search:ident($($argument:expr),*), $found:ty, $kind:path) => {{
+        let mut found = [const { std::mem::MaybeUninit::<$found>::zeroed() }; TRIED];
+        let mut count = 0;
+        // SAFETY: live descriptions, and a place for as many answers as are asked for.
+        let answer = unsafe { sys::$search($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()) };
+        check("search for a convolution's algorithm", answer.result())?;
+        let count = count.clamp(0, TRIED as c_int) as usize;
+        // SAFETY: the library has written the first `count`, fastest first.
+        let mut found = found[..count].iter().map(|one| unsafe { one.assume_init_ref() });
+        found
+            .find(|one| one.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS && one.memory <= WORKSPACE)
+            .map(|one| Choice { algorithm: $kind(one.algo), workspace: one.memory, math: one.mathType })
+    }};
+}
+
+impl Dnn {
+    /// The library on the queue's device, where both are there.
+    pub fn of(queue: &Queue) -> Result<Option<Arc<Dnn>>> {
+        static ALL: Handles<Dnn> = Handles::new();
+        // SAFETY: only looks for a library by name, and loads it.
+        ALL.of(queue, (Library::Cudnn, || unsafe { sys::is_culib_present() }), || {
+            let handle = result::create_handle().map_err(|error| refused("start cuDNN", error.0))?;
+            Ok(Dnn { handle: Mutex::new(Handle(handle)), chosen: Mutex::default() })
+        })
+    }
+
+    /// One product of a convolution whose operands have been checked.
+    pub fn conv(
+        &self,
+        queue: &Queue,
+        part: Part,
+        s: &Conv,
+        (a, b): (Slice<'_>, Slice<'_>),
+        out: Slice<'_>,
+    ) -> Result<Moved> {
+        let described = Described::new(s)?;
+        let handle = lock(&self.handle);
+        // SAFETY: a live handle and stream.
+        check("take a stream", unsafe { result::set_stream(handle.0, native(queue)?.cast()) })?;
+        let sides = [s.n, s.channels, s.picture.0, s.picture.1, s.filters, s.side, s.stride, s.padding, 0];
+        let shape = (part, s.dtype, sides);
+        let known = lock(&self.chosen).get(&shape).copied();
+        let choice = match known {
+            Some(known) => known,
+            None => {
+                let found = search(handle.0, part, &described)?;
+                let found = found.ok_or_else(|| refused("convolve", "no algorithm runs"))?;
+                lock(&self.chosen).insert(shape, found);
+                found
+            }
+        };
+        // SAFETY: a live description.
+        check("choose how to multiply", unsafe {
+            result::set_convolution_math_type(described.conv, choice.math)
+        })?;
+        let workspace = queue.memory(choice.workspace)?;
+        let (one, zero, bytes) = (1.0f32, 0.0f32, choice.workspace);
+        let (one, zero): (*const c_void, *const c_void) = ((&raw const one).cast(), (&raw const zero).cast());
+        let (work, Described { x, y, w, conv }) = (workspace.address() as *mut c_void, &described);
+        let (a, b, into) = (pointer(a), pointer(b), pointer(out));
+        // SAFETY: live descriptions over memory of the lengths that they say. The workspace is the queue's, so whoever has it
+        // next comes after this.
+        check("convolve", unsafe {
+            match choice.algorithm {
+                Algorithm::Forward(by) => result::convolution_forward(
+                    handle.0, one, *x, a, *w, b, *conv, by, work, bytes, zero, *y, into,
+                ),
+                Algorithm::Input(by) => result::convolution_backward_data(
+                    handle.0, one, *w, b, *y, a, *conv, by, work, bytes, zero, *x, into,
+                ),
+                Algorithm::Weight(by) => result::convolution_backward_filter(
+                    handle.0, one, *x, a, *y, b, *conv, by, work, bytes, zero, *w, into,
+                ),
+            }
+        })?;
+        Ok(out.len() as u64)
+    }
+}
+
+/// Tries the library's algorithms on memory of its own.
+fn search(handle: sys::cudnnHandle_t, part: Part, d: &Described) -> Result<Option<Choice>> {
+    Ok(match part {
+        Part::Forward => best!(
+            cudnnFindConvolutionForwardAlgorithm(handle, d.x, d.w, d.conv, d.y),
+            sys::cudnnConvolutionFwdAlgoPerf_t,
+            Algorithm::Forward
+        ),
+        Part::Input => best!(
+            cudnnFindConvolutionBackwardDataAlgorithm(handle, d.w, d.y, d.conv, d.x),
+            sys::cudnnConvolutionBwdDataAlgoPerf_t,
+            Algorithm::Input
+        ),
+        Part::Weight => best!(
+            cudnnFindConvolutionBackwardFilterAlgorithm(handle, d.x, d.y, d.conv, d.w),
+            sys::cudnnConvolutionBwdFilterAlgoPerf_t,
+            Algorithm::Weight
+        ),
+    })
+}

@@ -1,0 +1,133 @@
+//! NVIDIA's own products and convolutions where they are installed, else ours: one function for both.
+//!
+//! Whether a library is there is asked once. The first call of a shape tries the library's algorithms and keeps the fastest,
+//! so a step must have run once before it is captured. Pictures lie as `[N, C, H, W]`, which both sides read.
+
+mod blas;
+mod dnn;
+
+use super::launch::{self, Conv, Matrix, Moved};
+use super::libraries::Library;
+use super::{Error, Queue, Result, Slice};
+use crate::DType;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// `c = a b + keep c + bias`, as [`launch::matmul`], by cuBLASLt where it is.
+///
+/// # Errors
+/// A shape that does not fit; what the library refused.
+pub fn matmul(
+    queue: &Queue,
+    dtype: DType,
+    (a, b): (Matrix<'_>, Matrix<'_>),
+    c: Slice<'_>,
+    keep: f32,
+    bias: Option<Slice<'_>>,
+) -> Result<Moved> {
+    let fits = a.columns == b.rows && a.rows * b.columns * a.columns > 0;
+    match if fits { blas::Blas::of(queue)? } else { None } {
+        Some(blas) => blas.matmul(queue, dtype, (a, b), c, keep, bias),
+        None => launch::matmul(queue, dtype, a, b, c, keep, bias),
+    }
+}
+
+/// Which of a convolution's three products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// y from x and w.
+    Forward,
+    /// dx from dy and w.
+    Input,
+    /// dw from x and dy.
+    Weight,
+}
+
+/// One of a convolution's products, as [`launch::conv`], [`launch::conv_input`] and [`launch::conv_weight`] with their
+/// operands in that order, by cuDNN where it is.
+///
+/// # Errors
+/// A shape that does not fit; what the library refused.
+pub fn conv(
+    queue: &Queue,
+    part: Part,
+    s: &Conv,
+    operands: (Slice<'_>, Slice<'_>),
+    out: Slice<'_>,
+) -> Result<Moved> {
+    s.check(match part {
+        Part::Forward => [operands.0, operands.1, out],
+        Part::Input => [out, operands.1, operands.0],
+        Part::Weight => [operands.0, out, operands.1],
+    })?;
+    let empty = operands.0.is_empty() || operands.1.is_empty() || out.is_empty();
+    match if empty { None } else { dnn::Dnn::of(queue)? } {
+        Some(dnn) => dnn.conv(queue, part, s, operands, out),
+        None => match part {
+            Part::Forward => launch::conv(queue, s, operands.0, operands.1, out),
+            Part::Input => launch::conv_input(queue, s, operands.0, operands.1, out),
+            Part::Weight => launch::conv_weight(queue, s, operands.0, operands.1, out),
+        },
+    }
+}
+
+/// What of NVIDIA's libraries a machine computes with, in words; for reports.
+pub fn names(queue: &Queue) -> [&'static str; 2] {
+    let blas = blas::Blas::of(queue).ok().flatten().is_some();
+    let dnn = dnn::Dnn::of(queue).ok().flatten().is_some();
+    [if blas { "cuBLASLt" } else { "own products" }, if dnn { "cuDNN" } else { "own convolutions" }]
+}
+
+/// A handle of a library; a pointer that may be used from any thread, by one at a time.
+#[derive(Clone, Copy)]
+struct Handle<T>(T);
+
+// SAFETY: the libraries' handles are used by one thread at a time, under a lock.
+unsafe impl<T> Send for Handle<T> {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Handles by device, made when first asked for; `None` where the machine is no GPU or the library is not there.
+struct Handles<T>(Mutex<BTreeMap<usize, Option<Arc<T>>>>);
+
+impl<T> Handles<T> {
+    const fn new() -> Handles<T> {
+        Handles(Mutex::new(BTreeMap::new()))
+    }
+
+    fn of(
+        &self,
+        queue: &Queue,
+        (library, present): (Library, fn() -> bool),
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<Arc<T>>> {
+        // Makes the queue's device the thread's own, too.
+        if queue.machine().native(queue.stream()).is_err() {
+            return Ok(None);
+        }
+        let mut all = lock(&self.0);
+        if let Some(known) = all.get(&queue.device()) {
+            return Ok(known.clone());
+        }
+        let made = match library.load().is_some() && present() {
+            true => Some(Arc::new(make()?)),
+            false => None,
+        };
+        all.insert(queue.device(), made.clone());
+        Ok(made)
+    }
+}
+
+fn native(queue: &Queue) -> Result<*mut std::ffi::c_void> {
+    queue.machine().native(queue.stream()).map(|stream| stream as *mut std::ffi::c_void)
+}
+
+fn refused(call: &'static str, answer: impl std::fmt::Debug) -> Error {
+    Error::Refused { call, answer: format!("{answer:?}") }
+}
+
+fn pointer(of: Slice<'_>) -> *mut std::ffi::c_void {
+    of.address() as *mut std::ffi::c_void
+}

@@ -1,0 +1,294 @@
+//! The way back: gradients of parameters into their slots, of activations down to the input.
+
+use super::passes::{Passes, With, conv, pool};
+use crate::layers::Operation;
+use crate::network::Phase;
+use crate::{Error, Result};
+use allfold_collectives::ReduceOp;
+use allfold_kernels::DType;
+use allfold_kernels::cuda::vendor::{self, Part};
+use allfold_kernels::cuda::{self, Memory, Slice, launch};
+use std::sync::Arc;
+
+impl Passes {
+    /// From the gradient by the logits, which [`Passes::loss`] has left, to those of all parameters; `ready` hears of each
+    /// as soon as it is queued.
+    pub fn backward(
+        &mut self,
+        with: &mut With<'_, '_>,
+        mut ready: impl FnMut(usize, &mut With<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        let phases = self.network.backward_phases();
+        for (at, phase) in phases.iter().enumerate() {
+            match *phase {
+                Phase::Params(l) => self.layer_params(l, with)?,
+                Phase::Ready(param) => ready(param, with)?,
+                Phase::BackwardSums(l) => self.sums_back(l, with)?,
+                Phase::Input(l) => self.layer_input(l, with)?,
+                Phase::Loss | Phase::Forward(_) | Phase::ForwardSums(_) => {}
+            }
+            let layer = |phase: &Phase| match *phase {
+                Phase::Params(l) | Phase::BackwardSums(l) | Phase::Input(l) => Some(l),
+                _ => None,
+            };
+            // The last phase of a layer: nobody needs its output any more.
+            if let Some(l) = layer(phase)
+                && !phases[at + 1..].iter().any(|later| layer(later) == Some(l))
+            {
+                self.done(l);
+            }
+        }
+        self.clear();
+        Ok(())
+    }
+
+    fn dy(&self, l: usize) -> Result<Arc<Memory>> {
+        let missing = || Error::Network(format!("no gradient reaches layer `{}`", self.network.names()[l]));
+        self.down[l + 1].clone().ok_or_else(missing)
+    }
+
+    /// A weight's gradient that a body writes in the layer's type, into its slot. Where layers share the weight, this one's
+    /// part is added to what is there.
+    fn weight<R>(
+        &self,
+        l: usize,
+        nth: usize,
+        with: &With<'_, '_>,
+        body: impl FnOnce(Slice<'_>) -> cuda::Result<R>,
+    ) -> Result<()> {
+        let param = self.network.params_of(l).start + nth;
+        let Some(slot) = with.weights.grad(param)? else { return Ok(()) };
+        let (dtype, queue, shares) = (self.precision.layers[l], with.queue, self.network.shares(l));
+        if dtype == DType::F32 && !shares {
+            body(slot)?;
+            return Ok(());
+        }
+        let own = queue.memory(slot.len() / 4 * dtype.size())?;
+        body(own.all())?;
+        if !shares {
+            launch::cast(queue, (dtype, own.all()), (DType::F32, slot), 1.0)?;
+            return Ok(());
+        }
+        let wide = queue.memory(slot.len())?;
+        let part = if dtype == DType::F32 {
+            own.all()
+        } else {
+            launch::cast(queue, (dtype, own.all()), (DType::F32, wide.all()), 1.0)?;
+            wide.all()
+        };
+        launch::add(queue, DType::F32, (slot, part), slot)?;
+        Ok(())
+    }
+
+    /// As [`Passes::weight`], for gradients that kernels give in f32; autocast's layers round them all the same.
+    fn wide<R>(
+        &self,
+        l: usize,
+        nth: usize,
+        with: &With<'_, '_>,
+        body: impl FnOnce(Slice<'_>) -> cuda::Result<R>,
+    ) -> Result<()> {
+        let Some(slot) = with.weights.grad(self.network.params_of(l).start + nth)? else { return Ok(()) };
+        if !self.precision.narrows(&self.network, l) {
+            body(slot)?;
+            return Ok(());
+        }
+        let (dtype, queue) = (self.precision.layers[l], with.queue);
+        let (own, narrow) = (queue.memory(slot.len())?, queue.memory(slot.len() / 4 * dtype.size())?);
+        body(own.all())?;
+        launch::cast(queue, (DType::F32, own.all()), (dtype, narrow.all()), 1.0)?;
+        launch::cast(queue, (dtype, narrow.all()), (DType::F32, slot), 1.0)?;
+        Ok(())
+    }
+
+    fn layer_params(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
+        let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
+        let dy = self.dy(l)?;
+        let x = self.x(l, n)?;
+        let mut keep = None;
+        match &self.operations[l] {
+            Operation::Linear { rows, inputs, outputs, bias } => {
+                let m = n * rows;
+                self.weight(l, 0, with, |dw| {
+                    let a = launch::Matrix { data: dy.all(), rows: *outputs, columns: m, transposed: true };
+                    let b = launch::Matrix { data: x, rows: m, columns: *inputs, transposed: false };
+                    vendor::matmul(queue, dtype, (a, b), dw, 0.0, None)
+                })?;
+                if *bias {
+                    self.wide(l, 1, with, |db| launch::bias_back(queue, dtype, dy.all(), db, 1))?;
+                }
+            }
+            Operation::Conv { shape, bias } => {
+                let s = conv(shape, dtype, n);
+                let (p, q) = s.output_picture()?;
+                self.weight(l, 0, with, |dw| vendor::conv(queue, Part::Weight, &s, (x, dy.all()), dw))?;
+                if *bias {
+                    self.wide(l, 1, with, |db| launch::bias_back(queue, dtype, dy.all(), db, p * q))?;
+                }
+            }
+            Operation::BatchNorm { channels, plane, .. } => {
+                let shape = self.batch_norm(l, *channels, *plane, n);
+                let both = queue.memory(8 * channels)?;
+                let (dw, db) = halves(&both, *channels)?;
+                shape.backward_params(queue, (x, dy.all()), stats(&self.saved[l], *channels)?, (dw, db))?;
+                self.wide(l, 0, with, |slot| queue.copy(slot, dw))?;
+                self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
+                keep = Some(both);
+            }
+            // Both gradients come with that of the input.
+            Operation::LayerNorm { .. } => self.layer_norm(l, with, &dy)?,
+            Operation::Embedding { positions, rows, width } => {
+                let s = launch::Embedding { dtype, vocabulary: *rows, columns: *width, length: *positions };
+                self.weight(l, 0, with, |dw| launch::embedding_back(queue, &s, x, dy.all(), (dw, None)))?;
+            }
+            Operation::Positions { .. } => {
+                self.wide(l, 0, with, |dw| launch::bias_back(queue, dtype, dy.all(), dw, 1))?;
+            }
+            _ => {}
+        }
+        self.saved[l].extend(keep);
+        Ok(())
+    }
+
+    /// A layer norm's three gradients; that of its input waits in what is saved.
+    fn layer_norm(&mut self, l: usize, with: &With<'_, '_>, dy: &Memory) -> Result<()> {
+        let Operation::LayerNorm { rows, width } = self.operations[l] else { return Ok(()) };
+        let (queue, dtype) = (with.queue, self.precision.layers[l]);
+        let s = launch::LayerNorm { dtype, rows: with.n * rows, columns: width, eps: 1e-5 };
+        let (dx, both) = (queue.memory(dy.len())?, queue.memory(8 * width)?);
+        let [means, rs] = &self.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
+        let w = self.wide_param(l, 0, with.weights)?;
+        let x = self.x(l, with.n)?;
+        launch::layer_norm_back(queue, &s, (x, dy.all()), w, (means.all(), rs.all()), dx.all(), both.all())?;
+        let (dw, db) = halves(&both, width)?;
+        self.wide(l, 0, with, |slot| queue.copy(slot, dw))?;
+        self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
+        self.saved[l].push(dx);
+        Ok(())
+    }
+
+    /// The gradients of a synchronised batch norm's parameters over all ranks, beside this rank's own.
+    fn sums_back(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
+        let [.., totals, own] = &self.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
+        debug_assert!(totals.len() >= 8);
+        let all = with.queue.memory(own.len())?;
+        with.queue.copy(all.all(), own.all())?;
+        with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, all.all())?;
+        with.link.join(with.queue)?;
+        self.saved[l].pop();
+        self.saved[l].push(all);
+        Ok(())
+    }
+
+    fn layer_input(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
+        let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
+        let dy = self.dy(l)?;
+        let from = self.network.from(l).to_vec();
+        if self.network.layers()[l].passes_on() {
+            return from.into_iter().try_for_each(|act| self.pass_down(act, (dtype, dy.clone()), with));
+        }
+        let dx = self.fresh(l, n * self.network.layers()[l].inputs(), queue)?;
+        let x = self.x(l, n)?;
+        let weights = with.weights;
+        let mut ready = None;
+        match &self.operations[l] {
+            Operation::Linear { rows, inputs, outputs, .. } => {
+                let (w, m) = (self.param(l, 0, weights)?, n * rows);
+                let a = launch::Matrix { data: dy.all(), rows: m, columns: *outputs, transposed: false };
+                let b = launch::Matrix { data: w, rows: *outputs, columns: *inputs, transposed: false };
+                vendor::matmul(queue, dtype, (a, b), dx.all(), 0.0, None)?;
+            }
+            Operation::Conv { shape, .. } => {
+                let s = conv(shape, dtype, n);
+                let w = self.param(l, 0, weights)?;
+                vendor::conv(queue, Part::Input, &s, (dy.all(), w), dx.all())?;
+            }
+            Operation::BatchNorm { channels, plane, synchronised } => {
+                let shape = self.batch_norm(l, *channels, *plane, n);
+                let saved = &self.saved[l];
+                let own = saved.last().filter(|_| saved.len() > 1 + usize::from(*synchronised));
+                let both = own.ok_or_else(|| gone(&self.network.names()[l]))?;
+                let count = match synchronised {
+                    true => Some(saved[1].all().part(0, 8)?),
+                    false => None,
+                };
+                let (w, m) = (self.wide_param(l, 0, weights)?, (n * plane) as f32);
+                let at = (x, dy.all());
+                let stats = stats(saved, *channels)?;
+                shape.backward_input(queue, at, w, stats, halves(both, *channels)?, (m, count), dx.all())?;
+            }
+            Operation::LayerNorm { .. } => {
+                if self.saved[l].len() == 2 {
+                    self.layer_norm(l, with, &dy)?;
+                }
+                ready = self.saved[l].pop();
+            }
+            // Where the output is above 0 the input was.
+            Operation::Relu => {
+                let y = self.act(l + 1, n)?;
+                launch::activate_back(queue, launch::Function::Relu, dtype, (y, dy.all()), dx.all())?;
+            }
+            Operation::Gelu => {
+                launch::activate_back(queue, launch::Function::Gelu, dtype, (x, dy.all()), dx.all())?;
+            }
+            Operation::MaxPool(shape) => {
+                let winners = self.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
+                launch::max_pool_back(queue, dtype, &pool(shape, n), winners.all(), dy.all(), dx.all())?;
+            }
+            Operation::MeanPool(shape) => {
+                launch::mean_pool_back(queue, dtype, &pool(shape, n), dy.all(), dx.all())?;
+            }
+            Operation::GlobalMeanPool { .. } => {
+                launch::plane_mean_back(queue, dtype, dy.all(), dx.all())?;
+            }
+            Operation::Attention { positions, width, heads } => {
+                let s = self.heads(l, *positions, *width, *heads, n);
+                let lse = self.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
+                let y = self.act(l + 1, n)?;
+                launch::attention_back(queue, &s, x, (y, dy.all()), lse.all(), dx.all())?;
+            }
+            Operation::Dropout { share } => {
+                let draws = (self.stream.all(), l as u32);
+                launch::dropout(queue, dtype, (dy.all(), dx.all()), draws, *share)?;
+            }
+            // Tokens have no gradient; the others pass on what they get.
+            Operation::Embedding { .. } | Operation::Positions { .. } | Operation::Add | Operation::Own => {
+                queue.fill(dx.all(), 0)?;
+            }
+        }
+        self.pass_down(from[0], (dtype, Arc::new(ready.unwrap_or(dx))), with)
+    }
+
+    /// The gradient of an activation, in its own type; a second one is added to the first.
+    fn pass_down(&mut self, act: usize, (is, dx): (DType, Arc<Memory>), with: &With<'_, '_>) -> Result<()> {
+        let (queue, wanted) = (with.queue, self.precision.acts[act]);
+        let mut dx = dx;
+        if is != wanted {
+            let cast = queue.memory(dx.len() / is.size() * wanted.size())?;
+            launch::cast(queue, (is, dx.all()), (wanted, cast.all()), 1.0)?;
+            dx = Arc::new(cast);
+        }
+        if let Some(held) = self.down[act].take() {
+            let sum = queue.memory(dx.len())?;
+            launch::add(queue, wanted, (dx.all(), held.all()), sum.all())?;
+            dx = Arc::new(sum);
+        }
+        self.down[act] = Some(dx);
+        Ok(())
+    }
+}
+
+fn gone(name: &str) -> Error {
+    Error::Network(format!("what layer `{name}` saved is gone"))
+}
+
+/// Two vectors of `n` f32, one after the other.
+fn halves(both: &Memory, n: usize) -> Result<(Slice<'_>, Slice<'_>)> {
+    Ok((both.all().part(0, 4 * n)?, both.all().part(4 * n, 4 * n)?))
+}
+
+fn stats(saved: &[Memory], channels: usize) -> Result<launch::Saved<'_>> {
+    let both = saved.first().ok_or_else(|| gone("batch norm"))?;
+    let (means, rs) = halves(both, channels)?;
+    Ok(launch::Saved { means, rs })
+}

@@ -1,0 +1,50 @@
+//! Training on GPUs: the same run, with each rank's model on a device of its own.
+//!
+//! ```text
+//! run ---- Replica          a step: stage a batch, start, finish; evaluate; numbers to and from the host
+//!             |-- Passes          forward and backward by each layer's Operation, over kernels::cuda::launch
+//!             |     '-- Precision     which type every layer and activation has under autocast
+//!             |-- Weights         f32 parameters with narrow copies, gradients bucket by bucket
+//!             |-- DeviceOptimiser     one launch for all tensors
+//!             '-- Link            sums over ranks on a stream of its own (collectives::device)
+//! ```
+//!
+//! What a device is, the trait [`Machine`] says: a GPU, or the shim that runs the same kernels' source on this CPU, by which
+//! the tests train without a GPU. Losses are the CPU's up to rounding: products are summed in another order, and 16-bit
+//! results are rounded where tensors are stored. With `exchange = "host"` or `"scheduled"` the sums over ranks have the CPU's
+//! very bits.
+
+mod backward;
+mod optimiser;
+mod passes;
+mod precision;
+mod replica;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+pub use replica::{Outcome, Replica};
+
+use crate::{Config, Result};
+use allfold_collectives::Communicator;
+use allfold_kernels::cuda::{Gpu, Machine};
+use std::sync::{Arc, OnceLock};
+
+/// The GPUs of this machine, opened once, where `config` asks for them; `None` for the CPU.
+///
+/// # Errors
+/// What is missing, and how to get it.
+pub fn open(config: &Config) -> Result<Option<Arc<dyn Machine>>> {
+    static GPU: OnceLock<allfold_kernels::cuda::Result<Arc<dyn Machine>>> = OnceLock::new();
+    match config.device.as_str() {
+        "cuda" => Ok(Some(GPU.get_or_init(Gpu::open).clone()?)),
+        _ => Ok(None),
+    }
+}
+
+/// The device of a rank: by its number among those of its host where a launcher says it, else by its rank; in turn where
+/// there are fewer devices.
+pub fn device_of(comm: &Communicator, machine: &dyn Machine) -> usize {
+    let local = std::env::var("LOCAL_RANK").ok().and_then(|local| local.parse::<usize>().ok());
+    local.unwrap_or_else(|| comm.rank().index()) % machine.devices().max(1)
+}

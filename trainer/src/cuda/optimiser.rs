@@ -1,0 +1,171 @@
+//! Optimisers on a device: all parameters in one launch, two where some have narrow copies.
+
+use super::weights::Weights;
+use crate::optim::Optimiser;
+use crate::{Config, Error, Network, Result};
+use allfold_kernels::DType;
+use allfold_kernels::cuda::launch::{self, AdamRule, Param, Params, SgdRule};
+use allfold_kernels::cuda::{Memory, Queue, Slice};
+use allfold_kernels::nn::Float;
+use std::sync::Arc;
+
+enum Kind {
+    Sgd,
+    Adam { decoupled: bool },
+}
+
+/// The memory and the tables of an optimiser.
+pub(super) struct DeviceOptimiser {
+    kind: Kind,
+    /// First and second moment, or none and the velocity.
+    states: [Option<Arc<Memory>>; 2],
+    /// Parameters that are f32 alone, and those with a narrow copy.
+    tables: Vec<Params<'static>>,
+    /// Steps taken.
+    pub steps: u64,
+}
+
+impl DeviceOptimiser {
+    pub fn new(
+        config: &Config,
+        network: &Network<f32>,
+        weights: &Weights,
+        queue: &Queue,
+    ) -> Result<DeviceOptimiser> {
+        let kind = match config.optimiser.as_str() {
+            "sgd" => Kind::Sgd,
+            "adam" => Kind::Adam { decoupled: false },
+            "adamw" => Kind::Adam { decoupled: true },
+            other => {
+                let what =
+                    format!("optimiser `{other}` has no kernel for GPUs; there are sgd, adam and adamw");
+                return Err(Error::Config(what));
+            }
+        };
+        let state = |wanted: bool| -> Result<Option<Arc<Memory>>> {
+            if !wanted {
+                return Ok(None);
+            }
+            let memory = Memory::new(queue.machine(), queue.device(), weights.params.len())?;
+            queue.fill(memory.all(), 0)?;
+            Ok(Some(Arc::new(memory)))
+        };
+        let adam = matches!(kind, Kind::Adam { .. });
+        let states = [state(adam)?, state(adam || config.momentum != 0.0)?];
+        let mut tables = Vec::new();
+        let mut owners = vec![weights.params.clone(), weights.grads.clone()];
+        owners.extend(states.iter().flatten().cloned());
+        owners.extend(weights.narrow.iter().map(|(_, memory)| memory.clone()));
+        let trained = |narrow: bool| {
+            let all = (0..network.params().len()).filter(move |param| weights.narrowed[*param] == narrow);
+            all.filter_map(|param| weights.slot(param).map(|_| param))
+        };
+        for narrow in [false, true] {
+            let list = trained(narrow)
+                .map(|param| row(weights, &states, param, narrow))
+                .collect::<Result<Vec<_>>>()?;
+            let dtype = weights.narrow.as_ref().filter(|_| narrow).map_or(DType::F32, |(dtype, _)| *dtype);
+            if !list.is_empty() {
+                tables.push(Params::new(queue, dtype, &list)?.owning(owners.clone())?);
+            }
+        }
+        Ok(DeviceOptimiser { kind, states, tables, steps: 0 })
+    }
+
+    /// Queues a step; where the flag `skip` is set on the device by then, it changes nothing. `factor` multiplies gradients.
+    pub fn step(
+        &self,
+        config: &Config,
+        lr: f64,
+        factor: f32,
+        skip: Option<Slice<'_>>,
+        queue: &Queue,
+    ) -> Result<()> {
+        for table in &self.tables {
+            match self.kind {
+                Kind::Sgd => {
+                    let rule = SgdRule {
+                        lr: lr as f32,
+                        momentum: config.momentum as f32,
+                        decay: config.weight_decay as f32,
+                        factor,
+                        first: u32::from(self.steps == 0),
+                        nesterov: u32::from(config.nesterov),
+                    };
+                    launch::sgd(queue, table, rule, skip)?;
+                }
+                Kind::Adam { decoupled } => {
+                    let (betas, decay) = ((config.beta1, config.beta2), config.weight_decay);
+                    let rule = AdamRule::new(self.steps + 1, lr, betas, config.eps, decay, decoupled);
+                    launch::adam(queue, table, AdamRule { factor, ..rule }, skip)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of its memory.
+    pub fn bytes(&self) -> u64 {
+        self.states.iter().flatten().map(|state| state.len() as u64).sum()
+    }
+
+    /// Copies its memory into that of a CPU's optimiser of the same kind: what a checkpoint keeps.
+    pub fn save<F: Float>(
+        &self,
+        network: &Network<f32>,
+        weights: &Weights,
+        queue: &Queue,
+        into: &mut dyn Optimiser<F>,
+    ) -> Result<()> {
+        let state = into.state();
+        *state.steps = self.steps;
+        for ((_, values), memory) in state.vectors.into_iter().zip(self.states.iter().flatten()) {
+            values.clear();
+            if self.steps > 0 {
+                values.resize(network.param_count(), F::ZERO);
+                weights.read_like_params(network, queue, memory, values)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The reverse.
+    pub fn load<F: Float>(
+        &mut self,
+        network: &Network<f32>,
+        weights: &Weights,
+        queue: &Queue,
+        from: &mut dyn Optimiser<F>,
+    ) -> Result<()> {
+        let state = from.state();
+        self.steps = *state.steps;
+        for ((_, values), memory) in state.vectors.into_iter().zip(self.states.iter().flatten()) {
+            if !values.is_empty() {
+                weights.write_like_params(network, queue, memory, values)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A parameter with all that belongs to it.
+fn row<'w>(
+    weights: &'w Weights,
+    states: &'w [Option<Arc<Memory>>; 2],
+    param: usize,
+    narrow: bool,
+) -> Result<Param<'w>> {
+    let place = weights.place(param);
+    let of = |memory: &'w Option<Arc<Memory>>| {
+        memory.as_ref().map(|memory| super::weights::part(memory.all(), place, 4)).transpose()
+    };
+    let grad = weights.grad(param)?;
+    let grad = grad.ok_or_else(|| Error::Network(format!("parameter {param} has no gradient")))?;
+    Ok(Param {
+        param: weights.read(param, narrow)?,
+        grad,
+        master: if narrow { Some(weights.param(param)?) } else { None },
+        m: of(&states[0])?,
+        v: of(&states[1])?,
+    })
+}

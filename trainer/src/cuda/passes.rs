@@ -1,0 +1,375 @@
+//! The two passes of a network on a device, phase by phase in the order of [`Network::forward_phases`].
+//!
+//! Activations come from the queue's pool and go back to it as soon as the backward pass is done with them. A layer whose
+//! type differs from its input's reads a cast copy of it ([`super::precision`]).
+
+use super::precision::Precision;
+use super::weights::Weights;
+use crate::layers::Operation;
+use crate::network::Phase;
+use crate::{Error, Network, Result};
+use allfold_collectives::ReduceOp;
+use allfold_collectives::device::Link;
+use allfold_kernels::DType;
+use allfold_kernels::cuda::{Memory, Queue, Slice, launch, vendor};
+use allfold_kernels::nn::LossKind;
+use std::sync::Arc;
+
+/// What a pass works with.
+pub(super) struct With<'a, 'c> {
+    /// Where it is queued.
+    pub queue: &'a Queue,
+    /// Parameters, gradients, running statistics.
+    pub weights: &'a Weights,
+    /// How ranks add up.
+    pub link: &'a mut Link<'c>,
+    /// Samples.
+    pub n: usize,
+}
+
+/// A network on a device, with what is between its layers.
+pub(super) struct Passes {
+    pub network: Network<f32>,
+    pub operations: Vec<Operation>,
+    pub precision: Precision,
+    /// Activations; 0 is not here but in `input`.
+    acts: Vec<Option<Arc<Memory>>>,
+    /// The samples, or their tokens as u32: longer than a batch needs, where a larger one has been seen.
+    pub input: Memory,
+    pub labels: Memory,
+    /// Seed and place of the draws.
+    pub stream: Memory,
+    /// Of each layer: its first input in its own type, where that is another's.
+    pub(super) casts: Vec<Option<Memory>>,
+    /// Of each layer: what forward keeps for backward.
+    pub(super) saved: Vec<Vec<Memory>>,
+    /// Gradients by activations, on their way down.
+    pub(super) down: Vec<Option<Arc<Memory>>>,
+}
+
+impl Passes {
+    pub fn new(network: Network<f32>, narrow: Option<DType>, queue: &Queue) -> Result<Passes> {
+        let operations: Vec<Operation> = network.layers().iter().map(|layer| layer.operation()).collect();
+        for (name, operation) in network.names().iter().zip(&operations) {
+            supported(name, operation)?;
+        }
+        let fresh = |bytes| Memory::new(queue.machine(), queue.device(), bytes);
+        let layers = operations.len();
+        Ok(Passes {
+            precision: Precision::new(&network, narrow),
+            operations,
+            network,
+            acts: vec![None; layers + 1],
+            input: fresh(0)?,
+            labels: fresh(0)?,
+            stream: fresh(16)?,
+            casts: (0..layers).map(|_| None).collect(),
+            saved: (0..layers).map(|_| Vec::new()).collect(),
+            down: vec![None; layers + 1],
+        })
+    }
+
+    /// Whether samples are tokens.
+    pub fn tokens(&self) -> bool {
+        matches!(self.operations.first(), Some(Operation::Embedding { .. }))
+    }
+
+    /// Makes room for so many samples; says whether addresses have changed.
+    pub fn reserve(&mut self, n: usize, queue: &Queue) -> Result<bool> {
+        let (input, labels) = (4 * n * self.network.inputs(), 4 * n * self.network.rows());
+        if self.input.len() >= input && self.labels.len() >= labels {
+            return Ok(false);
+        }
+        self.input = Memory::new(queue.machine(), queue.device(), input)?;
+        self.labels = Memory::new(queue.machine(), queue.device(), labels)?;
+        Ok(true)
+    }
+
+    /// An activation, of n samples.
+    pub(super) fn act(&self, act: usize, n: usize) -> Result<Slice<'_>> {
+        match &self.acts[act] {
+            Some(memory) => Ok(memory.all()),
+            None if act == 0 => Ok(self.input.all().part(0, 4 * n * self.network.inputs())?),
+            None => Err(Error::Network(format!("activation {act} is not there"))),
+        }
+    }
+
+    /// A layer's first input, in the layer's own type.
+    pub(super) fn x(&self, l: usize, n: usize) -> Result<Slice<'_>> {
+        match &self.casts[l] {
+            Some(cast) => Ok(cast.all()),
+            None => self.act(self.network.from(l)[0], n),
+        }
+    }
+
+    /// Memory for so many elements of a layer's type.
+    pub(super) fn fresh(&self, l: usize, elements: usize, queue: &Queue) -> Result<Memory> {
+        Ok(queue.memory(elements * self.precision.layers[l].size())?)
+    }
+
+    /// The labels of n samples.
+    pub(super) fn labels_of(&self, n: usize) -> Result<Slice<'_>> {
+        Ok(self.labels.all().part(0, 4 * n * self.network.rows())?)
+    }
+
+    /// The logits of the last forward pass, and their type.
+    pub(super) fn logits(&self, n: usize) -> Result<(DType, Slice<'_>)> {
+        let last = self.network.layers().len();
+        Ok((self.precision.acts[last], self.act(last, n)?))
+    }
+
+    /// From the input to the logits; in training everything is kept for the way back.
+    pub fn forward(&mut self, with: &mut With<'_, '_>, train: bool) -> Result<()> {
+        if !train {
+            for l in 0..self.operations.len() {
+                self.forward_layer(l, with, false)?;
+                // Nobody comes back for what is read for the last time here.
+                let last =
+                    |act: usize| (l + 1..self.operations.len()).all(|m| !self.network.from(m).contains(&act));
+                let gone: Vec<usize> =
+                    self.network.from(l).iter().copied().filter(|act| last(*act)).collect();
+                gone.into_iter().for_each(|act| self.acts[act] = None);
+                self.casts[l] = None;
+            }
+            return Ok(());
+        }
+        for phase in self.network.forward_phases() {
+            match phase {
+                Phase::ForwardSums(l) => self.sums(l, with)?,
+                Phase::Forward(l) => self.forward_layer(l, with, true)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops all activations: after a pass that nothing follows.
+    pub fn clear(&mut self) {
+        self.acts.iter_mut().for_each(|act| *act = None);
+        self.casts.iter_mut().for_each(|cast| *cast = None);
+        self.saved.iter_mut().for_each(Vec::clear);
+        self.down.iter_mut().for_each(|down| *down = None);
+    }
+
+    /// Gives back what only a layer's backward pass still needed.
+    pub(super) fn done(&mut self, l: usize) {
+        self.acts[l + 1] = None;
+        self.casts[l] = None;
+        self.saved[l].clear();
+        self.down[l + 1] = None;
+    }
+
+    /// A layer's first input, cast where it must be.
+    pub(super) fn take_in(&mut self, l: usize, with: &With<'_, '_>) -> Result<()> {
+        let from = self.network.from(l)[0];
+        let (is, wanted) = (self.precision.acts[from], self.precision.layers[l]);
+        self.casts[l] = None;
+        if is != wanted {
+            let x = self.act(from, with.n)?;
+            let cast = with.queue.memory(x.len() / is.size() * wanted.size())?;
+            launch::cast(with.queue, (is, x), (wanted, cast.all()), 1.0)?;
+            self.casts[l] = Some(cast);
+        }
+        Ok(())
+    }
+
+    /// What the ranks add up before a synchronised batch norm goes forward.
+    fn sums(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
+        self.take_in(l, with)?;
+        let Operation::BatchNorm { channels, plane, .. } = self.operations[l] else { return Ok(()) };
+        let shape = self.batch_norm(l, channels, plane, with.n);
+        let totals = with.queue.memory(8 * (1 + 2 * channels))?;
+        shape.sums(with.queue, self.x(l, with.n)?, totals.all())?;
+        with.link.all_reduce(with.queue, DType::F64, ReduceOp::Sum, totals.all())?;
+        with.link.join(with.queue)?;
+        self.saved[l] = vec![totals];
+        Ok(())
+    }
+
+    pub(super) fn batch_norm(&self, l: usize, channels: usize, plane: usize, n: usize) -> launch::BatchNorm {
+        let (dtype, layout) = (self.precision.layers[l], launch::Layout::Planes);
+        launch::BatchNorm { dtype, n, channels, plane, layout }
+    }
+
+    pub(super) fn heads(
+        &self,
+        l: usize,
+        positions: usize,
+        width: usize,
+        heads: usize,
+        n: usize,
+    ) -> launch::Heads {
+        let dtype = self.precision.layers[l];
+        launch::Heads { dtype, batch: n, length: positions, heads, size: width / heads.max(1), causal: true }
+    }
+
+    /// A layer's parameter by its place in the layer: as it computes with it, or as f32.
+    pub(super) fn param<'w>(&self, l: usize, nth: usize, weights: &'w Weights) -> Result<Slice<'w>> {
+        let narrow = self.precision.narrows(&self.network, l);
+        weights.read(self.network.params_of(l).start + nth, narrow)
+    }
+
+    pub(super) fn wide_param<'w>(&self, l: usize, nth: usize, weights: &'w Weights) -> Result<Slice<'w>> {
+        weights.param(self.network.params_of(l).start + nth)
+    }
+
+    fn forward_layer(&mut self, l: usize, with: &mut With<'_, '_>, train: bool) -> Result<()> {
+        let (n, queue, weights, dtype) = (with.n, with.queue, with.weights, self.precision.layers[l]);
+        let totals = if train { self.saved[l].pop() } else { None };
+        // The sums of a synchronised layer have cast its input already.
+        if totals.is_none() {
+            self.take_in(l, with)?;
+        }
+        let y = self.fresh(l, n * self.network.layers()[l].outputs(), queue)?;
+        let x = self.x(l, n)?;
+        let mut saved = Vec::new();
+        match &self.operations[l] {
+            Operation::Linear { rows, inputs, outputs, bias } => {
+                let w = self.param(l, 0, weights)?;
+                let a = launch::Matrix { data: x, rows: n * rows, columns: *inputs, transposed: false };
+                let b = launch::Matrix { data: w, rows: *inputs, columns: *outputs, transposed: true };
+                let bias = bias.then(|| self.wide_param(l, 1, weights)).transpose()?;
+                vendor::matmul(queue, dtype, (a, b), y.all(), 0.0, bias)?;
+            }
+            Operation::Conv { shape, bias } => {
+                let s = conv(shape, dtype, n);
+                let w = self.param(l, 0, weights)?;
+                vendor::conv(queue, vendor::Part::Forward, &s, (x, w), y.all())?;
+                if *bias {
+                    let (p, q) = s.output_picture()?;
+                    launch::bias(queue, dtype, y.all(), self.wide_param(l, 1, weights)?, p * q)?;
+                }
+            }
+            Operation::BatchNorm { channels, plane, .. } => {
+                let shape = self.batch_norm(l, *channels, *plane, n);
+                let both = queue.memory(8 * channels)?;
+                let (means, rs) =
+                    (both.all().part(0, 4 * channels)?, both.all().part(4 * channels, 4 * channels)?);
+                let stats = launch::Saved { means, rs };
+                let at = self.network.buffers_of(l);
+                let running = weights.buffers.all().part(4 * at.start, 4 * at.len())?;
+                match &totals {
+                    Some(totals) => shape.by_totals(queue, totals.all(), running, stats)?,
+                    None if train => shape.statistics(queue, x, running, stats)?,
+                    None => shape.running(queue, running, stats)?,
+                };
+                let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
+                shape.apply(queue, x, wb, stats, y.all())?;
+                saved.push(both);
+            }
+            Operation::LayerNorm { rows, width } => {
+                let s = launch::LayerNorm { dtype, rows: n * rows, columns: *width, eps: 1e-5 };
+                let (means, rs) = (queue.memory(4 * s.rows)?, queue.memory(4 * s.rows)?);
+                let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
+                launch::layer_norm(queue, &s, x, wb, (means.all(), rs.all()), y.all())?;
+                saved.extend([means, rs]);
+            }
+            Operation::Relu => drop(launch::activate(queue, launch::Function::Relu, dtype, x, y.all())?),
+            Operation::Gelu => drop(launch::activate(queue, launch::Function::Gelu, dtype, x, y.all())?),
+            Operation::Add => {
+                let other = self.network.from(l)[1];
+                let is = self.precision.acts[other];
+                let mut second = self.act(other, n)?;
+                let cast = if is == dtype { None } else { Some(queue.memory(y.len())?) };
+                if let Some(cast) = &cast {
+                    launch::cast(queue, (is, second), (dtype, cast.all()), 1.0)?;
+                    second = cast.all();
+                }
+                launch::add(queue, dtype, (x, second), y.all())?;
+            }
+            Operation::MaxPool(shape) => {
+                let winners = queue.memory(4 * n * self.network.layers()[l].outputs())?;
+                launch::max_pool(queue, dtype, &pool(shape, n), x, y.all(), winners.all())?;
+                saved.push(winners);
+            }
+            Operation::MeanPool(shape) => drop(launch::mean_pool(queue, dtype, &pool(shape, n), x, y.all())?),
+            Operation::GlobalMeanPool { .. } => drop(launch::plane_mean(queue, dtype, x, y.all())?),
+            Operation::Embedding { positions, rows, width } => {
+                let s = launch::Embedding { dtype, vocabulary: *rows, columns: *width, length: *positions };
+                launch::embedding(queue, &s, (self.wide_param(l, 0, weights)?, None), x, y.all())?;
+            }
+            Operation::Positions { .. } => {
+                queue.copy(y.all(), x)?;
+                launch::bias(queue, dtype, y.all(), self.wide_param(l, 0, weights)?, 1)?;
+            }
+            Operation::Attention { positions, width, heads } => {
+                let s = self.heads(l, *positions, *width, *heads, n);
+                let lse = queue.memory(4 * n * heads * positions)?;
+                launch::attention(queue, &s, x, y.all(), lse.all())?;
+                saved.push(lse);
+            }
+            Operation::Dropout { share } if train => {
+                launch::dropout(queue, dtype, (x, y.all()), (self.stream.all(), l as u32), *share)?;
+            }
+            Operation::Dropout { .. } => queue.copy(y.all(), x)?,
+            Operation::Own => return Err(own(&self.network.names()[l])),
+        }
+        saved.extend(totals);
+        self.saved[l] = if train { saved } else { Vec::new() };
+        self.acts[l + 1] = Some(Arc::new(y));
+        Ok(())
+    }
+
+    /// The loss of each row of the last forward pass into `losses`, and where `divisor` says so the gradient by the logits
+    /// of their sum over it.
+    pub fn loss(&mut self, with: &With<'_, '_>, divisor: Option<f32>, losses: Slice<'_>) -> Result<()> {
+        let last = self.network.layers().len();
+        let (dtype, logits) = self.logits(with.n)?;
+        let dx = divisor.map(|_| with.queue.memory(logits.len())).transpose()?;
+        let by = match self.network.loss().kind {
+            LossKind::CrossEntropy => launch::cross_entropy,
+            LossKind::Mse => launch::mse,
+        };
+        let into = dx.as_ref().map(Memory::all);
+        by(with.queue, dtype, logits, self.labels_of(with.n)?, divisor.unwrap_or(1.0), into, losses)?;
+        self.down[last] = dx.map(Arc::new);
+        Ok(())
+    }
+}
+
+pub(super) fn conv(shape: &allfold_kernels::nn::Conv2d, dtype: DType, n: usize) -> launch::Conv {
+    launch::Conv {
+        dtype,
+        n,
+        channels: shape.inputs,
+        picture: shape.picture,
+        filters: shape.outputs,
+        side: shape.kernel,
+        stride: shape.stride,
+        padding: shape.padding,
+    }
+}
+
+pub(super) fn pool(shape: &allfold_kernels::nn::Pool, n: usize) -> launch::Pool {
+    launch::Pool {
+        planes: n * shape.channels,
+        picture: shape.picture,
+        window: shape.window,
+        stride: shape.stride,
+        padding: shape.padding,
+    }
+}
+
+fn own(name: &str) -> Error {
+    Error::Config(format!("layer `{name}` has no arithmetic on GPUs; device \"cpu\" runs it"))
+}
+
+/// What the kernels cannot do is refused before anything runs.
+fn supported(name: &str, operation: &Operation) -> Result<()> {
+    match operation {
+        Operation::Own => Err(own(name)),
+        Operation::Conv { shape, .. } if shape.groups != 1 => {
+            Err(Error::Config(format!("layer `{name}` has {} groups; GPUs convolve in one", shape.groups)))
+        }
+        Operation::Attention { width, heads, .. } if !matches!(width / (*heads).max(1), 32 | 64 | 128) => {
+            let size = width / (*heads).max(1);
+            Err(Error::Config(format!(
+                "layer `{name}` has heads of {size} columns; on GPUs they have 32, 64 or 128: change `width` or `heads`"
+            )))
+        }
+        Operation::MeanPool(shape) if shape.padding > 0 => Err(Error::Config(format!(
+            "layer `{name}` takes means over padding; GPUs have maxima alone of that"
+        ))),
+        _ => Ok(()),
+    }
+}

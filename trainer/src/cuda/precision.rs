@@ -1,0 +1,37 @@
+//! Which element type each layer computes in, and each activation has: autocast's lists, as [`crate::amp`] has them.
+
+use crate::Network;
+use crate::amp::Cast;
+use allfold_kernels::DType;
+
+/// The types of a network's numbers on a device. Parameters and their gradients are f32 whatever the layer computes in.
+pub(super) struct Precision {
+    /// What is narrow, where anything is.
+    pub narrow: Option<DType>,
+    /// Of each layer: its inputs, outputs and their gradients.
+    pub layers: Vec<DType>,
+    /// Of each activation, 0 being the input.
+    pub acts: Vec<DType>,
+}
+
+impl Precision {
+    pub fn new(network: &Network<f32>, narrow: Option<DType>) -> Precision {
+        let (mut layers, mut acts) = (Vec::new(), vec![DType::F32]);
+        for (l, layer) in network.layers().iter().enumerate() {
+            let follows = network.from(l).iter().all(|&from| acts[from] != DType::F32);
+            let dtype = match (layer.cast(), narrow) {
+                (Cast::Narrow, Some(narrow)) => narrow,
+                (Cast::Follow, Some(narrow)) if follows => narrow,
+                _ => DType::F32,
+            };
+            layers.push(dtype);
+            acts.push(dtype);
+        }
+        Precision { narrow, layers, acts }
+    }
+
+    /// Whether a layer reads its weights in the narrow type.
+    pub fn narrows(&self, network: &Network<f32>, layer: usize) -> bool {
+        self.narrow.is_some() && network.layers()[layer].cast() == Cast::Narrow
+    }
+}

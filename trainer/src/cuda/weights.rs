@@ -1,0 +1,212 @@
+//! A model's numbers on a device: parameters, gradients, buffers, and the optimiser's memory.
+//!
+//! ```text
+//! params   f32   as the network lays them out, each begun at a multiple of 64 elements      the master weights
+//! narrow   16    the same places: what autocast's layers read, written by the optimiser in the launch that moves params
+//! grads    f32   bucket by bucket, in the order in which they become ready: a bucket is sent from where it is
+//! ```
+
+use super::precision::Precision;
+use crate::Result;
+use crate::buckets::{Bucket, grouped};
+use crate::{Config, Network};
+use allfold_kernels::DType;
+use allfold_kernels::cuda::{Memory, Queue, Slice, launch};
+use allfold_kernels::nn::Float;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where parameters begin: 256 bytes, so that every vector access is aligned.
+const GRAIN: usize = 64;
+
+/// A stretch of elements of a flat buffer.
+type Span = Range<usize>;
+
+/// The numbers that live as long as the run.
+pub(super) struct Weights {
+    /// Of each parameter: where it lies in `params`, `narrow` and the optimiser's state.
+    places: Vec<Span>,
+    /// Of each parameter: where its gradient lies; nothing for one that is frozen or unreached.
+    slots: Vec<Option<Span>>,
+    /// Of each bucket: its stretch of `grads`.
+    pub buckets: Vec<Span>,
+    /// What travels together, in order.
+    pub members: Vec<Bucket>,
+    pub params: Arc<Memory>,
+    pub narrow: Option<(DType, Arc<Memory>)>,
+    pub grads: Arc<Memory>,
+    /// The gradients of the micro-batches so far.
+    pub held: Option<Arc<Memory>>,
+    /// As the network lays them out.
+    pub buffers: Memory,
+    /// Of each parameter: whether any layer reads it in the narrow type.
+    pub narrowed: Vec<bool>,
+}
+
+impl Weights {
+    pub fn new(
+        network: &Network<f32>,
+        config: &Config,
+        precision: &Precision,
+        queue: &Queue,
+    ) -> Result<Weights> {
+        let mut end = 0;
+        let mut place = |n: usize| {
+            let start = end;
+            end = (start + n).next_multiple_of(GRAIN);
+            start..start + n
+        };
+        let places: Vec<Span> = network.params().iter().map(|param| place(param.range.len())).collect();
+        let elements = end.max(GRAIN);
+        let members = grouped(&network.order(), network.params(), (4, config.caps()), &config.groups);
+        let (mut slots, mut buckets, mut end) = (vec![None; places.len()], Vec::new(), 0);
+        for bucket in &members {
+            let start = end;
+            for &param in &bucket.params {
+                let n = places[param].len();
+                slots[param] = Some(end..end + n);
+                end = (end + n).next_multiple_of(GRAIN);
+            }
+            buckets.push(start..end);
+        }
+        let graded = end.max(GRAIN);
+        let fresh = |bytes: usize| -> Result<Memory> {
+            let memory = Memory::new(queue.machine(), queue.device(), bytes)?;
+            queue.fill(memory.all(), 0)?;
+            Ok(memory)
+        };
+        let mut narrowed = vec![false; places.len()];
+        for (l, _) in network.layers().iter().enumerate().filter(|(l, _)| precision.narrows(network, *l)) {
+            network.params_of(l).for_each(|param| narrowed[param] = true);
+        }
+        let narrow = match precision.narrow {
+            Some(dtype) => Some((dtype, Arc::new(fresh(elements * dtype.size())?))),
+            None => None,
+        };
+        Ok(Weights {
+            places,
+            slots,
+            buckets,
+            members,
+            params: Arc::new(fresh(4 * elements)?),
+            narrow,
+            grads: Arc::new(fresh(4 * graded)?),
+            held: if config.accumulate > 1 { Some(Arc::new(fresh(4 * graded)?)) } else { None },
+            buffers: fresh(4 * network.buffer_count().max(1))?,
+            narrowed,
+        })
+    }
+
+    /// Elements of `params`, gaps included.
+    pub fn elements(&self) -> usize {
+        self.params.len() / 4
+    }
+
+    /// Where a parameter lies in the flat buffers.
+    pub fn place(&self, param: usize) -> &Span {
+        &self.places[param]
+    }
+
+    /// Where a parameter's gradient lies, if it has one.
+    pub fn slot(&self, param: usize) -> Option<&Span> {
+        self.slots[param].as_ref()
+    }
+
+    /// A parameter's f32 values.
+    pub fn param(&self, param: usize) -> Result<Slice<'_>> {
+        part(self.params.all(), &self.places[param], 4)
+    }
+
+    /// A parameter in the type that a layer computes in.
+    pub fn read(&self, param: usize, narrow: bool) -> Result<Slice<'_>> {
+        match &self.narrow {
+            Some((dtype, memory)) if narrow => part(memory.all(), &self.places[param], dtype.size()),
+            _ => self.param(param),
+        }
+    }
+
+    /// A parameter's gradient.
+    pub fn grad(&self, param: usize) -> Result<Option<Slice<'_>>> {
+        self.slots[param].as_ref().map(|slot| part(self.grads.all(), slot, 4)).transpose()
+    }
+
+    /// Makes the narrow copies anew.
+    pub fn narrow_all(&self, queue: &Queue) -> Result<()> {
+        let Some((dtype, memory)) = &self.narrow else { return Ok(()) };
+        launch::cast(queue, (DType::F32, self.params.all()), (*dtype, memory.all()), 1.0)?;
+        Ok(())
+    }
+
+    /// Copies host values, laid out as the network has them, to the device.
+    pub fn upload<F: Float>(
+        &self,
+        network: &Network<f32>,
+        queue: &Queue,
+        params: &[F],
+        buffers: &[F],
+    ) -> Result<()> {
+        self.write_like_params(network, queue, &self.params, params)?;
+        if !buffers.is_empty() {
+            queue.write(self.buffers.all(), &narrowed(buffers))?;
+        }
+        self.narrow_all(queue)
+    }
+
+    /// The reverse of [`Weights::upload`].
+    pub fn download<F: Float>(
+        &self,
+        network: &Network<f32>,
+        queue: &Queue,
+        params: &mut [F],
+        buffers: &mut [F],
+    ) -> Result<()> {
+        self.read_like_params(network, queue, &self.params, params)?;
+        if !buffers.is_empty() {
+            widened(&queue.download::<f32>(self.buffers.all())?, buffers);
+        }
+        Ok(())
+    }
+
+    /// Host values that are laid out as the parameters are, into memory that is.
+    pub fn write_like_params<F: Float>(
+        &self,
+        network: &Network<f32>,
+        queue: &Queue,
+        into: &Memory,
+        values: &[F],
+    ) -> Result<()> {
+        let mut flat = vec![0.0f32; self.elements()];
+        for (place, at) in network.params().iter().zip(&self.places) {
+            flat[at.clone()].copy_from_slice(&narrowed(&values[place.range.clone()]));
+        }
+        Ok(queue.write(into.all(), &flat)?)
+    }
+
+    /// The reverse.
+    pub fn read_like_params<F: Float>(
+        &self,
+        network: &Network<f32>,
+        queue: &Queue,
+        from: &Memory,
+        values: &mut [F],
+    ) -> Result<()> {
+        let flat: Vec<f32> = queue.download(from.all())?;
+        for (place, at) in network.params().iter().zip(&self.places) {
+            widened(&flat[at.clone()], &mut values[place.range.clone()]);
+        }
+        Ok(())
+    }
+}
+
+/// A stretch of elements of a buffer.
+pub(super) fn part<'a>(of: Slice<'a>, span: &Span, size: usize) -> Result<Slice<'a>> {
+    Ok(of.part(span.start * size, span.len() * size)?)
+}
+
+fn narrowed<F: Float>(values: &[F]) -> Vec<f32> {
+    values.iter().map(|value| value.to_f64() as f32).collect()
+}
+
+fn widened<F: Float>(from: &[f32], into: &mut [F]) {
+    into.iter_mut().zip(from).for_each(|(into, from)| *into = F::from_f64(f64::from(*from)));
+}

@@ -1,0 +1,92 @@
+//! What a layer computes, as data: for devices that have arithmetic of their own.
+
+use allfold_kernels::nn::{Conv2d, Pool};
+
+/// The formula of a layer and its shape, per sample.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// `y = x w' + b` for each of `rows` rows.
+    Linear {
+        /// Rows of a sample.
+        rows: usize,
+        /// Numbers of a row that go in.
+        inputs: usize,
+        /// Numbers of a row that come out.
+        outputs: usize,
+        /// Whether there is a b.
+        bias: bool,
+    },
+    /// A convolution, with a bias per channel or without.
+    Conv {
+        /// Its shape.
+        shape: Conv2d,
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// A batch norm.
+    BatchNorm {
+        /// Channels.
+        channels: usize,
+        /// Pixels of a channel.
+        plane: usize,
+        /// Whether by the samples of all ranks.
+        synchronised: bool,
+    },
+    /// A layer norm of each of `rows` rows.
+    LayerNorm {
+        /// Rows of a sample.
+        rows: usize,
+        /// Numbers of a row.
+        width: usize,
+    },
+    /// max(x, 0).
+    Relu,
+    /// The Gaussian error linear unit.
+    Gelu,
+    /// The sum of two activations.
+    Add,
+    /// The maximum of each window.
+    MaxPool(Pool),
+    /// The mean of each window.
+    MeanPool(Pool),
+    /// The mean of whole planes.
+    GlobalMeanPool {
+        /// Channels.
+        channels: usize,
+        /// Pixels of a channel.
+        plane: usize,
+    },
+    /// Rows of a table by token.
+    Embedding {
+        /// Tokens of a sample.
+        positions: usize,
+        /// Rows of the table.
+        rows: usize,
+        /// Numbers of a row.
+        width: usize,
+    },
+    /// A row added to each position.
+    Positions {
+        /// Positions of a sample, and rows of the table.
+        positions: usize,
+        /// Numbers of a row.
+        width: usize,
+    },
+    /// Causal attention over q, k, v side by side.
+    Attention {
+        /// Tokens of a sample.
+        positions: usize,
+        /// Numbers of a token, over all heads.
+        width: usize,
+        /// Heads.
+        heads: usize,
+    },
+    /// Dropout.
+    Dropout {
+        /// The share of zeros.
+        share: f64,
+    },
+    /// Anything else: what only its own [`super::Layer::forward`] says.
+    Own,
+}
