@@ -51,6 +51,8 @@ mod world;
 
 pub use allfold_kernels::{DType, Element, ReduceOp};
 pub use allfold_sim::Rank;
+#[cfg(feature = "mpi")]
+pub use backends::mpi;
 pub use backends::sim::Activity;
 pub use backends::{device, nccl, tcp};
 pub use buffer::Buffer;

@@ -203,7 +203,7 @@ fn time(comm: &Communicator, collective: Collective, name: &'static str, bytes: 
     let (count, all) = counts(collective, bytes, comm.size() as usize);
     let (mut data, mut block, mut out) = (vec![0f32; all], vec![0f32; count], vec![0f32; all]);
     let mut times = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..7 {
         comm.barrier()?;
         let start = Instant::now();
         match collective {
@@ -222,8 +222,8 @@ fn time(comm: &Communicator, collective: Collective, name: &'static str, bytes: 
         comm.all_reduce(&mut took, ReduceOp::Max)?;
         times.push(took[0]);
     }
-    // The first opens connections and windows.
-    times.remove(0);
+    // The first ones open connections and windows.
+    times.drain(..2);
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
 }
@@ -278,7 +278,7 @@ fn the_simulator_says_what_shaped_links_measure() {
     text += "|---|---|---|---|---|---|---|\n";
     let mut summary =
         String::from("| network | cases | median of abs. error | within 5 % |\n|---|---|---|---|\n");
-    let mut every = Vec::new();
+    let (mut every, mut offs) = (Vec::new(), Vec::new());
     for network in networks(full) {
         let hosts = match Hosts::make(&network) {
             Ok(hosts) => hosts,
@@ -296,6 +296,7 @@ fn the_simulator_says_what_shaped_links_measure() {
             let want = simulated(&topology, collective, name, bytes);
             let off = want / got - 1.0;
             errors.push(off.abs());
+            offs.push(off);
             let (mib, off) = (bytes >> 20, off * 100.0);
             let _ = writeln!(
                 text,
@@ -323,6 +324,13 @@ fn the_simulator_says_what_shaped_links_measure() {
         );
         std::fs::write(path, format!("{head}{summary}{end}\n{text}")).unwrap();
     }
-    // A busy machine is late, and no test is decided by time: that every case ran, with the right result, is what is asserted.
-    assert!(median.is_finite());
+    // A busy machine is late, and by how much decides nothing; but no link is faster than its rate, so nothing is measured
+    // that is much faster than simulated. Where the machine is late by ten times, something else is wrong.
+    offs.sort_by(f64::total_cmp);
+    let (least, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
+    assert!(most < 0.5, "one case was measured {most:.2} of itself faster than simulated:\n{text}");
+    assert!(least > -0.9, "measured ten times slower than simulated:\n{text}");
+    if full {
+        assert!(median <= 0.05, "the median is off by {:.1} %", median * 100.0);
+    }
 }

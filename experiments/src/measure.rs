@@ -88,6 +88,29 @@ pub fn measure_size<T: Sample>(
     forms(choice.collective).iter().map(|&in_place| side(world, choice, &data, timing, in_place)).collect()
 }
 
+/// The same where this process is one rank of several: every rank gets what came of all.
+///
+/// # Errors
+/// As [`measure_size`].
+pub fn measure_process<T: Sample>(
+    comm: &Communicator,
+    choice: &Choice,
+    size: u64,
+    timing: Timing,
+) -> Outcome<Vec<Side>> {
+    fits(choice, size)?;
+    let plan = choice.at(size)?;
+    let data = Data::<T>::new(choice, &plan, timing)?;
+    let one = |&in_place: &bool| {
+        let mine = one_rank(comm, choice, &data, timing, in_place).map_err(failed)?;
+        let words = mine.words();
+        let mut all = vec![0i64; words.len() * comm.size() as usize];
+        comm.all_gather(&words, &mut all).map_err(failed)?;
+        Ok(told(&all.chunks(words.len()).map(Seen::read).collect::<Vec<_>>(), timing, in_place))
+    };
+    forms(choice.collective).iter().map(one).collect()
+}
+
 /// What the ranks start from and must end with.
 struct Data<T> {
     /// Elements that a rank contributes.
@@ -151,6 +174,23 @@ struct Seen {
     checked: Option<(u64, Option<usize>, u64)>,
 }
 
+impl Seen {
+    /// As words that ranks send each other: the same number on all of them.
+    fn words(&self) -> Vec<i64> {
+        let (wrong, first, hash) = self.checked.unwrap_or_default();
+        let first = first.map_or(-1, |at| at as i64);
+        let head = [i64::from(self.checked.is_some()), wrong as i64, first, hash as i64];
+        head.into_iter().chain(self.times.iter().map(|time| time.0 as i64)).collect()
+    }
+
+    fn read(words: &[i64]) -> Seen {
+        let (head, times) = words.split_at(4);
+        let first = usize::try_from(head[2]).ok();
+        let checked = (head[0] == 1).then_some((head[1] as u64, first, head[3] as u64));
+        Seen { times: times.iter().map(|time| Picos(*time as u64)).collect(), checked }
+    }
+}
+
 fn side<T: Sample>(
     world: &World,
     choice: &Choice,
@@ -160,22 +200,27 @@ fn side<T: Sample>(
 ) -> Outcome<Side> {
     let seen =
         world.run(|comm: Communicator| one_rank(&comm, choice, data, timing, in_place)).map_err(failed)?;
+    Ok(told(&seen, timing, in_place))
+}
+
+/// What all ranks saw, in one.
+fn told(seen: &[Seen], timing: Timing, in_place: bool) -> Side {
     let (time_us, error_us) = if timing.virtual_time {
         (seen.iter().flat_map(|s| &s.times).max().map_or(0.0, |t| t.as_micros()), 0.0)
     } else {
-        mean(&seen)
+        mean(seen)
     };
     let checked: Vec<_> = seen.iter().filter_map(|s| s.checked).collect();
     let all = !checked.is_empty();
     let first = checked.iter().zip(0..).find_map(|((_, first, _), rank): (_, u32)| Some((rank, (*first)?)));
-    Ok(Side {
+    Side {
         in_place,
         time_us,
         error_us,
         wrong: all.then(|| checked.iter().map(|(wrong, ..)| wrong).sum()),
         first_wrong: first.map(|(rank, at)| format!("rank {rank}, element {at}")),
         checksum: all.then(|| samples::join(checked.iter().map(|(.., hash)| *hash))),
-    })
+    }
 }
 
 fn one_rank<T: Sample>(

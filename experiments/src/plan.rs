@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::records::Call;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Lanes, Schedule, Segments};
-use allfold_collectives::{Collective, DType, Geometry, ReduceOp, World};
+use allfold_collectives::{Collective, Communicator, DType, Geometry, ReduceOp, World};
 use std::sync::Arc;
 
 /// What the user chose, for all sizes.
@@ -108,6 +108,24 @@ impl Choice {
             Some(steps) => world.window(steps),
             None => world,
         }
+    }
+
+    /// The same for a process that is one rank.
+    ///
+    /// # Errors
+    /// As of the communicator's plan.
+    pub fn within(&self, comm: Communicator) -> Outcome<Communicator> {
+        let mut plan = allfold_collectives::Plan::default();
+        if let Some(algorithm) = self.algorithm {
+            plan = plan.algorithm(self.collective, algorithm.name).map_err(Failure::usage)?;
+        }
+        if let Some(bytes) = self.segment {
+            plan = plan.segment(bytes).map_err(Failure::usage)?;
+        }
+        if let Some(steps) = self.window {
+            plan = plan.window(steps).map_err(Failure::usage)?;
+        }
+        Ok(comm.with_plan(plan))
     }
 
     /// What a record says was called. The identity of the result is added where it is known.

@@ -35,6 +35,11 @@ impl Session {
         Ok(Session { text, json: json.map(Path::to_path_buf), stamp: stamp(seed), lines: Vec::new() })
     }
 
+    /// The run of one process of several, of which another one tells: it says nothing and leaves no records.
+    pub fn silent(seed: Option<u64>) -> Session {
+        Session { text: Box::new(std::io::sink()), json: None, stamp: stamp(seed), lines: Vec::new() }
+    }
+
     /// Prints a line, or several.
     pub fn say(&mut self, line: impl Display) -> Outcome {
         writeln!(self.text, "{line}").and_then(|()| self.text.flush()).map_err(closed)

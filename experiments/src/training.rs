@@ -3,9 +3,9 @@
 use crate::failure::{Failure, Outcome};
 use crate::records::{Breakdown, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan};
 use crate::tensorboard::Events;
-use crate::{measure, memory, samples, statistics};
+use crate::{elastic, measure, memory, samples, statistics};
 use allfold_collectives::environment::Environment;
-use allfold_collectives::{Activity, Communicator, Joining, Rank, World};
+use allfold_collectives::{Activity, Communicator, Rank, World};
 use allfold_sim::{Device, Picos, Topology};
 use allfold_trainer::{Config, EpochReport, Observer, StepReport, TrainResult};
 use indicatif::ProgressBar;
@@ -19,6 +19,8 @@ pub enum Place {
     Threads(u32),
     /// This process is one rank of a world that a launcher has started.
     Process(Box<Environment>),
+    /// This process is one rank of the MPI job that mpirun has started: which, and of how many.
+    Mpi(Rank, u32),
     /// Threads on virtual time: one for each rank of a topology, each computing on a device.
     Sim(Box<(Topology, Device)>),
 }
@@ -62,13 +64,18 @@ impl Place {
         match self {
             Place::Threads(ranks) => *ranks,
             Place::Process(environment) => environment.world_size,
+            Place::Mpi(_, ranks) => *ranks,
             Place::Sim(machine) => machine.0.ranks(),
         }
     }
 
     /// Whether this process tells what came of the run: of several one does.
     pub fn speaks(&self) -> bool {
-        !matches!(self, Place::Process(environment) if environment.rank != Rank(0))
+        match self {
+            Place::Process(environment) => environment.rank == Rank(0),
+            Place::Mpi(rank, _) => *rank == Rank(0),
+            Place::Threads(_) | Place::Sim(_) => true,
+        }
     }
 }
 
@@ -80,28 +87,33 @@ pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Eve
     let (data, test) = allfold_trainer::data::load(config).map_err(failed)?;
     let each = allfold_trainer::run::memory(config, data.shape, data.classes).map_err(failed)?;
     let ranks = place.ranks();
-    if !matches!(place, Place::Process(_)) {
+    if !matches!(place, Place::Process(_) | Place::Mpi(..)) {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
     let events = Mutex::new(events);
-    let one = |comm: Communicator| {
+    let one = |config: &Config, comm: &Communicator| {
         let first = comm.rank().0 == 0;
         let events = if first { events.lock().ok().and_then(|mut events| events.take()) } else { None };
         let bar = first.then_some(bar);
-        let mut watch = Watch { comm: &comm, config, bar, steps: Vec::new(), events };
-        let result = allfold_trainer::train_on(config, &data, &test, &comm, &mut watch)?;
+        let mut watch = Watch { comm, config, bar, steps: Vec::new(), events };
+        let result = allfold_trainer::train_on(config, &data, &test, comm, &mut watch)?;
         Ok((result, watch.steps))
+    };
+    let alone = |config: &Config, comm: &Communicator| {
+        let (result, steps) = one(config, comm)?;
+        Ok(Trained { result, steps: vec![steps], timeline: Vec::new() })
     };
     let world = match place {
         Place::Threads(ranks) => World::threads(*ranks),
         Place::Sim(machine) => World::sim(&machine.0).costs(machine.0.costs()).device(machine.1).timeline(),
         Place::Process(environment) => {
-            let comm = join(config, environment)?;
-            let (result, steps) = one(comm).map_err(failed)?;
-            return Ok(Trained { result, steps: vec![steps], timeline: Vec::new() });
+            return elastic::run(config, environment, alone);
+        }
+        Place::Mpi(..) => {
+            return alone(config, &over_mpi(false)?).map_err(failed);
         }
     };
-    let report = world.run_each(one).map_err(measure::failed)?;
+    let report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(measure::failed)?;
     let first = report.first.map_or(0, |rank| rank.index());
     let mut ranks = report.ranks;
     if ranks.iter().any(Result::is_err) {
@@ -113,14 +125,30 @@ pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Eve
     Ok(Trained { result, steps, timeline: report.timeline })
 }
 
-/// Joins the world that a launcher has started: all ranks must have been given one configuration.
-fn join(config: &Config, environment: &Environment) -> Outcome<Communicator> {
-    let configuration = samples::hash(format!("{config:?}").as_bytes());
-    let joining = Joining { configuration, ..Joining::from_env().map_err(measure::failed)? };
-    Communicator::join(environment, joining).map_err(measure::failed)
+/// This process as a rank of its MPI job; `native`: by MPI's own collectives where no algorithm is named.
+///
+/// # Errors
+/// This program was built without MPI; MPI cannot be started.
+#[cfg(feature = "mpi")]
+pub fn over_mpi(native: bool) -> Outcome<Communicator> {
+    use allfold_collectives::Joining;
+    use allfold_collectives::mpi::Options;
+    let flight = Joining::from_env().map_err(measure::failed)?.flight;
+    Communicator::over_mpi(Options { native, flight, ..Options::default() }).map_err(measure::failed)
 }
 
-fn failed(error: allfold_trainer::Error) -> Failure {
+/// This process as a rank of its MPI job.
+///
+/// # Errors
+/// Always: this program was built without MPI.
+#[cfg(not(feature = "mpi"))]
+pub fn over_mpi(_native: bool) -> Outcome<Communicator> {
+    Err(Failure::usage(
+        "this allfold was built without MPI: scripts/install-mpi.sh, then cargo build --release --features mpi",
+    ))
+}
+
+pub(crate) fn failed(error: allfold_trainer::Error) -> Failure {
     match error {
         allfold_trainer::Error::Config(_) | allfold_trainer::Error::Network(_) => Failure::usage(error),
         allfold_trainer::Error::Collective(error) => measure::failed(error),
@@ -302,6 +330,10 @@ records! {
 records! {
     /// A record per step of a run of processes that talk over TCP.
     measured_over_tcp, MeasuredStep, MeasuredEnd, "tcp"
+}
+records! {
+    /// A record per step of a run of processes of an MPI job.
+    measured_over_mpi, MeasuredStep, MeasuredEnd, "mpi"
 }
 records! {
     /// A record per step of a run on virtual time.

@@ -162,10 +162,17 @@ fn a_launcher_that_is_killed_leaves_no_rank_and_nothing_of_their_groups() {
     gone("killed-mark-7");
 }
 
+/// An address that nobody listens on, below the ports that systems hand out: no other test is given it meanwhile.
+fn unused(at: u32) -> String {
+    let ports = (0..4_000).map(|step| 20_000 + (std::process::id() * 2 + at + 2 * step) % 8_000);
+    let free =
+        ports.map(|port| format!("127.0.0.1:{port}")).find(|at| std::net::TcpListener::bind(at).is_ok());
+    free.unwrap()
+}
+
 #[test]
 fn nodes_start_and_end_together() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let at = format!("127.0.0.1:{port}");
+    let at = unused(0);
     let node = |node: &str, script: &str| {
         launch(&[
             "-n",
@@ -209,7 +216,7 @@ fn nodes_start_and_end_together() {
 fn what_cannot_be_launched_is_one_line() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nobody = unused(1);
     let outside = &["--nnodes", "2", "--rdzv", "0.0.0.0:29876", "--", "true"];
     for (args, code, says) in [
         (&["--rdzv", &at, "--", "true"][..], 1, "the port is in use"),
@@ -279,7 +286,8 @@ fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
 #[test]
 fn a_rank_killed_in_training_is_started_again_to_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
-    let config = config(folder.path(), 12);
+    // Long enough that whoever is to be killed is still there when the first checkpoint is seen.
+    let config = config(folder.path(), 60);
     let whole = train(&config, &["--backend", "threads"]);
     // Rank 2 is killed once there is a checkpoint, in its first life only.
     let checkpoints = folder.path().join("checkpoints");
@@ -306,6 +314,34 @@ fn a_rank_killed_in_training_is_started_again_to_the_same_weights() {
     let said = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(said.contains("no record of rank 2"), "{said}");
+}
+
+#[test]
+fn a_rank_started_again_joins_the_survivors_at_the_next_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 60);
+    let whole = train(&config, &["--backend", "threads"]);
+    let checkpoints = folder.path().join("checkpoints");
+    let script = format!(
+        "if [ $RANK = 2 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then \
+           (while ! ls {0}/step-*.safetensors >/dev/null 2>&1; do sleep 0.005; done; kill -9 $$) & fi; \
+         exec {ALLFOLD} train --config {config}",
+        checkpoints.display()
+    );
+    let logs = folder.path().join("logs");
+    let place = logs.display().to_string();
+    let args =
+        ["-n", "4", "--max-restarts", "2", "--elastic", "--log-dir", &place, "--", "sh", "-c", &script];
+    let output = end(launch(&args));
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("rank 2 failed, killed by SIGKILL; starting it again (1 of 2)"), "{said}");
+    // Rank 0 is the process that it was, and ends with the weights of a run that nothing befell.
+    let read = |file: &str| std::fs::read_to_string(logs.join(file)).unwrap_or_default();
+    let end = read("start-0/rank-0.out");
+    assert_eq!(end.lines().filter(|line| line.contains("_hash ")).collect::<Vec<_>>(), whole);
+    assert!(read("start-0/rank-0.err").contains("ranks 0, 1, 3 are left"), "{}", read("start-0/rank-0.err"));
+    assert!(logs.join("start-1/rank-2.out").exists() && !logs.join("start-1/rank-0.out").exists());
 }
 
 #[test]

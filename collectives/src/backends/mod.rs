@@ -3,6 +3,7 @@
 //! ```text
 //! Communicator --- Backend: actors, gates, groups --- threads   real time, mailboxes
 //!      |                                         |--- tcp       real time, sockets
+//!      |                                         |--- mpi       real time, somebody else's engine
 //!      |                                         \--- sim       virtual time, one conductor
 //!  Execution ----- Transport: frames of one operation
 //! ```
@@ -12,6 +13,8 @@
 
 pub mod device;
 mod gates;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 #[allow(unsafe_code, reason = "NCCL is a foreign library; each call says why it is sound")]
 pub mod nccl;
 pub(crate) mod shm;

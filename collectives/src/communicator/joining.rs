@@ -24,6 +24,8 @@ pub struct Joining {
     pub deadlines: Deadlines,
     /// A hash of what all ranks must have been given alike, such as a configuration file.
     pub configuration: u64,
+    /// Whether the data of collectives goes through shared memory where all ranks are on one host.
+    pub share: bool,
     /// Where the flight record is written when something goes wrong.
     pub flight: Option<PathBuf>,
 }
@@ -35,6 +37,7 @@ impl Joining {
     /// |---|---|
     /// | `ALLFOLD_SECRET_FILE` | a file with the job's secret: TLS |
     /// | `ALLFOLD_SECURITY` | `tls`, `trusted-fabric` or `insecure-plaintext`, where that is not wanted |
+    /// | `ALLFOLD_SHARED_MEMORY` | `off`: everything over TCP, also between ranks of one host |
     /// | `ALLFOLD_FLIGHT_DIR` | a folder for flight records |
     ///
     /// # Errors
@@ -57,7 +60,16 @@ impl Joining {
             }
             (Some(_), _) => return wrong("there are tls, trusted-fabric and insecure-plaintext"),
         };
+        let share = match text("ALLFOLD_SHARED_MEMORY").as_deref() {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(other) => {
+                let (variable, read) = ("ALLFOLD_SHARED_MEMORY".into(), Some(other.into()));
+                return Err(Error::Environment { variable, read, wanted: "there are on and off".into() });
+            }
+        };
         Ok(Joining {
+            share,
             security,
             patience: Patience::default(),
             deadlines: Deadlines::default(),
@@ -70,6 +82,9 @@ impl Joining {
 impl Communicator {
     /// This process as one rank of a world that a launcher has started: `allfold launch`, torchrun, Slurm's srun, Open
     /// MPI's mpirun, or anything that sets the same variables (see [`environment`]).
+    ///
+    /// Where all ranks are processes of one host, the data of collectives goes through shared memory, and TCP carries what
+    /// is said beside it; a world of several hosts uses TCP throughout, also within a host. The bits are the same.
     ///
     /// ```no_run
     /// use allfold_collectives::{Communicator, ReduceOp};
@@ -106,9 +121,12 @@ impl Communicator {
             let addresses = table.peers.iter().map(|peer| peer.address).collect();
             Peers { rank, job: table.world, epoch, listener, addresses, security, deadlines }
         };
-        let comm = Communicator::recorded(peers, flight.clone())?;
+        let mut comm = Communicator::recorded(peers, flight.clone())?;
         if flight.is_some() {
             comm.write_when_told_to_end()?;
+        }
+        if joining.share {
+            comm.share_memory()?;
         }
         Ok(comm)
     }

@@ -122,15 +122,36 @@ impl Communicator {
         Communicator::recorded(peers, None)
     }
 
-    /// The same, with a folder for its flight record.
+    /// This process as one rank of the MPI job that `mpirun`, or a cluster's own launcher, has started: see
+    /// [`crate::mpi`], also for what failure means there. MPI starts once in a process, so this works once.
+    ///
+    /// # Errors
+    /// [`Error::System`] where MPI cannot be started, or not for calls from many threads.
+    #[cfg(feature = "mpi")]
+    pub fn over_mpi(options: crate::mpi::Options) -> Result<Communicator> {
+        let flight = options.flight.clone();
+        let (mpi, rank, size) = crate::backends::mpi::Mpi::start(options)?;
+        Ok(Communicator::process(Arc::new(mpi), rank, size, flight))
+    }
+
+    /// Over sockets, with a folder for its flight record.
     fn recorded(peers: crate::tcp::Peers, flight: Option<std::path::PathBuf>) -> Result<Communicator> {
         let (rank, size) = (peers.rank, peers.addresses.len() as u32);
-        let backend: Arc<dyn crate::backends::Backend> = Arc::new(Tcp::connect(peers)?);
+        Ok(Communicator::process(Arc::new(Tcp::connect(peers)?), rank, size, flight))
+    }
+
+    /// This process as one rank of a backend's world.
+    fn process(
+        backend: Arc<dyn crate::backends::Backend>,
+        rank: Rank,
+        size: u32,
+        flight: Option<std::path::PathBuf>,
+    ) -> Communicator {
         let roster = Arc::new(Roster::new(crate::flight::Recorder::new(rank, size, flight)));
         let member = Member { group: GroupId(0), rank };
         let seat = Seat::take(backend.clone(), backend.main(rank), member, size, 0, &roster);
         let home = Some(Arc::new(Home { roster, backend, rank }));
-        Ok(Communicator::new(seat, Plan::default()).at(home))
+        Communicator::new(seat, Plan::default()).at(home)
     }
 
     fn at(mut self, home: Option<Arc<Home>>) -> Communicator {
@@ -295,6 +316,7 @@ impl Communicator {
         let shares_memory = self.transport.borrow().shares_memory();
         let (rank, size) = (self.rank(), self.size());
         let prepared = Prepared::new(request, rank, size, &self.plan, &mut schedules, shares_memory)?;
+        let prepared = prepared.natively(&self.plan, request.collective, &**self.transport.borrow());
         let prepared = Arc::new(prepared);
         latest.truncate(KEPT - 1);
         latest.push((request, prepared.clone()));

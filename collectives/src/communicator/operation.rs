@@ -88,7 +88,12 @@ pub(super) struct Prepared {
     label: u64,
     /// The same for ranks that share memory.
     exchange: Option<Exchange>,
+    /// Whether the transport does it by a collective of its own.
+    native: bool,
 }
+
+/// What a collective that is the transport's own is called in place of an algorithm.
+const NATIVE: &str = "native";
 
 impl Prepared {
     pub fn new(
@@ -125,10 +130,19 @@ impl Prepared {
             let what = (dtype, op.unwrap_or(ReduceOp::Sum));
             exchange = Some(fused::exchange(collective, size, root, what, count as usize, &trees, &geometry));
         }
-        let mut hasher = DefaultHasher::new();
-        call.hash(&mut hasher);
-        let label = hasher.finish();
-        Ok(Prepared { schedule, geometry, rank, window: plan.window_of(row), call, label, exchange })
+        let label = label(&call);
+        let window = plan.window_of(row);
+        Ok(Prepared { schedule, geometry, rank, window, call, label, exchange, native: false })
+    }
+
+    /// The same by a collective of the transport's own, if it has one and no algorithm was named.
+    pub fn natively(mut self, plan: &Plan, collective: Collective, transport: &dyn Transport) -> Prepared {
+        if !plan.names(collective) && transport.natively(&self.call) {
+            self.native = true;
+            self.call = Call { algorithm: NATIVE, segments: 1, ..self.call };
+            self.label = label(&self.call);
+        }
+        self
     }
 
     /// What ranks must agree on, as this operation of the sequence.
@@ -145,6 +159,9 @@ impl Prepared {
     /// Runs it, as this operation of the sequence, on the rank's buffers: one that is both, of the whole size, or, where
     /// the collective has another source than result, each with what the rank gives and gets.
     pub fn run(&self, sequence: u64, ends: Ends<'_>, transport: &mut dyn Transport) -> Result<()> {
+        if self.native {
+            return transport.native(Summons { call: &self.call, sequence, label: self.label }, ends);
+        }
         let Some(exchange) = self.exchange.as_ref().filter(|_| transport.shares_memory()) else {
             return self.by_messages(sequence, ends, transport);
         };
@@ -227,6 +244,13 @@ impl Prepared {
         }
         Ok(())
     }
+}
+
+/// One word for a call.
+fn label(call: &Call) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    call.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn fits(bytes: u64) -> bool {

@@ -5,6 +5,11 @@ use crate::backends::shm::{Invitation, Segment};
 use crate::{Rank, ReduceOp, Result};
 
 impl Communicator {
+    /// Whether the data of its collectives goes through memory that all of its ranks share.
+    pub fn shares_memory(&self) -> bool {
+        self.transport.borrow().shares_memory()
+    }
+
     /// Lets the data of this communicator's collectives go through shared memory from now on, if all its ranks are on
     /// one host and can map a segment of rank 0's. Whether they do: all of them, or none. The results are the same bits.
     /// Communicators split off later do the same.

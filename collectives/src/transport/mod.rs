@@ -146,6 +146,16 @@ pub(crate) trait Transport {
         Err(Error::System(format!("{call}: these ranks share no memory")))
     }
 
+    /// Whether this call is one that the place where ranks run has a collective of its own for, and is to be asked.
+    fn natively(&self, _call: &Call) -> bool {
+        false
+    }
+
+    /// Does a whole operation by that collective: [`Transport::natively`].
+    fn native(&mut self, call: Summons<'_>, _ends: Ends<'_>) -> Result<()> {
+        Err(Error::System(format!("{}: there is no collective of that kind here", call.call)))
+    }
+
     /// Reports an error that this rank found; the whole group fails with it, unless it has failed before.
     /// Returns the error that counts.
     fn fail(&mut self, error: Error) -> Error;

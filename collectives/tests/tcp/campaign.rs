@@ -32,7 +32,9 @@ impl Judge for Counting {
 /// Runs a rule against three ranks that do ten operations. Results are checked where they come back; errors must name a
 /// rank that the rule is about.
 fn campaign(rule: impl Fn(u64) -> (String, Vec<u32>), runs: u64) -> Tally {
-    let limits = Deadlines { operation: Duration::from_secs(2), dead: Duration::from_secs(3), ..deadlines() };
+    // Only what is lost for good is found by the operation's deadline; on a busy machine nothing else must meet it.
+    let lost = rule(0).0.starts_with("drop");
+    let limits = Deadlines { operation: Duration::from_secs(if lost { 3 } else { 20 }), ..deadlines() };
     let mut tally = Tally::default();
     for seed in 0..runs {
         let (text, culprits) = rule(seed);

@@ -3,16 +3,17 @@
 use super::simulate::Machine;
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
-use crate::measure::{self, Side, Timing, measure_size};
+use crate::measure::{self, Side, Timing, measure_process, measure_size};
 use crate::plan::{self, Choice};
 use crate::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
 use crate::samples::for_dtype;
 use crate::session::Session;
 use crate::sweep::SweepArgs;
-use crate::{limits, progress, sockets, table};
+use crate::{limits, progress, sockets, table, training};
 use allfold_collectives::check;
+use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security};
-use allfold_collectives::{Collective, World};
+use allfold_collectives::{Collective, Communicator, DType, Joining, ReduceOp, World};
 use clap::ValueEnum;
 
 /// Flags of `bench`.
@@ -21,6 +22,8 @@ use clap::ValueEnum;
   allfold bench all_reduce --backend threads --ranks 4 -b 1K -e 64M -f 4
   allfold bench all_reduce --backend threads --ranks 8 --algo ring -b 16M -d bf16 -o max -n 50
   allfold bench all_reduce --backend tcp --ranks 4 -b 4K -e 64M -f 16
+  allfold launch -n 4 -- bench all_reduce --backend shm --ranks 4 -b 4K -e 64M -f 16
+  mpirun -n 4 allfold bench all_reduce --backend mpi --path native --ranks 4 -b 4K -e 64M
   allfold bench broadcast --backend sim --topology nodes8 --ranks 16 -b 1M -r 3
 
 Every result is held against an exact reference, bit for bit; exits with 1 if any element differs. The memory bandwidth
@@ -28,12 +31,14 @@ of this machine is measured in the same run and stands below the table.")]
 pub struct Args {
     #[command(flatten)]
     sweep: SweepArgs,
-    /// What carries the data: threads or tcp (real time), or sim (virtual time)
+    /// What carries the data: threads, shm, tcp or mpi (real time), or sim (virtual time). Where a launcher has started
+    /// this process, ranks of shm and tcp are its processes; those of mpi always are
     #[arg(long, value_enum)]
     backend: Backend,
-    /// On threads: fused (ranks read each other's buffers) or messages (every send of the schedule)
-    #[arg(long, value_enum, default_value_t = Path::Fused)]
-    path: Path,
+    /// On threads: fused (ranks read each other's buffers) or messages (every send of the schedule); on mpi: messages, or
+    /// native (MPI's own collectives) [default: fused, on mpi messages]
+    #[arg(long, value_enum)]
+    path: Option<Path>,
     /// On sim: the machine, a built-in name or a TOML file [default: switch]
     #[arg(long, value_name = "T")]
     topology: Option<String>,
@@ -67,8 +72,12 @@ pub struct Args {
 pub enum Backend {
     /// Threads of this process, real time.
     Threads,
-    /// Threads of this process that talk over loopback sockets, real time.
+    /// Threads or processes that talk through a segment of shared memory, real time.
+    Shm,
+    /// Threads or processes that talk over loopback sockets, real time.
     Tcp,
+    /// Processes that mpirun has started, real time.
+    Mpi,
     /// Threads that carry real data on a virtual clock.
     Sim,
 }
@@ -80,6 +89,16 @@ pub enum Path {
     Fused,
     /// By every message of the schedule.
     Messages,
+    /// By MPI's own collectives.
+    Native,
+}
+
+/// Where a measured sweep runs.
+pub enum Carrier {
+    /// Ranks that are started for each size.
+    World(World),
+    /// This process is one rank.
+    Process(Communicator),
 }
 
 impl Path {
@@ -87,6 +106,7 @@ impl Path {
         match self {
             Path::Fused => "fused",
             Path::Messages => "messages",
+            Path::Native => "native",
         }
     }
 }
@@ -120,17 +140,21 @@ impl Bench {
     pub fn on_threads(&self, size: u64) -> Outcome<Vec<(MeasuredCollective, Option<String>)>> {
         let world = World::threads(self.choice.shape.ranks());
         let world = if self.path == Path::Messages { world.messages() } else { world };
-        self.on("threads", world, size)
+        self.on("threads", &Carrier::World(self.choice.on(world)), size)
     }
 
-    /// One size on a world of this kind, likewise.
+    /// One size where the ranks are, likewise.
     fn on(
         &self,
         backend: &str,
-        world: World,
+        carrier: &Carrier,
         size: u64,
     ) -> Outcome<Vec<(MeasuredCollective, Option<String>)>> {
-        let sides = self.sides(&self.choice.on(world), size)?;
+        let (choice, timing) = (&self.choice, self.timing);
+        let sides = match carrier {
+            Carrier::World(world) => self.sides(world, size)?,
+            Carrier::Process(comm) => for_dtype!(choice.dtype, measure_process(comm, choice, size, timing))?,
+        };
         let call = self.call(size)?;
         Ok(sides.into_iter().map(|side| (self.measured(backend, &call, &side), side.first_wrong)).collect())
     }
@@ -172,6 +196,10 @@ impl Bench {
     /// What is called, with the identity of its result.
     fn call(&self, size: u64) -> Outcome<Call> {
         let plan = self.choice.at(size)?;
+        if self.path == Path::Native {
+            // The order of arithmetic is not ours, so there is no tree to name.
+            return Ok(Call { algorithm: "mpi_native".into(), ..self.choice.call(&plan) });
+        }
         let proof = check::symbolic(&*plan.schedule, self.choice.collective, self.choice.shape.root());
         let proof = proof.map_err(Failure::check)?;
         let tree = proof.hash().map(|hash| hash.to_string());
@@ -183,7 +211,7 @@ impl Bench {
             plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
         MeasuredCollective {
             backend: backend.into(),
-            path: (backend == "threads").then(|| self.path.name().into()),
+            path: matches!(backend, "threads" | "mpi").then(|| self.path.name().into()),
             call: call.clone(),
             in_place: side.in_place,
             iterations: self.timing.iterations,
@@ -198,29 +226,86 @@ impl Bench {
 }
 
 impl Args {
-    /// What runs on real time: its name, the ranks, and how the table says it.
-    fn real(&self) -> Outcome<(&'static str, World, String)> {
-        let ranks = self.sweep.ranks;
-        if self.backend == Backend::Threads {
-            let world = World::threads(ranks);
-            let world = if self.path == Path::Messages { world.messages() } else { world };
-            return Ok(("threads", world, format!("on threads, {}", self.path.name())));
-        }
-        let secret = || Secret::random().map_err(measure::failed);
-        let security = match self.security.unwrap_or(Mode::Loopback) {
-            Mode::Loopback => Security::Loopback,
-            Mode::Tls => Security::Tls(secret()?),
-            Mode::TrustedFabric => Security::TrustedFabric(secret()?),
+    /// How ranks do it, by the flags.
+    fn path(&self) -> Outcome<Path> {
+        let path = self.path.unwrap_or(match self.backend {
+            Backend::Mpi => Path::Messages,
+            _ => Path::Fused,
+        });
+        let fits = match path {
+            Path::Native => self.backend == Backend::Mpi,
+            Path::Fused => self.backend != Backend::Mpi,
+            Path::Messages => matches!(self.backend, Backend::Mpi | Backend::Threads),
         };
-        let how = format!("as threads of one process, over loopback TCP ({})", security.name());
-        Ok(("tcp", World::tcp(ranks).security(security), how))
+        match fits {
+            true => Ok(path),
+            false => Err(Failure::usage(
+                "--path: fused and messages are of --backend threads, messages and native of mpi",
+            )),
+        }
+    }
+
+    /// What runs on real time: its name, the ranks, and how the table says it.
+    fn real(&self, choice: &Choice) -> Outcome<(&'static str, Carrier, String)> {
+        let (ranks, path) = (self.sweep.ranks, self.path()?);
+        let launched = match self.backend {
+            Backend::Shm | Backend::Tcp => Environment::detect().map_err(Failure::usage)?,
+            _ => None,
+        };
+        let name = match self.backend {
+            Backend::Threads => "threads",
+            Backend::Shm => "shm",
+            Backend::Mpi => "mpi",
+            Backend::Tcp | Backend::Sim => "tcp",
+        };
+        let comm = match (self.backend, launched) {
+            (Backend::Mpi, _) => training::over_mpi(path == Path::Native)?,
+            (backend, Some(launched)) => {
+                let joining = Joining::from_env().map_err(measure::failed)?;
+                let joining = Joining { share: backend == Backend::Shm, ..joining };
+                Communicator::join(&launched, joining).map_err(measure::failed)?
+            }
+            (Backend::Threads, None) => {
+                let world = World::threads(ranks);
+                let world = if path == Path::Messages { world.messages() } else { world };
+                let how = format!("on threads, {}", path.name());
+                return Ok((name, Carrier::World(choice.on(world)), how));
+            }
+            (Backend::Shm, None) => {
+                let how = "as threads of one process that share a segment, as processes do".to_string();
+                return Ok((name, Carrier::World(choice.on(World::shm(ranks))), how));
+            }
+            (Backend::Tcp | Backend::Sim, None) => {
+                let secret = || Secret::random().map_err(measure::failed);
+                let security = match self.security.unwrap_or(Mode::Loopback) {
+                    Mode::Loopback => Security::Loopback,
+                    Mode::Tls => Security::Tls(secret()?),
+                    Mode::TrustedFabric => Security::TrustedFabric(secret()?),
+                };
+                let how = format!("as threads of one process, over loopback TCP ({})", security.name());
+                let world = World::tcp(ranks).security(security);
+                return Ok((name, Carrier::World(choice.on(world)), how));
+            }
+        };
+        if comm.size() != ranks {
+            return Err(Failure::usage(format!("--ranks {ranks}, but {} were started", comm.size())));
+        }
+        if self.backend == Backend::Shm && ranks > 1 && !comm.shares_memory() {
+            return Err(Failure::run("these ranks share no memory: they are not all on one host"));
+        }
+        let how = match self.backend {
+            Backend::Mpi => format!("as processes of an MPI job, {}", path.name()),
+            Backend::Shm => "as processes that share a segment".into(),
+            _ => "as processes, over TCP".into(),
+        };
+        Ok((name, Carrier::Process(choice.within(comm)?), how))
     }
 }
 
 /// Measures every size and prints the table.
 pub fn run(args: &Args) -> Outcome {
     let bench = Bench {
-        path: args.path,
+        path: args.path()?,
         choice: args.sweep.choice()?,
         timing: Timing {
             iterations: args.iterations,
@@ -233,22 +318,21 @@ pub fn run(args: &Args) -> Outcome {
     let sizes = args.sweep.sizes()?;
     sizes.iter().try_for_each(|&size| measure::fits(&bench.choice, size))?;
     let machine = match (args.backend, &args.topology) {
-        (Backend::Threads | Backend::Tcp, None) => None,
-        (Backend::Threads | Backend::Tcp, Some(_)) => {
-            return Err(Failure::usage("--topology needs the virtual clock: use --backend sim"));
-        }
         (Backend::Sim, topology) => {
             Some(Machine::named(topology.as_deref().unwrap_or("switch"), args.sweep.ranks)?)
+        }
+        (_, None) => None,
+        (_, Some(_)) => {
+            return Err(Failure::usage("--topology needs the virtual clock: use --backend sim"));
         }
     };
     if args.security.is_some() && args.backend != Backend::Tcp {
         return Err(Failure::usage("--security is about sockets: use --backend tcp"));
     }
-    let mut session = Session::open(args.common.json.as_deref(), Some(args.seed))?;
-    let checked = match machine {
-        None => threads(args, &bench, &sizes, &mut session)?,
-        Some(machine) => simulated(args, &bench, &machine, &sizes, &mut session)?,
-    };
+    let json = args.common.json.as_deref();
+    let Some(machine) = machine else { return real(args, bench, &sizes) };
+    let mut session = Session::open(json, Some(args.seed))?;
+    let checked = simulated(args, &bench, &machine, &sizes, &mut session)?;
     session.close()?;
     checked
 }
@@ -265,17 +349,47 @@ fn verdict(wrong: Option<u64>, first: Option<String>) -> Checked {
     }
 }
 
-fn threads(args: &Args, bench: &Bench, sizes: &[u64], session: &mut Session) -> Outcome<Checked> {
+/// Measures on real time; of several processes the first one tells.
+fn real(args: &Args, mut bench: Bench, sizes: &[u64]) -> Outcome {
+    let (backend, carrier, how) = args.real(&bench.choice)?;
+    if bench.path == Path::Native {
+        // Of floats that are reduced in MPI's order there is no exact reference.
+        let (dtype, op) = (bench.choice.dtype, bench.choice.op);
+        let exact = !bench.choice.collective.reduces()
+            || matches!(op, ReduceOp::Min | ReduceOp::Max)
+            || !matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::Bf16);
+        bench.timing.check &= exact;
+    }
+    let speaks = match &carrier {
+        Carrier::World(_) => true,
+        Carrier::Process(comm) => comm.rank().0 == 0,
+    };
+    let mut session = match speaks {
+        true => Session::open(args.common.json.as_deref(), Some(args.seed))?,
+        false => Session::silent(Some(args.seed)),
+    };
+    let checked = measured(args, &bench, (backend, carrier, how), sizes, &mut session, speaks)?;
+    session.close()?;
+    checked
+}
+
+fn measured(
+    args: &Args,
+    bench: &Bench,
+    (backend, carrier, how): (&str, Carrier, String),
+    sizes: &[u64],
+    session: &mut Session,
+    speaks: bool,
+) -> Outcome<Checked> {
     let name = bench.choice.collective.name();
     let (ranks, cores) = (args.sweep.ranks, cores());
-    let (backend, world, how) = args.real()?;
     session.say(format!("# allfold bench {name}: {ranks} ranks {how}; measured on this machine"))?;
     session.say(format!(
         "# {} warmup iters: {} iters: {} validation: {}",
         args.sweep.summary(),
         args.warmup,
         args.iterations,
-        args.check
+        u8::from(bench.timing.check)
     ))?;
     if ranks > cores {
         session.say(format!("# {ranks} ranks share {cores} cores"))?;
@@ -285,9 +399,9 @@ fn threads(args: &Args, bench: &Bench, sizes: &[u64], session: &mut Session) -> 
     let mut records = Vec::new();
     let mut first_wrong = None;
     for &size in sizes {
-        let spinner = progress::spinner(&format!("{name}, {size} bytes"));
-        let measured = bench.on(backend, world.clone(), size);
-        spinner.finish_and_clear();
+        let spinner = speaks.then(|| progress::spinner(&format!("{name}, {size} bytes")));
+        let measured = bench.on(backend, &carrier, size);
+        spinner.iter().for_each(|spinner| spinner.finish_and_clear());
         let (sides, wrong): (Vec<_>, Vec<_>) = measured?.into_iter().unzip();
         let side = |in_place: bool| sides.iter().find(|side| side.in_place == in_place);
         session.say(table::measured_row(side(false), side(true)))?;
@@ -304,6 +418,11 @@ fn threads(args: &Args, bench: &Bench, sizes: &[u64], session: &mut Session) -> 
     let mut lines: Vec<String> = records.iter().map(identity).collect();
     lines.dedup();
     lines.iter().try_for_each(|line| session.say(line))?;
+    // The others end, and the machine is quiet for what it can do at best.
+    drop(carrier);
+    if !speaks {
+        return Ok(verdict(wrong, first_wrong));
+    }
     let largest = sizes.iter().copied().max().unwrap_or(0);
     let size = largest.clamp(1 << 20, 64 << 20);
     let mut limit = limits::measure(ranks.min(cores), size)?;

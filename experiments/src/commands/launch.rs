@@ -14,6 +14,7 @@ use std::time::Duration;
 #[command(after_help = "Examples:
   allfold launch -n 4 -- train --config experiments/configs/digits-cnn.toml
   allfold launch -n 4 --max-restarts 3 --log-dir logs -- train --config run.toml
+  allfold launch -n 4 --max-restarts 3 --elastic -- train --config run.toml
   allfold launch -n 8 --nnodes 2 --node-rank 1 --rdzv node0:29500 -- train --config run.toml
   allfold launch -n 2 -- python train.py
 
@@ -35,6 +36,10 @@ pub struct Args {
     /// How often to start all ranks again after one has failed
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_restarts: u32,
+    /// Start only the ranks that failed again: the others go on with them from the last checkpoint, in the processes that
+    /// they have; one node
+    #[arg(long, requires = "max_restarts")]
+    elastic: bool,
     /// Seconds that ranks have to end when they are asked to, before they are killed
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
@@ -62,6 +67,9 @@ pub fn run(args: &Args, own: &[String]) -> Outcome {
             args.nnodes - 1
         )));
     }
+    if args.elastic && args.nnodes > 1 {
+        return Err(Failure::usage("--elastic is for one node; on several all ranks are started again"));
+    }
     if args.ranks.checked_mul(args.nnodes).is_none() {
         return Err(Failure::usage("that are more ranks than 32 bits can count"));
     }
@@ -84,6 +92,7 @@ pub fn run(args: &Args, own: &[String]) -> Outcome {
         node: args.node_rank,
         meeting,
         max_restarts: args.max_restarts,
+        elastic: args.elastic,
         grace: args.grace,
         patience: args.rdzv_timeout,
         security: Joining::from_env().map_err(Failure::usage)?.security,

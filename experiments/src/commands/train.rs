@@ -8,6 +8,7 @@ use crate::sizes::rank_count;
 use crate::tensorboard::Events;
 use crate::training::{self, Place, Trained};
 use crate::{memory, names, progress, trace};
+use allfold_collectives::Rank;
 use allfold_collectives::environment::Environment;
 use allfold_sim::{Device, Topology};
 use allfold_trainer::Config;
@@ -28,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// What carries the data: threads (real time), sim (virtual time), tcp (this process is one rank, and a launcher has
-    /// started the others), or auto: tcp where a launcher has, else threads
+    /// started the others), mpi (likewise, in a job of mpirun), or auto: tcp where a launcher has, else threads
     #[arg(long, value_enum, default_value = "auto")]
     backend: Backend,
     /// Size of the group [default: 1, or what the launcher says]
@@ -85,6 +86,7 @@ enum Backend {
     Auto,
     Threads,
     Tcp,
+    Mpi,
     Sim,
 }
 
@@ -93,7 +95,7 @@ impl Args {
     fn place(&self) -> Outcome<Place> {
         let launched = match self.backend {
             Backend::Auto | Backend::Tcp => Environment::detect().map_err(Failure::usage)?,
-            Backend::Threads | Backend::Sim => None,
+            Backend::Threads | Backend::Mpi | Backend::Sim => None,
         };
         let ranks = self.ranks.unwrap_or(1);
         match (self.backend, launched) {
@@ -102,6 +104,7 @@ impl Args {
                 let device = Device::named(self.device()).map_err(Failure::usage)?;
                 Ok(Place::Sim(Box::new((topology, device))))
             }
+            (Backend::Mpi, _) => self.within_mpi(),
             (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {
                 Some(ranks) => Err(Failure::usage(format!(
                     "--ranks {ranks}, but {} has started {} ranks; leave --ranks out",
@@ -113,6 +116,26 @@ impl Args {
                 "--backend tcp needs a launcher: allfold launch -n N -- train .., torchrun, srun or mpirun",
             )),
             _ => Ok(Place::Threads(ranks)),
+        }
+    }
+}
+
+impl Args {
+    /// Which rank mpirun says that this process is.
+    fn within_mpi(&self) -> Outcome<Place> {
+        let number = |names: [&str; 2]| names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
+        let rank = number(["OMPI_COMM_WORLD_RANK", "PMI_RANK"]);
+        let size = number(["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]);
+        let (Some(rank), Some(size)) = (rank, size) else {
+            return Err(Failure::usage(
+                "--backend mpi needs mpirun: mpirun -n N allfold train .. --backend mpi",
+            ));
+        };
+        match self.ranks.filter(|ranks| *ranks != size) {
+            Some(ranks) => Err(Failure::usage(format!(
+                "--ranks {ranks}, but mpirun has started {size} ranks; leave --ranks out"
+            ))),
+            None => Ok(Place::Mpi(Rank(rank), size)),
         }
     }
 }
@@ -152,7 +175,7 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(path) = args.trace.as_ref().filter(|_| place.speaks()) {
         match place {
             Place::Sim(_) => trace::activities(path, &trained.timeline)?,
-            Place::Threads(_) | Place::Process(_) => {
+            Place::Threads(_) | Place::Process(_) | Place::Mpi(..) => {
                 let last = trained.result.losses.len().saturating_sub(1);
                 trace::spans(path, &trained.spans(args.trace_step.unwrap_or(last)))?;
             }
@@ -165,6 +188,7 @@ pub fn run(args: &Args) -> Outcome {
     match place {
         Place::Threads(_) => keep(&mut session, &trained.measured(&config, ranks))?,
         Place::Process(_) => keep(&mut session, &trained.measured_over_tcp(&config, ranks))?,
+        Place::Mpi(..) => keep(&mut session, &trained.measured_over_mpi(&config, ranks))?,
         Place::Sim(_) => keep(&mut session, &trained.simulated(&config, ranks))?,
     }
     session.close()
@@ -184,7 +208,8 @@ fn summary(
     let result = &trained.result;
     let clock = match place {
         Place::Threads(_) => "measured on this machine".to_string(),
-        Place::Process(_) => "measured, processes over TCP".to_string(),
+        Place::Process(_) => "measured, one process per rank".to_string(),
+        Place::Mpi(..) => "measured, processes of an MPI job".to_string(),
         Place::Sim(_) => {
             format!("simulated: {} on {}, all times are virtual", args.device(), args.topology())
         }

@@ -38,6 +38,8 @@ pub struct Job {
     pub meeting: Meeting,
     /// How often to start again after a failure.
     pub max_restarts: u32,
+    /// Whether only the ranks that failed are started again, and the others wait for them.
+    pub elastic: bool,
     /// How long ranks may take to end when they are asked to.
     pub grace: Duration,
     /// How long nodes and ranks wait for each other.
@@ -76,7 +78,8 @@ async fn node(mut job: Job) -> Outcome {
         tokio::spawn(server.serve(door.clone(), patience, Some(send)));
         let plan = Plan {
             nodes: job.nodes,
-            max_restarts: job.max_restarts,
+            // Of an elastic job the agent has used them up before it tells of a failure.
+            max_restarts: if job.elastic { 0 } else { job.max_restarts },
             patience: job.patience,
             grace: job.grace,
         };
@@ -173,25 +176,27 @@ impl Agent {
         guard: &mut Guard,
         signals: &mut Signals,
     ) -> Outcome {
-        let folder = self.output.folder(epoch).map_err(|error| {
-            Failure::usage(format!("--log-dir cannot be written: {error}; name a folder that can"))
-        })?;
-        let flight = folder.as_ref().map(|folder| folder.display().to_string());
-        let variables: Vec<_> = (0..self.job.ranks)
-            .map(|local| variables(&self.job, epoch, (world, first, local), port, flight.as_deref()))
-            .collect();
-        let command = &self.job.command;
-        let mut ranks = Processes::start(command, &variables, first, folder.as_deref(), guard)
-            .await
-            .map_err(|error| Failure::run(format!("cannot start the ranks: {error}")))?;
+        let mut ranks = Processes::new();
+        self.launch(&mut ranks, 0..self.job.ranks, epoch, (world, first), port, guard).await?;
         let mut said = None;
+        let mut again = 0;
         while ranks.is_running() && said.is_none() {
             tokio::select! {
                 ended = ranks.ended() => {
                     if !ended.end.is_good() {
                         let together = ranks.soon(TOGETHER).await;
+                        let bad = |ended: &&Ended| !ended.end.is_good();
+                        let failed: Vec<u32> = [&ended].into_iter().chain(&together).filter(bad)
+                            .map(|ended| ended.local as u32).collect();
                         let cause = cause(ended, together);
                         let rank = first + cause.local as u32;
+                        if self.job.elastic && again < self.job.max_restarts {
+                            again += 1;
+                            let end = cause.end;
+                            eprintln!("rank {rank} failed, {end}; starting it again ({again} of {})", self.job.max_restarts);
+                            self.launch(&mut ranks, failed, epoch + again, (world, first), port, guard).await?;
+                            continue;
+                        }
                         said = Some(Message::Failed { epoch, rank, end: cause.end, text: cause.said });
                     }
                 }
@@ -221,6 +226,33 @@ impl Agent {
         }
         let end = if done { Message::Done { epoch } } else { Message::Stopped { epoch } };
         let _ = write(&mut self.stream.1, &end).await;
+        Ok(())
+    }
+}
+
+impl Agent {
+    /// Starts some of this node's ranks, by their numbers here.
+    async fn launch(
+        &self,
+        ranks: &mut Processes,
+        which: impl IntoIterator<Item = u32>,
+        epoch: u32,
+        (world, first): (u32, u32),
+        port: u16,
+        guard: &mut Guard,
+    ) -> Outcome {
+        let folder = self.output.folder(epoch).map_err(|error| {
+            Failure::usage(format!("--log-dir cannot be written: {error}; name a folder that can"))
+        })?;
+        let flight = folder.as_ref().map(|folder| folder.display().to_string());
+        for local in which {
+            let variables = variables(&self.job, epoch, (world, first, local), port, flight.as_deref());
+            let place = (local as usize, first + local);
+            ranks
+                .start(&self.job.command, &variables, place, folder.as_deref(), guard)
+                .await
+                .map_err(|error| Failure::run(format!("cannot start rank {}: {error}", first + local)))?;
+        }
         Ok(())
     }
 }
@@ -260,6 +292,7 @@ fn variables(
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
         ("ALLFOLD_RENDEZVOUS", job.meeting.to_string()),
     ];
+    all.extend(job.elastic.then(|| ("ALLFOLD_ELASTIC", "1".into())));
     all.extend(flight.map(|folder| ("ALLFOLD_FLIGHT_DIR", folder.to_string())));
     all
 }

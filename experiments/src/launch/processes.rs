@@ -10,28 +10,35 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) struct Processes {
+    /// By their numbers on this node.
     all: Vec<Process>,
     ended: mpsc::UnboundedReceiver<Ended>,
+    tell: mpsc::UnboundedSender<Ended>,
 }
 
 impl Processes {
-    /// Starts one process for each set of variables, as ranks from `first` on.
+    /// None yet.
+    pub fn new() -> Processes {
+        let (tell, ended) = mpsc::unbounded_channel();
+        Processes { all: Vec::new(), ended, tell }
+    }
+
+    /// Starts the process of a rank, by its number here and its rank: the next one, or one that has ended.
     pub async fn start(
+        &mut self,
         command: &[OsString],
-        variables: &[Vec<(&'static str, String)>],
-        first: u32,
+        variables: &[(&'static str, String)],
+        (local, rank): (usize, u32),
         folder: Option<&Path>,
         guard: &mut Guard,
-    ) -> std::io::Result<Processes> {
-        let (send, ended) = mpsc::unbounded_channel();
-        let mut all = Vec::new();
-        for (local, variables) in variables.iter().enumerate() {
-            let place = (local, first + local as u32);
-            let process = Process::start(command, variables, place, folder, send.clone())?;
-            guard.watch(process.group).await?;
-            all.push(process);
+    ) -> std::io::Result<()> {
+        let process = Process::start(command, variables, (local, rank), folder, self.tell.clone())?;
+        guard.watch(process.group).await?;
+        match self.all.get_mut(local) {
+            Some(before) => guard.forget(std::mem::replace(before, process).group).await,
+            None => self.all.push(process),
         }
-        Ok(Processes { all, ended })
+        Ok(())
     }
 
     /// The next end of a process. Never, once all have ended.

@@ -13,7 +13,7 @@ const PAST: usize = 1024;
 /// How many calls of a peer that is ahead are remembered: it waits in one of them.
 const AHEAD: usize = 16;
 
-pub(super) struct Book {
+pub(in crate::backends) struct Book {
     me: Rank,
     /// Own calls, by number; the last [`PAST`].
     past: VecDeque<(u64, Fingerprint)>,

@@ -14,7 +14,7 @@ const RANKS: usize = 256;
 
 /// Bytes being written.
 #[derive(Default)]
-pub(super) struct Writer(pub Vec<u8>);
+pub(in crate::backends) struct Writer(pub Vec<u8>);
 
 impl Writer {
     pub fn byte(&mut self, value: u8) -> &mut Writer {
@@ -87,7 +87,7 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 /// Bytes being read; `None` where they end too early or mean nothing.
-pub(super) struct Reader<'a> {
+pub(in crate::backends) struct Reader<'a> {
     pub rest: &'a [u8],
     /// An algorithm's name that may be in no table.
     pub known: &'static str,

@@ -41,7 +41,13 @@ pub use proxy::{Action, Judge, Passing, Proxy, Rules};
 pub use secured::{Door, Secured};
 pub use security::{Secret, Security};
 
+#[cfg(feature = "mpi")]
+pub(super) use book::Book;
+#[cfg(feature = "mpi")]
+pub(super) use codec::{Reader, Writer};
 pub(crate) use control::runtime;
+#[cfg(feature = "mpi")]
+pub(super) use frame::CONTROL;
 pub(crate) use local::Local;
 
 use super::gates::Gates;

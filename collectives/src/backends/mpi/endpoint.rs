@@ -1,0 +1,376 @@
+//! A rank's way to its peers by MPI's sends and receives.
+//!
+//! A message is two: a header, with up to [`JOINED`] bytes of data behind it, and the rest. Both go by one tag, that of
+//! the lane, and MPI keeps the order of what one rank sends another by one tag; so neither rounds nor operations need
+//! tags of their own, of which there would not be enough.
+
+use super::foreign::Request;
+use super::group::{DATA_TAG, Group, LAST_TAG};
+use super::{Node, clock, nap};
+use crate::backends::tcp::Fingerprint;
+use crate::transport::{Event, Frame, LETTERS, Payload, Summons, Transport};
+use crate::{Call, DType, Error, Operation, Rank, Result};
+use allfold_kernels::fused::Ends;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Sequence, fingerprint, round, bytes.
+const HEADER: usize = 40;
+/// Data that goes with the header.
+const JOINED: usize = 4096;
+/// After how long without any news a rank tells the others which operation it is in, and naps between looks.
+const ANNOUNCE: Duration = Duration::from_millis(10);
+const NAP: Duration = Duration::from_micros(100);
+
+pub(super) struct Endpoint {
+    pub(super) node: Arc<Node>,
+    pub(super) group: Arc<Group>,
+    pub(super) call: Arc<Call>,
+    fingerprint: Fingerprint,
+    due: Instant,
+    /// When nothing has happened since.
+    idle: Option<Instant>,
+    announced: bool,
+    sends: VecDeque<Outgoing>,
+    recvs: VecDeque<Incoming>,
+    ready: VecDeque<Event>,
+    /// The latest operation of each peer that a message was of: it may never have had to wait and say so.
+    latest: BTreeMap<Rank, u64>,
+    /// Something that could not even be posted.
+    broken: Option<Error>,
+}
+
+struct Outgoing {
+    to: Rank,
+    lane: u32,
+    parts: Vec<Request>,
+}
+
+struct Incoming {
+    from: Rank,
+    lane: u32,
+    bytes: usize,
+    header: Option<Request>,
+    body: Option<Request>,
+    /// Once the header has come and fits.
+    round: u64,
+    /// What came with it.
+    data: Option<Payload>,
+}
+
+/// The tag of a lane.
+fn tag(lane: u32) -> Result<c_int> {
+    if lane == LETTERS {
+        return Ok(DATA_TAG);
+    }
+    let tag = c_int::try_from(lane).ok().and_then(|lane| lane.checked_add(DATA_TAG + 1));
+    tag.filter(|tag| *tag <= LAST_TAG)
+        .ok_or_else(|| Error::Argument(format!("lane {lane}: MPI has no tags for so many")))
+}
+
+impl Endpoint {
+    pub fn new(node: Arc<Node>, group: Arc<Group>) -> Endpoint {
+        let call = Arc::new(Call::plain(Operation::PointToPoint, 0, 0, DType::U8));
+        let (sends, recvs, ready) = Default::default();
+        let fingerprint = Fingerprint::default();
+        let (due, idle, announced, broken) = (clock(), None, false, None);
+        let latest = BTreeMap::new();
+        Endpoint { node, group, call, fingerprint, due, idle, announced, sends, recvs, ready, latest, broken }
+    }
+
+    fn is_letter(&self) -> bool {
+        self.call.operation == Operation::PointToPoint
+    }
+
+    fn send(&self, to: Rank, lane: u32, frame: Frame) -> Result<Outgoing> {
+        let (comm, tag, data) = (self.group.comm()?, tag(lane)?, frame.payload);
+        let joined = data.len() <= JOINED;
+        let mut header = self.node.pool.take(HEADER + if joined { data.len() } else { 0 });
+        header[..8].copy_from_slice(&self.call.sequence.to_le_bytes());
+        header[8..24].copy_from_slice(&self.fingerprint.0);
+        header[24..32].copy_from_slice(&frame.round.to_le_bytes());
+        header[32..40].copy_from_slice(&(data.len() as u64).to_le_bytes());
+        if joined {
+            header[HEADER..].copy_from_slice(&data);
+        }
+        let mut parts = vec![comm.send(header, to, tag)?];
+        if !joined {
+            parts.push(comm.send(data, to, tag)?);
+        }
+        Ok(Outgoing { to, lane, parts })
+    }
+
+    fn recv(&self, from: Rank, lane: u32, bytes: usize) -> Result<Incoming> {
+        let (comm, tag, pool) = (self.group.comm()?, tag(lane)?, &self.node.pool);
+        // Room for any header, so that what a peer called can be read even if that was something else.
+        let header = Some(comm.recv(pool.take(HEADER + JOINED), from, tag)?);
+        let body = (bytes > JOINED).then(|| comm.recv(pool.take(bytes), from, tag)).transpose()?;
+        Ok(Incoming { from, lane, bytes, header, body, round: 0, data: None })
+    }
+
+    /// Looks once at all that is under way. Whether anything is over.
+    fn look(&mut self) -> Result<bool> {
+        let before = self.ready.len();
+        let mut failed = None;
+        let ready = &mut self.ready;
+        self.sends.retain_mut(|send| {
+            send.parts.retain_mut(|part| match part.test() {
+                Ok(over) => over.is_none(),
+                Err(error) => {
+                    failed.get_or_insert((send.to, error.to_string()));
+                    false
+                }
+            });
+            if send.parts.is_empty() {
+                ready.push_back(Event::Sent { to: send.to, lane: send.lane });
+            }
+            !send.parts.is_empty()
+        });
+        let mut dry: Vec<(Rank, u32)> = Vec::new();
+        let mut at = 0;
+        while at < self.recvs.len() && failed.is_none() {
+            let channel = (self.recvs[at].from, self.recvs[at].lane);
+            if dry.contains(&channel) {
+                at += 1;
+                continue;
+            }
+            match self.advance(at) {
+                Ok(Some(payload)) => {
+                    let (from, lane) = channel;
+                    let round = self.recvs[at].round;
+                    self.recvs.remove(at);
+                    let frame = Frame { call: self.call.clone(), round, payload };
+                    self.ready.push_back(Event::Received { from, lane, frame });
+                }
+                Ok(None) => {
+                    dry.push(channel);
+                    at += 1;
+                }
+                Err(Wrong::Disagree(sequence, theirs)) => {
+                    return Err(self.disagree(channel.0, sequence, theirs));
+                }
+                Err(Wrong::Frame(what)) => failed = Some((channel.0, what)),
+            }
+        }
+        match failed {
+            Some((peer, what)) => Err(self.group.fail(self.protocol(peer, what))),
+            None => Ok(self.ready.len() > before),
+        }
+    }
+
+    /// Takes a receive further. Its bytes, once they are all there.
+    fn advance(&mut self, at: usize) -> std::result::Result<Option<Payload>, Wrong> {
+        let (mine, call) = (self.fingerprint, &self.call);
+        let recv = &mut self.recvs[at];
+        if let Some(header) = &mut recv.header {
+            let Some(len) = header.test().map_err(said)? else { return Ok(None) };
+            let came = recv.header.take().and_then(Request::into_payload);
+            let came = came.ok_or_else(|| Wrong::Frame("a header was lost".into()))?;
+            if len < HEADER {
+                return Err(Wrong::Frame(format!("a header of {len} bytes")));
+            }
+            let word =
+                |at: usize| came[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            let (sequence, bytes) = (word(0), word(32));
+            let mut theirs = Fingerprint::default();
+            theirs.0.copy_from_slice(&came[8..24]);
+            if sequence != call.sequence || theirs != mine {
+                return Err(Wrong::Disagree(sequence, theirs));
+            }
+            if self.call.operation != Operation::PointToPoint {
+                self.latest.insert(recv.from, sequence);
+            }
+            recv.round = word(24);
+            let inside = len - HEADER;
+            if bytes != recv.bytes as u64 || (recv.body.is_none() && inside != recv.bytes) {
+                return Err(Wrong::Frame(format!("expected {} bytes, got {bytes}", recv.bytes)));
+            }
+            if recv.body.is_none() {
+                let mut data = came.another(inside);
+                data.copy_from_slice(&came[HEADER..len]);
+                recv.data = Some(data);
+            }
+        }
+        if let Some(body) = &mut recv.body {
+            let Some(len) = body.test().map_err(said)? else { return Ok(None) };
+            if len != recv.bytes {
+                return Err(Wrong::Frame(format!("expected {} bytes, got {len}", recv.bytes)));
+            }
+            recv.data = recv.body.take().and_then(Request::into_payload);
+        }
+        Ok(recv.data.take())
+    }
+
+    fn protocol(&self, peer: Rank, what: String) -> Error {
+        let call = Box::new(self.call.as_ref().clone());
+        Error::Protocol { rank: self.group.me(), peer, call, round: 0, what }
+    }
+
+    fn disagree(&self, peer: Rank, sequence: u64, theirs: Fingerprint) -> Error {
+        let error = match self.is_letter() {
+            false => self.group.book(|book| book.disagree(peer, sequence, theirs)),
+            true => match theirs.call(sequence, "") {
+                Some(theirs) => {
+                    let (mine, theirs) = (Box::new(self.call.as_ref().clone()), Box::new(theirs));
+                    Error::Mismatch { rank: self.group.me(), mine, peer, theirs }
+                }
+                None => self.protocol(peer, "what it says was called is no call".into()),
+            },
+        };
+        self.group.fail(error)
+    }
+
+    fn late(&self, round: u64) -> Error {
+        let mut waiting_on = match self.is_letter() {
+            true => Vec::new(),
+            false => self
+                .group
+                .book(|book| book.absent(self.call.sequence, |rank| self.latest.get(&rank).copied())),
+        };
+        let busy: Vec<Rank> =
+            self.recvs.iter().map(|recv| recv.from).chain(self.sends.iter().map(|send| send.to)).collect();
+        let entered = waiting_on.is_empty();
+        if entered {
+            waiting_on = busy;
+            waiting_on.sort();
+            waiting_on.dedup();
+        }
+        let (call, after) = (Box::new(self.call.as_ref().clone()), self.node.options.deadline);
+        Error::DeadlineExceeded { rank: self.group.me(), waiting_on, entered, call, round, after }
+    }
+
+    /// The loss of a peer whose letter this rank waits for.
+    fn lost(&self) -> Option<Error> {
+        let peers = self.recvs.iter().map(|recv| recv.from).chain(self.sends.iter().map(|send| send.to));
+        let letter = self.is_letter();
+        self.group.book(|book| {
+            let lost = peers.into_iter().find(|peer| letter && book.left(*peer).is_some())?;
+            Some(book.lose(lost, Some(&self.call)))
+        })
+    }
+
+    /// Between two looks: hears the others, and rests the longer the longer nothing happens.
+    pub(super) fn rest(&mut self, round: u64) -> Result<()> {
+        let now = clock();
+        let since = now.saturating_duration_since(*self.idle.get_or_insert(now));
+        self.group.listen()?;
+        if now >= self.due {
+            let error = self.late(round);
+            return Err(self.group.fail(error));
+        }
+        if since < ANNOUNCE {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        if !self.announced && !self.is_letter() {
+            self.announced = true;
+            self.group.announce(&self.call);
+        }
+        // Whoever left has sent all that it will before it said so, and MPI has had a while to bring it.
+        if let Some(error) = self.lost() {
+            return Err(self.group.fail(error));
+        }
+        nap(NAP);
+        Ok(())
+    }
+
+    /// Something has happened.
+    pub(super) fn stir(&mut self) {
+        self.idle = None;
+    }
+}
+
+/// What is wrong with what came.
+enum Wrong {
+    Disagree(u64, Fingerprint),
+    Frame(String),
+}
+
+fn said(error: Error) -> Wrong {
+    Wrong::Frame(error.to_string())
+}
+
+impl Transport for Endpoint {
+    fn enter(&mut self, call: &Arc<Call>) -> Result<()> {
+        // What is left of a failed operation is given up, with its memory.
+        self.sends.clear();
+        self.recvs.clear();
+        self.ready.clear();
+        self.call = call.clone();
+        self.fingerprint = Fingerprint::of(call);
+        (self.announced, self.idle) = (false, None);
+        let now = clock();
+        self.due = now.checked_add(self.node.options.deadline).unwrap_or(now + Duration::from_secs(1 << 32));
+        // Twice: MPI brings what has come while it is asked the first time, and tells of it the second.
+        self.group.listen().and_then(|()| self.group.listen())?;
+        match self.is_letter() {
+            true => Ok(()),
+            false => self.group.book(|book| book.enter(call)).map_err(|error| self.group.fail(error)),
+        }
+    }
+
+    fn room(&self, bytes: usize) -> Payload {
+        self.node.pool.take(bytes)
+    }
+
+    fn post_send(&mut self, to: Rank, lane: u32, frame: Frame) {
+        match self.send(to, lane, frame) {
+            Ok(send) => self.sends.push_back(send),
+            Err(error) => self.broken = Some(error),
+        }
+    }
+
+    fn post_recv(&mut self, from: Rank, lane: u32, bytes: usize, _reduced: bool) {
+        match self.recv(from, lane, bytes) {
+            Ok(recv) => self.recvs.push_back(recv),
+            Err(error) => self.broken = Some(error),
+        }
+    }
+
+    fn moved(&mut self, _round: u64, _bytes: usize, _reduced: bool) -> bool {
+        true
+    }
+
+    fn wait(&mut self, round: u64) -> Result<Event> {
+        if let Some(error) = self.broken.take() {
+            return Err(self.group.fail(error));
+        }
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                self.stir();
+                return Ok(event);
+            }
+            if !self.look()? {
+                self.rest(round)?;
+            }
+        }
+    }
+
+    fn done(&mut self) {
+        if !self.is_letter() {
+            self.group.book(|book| book.done());
+        }
+    }
+
+    fn fail(&mut self, error: Error) -> Error {
+        self.group.fail(error)
+    }
+
+    fn failure(&mut self) -> Result<()> {
+        self.group.listen()
+    }
+
+    fn deadline(&self) -> Duration {
+        self.node.options.deadline
+    }
+
+    fn natively(&self, call: &Call) -> bool {
+        self.node.options.native && super::native::of(call).is_some()
+    }
+
+    fn native(&mut self, call: Summons<'_>, ends: Ends<'_>) -> Result<()> {
+        self.run_native(&Arc::new(call.write()), ends)
+    }
+}

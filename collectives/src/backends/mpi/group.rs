@@ -1,0 +1,134 @@
+//! The ranks of one communicator as one of them sees it: MPI's communicator, what was called, and what the others say
+//! beside the data.
+//!
+//! ```text
+//! tag 0      who failed, who left, who waits in which operation: small messages that nobody waits for
+//! tag 1      letters
+//! tag 2..    lanes of collectives
+//! ```
+
+use super::foreign::{Comm, Request};
+use crate::backends::tcp::{Book, CONTROL, Fingerprint, Reader, Writer};
+use crate::transport::Pool;
+use crate::{Call, Error, Lost, Rank, Result};
+use std::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
+
+/// The tag of what is said beside the data.
+const CONTROL_TAG: c_int = 0;
+/// The first tag of data.
+pub(super) const DATA_TAG: c_int = 1;
+/// MPI promises tags up to here.
+pub(super) const LAST_TAG: c_int = 32_767;
+
+const FAIL: u8 = 0;
+const LEAVE: u8 = 1;
+const ENTER: u8 = 2;
+
+pub(super) struct Group {
+    /// Or why there is none.
+    comm: Result<Comm>,
+    book: Mutex<Book>,
+    /// What has been said and may not have left yet.
+    said: Mutex<Vec<Request>>,
+    pool: Pool,
+}
+
+impl Group {
+    pub fn new(comm: Result<Comm>, pool: Pool) -> Group {
+        let (me, size) = comm.as_ref().map_or((Rank(0), 1), |comm| (comm.rank(), comm.size()));
+        let book = Mutex::new(Book::new(me, size as usize));
+        Group { comm, book, said: Mutex::default(), pool }
+    }
+
+    pub fn comm(&self) -> Result<&Comm> {
+        self.comm.as_ref().map_err(Clone::clone)
+    }
+
+    /// This rank.
+    pub fn me(&self) -> Rank {
+        self.comm.as_ref().map_or(Rank(0), Comm::rank)
+    }
+
+    pub fn book<R>(&self, look: impl FnOnce(&mut Book) -> R) -> R {
+        look(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Records an error and tells the others, unless the group has failed before. Returns the error that counts.
+    pub fn fail(&self, error: Error) -> Error {
+        let (first, counts) = self.book(|book| (book.fail(&error), book.failure()));
+        if first {
+            let mut writer = Writer::default();
+            writer.byte(FAIL).error(&error);
+            self.say(&writer.0);
+        }
+        counts.unwrap_or(error)
+    }
+
+    /// Tells the others that this rank goes.
+    pub fn leave(&self, operations: u64, cause: &Lost) {
+        let mut writer = Writer::default();
+        writer.byte(LEAVE).word(operations).lost(cause);
+        self.say(&writer.0);
+    }
+
+    /// Tells the others which operation this rank waits in.
+    pub fn announce(&self, call: &Call) {
+        let mut writer = Writer::default();
+        writer.byte(ENTER).call(call);
+        self.say(&writer.0);
+    }
+
+    /// To all others; what cannot be sent is found by their deadlines.
+    fn say(&self, bytes: &[u8]) {
+        let Ok(comm) = &self.comm else { return };
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.retain_mut(|request| matches!(request.test(), Ok(None)));
+        for rank in (0..comm.size()).map(Rank).filter(|rank| *rank != comm.rank()) {
+            let mut payload = self.pool.take(bytes.len());
+            payload.copy_from_slice(bytes);
+            said.extend(comm.send(payload, rank, CONTROL_TAG));
+        }
+    }
+
+    /// Whether all that was said has left.
+    pub fn is_said(&self) -> bool {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.retain_mut(|request| matches!(request.test(), Ok(None)));
+        said.is_empty()
+    }
+
+    /// Hears what the others have said. An error once the group has failed.
+    pub fn listen(&self) -> Result<()> {
+        let comm = self.comm()?;
+        let mut bytes = [0; CONTROL];
+        while let Some((peer, len)) = comm.take(CONTROL_TAG, &mut bytes)? {
+            if let Some(error) = self.hear(peer, &bytes[..len]) {
+                self.fail(error);
+            }
+        }
+        self.book(|book| book.failure()).map_or(Ok(()), Err)
+    }
+
+    /// What a peer says. The error that follows, if one does.
+    fn hear(&self, peer: Rank, bytes: &[u8]) -> Option<Error> {
+        self.book(|book| {
+            let mut reader = Reader { rest: bytes, known: book.known };
+            match reader.byte()? {
+                FAIL => {
+                    book.fail(&reader.error()?);
+                    None
+                }
+                LEAVE => {
+                    let operations = reader.word()?;
+                    book.leave(peer, operations, reader.lost()?)
+                }
+                ENTER => {
+                    let (sequence, theirs) = (reader.word()?, Fingerprint(*reader.rest.first_chunk()?));
+                    book.hear(peer, sequence, theirs)
+                }
+                _ => None,
+            }
+        })
+    }
+}

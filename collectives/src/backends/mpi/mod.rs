@@ -1,0 +1,230 @@
+//! Ranks as processes of an MPI job, for clusters that already have an engine: any algorithm of the table by MPI's sends
+//! and receives, with the schedule's bits, or MPI's own collectives.
+//!
+//! ```text
+//! mpirun -n 4 program     Communicator::over_mpi(mpi::Options::default())
+//!
+//! Mpi --- Group      MPI's communicator; who called what, who left, the first error: said beside the data, by tag 0
+//!     |-- Endpoint   a schedule's messages: tag = lane, in the order in which MPI keeps them
+//!     \-- native     MPI_Iallreduce and its kin, where [`Options::native`] asks for them
+//! ```
+//!
+//! # What failure means here
+//! MPI itself knows no lost rank: a process that dies takes the job with it, by way of `mpirun`. Until then, and for all
+//! that is no death, every call returns by its deadline, with the right result or an error that names the operation and
+//! the ranks in question:
+//!
+//! | what | scheduled | native |
+//! |---|---|---|
+//! | ranks that call different things | [`Error::Mismatch`] with both calls | the deadline; or, of the same size, what MPI makes of it |
+//! | a rank that returns early or panics | [`Error::PeerLost`] with its name | the same |
+//! | a rank that does not come | [`Error::DeadlineExceeded`] with who is waited for | the same |
+//! | a message that does not fit | [`Error::Protocol`] | what MPI says |
+//!
+//! Memory that MPI still holds when a call fails is given up, never used again. After a failure there is no `shrink`, MPI is
+//! not finalised, and `mpirun` ends the job when the first process exits. Splitting has no deadline of its own.
+//!
+//! MPI must be built for `MPI_THREAD_MULTIPLE`, as Debian's Open MPI is; it starts once in a process.
+
+mod endpoint;
+#[allow(unsafe_code, reason = "MPI is a foreign library; each call says why it is sound")]
+mod foreign;
+mod group;
+mod native;
+
+use super::gates::Gates;
+use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
+use crate::transport::{Pool, Transport};
+use crate::{Error, Lost, Rank, Result};
+use allfold_sim::Picos;
+use endpoint::Endpoint;
+use group::Group;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What can be chosen about ranks in an MPI job.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long an operation may take.
+    pub deadline: Duration,
+    /// Whether a collective whose algorithm is not named is MPI's own: its speed, and not our bits.
+    pub native: bool,
+    /// Where the flight record is written when something goes wrong.
+    pub flight: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { deadline: Duration::from_secs(300), native: false, flight: None }
+    }
+}
+
+/// How long ranks wait for each other at the end of a job that went well.
+const PARTING: Duration = Duration::from_secs(60);
+
+/// Marks the actors of communication threads.
+const STREAM: u32 = 1 << 31;
+
+/// What the parts of this process share.
+struct Node {
+    options: Options,
+    pool: Pool,
+}
+
+/// This process in an MPI job.
+pub(crate) struct Mpi {
+    node: Arc<Node>,
+    start: Instant,
+    groups: Mutex<Groups>,
+    gates: Gates,
+    over: AtomicBool,
+    /// Communication threads that have not ended.
+    streams: AtomicU32,
+}
+
+struct Groups {
+    all: Vec<Arc<Group>>,
+    keys: BTreeMap<GroupKey, GroupId>,
+}
+
+#[allow(clippy::disallowed_methods, reason = "MPI's processes are on real time")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+#[allow(clippy::disallowed_methods, reason = "MPI has no event to wait for but by looking again and again")]
+fn nap(length: Duration) {
+    std::thread::sleep(length);
+}
+
+impl Mpi {
+    /// Starts MPI: this rank, and how many there are.
+    pub fn start(options: Options) -> Result<(Mpi, Rank, u32)> {
+        let start = clock();
+        let world = foreign::start()?;
+        let (rank, size) = (world.rank(), world.size());
+        let node = Arc::new(Node { options, pool: Pool::default() });
+        let world = Arc::new(Group::new(Ok(world), node.pool.clone()));
+        let groups = Mutex::new(Groups { all: vec![world], keys: BTreeMap::new() });
+        Ok((
+            Mpi {
+                node,
+                start,
+                groups,
+                gates: Gates::default(),
+                over: AtomicBool::new(false),
+                streams: AtomicU32::new(0),
+            },
+            rank,
+            size,
+        ))
+    }
+
+    fn groups<R>(&self, look: impl FnOnce(&mut Groups) -> R) -> R {
+        look(&mut self.groups.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn group(&self, GroupId(id): GroupId) -> Arc<Group> {
+        self.groups(|groups| groups.all[id as usize].clone())
+    }
+
+    /// Meets the others for the last time and ends MPI, if nothing has gone wrong anywhere that this rank knows of.
+    fn part(&self) -> Result<()> {
+        let until = clock() + PARTING;
+        while self.streams.load(Ordering::Acquire) > 0 && clock() < until {
+            nap(Duration::from_micros(200));
+        }
+        let all = self.groups(|groups| groups.all.clone());
+        all.iter().try_for_each(|group| group.listen())?;
+        let parted = all[0].comm()?.barrier()?;
+        let mut parted = parted;
+        while parted.test()?.is_none() || !all.iter().all(|group| group.is_said()) {
+            all.iter().try_for_each(|group| group.listen())?;
+            if clock() > until {
+                return Err(Error::System("the other ranks did not come to the end of the job".into()));
+            }
+            std::thread::yield_now();
+        }
+        // What the others said last is taken, so that no message is left over.
+        all.iter().try_for_each(|group| group.listen())?;
+        foreign::finish()
+    }
+}
+
+impl Backend for Mpi {
+    fn main(&self, world: Rank) -> ActorId {
+        ActorId(world.0)
+    }
+
+    fn spawn(&self, parent: ActorId) -> ActorId {
+        self.streams.fetch_add(1, Ordering::AcqRel);
+        ActorId(parent.0 | STREAM)
+    }
+
+    fn retire(&self, actor: ActorId) {
+        if actor.0 & STREAM != 0 {
+            self.streams.fetch_sub(1, Ordering::AcqRel);
+        } else if !self.over.swap(true, Ordering::Relaxed) {
+            // After a failure the job is mpirun's to end.
+            let _ = self.part();
+        }
+    }
+
+    fn now(&self, _actor: ActorId) -> Picos {
+        Picos(u64::try_from(self.start.elapsed().as_nanos() * 1_000).unwrap_or(u64::MAX))
+    }
+
+    fn charge(&self, _actor: ActorId, _work: &allfold_sim::Work) {}
+
+    fn gate(&self) -> GateId {
+        self.gates.make()
+    }
+
+    fn raise(&self, _actor: ActorId, gate: GateId) {
+        self.gates.raise(gate);
+    }
+
+    fn pass(&self, _actor: ActorId, gate: GateId, count: u64) -> Result<()> {
+        self.gates.pass(gate, count);
+        Ok(())
+    }
+
+    fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
+        self.gates.passed(gate, count)
+    }
+
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {
+        if let Some(known) = self.groups(|groups| groups.keys.get(&key).copied()) {
+            return known;
+        }
+        // Not under the lock: the communication threads of this rank go on, and others may wait for them.
+        let tag = (key.sequence ^ u64::from(key.color) << 7) as u16;
+        let comm = self.group(key.parent).comm().and_then(|parent| parent.part(members, tag));
+        let group = Arc::new(Group::new(comm, self.node.pool.clone()));
+        self.groups(|groups| {
+            let id = GroupId(groups.all.len() as u32);
+            groups.all.push(group);
+            groups.keys.insert(key, id);
+            id
+        })
+    }
+
+    fn leave(&self, _actor: ActorId, member: Member, operations: u64, cause: Lost) {
+        self.group(member.group).leave(operations, &cause);
+    }
+
+    fn abort(&self, _actor: ActorId, member: Member, why: String) {
+        self.group(member.group).fail(Error::Aborted { by: member.rank, why });
+    }
+
+    fn survivors(&self, _actor: ActorId, _member: Member) -> Result<Vec<Rank>> {
+        Err(Error::System("over MPI no rank goes on after a failure: mpirun ends the job".into()))
+    }
+
+    fn transport(self: Arc<Self>, _actor: ActorId, member: Member) -> Box<dyn Transport> {
+        Box::new(Endpoint::new(self.node.clone(), self.group(member.group)))
+    }
+}

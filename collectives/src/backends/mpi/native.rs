@@ -1,0 +1,79 @@
+//! MPI's own collectives: the order of arithmetic is MPI's, so no promise of bits. They run beside a look at what the
+//! other ranks say and at the deadline, and on copies, so that a call that has failed leaves MPI nothing of the caller's.
+
+use super::endpoint::Endpoint;
+use super::foreign::{Native, Request, datatype};
+use crate::transport::{Payload, Transport};
+use crate::{Call, Collective, Error, Operation, Rank, ReduceOp, Result};
+use allfold_kernels::divide_bytes;
+use allfold_kernels::fused::Ends;
+use std::sync::Arc;
+
+/// The collective of MPI's that is this call; none where it has none, or no such type.
+pub(super) fn of(call: &Call) -> Option<Native> {
+    let Operation::Collective(collective) = call.operation else { return None };
+    let (dtype, op) = (call.dtype, call.op.unwrap_or(ReduceOp::Sum));
+    let root = call.root.unwrap_or(Rank(0));
+    if collective.reduces() {
+        datatype(dtype)?;
+    }
+    Some(match collective {
+        Collective::AllReduce => Native::AllReduce(dtype, op),
+        Collective::Reduce => Native::Reduce(dtype, op, root),
+        Collective::ReduceScatter => Native::ReduceScatter(dtype, op),
+        Collective::Broadcast => Native::Broadcast(root),
+        Collective::AllGather => Native::AllGather,
+        Collective::AllToAll => Native::AllToAll,
+        Collective::Gather => Native::Gather(root),
+        Collective::Scatter => Native::Scatter(root),
+        Collective::Barrier => Native::Barrier,
+        Collective::SendRecv => return None,
+    })
+}
+
+impl Endpoint {
+    fn copy(&self, bytes: &[u8]) -> Payload {
+        let mut copy = self.room(bytes.len());
+        copy.copy_from_slice(bytes);
+        copy
+    }
+
+    /// Runs a call by MPI's own collective.
+    pub(super) fn run_native(&mut self, call: &Arc<Call>, ends: Ends<'_>) -> Result<()> {
+        let what = of(call).ok_or_else(|| Error::Argument(format!("MPI has no {call}")))?;
+        self.enter(call)?;
+        let typed = matches!(what, Native::AllReduce(..) | Native::Reduce(..) | Native::ReduceScatter(..));
+        let block = call.count as usize * if typed { 1 } else { call.dtype.size() };
+        let (given, result): (Option<&[u8]>, &mut [u8]) = match ends {
+            Ends::InPlace(data) => (None, data),
+            Ends::Apart(from, to) => (Some(from), to),
+        };
+        let (from, to) = match what {
+            Native::Broadcast(_) | Native::Barrier => (None, self.copy(result)),
+            _ => (Some(self.copy(given.unwrap_or(result))), self.room(result.len())),
+        };
+        let request = self.group.comm().and_then(|comm| comm.collective(what, from, to, block));
+        let done = request.and_then(|request| self.finish(request));
+        let done = done.map_err(|error| self.group.fail(error))?;
+        let holds = match what {
+            Native::Reduce(.., root) | Native::Gather(root) => root == self.group.me(),
+            _ => true,
+        };
+        if holds {
+            result.copy_from_slice(&done);
+            if call.op == Some(ReduceOp::Avg) {
+                divide_bytes(call.dtype, result, self.group.comm()?.size());
+            }
+        }
+        self.done();
+        Ok(())
+    }
+
+    fn finish(&mut self, mut request: Request) -> Result<Payload> {
+        self.stir();
+        while request.test()?.is_none() {
+            self.rest(0)?;
+        }
+        request.into_payload().ok_or_else(|| Error::System("MPI kept the buffer of a collective".into()))
+    }
+}
