@@ -118,6 +118,9 @@ impl Typed for Fill<'_> {
                 at += len;
             }
         }
+        if stream {
+            simd::fence();
+        }
     }
 }
 

@@ -112,7 +112,8 @@ impl Party {
         // No copy of the board's handle: parties would pass its counter from core to core.
         let (board, me) = (&**board, *me);
         assert_eq!(exchange.parties, board.parties, "the exchange is of other parties");
-        let apart = matches!(ends, Ends::Apart(..));
+        let large = exchange.block * exchange.most_blocks >= STREAMED;
+        let stream = matches!(ends, Ends::Apart(..)) && large;
         let (source, result) = places(exchange, me, ends);
         let busy = board.busy(me);
         assert_eq!(busy.swap(1, Ordering::Acquire), 0, "party {me} is in an exchange already");
@@ -125,7 +126,7 @@ impl Party {
         let blocks = exchange.most_blocks.max(1);
         if exchange.block * blocks > board.room && board.one_address_space {
             begun.set(number);
-            return desk.directly(&meeting, source, result, apart, patience);
+            return desk.directly(&meeting, source, result, stream, patience);
         }
         // The whole of every block, or as much of it as the slots take.
         let fits = board.room / blocks;
@@ -139,7 +140,7 @@ impl Party {
             let range = at..exchange.block.min(at + piece);
             at = range.end;
             begun.set(meeting.number);
-            desk.by_slots(&meeting, source, result, range, patience)?;
+            desk.by_slots(&meeting, (source, result), range, stream, patience)?;
             if at >= exchange.block {
                 return Ok(());
             }
@@ -153,9 +154,9 @@ impl Desk {
     fn by_slots<P: Patience>(
         &mut self,
         meeting: &Meeting<'_>,
-        source: Place,
-        result: Place,
+        (source, result): (Place, Place),
         range: Range<usize>,
+        stream: bool,
         patience: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
         let Meeting { board, me, number, exchange, .. } = *meeting;
@@ -199,7 +200,7 @@ impl Desk {
             results: &self.results,
             range: 0..len,
             first: range.start,
-            stream: false,
+            stream,
             scratch: &mut self.scratch,
         };
         // SAFETY: the slots hold the sources' pieces, written before the flags that were seen, and are written again
@@ -214,7 +215,7 @@ impl Desk {
         meeting: &Meeting<'_>,
         source: Place,
         result: Place,
-        apart: bool,
+        stream: bool,
         patience: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
         let Meeting { board, me, number, exchange, .. } = *meeting;
@@ -255,7 +256,7 @@ impl Desk {
             results: &self.results,
             range,
             first: 0,
-            stream: apart && exchange.block * exchange.most_blocks >= STREAMED,
+            stream,
             scratch: &mut self.scratch,
         };
         // SAFETY: all have come and agree on the exchange, so the buffers are as long and aligned as it says, and

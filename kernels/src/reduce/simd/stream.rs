@@ -3,7 +3,8 @@
 use super::Isa;
 
 /// Copies `from` to `into`, which has its length. `stream`: with stores that pass the caches, which spares reading
-/// every line before it is written; worth it only where the buffer is larger than what the caches keep.
+/// every line before it is written; worth it only where the buffer is larger than what the caches keep. [`fence`] must
+/// follow before anyone else is told.
 #[inline]
 pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
     assert!(isa <= Isa::best(), "this processor has no {isa}");
@@ -15,7 +16,17 @@ pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
     }
 }
 
-/// Streaming stores are ordered by nothing but a fence: it is here, so that whoever is told afterwards sees them.
+/// Orders streaming stores before what is written afterwards, which nothing else does: to be called once, before anyone
+/// is told. A fence for every block would wait for every block.
+#[inline]
+pub(crate) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn stream_avx512(into: &mut [u8], from: &[u8]) {
@@ -31,5 +42,4 @@ fn stream_avx512(into: &mut [u8], from: &[u8]) {
         unsafe { _mm512_stream_si512(line.as_mut_ptr().cast(), _mm512_loadu_si512(whole.as_ptr().cast())) }
     }
     tail.copy_from_slice(rest);
-    _mm_sfence();
 }
