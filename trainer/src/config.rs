@@ -58,8 +58,9 @@ pub struct Config {
     pub amp: String,
     /// What computes: `cpu`, or `cuda` (a GPU for each rank, in turn where there are fewer).
     pub device: String,
-    /// How ranks on GPUs add up: `auto` (NCCL where it is, else over the host), `nccl` (its own order), `scheduled` (our
-    /// algorithms over NCCL's messages: the CPU's bits) or `host` (through the CPU's communicator: its bits).
+    /// How ranks on GPUs add up: `auto` (NCCL where it is, else what follows), `nccl` (its own order), `scheduled` (our
+    /// algorithms over NCCL's messages), `device` (a fused kernel, where ranks share a process) or `host` (the CPU's
+    /// communicator). The last three have the CPU's bits.
     pub exchange: String,
     /// Threads that compute for each rank. The results do not depend on it.
     pub threads: usize,
@@ -187,6 +188,7 @@ pub const EXCHANGES: &[(&str, &str)] = &[
     ("auto", "NCCL where it is, else the host"),
     ("nccl", "NCCL's collectives"),
     ("scheduled", "this project's algorithms over NCCL's messages"),
+    ("device", "a fused kernel over the buffers of ranks that share a process"),
     ("host", "the communicator of the CPUs"),
 ];
 

@@ -159,6 +159,11 @@ impl Communicator {
         self
     }
 
+    /// Whether its ranks are threads of this one process.
+    pub(crate) fn of_one_process(&self) -> bool {
+        self.home.is_none()
+    }
+
     /// This rank, below [`Communicator::size`].
     pub fn rank(&self) -> Rank {
         self.seat.member.rank

@@ -12,8 +12,17 @@ pub struct Memory {
     device: usize,
     address: u64,
     bytes: usize,
-    /// Whose it is, and how many bytes of it, where it goes back to a queue's pool and not to the driver.
-    home: Option<(Arc<Pool>, usize)>,
+    home: Home,
+}
+
+/// Where memory goes when it is dropped.
+enum Home {
+    /// To the driver.
+    Driver,
+    /// To a queue's pool, as so many bytes.
+    Pool(Arc<Pool>, usize),
+    /// Nowhere: it is another's.
+    Lent,
 }
 
 impl Memory {
@@ -23,7 +32,16 @@ impl Memory {
     /// What the driver refused; there may be too little.
     pub fn new(machine: &Arc<dyn Machine>, device: usize, bytes: usize) -> Result<Memory> {
         let address = machine.acquire(device, bytes)?;
-        Ok(Memory { machine: machine.clone(), device, address, bytes, home: None })
+        Ok(Memory { machine: machine.clone(), device, address, bytes, home: Home::Driver })
+    }
+
+    /// Memory that another holds, seen from here: dropping it gives nothing back.
+    ///
+    /// # Safety
+    /// So many bytes at the address are acquired from this machine on this device, and stay so until all that is queued on
+    /// them through this view has run.
+    pub unsafe fn lent(machine: &Arc<dyn Machine>, device: usize, address: u64, bytes: usize) -> Memory {
+        Memory { machine: machine.clone(), device, address, bytes, home: Home::Lent }
     }
 
     /// All of it.
@@ -54,10 +72,11 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        match self.home.take() {
-            Some((pool, size)) => pool.give(self.address, size),
+        match &self.home {
+            Home::Lent => {}
+            Home::Pool(pool, size) => pool.give(self.address, *size),
             // SAFETY: acquired in `new` and released once. Releasing waits for what is under way (cuMemFree does).
-            None => unsafe { self.machine.release(self.device, self.address) },
+            Home::Driver => unsafe { self.machine.release(self.device, self.address) },
         }
     }
 }
@@ -180,7 +199,7 @@ impl Queue {
     pub fn memory(&self, bytes: usize) -> Result<Memory> {
         let Some(pool) = &self.pool else { return Memory::new(&self.machine, self.device, bytes) };
         let (address, size) = pool.take(bytes)?;
-        let (machine, home) = (self.machine.clone(), Some((pool.clone(), size)));
+        let (machine, home) = (self.machine.clone(), Home::Pool(pool.clone(), size));
         Ok(Memory { machine, device: self.device, address, bytes, home })
     }
 

@@ -9,9 +9,11 @@
 //! |---|---|---|
 //! | NCCL | NCCL's own | speed |
 //! | scheduled | a schedule's, by grouped sends and receives: the bits that its trees say | conformance |
+//! | device | the canonical tree, by the fused kernel: the CPU's bits | threads of one process over its GPUs |
 //! | host | the communicator's own: the same bits as between CPUs; the calling thread waits | where NCCL is not, and the shim |
 
 use super::failed;
+use super::shared::{Shared, together};
 use crate::nccl::{self, NcclComm};
 use crate::registry::{Shape, find};
 use crate::schedule::Schedule;
@@ -23,13 +25,15 @@ use std::time::Duration;
 /// How ranks on GPUs add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// NCCL where every rank has it, else the host.
+    /// NCCL where every rank has it, else the devices where ranks share a process, else the host.
     #[default]
     Auto,
     /// NCCL's own collectives.
     Nccl,
     /// The communicator's algorithm over NCCL's messages.
     Scheduled,
+    /// The fused kernel over all ranks' buffers, which are in one process.
+    Device,
     /// Through the host.
     Host,
 }
@@ -37,10 +41,16 @@ pub enum Way {
 impl Way {
     /// By its name in a configuration.
     pub fn named(name: &str) -> Option<Way> {
-        [("auto", Way::Auto), ("nccl", Way::Nccl), ("scheduled", Way::Scheduled), ("host", Way::Host)]
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, way)| *way)
+        [
+            ("auto", Way::Auto),
+            ("nccl", Way::Nccl),
+            ("scheduled", Way::Scheduled),
+            ("device", Way::Device),
+            ("host", Way::Host),
+        ]
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, way)| *way)
     }
 }
 
@@ -49,6 +59,7 @@ enum Over {
     Nobody,
     Nccl(Box<NcclComm>),
     Scheduled(Box<NcclComm>, Arc<dyn Schedule>),
+    Device(Box<Shared>),
     Host,
 }
 
@@ -71,8 +82,17 @@ impl<'a> Link<'a> {
         let over = match way {
             _ if comm.size() == 1 => Over::Nobody,
             Way::Host => Over::Host,
-            Way::Auto if !everywhere(comm, &queue)? => Over::Host,
-            Way::Auto | Way::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
+            Way::Auto | Way::Device if way == Way::Device || !everywhere(comm, &queue)? => {
+                match together(comm, &queue)? {
+                    true => Over::Device(Box::new(Shared::new(&queue)?)),
+                    false if way == Way::Auto => Over::Host,
+                    false => {
+                        let what = "sums over devices need ranks that are threads of one process, 64 at most";
+                        return Err(Error::Argument(what.into()));
+                    }
+                }
+            }
+            Way::Auto | Way::Device | Way::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
             Way::Scheduled => {
                 // Canonical, with the least bytes for any number of ranks.
                 let schedule = find(Collective::AllReduce, "direct")?.build(Shape::new(comm.size())?);
@@ -88,6 +108,7 @@ impl<'a> Link<'a> {
             Over::Nobody => "nobody to add up with",
             Over::Nccl(_) => "NCCL's all-reduce",
             Over::Scheduled(..) => "a scheduled all-reduce over NCCL",
+            Over::Device(_) => "a fused kernel over all ranks' buffers",
             Over::Host => "the host's all-reduce",
         }
     }
@@ -116,6 +137,9 @@ impl<'a> Link<'a> {
                 let (geometry, divide) = (Geometry::whole(&**schedule, count), op == ReduceOp::Avg);
                 let rank = comm.rank();
                 nccl::run_scheduled(&mut **comm, rank, &**schedule, &geometry, (dtype, op), divide, data)
+            }
+            Over::Device(shared) => {
+                shared.all_reduce(self.comm, &self.queue, self.marks.0, (dtype, op), data)
             }
             Over::Host => over_host(self.comm, &self.queue, dtype, op, data),
         }

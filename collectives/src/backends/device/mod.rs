@@ -15,6 +15,7 @@
 mod fused;
 mod link;
 mod messages;
+mod shared;
 
 pub use link::{Link, Way};
 

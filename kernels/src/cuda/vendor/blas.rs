@@ -26,6 +26,19 @@ pub(super) struct Blas {
     chosen: Mutex<BTreeMap<Shape, sys::cublasLtMatmulAlgo_t>>,
 }
 
+/// Whether it can be loaded by its name.
+pub(super) fn present() -> bool {
+    // SAFETY: only looks for a library by name, and loads it.
+    unsafe { sys::is_culib_present() }
+}
+
+/// Its version; only where it is present.
+pub(super) fn version() -> (usize, usize, usize) {
+    // SAFETY: takes nothing.
+    let version = unsafe { sys::cublasLtGetVersion() };
+    (version / 10_000, version / 100 % 100, version % 100)
+}
+
 fn check(call: &'static str, answer: std::result::Result<(), result::CublasError>) -> Result<()> {
     answer.map_err(|error| refused(call, error.0))
 }
@@ -89,8 +102,7 @@ impl Blas {
     /// The library on the queue's device, where both are there.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Blas>>> {
         static ALL: Handles<Blas> = Handles::new();
-        // SAFETY: only looks for a library by name, and loads it.
-        ALL.of(queue, (Library::CublasLt, || unsafe { sys::is_culib_present() }), || {
+        ALL.of(queue, Library::CublasLt, || {
             let handle = result::create_handle().map_err(|error| refused("start cuBLASLt", error.0))?;
             Ok(Blas { handle: Mutex::new(Handle(handle)), chosen: Mutex::default() })
         })

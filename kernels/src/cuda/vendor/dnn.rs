@@ -39,6 +39,18 @@ pub(super) struct Dnn {
     chosen: Mutex<BTreeMap<Shape, Choice>>,
 }
 
+/// Whether it can be loaded by its name.
+pub(super) fn present() -> bool {
+    // SAFETY: only looks for a library by name, and loads it.
+    unsafe { sys::is_culib_present() }
+}
+
+/// Its version; only where it is present.
+pub(super) fn version() -> (usize, usize, usize) {
+    let version = result::get_version();
+    (version / 10_000, version / 100 % 100, version % 100)
+}
+
 fn check(call: &'static str, answer: std::result::Result<(), result::CudnnError>) -> Result<()> {
     answer.map_err(|error| refused(call, error.0))
 }
@@ -141,8 +153,7 @@ impl Dnn {
     /// The library on the queue's device, where both are there.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Dnn>>> {
         static ALL: Handles<Dnn> = Handles::new();
-        // SAFETY: only looks for a library by name, and loads it.
-        ALL.of(queue, (Library::Cudnn, || unsafe { sys::is_culib_present() }), || {
+        ALL.of(queue, Library::Cudnn, || {
             let handle = result::create_handle().map_err(|error| refused("start cuDNN", error.0))?;
             Ok(Dnn { handle: Mutex::new(Handle(handle)), chosen: Mutex::default() })
         })

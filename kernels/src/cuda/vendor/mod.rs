@@ -71,6 +71,27 @@ pub fn conv(
     }
 }
 
+/// The version of a library of products or convolutions, (13, 0, 2); asked without a GPU.
+///
+/// # Errors
+/// [`Error::Missing`]: what was looked for, which version is needed, and how to get it.
+pub fn version(library: Library) -> Result<(usize, usize, usize)> {
+    let missing = |looked_for: String| Error::Missing { library, looked_for };
+    let (present, least): (fn() -> bool, _) = match library {
+        Library::CublasLt => (blas::present, "12"),
+        Library::Cudnn => (dnn::present, "9"),
+        other => return Err(Error::Argument(format!("{} multiplies nothing", other.name()))),
+    };
+    if library.load().is_none() || !present() {
+        return Err(missing(format!("no {}", library.files().join(" or "))));
+    }
+    let (major, minor, patch) = if library == Library::CublasLt { blas::version() } else { dnn::version() };
+    match major >= least.parse().unwrap_or(0) {
+        true => Ok((major, minor, patch)),
+        false => Err(missing(format!("version {major}.{minor}.{patch}, and {least} or newer is needed"))),
+    }
+}
+
 /// What of NVIDIA's libraries a machine computes with, in words; for reports.
 pub fn names(queue: &Queue) -> [&'static str; 2] {
     let blas = blas::Blas::of(queue).ok().flatten().is_some();
@@ -100,7 +121,7 @@ impl<T> Handles<T> {
     fn of(
         &self,
         queue: &Queue,
-        (library, present): (Library, fn() -> bool),
+        library: Library,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Option<Arc<T>>> {
         // Makes the queue's device the thread's own, too.
@@ -111,7 +132,7 @@ impl<T> Handles<T> {
         if let Some(known) = all.get(&queue.device()) {
             return Ok(known.clone());
         }
-        let made = match library.load().is_some() && present() {
+        let made = match version(library).is_ok() {
             true => Some(Arc::new(make()?)),
             false => None,
         };
@@ -130,4 +151,24 @@ fn refused(call: &'static str, answer: impl std::fmt::Debug) -> Error {
 
 fn pointer(of: Slice<'_>) -> *mut std::ffi::c_void {
     of.address() as *mut std::ffi::c_void
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_library_there_is_one_error_that_says_what_to_do() {
+        for library in [Library::CublasLt, Library::Cudnn] {
+            match version(library) {
+                Ok((major, ..)) => assert!(major >= 9),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.contains(library.name()) && text.contains(library.how_to_get()), "{text}");
+                    assert!(!text.contains('\n'), "{text}");
+                }
+            }
+        }
+        assert!(version(Library::Driver).is_err());
+    }
 }
