@@ -107,4 +107,5 @@ def main():
     print(json.dumps(record))
 
 
-main()
+if __name__ == "__main__":
+    main()

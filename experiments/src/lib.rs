@@ -20,6 +20,7 @@ pub mod failure;
 pub mod faults;
 pub mod launch;
 pub mod limits;
+pub mod loss_curve;
 pub mod measure;
 pub mod memory;
 pub mod names;

@@ -3,41 +3,11 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::{Collective, Communicator, World};
-use allfold_sim::{BytesPerSec, Link, Picos, Topology};
+use allfold_tests::training::{bits, run, small, switch};
 use allfold_trainer::layers::{Linear, Relu};
 use allfold_trainer::strategies::build;
 use allfold_trainer::strategies::hooks::HOOKS;
-use allfold_trainer::{Builder, Config, Error, Model, Network, Objective, Result, TrainResult, data, train};
-
-fn small() -> Config {
-    let channels = vec![4, 6];
-    Config {
-        channels,
-        batch: 4,
-        train_samples: 200,
-        max_steps: 6,
-        first_bucket_kib: 1,
-        bucket_kib: 1,
-        ..Config::default()
-    }
-}
-
-fn switch(ranks: u32) -> Topology {
-    let link = Link { bandwidth: BytesPerSec(10_000_000_000), latency: Picos::from_micros(2) };
-    Topology::switch(ranks, link).unwrap()
-}
-
-fn run(world: &World, config: &Config) -> TrainResult {
-    let mut ranks = world.run(|comm| train(config, &comm, &mut ())).unwrap();
-    let first = ranks.swap_remove(0);
-    assert!(ranks.iter().all(|rank| rank.losses == first.losses && rank.weights_hash == first.weights_hash));
-    first
-}
-
-fn bits(result: &TrainResult) -> (Vec<u64>, u64) {
-    let all = result.losses.iter().chain([&result.test.loss]);
-    (all.map(|loss| loss.to_bits()).collect(), result.weights_hash)
-}
+use allfold_trainer::{Builder, Config, Error, Model, Network, Objective, Result, data, train};
 
 /// Hooks that work element by element: the same bits for every bucket size, on both backends.
 #[test]
@@ -258,4 +228,38 @@ fn a_gpt_trains_the_same_everywhere() {
     let result = run(&World::threads(2), &config);
     assert_eq!(bits(&run(&World::sim(&switch(2)), &config)), bits(&result));
     assert!(result.losses[29] < 0.9 * result.losses[0], "{:?}", result.losses);
+}
+
+/// What a hook has not sent yet, its right matrices, and weights that are each rank's own: a run that stopped after any
+/// step goes on from there to the same bits, with buckets of the same size.
+#[test]
+fn a_resumed_run_with_a_hook_has_the_bits_of_one_that_never_stopped() {
+    for hook in ["powersgd", "topk", "local_sgd"] {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config {
+            hook: hook.into(),
+            topk_share: 0.2,
+            local_steps: 2,
+            train_samples: 24,
+            checkpoint_dir: directory.path().display().to_string(),
+            checkpoint_every: 1,
+            checkpoint_keep: 6,
+            ..small()
+        };
+        let want = run(&World::threads(2), &config);
+        assert_ne!(
+            bits(&run(
+                &World::threads(2),
+                &Config { checkpoint_every: 0, hook: "none".into(), ..config.clone() }
+            )),
+            bits(&want)
+        );
+        let resumed = Config { resume: true, checkpoint_every: 0, ..config.clone() };
+        for newest in (1..=6).rev() {
+            let got = run(&World::threads(2), &resumed);
+            assert_eq!((bits(&got), got.test), (bits(&want), want.test), "{hook} after step {newest}");
+            let name = format!("step-{newest:08}.safetensors");
+            std::fs::remove_file(directory.path().join(name)).unwrap();
+        }
+    }
 }

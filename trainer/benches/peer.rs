@@ -34,6 +34,7 @@ fn case(model: &str) -> Case {
                 width: 128,
                 heads: 4,
                 dropout: 0.0,
+                attention_dropout: 0.0,
                 tied: false,
             };
             let adam = Adam::new((0.9, 0.999), 1e-8, 0.01, true);

@@ -42,6 +42,26 @@ impl Bucket {
     }
 }
 
+/// Numbers that lie as buckets do, one slice for each, laid out as the parameters are.
+pub fn flat<F: Copy + Default>(buckets: &[Bucket], params: &[Place], by_bucket: &[Vec<F>]) -> Vec<F> {
+    let mut all = vec![F::default(); params.last().map_or(0, |last| last.range.end)];
+    for (bucket, values) in buckets.iter().zip(by_bucket).filter(|(_, values)| !values.is_empty()) {
+        for (param, range) in bucket.places(params) {
+            all[params[param].range.clone()].copy_from_slice(&values[range]);
+        }
+    }
+    all
+}
+
+/// The way back of [`flat`].
+pub fn parted<F: Copy>(buckets: &[Bucket], params: &[Place], all: &[F]) -> Vec<Vec<F>> {
+    let of = |bucket: &Bucket| {
+        let places = bucket.places(params);
+        places.flat_map(|(param, _)| all[params[param].range.clone()].iter().copied()).collect()
+    };
+    buckets.iter().map(of).collect()
+}
+
 /// All buckets over the parameters in reverse order of registration, in the order in which they fill and are sent.
 pub fn buckets(params: &[Place], element: usize, caps: Caps) -> Vec<Bucket> {
     buckets_in(&(0..params.len()).rev().collect::<Vec<_>>(), params, element, caps)

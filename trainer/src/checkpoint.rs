@@ -3,6 +3,7 @@
 //! ```text
 //! step-00000012.safetensors      model.conv1.weight ...  model.bn1.running_mean ...   by name and shape
 //!                                optimiser.momentum_buffer ...                        laid out as the parameters are
+//!                                rank.error ...                                       what is each rank's own, by ranks
 //!                                losses                                               of every step so far
 //!                   metadata     step, ranks, optimiser steps, loss scale, configuration, checksum
 //! ```
@@ -42,6 +43,9 @@ pub struct Progress {
 /// The key of the metadata under which [`Progress`] is stored, as TOML.
 const KEY: &str = "allfold";
 
+/// What is each rank's own, by name: the values of all ranks, one after another.
+pub type Own<F> = Vec<(&'static str, Vec<F>)>;
+
 /// Writes the checkpoint of `step` into the directory that `config` names, and removes all but the newest
 /// `checkpoint_keep`. For rank 0 alone.
 ///
@@ -53,7 +57,7 @@ pub fn save<F: Float>(
     model: &Model<F>,
     optimiser: &mut dyn Optimiser<F>,
     scaler: Option<&GradScaler>,
-    losses: &[f64],
+    (losses, own): (&[f64], &Own<F>),
 ) -> Result<PathBuf> {
     let state = optimiser.state();
     let dtype = if size_of::<F>() == 8 { Dtype::F64 } else { Dtype::F32 };
@@ -68,6 +72,10 @@ pub fn save<F: Float>(
     let started = state.vectors.iter().filter(|(_, values)| !values.is_empty());
     tensors.extend(started.map(|(name, values)| {
         (format!("optimiser.{name}"), dtype, vec![values.len()], bytemuck::cast_slice(&values[..]))
+    }));
+    tensors.extend(own.iter().map(|(name, values)| {
+        let shape = vec![ranks as usize, values.len() / ranks as usize];
+        (format!("rank.{name}"), dtype, shape, bytemuck::cast_slice(&values[..]))
     }));
     tensors.push(("losses".into(), Dtype::F64, vec![losses.len()], bytemuck::cast_slice(losses)));
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
@@ -146,7 +154,7 @@ pub fn newest(directory: &Path) -> Result<Option<PathBuf>> {
     Ok(all.into_iter().next_back())
 }
 
-/// Reads a checkpoint into `model` and `optimiser`; returns where the run was, and its losses so far.
+/// Reads a checkpoint into `model`, `optimiser` and `own`, which has the lengths that are wanted; returns where the run was, and its losses so far.
 ///
 /// # Errors
 /// If the file cannot be read, is damaged, or is of another model, number of ranks or configuration. Model and optimiser
@@ -156,6 +164,7 @@ pub fn load<F: Float>(
     (config, ranks): (&Config, u32),
     model: &mut Model<F>,
     optimiser: &mut dyn Optimiser<F>,
+    own: &mut Own<F>,
 ) -> Result<(Progress, Vec<f64>)> {
     let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
     let bytes = fs::read(path).map_err(|error| bad(error.to_string()))?;
@@ -195,6 +204,10 @@ pub fn load<F: Float>(
             values.resize(model.params.len(), F::ZERO);
             copy(&view, values).map_err(|what| bad(format!("`{name}` {what}")))?;
         }
+    }
+    for (name, values) in own {
+        let name = format!("rank.{name}");
+        copy(&tensor(&name)?, values).map_err(|what| bad(format!("`{name}` {what}")))?;
     }
     let view = tensor("losses")?;
     let mut losses = vec![0.0f64; view.data().len() / size_of::<f64>()];

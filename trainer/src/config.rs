@@ -46,6 +46,8 @@ pub struct Config {
     pub tied: bool,
     /// The share of zeros that the gpt's dropout makes; 0: there is none.
     pub dropout: f64,
+    /// The share of its attentions' probabilities that the gpt drops; 0: none. Not on GPUs.
+    pub attention_dropout: f64,
     /// Layers, or prefixes of names, whose parameters keep their first values.
     pub frozen: Vec<String>,
     /// `cross_entropy`, or `mse` from the label as ones and zeros.
@@ -209,6 +211,7 @@ impl Default for Config {
             heads: 4,
             tied: true,
             dropout: 0.0,
+            attention_dropout: 0.0,
             frozen: Vec::new(),
             loss: "cross_entropy".into(),
             sync_batch_norm: false,
@@ -416,9 +419,14 @@ impl Config {
                 return Err(Error::Config(format!("`{key}` has {size}; it must be 1 to {LARGEST}")));
             }
         }
-        if let Some((key, value)) = [("beta1", self.beta1), ("beta2", self.beta2), ("dropout", self.dropout)]
-            .iter()
-            .find(|(_, beta)| !(0.0..1.0).contains(beta))
+        if let Some((key, value)) = [
+            ("beta1", self.beta1),
+            ("beta2", self.beta2),
+            ("dropout", self.dropout),
+            ("attention_dropout", self.attention_dropout),
+        ]
+        .iter()
+        .find(|(_, beta)| !(0.0..1.0).contains(beta))
         {
             return Err(Error::Config(format!("`{key}` is {value}; it must be at least 0 and less than 1")));
         }

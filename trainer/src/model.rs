@@ -495,8 +495,16 @@ mod tests {
     #[test]
     fn gradients_of_a_tied_gpt_match_differences() {
         for tied in [true, false] {
-            let parts =
-                Gpt { vocabulary: 5, positions: 3, layers: 2, width: 4, heads: 2, dropout: 0.25, tied };
+            let parts = Gpt {
+                vocabulary: 5,
+                positions: 3,
+                layers: 2,
+                width: 4,
+                heads: 2,
+                dropout: 0.25,
+                attention_dropout: 0.25,
+                tied,
+            };
             let mut model = Model::new(gpt::<f64>(&parts).unwrap(), 3).unwrap();
             // The usual start is so small that differences drown.
             model.params.iter_mut().zip(0..).for_each(|(p, i)| *p += (i * 37 % 101) as f64 / 101.0 - 0.5);

@@ -251,8 +251,12 @@ impl<'a, F: Float> Run<'a, F> {
             buckets: Vec::new(),
         };
         self.resume(&mut result.losses)?;
-        self.upload()?;
         let done = result.losses.len() as u64;
+        if done > 0 && done < steps && done.is_multiple_of(per_epoch) {
+            // The evaluation that this run is not going to make again left all ranks with the same numbers.
+            self.strategy.before_evaluation(&mut self.model)?;
+        }
+        self.upload()?;
         // Losses up to here are means over ranks already.
         let mut shared = result.losses.len();
         // A run that is resumed after its last step still evaluates.
@@ -487,9 +491,54 @@ impl<'a, F: Float> Run<'a, F> {
     fn checkpoint(&mut self, losses: &[f64]) -> Result<()> {
         if self.comm.rank() == ROOT {
             self.download()?;
+        }
+        let mut own = self.own();
+        for (_, values) in &mut own {
+            let mine = std::mem::take(values);
+            values.resize(mine.len() * self.comm.size() as usize, F::ZERO);
+            self.comm.all_gather(&mine, values)?;
+        }
+        if self.comm.rank() == ROOT {
             let progress = (losses.len() as u64, self.comm.size());
             let Run { config, model, optimiser, scaler, .. } = self;
-            checkpoint::save(config, progress, model, &mut **optimiser, scaler.as_ref(), losses)?;
+            checkpoint::save(config, progress, model, &mut **optimiser, scaler.as_ref(), (losses, &own))?;
+        }
+        Ok(())
+    }
+
+    /// What is this rank's own, by name; as long on every rank.
+    fn own(&mut self) -> checkpoint::Own<F> {
+        let mut own = self.strategy.remembered();
+        if self.strategy.apart() {
+            own.push(("weights", self.model.params.clone()));
+            for (name, values) in self.optimiser.state().vectors {
+                let mut values = values.clone();
+                values.resize(self.model.params.len(), F::ZERO);
+                own.push((name, values));
+            }
+        }
+        own
+    }
+
+    /// Takes this rank's part of what rank 0 read.
+    fn take_own(&mut self, step: u64, mut all: checkpoint::Own<F>) -> Result<()> {
+        let ranks = self.comm.size() as usize;
+        let mut mine = Vec::with_capacity(all.len());
+        for (_, values) in &mut all {
+            self.comm.broadcast(values, ROOT)?;
+            let length = values.len() / ranks;
+            mine.push(values[self.comm.rank().index() * length..][..length].to_vec());
+        }
+        if self.strategy.apart() && step > 0 {
+            let mut vectors = self.optimiser.state().vectors;
+            let weights = mine.len() - vectors.len() - 1;
+            let values = mine.split_off(weights + 1);
+            vectors.iter_mut().zip(values).for_each(|((_, to), values)| **to = values);
+            self.model.params.copy_from_slice(&mine[weights]);
+            mine.truncate(weights);
+        }
+        if step > 0 {
+            self.strategy.remember(step, &mine);
         }
         Ok(())
     }
@@ -500,11 +549,15 @@ impl<'a, F: Float> Run<'a, F> {
             return Ok(());
         }
         let mut header = [0i64; 4];
+        let mut own = self.own();
+        own.iter_mut()
+            .for_each(|(_, values)| *values = vec![F::ZERO; values.len() * self.comm.size() as usize]);
         if self.comm.rank() == ROOT
             && let Some(path) = checkpoint::newest(Path::new(&self.config.checkpoint_dir))?
         {
             let run = (self.config, self.comm.size());
-            let (progress, read) = checkpoint::load(&path, run, &mut self.model, &mut *self.optimiser)?;
+            let (model, optimiser) = (&mut self.model, &mut *self.optimiser);
+            let (progress, read) = checkpoint::load(&path, run, model, optimiser, &mut own)?;
             *losses = read;
             let scale = i64::from(progress.loss_scale.to_bits());
             header = [progress.step as i64, progress.optimiser_steps as i64, scale, progress.good as i64];
@@ -527,7 +580,7 @@ impl<'a, F: Float> Run<'a, F> {
             values.resize(length[0].unsigned_abs() as usize, F::ZERO);
             self.comm.broadcast(values, ROOT)?;
         }
-        Ok(())
+        self.take_own(step, own)
     }
 
     /// The hash of the weights, after making sure that every rank has the same.

@@ -64,8 +64,16 @@ fn weights_by_pytorchs_names_give_pytorchs_numbers() {
     let resnet18 = |imagenet_stem, side| {
         resnet::<f64>(&ResNet { layers: 18, imagenet_stem, shape: (3, side, side), classes: 10 }).unwrap()
     };
-    let parts =
-        Gpt { vocabulary: 11, positions: 40, layers: 2, width: 24, heads: 3, dropout: 0.0, tied: true };
+    let parts = Gpt {
+        vocabulary: 11,
+        positions: 40,
+        layers: 2,
+        width: 24,
+        heads: 3,
+        dropout: 0.0,
+        attention_dropout: 0.0,
+        tied: true,
+    };
     let tokens: Vec<u32> = (0..80).map(|i| i * 7 % 11).collect();
     let pictures = |side: usize| formula(5, 4 * 3 * side * side).iter().map(|x| x * 2.0).collect::<Vec<_>>();
     let cases = [

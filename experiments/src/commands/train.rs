@@ -2,6 +2,7 @@
 
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
+use crate::loss_curve::{self, Course};
 use crate::records::Record;
 use crate::session::{self, Session};
 use crate::sizes::rank_count;
@@ -13,7 +14,7 @@ use allfold_collectives::environment::Environment;
 use allfold_sim::{Device, Topology};
 use allfold_trainer::Config;
 use clap::ValueEnum;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Flags of `train`.
 #[derive(clap::Args, Debug)]
@@ -56,6 +57,12 @@ pub struct Args {
     /// Write an event file for TensorBoard into DIR
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
+    /// Draw the losses over the steps, each point the mean of its neighbours, as an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// In that plot: another engine's losses, a line of JSON with `step` and `loss` for each step
+    #[arg(long, value_name = "FILE", requires = "plot")]
+    beside: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -165,6 +172,10 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(path) = &args.trace {
         session::writable(path)?;
     }
+    let beside = args.beside.as_deref().map(loss_curve::beside).transpose()?;
+    if let Some(path) = &args.plot {
+        session::writable(path)?;
+    }
     let json = args.common.json.as_deref().filter(|_| place.speaks());
     let mut session = Session::open(json, Some(config.seed))?;
     let bar = progress::bar(1, &format!("{} on {} ranks", config.model, ranks));
@@ -184,6 +195,9 @@ pub fn run(args: &Args) -> Outcome {
     if !place.speaks() {
         return Ok(());
     }
+    if let Some(path) = &args.plot {
+        draw(path, &config.model, &trained.result.losses, beside)?;
+    }
     summary(args, &config, (&trained, &place), &mut session)?;
     match place {
         Place::Threads(_) => keep(&mut session, &trained.measured(&config, ranks))?,
@@ -192,6 +206,14 @@ pub fn run(args: &Args) -> Outcome {
         Place::Sim(_) => keep(&mut session, &trained.simulated(&config, ranks))?,
     }
     session.close()
+}
+
+/// The losses of a run as an SVG file, beside another engine's where there is one.
+fn draw(path: &Path, model: &str, losses: &[f64], beside: Option<Course>) -> Outcome {
+    let steps = losses.iter().enumerate().map(|(step, &loss)| (step as f64, loss)).collect();
+    let courses = [("allfold".into(), steps)].into_iter().chain(beside).collect();
+    let figure = loss_curve::figure(model, courses).map_err(Failure::run)?;
+    session::replace(path, figure.file(&format!("Training loss of the {model}")).as_bytes())
 }
 
 fn keep<R: Record>(session: &mut Session, steps: &[R]) -> Outcome {

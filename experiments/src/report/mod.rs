@@ -5,7 +5,7 @@
 //! ```
 
 mod page;
-mod sections;
+pub(crate) mod sections;
 
 pub use page::{Finding, Page, Section, Table};
 pub use sections::all as sections;

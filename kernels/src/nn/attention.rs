@@ -6,6 +6,9 @@
 //! dv = p^T dy     ds = p (dy v^T - sum(dy y)) / sqrt(D)     dq = ds k     dk = ds^T q
 //! ```
 //!
+//! With dropout, y = r p v, where r is 0 for the share that is dropped and grows the rest; then dp = r (dy v^T), dv = (r p)^T dy,
+//! and ds is as before: sum(dy y) is still the sum of p dp over a row. The draws are made again going backward.
+//!
 //! Only a block's rows of s exist at a time. The backward pass computes them again from what the forward pass saved: each
 //! row's maximum plus the logarithm of its sum (T. Dao et al., "FlashAttention", NeurIPS 2022).
 
@@ -13,7 +16,7 @@ use super::matmul::{Matrix, Store, matmul, matmul_within};
 use super::simd::vectorised;
 use super::sum::{sum, sum_pairs};
 use super::team::{share_rows, share_rows_of};
-use super::{Cost, Float};
+use super::{Cost, Dropout, Float, Stream};
 use std::ops::Range;
 
 /// Queries of a block.
@@ -83,6 +86,17 @@ fn largest<F: Float>(a: &[F]) -> F {
 impl Attention {
     /// `x` to `y`; `saved` (N H T) is for the backward pass.
     pub fn forward<F: Float>(&self, x: &[F], saved: &mut [F], y: &mut [F]) {
+        self.forward_dropping(None, x, saved, y);
+    }
+
+    /// As [`Attention::forward`], with dropout of the probabilities by draws from a stream.
+    pub fn forward_dropping<F: Float>(
+        &self,
+        dropping: Option<(Dropout, Stream)>,
+        x: &[F],
+        saved: &mut [F],
+        y: &mut [F],
+    ) {
         let Attention { positions, width, heads } = *self;
         self.lengths(x, saved, y);
         let (rows, logs) = ((y, positions * width), (saved, heads * positions));
@@ -100,6 +114,7 @@ impl Attention {
                         matmul(s, Store::Replace, self.rows(q, rows.clone()), self.rows(k, 0..rows.end).t());
                         let saved = &mut saved[head * positions..][rows.clone()];
                         softmax(s, rows.end, rows.start + 1, self.scale(), saved);
+                        self.drop(dropping, (sample, head), &rows, s);
                         let p = Matrix::new(s, rows.len(), rows.end);
                         let y = &mut y[rows.start * width + head * self.depth()..];
                         matmul_within(y, width, Store::Replace, p, self.rows(v, 0..rows.end));
@@ -111,6 +126,18 @@ impl Attention {
 
     /// The gradient of `x`, replaced.
     pub fn backward<F: Float>(&self, x: &[F], saved: &[F], y: &[F], dy: &[F], dx: &mut [F]) {
+        self.backward_dropping(None, x, saved, (y, dy), dx);
+    }
+
+    /// As [`Attention::backward`], after a forward pass with the same dropout and stream.
+    pub fn backward_dropping<F: Float>(
+        &self,
+        dropping: Option<(Dropout, Stream)>,
+        x: &[F],
+        saved: &[F],
+        (y, dy): (&[F], &[F]),
+        dx: &mut [F],
+    ) {
         let Attention { positions, width, heads } = *self;
         self.lengths(x, saved, y);
         assert!(dy.len() == y.len() && dx.len() == x.len());
@@ -139,7 +166,9 @@ impl Attention {
                             .collect();
                         let dy = Matrix::within(&dy[rows.start * width + at..], rows.len(), depth, width);
                         matmul(dp, Store::Replace, dy, self.rows(v, 0..keys).t());
+                        self.drop(dropping, (sample, head), &rows, dp);
                         scores(p, dp, keys, self.scale(), &d);
+                        self.drop(dropping, (sample, head), &rows, p);
                         let (p, ds) = (Matrix::new(p, rows.len(), keys), Matrix::new(dp, rows.len(), keys));
                         let step = 3 * width;
                         matmul_within(&mut dx[2 * width + at..], step, Store::Add, p.t(), dy);
@@ -167,6 +196,21 @@ impl Attention {
             let flops = pairs * (products * width + others * heads);
             Cost::launch(flops, moved * products / 4, size_of::<F>())
         })
+    }
+
+    /// Drops the share of a block's rows, each over the keys up to the block's last, that this sample, head and query draw.
+    fn drop<F: Float>(
+        &self,
+        dropping: Option<(Dropout, Stream)>,
+        (sample, head): (usize, usize),
+        rows: &Range<usize>,
+        values: &mut [F],
+    ) {
+        let Some((dropout, stream)) = dropping else { return };
+        for (t, values) in rows.clone().zip(values.chunks_exact_mut(rows.end)) {
+            let row = (sample * self.heads + head) * self.positions + t;
+            dropout.row(stream, (row * self.positions.div_ceil(4)) as u32, values);
+        }
     }
 
     fn depth(&self) -> usize {
@@ -226,6 +270,25 @@ mod tests {
             let mut dx = vec![9.0; x.len()];
             shape.backward(&x, &saved, &y, &r, &mut dx);
             check("x", &x, &dx, |x| dot(&run(&shape, x).0, &r));
+        }
+    }
+
+    #[test]
+    fn gradients_with_dropout() {
+        let dropping = Some((Dropout { share: 0.3 }, Stream { seed: 7, place: [1, 2, 3] }));
+        for (positions, heads, n) in [(5, 2, 2), (BLOCK + 2, 1, 1)] {
+            let shape = Attention { positions, width: 4, heads };
+            let run = |x: &[f64]| {
+                let (mut saved, mut y) = (vec![9.0; n * heads * positions], vec![9.0; x.len() / 3]);
+                shape.forward_dropping(dropping, x, &mut saved, &mut y);
+                (y, saved)
+            };
+            let (x, r) = (numbers(n * positions * 12, 1), numbers(n * positions * 4, 2));
+            let (y, saved) = run(&x);
+            assert_ne!(y, super::tests::run(&shape, &x).0);
+            let mut dx = vec![9.0; x.len()];
+            shape.backward_dropping(dropping, &x, &saved, (&y, &r), &mut dx);
+            check("x", &x, &dx, |x| dot(&run(x).0, &r));
         }
     }
 

@@ -57,7 +57,7 @@ impl Dropout {
     /// `x` to `y`; with the gradients for both, also the backward pass.
     pub fn apply<F: Float>(&self, stream: Stream, x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len());
-        let (bound, scale) = ((self.share * 4_294_967_296.0) as u32, F::from_f64(1.0 / (1.0 - self.share)));
+        let (bound, scale) = self.rule::<F>();
         let groups = x.len().div_ceil(4);
         // Whole groups of four draws go to one thread.
         let whole = y.len() / 4 * 4;
@@ -74,6 +74,21 @@ impl Dropout {
         if whole < x.len() {
             one(groups - 1, &x[whole..], rest);
         }
+    }
+
+    /// Drops the share of `x` where it lies, by the draws from group `first` of four on.
+    pub fn row<F: Float>(&self, stream: Stream, first: u32, x: &mut [F]) {
+        let (bound, scale) = self.rule::<F>();
+        for (x, i) in x.chunks_mut(4).zip(first..) {
+            for (x, draw) in x.iter_mut().zip(stream.four(i)) {
+                *x = if draw >= bound { *x * scale } else { F::ZERO };
+            }
+        }
+    }
+
+    /// The least draw that keeps a number, and what that is multiplied by.
+    fn rule<F: Float>(&self) -> (u32, F) {
+        ((self.share * 4_294_967_296.0) as u32, F::from_f64(1.0 / (1.0 - self.share)))
     }
 
     /// Cost of a pass over `elements`.

@@ -2,29 +2,45 @@
 
 use super::{Backward, Forward, Layer, LayerCost, Operation};
 use crate::amp::Cast;
-use allfold_kernels::nn::{Attention as Shape, Float};
+use allfold_kernels::nn::{Attention as Shape, Dropout, Float, Stream};
 
-/// An attention: from `[T, 3 C]` to `[T, C]` per sample.
-pub struct Attention(Shape);
+/// An attention: from `[T, 3 C]` to `[T, C]` per sample. Its draws, where it drops any of its probabilities, are those of a
+/// [dropout](super::Dropout) layer in its place.
+pub struct Attention {
+    shape: Shape,
+    dropped: f64,
+}
 
 impl Attention {
     /// An attention of this shape.
     pub fn new(shape: Shape) -> Attention {
-        Attention(shape)
+        Attention { shape, dropped: 0.0 }
+    }
+
+    /// In training, drops this share of its probabilities; at least 0 and less than 1.
+    pub fn dropping(self, share: f64) -> Attention {
+        Attention { dropped: share, ..self }
+    }
+
+    fn with(&self, stream: Stream) -> Option<(Dropout, Stream)> {
+        (self.dropped > 0.0).then_some((Dropout { share: self.dropped }, stream))
     }
 }
 
 impl<F: Float> Layer<F> for Attention {
     fn inputs(&self) -> usize {
-        3 * self.0.positions * self.0.width
+        3 * self.shape.positions * self.shape.width
     }
 
     fn outputs(&self) -> usize {
-        self.0.positions * self.0.width
+        self.shape.positions * self.shape.width
     }
 
     fn operation(&self) -> Operation {
-        let Shape { positions, width, heads, .. } = self.0;
+        let Shape { positions, width, heads } = self.shape;
+        if self.dropped > 0.0 {
+            return Operation::Own;
+        }
         Operation::Attention { positions, width, heads }
     }
 
@@ -33,19 +49,30 @@ impl<F: Float> Layer<F> for Attention {
     }
 
     fn saved(&self, n: usize) -> (usize, usize) {
-        (n * self.0.heads * self.0.positions, 0)
+        (n * self.shape.heads * self.shape.positions, if self.dropped > 0.0 { 5 } else { 0 })
     }
 
     fn forward(&self, pass: Forward<F>) {
-        self.0.forward(pass.x, &mut pass.saved.values, pass.y);
+        let dropping = self.with(pass.stream).filter(|_| pass.train);
+        if dropping.is_some() {
+            let Stream { seed, place: [a, b, c] } = pass.stream;
+            pass.saved.places.copy_from_slice(&[seed as u32, (seed >> 32) as u32, a, b, c]);
+        }
+        self.shape.forward_dropping(dropping, pass.x, &mut pass.saved.values, pass.y);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        self.0.backward(pass.x, &pass.saved.values, pass.y, pass.dy, dx);
+        let dropping = match pass.saved.places[..] {
+            [low, high, a, b, c] => {
+                self.with(Stream { seed: u64::from(high) << 32 | u64::from(low), place: [a, b, c] })
+            }
+            _ => None,
+        };
+        self.shape.backward_dropping(dropping, pass.x, &pass.saved.values, (pass.y, pass.dy), dx);
     }
 
     fn cost(&self, n: usize) -> LayerCost {
-        let [forward, input] = self.0.cost::<F>(n);
+        let [forward, input] = self.shape.cost::<F>(n);
         LayerCost { forward, evaluate: forward, input, ..LayerCost::default() }
     }
 }

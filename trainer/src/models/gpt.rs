@@ -28,6 +28,8 @@ pub struct Gpt {
     pub heads: usize,
     /// Share of zeros that dropout makes; 0: there is none.
     pub dropout: f64,
+    /// The same of an attention's probabilities.
+    pub attention_dropout: f64,
     /// Whether the head's weight is the token table.
     pub tied: bool,
 }
@@ -37,7 +39,7 @@ pub struct Gpt {
 /// # Errors
 /// If the heads do not divide the width, or something is 0.
 pub fn gpt<F: Float>(parts: &Gpt) -> Result<Network<F>> {
-    let Gpt { vocabulary, positions, layers, width, heads, dropout, tied } = *parts;
+    let Gpt { vocabulary, positions, layers, width, heads, dropout, attention_dropout, tied } = *parts;
     if heads == 0 || !width.is_multiple_of(heads) || vocabulary == 0 || positions == 0 {
         return Err(Error::Network(format!(
             "a gpt of width {width} with {heads} heads, {positions} positions and {vocabulary} tokens; the heads must \
@@ -63,7 +65,8 @@ pub fn gpt<F: Float>(parts: &Gpt) -> Result<Network<F>> {
         };
         let mut y = builder.push(&name("ln_1"), LayerNorm::new(positions, width), &[x])?;
         y = linear(&mut builder, "attn.c_attn", (width, 3 * width), normal, y)?;
-        y = builder.push(&name("attn"), Attention::new(nn::Attention { positions, width, heads }), &[y])?;
+        let attention = Attention::new(nn::Attention { positions, width, heads }).dropping(attention_dropout);
+        y = builder.push(&name("attn"), attention, &[y])?;
         y = linear(&mut builder, "attn.c_proj", (width, width), before_sum, y)?;
         y = dropped(&mut builder, &name("attn.resid_dropout"), y)?;
         x = builder.push(&name("add_1"), Add::new(whole), &[x, y])?;
@@ -96,6 +99,7 @@ mod tests {
             width: 768,
             heads: 12,
             dropout: 0.0,
+            attention_dropout: 0.0,
             tied: true,
         };
         // nanoGPT prints 124.48 M with biases, of which wpe has 0.79 M.

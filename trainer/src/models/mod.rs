@@ -42,6 +42,7 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
             width: config.width,
             heads: config.heads,
             dropout: config.dropout,
+            attention_dropout: config.attention_dropout,
             tied: config.tied,
         }),
         other => Err(crate::config::unknown("model", other, MODELS.iter().map(|(name, _)| *name))),

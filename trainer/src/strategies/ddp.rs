@@ -37,8 +37,10 @@ pub struct Ddp<'a, F: Float> {
     idle: Vec<Option<Buffer<F>>>,
     hook: Hook<F>,
     log: Vec<BucketTimes>,
-    /// Steps whose gradients were exchanged.
+    /// Steps of the run whose gradients were exchanged.
     steps: u64,
+    /// None of them since this was made.
+    fresh: bool,
     /// The parameters that no rank used in the last step; of a static graph, in the first.
     unused: Vec<usize>,
     /// More micro-batches follow the one that goes forward next.
@@ -58,6 +60,7 @@ impl<'a, F: Float> Ddp<'a, F> {
             hook: Hook::named(config),
             log: Vec::new(),
             steps: 0,
+            fresh: true,
             unused: Vec::new(),
             inside: false,
         };
@@ -138,7 +141,7 @@ impl<'a, F: Float> Ddp<'a, F> {
                 ))),
             };
         }
-        if static_graph && self.steps > 0 {
+        if static_graph && !self.fresh {
             return Ok(());
         }
         let mut used = vec![1u8; self.params.len()];
@@ -214,10 +217,10 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
         }
         self.log = log;
         self.find_unused(&mine)?;
-        if self.steps == 0 && !self.config.find_unused {
+        if self.fresh && !self.config.find_unused {
             self.rearrange(&ready)?;
         }
-        self.steps += 1;
+        (self.steps, self.fresh) = (self.steps + 1, false);
         Ok(Synced { loss, exposed })
     }
 
@@ -232,6 +235,19 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
             self.comm.all_reduce(&mut model.params, ReduceOp::Avg)?;
         }
         Ok(())
+    }
+
+    fn remembered(&mut self) -> Vec<(&'static str, Vec<F>)> {
+        self.hook.remembered(&self.buckets, &self.params)
+    }
+
+    fn remember(&mut self, steps: u64, values: &[Vec<F>]) {
+        self.steps = steps;
+        self.hook.remember(&self.buckets, &self.params, values);
+    }
+
+    fn apart(&self) -> bool {
+        matches!(self.hook, Hook::LocalSgd)
     }
 
     fn unused(&self) -> &[usize] {

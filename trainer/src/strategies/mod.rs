@@ -65,6 +65,19 @@ pub trait Strategy<F: Float> {
         Ok(())
     }
 
+    /// What this rank remembers from step to step beside the model, by name; as long on every rank.
+    fn remembered(&mut self) -> Vec<(&'static str, Vec<F>)> {
+        Vec::new()
+    }
+
+    /// Goes on after `steps` steps from what [`Strategy::remembered`] gave.
+    fn remember(&mut self, _steps: u64, _values: &[Vec<F>]) {}
+
+    /// Whether weights, and so the optimiser's state, are each rank's own between two steps.
+    fn apart(&self) -> bool {
+        false
+    }
+
     /// The parameters that no rank used in the last step: the optimiser leaves them alone.
     fn unused(&self) -> &[usize] {
         &[]

@@ -1,6 +1,6 @@
 //! The parts of the report, one file each. A part that has no records is left out.
 
-mod format;
+pub(crate) mod format;
 mod measured;
 mod predicted;
 mod proofs;

@@ -1,13 +1,10 @@
 //! One network, trained on several numbers of ranks, on threads and on the simulator: the same bits.
 
 use super::{Part, commands, distinct, format, head};
-use crate::names;
-use crate::plots::{Axis, Curves, DrawError, Figure, Origin, Point, Series};
+use crate::plots::{DrawError, Figure};
 use crate::records::{MeasuredStep, Parity, Records, SimulatedStep};
 use crate::report::{Finding, Section, Table};
-
-/// So many points of a loss curve are drawn.
-const POINTS: usize = 40;
+use crate::{loss_curve, names};
 
 /// The row of an end of training, measured or simulated: the tables are two, their columns alike.
 macro_rules! row {
@@ -95,25 +92,13 @@ fn losses(records: &Records) -> Result<Option<(String, Figure)>, DrawError> {
     let steps = records.all::<MeasuredStep>();
     let Some(model) = steps.first().map(|step| step.model.clone()) else { return Ok(None) };
     let groups = distinct(steps.iter().map(|step| step.ranks));
-    let series = groups.into_iter().map(|ranks| {
-        let of: Vec<&MeasuredStep> = steps.iter().filter(|step| step.ranks == ranks).collect();
-        let points = of.chunks(of.len().div_ceil(POINTS).max(1)).map(|chunk| Point {
-            x: chunk.iter().map(|step| step.step as f64).sum::<f64>() / chunk.len() as f64,
-            y: chunk.iter().map(|step| step.loss).sum::<f64>() / chunk.len() as f64,
-            error: 0.0,
-        });
-        let name = names::counted(ranks as usize, "rank");
-        Series { name, origin: Origin::Measured, points: points.collect() }
-    });
-    let curves = Curves {
-        label: format!("Loss of the {model} over steps"),
-        x: Axis { label: "step", log: None, format: format::number },
-        y: Axis { label: "loss", log: Some(10), format: format::number },
-        series: series.collect(),
-        ideal: None,
+    let course = |ranks: u32| {
+        let of = steps.iter().filter(|step| step.ranks == ranks);
+        (names::counted(ranks as usize, "rank"), of.map(|step| (step.step as f64, step.loss)).collect())
     };
+    let figure = loss_curve::figure(&model, groups.into_iter().map(course).collect())?;
     let caption = format!("Training loss of the {model}, averaged over neighbouring steps");
-    Ok(Some((caption, curves.draw()?)))
+    Ok(Some((caption, figure)))
 }
 
 fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> Table {

@@ -204,9 +204,10 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
             }
             return;
         }
-        with_scratch(|scratch| {
+        let deepest = depths.iter().map(Range::len).max().unwrap_or_default();
+        room(deepest * self.cols.len().next_multiple_of(VECTOR), |room| {
             for (turn, ks) in depths.iter().enumerate() {
-                let packed = self.pack(right, ks, scratch);
+                let packed = self.pack(right, ks, room);
                 self.depth(ks, packed, self.add || turn > 0);
             }
         });
@@ -228,9 +229,8 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
     }
 
     /// The panels of this block's columns, one after another, each `ks.len()` lines of its own width.
-    fn pack<'s>(&self, right: &impl Right<F>, ks: &Range<usize>, scratch: &'s mut Scratch) -> &'s [F] {
-        let needed = ks.len() * self.cols.len().next_multiple_of(VECTOR);
-        let all = scratch.of::<F>(needed);
+    fn pack<'s>(&self, right: &impl Right<F>, ks: &Range<usize>, room: &'s mut [F]) -> &'s [F] {
+        let all = &mut room[..ks.len() * self.cols.len().next_multiple_of(VECTOR)];
         let mut rest = &mut *all;
         for cols in self.panels() {
             let (panel, after) = rest.split_at_mut(ks.len() * cols.len().next_multiple_of(VECTOR));
@@ -325,31 +325,25 @@ fn put<F: Float, const N: usize>(to: &mut [F], from: &[F], add: bool) {
     }
 }
 
-/// A thread's room for packed panels, kept from one product to the next.
-#[derive(Default)]
-struct Scratch(Vec<Line>);
-
-/// A cache line: panels start at one, so that no vector lies across two.
+/// A cache line: rooms start at one, so that no vector lies across two.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u64; 8]);
 
-impl Scratch {
-    /// Room for so many elements, with whatever was there before.
-    fn of<F: Float>(&mut self, count: usize) -> &mut [F] {
-        let lines = (count * size_of::<F>()).div_ceil(64);
-        if self.0.len() < lines {
-            self.0.resize(lines, Line([0; 8]));
-        }
-        &mut bytemuck::cast_slice_mut(&mut self.0[..lines])[..count]
-    }
-}
-
-fn with_scratch(body: impl FnOnce(&mut Scratch)) {
+/// Room for so many elements, with whatever was there before. A thread keeps its rooms from one call to the next; of
+/// rooms inside one another, each has its own.
+pub(super) fn room<F: Float, R>(count: usize, body: impl FnOnce(&mut [F]) -> R) -> R {
     thread_local! {
-        static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+        static ROOMS: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
     }
-    SCRATCH.with(|scratch| body(&mut scratch.borrow_mut()));
+    let mut lines = ROOMS.with(|rooms| rooms.borrow_mut().pop()).unwrap_or_default();
+    let needed = (count * size_of::<F>()).div_ceil(size_of::<Line>());
+    if lines.len() < needed {
+        lines.resize(needed, Line([0; 8]));
+    }
+    let result = body(&mut bytemuck::cast_slice_mut(&mut lines[..needed])[..count]);
+    ROOMS.with(|rooms| rooms.borrow_mut().push(lines));
+    result
 }
 
 #[cfg(test)]

@@ -37,6 +37,18 @@ pub(crate) struct Lines<'a, F> {
     pub sample: usize,
 }
 
+impl<'a, F> Lines<'a, F> {
+    /// A matrix whose rows are so long.
+    pub fn matrix(data: &'a [F], row: usize) -> Lines<'a, F> {
+        Lines { data, k_step: row, j_step: 1, plane: usize::MAX, sample: 0 }
+    }
+
+    /// The transpose of a matrix whose rows are so long.
+    pub fn turned(data: &'a [F], row: usize) -> Lines<'a, F> {
+        Lines { data, k_step: 1, j_step: row, plane: usize::MAX, sample: 0 }
+    }
+}
+
 impl<F: Float> Right<F> for Lines<'_, F> {
     /// Few rows to multiply with do not repay packing, unless lines lie so that they would share a few sets of the cache.
     fn direct(&self, m: usize, n: usize, depth: usize) -> Option<Direct<'_, F>> {

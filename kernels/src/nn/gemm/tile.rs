@@ -45,6 +45,19 @@ pub(super) fn tile<F: Float>(
         }
         return;
     }
+    #[cfg(target_arch = "x86_64")]
+    if level() == Level::Wide
+        && let (Ok(data), Ok(panel)) = (bytemuck::try_cast_slice(data), bytemuck::try_cast_slice(panel))
+        && size_of::<F>() == size_of::<f64>()
+        && let Ok(out) = bytemuck::try_cast_slice_mut::<F, f64>(out)
+    {
+        // SAFETY: as above.
+        #[allow(unsafe_code, reason = "intrinsics")]
+        unsafe {
+            wide::tile_f64(data, rows, walk, panel, vectors, out);
+        }
+        return;
+    }
     any(data, rows, walk, panel, vectors, out);
 }
 
@@ -102,34 +115,44 @@ fn any<F: Float>(
     }
 }
 
-/// Calls `each(offset)` along a walk.
-#[inline(always)]
-fn along(walk: &Walk, mut each: impl FnMut(usize)) {
-    for a in 0..walk.counts[0] {
-        for b in 0..walk.counts[1] {
-            let start = a * walk.steps[0] + b * walk.steps[1];
-            // A plain loop: an iterator's method is compiled without the instruction set of whoever calls this.
-            for c in 0..walk.counts[2] {
-                each(start + c * walk.steps[2]);
+/// Adds `$multiply(left, right, sum)` along a walk to four rows of one vector. Written out, with loops that call nothing:
+/// a closure's or an iterator's body need not be compiled for the instruction set of whoever calls it.
+macro_rules! rows {
+    ($data:ident, $rows:ident, $walk:ident, $panel:ident, $vectors:ident, $sums:ident, $multiply:expr) => {{
+        let mut held = *$sums;
+        let ([a_count, b_count, c_count], [a_step, b_step, c_step]) = ($walk.counts, $walk.steps);
+        let (mut a, mut line) = (0, 0);
+        while a < a_count {
+            let mut b = 0;
+            while b < b_count {
+                let (mut at, mut c) = (a * a_step + b * b_step, 0);
+                while c < c_count {
+                    let right = &$panel[line..line + VECTOR];
+                    let mut r = 0;
+                    while r < 4 {
+                        let left = $data[$rows[r] + at];
+                        let mut i = 0;
+                        while i < VECTOR {
+                            held[r][i] = $multiply(left, right[i], held[r][i]);
+                            i += 1;
+                        }
+                        r += 1;
+                    }
+                    line += $vectors * VECTOR;
+                    at += c_step;
+                    c += 1;
+                }
+                b += 1;
             }
+            a += 1;
         }
-    }
+        *$sums = held;
+    }};
 }
 
 crate::nn::simd::vectorised! {
     fn fused<F>(data: &[F], rows: [usize; 4], walk: &Walk, panel: &[F], vectors: usize, sums: &mut [[F; VECTOR]; 4]) {
-        let mut held = *sums;
-        let mut lines = panel.chunks(vectors * VECTOR);
-        along(walk, |at| {
-            let Some(line) = lines.next().and_then(|line| line.first_chunk::<VECTOR>()) else { return };
-            for r in 0..4 {
-                let a = data[rows[r] + at];
-                for c in 0..VECTOR {
-                    held[r][c] = a.mul_add(line[c], held[r][c]);
-                }
-            }
-        });
-        *sums = held;
+        rows!(data, rows, walk, panel, vectors, sums, F::mul_add)
     }
 }
 
@@ -141,16 +164,7 @@ fn plain<F: Float>(
     vectors: usize,
     sums: &mut [[F; VECTOR]; 4],
 ) {
-    let mut lines = panel.chunks(vectors * VECTOR);
-    along(walk, |at| {
-        let Some(line) = lines.next().and_then(|line| line.first_chunk::<VECTOR>()) else { return };
-        for r in 0..4 {
-            let a = data[rows[r] + at];
-            for c in 0..VECTOR {
-                sums[r][c] += a * line[c];
-            }
-        }
-    });
+    rows!(data, rows, walk, panel, vectors, sums, |left: F, right, sum| left * right + sum);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -208,6 +222,56 @@ pub(super) mod wide {
             for v in 0..V {
                 // SAFETY: V is at most 3, so the vector lies in its line of `out`.
                 unsafe { _mm512_storeu_ps(out.as_mut_ptr().add(r * WIDTH + v * VECTOR), sums[r][v]) };
+            }
+        }
+    }
+
+    /// See [`super::tile`]: one vector of the panel, which is two of f64, after another.
+    ///
+    /// # Safety
+    /// AVX-512F; every row's walk ends inside `data`; `panel` has as many lines of `vectors` vectors as the walk has steps.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn tile_f64(
+        data: &[f64],
+        rows: &[usize; ROWS],
+        walk: &Walk,
+        panel: &[f64],
+        vectors: usize,
+        out: &mut [f64],
+    ) {
+        const HALF: usize = VECTOR / 2;
+        assert!(out.len() >= ROWS * WIDTH && vectors * VECTOR <= WIDTH);
+        let starts = rows.map(|row| data.as_ptr().wrapping_add(row));
+        let [a_count, b_count, c_count] = walk.counts;
+        let [a_step, b_step, c_step] = walk.steps;
+        for vector in 0..vectors {
+            let mut sums = [[_mm512_setzero_pd(); 2]; ROWS];
+            let mut line = panel.as_ptr().wrapping_add(vector * VECTOR);
+            for a in 0..a_count {
+                for b in 0..b_count {
+                    let mut at = a * a_step + b * b_step;
+                    for _ in 0..c_count {
+                        // SAFETY: `line` moves one line per step of the walk, and `at` is inside every row's walk.
+                        unsafe {
+                            let right = [_mm512_loadu_pd(line), _mm512_loadu_pd(line.add(HALF))];
+                            for r in 0..ROWS {
+                                let left = _mm512_set1_pd(*starts[r].add(at));
+                                sums[r][0] = _mm512_fmadd_pd(left, right[0], sums[r][0]);
+                                sums[r][1] = _mm512_fmadd_pd(left, right[1], sums[r][1]);
+                            }
+                        }
+                        line = line.wrapping_add(vectors * VECTOR);
+                        at += c_step;
+                    }
+                }
+            }
+            for r in 0..ROWS {
+                let at = r * WIDTH + vector * VECTOR;
+                // SAFETY: the assert above holds the vector inside its line of `out`.
+                unsafe {
+                    _mm512_storeu_pd(out.as_mut_ptr().add(at), sums[r][0]);
+                    _mm512_storeu_pd(out.as_mut_ptr().add(at + HALF), sums[r][1]);
+                }
             }
         }
     }

@@ -17,7 +17,7 @@ pub mod powersgd;
 pub mod topk;
 
 use crate::Result;
-use crate::buckets::Bucket;
+use crate::buckets::{Bucket, flat, parted};
 use crate::network::Place;
 use crate::timing::work;
 use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
@@ -91,6 +91,30 @@ impl<F: Float> Hook<F> {
         match self {
             Hook::PowerSgd(state) => state.reset(),
             Hook::TopK(state) => state.reset(),
+            _ => {}
+        }
+    }
+
+    /// What this rank remembers from step to step, by name and laid out so that buckets of other sizes can go on from it;
+    /// as long on every rank.
+    pub fn remembered(&mut self, buckets: &[Bucket], params: &[Place]) -> Vec<(&'static str, Vec<F>)> {
+        match self {
+            Hook::PowerSgd(state) => {
+                let (errors, rights) = state.remembered(buckets, params);
+                vec![("error", flat(buckets, params, &errors)), ("right", rights)]
+            }
+            Hook::TopK(state) => vec![("error", flat(buckets, params, state.errors()))],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Goes on from what [`Hook::remembered`] gave.
+    pub fn remember(&mut self, buckets: &[Bucket], params: &[Place], values: &[Vec<F>]) {
+        match (self, values) {
+            (Hook::PowerSgd(state), [errors, rights]) => {
+                state.remember(buckets, params, parted(buckets, params, errors), rights);
+            }
+            (Hook::TopK(state), [errors]) => *state.errors() = parted(buckets, params, errors),
             _ => {}
         }
     }

@@ -29,6 +29,7 @@ pub struct PowerSgd<F> {
 
 /// A parameter as a matrix in a bucket.
 struct Part {
+    param: usize,
     start: usize,
     rows: usize,
     cols: usize,
@@ -44,6 +45,38 @@ impl<F: Float> PowerSgd<F> {
     pub fn reset(&mut self) {
         self.errors.clear();
         self.rights.clear();
+    }
+
+    /// What a run goes on from: errors bucket by bucket, and right matrices by parameter.
+    pub fn remembered(&mut self, buckets: &[Bucket], params: &[Place]) -> (Vec<Vec<F>>, Vec<F>) {
+        let mut rights: Vec<Vec<F>> = vec![Vec::new(); params.len()];
+        self.each_right(buckets, params, |param, right| rights[param] = right.to_vec());
+        (self.errors.clone(), rights.concat())
+    }
+
+    /// Goes on from that.
+    pub fn remember(&mut self, buckets: &[Bucket], params: &[Place], errors: Vec<Vec<F>>, rights: &[F]) {
+        let mut lengths = vec![0; params.len()];
+        self.each_right(buckets, params, |param, right| lengths[param] = right.len());
+        let start = |param: usize| lengths[..param].iter().sum::<usize>();
+        self.each_right(buckets, params, |param, right| {
+            right.copy_from_slice(&rights[start(param)..][..right.len()]);
+        });
+        self.errors = errors;
+    }
+
+    /// Calls `each` with every parameter that has a right matrix, and that matrix.
+    fn each_right(&mut self, buckets: &[Bucket], params: &[Place], mut each: impl FnMut(usize, &mut [F])) {
+        for (index, bucket) in buckets.iter().enumerate() {
+            let (parts, _) = self.split(bucket, params);
+            self.prepare(index, &parts, bucket.elements);
+            let mut rest = &mut self.rights[index][..];
+            for part in parts {
+                let (right, after) = rest.split_at_mut(part.cols * self.rank);
+                each(part.param, right);
+                rest = after;
+            }
+        }
     }
 
     /// Replaces a bucket by the sum over ranks.
@@ -124,7 +157,7 @@ impl<F: Float> PowerSgd<F> {
             let rows = params[param].shape.first().copied().unwrap_or(1).max(1);
             let cols = range.len() / rows;
             if params[param].shape.len() > 1 && (rows + cols) * self.rank < rows * cols {
-                parts.push(Part { start: range.start, rows, cols });
+                parts.push(Part { param, start: range.start, rows, cols });
             } else {
                 plain.push(range);
             }

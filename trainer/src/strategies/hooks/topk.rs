@@ -26,6 +26,11 @@ impl<F: Float> TopK<F> {
         self.errors.clear();
     }
 
+    /// What was not sent yet, bucket by bucket; nothing of those that are still to come.
+    pub fn errors(&mut self) -> &mut Vec<Vec<F>> {
+        &mut self.errors
+    }
+
     /// Places and values, in order of places.
     pub fn encode(&mut self, bucket: usize, gradient: &[F]) -> (Buffer<i32>, Buffer<F>) {
         if self.errors.len() <= bucket {

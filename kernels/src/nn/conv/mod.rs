@@ -13,11 +13,15 @@
 //! Patches are never stored for a whole batch where the stride is 1: they are copied from a padded picture into the
 //! product's panels, so that they stay in the cache (as in M. Dukhan, "The Indirect Convolution Algorithm", 2019, and
 //! cuDNN's implicit products, S. Chetlur et al., 2014). With G groups, every G-th part of the channels has its own product.
+//! A 3 x 3 kernel of stride 1 over many channels goes by [`winograd`] instead, in fewer products.
+
+mod winograd;
 
 use super::gemm::{Left, Lines, Patches, Place, Walk, gemm, transpose};
 use super::sum::sum;
 use super::team::share_rows;
 use super::{Cost, Float};
+use winograd::Winograd;
 
 /// The shape of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +69,12 @@ impl Conv2d {
         (side(self.picture.0), side(self.picture.1))
     }
 
-    /// Elements of `work` that a batch of `n` needs: padded pictures or patches, and once the weight.
+    /// Elements of `work` that a batch of `n` needs: the transformed weight, or padded pictures or patches, and once the
+    /// weight.
     pub fn work(&self, n: usize) -> usize {
+        if let Some(winograd) = Winograd::of(self) {
+            return winograd.weights();
+        }
         let gradient = match self.turned() {
             Some((_, (height, width))) => self.outputs * height * width,
             None => self.patch() * self.pixels(),
@@ -74,11 +82,16 @@ impl Conv2d {
         n * gradient.max(self.padded()) + self.weights()
     }
 
-    /// `x` to `y`; `work` keeps the padded pictures for [`Conv2d::backward_params`].
+    /// `x` to `y`; `work` keeps what the backward pass needs: padded pictures, or the transformed weight.
     pub fn forward<F: Float>(&self, n: usize, x: &[F], w: &[F], work: &mut [F], y: &mut [F]) {
         self.lengths(n, x, y, w, work);
         if n == 0 {
             return;
+        }
+        if let Some(winograd) = Winograd::of(self) {
+            let u = &mut work[..winograd.weights()];
+            winograd.transform(w, u);
+            return winograd.forward(x, u, y);
         }
         let (height, width) = self.padded_picture();
         let x = if self.padding == 0 {
@@ -126,6 +139,9 @@ impl Conv2d {
         if n == 0 {
             return dw.fill(F::ZERO);
         }
+        if let Some(winograd) = Winograd::of(self) {
+            return winograd.backward_params(x, dy, dw);
+        }
         let (height, width) = self.padded_picture();
         let (padded, rest) = work.split_at_mut(n * self.padded());
         let (x, turned) = (if self.padding == 0 { x } else { padded }, &mut rest[..outputs * patch]);
@@ -153,11 +169,14 @@ impl Conv2d {
         }
     }
 
-    /// The gradient of the input, replaced. `work` is overwritten.
+    /// The gradient of the input, replaced. `work` is what the forward pass left, and is used up.
     pub fn backward_input<F: Float>(&self, n: usize, w: &[F], dy: &[F], work: &mut [F], dx: &mut [F]) {
         self.lengths(n, dx, dy, w, work);
         if n == 0 {
             return;
+        }
+        if let Some(winograd) = Winograd::of(self) {
+            return winograd.backward_input(dy, &work[..winograd.weights()], dx);
         }
         match self.turned() {
             Some((padding, picture)) => self.backward_turned(n, w, dy, work, dx, padding, picture),
@@ -338,7 +357,8 @@ impl Conv2d {
     fn lengths<F>(&self, n: usize, x: &[F], y: &[F], w: &[F], work: &[F]) {
         let want = (n * self.input(), n * self.outputs * self.pixels(), self.weights());
         assert_eq!((x.len(), y.len(), w.len()), want, "input, output and weight of {n} samples");
-        assert!(self.padding == 0 || work.len() >= n * self.padded(), "room for {n} padded samples");
+        let needed = Winograd::of(self).map_or(n * self.padded(), |winograd| winograd.weights());
+        assert!(self.padding == 0 || work.len() >= needed, "{} elements of room for {n} samples", work.len());
     }
 }
 
@@ -373,7 +393,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The definition, pixel by pixel.
-    fn direct(s: &Conv2d, n: usize, x: &[f64], w: &[f64]) -> Vec<f64> {
+    pub fn direct(s: &Conv2d, n: usize, x: &[f64], w: &[f64]) -> Vec<f64> {
         let ((h, wd), (p, q), k) = (s.picture, s.output_picture(), s.kernel);
         let mut y = Vec::new();
         for sample in 0..n {

@@ -1,0 +1,40 @@
+//! A small training run, and what two runs must have in common.
+#![allow(clippy::unwrap_used, reason = "for tests")]
+
+use allfold_collectives::World;
+use allfold_sim::{BytesPerSec, Link, Picos, Topology};
+use allfold_trainer::{Config, TrainResult, train};
+
+/// A convolutional network of 3,000 parameters, trained for six steps.
+pub fn small() -> Config {
+    let channels = vec![4, 6];
+    Config {
+        channels,
+        batch: 4,
+        train_samples: 200,
+        max_steps: 6,
+        first_bucket_kib: 1,
+        bucket_kib: 1,
+        ..Config::default()
+    }
+}
+
+/// Ranks around one switch.
+pub fn switch(ranks: u32) -> Topology {
+    let link = Link { bandwidth: BytesPerSec(10_000_000_000), latency: Picos::from_micros(2) };
+    Topology::switch(ranks, link).unwrap()
+}
+
+/// Trains on every rank of `world`, which must all come to the same; what rank 0 came to.
+pub fn run(world: &World, config: &Config) -> TrainResult {
+    let mut ranks = world.run(|comm| train(config, &comm, &mut ())).unwrap();
+    let first = ranks.swap_remove(0);
+    assert!(ranks.iter().all(|rank| rank.losses == first.losses && rank.weights_hash == first.weights_hash));
+    first
+}
+
+/// What must be equal for two runs to have the same bits.
+pub fn bits(result: &TrainResult) -> (Vec<u64>, u64) {
+    let all = result.losses.iter().chain([&result.test.loss]);
+    (all.map(|loss| loss.to_bits()).collect(), result.weights_hash)
+}
