@@ -196,7 +196,8 @@ fn child() {
     }
 }
 
-/// Microseconds of the slowest rank, the median of a few calls.
+/// Microseconds of the slowest rank, the median of five calls. (Not the least: where a rank starts late, what it waits for
+/// has come meanwhile.)
 fn time(comm: &Communicator, collective: Collective, name: &'static str, bytes: usize) -> Result<f64, Error> {
     let plan = comm.plan().algorithm(collective, name)?;
     let comm = comm.split(Some(0), 0)?.expect("a colour").with_plan(plan);
@@ -316,7 +317,8 @@ fn the_simulator_says_what_shaped_links_measure() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results/transports/shaped.md");
         let head = "# Simulated beside measured, on links that the kernel holds to a rate\n\n\
             `SHAPED=full cargo test -p allfold-collectives --test shaped -- --nocapture`, as root, on a 2-core machine.\n\
-            Hosts are network namespaces joined by veth pairs; `tc tbf` holds both directions of each to its rate.\n\n";
+            Hosts are network namespaces joined by veth pairs; `tc tbf` holds both directions of each to its rate.\n\
+            Measured: the slowest rank of a call, the median of five calls after two.\n\n";
         let end = format!(
             "\nMedian of the absolute error over all {} cases: {:.1} %.\n",
             every.len(),
@@ -324,13 +326,14 @@ fn the_simulator_says_what_shaped_links_measure() {
         );
         std::fs::write(path, format!("{head}{summary}{end}\n{text}")).unwrap();
     }
-    // A busy machine is late, and by how much decides nothing; but no link is faster than its rate, so nothing is measured
-    // that is much faster than simulated. Where the machine is late by ten times, something else is wrong.
-    offs.sort_by(f64::total_cmp);
-    let (least, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
-    assert!(most < 0.5, "one case was measured {most:.2} of itself faster than simulated:\n{text}");
-    assert!(least > -0.9, "measured ten times slower than simulated:\n{text}");
     if full {
         assert!(median <= 0.05, "the median is off by {:.1} %", median * 100.0);
+        return;
     }
+    // A busy machine is late, and by how much decides nothing; but no link is faster than its rate, so that no all-reduce,
+    // which needs every rank, is measured much faster than simulated. Late by ten times, something else is wrong.
+    offs.sort_by(f64::total_cmp);
+    let (middle, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
+    assert!(most < 0.5, "one case was measured much faster than simulated:\n{text}");
+    assert!(middle > -0.9, "measured ten times slower than simulated:\n{text}");
 }
