@@ -178,3 +178,24 @@ fn a_reader_that_closes_early_is_no_panic() {
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(errors, "", "a closed pipe is nothing to tell");
 }
+
+#[test]
+fn runs_that_cannot_be_validated() {
+    let run = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/runs/v100x1_2n_p3dn_all_reduce.json");
+    let text = fs::read_to_string(run).unwrap();
+    let folder = folder();
+    let written = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let cut = written("cut.json", &text[..text.len() / 2]);
+    says(&["validate", &cut], &["cut.json:"]);
+    let nobody = written("nobody.json", &text.replace("\"hardware\"", "\"hardwear\""));
+    says(&["validate", &nobody], &["no run is left to validate"]);
+    says(&["validate", run, "--with-one-run"], &["two runs or more"]);
+    let wrong = written("wrong.toml", "[[parameter]]\nname = \"hpo\"\nvalue = 1.0\n");
+    says(&["validate", run, "--parameters", &wrong], &["wrong.toml", "did you mean `hop`"]);
+    let word = written("word.toml", "[[parameter]]\nname = \"hop\"\nvalue = \"much\"\n");
+    says(&["validate", run, "--parameters", &word], &["word.toml", "line 3"]);
+}

@@ -29,6 +29,7 @@ fn the_quick_report_is_whole_and_can_be_made_again_from_its_records() {
     assert!(text.contains("all checks passed") && text.contains("report.html"), "{text}");
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     check_page(&page, &PARTS);
+    assert!(page.contains("Where the time went") && page.contains("waited for most"));
     assert!(page.contains("Same bits") && page.matches("<svg class=\"wide\"").count() >= 7);
     for command in ["allfold verify", "allfold train", "allfold bench", "allfold simulate", "allfold scale"] {
         assert!(page.contains(command), "no command {command}");

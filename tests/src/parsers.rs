@@ -3,6 +3,7 @@
 //! Each may refuse its text; none may panic, hang or allocate by what the text claims.
 
 use allfold_collectives::schedule::Table;
+use allfold_experiments::belief::file::File;
 use allfold_experiments::{runs, scaling_tables};
 use allfold_sim::Topology;
 use allfold_sim::files::{NcclGraphs, NcclTopology};
@@ -21,7 +22,7 @@ pub struct Parser {
 }
 
 /// All of them.
-pub const PARSERS: [Parser; 8] = [
+pub const PARSERS: [Parser; 9] = [
     Parser { name: "nccl_topology", seeds: &["sim/fixtures/nccl"], run: nccl_topology },
     Parser {
         name: "nccl_graph",
@@ -49,6 +50,11 @@ pub const PARSERS: [Parser; 8] = [
         name: "scaling_table",
         seeds: &["experiments/tests/fixtures/scaling"],
         run: |text| drop(scaling_tables::parse("fuzz", text)),
+    },
+    Parser {
+        name: "parameters",
+        seeds: &["fuzz/corpus/parameters"],
+        run: |text| drop(File::parse(text).map(|file| file.parameters())),
     },
 ];
 

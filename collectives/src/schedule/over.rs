@@ -83,6 +83,12 @@ impl<A: Schedule, B: Schedule> Schedule for Over<A, B> {
             Some(later) => self.across.lane(later),
         }
     }
+    fn stride(&self) -> u64 {
+        match (self.inside.stride(), self.across.stride()) {
+            (0, _) | (_, 0) => 0,
+            (inside, across) => inside.max(across),
+        }
+    }
     fn home(&self, chunk: u32) -> Rank {
         let pieces = self.across.chunks();
         let (place, group) = (self.inside.home(chunk / pieces), self.across.home(chunk % pieces));

@@ -3,8 +3,8 @@
 use crate::plots::{Axis, Curves, DrawError, Origin, Point, Series};
 use crate::records::Validated;
 
-/// Series of one plot, at most: four runs, measured and predicted.
-const RUNS: usize = 4;
+/// Runs of one plot, at most: each measured and predicted.
+const RUNS: usize = 3;
 
 /// Time over size of a system's runs, as an SVG file; `None` where no run has three sizes.
 ///
@@ -12,9 +12,13 @@ const RUNS: usize = 4;
 /// As the plots.
 pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawError> {
     let mut runs: Vec<&str> = Vec::new();
+    // Runs of the same call on as many ranks would lie on each other: the first of them stands for all.
+    let mut shapes = Vec::new();
     for row in rows {
-        if !runs.contains(&&*row.run) {
+        let shape = (&*row.collective, row.ranks, row.nodes);
+        if !runs.contains(&&*row.run) && !shapes.contains(&shape) {
             runs.push(&row.run);
+            shapes.push(shape);
         }
     }
     let of = |run: &str, origin: Origin, time: fn(&Validated) -> f64| {

@@ -95,10 +95,11 @@ impl File {
     }
 
     /// What a fit found. A parameter about which the runs said nothing keeps its source.
-    pub fn of(fit: &Fit, runs: Vec<String>) -> File {
+    pub fn of(fit: &Fit, intervals: &[(f64, f64)], runs: Vec<String>) -> File {
         let round = |value: f64| (value * 1e4).round() / 1e4;
         let entries = PARAMETERS.iter().enumerate().map(|(number, known)| {
             let (value, spread) = (fit.parameters.at(number), fit.spread[number]);
+            let (low, high) = intervals.get(number).copied().unwrap_or((value, value));
             let told = spread < 0.95 * known.spread;
             let source = if told {
                 format!("fitted from {} systems; before: {}", fit.systems.len(), known.source)
@@ -109,8 +110,8 @@ impl File {
                 name: known.name.into(),
                 value: round(value),
                 unit: known.unit.into(),
-                low: round(value * (-1.96 * spread).exp()),
-                high: round(value * (1.96 * spread).exp()),
+                low: round(low),
+                high: round(high),
                 source,
             }
         });

@@ -39,19 +39,23 @@ struct Row<'a> {
 
 /// Fits to these runs, from this prior.
 pub fn fit<'a>(runs: impl Iterator<Item = &'a Prepared>, prior: &Prior, terms: Terms) -> Fit {
-    let runs: Vec<&Prepared> = runs.collect();
+    fit_weighed(&runs.map(|run| (run, 1.0)).collect::<Vec<_>>(), prior, terms)
+}
+
+/// The same, each run counting so many times.
+pub fn fit_weighed(runs: &[(&Prepared, f64)], prior: &Prior, terms: Terms) -> Fit {
     let mut counts: BTreeMap<(&str, usize), f64> = BTreeMap::new();
-    for run in &runs {
+    for (run, _) in runs {
         run.rows.iter().for_each(|row| *counts.entry((&run.system, band(row.bytes))).or_default() += 1.0);
     }
     let mut rows = Vec::new();
-    for run in &runs {
+    for (run, times) in runs {
         for row in &run.rows {
             let count = counts.get(&(&*run.system, band(row.bytes))).copied().unwrap_or(1.0);
             rows.push(Row {
                 case: &row.case,
                 measured: row.measured_us.ln(),
-                weight: count.powf(-prior.evenness),
+                weight: times * count.powf(-prior.evenness),
             });
         }
     }
@@ -81,7 +85,7 @@ pub fn fit<'a>(runs: impl Iterator<Item = &'a Prepared>, prior: &Prior, terms: T
             break;
         }
     }
-    let mut systems: Vec<String> = runs.iter().map(|run| run.system.clone()).collect();
+    let mut systems: Vec<String> = runs.iter().map(|(run, _)| run.system.clone()).collect();
     systems.sort();
     systems.dedup();
     Fit { parameters: Parameters::from_logs(&logs), spread: spreads(&normal), systems }

@@ -2,15 +2,19 @@
 
 use super::fit::{Prior, fit};
 use super::prepare::Prepared;
-use allfold_collectives::time::nccl::physics::{Parameters, Terms};
+use super::score::{factor, median};
+use allfold_collectives::time::nccl::physics::{Parameters, Terms, closed};
 
 /// A fit to all other systems.
 pub fn without_system(runs: &[Prepared], system: &str, terms: Terms) -> Parameters {
     fit(runs.iter().filter(|run| run.system != system), &Prior::default(), terms).parameters
 }
 
+/// Beyond this median factor a run of another shape tells of its own circumstances, and not of its system.
+const ODD: f64 = 3.0;
+
 /// The one run of a run's system that tells most of it: over the same kind of NICs, of several nodes if any is, of the
-/// most sizes. `None` where there is no other run.
+/// same shape (GPUs of a node, nodes) if one is, of the most sizes. `None` where there is no other run.
 pub fn companion<'a>(runs: &'a [Prepared], of: &Prepared) -> Option<&'a Prepared> {
     let fabric = |run: &Prepared| run.setting.machine.nics.map(|nics| nics.fabric);
     let others = runs.iter().filter(|run| run.system == of.system && run.name != of.name);
@@ -18,9 +22,21 @@ pub fn companion<'a>(runs: &'a [Prepared], of: &Prepared) -> Option<&'a Prepared
         others.filter(|run| fabric(of).is_none() || fabric(run).is_none() || fabric(run) == fabric(of));
     let alike = alike.filter(|run| fabric(of).is_none() || fabric(run).is_some());
     alike.min_by_key(|run| {
-        let same = run.setting.machine.nodes == of.setting.machine.nodes;
-        (!same && run.setting.machine.nodes == 1, usize::MAX - run.rows.len(), run.name.clone())
+        let (ours, theirs) = (&of.setting.machine, &run.setting.machine);
+        let inside = ours.nodes > 1 && theirs.nodes == 1;
+        let unlike = u8::from(theirs.devices != ours.devices) + u8::from(theirs.nodes != ours.nodes);
+        (inside, unlike, usize::MAX - run.rows.len(), run.name.clone())
     })
+}
+
+/// Whether a companion tells of the system: not if it has another number of GPUs a node and is far from anything that
+/// the other systems say.
+pub fn is_telling(others: &Parameters, one: &Prepared, of: &Prepared, terms: Terms) -> bool {
+    if one.setting.machine.devices == of.setting.machine.devices {
+        return true;
+    }
+    let factors = one.rows.iter().map(|row| factor(closed(&row.case, others, terms), row.measured_us));
+    median(factors.collect()).is_none_or(|median| median <= ODD)
 }
 
 /// A fit to one run, from what a fit to all other systems found.

@@ -16,8 +16,11 @@ pub mod fit;
 pub mod folds;
 pub mod predict;
 pub mod prepare;
+pub mod resample;
 pub mod score;
+pub mod spread;
 pub mod systems;
+pub mod tables;
 
 #[cfg(test)]
 mod tests;

@@ -44,7 +44,7 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
         return refuse(&"suspect, as whoever collected it says");
     }
     let Some(hardware) = &run.hardware else {
-        return refuse(&"the run does not say `hardware`; give the machine with --topology");
+        return refuse(&"the run does not say `hardware`; give it with --machine FILE");
     };
     let mut machine = match Machine::understand(hardware) {
         Ok(machine) => machine,
@@ -81,7 +81,8 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
     };
     let platform = Platform::of(&machine, run.ranks, library);
     let driven = driven(&run.notes);
-    let setting = Setting { machine, platform, overrides, driven };
+    let host_matches = env("FI_CXI_RX_MATCH_MODE").is_some_and(|mode| mode.eq_ignore_ascii_case("software"));
+    let setting = Setting { machine, platform, overrides, driven, host_matches };
     let both = run.rows.iter().any(|row| !row.in_place);
     let mut rows = Vec::new();
     for row in run.rows.iter().filter(|row| !(both && row.in_place)) {

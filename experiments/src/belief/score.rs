@@ -24,6 +24,12 @@ pub fn factor(predicted: f64, measured: f64) -> f64 {
     (predicted / measured).max(measured / predicted)
 }
 
+/// The lower median; `None` of none.
+pub fn median(mut all: Vec<f64>) -> Option<f64> {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len().saturating_sub(1) / 2).copied()
+}
+
 /// One prediction that counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {

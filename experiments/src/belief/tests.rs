@@ -1,8 +1,11 @@
 //! Fits and folds on runs that were made by the model itself, with noise that is seeded.
 
+use super::file::File;
 use super::fit::{Prior, fit};
-use super::folds::{companion, with_run, without_system};
+use super::folds::{companion, is_telling, with_run, without_system};
 use super::prepare::{Prepared, prepare};
+use super::resample::intervals;
+use super::spread::pairs;
 use crate::runs;
 use allfold_collectives::time::nccl::physics::{PARAMETERS, Parameters, Terms, closed};
 
@@ -98,4 +101,85 @@ fn what_cannot_be_predicted_says_what_is_missing() {
     assert!(said.contains("gpus_per_node") && said.contains("nodes"), "{said}");
     let suspect = runs::Run { suspect: true, ..run.clone() };
     assert!(prepare(&suspect, false).unwrap_err().contains("suspect"));
+}
+
+#[test]
+fn a_run_of_another_shape_that_is_far_from_all_others_tells_nothing_of_its_system() {
+    let (truth, others, terms) = (truth(), Parameters::default(), Terms::default());
+    let mut one = made("a100_lab_all_reduce", 2, "8x200Gb/s RoCE", &truth, 1);
+    let alike = made("a100_lab_b_all_reduce", 4, "8x200Gb/s RoCE", &truth, 2);
+    let mut other = alike.clone();
+    other.setting.machine.devices = 1;
+    assert!(is_telling(&others, &one, &other, terms));
+    one.rows.iter_mut().for_each(|row| row.measured_us *= 9.0);
+    assert!(is_telling(&others, &one, &alike, terms), "of the same shape it is taken at its word");
+    assert!(!is_telling(&others, &one, &other, terms));
+    // Among companions the one of the same shape comes first, though it has fewer sizes.
+    let mut few = made("a100_lab_few_all_reduce", 4, "8x200Gb/s RoCE", &truth, 3);
+    few.rows.truncate(5);
+    let runs = [one, alike, few];
+    assert_eq!(companion(&runs, &runs[1]).unwrap().name, "a100_lab_few_all_reduce");
+}
+
+#[test]
+fn intervals_hold_the_value_and_are_the_same_twice() {
+    let truth = truth();
+    let names = ["a_all_reduce", "b_all_reduce", "c_all_reduce", "d_all_reduce", "e_all_reduce"];
+    let runs: Vec<Prepared> = (1..)
+        .zip(names)
+        .map(|(seed, name)| made(&format!("a100_{name}"), 2, "8x200Gb/s RoCE", &truth, seed))
+        .collect();
+    let prior = Prior::default();
+    let found = fit(runs.iter(), &prior, Terms::default());
+    assert_eq!(found.systems.len(), 5);
+    let once = intervals(&runs, &prior, Terms::default(), &found, 8);
+    assert_eq!(once, intervals(&runs, &prior, Terms::default(), &found, 8));
+    for (number, &(low, high)) in once.iter().enumerate() {
+        let value = found.parameters.at(number);
+        assert!(low < value && value < high, "{}: {low} {value} {high}", PARAMETERS[number].name);
+    }
+    let few =
+        intervals(&runs[..4], &prior, Terms::default(), &fit(runs[..4].iter(), &prior, Terms::default()), 8);
+    assert_eq!(few.len(), once.len());
+}
+
+#[test]
+fn what_is_said_twice_is_compared_at_the_sizes_that_both_have() {
+    let truth = truth();
+    let one = made("a100_lab_all_reduce", 2, "8x200Gb/s RoCE", &truth, 1);
+    let mut other = made("a100_lab_b_all_reduce", 2, "8x200Gb/s RoCE", &truth, 1);
+    other.rows.iter_mut().for_each(|row| row.measured_us *= 2.0);
+    other.rows.retain(|row| row.bytes < 1 << 20);
+    let wider = made("a100_lab_c_all_reduce", 4, "8x200Gb/s RoCE", &truth, 1);
+    let runs = [one, other, wider];
+    let found = pairs(&runs);
+    assert_eq!(found.len(), 1, "of one shape are two only");
+    assert!(
+        (found[0].median(0).unwrap() - 2.0).abs() < 1e-9 && (found[0].most(1).unwrap() - 2.0).abs() < 1e-9
+    );
+    assert_eq!((found[0].median(2), found[0].most(3)), (None, None));
+}
+
+/// With `ALLFOLD_RUNS` naming the folder of the published runs, the parameters that ship are the fit to them.
+#[test]
+fn the_parameters_that_ship_are_the_fit_to_the_published_runs() {
+    let Some(folder) = std::env::var_os("ALLFOLD_RUNS") else {
+        eprintln!("SKIP: ALLFOLD_RUNS does not name the folder of the published runs");
+        return;
+    };
+    let file = File::published().unwrap();
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let read = files.iter().flat_map(|file| runs::read(file).unwrap_or_default());
+    let fitted: Vec<Prepared> = read.filter_map(|run| prepare(&run, false).ok()).collect();
+    let mut names: Vec<&str> = fitted.iter().map(|run| &*run.name).collect();
+    let mut said: Vec<&str> = file.runs.iter().map(|name| &**name).collect();
+    names.sort_unstable();
+    said.sort_unstable();
+    assert_eq!(names, said);
+    let found = fit(fitted.iter(), &Prior::default(), Terms::default()).parameters;
+    for (number, known) in PARAMETERS.iter().enumerate() {
+        let (found, shipped) = (found.at(number), file.parameters().at(number));
+        assert!((found - shipped).abs() < 0.01 * found + 1e-4, "{}: {found}, shipped {shipped}", known.name);
+    }
 }

@@ -3,6 +3,7 @@
 use super::validate::{read, residuals};
 use crate::belief::file::File;
 use crate::belief::fit::{Prior, fit};
+use crate::belief::resample::intervals;
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
 use crate::session::{self, Session};
@@ -28,6 +29,9 @@ pub struct Args {
     /// The hardware of runs that do not say theirs: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
+    /// Draws of systems that the confidence intervals are from
+    #[arg(long, value_name = "TIMES", default_value_t = 200, value_parser = clap::value_parser!(u32).range(..=10_000))]
+    draws: u32,
     #[command(flatten)]
     common: Common,
 }
@@ -45,23 +49,26 @@ pub fn run(args: &Args) -> Outcome {
         prior.means = super::validate::parameters(Some(from))?.parameters().logs();
     }
     let found = fit(runs.iter(), &prior, Terms::default());
+    let ends = intervals(&runs, &prior, Terms::default(), &found, args.draws);
     let names = ["parameter", "value", "95 % interval", "unit", "before", "told by the runs"];
     let mut lines = vec![names.map(String::from).to_vec()];
     for (number, known) in PARAMETERS.iter().enumerate() {
         let (value, spread) = (found.parameters.at(number), found.spread[number]);
+        let (low, high) = ends[number];
         lines.push(vec![
             known.name.into(),
             format!("{value:.3}"),
-            format!("{:.3} to {:.3}", value * (-1.96 * spread).exp(), value * (1.96 * spread).exp()),
+            format!("{low:.3} to {high:.3}"),
             known.unit.into(),
             format!("{:.3}", prior.means[number].exp()),
             if spread < 0.95 * known.spread { "yes" } else { "no" }.into(),
         ]);
     }
     session.say(table::columns(&lines))?;
-    session.say("residuals, by which factor the fit is wrong on what it was fitted to:")?;
-    session.say(residuals(&runs, &found.parameters))?;
-    let file = File::of(&found, runs.iter().map(|run| run.name.clone()).collect());
+    session
+        .say("residuals, by which factor the fit is wrong on what it was fitted to, by run and by system:")?;
+    session.say(residuals(&runs, &found.parameters)?)?;
+    let file = File::of(&found, &ends, runs.iter().map(|run| run.name.clone()).collect());
     let text = toml::to_string(&file).map_err(Failure::run)?;
     let text =
         format!("# Physical parameters of collectives, written by `allfold calibrate RUNS -o FILE`.\n{text}");

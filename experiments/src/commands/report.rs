@@ -332,6 +332,9 @@ fn choice(collective: Collective, name: Option<&str>, ranks: u32) -> Outcome<Cho
     })
 }
 
+/// Ranks for which the report says where the time went.
+const EXPLAINED: u32 = 64;
+
 /// Times all-reduces from a node to a thousand ranks.
 fn predict(extent: &Extent, session: &mut Session) -> Outcome {
     const NAMES: [&str; 4] = ["ring", "double_binary_tree", "halving_doubling", "hierarchical"];
@@ -351,6 +354,10 @@ fn predict(extent: &Extent, session: &mut Session) -> Outcome {
                 );
                 session.record_as(&record, Some(&command))?;
                 session.record_as(&speed, Some(&command))?;
+                if ranks == EXPLAINED {
+                    let spent = simulate::Machine::named(&extent.topology, ranks)?.spent(&choice, size)?;
+                    session.record_as(&spent, Some(&format!("{command} --explain")))?;
+                }
                 if Some(&ranks) == extent.predicted.last() && size == sizes[1] {
                     most.push(format!("{name} {:.1}", record.busbw_gbps));
                 }

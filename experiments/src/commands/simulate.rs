@@ -4,7 +4,7 @@ use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
 use crate::plan::{self, Choice, Plan};
 use crate::progress;
-use crate::records::{SimulatedCollective, SimulatorSpeed};
+use crate::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
 use crate::session::{self, Session};
 use crate::sweep::SweepArgs;
 use crate::{critical, memory, table, trace};
@@ -200,6 +200,19 @@ impl Machine {
             plan.bytes,
             slowest as f64 / 1e9
         )))
+    }
+
+    /// Where the time of one size goes: of few ranks, since every message is kept.
+    ///
+    /// # Errors
+    /// As the simulation.
+    pub fn spent(&self, choice: &Choice, size: u64) -> Outcome<TimeSpent> {
+        let plan = choice.at(size)?;
+        let explanation = time::explain(&self.job(choice, &plan)).map_err(refused)?;
+        let call = choice.call(&plan);
+        let spent =
+            TimeSpent::of(&explanation, &self.topology, &call.collective, &call.algorithm, call.bytes);
+        Ok(TimeSpent { topology: self.name.clone(), ..spent })
     }
 
     fn job<'a>(&'a self, choice: &Choice, plan: &'a Plan) -> Job<'a> {

@@ -10,7 +10,8 @@ use crate::belief::file::File;
 use crate::belief::predict::Predictor;
 use crate::belief::prepare::{Prepared, prepare};
 use crate::belief::score::{BANDS, Scored, band, factor, score};
-use crate::belief::{draw, folds};
+use crate::belief::spread::{self, Pair};
+use crate::belief::{draw, folds, tables};
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
 use crate::records::Validated;
@@ -28,7 +29,7 @@ use std::path::{Path, PathBuf};
   allfold validate runs/*.json --leave-one-system-out --ablation
 
 The score of a row is max(predicted/measured, measured/predicted). Terms: host-launch, nic-family, achieved, copied,
-sockets, fill, rendezvous, scale, first-call.")]
+sockets, fill, rendezvous, matching, scale, first-call.")]
 pub struct Args {
     /// Measured runs: nccl-tests' text or JSON, or published runs; or published tables of training throughput
     #[arg(value_name = "RUN", required = true)]
@@ -39,7 +40,7 @@ pub struct Args {
     /// The hardware of runs that do not say theirs: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
-    /// Which predictor, may be given again; physical and closed-form where none is named
+    /// Which predictor, may be given again; all three where none is named
     #[arg(long, value_enum)]
     predictor: Vec<Predictor>,
     /// Predict every system from a fit to all the others
@@ -86,21 +87,27 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     let runs = read(&files, args.machine.as_deref(), &mut session)?;
+    if runs.is_empty() {
+        return Err(Failure::usage("no run is left to validate"));
+    }
     let terms = args.without.iter().fold(Terms::default(), |terms, term| terms.without(*term));
     if args.ablation {
         session.say(ablation(&runs)?)?;
         return session.close();
     }
-    let usual = vec![Predictor::Physical, Predictor::ClosedForm];
+    let usual = vec![Predictor::Simulated, Predictor::Physical, Predictor::ClosedForm];
     let predictors = if args.predictor.is_empty() { &usual } else { &args.predictor };
     let plans = plans(args, &runs, &file, terms);
+    if plans.is_empty() {
+        return Err(Failure::usage("no run has another one of its system; give two runs or more"));
+    }
     let mut found = Vec::new();
     for plan in &plans {
         for &predictor in predictors {
             found.extend(predict(plan, predictor, terms)?);
         }
     }
-    report(args, predictors, &plans, &found, &mut session)?;
+    report(args, predictors, &plans, &spread::pairs(&runs), &found, &mut session)?;
     if let Some(folder) = &args.plots {
         plots(folder, predictors[0], &found, &mut session)?;
     }
@@ -176,7 +183,11 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &File, terms: Terms) -> Ve
         match (args.with_one_run, folds::companion(runs, run)) {
             (false, _) => plans.push(Plan { run, parameters: others.clone(), fitted: false }),
             (true, Some(one)) => {
-                plans.push(Plan { run, parameters: folds::with_run(others, one, terms), fitted: false });
+                let parameters = match folds::is_telling(others, one, run, terms) {
+                    true => folds::with_run(others, one, terms),
+                    false => others.clone(),
+                };
+                plans.push(Plan { run, parameters, fitted: false });
             }
             (true, None) => {}
         }
@@ -210,13 +221,14 @@ fn report(
     args: &Args,
     predictors: &[Predictor],
     plans: &[Plan<'_>],
+    pairs: &[Pair<'_>],
     found: &[Validated],
     session: &mut Session,
 ) -> Outcome {
     for &predictor in predictors {
         let of = || found.iter().filter(|row| row.predictor == predictor.name());
         session.say(format!("\n{}: median factor of each run, by band of sizes", predictor.name()))?;
-        let mut lines = vec![head(&["run", "system", "nodes"])];
+        let mut lines = vec![tables::head(&["run", "system", "nodes"])];
         for plan in plans {
             let rows: Vec<&Validated> = of().filter(|row| row.run == plan.run.name).collect();
             let fitted = if plan.fitted { " (fitted)" } else { "" };
@@ -225,13 +237,12 @@ fn report(
                 plan.run.system.clone(),
                 plan.run.nodes.to_string(),
             ];
-            line.extend(
-                (0..BANDS.len())
-                    .map(|at| median(rows.iter().filter(|row| band(row.bytes) == at).map(|row| row.factor))),
-            );
+            line.extend(tables::medians(&rows));
             lines.push(line);
         }
         session.say(table::columns(&lines))?;
+        session.say(format!("\n{}: {SYSTEMS}", predictor.name()))?;
+        session.say(table::columns(&tables::by_system(&of().collect::<Vec<_>>())))?;
         if args.rows {
             for row in of() {
                 session.say(format!(
@@ -241,8 +252,12 @@ fn report(
             }
         }
     }
+    if !pairs.is_empty() {
+        session.say("\nwhat runs of one system say twice, by which factor they differ, median and most:")?;
+        session.say(table::columns(&tables::said_twice(pairs)))?;
+    }
     session.say("\nscores of what took no part in the fit:")?;
-    session.say(table::columns(&scores(predictors, found)))?;
+    session.say(table::columns(&tables::scores(predictors, found)))?;
     let fitted = plans.iter().filter(|plan| plan.fitted).count();
     if fitted > 0 {
         session.say(format!(
@@ -254,49 +269,9 @@ fn report(
     Ok(())
 }
 
-fn head(first: &[&str]) -> Vec<String> {
-    first.iter().copied().chain(BANDS.iter().map(|(.., name)| *name)).map(String::from).collect()
-}
-
-fn median(factors: impl Iterator<Item = f64>) -> String {
-    let mut all: Vec<f64> = factors.collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len().saturating_sub(1) / 2).map_or("-".into(), |median| format!("{median:.2}"))
-}
-
-/// Nodes are shown apart: to these and no more is anything promised.
-const GROUPS: [(u32, u32, &str); 3] = [(0, 10, "up to 10"), (11, 64, "11 to 64"), (65, u32::MAX, "above 64")];
-
-fn scores(predictors: &[Predictor], found: &[Validated]) -> Vec<Vec<String>> {
-    let names =
-        ["predictor", "nodes", "band", "rows", "systems", "median", "p90", "by systems: median", "p90"];
-    let mut lines = vec![names.map(String::from).to_vec()];
-    for predictor in predictors {
-        for (least, most, nodes) in GROUPS {
-            for (at, (.., name)) in BANDS.iter().enumerate() {
-                let rows = found.iter().filter(|row| !row.fitted && row.predictor == predictor.name());
-                let rows = rows.filter(|row| (least..=most).contains(&row.nodes) && band(row.bytes) == at);
-                let rows: Vec<Scored> = rows.map(scored).collect();
-                let Some(score) = score(rows.iter()) else { continue };
-                let mut line = vec![predictor.name().into(), nodes.into(), (*name).into()];
-                line.extend([score.rows.to_string(), score.systems.to_string()]);
-                for quantile in [score.by_rows, score.by_systems] {
-                    line.extend([format!("{:.2}", quantile.median), format!("{:.2}", quantile.p90)]);
-                }
-                lines.push(line);
-            }
-        }
-    }
-    lines
-}
-
-fn scored(row: &Validated) -> Scored {
-    Scored { system: row.system.clone(), bytes: row.bytes, factor: row.factor }
-}
-
 /// Median and 90th percentile without each term, every system from a fit to the others that lacks the term too.
 fn ablation(runs: &[Prepared]) -> Outcome<String> {
-    let mut lines = vec![head(&["without"])];
+    let mut lines = vec![tables::head(&["without"])];
     let whole = std::iter::once(None);
     for term in whole.chain(Term::ALL.into_iter().map(Some)) {
         let terms = term.map_or(Terms::default(), |term| Terms::default().without(term));
@@ -309,7 +284,8 @@ fn ablation(runs: &[Prepared]) -> Outcome<String> {
         }
         let mut line = vec![term.map_or("nothing", Term::name).to_string()];
         for at in 0..BANDS.len() {
-            let rows: Vec<Scored> = found.iter().filter(|row| band(row.bytes) == at).map(scored).collect();
+            let rows: Vec<Scored> =
+                found.iter().filter(|row| band(row.bytes) == at).map(tables::scored).collect();
             line.push(score(rows.iter()).map_or("-".into(), |score| {
                 format!("{:.2} / {:.2}", score.by_rows.median, score.by_rows.p90)
             }));
@@ -319,21 +295,24 @@ fn ablation(runs: &[Prepared]) -> Outcome<String> {
     Ok(format!("median / 90th percentile by rows, up to 10 nodes:\n{}", table::columns(&lines)))
 }
 
-/// How far a fit is from what it was fitted to.
-pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> String {
-    let mut lines = vec![head(&["run"])];
+/// How far a fit is from what it was fitted to: median factors by run, then by system.
+pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> Outcome<String> {
+    let mut lines = vec![tables::head(&["run"])];
+    let mut all = Vec::new();
     for run in runs {
         let plan = Plan { run, parameters: parameters.clone(), fitted: true };
-        let rows = predict(&plan, Predictor::Physical, Terms::default()).unwrap_or_default();
+        let rows = predict(&plan, Predictor::Physical, Terms::default())?;
         let mut line = vec![run.name.clone()];
-        line.extend(
-            (0..BANDS.len())
-                .map(|at| median(rows.iter().filter(|row| band(row.bytes) == at).map(|row| row.factor))),
-        );
+        line.extend(tables::medians(&rows.iter().collect::<Vec<_>>()));
         lines.push(line);
+        all.extend(rows);
     }
-    table::columns(&lines)
+    let systems = tables::by_system(&all.iter().collect::<Vec<_>>());
+    Ok(format!("{}\n\n{SYSTEMS}\n{}", table::columns(&lines), table::columns(&systems)))
 }
+
+/// The line above tables by system.
+const SYSTEMS: &str = "predicted / measured of each system (geometric mean), 90th percentile of the factor:";
 
 fn plots(folder: &Path, predictor: Predictor, found: &[Validated], session: &mut Session) -> Outcome {
     std::fs::create_dir_all(folder)

@@ -82,9 +82,10 @@ impl Curves {
     /// There is no point at all, or plotters fails.
     pub fn draw(&self) -> Result<Figure, DrawError> {
         let draw = |sheet: Sheet| canvas::svg(sheet, &self.label, |area| self.on(area, sheet));
+        let colours = self.colours();
         let keys = self.series.iter().enumerate().map(|(at, series)| Key {
             name: series.name.clone(),
-            colour: canvas::series_name(at),
+            colour: canvas::series_name(colours[at]),
             marker: if series.origin == Origin::Measured { "measured" } else { "simulated" },
         });
         let ideal = self.ideal.iter().map(|ideal| Key {
@@ -97,6 +98,21 @@ impl Curves {
             narrow: draw(Sheet::narrow(300))?,
             legend: keys.chain(ideal).collect(),
         })
+    }
+
+    /// The number of every curve's colour: what is predicted has the colour of what was measured of the same name.
+    fn colours(&self) -> Vec<usize> {
+        let mut stems: Vec<Option<&str>> = Vec::new();
+        let mut colours = Vec::new();
+        for series in &self.series {
+            let stem = series.name.strip_suffix(", measured").or(series.name.strip_suffix(", predicted"));
+            let known = stems.iter().position(|own| own.is_some() && *own == stem);
+            colours.push(known.unwrap_or(stems.len()));
+            if known.is_none() {
+                stems.push(stem);
+            }
+        }
+        colours
     }
 
     fn shown(&self, point: &&Point) -> bool {
@@ -142,9 +158,9 @@ impl Curves {
         if let Some(ideal) = &self.ideal {
             chart.draw_series(LineSeries::new(ideal.points.iter().copied(), IDEAL.stroke_width(2)))?;
         }
-        let mut tips = Vec::new();
+        let (mut tips, colours) = (Vec::new(), self.colours());
         for (at, series) in self.series.iter().enumerate() {
-            let colour = canvas::series(at);
+            let colour = canvas::series(colours[at]);
             let points: Vec<&Point> = series.points.iter().filter(|p| self.shown(p)).collect();
             let line = points.iter().map(|p| (p.x, p.y));
             match series.origin {

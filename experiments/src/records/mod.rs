@@ -9,6 +9,7 @@
 //! Tables, plots and the report are made from these alone.
 
 mod collective;
+mod explained;
 mod faults;
 mod machine;
 mod proof;
@@ -16,6 +17,7 @@ mod training;
 mod validation;
 
 pub use collective::{Call, MeasuredCollective, SimulatedCollective};
+pub use explained::TimeSpent;
 pub use faults::FaultSchedules;
 pub use machine::{Finding, Limit, MachineListed, SimulatorSpeed};
 pub use proof::{Proof, Shown};

@@ -24,12 +24,13 @@ pub struct Estimate {
 /// No candidate can run the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "NCCL has no algorithm and protocol for {collective} on {ranks} ranks of {nodes} nodes that NCCL_ALGO and NCCL_PROTO allow"
+    "NCCL has no algorithm and protocol for {collective} on {ranks} ranks of {nodes} nodes that NCCL_ALGO and NCCL_PROTO allow{why}"
 )]
 pub struct NoChoice {
     collective: Collective,
     ranks: u32,
     nodes: u32,
+    why: &'static str,
 }
 
 /// What NCCL would run: the least time over all candidates; of equal ones the first in NCCL's order. `bytes` is
@@ -54,7 +55,15 @@ pub fn choose(
             }
         }
     }
-    best.ok_or(NoChoice { collective, ranks: platform.ranks, nodes: platform.nodes })
+    best.ok_or_else(|| {
+        let asked = |algorithm| overrides.algorithm(collective, algorithm) == Some(true);
+        let network = asked(Algorithm::CollNetDirect) || asked(Algorithm::CollNetChain);
+        let why = match network && platform.collnet.is_none() {
+            true => "; CollNet needs NCCL_COLLNET_ENABLE=1 and switches of the network that reduce (SHARP)",
+            false => "",
+        };
+        NoChoice { collective, ranks: platform.ranks, nodes: platform.nodes, why }
+    })
 }
 
 fn allowed(

@@ -169,3 +169,17 @@ fn a_rings_plateau_costs_latency_on_several_nodes() {
     let edge = 64 * 12 * 16;
     assert!(near(ring(edge) / ring(edge - 1), 1.4));
 }
+
+#[test]
+fn collnet_is_chosen_where_the_network_reduces_and_refused_with_the_reason_elsewhere() {
+    let only = Overrides::new("CollNetDirect,CollNetChain", "").unwrap();
+    let said = choose(&a100(2), AllReduce, 1 << 20, &only).unwrap_err().to_string();
+    assert!(said.contains("NCCL_COLLNET_ENABLE=1"), "{said}");
+    let plain = a100(4);
+    let sharp = Platform { collnet: Some(plain.ring), nvswitch: true, ..plain.clone() };
+    let found = choose(&sharp, AllReduce, 1 << 30, &only).unwrap();
+    assert_eq!(found.protocol, Protocol::Simple);
+    // The network's switches take every byte once, a ring nearly twice.
+    let ring = estimate(&plain, AllReduce, 1 << 30, Algorithm::Ring, Protocol::Simple).unwrap();
+    assert!(found.time_us < ring.time_us, "{} us, a ring {}", found.time_us, ring.time_us);
+}

@@ -2,7 +2,7 @@
 
 use super::{Part, commands, distinct, format, head};
 use crate::plots::{Axis, Curves, DrawError, Figure, Origin, Point, Series};
-use crate::records::{Records, SimulatedCollective, SimulatorSpeed};
+use crate::records::{Records, SimulatedCollective, SimulatorSpeed, TimeSpent};
 use crate::report::{Finding, Section, Table};
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
@@ -39,6 +39,10 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     };
     let speeds = records.all::<SimulatorSpeed>();
     let mut tables = vec![table(&rows)];
+    let spent = records.all::<TimeSpent>();
+    if !spent.is_empty() {
+        tables.insert(0, spent_table(&spent));
+    }
     if !speeds.is_empty() {
         tables.push(speed_table(&speeds));
     }
@@ -117,6 +121,37 @@ fn table(rows: &[&SimulatedCollective]) -> Table {
         head: head(&names),
         rows: rows.iter().map(row).collect(),
         folded: true,
+    }
+}
+
+/// Latency, bandwidth and the rest along the critical path, and whom it waited for.
+fn spent_table(spent: &[TimeSpent]) -> Table {
+    const PARTS: [&str; 6] = ["launch", "overhead", "bandwidth", "sharing", "latency", "memory"];
+    let row = |s: &TimeSpent| {
+        let share = |us: f64| format!("{:.1} %", 100.0 * us / s.time_us.max(1e-9));
+        let part = |name: &&str| s.parts.iter().find(|(own, _)| own == name).map(|(_, us)| share(*us));
+        let mut cells = vec![
+            s.algorithm.clone(),
+            s.topology.clone(),
+            s.ranks.to_string(),
+            format::bytes(s.bytes),
+            format!("{:.2}", s.time_us),
+        ];
+        cells.extend(PARTS.iter().map(|name| part(name).unwrap_or_default()));
+        cells.push(
+            s.longest.map_or(String::new(), |(from, to, us)| format!("rank {from} to {to}: {}", share(us))),
+        );
+        let busiest = |(name, of): &(String, f64)| format!("{name}: {:.0} %", 100.0 * of);
+        cells.push(s.busiest.as_ref().map_or(String::new(), busiest));
+        cells
+    };
+    let names = ["algorithm", "topology", "ranks", "size", "virtual time (us)"];
+    let last = ["waited for most", "busiest link"];
+    Table {
+        caption: "Where the time went: along the messages that wait for each other".into(),
+        head: head(&[&names[..], &PARTS[..], &last[..]].concat()),
+        rows: spent.iter().map(row).collect(),
+        folded: false,
     }
 }
 

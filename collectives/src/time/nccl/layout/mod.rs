@@ -48,7 +48,7 @@ pub fn layout(
 ) -> Option<Layout> {
     let ranks = nodes * devices;
     let root = Rank(0);
-    let ring = |schedule: Arc<dyn Schedule>| Layout { schedule, window: BUFFERS, switches: false };
+    let ring = |schedule: Arc<dyn Schedule>| Layout { schedule, window: 2 * BUFFERS, switches: false };
     let last = Rank(ranks - 1);
     Some(match (algorithm, collective) {
         (Algorithm::Ring, Collective::AllReduce) => ring(cut(Staggered(RingAllReduce(ranks)), pieces)),
@@ -64,27 +64,37 @@ pub fn layout(
         (Algorithm::Pat, Collective::AllGather) => ring(cut(Reverse(Pat(ranks)), 1)),
         (Algorithm::Tree, Collective::AllReduce) => {
             let chain = Chain { ranks: devices, root: Rank(devices - 1) };
-            let schedule = match nodes {
-                1 => cut(there_and_back(chain), pieces),
-                _ => cut(twins(nodes, |tree| there_and_back(Over::new(chain, tree))), pieces),
+            let (schedule, under_way) = match nodes {
+                1 => pipeline(there_and_back(chain), pieces),
+                _ => pipeline(twins(nodes, |tree| there_and_back(Over::new(chain, tree))), pieces),
             };
-            Layout { schedule, window: 4 * BUFFERS, switches: false }
+            // Of a piece, by either tree: two steps with the chain, five with the tree, and as many back at most.
+            Layout { schedule, window: 28 * under_way, switches: false }
         }
         (Algorithm::Nvls | Algorithm::NvlsTree, Collective::AllReduce) => {
             let switch = InSwitch { gpus: devices };
-            let schedule = match nodes {
-                1 => cut(there_and_back(switch), pieces),
-                _ => cut(twins(nodes, |tree| there_and_back(Over::new(switch, tree))), pieces),
+            let (schedule, under_way) = match nodes {
+                1 => pipeline(there_and_back(switch), pieces),
+                _ => pipeline(twins(nodes, |tree| there_and_back(Over::new(switch, tree))), pieces),
             };
-            Layout { schedule, window: 16 * devices + BUFFERS, switches: true }
+            // A switch takes in and gives out all its GPUs' data at once: a message and a step of its own for each.
+            Layout { schedule, window: (8 * devices + 20) * under_way, switches: true }
         }
         _ => return None,
     })
     .filter(|_| root.0 < ranks)
 }
 
-/// NCCL's buffers of a connection (`NCCL_STEPS`).
+/// NCCL's buffers of a connection (`NCCL_STEPS`): so many messages to a rank may be on their way. A rank's program has a
+/// step for what comes and one for what goes, so that twice as many of its steps are under way.
 const BUFFERS: u32 = 8;
+
+/// Cut into pieces that follow each other, and how many of them are under way at once when the pipeline is full.
+fn pipeline(schedule: impl Schedule + 'static, pieces: u32) -> (Arc<dyn Schedule>, u32) {
+    let depth = schedule.rounds().div_ceil(schedule.stride().max(1));
+    let under_way = u32::try_from(depth).unwrap_or(u32::MAX).clamp(1, pieces.max(1));
+    (cut(schedule, pieces), under_way)
+}
 
 fn cut(schedule: impl Schedule + 'static, pieces: u32) -> Arc<dyn Schedule> {
     match pieces {

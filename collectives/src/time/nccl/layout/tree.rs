@@ -7,8 +7,10 @@
 //!                      1   3     5   7              by one (an odd number) or counted from the end (an even one)
 //! ```
 //!
-//! Cost of a reduce: 2 ceil(log2 n) rounds, all the bytes once out of each node and at most twice into it. Order
-//! uniform.
+//! A node takes in both children at once, the upper one into a place of its own, which it then adds.
+//!
+//! Cost of a reduce: ceil(log2 n) hops in 3 ceil(log2 n) rounds, all the bytes once out of each node and at most twice
+//! into it. Order uniform.
 //! Source: NCCL's `src/graph/trees.cc` (2.29); Sanders, Speck and Träff, Parallel Comput. 35 (2009).
 
 use crate::schedule::{Combine, Rank, Schedule, Span, Step};
@@ -71,10 +73,10 @@ impl NodeTree {
         if place == 0 { self.depth() } else { place.trailing_zeros() }
     }
 
-    /// Two rounds for each level of heights: the lower child, then the upper one.
+    /// Three rounds for each level of heights: the lower child, the upper one, and adding what that one sent.
     fn round(self, child: u32, parent: u32) -> u64 {
         let upper = u64::from(child > parent);
-        2 * (u64::from(self.height(parent)) - 1) + upper
+        3 * (u64::from(self.height(parent)) - 1) + upper
     }
 }
 
@@ -86,15 +88,22 @@ impl Schedule for NodeTree {
         1
     }
     fn rounds(&self) -> u64 {
-        2 * u64::from(self.depth())
+        3 * u64::from(self.depth())
     }
     fn step(&self, rank: Rank, round: u64) -> Step {
-        let (here, all) = (self.place(rank.0), Span::data(0, 1));
+        let (here, all, apart) = (self.place(rank.0), Span::data(0, 1), Span::scratch(0, 0, 1));
+        let [lower, upper] = self.children(here);
+        if upper.is_some_and(|upper| self.round(upper, here) + 1 == round) {
+            return Step::local(rank, apart, all, Combine::Reduce);
+        }
         let parent = self.parent(here).filter(|&parent| self.round(here, parent) == round);
-        let child = self.children(here).into_iter().flatten().find(|&child| self.round(child, here) == round);
+        let lower = lower.filter(|&child| self.round(child, here) == round);
+        let upper = upper.filter(|&child| self.round(child, here) == round);
         Step {
             send: parent.map(|parent| (self.rank(parent), all)),
-            recv: child.map(|child| (self.rank(child), all, Combine::Reduce)),
+            recv: lower
+                .map(|child| (self.rank(child), all, Combine::Reduce))
+                .or(upper.map(|child| (self.rank(child), apart, Combine::Copy))),
         }
     }
     fn stride(&self) -> u64 {

@@ -15,6 +15,8 @@ pub struct Setting {
     pub overrides: Overrides,
     /// GPUs that one process drives.
     pub driven: u32,
+    /// Whether the host matches messages to buffers, and not the NIC (`FI_CXI_RX_MATCH_MODE=software`).
+    pub host_matches: bool,
 }
 
 /// One call.
@@ -68,6 +70,8 @@ pub struct Case {
     pub tree: f64,
     /// GPUs that one process drives.
     pub driven: f64,
+    /// Whether the host matches messages to buffers, and not the NIC.
+    pub host_matches: bool,
     /// Whether it is the first size of a run.
     pub first: bool,
     /// What NCCL's tuner believes, in microseconds.
@@ -126,6 +130,7 @@ impl Setting {
             step: super::super::constants::inside_us(platform, algorithm, protocol),
             tree: super::super::constants::tree(platform),
             driven: f64::from(self.driven),
+            host_matches: self.host_matches,
             first,
             tuner_us: believed.map_or(f64::NAN, |found| found.time_us),
         }

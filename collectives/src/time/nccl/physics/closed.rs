@@ -9,14 +9,15 @@
 use super::super::{Algorithm, Protocol};
 use super::parameters::{
     BASE, EXTRA, FILL, FIRST, HOP, HOP_LL128, HOP_SIMPLE, LAUNCH, LAUNCH_CHANNEL, LINK_COPIED, LINK_PAIRS,
-    LINK_PCIE, NVLS, NVLS_STEP, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP, TREE, link,
+    LINK_PCIE, MATCH, NVLS, NVLS_STEP, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP, TREE, link,
 };
 use super::{Case, Term, Terms};
 use crate::Collective;
 use allfold_sim::machines::Fabric;
 
-/// Bytes of a message from which on NICs ask first: libfabric's and MPI's usual limit.
-const EAGER: f64 = 8192.0;
+/// Bytes of a message from which on some NICs ask first, and from which on all do: 8 KiB is libfabric's and MPI's usual
+/// limit, half and twice that are common.
+const EAGER: (f64, f64) = (4096.0, 16384.0);
 
 /// Microseconds.
 pub fn closed(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
@@ -73,12 +74,17 @@ pub(super) fn hop(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
         Protocol::Ll128 => parameters.at(HOP_LL128),
         Protocol::Simple => parameters.at(HOP_SIMPLE),
     };
-    let ask = if terms.has(Term::Rendezvous) && message(case) >= EAGER {
-        parameters.family(EXTRA, fabric)
+    let ask = if terms.has(Term::Rendezvous) {
+        asks(message(case)) * parameters.family(EXTRA, fabric)
     } else {
         0.0
     };
     parameters.family(HOP, fabric) * protocol + ask
+}
+
+/// The share of NICs that ask before they send so many bytes: it grows with the logarithm between the two limits.
+fn asks(bytes: f64) -> f64 {
+    ((bytes / EAGER.0).ln() / (EAGER.1 / EAGER.0).ln()).clamp(0.0, 1.0)
 }
 
 /// Bytes of one message of one channel on the wire.
@@ -161,6 +167,12 @@ impl Rates {
                 (port * parameters.at(NVLS), network * parameters.at(TREE))
             }
             _ => (port, network),
+        };
+        // LL's buffers are in the host's memory: where the host matches messages, it copies them there.
+        let copies = case.host_matches && case.protocol == Protocol::Ll && terms.has(Term::Matching);
+        let across = match copies {
+            true => 1.0 / (1.0 / across + 2.0 / (parameters.at(MATCH) * case.nics)),
+            false => across,
         };
         let links = (inside, across);
         let inside = if devices > 1.0 { inside / through } else { f64::INFINITY };

@@ -39,7 +39,7 @@ const NOMINAL: &str = "the nominal speed";
 const GUESS: &str = "order of magnitude";
 
 /// How many there are.
-pub const COUNT: usize = 52;
+pub const COUNT: usize = 53;
 
 /// All of them. A parameter's number is its place.
 pub const PARAMETERS: [Parameter; COUNT] = [
@@ -101,6 +101,7 @@ pub const PARAMETERS: [Parameter; COUNT] = [
     p("extra.InfiniBand", "times", 1.0, 0.7, KIND),
     p("extra.unknown", "times", 1.0, 0.7, KIND),
     p("first", "times", 1.03, 0.03, "the first size of a run carries warm-up"),
+    p("match.LL", "GB/s", 10.0, 1.5, "one core copies what arrives for a NIC"),
 ];
 
 pub(super) const LAUNCH: usize = 0;
@@ -123,6 +124,7 @@ pub(super) const TREE: usize = 40;
 pub(super) const FILL: usize = 41;
 pub(super) const EXTRA: usize = 42;
 pub(super) const FIRST: usize = 51;
+pub(super) const MATCH: usize = 52;
 
 /// The place of a fabric's factor after its family's general figure.
 pub(super) const fn kind(fabric: Fabric) -> usize {

@@ -54,9 +54,11 @@ pub fn simulated(case: &Case, parameters: &Parameters, terms: Terms) -> Result<S
 /// Into how many pieces every chunk of the schedule is cut.
 fn pieces(case: &Case) -> u32 {
     let each = case.bytes / case.running.max(1.0);
-    let chunk = match case.protocol {
-        Protocol::Ll | Protocol::Ll128 => 16.0 * 1024.0,
-        Protocol::Simple => 512.0 * 1024.0,
+    let chunk = match (case.protocol, case.algorithm) {
+        (Protocol::Ll | Protocol::Ll128, _) => 16.0 * 1024.0,
+        // Filling a chain takes no time that could be measured; filling the switch is by NCCL's chunks.
+        (_, Algorithm::Ring | Algorithm::Nvls | Algorithm::NvlsTree) => 64.0 * 1024.0,
+        (Protocol::Simple, _) => 512.0 * 1024.0,
     };
     match (case.algorithm, case.collective) {
         (Algorithm::Ring, Collective::Broadcast | Collective::Reduce) => {
@@ -109,4 +111,91 @@ fn switches(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Res
     }
     let network = if nodes > 1 { vec!["network".to_string()] } else { Vec::new() };
     Topology::graph(ranks, &network, edges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Setting, Terms};
+    use super::*;
+    use crate::time::nccl::{Library, Overrides, Platform};
+    use allfold_sim::machines::{Description, Machine};
+
+    fn setting(gpu: &str, nodes: u32, devices: u32, inside: &str, nics: &str) -> Setting {
+        let words = Description {
+            gpu: Some(gpu.into()),
+            gpus_per_node: Some(devices),
+            nodes: Some(nodes),
+            intra_node: Some(inside.into()),
+            inter_node: Some(nics.into()),
+            ..Description::default()
+        };
+        let machine = Machine::understand(&words).unwrap();
+        let platform = Platform::of(&machine, machine.devices * machine.nodes, Library::default());
+        Setting { machine, platform, overrides: Overrides::default(), driven: 1, host_matches: false }
+    }
+
+    /// Both forms of one call, in microseconds.
+    fn both(
+        setting: &Setting,
+        algorithm: Algorithm,
+        protocol: Protocol,
+        what: Collective,
+        bytes: u64,
+    ) -> (f64, f64) {
+        let (parameters, terms) = (Parameters::default(), Terms::default());
+        let case = setting.with(what, bytes, false, algorithm, protocol);
+        (simulated(&case, &parameters, terms).unwrap().time_us, closed(&case, &parameters, terms))
+    }
+
+    #[test]
+    fn a_full_pipeline_reaches_the_narrowest_link() {
+        let two = setting("H100", 2, 8, "NVLink4 NVSwitch", "8x400Gb/s RoCE");
+        let ten = setting("H100", 10, 8, "NVLink4 NVSwitch", "8x400Gb/s IB NDR");
+        let rack = setting("GB200", 18, 4, "NVL72", "");
+        for (name, setting, algorithm) in [
+            ("tree", &two, Algorithm::Tree),
+            ("tree", &ten, Algorithm::Tree),
+            ("switch and tree", &two, Algorithm::NvlsTree),
+            ("switch and tree", &ten, Algorithm::NvlsTree),
+            ("switch of 72", &rack, Algorithm::Nvls),
+            ("ring", &two, Algorithm::Ring),
+        ] {
+            for bytes in [256u64 << 20, 8 << 30] {
+                let (simulated, closed) =
+                    both(setting, algorithm, Protocol::Simple, Collective::AllReduce, bytes);
+                let off = simulated / closed;
+                assert!((0.8..1.25).contains(&off), "{name}, {bytes} B: {simulated} us, closed {closed}");
+            }
+        }
+    }
+
+    #[test]
+    fn children_of_a_tree_do_not_wait_for_each_other() {
+        for nodes in [2, 4, 8] {
+            let setting = setting("A100", nodes, 8, "NVLink3 NVSwitch", "8x200Gb/s IB HDR");
+            let (simulated, closed) = both(&setting, Algorithm::Tree, Protocol::Ll, Collective::AllReduce, 8);
+            assert!(
+                (simulated / closed - 1.0).abs() < 0.02,
+                "{nodes} nodes: {simulated} us, closed {closed}"
+            );
+        }
+    }
+
+    #[test]
+    fn buffers_of_a_ring_cover_a_slow_hop() {
+        let setting = setting("H100", 2, 8, "NVLink4 NVSwitch", "8x200Gb/s GPUDirect-TCPXO");
+        let (simulated, closed) = both(&setting, Algorithm::Ring, Protocol::Ll, Collective::AllGather, 1024);
+        assert!((simulated / closed - 1.0).abs() < 0.1, "{simulated} us, closed {closed}");
+    }
+
+    #[test]
+    fn a_host_that_matches_messages_slows_ll_and_nothing_else() {
+        let nic = setting("GH200", 2, 4, "NVLink4 direct", "4x Slingshot-11 200 Gb/s");
+        let host = Setting { host_matches: true, ..nic.clone() };
+        let times =
+            |of: &Setting, protocol| both(of, Algorithm::Ring, protocol, Collective::AllReduce, 1 << 20);
+        assert!(times(&host, Protocol::Ll).0 > 1.05 * times(&nic, Protocol::Ll).0);
+        assert!(times(&host, Protocol::Ll).1 > 1.05 * times(&nic, Protocol::Ll).1);
+        assert_eq!(times(&host, Protocol::Simple), times(&nic, Protocol::Simple));
+    }
 }

@@ -19,6 +19,8 @@ pub enum Term {
     Fill,
     /// Messages beyond a NIC's eager limit ask first.
     Rendezvous,
+    /// Where the host matches messages to buffers, it copies what LL sends.
+    Matching,
     /// More nodes get in each other's way.
     Scale,
     /// The first size of a run carries warm-up.
@@ -27,7 +29,7 @@ pub enum Term {
 
 impl Term {
     /// All of them.
-    pub const ALL: [Term; 9] = [
+    pub const ALL: [Term; 10] = [
         Term::HostLaunch,
         Term::NicFamily,
         Term::Achieved,
@@ -35,6 +37,7 @@ impl Term {
         Term::Sockets,
         Term::Fill,
         Term::Rendezvous,
+        Term::Matching,
         Term::Scale,
         Term::FirstCall,
     ];
@@ -49,6 +52,7 @@ impl Term {
             Term::Sockets => "sockets",
             Term::Fill => "fill",
             Term::Rendezvous => "rendezvous",
+            Term::Matching => "matching",
             Term::Scale => "scale",
             Term::FirstCall => "first-call",
         }

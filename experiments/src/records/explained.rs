@@ -1,0 +1,60 @@
+//! Where the time of a simulated collective went.
+
+use super::Record;
+use allfold_collectives::time::Explanation;
+use allfold_sim::Topology;
+use serde::{Deserialize, Serialize};
+
+/// The parts of one simulated time, and whom and what it waited for most.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimeSpent {
+    /// What was called.
+    pub collective: String,
+    /// By which algorithm.
+    pub algorithm: String,
+    /// On which machine.
+    pub topology: String,
+    /// Over how many ranks.
+    pub ranks: u32,
+    /// Size of the call.
+    pub bytes: u64,
+    /// The whole time, in microseconds.
+    pub time_us: f64,
+    /// Its parts along the messages that wait for each other: name and microseconds.
+    pub parts: Vec<(String, f64)>,
+    /// The way that was waited for longest, from rank to rank, in microseconds.
+    pub longest: Option<(u32, u32, f64)>,
+    /// The busiest link and the share of what it could carry that it did.
+    pub busiest: Option<(String, f64)>,
+}
+
+impl TimeSpent {
+    /// A record of an explanation.
+    pub fn of(
+        explanation: &Explanation,
+        topology: &Topology,
+        collective: &str,
+        algorithm: &str,
+        bytes: u64,
+    ) -> TimeSpent {
+        let parts = explanation.parts.named().into_iter().filter(|(_, part)| part.0 > 0);
+        let longest = explanation.ways.first().map(|(from, to, took)| (from.0, to.0, took.as_micros()));
+        let busiest = explanation.links.first().map(|link| (topology.link_name(link.link), link.share));
+        TimeSpent {
+            collective: collective.into(),
+            algorithm: algorithm.into(),
+            topology: topology.name().into(),
+            ranks: topology.ranks(),
+            bytes,
+            time_us: explanation.time.as_micros(),
+            parts: parts.map(|(name, part)| (name.to_string(), part.as_micros())).collect(),
+            longest,
+            busiest,
+        }
+    }
+}
+
+impl Record for TimeSpent {
+    const KIND: &'static str = "time_spent";
+    const MEASURED: Option<bool> = Some(false);
+}
