@@ -194,7 +194,7 @@ fn runs_that_cannot_be_validated() {
     let nobody = written("nobody.json", &text.replace("\"hardware\"", "\"hardwear\""));
     says(&["validate", &nobody], &["no run is left to validate"]);
     says(&["validate", run, "--with-one-run"], &["two runs or more"]);
-    let wrong = written("wrong.toml", "[[parameter]]\nname = \"hpo\"\nvalue = 1.0\n");
+    let wrong = written("wrong.toml", "[[parameter]]\nname = \"hopp\"\nvalue = 1.0\n");
     says(&["validate", run, "--parameters", &wrong], &["wrong.toml", "did you mean `hop`"]);
     let word = written("word.toml", "[[parameter]]\nname = \"hop\"\nvalue = \"much\"\n");
     says(&["validate", run, "--parameters", &word], &["word.toml", "line 3"]);
