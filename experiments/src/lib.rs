@@ -18,6 +18,7 @@ pub mod elastic;
 mod explain;
 pub mod failure;
 pub mod faults;
+pub mod gpus;
 pub mod launch;
 pub mod limits;
 pub mod loss_curve;

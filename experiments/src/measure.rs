@@ -112,17 +112,17 @@ pub fn measure_process<T: Sample>(
 }
 
 /// What the ranks start from and must end with.
-struct Data<T> {
+pub(crate) struct Data<T> {
     /// Elements that a rank contributes.
-    count: usize,
+    pub count: usize,
     /// The whole buffer of each rank.
-    inputs: Vec<Vec<T>>,
+    pub inputs: Vec<Vec<T>>,
     /// What each rank must end with, where that is defined; shared by ranks that end with the same.
-    expected: Option<Vec<Arc<Vec<T>>>>,
+    pub expected: Option<Vec<Arc<Vec<T>>>>,
 }
 
 impl<T: Sample> Data<T> {
-    fn new(choice: &Choice, plan: &Plan, timing: Timing) -> Outcome<Data<T>> {
+    pub fn new(choice: &Choice, plan: &Plan, timing: Timing) -> Outcome<Data<T>> {
         let whole = plan.geometry.count() as usize;
         let ranks = choice.shape.ranks();
         let inputs: Vec<Vec<T>> = (0..ranks).map(|rank| samples::make(timing.seed, rank, whole)).collect();
@@ -154,7 +154,7 @@ impl<T: Sample> Data<T> {
         end
     }
 
-    fn block(&self, rank: Rank) -> std::ops::Range<usize> {
+    pub fn block(&self, rank: Rank) -> std::ops::Range<usize> {
         rank.index() * self.count..(rank.index() + 1) * self.count
     }
 }

@@ -151,6 +151,7 @@ mod tests {
             time_error_us: 0.0,
             algbw_gbps: 38.27,
             busbw_gbps: 71.76,
+            estimate_us: None,
             wrong: Some(0),
             checksum: None,
         }

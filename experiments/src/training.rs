@@ -84,6 +84,8 @@ impl Place {
 /// # Errors
 /// A configuration that does not fit, or a run that fails.
 pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Events>) -> Outcome<Trained> {
+    // Asked first: what is missing is said once, and not by every rank.
+    allfold_trainer::cuda::open(config).map_err(failed)?;
     let (data, test) = allfold_trainer::data::load(config).map_err(failed)?;
     let each = allfold_trainer::run::memory(config, data.shape, data.classes).map_err(failed)?;
     let ranks = place.ranks();

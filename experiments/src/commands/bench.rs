@@ -1,5 +1,7 @@
 //! `allfold bench`: measures a collective on real data, checks every result, and prints nccl-tests' table.
 
+mod gpu;
+
 use super::simulate::Machine;
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
@@ -25,17 +27,19 @@ use clap::ValueEnum;
   allfold launch -n 4 -- bench all_reduce --backend shm --ranks 4 -b 4K -e 64M -f 16
   mpirun -n 4 allfold bench all_reduce --backend mpi --path native --ranks 4 -b 4K -e 64M
   allfold bench broadcast --backend sim --topology nodes8 --ranks 16 -b 1M -r 3
+  allfold bench all_reduce --backend device --ranks 8 -b 1M -e 256M -f 4
+  allfold bench all_reduce --backend nccl --ranks 2 -b 8 -e 256M -f 4
 
 Every result is held against an exact reference, bit for bit; exits with 1 if any element differs. The memory bandwidth
 of this machine is measured in the same run and stands below the table.")]
 pub struct Args {
     #[command(flatten)]
     sweep: SweepArgs,
-    /// What carries the data: threads, shm, tcp or mpi (real time), or sim (virtual time). Where a launcher has started
+    /// What carries the data: threads, shm, tcp or mpi (real time), device or nccl (GPUs, by their own clocks), or sim (virtual time). Where a launcher has started
     /// this process, ranks of shm and tcp are its processes; those of mpi always are
     #[arg(long, value_enum)]
     backend: Backend,
-    /// On threads: fused (ranks read each other's buffers) or messages (every send of the schedule); on mpi: messages, or
+    /// On threads and device: fused (ranks read each other's buffers) or messages (every send of the schedule); on mpi: messages, or
     /// native (MPI's own collectives) [default: fused, on mpi messages]
     #[arg(long, value_enum)]
     path: Option<Path>,
@@ -78,6 +82,10 @@ pub enum Backend {
     Tcp,
     /// Processes that mpirun has started, real time.
     Mpi,
+    /// Buffers on the GPUs of this process, one per rank: our algorithms, a graph each.
+    Device,
+    /// A thread per rank over NCCL: its own collectives, or with --algo ours over its messages.
+    Nccl,
     /// Threads that carry real data on a virtual clock.
     Sim,
 }
@@ -211,7 +219,7 @@ impl Bench {
             plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
         MeasuredCollective {
             backend: backend.into(),
-            path: matches!(backend, "threads" | "mpi").then(|| self.path.name().into()),
+            path: matches!(backend, "threads" | "mpi" | "device").then(|| self.path.name().into()),
             call: call.clone(),
             in_place: side.in_place,
             iterations: self.timing.iterations,
@@ -219,6 +227,7 @@ impl Bench {
             time_error_us: side.error_us,
             algbw_gbps,
             busbw_gbps,
+            estimate_us: None,
             wrong: side.wrong,
             checksum: side.checksum.clone(),
         }
@@ -235,12 +244,12 @@ impl Args {
         let fits = match path {
             Path::Native => self.backend == Backend::Mpi,
             Path::Fused => self.backend != Backend::Mpi,
-            Path::Messages => matches!(self.backend, Backend::Mpi | Backend::Threads),
+            Path::Messages => matches!(self.backend, Backend::Mpi | Backend::Threads | Backend::Device),
         };
         match fits {
             true => Ok(path),
             false => Err(Failure::usage(
-                "--path: fused and messages are of --backend threads, messages and native of mpi",
+                "--path: fused and messages are of --backend threads and device, messages and native of mpi",
             )),
         }
     }
@@ -256,7 +265,8 @@ impl Args {
             Backend::Threads => "threads",
             Backend::Shm => "shm",
             Backend::Mpi => "mpi",
-            Backend::Tcp | Backend::Sim => "tcp",
+            // Those of GPUs and of virtual time go elsewhere.
+            Backend::Tcp | Backend::Sim | Backend::Device | Backend::Nccl => "tcp",
         };
         let comm = match (self.backend, launched) {
             (Backend::Mpi, _) => training::over_mpi(path == Path::Native)?,
@@ -275,7 +285,7 @@ impl Args {
                 let how = "as threads of one process that share a segment, as processes do".to_string();
                 return Ok((name, Carrier::World(choice.on(World::shm(ranks))), how));
             }
-            (Backend::Tcp | Backend::Sim, None) => {
+            (Backend::Tcp | Backend::Sim | Backend::Device | Backend::Nccl, None) => {
                 let secret = || Secret::random().map_err(measure::failed);
                 let security = match self.security.unwrap_or(Mode::Loopback) {
                     Mode::Loopback => Security::Loopback,
@@ -328,6 +338,9 @@ pub fn run(args: &Args) -> Outcome {
     };
     if args.security.is_some() && args.backend != Backend::Tcp {
         return Err(Failure::usage("--security is about sockets: use --backend tcp"));
+    }
+    if matches!(args.backend, Backend::Device | Backend::Nccl) {
+        return gpu::run(args, &bench, &sizes);
     }
     let json = args.common.json.as_deref();
     let Some(machine) = machine else { return real(args, bench, &sizes) };

@@ -24,7 +24,7 @@ pub struct Args {
 /// Looks around and says what it found.
 pub fn run(args: &Args) -> Outcome {
     let mut session = Session::open(args.common.json.as_deref(), None)?;
-    let findings = [cpu(), simd(), memory_size(), cuda(), nccl(), mpi(), interfaces()];
+    let findings = [cpu(), simd(), memory_size(), cuda(), cublas(), cudnn(), nccl(), mpi(), interfaces()];
     let mut rows = vec![vec!["item".to_string(), "found".into(), "detail".into()]];
     for finding in &findings {
         session.record(finding)?;
@@ -111,6 +111,26 @@ fn cuda() -> Finding {
         Err(error) => {
             missing("cuda", &error.to_string(), "see that `nvidia-smi` lists a GPU, and CUDA_VISIBLE_DEVICES")
         }
+    }
+}
+
+fn cublas() -> Finding {
+    multiplies("cublaslt", cuda::libraries::Library::CublasLt)
+}
+
+fn cudnn() -> Finding {
+    multiplies("cudnn", cuda::libraries::Library::Cudnn)
+}
+
+/// A library of products or convolutions.
+fn multiplies(item: &str, library: cuda::libraries::Library) -> Finding {
+    match cuda::vendor::version(library) {
+        Ok((major, minor, patch)) => {
+            let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
+            found(item, format!("{major}.{minor}.{patch}{place}"))
+        }
+        Err(cuda::Error::Missing { looked_for, .. }) => missing(item, &looked_for, library.how_to_get()),
+        Err(error) => missing(item, &error.to_string(), library.how_to_get()),
     }
 }
 
@@ -208,7 +228,8 @@ mod tests {
 
     #[test]
     fn every_finding_that_is_missing_has_advice() {
-        for finding in [cpu(), simd(), memory_size(), cuda(), nccl(), mpi(), interfaces()] {
+        let all = [cpu(), simd(), memory_size(), cuda(), cublas(), cudnn(), nccl(), mpi(), interfaces()];
+        for finding in all {
             assert_eq!(finding.found, finding.advice.is_none(), "{finding:?}");
             assert!(!finding.detail.is_empty() && !finding.detail.contains('\n'));
         }

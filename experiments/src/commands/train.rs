@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
   allfold train --config experiments/configs/digits-cnn.toml --ranks 4
   allfold launch -n 4 -- train --config experiments/configs/digits-cnn.toml
   allfold train --config experiments/configs/digits-mlp.toml --ranks 8 --backend sim --topology nodes8 --trace step.json
+  allfold train --config experiments/configs/cifar-resnet18.toml --device cuda --ranks 2
 
 The losses and weights are the same bits on threads, on sim and over tcp: compare the hashes at the end.")]
 pub struct Args {
@@ -45,7 +46,7 @@ pub struct Args {
     /// On sim: the machine, a built-in name or a TOML file [default: nodes8]
     #[arg(long, value_name = "T")]
     topology: Option<String>,
-    /// On sim: what each rank computes on [default: a100_f32]
+    /// What each rank computes on: cpu or cuda [default: the configuration's]; on sim a device model [default: a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
     /// Write a Chrome trace: on sim of all that every rank did, on threads of the parts of a step on every rank
@@ -78,13 +79,28 @@ impl Args {
 
     /// Refuses flags of the virtual clock where there is none.
     fn check(&self) -> Outcome {
-        let given = [("--topology", self.topology.is_some()), ("--device", self.device.is_some())];
-        match given.iter().find(|(_, given)| *given && self.backend != Backend::Sim) {
+        if self.backend == Backend::Sim {
+            return match self.real() {
+                Some("cuda") => {
+                    Err(Failure::usage("--device cuda computes in real time: leave --backend sim out"))
+                }
+                _ => Ok(()),
+            };
+        }
+        let modeled = self.device.is_some() && self.real().is_none();
+        let given = [("--topology", self.topology.is_some()), ("--device", modeled)];
+        match given.iter().find(|(_, given)| *given) {
             Some((flag, _)) => {
                 Err(Failure::usage(format!("{flag} needs the virtual clock: add --backend sim")))
             }
             None => Ok(()),
         }
+    }
+
+    /// A device that is no model of one.
+    fn real(&self) -> Option<&str> {
+        let known = |name: &&str| allfold_trainer::config::DEVICES.iter().any(|(known, _)| known == name);
+        self.device.as_deref().filter(known)
     }
 }
 
@@ -156,6 +172,12 @@ pub fn run(args: &Args) -> Outcome {
     }
     config.max_steps = args.steps.unwrap_or(config.max_steps);
     args.check()?;
+    if let Some(device) = args.real() {
+        config.device = device.into();
+    }
+    if args.backend == Backend::Sim && config.device != "cpu" {
+        return Err(Failure::usage("`device` is cuda, which computes in real time: leave --backend sim out"));
+    }
     let ranks = args.ranks.unwrap_or(1);
     memory::threads(ranks)?;
     let place = args.place()?;

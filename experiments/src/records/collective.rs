@@ -56,6 +56,9 @@ pub struct MeasuredCollective {
     pub algbw_gbps: f64,
     /// algbw times nccl-tests' factor for the collective.
     pub busbw_gbps: f64,
+    /// What NCCL itself estimated for the call, in microseconds; left out where it was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate_us: Option<f64>,
     /// Elements that differ from the exact reference, over all ranks; left out where nothing was checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wrong: Option<u64>,

@@ -162,6 +162,7 @@ mod tests {
             time_error_us: 0.1,
             algbw_gbps: 2.0,
             busbw_gbps: 3.0,
+            estimate_us: None,
             wrong: Some(0),
             checksum: Some("ab".into()),
         }

@@ -1,0 +1,80 @@
+//! `bench --backend device` and `nccl`: the same table, by the GPUs' own clocks, beside a copy on one of them.
+
+use super::{Args, Backend, Bench, Checked, Path, identity, verdict};
+use crate::failure::Outcome;
+use crate::gpus::{Gpus, Timed};
+use crate::records::{Call, MeasuredCollective};
+use crate::session::Session;
+use crate::{progress, table};
+use allfold_collectives::device::Form;
+
+/// Measures every size and prints the table.
+pub(super) fn run(args: &Args, bench: &Bench, sizes: &[u64]) -> Outcome {
+    // Before any output: what is missing is all there is to say.
+    let gpus = Gpus::open()?;
+    let mut session = Session::open(args.common.json.as_deref(), Some(args.seed))?;
+    let checked = sweep(args, bench, &gpus, sizes, &mut session)?;
+    session.close()?;
+    checked
+}
+
+fn sweep(args: &Args, bench: &Bench, gpus: &Gpus, sizes: &[u64], session: &mut Session) -> Outcome<Checked> {
+    let (name, ranks) = (bench.choice.collective.name(), args.sweep.ranks);
+    let how = match args.backend {
+        Backend::Nccl if bench.choice.algorithm.is_some() => "over NCCL's messages",
+        Backend::Nccl => "by NCCL's own collectives",
+        _ => "as buffers of one process",
+    };
+    let gpu = gpus.name();
+    session
+        .say(format!("# allfold bench {name}: {ranks} ranks on {gpu}, {how}; measured on this machine"))?;
+    let (warmup, iterations, check) = (args.warmup, args.iterations, args.check);
+    let summary = args.sweep.summary();
+    session.say(format!("# {summary} warmup iters: {warmup} iters: {iterations} validation: {check}"))?;
+    session.say("#")?;
+    session.say(table::measured_header())?;
+    let (mut records, mut first_wrong) = (Vec::new(), None);
+    for &size in sizes {
+        let spinner = progress::spinner(&format!("{name}, {size} bytes"));
+        let one = one(args, bench, gpus, size);
+        spinner.finish_and_clear();
+        let (record, wrong) = one?;
+        let side = |in_place: bool| Some(&record).filter(|record| record.in_place == in_place);
+        session.say(table::measured_row(side(false), side(true)))?;
+        session.record(&record)?;
+        first_wrong = first_wrong.or(wrong.map(|at| format!("{size} bytes, {at}")));
+        records.push(record);
+    }
+    let wrong: Option<u64> = records.iter().map(|record| record.wrong).sum();
+    let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
+    session.say(table::footer(name, wrong, &busbw))?;
+    records.iter().try_for_each(|record| session.say(identity(record)))?;
+    for record in &records {
+        if let Some(estimate) = record.estimate_us {
+            let (bytes, time) = (record.call.bytes, record.time_us);
+            session
+                .say(format!("# {bytes} B: NCCL estimates {estimate:.1} us; {time:.1} us were measured"))?;
+        }
+    }
+    let copy = gpus.copy_gbps(256 << 20)?;
+    session
+        .say(format!("# Limit, measured in this run: a copy on one GPU {copy:.1} GB/s, read and written"))?;
+    Ok(verdict(wrong, first_wrong))
+}
+
+/// One size: its record, and where the first wrong element is.
+fn one(args: &Args, bench: &Bench, gpus: &Gpus, size: u64) -> Outcome<(MeasuredCollective, Option<String>)> {
+    let form = if bench.path == Path::Messages { Form::Messages } else { Form::Fused };
+    let mut call = bench.call(size)?;
+    let (name, timed) = match args.backend {
+        Backend::Nccl => ("nccl", gpus.nccl(&bench.choice, bench.timing, size)?),
+        _ => ("device", gpus.device(&bench.choice, form, bench.timing, size)?),
+    };
+    let Timed { side, estimate_us } = timed;
+    if args.backend == Backend::Nccl && bench.choice.algorithm.is_none() {
+        // NCCL chooses the order, and does not say which.
+        call = Call { algorithm: "native".into(), tree: None, order: None, ..call };
+    }
+    let record = MeasuredCollective { estimate_us, ..bench.measured(name, &call, &side) };
+    Ok((record, side.first_wrong))
+}

@@ -1,0 +1,321 @@
+//! Collectives on the GPUs of this process, timed by the devices' own events, and checked.
+//!
+//! ```text
+//! device   one thread drives every rank's buffers; a collective is one graph; to the bit of its trees
+//! nccl     a thread per rank; NCCL's own collectives, checked up to rounding, with NCCL's own estimate beside the time;
+//!          with an algorithm, that one over NCCL's messages, to the bit
+//! ```
+
+use crate::failure::{Failure, Outcome};
+use crate::measure::{self, Data, Side, Timing};
+use crate::plan::{Choice, Plan};
+use crate::samples::{self, Sample, for_dtype};
+use crate::statistics::mean_and_error;
+use allfold_collectives::device::{DeviceRanks, Form, Job};
+use allfold_collectives::nccl::{self, NcclComm};
+use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
+use allfold_kernels::cuda::{self, Gpu, Machine, Memory, Queue};
+use allfold_kernels::{bf16, f16};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long ranks wait for NCCL.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Stretches of calls that are timed, for the error of the mean.
+const STRETCHES: u32 = 5;
+
+/// The GPUs of this machine, or what stands for them.
+pub struct Gpus {
+    machine: Arc<dyn Machine>,
+}
+
+/// One size, measured: and what NCCL thought beforehand, where it was asked.
+pub struct Timed {
+    /// Time and checks.
+    pub side: Side,
+    /// Microseconds by `ncclGroupSimulateEnd`.
+    pub estimate_us: Option<f64>,
+}
+
+fn system(error: cuda::Error) -> Error {
+    Error::System(error.to_string())
+}
+
+impl Gpus {
+    /// Those of this machine.
+    ///
+    /// # Errors
+    /// What is missing, and how to get it.
+    pub fn open() -> Outcome<Gpus> {
+        Gpu::open().map(Gpus::over).map_err(Failure::run)
+    }
+
+    /// Any machine.
+    pub fn over(machine: Arc<dyn Machine>) -> Gpus {
+        Gpus { machine }
+    }
+
+    /// What they are, in words.
+    pub fn name(&self) -> String {
+        format!("{} x {}", self.machine.devices(), self.machine.name())
+    }
+
+    /// GB/s of a copy on one device of `bytes`, read and written; 0 on a machine without a clock.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn copy_gbps(&self, bytes: u64) -> Outcome<f64> {
+        let copy = || {
+            let queue = Queue::new(self.machine.clone(), 0)?;
+            let (a, b) = (queue.memory(bytes as usize)?, queue.memory(bytes as usize)?);
+            queue.fill(a.all(), 1)?;
+            queue.copy(b.all(), a.all())?;
+            let from = queue.record()?;
+            (0..20).try_for_each(|_| queue.copy(b.all(), a.all()))?;
+            let to = queue.record()?;
+            self.machine.between(from, to)
+        };
+        let nanoseconds = copy().map_err(Failure::run)?;
+        Ok(if nanoseconds == 0 { 0.0 } else { 40.0 * bytes as f64 / nanoseconds as f64 })
+    }
+
+    /// One size by the device backend, in place: ranks are buffers, spread over the devices.
+    ///
+    /// # Errors
+    /// Not enough memory, a collective that the form cannot express, or a failed run.
+    pub fn device(&self, choice: &Choice, form: Form, timing: Timing, size: u64) -> Outcome<Timed> {
+        for_dtype!(choice.dtype, on_device(self, choice, form, timing, size))
+    }
+
+    /// One size by NCCL: its own collective, or with an algorithm that one over its messages.
+    ///
+    /// # Errors
+    /// That NCCL is missing, a type that it has not, or a failed run.
+    pub fn nccl(&self, choice: &Choice, timing: Timing, size: u64) -> Outcome<Timed> {
+        for_dtype!(choice.dtype, over_nccl(self, choice, timing, size))
+    }
+}
+
+/// What a rank ended with, beside what it should have.
+fn checked<T: Sample>(
+    choice: &Choice,
+    data: &Data<T>,
+    ends: &[Vec<T>],
+    exact: bool,
+) -> (Option<u64>, Option<String>, Option<String>) {
+    let Some(expected) = &data.expected else { return (None, None, None) };
+    let (mut wrong, mut first) = (0, None);
+    let only_root = matches!(choice.collective, Collective::Reduce | Collective::Gather);
+    let mut hashes = Vec::new();
+    for (rank, (end, whole)) in ends.iter().zip(expected).enumerate() {
+        let rank = Rank(rank as u32);
+        if only_root && rank != choice.shape.root() {
+            continue;
+        }
+        let block = data.block(rank);
+        let (end, want) = match choice.collective {
+            Collective::ReduceScatter | Collective::Scatter if end.len() == whole.len() => {
+                (&end[block.clone()], &whole[block])
+            }
+            Collective::ReduceScatter | Collective::Scatter => (&end[..], &whole[block]),
+            _ => (&end[..], &whole[..]),
+        };
+        let (bad, at) =
+            if exact { samples::differing(end, want) } else { far(end, want, choice.shape.ranks()) };
+        wrong += bad;
+        first = first.or(at.map(|at| format!("rank {rank}, element {at}")));
+        hashes.push(samples::hash(end));
+    }
+    (Some(wrong), first, Some(samples::join(hashes)))
+}
+
+/// Elements that differ by more than one rounding per rank. Integers do not round.
+fn far<T: Sample>(got: &[T], want: &[T], ranks: u32) -> (u64, Option<usize>) {
+    let step = match T::DTYPE {
+        DType::F64 => f64::EPSILON,
+        DType::F32 => f64::from(f32::EPSILON),
+        DType::F16 => 2f64.powi(-10),
+        DType::Bf16 => 2f64.powi(-7),
+        _ => return samples::differing(got, want),
+    };
+    let bad = |at: &usize| {
+        let (got, want) = (number(&got[*at]), number(&want[*at]));
+        (got - want).abs() > f64::from(ranks) * step * want.abs() || got.is_nan() != want.is_nan()
+    };
+    let mut places = (0..got.len().min(want.len())).filter(bad);
+    let first = places.next();
+    let missing = got.len().abs_diff(want.len()) as u64;
+    (u64::from(first.is_some()) + places.count() as u64 + missing, first)
+}
+
+fn number<T: Sample>(value: &T) -> f64 {
+    let bytes = bytemuck::bytes_of(value);
+    match T::DTYPE {
+        DType::F64 => bytemuck::pod_read_unaligned::<f64>(bytes),
+        DType::F32 => f64::from(bytemuck::pod_read_unaligned::<f32>(bytes)),
+        DType::F16 => bytemuck::pod_read_unaligned::<f16>(bytes).to_f64(),
+        DType::Bf16 => bytemuck::pod_read_unaligned::<bf16>(bytes).to_f64(),
+        _ => f64::NAN,
+    }
+}
+
+fn on_device<T: Sample>(
+    gpus: &Gpus,
+    choice: &Choice,
+    form: Form,
+    timing: Timing,
+    size: u64,
+) -> Outcome<Timed> {
+    measure::fits(choice, size)?;
+    let plan = choice.at(size)?;
+    let data = Data::<T>::new(choice, &plan, timing)?;
+    let root = choice.shape.root();
+    let (algorithm, dtype, op) = (plan.algorithm, choice.dtype, choice.op);
+    let job = Job { algorithm, root, dtype, op, form, segments: plan.schedule.segments() };
+    let run = || -> Result<(Vec<Vec<T>>, Vec<f64>), Error> {
+        let mut group = DeviceRanks::new(gpus.machine.clone(), choice.shape.ranks())?;
+        let mut memories: Vec<Memory> = Vec::new();
+        for (rank, input) in data.inputs.iter().enumerate() {
+            memories.push(group.queue(Rank(rank as u32))?.upload(input).map_err(system)?);
+        }
+        let slices: Vec<_> = memories.iter().map(Memory::all).collect();
+        group.run(&job, &slices)?;
+        let read = |memory: &Memory| group.main().download(memory.all()).map_err(system);
+        let ends = memories.iter().map(read).collect::<Result<Vec<Vec<T>>, Error>>()?;
+        let mut times = Vec::new();
+        for call in 0..timing.warmup + timing.iterations {
+            let ran = group.run(&job, &slices)?;
+            if call >= timing.warmup {
+                times.push(ran.nanoseconds as f64 / 1e3);
+            }
+        }
+        Ok((ends, times))
+    };
+    let (ends, times) = run().map_err(measure::failed)?;
+    let (time_us, error_us) = mean_and_error(&times);
+    let (wrong, first_wrong, checksum) = checked(choice, &data, &ends, true);
+    let side = Side { in_place: true, time_us, error_us, wrong, first_wrong, checksum };
+    Ok(Timed { side, estimate_us: None })
+}
+
+/// One rank's part: what it ended with, the times of its calls in microseconds, NCCL's estimate.
+type Seen<T> = (Vec<T>, Vec<f64>, Option<f64>);
+
+fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64) -> Outcome<Timed> {
+    measure::fits(choice, size)?;
+    let plan = choice.at(size)?;
+    let data = Data::<T>::new(choice, &plan, timing)?;
+    let world = World::threads(choice.shape.ranks());
+    let seen = world.run(|control: Communicator| nccl_rank(gpus, choice, &plan, &data, timing, control));
+    let seen: Vec<Seen<T>> = seen.map_err(measure::failed)?;
+    let stretches = seen.first().map_or(0, |(_, times, _)| times.len());
+    let mean = |at: usize| seen.iter().map(|(_, times, _)| times[at]).sum::<f64>() / seen.len() as f64;
+    let (time_us, error_us) = mean_and_error(&(0..stretches).map(mean).collect::<Vec<_>>());
+    let estimate_us = seen.first().and_then(|(.., estimate)| *estimate);
+    let ends: Vec<Vec<T>> = seen.into_iter().map(|(end, ..)| end).collect();
+    // NCCL sums in an order of its own.
+    let exact = choice.algorithm.is_some() || !choice.collective.reduces();
+    let (wrong, first_wrong, checksum) = checked(choice, &data, &ends, exact);
+    let side = Side { in_place: in_place(choice), time_us, error_us, wrong, first_wrong, checksum };
+    Ok(Timed { side, estimate_us })
+}
+
+/// Whether the input's buffer takes the result.
+fn in_place(choice: &Choice) -> bool {
+    let both =
+        matches!(choice.collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
+    both || choice.algorithm.is_some()
+}
+
+fn nccl_rank<T: Sample>(
+    gpus: &Gpus,
+    choice: &Choice,
+    plan: &Plan,
+    data: &Data<T>,
+    timing: Timing,
+    control: Communicator,
+) -> Result<Seen<T>, Error> {
+    let (rank, ranks) = (control.rank(), control.size());
+    let queue = Queue::new(gpus.machine.clone(), rank.index() % gpus.machine.devices().max(1))
+        .map_err(system)?
+        .pooled();
+    let mut comm = NcclComm::join(queue.clone(), (rank, ranks), Box::new(control), DEADLINE, false)?;
+    let whole = &data.inputs[rank.index()];
+    let (input, output) = (queue.upload(whole).map_err(system)?, queue.upload(whole).map_err(system)?);
+    let block = data.count * size_of::<T>();
+    let (root, dtype, op) = (choice.shape.root(), choice.dtype, choice.op);
+    let of = |memory: &'_ Memory| -> Result<(), Error> { queue.write(memory.all(), whole).map_err(system) };
+    let call = |comm: &mut NcclComm| -> Result<(), Error> {
+        let (all, out) = (input.all(), output.all());
+        let own = all.part(rank.index() * block, block).map_err(system);
+        let first = out.part(0, block).map_err(system);
+        if choice.algorithm.is_some() {
+            let divide = choice.collective.reduces() && op == allfold_collectives::ReduceOp::Avg;
+            return nccl::run_scheduled(
+                comm,
+                rank,
+                &*plan.schedule,
+                &plan.geometry,
+                (dtype, op),
+                divide,
+                out,
+            );
+        }
+        match choice.collective {
+            Collective::AllReduce => comm.all_reduce(dtype, op, out, out),
+            Collective::Broadcast => comm.broadcast(out, root),
+            Collective::Reduce => comm.reduce(dtype, op, out, out, root),
+            Collective::AllGather => comm.all_gather(own?, out),
+            Collective::ReduceScatter => comm.reduce_scatter(dtype, op, all, first?),
+            Collective::AllToAll => comm.all_to_all(all, out),
+            Collective::Gather => comm.gather(own?, (rank == root).then_some(out), root),
+            Collective::Scatter => comm.scatter((rank == root).then_some(all), first?, root),
+            Collective::Barrier => comm.barrier(),
+            Collective::SendRecv => {
+                let what = "send_recv has no form of NCCL's here; --algo runs it over its messages";
+                Err(Error::Argument(what.into()))
+            }
+        }
+    };
+    // Only single collectives can be estimated: a group of the scheduled form ends inside.
+    let estimate =
+        if choice.algorithm.is_none() { comm.estimate(call).ok().filter(|us| *us >= 0.0) } else { None };
+    of(&output)?;
+    call(&mut comm)?;
+    comm.wait("finish a collective")?;
+    let mut end: Vec<T> = queue.download(output.all()).map_err(system)?;
+    if choice.algorithm.is_none()
+        && matches!(choice.collective, Collective::ReduceScatter | Collective::Scatter)
+    {
+        end.truncate(data.count);
+    }
+    let stretches = STRETCHES.min(timing.iterations).max(1);
+    let calls = timing.iterations.div_ceil(stretches);
+    (0..timing.warmup).try_for_each(|_| call(&mut comm))?;
+    let (from, to) = (queue.record().map_err(system)?, queue.record().map_err(system)?);
+    let mut times = Vec::new();
+    for _ in 0..stretches {
+        gpus.machine.record_again(from, queue.stream()).map_err(system)?;
+        (0..calls).try_for_each(|_| call(&mut comm))?;
+        gpus.machine.record_again(to, queue.stream()).map_err(system)?;
+        comm.wait("finish a collective")?;
+        let nanoseconds = gpus.machine.between(from, to).map_err(system)?;
+        times.push(nanoseconds as f64 / f64::from(calls) / 1e3);
+    }
+    comm.finalize()?;
+    Ok((end, times, estimate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_in_another_order_is_near_and_a_wrong_one_is_not() {
+        let (a, b) = ([1.0f32, 2.0], [1.0 + 2.0 * f32::EPSILON, 2.0]);
+        assert_eq!(far(&a, &b, 4), (0, None));
+        assert_eq!(far(&a, &[1.1, 2.0], 4), (1, Some(0)));
+        assert_eq!(far(&[1i32, 2], &[1, 3], 4), (1, Some(1)));
+        assert_eq!(far(&[f32::NAN], &[1.0], 4), (1, Some(0)));
+    }
+}
