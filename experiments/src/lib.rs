@@ -12,6 +12,7 @@
 
 pub mod belief;
 pub mod cli;
+pub mod collective_scaling;
 pub mod commands;
 pub mod critical;
 pub mod elastic;

@@ -11,21 +11,13 @@
 
 use super::{Cast, Error, Everyone, Job, Method, Outcome, events, orbit};
 use crate::Geometry;
-use crate::schedule::Rank;
+use crate::schedule::{Rank, Schedule};
 use allfold_sim::{Crossing, Link, LinkId, Picos};
 
 /// Times a job by one of its lanes; `None` where they are not alike. `symmetry` allows one rank per symmetry class.
 pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Error> {
-    let Some((lanes, schedule)) = job.schedule.alike().filter(|(lanes, _)| *lanes > 1) else {
-        return Ok(None);
-    };
-    let whole = job.collective.is_some_and(|collective| !collective.blocked());
-    let rows = job.window.is_multiple_of(lanes) && job.geometry.is_equal();
-    if !whole || !rows || !job.faults.is_steady() || job.deadline.is_some() {
-        return Ok(None);
-    }
-    let geometry = Geometry::whole(schedule, job.geometry.count() / u64::from(lanes));
-    let one = Job { schedule, geometry: &geometry, window: job.window / lanes, collective: None, ..*job };
+    let Some(lane) = Lane::of(job) else { return Ok(None) };
+    let (one, lanes) = (lane.job(job), lane.lanes);
     if symmetry {
         match orbit::folded(&one, job, lanes) {
             Err(Error::NoSymmetry { .. }) => {}
@@ -36,6 +28,34 @@ pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Erro
     let run = events::run(&one, &Weighed { cast: &everyone, weight: lanes }, None)?;
     let outcome = run.times(lanes).outcome(job, &everyone, Method::Events)?;
     Ok(Some(Outcome { folded: lanes, ..outcome }))
+}
+
+/// One of several lanes that are alike.
+pub(crate) struct Lane<'a> {
+    schedule: &'a dyn Schedule,
+    geometry: Geometry,
+    /// How many it stands for.
+    pub lanes: u32,
+}
+
+impl<'a> Lane<'a> {
+    /// The lane that stands for all, where they are alike.
+    pub fn of(job: &Job<'a>) -> Option<Lane<'a>> {
+        let (lanes, schedule) = job.schedule.alike().filter(|(lanes, _)| *lanes > 1)?;
+        let whole = job.collective.is_some_and(|collective| !collective.blocked());
+        let rows = job.window.is_multiple_of(lanes) && job.geometry.is_equal();
+        if !whole || !rows || !job.faults.is_steady() || job.deadline.is_some() {
+            return None;
+        }
+        let geometry = Geometry::whole(schedule, job.geometry.count() / u64::from(lanes));
+        Some(Lane { schedule, geometry, lanes })
+    }
+
+    /// What it does of the job that has them all.
+    pub fn job<'b>(&'b self, whole: &Job<'b>) -> Job<'b> {
+        let window = whole.window / self.lanes;
+        Job { schedule: self.schedule, geometry: &self.geometry, window, collective: None, ..*whole }
+    }
 }
 
 /// The same actors, each of whose flows stands for several.
@@ -73,7 +93,7 @@ mod tests {
     use super::super::{Engine, simulate};
     use super::*;
     use crate::algorithms::{RingAllReduce, double_binary_tree};
-    use crate::schedule::{Lanes, Schedule, Segments, there_and_back};
+    use crate::schedule::{Lanes, Segments, there_and_back};
     use crate::{Collective, algorithms::halving_doubling};
     use allfold_sim::{Sharing, Topology};
     use proptest::prelude::*;

@@ -95,6 +95,9 @@ pub enum Engine {
     Orbit,
     /// The same, with chunks rounded up to equal sizes; [`Outcome::rounded`](super::Outcome::rounded) says so.
     OrbitRounded,
+    /// Step every rank of a pipeline over links that serve one message at a time, by a timetable, instead of sharing
+    /// them: another time, and much faster for large trees. [`Job::sharing`] is not asked.
+    Turns,
     /// `Orbit` where it applies exactly, else `Full`.
     #[default]
     Auto,

@@ -4,11 +4,12 @@
 //! simulate --> fold      one lane for all that are alike; then
 //!          |-> orbit     one rank per symmetry class of schedule and topology; these then run on
 //!          |-> clocks    a clock per rank: where no link is ever shared; tens of millions of messages a second
-//!          '-> events    an event queue: links shared, windows, lanes
+//!          |-> events    an event queue: links shared, windows, lanes
+//!          '-> turns     when asked for: links that serve one message at a time, pipelines of any size
 //! ```
 //!
 //! All follow the execution rule and the timing of a message that `docs/ARCHITECTURE.md` gives, so where two of
-//! them apply they agree to the picosecond. Every run is held against [`Bounds`]: a time that no machine could
+//! them apply they agree to the picosecond; `turns` has a rule of its own for links, and agrees where none is shared. Every run is held against [`Bounds`]: a time that no machine could
 //! reach is an error of ours, and is reported as one.
 
 pub mod astra;
@@ -30,6 +31,7 @@ mod ports;
 mod quotient;
 mod rates;
 mod rounds;
+mod turns;
 
 pub use bounds::Bounds;
 pub use cast::{Cast, Everyone};
@@ -57,6 +59,7 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
         Engine::Events => queue(job, None),
         Engine::Orbit => orbit::run(job, false),
         Engine::OrbitRounded => orbit::run(job, true),
+        Engine::Turns => turns::run(job),
         Engine::Auto => match fold::run(job, true)? {
             Some(outcome) => Ok(outcome),
             None => match orbit::run(job, false) {

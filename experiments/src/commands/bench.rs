@@ -188,6 +188,9 @@ impl Bench {
                 time_us: side.time_us,
                 algbw_gbps,
                 busbw_gbps,
+                folded_lanes: None,
+                folded_ranks: None,
+                skipped_messages: None,
                 wrong: side.wrong,
                 checksum: side.checksum.clone(),
                 ..timed.clone()

@@ -9,7 +9,7 @@ use crate::scaling::{Scaling, measured_efficiency, simulated_efficiency};
 use crate::session::{self, Session};
 use crate::sizes::RankCounts;
 use crate::workload_scaling::{self, Collectives, WorkloadScaling, thinned};
-use crate::{explain, memory, report, scaling_validation, table, training};
+use crate::{collective_scaling, explain, memory, report, scaling_validation, table, training};
 use allfold_sim::Device;
 use allfold_trainer::modeled::Terms;
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
   allfold scale --config experiments/configs/digits-cnn.toml --ranks 1..4 --topology switch --html scaling.html
   allfold scale --workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp
   allfold scale --workload gpt2-xl --topology hgx-h100,fat-tree=2:1 --ranks 1..4096 --strong --batch 4096 --amp
+  allfold scale --collective all_reduce --algo ring,double_binary_tree --lanes 16 --ranks 1..131072 --plot curve.svg
   allfold scale --against tables/*.json --rows
   allfold scale --explain all
 
@@ -30,13 +31,15 @@ up to --carry ranks. modeled: shapes, FLOPs and bytes alone, for every rank coun
 many single ranks of the same kind.")]
 pub struct Args {
     /// The configuration, a TOML file
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["workload", "against", "explain"], conflicts_with_all = ["workload", "against", "explain"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["workload", "against", "explain", "collective"], conflicts_with_all = ["workload", "against", "explain", "collective"])]
     config: Option<PathBuf>,
-    /// Rank counts, such as 1,2,4,8,64; of a long range a workload's curve takes the powers of two
+    /// Rank counts, such as 1,2,4,8,64; of a long range the curve of a workload or a collective takes the powers of two
     #[arg(long, value_name = "COUNTS", required_unless_present_any = ["against", "explain"])]
     ranks: Option<RankCounts>,
     #[command(flatten)]
     large: Large,
+    #[command(flatten)]
+    call: collective_scaling::Args,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
@@ -115,7 +118,7 @@ struct Large {
     /// With --against: print every row
     #[arg(long, requires = "against")]
     rows: bool,
-    /// With --against or --workload: draw into an SVG file
+    /// With --against, --workload or --collective: draw into an SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Explain a small published table: resnet34, a100, data-parallel or all
@@ -141,6 +144,12 @@ pub fn run(args: &Args) -> Outcome {
         return session.close();
     }
     let counts = args.ranks.clone().unwrap_or(RankCounts(vec![1]));
+    if let Some(collective) = args.call.collective {
+        let mut session = Session::open(args.common.json.as_deref(), None)?;
+        let plot = args.large.plot.as_deref();
+        collective_scaling::run(&args.call, collective, &args.topology, &counts, plot, &mut session)?;
+        return session.close();
+    }
     if let Some(name) = &args.large.workload {
         return workload(args, name, &counts);
     }

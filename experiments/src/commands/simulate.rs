@@ -8,7 +8,7 @@ use crate::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
 use crate::session::{self, Session};
 use crate::sweep::SweepArgs;
 use crate::{critical, memory, table, trace};
-use allfold_collectives::time::{self, Engine, Job, Sent};
+use allfold_collectives::time::{self, Engine, Job, Method, Sent};
 use allfold_sim::fault::{KINDS, span};
 use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
 use clap::ValueEnum;
@@ -37,7 +37,8 @@ pub struct Args {
     /// The machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T")]
     topology: String,
-    /// Step every rank, or one rank per symmetry class; auto takes the fastest that is exact
+    /// Step every rank, or one rank per symmetry class; auto takes the fastest that is exact. With turns links serve one
+    /// message at a time, by a timetable, instead of sharing them: for pipelines too large for that
     #[arg(long, value_enum, default_value = "auto", help_heading = "Simulation")]
     engine: EngineName,
     /// How flows share a link
@@ -75,6 +76,7 @@ pub struct Args {
 enum EngineName {
     Full,
     Orbit,
+    Turns,
     Auto,
 }
 
@@ -129,7 +131,9 @@ impl Machine {
         let job = self.job(choice, &plan);
         #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
         let start = Instant::now();
-        let outcome = time::simulate(&job, self.affordable(choice.shape.ranks())?).map_err(refused)?;
+        let outcome =
+            time::simulate(&job, self.affordable(choice.shape.ranks(), plan.window / choice.lanes.max(1))?)
+                .map_err(refused)?;
         let wall_s = start.elapsed().as_secs_f64();
 
         let (call, time_us) = (choice.call(&plan), outcome.time.as_micros());
@@ -148,7 +152,8 @@ impl Machine {
             call,
             topology: self.name.clone(),
             engine: outcome.method.name().into(),
-            sharing: sharing_name(self.sharing).into(),
+            sharing: if outcome.method == Method::Turns { "turns" } else { sharing_name(self.sharing) }
+                .into(),
             window: plan.window,
             segment: plan.segment,
             faults: self.rules.clone(),
@@ -158,6 +163,10 @@ impl Machine {
             busbw_gbps,
             messages: Some(outcome.messages),
             rounded_up: outcome.rounded.is_some(),
+            folded_lanes: Some(outcome.folded).filter(|lanes| *lanes > 1),
+            folded_ranks: Some(choice.shape.ranks() / outcome.finish.len().max(1) as u32)
+                .filter(|ranks| *ranks > 1),
+            skipped_messages: Some(outcome.skipped).filter(|skipped| *skipped > 0),
             wrong: None,
             checksum: None,
         };
@@ -176,11 +185,13 @@ impl Machine {
     }
 
     /// The engine, where there is memory to step every rank; else only one that does not step them all.
-    fn affordable(&self, ranks: u32) -> Outcome<Engine> {
+    fn affordable(&self, ranks: u32, window: u32) -> Outcome<Engine> {
+        // What a timetable keeps of a rank: its steps, and when those of a window are done.
+        let each = if self.engine == Engine::Turns { 2048 + 8 * u64::from(window) } else { 256 };
         let enough =
-            memory::require(u64::from(ranks).checked_mul(256), &format!("the clocks of {ranks} ranks"));
+            memory::require(u64::from(ranks).checked_mul(each), &format!("the clocks of {ranks} ranks"));
         match (self.engine, enough) {
-            (Engine::Full, Err(refused)) => Err(refused),
+            (Engine::Full | Engine::Turns, Err(refused)) => Err(refused),
             (Engine::Auto, Err(_)) => Ok(Engine::Orbit),
             (engine, _) => Ok(engine),
         }
@@ -278,7 +289,7 @@ pub fn run(args: &Args) -> Outcome {
         session.record(&record)?;
         session.record(&speed)?;
         busbw.push(record.busbw_gbps);
-        speeds.push((record.call.algorithm, speed));
+        speeds.push((record.stepped(), speed));
     }
     session.say(table::footer(name, None, &busbw))?;
     if let (Some(path), [size]) = (&args.trace, &*sizes) {
@@ -301,7 +312,8 @@ fn heading(args: &Args, name: &str, machine: &Machine) -> String {
         "# allfold simulate {name}: {} ranks of {}; simulated, all times are virtual",
         args.sweep.ranks, args.topology
     );
-    let second = format!("# {} sharing: {}", args.sweep.summary(), sharing_name(machine.sharing));
+    let sharing = if args.engine == EngineName::Turns { "turns" } else { sharing_name(machine.sharing) };
+    let second = format!("# {} sharing: {sharing}", args.sweep.summary());
     let faults = args.fault.iter().map(|rule| format!("# fault: {rule}"));
     let lines = [first, second].into_iter().chain(faults);
     lines.chain(["#".to_string(), table::simulated_header()]).collect::<Vec<_>>().join("\n")
@@ -382,22 +394,23 @@ fn machine(args: &Args) -> Outcome<Machine> {
         EngineName::Full => Engine::Full,
         EngineName::Orbit if args.round_up => Engine::OrbitRounded,
         EngineName::Orbit => Engine::Orbit,
+        EngineName::Turns => Engine::Turns,
         EngineName::Auto => Engine::Auto,
     };
     Ok(machine)
 }
 
-/// One line per algorithm and engine that took part: how much was timed, and how fast (real time).
+/// One line per algorithm and way of stepping that took part: how much was timed, and how fast (real time).
 fn engine_lines(speeds: &[(String, SimulatorSpeed)]) -> Vec<String> {
-    let groups = speeds.chunk_by(|(a, s), (b, t)| a == b && s.engine == t.engine);
+    let groups = speeds.chunk_by(|(a, s), (b, t)| a == b && s.algorithm == t.algorithm);
     let lines = groups.map(|group| {
-        let (algorithm, first) = &group[0];
+        let (stepped, first) = &group[0];
         let messages: u64 = group.iter().map(|(_, speed)| speed.messages).sum();
         let wall: f64 = group.iter().map(|(_, speed)| speed.wall_s).sum();
         let rate = messages as f64 / wall.max(1e-9) / 1e6;
         format!(
-            "# Algorithm {algorithm}, engine {}: {messages} messages in {wall:.3} s of real time, {rate:.2} million messages/s",
-            first.engine
+            "# Algorithm {}, engine {stepped}: {messages} messages in {wall:.3} s of real time, {rate:.2} million messages/s",
+            first.algorithm
         )
     });
     lines.collect()

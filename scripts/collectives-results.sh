@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Makes docs/results/scaling/collectives.md and its picture again: curves of all-reduces from 1 to 131,072 ranks.
+#   scripts/collectives-results.sh [ALLFOLD]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+allfold=${1:-target/release/allfold}
+out=docs/results/scaling
+
+block() { # the command as shown, then its output, then its time and memory (GNU time)
+    printf '```\n$ allfold %s\n' "$*"
+    /usr/bin/time -f '%U s of one core, %M KiB' "$allfold" "$@" 2>&1 | sed 's/ *$//'
+    printf '```\n\n'
+}
+
+{
+    cat <<'TEXT'
+# One all-reduce on 1 to 131,072 ranks
+
+Simulated; nothing here was measured but the simulator's own time. `16 lanes in one`: channels that are alike are folded, exactly.
+`8192 ranks in one`: ranks of one symmetry class are, exactly. `skipped`: a pipeline that repeats itself is skipped ahead, exactly.
+`turns`: links serve one message at a time, by a timetable, where the other engines share them: another rule, whose times are
+compared with those of shared links below.
+
+TEXT
+    block scale --collective all_reduce --algo ring,double_binary_tree,halving_doubling,hierarchical --size 1G --lanes 16 \
+        --topology nodes8 --ranks 1..131072 --plot $out/collectives.svg
+    printf '![time over ranks](collectives.svg)\n\n## Turns beside shared links\n\n'
+    for topology in switch nodes8; do
+        for ranks in 64 1024; do
+            for engine in turns full; do
+                block simulate all_reduce --topology $topology --ranks $ranks --algo double_binary_tree --lanes 16 \
+                    -b 1G -e 1G --engine $engine
+            done
+        done
+    done
+} > $out/collectives.md
