@@ -251,12 +251,11 @@ impl<'a> Replica<'a> {
         }
         let size = self.config.micro_batch(samples);
         let count = if self.config.uneven { self.config.accumulate } else { samples.div_ceil(size) };
-        if self.passes.reserve(size, &self.queue)? {
-            self.losses = Memory::new(
-                self.queue.machine(),
-                self.queue.device(),
-                4 * size * self.passes.network.rows(),
-            )?;
+        let losses = 4 * size * self.passes.network.rows();
+        // An evaluation may have made room for larger batches, but keeps no losses.
+        if self.passes.reserve(size, &self.queue)? || self.losses.len() < losses {
+            let bytes = losses.max(self.losses.len());
+            self.losses = Memory::new(self.queue.machine(), self.queue.device(), bytes)?;
             self.forget();
         }
         let scale = scaler.map_or(1.0, |scaler| f64::from(scaler.scale));

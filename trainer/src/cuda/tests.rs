@@ -235,6 +235,8 @@ fn a_residual_block_trains_as_on_the_cpu_and_becomes_graphs() {
         let mut replica = Replica::of(config, block(), &comm, (machine(), 0))?;
         let (mut start, mut memory) = (Model::new(block(), 3)?, Sgd::<f32>::new(0.9, 0.0, false));
         replica.upload(&start.params, &start.buffers, &mut memory)?;
+        // A run that goes on from its last step evaluates first, and in larger batches than it trains in.
+        assert!(replica.evaluate(&batch(7, 1))?.0.is_finite());
         let (mut losses, mut peak) = (Vec::new(), 0);
         for step in 0..9 {
             replica.stage(&batch(if step % 3 == 2 { 3 } else { 5 }, step))?;
