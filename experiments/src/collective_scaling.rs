@@ -19,7 +19,7 @@ use std::time::Instant;
 /// Flags of a collective's curve.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Collectives")]
-pub struct Args {
+pub struct Call {
     /// Draw the curve of one call: all_reduce, broadcast, all_gather, ...
     #[arg(long, value_name = "COLLECTIVE", value_parser = names::collective, requires = "algo")]
     pub collective: Option<Collective>,
@@ -48,7 +48,7 @@ struct Timed {
 /// # Errors
 /// An algorithm that the collective does not have; a point that cannot be timed.
 pub fn run(
-    args: &Args,
+    args: &Call,
     collective: Collective,
     topology: &str,
     counts: &RankCounts,
@@ -89,7 +89,7 @@ pub fn run(
     }
 }
 
-fn point(args: &Args, algorithm: &'static Algorithm, topology: &str, ranks: u32) -> Outcome<Timed> {
+fn point(args: &Call, algorithm: &'static Algorithm, topology: &str, ranks: u32) -> Outcome<Timed> {
     let choice = Choice {
         collective: algorithm.collective,
         algorithm: Some(algorithm),
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     fn timed(name: &str, ranks: u32) -> SimulatedCollective {
-        let args = Args {
+        let args = Call {
             collective: Some(Collective::AllReduce),
             algo: vec![name.into()],
             size: Size(64 << 20),

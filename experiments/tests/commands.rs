@@ -223,8 +223,10 @@ fn train_gives_the_same_bits_on_threads_and_on_sim() {
 
 #[test]
 fn shipped_configurations_are_valid() {
-    for name in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/configs")).unwrap() {
-        let path = name.unwrap().path();
+    let folders =
+        ["/configs", "/configs/gpu"].map(|folder| format!("{}{folder}", env!("CARGO_MANIFEST_DIR")));
+    let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
         let text = fs::read_to_string(&path).unwrap();
         allfold_trainer::Config::parse(&text, &path.display().to_string()).unwrap();
     }

@@ -39,7 +39,7 @@ pub struct Args {
     #[command(flatten)]
     large: Large,
     #[command(flatten)]
-    call: collective_scaling::Args,
+    call: collective_scaling::Call,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
