@@ -53,6 +53,7 @@ done
 export NCCL_MULTI_RANK_GPU_ENABLE=1 ALLFOLD_RECORDS="$folder/records.jsonl"
 
 # PyTorch's record is printed and kept with ours.
+# shellcheck disable=SC2317 # called by `bash -c`, to which it is exported
 peer() {
     local line
     line=$("$interpreter" "$folder/torch_gpu.py" "$@") || return

@@ -2,7 +2,7 @@
 # Installs TensorBoard, whose loader a test reads our event files with, into target/tensorboard. Without network or pip it
 # says so and leaves it at that: the test then prints SKIP.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 [[ -e target/tensorboard/installed ]] && exit 0
 python=${PYTHON:-python3}

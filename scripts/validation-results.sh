@@ -18,6 +18,7 @@ block() { # command line as shown, run where the runs are; its output
 }
 
 {
+    # shellcheck disable=SC2016 # backticks of Markdown
     printf '# The fit that ships\n\nPhysical parameters fitted to all published runs that nobody doubts: `experiments/src/belief/published.toml`.\n\n'
     block calibrate '*.json' -o "$root/experiments/src/belief/published.toml" | sed "s|$root/||"
 } > "$out/calibrate.md"
