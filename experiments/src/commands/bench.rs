@@ -38,7 +38,7 @@ pub struct Args {
     /// What carries the data: threads, shm, tcp or mpi (real time), device or nccl (GPUs, by their own clocks), or sim
     /// (virtual time). Where a launcher has started this process, ranks of shm and tcp are its processes; those of mpi
     /// always are
-    #[arg(long, value_enum, default_value = "threads")]
+    #[arg(long, value_enum)]
     backend: Backend,
     /// On threads and device: fused (ranks read each other's buffers) or messages (every send of the schedule); on mpi: messages, or
     /// native (MPI's own collectives) [default: fused, on mpi messages]
