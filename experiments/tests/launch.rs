@@ -283,20 +283,23 @@ fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     assert_eq!(hashes(&processes), threads);
 }
 
+/// A shell's words that train, and that kill rank 2 once there is a checkpoint, in its first life only.
+fn killed_once(folder: &Path, config: &str) -> String {
+    format!(
+        "if [ $RANK = 2 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then \
+           (while ! ls {0}/step-*.safetensors >/dev/null 2>&1; do sleep 0.005; done; kill -9 $$) & fi; \
+         exec {ALLFOLD} train --config {config}",
+        folder.join("checkpoints").display()
+    )
+}
+
 #[test]
 fn a_rank_killed_in_training_is_started_again_to_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
     // Long enough that whoever is to be killed is still there when the first checkpoint is seen.
     let config = config(folder.path(), 60);
     let whole = train(&config, &["--backend", "threads"]);
-    // Rank 2 is killed once there is a checkpoint, in its first life only.
-    let checkpoints = folder.path().join("checkpoints");
-    let script = format!(
-        "if [ $RANK = 2 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then \
-           (while ! ls {0}/step-*.safetensors >/dev/null 2>&1; do sleep 0.005; done; kill -9 $$) & fi; \
-         exec {ALLFOLD} train --config {config}",
-        checkpoints.display()
-    );
+    let script = killed_once(folder.path(), &config);
     let logs = folder.path().join("logs");
     let logs = logs.display().to_string();
     let args = ["-n", "4", "--max-restarts", "2", "--log-dir", &logs, "--", "sh", "-c", &script];
@@ -321,13 +324,7 @@ fn a_rank_started_again_joins_the_survivors_at_the_next_epoch() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), 60);
     let whole = train(&config, &["--backend", "threads"]);
-    let checkpoints = folder.path().join("checkpoints");
-    let script = format!(
-        "if [ $RANK = 2 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then \
-           (while ! ls {0}/step-*.safetensors >/dev/null 2>&1; do sleep 0.005; done; kill -9 $$) & fi; \
-         exec {ALLFOLD} train --config {config}",
-        checkpoints.display()
-    );
+    let script = killed_once(folder.path(), &config);
     let logs = folder.path().join("logs");
     let place = logs.display().to_string();
     let args =
