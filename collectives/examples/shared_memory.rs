@@ -4,12 +4,13 @@
 //!
 //! The arguments are `threads`, `messages`, `shm` (threads that map a segment each) or `processes`, the number of
 //! ranks, and the sizes in bytes: first, last, factor. Calls are timed as the peers under `benches/peers` time
-//! theirs: warm up, meet, a loop of calls, the mean over ranks. Every result is checked.
+//! theirs: warm up, meet, a loop of calls, the mean over ranks. Every result is checked. Between processes each size is
+//! measured twice: on memory of the caller's own, which is copied, and on registered buffers.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::tcp::{Deadlines, Peers, Security};
-use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
+use allfold_collectives::{Buffer, Communicator, Error, Rank, ReduceOp, World};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
 
@@ -18,10 +19,15 @@ fn calls(bytes: usize) -> u64 {
     ((64 << 20) / bytes.max(4096)).clamp(10, 4000) as u64
 }
 
-fn all_reduce(comm: &Communicator, bytes: usize, in_place: bool) -> Result<f64, Error> {
+fn all_reduce(comm: &Communicator, bytes: usize, in_place: bool, registered: bool) -> Result<f64, Error> {
     let (n, rank) = (comm.size() as f32, comm.rank().0 as f32);
     let first = if in_place { 0.0 } else { rank + 1.0 };
-    let (input, mut output) = (vec![first; bytes / 4], vec![first; bytes / 4]);
+    let filled = || {
+        let mut buffer = if registered { comm.buffer(bytes / 4) } else { Buffer::zeroed(bytes / 4) };
+        buffer.fill(first);
+        buffer
+    };
+    let (input, mut output) = (filled(), filled());
     let mut call = || match in_place {
         true => comm.all_reduce(&mut output, ReduceOp::Sum),
         false => comm.all_reduce_into(&input, &mut output, ReduceOp::Sum),
@@ -45,14 +51,15 @@ fn all_reduce(comm: &Communicator, bytes: usize, in_place: bool) -> Result<f64, 
 
 fn sweep(comm: &Communicator, backend: &str, sizes: [usize; 3]) -> Result<(), Error> {
     let mut bytes = sizes[0];
+    let forms = [(false, false), (true, false), (false, true), (true, true)];
     while bytes <= sizes[1] {
-        for in_place in [false, true] {
-            let us = all_reduce(comm, bytes, in_place)?;
+        for (in_place, registered) in forms.into_iter().filter(|form| backend == "shm" || !form.1) {
+            let us = all_reduce(comm, bytes, in_place, registered)?;
             if comm.rank() == Rank(0) {
                 println!(
                     "{{\"schema\": 1, \"kind\": \"collective\", \"measured\": true, \"backend\": \"{backend}\", \
                      \"collective\": \"all_reduce\", \"ranks\": {}, \"dtype\": \"f32\", \"op\": \"sum\", \
-                     \"bytes\": {bytes}, \"in_place\": {in_place}, \"iterations\": {}, \"time_us\": {us:.3}, \
+                     \"bytes\": {bytes}, \"in_place\": {in_place}, \"registered\": {registered}, \"iterations\": {}, \"time_us\": {us:.3}, \
                      \"algbw_gbps\": {:.3}}}",
                     comm.size(),
                     calls(bytes),

@@ -1,20 +1,24 @@
-//! A buffer that an asynchronous operation takes, and gives back when it is done.
+//! A buffer that an asynchronous operation takes, and gives back when it is done; and memory that ranks reach where it is.
 
 use crate::Element;
+use allfold_kernels::fused::Lease;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 /// Elements in memory that can be handed over. A borrowed slice could not be: were the handle of the operation
 /// forgotten, the borrow would end while the operation still wrote. It reads and writes as a slice.
-#[derive(Clone, PartialEq)]
+///
+/// [`crate::Communicator::buffer`] makes one that the other ranks can reach where it is, where there is such memory.
 pub struct Buffer<T: Element> {
     home: Home<T>,
 }
 
 /// Where the elements are. Buffers on devices will be further variants.
-#[derive(Clone, PartialEq)]
 enum Home<T> {
     Host(Vec<T>),
+    /// In memory that the ranks of a communicator share.
+    Shared(Lease, PhantomData<T>),
 }
 
 impl<T: Element> Buffer<T> {
@@ -23,11 +27,35 @@ impl<T: Element> Buffer<T> {
         Buffer::from(vec![T::zeroed(); len])
     }
 
-    /// The elements, without a copy.
+    /// The elements of a lease, all of which are whole.
+    pub(crate) fn shared(lease: Lease) -> Buffer<T> {
+        Buffer { home: Home::Shared(lease, PhantomData) }
+    }
+
+    /// Whether other ranks reach it where it is.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.home, Home::Shared(..))
+    }
+
+    /// The elements; a copy of them only where the buffer is shared.
     pub fn into_vec(self) -> Vec<T> {
         match self.home {
             Home::Host(elements) => elements,
+            Home::Shared(..) => self.to_vec(),
         }
+    }
+}
+
+impl<T: Element> Clone for Buffer<T> {
+    /// A copy of the elements in memory of this process alone.
+    fn clone(&self) -> Buffer<T> {
+        self.to_vec().into()
+    }
+}
+
+impl<T: Element + PartialEq> PartialEq for Buffer<T> {
+    fn eq(&self, other: &Buffer<T>) -> bool {
+        self[..] == other[..]
     }
 }
 
@@ -42,6 +70,7 @@ impl<T: Element> Deref for Buffer<T> {
     fn deref(&self) -> &[T] {
         match &self.home {
             Home::Host(elements) => elements,
+            Home::Shared(lease, _) => bytemuck::cast_slice(lease),
         }
     }
 }
@@ -50,6 +79,7 @@ impl<T: Element> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match &mut self.home {
             Home::Host(elements) => elements,
+            Home::Shared(lease, _) => bytemuck::cast_slice_mut(lease),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::plan::{Choice, Plan};
 use crate::samples::{self, Sample};
 use allfold_collectives::check::{self, Proof};
 use allfold_collectives::rendezvous::Failure as Wrong;
-use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp, World};
+use allfold_collectives::{Buffer, Collective, Communicator, Error, Rank, ReduceOp, World};
 use allfold_kernels as kernels;
 use allfold_sim::Picos;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub struct Timing {
     pub seed: u64,
     /// Real time needs warming up and a common start; on virtual time the first call from time zero says it all.
     pub virtual_time: bool,
+    /// Whether buffers are the communicator's, which ranks that share memory reach where they are.
+    pub registered: bool,
 }
 
 /// What came of one side, in place or out of place.
@@ -231,7 +233,7 @@ fn one_rank<T: Sample>(
     in_place: bool,
 ) -> Result<Seen, Error> {
     let rank = comm.rank();
-    let mut buffers = Buffers::new(choice, data, rank);
+    let mut buffers = Buffers::new(comm, choice, data, timing.registered);
     let mut times = Vec::new();
     // A look at the clock takes some 40 ns: short calls are timed several at once.
     let calls = ((64 << 10) / (data.count * size_of::<T>()).max(1024)).max(1) as u64;
@@ -248,7 +250,7 @@ fn one_rank<T: Sample>(
             times.push(Picos((comm.now() - start).0 / calls));
         }
         // Reductions in place have changed their own input: what is checked starts from the samples again.
-        buffers = Buffers::new(choice, data, rank);
+        buffers = Buffers::new(comm, choice, data, timing.registered);
     }
     let start = comm.now();
     buffers.call(comm, choice, in_place)?;
@@ -269,25 +271,34 @@ fn one_rank<T: Sample>(
 }
 
 /// The two buffers that a call takes, or the one.
-struct Buffers<T> {
-    input: Vec<T>,
-    output: Vec<T>,
+struct Buffers<T: Sample> {
+    input: Buffer<T>,
+    output: Buffer<T>,
 }
 
 impl<T: Sample> Buffers<T> {
-    fn new(choice: &Choice, data: &Data<T>, rank: Rank) -> Buffers<T> {
-        let whole = &data.inputs[rank.index()];
-        let none = Vec::new;
+    fn new(comm: &Communicator, choice: &Choice, data: &Data<T>, registered: bool) -> Buffers<T> {
+        let rank = comm.rank();
+        let whole = &data.inputs[rank.index()][..];
+        let zeros = |len: usize| match registered {
+            true => comm.buffer(len),
+            false => Buffer::zeroed(len),
+        };
+        let holding = |values: &[T]| {
+            let mut buffer = zeros(values.len());
+            buffer.copy_from_slice(values);
+            buffer
+        };
         let (input, output) = match choice.collective {
-            Collective::AllReduce => (whole.clone(), whole.clone()),
+            Collective::AllReduce => (holding(whole), holding(whole)),
             Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Barrier => {
-                (none(), whole.clone())
+                (zeros(0), holding(whole))
             }
             Collective::AllGather | Collective::Gather => {
-                (whole[data.block(rank)].to_vec(), vec![T::zeroed(); whole.len()])
+                (holding(&whole[data.block(rank)]), zeros(whole.len()))
             }
-            Collective::ReduceScatter | Collective::Scatter => (whole.clone(), vec![T::zeroed(); data.count]),
-            Collective::AllToAll => (whole.clone(), vec![T::zeroed(); whole.len()]),
+            Collective::ReduceScatter | Collective::Scatter => (holding(whole), zeros(data.count)),
+            Collective::AllToAll => (holding(whole), zeros(whole.len())),
         };
         Buffers { input, output }
     }

@@ -77,7 +77,8 @@ fn what_cannot_be_on_a_gpu_is_refused_before_one_is_looked_for() {
 #[test]
 fn every_algorithm_is_measured_and_right_on_the_shim_of_a_gpu() {
     let gpus = Gpus::over(Shim::open(Order::Upwards).unwrap());
-    let timing = Timing { iterations: 2, warmup: 1, check: true, seed: 3, virtual_time: false };
+    let timing =
+        Timing { iterations: 2, warmup: 1, check: true, seed: 3, virtual_time: false, registered: true };
     for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.collective != Collective::Barrier) {
         let choice = Choice {
             collective: algorithm.collective,

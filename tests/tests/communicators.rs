@@ -343,3 +343,90 @@ fn an_average_is_the_sum_divided_once() {
         run.unwrap();
     }
 }
+
+/// Every collective with buffers that the communicator gave to the ranks in `who`, all others' being their own.
+fn with_buffers(comm: &Communicator, who: u32) -> Result<Vec<Vec<f32>>, Error> {
+    const LEN: usize = 70_000;
+    let (n, me) = (comm.size() as usize, comm.rank().0);
+    let mine = |salt: usize, len: usize| {
+        let mut buffer = if who >> me & 1 == 1 { comm.buffer(len) } else { Buffer::zeroed(len) };
+        for (at, x) in buffer.iter_mut().enumerate() {
+            *x = ((at * 31 + salt * 7 + me as usize * 13) % 1009) as f32 * 0.37 - 100.0;
+        }
+        buffer
+    };
+    let mut ends = Vec::new();
+    let mut keep = |buffer: &[f32]| ends.push(buffer.to_vec());
+    // Twice: a place that is given back is used again.
+    for turn in 0..2 {
+        let (mut a, mut b) = (mine(turn, LEN), mine(turn + 1, LEN));
+        comm.all_reduce(&mut a, ReduceOp::Sum)?;
+        keep(&a);
+        comm.all_reduce_into(&a, &mut b, ReduceOp::Max)?;
+        keep(&b);
+        // A slice that begins with a unit of the memory, and one that does not.
+        comm.all_reduce(&mut a[16 << 10..], ReduceOp::Avg)?;
+        keep(&a);
+        comm.all_reduce(&mut b[100..60_000], ReduceOp::Sum)?;
+        keep(&b);
+        comm.broadcast(&mut b, Rank(1))?;
+        keep(&b);
+        let mut all = mine(turn + 2, n * LEN);
+        comm.all_gather(&a, &mut all)?;
+        keep(&all);
+        comm.reduce_scatter(&all, &mut a, ReduceOp::Sum)?;
+        keep(&a);
+        let mut exchanged = mine(turn + 3, n * LEN);
+        comm.all_to_all(&all, &mut exchanged)?;
+        keep(&exchanged);
+        comm.gather(&a, &mut all, Rank(0))?;
+        if me == 0 {
+            keep(&all);
+        }
+        comm.scatter(&all, &mut a, Rank(0))?;
+        keep(&a);
+        comm.shift(&mut a)?;
+        keep(&a);
+        comm.reduce(&mut a, ReduceOp::Sum, Rank(1))?;
+        if me == 1 {
+            keep(&a);
+        }
+        let (first, second) =
+            (comm.all_reduce_async(mine(9, LEN), ReduceOp::Sum)?, comm.all_gather_async(b)?);
+        keep(&second.wait()?);
+        keep(&first.wait()?);
+    }
+    Ok(ends)
+}
+
+#[test]
+fn registered_buffers_hold_what_any_memory_would_whoever_has_some() {
+    let want = World::threads(3).run(|comm: Communicator| with_buffers(&comm, 0)).unwrap();
+    for who in [0b111, 0, 0b101, 0b010] {
+        let got = World::shm(3).run(|comm: Communicator| with_buffers(&comm, who)).unwrap();
+        for (rank, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert_eq!(got.len(), want.len());
+            let differs = got.iter().zip(want).position(|(got, want)| got != want);
+            assert_eq!(differs, None, "rank {rank} of {who:b}: which result differs");
+        }
+    }
+}
+
+#[test]
+fn a_registered_buffer_outlives_its_communicator_and_is_any_memory_to_others() {
+    let run = World::shm(2).run(|comm: Communicator| -> Result<(), Error> {
+        let mut buffer = comm.buffer::<i64>(10_000);
+        assert!(buffer.is_shared() && buffer.iter().all(|x| *x == 0));
+        assert!(!comm.buffer::<i64>(10).is_shared(), "a small one gains nothing");
+        let half = comm.split(Some(0), 1 - comm.rank().0)?.expect("a colour");
+        buffer.fill(4);
+        half.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        assert!(buffer.iter().all(|x| *x == 8));
+        drop((comm, half));
+        buffer.fill(1);
+        assert_eq!(buffer.clone(), buffer);
+        assert_eq!(buffer.into_vec(), vec![1; 10_000]);
+        Ok(())
+    });
+    run.unwrap();
+}

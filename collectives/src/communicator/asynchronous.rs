@@ -26,7 +26,7 @@ impl Communicator {
     /// [`Communicator::all_gather`]: takes this rank's block, gives back all of them, in order of ranks.
     pub fn all_gather_async<T: Element>(&self, block: Buffer<T>) -> Result<Work<Buffer<T>>> {
         let request = self.request::<T>(Collective::AllGather, block.len());
-        let mut all = Buffer::zeroed(self.times(block.len())?);
+        let mut all = self.buffer(self.times(block.len())?);
         all[self.block(block.len())].copy_from_slice(&block);
         self.issue(request, all, |data| data)
     }

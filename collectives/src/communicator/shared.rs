@@ -2,12 +2,43 @@
 
 use super::Communicator;
 use crate::backends::shm::{Invitation, Segment};
-use crate::{Rank, ReduceOp, Result};
+use crate::{Buffer, Element, Rank, ReduceOp, Result};
+
+/// Smaller buffers go by slots either way.
+const SMALLEST: usize = 4 << 10;
 
 impl Communicator {
     /// Whether the data of its collectives goes through memory that all of its ranks share.
     pub fn shares_memory(&self) -> bool {
         self.transport.borrow().shares_memory()
+    }
+
+    /// `len` elements, all bits zero, that the other ranks of this communicator can reach where they are, if they are
+    /// processes that share memory; else as [`Buffer::zeroed`].
+    ///
+    /// A collective whose buffers all ranks got this way reads and writes them in place of copies through slots: the same
+    /// bits, some three times as soon where the buffers are large. It takes the buffer, or slices of it that begin and end
+    /// at multiples of 64 KiB of it (the last one ends with it); other slices, and other communicators, take it as any
+    /// memory. What NCCL calls registered buffers. Freed when dropped; ranks need not agree on how many they have.
+    ///
+    /// After an error of a collective that works in place, the buffer that it was to write holds nothing of meaning.
+    ///
+    /// ```
+    /// use allfold_collectives::{Communicator, Error, ReduceOp, World};
+    ///
+    /// let sums = World::shm(2).run(|comm: Communicator| -> Result<f32, Error> {
+    ///     let mut gradient = comm.buffer::<f32>(100_000);
+    ///     gradient.fill(comm.rank().0 as f32 + 0.5);
+    ///     comm.all_reduce(&mut gradient, ReduceOp::Sum)?;
+    ///     Ok(gradient[99_999])
+    /// })?;
+    /// assert_eq!(sums, [2.0, 2.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn buffer<T: Element>(&self, len: usize) -> Buffer<T> {
+        let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| *bytes > SMALLEST);
+        let leased = bytes.and_then(|bytes| self.seat.board.get()?.lease(self.rank().0, bytes));
+        leased.map_or_else(|| Buffer::zeroed(len), Buffer::shared)
     }
 
     /// Lets the data of this communicator's collectives go through shared memory from now on, if all its ranks are on

@@ -5,16 +5,17 @@
 
 use super::arena::{deadlines, peers, sum};
 use allfold_collectives::tcp::Deadlines;
-use allfold_collectives::{Communicator, Error};
+use allfold_collectives::{Buffer, Communicator, Error, ReduceOp};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// One rank as a process: what it says, line by line.
 struct Process {
     child: Child,
+    stdin: ChildStdin,
     lines: Receiver<String>,
 }
 
@@ -22,6 +23,10 @@ impl Process {
     /// The next line that a child's script prints.
     fn line(&self) -> String {
         self.lines.recv_timeout(Duration::from_secs(40)).expect("a process hangs, or ended without a word")
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").unwrap();
     }
 
     fn signal(&self, name: &str) {
@@ -39,7 +44,7 @@ impl Drop for Process {
 
 /// Starts all ranks with one script.
 fn start(ranks: u32, script: &str, operation: u64) -> Vec<Process> {
-    let mut processes: Vec<(Process, std::process::ChildStdin)> = (0..ranks)
+    let mut processes: Vec<Process> = (0..ranks)
         .map(|rank| {
             let mut child = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "processes::child", "--nocapture"])
@@ -58,14 +63,12 @@ fn start(ranks: u32, script: &str, operation: u64) -> Vec<Process> {
                     }
                 }
             });
-            (Process { child, lines }, stdin)
+            Process { child, stdin, lines }
         })
         .collect();
-    let addresses: Vec<String> = processes.iter().map(|(process, _)| process.line()).collect();
-    for (_, stdin) in &mut processes {
-        writeln!(stdin, "{}", addresses.join(" ")).unwrap();
-    }
-    processes.into_iter().map(|(process, _)| process).collect()
+    let addresses: Vec<String> = processes.iter().map(Process::line).collect();
+    processes.iter_mut().for_each(|process| process.tell(&addresses.join(" ")));
+    processes
 }
 
 /// What a child does; in a run of the tests it does nothing.
@@ -82,9 +85,12 @@ fn child() {
     std::io::stdin().read_line(&mut line).unwrap();
     let addresses: Vec<SocketAddr> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
     let limits = Deadlines { operation, dead: Duration::from_secs(15), ..deadlines() };
-    let result = Communicator::over_tcp(peers(rank, listener, &addresses, limits)).and_then(|comm| {
+    let result = Communicator::over_tcp(peers(rank, listener, &addresses, limits)).and_then(|mut comm| {
         println!(">connected");
-        play(script, &comm)
+        match script {
+            "registered" => registered(&mut comm),
+            _ => play(script, &comm),
+        }
     });
     match result {
         Ok(()) => println!(">done"),
@@ -123,6 +129,31 @@ fn play(script: &str, comm: &Communicator) -> Result<(), Error> {
         }
         other => panic!("no script {other}"),
     }
+}
+
+/// Sums registered buffers where they are, for ever; after an error its buffer is this process's alone.
+fn registered(comm: &mut Communicator) -> Result<(), Error> {
+    assert!(comm.share_memory()?, "these processes share no memory");
+    let mut buffer: Buffer<i64> = comm.buffer(1_000_000);
+    assert!(buffer.is_shared());
+    let mut done = 0;
+    let error = loop {
+        buffer.fill(i64::from(comm.rank().0) + done);
+        if let Err(error) = comm.all_reduce(&mut buffer, ReduceOp::Sum) {
+            break error;
+        }
+        let n = i64::from(comm.size());
+        assert!(buffer.iter().all(|sum| *sum == n * (n - 1) / 2 + n * done), "a wrong sum");
+        if done == 0 {
+            println!(">first");
+        }
+        done += 1;
+    };
+    buffer.fill(-7);
+    println!(">{error}");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    assert!(buffer.iter().all(|kept| *kept == -7), "another process wrote to a buffer after its call");
+    Ok(())
 }
 
 fn all_say(processes: &[Process], what: &str) {
@@ -219,4 +250,39 @@ fn case_18_a_process_that_skips_a_call_is_named() {
         );
     }
     drop(last);
+}
+
+#[test]
+fn case_2_a_process_killed_while_others_read_its_registered_buffers() {
+    for wait in [0, 7, 16, 33] {
+        let mut processes = start(3, "registered", 30_000);
+        all_say(&processes, "connected");
+        all_say(&processes, "first");
+        std::thread::sleep(Duration::from_millis(wait));
+        processes.remove(1).signal("-KILL");
+        for process in &mut processes {
+            let line = process.line();
+            assert!(line.starts_with("rank 1 is lost: it "), "{line}");
+            process.tell("go on");
+        }
+        all_say(&processes, "done");
+    }
+}
+
+#[test]
+fn case_6_a_process_stopped_while_others_read_its_registered_buffers_writes_to_none_when_it_wakes() {
+    for wait in [0, 11, 29] {
+        let mut processes = start(2, "registered", 1500);
+        all_say(&processes, "connected");
+        all_say(&processes, "first");
+        std::thread::sleep(Duration::from_millis(wait));
+        processes[1].signal("-STOP");
+        let line = processes[0].line();
+        assert!(line.starts_with("deadline of 1.5s exceeded by rank 0") && line.contains("rank 1"), "{line}");
+        processes[1].signal("-CONT");
+        let line = processes[1].line();
+        assert!(line.contains("deadline of 1.5s exceeded") || line.contains("is lost"), "{line}");
+        processes.iter_mut().for_each(|process| process.tell("look"));
+        all_say(&processes, "done");
+    }
 }

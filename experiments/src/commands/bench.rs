@@ -65,6 +65,9 @@ pub struct Args {
     /// Check results: 1 or 0
     #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
     check: u8,
+    /// On shm: buffers that the other ranks reach where they are (1), or the caller's own memory, copied (0)
+    #[arg(short = 'R', long = "local_register", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
+    register: u8,
     /// Seed of the inputs
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Measuring")]
     seed: u64,
@@ -223,7 +226,11 @@ impl Bench {
             plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
         MeasuredCollective {
             backend: backend.into(),
-            path: matches!(backend, "threads" | "mpi" | "device").then(|| self.path.name().into()),
+            path: match backend {
+                "threads" | "mpi" | "device" => Some(self.path.name().into()),
+                "shm" => Some(if self.timing.registered { "registered" } else { "copied" }.into()),
+                _ => None,
+            },
             call: call.clone(),
             in_place: side.in_place,
             iterations: self.timing.iterations,
@@ -258,6 +265,11 @@ impl Args {
         }
     }
 
+    /// Whose memory the buffers are, as the table says it.
+    fn buffers(&self) -> &'static str {
+        if self.register == 1 { "in registered buffers" } else { "through copies of buffers" }
+    }
+
     /// What runs on real time: its name, the ranks, and how the table says it.
     fn real(&self, choice: &Choice) -> Outcome<(&'static str, Carrier, String)> {
         let (ranks, path) = (self.sweep.ranks, self.path()?);
@@ -286,7 +298,9 @@ impl Args {
                 return Ok((name, Carrier::World(choice.on(world)), how));
             }
             (Backend::Shm, None) => {
-                let how = "as threads of one process that share a segment, as processes do".to_string();
+                let buffers = self.buffers();
+                let how =
+                    format!("as threads of one process that share a segment, as processes do, {buffers}");
                 return Ok((name, Carrier::World(choice.on(World::shm(ranks))), how));
             }
             (Backend::Tcp | Backend::Sim | Backend::Device | Backend::Nccl, None) => {
@@ -309,7 +323,7 @@ impl Args {
         }
         let how = match self.backend {
             Backend::Mpi => format!("as processes of an MPI job, {}", path.name()),
-            Backend::Shm => "as processes that share a segment".into(),
+            Backend::Shm => format!("as processes that share a segment, {}", self.buffers()),
             _ => "as processes, over TCP".into(),
         };
         Ok((name, Carrier::Process(choice.within(comm)?), how))
@@ -327,6 +341,7 @@ pub fn run(args: &Args) -> Outcome {
             check: args.check == 1,
             seed: args.seed,
             virtual_time: args.backend == Backend::Sim,
+            registered: args.register == 1,
         },
     };
     let sizes = args.sweep.sizes()?;

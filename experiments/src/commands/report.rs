@@ -281,8 +281,14 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
         .map(|&size| limits::measure(bench::cores().min(4), size))
         .collect::<Outcome<Vec<_>>>()?;
     for (collective, name, ranks) in calls {
-        let timing =
-            Timing { iterations: extent.iterations, warmup: 3, check: true, seed: 0, virtual_time: false };
+        let timing = Timing {
+            iterations: extent.iterations,
+            warmup: 3,
+            check: true,
+            seed: 0,
+            virtual_time: false,
+            registered: true,
+        };
         let bench = bench::Bench {
             path: bench::Path::Messages,
             choice: choice(collective, Some(name), ranks)?,

@@ -4,11 +4,13 @@
 //! 0      gate       128  done      256  bell, sleepers
 //! 512    party 0:   its own counts | slot 0: flag label data.. | slot 1: flag label data..
 //!  ..    party 1:   ..
+//!  ..    shared memory only: what party 0 leases | what party 1 leases | ..
 //! ```
 //!
 //! Slots are used in turn. A party writes a slot again two exchanges later, when it has seen all flags of the exchange
 //! between, which their parties raise only after they have read everything of the one before: nobody is still reading.
 
+use super::lease::{Leases, RESERVE};
 use super::memory::Memory;
 use super::sync::Bell;
 #[cfg(target_os = "linux")]
@@ -43,13 +45,15 @@ const HEADER: usize = 16;
 
 /// Where parties meet: in the memory of one process, or in memory that several have mapped.
 pub struct Board {
-    memory: Memory,
+    pub(super) memory: Memory,
     pub(super) parties: u32,
     /// Bytes of data that a slot takes.
     pub(super) room: usize,
     pub(super) pace: Pace,
     /// Whether a pointer of one party is one of all.
     pub(super) one_address_space: bool,
+    /// What this process's parties have leased of the memory behind the slots.
+    pub(super) leases: Leases,
 }
 
 /// A slot's words and data.
@@ -62,7 +66,8 @@ pub(super) struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    /// In place of data: where the source and the result are. A slot has room for both.
+    /// In place of data: where the source and the result are, as pointers, or, where parties see them at addresses of
+    /// their own, as bytes from the start of the memory, plus one. A slot has room for both.
     pub fn ends(&self) -> (&AtomicPtr<u8>, &AtomicPtr<u8>) {
         let words = self.data.cast::<AtomicPtr<u8>>();
         // SAFETY: the data is aligned, has room for two pointers, and lives as long as the slot's board; the protocol
@@ -79,19 +84,22 @@ impl Board {
     pub fn new(parties: u32, room: usize, pace: Pace) -> Board {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
         let memory = Memory::own(Board::bytes(parties, room));
-        Board { memory, parties, room, pace, one_address_space: true }
+        Board { memory, parties, room, pace, one_address_space: true, leases: Leases::none() }
     }
 
     /// A board for parties that are processes of this host, in memory without a name: others find it by the
-    /// descriptor. Nothing is left of it when the last of them ends, however it ends.
+    /// descriptor. Nothing is left of it when the last of them ends, however it ends. Behind the slots there are
+    /// addresses, and no memory yet, for what parties lease.
     ///
     /// # Errors
     /// The system has no such memory to give.
     #[cfg(target_os = "linux")]
     pub fn shared(name: &str, parties: u32, room: usize, pace: Pace) -> std::io::Result<(Board, OwnedFd)> {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
-        let (memory, fd) = Memory::shared(name, Board::bytes(parties, room))?;
-        Ok((Board { memory, parties, room, pace, one_address_space: false }, fd))
+        let [with, without] = Board::sizes(parties, room);
+        // A limit on addresses may leave no room for leases.
+        let (memory, fd) = Memory::shared(name, with).or_else(|_| Memory::shared(name, without))?;
+        Ok((Board::mapped(memory, parties, room, pace), fd))
     }
 
     /// The board behind such a descriptor, made with the same arguments.
@@ -101,8 +109,27 @@ impl Board {
     #[cfg(target_os = "linux")]
     pub fn attach(fd: OwnedFd, parties: u32, room: usize, pace: Pace) -> std::io::Result<Board> {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
-        let memory = Memory::attach(fd, Board::bytes(parties, room))?;
-        Ok(Board { memory, parties, room, pace, one_address_space: false })
+        let memory = Memory::attach(fd, Board::sizes(parties, room))?;
+        Ok(Board::mapped(memory, parties, room, pace))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn mapped(memory: Memory, parties: u32, room: usize, pace: Pace) -> Board {
+        let [with, without] = Board::sizes(parties, room);
+        let leases = match memory.bytes() == with {
+            true => Leases::behind(without, (with - without) / parties as usize),
+            false => Leases::none(),
+        };
+        memory.prefer_large_pages(without);
+        Board { memory, parties, room, pace, one_address_space: false, leases }
+    }
+
+    /// Bytes of shared memory with room for leases, and without.
+    #[cfg(target_os = "linux")]
+    fn sizes(parties: u32, room: usize) -> [usize; 2] {
+        let without = Board::bytes(parties, room).next_multiple_of(super::lease::LARGE);
+        let each = RESERVE.min(64 * RESERVE / parties as usize / super::lease::LARGE * super::lease::LARGE);
+        [without + each * parties as usize, without]
     }
 
     fn bytes(parties: u32, room: usize) -> usize {
@@ -137,7 +164,7 @@ impl Board {
         Bell { rung: self.half(2 * LINE), sleepers: self.half(2 * LINE + 8) }
     }
 
-    /// Exchanges, and large exchanges, that a party has begun. Only the party itself looks at them.
+    /// Exchanges, and large exchanges, that a party has begun.
     pub(super) fn begun(&self, party: u32) -> (&AtomicU64, &AtomicU64) {
         let at = PARTIES + party as usize * Board::stride(self.room);
         (self.word(at), self.word(at + 8))
@@ -146,6 +173,11 @@ impl Board {
     /// Whether a party is in an exchange.
     pub(super) fn busy(&self, party: u32) -> &AtomicU64 {
         self.word(PARTIES + party as usize * Board::stride(self.room) + 16)
+    }
+
+    /// The last exchange of which a party has done its share, where others have to know.
+    pub(super) fn finished(&self, party: u32) -> &AtomicU64 {
+        self.word(PARTIES + party as usize * Board::stride(self.room) + 24)
     }
 
     /// The slot of a party for this exchange.

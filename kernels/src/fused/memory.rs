@@ -51,17 +51,21 @@ impl Memory {
         Ok((Memory::map(&fd, bytes)?, fd))
     }
 
-    /// Behind a descriptor of another process's shared memory, of just this size.
+    /// Behind a descriptor of another process's shared memory, which has one of these sizes.
     #[cfg(target_os = "linux")]
-    pub fn attach(fd: OwnedFd, bytes: usize) -> std::io::Result<Memory> {
+    pub fn attach(fd: OwnedFd, sizes: [usize; 2]) -> std::io::Result<Memory> {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
         let found = fstat(&fd)?.st_size;
+        let bytes = sizes.into_iter().find(|bytes| *bytes as i64 == found);
         // Sealed, so that no later look at it can fault.
-        if found != bytes as i64 || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK | SealFlags::SEAL) {
-            let what = format!("the descriptor is no board of {bytes} bytes: it has {found}");
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
+        let sealed = fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK | SealFlags::SEAL);
+        match bytes.filter(|_| sealed) {
+            Some(bytes) => Memory::map(&fd, bytes),
+            None => {
+                let what = format!("the descriptor is no board of {} bytes: it has {found}", sizes[0]);
+                Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
+            }
         }
-        Memory::map(&fd, bytes)
     }
 
     #[cfg(target_os = "linux")]
@@ -70,7 +74,7 @@ impl Memory {
         // SAFETY: a new mapping at a place of the system's choice, which nothing else can refer to.
         let base = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, 0)?
+            mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)?
         };
         match NonNull::new(base.cast()) {
             Some(base) => Ok(Memory { base, kind: Kind::Mapped(bytes) }),
@@ -80,6 +84,56 @@ impl Memory {
 
     pub fn base(&self) -> NonNull<u8> {
         self.base
+    }
+
+    pub fn bytes(&self) -> usize {
+        match self.kind {
+            Kind::Own(layout) => layout.size(),
+            #[cfg(target_os = "linux")]
+            Kind::Mapped(bytes) => bytes,
+        }
+    }
+
+    /// Asks for large pages from this byte on: fewer of them have to be found for large buffers.
+    #[cfg(target_os = "linux")]
+    pub fn prefer_large_pages(&self, from: usize) {
+        use rustix::mm::{Advice, madvise};
+        let (Kind::Mapped(bytes), true) = (&self.kind, from < self.bytes()) else { return };
+        // SAFETY: inside the mapping; this advice changes nothing of what is there.
+        let _ = unsafe { madvise(self.base.as_ptr().add(from).cast(), bytes - from, Advice::LinuxHugepage) };
+    }
+
+    /// Gives pages back to the system, of which this process has the last use; they are zeros afterwards. False where
+    /// it could not be done.
+    #[cfg(target_os = "linux")]
+    pub fn give_back(&self, range: std::ops::Range<usize>) -> bool {
+        use rustix::mm::{Advice, madvise};
+        debug_assert!(range.end <= self.bytes());
+        // SAFETY: inside the mapping, and nobody refers to those bytes any more.
+        unsafe {
+            madvise(self.base.as_ptr().add(range.start).cast(), range.len(), Advice::LinuxRemove).is_ok()
+        }
+    }
+
+    /// Puts pages of this process's own, all zeros, where shared ones were: whoever else has those mapped no longer
+    /// changes what this process sees there.
+    ///
+    /// # Safety
+    /// Whole pages, whose content means nothing to anybody in this process.
+    #[cfg(target_os = "linux")]
+    pub unsafe fn part_from_others(&self, range: std::ops::Range<usize>) {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        debug_assert!(range.end <= self.bytes());
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
+        // SAFETY: inside this mapping, which it replaces there; the caller's promise for what was there.
+        let parted = unsafe {
+            mmap_anonymous(self.base.as_ptr().add(range.start).cast(), range.len(), protection, flags)
+        };
+        if parted.is_err() {
+            // Going on would leave a buffer that others may write to while it is borrowed.
+            std::alloc::handle_alloc_error(Layout::new::<[u8; 4096]>());
+        }
     }
 }
 

@@ -6,20 +6,22 @@
 //!              |    \  /    |                             flag; all there: each computes its own result from the slots
 //!   party 0  [ a0 (+) b0 | ...... ]            large     each publishes where its buffers are; all there: each
 //!   party 1  [ ......... | a1 (+) b1 ]                    computes a share of all results; all done: each returns
-//!              |    /  \    |                  staged    between processes: as small, piece by piece
-//!            result 0   result 1   ..
+//!              |    /  \    |                  staged    between processes: as small, piece by piece; as large where
+//!            result 0   result 1   ..                     all buffers are leased from the board's memory
 //! ```
 //!
 //! What is computed is an [`Exchange`]: which block of whose source, or which reduction tree over everybody's, becomes
 //! which block of whose result. Every node of a tree is rounded, so the bits are those of the tree, whoever computes.
 //!
 //! A party that gives up while some have not come takes the exchange back for all of them, or finds that all have come
-//! and completes it: nobody's buffer is touched after its call has returned.
+//! and completes it: nobody's buffer is touched after its call has returned. A process may end or stop even then: who
+//! waits no longer for its share marks the exchange as failed for all, and takes its own buffer out of the shared memory.
 
 mod board;
 mod exchange;
 mod fill;
 mod formula;
+mod lease;
 mod memory;
 mod party;
 mod sync;
@@ -27,6 +29,7 @@ mod sync;
 pub use board::{Board, Pace};
 pub use exchange::{Exchange, Pattern};
 pub use formula::{Formula, Term};
+pub use lease::Lease;
 pub use party::{Ends, Party, Patience, Stopped};
 
 #[cfg(all(test, not(miri)))]

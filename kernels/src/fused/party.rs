@@ -7,7 +7,7 @@ use super::sync::{Gate, Word, gate, give_up};
 use std::hint::spin_loop;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The buffers of a party: bytes of its source, and of its result.
@@ -41,6 +41,13 @@ pub enum Stopped<E> {
     /// This party came with another label or another exchange.
     Disagrees(u32),
 }
+
+/// Sources of more bytes than this are offered to the others where they are, if they are leased; the rest goes by slots
+/// sooner than two meetings take.
+const OFFERED: usize = 4096;
+
+/// Set in the label of a slot that holds an offer.
+const OFFER: u64 = 1;
 
 /// A result of at least this many bytes that does not lie where its source lies is written past the caches.
 const STREAMED: usize = 4 << 20;
@@ -76,8 +83,17 @@ struct Meeting<'a> {
     board: &'a Board,
     me: u32,
     number: u64,
+    /// Without [`OFFER`].
     label: u64,
     exchange: &'a Exchange,
+}
+
+/// A party's leased buffers, as the others are told: bytes from the start of the memory, plus one; 0 where it has none.
+struct Offer {
+    source: usize,
+    result: usize,
+    /// What others will write, if they all offer as well.
+    written: Range<usize>,
 }
 
 impl Party {
@@ -112,8 +128,16 @@ impl Party {
         // No copy of the board's handle: parties would pass its counter from core to core.
         let (board, me) = (&**board, *me);
         assert_eq!(exchange.parties, board.parties, "the exchange is of other parties");
-        let large = exchange.block * exchange.most_blocks >= STREAMED;
-        let stream = matches!(ends, Ends::Apart(..)) && large;
+        let blocks = exchange.most_blocks.max(1);
+        let bytes = exchange.block * blocks;
+        let stream = matches!(ends, Ends::Apart(..)) && bytes >= STREAMED;
+        let written = match &ends {
+            _ if board.one_address_space || bytes <= OFFERED => None,
+            Ends::InPlace(data) => board.leased(me, &raw const **data, true),
+            Ends::Apart(from, _) if !from.is_empty() && board.leased(me, *from, false).is_none() => None,
+            Ends::Apart(_, []) => Some(0..0),
+            Ends::Apart(_, to) => board.leased(me, &raw const **to, true),
+        };
         let (source, result) = places(exchange, me, ends);
         let busy = board.busy(me);
         assert_eq!(busy.swap(1, Ordering::Acquire), 0, "party {me} is in an exchange already");
@@ -121,12 +145,25 @@ impl Party {
 
         let begun = board.begun(me).0;
         let number = begun.get() + 1;
-        let label = mix(label, exchange.digest);
+        let label = mix(label, exchange.digest) & !OFFER;
         let mut meeting = Meeting { board, me, number, label, exchange };
-        let blocks = exchange.most_blocks.max(1);
-        if exchange.block * blocks > board.room && board.one_address_space {
-            begun.set(number);
+        begun.set(number);
+        if bytes > board.room && board.one_address_space {
             return desk.directly(&meeting, source, result, stream, patience);
+        }
+        if let Some(written) = written {
+            let word = |place: Place| match place.base.is_null() {
+                true => 0,
+                false => place.base.addr() - board.memory.base().addr().get() + 1,
+            };
+            // Where every party makes its own result, or this one gets none, nobody else writes to its buffer.
+            let others = exchange.is_shared_out() && !result.base.is_null();
+            let written = if others { written } else { 0..0 };
+            let offer = Offer { source: word(source), result: word(result), written };
+            if desk.offered(&meeting, offer, stream, patience)? {
+                return Ok(());
+            }
+            meeting.number += 1;
         }
         // The whole of every block, or as much of it as the slots take.
         let fits = board.room / blocks;
@@ -138,11 +175,12 @@ impl Party {
         let mut at = 0;
         loop {
             let range = at..exchange.block.min(at + piece);
-            at = range.end;
             begun.set(meeting.number);
-            desk.by_slots(&meeting, (source, result), range, stream, patience)?;
-            if at >= exchange.block {
-                return Ok(());
+            if desk.by_slots(&meeting, (source, result), range.clone(), stream, patience)? {
+                at = range.end;
+                if at >= exchange.block {
+                    return Ok(());
+                }
             }
             meeting.number += 1;
         }
@@ -150,7 +188,8 @@ impl Party {
 }
 
 impl Desk {
-    /// Everybody's source, or a piece of its blocks, goes to its slot; everybody makes its own result.
+    /// Everybody's source, or a piece of its blocks, goes to its slot; everybody makes its own result. False if
+    /// somebody came with an offer instead, and will come with the piece in the next exchange: then so do all.
     fn by_slots<P: Patience>(
         &mut self,
         meeting: &Meeting<'_>,
@@ -158,7 +197,7 @@ impl Desk {
         range: Range<usize>,
         stream: bool,
         patience: &mut P,
-    ) -> Result<(), Stopped<P::Error>> {
+    ) -> Result<bool, Stopped<P::Error>> {
         let Meeting { board, me, number, exchange, .. } = *meeting;
         let len = range.len();
         let slot = board.slot(me, number);
@@ -172,17 +211,13 @@ impl Desk {
         }
         slot.label.store(meeting.label, Ordering::Relaxed);
         slot.flag.set(number);
-        let (mut next, all) = (0, board.parties);
-        let mut here = || {
-            while next < all && board.slot(next, number).flag.get() == number {
-                next += 1;
-            }
-            next == all
-        };
-        meeting.until(&mut here, patience).map_err(Stopped::Impatient)?;
-        meeting.agree()?;
+        meeting.all_here(patience)?;
+        let all = board.parties;
+        if (0..all).any(|party| meeting.offers(party)) {
+            return Ok(false);
+        }
         if result.base.is_null() || len == 0 {
-            return Ok(());
+            return Ok(true);
         }
         for party in 0..all {
             let data = board.slot(party, number).data.as_ptr();
@@ -206,7 +241,72 @@ impl Desk {
         // SAFETY: the slots hold the sources' pieces, written before the flags that were seen, and are written again
         // only after this party's next flag; source and result are this party's own.
         unsafe { fill.run() };
-        Ok(())
+        Ok(true)
+    }
+
+    /// Everybody says where its leased buffers are, and works on a share of all results: [`Desk::directly`] between
+    /// processes, any of which may stop or end in the middle. False if not all have leased theirs; then nothing was done.
+    fn offered<P: Patience>(
+        &mut self,
+        meeting: &Meeting<'_>,
+        offer: Offer,
+        stream: bool,
+        patience: &mut P,
+    ) -> Result<bool, Stopped<P::Error>> {
+        let Meeting { board, me, number, exchange, .. } = *meeting;
+        let slot = board.slot(me, number);
+        let (from, to) = slot.ends();
+        from.store(std::ptr::without_provenance_mut(offer.source), Ordering::Relaxed);
+        to.store(std::ptr::without_provenance_mut(offer.result), Ordering::Relaxed);
+        slot.label.store(meeting.label | OFFER, Ordering::Relaxed);
+        slot.flag.set(number);
+        meeting.all_here(patience)?;
+        if !(0..board.parties).all(|party| meeting.offers(party)) {
+            return Ok(false);
+        }
+        let shared = exchange.is_shared_out();
+        for party in 0..board.parties {
+            let slot = board.slot(party, number);
+            let (from, to) = slot.ends();
+            let place = |word: &AtomicPtr<u8>, blocks: usize| {
+                let Some(at) = word.load(Ordering::Relaxed).addr().checked_sub(1) else {
+                    return (blocks == 0).then_some(Place::NONE);
+                };
+                let end = at.checked_add(blocks * exchange.block)?;
+                let there = board.leasable(party, at..end) && at.is_multiple_of(exchange.dtype.size());
+                let base = board.memory.base().as_ptr().wrapping_add(at);
+                there.then_some(Place { base, stride: exchange.block })
+            };
+            let from = place(from, exchange.source_blocks(party));
+            let to = place(to, exchange.result_blocks(party));
+            // Nothing is touched because another process says so.
+            let (Some(from), Some(to)) = (from, to) else { return Err(Stopped::Disagrees(party)) };
+            self.sources[party as usize] = from;
+            self.results[party as usize] = if shared || party == me { to } else { Place::NONE };
+        }
+
+        // All have come, and know of each other's offers; now each confirms. After that buffers are touched.
+        let large = board.begun(me).1;
+        large.set(large.get() + 1);
+        let all = large.get() * u64::from(board.parties);
+        board.gate().count();
+        let absent = |party: u32| board.begun(party).1.get() < large.get();
+        meeting.through(board.gate(), all, &absent, patience)?;
+        let range = if shared { share(exchange.block, me, board.parties) } else { 0..exchange.block };
+        let (sources, results, scratch) = (&self.sources, &self.results, &mut self.scratch);
+        let fill = Fill { exchange, sources, results, range, first: 0, stream, scratch };
+        // SAFETY: as in `directly`; that the others' buffers are where they say was looked at above, and that they are
+        // borrowed until all are through with it is what leased buffers are offered for.
+        unsafe { fill.run() };
+        board.finished(me).set(number);
+        board.done().count();
+        let absent = |party: u32| board.finished(party).get() != number;
+        let done = meeting.through(board.done(), all, &absent, patience);
+        if done.is_err() && !offer.written.is_empty() {
+            // SAFETY: this party's own buffer, leased for writing, whose content means nothing after an error.
+            unsafe { board.withdraw(me, offer.written) };
+        }
+        done.map(|()| true)
     }
 
     /// Everybody says where its buffers are, and works on a share of all results.
@@ -229,16 +329,7 @@ impl Desk {
         slot.label.store(meeting.label, Ordering::Relaxed);
         slot.flag.set(number);
         board.gate().count();
-        let waited = meeting.until(&mut || gate(board.gate(), all) != Gate::Shut, patience);
-        let known = match &waited {
-            Ok(()) => gate(board.gate(), all),
-            // Taken back, unless the last one came meanwhile: then it is in, and has to go through with it.
-            Err(_) => give_up(board.gate(), all),
-        };
-        if known == Gate::GivenUp {
-            board.ring();
-            return Err(waited.err().map_or(Stopped::GivenUp, Stopped::Impatient));
-        }
+        meeting.through(board.gate(), all, &meeting.not_here(), patience)?;
         meeting.agree()?;
         let shared = exchange.is_shared_out();
         for party in 0..board.parties {
@@ -264,9 +355,8 @@ impl Desk {
         // results; what they read of sources is written by nobody, or, in place, by this very share afterwards.
         unsafe { fill.run() };
         board.done().count();
-        meeting
-            .until(&mut || board.done().get() >= all, &mut Untiring)
-            .unwrap_or_else(|never| match never {});
+        let mut done = || board.done().get() >= all;
+        meeting.until(&mut done, &meeting.not_here(), &mut Untiring).unwrap_or_else(|never| match never {});
         Ok(())
     }
 }
@@ -284,9 +374,14 @@ impl Patience for Untiring {
 
 impl Meeting<'_> {
     /// Tells the others that this party has come, and waits until it is `ready`: looks, lets others run, then sleeps as
-    /// long as its patience lasts.
+    /// long as its patience lasts. `absent`: on whom it waits.
     #[inline]
-    fn until<P: Patience>(&self, ready: &mut impl FnMut() -> bool, patience: &mut P) -> Result<(), P::Error> {
+    fn until<P: Patience>(
+        &self,
+        ready: &mut impl FnMut() -> bool,
+        absent: &impl Fn(u32) -> bool,
+        patience: &mut P,
+    ) -> Result<(), P::Error> {
         // A bell rung for sure takes a fence, which would hold back the first looks until what was written has arrived
         // everywhere: so only who is known to sleep is woken before them.
         self.board.nudge();
@@ -304,25 +399,69 @@ impl Meeting<'_> {
             }
             std::thread::yield_now();
         }
-        let absent = |party: u32| self.board.slot(party, self.number).flag.get() != self.number;
         let bell = self.board.bell();
         loop {
             let ear = bell.listen();
             if ready() {
                 return Ok(());
             }
-            ear.sleep(patience.wait(&absent)?);
+            ear.sleep(patience.wait(absent)?);
         }
+    }
+
+    /// Whether a party has not raised its flag.
+    fn not_here(&self) -> impl Fn(u32) -> bool {
+        |party| self.board.slot(party, self.number).flag.get() != self.number
+    }
+
+    /// Waits until all have raised their flags, with one label.
+    #[inline]
+    fn all_here<P: Patience>(&self, patience: &mut P) -> Result<(), Stopped<P::Error>> {
+        let (mut next, all) = (0, self.board.parties);
+        let mut here = || {
+            while next < all && self.board.slot(next, self.number).flag.get() == self.number {
+                next += 1;
+            }
+            next == all
+        };
+        self.until(&mut here, &self.not_here(), patience).map_err(Stopped::Impatient)?;
+        self.agree()
+    }
+
+    /// Waits until as many have come to a gate, or takes it back for all of them.
+    fn through<P: Patience>(
+        &self,
+        word: &AtomicU64,
+        all: u64,
+        absent: &impl Fn(u32) -> bool,
+        patience: &mut P,
+    ) -> Result<(), Stopped<P::Error>> {
+        let waited = self.until(&mut || gate(word, all) != Gate::Shut, absent, patience);
+        let known = match &waited {
+            Ok(()) => gate(word, all),
+            // Taken back, unless the last one came meanwhile: then it is in, and has to go through with it.
+            Err(_) => give_up(word, all),
+        };
+        if known == Gate::GivenUp {
+            self.board.ring();
+            return Err(waited.err().map_or(Stopped::GivenUp, Stopped::Impatient));
+        }
+        Ok(())
     }
 
     /// Whether all came with this label. Those that did not all find so.
     #[inline]
     fn agree<E>(&self) -> Result<(), Stopped<E>> {
-        let label = |party| self.board.slot(party, self.number).label.load(Ordering::Relaxed);
+        let label = |party| self.board.slot(party, self.number).label.load(Ordering::Relaxed) & !OFFER;
         match (0..self.board.parties).find(|party| label(*party) != self.label) {
             Some(party) => Err(Stopped::Disagrees(party)),
             None => Ok(()),
         }
+    }
+
+    /// Whether a party that is here came with an offer.
+    fn offers(&self, party: u32) -> bool {
+        self.board.slot(party, self.number).label.load(Ordering::Relaxed) & OFFER != 0
     }
 }
 

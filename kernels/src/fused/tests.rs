@@ -74,6 +74,56 @@ struct Case {
     one_address_space: bool,
     cut: usize,
     seed: u64,
+    /// Between processes: which parties lease their buffers, a bit each; none where there is nothing to lease.
+    leasing: Option<u32>,
+}
+
+impl Case {
+    /// The board as each party sees it.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn boards(&self) -> Vec<Arc<Board>> {
+        let Case { parties, room, .. } = *self;
+        let pace = Pace { looks: 20, yields: 3 };
+        if self.leasing.is_none() {
+            return self.one_board();
+        }
+        let (first, fd) = Board::shared("a case", parties, room, pace).unwrap();
+        let more = (1..parties).map(|_| Board::attach(fd.try_clone().unwrap(), parties, room, pace).unwrap());
+        std::iter::once(first).chain(more).map(Arc::new).collect()
+    }
+
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    fn boards(&self) -> Vec<Arc<Board>> {
+        self.one_board()
+    }
+
+    fn one_board(&self) -> Vec<Arc<Board>> {
+        let mut board = Board::new(self.parties, self.room, Pace { looks: 20, yields: 3 });
+        board.one_address_space = self.one_address_space;
+        let board = Arc::new(board);
+        vec![board; self.parties as usize]
+    }
+}
+
+/// A party's buffer: leased, or its own.
+enum Home<T> {
+    Leased(Lease),
+    Own(Vec<T>),
+}
+
+impl<T: Element> Home<T> {
+    fn of(board: &Arc<Board>, party: u32, leasing: Option<u32>, len: usize) -> Home<T> {
+        let wanted = leasing.is_some_and(|parties| parties >> party & 1 == 1);
+        let lease = wanted.then(|| board.lease(party, len * size_of::<T>())).flatten();
+        lease.map_or_else(|| Home::Own(vec![T::zeroed(); len]), Home::Leased)
+    }
+
+    fn get(&mut self) -> &mut [T] {
+        match self {
+            Home::Leased(lease) => bytemuck::cast_slice_mut(lease),
+            Home::Own(own) => own,
+        }
+    }
 }
 
 fn patterns() -> Vec<Pattern> {
@@ -89,8 +139,10 @@ fn cases() -> impl Strategy<Value = Case> {
     let op = prop::sample::select(ReduceOp::ALL.to_vec());
     let room = prop::sample::select(vec![64usize, 1024, 1 << 16]);
     let pattern = prop::sample::select(patterns());
-    (pattern, 1..7u32, any::<u32>(), op, sizes, room, any::<[bool; 2]>(), any::<usize>(), any::<u64>())
-        .prop_map(|(pattern, parties, root, op, count, room, [in_place, one_address_space], cut, seed)| {
+    let leasing = prop_oneof![3 => Just(None), 3 => Just(Some(u32::MAX)), 1 => any::<u32>().prop_map(Some)];
+    let flags = (any::<[bool; 2]>(), leasing);
+    (pattern, 1..7u32, any::<u32>(), op, sizes, room, flags, any::<usize>(), any::<u64>()).prop_map(
+        |(pattern, parties, root, op, count, room, ([in_place, one_address_space], leasing), cut, seed)| {
             let count = if pattern == Pattern::Meet { 0 } else { count };
             Case {
                 pattern,
@@ -103,8 +155,10 @@ fn cases() -> impl Strategy<Value = Case> {
                 one_address_space,
                 cut,
                 seed,
+                leasing,
             }
-        })
+        },
+    )
 }
 
 fn noise<T: Element>(seed: u64, count: usize) -> Vec<T> {
@@ -159,14 +213,13 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
         }
     };
 
-    let mut board = Board::new(parties, case.room, Pace { looks: 20, yields: 3 });
-    board.one_address_space = case.one_address_space;
-    let board = Arc::new(board);
+    let boards = case.boards();
     let results: Vec<Vec<T>> = std::thread::scope(|scope| {
         let one = |p: u32| {
-            let (board, exchange) = (board.clone(), &exchange);
+            let (board, exchange) = (boards[p as usize].clone(), &exchange);
             move || {
-                let mut party = Party::new(board, p);
+                let buffer = |len: usize| Home::<T>::of(&board, p, case.leasing, len);
+                let mut party = Party::new(board.clone(), p);
                 let mut result = Vec::new();
                 // Twice more than slots, so that each is used again.
                 for _ in 0..5 {
@@ -176,17 +229,22 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
                     if in_place {
                         let (at, to) = exchange.offsets(p);
                         let (at, to) = (at / size_of::<T>(), to / size_of::<T>());
-                        let mut both = vec![T::zeroed(); (at + from.len()).max(to + len)];
-                        both[at..at + from.len()].copy_from_slice(&from);
-                        let ends = Ends::InPlace(bytemuck::cast_slice_mut(&mut both));
+                        let mut both = buffer((at + from.len()).max(to + len));
+                        both.get()[at..at + from.len()].copy_from_slice(&from);
+                        let ends = Ends::InPlace(bytemuck::cast_slice_mut(both.get()));
                         party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
-                        result.copy_from_slice(&both[to..to + len]);
+                        result.copy_from_slice(&both.get()[to..to + len]);
                     } else {
-                        let ends =
-                            Ends::Apart(bytemuck::cast_slice(&from), bytemuck::cast_slice_mut(&mut result));
+                        let (mut input, mut output) = (buffer(from.len()), buffer(len));
+                        input.get().copy_from_slice(&from);
+                        let ends = Ends::Apart(
+                            bytemuck::cast_slice(input.get()),
+                            bytemuck::cast_slice_mut(output.get()),
+                        );
                         party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
-                        let (now, before): (&[u8], _) = (bytemuck::cast_slice(&from), source(p));
-                        assert!(now == bytemuck::cast_slice::<T, u8>(&before), "a source has changed");
+                        result.copy_from_slice(output.get());
+                        let now: &[u8] = bytemuck::cast_slice(input.get());
+                        assert!(now == bytemuck::cast_slice::<T, u8>(&from), "a source has changed");
                     }
                 }
                 result
@@ -352,4 +410,52 @@ fn a_board_in_shared_memory_is_one_for_all_who_attach_to_it() {
     };
     let threads = [std::thread::spawn(one(0, board)), std::thread::spawn(one(1, other))];
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
+    let pace = Pace { looks: 20, yields: 3 };
+    let (mine, fd) = Board::shared("a test", 2, 256, pace).unwrap();
+    let (mine, theirs) = (Arc::new(mine), Arc::new(Board::attach(fd, 2, 256, pace).unwrap()));
+    let exchange = sums(2, 100_000);
+    std::thread::scope(|scope| {
+        // The second party comes, offers, confirms, and then does nothing: as a process that is stopped or killed.
+        scope.spawn(|| {
+            use super::sync::Word;
+            let lease = theirs.lease(1, 800_000).unwrap();
+            let slot = theirs.slot(1, 1);
+            let at = lease.as_ptr().addr() - theirs.memory.base().addr().get() + 1;
+            let (from, to) = slot.ends();
+            let word = std::ptr::without_provenance_mut(at);
+            from.store(word, std::sync::atomic::Ordering::SeqCst);
+            to.store(word, std::sync::atomic::Ordering::SeqCst);
+            while theirs.slot(0, 1).flag.get() != 1 {
+                std::thread::yield_now();
+            }
+            let label = theirs.slot(0, 1).label.get();
+            slot.label.set(label);
+            slot.flag.set(1);
+            theirs.begun(1).1.set(1);
+            theirs.gate().count();
+            while theirs.finished(0).get() != 1 {
+                std::thread::yield_now();
+            }
+            drop(lease);
+        });
+        let mut buffer = mine.lease(0, 800_000).unwrap();
+        bytemuck::cast_slice_mut::<u8, i64>(&mut buffer).fill(5);
+        let at = buffer.as_ptr().addr() - mine.memory.base().addr().get();
+        let stopped =
+            Party::new(mine.clone(), 0).run(3, &exchange, Ends::InPlace(&mut buffer), &mut patient(50));
+        assert_eq!(stopped, Err(Stopped::Impatient("late")));
+        // What the other one writes now, should it wake, is not seen here.
+        buffer.fill(9);
+        // SAFETY: inside the mapping; nobody else looks at these bytes of the memory any more.
+        unsafe { theirs.memory.base().as_ptr().add(at).write_bytes(1, 800_000) };
+        assert!(buffer.iter().all(|byte| *byte == 9));
+    });
+    // And it finds, when it wakes, that the exchange has failed.
+    use super::sync::{Gate, gate};
+    assert_eq!(gate(theirs.done(), 2), Gate::GivenUp);
 }

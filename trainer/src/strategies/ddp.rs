@@ -80,7 +80,7 @@ impl<'a, F: Float> Ddp<'a, F> {
                 self.homes[param] = Some((at, range));
             }
         }
-        self.idle = self.buckets.iter().map(|bucket| Some(Buffer::zeroed(bucket.elements))).collect();
+        self.idle = self.buckets.iter().map(|bucket| Some(self.comm.buffer(bucket.elements))).collect();
         self.hook.reset();
     }
 

@@ -1,0 +1,246 @@
+//! Memory that all parties have mapped, leased to buffers of one of them: what lies there is read and written by others
+//! where it is, instead of through slots.
+//!
+//! ```text
+//! segment   | board | leases of party 0: [ buffer ][ buffer ]      | leases of party 1: [ buffer ]     |
+//!                     addresses of 64 GiB; memory where it was written to
+//! ```
+//!
+//! Each party leases of its own part, so nobody is asked. What is given back becomes zeros, and memory of nobody.
+
+use super::board::Board;
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of addresses that a party's leases come from, where there are not very many parties.
+pub(super) const RESERVE: usize = 64 << 30;
+
+/// Bytes of a large page. A lease of at least as much begins on one.
+pub(super) const LARGE: usize = 2 << 20;
+
+/// Leases are of whole units: of any system's pages.
+const UNIT: usize = 64 << 10;
+
+/// What is leased of each party's part: in this process, so in general only of one.
+pub(super) struct Leases {
+    /// Where the first party's part begins in the memory.
+    from: usize,
+    /// Bytes of each part; 0 where nothing can be leased.
+    each: usize,
+    held: Mutex<BTreeMap<usize, Held>>,
+}
+
+/// A lease, by where it begins.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// Bytes that were asked for.
+    bytes: usize,
+    /// Others may still write there, some time: it is used for nothing more.
+    lost: bool,
+}
+
+impl Held {
+    fn end(self, start: usize) -> usize {
+        start + self.bytes.next_multiple_of(UNIT)
+    }
+}
+
+impl Leases {
+    pub fn none() -> Leases {
+        Leases { from: 0, each: 0, held: Mutex::default() }
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn behind(from: usize, each: usize) -> Leases {
+        Leases { from, each, held: Mutex::default() }
+    }
+
+    fn part(&self, party: u32) -> Range<usize> {
+        let start = self.from + party as usize * self.each;
+        start..start + self.each
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first place that is free.
+    fn take(&self, party: u32, bytes: usize) -> Option<usize> {
+        let part = self.part(party);
+        let unit = if bytes < LARGE { UNIT } else { LARGE };
+        let mut held = self.held();
+        let mut start = part.start.next_multiple_of(unit);
+        for (&other, lease) in held.range(part.clone()) {
+            if other >= start.checked_add(bytes)? {
+                break;
+            }
+            start = start.max(lease.end(other).next_multiple_of(unit));
+        }
+        let new = Held { bytes, lost: false };
+        (bytes > 0 && part.contains(&start) && new.end(start) <= part.end)
+            .then(|| held.insert(start, new))?;
+        Some(start)
+    }
+
+    /// The lease in which bytes of the memory lie: where it begins, and what is known of it.
+    fn around(&self, party: u32, bytes: &Range<usize>) -> Option<Range<usize>> {
+        if self.each == 0 || !self.part(party).contains(&bytes.start) {
+            return None;
+        }
+        let held = self.held();
+        let (&start, lease) = held.range(..=bytes.start).next_back()?;
+        (!lease.lost && bytes.end <= start + lease.bytes).then_some(start..start + lease.bytes)
+    }
+}
+
+/// Bytes that all parties of a board have mapped, zeros at first. They belong to this process, as any buffer does; others
+/// touch them only in exchanges that they are given to, until those return.
+pub struct Lease {
+    board: Arc<Board>,
+    at: usize,
+    bytes: usize,
+}
+
+impl Board {
+    /// Leases bytes of the part of a party of this process; none where this board has nothing to lease, or not as much.
+    pub fn lease(self: &Arc<Board>, party: u32, bytes: usize) -> Option<Lease> {
+        let at = self.leases.take(party, bytes)?;
+        Some(Lease { board: self.clone(), at, bytes })
+    }
+
+    /// Where bytes of a party lie in the memory, if they are leased. Those that others will `write` must also have their
+    /// pages for themselves.
+    pub(super) fn leased(&self, party: u32, bytes: *const [u8], write: bool) -> Option<Range<usize>> {
+        let start = bytes.cast::<u8>().addr().wrapping_sub(self.memory.base().addr().get());
+        let range = start..start.checked_add(bytes.len())?;
+        let lease = self.leases.around(party, &range)?;
+        let whole =
+            range.start.is_multiple_of(UNIT) && (range.end.is_multiple_of(UNIT) || range.end == lease.end);
+        (whole || !write).then_some(range)
+    }
+
+    /// Whether bytes of the memory are of a party's leases, as far as another process can tell.
+    pub(super) fn leasable(&self, party: u32, range: Range<usize>) -> bool {
+        let part = self.leases.part(party);
+        range.is_empty() || part.start <= range.start && range.end <= part.end
+    }
+
+    /// Takes leased bytes, to which others may still write, out of what this process shares with them; they are zeros
+    /// afterwards.
+    ///
+    /// # Safety
+    /// They are borrowed from [`Board::leased`] for writing, and their content means nothing any more.
+    pub(super) unsafe fn withdraw(&self, party: u32, range: Range<usize>) {
+        let Some(lease) = self.leases.around(party, &range) else { return };
+        if let Some(held) = self.leases.held().get_mut(&lease.start) {
+            held.lost = true;
+        }
+        let pages = range.start..range.end.next_multiple_of(UNIT);
+        #[cfg(target_os = "linux")]
+        // SAFETY: whole pages, which are this borrower's alone: the caller's promise.
+        unsafe {
+            self.memory.part_from_others(pages);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = pages;
+    }
+}
+
+impl Deref for Lease {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: inside the memory, which lives as long as the board; nobody else has these bytes, but in an exchange
+        // that borrows them.
+        unsafe { std::slice::from_raw_parts(self.board.memory.base().as_ptr().add(self.at), self.bytes) }
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.board.memory.base().as_ptr().add(self.at), self.bytes) }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        #[cfg(target_os = "linux")]
+        {
+            let mut held = self.board.leases.held();
+            let Some(lease) = held.get_mut(&self.at).filter(|lease| !lease.lost) else { return };
+            // Under the lock: what is free again is zeros.
+            match self.board.memory.give_back(self.at..lease.end(self.at)) {
+                true => drop(held.remove(&self.at)),
+                false => lease.lost = true,
+            }
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::Pace;
+    use super::*;
+
+    fn board() -> Arc<Board> {
+        Arc::new(Board::shared("leases", 2, 256, Pace { looks: 1, yields: 1 }).unwrap().0)
+    }
+
+    #[test]
+    fn leases_do_not_overlap_and_what_is_given_back_is_zeros_again() {
+        let board = board();
+        let sizes = [1, UNIT, UNIT + 1, LARGE, 3 * LARGE + 5, 100];
+        let mut leases: Vec<Lease> = sizes.iter().map(|bytes| board.lease(1, *bytes).unwrap()).collect();
+        for (mark, lease) in (1u8..).zip(&mut leases) {
+            assert!(lease.iter().all(|byte| *byte == 0));
+            lease.fill(mark);
+        }
+        for (mark, lease) in (1u8..).zip(&leases) {
+            assert!(lease.iter().all(|byte| *byte == mark));
+        }
+        let at = leases[2].at;
+        drop(leases.remove(2));
+        let again = board.lease(1, UNIT + 1).unwrap();
+        assert_eq!(again.at, at, "the place is used again");
+        assert!(again.iter().all(|byte| *byte == 0));
+        assert!(board.lease(0, RESERVE + 1).is_none() && board.lease(0, 0).is_none());
+        assert!(Arc::new(Board::new(2, 256, Pace { looks: 1, yields: 1 })).lease(0, 8).is_none());
+    }
+
+    #[test]
+    fn what_others_may_write_has_its_pages_for_itself() {
+        let board = board();
+        let lease = board.lease(0, 3 * UNIT + 9).unwrap();
+        let part = |range: Range<usize>, write| board.leased(0, &raw const lease[range], write).is_some();
+        assert!(part(0..3 * UNIT + 9, true) && part(UNIT..2 * UNIT, true) && part(UNIT..3 * UNIT + 9, true));
+        assert!(!part(8..UNIT, true) && !part(0..UNIT + 8, true));
+        assert!(part(8..UNIT, false));
+        assert!(board.leased(1, &raw const lease[..], false).is_none(), "of another party's part");
+        let other = [0u8; 9];
+        assert!(board.leased(0, &raw const other[..], false).is_none(), "nobody leased that");
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_its_owners_alone_and_is_not_leased_again() {
+        let pace = Pace { looks: 1, yields: 1 };
+        let (mine, fd) = Board::shared("withdrawn", 2, 256, pace).unwrap();
+        let (mine, theirs) = (Arc::new(mine), Board::attach(fd, 2, 256, pace).unwrap());
+        let mut lease = mine.lease(0, 2 * UNIT).unwrap();
+        lease.fill(1);
+        let other = theirs.memory.base().as_ptr().wrapping_add(lease.at);
+        // SAFETY: the same bytes, mapped a second time; no exchange runs.
+        assert_eq!(unsafe { other.read() }, 1);
+        // SAFETY: all of it, of which nothing is used afterwards but that it is there.
+        unsafe { mine.withdraw(0, lease.at..lease.at + lease.len()) };
+        // SAFETY: as above.
+        unsafe { other.write(7) };
+        assert!(lease.iter().all(|byte| *byte == 0));
+        lease.fill(3);
+        assert!(mine.leased(0, &raw const lease[..], true).is_none());
+        let at = lease.at;
+        drop(lease);
+        assert_ne!(mine.lease(0, 2 * UNIT).unwrap().at, at);
+    }
+}
