@@ -14,8 +14,8 @@
 mod store;
 mod window;
 
-use crate::schedule::{Combine, Schedule};
-use crate::transport::{Event, Frame, Memory, Transport};
+use crate::schedule::{Combine, Place, Schedule};
+use crate::transport::{Event, Frame, Transport};
 use crate::{Call, DType, Error, Geometry, Rank, ReduceOp, Result};
 use std::sync::Arc;
 use store::Store;
@@ -79,7 +79,7 @@ impl Execution<'_> {
                     }
                     (None, Some(direct)) if free => {
                         slot.send = Half::Posted;
-                        direct.send_from(to, slot.lane, slot.round, span);
+                        direct.send_from(to, slot.lane, slot.round, span, store.bytes(span));
                     }
                     _ => held_out.push(channel),
                 }
@@ -89,7 +89,7 @@ impl Execution<'_> {
                 if slot.started && !held_in.contains(&channel) {
                     slot.recv = Half::Posted;
                     let bytes = store.bytes(span);
-                    match transport.direct().filter(|_| store.lands(span)) {
+                    match transport.direct().filter(|_| span.place == Place::Data) {
                         Some(direct) => direct.recv_into(from, slot.lane, slot.round, span, how, bytes),
                         None => transport.post_recv(from, slot.lane, bytes, how == Combine::Reduce),
                     }
@@ -120,7 +120,7 @@ impl Execution<'_> {
             // Sent from where it lies, unless the same step writes there.
             (Some((_, span)), recv)
                 if transport.direct().is_some()
-                    && store.source(span).is_some()
+                    && store.is_there(span)
                     && recv.is_none_or(|(_, written, _)| !written.overlaps(&span)) => {}
             (Some((_, span)), _) => {
                 let mut payload = transport.room(store.bytes(span));

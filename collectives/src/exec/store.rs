@@ -25,7 +25,7 @@ struct Input<'a> {
     bytes: &'a [u8],
     /// Where pieces begin that have been written in the data.
     written: BTreeSet<usize>,
-    /// Where spans begin that are being reduced in parts, and of which only the first parts are written.
+    /// Where pieces begin that are being reduced in parts, and of which only the first parts are written.
     begun: BTreeSet<usize>,
 }
 
@@ -135,16 +135,39 @@ impl<'a> Store<'a> {
         self.write(into, how, payload)
     }
 
-    /// Whether what arrives for a span can be put straight into the buffer: it lies there in one piece.
-    pub fn lands(&self, span: Span) -> bool {
-        span.place == Place::Data && self.whole(span).is_some()
+    /// Whether a span can be sent from where it lies.
+    pub fn is_there(&self, span: Span) -> bool {
+        match span.place {
+            Place::Data => true,
+            Place::Scratch(_) => span.len == 1 && self.piece(span, span.at).is_ok(),
+        }
     }
 
-    /// Where a span of the buffer lies, in bytes, if that is one piece.
-    fn whole(&self, span: Span) -> Option<Range<usize>> {
-        let mut places = (span.at..span.at + span.len).map(|chunk| self.place(chunk, span.segment));
-        let first = places.next()?;
-        places.try_fold(first, |so_far, next| (so_far.end == next.start).then_some(so_far.start..next.end))
+    /// Where the chunks lie in which these bytes of a span are, with how many of the span's bytes come before each.
+    fn pieces(
+        &self,
+        span: Span,
+        part: Range<usize>,
+    ) -> impl Iterator<Item = (usize, Range<usize>)> + use<'a> {
+        let (geometry, size, mut before) = (self.geometry, self.dtype.size(), 0);
+        let places = (span.at..span.at + span.len).map(move |chunk| {
+            let range = geometry.piece(chunk, span.segment);
+            let place = range.start as usize * size..range.end as usize * size;
+            before += place.len();
+            (before - place.len(), place)
+        });
+        places.filter(move |(before, place)| *before < part.end && before + place.len() > part.start)
+    }
+
+    /// Where these bytes of a span of the buffer lie, if that is one piece.
+    fn joined(&self, span: Span, part: &Range<usize>) -> Option<Range<usize>> {
+        let mut pieces = self.pieces(span, part.clone());
+        let Some((before, first)) = pieces.next() else { return part.is_empty().then_some(0..0) };
+        let start = first.start + (part.start - before);
+        let whole = pieces.try_fold(first, |so_far, (_, next)| {
+            (so_far.end == next.start).then_some(so_far.start..next.end)
+        })?;
+        (start + part.len() <= whole.end).then_some(start..start + part.len())
     }
 
     fn keep(&mut self, shadow: u32, chunk: u32, segment: u32, how: Combine, piece: Piece) -> Outcome {
@@ -206,63 +229,72 @@ impl<'a> Store<'a> {
 }
 
 impl Memory for Store<'_> {
-    fn source(&self, span: Span) -> Option<&[u8]> {
-        match span.place {
-            Place::Data => {
-                let range = self.whole(span)?;
-                let Some(input) = &self.input else { return Some(&self.data[range]) };
-                let pieces = || (span.at..span.at + span.len).map(|chunk| self.place(chunk, span.segment));
-                match (pieces().any(|p| self.is_written(&p)), pieces().all(|p| self.is_written(&p))) {
-                    (_, true) => Some(&self.data[range]),
-                    (false, _) => Some(&input.bytes[range]),
-                    _ => None,
-                }
-            }
-            Place::Scratch(_) if span.len == 1 => self.piece(span, span.at).ok(),
-            Place::Scratch(_) => None,
+    fn source(&self, span: Span, part: Range<usize>) -> Option<&[u8]> {
+        if let Place::Scratch(_) = span.place {
+            return (span.len == 1).then(|| self.piece(span, span.at).ok()?.get(part))?;
         }
+        let range = self.joined(span, &part)?;
+        let Some(input) = &self.input else { return self.data.get(range) };
+        let mut pieces = self.pieces(span, part).map(|(_, piece)| self.is_written(&piece));
+        let written = pieces.next().unwrap_or(true);
+        pieces
+            .all(|other| other == written)
+            .then(|| if written { &self.data[range] } else { &input.bytes[range] })
     }
 
-    fn target(&mut self, span: Span) -> Option<&mut [u8]> {
-        let range = self.whole(span).filter(|_| span.place == Place::Data)?;
-        for chunk in span.at..span.at + span.len {
-            self.touch(&self.place(chunk, span.segment), Combine::Copy);
+    fn read(&self, span: Span, from: usize, into: &mut [u8]) -> bool {
+        let part = from..from + into.len();
+        let mut there = 0;
+        for (before, piece) in self.pieces(span, part.clone()).filter(|_| span.place == Place::Data) {
+            let bytes = match &self.input {
+                Some(input) if !self.is_written(&piece) => &input.bytes[piece],
+                _ => &self.data[piece],
+            };
+            let cut = part.start.max(before)..part.end.min(before + bytes.len());
+            into[cut.start - from..cut.end - from]
+                .copy_from_slice(&bytes[cut.start - before..cut.end - before]);
+            there += cut.len();
         }
-        Some(&mut self.data[range])
+        there == into.len()
     }
 
-    fn reduce(&mut self, span: Span, from: usize, bytes: &[u8]) {
-        let (dtype, op) = (self.dtype, self.op);
-        let Some(range) = self.whole(span).filter(|_| span.place == Place::Data) else { return };
-        let part = range.start + from..range.start + from + bytes.len();
-        if part.end > range.end {
-            return;
+    fn target(&mut self, span: Span, part: Range<usize>) -> Option<&mut [u8]> {
+        let range = self.joined(span, &part).filter(|_| span.place == Place::Data)?;
+        for (_, piece) in self.pieces(span, part) {
+            self.touch(&piece, Combine::Copy);
         }
-        if let Some(input) = &mut self.input {
-            let pieces = (span.at..span.at + span.len).map(|chunk| {
-                let piece = self.geometry.piece(chunk, span.segment);
-                piece.start as usize * dtype.size()..piece.end as usize * dtype.size()
-            });
-            // Part by part, while it is in the cache: a span is all unwritten or brought here as a whole.
-            let unwritten = |piece: &Range<usize>| !piece.is_empty() && !input.written.contains(&piece.start);
-            let fresh: Vec<Range<usize>> = pieces.filter(unwritten).collect();
-            if from == 0 && !fresh.is_empty() {
-                let all: usize = fresh.iter().map(ExactSizeIterator::len).sum();
-                if all == range.len() {
-                    input.begun.insert(range.start);
-                } else {
-                    fresh.iter().for_each(|p| self.data[p.clone()].copy_from_slice(&input.bytes[p.clone()]));
+        self.data.get_mut(range)
+    }
+
+    fn put(&mut self, span: Span, from: usize, how: Combine, bytes: &[u8]) {
+        let part = from..from + bytes.len();
+        for (before, piece) in self.pieces(span, part.clone()).filter(|_| span.place == Place::Data) {
+            let cut = part.start.max(before)..part.end.min(before + piece.len());
+            let place = piece.start + cut.start - before..piece.start + cut.end - before;
+            // Part by part, while it is in the cache: a chunk's own value comes here as it is added to.
+            if how == Combine::Reduce
+                && let Some(input) = &mut self.input
+            {
+                if place.start == piece.start && input.written.insert(piece.start) {
+                    input.begun.insert(piece.start);
                 }
-                input.written.extend(fresh.iter().map(|piece| piece.start));
+                if input.begun.contains(&piece.start) {
+                    self.data[place.clone()].copy_from_slice(&input.bytes[place.clone()]);
+                }
+                if place.end == piece.end {
+                    input.begun.remove(&piece.start);
+                }
+            } else {
+                self.touch(&piece, how);
             }
-            if input.begun.contains(&range.start) {
-                self.data[part.clone()].copy_from_slice(&input.bytes[part.clone()]);
-            }
-            if part.end == range.end {
-                input.begun.remove(&range.start);
-            }
+            combine(
+                self.dtype,
+                self.op,
+                how,
+                &mut self.data[place],
+                &bytes[cut.start - from..cut.end - from],
+            );
         }
-        reduce_bytes(dtype, op, &mut self.data[part], bytes);
     }
 }
 

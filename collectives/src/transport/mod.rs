@@ -10,6 +10,7 @@ pub(crate) use payload::{Payload, Pool};
 use crate::schedule::{Combine, Span};
 use crate::{Call, Error, Rank, Result};
 use allfold_kernels::fused::{Ends, Exchange};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The lane of messages that belong to no collective; never one of a schedule's.
@@ -53,37 +54,45 @@ pub(crate) enum Event {
     Moved { round: u64 },
 }
 
-/// A rank's bytes during an operation, for transports that move them without a copy in between.
+/// A rank's bytes during an operation, for transports that move them without a copy in between. A span may lie in several
+/// pieces; its bytes are counted from its start.
 pub(crate) trait Memory {
-    /// The bytes of a span, where they lie in one piece.
-    fn source(&self, span: Span) -> Option<&[u8]>;
-    /// The bytes of a span of the buffer, to be overwritten, where they lie in one piece.
-    fn target(&mut self, span: Span) -> Option<&mut [u8]>;
-    /// Reduces whole elements into a span of the buffer that lies in one piece, from this byte of it on.
-    fn reduce(&mut self, span: Span, from: usize, bytes: &[u8]);
+    /// These bytes of a span, where they lie in one piece.
+    fn source(&self, span: Span, part: Range<usize>) -> Option<&[u8]>;
+    /// Copies a span's bytes from this one on; false if they are not all there.
+    fn read(&self, span: Span, from: usize, into: &mut [u8]) -> bool;
+    /// These bytes of a span of the buffer, to be overwritten, where they lie in one piece.
+    fn target(&mut self, span: Span, part: Range<usize>) -> Option<&mut [u8]>;
+    /// Copies or reduces whole elements into a span of the buffer, from this byte of it on; the parts of a span come in
+    /// order.
+    fn put(&mut self, span: Span, from: usize, how: Combine, bytes: &[u8]);
 }
 
 /// No bytes at all: for messages that are payloads.
 pub(crate) struct NoMemory;
 
 impl Memory for NoMemory {
-    fn source(&self, _span: Span) -> Option<&[u8]> {
+    fn source(&self, _span: Span, _part: Range<usize>) -> Option<&[u8]> {
         None
     }
 
-    fn target(&mut self, _span: Span) -> Option<&mut [u8]> {
+    fn read(&self, _span: Span, _from: usize, _into: &mut [u8]) -> bool {
+        false
+    }
+
+    fn target(&mut self, _span: Span, _part: Range<usize>) -> Option<&mut [u8]> {
         None
     }
 
-    fn reduce(&mut self, _span: Span, _from: usize, _bytes: &[u8]) {}
+    fn put(&mut self, _span: Span, _from: usize, _how: Combine, _bytes: &[u8]) {}
 }
 
 /// A transport that moves bytes from and to the place where they lie, while it has been lent that memory.
 pub(crate) trait Direct {
-    /// Posts a send of a span that lies in one piece. It is not written to until [`Event::Sent`].
-    fn send_from(&mut self, to: Rank, lane: u32, round: u64, span: Span);
+    /// Posts a send of a span. It is not written to until [`Event::Sent`].
+    fn send_from(&mut self, to: Rank, lane: u32, round: u64, span: Span, bytes: usize);
 
-    /// Posts a receive into a span of the buffer that lies in one piece: copied or reduced. [`Event::Landed`] follows.
+    /// Posts a receive into a span of the buffer: copied or reduced. [`Event::Landed`] follows.
     fn recv_into(&mut self, from: Rank, lane: u32, round: u64, span: Span, how: Combine, bytes: usize);
 
     /// [`Transport::wait`], with the memory that is being sent and received.

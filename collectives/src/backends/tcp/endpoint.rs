@@ -381,9 +381,9 @@ impl Endpoint {
 }
 
 impl Direct for Endpoint {
-    fn send_from(&mut self, to: Rank, lane: u32, round: u64, span: Span) {
+    fn send_from(&mut self, to: Rank, lane: u32, round: u64, span: Span, bytes: usize) {
         let Ok(round) = u32::try_from(round) else { return self.endless(round) };
-        self.link(to).send(lane, round, Source::Span(span));
+        self.link(to).send(lane, round, Source::Span(span, bytes));
     }
 
     fn recv_into(&mut self, from: Rank, lane: u32, round: u64, span: Span, how: Combine, bytes: usize) {

@@ -35,7 +35,8 @@ pub(super) struct Scene<'a> {
 /// Where a message's bytes are.
 pub(super) enum Source {
     Payload(Payload),
-    Span(Span),
+    /// This many bytes of the caller's memory.
+    Span(Span, usize),
 }
 
 /// Where they go.
@@ -78,6 +79,8 @@ struct Message {
 struct Outgoing {
     header: [u8; HEADER],
     bytes: usize,
+    /// The bytes, where they lie in several pieces.
+    copy: Option<Payload>,
     /// Of the header and the bytes.
     written: usize,
 }
@@ -179,35 +182,50 @@ impl Link {
         done: &mut Vec<Done>,
     ) -> Result<bool, Fault> {
         let (Some(wire), Some(message)) = (&mut self.wire, self.sends.front_mut()) else { return Ok(false) };
-        let whole: &[u8] = match &message.source {
-            Source::Payload(payload) => payload,
-            Source::Span(span) => memory
-                .source(*span)
-                .ok_or_else(|| Fault::Wrong(format!("{span:?} cannot be sent: it is in no one piece")))?,
+        let all = match &message.source {
+            Source::Payload(payload) => payload.len(),
+            Source::Span(_, bytes) => *bytes,
         };
-        let rest = &whole[message.gone..];
-        let outgoing = self.outgoing.get_or_insert_with(|| {
-            let bytes = rest.len().min(FRAGMENT);
-            let header = Header {
-                kind: Kind::Data,
-                last: bytes == rest.len(),
-                comm: scene.comm,
-                epoch: scene.epoch,
-                sequence: scene.sequence,
-                round: message.round,
-                lane: message.lane,
-                at: (message.gone / FRAGMENT) as u32,
-                bytes: bytes as u32,
-                fingerprint: scene.fingerprint,
-                payload_crc: if wire.is_authentic() { 0 } else { crc32c(&rest[..bytes]) },
-            };
-            Outgoing { header: header.encode(), bytes, written: 0 }
-        });
+        let part = message.gone..all.min(message.gone + FRAGMENT);
+        let last = part.end == all;
+        let lies = match &message.source {
+            Source::Payload(payload) => payload.get(part.clone()),
+            Source::Span(span, _) => memory.source(*span, part.clone()),
+        };
+        let outgoing = match &mut self.outgoing {
+            Some(outgoing) => outgoing,
+            none => {
+                let mut copy = None;
+                if let (None, Source::Span(span, _)) = (lies, &message.source) {
+                    let mut bytes = scene.pool.take(part.len());
+                    if !memory.read(*span, part.start, &mut bytes) {
+                        return Err(Fault::Wrong(format!("{span:?} cannot be sent: it is not there")));
+                    }
+                    copy = Some(bytes);
+                }
+                let bytes = copy.as_deref().or(lies).unwrap_or_default();
+                let header = Header {
+                    kind: Kind::Data,
+                    last,
+                    comm: scene.comm,
+                    epoch: scene.epoch,
+                    sequence: scene.sequence,
+                    round: message.round,
+                    lane: message.lane,
+                    at: (message.gone / FRAGMENT) as u32,
+                    bytes: bytes.len() as u32,
+                    fingerprint: scene.fingerprint,
+                    payload_crc: if wire.is_authentic() { 0 } else { crc32c(bytes) },
+                };
+                none.insert(Outgoing { header: header.encode(), bytes: bytes.len(), copy, written: 0 })
+            }
+        };
+        let rest = outgoing.copy.as_deref().or(lies).unwrap_or_default();
         let total = HEADER + outgoing.bytes;
         let mut moved = false;
         while outgoing.written < total {
             let head = &outgoing.header[outgoing.written.min(HEADER)..];
-            let body = &rest[outgoing.written.saturating_sub(HEADER)..outgoing.bytes];
+            let body = &rest[outgoing.written.saturating_sub(HEADER)..];
             match wire.write(head, body) {
                 Ok(0) => return Err(Fault::Ended("takes no more bytes".into())),
                 Ok(bytes) => {
@@ -218,7 +236,6 @@ impl Link {
                 Err(error) => return Err(ended(error)),
             }
         }
-        let last = outgoing.bytes == rest.len();
         if last && !wire.flush().map_err(ended)? {
             return Ok(moved);
         }
@@ -328,8 +345,8 @@ impl Link {
     fn body(&mut self, memory: &mut dyn Memory, pool: &Pool, done: &mut Vec<Done>) -> Result<bool, Fault> {
         let (Some(wire), Some(incoming)) = (&mut self.wire, &mut self.incoming) else { return Ok(false) };
         let bytes = incoming.header.bytes as usize;
-        let room = match &mut incoming.to {
-            To::Aside(payload) => &mut payload[..],
+        let (room, through) = match &mut incoming.to {
+            To::Aside(payload) => (&mut payload[..], false),
             To::Expected(at) => self.expected[*at].room(&incoming.header, &mut self.scratch, memory, pool)?,
         };
         let mut moved = false;
@@ -359,9 +376,8 @@ impl Link {
         match to {
             To::Aside(payload) => self.aside.push_back((header, payload)),
             To::Expected(at) => {
-                let scratch =
-                    self.scratch.as_ref().map_or(&[][..], |scratch| &scratch[..bytes.min(scratch.len())]);
-                self.expected[at].take(&header, scratch, memory);
+                let scratch = self.scratch.as_ref().and_then(|scratch| scratch.get(..bytes));
+                self.expected[at].take(&header, scratch.filter(|_| through), memory);
                 self.over(at, &header, done);
             }
         }
@@ -384,17 +400,11 @@ impl Link {
         };
         let expected = &mut self.expected[at];
         expected.admits(&header)?;
-        let from = header.at as usize * FRAGMENT;
-        match &mut expected.target {
-            Target::Payload(into) => into[from..from + payload.len()].copy_from_slice(&payload),
-            Target::Span(span, Combine::Copy) => {
-                let into = memory.target(*span).and_then(|whole| whole.get_mut(from..from + payload.len()));
-                into.ok_or_else(|| Fault::Wrong(format!("{span:?} is in no one piece")))?
-                    .copy_from_slice(&payload);
-            }
-            Target::Span(..) => {}
+        if let Target::Payload(into) = &mut expected.target {
+            let from = header.at as usize * FRAGMENT;
+            into[from..from + payload.len()].copy_from_slice(&payload);
         }
-        expected.take(&header, &payload, memory);
+        expected.take(&header, Some(&payload), memory);
         self.over(at, &header, done);
         Ok(true)
     }
@@ -431,31 +441,35 @@ impl Expected {
         Err(Fault::Wrong(format!("expected {}, got {}", tell(want), tell(got))))
     }
 
-    /// Where the fragment's bytes are read to.
+    /// Where the fragment's bytes are read to, and whether they go through scratch to their place.
     fn room<'a>(
         &'a mut self,
         header: &Header,
         scratch: &'a mut Option<Payload>,
         memory: &'a mut dyn Memory,
         pool: &Pool,
-    ) -> Result<&'a mut [u8], Fault> {
+    ) -> Result<(&'a mut [u8], bool), Fault> {
         let from = header.at as usize * FRAGMENT;
         let range = from..from + header.bytes as usize;
-        let room = match &mut self.target {
-            Target::Payload(payload) => payload.get_mut(range),
-            Target::Span(span, Combine::Copy) => memory.target(*span).and_then(|whole| whole.get_mut(range)),
-            Target::Span(_, Combine::Reduce) => {
-                let scratch = scratch.get_or_insert_with(|| pool.take(FRAGMENT));
-                scratch.get_mut(..header.bytes as usize)
-            }
+        let beyond = || Fault::Wrong("its place is beyond its receive".into());
+        let place = match &mut self.target {
+            Target::Payload(payload) => Some(payload.get_mut(range.clone()).ok_or_else(beyond)?),
+            Target::Span(span, Combine::Copy) => memory.target(*span, range.clone()),
+            Target::Span(_, Combine::Reduce) => None,
         };
-        room.ok_or_else(|| Fault::Wrong("its place is in no one piece".into()))
+        match place {
+            Some(place) => Ok((place, false)),
+            None => {
+                let scratch = scratch.get_or_insert_with(|| pool.take(FRAGMENT));
+                Ok((scratch.get_mut(..range.len()).ok_or_else(beyond)?, true))
+            }
+        }
     }
 
-    /// A fragment is whole, and where it was read to; `bytes` are those to be reduced, where they are.
-    fn take(&mut self, header: &Header, bytes: &[u8], memory: &mut dyn Memory) {
-        if let Target::Span(span, Combine::Reduce) = &self.target {
-            memory.reduce(*span, header.at as usize * FRAGMENT, bytes);
+    /// A fragment is whole; `bytes`, where they are not in their place yet.
+    fn take(&mut self, header: &Header, bytes: Option<&[u8]>, memory: &mut dyn Memory) {
+        if let (Target::Span(span, how), Some(bytes)) = (&self.target, bytes) {
+            memory.put(*span, header.at as usize * FRAGMENT, *how, bytes);
         }
         self.come += header.bytes as usize;
     }
