@@ -9,53 +9,27 @@ use allfold_sim::Topology;
 use allfold_sim::files::{NcclGraphs, NcclTopology};
 use allfold_sim::machines::node::Fabrics;
 use allfold_sim::machines::presets::Preset;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// A parser: its name, where its seeds are (below the repository's root), and what it does with a text.
+/// A parser: its name, which is also its folder of seeds in `fuzz/corpus`, and what it does with a text.
 pub struct Parser {
     /// As the fuzz target is called.
     pub name: &'static str,
-    /// Folders of seeds.
-    pub seeds: &'static [&'static str],
     /// Reads the text and drops what came of it.
     pub run: fn(&str),
 }
 
 /// All of them.
 pub const PARSERS: [Parser; 9] = [
-    Parser { name: "nccl_topology", seeds: &["sim/fixtures/nccl"], run: nccl_topology },
-    Parser {
-        name: "nccl_graph",
-        seeds: &["sim/fixtures/nccl"],
-        run: |text| drop(NcclGraphs::read("fuzz", text)),
-    },
-    Parser {
-        name: "astra_network",
-        seeds: &["sim/fixtures/astra"],
-        run: |text| drop(Topology::from_astra("fuzz", text, 16)),
-    },
-    Parser {
-        name: "topology_toml",
-        seeds: &["fuzz/corpus/topology_toml"],
-        run: |text| drop(Topology::from_toml("fuzz", text, 4)),
-    },
-    Parser { name: "msccl", seeds: &["fuzz/corpus/msccl"], run: |text| drop(Table::from_msccl(text)) },
-    Parser {
-        name: "nccl_tests",
-        seeds: &["fuzz/corpus/nccl_tests", "experiments/tests/fixtures/runs"],
-        run: |text| drop(runs::parse("all_reduce", text)),
-    },
-    Parser { name: "machine", seeds: &["fuzz/corpus/machine"], run: machine },
-    Parser {
-        name: "scaling_table",
-        seeds: &["experiments/tests/fixtures/scaling"],
-        run: |text| drop(scaling_tables::parse("fuzz", text)),
-    },
-    Parser {
-        name: "parameters",
-        seeds: &["fuzz/corpus/parameters"],
-        run: |text| drop(File::parse(text).map(|file| file.parameters())),
-    },
+    Parser { name: "nccl_topology", run: nccl_topology },
+    Parser { name: "nccl_graph", run: |text| drop(NcclGraphs::read("fuzz", text)) },
+    Parser { name: "astra_network", run: |text| drop(Topology::from_astra("fuzz", text, 16)) },
+    Parser { name: "topology_toml", run: |text| drop(Topology::from_toml("fuzz", text, 4)) },
+    Parser { name: "msccl", run: |text| drop(Table::from_msccl(text)) },
+    Parser { name: "nccl_tests", run: |text| drop(runs::parse("all_reduce", text)) },
+    Parser { name: "machine", run: machine },
+    Parser { name: "scaling_table", run: |text| drop(scaling_tables::parse("fuzz", text)) },
+    Parser { name: "parameters", run: |text| drop(File::parse(text).map(|file| file.parameters())) },
 ];
 
 fn nccl_topology(text: &str) {
@@ -83,10 +57,14 @@ pub fn run(name: &str, bytes: &[u8]) {
 
 /// The seeds of a parser, in the order of their names. Empty where the sources are not there.
 pub fn seeds(parser: &Parser) -> Vec<Vec<u8>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let folders = parser.seeds.iter().filter_map(|folder| std::fs::read_dir(root.join(folder)).ok());
-    let mut files: Vec<_> =
-        folders.flatten().filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
+    let mut files = files(&corpus.join(parser.name));
     files.sort();
     files.into_iter().filter_map(|file| std::fs::read(file).ok()).collect()
+}
+
+/// The files in a folder and in the folders there.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }

@@ -83,6 +83,13 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// A header with its own checksum in its last four bytes.
+pub fn sealed(mut header: [u8; HEADER]) -> [u8; HEADER] {
+    let crc = crc32c(&header[..60]);
+    header[60..].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
 impl Header {
     /// A control frame over these bytes.
     pub fn control(kind: Kind, epoch: u32, payload: &[u8]) -> Header {
@@ -117,9 +124,7 @@ impl Header {
         put(36, &self.bytes.to_le_bytes());
         put(40, &self.fingerprint.0);
         put(56, &self.payload_crc.to_le_bytes());
-        let crc = crc32c(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        sealed(bytes)
     }
 
     /// Reads a header. Whatever is wrong with it, no field of it has been used for anything.
