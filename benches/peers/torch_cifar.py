@@ -2,12 +2,14 @@
 
 python torch_cifar.py DATA STEPS THREADS START LOSSES
 
-Reads DATA/data_batch_1.png and train_lables.json (`allfold data fetch cifar10`), writes the first weights to START
-(safetensors, by torchvision's names) and a line of JSON with step and loss for each step to LOSSES.
+Reads DATA/data_batch_[1-5].png, train_lables.json, test_batch.png and test_lables.json (`allfold data fetch cifar10`),
+writes the first weights to START (safetensors, by torchvision's names) and a line of JSON with step and loss for each
+step to LOSSES, and prints seconds and the share of the test pictures that it tells right.
 experiments/configs/cifar-beside.toml is the other side.
 """
 import json
 import sys
+import time
 
 import numpy
 import torch
@@ -27,18 +29,24 @@ def torchvision_name(name):
     return name
 
 
+def pictures(path):
+    """One picture a row of the strip, 1,024 pixels of three colours, as [N, 3, 32, 32], normalised."""
+    rows = numpy.asarray(Image.open(path).convert("RGB"))
+    x = torch.tensor(rows).permute(0, 2, 1).reshape(-1, 3, 32, 32).float() / 255
+    mean, deviation = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
+    return (x - mean.view(1, 3, 1, 1)) / deviation.view(1, 3, 1, 1)
+
+
 def main():
     data, steps, threads, start, losses = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    rows = numpy.asarray(Image.open(f"{data}/data_batch_1.png").convert("RGB"))[: steps * BATCH]
-    x = torch.tensor(rows).permute(0, 2, 1).reshape(-1, 3, 32, 32).float() / 255
-    mean, deviation = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
-    x = (x - mean.view(1, 3, 1, 1)) / deviation.view(1, 3, 1, 1)
-    y = torch.tensor(json.load(open(f"{data}/train_lables.json"))[: steps * BATCH])
+    x = torch.cat([pictures(f"{data}/data_batch_{n}.png") for n in range(1, 6)])
+    y = torch.tensor(json.load(open(f"{data}/train_lables.json")))
     model = ResNet18()
     save_file({torchvision_name(name): tensor for name, tensor in model.state_dict().items()}, start)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    start_of_training = time.time()
     with open(losses, "w") as out:
         for step in range(steps):
             part = slice(step * BATCH, (step + 1) * BATCH)
@@ -47,6 +55,12 @@ def main():
             loss.backward()
             optimiser.step()
             print(json.dumps({"step": step, "loss": loss.item()}), file=out, flush=True)
+    seconds = time.time() - start_of_training
+    x, y = pictures(f"{data}/test_batch.png"), torch.tensor(json.load(open(f"{data}/test_lables.json")))
+    model.eval()
+    with torch.no_grad():
+        right = sum((model(a).argmax(1) == b).sum().item() for a, b in zip(x.split(100), y.split(100)))
+    print(json.dumps({"seconds": round(seconds, 1), "test_accuracy": right / len(y)}))
 
 
 main()
