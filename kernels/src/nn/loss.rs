@@ -40,7 +40,8 @@ vectorised! {
             out.iter_mut().zip(row).for_each(|(out, &x)| *out = (x - max).exp_fast());
             let total = F::from_f64(super::sum::sum(out, |e| e));
             *loss = total.ln() - (row[label as usize] - max);
-            out.iter_mut().for_each(|out| *out = *out / total / divisor);
+            let share = F::ONE / (total * divisor);
+            out.iter_mut().for_each(|out| *out = *out * share);
             out[label as usize] = out[label as usize] - F::ONE / divisor;
         }
     }

@@ -57,4 +57,4 @@ pub use relu::Relu;
 pub use simd::{Level, level};
 pub use sum::norm;
 pub use team::Team;
-pub use update::{Descent, Moments, adam, descend};
+pub use update::{Descent, Moments, adam, descend, divide};

@@ -10,7 +10,8 @@
 //!                                               for each 8 rows, for each panel: one tile, in registers
 //! ```
 //!
-//! The left operand is read where it lies, through [`Walk`]s. After K. Goto and R. van de Geijn, "Anatomy of
+//! The left operand is read where it lies, through [`Walk`]s; of one that lies column by column, eight rows at a time are
+//! copied together first, as steps of many lines would meet in a few sets of the cache. After K. Goto and R. van de Geijn, "Anatomy of
 //! High-Performance Matrix Multiplication" (ACM TOMS 34(3), 2008).
 //!
 //! An element is a sum over depths, each a chain of fused multiply-adds in order of k. That order depends on k alone,
@@ -21,14 +22,14 @@ mod tile;
 
 pub(super) use pack::{Lines, Patches, Right, transpose};
 
-use pack::Direct;
+use pack::{Direct, copy};
 
 use super::Float;
 use super::simd::{Level, level};
 use super::team::{self, share};
 use std::cell::RefCell;
 use std::ops::Range;
-use tile::{ROWS, VECTOR, WIDTH};
+use tile::{ROWS, Target, VECTOR, WIDTH};
 
 /// The longest chain of additions, and the deepest packed block.
 const DEPTH: usize = 384;
@@ -159,20 +160,23 @@ pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
     assert!(k == 0 || furthest + longest < left.data.len(), "the left operand of a product is too short");
     let out = Out { start: out.as_mut_ptr(), length: out.len() };
 
-    let panels = n.div_ceil(WIDTH);
     let threads = if m * n * k < SMALL { 1 } else { team::threads() };
-    let blocks = panels.div_ceil(PANELS).next_multiple_of(threads).min(panels);
-    let strips = if blocks < threads { threads.min(m.div_ceil(ROWS)) } else { 1 };
+    let (blocks, strips) = cuts(m, n, threads);
+    // Columns are cut between panels; where those are few, between vectors, so that blocks are equal.
+    let unit = if n.div_ceil(WIDTH) < 4 * blocks { VECTOR } else { WIDTH };
+    let (units, tiles) = (n.div_ceil(unit), m.div_ceil(ROWS));
     let depths = left.walk.depths();
+    let run = left.walk.counts[..2] == [1, 1];
+    let apart = left.walk.steps[2];
+    let turned = run && apart >= m.max(2) && (1..m).all(|i| (left.row)(i) == (left.row)(i - 1) + 1);
     // Only rows that are one run of k, and what the kernel for it is there for.
-    let plain = left.walk.counts[..2] == [1, 1] && size_of::<F>() == size_of::<f32>();
+    let plain = run && size_of::<F>() == size_of::<f32>();
     let direct = if plain && level() == Level::Wide { right.direct(m, n, k) } else { None };
     let task = |task: usize| {
         let (block, strip) = (task / strips, task % strips);
-        let tiles = m.div_ceil(ROWS);
         let rows = tiles * strip / strips * ROWS..(tiles * (strip + 1) / strips * ROWS).min(m);
-        let cols = panels * block / blocks * WIDTH..(panels * (block + 1) / blocks * WIDTH).min(n);
-        Block { left: &left, out, place, rows, cols, add }.run(right, direct.as_ref(), &depths);
+        let cols = units * block / blocks * unit..(units * (block + 1) / blocks * unit).min(n);
+        Block { left: &left, turned, out, place, rows, cols, add }.run(right, direct.as_ref(), &depths);
     };
     match threads {
         1 => (0..blocks * strips).for_each(task),
@@ -180,9 +184,22 @@ pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
     }
 }
 
+/// How an m x n output is cut for so many threads: (blocks of columns, strips of rows). Strips of rows pack the same columns
+/// each for itself, which is little where there are many rows.
+fn cuts(m: usize, n: usize, threads: usize) -> (usize, usize) {
+    let blocks = n.div_ceil(WIDTH).div_ceil(PANELS);
+    if threads > 1 && m >= n.max(4 * ROWS * threads) {
+        return (blocks, threads);
+    }
+    let blocks = blocks.next_multiple_of(threads).min(n.div_ceil(VECTOR));
+    (blocks, if blocks < threads { threads.min(m.div_ceil(ROWS)) } else { 1 })
+}
+
 /// A task: some rows and some columns of the output, over the whole depth.
 struct Block<'a, F, R> {
     left: &'a Left<'a, F, R>,
+    /// The left operand's rows lie side by side, and what follows in a row is further away than all of them.
+    turned: bool,
     out: Out<F>,
     place: Place,
     rows: Range<usize>,
@@ -240,47 +257,110 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         all
     }
 
-    fn depth(&self, ks: &Range<usize>, packed: &[F], add: bool) {
-        let (start, walk) = self.left.walk.cut(ks);
-        let mut tile = [F::ZERO; ROWS * WIDTH];
-        for i in self.rows.clone().step_by(ROWS) {
-            let last = self.rows.end - 1;
+    /// Eight rows of the left operand from i on: (data, where each row starts, the walk along it). Where rows are turned,
+    /// `strip` gets them, eight numbers for each k.
+    fn rows_of<'s>(
+        &'s self,
+        i: usize,
+        ks: &Range<usize>,
+        strip: &'s mut [F],
+    ) -> (&'s [F], [usize; ROWS], Walk) {
+        if !self.turned {
+            let (last, (start, walk)) = (self.rows.end - 1, self.left.walk.cut(ks));
             let rows = std::array::from_fn(|r| (self.left.row)((i + r).min(last)) + start);
-            let mut at = 0;
-            for cols in self.panels() {
-                let vectors = cols.len().div_ceil(VECTOR);
-                let panel = &packed[at..at + ks.len() * vectors * VECTOR];
-                at += panel.len();
-                tile::tile(self.left.data, &rows, &walk, panel, vectors, &mut tile);
-                self.store(i, cols, &tile, add);
+            return (self.left.data, rows, walk);
+        }
+        let (step, count) = (self.left.walk.steps[2], ROWS.min(self.rows.end - i));
+        let lines = self.left.data[(self.left.row)(i) + ks.start * step..].chunks(step);
+        for (to, from) in strip.chunks_exact_mut(ROWS).zip(lines) {
+            if count == ROWS {
+                copy::<F, ROWS>(to, from);
+            } else {
+                to[..count].copy_from_slice(&from[..count]);
+                to[count..].fill(F::ZERO);
             }
         }
+        (strip, std::array::from_fn(|r| r), Walk { counts: [1, 1, ks.len()], steps: [0, 0, ROWS] })
+    }
+
+    /// Elements of a strip of eight rows over so many k, where there is one.
+    fn strip(&self, ks: usize) -> usize {
+        if self.turned { ROWS * ks } else { 0 }
+    }
+
+    fn depth(&self, ks: &Range<usize>, packed: &[F], add: bool) {
+        let mut tile = [F::ZERO; ROWS * WIDTH];
+        room(self.strip(ks.len()), |strip| {
+            for i in self.rows.clone().step_by(ROWS) {
+                let (data, rows, walk) = self.rows_of(i, ks, strip);
+                let mut at = 0;
+                for cols in self.panels() {
+                    let vectors = cols.len().div_ceil(VECTOR);
+                    let panel = &packed[at..at + ks.len() * vectors * VECTOR];
+                    at += panel.len();
+                    let whole = self.whole(i, &cols, add);
+                    tile::tile(data, &rows, &walk, (panel, vectors), whole, &mut tile);
+                    if whole.is_none() {
+                        self.store(i, cols, &tile, add);
+                    }
+                }
+            }
+        });
     }
 
     /// As [`Block::depth`], without a packed operand.
     fn depth_direct(&self, ks: &Range<usize>, direct: &Direct<F>, add: bool) {
-        let (start, walk) = self.left.walk.cut(ks);
         let mut tile = [F::ZERO; ROWS * WIDTH];
-        // Columns outside: a panel's part of the operand is small, and stays in the nearest cache for all rows.
         let offsets = &direct.offsets[ks.clone()];
         let furthest = offsets.iter().max().copied().unwrap_or_default();
-        for cols in self.panels() {
-            let (j, vectors) = (cols.start, cols.len().div_ceil(VECTOR));
-            let bases: [usize; WIDTH / VECTOR] =
-                std::array::from_fn(|v| if v < vectors { (direct.columns)(j + v * VECTOR) } else { 0 });
-            let inside = bases[..vectors].iter().all(|base| base + furthest + VECTOR <= direct.data.len());
-            assert!(inside, "a vector of columns {cols:?} lies in the right operand");
-            for i in self.rows.clone().step_by(ROWS) {
-                let last = self.rows.end - 1;
-                let rows = std::array::from_fn(|r| (self.left.row)((i + r).min(last)) + start);
-                let right = (direct.data, &bases[..vectors], offsets);
-                #[cfg(target_arch = "x86_64")]
-                tile::direct((self.left.data, &rows, walk.steps[2]), right, &mut tile);
-                #[cfg(not(target_arch = "x86_64"))]
-                let _ = (&mut tile, rows, right, walk);
-                self.store(i, cols.clone(), &tile, add);
+        let (tiles, each) = (self.rows.len().div_ceil(ROWS), self.strip(ks.len()));
+        room(tiles * each, |strips| {
+            let mut rest = &mut *strips;
+            let lefts: Vec<_> = self
+                .rows
+                .clone()
+                .step_by(ROWS)
+                .map(|i| {
+                    let (strip, after) = std::mem::take(&mut rest).split_at_mut(each);
+                    rest = after;
+                    (i, self.rows_of(i, ks, strip))
+                })
+                .collect();
+            // Columns outside: a panel's part of the operand is small, and stays in the nearest cache for all rows.
+            for cols in self.panels() {
+                let (j, vectors) = (cols.start, cols.len().div_ceil(VECTOR));
+                let bases: [usize; WIDTH / VECTOR] =
+                    std::array::from_fn(|v| if v < vectors { (direct.columns)(j + v * VECTOR) } else { 0 });
+                let inside =
+                    bases[..vectors].iter().all(|base| base + furthest + VECTOR <= direct.data.len());
+                assert!(inside, "a vector of columns {cols:?} lies in the right operand");
+                for (i, (data, rows, walk)) in &lefts {
+                    let (right, whole) =
+                        ((direct.data, &bases[..vectors], offsets), self.whole(*i, &cols, add));
+                    let to = whole.unwrap_or_else(|| Target::own(&mut tile));
+                    #[cfg(target_arch = "x86_64")]
+                    tile::direct((*data, rows, walk.steps[2]), right, to);
+                    #[cfg(not(target_arch = "x86_64"))]
+                    let _ = (to, data, rows, right, walk);
+                    if whole.is_none() {
+                        self.store(*i, cols.clone(), &tile, add);
+                    }
+                }
             }
+        });
+    }
+
+    /// Where a tile of rows from i on and these columns goes in the output, if all of its vectors do and lie in one line each.
+    fn whole(&self, i: usize, cols: &Range<usize>, add: bool) -> Option<Target<F>> {
+        let plane = cols.start % self.place.plane + cols.len() <= self.place.plane;
+        let fits = i + ROWS <= self.rows.end && cols.len().is_multiple_of(VECTOR) && plane;
+        if !fits || !tile::targets::<F>() {
+            return None;
         }
+        let (at, line) = (self.place.at(cols.start) + i * self.place.row, self.place.row);
+        assert!(at + (ROWS - 1) * line + cols.len() <= self.out.length, "a tile lies in the output");
+        // Each task writes the elements of its own rows and columns alone, see `Out`.
+        Some(Target { start: self.out.start.wrapping_add(at), line, add })
     }
 
     /// Writes a tile, whose lines are `WIDTH` apart, to its rows from i on and its columns.

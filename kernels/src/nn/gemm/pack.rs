@@ -198,7 +198,7 @@ impl<F: Float> Right<F> for Patches<'_, F> {
 }
 
 #[inline(always)]
-fn copy<F: Float, const N: usize>(to: &mut [F], from: &[F]) {
+pub(super) fn copy<F: Float, const N: usize>(to: &mut [F], from: &[F]) {
     if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk::<N>()) {
         *to = *from;
     }

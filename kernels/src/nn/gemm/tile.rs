@@ -15,32 +15,53 @@ pub(super) const VECTOR: usize = 16;
 /// Columns of a tile.
 pub(super) const WIDTH: usize = 3 * VECTOR;
 
-/// `out` (lines `WIDTH` apart) = the rows of `data` that start at `rows`, along `walk`, times `panel`, whose lines are
-/// `vectors` vectors long. `data` reaches as far as every row's walk does: the caller has checked it.
+/// Where the vectors of a tile go: lines of them, `line` elements apart, and whether they are added to what is there.
+#[derive(Clone, Copy)]
+pub(super) struct Target<F> {
+    pub start: *mut F,
+    pub line: usize,
+    pub add: bool,
+}
+
+impl<F> Target<F> {
+    /// A tile's own memory, whose lines are `WIDTH` apart.
+    pub fn own(tile: &mut [F; ROWS * WIDTH]) -> Target<F> {
+        Target { start: tile.as_mut_ptr(), line: WIDTH, add: false }
+    }
+}
+
+/// Whether tiles of this type are written as [`Target`]s say.
+pub(super) fn targets<F: Float>() -> bool {
+    cfg!(target_arch = "x86_64") && level() == Level::Wide && size_of::<F>() == size_of::<f32>()
+}
+
+/// To `to`, or if that is `None` to `out` (lines `WIDTH` apart): the rows of `data` that start at `rows`, along `walk`, times
+/// `panel`, whose lines are `vectors` vectors long. `data` reaches as far as every row's walk does: the caller has checked it,
+/// and that `to`, which is only for types that have [`targets`], can be written there.
 pub(super) fn tile<F: Float>(
     data: &[F],
     rows: &[usize; ROWS],
     walk: &Walk,
-    panel: &[F],
-    vectors: usize,
+    (panel, vectors): (&[F], usize),
+    to: Option<Target<F>>,
     out: &mut [F; ROWS * WIDTH],
 ) {
     let depth: usize = walk.counts.iter().product();
     assert!(panel.len() == depth * vectors * VECTOR && (1..=3).contains(&vectors));
     #[cfg(target_arch = "x86_64")]
-    if level() == Level::Wide
+    if targets::<F>()
         && let (Ok(data), Ok(panel)) = (bytemuck::try_cast_slice(data), bytemuck::try_cast_slice(panel))
-        && size_of::<F>() == size_of::<f32>()
-        && let Ok(out) = bytemuck::try_cast_slice_mut::<F, f32>(out)
     {
-        // SAFETY: AVX-512F was detected; the panel's length is asserted above; `gemm` asserts that the furthest row's
-        // walk ends inside `data`; `out` has `ROWS * WIDTH` elements.
+        let Target { start, line, add } = to.unwrap_or_else(|| Target::own(out));
+        let to = Target { start: start.cast::<f32>(), line, add };
+        // SAFETY: AVX-512F was detected and F is f32; the panel's length is asserted above; `gemm` asserts that the furthest
+        // row's walk ends inside `data`; the caller vouches for `to`, and `out` has `ROWS` lines of `WIDTH` elements.
         #[allow(unsafe_code, reason = "intrinsics")]
         unsafe {
             match vectors {
-                1 => wide::tile::<1>(data, rows, walk, panel, out),
-                2 => wide::tile::<2>(data, rows, walk, panel, out),
-                _ => wide::tile::<3>(data, rows, walk, panel, out),
+                1 => wide::tile::<1>(data, rows, walk, panel, to),
+                2 => wide::tile::<2>(data, rows, walk, panel, to),
+                _ => wide::tile::<3>(data, rows, walk, panel, to),
             }
         }
         return;
@@ -51,7 +72,8 @@ pub(super) fn tile<F: Float>(
         && size_of::<F>() == size_of::<f64>()
         && let Ok(out) = bytemuck::try_cast_slice_mut::<F, f64>(out)
     {
-        // SAFETY: as above.
+        // SAFETY: AVX-512F was detected; the panel's length is asserted above; `gemm` asserts that the furthest row's
+        // walk ends inside `data`; `out` has `ROWS * WIDTH` elements.
         #[allow(unsafe_code, reason = "intrinsics")]
         unsafe {
             wide::tile_f64(data, rows, walk, panel, vectors, out);
@@ -61,29 +83,29 @@ pub(super) fn tile<F: Float>(
     any(data, rows, walk, panel, vectors, out);
 }
 
-/// As [`tile`], of a right operand that is read where it lies; only for f32 on [`Level::Wide`]. Each row of the left
+/// As [`tile`], of a right operand that is read where it lies; only for types that have [`targets`]. Each row of the left
 /// operand begins at `rows` and goes on in steps of `step`. The caller has checked that a vector from each of `bases` plus
-/// the largest of `offsets` lies in the right operand.
+/// the largest of `offsets` lies in the right operand, and that `to` can be written.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn direct<F: Float>(
     (data, rows, step): (&[F], &[usize; ROWS], usize),
     (right, bases, offsets): (&[F], &[usize], &[usize]),
-    out: &mut [F; ROWS * WIDTH],
+    to: Target<F>,
 ) {
     let (Ok(data), Ok(right)) = (bytemuck::try_cast_slice(data), bytemuck::try_cast_slice::<F, f32>(right))
     else {
         return;
     };
-    let Ok(out) = bytemuck::try_cast_slice_mut::<F, f32>(out) else { return };
-    assert!(level() == Level::Wide && size_of::<F>() == size_of::<f32>());
-    // SAFETY: AVX-512F was detected and F is f32; `depth_direct` asserts that every vector lies inside `right`; `gemm`
-    // asserts that the furthest row's walk ends inside `data`; `out` has `ROWS * WIDTH` elements.
+    assert!(targets::<F>());
+    let to = Target { start: to.start.cast::<f32>(), line: to.line, add: to.add };
+    // SAFETY: AVX-512F was detected and F is f32; `depth_direct` asserts that every vector lies inside `right`, and vouches
+    // for `to`; `gemm` asserts that the furthest row's walk ends inside `data`.
     #[allow(unsafe_code, reason = "intrinsics")]
     unsafe {
         match *bases {
-            [a] => wide::direct([a], data, rows, step, right, offsets, out),
-            [a, b] => wide::direct([a, b], data, rows, step, right, offsets, out),
-            [a, b, c] => wide::direct([a, b, c], data, rows, step, right, offsets, out),
+            [a] => wide::direct([a], data, rows, step, right, offsets, to),
+            [a, b] => wide::direct([a, b], data, rows, step, right, offsets, to),
+            [a, b, c] => wide::direct([a, b, c], data, rows, step, right, offsets, to),
             _ => {}
         }
     }
@@ -176,20 +198,21 @@ pub(super) mod wide {
         reason = "intrinsics over registers, which have numbers"
     )]
 
-    use super::{ROWS, VECTOR, WIDTH, Walk};
+    use super::{ROWS, Target, VECTOR, WIDTH, Walk};
     use std::arch::x86_64::*;
 
     /// See [`super::tile`].
     ///
     /// # Safety
-    /// AVX-512F; every row's walk ends inside `data`; `panel` has as many lines of `V` vectors as the walk has steps.
+    /// AVX-512F; every row's walk ends inside `data`; `panel` has as many lines of `V` vectors as the walk has steps; `ROWS`
+    /// lines of `V` vectors can be written to `to`, and read where they are added.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn tile<const V: usize>(
         data: &[f32],
         rows: &[usize; ROWS],
         walk: &Walk,
         panel: &[f32],
-        out: &mut [f32],
+        to: Target<f32>,
     ) {
         let mut sums = [[_mm512_setzero_ps(); V]; ROWS];
         let starts = rows.map(|row| data.as_ptr().wrapping_add(row));
@@ -216,12 +239,16 @@ pub(super) mod wide {
                 }
             }
         }
-        assert!(out.len() >= ROWS * WIDTH);
         // By number: an iterator over the sums would keep them in memory all along.
         for r in 0..ROWS {
             for v in 0..V {
-                // SAFETY: V is at most 3, so the vector lies in its line of `out`.
-                unsafe { _mm512_storeu_ps(out.as_mut_ptr().add(r * WIDTH + v * VECTOR), sums[r][v]) };
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let at = to.start.add(r * to.line + v * VECTOR);
+                    let sum =
+                        if to.add { _mm512_add_ps(_mm512_loadu_ps(at), sums[r][v]) } else { sums[r][v] };
+                    _mm512_storeu_ps(at, sum);
+                }
             }
         }
     }
@@ -279,7 +306,8 @@ pub(super) mod wide {
     /// See [`super::direct`].
     ///
     /// # Safety
-    /// AVX-512F; every row's steps end inside `data`; a vector from each base plus each offset lies inside `right`.
+    /// AVX-512F; every row's steps end inside `data`; a vector from each base plus each offset lies inside `right`; `ROWS` lines
+    /// of `V` vectors can be written to `to`, and read where they are added.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn direct<const V: usize>(
         bases: [usize; V],
@@ -288,7 +316,7 @@ pub(super) mod wide {
         step: usize,
         right: &[f32],
         offsets: &[usize],
-        out: &mut [f32],
+        to: Target<f32>,
     ) {
         let mut sums = [[_mm512_setzero_ps(); V]; ROWS];
         let starts = rows.map(|row| data.as_ptr().wrapping_add(row));
@@ -307,12 +335,16 @@ pub(super) mod wide {
             }
             at += step;
         }
-        assert!(out.len() >= ROWS * WIDTH);
         // By number: an iterator over the sums would keep them in memory all along.
         for r in 0..ROWS {
             for v in 0..V {
-                // SAFETY: V is at most 3, so the vector lies in its line of `out`.
-                unsafe { _mm512_storeu_ps(out.as_mut_ptr().add(r * WIDTH + v * VECTOR), sums[r][v]) };
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let at = to.start.add(r * to.line + v * VECTOR);
+                    let sum =
+                        if to.add { _mm512_add_ps(_mm512_loadu_ps(at), sums[r][v]) } else { sums[r][v] };
+                    _mm512_storeu_ps(at, sum);
+                }
             }
         }
     }
