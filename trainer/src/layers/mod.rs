@@ -18,12 +18,11 @@ mod batch_norm;
 mod conv;
 mod dropout;
 mod embedding;
-mod gelu;
 mod layer_norm;
 mod linear;
 mod operation;
 mod pool;
-mod relu;
+mod unit;
 
 pub use add::Add;
 pub use attention::Attention;
@@ -31,12 +30,11 @@ pub use batch_norm::BatchNorm;
 pub use conv::Conv2d;
 pub use dropout::Dropout;
 pub use embedding::{Embedding, Positions};
-pub use gelu::Gelu;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use operation::Operation;
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
-pub use relu::Relu;
+pub use unit::{Function, Gelu, Relu, Unit};
 
 use crate::amp::Cast;
 use allfold_kernels::nn::{Cost, Float, Stream};

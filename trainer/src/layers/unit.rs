@@ -1,0 +1,91 @@
+//! Functions of one number at a time.
+
+use super::{Backward, Forward, Layer, LayerCost, Operation};
+use allfold_kernels::nn::{self, Cost, Float};
+use std::marker::PhantomData;
+
+/// The rectifier, max(x, 0).
+pub type Relu = Unit<nn::Relu>;
+/// The Gaussian error linear unit.
+pub type Gelu = Unit<nn::Gelu>;
+
+/// Such a function of so many numbers per sample.
+pub struct Unit<K>(usize, PhantomData<fn() -> K>);
+
+impl<K> Unit<K> {
+    /// Over `outputs` numbers per sample.
+    pub fn new(outputs: usize) -> Unit<K> {
+        Unit(outputs, PhantomData)
+    }
+}
+
+/// What a function is to its layer.
+pub trait Function {
+    /// What it is called.
+    const OPERATION: Operation;
+    /// `x` to `y`.
+    fn forward<F: Float>(x: &[F], y: &mut [F]);
+    /// `dx` from `dy`, and from what went in and what came out.
+    fn backward<F: Float>(x_y: (&[F], &[F]), dy: &[F], dx: &mut [F]);
+    /// The costs of both over so many elements.
+    fn costs<F: Float>(elements: usize) -> [Cost; 2];
+}
+
+impl Function for nn::Relu {
+    const OPERATION: Operation = Operation::Relu;
+
+    fn forward<F: Float>(x: &[F], y: &mut [F]) {
+        Self::forward(x, y);
+    }
+
+    fn backward<F: Float>((_, y): (&[F], &[F]), dy: &[F], dx: &mut [F]) {
+        Self::backward(y, dy, dx);
+    }
+
+    fn costs<F: Float>(elements: usize) -> [Cost; 2] {
+        [Self::forward_cost::<F>(elements), Self::backward_cost::<F>(elements)]
+    }
+}
+
+impl Function for nn::Gelu {
+    const OPERATION: Operation = Operation::Gelu;
+
+    fn forward<F: Float>(x: &[F], y: &mut [F]) {
+        Self::forward(x, y);
+    }
+
+    fn backward<F: Float>((x, _): (&[F], &[F]), dy: &[F], dx: &mut [F]) {
+        Self::backward(x, dy, dx);
+    }
+
+    fn costs<F: Float>(elements: usize) -> [Cost; 2] {
+        [Self::forward_cost::<F>(elements), Self::backward_cost::<F>(elements)]
+    }
+}
+
+impl<F: Float, K: Function> Layer<F> for Unit<K> {
+    fn inputs(&self) -> usize {
+        self.0
+    }
+
+    fn outputs(&self) -> usize {
+        self.0
+    }
+
+    fn operation(&self) -> Operation {
+        K::OPERATION
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        K::forward(pass.x, pass.y);
+    }
+
+    fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
+        K::backward((pass.x, pass.y), pass.dy, dx);
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        let [forward, input] = K::costs::<F>(n * self.0);
+        LayerCost { forward, evaluate: forward, input, ..LayerCost::default() }
+    }
+}
