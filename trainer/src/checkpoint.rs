@@ -43,6 +43,9 @@ pub struct Progress {
 /// The key of the metadata under which [`Progress`] is stored, as TOML.
 const KEY: &str = "allfold";
 
+/// What the names of a model's tensors begin with.
+pub(crate) const MODEL: &str = "model.";
+
 /// What is each rank's own, by name: the values of all ranks, one after another.
 pub type Own<F> = Vec<(&'static str, Vec<F>)>;
 
@@ -168,8 +171,8 @@ pub fn load<F: Float>(
 ) -> Result<(Progress, Vec<f64>)> {
     let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
     let bytes = fs::read(path).map_err(|error| bad(error.to_string()))?;
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| bad(error.to_string()))?;
-    let all = SafeTensors::deserialize(&bytes).map_err(|error| bad(error.to_string()))?;
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| bad(damage(&bytes, &error)))?;
+    let all = SafeTensors::deserialize(&bytes).map_err(|error| bad(damage(&bytes, &error)))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
     let text = text.ok_or_else(|| bad("is no checkpoint of a run".into()))?;
     let progress: Progress = toml::from_str(text).map_err(|error| bad(error.message().to_string()))?;
@@ -215,6 +218,29 @@ pub fn load<F: Float>(
     Ok((progress, losses))
 }
 
+/// What is wrong with a safetensors file: where it ends, if it ends early, else what its reader says.
+pub(crate) fn damage(bytes: &[u8], error: &safetensors::SafeTensorError) -> String {
+    /// What the header says of a tensor.
+    #[derive(Deserialize)]
+    struct Entry {
+        data_offsets: Option<(u64, u64)>,
+    }
+    let length = bytes.len() as u64;
+    let Some(header) = bytes.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)) else {
+        return format!("ends at byte {length} within the length of its header");
+    };
+    let Some(text) = usize::try_from(header).ok().and_then(|header| bytes[8..].get(..header)) else {
+        return format!("ends at byte {length} within its header of {header} bytes");
+    };
+    let entries: std::collections::BTreeMap<String, Entry> = serde_json::from_slice(text).unwrap_or_default();
+    let ends = entries.iter().filter_map(|(name, entry)| Some((entry.data_offsets?, name)));
+    let cut = ends.filter(|((_, end), _)| 8u64.saturating_add(header).saturating_add(*end) > length).min();
+    match cut {
+        Some((_, name)) => format!("ends at byte {length} within the tensor `{name}`"),
+        None => error.to_string(),
+    }
+}
+
 /// Copies a tensor whose bytes must be as many.
 fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), String> {
     let to: &mut [u8] = bytemuck::cast_slice_mut(to);
@@ -229,7 +255,10 @@ fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), St
 /// long to go on, or where and in what pieces to send and keep things, may differ.
 fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Result<(), String> {
     if progress.ranks != ranks {
-        return Err(format!("was made by {} ranks and this run has {ranks}", progress.ranks));
+        return Err(format!(
+            "was made by {} ranks and this run has {ranks}; `weights` takes a checkpoint's weights to any number of ranks",
+            progress.ranks
+        ));
     }
     let was = Config {
         strategy: config.strategy.clone(),
