@@ -166,7 +166,8 @@ fn predict(
                 let all = alone * batches;
                 let steps = Even::new((parameters.unwrap_or(1.0) * 1e6) as usize, Picos((all * 1e12) as u64));
                 let batch = batch as usize * curve.accumulation as usize;
-                let rules = Rules { batch, micro_batch: batch, caps: Some(caps), scaler: false };
+                let rules =
+                    Rules { batch, micro_batch: batch, caps: Some(caps), in_place: false, scaler: false };
                 predict_steps(&steps, rules, ranks, &mut nccl).map(|mut prediction| {
                     terms.apply(&mut prediction);
                     prediction
@@ -176,8 +177,13 @@ fn predict(
         let mut prediction = prediction.map_err(|error| error.to_string())?;
         if !has("communication") {
             let steps = Even::new(1, Picos((alone * batches * 1e12) as u64));
-            let rules =
-                Rules { batch: batch as usize, micro_batch: batch as usize, caps: None, scaler: false };
+            let rules = Rules {
+                batch: batch as usize,
+                micro_batch: batch as usize,
+                caps: None,
+                in_place: false,
+                scaler: false,
+            };
             prediction = predict_steps(&steps, rules, ranks, &mut nccl).map_err(|error| error.to_string())?;
             terms.apply(&mut prediction);
         }

@@ -42,6 +42,14 @@ impl Bucket {
     }
 }
 
+/// The elements of all gradients, where one bucket holds them and they lie side by side.
+pub fn together(buckets: &[Bucket], params: &[Place]) -> Option<Range<usize>> {
+    let [bucket] = buckets else { return None };
+    let ranges = || bucket.params.iter().map(|&param| &params[param].range);
+    let (start, end) = (ranges().map(|r| r.start).min()?, ranges().map(|r| r.end).max()?);
+    (end - start == bucket.elements).then_some(start..end)
+}
+
 /// Numbers that lie as buckets do, one slice for each, laid out as the parameters are.
 pub fn flat<F: Copy + Default>(buckets: &[Bucket], params: &[Place], by_bucket: &[Vec<F>]) -> Vec<F> {
     let mut all = vec![F::default(); params.last().map_or(0, |last| last.range.end)];

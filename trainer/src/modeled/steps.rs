@@ -44,6 +44,8 @@ pub struct Rules {
     pub micro_batch: usize,
     /// Where buckets close; `None`: nothing is exchanged.
     pub caps: Option<Caps>,
+    /// Whether one bucket of everything is summed where the gradients lie.
+    pub in_place: bool,
     /// Whether a loss scale is agreed on.
     pub scaler: bool,
 }

@@ -6,7 +6,9 @@
 //!                                                            '-----' exposed: what backward did not hide
 //! ```
 //!
-//! A gradient is divided by the number of ranks once, when it is copied into its bucket; the buckets are summed. A
+//! A gradient is divided by the number of ranks once, when it is copied into its bucket; the buckets are summed. Where one
+//! bucket is all there is, nothing hides its sum: gradients are divided and summed where they lie, by the rank's own
+//! thread, and nothing is copied. A
 //! bucket is sent as soon as its gradients and the bucket before it are there, so all ranks send in one order. With a
 //! canonical algorithm an element's sum does not depend on the bucket that it travels in, so neither do the weights.
 //! After the first
@@ -14,11 +16,11 @@
 
 use super::hooks::{Hook, InFlight};
 use super::{Strategy, Synced};
-use crate::buckets::{Bucket, grouped};
+use crate::buckets::{Bucket, grouped, together};
 use crate::timing::{BucketTimes, work};
 use crate::{Config, Error, Listener, Model, Network, Objective, Place, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp};
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{Cost, Float, divide};
 use allfold_sim::Picos;
 use std::ops::Range;
 
@@ -80,7 +82,9 @@ impl<'a, F: Float> Ddp<'a, F> {
                 self.homes[param] = Some((at, range));
             }
         }
-        self.idle = self.buckets.iter().map(|bucket| Some(self.comm.buffer(bucket.elements))).collect();
+        let room = |bucket: &Bucket| Some(self.comm.buffer(bucket.elements));
+        self.idle =
+            if self.in_place().is_some() { Vec::new() } else { self.buckets.iter().map(room).collect() };
         self.hook.reset();
     }
 
@@ -97,6 +101,34 @@ impl<'a, F: Float> Ddp<'a, F> {
         Ok(())
     }
 
+    /// The elements of all gradients, where one bucket holds them side by side and sends them as they are.
+    fn in_place(&self) -> Option<Range<usize>> {
+        if matches!(self.hook, Hook::None) { together(&self.buckets, &self.params) } else { None }
+    }
+
+    /// Averages the gradients in this range over all ranks.
+    fn average(&mut self, gradients: &mut [F]) -> Result<Picos> {
+        let ready = self.comm.now();
+        divide(gradients, F::from_f64(f64::from(self.comm.size())));
+        self.comm.charge(&work(pack_cost::<F>(gradients.len())));
+        let sent = self.comm.now();
+        self.comm.all_reduce(gradients, ReduceOp::Sum)?;
+        let (bytes, done) = (size_of_val(gradients) as u64, self.comm.now());
+        self.log =
+            vec![BucketTimes { bucket: 0, params: self.buckets[0].params.len(), bytes, ready, sent, done }];
+        Ok(done - sent)
+    }
+
+    /// After an exchange: asks who used what nobody computed here, and after the first step makes the buckets again.
+    fn exchanged(&mut self, synced: Synced<F>, mine: &[usize], ready: &[usize]) -> Result<Synced<F>> {
+        self.find_unused(mine)?;
+        if self.fresh && !self.config.find_unused {
+            self.rearrange(ready)?;
+        }
+        (self.steps, self.fresh) = (self.steps + 1, false);
+        Ok(synced)
+    }
+
     /// A pass over the model, with the idle buckets to fill.
     fn pass(&mut self) -> Pass<'_, F> {
         Pass {
@@ -104,6 +136,7 @@ impl<'a, F: Float> Ddp<'a, F> {
             world: F::from_f64(f64::from(self.comm.size())),
             buckets: &self.buckets,
             homes: &self.homes,
+            in_place: self.in_place().is_some(),
             hook: &mut self.hook,
             filling: std::mem::take(&mut self.idle),
             missing: self.buckets.iter().map(|bucket| bucket.params.len()).collect(),
@@ -200,9 +233,14 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
             // What nobody computed is nobody's share of the sum.
             pass.ready(param, &[])?;
         }
-        let Pass { under_way, mut log, waited, ready, .. } = pass;
+        let Pass { under_way, mut log, waited, ready, filling, .. } = pass;
 
         let mut exposed = waited;
+        if let Some(range) = self.in_place() {
+            self.idle = filling;
+            exposed += self.average(&mut model.grads[range])?;
+            return self.exchanged(Synced { loss, exposed }, &mine, &ready);
+        }
         let sent = under_way.into_iter().zip(&mut log).zip(&self.buckets).enumerate();
         for (at, ((handle, times), bucket)) in sent {
             let before = self.comm.now();
@@ -216,12 +254,7 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
             self.idle.push(Some(buffer));
         }
         self.log = log;
-        self.find_unused(&mine)?;
-        if self.fresh && !self.config.find_unused {
-            self.rearrange(&ready)?;
-        }
-        (self.steps, self.fresh) = (self.steps + 1, false);
-        Ok(Synced { loss, exposed })
+        self.exchanged(Synced { loss, exposed }, &mine, &ready)
     }
 
     /// Running statistics are each rank's own in training; rank 0's are the ones that are evaluated and kept, as in
@@ -265,6 +298,8 @@ struct Pass<'a, F: Float> {
     world: F,
     buckets: &'a [Bucket],
     homes: &'a [Option<(usize, Range<usize>)>],
+    /// The one bucket's gradients stay where they are, and are summed after the pass.
+    in_place: bool,
     hook: &'a mut Hook<F>,
     /// Buckets not yet sent.
     filling: Vec<Option<Buffer<F>>>,
@@ -287,6 +322,10 @@ impl<F: Float> Listener<F> for Pass<'_, F> {
     /// An empty gradient is one of zeros.
     fn ready(&mut self, param: usize, gradient: &[F]) -> Result<()> {
         let Some((bucket, range)) = &self.homes[param] else { return Ok(()) };
+        if self.in_place {
+            self.ready.push(param);
+            return Ok(());
+        }
         if let Some(buffer) = &mut self.filling[*bucket] {
             let slots = &mut buffer[range.clone()];
             if gradient.is_empty() {
