@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Times a training step of three models in Allfold and in PyTorch, one after the other, on as many threads, and prints
-# one line of JSON for each. PyTorch is installed into a Python environment of its own (5.5 GB) the first time:
+# one line of JSON for each; then two ranks of one thread, as threads (beside one rank, in turn), as processes, and by PyTorch's
+# DDP over gloo. PyTorch is installed into a Python environment of its own (5.5 GB) the first time:
 #
 #   benches/peers/run.sh [ENVIRONMENT]            [default: target/peers]
 set -euo pipefail
@@ -16,4 +17,10 @@ for model in mlp gpt resnet18; do
         cargo bench --quiet -p allfold-trainer --bench peer -- "$model" "$threads"
         OMP_NUM_THREADS=$threads "$python" benches/peers/torch_step.py "$model" "$threads"
     done
+done
+cargo build --quiet --release --bin allfold
+for model in mlp gpt resnet18; do
+    cargo bench --quiet -p allfold-trainer --bench peer -- "$model" 1 2
+    target/release/allfold launch -n 2 -- cargo bench --quiet -p allfold-trainer --bench peer -- "$model" 1
+    OMP_NUM_THREADS=1 "$python" -m torch.distributed.run --nproc-per-node 2 benches/peers/torch_step.py "$model" 1
 done

@@ -1,13 +1,16 @@
 """One training step of three models in PyTorch: what `cargo bench -p allfold-trainer --bench peer` times in Allfold.
 
-python torch_step.py MODEL THREADS      MODEL: mlp, gpt, resnet18      prints one line of JSON
+python torch_step.py MODEL THREADS                                      MODEL: mlp, gpt, resnet18      prints one line of JSON
+python -m torch.distributed.run --nproc-per-node 2 torch_step.py MODEL THREADS      the same by DDP over gloo, as rank 0 sees it
 """
 import json
+import os
 import statistics
 import sys
 import time
 
 import torch
+import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
@@ -93,6 +96,10 @@ def main():
         model, warm, steps = ResNet18(), 2, 12
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
         x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    if ranks > 1:
+        dist.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
     times = []
     for step in range(warm + steps):
         start = time.perf_counter()
@@ -102,9 +109,12 @@ def main():
         optimiser.step()
         if step >= warm:
             times.append((time.perf_counter() - start) * 1e3)
-    record = {"engine": f"torch {torch.__version__}", "model": name, "threads": threads}
+    record = {"engine": f"torch {torch.__version__}", "model": name, "threads": threads, "ranks": ranks}
     record |= {"med_ms": round(statistics.median(times), 4), "min_ms": round(min(times), 4), "loss": loss.item()}
-    print(json.dumps(record))
+    if ranks == 1 or dist.get_rank() == 0:
+        print(json.dumps(record))
+    if ranks > 1:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,27 +1,31 @@
 //! One training step of three models, timed as `benches/peers/torch_step.py` times PyTorch's: the same shapes, optimisers
 //! and numbers of steps, the median of all steps. `benches/peers/run.sh` runs both, one after the other.
 //!
-//! `cargo bench -p allfold-trainer --bench peer -- mlp 1` prints one line of JSON.
+//! ```text
+//! cargo bench -p allfold-trainer --bench peer -- MODEL THREADS             one rank of so many threads
+//! cargo bench -p allfold-trainer --bench peer -- MODEL 1 RANKS             one rank and RANKS of them, in turn: DDP
+//! allfold launch -n RANKS -- THIS_PROGRAM MODEL 1                          the same, a process for each rank
+//! ```
+//!
+//! Each prints a line of JSON. `of_product` is the step's rate as a share of that of a 512 x 512 x 512 product on one core,
+//! measured in the same run: what a step without any other work would come to.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::disallowed_methods, reason = "real time is what is measured")]
 
-use allfold_kernels::nn::{Cost, Team};
+use allfold_collectives::{Communicator, World};
+use allfold_kernels::nn::{Matrix, Store, Team, matmul};
 use allfold_trainer::models::{Gpt, ResNet, gpt, mlp, resnet};
 use allfold_trainer::optim::Adam;
-use allfold_trainer::{Listener, Model, Network, Objective, Optimiser, Result, Sgd};
+use allfold_trainer::{Config, Model, Network, Objective, Optimiser, Result, Sgd, strategies};
 use std::time::Instant;
 
-struct Nobody;
-
-impl Listener<f32> for Nobody {
-    fn spent(&mut self, _: Cost) {}
-    fn ready(&mut self, _: usize, _: &[f32]) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// What is timed: a network, its optimiser, samples, and (steps before, steps timed).
+/// What is timed: a network, its optimiser and learning rate, samples, and (steps before, steps timed).
 type Case = (Network<f32>, Box<dyn Optimiser<f32>>, f64, usize, (usize, usize));
+
+/// Side of the square product that stands for the machine's peak.
+const SIDE: usize = 512;
+/// Turns of one rank and of several.
+const TURNS: usize = 3;
 
 fn case(model: &str) -> Case {
     match model {
@@ -48,44 +52,131 @@ fn case(model: &str) -> Case {
     }
 }
 
-fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
-    let model = words.first().map_or("mlp", |word| word);
-    let threads: usize = words.get(1).map_or(1, |word| word.parse().unwrap());
-    let (network, mut optimiser, lr, batch, (warm, steps)) = case(model);
+/// The steps of one rank.
+#[derive(Clone)]
+struct Timed {
+    /// Milliseconds of each step, in order of length.
+    steps: Vec<f64>,
+    /// Mean milliseconds of forward, backward and optimiser.
+    parts: [f64; 3],
+    loss: f32,
+    flops: u64,
+}
+
+impl Timed {
+    fn median(&self) -> f64 {
+        self.steps[self.steps.len() / 2]
+    }
+}
+
+/// Times `1 / turns` of the steps on a rank.
+fn time(name: &str, threads: usize, turns: usize, comm: &Communicator) -> Result<Timed> {
+    let (network, mut optimiser, lr, batch, (warm, steps)) = case(name);
+    let (warm, steps) = (warm.div_ceil(turns), steps / turns);
     let (rows, classes) = (network.rows(), network.classes());
-    let whole = model == "gpt";
+    let flops = network.step_cost(batch).flops + optimiser.cost(network.param_count()).flops;
+    let whole = name == "gpt";
     let number = |i: usize| (i as u64 * 2_654_435_761 % 4_093) as f32;
     let x: Vec<f32> = (0..batch * network.inputs())
         .map(|i| if whole { number(i) as u32 as f32 % 1024.0 } else { number(i) / 1024.0 - 2.0 })
         .collect();
     let labels: Vec<u32> = (0..batch * rows).map(|i| number(i + 7) as u32 % classes as u32).collect();
-    let mut model = Model::new(network, 0).unwrap();
-    let (mut times, mut parts, mut loss) = (Vec::new(), [0.0; 3], 0.0);
+    let strategy = if comm.size() == 1 { "single" } else { "ddp" };
+    let config = Config { strategy: strategy.into(), ..Config::default() };
+    let mut strategy = strategies::build(&config, &network, comm)?;
+    let mut model = Model::new(network, 0)?;
+    strategy.start(&mut model)?;
+    let mut timed = Timed { steps: Vec::new(), parts: [0.0; 3], loss: 0.0, flops };
     Team::new(threads).enter(|| {
         for step in 0..warm + steps {
             let start = Instant::now();
-            model.forward(&x, &mut Nobody).unwrap();
+            strategy.forward(&mut model, &x)?;
             let forward = Instant::now();
-            loss = model.backward(Objective::mean(&labels), &mut Nobody).unwrap();
+            timed.loss = strategy.backward(&mut model, Objective::mean(&labels))?.loss;
             let backward = Instant::now();
             optimiser.step(lr, &mut model.params, &model.grads);
             if step >= warm {
                 let spans = [forward - start, backward - forward, backward.elapsed()];
-                parts
-                    .iter_mut()
-                    .zip(spans)
-                    .for_each(|(part, span)| *part += span.as_secs_f64() * 1e3 / steps as f64);
-                times.push(start.elapsed().as_secs_f64() * 1e3);
+                for (part, span) in timed.parts.iter_mut().zip(spans) {
+                    *part += span.as_secs_f64() * 1e3 / steps as f64;
+                }
+                timed.steps.push(start.elapsed().as_secs_f64() * 1e3);
             }
         }
-    });
-    times.sort_by(f64::total_cmp);
-    let (median, least) = (times[times.len() / 2], times[0]);
-    let name = words.first().map_or("mlp", |word| word);
+        Ok::<_, allfold_trainer::Error>(())
+    })?;
+    timed.steps.sort_by(f64::total_cmp);
+    Ok(timed)
+}
+
+/// Operations per second of a large product on this core.
+fn peak() -> f64 {
+    let (a, b, mut out) = (vec![0.5f32; SIDE * SIDE], vec![0.25f32; SIDE * SIDE], vec![0f32; SIDE * SIDE]);
+    let mut once = || {
+        let start = Instant::now();
+        matmul(&mut out, Store::Replace, Matrix::new(&a, SIDE, SIDE), Matrix::new(&b, SIDE, SIDE));
+        std::hint::black_box(&mut out);
+        2.0 * (SIDE * SIDE * SIDE) as f64 / start.elapsed().as_secs_f64()
+    };
+    (0..50).map(|_| once()).fold(0.0, f64::max)
+}
+
+fn print(name: &str, (threads, ranks, how): (usize, u32, &str), timed: &Timed, peak: f64) {
+    let rate = timed.flops as f64 / timed.median() / 1e6;
     println!(
-        "{{\"engine\": \"allfold\", \"model\": \"{name}\", \"threads\": {threads}, \"med_ms\": {median:.4}, \
-         \"min_ms\": {least:.4}, \"forward_ms\": {:.4}, \"backward_ms\": {:.4}, \"optimiser_ms\": {:.4}, \"loss\": {loss}}}",
-        parts[0], parts[1], parts[2]
+        "{{\"engine\": \"allfold\", \"model\": \"{name}\", \"threads\": {threads}, \"ranks\": {ranks}, \"as\": \"{how}\", \
+         \"med_ms\": {:.4}, \"min_ms\": {:.4}, \"forward_ms\": {:.4}, \"backward_ms\": {:.4}, \"optimiser_ms\": {:.4}, \
+         \"gflops\": {rate:.1}, \"of_product\": {:.3}, \"loss\": {}}}",
+        timed.median(),
+        timed.steps[0],
+        timed.parts[0],
+        timed.parts[1],
+        timed.parts[2],
+        rate * 1e9 / (peak * threads as f64),
+        timed.loss,
     );
+}
+
+/// The slowest rank's steps of `ranks` threads.
+fn on_threads(name: &str, threads: usize, ranks: u32, turns: usize) -> Timed {
+    let all = World::threads(ranks).run(|comm| time(name, threads, turns, &comm)).unwrap();
+    all.into_iter().max_by(|a, b| a.median().total_cmp(&b.median())).unwrap()
+}
+
+/// One rank and several, in turn: of each, the turn in the middle.
+fn efficiency(name: &str, ranks: u32, peak: f64) {
+    let (mut alone, mut together) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        alone.push(on_threads(name, 1, 1, TURNS));
+        together.push(on_threads(name, 1, ranks, TURNS));
+    }
+    for turns in [&mut alone, &mut together] {
+        turns.sort_by(|a, b| a.median().total_cmp(&b.median()));
+    }
+    let (alone, together) = (&alone[TURNS / 2], &together[TURNS / 2]);
+    print(name, (1, 1, "threads"), alone, peak);
+    print(name, (1, ranks, "threads"), together, peak);
+    println!(
+        "{{\"engine\": \"allfold\", \"model\": \"{name}\", \"ranks\": {ranks}, \"as\": \"threads\", \"efficiency\": {:.3}}}",
+        alone.median() / together.median()
+    );
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let name = words.first().map_or("mlp", |word| word);
+    let number = |at: usize| words.get(at).map_or(1, |word| word.parse().unwrap());
+    let (threads, ranks) = (number(1), number(2) as u32);
+    let peak = peak();
+    if std::env::var_os("WORLD_SIZE").is_some() {
+        let comm = Communicator::from_env().unwrap();
+        let timed = time(name, threads, 1, &comm).unwrap();
+        if comm.rank().0 == 0 {
+            print(name, (threads, comm.size(), "processes"), &timed, peak);
+        }
+    } else if ranks > 1 {
+        efficiency(name, ranks, peak);
+    } else {
+        print(name, (threads, 1, "threads"), &on_threads(name, threads, 1, 1), peak);
+    }
 }

@@ -342,10 +342,11 @@ impl<F: Float> Model<F> {
         loss
     }
 
-    /// A buffer of so many elements, whatever is in it.
+    /// A buffer of so many elements, whatever is in it. One that is much larger is left for those who need it: it would be
+    /// cut now, and cleared when it grows again.
     fn take(&mut self, elements: usize) -> Vec<F> {
-        let fits = |buffer: &Vec<F>| (buffer.capacity() < elements, buffer.len().abs_diff(elements));
-        let best = (0..self.spare.len()).min_by_key(|&at| fits(&self.spare[at]));
+        let fits = |at: &usize| (elements..=2 * elements).contains(&self.spare[*at].capacity());
+        let best = (0..self.spare.len()).filter(fits).min_by_key(|&at| self.spare[at].capacity());
         let mut buffer = best.map(|at| self.spare.swap_remove(at)).unwrap_or_default();
         buffer.resize(elements, F::ZERO);
         buffer
