@@ -182,10 +182,12 @@ impl Observer for Watch<'_> {
     fn epoch(&mut self, report: &EpochReport) {
         let step = self.steps.len() as u64;
         if let Some(events) = &mut self.events {
+            let [loss, accuracy] =
+                ["loss", "accuracy"].map(|what| format!("{}/{what}", self.config.scored_on()));
             let values = [
                 ("epoch/loss", report.loss),
-                ("test/loss", report.test.loss),
-                ("test/accuracy", report.test.accuracy()),
+                (&*loss, report.test.loss),
+                (&*accuracy, report.test.accuracy()),
             ];
             if events.scalars(step, &values).is_err() {
                 self.events = None;

@@ -118,7 +118,7 @@ fn backward(config: &Config, comm: &Communicator) -> Result<(Vec<f64>, Vec<usize
     let (train, _) = data::digits()?;
     let mut batch = allfold_trainer::Batch::default();
     let rank = comm.rank().index();
-    train.gather::<f64>(&[rank, rank + 7], &mut batch);
+    train.gather::<f64>(&[rank, rank + 7], &mut batch)?;
     for _ in 0..2 {
         strategy.forward(&mut model, &batch.x)?;
         strategy.backward(&mut model, Objective::mean(&batch.labels))?;

@@ -77,7 +77,7 @@ fn pass(parts: &[usize], world: &World, train: &Dataset) -> Vec<(Vec<f64>, Vec<f
         let rank = comm.rank().index();
         let from: usize = parts[..rank].iter().sum();
         let mut batch = Batch::default();
-        train.gather::<f64>(&(from..from + parts[rank]).collect::<Vec<_>>(), &mut batch);
+        train.gather::<f64>(&(from..from + parts[rank]).collect::<Vec<_>>(), &mut batch)?;
         strategy.forward(&mut model, &batch.x)?;
         let logits = model.logits().to_vec();
         // The sum of the losses over all samples: ranks with more of them count for more, and ddp divides by the ranks.
@@ -235,7 +235,7 @@ fn fit<F: Float>(network: Network<F>, per_rank: usize, comm: &Communicator) -> R
     let (mut batch, mut losses) = (Batch::default(), Vec::new());
     for epoch in 0..3 {
         for samples in sampler.indices(comm.rank().index(), epoch).chunks(per_rank) {
-            train.gather::<F>(samples, &mut batch);
+            train.gather::<F>(samples, &mut batch)?;
             strategy.forward(&mut model, &batch.x)?;
             losses.push(strategy.backward(&mut model, Objective::mean(&batch.labels))?.loss.to_f64());
             sgd.step(0.05, &mut model.params, &model.grads);
@@ -274,13 +274,15 @@ fn all_strategies_agree_on_one_rank() {
     assert!(MODELS.iter().any(|(name, _)| *name == "resnet18"));
     for model in ["mlp", "cnn", "resnet18"] {
         for dtype in ["f32", "f64"] {
+            // Two steps and a score: of all 360 test samples it would take most of the time.
             let with = |strategy: &str| {
                 let (model, dtype, strategy) = (model.to_string(), dtype.into(), strategy.into());
-                bits(&run(&World::threads(1), &Config { model, dtype, strategy, max_steps: 2, ..small() }))
+                let config = Config { model, dtype, strategy, max_steps: 2, validation: 12, ..small() };
+                bits(&run(&World::threads(1), &config))
             };
-            let want = with("single");
-            for (strategy, _) in STRATEGIES {
-                assert_eq!(with(strategy), want, "{model}, {dtype}, {strategy}");
+            let all: Vec<_> = STRATEGIES.iter().map(|(strategy, _)| (strategy, with(strategy))).collect();
+            for (strategy, bits) in &all {
+                assert_eq!(bits, &all[0].1, "{model}, {dtype}, {strategy}");
             }
         }
     }

@@ -102,6 +102,9 @@ pub struct Config {
     pub weights: String,
     /// Use only the first so many training samples; 0: all.
     pub train_samples: usize,
+    /// Keep the last so many training samples out of training, and score the run on them instead of on the test set: to
+    /// choose a configuration by; 0: score on the test set.
+    pub validation: usize,
     /// `sgd`, `adam`, `adamw` or `lars`.
     pub optimiser: String,
     /// Learning rate.
@@ -238,6 +241,7 @@ impl Default for Config {
             prefetch: 2,
             weights: String::new(),
             train_samples: 0,
+            validation: 0,
             optimiser: "sgd".into(),
             lr: 0.02,
             scale_lr: false,
@@ -317,6 +321,11 @@ impl Config {
             "bf16" => Some(Narrow::Bf16),
             _ => None,
         }
+    }
+
+    /// What a run is scored on, in a word.
+    pub fn scored_on(&self) -> &'static str {
+        if self.validation > 0 { "validation" } else { "test" }
     }
 
     /// Samples in each of the micro-batches that `samples` of a step are cut into; the last one may have fewer.

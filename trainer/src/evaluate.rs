@@ -37,7 +37,7 @@ pub fn evaluate_by<F: Float>(
     let mine = exactly_once(test.len(), comm.size() as usize, comm.rank().index());
     let (mut loss, mut counts, mut samples) = ([0.0], [0i64; 2], Batch::default());
     for indices in mine.chunks(batch.max(1)) {
-        test.gather::<F>(indices, &mut samples);
+        test.gather::<F>(indices, &mut samples)?;
         let (sum, correct) = over(&samples)?;
         loss[0] += sum;
         counts[0] += indices.len() as i64;

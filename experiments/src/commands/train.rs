@@ -273,9 +273,9 @@ fn summary(
     {
         session.say(format!("  step {step:>6}  loss {loss:.6}"))?;
     }
-    let test = &result.test;
+    let (test, set) = (&result.test, config.scored_on());
     session.say(format!(
-        "accuracy {:.2} % ({} of {} test samples), test loss {:.6}",
+        "accuracy {:.2} % ({} of {} {set} samples), {set} loss {:.6}",
         test.accuracy() * 100.0,
         test.correct,
         test.samples,

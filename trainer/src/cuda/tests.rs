@@ -2,7 +2,7 @@
 //! run on a GPU where ALLFOLD_TEST_GPU is set, with more room for rounding: libraries sum in orders of their own.
 
 use super::Replica;
-use crate::data::digits;
+use crate::data::{Samples, digits};
 use crate::layers::{
     Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
 };
@@ -40,7 +40,7 @@ fn sentences(samples: usize, positions: usize, classes: usize) -> Dataset {
     Dataset {
         shape: (1, 1, positions),
         classes,
-        pixels: tokens[..samples * positions].iter().map(|&t| t as f32).collect(),
+        samples: Samples::Numbers(tokens[..samples * positions].iter().map(|&t| t as f32).collect()),
         labels: tokens[1..].iter().map(|&t| t as u32).collect(),
     }
 }

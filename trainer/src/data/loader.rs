@@ -16,7 +16,7 @@ pub struct Batches<'a, F> {
     dataset: &'a Dataset,
     chunks: &'a [Vec<usize>],
     at: usize,
-    workers: Vec<Receiver<Batch<F>>>,
+    workers: Vec<Receiver<Result<Batch<F>>>>,
 }
 
 /// Calls `body` with the batches that `chunks` name. With 0 workers each is put together when it is asked for.
@@ -35,9 +35,9 @@ pub fn batches<F: Float, R>(
             scope.spawn(move || {
                 for chunk in chunks.iter().skip(worker).step_by(workers) {
                     let mut batch = Batch::default();
-                    dataset.gather(chunk, &mut batch);
+                    let gathered = dataset.gather(chunk, &mut batch);
                     // Nobody listens any more once the run has stopped.
-                    if send.send(batch).is_err() {
+                    if send.send(gathered.map(|()| batch)).is_err() {
                         return;
                     }
                 }
@@ -58,13 +58,13 @@ impl<F: Float> Batches<'_, F> {
     /// Replaces `batch` by the next one.
     ///
     /// # Errors
-    /// If there is none, or its worker is gone.
+    /// If there is none, its worker is gone, or its samples cannot be read.
     pub fn next(&mut self, batch: &mut Batch<F>) -> Result<()> {
         let gone = || Error::Data(format!("there is no batch {} in this epoch", self.at));
         let chunk = self.chunks.get(self.at).ok_or_else(gone)?;
         match self.at.checked_rem(self.workers.len()) {
-            None => self.dataset.gather(chunk, batch),
-            Some(worker) => *batch = self.workers[worker].recv().map_err(|_| gone())?,
+            None => self.dataset.gather(chunk, batch)?,
+            Some(worker) => *batch = self.workers[worker].recv().map_err(|_| gone())??,
         }
         self.at += 1;
         Ok(())

@@ -1,4 +1,4 @@
-//! Labelled samples in memory, and where they come from.
+//! Labelled samples, and where they come from.
 //!
 //! | `data` | read from `data_dir` | samples |
 //! |---|---|---|
@@ -12,10 +12,12 @@ mod cifar;
 mod digits;
 mod idx;
 pub mod loader;
+mod samples;
 mod synthetic;
 mod text;
 
 pub use digits::digits;
+pub use samples::{Pictures, Samples};
 
 use crate::{Config, Error, Result};
 use std::path::Path;
@@ -30,11 +32,27 @@ pub const DATA: &[(&str, &str)] = &[
     ("synthetic", "random pictures of any shape, with random labels"),
 ];
 
-/// The training and the test set that `config` asks for.
+/// The training set that `config` asks for, and what it is to be scored on: the test set, or where it holds out training
+/// samples for `validation`, those, and no sample of the test set.
 ///
 /// # Errors
 /// If there is no such set, or a file is missing or damaged, and which.
 pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
+    let (mut train, test) = published(config)?;
+    match config.validation {
+        0 => Ok((train, test)),
+        count if count < train.len() => {
+            let validation = train.split_off(train.len() - count);
+            Ok((train, validation))
+        }
+        count => Err(Error::Config(format!(
+            "`validation` is {count} of {} training samples; it must leave some to train on",
+            train.len()
+        ))),
+    }
+}
+
+fn published(config: &Config) -> Result<(Dataset, Dataset)> {
     let directory = Path::new(&config.data_dir);
     match config.data.as_str() {
         "digits" => digits(),
@@ -49,22 +67,24 @@ pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
 
 /// Reads a whole file, or says what would bring it.
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|error| {
-        Error::Data(format!("{}: {error}; `allfold data fetch` brings the published sets", path.display()))
-    })
+    std::fs::read(path).map_err(|error| missing(path, &error))
+}
+
+fn missing(path: &Path, error: &std::io::Error) -> Error {
+    Error::Data(format!("{}: {error}; `allfold data fetch` brings the published sets", path.display()))
 }
 
 use allfold_kernels::nn::Float;
 
-/// Samples with their labels: `pixels[sample][features]`, row-major.
-#[derive(Clone, Debug, PartialEq)]
+/// Samples with their labels.
+#[derive(Clone, Debug)]
 pub struct Dataset {
     /// Channels, height and width of a sample; their product is its number of features.
     pub shape: (usize, usize, usize),
     /// Labels are below this.
     pub classes: usize,
     /// All samples, one after another.
-    pub pixels: Vec<f32>,
+    pub samples: Samples,
     /// One label per sample; of text, one per position.
     pub labels: Vec<u32>,
 }
@@ -81,7 +101,7 @@ pub struct Batch<F> {
 impl Dataset {
     /// Number of samples.
     pub fn len(&self) -> usize {
-        self.pixels.len() / self.features().max(1)
+        self.samples.count(self.features())
     }
 
     /// Labels of a sample.
@@ -100,22 +120,34 @@ impl Dataset {
     }
 
     /// Fills `batch` with the samples `indices`, in that order.
-    pub fn gather<F: Float>(&self, indices: &[usize], batch: &mut Batch<F>) {
-        let (features, rows) = (self.features(), self.rows());
+    ///
+    /// # Errors
+    /// If they are in a file that cannot be read any more.
+    pub fn gather<F: Float>(&self, indices: &[usize], batch: &mut Batch<F>) -> Result<()> {
+        let rows = self.rows();
         batch.x.clear();
         batch.labels.clear();
         for &i in indices {
-            let sample = &self.pixels[i * features..(i + 1) * features];
-            batch.x.extend(sample.iter().map(|&pixel| F::from_f64(f64::from(pixel))));
             batch.labels.extend_from_slice(&self.labels[i * rows..(i + 1) * rows]);
         }
+        self.samples.gather(indices, self.features(), &mut batch.x)
     }
 
     /// The first `count` samples, or all if there are fewer.
     pub fn first(mut self, count: usize) -> Dataset {
-        let (features, rows) = (self.features(), self.rows());
-        self.labels.truncate(count * rows);
-        self.pixels.truncate(count * features);
+        if count < self.len() {
+            self.split_off(count);
+        }
         self
+    }
+
+    /// Keeps the first `at` samples, and gives back the others.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn split_off(&mut self, at: usize) -> Dataset {
+        let (features, rows) = (self.features(), self.rows());
+        let samples = self.samples.split_off(at, features);
+        Dataset { samples, labels: self.labels.split_off(at * rows), ..*self }
     }
 }

@@ -5,7 +5,7 @@
 //! sample 0  T o   b     label  o   b e      sample 1 begins where sample 0 ended
 //! ```
 
-use super::{Dataset, read};
+use super::{Dataset, Samples, read};
 use crate::{Error, Result};
 use std::path::Path;
 
@@ -25,17 +25,15 @@ fn split(text: &[u8], positions: usize) -> std::result::Result<(Dataset, Dataset
         classes += 1;
     }
     let windows = |part: &[u8]| {
-        let mut set = Dataset {
-            shape: (1, 1, positions),
-            classes: classes as usize,
-            pixels: Vec::new(),
-            labels: Vec::new(),
-        };
         let count = part.len().saturating_sub(1) / positions;
         let tokens: Vec<u32> = part.iter().map(|&byte| tokens[usize::from(byte)]).collect();
-        set.pixels.extend(tokens.iter().take(count * positions).map(|&token| token as f32));
-        set.labels.extend(tokens.iter().skip(1).take(count * positions));
-        set
+        let numbers = tokens.iter().take(count * positions).map(|&token| token as f32).collect();
+        Dataset {
+            shape: (1, 1, positions),
+            classes: classes as usize,
+            samples: Samples::Numbers(numbers),
+            labels: tokens.iter().copied().skip(1).take(count * positions).collect(),
+        }
     };
     let (train, test) = text.split_at(text.len() / 10 * 9);
     let (train, test) = (windows(train), windows(test));
@@ -49,17 +47,18 @@ fn split(text: &[u8], positions: usize) -> std::result::Result<(Dataset, Dataset
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Batch;
 
     #[test]
     fn labels_are_the_bytes_that_follow() {
         let text: Vec<u8> = (0..100u8).map(|i| b'a' + i % 5).collect();
         let (train, test) = split(&text, 4).unwrap();
         assert_eq!((train.len(), test.len(), train.rows(), train.classes), (22, 2, 4, 5));
-        assert_eq!(
-            (&train.pixels[4..8], &train.labels[4..8]),
-            (&[4.0, 0.0, 1.0, 2.0][..], &[0, 1, 2, 3][..])
-        );
-        assert_eq!(test.pixels[0], 0.0);
+        let mut batch = Batch::<f32>::default();
+        train.gather(&[1], &mut batch).unwrap();
+        assert_eq!(batch, Batch { x: vec![4.0, 0.0, 1.0, 2.0], labels: vec![0, 1, 2, 3] });
+        test.gather(&[0], &mut batch).unwrap();
+        assert_eq!(batch.x[0], 0.0);
         assert_eq!(split(&text, 40).unwrap_err(), "has 100 bytes; windows of 40 need 410 at least");
     }
 }
