@@ -9,7 +9,8 @@
 //!
 //! Needs root and iproute2 (`scripts/iproute2.sh` installs it); skips with its reason otherwise. Everything lives in
 //! namespaces that this test makes and removes. `SHAPED=full` runs every network and writes
-//! `docs/results/transports/shaped.md`; without it a short one is run, and the bound is only on the median.
+//! `docs/results/transports/shaped.md`, `SHAPED=unequal` those with that word in their name; without it a short one is run,
+//! and the bound is only on the median. `SHAPED_HELD=BYTES`: what a host's kernel holds of a connection at most.
 
 use allfold_collectives::tcp::{Deadlines, Peers, Secret, Security};
 use allfold_collectives::time::{Job, traced};
@@ -135,6 +136,13 @@ impl Hosts {
             shape(&host, "eth0", *rate)?;
             shape(&switch, &format!("p{i}"), *rate)?;
             tool("ip", &format!("netns exec {host} sysctl -qw net.ipv4.tcp_slow_start_after_idle=0"))?;
+            if let Ok(held) = std::env::var("SHAPED_HELD") {
+                let least = "4096 16384";
+                let args =
+                    ["netns", "exec", &host, "sysctl", "-qw", &format!("net.ipv4.tcp_wmem={least} {held}")];
+                let done = Command::new("ip").args(args).status().map_err(|error| error.to_string())?;
+                assert!(done.success(), "SHAPED_HELD={held}");
+            }
         }
         for (k, rate) in network.trunks.iter().enumerate() {
             let (one, other) = (format!("{p}s{k}"), format!("{p}s{}", k + 1));
@@ -273,14 +281,16 @@ fn the_simulator_says_what_shaped_links_measure() {
         println!("SKIP: hosts of network namespaces cannot be made here: {why}");
         return;
     }
-    let full = std::env::var("SHAPED").is_ok_and(|value| value == "full");
+    let wanted = std::env::var("SHAPED").unwrap_or_default();
+    let (full, every_case) = (wanted == "full", !wanted.is_empty());
     let mut text =
         String::from("| network | collective | algorithm | MiB | measured us | simulated us | off |\n");
     text += "|---|---|---|---|---|---|---|\n";
     let mut summary =
         String::from("| network | cases | median of abs. error | within 5 % |\n|---|---|---|---|\n");
     let (mut every, mut offs) = (Vec::new(), Vec::new());
-    for network in networks(full) {
+    let chosen = networks(every_case).into_iter().filter(|network| full || network.name.contains(&wanted));
+    for network in chosen {
         let hosts = match Hosts::make(&network) {
             Ok(hosts) => hosts,
             Err(why) => {
@@ -289,8 +299,8 @@ fn the_simulator_says_what_shaped_links_measure() {
             }
         };
         let topology = network.topology();
-        let times = measured(&network, &hosts, full);
-        let cases = cases(full);
+        let times = measured(&network, &hosts, every_case);
+        let cases = cases(every_case);
         assert_eq!(times.len(), cases.len(), "a rank failed on {}", network.name);
         let mut errors = Vec::new();
         for ((collective, name, bytes), got) in cases.into_iter().zip(times) {

@@ -7,6 +7,9 @@
 //! epoch 1   ranks 0 1 2' 3    meet again, go on from the newest checkpoint: to the weights of a run that nothing befell
 //! ```
 //!
+//! On several nodes each launcher starts its own ranks again and counts its own restarts: a rank that comes back with an
+//! epoch that is over is told, and comes with a later one.
+//!
 //! The world has its old size again before a step is made, so the arithmetic is that of the whole run. Frames of an
 //! earlier epoch are refused, and so is a rank that comes back with one.
 
@@ -93,6 +96,13 @@ fn join(environment: &mut Environment, joining: &Joining, elastic: bool) -> Outc
                 if elastic && *theirs > environment.epoch && tries < TRIES =>
             {
                 environment.epoch = *theirs;
+            }
+            // This life began in an epoch that had met already, as a node counts only its own restarts: the others have
+            // missed this rank since, and wait for it in the next.
+            Error::Rendezvous { cause: rendezvous::Failure::DuplicateRank { .. }, .. }
+                if elastic && tries < TRIES =>
+            {
+                environment.epoch += 1;
             }
             // Lost between the meeting and the first operation: the launcher starts it again.
             Error::PeerLost { .. } | Error::Missing { .. } | Error::Refused { .. }

@@ -342,6 +342,42 @@ fn a_rank_started_again_joins_the_survivors_at_the_next_epoch() {
 }
 
 #[test]
+fn ranks_of_two_nodes_that_are_started_again_join_the_survivors_of_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 120);
+    let whole = train(&config, &["--backend", "threads"]);
+    // Rank 2 of the second node is killed once there is a checkpoint, and rank 1 of the first at a later one: each node
+    // counts one restart, and the world two.
+    let checkpoints = folder.path().join("checkpoints");
+    let script = format!(
+        "dies() {{ (while ! ls {0}/$1 >/dev/null 2>&1; do sleep 0.005; done; kill -9 $$) & }}; \
+         [ $RANK$TORCHELASTIC_RESTART_COUNT = 20 ] && dies 'step-*.safetensors'; \
+         [ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && dies 'step-*[2-9][0-9].safetensors'; \
+         exec {ALLFOLD} train --config {config}",
+        checkpoints.display()
+    );
+    let (at, logs) = (unused(1), folder.path().join("logs"));
+    let node = |node: &str| {
+        let place = logs.join(node).display().to_string();
+        let nodes = ["-n", "2", "--nnodes", "2", "--node-rank", node, "--rdzv", &at];
+        let rest = ["--max-restarts", "2", "--elastic", "--log-dir", &place, "--", "sh", "-c", &script];
+        launch(&[&nodes[..], &rest[..]].concat()).spawn().unwrap()
+    };
+    let (first, second) = (node("0"), node("1"));
+    let outputs = [first.wait_with_output().unwrap(), second.wait_with_output().unwrap()];
+    for (output, rank) in outputs.iter().zip(["rank 1", "rank 2"]) {
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(
+            said.contains(&format!("{rank} failed, killed by SIGKILL; starting it again (1 of 2)")),
+            "{said}"
+        );
+    }
+    let end = std::fs::read_to_string(logs.join("0/start-0/rank-0.out")).unwrap_or_default();
+    assert_eq!(end.lines().filter(|line| line.contains("_hash ")).collect::<Vec<_>>(), whole);
+}
+
+#[test]
 fn ranks_that_cannot_find_each_other_say_why_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), 2);

@@ -413,6 +413,19 @@ fn registered_buffers_hold_what_any_memory_would_whoever_has_some() {
 }
 
 #[test]
+fn blocks_larger_than_fragments_go_over_sockets_from_and_to_the_places_where_they_lie() {
+    // Of four ranks halving-doubling sends every other block; with three a folded rank's come together.
+    for ranks in [3, 4] {
+        let of = |world: World| world.run(|comm: Communicator| with_buffers(&comm, 0)).unwrap();
+        let (want, got) = (of(World::threads(ranks)), of(World::tcp(ranks)));
+        for (rank, (got, want)) in got.iter().zip(&want).enumerate() {
+            let differs = got.iter().zip(want).position(|(got, want)| got != want);
+            assert_eq!(differs, None, "rank {rank} of {ranks}: which result differs");
+        }
+    }
+}
+
+#[test]
 fn a_registered_buffer_outlives_its_communicator_and_is_any_memory_to_others() {
     let run = World::shm(2).run(|comm: Communicator| -> Result<(), Error> {
         let mut buffer = comm.buffer::<i64>(10_000);

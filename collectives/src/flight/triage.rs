@@ -2,7 +2,8 @@
 //!
 //! In each communicator the operations are gone through in order. The first one that is not the same for everyone is
 //! the one: ranks called differently there, or some never entered it, or some never came out. Blame goes to those who
-//! are behind, however many they are: a rank that skipped a call is one against all, all but one may wait for it.
+//! are behind, however many they are: a rank that skipped a call is one against all, all but one may wait for it. Who is
+//! missing from one communicator's operation because it waits in another's is held up itself: the other one counts.
 
 use super::record::{Entry, Record, State};
 use crate::Rank;
@@ -68,16 +69,29 @@ pub fn triage(records: &[Record]) -> (Verdict, Vec<Rank>) {
     let unseen = (0..size).filter(|rank| !seen.contains(rank)).map(Rank).collect();
     let mut groups: BTreeMap<u64, Group> = BTreeMap::new();
     let mut operations = BTreeSet::new();
-    for entry in records.iter().flat_map(|record| &record.entries).filter(|entry| entry.peer.is_none()) {
+    let entries = records.iter().flat_map(|record| record.entries.iter().map(move |entry| (record, entry)));
+    let waiting = entries.clone().filter(|(_, entry)| entry.state != State::Done);
+    let waiting: BTreeSet<u32> = waiting.map(|(record, _)| record.header.rank).collect();
+    for (record, entry) in entries.filter(|(_, entry)| entry.peer.is_none()) {
         operations.insert((entry.group, entry.sequence));
         let group = groups.entry(entry.group).or_default();
         group.calls.entry(entry.sequence).or_default().insert(Rank(entry.rank), entry);
+        if waiting.contains(&record.header.rank) {
+            group.waiting.insert(Rank(entry.rank));
+        }
         let span = group.span.entry(Rank(entry.rank)).or_insert((entry.sequence, entry.sequence));
         *span = (span.0.min(entry.sequence), span.1.max(entry.sequence));
     }
     let found = groups.iter().filter_map(|(name, group)| group.first(*name));
-    // Where ranks parted before where they only failed, which may have followed; then by time.
-    let follows = |verdict: &Verdict| matches!(verdict, Verdict::Unfinished { .. });
+    // Where ranks parted before where the absent ones wait elsewhere, and that before where ranks only failed: those may
+    // have followed. Then by time.
+    let follows = |verdict: &Verdict| match verdict {
+        Verdict::Unfinished { .. } => 2,
+        Verdict::NeverEntered { group, absent, .. } => {
+            u8::from(absent.iter().any(|rank| groups[group].waiting.contains(rank)))
+        }
+        _ => 0,
+    };
     let first = found.min_by(|a, b| follows(&a.1).cmp(&follows(&b.1)).then(a.0.total_cmp(&b.0)));
     let verdict = first.map(|(_, verdict)| verdict);
     (verdict.unwrap_or(Verdict::Agreed { operations: operations.len() }), unseen)
@@ -89,6 +103,8 @@ struct Group<'a> {
     calls: BTreeMap<u64, BTreeMap<Rank, &'a Entry>>,
     /// The first and the last operation that each rank remembers.
     span: BTreeMap<Rank, (u64, u64)>,
+    /// Its ranks that did not come out of some operation, of this communicator or another.
+    waiting: BTreeSet<Rank>,
 }
 
 /// What one operation's entries show, if they show anything.
@@ -239,6 +255,30 @@ mod tests {
         let all = [record(0, 0, &[1, 2], State::Failed), record(1, 0, &[1, 9], State::Failed)];
         let (Verdict::Diverged { sequence: 1, skipped, .. }, missing) = triage(&all) else { panic!() };
         assert_eq!((skipped, missing), (vec![], vec![Rank(2)]));
+    }
+
+    #[test]
+    fn who_waits_in_a_smaller_group_is_held_up_and_not_to_blame_for_its_absence_from_a_larger_one() {
+        // Rank 1 skips an operation of its half; the other half has been in the world's barrier for long.
+        let world = |rank: u32, last: State| record(rank, 0, &[1, 2], last);
+        let mut all = [
+            record(0, 0, &[1], State::Done),
+            record(1, 0, &[1], State::Done),
+            world(2, State::Started),
+            world(3, State::Started),
+        ];
+        let in_half = |rank: u32, counts: &[u64], last: State| {
+            let mut entries = record(rank, 0, counts, last).entries;
+            entries.iter_mut().for_each(|entry| (entry.group, entry.issued_us) = (9, 50.0 + entry.issued_us));
+            entries
+        };
+        all[0].entries.extend(in_half(0, &[5, 6], State::Started));
+        all[1].entries.extend(in_half(1, &[5], State::Done));
+        assert!(
+            verdict(&all).starts_with("rank 1 never entered operation 1 of communicator"),
+            "{}",
+            verdict(&all)
+        );
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_restarts: u32,
     /// Start only the ranks that failed again: the others go on with them from the last checkpoint, in the processes that
-    /// they have; one node
+    /// they have. Each node has its own --max-restarts, and all must be given this; checkpoints are where all nodes see them
     #[arg(long, requires = "max_restarts")]
     elastic: bool,
     /// Seconds that ranks have to end when they are asked to, before they are killed
@@ -66,9 +66,6 @@ pub fn run(args: &Args, own: &[String]) -> Outcome {
             args.nnodes,
             args.nnodes - 1
         )));
-    }
-    if args.elastic && args.nnodes > 1 {
-        return Err(Failure::usage("--elastic is for one node; on several all ranks are started again"));
     }
     if args.ranks.checked_mul(args.nnodes).is_none() {
         return Err(Failure::usage("that are more ranks than 32 bits can count"));

@@ -211,11 +211,10 @@ impl Desk {
         }
         slot.label.store(meeting.label, Ordering::Relaxed);
         slot.flag.set(number);
-        meeting.all_here(patience)?;
-        let all = board.parties;
-        if (0..all).any(|party| meeting.offers(party)) {
+        if meeting.all_here(patience)? > 0 {
             return Ok(false);
         }
+        let all = board.parties;
         if result.base.is_null() || len == 0 {
             return Ok(true);
         }
@@ -260,8 +259,7 @@ impl Desk {
         to.store(std::ptr::without_provenance_mut(offer.result), Ordering::Relaxed);
         slot.label.store(meeting.label | OFFER, Ordering::Relaxed);
         slot.flag.set(number);
-        meeting.all_here(patience)?;
-        if !(0..board.parties).all(|party| meeting.offers(party)) {
+        if meeting.all_here(patience)? < board.parties {
             return Ok(false);
         }
         let shared = exchange.is_shared_out();
@@ -414,9 +412,9 @@ impl Meeting<'_> {
         |party| self.board.slot(party, self.number).flag.get() != self.number
     }
 
-    /// Waits until all have raised their flags, with one label.
+    /// Waits until all have raised their flags, with one label. How many came with an offer.
     #[inline]
-    fn all_here<P: Patience>(&self, patience: &mut P) -> Result<(), Stopped<P::Error>> {
+    fn all_here<P: Patience>(&self, patience: &mut P) -> Result<u32, Stopped<P::Error>> {
         let (mut next, all) = (0, self.board.parties);
         let mut here = || {
             while next < all && self.board.slot(next, self.number).flag.get() == self.number {
@@ -449,19 +447,18 @@ impl Meeting<'_> {
         Ok(())
     }
 
-    /// Whether all came with this label. Those that did not all find so.
+    /// Whether all came with this label, and how many with an offer. Those that did not all find so.
     #[inline]
-    fn agree<E>(&self) -> Result<(), Stopped<E>> {
-        let label = |party| self.board.slot(party, self.number).label.load(Ordering::Relaxed) & !OFFER;
-        match (0..self.board.parties).find(|party| label(*party) != self.label) {
-            Some(party) => Err(Stopped::Disagrees(party)),
-            None => Ok(()),
+    fn agree<E>(&self) -> Result<u32, Stopped<E>> {
+        let mut offers = 0;
+        for party in 0..self.board.parties {
+            let label = self.board.slot(party, self.number).label.load(Ordering::Relaxed);
+            if label & !OFFER != self.label {
+                return Err(Stopped::Disagrees(party));
+            }
+            offers += u32::from(label & OFFER != 0);
         }
-    }
-
-    /// Whether a party that is here came with an offer.
-    fn offers(&self, party: u32) -> bool {
-        self.board.slot(party, self.number).label.load(Ordering::Relaxed) & OFFER != 0
+        Ok(offers)
     }
 }
 
