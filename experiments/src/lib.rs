@@ -26,6 +26,7 @@ pub mod loss_curve;
 pub mod measure;
 pub mod memory;
 pub mod names;
+pub mod nccl_simulation;
 pub mod plan;
 pub mod plots;
 pub mod progress;

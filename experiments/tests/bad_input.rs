@@ -180,6 +180,21 @@ fn a_reader_that_closes_early_is_no_panic() {
 }
 
 #[test]
+fn calls_that_nccl_does_not_run() {
+    let nccl = |machine: &'static str, more: &[&'static str]| {
+        let flags = ["simulate", "all_reduce", "--topology", machine, "--ranks", "16", "--algo", "nccl"];
+        [&flags[..], more].concat()
+    };
+    says(&nccl("hgx-h100", &["--nccl-algo", "rnig"]), &["NCCL_ALGO", "did you mean `Ring`"]);
+    says(&nccl("hgx-h100", &["--nccl-algo", "pat"]), &["no algorithm and protocol for all_reduce"]);
+    says(&nccl("hgx-h100", &["--fault", "kill=rank[1]"]), &["--fault", "not with --algo nccl"]);
+    says(&nccl("hgx-h100:1", &[]), &["16 ranks are more than the 8 GPUs"]);
+    says(&nccl("hgx-h100,fat-tree=2:1", &[]), &["no switches above them"]);
+    says(&nccl("switch", &[]), &["no machine is called `switch`"]);
+    says(&["simulate", "all_reduce", "--topology", "switch", "--ranks", "4", "--collnet"], &["--algo nccl"]);
+}
+
+#[test]
 fn runs_that_cannot_be_validated() {
     let run = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/runs/v100x1_2n_p3dn_all_reduce.json");
     let text = fs::read_to_string(run).unwrap();

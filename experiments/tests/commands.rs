@@ -115,6 +115,53 @@ fn what_is_carried_takes_the_time_that_is_simulated() {
 }
 
 #[test]
+fn a_call_is_simulated_as_nccl_would_run_it() {
+    let of = |extra: &[&str]| -> Vec<(String, f64)> {
+        let flags = ["simulate", "all_reduce", "--topology", "hgx-h100", "--ranks", "16", "--algo", "nccl"];
+        let sizes = ["-b", "8", "-e", "128M", "-f", "4096"];
+        let all = records(&[&flags[..], &sizes[..], extra].concat());
+        let calls = all.iter().filter(|record| record["kind"] == "collective");
+        let calls = calls.map(|record| {
+            let time = record["time_us"].as_f64().unwrap();
+            assert!(time >= record["bound_us"].as_f64().unwrap(), "{record}");
+            (record["algorithm"].as_str().unwrap().to_string(), time)
+        });
+        calls.collect()
+    };
+    let free = of(&[]);
+    assert_eq!(free.len(), 3);
+    assert_eq!(free[0].0, "NCCL Tree/LL", "the smallest call");
+    assert!(free[2].0.ends_with("/Simple"), "the largest: {}", free[2].0);
+    let ring = of(&["--nccl-algo", "ring", "--nccl-proto", "LL128,Simple"]);
+    assert!(
+        ring.iter().all(|(name, _)| name.starts_with("NCCL Ring/") && !name.ends_with("/LL")),
+        "{ring:?}"
+    );
+    assert!(ring[0].1 > 1.5 * free[0].1, "a ring of 16 takes longer for 8 bytes: {ring:?}, {free:?}");
+    let slow = of(&["--nccl-algo", "ring", "--nccl-proto", "LL128,Simple", "--without", "achieved"]);
+    assert!(slow[2].1 < ring[2].1, "nominal links are faster: {slow:?}");
+}
+
+#[test]
+fn a_run_on_hardware_that_was_never_seen_says_what_was_made_of_it() {
+    let folder = folder();
+    let path = folder.path().join("ada.json");
+    let text = r#"{"hardware":{"gpu":"NVIDIA RTX 6000 Ada Generation","gpus_per_node":4,"nodes":2,
+        "intra_node":"PCIe Gen4, no NVLink","inter_node":"dual 100GbE RoCEv2"},
+        "collective":"all_reduce","dtype":"float","ranks":8,
+        "rows":[{"bytes":1073741824,"time_us":98000.0,"algbw_gbps":10.96,"busbw_gbps":19.17}]}"#;
+    fs::write(&path, text).unwrap();
+    let text = said(&["validate", path.to_str().unwrap(), "--predictor", "simulated"]);
+    for line in [
+        "understood: `NVIDIA RTX 6000 Ada Generation`: 6000 Ada",
+        "understood: `dual 100GbE RoCEv2`: 2 NICs of 100 Gb/s, RoCE",
+        "assumed: GPUs reach each other over PCIe directly",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}
+
+#[test]
 fn a_topology_file_brings_its_links_and_its_costs() {
     let folder = folder();
     let time = |costs: &str| {

@@ -5,9 +5,37 @@ use super::prepare::Prepared;
 use super::score::{factor, median};
 use allfold_collectives::time::nccl::physics::{Parameters, Terms, closed};
 
+/// What is left out together and predicted from a fit to all else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// A cluster.
+    System,
+    /// All GPUs of a generation.
+    Generation,
+    /// All that goes over a kind of NICs; all single nodes.
+    Fabric,
+}
+
+impl Group {
+    /// The group that a run is of.
+    pub fn of(self, run: &Prepared) -> String {
+        let machine = &run.setting.machine;
+        match self {
+            Group::System => run.system.clone(),
+            Group::Generation => format!("{:?}", machine.gpu.generation),
+            Group::Fabric => machine.nics.map_or("one node", |nics| nics.fabric.name()).into(),
+        }
+    }
+}
+
 /// A fit to all other systems.
 pub fn without_system(runs: &[Prepared], system: &str, terms: Terms) -> Parameters {
-    fit(runs.iter().filter(|run| run.system != system), &Prior::default(), terms).parameters
+    without(runs, Group::System, system, terms)
+}
+
+/// A fit to all runs of other groups.
+pub fn without(runs: &[Prepared], by: Group, group: &str, terms: Terms) -> Parameters {
+    fit(runs.iter().filter(|run| by.of(run) != group), &Prior::default(), terms).parameters
 }
 
 /// Beyond this median factor a run of another shape tells of its own circumstances, and not of its system.

@@ -2,7 +2,7 @@
 
 use super::systems::system;
 use crate::runs::Run;
-use allfold_collectives::time::nccl::physics::{Case, Setting};
+use allfold_collectives::time::nccl::physics::{Case, STORED, Setting};
 use allfold_collectives::time::nccl::{Library, Overrides, Platform};
 use allfold_sim::machines::{Fabric, Generation, Machine};
 
@@ -81,8 +81,11 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
     };
     let platform = Platform::of(&machine, run.ranks, library);
     let driven = driven(&run.notes);
-    let host_matches = env("FI_CXI_RX_MATCH_MODE").is_some_and(|mode| mode.eq_ignore_ascii_case("software"));
-    let setting = Setting { machine, platform, overrides, driven, host_matches };
+    let slingshot = machine.nics.is_some_and(|nics| nics.fabric == Fabric::Slingshot && nics.gpudirect);
+    let matched = env("FI_CXI_RX_MATCH_MODE").is_some_and(|mode| mode.eq_ignore_ascii_case("software"));
+    let stored = env("FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD").and_then(|bytes| bytes.parse().ok());
+    let host_stores = (slingshot && matched).then(|| stored.unwrap_or(STORED));
+    let setting = Setting { machine, platform, overrides, driven, host_stores };
     let both = run.rows.iter().any(|row| !row.in_place);
     let mut rows = Vec::new();
     for row in run.rows.iter().filter(|row| !(both && row.in_place)) {

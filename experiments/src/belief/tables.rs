@@ -1,6 +1,7 @@
 //! Scores and residuals as tables of words: by run, by system, by band of sizes.
 
 use super::predict::Predictor;
+use super::prepare::Prepared;
 use super::score::{self, BANDS, Scored, band, score};
 use super::spread::Pair;
 use crate::records::Validated;
@@ -42,6 +43,34 @@ pub fn by_system(rows: &[&Validated]) -> Table {
             }));
         }
         lines.push(line);
+    }
+    lines
+}
+
+/// What was made of the hardware of runs, and what was taken for granted: once for all that are described alike.
+pub fn hardware<'a>(runs: impl Iterator<Item = &'a Prepared>) -> Vec<String> {
+    let mut alike: Vec<(&Prepared, usize)> = Vec::new();
+    for run in runs {
+        let machine = &run.setting.machine;
+        let same = alike.iter_mut().find(|(other, _)| {
+            let other = &other.setting.machine;
+            other.understood == machine.understood
+                && other.assumed == machine.assumed
+                && (other.nodes, other.devices) == (machine.nodes, machine.devices)
+        });
+        match same {
+            Some((_, count)) => *count += 1,
+            None => alike.push((run, 1)),
+        }
+    }
+    let mut lines = Vec::new();
+    for (run, count) in alike {
+        let machine = &run.setting.machine;
+        let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        let (nodes, devices) = (machine.nodes, machine.devices);
+        lines.push(format!("hardware of {}{more}: {nodes} x {devices} GPUs", run.name));
+        lines.extend(machine.understood.iter().map(|line| format!("  understood: {line}")));
+        lines.extend(machine.assumed.iter().map(|line| format!("  assumed: {line}")));
     }
     lines
 }

@@ -2,6 +2,7 @@
 
 use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
+use crate::nccl_simulation::{self, NcclArgs};
 use crate::plan::{self, Choice, Plan};
 use crate::progress;
 use crate::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
@@ -25,6 +26,9 @@ const PATIENCE: Picos = Picos(300_000_000_000_000);
   allfold simulate broadcast --topology switch --ranks 64 --algo chain -b 1G --segment 1M --window 64
   allfold simulate all_reduce --topology nodes8 --ranks 64 -b 64M --fault slow_link=nic_out[0]:x10
   allfold simulate all_reduce --topology cluster.toml --ranks 16 -b 1M --trace step.json
+  allfold simulate all_reduce --topology hgx-h100 --ranks 1024 --algo nccl --nccl-algo tree -b 8 -e 1G -f 8
+
+--algo nccl is what NCCL would choose on the machine, laid over its nodes as NCCL does, by what `validate` fits.
 
 A topology is switch, ring, mesh, nodes8, nodesK, nodesKxM (K devices and M NICs a node), a machine such as
 dgx-a100:16 or hgx-h100,fat-tree=2:1 (`allfold machines` lists them), or a TOML, XML or YAML file.
@@ -68,6 +72,8 @@ pub struct Args {
     /// Write a Chrome trace of every message; for one size, every rank stepped
     #[arg(long, value_name = "FILE", help_heading = "Simulation")]
     trace: Option<PathBuf>,
+    #[command(flatten)]
+    nccl: NcclArgs,
     #[command(flatten)]
     common: Common,
 }
@@ -260,6 +266,12 @@ fn refused(error: time::Error) -> Failure {
 
 /// Times every size and prints the table.
 pub fn run(args: &Args) -> Outcome {
+    if args.sweep.algo.as_deref() == Some(nccl_simulation::NAME) {
+        return as_nccl(args);
+    }
+    if args.nccl.any() {
+        return Err(Failure::usage("flags of NCCL go with --algo nccl"));
+    }
     let choice = Choice { lanes: args.lanes, ..args.sweep.choice()? };
     let sizes = args.sweep.sizes()?;
     let machine = machine(args)?;
@@ -303,6 +315,30 @@ pub fn run(args: &Args) -> Outcome {
     for line in engine_lines(&speeds) {
         session.say(line)?;
     }
+    session.close()
+}
+
+/// A call as NCCL runs it: what belongs to Allfold's own schedules does not go with it.
+fn as_nccl(args: &Args) -> Outcome {
+    let other = [
+        ("--engine", args.engine != EngineName::Auto),
+        ("--round-up", args.round_up),
+        ("--fault", !args.fault.is_empty()),
+        ("--deadline", args.deadline.is_some()),
+        ("--lanes", args.lanes != 1),
+        ("--explain", args.explain),
+        ("--timeline", args.timeline.is_some()),
+        ("--trace", args.trace.is_some()),
+        ("--segment", args.sweep.segment.is_some()),
+        ("--window", args.sweep.window.is_some()),
+    ];
+    if let Some((flag, _)) = other.iter().find(|(_, given)| *given) {
+        return Err(Failure::usage(format!(
+            "{flag} goes with Allfold's own algorithms, not with --algo nccl"
+        )));
+    }
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    nccl_simulation::run(&args.sweep, &args.topology, &args.nccl, &mut session)?;
     session.close()
 }
 

@@ -3,10 +3,12 @@
 //! ```text
 //! parameters that ship, or --parameters      runs that took part in their fit are shown and do not count
 //! --leave-one-system-out                     every system from a fit to all the others
+//! --leave-one-generation-out, -fabric-       the same by generation of GPUs, by kind of NICs: harder
 //! --with-one-run                             the same, and one other run of the system
 //! ```
 
 use crate::belief::file::File;
+use crate::belief::folds::Group;
 use crate::belief::predict::Predictor;
 use crate::belief::prepare::{Prepared, prepare};
 use crate::belief::score::{BANDS, Scored, band, factor, score};
@@ -46,8 +48,17 @@ pub struct Args {
     /// Predict every system from a fit to all the others
     #[arg(long, conflicts_with = "parameters")]
     leave_one_system_out: bool,
-    /// Predict every run from a fit to all other systems and one other run of its own
+    /// Predict every generation of GPUs from a fit to all the others
     #[arg(long, conflicts_with_all = ["leave_one_system_out", "parameters"])]
+    leave_one_generation_out: bool,
+    /// Predict every kind of NICs, and single nodes, from a fit to all the others
+    #[arg(long, conflicts_with_all = ["leave_one_system_out", "leave_one_generation_out", "parameters"])]
+    leave_one_fabric_out: bool,
+    /// Predict every run from a fit to all other systems and one other run of its own
+    #[arg(
+        long,
+        conflicts_with_all = ["leave_one_system_out", "leave_one_generation_out", "leave_one_fabric_out", "parameters"]
+    )]
     with_one_run: bool,
     /// Leave a term out of the model; may be given again
     #[arg(long, value_name = "TERM", value_parser = Term::named)]
@@ -119,7 +130,7 @@ pub fn run(args: &Args) -> Outcome {
 ///
 /// # Errors
 /// A file that cannot be read.
-pub(super) fn parameters(path: Option<&Path>) -> Outcome<File> {
+pub fn parameters(path: Option<&Path>) -> Outcome<File> {
     let Some(path) = path.filter(|path| *path != Path::new("published")) else {
         return File::published().map_err(Failure::run);
     };
@@ -171,15 +182,21 @@ pub(super) fn read(
 }
 
 fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &File, terms: Terms) -> Vec<Plan<'a>> {
-    let mut others: BTreeMap<&str, Parameters> = BTreeMap::new();
+    let mut others: BTreeMap<String, Parameters> = BTreeMap::new();
     let mut plans = Vec::new();
+    let by = match args {
+        Args { leave_one_generation_out: true, .. } => Some(Group::Generation),
+        Args { leave_one_fabric_out: true, .. } => Some(Group::Fabric),
+        _ => (args.leave_one_system_out || args.with_one_run).then_some(Group::System),
+    };
     for run in runs {
-        if !(args.leave_one_system_out || args.with_one_run) {
+        let Some(by) = by else {
             plans.push(Plan { run, parameters: file.parameters(), fitted: file.runs.contains(&run.name) });
             continue;
-        }
-        let fit = || folds::without_system(runs, &run.system, terms);
-        let others = others.entry(&run.system).or_insert_with(fit);
+        };
+        let group = by.of(run);
+        let fit = || folds::without(runs, by, &group, terms);
+        let others = others.entry(group.clone()).or_insert_with(fit);
         match (args.with_one_run, folds::companion(runs, run)) {
             (false, _) => plans.push(Plan { run, parameters: others.clone(), fitted: false }),
             (true, Some(one)) => {
@@ -225,6 +242,14 @@ fn report(
     found: &[Validated],
     session: &mut Session,
 ) -> Outcome {
+    if args.rows || plans.len() <= FEW {
+        tables::hardware(plans.iter().map(|plan| plan.run))
+            .into_iter()
+            .try_for_each(|line| session.say(line))?;
+    } else {
+        session
+            .say("what was made of each run's hardware, and what was taken for granted: --rows prints it")?;
+    }
     for &predictor in predictors {
         let of = || found.iter().filter(|row| row.predictor == predictor.name());
         session.say(format!("\n{}: median factor of each run, by band of sizes", predictor.name()))?;
@@ -310,6 +335,9 @@ pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> Outcome<S
     let systems = tables::by_system(&all.iter().collect::<Vec<_>>());
     Ok(format!("{}\n\n{SYSTEMS}\n{}", table::columns(&lines), table::columns(&systems)))
 }
+
+/// So many runs have their hardware explained without being asked.
+const FEW: usize = 8;
 
 /// The line above tables by system.
 const SYSTEMS: &str = "predicted / measured of each system (geometric mean), 90th percentile of the factor:";

@@ -84,30 +84,21 @@ impl Machine {
         let nvlink = inside(words, gpu, devices, &mut understood, &mut assumed);
 
         // A rack whose GPUs are all on one set of NVLink switches is one node.
-        let rack = words.intra_node.as_deref().is_some_and(|text| text.contains("NVL72"));
-        let all = devices.checked_mul(nodes).filter(|_| rack);
-        if let Some(all) = all {
-            understood.push(format!("one NVLink domain of {all} GPUs"));
-            let (switched, beside, cpu) = (true, false, Cpu::Arm);
-            return Ok(Machine {
-                gpu,
-                peer: true,
-                devices: all,
-                nodes: 1,
-                nvlink,
-                switched,
-                beside,
-                cpu,
-                nics: None,
-                understood,
-                assumed,
-            });
+        let hosts = match words.rack(gpu) {
+            Some(most) => words.hosts(devices, nodes, most, &mut understood)?,
+            None => 1,
+        };
+        if words.rack(gpu).is_none() && gpu.name.starts_with("GB") && nodes > 1 {
+            assumed.push("hosts share no NVLink: say NVL72 in `intra_node` where they do".into());
         }
+        let (rack, nvlink) = (hosts > 1, nvlink || hosts > 1);
+        let (single, devices, nodes) = (devices, devices * hosts, nodes / hosts);
         let nics = match (&words.inter_node, nodes) {
             (_, 1) => None,
             (None, _) => return Err(Error::Topology("the hardware does not say `inter_node`".into())),
             (Some(text), _) => {
-                let found = nic::read(text, devices, gpu, &mut assumed);
+                let found = nic::read(text, single, gpu, &mut assumed);
+                let found = Nics { count: found.count.saturating_mul(hosts), ..found };
                 understood.push(format!(
                     "`{text}`: {} NICs of {} Gb/s, {}",
                     found.count, found.gbits, found.fabric
@@ -115,7 +106,7 @@ impl Machine {
                 Some(found)
             }
         };
-        let (switched, beside) = (words.switched(gpu), words.beside(gpu));
+        let (switched, beside) = (rack || words.switched(gpu), !rack && words.beside(gpu));
         let cpu = words.cpu(gpu);
         // GeForce drivers leave peer-to-peer over PCIe out.
         let peer = nvlink || !gpu.name.starts_with("RTX");
@@ -179,19 +170,53 @@ impl Machine {
 }
 
 impl Description {
+    /// Whether one of these words, in small letters, is in a text.
     fn says(&self, words: &[&str]) -> bool {
         let texts = [&self.gpu, &self.intra_node, &self.inter_node];
-        texts.into_iter().flatten().any(|text| words.iter().any(|word| text.contains(word)))
+        texts.into_iter().flatten().any(|text| words.iter().any(|word| text.to_lowercase().contains(word)))
+    }
+
+    /// GPUs of a rack that share NVLink: the number behind NVL, 72 where only MNNVL is said.
+    fn rack(&self, gpu: &Gpu) -> Option<u32> {
+        let texts = [&self.intra_node, &self.gpu, &self.inter_node];
+        let number = |text: &String| {
+            let lower = text.to_lowercase();
+            let digits = lower.split("nvl").skip(1).map(|rest| {
+                rest.trim_start_matches([' ', '-'])
+                    .chars()
+                    .take_while(char::is_ascii_digit)
+                    .collect::<String>()
+            });
+            digits.filter_map(|digits| digits.parse().ok()).find(|most| (2..=1024).contains(most))
+        };
+        let said = texts.into_iter().flatten().find_map(number);
+        let said = said.or_else(|| self.says(&["mnnvl", "multi-node nvlink"]).then_some(72));
+        said.filter(|most| gpu.nvlink.is_some() && Some(*most) > self.gpus_per_node)
+    }
+
+    /// How many hosts share NVLink, where `most` GPUs of a rack do.
+    fn hosts(&self, devices: u32, nodes: u32, most: u32, understood: &mut Vec<String>) -> Result<u32> {
+        let all = u64::from(devices) * u64::from(nodes);
+        if all <= u64::from(most) {
+            understood.push(format!("one NVLink domain of {all} GPUs"));
+            return Ok(nodes);
+        }
+        if most.is_multiple_of(devices) && all.is_multiple_of(u64::from(most)) {
+            understood.push(format!("{} NVLink domains of {most} GPUs", all / u64::from(most)));
+            return Ok(most / devices);
+        }
+        Err(Error::Topology(format!(
+            "{nodes} hosts of {devices} GPUs do not fill racks of {most}; predict a whole number of racks"
+        )))
     }
 
     /// Hosts of 8 with NVLink 3 or later have NVSwitches, unless the words say that GPUs are joined pair by pair.
     fn switched(&self, gpu: &Gpu) -> bool {
-        let sxm = gpu.nvlink.is_some() && gpu.generation >= Generation::Ampere;
+        let named = self.says(&["nvswitch"]) && !self.says(&["no nvswitch"]);
+        let sxm = gpu.nvlink.is_some() && (gpu.generation >= Generation::Ampere || named);
         let host = self.host_gpus.or(self.gpus_per_node).unwrap_or(1);
-        let pairs = self.says(&["all-to-all", "mesh", "xGMI"]) || gpu.name.starts_with("GH");
-        sxm && !pairs
-            && gpu.generation != Generation::Cdna
-            && (host >= 8 || host == 1 || self.says(&["NVSwitch"]))
+        let pairs = self.says(&["all-to-all", "mesh", "xgmi"]) || gpu.name.starts_with("GH");
+        sxm && !pairs && gpu.generation != Generation::Cdna && (host >= 8 || host == 1 || named)
     }
 
     /// HGX boards have a PCIe switch for every pair of GPUs and a NIC or two; Grace hosts and 4-way boards have not.
@@ -202,7 +227,7 @@ impl Description {
     fn cpu(&self, gpu: &Gpu) -> Cpu {
         match () {
             () if gpu.name.starts_with("GH") || gpu.name.starts_with("GB") => Cpu::Arm,
-            () if self.says(&["EPYC", "AMD"]) => Cpu::Amd,
+            () if self.says(&["epyc", "amd"]) => Cpu::Amd,
             () => Cpu::Intel,
         }
     }
@@ -230,15 +255,22 @@ fn inside(
         understood.push("one GPU of a node: nothing inside it is crossed".into());
         return false;
     }
-    let says = |word: &str| words.intra_node.as_deref().is_some_and(|text| text.contains(word));
-    let nvlink = says("NVLink") || says("xGMI");
-    match (nvlink, says("PCIe"), gpu.nvlink) {
+    let text = words.intra_node.as_deref().unwrap_or_default().to_lowercase();
+    let says = |word: &str| text.contains(word);
+    let without = says("no nvlink") || says("without nvlink");
+    let links = ["nvlink", "nvswitch", "nvl72", "xgmi", "infinity fabric"].into_iter().any(says);
+    let nvlink = links && !without;
+    match (nvlink, says("pcie") || says("pci express") || without, gpu.nvlink) {
         (true, _, Some(port)) => {
             understood.push(format!("inside a node: {} links of {} GB/s", port.links, port.gbps));
             if says("all-to-all") || says("mesh") {
                 assumed.push("links that join pairs of GPUs are taken as one port to all".into());
             }
             true
+        }
+        (true, _, None) => {
+            assumed.push(format!("the NVLink of a {} joins pairs at most: PCIe between all", gpu.name));
+            false
         }
         (false, true, _) => {
             assumed.push("GPUs reach each other over PCIe directly, each at its own 16 lanes' speed".into());
@@ -290,6 +322,39 @@ mod tests {
             assert_eq!((topology.name(), topology.ranks()), (name, ranks));
             assert!(machine.topology(ranks + 1).unwrap_err().to_string().contains("more than the"));
         }
+    }
+
+    #[test]
+    fn racks_are_nodes_and_more_than_one_rack_takes_nics() {
+        let one = words("GB300 NVL72", 4, 16, "NVLink 5", "4x800Gb/s IB XDR");
+        let machine = Machine::understand(&one).unwrap();
+        assert_eq!((machine.devices, machine.nodes, machine.nics), (64, 1, None));
+        assert!(machine.switched && machine.nvlink);
+        let two = words("GB200", 4, 36, "NVLink5 NVL72", "4x400Gb/s IB NDR");
+        let machine = Machine::understand(&two).unwrap();
+        assert_eq!((machine.devices, machine.nodes, machine.nics.unwrap().count), (72, 2, 72));
+        let odd =
+            Machine::understand(&words("GB200", 4, 20, "NVL72", "4x400Gb/s IB")).unwrap_err().to_string();
+        assert!(odd.contains("do not fill racks of 72"), "{odd}");
+        let alone = Machine::understand(&words("GB200", 4, 2, "NVLink5", "4x400Gb/s IB NDR")).unwrap();
+        assert_eq!((alone.devices, alone.nodes), (4, 2));
+        assert!(alone.assumed.iter().any(|line| line.contains("share no NVLink")), "{:?}", alone.assumed);
+    }
+
+    #[test]
+    fn links_that_are_denied_or_join_pairs_only_are_not_taken() {
+        for (gpu, inside, nvlink) in [
+            ("H100 PCIe", "PCIe Gen5, no NVLink", false),
+            ("A100-SXM4-80GB", "PCIe (without NVLink)", false),
+            ("RTX A6000", "NVLink bridge between pairs", false),
+            ("H20", "NVLINK 4, NVSWITCH", true),
+            ("MI325X", "Infinity Fabric", true),
+        ] {
+            let machine = Machine::understand(&words(gpu, 8, 1, inside, "")).unwrap();
+            assert_eq!(machine.nvlink, nvlink, "{gpu}, {inside}: {:?}", machine.assumed);
+        }
+        assert!(Machine::understand(&words("V100", 16, 1, "NVLink2 NVSwitch", "")).unwrap().switched);
+        assert!(Machine::understand(&words("6000 Ada", 4, 1, "PCIe", "")).unwrap().peer);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub enum Generation {
     Ampere,
     /// 9.0: H100, H200, GH200.
     Hopper,
-    /// 10.x: B200, GB200.
+    /// 10.x and 12.0: B200, GB200, B300, GB300, RTX 50.
     Blackwell,
     /// AMD's MI300 and later.
     Cdna,
@@ -58,6 +58,10 @@ const fn nvlink(links: u32, gbps: f64, source: &'static str) -> Option<Port> {
 /// (`src/graph/topo.h`), less than the nominal 25 and 50.
 const NVLINK2: Option<Port> = nvlink(6, 20.0, "V100 datasheet: 6 NVLinks; NCCL topo.h: 20 GB/s each");
 const NVLINK3: Option<Port> = nvlink(12, 20.0, "A100 datasheet: 12 NVLinks; NCCL topo.h: 20 GB/s each");
+const NVLINK1: Option<Port> = nvlink(4, 18.0, "P100 datasheet: 4 NVLinks; NCCL topo.h: 18 GB/s each");
+const NVLINK3_8: Option<Port> = nvlink(8, 20.0, "A800: 400 GB/s, 8 of 12 NVLinks; NCCL topo.h: 20 GB/s each");
+const NVLINK4_8: Option<Port> =
+    nvlink(8, 20.6, "H800: 400 GB/s, 8 of 18 NVLinks; NCCL topo.h: 20.6 GB/s each");
 const NVLINK4: Option<Port> = nvlink(18, 20.6, "H100 datasheet: 18 NVLinks; NCCL topo.h: 20.6 GB/s each");
 const NVLINK5: Option<Port> = nvlink(18, 40.1, "B200 datasheet: 18 NVLinks; NCCL topo.h: 40.1 GB/s each");
 const XGMI3: Option<Port> =
@@ -72,6 +76,7 @@ const fn pcie(gbps: f64, source: &'static str) -> Port {
 const GEN3: Port = pcie(12.0, "PCIe 3.0 x16 as NCCL reckons (topo.h): 0.75 GB/s a lane");
 const GEN4: Port = pcie(24.0, "PCIe 4.0 x16 as NCCL reckons (topo.h): 1.5 GB/s a lane");
 const GEN5: Port = pcie(48.0, "PCIe 5.0 x16 as NCCL reckons (topo.h): 3 GB/s a lane");
+const GEN6: Port = pcie(96.0, "PCIe 6.0 x16 as NCCL reckons (topo.h): 6 GB/s a lane");
 
 const fn gpu(
     name: &'static str,
@@ -84,32 +89,74 @@ const fn gpu(
 }
 
 /// Every GPU that is known. A name is matched from the top: the more particular comes first.
-pub const GPUS: [Gpu; 18] = [
+pub const GPUS: [Gpu; 43] = [
+    gpu("GB300", &["GB300"], Generation::Blackwell, NVLINK5, GEN5),
     gpu("GB200", &["GB200"], Generation::Blackwell, NVLINK5, GEN5),
+    gpu("B300", &["B300"], Generation::Blackwell, NVLINK5, GEN6),
     gpu("B200", &["B200"], Generation::Blackwell, NVLINK5, GEN5),
+    gpu("PRO 6000 Blackwell", &["PRO", "6000"], Generation::Blackwell, None, GEN5),
+    gpu("RTX 5090", &["5090"], Generation::Blackwell, None, GEN5),
     gpu("GH200", &["GH200"], Generation::Hopper, NVLINK4, GEN5),
+    gpu("H200 NVL", &["H200", "NVL"], Generation::Hopper, None, GEN5),
     gpu("H200", &["H200"], Generation::Hopper, NVLINK4, GEN5),
+    gpu("H20", &["H20"], Generation::Hopper, NVLINK4, GEN5),
+    gpu("H800 PCIe", &["H800", "PCIE"], Generation::Hopper, None, GEN5),
+    gpu("H800", &["H800"], Generation::Hopper, NVLINK4_8, GEN5),
+    gpu("H100 NVL", &["H100", "NVL"], Generation::Hopper, None, GEN5),
     gpu("H100 PCIe", &["H100", "PCIE"], Generation::Hopper, None, GEN5),
     gpu("H100 SXM", &["H100"], Generation::Hopper, NVLINK4, GEN5),
     gpu("A100 PCIe", &["A100", "PCIE"], Generation::Ampere, None, GEN4),
     gpu("A100 SXM", &["A100"], Generation::Ampere, NVLINK3, GEN4),
+    gpu("A800 PCIe", &["A800", "PCIE"], Generation::Ampere, None, GEN4),
+    gpu("A800", &["A800"], Generation::Ampere, NVLINK3_8, GEN4),
+    gpu("V100S", &["V100S"], Generation::Volta, None, GEN3),
     gpu("V100 PCIe", &["V100", "PCIE"], Generation::Volta, None, GEN3),
     gpu("V100 SXM", &["V100"], Generation::Volta, NVLINK2, GEN3),
     gpu("L40S", &["L40S"], Generation::Ampere, None, GEN4),
+    gpu("L40", &["L40"], Generation::Ampere, None, GEN4),
+    gpu("L20", &["L20"], Generation::Ampere, None, GEN4),
     gpu("L4", &["L4"], Generation::Ampere, None, GEN4),
+    gpu("A40", &["A40"], Generation::Ampere, None, GEN4),
+    gpu("A30", &["A30"], Generation::Ampere, None, GEN4),
+    gpu("A6000", &["A6000"], Generation::Ampere, None, GEN4),
+    gpu("A5000", &["A5000"], Generation::Ampere, None, GEN4),
+    gpu("6000 Ada", &["6000", "ADA"], Generation::Ampere, None, GEN4),
     gpu("T4", &["T4"], Generation::Volta, None, GEN3),
     gpu("A10G", &["A10G"], Generation::Ampere, None, GEN4),
+    gpu("A10", &["A10"], Generation::Ampere, None, GEN4),
+    gpu("P100 PCIe", &["P100", "PCIE"], Generation::Volta, None, GEN3),
+    gpu("P100 SXM", &["P100"], Generation::Volta, NVLINK1, GEN3),
     gpu("RTX 4090", &["4090"], Generation::Ampere, None, GEN4),
+    gpu("RTX 3090", &["3090"], Generation::Ampere, None, GEN4),
     gpu("RTX 2080 Ti", &["2080", "TI"], Generation::Volta, None, GEN3),
     gpu("MI300X", &["MI300X"], Generation::Cdna, XGMI3, GEN5),
+    gpu("MI325X", &["MI325X"], Generation::Cdna, XGMI3, GEN5),
+    gpu("MI350X", &["MI350X"], Generation::Cdna, XGMI4, GEN5),
     gpu("MI355X", &["MI355X"], Generation::Cdna, XGMI4, GEN5),
 ];
 
 /// The GPU that a driver's or a person's name means.
 pub(super) fn named(text: &str) -> Option<&'static Gpu> {
     let text = text.to_uppercase();
-    let words: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
-    GPUS.iter().find(|gpu| gpu.words.iter().all(|word| words.contains(word)))
+    GPUS.iter().find(|gpu| gpu.words.iter().all(|word| stands_in(word, &text)))
+}
+
+/// Whether a word stands in a text: beside it is no letter where it has a letter, and no digit where it has a digit, so
+/// that `H100SXM5` and `RTX4090` name a GPU, but `GB200` is no `B200` and `A100` no `A10`.
+fn stands_in(word: &str, text: &str) -> bool {
+    let alike = |one: Option<u8>, other: Option<u8>| match (one, other) {
+        (Some(one), Some(other)) => {
+            one.is_ascii_digit() && other.is_ascii_digit()
+                || one.is_ascii_alphabetic() && other.is_ascii_alphabetic()
+        }
+        _ => false,
+    };
+    let (word, text) = (word.as_bytes(), text.as_bytes());
+    text.windows(word.len()).enumerate().any(|(at, part)| {
+        let before = at.checked_sub(1).and_then(|at| text.get(at)).copied();
+        let after = text.get(at + word.len()).copied();
+        part == word && !alike(before, word.first().copied()) && !alike(after, word.last().copied())
+    })
 }
 
 #[cfg(test)]
@@ -129,10 +176,22 @@ mod tests {
             ("unknown (g4dn, T4) karpenter EKS", "T4"),
             ("MI355X-class gfx950 (AMD, RCCL)", "MI355X"),
             ("GeForce RTX 2080 Ti", "RTX 2080 Ti"),
+            ("RTX2080Ti", "RTX 2080 Ti"),
+            ("NVIDIA H20", "H20"),
+            ("H100SXM5", "H100 SXM"),
+            ("NVIDIA H100 NVL", "H100 NVL"),
+            ("NVIDIA RTX 6000 Ada Generation", "6000 Ada"),
+            ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "PRO 6000 Blackwell"),
+            ("GB300NVL72", "GB300"),
+            ("NVIDIA B300 SXM6 AC", "B300"),
+            ("NVIDIA A10", "A10"),
+            ("Tesla V100S-PCIE-32GB", "V100S"),
         ] {
             assert_eq!(named(text).map(|gpu| gpu.name), Some(name), "{text}");
         }
-        assert_eq!(named("Voodoo 2"), None);
+        for text in ["Voodoo 2", "AWS Trainium2", "Gaudi 3", "TPU v5p", "MI250X", "A1000"] {
+            assert_eq!(named(text), None, "{text}");
+        }
     }
 
     #[test]

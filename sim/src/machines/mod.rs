@@ -26,6 +26,7 @@
 //! # Ok::<(), allfold_sim::Error>(())
 //! ```
 
+mod amounts;
 mod description;
 mod gpu;
 mod nic;

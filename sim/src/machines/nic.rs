@@ -4,11 +4,12 @@
 //!
 //! ```text
 //! fabric   sockets, TCPXO, TCPX, EFA, Slingshot, RoCE, InfiniBand: the first of these words
-//! count    "8x", else "per GPU": one each, else an instance type's, else 1 (assumed)
-//! speed    "400Gb/s" or "400 Gb/s", else an instance type's, else the fabric's (assumed)
+//! count    "per GPU": one each, else "8x", "dual", "8 NICs", else an instance type's, else 1 (assumed)
+//! speed    "400Gb/s", "100GbE", else an instance type's, else what NDR, HDR, ConnectX-7 or the fabric has (assumed)
 //! direct   GPUDirect RDMA: not over sockets, not by EFA before A100, not where the text says so; else it is there
 //! ```
 
+use super::amounts;
 use super::gpu::{Generation, Gpu};
 use std::fmt;
 
@@ -69,11 +70,33 @@ pub struct Nics {
 }
 
 /// Instance types whose NICs the text need not name: (name, NICs, Gb/s, source).
-const INSTANCES: [(&str, u32, f64, &str); 3] = [
+const INSTANCES: [(&str, u32, f64, &str); 6] = [
     ("p4d", 4, 100.0, "AWS P4 instances: 4 x 100 Gb/s EFA"),
+    ("p6-b200", 8, 400.0, "AWS P6-B200 instances: 3,200 Gb/s EFA as 8 x 400"),
+    ("p6-b300", 16, 400.0, "AWS P6-B300 instances: 6,400 Gb/s EFA as 16 x 400"),
+    ("p5en", 16, 200.0, "AWS P5en instances: 3,200 Gb/s EFA as 16 x 200"),
     ("p5", 32, 100.0, "AWS P5 instances: 3,200 Gb/s EFA as 32 x 100"),
     ("p3dn", 1, 100.0, "AWS P3dn instances: 100 Gb/s"),
 ];
+
+/// What the name of a link's generation or of a card says of its speed, where the text says no number.
+const CARDS: [(&str, f64); 12] = [
+    ("xdr", 800.0),
+    ("ndr200", 200.0),
+    ("ndr", 400.0),
+    ("hdr100", 100.0),
+    ("hdr", 200.0),
+    ("edr", 100.0),
+    ("fdr", 56.0),
+    ("connectx-8", 800.0),
+    ("connectx-7", 400.0),
+    ("cx-7", 400.0),
+    ("connectx-6", 200.0),
+    ("bluefield-3", 400.0),
+];
+
+/// Faster than any NIC: a speed that is said for a whole node.
+const FASTEST: f64 = 800.0;
 
 /// Reads a text; `gpus` GPUs of a node take part, of this kind. What is assumed is added to `assumed`.
 pub(super) fn read(text: &str, gpus: u32, gpu: &Gpu, assumed: &mut Vec<String>) -> Nics {
@@ -81,17 +104,29 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &Gpu, assumed: &mut Vec<String>) 
     let fabric = fabric(&lower);
     if fabric == Fabric::Unknown {
         assumed.push(format!("`{text}` names no fabric that is known"));
+    } else if fabric == Fabric::Sockets && plain(&lower) {
+        assumed.push(format!("`{text}` says nothing of RDMA: sockets"));
     } else if open(&lower) {
         assumed.push(format!("`{text}` leaves the transport open: sockets"));
     }
-    let (counted, rate) = (count(&lower), speed(&lower));
+    let per_gpu = lower.contains("per gpu") || lower.contains("each gpu");
+    let (counted, rate) = (amounts::count(text), amounts::speed(text));
+    // `one NIC per GPU`, `2x200Gb/s per GPU`; but `8x400Gb/s, one per GPU` counts those of the node.
+    let of_all = |each: u32| if each >= gpus { each } else { each.saturating_mul(gpus) };
+    let counted = if per_gpu { Some(of_all(counted.unwrap_or(1))) } else { counted };
     let instance = INSTANCES.iter().find(|(name, ..)| lower.contains(name));
-    if let (Some((name, .., source)), true) = (instance, counted.is_none() || rate.is_none()) {
+    if let (Some((name, count, gbits, source)), true) = (instance, counted.is_none() || rate.is_none()) {
         assumed.push(format!("{name}: {source}"));
+        let gpudirect = gpudirect(&lower, fabric, gpu, assumed);
+        return Nics { count: *count, gbits: *gbits, fabric, gpudirect };
+    }
+    if let (None, Some(all)) = (counted, rate.filter(|rate| *rate > FASTEST)) {
+        let each = if fabric == Fabric::Efa { 100.0 } else { all / f64::from(gpus.max(1)) };
+        assumed.push(format!("{all} Gb/s are those of all NICs of a node, {each} each"));
+        let gpudirect = gpudirect(&lower, fabric, gpu, assumed);
+        return Nics { count: (all / each).round() as u32, gbits: each, fabric, gpudirect };
     }
     let count = counted
-        .or_else(|| lower.contains("per gpu").then_some(gpus))
-        .or_else(|| instance.map(|(_, count, ..)| *count))
         .or_else(|| {
             // HPE Cray EX: two NICs for four A100, four for four GH200 or four A100.
             let pairs = lower.contains("slingshot").then_some(gpus.div_ceil(2))?;
@@ -103,8 +138,14 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &Gpu, assumed: &mut Vec<String>) 
             assumed.push(format!("`{text}` does not say how many NICs a node has: 1"));
             1
         });
-    let gbits = rate.or_else(|| instance.map(|(_, _, gbits, _)| *gbits)).unwrap_or_else(|| {
+    let gbits = rate.unwrap_or_else(|| {
+        let card = CARDS.iter().find(|(name, _)| lower.contains(name));
         let (gbits, why) = match fabric {
+            Fabric::InfiniBand | Fabric::Roce | Fabric::Unknown if card.is_some() => {
+                let (name, gbits) = card.copied().unwrap_or(("", 0.0));
+                assumed.push(format!("`{text}` does not say how fast a NIC is: {name} has {gbits} Gb/s"));
+                return gbits;
+            }
             Fabric::Efa if gpu.name == "T4" => (50.0, "AWS G4dn instances of one GPU have up to 50"),
             Fabric::Efa => (100.0, "EFA's first generation has 100"),
             Fabric::Slingshot => (200.0, "Slingshot-11 has 200"),
@@ -146,7 +187,10 @@ fn fabric(lower: &str) -> Fabric {
     // Sockets of CPUs are no transport.
     let lower = lower.replace("across sockets", "");
     let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
-    let has = |names: &[&str]| words.iter().any(|word| names.contains(word));
+    // `RoCEv2`, `NDR400`, `EFAv3`: a version or a speed may follow.
+    let bare =
+        |word: &str| word.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('v').to_string();
+    let has = |names: &[&str]| words.iter().any(|word| names.contains(word) || names.contains(&&*bare(word)));
     match () {
         // What follows may be a guess, or what it is not; where TCP is among the guesses, it is the careful one.
         () if open(&lower) && has(&["tcp"]) => Fabric::Sockets,
@@ -159,29 +203,32 @@ fn fabric(lower: &str) -> Fabric {
         () if has(&["tcpx"]) => Fabric::TcpX,
         () if has(&["efa"]) => Fabric::Efa,
         () if has(&["slingshot", "cxi"]) => Fabric::Slingshot,
-        () if has(&["roce", "ainic"]) => Fabric::Roce,
-        () if has(&["ib", "infiniband", "hdr", "ndr", "edr"]) => Fabric::InfiniBand,
+        () if has(&["roce", "ainic", "pollara"]) || lower.contains("spectrum-x") => Fabric::Roce,
+        () if has(&["ib", "infiniband", "xdr", "hdr", "ndr", "edr", "fdr", "quantum"]) => Fabric::InfiniBand,
+        () if has(&["rdma"]) => Fabric::Roce,
+        // Ethernet without a word of RDMA.
+        () if has(&["ethernet", "gbe", "gige", "ena", "gvnic"]) || gbe(&words) => Fabric::Sockets,
         () => Fabric::Unknown,
     }
+}
+
+/// Whether sockets were not named, and follow from Ethernet alone.
+fn plain(lower: &str) -> bool {
+    !["socket", "tcp", "ipoib", "ib_disable"].iter().any(|word| lower.contains(word))
+}
+
+/// Whether a word is a speed of Ethernet, such as `100gbe`.
+fn gbe(words: &[&str]) -> bool {
+    words.iter().any(|word| {
+        let unit = word.trim_start_matches(|c: char| c.is_ascii_digit());
+        unit.len() < word.len() && ["gbe", "gige"].contains(&unit)
+    })
 }
 
 /// Whether the transport is said not to be known; other things may be unknown beside one that is.
 fn open(lower: &str) -> bool {
     lower.contains("not stated")
         && (lower.contains("transport") || lower.trim_start().starts_with("not stated"))
-}
-
-/// The number before the first `x` that follows digits: `8x400Gb/s`, `4x Slingshot`.
-fn count(lower: &str) -> Option<u32> {
-    let numbers = lower.split_whitespace().filter_map(|word| word.split_once('x'));
-    numbers.filter_map(|(digits, _)| digits.parse().ok()).find(|&count| (1..=1024).contains(&count))
-}
-
-/// The number before the first `Gb/s`.
-fn speed(lower: &str) -> Option<f64> {
-    let before = lower.split("gb/s").next().filter(|before| before.len() < lower.len())?;
-    let digits = before.trim_end().rsplit(|c: char| !(c.is_ascii_digit() || c == '.')).next()?;
-    digits.parse().ok().filter(|gbits| (1.0..=10_000.0).contains(gbits))
 }
 
 #[cfg(test)]
@@ -212,6 +259,18 @@ mod tests {
             ("EFA, p5.48xlarge", 32, 100.0, Fabric::Efa, 1),
             ("IPoIB: sockets over IPoIB", 1, 200.0, Fabric::Sockets, 2),
             ("EFA", 1, 100.0, Fabric::Efa, 2),
+            ("2x100GbE RoCEv2", 2, 100.0, Fabric::Roce, 0),
+            ("8 x 800 Gb/s InfiniBand XDR800", 8, 800.0, Fabric::InfiniBand, 0),
+            ("8 ConnectX-7 NDR", 8, 400.0, Fabric::InfiniBand, 1),
+            ("2x200Gb/s IB per GPU", 16, 200.0, Fabric::InfiniBand, 0),
+            ("8x400Gb/s IB, one NIC per GPU", 8, 400.0, Fabric::InfiniBand, 0),
+            ("4x100Gb/s with GPUDirect RDMA", 4, 100.0, Fabric::Roce, 0),
+            ("dual 25GbE", 2, 25.0, Fabric::Sockets, 1),
+            ("3200 Gbps EFAv2", 32, 100.0, Fabric::Efa, 1),
+            ("6.4 Tb/s RoCE in all", 8, 800.0, Fabric::Roce, 1),
+            ("p5en.48xlarge, EFAv3", 16, 200.0, Fabric::Efa, 1),
+            ("8x400Gb/s Spectrum-X Ethernet", 8, 400.0, Fabric::Roce, 0),
+            ("10 Gb Ethernet", 1, 10.0, Fabric::Sockets, 2),
         ] {
             let mut assumed = Vec::new();
             let found = read(text, 8, gpu, &mut assumed);

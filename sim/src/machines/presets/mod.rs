@@ -8,6 +8,7 @@
 //! and shares of fabrics are, see [`FABRICS`]). They are compiled in: the command needs no files.
 
 mod fabric;
+mod reckoned;
 mod spec;
 #[cfg(test)]
 mod tests;

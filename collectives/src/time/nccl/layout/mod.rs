@@ -5,16 +5,19 @@
 //! Tree       a chain inside every node to the GPU with the NIC, a double binary tree across
 //! NVLS       the switch of a node reduces and multicasts; NVLSTree: a double binary tree across the switches
 //! PAT        a binomial tree for every chunk, one rank a node
+//! CollNet    the network's switches reduce and multicast; inside nodes a chain, or all to all
 //! ```
 //!
 //! All channels of a call are alike: each starts at another GPU and takes another NIC. So one schedule stands for all,
-//! on links that carry what all of them carry; [`Layout::switches`] says where a rank is a switch.
+//! on links that carry what all of them carry; [`Layout::extra`] says which ranks are switches.
 
+mod in_network;
 mod in_switch;
 mod pat;
 mod staggered;
 mod tree;
 
+pub use in_network::InNetwork;
 pub use in_switch::InSwitch;
 pub use pat::Pat;
 pub use staggered::Staggered;
@@ -33,12 +36,23 @@ pub struct Layout {
     pub schedule: Arc<dyn Schedule>,
     /// Steps of a rank under way at once: buffers, or messages that a switch takes in together.
     pub window: u32,
-    /// Whether the last rank of every node is its switch.
-    pub switches: bool,
+    /// Which ranks are no GPUs.
+    pub extra: Extra,
+}
+
+/// Ranks of a schedule that are switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// There are none.
+    Nothing,
+    /// The last rank of every node is its NVLink switch.
+    NodeSwitches,
+    /// The last rank of all is the network.
+    Network,
 }
 
 /// The layout of a call on `nodes` nodes of `devices` GPUs, cut into `pieces` that follow each other. `None` where the
-/// algorithm reduces in the network's switches, or does not do this collective.
+/// algorithm does not do this collective, or gathers through the network's switches.
 pub fn layout(
     collective: Collective,
     algorithm: Algorithm,
@@ -48,7 +62,7 @@ pub fn layout(
 ) -> Option<Layout> {
     let ranks = nodes * devices;
     let root = Rank(0);
-    let ring = |schedule: Arc<dyn Schedule>| Layout { schedule, window: 2 * BUFFERS, switches: false };
+    let ring = |schedule: Arc<dyn Schedule>| Layout { schedule, window: 2 * BUFFERS, extra: Extra::Nothing };
     let last = Rank(ranks - 1);
     Some(match (algorithm, collective) {
         (Algorithm::Ring, Collective::AllReduce) => ring(cut(Staggered(RingAllReduce(ranks)), pieces)),
@@ -69,7 +83,7 @@ pub fn layout(
                 _ => pipeline(twins(nodes, |tree| there_and_back(Over::new(chain, tree))), pieces),
             };
             // Of a piece, by either tree: two steps with the chain, five with the tree, and as many back at most.
-            Layout { schedule, window: 28 * under_way, switches: false }
+            Layout { schedule, window: 28 * under_way, extra: Extra::Nothing }
         }
         (Algorithm::Nvls | Algorithm::NvlsTree, Collective::AllReduce) => {
             let switch = InSwitch { gpus: devices };
@@ -78,7 +92,14 @@ pub fn layout(
                 _ => pipeline(twins(nodes, |tree| there_and_back(Over::new(switch, tree))), pieces),
             };
             // A switch takes in and gives out all its GPUs' data at once: a message and a step of its own for each.
-            Layout { schedule, window: (8 * devices + 20) * under_way, switches: true }
+            Layout { schedule, window: (8 * devices + 20) * under_way, extra: Extra::NodeSwitches }
+        }
+        (Algorithm::CollNetDirect | Algorithm::CollNetChain, Collective::AllReduce) => {
+            let network = InNetwork { nodes, devices, direct: algorithm == Algorithm::CollNetDirect };
+            let (schedule, under_way) = pipeline(there_and_back(network), pieces);
+            // The network takes in and gives out all nodes' data at once.
+            let each = 4 * (nodes * network.chunks() + devices);
+            Layout { schedule, window: each.saturating_mul(under_way), extra: Extra::Network }
         }
         _ => return None,
     })
@@ -139,6 +160,8 @@ mod tests {
                     }
                     proved(AllReduce, Algorithm::Tree, nodes, devices, pieces);
                     proved(AllReduce, Algorithm::Nvls, nodes, devices, pieces);
+                    proved(AllReduce, Algorithm::CollNetDirect, nodes, devices, pieces);
+                    proved(AllReduce, Algorithm::CollNetChain, nodes, devices, pieces);
                     if devices == 1 {
                         proved(AllGather, Algorithm::Pat, nodes, 1, pieces);
                         proved(ReduceScatter, Algorithm::Pat, nodes, 1, pieces);
@@ -166,8 +189,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_network_reduces_has_no_layout() {
-        assert!(layout(Collective::AllReduce, Algorithm::CollNetDirect, 2, 8, 1).is_none());
+    fn what_an_algorithm_does_not_do_has_no_layout() {
+        assert!(layout(Collective::AllGather, Algorithm::CollNetDirect, 2, 8, 1).is_none());
         assert!(layout(Collective::AllGather, Algorithm::Tree, 2, 8, 1).is_none());
     }
 }

@@ -15,8 +15,9 @@ pub struct Setting {
     pub overrides: Overrides,
     /// GPUs that one process drives.
     pub driven: u32,
-    /// Whether the host matches messages to buffers, and not the NIC (`FI_CXI_RX_MATCH_MODE=software`).
-    pub host_matches: bool,
+    /// Where the host matches messages to buffers and the NIC does not: the bytes up to which it stores them in a GPU's
+    /// memory itself.
+    pub host_stores: Option<f64>,
 }
 
 /// One call.
@@ -70,8 +71,8 @@ pub struct Case {
     pub tree: f64,
     /// GPUs that one process drives.
     pub driven: f64,
-    /// Whether the host matches messages to buffers, and not the NIC.
-    pub host_matches: bool,
+    /// Where the host matches messages: the bytes up to which it stores them in a GPU's memory itself.
+    pub host_stores: Option<f64>,
     /// Whether it is the first size of a run.
     pub first: bool,
     /// What NCCL's tuner believes, in microseconds.
@@ -130,7 +131,7 @@ impl Setting {
             step: super::super::constants::inside_us(platform, algorithm, protocol),
             tree: super::super::constants::tree(platform),
             driven: f64::from(self.driven),
-            host_matches: self.host_matches,
+            host_stores: self.host_stores,
             first,
             tuner_us: believed.map_or(f64::NAN, |found| found.time_us),
         }

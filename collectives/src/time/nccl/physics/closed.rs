@@ -7,9 +7,10 @@
 //! ```
 
 use super::super::{Algorithm, Protocol};
+use super::matching::matching;
 use super::parameters::{
     BASE, EXTRA, FILL, FIRST, HOP, HOP_LL128, HOP_SIMPLE, LAUNCH, LAUNCH_CHANNEL, LINK_COPIED, LINK_PAIRS,
-    LINK_PCIE, MATCH, NVLS, NVLS_STEP, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP, TREE, link,
+    LINK_PCIE, NVLS, NVLS_STEP, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP, TREE, link,
 };
 use super::{Case, Term, Terms};
 use crate::Collective;
@@ -24,7 +25,7 @@ pub fn closed(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
     let rates = Rates::of(case, parameters, terms);
     let mut time = latency(case, parameters, terms) + case.bytes / 1e3 / rates.all();
     time += fill(case, parameters, terms, &rates);
-    outside(case, parameters, terms, time)
+    outside(case, parameters, terms, time.max(matching(case, parameters, terms)))
 }
 
 /// What is added to the time of the device: launching on one GPU after the other, and the first call.
@@ -167,12 +168,6 @@ impl Rates {
                 (port * parameters.at(NVLS), network * parameters.at(TREE))
             }
             _ => (port, network),
-        };
-        // LL's buffers are in the host's memory: where the host matches messages, it copies them there.
-        let copies = case.host_matches && case.protocol == Protocol::Ll && terms.has(Term::Matching);
-        let across = match copies {
-            true => 1.0 / (1.0 / across + 2.0 / (parameters.at(MATCH) * case.nics)),
-            false => across,
         };
         let links = (inside, across);
         let inside = if devices > 1.0 { inside / through } else { f64::INFINITY };

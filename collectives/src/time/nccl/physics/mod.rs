@@ -6,12 +6,14 @@
 
 mod case;
 mod closed;
+mod matching;
 mod parameters;
 mod simulated;
 mod terms;
 
 pub use case::{Case, Setting};
 pub use closed::closed;
+pub use matching::STORED;
 pub use parameters::{COUNT, PARAMETERS, Parameter, Parameters};
 pub use simulated::{Simulated, simulated};
 pub use terms::{Term, Terms};

@@ -39,7 +39,7 @@ const NOMINAL: &str = "the nominal speed";
 const GUESS: &str = "order of magnitude";
 
 /// How many there are.
-pub const COUNT: usize = 53;
+pub const COUNT: usize = 54;
 
 /// All of them. A parameter's number is its place.
 pub const PARAMETERS: [Parameter; COUNT] = [
@@ -101,7 +101,8 @@ pub const PARAMETERS: [Parameter; COUNT] = [
     p("extra.InfiniBand", "times", 1.0, 0.7, KIND),
     p("extra.unknown", "times", 1.0, 0.7, KIND),
     p("first", "times", 1.03, 0.03, "the first size of a run carries warm-up"),
-    p("match.LL", "GB/s", 10.0, 1.5, "one core copies what arrives for a NIC"),
+    p("match", "us", 6.5, 0.5, "a copy by CUDA's driver: 6 to 7 us (README of NVIDIA's gdrcopy)"),
+    p("match.rate", "GB/s", 4.0, 0.7, "the same from pageable memory: order of magnitude"),
 ];
 
 pub(super) const LAUNCH: usize = 0;
@@ -125,6 +126,7 @@ pub(super) const FILL: usize = 41;
 pub(super) const EXTRA: usize = 42;
 pub(super) const FIRST: usize = 51;
 pub(super) const MATCH: usize = 52;
+pub(super) const MATCH_RATE: usize = 53;
 
 /// The place of a fabric's factor after its family's general figure.
 pub(super) const fn kind(fabric: Fabric) -> usize {

@@ -8,11 +8,12 @@
 //! LL sends a flag with every 4 bytes, so that a link carries half; LL128 a flag with every 120. Both pass on what has
 //! come so far, which is many small pieces; Simple waits for whole chunks.
 
-use super::super::layout::{Layout, layout};
+use super::super::layout::{Extra, Layout, layout};
 use super::super::{Algorithm, Protocol};
 use super::closed::{Rates, base, closed, hop, outside, step};
+use super::matching::matching;
 use super::{Case, Parameters, Terms};
-use crate::time::{Engine, Error, Job, simulate};
+use crate::time::{Engine, Error, Job, Method, simulate};
 use crate::{Collective, Geometry};
 use allfold_sim::topology::Edge;
 use allfold_sim::{BytesPerSec, Costs, Link, Picos, Topology};
@@ -22,9 +23,16 @@ use allfold_sim::{BytesPerSec, Costs, Link, Picos, Topology};
 pub struct Simulated {
     /// Microseconds.
     pub time_us: f64,
-    /// Messages of the schedule; 0 where there is no schedule, and the closed form stands in for it: reduction in the
-    /// network's switches.
+    /// Messages of the schedule; 0 where there is no schedule, and the closed form stands in for it.
     pub messages: u64,
+    /// Of them, those that repeat earlier ones and were skipped, exactly.
+    pub skipped: u64,
+    /// How the time was found; `None` by the closed form.
+    pub method: Option<Method>,
+    /// Steps that a rank may have under way.
+    pub window: u32,
+    /// No schedule of this kind can be faster on these links, in microseconds.
+    pub bound_us: Option<f64>,
 }
 
 /// Microseconds of a call.
@@ -32,11 +40,15 @@ pub struct Simulated {
 /// # Errors
 /// As [`simulate`].
 pub fn simulated(case: &Case, parameters: &Parameters, terms: Terms) -> Result<Simulated, Error> {
-    let (nodes, devices) = (case.nodes as u32, case.devices as u32);
+    let (all, devices) = (case.nodes as u32, case.devices as u32);
+    // Where the network adds up, all nodes do the same at the same time: two stand for all.
+    let collnet = matches!(case.algorithm, Algorithm::CollNetDirect | Algorithm::CollNetChain);
+    let nodes = if collnet { all.min(2) } else { all };
     let Some(found) = layout(case.collective, case.algorithm, nodes, devices, pieces(case)) else {
-        return Ok(Simulated { time_us: closed(case, parameters, terms), messages: 0 });
+        let time_us = closed(case, parameters, terms);
+        return Ok(Simulated { time_us, messages: 0, skipped: 0, method: None, window: 1, bound_us: None });
     };
-    let topology = links(case, parameters, terms, &found)?;
+    let topology = links(case, nodes, parameters, terms, &found)?;
     let bytes = case.bytes as u64;
     let ranks = found.schedule.ranks();
     let blocked = matches!(case.collective, Collective::AllGather | Collective::ReduceScatter);
@@ -47,8 +59,16 @@ pub fn simulated(case: &Case, parameters: &Parameters, terms: Terms) -> Result<S
     let costs = Costs { launch: micros(base(case, parameters)), ..Costs::FREE };
     let job = Job { costs, window: found.window, ..Job::new(&*found.schedule, &geometry, 1, &topology) };
     let outcome = simulate(&job, Engine::Auto)?;
-    let time_us = outside(case, parameters, terms, outcome.time.as_micros());
-    Ok(Simulated { time_us, messages: outcome.messages })
+    let device = outcome.time.as_micros().max(matching(case, parameters, terms));
+    let time_us = outside(case, parameters, terms, device);
+    Ok(Simulated {
+        time_us,
+        messages: outcome.messages * u64::from(all) / u64::from(nodes.max(1)),
+        skipped: outcome.skipped,
+        method: Some(outcome.method),
+        window: found.window,
+        bound_us: Some(outcome.bounds.greatest().0.as_micros()),
+    })
 }
 
 /// Into how many pieces every chunk of the schedule is cut.
@@ -74,10 +94,16 @@ fn micros(us: f64) -> Picos {
 }
 
 /// The links of one schedule that stands for all channels.
-fn links(case: &Case, parameters: &Parameters, terms: Terms, found: &Layout) -> Result<Topology, Error> {
+fn links(
+    case: &Case,
+    nodes: u32,
+    parameters: &Parameters,
+    terms: Terms,
+    found: &Layout,
+) -> Result<Topology, Error> {
     let rates = Rates::of(case, parameters, terms);
     let rate = |gbps: f64| BytesPerSec((gbps * 1e9).max(1.0) as u64);
-    let (nodes, devices) = (case.nodes as u32, case.devices as u32);
+    let devices = case.devices as u32;
     let inside = rates.port(case);
     let across = if nodes > 1 { rates.network } else { inside };
     let half = |us: f64| micros(us / 2.0);
@@ -85,10 +111,11 @@ fn links(case: &Case, parameters: &Parameters, terms: Terms, found: &Layout) -> 
     let port = Link { bandwidth: rate(inside), latency: half(step(case, parameters)) };
     let nic = Link { bandwidth: rate(across), latency: hop };
     let ranks = found.schedule.ranks();
-    let built = match (found.switches, nodes) {
-        (false, 1) => Topology::switch(ranks, port),
-        (false, _) => Topology::nodes(ranks, devices, 1, port, nic),
-        (true, _) => switches(nodes, devices, port, nic),
+    let built = match (found.extra, nodes) {
+        (Extra::Nothing, 1) => Topology::switch(ranks, port),
+        (Extra::Nothing, _) => Topology::nodes(ranks, devices, 1, port, nic),
+        (Extra::NodeSwitches, _) => switches(nodes, devices, port, nic),
+        (Extra::Network, _) => network(nodes, devices, port, nic),
     };
     built.map_err(|error| Error::Job(error.to_string()))
 }
@@ -113,8 +140,26 @@ fn switches(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Res
     Topology::graph(ranks, &network, edges)
 }
 
+/// Nodes of GPUs around a joint that never blocks; the joints around the network, which is the rank after all GPUs.
+fn network(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Result<Topology> {
+    let ranks = nodes * devices + 1;
+    let mut edges = Vec::new();
+    let mut join = |one: u32, other: u32, link: Link| {
+        edges.push(Edge { from: one, to: other, link });
+        edges.push(Edge { from: other, to: one, link });
+    };
+    for node in 0..nodes {
+        (0..devices).for_each(|gpu| join(node * devices + gpu, ranks + node, port));
+        // One hop into the network and one out of it.
+        join(ranks + node, ranks - 1, Link { latency: nic.latency * 2, ..nic });
+    }
+    let joints: Vec<String> = (0..nodes).map(|node| format!("node{node}")).collect();
+    Topology::graph(ranks, &joints, edges)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::parameters::{MATCH, MATCH_RATE};
     use super::super::{Setting, Terms};
     use super::*;
     use crate::time::nccl::{Library, Overrides, Platform};
@@ -131,7 +176,7 @@ mod tests {
         };
         let machine = Machine::understand(&words).unwrap();
         let platform = Platform::of(&machine, machine.devices * machine.nodes, Library::default());
-        Setting { machine, platform, overrides: Overrides::default(), driven: 1, host_matches: false }
+        Setting { machine, platform, overrides: Overrides::default(), driven: 1, host_stores: None }
     }
 
     /// Both forms of one call, in microseconds.
@@ -159,6 +204,8 @@ mod tests {
             ("switch and tree", &ten, Algorithm::NvlsTree),
             ("switch of 72", &rack, Algorithm::Nvls),
             ("ring", &two, Algorithm::Ring),
+            ("network and chains", &ten, Algorithm::CollNetChain),
+            ("network and exchange", &ten, Algorithm::CollNetDirect),
         ] {
             for bytes in [256u64 << 20, 8 << 30] {
                 let (simulated, closed) =
@@ -189,13 +236,21 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_matches_messages_slows_ll_and_nothing_else() {
+    fn a_host_that_matches_messages_copies_one_after_the_other() {
         let nic = setting("GH200", 2, 4, "NVLink4 direct", "4x Slingshot-11 200 Gb/s");
-        let host = Setting { host_matches: true, ..nic.clone() };
+        let host = Setting { host_stores: Some(4096.0), ..nic.clone() };
         let times =
-            |of: &Setting, protocol| both(of, Algorithm::Ring, protocol, Collective::AllReduce, 1 << 20);
-        assert!(times(&host, Protocol::Ll).0 > 1.05 * times(&nic, Protocol::Ll).0);
-        assert!(times(&host, Protocol::Ll).1 > 1.05 * times(&nic, Protocol::Ll).1);
-        assert_eq!(times(&host, Protocol::Simple), times(&nic, Protocol::Simple));
+            |of: &Setting, protocol, bytes| both(of, Algorithm::Ring, protocol, Collective::AllReduce, bytes);
+        // Messages of 16 KiB, flags included: 14 for each of two channels a NIC.
+        let parameters = Parameters::default();
+        let copy = parameters.at(MATCH) + 16.384 / parameters.at(MATCH_RATE);
+        let copies = 2.0 * 14.0 * copy;
+        let (simulated, closed) = times(&host, Protocol::Ll, 512 << 10);
+        assert!((simulated - copies).abs() < 1e-6 && (closed - copies).abs() < 1e-6, "{simulated} {closed}");
+        assert!(times(&nic, Protocol::Ll, 512 << 10).0 < 0.8 * simulated);
+        // What is stored without the driver costs nothing, and large messages take longer than their copies.
+        for (protocol, bytes) in [(Protocol::Ll, 4096), (Protocol::Simple, 1 << 30)] {
+            assert_eq!(times(&host, protocol, bytes), times(&nic, protocol, bytes));
+        }
     }
 }

@@ -19,7 +19,7 @@ pub enum Term {
     Fill,
     /// Messages beyond a NIC's eager limit ask first.
     Rendezvous,
-    /// Where the host matches messages to buffers, it copies what LL sends.
+    /// Where the host matches messages to buffers, it copies them one after the other.
     Matching,
     /// More nodes get in each other's way.
     Scale,

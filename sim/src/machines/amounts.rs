@@ -1,0 +1,134 @@
+//! Numbers of NICs and their speeds, in the ways that people write them.
+//!
+//! ```text
+//! count   8x400Gb/s   8 x 400G   dual 100GbE   8 ConnectX-7   4 NICs
+//! speed   400Gb/s   400 Gbps   400 Gbit/s   100GbE   200G   3.2 Tb/s      and, eight times as much: 50 GB/s
+//! ```
+
+/// Words that follow a number of NICs.
+const NIC: [&str; 18] = [
+    "nic",
+    "hca",
+    "card",
+    "adapter",
+    "rail",
+    "port",
+    "connectx",
+    "cx-",
+    "bluefield",
+    "efa",
+    "slingshot",
+    "ib",
+    "infiniband",
+    "roce",
+    "hdr",
+    "ndr",
+    "xdr",
+    "pollara",
+];
+/// Words for a number.
+const NUMBERS: [(&str, u32); 8] = [
+    ("single", 1),
+    ("one", 1),
+    ("dual", 2),
+    ("two", 2),
+    ("quad", 4),
+    ("four", 4),
+    ("eight", 8),
+    ("sixteen", 16),
+];
+/// Units behind a number, longest first, and how many Gb/s they are.
+const UNITS: [(&str, f64); 14] = [
+    ("Gbit/s", 1.0),
+    ("Gbits/s", 1.0),
+    ("Gb/s", 1.0),
+    ("gb/s", 1.0),
+    ("Gbps", 1.0),
+    ("gbps", 1.0),
+    ("GbE", 1.0),
+    ("GigE", 1.0),
+    ("Gb", 1.0),
+    ("G", 1.0),
+    ("Tb/s", 1000.0),
+    ("Tbps", 1000.0),
+    ("GB/s", 8.0),
+    ("GBps", 8.0),
+];
+
+/// How many NICs, where a text says so.
+pub(super) fn count(text: &str) -> Option<u32> {
+    let lower = text.to_lowercase().replace('×', "x");
+    let words: Vec<&str> = lower
+        .split(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | ',' | ';' | ':'))
+        .filter(|word| !word.is_empty())
+        .collect();
+    let sensible = |count: &u32| (1..=1024).contains(count);
+    for (at, word) in words.iter().enumerate() {
+        let next = words.get(at + 1).copied().unwrap_or_default();
+        let named = NUMBERS.iter().find(|(name, _)| name == word).map(|(_, number)| *number);
+        let said = match word.split_once('x') {
+            Some((digits, _)) => digits.parse().ok(),
+            None => word.parse().ok().or(named).filter(|_| {
+                let after = if next == "x" { words.get(at + 2).copied().unwrap_or_default() } else { next };
+                let speed =
+                    (next == "x" || named.is_some()) && after.starts_with(|c: char| c.is_ascii_digit());
+                speed || NIC.iter().any(|name| after.starts_with(name))
+            }),
+        };
+        if let Some(count) = said.filter(sensible) {
+            return Some(count);
+        }
+    }
+    None
+}
+
+/// Gb/s, where a text says so: of what is in bits first.
+pub(super) fn speed(text: &str) -> Option<f64> {
+    let all: Vec<(f64, f64)> = numbers(text).collect();
+    let bits = all.iter().find(|(_, unit)| *unit != 8.0);
+    bits.or(all.first()).map(|(number, unit)| number * unit).filter(|gbits| (1.0..=100_000.0).contains(gbits))
+}
+
+/// Every number with a unit of speed behind it.
+fn numbers(text: &str) -> impl Iterator<Item = (f64, f64)> {
+    let starts = text.char_indices().filter(|&(at, c)| {
+        c.is_ascii_digit() && !text[..at].ends_with(|c: char| c.is_ascii_digit() || c == '.')
+    });
+    starts.filter_map(|(at, _)| {
+        let rest = &text[at..];
+        let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
+        let unit = rest[end..].trim_start_matches([' ', '-']);
+        let found = UNITS.iter().find(|(name, _)| {
+            unit.strip_prefix(name)
+                .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/'))
+        });
+        Some((rest[..end].parse().ok()?, found?.1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_people_write_them() {
+        for (text, nics, gbits) in [
+            ("8x400Gb/s IB NDR", Some(8), Some(400.0)),
+            ("8 x 400 Gbps InfiniBand", Some(8), Some(400.0)),
+            ("8×200Gb/s RoCEv2", Some(8), Some(200.0)),
+            ("dual 100GbE RoCEv2", Some(2), Some(100.0)),
+            ("2x25GbE", Some(2), Some(25.0)),
+            ("8 ConnectX-7 NICs, 400G each", Some(8), Some(400.0)),
+            ("two 200 Gbit/s HDR HCAs", Some(2), Some(200.0)),
+            ("4x Slingshot-11 200 Gb/s (one per GH200)", Some(4), Some(200.0)),
+            ("3.2 Tbps EFA", None, Some(3200.0)),
+            ("50 GB/s a NIC, 8 NICs", Some(8), Some(400.0)),
+            ("one 400 Gb/s-class NIC per GPU (per-GPU plateau 48.9 GB/s)", Some(1), Some(400.0)),
+            ("per text \"2 x p5.48xlarge\"", None, None),
+            ("H100 80GB, IB", None, None),
+            ("EFA", None, None),
+        ] {
+            assert_eq!((count(text), speed(text)), (nics, gbits), "{text}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A machine by name as the model of NCCL reckons with it: GPUs, groups that share NVLink, NICs, and no drawing.
+
+use super::{Preset, Spec};
+use crate::machines::node::Fabrics;
+use crate::machines::{Cpu, Fabric, GPUS, Generation, Machine, Nics};
+use crate::{Error, Result};
+
+impl Preset {
+    /// `ranks` GPUs of the machine that a text such as `hgx-h100:128` or `p4d,nics=4` asks for.
+    ///
+    /// # Errors
+    /// No such machine; GPUs that are not the same number on every node; more ranks than the text has; switches above
+    /// the nodes, which the model does not have.
+    pub fn machine(text: &str, ranks: u32) -> Result<Machine> {
+        let wrong = |what: String| Err(Error::Topology(format!("`{text}`: {what}")));
+        let spec = Spec::read(text)?;
+        let preset = Preset::named(&spec.name)?;
+        if spec.fabrics != Fabrics::FLAT {
+            return wrong("the model of NCCL knows nodes and their NICs, and no switches above them".into());
+        }
+        let Some(gpu) = GPUS.iter().find(|gpu| gpu.name == preset.gpu) else {
+            return wrong(format!("no GPU is called {}", preset.gpu));
+        };
+        let most = spec.devices.unwrap_or(preset.devices).clamp(1, preset.devices);
+        let devices = most.min(ranks.max(1));
+        if !ranks.is_multiple_of(devices) {
+            return wrong(format!("{ranks} ranks are no whole number of nodes of {devices}"));
+        }
+        let nodes = ranks / devices;
+        if let Some(has) = spec.nodes.filter(|has| nodes > *has) {
+            return wrong(format!("{ranks} ranks are more than the {} GPUs of {has} nodes", has * devices));
+        }
+        let nvlink = preset.nvlink.is_some() && gpu.nvlink.is_some() && devices > 1;
+        let nics = Nics {
+            count: spec.nics.unwrap_or(preset.nics.count),
+            gbits: spec.gbits.unwrap_or(preset.nics.gbits),
+            ..carried(spec.fabric.as_deref().unwrap_or(&preset.nics.fabric), gpu.generation)
+        };
+        if nodes > 1 && nics.count == 0 {
+            return wrong(format!("{nodes} nodes and no NIC"));
+        }
+        let arm = gpu.name.starts_with('G');
+        let cpu = match () {
+            () if arm => Cpu::Arm,
+            () if preset.pcie.source.contains("AMD") => Cpu::Amd,
+            () => Cpu::Intel,
+        };
+        Ok(Machine {
+            gpu,
+            devices,
+            nodes,
+            nvlink,
+            peer: nvlink || preset.pcie.p2p,
+            switched: nvlink && preset.nvlink.is_some_and(|nvlink| nvlink.switched.is_some()),
+            beside: preset.pcie.devices_per_switch > 0 && !arm,
+            cpu,
+            nics: (nodes > 1).then_some(nics),
+            understood: vec![format!("{}: {}", preset.name, preset.title)],
+            assumed: Vec::new(),
+        })
+    }
+}
+
+/// A preset's fabric as runs name it; a NIC for count and speed to be put in.
+fn carried(name: &str, generation: Generation) -> Nics {
+    let fabric = match name.to_ascii_lowercase().as_str() {
+        "tcp" => Fabric::Sockets,
+        "tcpxo" => Fabric::TcpXo,
+        "tcpx" => Fabric::TcpX,
+        "efa" => Fabric::Efa,
+        "slingshot" => Fabric::Slingshot,
+        "roce" => Fabric::Roce,
+        "infiniband" | "ib" => Fabric::InfiniBand,
+        _ => Fabric::Unknown,
+    };
+    let early = fabric == Fabric::Efa && generation < Generation::Ampere;
+    Nics { count: 1, gbits: 0.0, fabric, gpudirect: fabric != Fabric::Sockets && !early }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_by_name_is_the_one_that_its_words_describe() {
+        let named = Preset::machine("hgx-h100:16", 128).unwrap();
+        assert_eq!((named.devices, named.nodes, named.switched, named.beside), (8, 16, true, true));
+        assert_eq!(named.nics.unwrap().fabric, Fabric::InfiniBand);
+        let rack = Preset::machine("gb200-nvl72", 144).unwrap();
+        assert_eq!((rack.devices, rack.nodes, rack.cpu), (72, 2, Cpu::Arm));
+        let part = Preset::machine("dgx-a100", 4).unwrap();
+        assert_eq!((part.devices, part.nodes, part.nics), (4, 1, None));
+        let old = Preset::machine("p3dn", 16).unwrap();
+        assert_eq!((old.nics.unwrap().fabric, old.nics.unwrap().gpudirect), (Fabric::Efa, false));
+    }
+
+    #[test]
+    fn what_the_model_does_not_have_is_refused() {
+        for (text, ranks, says) in [
+            ("hgx-h100:2", 24, "more than the 16 GPUs"),
+            ("hgx-h100", 12, "no whole number of nodes of 8"),
+            ("hgx-h100,fat-tree=2:1", 16, "no switches above"),
+            ("hgx-h1000", 16, "hgx-h100"),
+        ] {
+            let said = Preset::machine(text, ranks).unwrap_err().to_string();
+            assert!(said.contains(says), "{text}: {said}");
+        }
+    }
+}
