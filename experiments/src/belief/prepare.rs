@@ -61,6 +61,13 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
         if env("NCCL_NET_GDR_LEVEL").is_some_and(|level| level == "LOC" || level == "0") {
             nics.gpudirect = false;
         }
+        if let Some(named) = env("NCCL_IB_HCA").and_then(listed) {
+            nics.count = nics.count.min(named);
+        }
+    }
+    if env("NCCL_P2P_DISABLE") == Some("1") {
+        // What goes from GPU to GPU is copied through the host's memory, over PCIe.
+        (machine.nvlink, machine.switched, machine.peer) = (false, false, false);
     }
     let collnet = machine.switched && env("NCCL_COLLNET_ENABLE") == Some("1");
     let library = Library {
@@ -110,6 +117,15 @@ fn driven(notes: &str) -> u32 {
     let after = notes.split("-g ").nth(1).filter(|_| notes.contains("process"));
     let digits = after.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
     digits.and_then(|digits| digits.parse().ok()).filter(|&gpus| gpus > 0).unwrap_or(1)
+}
+
+/// How many NICs `NCCL_IB_HCA` names one by one; a prefix of many, or what is left out, is no number.
+fn listed(text: &str) -> Option<u32> {
+    let names: Vec<&str> = text.trim_start_matches('=').split(',').filter(|name| !name.is_empty()).collect();
+    let one =
+        |name: &str| name.split(':').next().is_some_and(|name| name.ends_with(|c: char| c.is_ascii_digit()));
+    let each = !text.starts_with('^') && names.iter().all(|name| name.contains('_') && one(name));
+    u32::try_from(names.len()).ok().filter(|count| each && *count > 0)
 }
 
 /// `2.29.3+cuda13.1`, `2.18`: major and minor.

@@ -104,6 +104,25 @@ fn what_cannot_be_predicted_says_what_is_missing() {
 }
 
 #[test]
+fn what_the_environment_turns_off_is_not_used() {
+    let machine = |env: &str| {
+        let text = format!(
+            r#"{{"collective":"all_reduce","dtype":"float","ranks":16,"env":{{{env}}},"hardware":{{"gpu":"H100 SXM",
+            "gpus_per_node":8,"nodes":2,"intra_node":"NVLink4 NVSwitch","inter_node":"8x400Gb/s IB NDR"}},
+            "rows":[{{"bytes":1048576,"time_us":100.0,"algbw_gbps":10.49,"busbw_gbps":19.66}}]}}"#
+        );
+        prepare(&runs::parse("x_all_reduce", &text).unwrap()[0], false).unwrap().setting
+    };
+    assert!(machine("").machine.nvlink);
+    let copied = machine(r#""NCCL_P2P_DISABLE":"1""#).machine;
+    assert!(!copied.nvlink && !copied.peer && !copied.switched);
+    let nics = |hca: &str| machine(&format!(r#""NCCL_IB_HCA":"{hca}""#)).machine.nics.unwrap().count;
+    assert_eq!([nics("=mlx5_0,mlx5_1:1"), nics("mlx5"), nics("^mlx5_0"), nics("mlx5_3")], [2, 8, 8, 1]);
+    let cxi = r#""FI_CXI_RX_MATCH_MODE":"software""#;
+    assert_eq!(machine(cxi).host_stores, None, "InfiniBand has no such provider");
+}
+
+#[test]
 fn a_run_of_another_shape_that_is_far_from_all_others_tells_nothing_of_its_system() {
     let (truth, others, terms) = (truth(), Parameters::default(), Terms::default());
     let mut one = made("a100_lab_all_reduce", 2, "8x200Gb/s RoCE", &truth, 1);
