@@ -155,7 +155,7 @@ fn a_run_on_hardware_that_was_never_seen_says_what_was_made_of_it() {
     for line in [
         "understood: `NVIDIA RTX 6000 Ada Generation`: 6000 Ada",
         "understood: `dual 100GbE RoCEv2`: 2 NICs of 100 Gb/s, RoCE",
-        "assumed: GPUs reach each other over PCIe directly",
+        "assumed: the GPUs of a node talk over PCIe",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }

@@ -273,7 +273,7 @@ fn inside(
             false
         }
         (false, true, _) => {
-            assumed.push("GPUs reach each other over PCIe directly, each at its own 16 lanes' speed".into());
+            assumed.push("the GPUs of a node talk over PCIe, each at its own 16 lanes' speed".into());
             false
         }
         (_, _, port) => {
