@@ -53,6 +53,30 @@ pub enum Error {
         /// The deadline.
         after: Duration,
     },
+    /// What NCCL was given was not done in time. It does not say who is late.
+    #[error("deadline of {after:?} exceeded by rank {rank}: NCCL could not {what}; the cause is {}", suspected(.suspects))]
+    NcclDeadline {
+        /// Whose time ran out.
+        rank: Rank,
+        /// What it was about to do.
+        what: String,
+        /// Whom it may have waited for; nobody but the device where there is no other rank.
+        suspects: Vec<Rank>,
+        /// The deadline.
+        after: Duration,
+    },
+    /// NCCL refused a call, or found a failure while it ran.
+    #[error("rank {rank}: NCCL could not {what}: {why}")]
+    Nccl {
+        /// Who was told.
+        rank: Rank,
+        /// What it was about to do.
+        what: String,
+        /// NCCL's answer by its number: 6 is ncclRemoteError.
+        code: i32,
+        /// The same in words.
+        why: String,
+    },
     /// A rank called `abort`.
     #[error("aborted by rank {by}: {why}")]
     Aborted {
@@ -227,6 +251,10 @@ pub(crate) fn ranks(of: &[Rank]) -> String {
         1 => format!("rank {}", list[0]),
         _ => format!("ranks {}", list.join(", ")),
     }
+}
+
+fn suspected(suspects: &[Rank]) -> String {
+    if suspects.is_empty() { "the device".into() } else { format!("among {}", ranks(suspects)) }
 }
 
 fn late(

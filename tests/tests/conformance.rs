@@ -5,8 +5,10 @@
 use allfold_collectives::check::symbolic;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
+use allfold_collectives::testing;
 use allfold_collectives::time::{Job, traced};
 use allfold_collectives::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
+use allfold_kernels::cuda::{Order, Shim};
 use allfold_kernels::{bf16, divide, f16, reduce};
 use allfold_sim::{BytesPerSec, Costs, Faults, LinkId, Picos, Sharing, Topology};
 use proptest::prelude::*;
@@ -257,6 +259,15 @@ proptest! {
             worlds.push(World::shm(case.ranks));
         }
         holds_for(dtype, &case, &worlds)?;
+    }
+
+    #[test]
+    fn every_algorithm_gives_the_bits_of_its_trees_on_devices_and_over_nccl(
+        algorithm in prop::sample::select(registry::ALGORITHMS.iter().collect::<Vec<_>>()),
+        case in testing::cases(9),
+    ) {
+        let shim = Shim::open(Order::Upwards).unwrap();
+        testing::runs_on(&shim, algorithm, &case).map_err(|failure| TestCaseError::fail(failure.to_string()))?;
     }
 
     #[test]

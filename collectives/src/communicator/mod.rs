@@ -160,7 +160,7 @@ impl Communicator {
     }
 
     /// Whether its ranks are threads of this one process.
-    pub(crate) fn of_one_process(&self) -> bool {
+    pub fn of_one_process(&self) -> bool {
         self.home.is_none()
     }
 

@@ -55,9 +55,11 @@
 //! ```
 
 mod case;
+mod gpus;
 mod run;
 
 pub use case::{Case, cases};
+pub use gpus::{conforms_on, runs_on};
 pub use run::runs;
 
 use crate::check;
@@ -97,6 +99,11 @@ pub fn conforms(algorithm: &'static Algorithm) -> Result<(), Failure> {
     for ranks in [1, 2, 3, 8, 12, 16] {
         times(algorithm, ranks)?;
     }
+    fixed().try_for_each(|case| runs(algorithm, &case))
+}
+
+/// The cases of [`conforms`].
+fn fixed() -> impl Iterator<Item = Case> {
     let kinds = [
         (DType::F32, ReduceOp::Sum),
         (DType::Bf16, ReduceOp::Sum),
@@ -105,15 +112,14 @@ pub fn conforms(algorithm: &'static Algorithm) -> Result<(), Failure> {
         (DType::F64, ReduceOp::Avg),
     ];
     let forms = [(1, None, 4), (3, Some(16), 0), (64, Some(8), 1)];
-    for ranks in [1, 2, 3, 4, 7] {
-        for (nth, count) in [0, 1, ranks as usize - 1, 29].into_iter().enumerate() {
+    [1u32, 2, 3, 4, 7].into_iter().flat_map(move |ranks| {
+        [0, 1, ranks as usize - 1, 29].into_iter().enumerate().map(move |(nth, count)| {
             let (dtype, op) = kinds[(nth + ranks as usize) % kinds.len()];
             let (window, segment, buffered) = forms[(nth + 2 * ranks as usize) % forms.len()];
             let root = Rank((nth as u32 * 2 + 1) % ranks);
-            runs(algorithm, &Case { ranks, root, count, dtype, op, segment, window, buffered })?;
-        }
-    }
-    Ok(())
+            Case { ranks, root, count, dtype, op, segment, window, buffered }
+        })
+    })
 }
 
 /// Both proofs, for every root or some of them, plain, in segments and in lanes; and what the schedule claims.

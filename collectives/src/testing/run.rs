@@ -11,42 +11,85 @@ use allfold_sim::Topology;
 use std::ops::Range;
 use std::time::Duration;
 
+/// Calls a function of an element type, which is the case's.
+macro_rules! for_case {
+    ($case:expr, $function:ident($($argument:expr),*)) => {
+        match $case.dtype {
+            $crate::DType::F64 => $function::<f64>($($argument),*),
+            $crate::DType::F32 => $function::<f32>($($argument),*),
+            $crate::DType::F16 => $function::<allfold_kernels::f16>($($argument),*),
+            $crate::DType::Bf16 => $function::<allfold_kernels::bf16>($($argument),*),
+            $crate::DType::I8 => $function::<i8>($($argument),*),
+            $crate::DType::I16 => $function::<i16>($($argument),*),
+            $crate::DType::I32 => $function::<i32>($($argument),*),
+            $crate::DType::I64 => $function::<i64>($($argument),*),
+            $crate::DType::U8 => $function::<u8>($($argument),*),
+        }
+    };
+}
+pub(super) use for_case;
+
 /// Runs a case on threads, and on the simulator of nodes of 8.
 ///
 /// # Errors
 /// An error of a rank, or the first element that is not exactly what it should be.
 pub fn runs(algorithm: &'static Algorithm, case: &Case) -> Result<(), Failure> {
-    match case.dtype {
-        DType::F64 => typed::<f64>(algorithm, case),
-        DType::F32 => typed::<f32>(algorithm, case),
-        DType::F16 => typed::<f16>(algorithm, case),
-        DType::Bf16 => typed::<bf16>(algorithm, case),
-        DType::I8 => typed::<i8>(algorithm, case),
-        DType::I16 => typed::<i16>(algorithm, case),
-        DType::I32 => typed::<i32>(algorithm, case),
-        DType::I64 => typed::<i64>(algorithm, case),
-        DType::U8 => typed::<u8>(algorithm, case),
+    for_case!(case, typed(algorithm, case))
+}
+
+/// A case with its numbers: what every rank puts in, and what it must end with.
+pub(super) struct Exact<'a, T> {
+    algorithm: &'a Algorithm,
+    case: &'a Case,
+    pub inputs: Vec<Vec<T>>,
+    expected: Vec<Vec<T>>,
+}
+
+impl<'a, T: Element> Exact<'a, T> {
+    pub fn new(algorithm: &'a Algorithm, case: &'a Case) -> Result<Self, Failure> {
+        let inputs: Vec<Vec<T>> =
+            (0..case.ranks).map(|rank| input(algorithm.collective, case, rank)).collect();
+        let fail = |what: String| Failure::new(algorithm, case.ranks, format!("{case:?}: {what}"));
+        let expected = exact(algorithm, case, &inputs).map_err(fail)?;
+        Ok(Exact { algorithm, case, inputs, expected })
+    }
+
+    pub fn failed(&self, place: &str, what: impl ToString) -> Failure {
+        let (case, what) = (self.case, what.to_string());
+        Failure::new(self.algorithm, case.ranks, format!("{case:?}: on {place}: {what}"))
+    }
+
+    /// Whether every rank has ended with what it must.
+    pub fn holds(&self, place: &str, results: &[Vec<T>]) -> Result<(), Failure> {
+        if results.len() != self.expected.len() {
+            return Err(self.failed(place, format!("{} ranks have ended", results.len())));
+        }
+        (0..).map(Rank).zip(results).try_for_each(|(rank, got)| self.rank_holds(place, rank, got))
+    }
+
+    /// Whether a rank has.
+    pub fn rank_holds(&self, place: &str, rank: Rank, got: &[T]) -> Result<(), Failure> {
+        let want = &self.expected[rank.index()];
+        if got.len() != want.len() {
+            return Err(self.failed(place, format!("rank {rank} has {} elements", got.len())));
+        }
+        let differs = |at: &usize| bytemuck::bytes_of(&got[*at]) != bytemuck::bytes_of(&want[*at]);
+        match (0..got.len()).find(differs) {
+            None => Ok(()),
+            Some(at) => {
+                let (got, want) = (got[at], want[at]);
+                Err(self.failed(place, format!("element {at} of rank {rank} is {got:?}, not {want:?}")))
+            }
+        }
     }
 }
 
 fn typed<T: Element>(algorithm: &'static Algorithm, case: &Case) -> Result<(), Failure> {
-    let fail = |what: String| Failure::new(algorithm, case.ranks, format!("{case:?}: {what}"));
-    let inputs: Vec<Vec<T>> = (0..case.ranks).map(|rank| input(algorithm.collective, case, rank)).collect();
-    let expected = exact(algorithm, case, &inputs).map_err(fail)?;
+    let exact = Exact::<T>::new(algorithm, case)?;
     for (place, world) in worlds(algorithm, case) {
-        let results = world.run(|rank| call(algorithm.collective, case, &rank, &inputs[rank.rank().index()]));
-        let results = results.map_err(|error: crate::Error| fail(format!("on {place}: {error}")))?;
-        for (rank, (got, want)) in results.iter().zip(&expected).enumerate() {
-            if got.len() != want.len() {
-                return Err(fail(format!("on {place}: rank {rank} has {} elements", got.len())));
-            }
-            let differs = |at: &usize| bytemuck::bytes_of(&got[*at]) != bytemuck::bytes_of(&want[*at]);
-            if let Some(at) = (0..got.len()).find(differs) {
-                let (got, want) = (got[at], want[at]);
-                let what = format!("element {at} of rank {rank} is {got:?}, not {want:?}");
-                return Err(fail(format!("on {place}: {what}")));
-            }
-        }
+        let results =
+            world.run(|rank| call(algorithm.collective, case, &rank, &exact.inputs[rank.rank().index()]));
+        exact.holds(place, &results.map_err(|error: crate::Error| exact.failed(place, error))?)?;
     }
     Ok(())
 }
@@ -64,7 +107,7 @@ fn worlds(algorithm: &'static Algorithm, case: &Case) -> Vec<(&'static str, Worl
 }
 
 /// The elements of a rank's block.
-fn block(case: &Case, rank: u32) -> Range<usize> {
+pub(super) fn block(case: &Case, rank: u32) -> Range<usize> {
     rank as usize * case.count..(rank as usize + 1) * case.count
 }
 
@@ -80,12 +123,15 @@ fn input<T: Element>(collective: Collective, case: &Case, rank: u32) -> Vec<T> {
     (0..whole).map(value).collect()
 }
 
-/// A value of any type, drawn from a number. Floats are of similar size, so that the order of a sum shows.
+/// A value of any type, drawn from a number. Floats are of similar size, so that the order of a sum shows; now and then one
+/// is NaN, infinite or -0.
 fn sample<T: Element>(number: u64) -> T {
     let mut bits = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ bits >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits ^= bits >> 29;
     let real = (bits % 4001) as f64 / 1000.0 - 2.0;
+    let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0];
+    let real = if bits.is_multiple_of(83) { special[(bits >> 20) as usize % 4] } else { real };
     let bytes = match T::DTYPE {
         DType::F64 => real.to_le_bytes().to_vec(),
         DType::F32 => (real as f32).to_le_bytes().to_vec(),
@@ -112,14 +158,19 @@ fn exact<T: Element>(algorithm: &Algorithm, case: &Case, inputs: &[Vec<T>]) -> R
         if collective.reduces() && case.op == crate::ReduceOp::Avg {
             divide(&mut data, case.ranks);
         }
-        match collective {
-            Collective::Reduce | Collective::Gather if Rank(rank) != case.root => Vec::new(),
-            Collective::ReduceScatter | Collective::Scatter => data[block(case, rank)].to_vec(),
-            Collective::Barrier => Vec::new(),
-            _ => data,
-        }
+        left(collective, case, Rank(rank), data)
     };
     Ok((0..case.ranks).map(result).collect())
+}
+
+/// What of a rank's whole buffer is its result, in the form in which [`call`] returns it.
+pub(super) fn left<T: Copy>(collective: Collective, case: &Case, rank: Rank, data: Vec<T>) -> Vec<T> {
+    match collective {
+        Collective::Reduce | Collective::Gather if rank != case.root => Vec::new(),
+        Collective::ReduceScatter | Collective::Scatter => data[block(case, rank.0)].to_vec(),
+        Collective::Barrier => Vec::new(),
+        _ => data,
+    }
 }
 
 /// Calls the collective as a user would; returns what it leaves on this rank.

@@ -17,7 +17,7 @@ use super::shared::{Shared, together};
 use crate::nccl::{self, NcclComm};
 use crate::registry::{Shape, find};
 use crate::schedule::Schedule;
-use crate::{Collective, Communicator, DType, Error, Geometry, ReduceOp, Result};
+use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Event, Queue, Slice};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,9 +113,30 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Whether sums are queued and not waited for, so that a stream that captures can note them.
+    /// Whether sums are queued and not waited for, so that a stream that captures can note them. Over devices the ranks'
+    /// streams wait for each other's events, which captures of their own cannot: those stay launches.
     pub fn captures(&self) -> bool {
         matches!(self.over, Over::Nobody | Over::Nccl(_))
+    }
+
+    /// Gives rank 0's bytes to all, in place; `queue` goes on with them.
+    ///
+    /// # Errors
+    /// As [`Link::all_reduce`].
+    pub fn broadcast(&mut self, queue: &Queue, data: Slice<'_>) -> Result<()> {
+        let machine = self.queue.machine();
+        machine.record_again(self.marks.0, queue.stream()).map_err(failed)?;
+        self.queue.wait(self.marks.0).map_err(failed)?;
+        match &mut self.over {
+            Over::Nobody => return Ok(()),
+            Over::Nccl(comm) | Over::Scheduled(comm, _) => comm.broadcast(data, Rank(0))?,
+            Over::Device(_) | Over::Host => {
+                let mut bytes: Vec<u8> = self.queue.download(data).map_err(failed)?;
+                self.comm.broadcast(&mut bytes, Rank(0))?;
+                self.queue.write(data, &bytes).map_err(failed)?;
+            }
+        }
+        self.join(queue)
     }
 
     /// Queues the reduction of `data` over all ranks, in place, after all that `after` was given.

@@ -5,12 +5,13 @@
 
 use crate::{Error, Result};
 use allfold_kernels::cuda::libraries::Library;
+use allfold_kernels::cuda::{self, Queue};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 pub(super) type RawComm = *mut c_void;
-type Stream = *mut c_void;
-type Answer = c_int;
+pub(super) type Stream = *mut c_void;
+pub(super) type Answer = c_int;
 
 pub(super) const SUCCESS: Answer = 0;
 pub(super) const IN_PROGRESS: Answer = 7;
@@ -72,6 +73,10 @@ macro_rules! table {
         /// The functions. Those of later versions may be missing.
         #[allow(clippy::type_complexity, reason = "functions as nccl.h declares them")]
         pub(super) struct Api {
+            /// What a queue's stream is to the library.
+            pub native: fn(&Queue) -> cuda::Result<u64>,
+            /// Whether all that was issued on a queue is done.
+            pub idle: fn(&Queue) -> cuda::Result<bool>,
             $(pub $field: unsafe extern "C" fn($($argument),*) -> Answer,)*
             $(pub $late: Option<unsafe extern "C" fn($($late_argument),*) -> Answer>,)*
         }
@@ -80,6 +85,8 @@ macro_rules! table {
             // SAFETY: each function has this type in nccl.h, in every version that has it.
             unsafe {
                 Ok(Api {
+                    native: |queue| queue.machine().native(queue.stream()),
+                    idle: |queue| queue.machine().idle(queue.stream()),
                     $($field: *library.get($symbol.as_bytes()).map_err(|_| lacking($symbol))?,)*
                     $($late: library.get($name.as_bytes()).ok().map(|symbol| *symbol),)*
                 })

@@ -24,9 +24,13 @@ impl UniqueId {
     /// # Errors
     /// That NCCL is missing, or found no interface to listen on.
     pub fn new() -> Result<UniqueId> {
+        UniqueId::by(api::api()?)
+    }
+
+    pub(super) fn by(api: &Api) -> Result<UniqueId> {
         let mut id = RawId([0; 128]);
         // SAFETY: a place for one id.
-        check("make a unique id", unsafe { (api::api()?.get_unique_id)(&mut id) })?;
+        check("make a unique id", unsafe { (api.get_unique_id)(&mut id) })?;
         Ok(UniqueId(id.0))
     }
 }
@@ -71,23 +75,33 @@ impl NcclComm {
     /// That NCCL is missing; that not all ranks came by the deadline; what NCCL says.
     pub fn join(
         queue: Queue,
-        (rank, size): (Rank, u32),
-        mut control: Box<dyn Control>,
+        place: (Rank, u32),
+        control: Box<dyn Control>,
         deadline: Duration,
         debug: bool,
     ) -> Result<NcclComm> {
+        NcclComm::join_by(api::api(), queue, place, control, (deadline, debug))
+    }
+
+    /// As [`NcclComm::join`], by a library that was looked for.
+    pub(super) fn join_by(
+        library: Result<&'static Api>,
+        queue: Queue,
+        (rank, size): (Rank, u32),
+        mut control: Box<dyn Control>,
+        (deadline, debug): (Duration, bool),
+    ) -> Result<NcclComm> {
         // Asked first, and told to all: a rank without NCCL must not leave the others waiting.
-        let here = api::api().map(|_| ());
-        let everywhere = control.all_gather(&[u8::from(here.is_ok())])?;
-        here?;
+        let everywhere = control.all_gather(&[u8::from(library.is_ok())])?;
+        let api = library?;
         if let Some(rank) = everywhere.iter().position(|there| there != &[1]) {
             return Err(Error::System(format!("rank {rank} has no NCCL; `allfold doctor` there says why")));
         }
-        let mine = if rank == Rank(0) { UniqueId::new()?.0 } else { [0; 128] };
+        let mine = if rank == Rank(0) { UniqueId::by(api)?.0 } else { [0; 128] };
         let shown = control.all_gather(&mine)?;
         let id = shown.first().and_then(|id| <[u8; 128]>::try_from(&id[..]).ok());
         let id = id.ok_or_else(|| Error::System("rank 0 showed no unique id".into()))?;
-        let mut comm = NcclComm::make(queue, (rank, size), UniqueId(id), deadline)?;
+        let mut comm = NcclComm::make_by(api, queue, (rank, size), UniqueId(id), deadline)?;
         comm.debug = debug.then_some(control);
         Ok(comm)
     }
@@ -96,7 +110,13 @@ impl NcclComm {
     ///
     /// # Errors
     /// As [`NcclComm::join`].
-    pub fn make(
+    pub fn make(queue: Queue, place: (Rank, u32), id: UniqueId, deadline: Duration) -> Result<NcclComm> {
+        NcclComm::make_by(api::api()?, queue, place, id, deadline)
+    }
+
+    /// As [`NcclComm::make`], by a library that is there.
+    pub(super) fn make_by(
+        api: &'static Api,
         queue: Queue,
         (rank, size): (Rank, u32),
         id: UniqueId,
@@ -105,7 +125,6 @@ impl NcclComm {
         if rank.0 >= size {
             return Err(Error::Argument(format!("rank {rank} of {size}")));
         }
-        let api = api::api()?;
         // NCCL takes the calling thread's current device; a finished queue has made its own current.
         queue.finish().map_err(failed)?;
         let (mut raw, mut config) = (std::ptr::null_mut(), Config::without_blocking());
@@ -156,9 +175,7 @@ impl NcclComm {
 
     /// Before a call: whether the communicator is whole, and with `debug` whether all ranks call the same.
     pub(super) fn enter(&mut self, call: &str) -> Result<()> {
-        if let Some(cause) = &self.broken {
-            return Err(Error::Poisoned { cause: cause.clone() });
-        }
+        self.whole()?;
         self.sequence += 1;
         let call = format!("{call} as operation {}", self.sequence);
         match self.debug.as_deref_mut().map(|control| agree(control, &call)) {
@@ -167,18 +184,29 @@ impl NcclComm {
         }
     }
 
+    /// Whether nothing has gone wrong yet.
+    pub(super) fn whole(&self) -> Result<()> {
+        match &self.broken {
+            Some(cause) => Err(Error::Poisoned { cause: cause.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// Waits until a call that does not block has been taken, or the deadline has passed.
     pub(super) fn settle(&mut self, what: &str, answer: c_int) -> Result<()> {
         let begun = clock();
         let mut answer = answer;
         while answer == IN_PROGRESS {
-            if begun.elapsed() > self.deadline {
-                return Err(self.late(what));
-            }
             pause();
             answer = self.asynchronous();
+            if answer == IN_PROGRESS && begun.elapsed() > self.deadline {
+                return Err(self.late(what));
+            }
         }
-        check(what, answer).map_err(|error| self.give_up(error))
+        match answer {
+            SUCCESS => Ok(()),
+            answer => Err(self.refused(what, answer)),
+        }
     }
 
     /// Waits until all that was issued is done on the device.
@@ -188,7 +216,7 @@ impl NcclComm {
     pub fn wait(&mut self, what: &str) -> Result<()> {
         let begun = clock();
         loop {
-            match self.queue.machine().idle(self.queue.stream()) {
+            match (self.api.idle)(&self.queue) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => return Err(self.give_up(failed(error))),
@@ -196,8 +224,7 @@ impl NcclComm {
             match self.asynchronous() {
                 SUCCESS | IN_PROGRESS => {}
                 answer => {
-                    let error = Error::System(format!("NCCL could not {what}: {}", api::name(answer)));
-                    return Err(self.give_up(error));
+                    return Err(self.refused(what, answer));
                 }
             }
             if begun.elapsed() > self.deadline {
@@ -216,17 +243,15 @@ impl NcclComm {
         }
     }
 
+    fn refused(&mut self, what: &str, answer: c_int) -> Error {
+        let (rank, what) = (self.rank, what.to_string());
+        self.give_up(Error::Nccl { rank, what, code: answer, why: api::name(answer) })
+    }
+
     fn late(&mut self, what: &str) -> Error {
-        let (rank, after) = (self.rank, self.deadline);
-        let others: Vec<String> = (0..self.size).filter(|r| *r != rank.0).map(|r| r.to_string()).collect();
-        let others = if others.is_empty() {
-            "the device".into()
-        } else {
-            format!("among ranks {}", others.join(", "))
-        };
-        let what =
-            format!("deadline of {after:?} exceeded by rank {rank}: could not {what}; the cause is {others}");
-        self.give_up(Error::System(what))
+        let (rank, after, what) = (self.rank, self.deadline, what.to_string());
+        let suspects = (0..self.size).map(Rank).filter(|other| *other != rank).collect();
+        self.give_up(Error::NcclDeadline { rank, what, suspects, after })
     }
 
     /// Aborts, so that nothing of ours waits in a kernel for ever, and remembers why.
@@ -318,6 +343,7 @@ impl NcclComm {
 
     /// Runs calls as one group: they start together, at its end.
     pub(super) fn group(&mut self, what: &str, body: impl FnOnce(&mut NcclComm) -> Result<()>) -> Result<()> {
+        self.whole()?;
         // SAFETY: takes nothing.
         check("open a group", unsafe { (self.api.group_start)() })?;
         let inside = body(self);

@@ -22,8 +22,26 @@ mod comm;
 mod control;
 mod native;
 mod scheduled;
+#[cfg(any(test, feature = "testing"))]
+mod standin;
+#[cfg(test)]
+mod tests;
 
 pub use api::version;
 pub use comm::{NcclComm, UniqueId};
 pub use control::{Alone, Control};
 pub use scheduled::{Wire, run_scheduled};
+
+/// As [`NcclComm::join`], over the stand-in for NCCL: ranks are threads, and their memory is the shim's.
+///
+/// # Errors
+/// As [`NcclComm::join`].
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn join_stand_in(
+    queue: allfold_kernels::cuda::Queue,
+    place: (crate::Rank, u32),
+    control: Box<dyn Control>,
+    deadline: std::time::Duration,
+) -> crate::Result<NcclComm> {
+    NcclComm::join_by(Ok(&standin::API), queue, place, control, (deadline, true))
+}

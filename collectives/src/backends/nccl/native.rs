@@ -6,7 +6,7 @@ use allfold_kernels::cuda::Slice;
 use std::ffi::{c_int, c_void};
 
 /// ncclDataType_t. NCCL has no 16-bit integers.
-fn number(dtype: DType) -> Option<c_int> {
+pub(super) fn number(dtype: DType) -> Option<c_int> {
     Some(match dtype {
         DType::I8 => 0,
         DType::U8 => 1,
@@ -23,7 +23,7 @@ fn number(dtype: DType) -> Option<c_int> {
 const BYTES: c_int = 1;
 
 /// ncclRedOp_t.
-fn operator(op: ReduceOp) -> c_int {
+pub(super) fn operator(op: ReduceOp) -> c_int {
     match op {
         ReduceOp::Sum => 0,
         ReduceOp::Prod => 1,
@@ -60,7 +60,7 @@ fn into(part: Slice<'_>) -> *mut c_void {
 
 impl NcclComm {
     fn stream(&self) -> Result<*mut c_void> {
-        self.queue.machine().native(self.queue.stream()).map(|stream| stream as *mut c_void).map_err(failed)
+        (self.api.native)(&self.queue).map(|stream| stream as *mut c_void).map_err(failed)
     }
 
     fn peer(&self, rank: Rank) -> Result<c_int> {
@@ -253,7 +253,7 @@ impl NcclComm {
     /// # Errors
     /// As [`NcclComm::all_reduce`].
     pub fn send(&mut self, data: Slice<'_>, to: Rank) -> Result<()> {
-        self.peer(to)?;
+        self.whole()?;
         self.post_send(data, to)
     }
 
@@ -262,7 +262,7 @@ impl NcclComm {
     /// # Errors
     /// As [`NcclComm::all_reduce`].
     pub fn recv(&mut self, data: Slice<'_>, from: Rank) -> Result<()> {
-        self.peer(from)?;
+        self.whole()?;
         self.post_recv(data, from)
     }
 

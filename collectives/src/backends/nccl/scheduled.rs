@@ -12,7 +12,7 @@ use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 
-/// What moves bytes between ranks' devices: NCCL, or a test's stand-in.
+/// What moves bytes between ranks' devices.
 pub trait Wire {
     /// The stream that copies and kernels are queued on, in order with what is exchanged.
     fn queue(&self) -> Queue;
@@ -154,115 +154,4 @@ pub fn run_scheduled(
     }
     // The places aside are given back when all that was queued has run.
     queue.finish().map_err(failed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::check::symbolic;
-    use crate::registry::{ALGORITHMS, Shape};
-    use allfold_kernels::cuda::{Order, Shim};
-    use std::sync::mpsc::{Receiver, Sender, channel};
-
-    /// Bytes between threads, by way of the host.
-    struct Mail {
-        queue: Queue,
-        rank: Rank,
-        out: BTreeMap<Rank, Sender<Vec<u8>>>,
-        inbox: BTreeMap<Rank, Receiver<Vec<u8>>>,
-    }
-
-    impl Wire for Mail {
-        fn queue(&self) -> Queue {
-            self.queue.clone()
-        }
-
-        fn exchange(
-            &mut self,
-            send: Option<(Slice<'_>, Rank)>,
-            recv: Option<(Slice<'_>, Rank)>,
-        ) -> Result<()> {
-            let lost = |_| Error::System("the peer is gone".into());
-            if let Some((part, to)) = send {
-                assert_ne!(to, self.rank, "a local step is no message");
-                let bytes = self.queue.download::<u8>(part).map_err(failed)?;
-                self.out[&to].send(bytes).map_err(|_| Error::System("the peer is gone".into()))?;
-            }
-            if let Some((part, from)) = recv {
-                let bytes =
-                    self.inbox[&from].recv_timeout(std::time::Duration::from_secs(60)).map_err(lost)?;
-                self.queue.write(part, &bytes).map_err(failed)?;
-            }
-            Ok(())
-        }
-    }
-
-    fn mails(ranks: u32) -> Vec<Mail> {
-        let machine = Shim::open(Order::Upwards).unwrap();
-        let queue = || Queue::new(machine.clone(), 0).unwrap();
-        let mail = |rank| Mail { queue: queue(), rank, out: BTreeMap::new(), inbox: BTreeMap::new() };
-        let mut mails: Vec<Mail> = (0..ranks).map(|rank| mail(Rank(rank))).collect();
-        for from in 0..ranks {
-            for to in 0..ranks {
-                let (sender, receiver) = channel();
-                mails[from as usize].out.insert(Rank(to), sender);
-                mails[to as usize].inbox.insert(Rank(from), receiver);
-            }
-        }
-        mails
-    }
-
-    /// What NCCL will be asked for, with threads in its place: every algorithm, to the bit.
-    #[test]
-    fn every_algorithm_by_exchanges() {
-        for algorithm in ALGORITHMS {
-            for (ranks, per) in [(1, 3), (2, 5), (3, 4), (6, 7), (8, 16)] {
-                let root = Rank(ranks / 2);
-                let schedule = algorithm.build(Shape::new(ranks).unwrap().rooted(root).unwrap());
-                let geometry = match algorithm.collective.blocked() {
-                    true => Geometry::blocked(&*schedule, per),
-                    false => Geometry::whole(&*schedule, 4 * per + 1),
-                };
-                let inputs: Vec<Vec<f32>> = (0..ranks)
-                    .map(|rank| {
-                        (0..geometry.count())
-                            .map(|i| 1.0 + (i * 7 + u64::from(rank) * 13) as f32 / 31.0)
-                            .collect()
-                    })
-                    .collect();
-                let proof = symbolic(&*schedule, algorithm.collective, root).unwrap();
-                let results: Vec<Vec<f32>> = std::thread::scope(|scope| {
-                    let run = |mut mail: Mail| {
-                        let (schedule, geometry, inputs) = (&schedule, &geometry, &inputs);
-                        scope.spawn(move || {
-                            let (rank, queue) = (mail.rank, mail.queue.clone());
-                            let data = queue.upload(&inputs[rank.index()]).unwrap();
-                            let kind = (DType::F32, ReduceOp::Sum);
-                            run_scheduled(&mut mail, rank, &**schedule, geometry, kind, false, data.all())
-                                .unwrap();
-                            queue.download(data.all()).unwrap()
-                        })
-                    };
-                    let threads: Vec<_> = mails(ranks).into_iter().map(run).collect();
-                    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-                });
-                for rank in (0..ranks).map(Rank) {
-                    let add =
-                        |into: &mut [f32], from: &[f32]| allfold_kernels::reduce(ReduceOp::Sum, into, from);
-                    let want = proof.evaluate(rank, &geometry, &inputs, &add);
-                    for chunk in 0..schedule.chunks() {
-                        if proof.value(rank, chunk, 0).is_some() {
-                            let range = geometry.piece(chunk, 0);
-                            let range = range.start as usize..range.end as usize;
-                            let got = &results[rank.index()][range.clone()];
-                            assert_eq!(
-                                got, &want[range],
-                                "{algorithm:?}, {ranks} ranks, rank {rank}, chunk {chunk}"
-                            );
-                        }
-                    }
-                }
-            }
-        }
-    }
 }

@@ -1,0 +1,230 @@
+//! The same cases on devices: ranks as buffers of one machine, and ranks over NCCL.
+//!
+//! ```text
+//! device, messages    every step as copies and reductions, captured as a graph; run twice
+//! device, fused       one kernel over all buffers
+//! NCCL, scheduled     the schedule over grouped sends and receives, a thread for each rank
+//! NCCL, native        NCCL's own collective, where the order of the reduction cannot show
+//! ```
+//!
+//! On the shim a stand-in for NCCL's library takes its place, so that all of ours runs; on GPUs the library itself, if it is
+//! there and can have so many ranks.
+
+use super::run::{Exact, block, for_case, left};
+use super::{Case, Failure, fixed};
+use crate::Result as Ran;
+use crate::device::{DeviceRanks, Form, Job};
+use crate::nccl::{self, NcclComm};
+use crate::registry::{Algorithm, Shape};
+use crate::schedule::{Schedule, Segments};
+use crate::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
+use allfold_kernels::cuda::{self, Machine, Memory, Queue, Slice};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long ranks wait for each other.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// As [`super::conforms`], of the same rank counts, sizes and types, for each algorithm on the devices of a machine and over
+/// NCCL.
+///
+/// # Errors
+/// The first check that fails.
+pub fn conforms_on(machine: &Arc<dyn Machine>, algorithms: &'static [Algorithm]) -> Result<(), Failure> {
+    let all = || algorithms.iter().flat_map(|algorithm| fixed().map(move |case| (algorithm, case)));
+    for (algorithm, case) in all() {
+        for_case!(case, on_devices(machine, algorithm, &case))?;
+    }
+    // NCCL takes longer to join than to run: once for each number of ranks.
+    let mut counts: Vec<u32> = fixed().map(|case| case.ranks).collect();
+    counts.dedup();
+    counts.into_iter().try_for_each(|ranks| {
+        let jobs: Vec<_> = all().filter(|(_, case)| case.ranks == ranks).collect();
+        over_nccl(machine, ranks, &jobs)
+    })
+}
+
+/// Runs a case on the devices of a machine, in both forms, and over NCCL.
+///
+/// # Errors
+/// An error of a rank, or the first element that is not exactly what it should be.
+pub fn runs_on(
+    machine: &Arc<dyn Machine>,
+    algorithm: &'static Algorithm,
+    case: &Case,
+) -> Result<(), Failure> {
+    for_case!(case, on_devices(machine, algorithm, case))?;
+    over_nccl(machine, case.ranks, &[(algorithm, *case)])
+}
+
+/// A barrier has no data.
+fn emptied(algorithm: &Algorithm, case: &Case) -> Case {
+    let count = if algorithm.collective == Collective::Barrier { 0 } else { case.count };
+    Case { count, ..*case }
+}
+
+fn on_devices<T: Element>(
+    machine: &Arc<dyn Machine>,
+    algorithm: &'static Algorithm,
+    case: &Case,
+) -> Result<(), Failure> {
+    let case = &emptied(algorithm, case);
+    let exact = Exact::<T>::new(algorithm, case)?;
+    for (place, form) in [("devices, by messages", Form::Messages), ("devices, fused", Form::Fused)] {
+        match twice(machine, algorithm, case, &exact.inputs, form) {
+            // What only moves values has no tree that says where they go.
+            Err(Error::Argument(_)) if form == Form::Fused && !algorithm.collective.reduces() => {}
+            Err(error) => return Err(exact.failed(place, error)),
+            Ok(times) => times.iter().try_for_each(|results| exact.holds(place, results))?,
+        }
+    }
+    Ok(())
+}
+
+/// Pieces of a chunk, so that none is larger than the case says.
+fn segments(case: &Case, schedule: &dyn Schedule, total: usize) -> u32 {
+    let chunk = (total as u64).div_ceil(u64::from(schedule.chunks()));
+    let pieces = case.segment.map_or(1, |bytes| (chunk * case.dtype.size() as u64).div_ceil(bytes));
+    pieces.clamp(1, chunk.max(1)) as u32
+}
+
+fn failed(error: cuda::Error) -> Error {
+    Error::System(error.to_string())
+}
+
+/// What every rank ends with in the first run and in the second, which is the graph's again.
+fn twice<T: Element>(
+    machine: &Arc<dyn Machine>,
+    algorithm: &'static Algorithm,
+    case: &Case,
+    inputs: &[Vec<T>],
+    form: Form,
+) -> Ran<[Vec<Vec<T>>; 2]> {
+    let mut group = DeviceRanks::new(machine.clone(), case.ranks)?;
+    let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?);
+    let segments = segments(case, &*plain, inputs.first().map_or(0, Vec::len));
+    let job = Job { algorithm, root: case.root, dtype: T::DTYPE, op: case.op, form, segments };
+    let upload = |(rank, input): (u32, &Vec<T>)| group.queue(Rank(rank))?.upload(input).map_err(failed);
+    let memories = (0..).zip(inputs).map(upload).collect::<Ran<Vec<Memory>>>()?;
+    let slices: Vec<Slice<'_>> = memories.iter().map(Memory::all).collect();
+    let mut times = [Vec::new(), Vec::new()];
+    for results in &mut times {
+        for (slice, input) in slices.iter().zip(inputs) {
+            group.main().write(*slice, input).map_err(failed)?;
+        }
+        group.run(&job, &slices)?;
+        for (rank, slice) in (0..).map(Rank).zip(&slices) {
+            let data = group.main().download(*slice).map_err(failed)?;
+            results.push(left(algorithm.collective, case, rank, data));
+        }
+    }
+    Ok(times)
+}
+
+fn is_gpu(machine: &Arc<dyn Machine>) -> bool {
+    machine.stream(0).is_ok_and(|stream| machine.native(stream).is_ok())
+}
+
+/// Whether NCCL, or its stand-in, can have so many ranks here.
+fn reachable(machine: &Arc<dyn Machine>, ranks: u32) -> bool {
+    // Several ranks of one GPU need to be allowed, and NCCL 2.30.
+    let shared = || std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some();
+    let enough = ranks as usize <= machine.devices();
+    !is_gpu(machine) || nccl::version().is_ok_and(|version| enough || version >= (2, 30, 0) && shared())
+}
+
+/// Every job by a communicator of so many ranks: by its schedule, and by NCCL's own collective where bits can be promised.
+fn over_nccl(
+    machine: &Arc<dyn Machine>,
+    ranks: u32,
+    jobs: &[(&'static Algorithm, Case)],
+) -> Result<(), Failure> {
+    let Some((first, case)) = jobs.first().filter(|_| reachable(machine, ranks)) else { return Ok(()) };
+    let real = is_gpu(machine);
+    let found = World::threads(ranks).deadline(DEADLINE).run(|control: Communicator| {
+        let place = (control.rank(), control.size());
+        let queue =
+            Queue::new(machine.clone(), place.0.index() % machine.devices()).map_err(failed)?.pooled();
+        let control = Box::new(control);
+        let mut comm = match real {
+            true => NcclComm::join(queue, place, control, DEADLINE, true)?,
+            false => nccl::join_stand_in(queue, place, control, DEADLINE)?,
+        };
+        // A wrong result does not stop a rank, so that the others are not left alone.
+        let mut found = Ok(());
+        for (algorithm, case) in jobs {
+            let case = emptied(algorithm, case);
+            found = found.and(for_case!(case, one(&mut comm, algorithm, &case))?);
+        }
+        comm.finalize()?;
+        Ok::<_, Error>(found)
+    });
+    match found {
+        Ok(found) => found.into_iter().collect(),
+        Err(error) => Err(Failure::new(first, ranks, format!("{case:?} or a later one, over NCCL: {error}"))),
+    }
+}
+
+/// One rank's part of a job, and whether it has ended with what it must.
+fn one<T: Element>(
+    comm: &mut NcclComm,
+    algorithm: &'static Algorithm,
+    case: &Case,
+) -> Ran<Result<(), Failure>> {
+    let exact = match Exact::<T>::new(algorithm, case) {
+        Ok(exact) => exact,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    let (rank, queue) = (comm.rank(), comm.queue().clone());
+    let input = &exact.inputs[rank.index()];
+    let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?);
+    let pieces = segments(case, &*plain, input.len());
+    let schedule: Arc<dyn Schedule> = if pieces > 1 { Arc::new(Segments::new(plain, pieces)) } else { plain };
+    let geometry = match algorithm.collective.blocked() {
+        true => Geometry::blocked(&schedule, case.count as u64),
+        false => Geometry::whole(&schedule, case.count as u64),
+    };
+    let data = queue.upload(input).map_err(failed)?;
+    let divide = algorithm.collective.reduces() && case.op == ReduceOp::Avg;
+    nccl::run_scheduled(comm, rank, &*schedule, &geometry, (T::DTYPE, case.op), divide, data.all())?;
+    comm.wait("finish a schedule")?;
+    let scheduled = left(algorithm.collective, case, rank, queue.download(data.all()).map_err(failed)?);
+    let mut found = exact.rank_holds("NCCL's messages", rank, &scheduled);
+    if promised(algorithm.collective, T::DTYPE, case.op) {
+        let own = native(comm, algorithm.collective, case, input)?;
+        found = found.and(exact.rank_holds("NCCL's own", rank, &own));
+    }
+    Ok(found)
+}
+
+/// Whether any order of NCCL's gives these bits, and NCCL has the type.
+fn promised(collective: Collective, dtype: DType, op: ReduceOp) -> bool {
+    let integer = matches!(dtype, DType::I8 | DType::I32 | DType::I64 | DType::U8);
+    collective != Collective::SendRecv && (!collective.reduces() || integer && op != ReduceOp::Avg)
+}
+
+fn native<T: Element>(comm: &mut NcclComm, collective: Collective, case: &Case, input: &[T]) -> Ran<Vec<T>> {
+    let (queue, rank) = (comm.queue().clone(), comm.rank());
+    let (root, op, dtype) = (case.root, case.op, T::DTYPE);
+    let data = queue.upload(input).map_err(failed)?;
+    let out = queue.upload(input).map_err(failed)?;
+    let own = if collective.blocked() { block(case, rank.0) } else { 0..0 };
+    let size = size_of::<T>();
+    let (at, bytes) = (own.start * size, own.len() * size);
+    let mine = data.all().part(at, bytes).map_err(failed)?;
+    let into = out.all().part(at, bytes).map_err(failed)?;
+    let is_root = rank == root;
+    match collective {
+        Collective::AllReduce => comm.all_reduce(dtype, op, data.all(), out.all())?,
+        Collective::Broadcast => comm.broadcast(out.all(), root)?,
+        Collective::Reduce => comm.reduce(dtype, op, data.all(), out.all(), root)?,
+        Collective::AllGather => comm.all_gather(mine, out.all())?,
+        Collective::ReduceScatter => comm.reduce_scatter(dtype, op, data.all(), into)?,
+        Collective::AllToAll => comm.all_to_all(data.all(), out.all())?,
+        Collective::Gather => comm.gather(mine, is_root.then(|| out.all()), root)?,
+        Collective::Scatter => comm.scatter(is_root.then(|| data.all()), into, root)?,
+        Collective::Barrier | Collective::SendRecv => comm.barrier()?,
+    }
+    comm.wait("finish a collective")?;
+    Ok(left(collective, case, rank, queue.download(out.all()).map_err(failed)?))
+}
