@@ -112,6 +112,16 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
     let statistics = || shape.statistics(queue, x, channel[4].all(), saved).unwrap();
     let moved = statistics();
     row("kernel", "batch norm, statistics", moved, gbps(queue, moved, statistics), copy);
+    let last = BatchNorm { layout: Layout::ChannelsLast, ..shape };
+    let apply = || last.apply(queue, x, (channel[2].all(), channel[3].all()), saved, y).unwrap();
+    let moved = apply();
+    row("kernel", "batch norm, apply, channels last", moved, gbps(queue, moved, apply), copy);
+    let statistics = || last.statistics(queue, x, channel[4].all(), saved).unwrap();
+    let moved = statistics();
+    row("kernel", "batch norm, statistics, channels last", moved, gbps(queue, moved, statistics), copy);
+    let turn = || launch::turn(queue, DType::F32, y, x, (64, 3136)).unwrap();
+    let moved = turn();
+    row("kernel", "turn_f32, planes to channels last", moved, gbps(queue, moved, turn), copy);
 }
 
 fn device(machine: &Arc<dyn Machine>, mib: usize, copy: f64) {
@@ -181,8 +191,10 @@ fn nccl(machine: &Arc<dyn Machine>, ranks: u32, mib: usize) -> Result<(), Error>
         println!(
             "nccl     all_reduce {ranks} ranks {bytes:>12} B {us:>10.1} us {busbw:>8.2} GB/s bus, NCCL estimates {estimate:.1} us"
         );
+        // JSON has no NaN: an NCCL that does not estimate.
+        let estimate = if estimate.is_finite() { format!("{estimate:.3}") } else { "null".into() };
         record(&format!(
-            "{{\"schema\":1,\"kind\":\"gpu_nccl\",\"measured\":true,\"collective\":\"all_reduce\",\"ranks\":{ranks},\"bytes\":{bytes},\"time_us\":{us:.3},\"busbw_gbps\":{busbw:.3},\"estimate_us\":{estimate:.3}}}"
+            "{{\"schema\":1,\"kind\":\"gpu_nccl\",\"measured\":true,\"collective\":\"all_reduce\",\"ranks\":{ranks},\"bytes\":{bytes},\"time_us\":{us:.3},\"busbw_gbps\":{busbw:.3},\"estimate_us\":{estimate}}}"
         ));
     }
     Ok(())

@@ -1,13 +1,16 @@
 // Causal (or full) attention of several heads without the matrix of scores, by tiles and a running softmax.
 //
 //   q, k, v      rows [B T] of `stride` elements; head h begins at column h D.  One buffer [B T, 3 H D] serves all three:
-//                its parts at 0, H D and 2 H D.        D = 32, 64 or 128
+//                its parts at 0, H D and 2 H D.        D up to 128: computed in 32, 64 or 128 columns, zeros beyond D
 //   y, dy, ...   as q, with a stride of their own      lse, delta [B, H, T] f32
 //
 //   attention_D_T         y = softmax(q k' / sqrt(D)) v,  lse = ln of the sum of a row        a warp per query, 32 keys a tile
 //   attention_delta_T     delta = sum over D of dy y
 //   attention_query_D_T   dq: a warp per query over all its keys;    p = exp(s - lse),  ds = p (dy v' - delta)
 //   attention_key_D_T     dk, dv: a warp per key over all its queries
+//
+// With dropout (a stream, as dropout.cu has it) y = r p v, where r is 0 or `keep` by draw (row ceil(T / 4) + key / 4)[key % 4]:
+// dv = (r p)' dy,  ds = p (r dy v' - delta);  lse is that of all p.
 //
 // Sources: M. Milakov and N. Gimelshein, 2018 (online softmax); T. Dao et al., FlashAttention, NeurIPS 2022.
 #define BLOCKS 2
@@ -17,17 +20,27 @@
 // A warp keeps this many rows of its own; a tile that was read serves them all. Static shared memory holds no more.
 template <int D> struct Own { static const u32 ROWS = D > 64 ? 2 : 4; };
 
-struct Heads { u64 batch, heads, length, stride, out_stride; u32 causal; f32 scale; };
+struct Heads { u64 batch, heads, length, stride, out_stride; u32 causal; f32 scale; u64 stream; u32 size, layer, bound; f32 keep; };
 
 INLINE u64 lse_at(const Heads& s, u64 b, u64 h, u64 t) { return (b * s.heads + h) * s.length + t; }
 
+// r of a row's probability for a key.
+INLINE f32 kept(const Heads& s, u64 row, u64 key) {
+    const u32* stream = (const u32*)s.stream;
+    if (!stream) return 1.0f;
+    u64 group = row * ((s.length + 3) / 4) + key / 4;
+    Four four = philox((u32)group, stream[2], stream[3], s.layer, stream[0], stream[1]);
+    u32 low = key & 1 ? four.at[1] : four.at[0], high = key & 1 ? four.at[3] : four.at[2];
+    return (key & 2 ? high : low) >= s.bound ? s.keep : 0.0f;
+}
+
 // 32 rows of D elements into shared memory, zeros beyond the end. Rows are padded, so that lanes read different banks.
-template <class T, int D> INLINE void fill(f32 (*tile)[D + 1], const T* from, u64 stride, u64 first, u64 end) {
+template <class T, int D> INLINE void fill(f32 (*tile)[D + 1], const T* from, u64 stride, u64 first, u64 end, u32 size) {
     // More at once would need more registers than there are.
 #pragma unroll 4
     for (u32 i = threadIdx.x; i < TILE * D; i += THREADS) {
         u64 row = first + i / D;
-        tile[i / D][i % D] = row < end ? widen(from[row * stride + i % D]) : 0.0f;
+        tile[i / D][i % D] = row < end && i % D < size ? widen(from[row * stride + i % D]) : 0.0f;
     }
 }
 
@@ -37,12 +50,13 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
     __shared__ f32 queries[THREADS / 32 * ROWS][D];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u32 PER = THREADS / 32 * ROWS;
-    u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * D;
+    u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * s.size;
     u64 first = (u64)blockIdx.x * PER;
 #pragma unroll 4
     for (u32 i = threadIdx.x; i < PER * D; i += THREADS) {
         u64 row = first + i / D;
-        queries[i / D][i % D] = row < s.length ? widen(q[base + row * s.stride + i % D]) * s.scale : 0.0f;
+        bool in = row < s.length && i % D < s.size;
+        queries[i / D][i % D] = in ? widen(q[base + row * s.stride + i % D]) * s.scale : 0.0f;
     }
     f32 most[ROWS], total[ROWS], sum[ROWS][D / 32];
 #pragma unroll
@@ -54,8 +68,8 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
     u64 end = s.causal && first + PER < s.length ? first + PER : s.length;
     for (u64 at = 0; at < end; at += TILE) {
         __syncthreads();
-        fill<T, D>(keys, k + base, s.stride, at, s.length);
-        fill<T, D>(values, v + base, s.stride, at, s.length);
+        fill<T, D>(keys, k + base, s.stride, at, s.length, s.size);
+        fill<T, D>(values, v + base, s.stride, at, s.length, s.size);
         __syncthreads();
 #pragma unroll
         for (u32 r = 0; r < ROWS; r++) {
@@ -70,6 +84,7 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
             f32 p = seen ? expf(score - max) : 0.0f, keep = most[r] == MINUS_INFINITY ? 0.0f : expf(most[r] - max);
             total[r] = total[r] * keep + warp_sum(p);
             most[r] = max;
+            if (seen) p *= kept(s, lse_at(s, b, h, query), at + lane);
 #pragma unroll
             for (u32 d = 0; d < D / 32; d++) sum[r][d] *= keep;
 #pragma unroll 8
@@ -87,7 +102,8 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
         if (lane == 0) lse[lse_at(s, b, h, query)] = most[r] + logf(total[r]);
 #pragma unroll
         for (u32 d = 0; d < D / 32; d++)
-            y[(b * s.length + query) * s.out_stride + h * D + d * 32 + lane] = narrow<T>(sum[r][d] / total[r]);
+            if (d * 32 + lane < s.size)
+                y[(b * s.length + query) * s.out_stride + h * s.size + d * 32 + lane] = narrow<T>(sum[r][d] / total[r]);
     }
 }
 
@@ -109,12 +125,13 @@ INLINE void attention_query(const T* q, const T* k, const T* v, const T* dy, con
     __shared__ f32 keys[TILE][D + 1], values[TILE][D + 1];
     __shared__ f32 own[2][THREADS / 32][D];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * D;
+    u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * s.size;
     u64 first = (u64)blockIdx.x * (THREADS / 32), query = first + warp;
     bool there = query < s.length;
     for (u32 d = lane; d < D; d += 32) {
-        own[0][warp][d] = there ? widen(q[base + query * s.stride + d]) : 0.0f;
-        own[1][warp][d] = there ? widen(dy[(b * s.length + query) * s.out_stride + h * D + d]) : 0.0f;
+        bool in = there && d < s.size;
+        own[0][warp][d] = in ? widen(q[base + query * s.stride + d]) : 0.0f;
+        own[1][warp][d] = in ? widen(dy[(b * s.length + query) * s.out_stride + h * s.size + d]) : 0.0f;
     }
     f32 norm = there ? lse[lse_at(s, b, h, query)] : 0.0f, shift = there ? delta[lse_at(s, b, h, query)] : 0.0f;
     f32 sum[D / 32];
@@ -123,8 +140,8 @@ INLINE void attention_query(const T* q, const T* k, const T* v, const T* dy, con
     u64 end = s.causal && first + THREADS / 32 < s.length ? first + THREADS / 32 : s.length;
     for (u64 at = 0; at < end; at += TILE) {
         __syncthreads();
-        fill<T, D>(keys, k + base, s.stride, at, s.length);
-        fill<T, D>(values, v + base, s.stride, at, s.length);
+        fill<T, D>(keys, k + base, s.stride, at, s.length, s.size);
+        fill<T, D>(values, v + base, s.stride, at, s.length, s.size);
         __syncthreads();
         f32 score = 0.0f, dp = 0.0f;
 #pragma unroll 8
@@ -133,6 +150,7 @@ INLINE void attention_query(const T* q, const T* k, const T* v, const T* dy, con
             dp += own[1][warp][d] * values[lane][d];
         }
         bool seen = there && at + lane < s.length && (!s.causal || at + lane <= query);
+        if (seen) dp *= kept(s, lse_at(s, b, h, query), at + lane);
         f32 ds = seen ? expf(score * s.scale - norm) * (dp - shift) * s.scale : 0.0f;
         for (u32 j = 0; j < TILE; j++) {
             f32 weight = __shfl_sync(0xffffffffu, ds, j);
@@ -142,7 +160,8 @@ INLINE void attention_query(const T* q, const T* k, const T* v, const T* dy, con
     }
     if (!there) return;
 #pragma unroll
-    for (u32 d = 0; d < D / 32; d++) dq[base + query * s.stride + d * 32 + lane] = narrow<T>(sum[d]);
+    for (u32 d = 0; d < D / 32; d++)
+        if (d * 32 + lane < s.size) dq[base + query * s.stride + d * 32 + lane] = narrow<T>(sum[d]);
 }
 
 template <class T, int D>
@@ -151,20 +170,21 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
     __shared__ f32 queries[TILE][D + 1], gradients[TILE][D + 1];
     __shared__ f32 own[2][THREADS / 32][D];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * D;
+    u64 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, base = b * s.length * s.stride + h * s.size;
     u64 first = (u64)blockIdx.x * (THREADS / 32), key = first + warp;
     bool there = key < s.length;
     for (u32 d = lane; d < D; d += 32) {
-        own[0][warp][d] = there ? widen(k[base + key * s.stride + d]) : 0.0f;
-        own[1][warp][d] = there ? widen(v[base + key * s.stride + d]) : 0.0f;
+        bool in = there && d < s.size;
+        own[0][warp][d] = in ? widen(k[base + key * s.stride + d]) : 0.0f;
+        own[1][warp][d] = in ? widen(v[base + key * s.stride + d]) : 0.0f;
     }
     f32 dk_sum[D / 32], dv_sum[D / 32];
 #pragma unroll
     for (u32 d = 0; d < D / 32; d++) dk_sum[d] = 0.0f, dv_sum[d] = 0.0f;
     for (u64 at = s.causal ? first / TILE * TILE : 0; at < s.length; at += TILE) {
         __syncthreads();
-        fill<T, D>(queries, q + base, s.stride, at, s.length);
-        fill<T, D>(gradients, dy + b * s.length * s.out_stride + h * D, s.out_stride, at, s.length);
+        fill<T, D>(queries, q + base, s.stride, at, s.length, s.size);
+        fill<T, D>(gradients, dy + b * s.length * s.out_stride + h * s.size, s.out_stride, at, s.length, s.size);
         __syncthreads();
         f32 score = 0.0f, dp = 0.0f;
 #pragma unroll 8
@@ -175,7 +195,9 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
         u64 query = at + lane;
         bool seen = there && query < s.length && (!s.causal || key <= query);
         f32 p = seen ? expf(score * s.scale - lse[lse_at(s, b, h, query)]) : 0.0f;
-        f32 ds = seen ? p * (dp - delta[lse_at(s, b, h, query)]) * s.scale : 0.0f;
+        f32 r = seen ? kept(s, lse_at(s, b, h, query), key) : 0.0f;
+        f32 ds = seen ? p * (dp * r - delta[lse_at(s, b, h, query)]) * s.scale : 0.0f;
+        p *= r;
         for (u32 j = 0; j < TILE; j++) {
             f32 weight = __shfl_sync(0xffffffffu, p, j), slope = __shfl_sync(0xffffffffu, ds, j);
 #pragma unroll
@@ -188,6 +210,7 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
     if (!there) return;
 #pragma unroll
     for (u32 d = 0; d < D / 32; d++) {
+        if (d * 32 + lane >= s.size) continue;
         dk[base + key * s.stride + d * 32 + lane] = narrow<T>(dk_sum[d]);
         dv[base + key * s.stride + d * 32 + lane] = narrow<T>(dv_sum[d]);
     }

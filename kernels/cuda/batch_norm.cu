@@ -3,6 +3,7 @@
 //   x, y [N, C, P]  (P = H W; channels last: [N, P, C])     w, b, mean, r [C] f32      running [2 C] f32
 //
 //   bn_partial_T   parts [C, S, 3] = (count, mean, M2) of slice s of a channel: one pass, Welford's update
+//                  a block a channel; channels last: a block 32 channels side by side, a warp every eighth pixel
 //   bn_finish      merges S parts (Chan's formula): mean, r = 1 / sqrt(var + eps), moves the running statistics
 //   bn_sums_T      parts [C, S, 2] = (sum, sum of squares) in f64, for ranks to add up;   bn_gather sums over S
 //   bn_by          mean and r from totals (1 + 2 C: count, sums, squares), moves the running statistics
@@ -52,18 +53,39 @@ INLINE Moments merge_block(Moments one, Moments* shared) {
     return all;
 }
 
+// A channel's values of a block's slice that are this thread's: from `begin` on, every `step`-th.
+struct Share { u64 c, begin, end; u32 step; };
+INLINE Share share_of(const Plane& s) {
+    u64 m = s.n * s.plane, first = slice_begin(m, blockIdx.y), end = slice_begin(m, blockIdx.y + 1);
+    Share all = {blockIdx.x, first + threadIdx.x, end, THREADS};
+    if (!s.last) return all;
+    Share column = {(u64)blockIdx.x * 32 + threadIdx.x % 32, first + threadIdx.x / 32, end, THREADS / 32};
+    if (column.c >= s.channels) column.end = 0;
+    return column;
+}
+
 template <class T> INLINE void bn_partial(const T* x, Plane s, Moments* parts) {
-    __shared__ Moments shared[THREADS / 32];
-    u64 c = blockIdx.x, m = s.n * s.plane;
+    __shared__ Moments shared[THREADS / 32][32];
+    Share own = share_of(s);
     Moments mine = {0.0f, 0.0f, 0.0f};
-    for (u64 i = slice_begin(m, blockIdx.y) + threadIdx.x; i < slice_begin(m, blockIdx.y + 1); i += THREADS) {
-        f32 value = widen(x[place(s, c, i)]);
+    for (u64 i = own.begin; i < own.end; i += own.step) {
+        f32 value = widen(x[place(s, own.c, i)]);
         mine.count += 1.0f;
         f32 delta = value - mine.mean;
         mine.mean += delta / mine.count;
         mine.m2 += delta * (value - mine.mean);
     }
-    mine = merge_block(mine, shared);
+    u64 c = own.c;
+    if (s.last) {
+        u32 lane = threadIdx.x % 32;
+        shared[threadIdx.x / 32][lane] = mine;
+        __syncthreads();
+        if (threadIdx.x >= 32 || c >= s.channels) return;
+        for (u32 warp = 1; warp < THREADS / 32; warp++) mine = merge(mine, shared[warp][lane]);
+        parts[c * gridDim.y + blockIdx.y] = mine;
+        return;
+    }
+    mine = merge_block(mine, shared[0]);
     if (threadIdx.x == 0) parts[c * gridDim.y + blockIdx.y] = mine;
 }
 
@@ -91,21 +113,34 @@ KERNEL(bn_finish, const Moments* parts, u32 slices, u64 channels, f32* running, 
     }
 }
 
+// Two sums of a slice, over all threads that have the same channel, into parts.
+INLINE void two_sums(const Plane& s, u64 c, f64 a, f64 b, f64 (*shared)[THREADS], f64* parts) {
+    bool writes = threadIdx.x == 0;
+    if (s.last) {
+        shared[0][threadIdx.x] = a, shared[1][threadIdx.x] = b;
+        __syncthreads();
+        writes = threadIdx.x < 32 && c < s.channels;
+        if (writes)
+            for (u32 i = threadIdx.x + 32; i < THREADS; i += 32) a += shared[0][i], b += shared[1][i];
+    } else {
+        a = block_sum(a, shared[0]);
+        b = block_sum(b, shared[1]);
+    }
+    if (!writes) return;
+    parts[2 * (c * gridDim.y + blockIdx.y)] = a;
+    parts[2 * (c * gridDim.y + blockIdx.y) + 1] = b;
+}
+
 template <class T> INLINE void bn_sums(const T* x, Plane s, f64* parts) {
-    __shared__ f64 shared[THREADS / 32];
-    u64 c = blockIdx.x, m = s.n * s.plane;
+    __shared__ f64 shared[2][THREADS];
+    Share own = share_of(s);
     f64 sum = 0.0, squares = 0.0;
-    for (u64 i = slice_begin(m, blockIdx.y) + threadIdx.x; i < slice_begin(m, blockIdx.y + 1); i += THREADS) {
-        f64 value = widen(x[place(s, c, i)]);
+    for (u64 i = own.begin; i < own.end; i += own.step) {
+        f64 value = widen(x[place(s, own.c, i)]);
         sum += value;
         squares += value * value;
     }
-    sum = block_sum(sum, shared);
-    squares = block_sum(squares, shared);
-    if (threadIdx.x == 0) {
-        parts[2 * (c * gridDim.y + blockIdx.y)] = sum;
-        parts[2 * (c * gridDim.y + blockIdx.y) + 1] = squares;
-    }
+    two_sums(s, own.c, sum, squares, shared, parts);
 }
 
 KERNEL(bn_gather, const f64* parts, u32 slices, u64 channels, f64 count, f64* totals) {
@@ -153,21 +188,16 @@ template <class T> struct Normalise {
 };
 
 template <class T> INLINE void bn_reduce(const T* x, const T* dy, Plane s, const f32* means, f64* parts) {
-    __shared__ f64 shared[THREADS / 32];
-    u64 c = blockIdx.x, m = s.n * s.plane;
-    f64 sum = 0.0, product = 0.0, mean = means[c];
-    for (u64 i = slice_begin(m, blockIdx.y) + threadIdx.x; i < slice_begin(m, blockIdx.y + 1); i += THREADS) {
-        u64 at = place(s, c, i);
+    __shared__ f64 shared[2][THREADS];
+    Share own = share_of(s);
+    f64 sum = 0.0, product = 0.0, mean = own.c < s.channels ? means[own.c] : 0.0f;
+    for (u64 i = own.begin; i < own.end; i += own.step) {
+        u64 at = place(s, own.c, i);
         f64 d = widen(dy[at]);
         sum += d;
         product += d * ((f64)widen(x[at]) - mean);
     }
-    sum = block_sum(sum, shared);
-    product = block_sum(product, shared);
-    if (threadIdx.x == 0) {
-        parts[2 * (c * gridDim.y + blockIdx.y)] = sum;
-        parts[2 * (c * gridDim.y + blockIdx.y) + 1] = product;
-    }
+    two_sums(s, own.c, sum, product, shared, parts);
 }
 
 KERNEL(bn_params, const f64* parts, u32 slices, u64 channels, const f32* rs, f32* dw, f32* db) {

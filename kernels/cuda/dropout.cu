@@ -7,20 +7,6 @@
 // Source: J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
 #include "element.cuh"
 
-struct Four { u32 at[4]; };
-
-INLINE Four philox(u32 a, u32 b, u32 c, u32 d, u32 low, u32 high) {
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        u64 first = (u64)a * 0xD2511F53ull, second = (u64)c * 0xCD9E8D57ull;
-        u32 a1 = (u32)(second >> 32) ^ b ^ low, c1 = (u32)(first >> 32) ^ d ^ high;
-        a = a1, b = (u32)second, c = c1, d = (u32)first;
-        low += 0x9E3779B9u, high += 0xBB67AE85u;
-    }
-    Four four = {{a, b, c, d}};
-    return four;
-}
-
 template <class T> struct Drop {
     const T* x;
     T* y;

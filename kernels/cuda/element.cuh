@@ -237,6 +237,23 @@ INLINE f32 block_max(f32 x, f32* shared) {
     return most;
 }
 
+// ---- random numbers ----
+
+// Philox4x32-10 (J. Salmon et al., SC 2011): four draws that are a function of a counter and a key.
+struct Four { u32 at[4]; };
+
+INLINE Four philox(u32 a, u32 b, u32 c, u32 d, u32 low, u32 high) {
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u64 first = (u64)a * 0xD2511F53ull, second = (u64)c * 0xCD9E8D57ull;
+        u32 a1 = (u32)(second >> 32) ^ b ^ low, c1 = (u32)(first >> 32) ^ d ^ high;
+        a = a1, b = (u32)second, c = c1, d = (u32)first;
+        low += 0x9E3779B9u, high += 0xBB67AE85u;
+    }
+    Four four = {{a, b, c, d}};
+    return four;
+}
+
 // ---- instances ----
 
 // ONLY=T compiles the instances of one type, which is what a program that runs needs at first.

@@ -3,8 +3,9 @@
 //   matmul_T        c [m, n] = a [m, k] b [k, n] + keep c + bias [n] (f32; 0: none)    any strides; sums in f32, rounded once
 //                   a block makes a tile of 64 x 64, a thread 4 x 4, over slices of 16 of k in shared memory
 //
-//   conv_T          y [N, K, P, Q] = x [N, C, H, W] * w [K, C, R, R]      square window, stride, zero padding
+//   conv_T          y [N, K, P, Q] = x [N, C, H, W] * w [K, C / G, R, R]      square window, stride, zero padding, G groups
 //   conv_input_T    dx from dy and w       conv_weight_T   dw from x and dy, in a fixed order
+//                   channels last: y [N, P, Q, K], x [N, H, W, C], w [K, R, R, C / G]
 //                   one thread an output (a block for a weight): the sums of the formula, in f32
 #define BLOCKS 3
 #include "element.cuh"
@@ -55,22 +56,46 @@ template <class T> INLINE void matmul(const T* a, const T* b, T* c, const Produc
         }
 }
 
-struct Conv { u64 n; u32 channels, height, width, filters, rows, columns, side, stride, padding; };
+struct Conv { u64 n; u32 channels, height, width, filters, rows, columns, side, stride, padding, groups, last; };
+
+// Where channel c of a pixel of sample n lies, in pictures of so many channels and pixels.
+INLINE u64 place(const Conv& s, u64 n, u32 c, u64 pixel, u32 channels, u64 pixels) {
+    return s.last ? (n * pixels + pixel) * channels + c : (n * channels + c) * pixels + pixel;
+}
+INLINE u64 in_x(const Conv& s, u64 n, u32 c, u32 h, u32 v) {
+    return place(s, n, c, (u64)h * s.width + v, s.channels, (u64)s.height * s.width);
+}
+INLINE u64 in_y(const Conv& s, u64 n, u32 f, u32 p, u32 q) {
+    return place(s, n, f, (u64)p * s.columns + q, s.filters, (u64)s.rows * s.columns);
+}
+// Channel c of its group, at place r, t of filter f.
+INLINE u64 in_w(const Conv& s, u32 f, u32 c, u32 r, u32 t) {
+    return place(s, f, c, (u64)r * s.side + t, s.channels / s.groups, (u64)s.side * s.side);
+}
+
+// The i-th value in memory of pictures.
+struct Spot { u64 n; u32 c, row, column; };
+INLINE Spot spot_of(const Conv& s, u64 i, u32 channels, u32 rows, u32 columns) {
+    u64 pixel = s.last ? i / channels : i, c = s.last ? i % channels : i / columns / rows % channels;
+    u64 n = s.last ? pixel / columns / rows : i / columns / rows / channels;
+    Spot spot = {n, (u32)c, (u32)(pixel / columns % rows), (u32)(pixel % columns)};
+    return spot;
+}
 
 template <class T> INLINE void conv(const T* x, const T* w, Conv s, T* y) {
     u64 all = s.n * s.filters * s.rows * s.columns;
+    u32 per = s.channels / s.groups, each = s.filters / s.groups;
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < all; i += (u64)gridDim.x * THREADS) {
-        u32 q = i % s.columns, p = i / s.columns % s.rows, f = i / s.columns / s.rows % s.filters;
-        u64 n = i / s.columns / s.rows / s.filters;
+        Spot at = spot_of(s, i, s.filters, s.rows, s.columns);
+        u32 first = at.c / each * per;
         f32 sum = 0.0f;
-        for (u32 c = 0; c < s.channels; c++)
+        for (u32 c = 0; c < per; c++)
             for (u32 r = 0; r < s.side; r++)
                 for (u32 t = 0; t < s.side; t++) {
-                    u32 h = p * s.stride + r - s.padding, v = q * s.stride + t - s.padding;
+                    u32 h = at.row * s.stride + r - s.padding, v = at.column * s.stride + t - s.padding;
                     // Above the edge wraps to a huge number: outside as well.
                     if (h < s.height && v < s.width)
-                        sum += widen(x[((n * s.channels + c) * s.height + h) * s.width + v]) *
-                               widen(w[(((u64)f * s.channels + c) * s.side + r) * s.side + t]);
+                        sum += widen(x[in_x(s, at.n, first + c, h, v)]) * widen(w[in_w(s, at.c, c, r, t)]);
                 }
         y[i] = narrow<T>(sum);
     }
@@ -78,19 +103,19 @@ template <class T> INLINE void conv(const T* x, const T* w, Conv s, T* y) {
 
 template <class T> INLINE void conv_input(const T* dy, const T* w, Conv s, T* dx) {
     u64 all = s.n * s.channels * s.height * s.width;
+    u32 per = s.channels / s.groups, each = s.filters / s.groups;
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < all; i += (u64)gridDim.x * THREADS) {
-        u32 v = i % s.width, h = i / s.width % s.height, c = i / s.width / s.height % s.channels;
-        u64 n = i / s.width / s.height / s.channels;
+        Spot at = spot_of(s, i, s.channels, s.height, s.width);
+        u32 first = at.c / per * each;
         f32 sum = 0.0f;
-        for (u32 f = 0; f < s.filters; f++)
+        for (u32 f = first; f < first + each; f++)
             for (u32 r = 0; r < s.side; r++)
                 for (u32 t = 0; t < s.side; t++) {
-                    u32 down = h + s.padding - r, right = v + s.padding - t;
+                    u32 down = at.row + s.padding - r, right = at.column + s.padding - t;
                     if (down % s.stride || right % s.stride) continue;
                     u32 p = down / s.stride, q = right / s.stride;
-                    if (h + s.padding >= r && v + s.padding >= t && p < s.rows && q < s.columns)
-                        sum += widen(dy[((n * s.filters + f) * s.rows + p) * s.columns + q]) *
-                               widen(w[(((u64)f * s.channels + c) * s.side + r) * s.side + t]);
+                    if (at.row + s.padding >= r && at.column + s.padding >= t && p < s.rows && q < s.columns)
+                        sum += widen(dy[in_y(s, at.n, f, p, q)]) * widen(w[in_w(s, f, at.c % per, r, t)]);
                 }
         dx[i] = narrow<T>(sum);
     }
@@ -98,18 +123,18 @@ template <class T> INLINE void conv_input(const T* dy, const T* w, Conv s, T* dx
 
 template <class T> INLINE void conv_weight(const T* x, const T* dy, Conv s, T* dw) {
     __shared__ f32 shared[THREADS / 32];
-    u64 weights = (u64)s.filters * s.channels * s.side * s.side, outputs = s.n * s.rows * s.columns;
+    u32 per = s.channels / s.groups, each = s.filters / s.groups;
+    u64 weights = (u64)s.filters * per * s.side * s.side, outputs = s.n * s.rows * s.columns;
     for (u64 i = blockIdx.x; i < weights; i += gridDim.x) {
-        u32 t = i % s.side, r = i / s.side % s.side, c = i / s.side / s.side % s.channels;
-        u64 f = i / s.side / s.side / s.channels;
+        Spot at = spot_of(s, i, per, s.side, s.side);
+        u32 f = at.n, channel = f / each * per + at.c;
         f32 sum = 0.0f;
         for (u64 o = threadIdx.x; o < outputs; o += THREADS) {
             u32 q = o % s.columns, p = o / s.columns % s.rows;
             u64 n = o / s.columns / s.rows;
-            u32 h = p * s.stride + r - s.padding, v = q * s.stride + t - s.padding;
+            u32 h = p * s.stride + at.row - s.padding, v = q * s.stride + at.column - s.padding;
             if (h < s.height && v < s.width)
-                sum += widen(x[((n * s.channels + c) * s.height + h) * s.width + v]) *
-                       widen(dy[((n * s.filters + f) * s.rows + p) * s.columns + q]);
+                sum += widen(x[in_x(s, n, channel, h, v)]) * widen(dy[in_y(s, n, f, p, q)]);
         }
         sum = block_sum(sum, shared);
         if (threadIdx.x == 0) dw[i] = narrow<T>(sum);

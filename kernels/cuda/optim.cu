@@ -7,6 +7,9 @@
 //   sgd_T    g = factor grad + decay p;  v = first ? g : momentum v + g;  p -= lr (nesterov ? g + momentum v : v)
 //   adam_T   g = factor grad + added p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g
 //            p = p kept - rate (m / (sqrt(v) / root + eps))           kept = 1 - lr decay for AdamW, added = decay for Adam
+//   lars_T   v = momentum v + rate (factor grad + decay p);  p -= v        rate = lr ratio
+//            ratio = trust |p| / (|g| + decay |p|), 1 where a norm is 0 or `own` is 0; decay is 0 then
+//            lars_norms_T   sums [jobs, 2] f64 = squares of p and of g = factor grad, a job each
 //
 // Every product and sum rounds once, in the order written, as on the CPU: the same bits.
 #include "element.cuh"
@@ -16,6 +19,7 @@
 struct Tensor { u64 param, grad, master, m, v, count; };
 struct Job { u32 tensor, nth; };
 struct SgdRule { f32 lr, momentum, decay, factor; u32 first, nesterov; };
+struct LarsRule { f64 lr, decay, trust; f32 momentum, factor; u32 own, unused; };
 struct AdamRule { f32 added, kept, rate, root, eps, from_g, beta2, from_square, factor; };
 
 INLINE f32 sgd(f32 p, f32 grad, f32& v, const SgdRule& rule) {
@@ -72,11 +76,61 @@ template <class T, class Rule> INLINE void step(const Tensor* tensors, const Job
     for (u64 i = 4 * groups + threadIdx.x; i < n; i += blockDim.x) body.template run<1>(i);
 }
 
+INLINE f32 master_of(const Tensor& t, u64 i, f32 narrow) { return t.master ? ((const f32*)t.master)[i] : narrow; }
+
+template <class T> INLINE void lars_norms(const Tensor* tensors, const Job* jobs, f32 factor, f64* sums) {
+    __shared__ f64 shared[THREADS / 32];
+    Tensor t = tensors[jobs[blockIdx.x].tensor];
+    u64 first = (u64)jobs[blockIdx.x].nth * JOB, end = first + JOB < t.count ? first + JOB : t.count;
+    f64 params = 0.0, grads = 0.0;
+    for (u64 i = first + threadIdx.x; i < end; i += THREADS) {
+        f64 p = master_of(t, i, widen(((const T*)t.param)[i])), g = ((const f32*)t.grad)[i] * factor;
+        params += p * p;
+        grads += g * g;
+    }
+    params = block_sum(params, shared);
+    grads = block_sum(grads, shared);
+    if (threadIdx.x == 0) sums[2 * blockIdx.x] = params, sums[2 * blockIdx.x + 1] = grads;
+}
+
+template <class T>
+INLINE void lars(const Tensor* tensors, const Job* jobs, LarsRule rule, const f64* sums, const u32* skip) {
+    __shared__ f64 shared[THREADS / 32];
+    if (skip && *skip) return;
+    Tensor t = tensors[jobs[blockIdx.x].tensor];
+    u32 nth = jobs[blockIdx.x].nth;
+    u64 first = (u64)nth * JOB, end = first + JOB < t.count ? first + JOB : t.count;
+    // A tensor's jobs are neighbours.
+    f64 params = 0.0, grads = 0.0;
+    for (u64 i = threadIdx.x; i < (t.count + JOB - 1) / JOB; i += THREADS) {
+        params += sums[2 * (blockIdx.x - nth + i)];
+        grads += sums[2 * (blockIdx.x - nth + i) + 1];
+    }
+    params = sqrt(block_sum(params, shared));
+    grads = sqrt(block_sum(grads, shared));
+    f64 ratio = rule.own && params != 0.0 && grads != 0.0 ? rule.trust * params / (grads + rule.decay * params) : 1.0;
+    f32 rate = (f32)(rule.lr * ratio), decay = rule.own ? (f32)rule.decay : 0.0f;
+    for (u64 i = first + threadIdx.x; i < end; i += THREADS) {
+        T* param = (T*)t.param + i;
+        f32 p = master_of(t, i, widen(*param)), *v = (f32*)t.v + i;
+        *v = rule.momentum * *v + rate * (((const f32*)t.grad)[i] * rule.factor + decay * p);
+        p -= *v;
+        if (t.master) ((f32*)t.master)[i] = p;
+        *param = narrow<T>(p);
+    }
+}
+
 #define OPTIM(T)                                                                                               \
     KERNEL(sgd_##T, const Tensor* tensors, const Job* jobs, SgdRule rule, const u32* skip) {                   \
         step<T, SgdRule>(tensors, jobs, rule, skip);                                                           \
     }                                                                                                          \
     KERNEL(adam_##T, const Tensor* tensors, const Job* jobs, AdamRule rule, const u32* skip) {                 \
         step<T, AdamRule>(tensors, jobs, rule, skip);                                                          \
+    }                                                                                                          \
+    KERNEL(lars_norms_##T, const Tensor* tensors, const Job* jobs, f32 factor, f64* sums) {                    \
+        lars_norms<T>(tensors, jobs, factor, sums);                                                            \
+    }                                                                                                          \
+    KERNEL(lars_##T, const Tensor* tensors, const Job* jobs, LarsRule rule, const f64* sums, const u32* skip) { \
+        lars<T>(tensors, jobs, rule, sums, skip);                                                              \
     }
 FOR_TRAINED(OPTIM)

@@ -46,7 +46,7 @@ pub struct Config {
     pub tied: bool,
     /// The share of zeros that the gpt's dropout makes; 0: there is none.
     pub dropout: f64,
-    /// The share of its attentions' probabilities that the gpt drops; 0: none. Not on GPUs.
+    /// The share of its attentions' probabilities that the gpt drops; 0: none.
     pub attention_dropout: f64,
     /// Layers, or prefixes of names, whose parameters keep their first values.
     pub frozen: Vec<String>,
@@ -60,6 +60,8 @@ pub struct Config {
     pub amp: String,
     /// What computes: `cpu`, or `cuda` (a GPU for each rank, in turn where there are fewer).
     pub device: String,
+    /// Whether pictures on GPUs have their channels last, as tensor cores want them. Results differ by rounding alone.
+    pub channels_last: bool,
     /// How ranks on GPUs add up: `auto` (NCCL where it is, else what follows), `nccl` (its own order), `scheduled` (our
     /// algorithms over NCCL's messages), `device` (a fused kernel, where ranks share a process) or `host` (the CPU's
     /// communicator). The last three have the CPU's bits.
@@ -221,6 +223,7 @@ impl Default for Config {
             dtype: "f32".into(),
             amp: "none".into(),
             device: "cpu".into(),
+            channels_last: false,
             exchange: "auto".into(),
             threads: 1,
             strategy: "ddp".into(),

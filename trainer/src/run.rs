@@ -203,6 +203,10 @@ impl<'a, F: Float> Run<'a, F> {
             Replica::new(config, (train.shape, train.classes), comm, (machine, device))
         });
         let device = device.transpose()?;
+        if config.channels_last && device.is_none() {
+            let what = "`channels_last` is for device \"cuda\"; the CPU lays pictures out as it needs them";
+            return Err(Error::Config(what.into()));
+        }
         let strategy = strategies::build(config, &network, comm)?;
         let limit = if config.train_samples > 0 { config.train_samples } else { usize::MAX };
         let sampler = Sampler {
@@ -489,7 +493,7 @@ impl<'a, F: Float> Run<'a, F> {
     }
 
     fn checkpoint(&mut self, losses: &[f64]) -> Result<()> {
-        if self.comm.rank() == ROOT {
+        if self.comm.rank() == ROOT || self.strategy.apart() {
             self.download()?;
         }
         let mut own = self.own();
@@ -508,7 +512,10 @@ impl<'a, F: Float> Run<'a, F> {
 
     /// What is this rank's own, by name; as long on every rank.
     fn own(&mut self) -> checkpoint::Own<F> {
-        let mut own = self.strategy.remembered();
+        let mut own = match &mut self.device {
+            Some(device) => device.remembered(),
+            None => self.strategy.remembered(),
+        };
         if self.strategy.apart() {
             own.push(("weights", self.model.params.clone()));
             for (name, values) in self.optimiser.state().vectors {
@@ -539,6 +546,9 @@ impl<'a, F: Float> Run<'a, F> {
         }
         if step > 0 {
             self.strategy.remember(step, &mine);
+            if let Some(device) = &mut self.device {
+                device.remember(step, &mine);
+            }
         }
         Ok(())
     }

@@ -2,22 +2,34 @@
 
 use crate::common::{Trained, near, of, units, wide};
 use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, Heads};
+use allfold_kernels::cuda::launch::{self, Dropped, Heads};
+use allfold_kernels::nn::Stream;
 
 pub fn check(queue: &Queue) {
     crate::for_trained!(attention, queue);
 }
 
 fn attention<T: Trained>(queue: &Queue) {
-    for (batch, length, heads, size, causal) in [
-        (1, 1, 1, 32, true),
-        (2, 37, 2, 32, true),
-        (1, 70, 1, 64, false),
-        (1, 33, 2, 64, true),
-        (1, 41, 2, 128, true),
+    for (batch, length, heads, size, causal, share) in [
+        (1, 1, 1, 32, true, 0.0),
+        (2, 37, 2, 32, true, 0.3),
+        (1, 70, 1, 64, false, 0.0),
+        (1, 33, 2, 64, true, 0.0),
+        (1, 41, 2, 128, true, 0.5),
+        (1, 35, 3, 7, true, 0.25),
+        (1, 33, 2, 80, false, 0.0),
     ] {
-        let what =
-            format!("attention of {batch} x {length} x {heads} x {size}, causal {causal}, {}", T::DTYPE);
+        let what = format!(
+            "attention of {batch} x {length} x {heads} x {size}, causal {causal}, dropping {share}, {}",
+            T::DTYPE
+        );
+        // The draws of the CPU: groups of four keys of a row.
+        let stream = Stream { seed: 0x1234_5678_9abc, place: [3, 4, 5] };
+        let bound = (share * 4_294_967_296.0) as u32;
+        let kept = |row: usize, j: usize| {
+            let draw = stream.four((row * usize::div_ceil(length, 4) + j / 4) as u32)[j % 4];
+            if draw >= bound { 1.0 / (1.0 - share) } else { 0.0 }
+        };
         let width = heads * size;
         let qkv: Vec<T> = of(&units(batch * length * 3 * width, 1));
         let dy: Vec<T> = of(&units(batch * length * width, 2));
@@ -41,11 +53,12 @@ fn attention<T: Trained>(queue: &Queue) {
                     let total: f64 = scores.iter().map(|s| s.exp()).sum();
                     lse[(b * heads + h) * length + t] = total.ln();
                     let p: Vec<f64> = scores.iter().map(|s| s.exp() / total).collect();
+                    let r: Vec<f64> = (0..seen).map(|j| kept((b * heads + h) * length + t, j)).collect();
                     for d in 0..size {
-                        y[out(d)] = (0..seen).map(|j| p[j] * x[at(b, j, 2, h, d)]).sum();
+                        y[out(d)] = (0..seen).map(|j| r[j] * p[j] * x[at(b, j, 2, h, d)]).sum();
                     }
                     let dp: Vec<f64> = (0..seen)
-                        .map(|j| (0..size).map(|d| g[out(d)] * x[at(b, j, 2, h, d)]).sum())
+                        .map(|j| r[j] * (0..size).map(|d| g[out(d)] * x[at(b, j, 2, h, d)]).sum::<f64>())
                         .collect();
                     let mean: f64 = (0..seen).map(|j| p[j] * dp[j]).sum();
                     for j in 0..seen {
@@ -53,13 +66,16 @@ fn attention<T: Trained>(queue: &Queue) {
                         for d in 0..size {
                             dqkv[at(b, t, 0, h, d)] += ds * x[at(b, j, 1, h, d)];
                             dqkv[at(b, j, 1, h, d)] += ds * x[at(b, t, 0, h, d)];
-                            dqkv[at(b, j, 2, h, d)] += p[j] * g[out(d)];
+                            dqkv[at(b, j, 2, h, d)] += r[j] * p[j] * g[out(d)];
                         }
                     }
                 }
             }
         }
-        let s = Heads { dtype: T::DTYPE, batch, length, heads, size, causal };
+        let Stream { seed, place: [a, b, layer] } = stream;
+        let draws = queue.upload(&[seed as u32, (seed >> 32) as u32, a, b]).unwrap();
+        let dropped = (share > 0.0).then_some(Dropped { stream: draws.all(), layer, share });
+        let s = Heads { dtype: T::DTYPE, batch, length, heads, size, causal, dropped };
         let (gqkv, gdy) = (queue.upload(&qkv).unwrap(), queue.upload(&dy).unwrap());
         let (gy, gdqkv) = (queue.memory(gdy.len()).unwrap(), queue.memory(gqkv.len()).unwrap());
         let glse = queue.memory(4 * lse.len()).unwrap();
@@ -76,7 +92,8 @@ fn attention<T: Trained>(queue: &Queue) {
             4e-6 + f64::from(T::HALF),
         );
     }
-    let s = Heads { dtype: T::DTYPE, batch: 1, length: 1, heads: 1, size: 48, causal: true };
-    let memory = queue.memory(48 * 3 * size_of::<T>()).unwrap();
+    let dropped = None;
+    let s = Heads { dtype: T::DTYPE, batch: 1, length: 1, heads: 1, size: 129, causal: true, dropped };
+    let memory = queue.memory(129 * 3 * size_of::<T>()).unwrap();
     assert!(launch::attention(queue, &s, memory.all(), memory.all(), memory.all()).is_err());
 }

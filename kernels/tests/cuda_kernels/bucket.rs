@@ -1,6 +1,6 @@
 //! cast.cu and pack.cu.
 
-use crate::common::{LENGTHS, Trained, raw, same};
+use crate::common::{LENGTHS, Trained, raw, same, turned};
 use allfold_kernels::cuda::{Queue, launch};
 use allfold_kernels::{DType, Element, bf16, divide, f16};
 
@@ -8,6 +8,7 @@ pub fn check(queue: &Queue) {
     for n in LENGTHS {
         casts(queue, n);
     }
+    crate::for_trained!(turns, queue);
     buckets::<f64>(queue);
     buckets::<f32>(queue);
     buckets::<f16>(queue);
@@ -16,6 +17,16 @@ pub fn check(queue: &Queue) {
     searches::<f32>(queue, f32::NAN, f32::NEG_INFINITY);
     searches::<f16>(queue, f16::NAN, f16::INFINITY);
     searches::<bf16>(queue, bf16::NAN, bf16::NEG_INFINITY);
+}
+
+fn turns<T: Trained>(queue: &Queue) {
+    for (batch, rows, columns) in [(1, 1, 1), (3, 5, 70), (2, 64, 33), (1, 40, 1)] {
+        let x: Vec<T> = raw(batch * rows * columns, 4);
+        let (there, into) = (queue.upload(&x).unwrap(), queue.memory(size_of_val(&x[..])).unwrap());
+        launch::turn(queue, T::DTYPE, into.all(), there.all(), (rows, columns)).unwrap();
+        let what = format!("turn_{} of {batch} x {rows} x {columns}", T::DTYPE);
+        same(&what, &queue.download(into.all()).unwrap(), &turned(&x, (rows, columns)));
+    }
 }
 
 /// f32 to T as `half` rounds, with every NaN the canonical one.

@@ -165,3 +165,9 @@ macro_rules! for_elements {
         $($function::<$element>($queue);)*
     };
 }
+
+/// Matrices of rows by columns, one after the other, each transposed: pictures to channels last.
+pub fn turned<T: Copy>(x: &[T], (rows, columns): (usize, usize)) -> Vec<T> {
+    let each = rows * columns;
+    (0..x.len()).map(|i| x[i / each * each + i % rows * columns + i % each / rows]).collect()
+}

@@ -1,8 +1,8 @@
 //! activation.cu, dropout.cu, loss.cu, norm.cu, pool.cu and embedding.cu, against f64 or the CPU's own layers.
 
-use crate::common::{LENGTHS, Random, Trained, near, of, same, units, wide};
+use crate::common::{LENGTHS, Random, Trained, near, of, same, turned, units, wide};
 use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, Embedding, Function, Pool};
+use allfold_kernels::cuda::launch::{self, Embedding, Function, Layout, Pool};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {
@@ -196,51 +196,80 @@ fn pools<T: Trained>(queue: &Queue) {
         (2, (6, 9), 3, 2, 1),
         (1, (5, 4), 5, 3, 4),
     ] {
+        let layout = Layout::Planes;
         let (cpu, s) = (
             nn::Pool { channels: 1, picture, window, stride, padding },
-            Pool { planes, picture, window, stride, padding },
+            Pool { planes, channels: planes, layout, picture, window, stride, padding },
         );
         let (p, q) = cpu.output_picture();
-        let (inputs, outputs) = (planes * picture.0 * picture.1, planes * p * q);
+        let (area, out) = (picture.0 * picture.1, p * q);
+        let (inputs, outputs) = (planes * area, planes * out);
         let mut x: Vec<T> = of(&units(inputs, 1));
         // Equal values, and a NaN in the last plane.
         (0..inputs).step_by(3).for_each(|i| x[i] = T::of(0.25));
         x[inputs - 1] = T::of(f32::NAN);
         let dy: Vec<T> = of(&units(outputs, 2));
-        let what = format!("pooling {s:?} {}", T::DTYPE);
         let (mut y, mut winners, mut dx) = (vec![0.0; outputs], vec![0; outputs], vec![0.0; inputs]);
         cpu.max_forward(planes, &wide(&x), &mut y, &mut winners);
         cpu.max_backward(planes, &winners, &wide(&dy), &mut dx);
-        let (gx, gdy, gwinners) =
-            (queue.upload(&x).unwrap(), queue.upload(&dy).unwrap(), queue.memory(4 * outputs).unwrap());
-        let (gy, gdx) = (queue.memory(gdy.len()).unwrap(), queue.memory(gx.len()).unwrap());
-        launch::max_pool(queue, T::DTYPE, &s, gx.all(), gy.all(), gwinners.all()).unwrap();
-        near::<T>(&what, &queue.download(gy.all()).unwrap(), &y, 0.0);
-        assert_eq!(queue.download::<u32>(gwinners.all()).unwrap(), winners, "{what}");
-        launch::max_pool_back(queue, T::DTYPE, &s, gwinners.all(), gdy.all(), gdx.all()).unwrap();
-        near::<T>(&format!("{what}, dx"), &queue.download(gdx.all()).unwrap(), &dx, 1e-6);
-        if padding > 0 {
-            assert!(launch::mean_pool(queue, T::DTYPE, &s, gx.all(), gy.all()).is_err());
-            continue;
+        let (mut means, mut dmeans) = (y.clone(), dx.clone());
+        if padding == 0 {
+            cpu.mean_forward(planes, &wide(&x), &mut means);
+            cpu.mean_backward(planes, &wide(&dy), &mut dmeans);
         }
-        cpu.mean_forward(planes, &wide(&x), &mut y);
-        cpu.mean_backward(planes, &wide(&dy), &mut dx);
-        launch::mean_pool(queue, T::DTYPE, &s, gx.all(), gy.all()).unwrap();
-        near::<T>(&format!("mean {what}"), &queue.download(gy.all()).unwrap(), &y, 1e-6);
-        launch::mean_pool_back(queue, T::DTYPE, &s, gdy.all(), gdx.all()).unwrap();
-        near::<T>(&format!("mean {what}, dx"), &queue.download(gdx.all()).unwrap(), &dx, 1e-6);
+        for layout in [Layout::Planes, Layout::ChannelsLast] {
+            // All planes are channels of one sample.
+            let (s, last) = (Pool { layout, ..s }, layout == Layout::ChannelsLast);
+            let (of_x, of_y) = ((planes, area), (planes, out));
+            let lies = |values: &[T], of| if last { turned(values, of) } else { values.to_vec() };
+            let wanted = |values: &[f64], of| if last { turned(values, of) } else { values.to_vec() };
+            let what = format!("pooling {s:?} {}", T::DTYPE);
+            let (gx, gdy) = (queue.upload(&lies(&x, of_x)).unwrap(), queue.upload(&lies(&dy, of_y)).unwrap());
+            let gwinners = queue.memory(4 * outputs).unwrap();
+            let (gy, gdx) = (queue.memory(gdy.len()).unwrap(), queue.memory(gx.len()).unwrap());
+            launch::max_pool(queue, T::DTYPE, &s, gx.all(), gy.all(), gwinners.all()).unwrap();
+            near::<T>(&what, &queue.download(gy.all()).unwrap(), &wanted(&y, of_y), 0.0);
+            // Places in memory: plane and pixel change theirs.
+            let moved =
+                |at: u32| if last { at as usize % area * planes + at as usize / area } else { at as usize };
+            let place: Vec<u32> = winners.iter().map(|at| moved(*at) as u32).collect();
+            let place = if last { turned(&place, of_y) } else { place };
+            assert_eq!(queue.download::<u32>(gwinners.all()).unwrap(), place, "{what}");
+            launch::max_pool_back(queue, T::DTYPE, &s, gwinners.all(), gdy.all(), gdx.all()).unwrap();
+            near::<T>(&format!("{what}, dx"), &queue.download(gdx.all()).unwrap(), &wanted(&dx, of_x), 1e-6);
+            if padding > 0 {
+                assert!(launch::mean_pool(queue, T::DTYPE, &s, gx.all(), gy.all()).is_err());
+                continue;
+            }
+            launch::mean_pool(queue, T::DTYPE, &s, gx.all(), gy.all()).unwrap();
+            near::<T>(
+                &format!("mean {what}"),
+                &queue.download(gy.all()).unwrap(),
+                &wanted(&means, of_y),
+                1e-6,
+            );
+            launch::mean_pool_back(queue, T::DTYPE, &s, gdy.all(), gdx.all()).unwrap();
+            let want = wanted(&dmeans, of_x);
+            near::<T>(&format!("mean {what}, dx"), &queue.download(gdx.all()).unwrap(), &want, 1e-6);
+        }
     }
     for (planes, plane) in [(1, 1), (9, 49), (300, 5)] {
         let (x, dy): (Vec<T>, Vec<T>) = (of(&units(planes * plane, 1)), of(&units(planes, 2)));
         let (mut y, mut dx) = (vec![0.0; planes], vec![0.0; planes * plane]);
         nn::Pool::global_mean(plane, &wide(&x), &mut y);
         nn::Pool::global_mean_backward(plane, &wide(&dy), &mut dx);
-        let (gx, gdy) = (queue.upload(&x).unwrap(), queue.upload(&dy).unwrap());
-        let (gy, gdx) = (queue.memory(gdy.len()).unwrap(), queue.memory(gx.len()).unwrap());
-        launch::plane_mean(queue, T::DTYPE, gx.all(), gy.all()).unwrap();
-        near::<T>("plane means", &queue.download(gy.all()).unwrap(), &y, 1e-6);
-        launch::plane_mean_back(queue, T::DTYPE, gdy.all(), gdx.all()).unwrap();
-        near::<T>("plane means, dx", &queue.download(gdx.all()).unwrap(), &dx, 1e-6);
+        // Three samples, or one, of channels that come last.
+        for channels in [None, Some(if planes % 3 == 0 { planes / 3 } else { planes })] {
+            let shape = channels.map(|channels| (channels, plane));
+            let x = shape.map_or(x.clone(), |shape| turned(&x, shape));
+            let want = shape.map_or(dx.clone(), |shape| turned(&dx, shape));
+            let (gx, gdy) = (queue.upload(&x).unwrap(), queue.upload(&dy).unwrap());
+            let (gy, gdx) = (queue.memory(gdy.len()).unwrap(), queue.memory(gx.len()).unwrap());
+            launch::plane_mean(queue, T::DTYPE, gx.all(), gy.all(), channels).unwrap();
+            near::<T>("plane means", &queue.download(gy.all()).unwrap(), &y, 1e-6);
+            launch::plane_mean_back(queue, T::DTYPE, gdy.all(), gdx.all(), channels).unwrap();
+            near::<T>("plane means, dx", &queue.download(gdx.all()).unwrap(), &want, 1e-6);
+        }
     }
 }
 

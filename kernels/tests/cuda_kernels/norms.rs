@@ -25,6 +25,7 @@ fn batch_norm<T: Trained>(queue: &Queue) {
         (2, 7, 700, Layout::Planes),
         (1, 1, 1, Layout::Planes),
         (4, 6, 25, Layout::ChannelsLast),
+        (3, 45, 36, Layout::ChannelsLast),
     ] {
         let what = format!("batch norm of {n} x {c} x {p}, {layout:?}, {}", T::DTYPE);
         // In f64 as the CPU has it, in the order of planes; `arrange` takes it to the layout.

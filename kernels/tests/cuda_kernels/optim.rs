@@ -1,14 +1,15 @@
 //! optim.cu: the bits of the CPU's optimisers, over many tensors, with and without master weights.
 
-use crate::common::{Trained, of, same, units};
+use crate::common::{Trained, near, of, same, units};
 use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, AdamRule, Param, Params, SgdRule};
+use allfold_kernels::cuda::launch::{self, AdamRule, LarsRule, Param, Params, SgdRule};
 
 const LENGTHS: [usize; 5] = [3, 20_000, 0, 16_384, 77];
 
 pub fn check(queue: &Queue) {
     crate::for_trained!(adam, queue);
     crate::for_trained!(sgd, queue);
+    crate::for_trained!(lars, queue);
 }
 
 fn adam<T: Trained>(queue: &Queue) {
@@ -42,6 +43,56 @@ fn sgd<T: Trained>(queue: &Queue) {
         run::<T>(queue, master, &format!("sgd_{}", T::DTYPE), update, |params, t, skip| {
             launch::sgd(queue, params, rule(t), skip).unwrap();
         });
+    }
+}
+
+/// Against f64 within rounding: the norms are sums, whose order is the kernel's own.
+fn lars<T: Trained>(queue: &Queue) {
+    for (own, master) in [(1, true), (0, true), (1, false)] {
+        let rule = LarsRule { lr: 0.5, decay: 0.01, trust: 0.02, momentum: 0.9, factor: 0.5, own, unused: 0 };
+        let start: Vec<Vec<f32>> = LENGTHS.iter().map(|n| units(*n, *n as u64)).collect();
+        // A tensor without a gradient moves by its velocity alone.
+        let grads: Vec<Vec<f32>> = LENGTHS
+            .iter()
+            .map(|n| if *n == 77 { vec![0.0; 77] } else { units(*n, 50 + *n as u64) })
+            .collect();
+        let there = |all: &[Vec<f32>]| all.iter().map(|x| queue.upload(x).unwrap()).collect::<Vec<_>>();
+        let (masters, grads_there) = (there(&start), there(&grads));
+        let velocities = there(&start.iter().map(|x| vec![0.0; x.len()]).collect::<Vec<_>>());
+        let narrow: Vec<_> = start.iter().map(|x| queue.upload(&of::<T>(x)).unwrap()).collect();
+        let param = |i: usize| Param {
+            param: narrow[i].all(),
+            grad: grads_there[i].all(),
+            master: master.then(|| masters[i].all()),
+            m: None,
+            v: Some(velocities[i].all()),
+        };
+        let list: Vec<Param<'_>> = (0..LENGTHS.len()).map(param).collect();
+        let params = Params::new(queue, T::DTYPE, &list).unwrap();
+        let stop = queue.upload(&[1u32]).unwrap();
+        for i in 0..2 {
+            launch::lars(queue, &params, rule, (i == 0).then(|| stop.all())).unwrap();
+        }
+        for (i, (start, grads)) in start.iter().zip(&grads).enumerate() {
+            let p: Vec<f64> = match master {
+                true => start.iter().map(|p| f64::from(*p)).collect(),
+                false => of::<T>(start).iter().map(|p| f64::from(p.wide())).collect(),
+            };
+            let g: Vec<f64> = grads.iter().map(|g| 0.5 * f64::from(*g)).collect();
+            let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let (size, slope) = (norm(&p), norm(&g));
+            let ratio = match own == 1 && size > 0.0 && slope > 0.0 {
+                true => 0.02 * size / (slope + 0.01 * size),
+                false => 1.0,
+            };
+            let decay = if own == 1 { 0.01 } else { 0.0 };
+            let want: Vec<f64> = p.iter().zip(&g).map(|(p, g)| p - 0.5 * ratio * (g + decay * p)).collect();
+            let what = format!("lars_{}, own {own}, tensor {i}", T::DTYPE);
+            near::<T>(&what, &queue.download(narrow[i].all()).unwrap(), &want, 1e-6);
+            if master {
+                near::<f32>(&what, &queue.download(masters[i].all()).unwrap(), &want, 1e-6);
+            }
+        }
     }
 }
 

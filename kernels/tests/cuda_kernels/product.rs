@@ -1,8 +1,8 @@
 //! matmul.cu against f64 and the CPU's convolution.
 
-use crate::common::{Trained, near, of, units, wide};
-use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, Conv, Matrix};
+use crate::common::{Trained, near, of, turned, units, wide};
+use allfold_kernels::cuda::launch::{self, Conv, Layout, Matrix};
+use allfold_kernels::cuda::{Memory, Queue};
 use allfold_kernels::nn::Conv2d;
 
 pub fn check(queue: &Queue) {
@@ -46,19 +46,25 @@ fn products<T: Trained>(queue: &Queue) {
 }
 
 fn convolutions<T: Trained>(queue: &Queue) {
-    for (n, channels, picture, filters, side, stride, padding) in [
-        (2, 3, (8, 7), 4, 3, 1, 1),
-        (1, 2, (9, 9), 3, 3, 2, 1),
-        (3, 1, (5, 6), 2, 1, 1, 0),
-        (1, 3, (11, 11), 2, 7, 2, 3),
+    let none = queue.memory(0).unwrap();
+    for (n, channels, picture, filters, side, stride, padding, groups) in [
+        (2, 3, (8, 7), 4, 3, 1, 1, 1),
+        (1, 2, (9, 9), 3, 3, 2, 1, 1),
+        (3, 1, (5, 6), 2, 1, 1, 0, 1),
+        (1, 3, (11, 11), 2, 7, 2, 3, 1),
+        (2, 4, (5, 4), 6, 3, 1, 1, 2),
+        (1, 3, (6, 5), 3, 3, 2, 1, 3),
     ] {
-        let s = Conv { dtype: T::DTYPE, n, channels, picture, filters, side, stride, padding };
+        let layout = Layout::Planes;
+        let s =
+            Conv { dtype: T::DTYPE, n, channels, picture, filters, side, stride, padding, groups, layout };
         let cpu =
-            Conv2d { inputs: channels, outputs: filters, picture, kernel: side, stride, padding, groups: 1 };
+            Conv2d { inputs: channels, outputs: filters, picture, kernel: side, stride, padding, groups };
         let (p, q) = s.output_picture().unwrap();
         assert_eq!((p, q), cpu.output_picture());
         let x: Vec<T> = of(&units(n * channels * picture.0 * picture.1, 1));
-        let w: Vec<T> = of(&units(filters * channels * side * side, 2));
+        let (per, each) = (channels / groups, filters / groups);
+        let w: Vec<T> = of(&units(filters * per * side * side, 2));
         let dy: Vec<T> = of(&units(n * filters * p * q, 3));
         let (wx, ww, wdy) = (wide(&x), wide(&w), wide(&dy));
         // The sum of the definition; its gradients follow from it, term by term.
@@ -66,7 +72,7 @@ fn convolutions<T: Trained>(queue: &Queue) {
         let (h, v) = picture;
         for i in 0..dy.len() {
             let (column, row, f, sample) = (i % q, i / q % p, i / q / p % filters, i / q / p / filters);
-            for c in 0..channels {
+            for c in 0..per {
                 for (r, t) in (0..side).flat_map(|r| (0..side).map(move |t| (r, t))) {
                     let (Some(a), Some(b)) =
                         ((row * stride + r).checked_sub(padding), (column * stride + t).checked_sub(padding))
@@ -75,8 +81,8 @@ fn convolutions<T: Trained>(queue: &Queue) {
                     };
                     if a < h && b < v {
                         let (from, by) = (
-                            ((sample * channels + c) * h + a) * v + b,
-                            ((f * channels + c) * side + r) * side + t,
+                            ((sample * channels + f / each * per + c) * h + a) * v + b,
+                            ((f * per + c) * side + r) * side + t,
                         );
                         y[i] += wx[from] * ww[by];
                         dx[from] += wdy[i] * ww[by];
@@ -85,19 +91,28 @@ fn convolutions<T: Trained>(queue: &Queue) {
                 }
             }
         }
-        let (gx, gw, gdy) =
-            (queue.upload(&x).unwrap(), queue.upload(&w).unwrap(), queue.upload(&dy).unwrap());
-        let (gy, gdx, gdw) = (
-            queue.memory(gdy.len()).unwrap(),
-            queue.memory(gx.len()).unwrap(),
-            queue.memory(gw.len()).unwrap(),
-        );
-        let what = format!("{s:?}");
-        launch::conv(queue, &s, gx.all(), gw.all(), gy.all()).unwrap();
-        near::<T>(&what, &queue.download(gy.all()).unwrap(), &y, 2e-6);
-        launch::conv_input(queue, &s, gdy.all(), gw.all(), gdx.all()).unwrap();
-        near::<T>(&format!("{what}, dx"), &queue.download(gdx.all()).unwrap(), &dx, 2e-6);
-        launch::conv_weight(queue, &s, gx.all(), gdy.all(), gdw.all()).unwrap();
-        near::<T>(&format!("{what}, dw"), &queue.download(gdw.all()).unwrap(), &dw, 2e-6);
+        for layout in [Layout::Planes, Layout::ChannelsLast] {
+            let s = Conv { layout, ..s };
+            let last = layout == Layout::ChannelsLast;
+            // Each of them as matrices of channels by pixels, perhaps turned.
+            let (of_x, of_w, of_y) = ((channels, h * v), (per, side * side), (filters, p * q));
+            let lies =
+                |values: &[T], of: (usize, usize)| if last { turned(values, of) } else { values.to_vec() };
+            let [gx, gw, gdy] = [(&x, of_x), (&w, of_w), (&dy, of_y)]
+                .map(|(values, of)| queue.upload(&lies(values, of)).unwrap());
+            let [gy, gdx, gdw] = [&gdy, &gx, &gw].map(|like| queue.memory(like.len()).unwrap());
+            let what = format!("{s:?}");
+            let check = |what: &str, got: &Memory, want: &[f64], of| {
+                let want = if last { turned(want, of) } else { want.to_vec() };
+                near::<T>(what, &queue.download(got.all()).unwrap(), &want, 2e-6);
+            };
+            launch::conv(queue, &s, gx.all(), gw.all(), gy.all()).unwrap();
+            check(&what, &gy, &y, of_y);
+            launch::conv_input(queue, &s, gdy.all(), gw.all(), gdx.all()).unwrap();
+            check(&format!("{what}, dx"), &gdx, &dx, of_x);
+            launch::conv_weight(queue, &s, gx.all(), gdy.all(), gdw.all()).unwrap();
+            check(&format!("{what}, dw"), &gdw, &dw, of_w);
+        }
+        assert!(launch::conv(queue, &Conv { groups: 5, ..s }, none.all(), none.all(), none.all()).is_err());
     }
 }

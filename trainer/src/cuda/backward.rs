@@ -1,6 +1,7 @@
 //! The way back: gradients of parameters into their slots, of activations down to the input.
 
-use super::passes::{Passes, With, conv, pool};
+use super::layout::Form;
+use super::passes::{Passes, With, conv, plane, pool};
 use crate::layers::Operation;
 use crate::network::Phase;
 use crate::{Error, Result};
@@ -119,11 +120,11 @@ impl Passes {
                 }
             }
             Operation::Conv { shape, bias } => {
-                let s = conv(shape, dtype, n);
-                let (p, q) = s.output_picture()?;
+                let s = conv(shape, self.precision.reads(l), n);
                 self.weight(l, 0, with, |dw| vendor::conv(queue, Part::Weight, &s, (x, dy.all()), dw))?;
                 if *bias {
-                    self.wide(l, 1, with, |db| launch::bias_back(queue, dtype, dy.all(), db, p * q))?;
+                    let plane = plane(&s)?;
+                    self.wide(l, 1, with, |db| launch::bias_back(queue, dtype, dy.all(), db, plane))?;
                 }
             }
             Operation::BatchNorm { channels, plane, .. } => {
@@ -185,7 +186,8 @@ impl Passes {
         let dy = self.dy(l)?;
         let from = self.network.from(l).to_vec();
         if self.network.layers()[l].passes_on() {
-            return from.into_iter().try_for_each(|act| self.pass_down(act, (dtype, dy.clone()), with));
+            let is = self.precision.act(l + 1);
+            return from.into_iter().try_for_each(|act| self.pass_down(act, (is, dy.clone()), with));
         }
         let dx = self.fresh(l, n * self.network.layers()[l].inputs(), queue)?;
         let x = self.x(l, n)?;
@@ -199,7 +201,7 @@ impl Passes {
                 vendor::matmul(queue, dtype, (a, b), dx.all(), 0.0, None)?;
             }
             Operation::Conv { shape, .. } => {
-                let s = conv(shape, dtype, n);
+                let s = conv(shape, self.precision.reads(l), n);
                 let w = self.param(l, 0, weights)?;
                 vendor::conv(queue, Part::Input, &s, (dy.all(), w), dx.all())?;
             }
@@ -233,16 +235,19 @@ impl Passes {
             }
             Operation::MaxPool(shape) => {
                 let winners = self.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
-                launch::max_pool_back(queue, dtype, &pool(shape, n), winners.all(), dy.all(), dx.all())?;
+                let s = pool(shape, self.precision.reads(l), n);
+                launch::max_pool_back(queue, dtype, &s, winners.all(), dy.all(), dx.all())?;
             }
             Operation::MeanPool(shape) => {
-                launch::mean_pool_back(queue, dtype, &pool(shape, n), dy.all(), dx.all())?;
+                let s = pool(shape, self.precision.reads(l), n);
+                launch::mean_pool_back(queue, dtype, &s, dy.all(), dx.all())?;
             }
-            Operation::GlobalMeanPool { .. } => {
-                launch::plane_mean_back(queue, dtype, dy.all(), dx.all())?;
+            Operation::GlobalMeanPool { channels, .. } => {
+                let last = self.precision.reads(l).last.map(|_| *channels);
+                launch::plane_mean_back(queue, dtype, dy.all(), dx.all(), last)?;
             }
-            Operation::Attention { positions, width, heads } => {
-                let s = self.heads(l, *positions, *width, *heads, n);
+            Operation::Attention { .. } => {
+                let s = self.heads(l, n, true)?;
                 let lse = self.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
                 let y = self.act(l + 1, n)?;
                 launch::attention_back(queue, &s, x, (y, dy.all()), lse.all(), dx.all())?;
@@ -256,18 +261,14 @@ impl Passes {
                 queue.fill(dx.all(), 0)?;
             }
         }
-        self.pass_down(from[0], (dtype, Arc::new(ready.unwrap_or(dx))), with)
+        self.pass_down(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
     }
 
-    /// The gradient of an activation, in its own type; a second one is added to the first.
-    fn pass_down(&mut self, act: usize, (is, dx): (DType, Arc<Memory>), with: &With<'_, '_>) -> Result<()> {
+    /// The gradient of an activation, in its own form; a second one is added to the first.
+    fn pass_down(&mut self, act: usize, (is, dx): (Form, Arc<Memory>), with: &With<'_, '_>) -> Result<()> {
         let (queue, wanted) = (with.queue, self.precision.acts[act]);
-        let mut dx = dx;
-        if is != wanted {
-            let cast = queue.memory(dx.len() / is.size() * wanted.size())?;
-            launch::cast(queue, (is, dx.all()), (wanted, cast.all()), 1.0)?;
-            dx = Arc::new(cast);
-        }
+        let brought = is.to(self.precision.act(act), dx.all(), queue)?;
+        let mut dx = brought.map_or(dx, Arc::new);
         if let Some(held) = self.down[act].take() {
             let sum = queue.memory(dx.len())?;
             launch::add(queue, wanted, (dx.all(), held.all()), sum.all())?;

@@ -3,9 +3,10 @@
 //! ```text
 //! run ---- Replica          a step: stage a batch, start, finish; evaluate; numbers to and from the host
 //!             |-- Passes          forward and backward by each layer's Operation, over kernels::cuda::launch
-//!             |     '-- Precision     which type every layer and activation has under autocast
+//!             |     '-- Precision     which type every layer and activation has under autocast, and how pictures lie
 //!             |-- Weights         f32 parameters with narrow copies, gradients bucket by bucket
 //!             |-- DeviceOptimiser     one launch for all tensors
+//!             |-- Exchange        what becomes of buckets on their way, by the configuration's hook
 //!             '-- Link            sums over ranks on a stream of its own (collectives::device)
 //! ```
 //!
@@ -15,6 +16,8 @@
 //! very bits.
 
 mod backward;
+mod exchange;
+mod layout;
 mod optimiser;
 mod passes;
 mod precision;
@@ -27,6 +30,7 @@ pub use replica::{Outcome, Replica};
 
 use crate::{Config, Result};
 use allfold_collectives::Communicator;
+use allfold_collectives::environment::Environment;
 use allfold_kernels::cuda::{Gpu, Machine};
 use std::sync::{Arc, OnceLock};
 
@@ -42,9 +46,10 @@ pub fn open(config: &Config) -> Result<Option<Arc<dyn Machine>>> {
     }
 }
 
-/// The device of a rank: by its number among those of its host where a launcher says it, else by its rank; in turn where
-/// there are fewer devices.
+/// The device of a rank: by its number among those of its host, where a launcher started it and says that; else by its rank.
+/// In turn where there are fewer devices.
 pub fn device_of(comm: &Communicator, machine: &dyn Machine) -> usize {
-    let local = std::env::var("LOCAL_RANK").ok().and_then(|local| local.parse::<usize>().ok());
-    local.unwrap_or_else(|| comm.rank().index()) % machine.devices().max(1)
+    let launched = if comm.of_one_process() { None } else { Environment::detect().ok().flatten() };
+    let local = launched.map_or(comm.rank().index(), |environment| environment.local_rank as usize);
+    local % machine.devices().max(1)
 }

@@ -1,10 +1,11 @@
-//! Optimisers on a device: all parameters in one launch, two where some have narrow copies.
+//! Optimisers on a device: all parameters in one launch, two where some have narrow copies. LARS takes matrices and vectors
+//! apart, and a launch more for the norms.
 
 use super::weights::Weights;
 use crate::optim::Optimiser;
 use crate::{Config, Error, Network, Result};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{self, AdamRule, Param, Params, SgdRule};
+use allfold_kernels::cuda::launch::{self, AdamRule, LarsRule, Param, Params, SgdRule};
 use allfold_kernels::cuda::{Memory, Queue, Slice};
 use allfold_kernels::nn::Float;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 enum Kind {
     Sgd,
     Adam { decoupled: bool },
+    Lars,
 }
 
 /// The memory and the tables of an optimiser.
@@ -19,8 +21,8 @@ pub(super) struct DeviceOptimiser {
     kind: Kind,
     /// First and second moment, or none and the velocity.
     states: [Option<Arc<Memory>>; 2],
-    /// Parameters that are f32 alone, and those with a narrow copy.
-    tables: Vec<Params<'static>>,
+    /// Parameters that are f32 alone, and those with a narrow copy; and whether they have rates of their own.
+    tables: Vec<(Params<'static>, bool)>,
     /// Steps taken.
     pub steps: u64,
 }
@@ -36,11 +38,8 @@ impl DeviceOptimiser {
             "sgd" => Kind::Sgd,
             "adam" => Kind::Adam { decoupled: false },
             "adamw" => Kind::Adam { decoupled: true },
-            other => {
-                let what =
-                    format!("optimiser `{other}` has no kernel for GPUs; there are sgd, adam and adamw");
-                return Err(Error::Config(what));
-            }
+            "lars" => Kind::Lars,
+            other => return Err(Error::Config(format!("optimiser `{other}` has no kernel for GPUs"))),
         };
         let state = |wanted: bool| -> Result<Option<Arc<Memory>>> {
             if !wanted {
@@ -50,23 +49,25 @@ impl DeviceOptimiser {
             queue.fill(memory.all(), 0)?;
             Ok(Some(Arc::new(memory)))
         };
-        let adam = matches!(kind, Kind::Adam { .. });
-        let states = [state(adam)?, state(adam || config.momentum != 0.0)?];
+        let (adam, lars) = (matches!(kind, Kind::Adam { .. }), matches!(kind, Kind::Lars));
+        let states = [state(adam)?, state(adam || lars || config.momentum != 0.0)?];
         let mut tables = Vec::new();
         let mut owners = vec![weights.params.clone(), weights.grads.clone()];
         owners.extend(states.iter().flatten().cloned());
         owners.extend(weights.narrow.iter().map(|(_, memory)| memory.clone()));
-        let trained = |narrow: bool| {
+        // Whether a parameter has a rate of its own.
+        let own = |param: usize| lars && network.params()[param].shape.len() > 1;
+        let trained = |narrow: bool, apart: bool| {
             let all = (0..network.params().len()).filter(move |param| weights.narrowed[*param] == narrow);
-            all.filter_map(|param| weights.slot(param).map(|_| param))
+            all.filter(move |param| weights.slot(*param).is_some() && own(*param) == apart)
         };
-        for narrow in [false, true] {
-            let list = trained(narrow)
+        for (narrow, apart) in [(false, false), (false, true), (true, false), (true, true)] {
+            let list = trained(narrow, apart)
                 .map(|param| row(weights, &states, param, narrow))
                 .collect::<Result<Vec<_>>>()?;
             let dtype = weights.narrow.as_ref().filter(|_| narrow).map_or(DType::F32, |(dtype, _)| *dtype);
             if !list.is_empty() {
-                tables.push(Params::new(queue, dtype, &list)?.owning(owners.clone())?);
+                tables.push((Params::new(queue, dtype, &list)?.owning(owners.clone())?, apart));
             }
         }
         Ok(DeviceOptimiser { kind, states, tables, steps: 0 })
@@ -81,7 +82,7 @@ impl DeviceOptimiser {
         skip: Option<Slice<'_>>,
         queue: &Queue,
     ) -> Result<()> {
-        for table in &self.tables {
+        for (table, own) in &self.tables {
             match self.kind {
                 Kind::Sgd => {
                     let rule = SgdRule {
@@ -98,6 +99,13 @@ impl DeviceOptimiser {
                     let (betas, decay) = ((config.beta1, config.beta2), config.weight_decay);
                     let rule = AdamRule::new(self.steps + 1, lr, betas, config.eps, decay, decoupled);
                     launch::adam(queue, table, AdamRule { factor, ..rule }, skip)?;
+                }
+                Kind::Lars => {
+                    let (decay, trust, momentum) =
+                        (config.weight_decay, config.trust, config.momentum as f32);
+                    let own = u32::from(*own);
+                    let rule = LarsRule { lr, decay, trust, momentum, factor, own, unused: 0 };
+                    launch::lars(queue, table, rule, skip)?;
                 }
             }
         }

@@ -3,6 +3,7 @@
 //! Activations come from the queue's pool and go back to it as soon as the backward pass is done with them. A layer whose
 //! type differs from its input's reads a cast copy of it ([`super::precision`]).
 
+use super::layout::{Form, Last, filters};
 use super::precision::Precision;
 use super::weights::Weights;
 use crate::layers::Operation;
@@ -32,6 +33,8 @@ pub(super) struct Passes {
     pub network: Network<f32>,
     pub operations: Vec<Operation>,
     pub precision: Precision,
+    /// Of each parameter: how its filters lie.
+    pub filters: Vec<Last>,
     /// Activations; 0 is not here but in `input`.
     acts: Vec<Option<Arc<Memory>>>,
     /// The samples, or their tokens as u32: longer than a batch needs, where a larger one has been seen.
@@ -48,15 +51,25 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    pub fn new(network: Network<f32>, narrow: Option<DType>, queue: &Queue) -> Result<Passes> {
+    pub fn new(
+        network: Network<f32>,
+        narrow: Option<DType>,
+        channels_last: bool,
+        queue: &Queue,
+    ) -> Result<Passes> {
         let operations: Vec<Operation> = network.layers().iter().map(|layer| layer.operation()).collect();
         for (name, operation) in network.names().iter().zip(&operations) {
             supported(name, operation)?;
         }
+        if channels_last && !operations.iter().any(|op| matches!(op, Operation::Conv { .. })) {
+            let what = "`channels_last` is for networks with convolutions, and this one has none";
+            return Err(Error::Config(what.into()));
+        }
         let fresh = |bytes| Memory::new(queue.machine(), queue.device(), bytes);
         let layers = operations.len();
         Ok(Passes {
-            precision: Precision::new(&network, narrow),
+            precision: Precision::new(&network, narrow, &operations, channels_last),
+            filters: filters(&network, &operations, channels_last),
             operations,
             network,
             acts: vec![None; layers + 1],
@@ -159,17 +172,12 @@ impl Passes {
         self.down[l + 1] = None;
     }
 
-    /// A layer's first input, cast where it must be.
+    /// A layer's first input, in the form in which the layer reads it.
     pub(super) fn take_in(&mut self, l: usize, with: &With<'_, '_>) -> Result<()> {
         let from = self.network.from(l)[0];
-        let (is, wanted) = (self.precision.acts[from], self.precision.layers[l]);
         self.casts[l] = None;
-        if is != wanted {
-            let x = self.act(from, with.n)?;
-            let cast = with.queue.memory(x.len() / is.size() * wanted.size())?;
-            launch::cast(with.queue, (is, x), (wanted, cast.all()), 1.0)?;
-            self.casts[l] = Some(cast);
-        }
+        let x = self.act(from, with.n)?;
+        self.casts[l] = self.precision.act(from).to(self.precision.reads(l), x, with.queue)?;
         Ok(())
     }
 
@@ -187,20 +195,19 @@ impl Passes {
     }
 
     pub(super) fn batch_norm(&self, l: usize, channels: usize, plane: usize, n: usize) -> launch::BatchNorm {
-        let (dtype, layout) = (self.precision.layers[l], launch::Layout::Planes);
+        let (dtype, layout) = (self.precision.layers[l], self.precision.reads(l).layout());
         launch::BatchNorm { dtype, n, channels, plane, layout }
     }
 
-    pub(super) fn heads(
-        &self,
-        l: usize,
-        positions: usize,
-        width: usize,
-        heads: usize,
-        n: usize,
-    ) -> launch::Heads {
-        let dtype = self.precision.layers[l];
-        launch::Heads { dtype, batch: n, length: positions, heads, size: width / heads.max(1), causal: true }
+    /// The shape of an attention; in training with its draws, where it drops anything.
+    pub(super) fn heads(&self, l: usize, n: usize, train: bool) -> Result<launch::Heads<'_>> {
+        let Operation::Attention { positions, width, heads, dropped } = self.operations[l] else {
+            return Err(own(&self.network.names()[l]));
+        };
+        let (dtype, size) = (self.precision.layers[l], width / heads.max(1));
+        let draws = launch::Dropped { stream: self.stream.all(), layer: l as u32, share: dropped };
+        let dropped = (train && dropped > 0.0).then_some(draws);
+        Ok(launch::Heads { dtype, batch: n, length: positions, heads, size, causal: true, dropped })
     }
 
     /// A layer's parameter by its place in the layer: as it computes with it, or as f32.
@@ -232,12 +239,11 @@ impl Passes {
                 vendor::matmul(queue, dtype, (a, b), y.all(), 0.0, bias)?;
             }
             Operation::Conv { shape, bias } => {
-                let s = conv(shape, dtype, n);
+                let s = conv(shape, self.precision.reads(l), n);
                 let w = self.param(l, 0, weights)?;
                 vendor::conv(queue, vendor::Part::Forward, &s, (x, w), y.all())?;
                 if *bias {
-                    let (p, q) = s.output_picture()?;
-                    launch::bias(queue, dtype, y.all(), self.wide_param(l, 1, weights)?, p * q)?;
+                    launch::bias(queue, dtype, y.all(), self.wide_param(l, 1, weights)?, plane(&s)?)?;
                 }
             }
             Operation::BatchNorm { channels, plane, .. } => {
@@ -268,22 +274,23 @@ impl Passes {
             Operation::Gelu => drop(launch::activate(queue, launch::Function::Gelu, dtype, x, y.all())?),
             Operation::Add => {
                 let other = self.network.from(l)[1];
-                let is = self.precision.acts[other];
-                let mut second = self.act(other, n)?;
-                let cast = if is == dtype { None } else { Some(queue.memory(y.len())?) };
-                if let Some(cast) = &cast {
-                    launch::cast(queue, (is, second), (dtype, cast.all()), 1.0)?;
-                    second = cast.all();
-                }
-                launch::add(queue, dtype, (x, second), y.all())?;
+                let second = self.act(other, n)?;
+                let brought = self.precision.act(other).to(self.precision.reads(l), second, queue)?;
+                launch::add(queue, dtype, (x, brought.as_ref().map_or(second, Memory::all)), y.all())?;
             }
             Operation::MaxPool(shape) => {
                 let winners = queue.memory(4 * n * self.network.layers()[l].outputs())?;
-                launch::max_pool(queue, dtype, &pool(shape, n), x, y.all(), winners.all())?;
+                let s = pool(shape, self.precision.reads(l), n);
+                launch::max_pool(queue, dtype, &s, x, y.all(), winners.all())?;
                 saved.push(winners);
             }
-            Operation::MeanPool(shape) => drop(launch::mean_pool(queue, dtype, &pool(shape, n), x, y.all())?),
-            Operation::GlobalMeanPool { .. } => drop(launch::plane_mean(queue, dtype, x, y.all())?),
+            Operation::MeanPool(shape) => {
+                launch::mean_pool(queue, dtype, &pool(shape, self.precision.reads(l), n), x, y.all())?;
+            }
+            Operation::GlobalMeanPool { channels, .. } => {
+                let last = self.precision.reads(l).last.map(|_| *channels);
+                launch::plane_mean(queue, dtype, x, y.all(), last)?;
+            }
             Operation::Embedding { positions, rows, width } => {
                 let s = launch::Embedding { dtype, vocabulary: *rows, columns: *width, length: *positions };
                 launch::embedding(queue, &s, (self.wide_param(l, 0, weights)?, None), x, y.all())?;
@@ -292,8 +299,8 @@ impl Passes {
                 queue.copy(y.all(), x)?;
                 launch::bias(queue, dtype, y.all(), self.wide_param(l, 0, weights)?, 1)?;
             }
-            Operation::Attention { positions, width, heads } => {
-                let s = self.heads(l, *positions, *width, *heads, n);
+            Operation::Attention { positions, heads, .. } => {
+                let s = self.heads(l, n, train)?;
                 let lse = queue.memory(4 * n * heads * positions)?;
                 launch::attention(queue, &s, x, y.all(), lse.all())?;
                 saved.push(lse);
@@ -327,9 +334,17 @@ impl Passes {
     }
 }
 
-pub(super) fn conv(shape: &allfold_kernels::nn::Conv2d, dtype: DType, n: usize) -> launch::Conv {
+/// Values of a channel that lie side by side.
+pub(super) fn plane(s: &launch::Conv) -> Result<usize> {
+    let (p, q) = s.output_picture()?;
+    Ok(if s.layout == launch::Layout::ChannelsLast { 1 } else { p * q })
+}
+
+pub(super) fn conv(shape: &allfold_kernels::nn::Conv2d, form: Form, n: usize) -> launch::Conv {
     launch::Conv {
-        dtype,
+        dtype: form.dtype,
+        groups: shape.groups,
+        layout: form.layout(),
         n,
         channels: shape.inputs,
         picture: shape.picture,
@@ -340,8 +355,10 @@ pub(super) fn conv(shape: &allfold_kernels::nn::Conv2d, dtype: DType, n: usize) 
     }
 }
 
-pub(super) fn pool(shape: &allfold_kernels::nn::Pool, n: usize) -> launch::Pool {
+pub(super) fn pool(shape: &allfold_kernels::nn::Pool, form: Form, n: usize) -> launch::Pool {
     launch::Pool {
+        channels: shape.channels,
+        layout: form.layout(),
         planes: n * shape.channels,
         picture: shape.picture,
         window: shape.window,
@@ -358,13 +375,10 @@ fn own(name: &str) -> Error {
 fn supported(name: &str, operation: &Operation) -> Result<()> {
     match operation {
         Operation::Own => Err(own(name)),
-        Operation::Conv { shape, .. } if shape.groups != 1 => {
-            Err(Error::Config(format!("layer `{name}` has {} groups; GPUs convolve in one", shape.groups)))
-        }
-        Operation::Attention { width, heads, .. } if !matches!(width / (*heads).max(1), 32 | 64 | 128) => {
+        Operation::Attention { width, heads, .. } if width / (*heads).max(1) > 128 => {
             let size = width / (*heads).max(1);
             Err(Error::Config(format!(
-                "layer `{name}` has heads of {size} columns; on GPUs they have 32, 64 or 128: change `width` or `heads`"
+                "layer `{name}` has heads of {size} columns; on GPUs they have 128 at most: change `width` or `heads`"
             )))
         }
         Operation::MeanPool(shape) if shape.padding > 0 => Err(Error::Config(format!(

@@ -1,7 +1,9 @@
 //! Which element type each layer computes in, and each activation has: autocast's lists, as [`crate::amp`] has them.
 
+use super::layout::{Form, Last, lasts};
 use crate::Network;
 use crate::amp::Cast;
+use crate::layers::Operation;
 use allfold_kernels::DType;
 
 /// The types of a network's numbers on a device. Parameters and their gradients are f32 whatever the layer computes in.
@@ -12,10 +14,17 @@ pub(super) struct Precision {
     pub layers: Vec<DType>,
     /// Of each activation, 0 being the input.
     pub acts: Vec<DType>,
+    /// How the inputs of each layer lie, and each activation.
+    lasts: (Vec<Last>, Vec<Last>),
 }
 
 impl Precision {
-    pub fn new(network: &Network<f32>, narrow: Option<DType>) -> Precision {
+    pub fn new(
+        network: &Network<f32>,
+        narrow: Option<DType>,
+        operations: &[Operation],
+        channels_last: bool,
+    ) -> Precision {
         let (mut layers, mut acts) = (Vec::new(), vec![DType::F32]);
         for (l, layer) in network.layers().iter().enumerate() {
             let follows = network.from(l).iter().all(|&from| acts[from] != DType::F32);
@@ -27,7 +36,17 @@ impl Precision {
             layers.push(dtype);
             acts.push(dtype);
         }
-        Precision { narrow, layers, acts }
+        Precision { narrow, layers, acts, lasts: lasts(network, operations, channels_last) }
+    }
+
+    /// What a layer reads its inputs as.
+    pub fn reads(&self, layer: usize) -> Form {
+        Form { dtype: self.layers[layer], last: self.lasts.0[layer] }
+    }
+
+    /// What an activation is.
+    pub fn act(&self, act: usize) -> Form {
+        Form { dtype: self.acts[act], last: self.lasts.1[act] }
     }
 
     /// Whether a layer reads its weights in the narrow type.

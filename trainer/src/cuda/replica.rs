@@ -11,13 +11,14 @@
 //! in every step (samples, labels, seeds of draws) lies in memory that the graph names; the learning rate is an argument of
 //! the optimiser's launch, which is no part of it.
 
+use super::exchange::Exchange;
 use super::optimiser::DeviceOptimiser;
 use super::passes::{Passes, With};
 use super::weights::{Weights, part};
 use crate::optim::Optimiser;
 use crate::{Batch, Config, Error, GradScaler, Memory as Held, Moment, Network, Result, models};
+use allfold_collectives::Communicator;
 use allfold_collectives::device::{Link, Way};
-use allfold_collectives::{Communicator, ReduceOp};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Event, Feed, Graph, Machine, Memory, Queue, Slice, launch};
 use allfold_kernels::nn::{Float, Narrow};
@@ -49,12 +50,12 @@ struct Staged {
 /// One rank's model on a device.
 pub struct Replica<'a> {
     config: &'a Config,
-    world: u32,
     queue: Queue,
     passes: Passes,
     weights: Weights,
     optimiser: DeviceOptimiser,
     link: Link<'a>,
+    exchange: Exchange<'a>,
     feeds: [Feed; 2],
     /// Samples and labels of two batches, and when each was used up.
     stages: [[Memory; 2]; 2],
@@ -113,22 +114,24 @@ impl<'a> Replica<'a> {
             Narrow::F16 => DType::F16,
             Narrow::Bf16 => DType::Bf16,
         });
-        let passes = Passes::new(network, narrow, &queue)?;
-        let weights = Weights::new(&passes.network, config, &passes.precision, &queue)?;
+        let passes = Passes::new(network, narrow, config.channels_last, &queue)?;
+        let forms = (&passes.precision, &passes.filters[..]);
+        let weights = Weights::new(&passes.network, config, forms, &queue)?;
         let optimiser = DeviceOptimiser::new(config, &passes.network, &weights, &queue)?;
         let way = Way::named(&config.exchange).unwrap_or_default();
         let link = Link::open(comm, Queue::new(machine.clone(), device)?.pooled(), way, DEADLINE)?;
+        let exchange = Exchange::new(config, &weights, comm, &queue)?;
         let copies = Queue::new(machine.clone(), device)?;
         let fresh = |bytes: usize| Memory::new(&machine, device, bytes);
         let report = fresh(4 * (config.accumulate + 2))?;
         queue.fill(report.all(), 0)?;
         Ok(Replica {
             config,
-            world: comm.size(),
             passes,
             weights,
             optimiser,
             link,
+            exchange,
             feeds: [Feed::new(copies.clone()), Feed::new(copies)],
             stages: [[fresh(0)?, fresh(0)?], [fresh(0)?, fresh(0)?]],
             used: [None, None],
@@ -179,6 +182,20 @@ impl<'a> Replica<'a> {
     ) -> Result<()> {
         self.weights.download(&self.passes.network, &self.queue, params, buffers)?;
         self.optimiser.save(&self.passes.network, &self.weights, &self.queue, state)
+    }
+
+    /// What this rank's hook remembers from step to step, by name; as long on every rank.
+    pub fn remembered<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
+        let all = self.exchange.remembered(&self.passes.network, &self.weights);
+        let wide = |values: Vec<f32>| values.into_iter().map(|x| F::from_f64(f64::from(x))).collect();
+        all.into_iter().map(|(name, values)| (name, wide(values))).collect()
+    }
+
+    /// Goes on after `steps` steps from what [`Replica::remembered`] gave.
+    pub fn remember<F: Float>(&mut self, steps: u64, values: &[Vec<F>]) {
+        let narrow = |values: &Vec<F>| values.iter().map(|x| x.to_f64() as f32).collect();
+        let values: Vec<Vec<f32>> = values.iter().map(narrow).collect();
+        self.exchange.remember(&self.passes.network, &self.weights, steps, &values);
     }
 
     /// Bytes that the model holds on the device. Activations are the most that a step has had at once, with all that is
@@ -260,6 +277,9 @@ impl<'a> Replica<'a> {
         }
         let scale = scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
         self.queue.fill(self.flag()?, 0)?;
+        if self.config.broadcast_buffers && self.config.strategy != "single" {
+            self.link.broadcast(&self.queue, self.weights.buffers.all())?;
+        }
         for micro in 0..count {
             let from = (micro * size).min(samples);
             let n = size.min(samples - from);
@@ -276,6 +296,8 @@ impl<'a> Replica<'a> {
         }
         mark(&mut self.used[half], &self.queue)?;
         self.update(lr, scale, scaler.is_some())?;
+        let Replica { queue, weights, link, exchange, config, .. } = self;
+        exchange.after_step(config, &mut With { queue, weights, link, n: size })?;
         Ok(samples)
     }
 
@@ -362,7 +384,7 @@ impl<'a> Replica<'a> {
                 graph
             }
             None => {
-                if self.link.captures() {
+                if self.link.captures() && self.exchange.captures() {
                     self.courses.insert(key, Course::Warm);
                 }
                 return self.pass((n, divisor), (first, last), scaled);
@@ -387,7 +409,7 @@ impl<'a> Replica<'a> {
 
     /// Forward, loss and backward; buckets are sent as they fill in the last micro-batch.
     fn pass(&mut self, (n, divisor): (usize, f32), (first, last): (bool, bool), scaled: bool) -> Result<()> {
-        let Replica { queue, passes, weights, link, losses, report, config, world, .. } = self;
+        let Replica { queue, passes, weights, link, exchange, losses, report, config, .. } = self;
         let mut with = With { queue, weights, link, n };
         passes.forward(&mut with, true)?;
         let rows = passes.network.rows();
@@ -400,21 +422,18 @@ impl<'a> Replica<'a> {
                 missing[bucket] -= 1;
             }
             while last && next < missing.len() && missing[next] == 0 {
-                let bucket = part(weights.grads.all(), &weights.buckets[next], 4)?;
                 if let Some(held) = weights.held.as_ref().filter(|_| !first) {
+                    let bucket = part(weights.grads.all(), &weights.buckets[next], 4)?;
                     let held = part(held.all(), &weights.buckets[next], 4)?;
                     launch::add(with.queue, DType::F32, (bucket, held), bucket)?;
                 }
-                if *world > 1 {
-                    launch::divide(with.queue, DType::F32, bucket, *world)?;
-                    with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, bucket)?;
-                }
+                exchange.send(next, with)?;
                 next += 1;
             }
             Ok(())
         })?;
         let Some(held) = weights.held.as_ref().filter(|_| !last) else {
-            with.link.join(queue)?;
+            exchange.finish(&passes.network, &mut with)?;
             if scaled && config.clip_norm == 0.0 {
                 let flag = report.all().part(4 * config.accumulate, 4)?;
                 launch::found_inf(queue, DType::F32, weights.grads.all(), flag)?;
@@ -466,22 +485,8 @@ fn mark(event: &mut Option<Event>, queue: &Queue) -> Result<()> {
 
 /// What a GPU does not train, said before anything runs.
 fn refuse(config: &Config) -> Result<()> {
-    let wrong = [
-        (
-            config.dtype != "f32",
-            format!("`dtype` is {}; GPUs train in f32, with `amp` for less", config.dtype),
-        ),
-        (
-            config.hook != "none",
-            format!("`hook` is {}; on GPUs gradients are exchanged as they are", config.hook),
-        ),
-        (
-            config.broadcast_buffers,
-            "`broadcast_buffers` is for the CPU; GPUs share buffers before an evaluation".into(),
-        ),
-    ];
-    match wrong.into_iter().find(|(wrong, _)| *wrong) {
-        Some((_, what)) => Err(Error::Config(what)),
-        None => Ok(()),
+    match config.dtype.as_str() {
+        "f32" => Ok(()),
+        other => Err(Error::Config(format!("`dtype` is {other}; GPUs train in f32, with `amp` for less"))),
     }
 }

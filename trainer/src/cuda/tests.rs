@@ -2,6 +2,7 @@
 //! run on a GPU where ALLFOLD_TEST_GPU is set, with more room for rounding: libraries sum in orders of their own.
 
 use super::Replica;
+use super::layout::lasts;
 use crate::data::{Samples, digits};
 use crate::layers::{
     Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
@@ -51,15 +52,8 @@ fn run(config: &Config, (train, test): &(Dataset, Dataset), ranks: u32, shim: bo
     World::threads(ranks).run(|comm| train_with(config, train, test, &comm, shared.clone(), &mut ())).unwrap()
 }
 
-/// Trains on both, and holds the losses against each other, within this share of them.
-fn agrees(config: &Config, data: &(Dataset, Dataset), ranks: u32, within: f64) -> (TrainResult, TrainResult) {
-    let within = within * room();
-    let (cpu, device) = (run(config, data, ranks, false).remove(0), run(config, data, ranks, true));
-    for rank in &device {
-        assert_eq!(rank.losses, device[0].losses);
-        assert_eq!(rank.weights_hash, device[0].weights_hash);
-    }
-    let device = device.into_iter().next().unwrap();
+/// Holds the losses of a run on a device against those of the CPU's.
+fn assert_near(cpu: &TrainResult, device: &TrainResult, within: f64) {
     assert_eq!(cpu.losses.len(), device.losses.len());
     for (step, (a, b)) in cpu.losses.iter().zip(&device.losses).enumerate() {
         assert!((a - b).abs() <= within * a.abs(), "step {step}: {a} on the CPU, {b} on the shim");
@@ -71,6 +65,18 @@ fn agrees(config: &Config, data: &(Dataset, Dataset), ranks: u32, within: f64) -
         cpu.test,
         device.test
     );
+}
+
+/// Trains on both, and holds the losses against each other, within this share of them.
+fn agrees(config: &Config, data: &(Dataset, Dataset), ranks: u32, within: f64) -> (TrainResult, TrainResult) {
+    let within = within * room();
+    let (cpu, device) = (run(config, data, ranks, false).remove(0), run(config, data, ranks, true));
+    for rank in &device {
+        assert_eq!(rank.losses, device[0].losses);
+        assert_eq!(rank.weights_hash, device[0].weights_hash);
+    }
+    let device = device.into_iter().next().unwrap();
+    assert_near(&cpu, &device, within);
     (cpu, device)
 }
 
@@ -151,6 +157,142 @@ fn a_scale_that_overflows_is_skipped_and_halved_as_on_the_cpu() {
     assert_ne!(cpu.losses, steady.losses, "no step was skipped");
 }
 
+/// The same networks with channels last on the device: pooling, batch norm (of all ranks too), AMP, adaptive rates.
+#[test]
+fn channels_last_trains_as_on_the_cpu() {
+    let data = pictures();
+    let cnn = Config {
+        model: "cnn".into(),
+        channels: vec![4, 6],
+        batch: 4,
+        epochs: 1,
+        lr: 0.05,
+        ..Config::default()
+    };
+    let lars = Config { optimiser: "lars".into(), lr: 2.0, trust: 0.01, ..cnn.clone() };
+    for (config, ranks, within) in [
+        (Config { sync_batch_norm: true, ..cnn.clone() }, 2, 2e-5),
+        (Config { batch_norm: false, ..cnn.clone() }, 1, 2e-5),
+        (Config { amp: "f16".into(), loss_scale: 512.0, ..cnn }, 1, 2e-2),
+        (lars, 1, 2e-5),
+    ] {
+        let cpu = run(&config, &data, ranks, false).remove(0);
+        let there = run(&Config { channels_last: true, ..config.clone() }, &data, ranks, true).remove(0);
+        assert_near(&cpu, &there, within);
+    }
+}
+
+#[test]
+fn channels_last_goes_from_the_first_convolution_as_far_as_layers_keep_it() {
+    let network = block();
+    let operations: Vec<_> = network.layers().iter().map(|layer| layer.operation()).collect();
+    let (reads, acts) = lasts(&network, &operations, true);
+    let kept: Vec<&str> = network
+        .names()
+        .iter()
+        .zip(&reads)
+        .filter(|(_, last)| last.is_some())
+        .map(|(name, _)| &**name)
+        .collect();
+    assert_eq!(kept, ["stem", "pool", "conv1", "bn1", "relu", "conv2", "short", "add"]);
+    assert_eq!((acts[1], acts[2], acts[8]), (Some((4, 56)), Some((4, 16)), Some((6, 4))));
+    assert!(lasts(&network, &operations, false).1.iter().all(Option::is_none));
+}
+
+#[test]
+fn what_has_no_meaning_on_a_device_or_without_one_is_refused_in_one_line() {
+    let data = pictures();
+    let refused = |config: &Config, shim: bool| {
+        let world = World::threads(1);
+        let ran = world.run(|comm| train_with(config, &data.0, &data.1, &comm, shim.then(machine), &mut ()));
+        let text = ran.unwrap_err().to_string();
+        assert!(!text.contains('\n'), "{text}");
+        text
+    };
+    let last = Config { channels_last: true, ..small() };
+    assert!(refused(&last, true).contains("this one has none"));
+    assert!(refused(&last, false).contains("is for device \"cuda\""));
+    assert!(refused(&Config { dtype: "f64".into(), ..small() }, true).contains("GPUs train in f32"));
+    let local = Config { hook: "local_sgd".into(), amp: "f16".into(), loss_scale: 8.0, ..small() };
+    assert!(refused(&local, true).contains("no loss scale"));
+}
+
+/// Rates by the norms of weights and gradients, of matrices alone; with a narrow copy too.
+#[test]
+fn lars_steps_as_the_cpus() {
+    let data = pictures();
+    let lars = Config { optimiser: "lars".into(), lr: 2.0, trust: 0.02, weight_decay: 0.01, ..small() };
+    agrees(&lars, &data, 1, 1e-5);
+    agrees(&Config { frozen: vec!["fc1".into()], ..lars.clone() }, &data, 2, 1e-5);
+    agrees(&Config { amp: "f16".into(), loss_scale: 512.0, ..lars }, &data, 1, 2e-2);
+}
+
+/// Hooks round, drop and feed back as the CPU's do, in buckets of several parameters and of one.
+#[test]
+fn hooks_change_gradients_as_on_the_cpu() {
+    let data = pictures();
+    let plain = run(&small(), &data, 2, true).remove(0);
+    for (hook, bucket_kib, within) in [
+        ("fp16", 0, 2e-3),
+        ("bf16", 64, 1e-2),
+        ("powersgd", 64, 2e-3),
+        ("topk", 0, 2e-3),
+        ("int8", 64, 1e-2),
+        ("local_sgd", 64, 1e-5),
+    ] {
+        let config = Config {
+            hook: hook.into(),
+            topk_share: 0.2,
+            local_steps: 3,
+            first_bucket_kib: bucket_kib,
+            bucket_kib,
+            ..small()
+        };
+        let (_, device) = agrees(&config, &data, 2, within);
+        assert_ne!(device.weights_hash, plain.weights_hash, "{hook} changes nothing");
+    }
+}
+
+/// What a hook remembers is in the checkpoint: a run that goes on is the run that was not interrupted.
+#[test]
+fn a_run_with_a_hook_goes_on_from_its_checkpoint_to_the_same_bits() {
+    let data = pictures();
+    for (hook, name) in [("topk", "topk"), ("local_sgd", "local")] {
+        let folder = std::env::temp_dir().join(format!("allfold-cuda-{name}-{}", std::process::id()));
+        let config = Config {
+            hook: hook.into(),
+            topk_share: 0.2,
+            checkpoint_dir: folder.to_string_lossy().into_owned(),
+            checkpoint_every: 3,
+            ..small()
+        };
+        let whole = run(&config, &data, 2, true).remove(0);
+        std::fs::remove_dir_all(&folder).unwrap();
+        run(&Config { max_steps: 3, ..config.clone() }, &data, 2, true);
+        let rest = run(&Config { resume: true, ..config.clone() }, &data, 2, true).remove(0);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((whole.losses, whole.weights_hash), (rest.losses, rest.weights_hash), "{hook}");
+    }
+}
+
+/// Rank 0's running statistics go to all before every step.
+#[test]
+fn buffers_are_broadcast_as_on_the_cpu() {
+    let data = pictures();
+    for exchange in ["device", "host"] {
+        let config = Config {
+            model: "cnn".into(),
+            channels: vec![4],
+            batch: 4,
+            epochs: 1,
+            broadcast_buffers: true,
+            exchange: exchange.into(),
+            ..Config::default()
+        };
+        agrees(&config, &data, 2, 2e-5);
+    }
+}
+
 #[test]
 fn a_small_gpt_trains_as_on_the_cpu() {
     let data = (sentences(8, 9, 11), sentences(3, 9, 11));
@@ -169,6 +311,8 @@ fn a_small_gpt_trains_as_on_the_cpu() {
     for (config, ranks, within) in [
         (gpt.clone(), 2, 5e-5),
         (Config { tied: false, dropout: 0.0, ..gpt.clone() }, 1, 5e-5),
+        // Heads of 12 columns, whose probabilities are dropped.
+        (Config { width: 36, heads: 3, attention_dropout: 0.3, ..gpt.clone() }, 2, 5e-5),
         (Config { amp: "bf16".into(), ..gpt }, 1, 3e-2),
     ] {
         agrees(&config, &data, ranks, within);
@@ -184,12 +328,14 @@ impl Listener<f32> for Nobody {
     }
 }
 
-/// Two branches, a pooling with padding, means of windows and planes: a residual network in small.
+/// Two branches, a pooling with padding, a convolution in groups, means of windows and planes: a residual network in small.
 fn block() -> Network<f32> {
-    let conv = |inputs, outputs, picture, kernel, stride| {
+    let grouped = |inputs, outputs, picture, kernel, stride, groups| {
         let padding = kernel / 2;
-        Conv2d::new(nn::Conv2d { inputs, outputs, picture, kernel, stride, padding, groups: 1 })
+        Conv2d::new(nn::Conv2d { inputs, outputs, picture, kernel, stride, padding, groups })
     };
+    let conv =
+        |inputs, outputs, picture, kernel, stride| grouped(inputs, outputs, picture, kernel, stride, 1);
     let mut builder = Builder::new(2 * 8 * 7);
     let mut push = |name: &str, layer: Box<dyn Layer<f32>>, from: &[usize]| {
         builder.push_boxed(name, layer, from).unwrap()
@@ -200,7 +346,7 @@ fn block() -> Network<f32> {
     let c = push("conv1", Box::new(conv(4, 6, (4, 4), 3, 2)), &[b]);
     let d = push("bn1", Box::new(BatchNorm::new(6, 4)), &[c]);
     let e = push("relu", Box::new(Relu::new(24)), &[d]);
-    let f = push("conv2", Box::new(conv(6, 6, (2, 2), 3, 1)), &[e]);
+    let f = push("conv2", Box::new(grouped(6, 6, (2, 2), 3, 1, 3).with_bias()), &[e]);
     let g = push("short", Box::new(conv(4, 6, (4, 4), 1, 2)), &[b]);
     let h = push("add", Box::new(Add::new(24)), &[f, g]);
     let i = push("ln", Box::new(LayerNorm::new(6, 4)), &[h]);
@@ -216,7 +362,16 @@ fn block() -> Network<f32> {
 /// Every layer but those of the gpt, for as many steps as a captured one needs to be replayed, in batches of two sizes.
 #[test]
 fn a_residual_block_trains_as_on_the_cpu_and_becomes_graphs() {
-    let config = Config { lr: 0.05, momentum: 0.9, ..Config::default() };
+    residual(Config { lr: 0.05, momentum: 0.9, ..Config::default() });
+}
+
+/// Between its convolutions pictures have their channels last; layer norm and the linear layer want planes.
+#[test]
+fn a_residual_block_with_channels_last_trains_as_on_the_cpu() {
+    residual(Config { lr: 0.05, momentum: 0.9, channels_last: true, ..Config::default() });
+}
+
+fn residual(config: Config) {
     let mut model = Model::new(block(), 3).unwrap();
     let mut sgd = Sgd::<f32>::new(config.momentum, config.weight_decay, false);
     let batch = |n: usize, seed: usize| Batch::<f32> {

@@ -6,6 +6,7 @@
 //! grads    f32   bucket by bucket, in the order in which they become ready: a bucket is sent from where it is
 //! ```
 
+use super::layout::{Last, turned};
 use super::precision::Precision;
 use crate::Result;
 use crate::buckets::{Bucket, grouped};
@@ -41,13 +42,15 @@ pub(super) struct Weights {
     pub buffers: Memory,
     /// Of each parameter: whether any layer reads it in the narrow type.
     pub narrowed: Vec<bool>,
+    /// Of each parameter: how its filters lie.
+    filters: Vec<Last>,
 }
 
 impl Weights {
     pub fn new(
         network: &Network<f32>,
         config: &Config,
-        precision: &Precision,
+        (precision, filters): (&Precision, &[Last]),
         queue: &Queue,
     ) -> Result<Weights> {
         let mut end = 0;
@@ -94,7 +97,46 @@ impl Weights {
             held: if config.accumulate > 1 { Some(Arc::new(fresh(4 * graded)?)) } else { None },
             buffers: fresh(4 * network.buffer_count().max(1))?,
             narrowed,
+            filters: filters.to_vec(),
         })
+    }
+
+    /// A parameter's values as the device has them, from how the network has them.
+    fn there(&self, param: usize, values: Vec<f32>) -> Vec<f32> {
+        match self.filters[param] {
+            Some(shape) => turned(&values, shape),
+            None => values,
+        }
+    }
+
+    /// The reverse.
+    fn back(&self, param: usize, values: Vec<f32>) -> Vec<f32> {
+        match self.filters[param] {
+            Some((channels, places)) => turned(&values, (places, channels)),
+            None => values,
+        }
+    }
+
+    /// The gradients of a bucket on the host, one behind the other, as the CPU's buckets have them.
+    pub fn read_bucket(&self, queue: &Queue, bucket: &Bucket) -> Result<Vec<f32>> {
+        let mut values = Vec::new();
+        for &param in &bucket.params {
+            let Some(slot) = self.grad(param)? else { continue };
+            values.extend(self.back(param, queue.download(slot)?));
+        }
+        Ok(values)
+    }
+
+    /// The reverse.
+    pub fn write_bucket(&self, queue: &Queue, bucket: &Bucket, values: &[f32]) -> Result<()> {
+        let mut rest = values;
+        for &param in &bucket.params {
+            let Some(slot) = self.grad(param)? else { continue };
+            let (own, after) = rest.split_at(slot.len() / 4);
+            queue.write(slot, &self.there(param, own.to_vec()))?;
+            rest = after;
+        }
+        Ok(())
     }
 
     /// Elements of `params`, gaps included.
@@ -176,8 +218,9 @@ impl Weights {
         values: &[F],
     ) -> Result<()> {
         let mut flat = vec![0.0f32; self.elements()];
-        for (place, at) in network.params().iter().zip(&self.places) {
-            flat[at.clone()].copy_from_slice(&narrowed(&values[place.range.clone()]));
+        for (param, (place, at)) in network.params().iter().zip(&self.places).enumerate() {
+            let own = self.there(param, narrowed(&values[place.range.clone()]));
+            flat[at.clone()].copy_from_slice(&own);
         }
         Ok(queue.write(into.all(), &flat)?)
     }
@@ -191,8 +234,9 @@ impl Weights {
         values: &mut [F],
     ) -> Result<()> {
         let flat: Vec<f32> = queue.download(from.all())?;
-        for (place, at) in network.params().iter().zip(&self.places) {
-            widened(&flat[at.clone()], &mut values[place.range.clone()]);
+        for (param, (place, at)) in network.params().iter().zip(&self.places).enumerate() {
+            let own = self.back(param, flat[at.clone()].to_vec());
+            widened(&own, &mut values[place.range.clone()]);
         }
         Ok(())
     }

@@ -38,10 +38,7 @@ impl<F: Float> Layer<F> for Attention {
 
     fn operation(&self) -> Operation {
         let Shape { positions, width, heads } = self.shape;
-        if self.dropped > 0.0 {
-            return Operation::Own;
-        }
-        Operation::Attention { positions, width, heads }
+        Operation::Attention { positions, width, heads, dropped: self.dropped }
     }
 
     fn cast(&self) -> Cast {

@@ -81,6 +81,8 @@ pub enum Operation {
         width: usize,
         /// Heads.
         heads: usize,
+        /// In training, the share of probabilities that is dropped.
+        dropped: f64,
     },
     /// Dropout.
     Dropout {

@@ -5,9 +5,9 @@ use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
-/// B sequences of T tokens with H heads of D columns each; D is 32, 64 or 128.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heads {
+/// B sequences of T tokens with H heads of D columns each; D is 128 at most, and 32, 64 and 128 waste nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Heads<'a> {
     /// Of all matrices.
     pub dtype: DType,
     /// B.
@@ -20,6 +20,26 @@ pub struct Heads {
     pub size: usize,
     /// Whether a token sees only itself and those before it.
     pub causal: bool,
+    /// Which probabilities are dropped, where any are.
+    pub dropped: Option<Dropped<'a>>,
+}
+
+/// Dropout of an attention's probabilities, by the draws of [`crate::nn::Attention`].
+#[derive(Clone, Copy, Debug)]
+pub struct Dropped<'a> {
+    /// As [`super::dropout`] has it.
+    pub stream: Slice<'a>,
+    /// As there.
+    pub layer: u32,
+    /// The share of zeros, at least 0 and less than 1.
+    pub share: f64,
+}
+
+impl PartialEq for Dropped<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let by = |d: &Self| (d.stream.address(), d.layer, d.share.to_bits());
+        by(self) == by(other)
+    }
 }
 
 #[repr(C)]
@@ -32,9 +52,14 @@ struct Shape {
     out_stride: u64,
     causal: u32,
     scale: f32,
+    stream: u64,
+    size: u32,
+    layer: u32,
+    bound: u32,
+    keep: f32,
 }
 
-impl Heads {
+impl Heads<'_> {
     fn tokens(&self) -> u64 {
         (self.batch * self.length) as u64
     }
@@ -45,16 +70,39 @@ impl Heads {
 
     fn shape(&self) -> Result<Shape> {
         trained(self.dtype)?;
-        if !matches!(self.size, 32 | 64 | 128) || self.batch * self.heads > 65_535 {
+        if !(1..=128).contains(&self.size) || self.batch * self.heads > 65_535 {
             let (size, pairs) = (self.size, self.batch * self.heads);
             return Err(Error::Argument(format!(
-                "heads of {size} columns (32, 64 or 128), {pairs} of them (65535 at most)"
+                "heads of {size} columns (1 to 128), {pairs} of them (65535 at most)"
             )));
+        }
+        let (mut stream, mut layer, mut bound, mut keep) = (0, 0, 0, 1.0);
+        if let Some(dropped) = self.dropped {
+            holds("a stream of draws", dropped.stream, 4, 4)?;
+            if !(0.0..1.0).contains(&dropped.share) {
+                return Err(Error::Argument(format!("dropout of {}", dropped.share)));
+            }
+            (stream, layer) = (dropped.stream.address(), dropped.layer);
+            (bound, keep) = ((dropped.share * 4_294_967_296.0) as u32, (1.0 / (1.0 - dropped.share)) as f32);
         }
         let (stride, out_stride) = (3 * self.width(), self.width());
         let (batch, heads, length) = (self.batch as u64, self.heads as u64, self.length as u64);
         let (causal, scale) = (u32::from(self.causal), 1.0 / (self.size as f32).sqrt());
-        Ok(Shape { batch, heads, length, stride, out_stride, causal, scale })
+        let size = self.size as u32;
+        Ok(Shape {
+            batch,
+            heads,
+            length,
+            stride,
+            out_stride,
+            causal,
+            scale,
+            stream,
+            size,
+            layer,
+            bound,
+            keep,
+        })
     }
 
     /// Addresses of q, k and v in their common matrix `[B T, 3 H D]`.
@@ -62,8 +110,13 @@ impl Heads {
         [0, 1, 2].map(|third| qkv.address() + third * self.width() * self.dtype.size() as u64)
     }
 
+    /// The columns that are computed: D, and zeros.
+    fn columns(&self) -> usize {
+        self.size.next_power_of_two().max(32)
+    }
+
     fn kernel(&self, stem: &str) -> Kernel {
-        Kernel::typed(Family::Attention, &format!("{stem}_{}", self.size), self.dtype)
+        Kernel::typed(Family::Attention, &format!("{stem}_{}", self.columns()), self.dtype)
     }
 
     /// Blocks of `rows` tokens each, for every pair of sequence and head.
@@ -76,7 +129,13 @@ impl Heads {
 ///
 /// # Errors
 /// A length that does not fit.
-pub fn attention(queue: &Queue, s: &Heads, qkv: Slice<'_>, y: Slice<'_>, lse: Slice<'_>) -> Result<Moved> {
+pub fn attention(
+    queue: &Queue,
+    s: &Heads<'_>,
+    qkv: Slice<'_>,
+    y: Slice<'_>,
+    lse: Slice<'_>,
+) -> Result<Moved> {
     let (shape, size) = (s.shape()?, s.dtype.size());
     holds("queries, keys and values", qkv, 3 * s.tokens() * s.width(), size)?;
     holds("the result of an attention", y, s.tokens() * s.width(), size)?;
@@ -86,7 +145,7 @@ pub fn attention(queue: &Queue, s: &Heads, qkv: Slice<'_>, y: Slice<'_>, lse: Sl
     }
     let arguments = s.thirds(qkv).into_iter().fold(Arguments::new(), Arguments::with);
     let arguments = arguments.with(shape).with(y.address()).with(lse.address());
-    run(queue, s.kernel("attention"), s.grid(if s.size > 64 { 16 } else { 32 }), arguments)?;
+    run(queue, s.kernel("attention"), s.grid(if s.columns() > 64 { 16 } else { 32 }), arguments)?;
     Ok((qkv.len() + y.len()) as u64)
 }
 
@@ -96,7 +155,7 @@ pub fn attention(queue: &Queue, s: &Heads, qkv: Slice<'_>, y: Slice<'_>, lse: Sl
 /// A length that does not fit.
 pub fn attention_back(
     queue: &Queue,
-    s: &Heads,
+    s: &Heads<'_>,
     qkv: Slice<'_>,
     (y, dy): (Slice<'_>, Slice<'_>),
     lse: Slice<'_>,

@@ -58,11 +58,18 @@ impl BatchNorm {
         Plane { n, channels, plane, last: u32::from(self.layout == Layout::ChannelsLast), unused: 0 }
     }
 
+    /// Blocks side by side: one for a channel, or for 32 of them where they come last.
+    fn columns(&self) -> u32 {
+        let each = if self.layout == Layout::ChannelsLast { 32 } else { 1 };
+        self.channels.div_ceil(each) as u32
+    }
+
     /// Slices that a channel is cut into, so that few channels fill the device too.
     fn slices(&self, queue: &Queue) -> u32 {
         let values = (self.n * self.plane) as u64;
-        let wanted = blocks(queue, self.all(), 4).div_ceil(self.channels.max(1) as u32);
-        wanted.clamp(1, values.div_ceil(1024).clamp(1, 64) as u32)
+        let wanted = blocks(queue, self.all(), 4).div_ceil(self.columns().max(1));
+        let (least, most) = if self.layout == Layout::ChannelsLast { (32, 512) } else { (1024, 64) };
+        wanted.clamp(1, values.div_ceil(least).clamp(1, most) as u32)
     }
 
     fn checks(&self, pictures: &[Slice<'_>], channels: &[Slice<'_>]) -> Result<()> {
@@ -99,7 +106,7 @@ impl BatchNorm {
         let slices = self.slices(queue);
         let parts = queue.memory(self.channels * slices as usize * 12)?;
         let arguments = Arguments::new().with(x.address()).with(self.shape()).with(parts.address());
-        run(queue, self.kernel("bn_partial"), [self.channels as u32, slices, 1], arguments)?;
+        run(queue, self.kernel("bn_partial"), [self.columns(), slices, 1], arguments)?;
         let arguments = Arguments::new().with(parts.address()).with(slices).with(self.channels as u64);
         let arguments = arguments.with(running.address()).with(saved.means.address());
         self.per_channel(queue, "bn_finish", arguments.with(saved.rs.address()))?;
@@ -119,7 +126,7 @@ impl BatchNorm {
         let slices = self.slices(queue);
         let parts = queue.memory(self.channels * slices as usize * 16)?;
         let arguments = Arguments::new().with(x.address()).with(self.shape()).with(parts.address());
-        run(queue, self.kernel("bn_sums"), [self.channels as u32, slices, 1], arguments)?;
+        run(queue, self.kernel("bn_sums"), [self.columns(), slices, 1], arguments)?;
         let arguments = Arguments::new().with(parts.address()).with(slices).with(self.channels as u64);
         let arguments = arguments.with((self.n * self.plane) as f64).with(totals.address());
         self.per_channel(queue, "bn_gather", arguments)?;
@@ -201,7 +208,7 @@ impl BatchNorm {
         let parts = queue.memory(self.channels * slices as usize * 16)?;
         let arguments = Arguments::new().with(x.address()).with(dy.address()).with(self.shape());
         let arguments = arguments.with(saved.means.address()).with(parts.address());
-        run(queue, self.kernel("bn_reduce"), [self.channels as u32, slices, 1], arguments)?;
+        run(queue, self.kernel("bn_reduce"), [self.columns(), slices, 1], arguments)?;
         let arguments = Arguments::new().with(parts.address()).with(slices).with(self.channels as u64);
         let arguments = arguments.with(saved.rs.address()).with(dw.address()).with(db.address());
         self.per_channel(queue, "bn_params", arguments)?;

@@ -159,3 +159,32 @@ pub fn cast(
     }
     Ok((from.len() + into.len()) as u64)
 }
+
+/// `into [B, C, R] = from [B, R, C]`: pictures of so many rows (channels) and columns (pixels) to channels last; with rows and
+/// columns for each other, back.
+///
+/// # Errors
+/// [`Error::Argument`] for a type that is not trained in, or lengths that are no such matrices.
+pub fn turn(
+    queue: &Queue,
+    dtype: DType,
+    into: Slice<'_>,
+    from: Slice<'_>,
+    (rows, columns): (usize, usize),
+) -> Result<Moved> {
+    super::trained(dtype)?;
+    let (n, each) = (from.elements(dtype.size())?, (rows * columns) as u64);
+    holds("what is turned", into, n, dtype.size())?;
+    if n == 0 {
+        return Ok(0);
+    }
+    if each == 0 || !n.is_multiple_of(each) {
+        return Err(Error::Argument(format!("{n} values are no matrices of {rows} x {columns}")));
+    }
+    let tiles = n / each * (rows.div_ceil(32) * columns.div_ceil(32)) as u64;
+    let arguments = Arguments::new().with(into.address()).with(from.address()).with(n / each);
+    let arguments = arguments.with(rows as u64).with(columns as u64);
+    let grid = [blocks(queue, tiles * 256, 1), 1, 1];
+    run(queue, Kernel::typed(Family::Cast, "turn", dtype), grid, arguments)?;
+    Ok(2 * from.len() as u64)
+}

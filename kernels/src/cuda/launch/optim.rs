@@ -49,6 +49,26 @@ pub struct AdamRule {
     pub factor: f32,
 }
 
+/// A step of LARS, as the kernel takes it; a ratio is found on the device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub struct LarsRule {
+    /// Learning rate.
+    pub lr: f64,
+    /// Weight decay, added to the gradient.
+    pub decay: f64,
+    /// How long a step may be, beside the weights.
+    pub trust: f64,
+    /// What a step keeps of the last one's velocity.
+    pub momentum: f32,
+    /// Multiplies the gradient first: 1 over the loss scale.
+    pub factor: f32,
+    /// 1 where tensors have rates of their own and decay; 0 for biases and norms.
+    pub own: u32,
+    /// 0.
+    pub unused: u32,
+}
+
 impl AdamRule {
     /// Step `t` (1, 2, ...), rounded as the CPU's optimiser rounds it.
     pub fn new(
@@ -203,4 +223,28 @@ pub fn adam(queue: &Queue, params: &Params<'_>, rule: AdamRule, skip: Option<Sli
         return Err(Error::Argument("Adam needs both moments of every parameter".into()));
     }
     params.step(queue, "adam", rule, skip)
+}
+
+/// A step of LARS; norms are summed in f64, in a fixed order. A `skip` that is not 0 on the device makes it none.
+///
+/// # Errors
+/// [`Error::Argument`] without a velocity.
+pub fn lars(queue: &Queue, params: &Params<'_>, rule: LarsRule, skip: Option<Slice<'_>>) -> Result<Moved> {
+    if !params.whole.0 {
+        return Err(Error::Argument("LARS needs a velocity for every parameter".into()));
+    }
+    if let Some(skip) = skip {
+        holds("the flag", skip, 1, 4)?;
+    }
+    if params.jobs == 0 {
+        return Ok(0);
+    }
+    let sums = queue.memory(16 * params.jobs as usize)?;
+    let tables = Arguments::new().with(params.tensors.address()).with(params.table.address());
+    let norms = tables.clone().with(rule.factor).with(sums.address());
+    let grid = [params.jobs, 1, 1];
+    run(queue, Kernel::typed(Family::Optim, "lars_norms", params.dtype), grid, norms)?;
+    let arguments = tables.with(rule).with(sums.address()).with(skip.map_or(0, |skip| skip.address()));
+    run(queue, Kernel::typed(Family::Optim, "lars", params.dtype), grid, arguments)?;
+    Ok(2 * params.bytes)
 }

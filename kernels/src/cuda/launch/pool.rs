@@ -1,6 +1,6 @@
 //! Pooling.
 
-use super::{Moved, blocks, holds, run, small, trained};
+use super::{Layout, Moved, blocks, holds, run, small, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
@@ -10,6 +10,10 @@ use bytemuck::{Pod, Zeroable};
 pub struct Pool {
     /// Samples times channels.
     pub planes: usize,
+    /// Channels.
+    pub channels: usize,
+    /// How pictures lie.
+    pub layout: Layout,
     /// (H, W).
     pub picture: (usize, usize),
     /// Side of the window; 1 or more.
@@ -31,6 +35,8 @@ struct Window {
     side: u32,
     stride: u32,
     padding: u32,
+    channels: u32,
+    last: u32,
     unused: u32,
 }
 
@@ -39,7 +45,8 @@ impl Pool {
         let ((h, w), side, padding) = (self.picture, self.window, self.padding);
         let (tall, wide) = (h + 2 * padding, w + 2 * padding);
         let fits = side > padding && side <= tall.min(wide) && h.min(w) > 0;
-        if !fits || self.stride == 0 || self.planes * h * w > u32::MAX as usize {
+        let whole = self.channels > 0 && self.planes.is_multiple_of(self.channels);
+        if !fits || !whole || self.stride == 0 || self.planes * h * w > u32::MAX as usize {
             return Err(Error::Argument(format!(
                 "windows of {side} every {} over {h} x {w}, padded by {padding}",
                 self.stride
@@ -54,6 +61,8 @@ impl Pool {
             side: small("a side", side)?,
             stride: small("a stride", self.stride)?,
             padding: small("a padding", padding)?,
+            channels: small("channels", self.channels)?,
+            last: u32::from(self.layout == Layout::ChannelsLast),
             unused: 0,
         })
     }
@@ -156,24 +165,36 @@ pub fn mean_pool_back(queue: &Queue, dtype: DType, s: &Pool, dy: Slice<'_>, dx: 
     Ok((dx.len() + dy.len()) as u64)
 }
 
-fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>) -> Result<(u64, u64)> {
+/// Planes, values of each, and the channels where they come last.
+fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>, last: Option<usize>) -> Result<(u64, u64, u64)> {
     trained(dtype)?;
     let (n, planes) = (x.elements(dtype.size())?, y.elements(dtype.size())?);
+    let channels = last.unwrap_or(0) as u64;
+    if last.is_some() && (channels == 0 || !planes.is_multiple_of(channels)) {
+        return Err(Error::Argument(format!("{planes} planes of {channels} channels")));
+    }
     match planes {
-        0 if n == 0 => Ok((0, 1)),
+        0 if n == 0 => Ok((0, 1, 0)),
         0 => Err(Error::Argument(format!("{n} values of no planes"))),
-        planes if n > 0 && n.is_multiple_of(planes) => Ok((planes, n / planes)),
+        planes if n > 0 && n.is_multiple_of(planes) => Ok((planes, n / planes, channels)),
         planes => Err(Error::Argument(format!("{n} values are no {planes} planes"))),
     }
 }
 
-/// The mean of each of as many planes as `y` has elements.
+/// The mean of each of as many planes as `y` has elements; `last` is the number of channels where they come last.
 ///
 /// # Errors
 /// A length that does not fit.
-pub fn plane_mean(queue: &Queue, dtype: DType, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
-    let (planes, plane) = planes(dtype, x, y)?;
-    let arguments = Arguments::new().with(x.address()).with(planes).with(plane).with(y.address());
+pub fn plane_mean(
+    queue: &Queue,
+    dtype: DType,
+    x: Slice<'_>,
+    y: Slice<'_>,
+    last: Option<usize>,
+) -> Result<Moved> {
+    let (planes, plane, channels) = planes(dtype, x, y, last)?;
+    let arguments = Arguments::new().with(x.address()).with(planes).with(plane).with(channels);
+    let arguments = arguments.with(y.address());
     run(
         queue,
         Kernel::typed(Family::Pool, "plane_mean", dtype),
@@ -187,9 +208,16 @@ pub fn plane_mean(queue: &Queue, dtype: DType, x: Slice<'_>, y: Slice<'_>) -> Re
 ///
 /// # Errors
 /// A length that does not fit.
-pub fn plane_mean_back(queue: &Queue, dtype: DType, dy: Slice<'_>, dx: Slice<'_>) -> Result<Moved> {
-    let (planes, plane) = planes(dtype, dx, dy)?;
-    let arguments = Arguments::new().with(dy.address()).with(planes).with(plane).with(dx.address());
+pub fn plane_mean_back(
+    queue: &Queue,
+    dtype: DType,
+    dy: Slice<'_>,
+    dx: Slice<'_>,
+    last: Option<usize>,
+) -> Result<Moved> {
+    let (planes, plane, channels) = planes(dtype, dx, dy, last)?;
+    let arguments = Arguments::new().with(dy.address()).with(planes).with(plane).with(channels);
+    let arguments = arguments.with(dx.address());
     let grid = [blocks(queue, planes * plane, 1), 1, 1];
     run(queue, Kernel::typed(Family::Pool, "plane_mean_back", dtype), grid, arguments)?;
     Ok((dx.len() + dy.len()) as u64)

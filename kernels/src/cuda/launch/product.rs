@@ -1,6 +1,6 @@
 //! Matrix products and convolutions, plain: where cuBLASLt or cuDNN is missing, and to check them by.
 
-use super::{Moved, blocks, holds, run, small, trained};
+use super::{Layout, Moved, blocks, holds, run, small, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
@@ -93,7 +93,8 @@ pub fn matmul(
     Ok((a.data.len() + b.data.len() + c.len()) as u64)
 }
 
-/// A convolution with square filters: x `[N, C, H, W]`, w `[K, C, R, R]`, y `[N, K, P, Q]`.
+/// A convolution with square filters: x `[N, C, H, W]`, w `[K, C / G, R, R]`, y `[N, K, P, Q]`; channels last: x `[N, H, W, C]`,
+/// w `[K, R, R, C / G]`, y `[N, P, Q, K]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv {
     /// Of all of them.
@@ -112,6 +113,10 @@ pub struct Conv {
     pub stride: usize,
     /// Zeros around the picture.
     pub padding: usize,
+    /// G: every G-th part of the filters sees that part of the channels alone. It divides both.
+    pub groups: usize,
+    /// How pictures and filters lie.
+    pub layout: Layout,
 }
 
 #[repr(C)]
@@ -127,6 +132,8 @@ struct Shape {
     side: u32,
     stride: u32,
     padding: u32,
+    groups: u32,
+    last: u32,
     unused: u32,
 }
 
@@ -154,8 +161,13 @@ impl Conv {
     fn shape(&self, [x, w, y]: [Slice<'_>; 3]) -> Result<(Shape, [u64; 3])> {
         trained(self.dtype)?;
         let (p, q) = self.output_picture()?;
+        let groups = self.groups;
+        if groups == 0 || !self.channels.is_multiple_of(groups) || !self.filters.is_multiple_of(groups) {
+            let (channels, filters) = (self.channels, self.filters);
+            return Err(Error::Argument(format!("{groups} groups of {channels} and {filters} channels")));
+        }
         let input = (self.n * self.channels * self.picture.0 * self.picture.1) as u64;
-        let weights = (self.filters * self.channels * self.side * self.side) as u64;
+        let weights = (self.filters * self.channels / groups * self.side * self.side) as u64;
         let output = (self.n * self.filters * p * q) as u64;
         holds("a convolution's input", x, input, self.dtype.size())?;
         holds("a convolution's filters", w, weights, self.dtype.size())?;
@@ -171,6 +183,8 @@ impl Conv {
             side: small("a side", self.side)?,
             stride: small("a stride", self.stride)?,
             padding: small("a padding", self.padding)?,
+            groups: small("groups", groups)?,
+            last: u32::from(self.layout == Layout::ChannelsLast),
             unused: 0,
         };
         Ok((shape, [input, weights, output]))

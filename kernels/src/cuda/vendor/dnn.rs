@@ -2,7 +2,7 @@
 
 use super::{Handle, Handles, Part, lock, native, pointer, refused};
 use crate::DType;
-use crate::cuda::launch::{Conv, Moved};
+use crate::cuda::launch::{Conv, Layout, Moved};
 use crate::cuda::libraries::Library;
 use crate::cuda::{Error, Queue, Result, Slice};
 use cudarc::cudnn::{result, sys};
@@ -31,7 +31,7 @@ enum Algorithm {
 }
 
 /// What an algorithm is chosen by.
-type Shape = (Part, DType, [usize; 9]);
+type Shape = (Part, DType, [usize; 10]);
 
 /// The library on one device.
 pub(super) struct Dnn {
@@ -82,7 +82,13 @@ impl Described {
             DType::Bf16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
             other => return Err(Error::Argument(format!("no convolutions of {other}"))),
         };
-        let (planes, (p, q)) = (sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW, s.output_picture()?);
+        let format = match s.layout {
+            Layout::Planes => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
+            Layout::ChannelsLast => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
+        };
+        let (p, q) = s.output_picture()?;
+        // Filters have the pictures' format, and the channels of one group.
+        let (groups, each) = (int(s.groups)?, int(s.channels / s.groups.max(1))?);
         let [n, c, h, w, k, r] = [s.n, s.channels, s.picture.0, s.picture.1, s.filters, s.side].map(int);
         let (n, c, h, w, k, r, p, q) = (n?, c?, h?, w?, k?, r?, int(p)?, int(q)?);
         let (pad, stride) = (int(s.padding)?, int(s.stride)?);
@@ -90,9 +96,9 @@ impl Described {
         // SAFETY: live descriptions; sums in f32.
         let answers = unsafe {
             [
-                result::set_tensor4d_descriptor(described.x, planes, dtype, [n, c, h, w]),
-                result::set_tensor4d_descriptor(described.y, planes, dtype, [n, k, p, q]),
-                result::set_filter4d_descriptor(described.w, dtype, planes, [k, c, r, r]),
+                result::set_tensor4d_descriptor(described.x, format, dtype, [n, c, h, w]),
+                result::set_tensor4d_descriptor(described.y, format, dtype, [n, k, p, q]),
+                result::set_filter4d_descriptor(described.w, dtype, format, [k, each, r, r]),
                 result::set_convolution2d_descriptor(
                     described.conv,
                     pad,
@@ -104,6 +110,7 @@ impl Described {
                     mode,
                     sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
                 ),
+                sys::cudnnSetConvolutionGroupCount(described.conv, groups).result(),
                 result::set_convolution_math_type(described.conv, math(s.dtype)),
             ]
         };
@@ -172,7 +179,9 @@ impl Dnn {
         let handle = lock(&self.handle);
         // SAFETY: a live handle and stream.
         check("take a stream", unsafe { result::set_stream(handle.0, native(queue)?.cast()) })?;
-        let sides = [s.n, s.channels, s.picture.0, s.picture.1, s.filters, s.side, s.stride, s.padding, 0];
+        let last = usize::from(s.layout == Layout::ChannelsLast);
+        let (h, w) = s.picture;
+        let sides = [s.n, s.channels, h, w, s.filters, s.side, s.stride, s.padding, s.groups, last];
         let shape = (part, s.dtype, sides);
         let known = lock(&self.chosen).get(&shape).copied();
         let choice = match known {

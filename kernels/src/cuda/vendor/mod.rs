@@ -1,7 +1,7 @@
 //! NVIDIA's own products and convolutions where they are installed, else ours: one function for both.
 //!
 //! Whether a library is there is asked once. The first call of a shape tries the library's algorithms and keeps the fastest,
-//! so a step must have run once before it is captured. Pictures lie as `[N, C, H, W]`, which both sides read.
+//! so a step must have run once before it is captured. Both sides read pictures as `[N, C, H, W]` and channels last.
 
 mod blas;
 mod dnn;

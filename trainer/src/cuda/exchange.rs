@@ -1,0 +1,145 @@
+//! What becomes of buckets of gradients on their way between ranks, by the configuration's hook.
+//!
+//! | hook | here |
+//! |---|---|
+//! | `none` | summed where they are, beside backward |
+//! | `fp16`, `bf16` | rounded on the device, summed in 16 bits beside backward, widened |
+//! | `powersgd`, `topk`, `int8` | brought to the host after backward, and there the CPU's own hook: its bits, slowly |
+//! | `local_sgd` | not exchanged; weights are averaged every `local_steps` steps |
+
+use super::passes::With;
+use super::weights::{Weights, part};
+use crate::strategies::hooks::Hook;
+use crate::{Config, Error, Network, Result};
+use allfold_collectives::{Buffer, Communicator, ReduceOp};
+use allfold_kernels::DType;
+use allfold_kernels::cuda::{Memory, Queue, launch};
+
+enum Way {
+    /// As they are.
+    Whole,
+    /// In a narrow type, in memory laid out as the gradients are.
+    Narrow(DType, Memory),
+    /// By the CPU's hook.
+    Host(Box<Hook<f32>>),
+    /// Not at all.
+    Kept,
+}
+
+/// The exchange of a rank's gradients.
+pub(super) struct Exchange<'a> {
+    comm: &'a Communicator,
+    way: Way,
+    /// Steps whose gradients were exchanged.
+    steps: u64,
+}
+
+impl<'a> Exchange<'a> {
+    pub fn new(
+        config: &Config,
+        weights: &Weights,
+        comm: &'a Communicator,
+        queue: &Queue,
+    ) -> Result<Exchange<'a>> {
+        let narrow = |dtype: DType| -> Result<Way> {
+            let memory =
+                Memory::new(queue.machine(), queue.device(), weights.grads.len() / 4 * dtype.size())?;
+            queue.fill(memory.all(), 0)?;
+            Ok(Way::Narrow(dtype, memory))
+        };
+        let way = match config.hook.as_str() {
+            // One rank has nothing to send.
+            _ if config.strategy == "single" => Way::Whole,
+            "fp16" => narrow(DType::F16)?,
+            "bf16" => narrow(DType::Bf16)?,
+            "powersgd" | "topk" | "int8" => Way::Host(Box::new(Hook::named(config))),
+            "local_sgd" if config.loss_scale > 0.0 => {
+                let what = "`local_sgd` has no loss scale on GPUs: ranks would skip steps of their own";
+                return Err(Error::Config(what.into()));
+            }
+            "local_sgd" => Way::Kept,
+            _ => Way::Whole,
+        };
+        Ok(Exchange { comm, way, steps: 0 })
+    }
+
+    /// Whether all of it is queued and nothing waits on the host, so that a step can be a graph.
+    pub fn captures(&self) -> bool {
+        !matches!(self.way, Way::Host(_))
+    }
+
+    /// A bucket is full: divides it, and sends it where that can be done beside backward.
+    pub fn send(&self, bucket: usize, with: &mut With<'_, '_>) -> Result<()> {
+        let span = &with.weights.buckets[bucket];
+        let data = part(with.weights.grads.all(), span, 4)?;
+        let world = self.comm.size();
+        if world > 1 && !matches!(self.way, Way::Kept) {
+            launch::divide(with.queue, DType::F32, data, world)?;
+        }
+        match &self.way {
+            Way::Whole => with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, data)?,
+            Way::Narrow(dtype, memory) => {
+                let narrow = part(memory.all(), span, dtype.size())?;
+                launch::cast(with.queue, (DType::F32, data), (*dtype, narrow), 1.0)?;
+                with.link.all_reduce(with.queue, *dtype, ReduceOp::Sum, narrow)?;
+            }
+            Way::Host(_) | Way::Kept => {}
+        }
+        Ok(())
+    }
+
+    /// All buckets are full: what the queue is given from here on finds the sums in the gradients' memory.
+    pub fn finish(&mut self, network: &Network<f32>, with: &mut With<'_, '_>) -> Result<()> {
+        with.link.join(with.queue)?;
+        match &mut self.way {
+            Way::Whole | Way::Kept => Ok(()),
+            Way::Narrow(dtype, memory) => {
+                let grads = with.weights.grads.all();
+                launch::cast(with.queue, (*dtype, memory.all()), (DType::F32, grads), 1.0)?;
+                Ok(())
+            }
+            Way::Host(hook) => {
+                let mut sent = Vec::new();
+                for (at, bucket) in with.weights.members.iter().enumerate() {
+                    let values = with.weights.read_bucket(with.queue, bucket)?;
+                    let mut buffer = Buffer::<f32>::zeroed(values.len());
+                    buffer.copy_from_slice(&values);
+                    sent.push(hook.send(at, buffer, self.comm)?);
+                }
+                for ((at, bucket), sent) in with.weights.members.iter().enumerate().zip(sent) {
+                    let (sum, _) = hook.finish(sent, (at, bucket, network.params()), self.comm)?;
+                    with.weights.write_bucket(with.queue, bucket, &sum)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// After the optimiser's step: the mean of all ranks' weights, where it is time for that.
+    pub fn after_step(&mut self, config: &Config, with: &mut With<'_, '_>) -> Result<()> {
+        self.steps += 1;
+        if matches!(self.way, Way::Kept) && self.steps.is_multiple_of(config.local_steps) {
+            let params = with.weights.params.all();
+            with.link.all_reduce(with.queue, DType::F32, ReduceOp::Avg, params)?;
+            with.link.join(with.queue)?;
+            with.weights.narrow_all(with.queue)?;
+        }
+        Ok(())
+    }
+
+    /// As [`crate::strategies::Strategy::remembered`].
+    pub fn remembered(&mut self, network: &Network<f32>, weights: &Weights) -> Vec<(&'static str, Vec<f32>)> {
+        match &mut self.way {
+            Way::Host(hook) => hook.remembered(&weights.members, network.params()),
+            _ => Vec::new(),
+        }
+    }
+
+    /// As [`crate::strategies::Strategy::remember`].
+    pub fn remember(&mut self, network: &Network<f32>, weights: &Weights, steps: u64, values: &[Vec<f32>]) {
+        self.steps = steps;
+        if let Way::Host(hook) = &mut self.way {
+            hook.remember(&weights.members, network.params(), values);
+        }
+    }
+}

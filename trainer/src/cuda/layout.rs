@@ -1,0 +1,101 @@
+//! How values lie between layers: in which type, and whether pictures have their channels last.
+//!
+//! Convolutions ask for channels last where a configuration does; what follows them keeps it as far as it can, and what
+//! needs planes (a linear layer over pixels, dropout with the CPU's draws) turns its input. Filters lie alike, so that no
+//! step turns them: `[K, R, R, C / G]`.
+
+use crate::layers::Operation;
+use crate::{Network, Result};
+use allfold_kernels::DType;
+use allfold_kernels::cuda::launch::{self, Layout};
+use allfold_kernels::cuda::{Memory, Queue, Slice};
+
+/// Channels and pixels of a sample whose channels come last; nothing where values lie as the network has them.
+pub(super) type Last = Option<(usize, usize)>;
+
+/// The type and the layout of an activation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Form {
+    pub dtype: DType,
+    pub last: Last,
+}
+
+impl Form {
+    /// As kernels are told.
+    pub fn layout(self) -> Layout {
+        if self.last.is_some() { Layout::ChannelsLast } else { Layout::Planes }
+    }
+
+    /// `x`, which is of this form, in another; nothing where it is that already.
+    pub fn to(self, wanted: Form, x: Slice<'_>, queue: &Queue) -> Result<Option<Memory>> {
+        let n = x.len() / self.dtype.size();
+        let mut made: Option<Memory> = None;
+        if self.dtype != wanted.dtype {
+            let cast = queue.memory(n * wanted.dtype.size())?;
+            launch::cast(queue, (self.dtype, x), (wanted.dtype, cast.all()), 1.0)?;
+            made = Some(cast);
+        }
+        let turn = match (self.last, wanted.last) {
+            (None, Some((channels, pixels))) => Some((channels, pixels)),
+            (Some((channels, pixels)), None) => Some((pixels, channels)),
+            _ => None,
+        };
+        if let Some(shape) = turn {
+            let turned = queue.memory(n * wanted.dtype.size())?;
+            let from = made.as_ref().map_or(x, Memory::all);
+            launch::turn(queue, wanted.dtype, turned.all(), from, shape)?;
+            made = Some(turned);
+        }
+        Ok(made)
+    }
+}
+
+/// Of each layer how its inputs lie, and of each activation, 0 being the input, how it does.
+pub(super) fn lasts(
+    network: &Network<f32>,
+    operations: &[Operation],
+    channels_last: bool,
+) -> (Vec<Last>, Vec<Last>) {
+    let (mut layers, mut acts): (Vec<Last>, Vec<Last>) = (Vec::new(), vec![None]);
+    for (l, operation) in operations.iter().enumerate() {
+        let first = acts[network.from(l)[0]];
+        let (reads, writes) = match operation {
+            Operation::Conv { shape, .. } if channels_last => {
+                let (p, q) = shape.output_picture();
+                (Some((shape.inputs, shape.picture.0 * shape.picture.1)), Some((shape.outputs, p * q)))
+            }
+            Operation::BatchNorm { .. } | Operation::Relu | Operation::Gelu => (first, first),
+            Operation::Add if network.from(l).iter().all(|&from| acts[from] == first) => (first, first),
+            Operation::MaxPool(shape) | Operation::MeanPool(shape) if first.is_some() => {
+                let (p, q) = shape.output_picture();
+                (first, Some((shape.channels, p * q)))
+            }
+            Operation::GlobalMeanPool { .. } => (first, None),
+            _ => (None, None),
+        };
+        layers.push(reads);
+        acts.push(writes);
+    }
+    (layers, acts)
+}
+
+/// Of each parameter: the channels and the places of a filter that lies with its channels last.
+pub(super) fn filters(network: &Network<f32>, operations: &[Operation], channels_last: bool) -> Vec<Last> {
+    let mut filters = vec![None; network.params().len()];
+    for (l, operation) in operations.iter().enumerate().filter(|_| channels_last) {
+        if let Operation::Conv { shape, .. } = operation {
+            let param = network.params_of(l).start;
+            filters[param] = Some((shape.inputs / shape.groups, shape.kernel * shape.kernel));
+        }
+    }
+    filters
+}
+
+/// Matrices of rows by columns, one after another, each transposed.
+pub(super) fn turned(values: &[f32], (rows, columns): (usize, usize)) -> Vec<f32> {
+    let mut turned = Vec::with_capacity(values.len());
+    for matrix in values.chunks_exact((rows * columns).max(1)) {
+        turned.extend((0..columns).flat_map(|c| (0..rows).map(move |r| matrix[r * columns + c])));
+    }
+    turned
+}
