@@ -2,11 +2,14 @@
 """The models of experiments/configs/gpu, trained by PyTorch on one GPU: samples (of GPT: tokens) per second.
 
     torch_gpu.py MODEL eager|compile [STEPS]        MODEL: mlp, resnet18, resnet50, gpt2
+    torch_gpu.py adamw|copy eager                   the fused AdamW over 512 MiB of parameters; a copy of as much: GB/s
+    --device cpu --small                            the same code in small on the processor: to see that it runs
 
 Prints one line of JSON. Shapes, batch sizes, precision, optimisers and numbers of steps are those of the configurations; the
 median of all steps after the first third counts, as on the other side. Channels last and fused optimisers: PyTorch as its
 own guides advise. Needs torch; no other package.
 """
+import argparse
 import json
 import statistics
 import sys
@@ -98,37 +101,70 @@ MODELS = {
     "resnet50": (lambda: resnet((3, 4, 6, 3), True, True, 1000), lambda: pictures(256, (3, 224, 224), 1000), torch.float16, 30, "sgd", None, 256),
     "gpt2": (Gpt, lambda: (torch.randint(50257, (8, 1024)), torch.randint(50257, (8 * 1024,))), torch.bfloat16, 30, "adamw", 1.0, 8 * 1024),
 }
+SMALL = {
+    "mlp": (mlp, lambda: pictures(16, (784,), 10), None, 6, "sgd", None, 16),
+    "resnet18": (lambda: resnet((2, 2, 2, 2), False, False, 10), lambda: pictures(2, (3, 32, 32), 10), torch.bfloat16, 3, "sgd", None, 2),
+    "resnet50": (lambda: resnet((3, 4, 6, 3), True, True, 1000), lambda: pictures(2, (3, 64, 64), 1000), torch.bfloat16, 3, "sgd", None, 2),
+    "gpt2": (lambda: Gpt(512, 64, 2, 64, 2), lambda: (torch.randint(512, (2, 64)), torch.randint(512, (2 * 64,))), torch.bfloat16, 3, "adamw", 1.0, 2 * 64),
+}
 
 
-def main():
-    if len(sys.argv) < 3 or sys.argv[1] not in MODELS or sys.argv[2] not in ("eager", "compile"):
-        sys.exit(__doc__)
-    build, make, narrow, steps, kind, clip, samples = MODELS[sys.argv[1]]
-    steps = int(sys.argv[3]) if len(sys.argv) > 3 else steps
-    if not torch.cuda.is_available():
-        sys.exit("torch_gpu: torch sees no GPU")
+def finish(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(device, steps, body):
+    """The median time of a body in seconds, after the first third."""
+    times = []
+    for _ in range(steps):
+        finish(device)
+        begun = time.perf_counter()
+        body()
+        finish(device)
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times[steps // 3 :])
+
+
+def moved(args):
+    """Bytes that a kernel moves, and one call of it: operands counted once, as on the other side."""
+    count = (1 << 20) if args.small else (128 << 20)
+    if args.model == "copy":
+        a, b = torch.ones(count, device=args.device), torch.empty(count, device=args.device)
+        return 8 * count, lambda: b.copy_(a)
+    parts = [torch.ones(count // 16, device=args.device, requires_grad=True) for _ in range(16)]
+    for part in parts:
+        part.grad = torch.ones_like(part)
+    # Read: parameter, gradient, both moments. Written: all but the gradient.
+    return 28 * count, torch.optim.AdamW(parts, 1e-3, fused=True).step
+
+
+def train(args):
+    build, make, narrow, steps, kind, clip, samples = (SMALL if args.small else MODELS)[args.model]
+    steps, device = args.steps or steps, args.device
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
-    model = build().cuda()
-    convolutional = sys.argv[1].startswith("resnet")
+    model = build().to(device)
+    convolutional = args.model.startswith("resnet")
     if convolutional:
         model = model.to(memory_format=torch.channels_last)
     if kind == "sgd":
         optimiser = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=5e-4, fused=True)
     else:
         optimiser = torch.optim.AdamW(model.parameters(), 6e-4, (0.9, 0.95), weight_decay=0.1, fused=True)
-    run = torch.compile(model) if sys.argv[2] == "compile" else model
-    scaler = torch.amp.GradScaler("cuda", enabled=narrow is torch.float16)
-    batches = [tuple(part.pin_memory() for part in make()) for _ in range(2)]
-    times, loss = [], None
-    for step in range(steps):
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        x, labels = (part.cuda(non_blocking=True) for part in batches[step % 2])
+    run = torch.compile(model) if args.mode == "compile" else model
+    scaler = torch.amp.GradScaler(device, enabled=narrow is torch.float16)
+    batches = [make() for _ in range(2)]
+    if device == "cuda":
+        batches = [tuple(part.pin_memory() for part in batch) for batch in batches]
+    last = {"loss": None, "step": 0}
+
+    def step():
+        x, labels = (part.to(device, non_blocking=True) for part in batches[last["step"] % 2])
         if convolutional:
             x = x.to(memory_format=torch.channels_last)
         optimiser.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", narrow or torch.float16, enabled=narrow is not None):
+        with torch.autocast(device, narrow or torch.bfloat16, enabled=narrow is not None):
             loss = F.cross_entropy(run(x), labels)
         scaler.scale(loss).backward()
         if clip:
@@ -136,13 +172,32 @@ def main():
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         scaler.step(optimiser)
         scaler.update()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begun)
-    seconds = statistics.median(times[steps // 3 :])
+        last["loss"], last["step"] = loss, last["step"] + 1
+
+    seconds = timed(device, steps, step)
+    return {"steps": steps, "step_us": seconds * 1e6, "samples_per_s": samples / seconds, "loss": last["loss"].item()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=[*MODELS, "adamw", "copy"])
+    parser.add_argument("mode", choices=["eager", "compile"])
+    parser.add_argument("steps", nargs="?", type=int)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--small", action="store_true")
+    args = parser.parse_args()
+    cuda = args.device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        sys.exit("torch_gpu: torch sees no GPU")
+    if args.model in MODELS:
+        found = train(args)
+    else:
+        bytes_moved, body = moved(args)
+        found = {"bytes": bytes_moved, "gbps": bytes_moved / timed(args.device, args.steps or 30, body) / 1e9}
     print(json.dumps({
-        "schema": 1, "kind": "peer", "measured": True, "peer": "pytorch", "version": torch.__version__, "mode": sys.argv[2],
-        "model": sys.argv[1], "device": torch.cuda.get_device_name(), "steps": steps, "step_us": seconds * 1e6,
-        "samples_per_s": samples / seconds, "loss": loss.item(), "peak_bytes": torch.cuda.max_memory_allocated(),
+        "schema": 1, "kind": "peer", "measured": True, "peer": "pytorch", "version": torch.__version__, "mode": args.mode,
+        "model": args.model, "device": torch.cuda.get_device_name() if cuda else "cpu", "small": args.small, **found,
+        **({"peak_bytes": torch.cuda.max_memory_allocated()} if cuda else {}),
     }))
 
 

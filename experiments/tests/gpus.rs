@@ -99,3 +99,19 @@ fn every_algorithm_is_measured_and_right_on_the_shim_of_a_gpu() {
         }
     }
 }
+
+/// The limits of all that `gpu-check.sh` runs add up to its 8 minutes, but for what comes last and may be passed over.
+#[test]
+fn the_parts_of_the_check_of_a_gpu_machine_fit_in_its_time() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/gpu-check.sh");
+    let output = std::process::Command::new("bash").args([script, "--dry-run"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    let limit = |line: &str| -> u64 {
+        line.split("up to").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let (last, first): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.contains("compile:"));
+    assert!(first.iter().map(|line| limit(line)).sum::<u64>() <= 480, "{text}");
+    assert!(first.iter().any(|line| line.contains("resnet50")) && first.len() >= 13, "{text}");
+    assert!(last.is_empty() || text.lines().rev().take(last.len()).all(|line| line.contains("compile:")));
+}
