@@ -93,6 +93,7 @@ pub(super) fn cost<F>(m: usize, n: usize, k: usize) -> Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nn::Team;
     use crate::nn::gradcheck::numbers;
     use proptest::prelude::*;
 
@@ -115,6 +116,27 @@ mod tests {
                     };
                     let want = (0..k).map(entry).sum::<f64>() + if add { before[i * n + j] } else { 0.0 };
                     prop_assert!((out[i * n + j] - want).abs() < 1e-11, "{i},{j}: {} {want}", out[i * n + j]);
+                }
+            }
+        }
+    }
+
+    /// Shapes that are cut by rows, by columns between panels and between vectors, and with ends that fill no tile.
+    #[test]
+    fn threads_change_no_bits() {
+        for (m, n, k) in [(256, 128, 40), (130, 67, 70), (64, 128, 100), (40, 784, 64), (9, 1000, 60)] {
+            let all = |threads: usize, a_t: bool| {
+                let narrow = |x: Vec<f64>| x.into_iter().map(|x| x as f32).collect::<Vec<_>>();
+                let (a, b) = (narrow(numbers(m * k, 1)), narrow(numbers(k * n, 2)));
+                let left = if a_t { Matrix::new(&a, k, m).t() } else { Matrix::new(&a, m, k) };
+                let mut out = narrow(numbers(m * n, 3));
+                Team::new(threads).enter(|| matmul(&mut out, Store::Add, left, Matrix::new(&b, n, k).t()));
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            for a_t in [false, true] {
+                let want = all(1, a_t);
+                for threads in [2, 3, 5] {
+                    assert!(all(threads, a_t) == want, "{m} x {n} x {k}, {threads} threads, turned {a_t}");
                 }
             }
         }
