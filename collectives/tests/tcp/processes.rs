@@ -271,17 +271,17 @@ fn case_2_a_process_killed_while_others_read_its_registered_buffers() {
 
 #[test]
 fn case_6_a_process_stopped_while_others_read_its_registered_buffers_writes_to_none_when_it_wakes() {
-    for wait in [0, 11, 29] {
-        let mut processes = start(2, "registered", 1500);
+    for wait in [0, 17] {
+        let mut processes = start(2, "registered", 4000);
         all_say(&processes, "connected");
         all_say(&processes, "first");
         std::thread::sleep(Duration::from_millis(wait));
         processes[1].signal("-STOP");
         let line = processes[0].line();
-        assert!(line.starts_with("deadline of 1.5s exceeded by rank 0") && line.contains("rank 1"), "{line}");
+        assert!(line.starts_with("deadline of 4s exceeded by rank 0") && line.contains("rank 1"), "{line}");
         processes[1].signal("-CONT");
         let line = processes[1].line();
-        assert!(line.contains("deadline of 1.5s exceeded") || line.contains("is lost"), "{line}");
+        assert!(line.contains("deadline of 4s exceeded") || line.contains("is lost"), "{line}");
         processes.iter_mut().for_each(|process| process.tell("look"));
         all_say(&processes, "done");
     }
