@@ -32,7 +32,7 @@ case "${1:-}" in
         cp "$(built allfold_trainer)" target/gpu-check/trainer
         cp "$(built gpu)" target/gpu-check/gpu
         cp -r experiments/configs/gpu target/gpu-check/configs
-        cp benches/peers/torch_gpu.py target/gpu-check/
+        cp benches/peers/{torch_gpu,nccl_direct}.py target/gpu-check/
         git rev-parse HEAD >target/gpu-check/commit
         cp scripts/gpu-check.sh target/gpu-check/
         strip target/gpu-check/{allfold,cuda_kernels,collectives,trainer,gpu}
@@ -56,12 +56,12 @@ print(":".join(dict.fromkeys(lib for root in roots for lib in sorted(glob.glob(r
 done
 export NCCL_MULTI_RANK_GPU_ENABLE=1 ALLFOLD_RECORDS="$folder/records.jsonl"
 
-# PyTorch's record is printed and kept with ours.
+# A peer's records are printed and kept with ours.
 # shellcheck disable=SC2317 # called by `bash -c`, to which it is exported
 peer() {
-    local line
-    line=$("$interpreter" "$folder/torch_gpu.py" "$@") || return
-    echo "$line" | tee -a "$ALLFOLD_RECORDS"
+    local lines
+    lines=$("$interpreter" "$folder/$1" "${@:2}") || return
+    echo "$lines" | tee -a "$ALLFOLD_RECORDS"
 }
 export -f peer
 export interpreter folder
@@ -86,7 +86,13 @@ table() {
         }
         kind == "gpu_nccl" {
             name = of("collective") ", " of("ranks") " ranks, " of("bytes") " B"
+            nccl[name] = of("time_us")
             row("nccl", name, sprintf("%.1f", of("time_us")), "us", "NCCL estimates " of("estimate_us") " us")
+        }
+        kind == "nccl_direct" {
+            name = of("collective") ", " of("ranks") " ranks, " of("bytes") " B"
+            beside = name in nccl ? sprintf("ours takes %.3f of it", nccl[name] / of("time_us")) : ""
+            row("alone", name, sprintf("%.1f", of("time_us")), "us", beside)
         }
         kind == "collective" {
             name = of("collective") " by " of("algorithm") ", " of("ranks") " ranks, " of("bytes") " B"
@@ -163,31 +169,32 @@ if [[ $dry == no ]] && ! "$folder/allfold" doctor | grep -q '^cuda  *yes'; then
     ((failed)) && exit 1
     exit 3
 fi
-step 75 "kernel parity: every kernel against the CPU" "$folder/cuda_kernels" gpu --exact --nocapture
+step 60 "kernel parity: every kernel against the CPU" "$folder/cuda_kernels" gpu --exact --nocapture
 step 45 "conformance: devices and NCCL" "$folder/collectives" every_algorithm_on_a_gpu --nocapture
 step 25 "bandwidth: kernels against a copy" "$folder/gpu" kernels 512
 step 25 "bandwidth: 8 ranks on the devices there are" "$folder/gpu" device 64
 step 50 "NCCL with 1, 2, 4 and 8 ranks" "$folder/gpu" nccl 256
+[[ -z $interpreter ]] || step 20 "NCCL alone, called from Python" peer nccl_direct.py 256
 step 40 "training parity: the CPU's losses" env ALLFOLD_TEST_GPU=1 "$folder/trainer" cuda::tests --test-threads=1
-step 15 "bench: the device backend" "$folder/allfold" bench all_reduce --backend device --ranks 8 -b 1M -e 64M -f 8 --json "$ALLFOLD_RECORDS"
-step 15 "bench: NCCL native, 2 ranks" "$folder/allfold" bench all_reduce --backend nccl --ranks 2 -b 8 -e 64M -f 64 --json "$ALLFOLD_RECORDS"
+step 12 "bench: the device backend" "$folder/allfold" bench all_reduce --backend device --ranks 8 -b 1M -e 64M -f 8 --json "$ALLFOLD_RECORDS"
+step 12 "bench: NCCL native, 2 ranks" "$folder/allfold" bench all_reduce --backend nccl --ranks 2 -b 8 -e 64M -f 64 --json "$ALLFOLD_RECORDS"
 
 # The same models beside PyTorch; what is not there is said and passed over.
 torch=no
 if [[ -n $interpreter ]] && { [[ $dry == yes ]] || "$interpreter" -c 'import torch' 2>/dev/null; }; then torch=yes; fi
 [[ $torch == yes ]] || echo "SKIP PyTorch: no python with torch here"
 if [[ $torch == yes ]]; then
-    step 10 "PyTorch: a copy" peer copy eager
-    step 10 "PyTorch: AdamW, fused" peer adamw eager
+    step 10 "PyTorch: a copy" peer torch_gpu.py copy eager
+    step 10 "PyTorch: AdamW, fused" peer torch_gpu.py adamw eager
 fi
 # The limits up to here and of this loop add up to the budget; what they leave is for torch.compile, which is slow to start.
 for part in "mlp 12 15" "resnet18 12 20" "resnet50 20 30" "gpt2 20 30"; do
     read -r model own theirs <<<"$part"
     step "$own" "training: $model" "$folder/allfold" train --config "$folder/configs/$model.toml" --device cuda --json "$ALLFOLD_RECORDS"
-    if [[ $torch == yes ]]; then step "$theirs" "PyTorch eager: $model" peer "$model" eager; fi
+    if [[ $torch == yes ]]; then step "$theirs" "PyTorch eager: $model" peer torch_gpu.py "$model" eager; fi
 done
 for model in gpt2 resnet50 resnet18 mlp; do
-    if [[ $torch == yes ]]; then step 60 "PyTorch compile: $model" peer "$model" compile; fi
+    if [[ $torch == yes ]]; then step 60 "PyTorch compile: $model" peer torch_gpu.py "$model" compile; fi
 done
 if [[ $dry == no ]]; then
     echo "== in short"
