@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -162,17 +163,17 @@ fn a_launcher_that_is_killed_leaves_no_rank_and_nothing_of_their_groups() {
     gone("killed-mark-7");
 }
 
-/// An address that nobody listens on, below the ports that systems hand out: no other test is given it meanwhile.
-fn unused(at: u32) -> String {
-    let ports = (0..4_000).map(|step| 20_000 + (std::process::id() * 2 + at + 2 * step) % 8_000);
-    let free =
-        ports.map(|port| format!("127.0.0.1:{port}")).find(|at| std::net::TcpListener::bind(at).is_ok());
-    free.unwrap()
+/// An address that nobody listens on, below the ports that systems hand out: another one for every call.
+fn unused() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let port = |_| 20_000 + (std::process::id() * 8 + NEXT.fetch_add(1, Ordering::Relaxed)) % 8_000;
+    let mut addresses = (0..8_000).map(port).map(|port| format!("127.0.0.1:{port}"));
+    addresses.find(|at| std::net::TcpListener::bind(at).is_ok()).unwrap()
 }
 
 #[test]
 fn nodes_start_and_end_together() {
-    let at = unused(0);
+    let at = unused();
     let node = |node: &str, script: &str| {
         launch(&[
             "-n",
@@ -216,7 +217,7 @@ fn nodes_start_and_end_together() {
 fn what_cannot_be_launched_is_one_line() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
-    let nobody = unused(1);
+    let nobody = unused();
     let outside = &["--nnodes", "2", "--rdzv", "0.0.0.0:29876", "--", "true"];
     for (args, code, says) in [
         (&["--rdzv", &at, "--", "true"][..], 1, "the port is in use"),
@@ -357,7 +358,7 @@ fn ranks_of_two_nodes_that_are_started_again_join_the_survivors_of_both() {
          exec {ALLFOLD} train --config {config}",
         checkpoints.display()
     );
-    let (at, logs) = (unused(1), folder.path().join("logs"));
+    let (at, logs) = (unused(), folder.path().join("logs"));
     let node = |node: &str| {
         let place = logs.join(node).display().to_string();
         let nodes = ["-n", "2", "--nnodes", "2", "--node-rank", node, "--rdzv", &at];
