@@ -124,17 +124,15 @@ fn optimisers_clip_and_step_as_the_cpus() {
     }
 }
 
+/// A small network of convolutions, each with its batch norm.
+fn cnn() -> Config {
+    Config { model: "cnn".into(), channels: vec![4, 6], batch: 4, epochs: 1, lr: 0.05, ..Config::default() }
+}
+
 #[test]
 fn a_cnn_with_synchronised_batch_norm_and_amp_trains_as_on_the_cpu() {
     let data = pictures();
-    let cnn = Config {
-        model: "cnn".into(),
-        channels: vec![4, 6],
-        batch: 4,
-        epochs: 1,
-        lr: 0.05,
-        ..Config::default()
-    };
+    let cnn = cnn();
     let amp =
         |amp: &str, loss_scale| Config { amp: amp.into(), loss_scale, sync_batch_norm: true, ..cnn.clone() };
     for (config, ranks, within) in [
@@ -161,14 +159,7 @@ fn a_scale_that_overflows_is_skipped_and_halved_as_on_the_cpu() {
 #[test]
 fn channels_last_trains_as_on_the_cpu() {
     let data = pictures();
-    let cnn = Config {
-        model: "cnn".into(),
-        channels: vec![4, 6],
-        batch: 4,
-        epochs: 1,
-        lr: 0.05,
-        ..Config::default()
-    };
+    let cnn = cnn();
     let lars = Config { optimiser: "lars".into(), lr: 2.0, trust: 0.01, ..cnn.clone() };
     for (config, ranks, within) in [
         (Config { sync_batch_norm: true, ..cnn.clone() }, 2, 2e-5),

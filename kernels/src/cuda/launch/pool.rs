@@ -165,8 +165,17 @@ pub fn mean_pool_back(queue: &Queue, dtype: DType, s: &Pool, dy: Slice<'_>, dx: 
     Ok((dx.len() + dy.len()) as u64)
 }
 
-/// Planes, values of each, and the channels where they come last.
-fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>, last: Option<usize>) -> Result<(u64, u64, u64)> {
+/// What kernels over whole planes are told.
+struct Planes {
+    count: u64,
+    /// Values of each.
+    each: u64,
+    /// Where channels come last: how many there are; else 0.
+    channels: u64,
+}
+
+/// From the lengths of all values and of a value for each plane.
+fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>, last: Option<usize>) -> Result<Planes> {
     trained(dtype)?;
     let (n, planes) = (x.elements(dtype.size())?, y.elements(dtype.size())?);
     let channels = last.unwrap_or(0) as u64;
@@ -174,11 +183,24 @@ fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>, last: Option<usize>) -> Resu
         return Err(Error::Argument(format!("{planes} planes of {channels} channels")));
     }
     match planes {
-        0 if n == 0 => Ok((0, 1, 0)),
+        0 if n == 0 => Ok(Planes { count: 0, each: 1, channels: 0 }),
         0 => Err(Error::Argument(format!("{n} values of no planes"))),
-        planes if n > 0 && n.is_multiple_of(planes) => Ok((planes, n / planes, channels)),
+        count if n > 0 && n.is_multiple_of(count) => Ok(Planes { count, each: n / count, channels }),
         planes => Err(Error::Argument(format!("{n} values are no {planes} planes"))),
     }
+}
+
+/// Launches a kernel over planes, of so much work for threads of one value each.
+fn over_planes(
+    queue: &Queue,
+    kernel: Kernel,
+    (from, to): (Slice<'_>, Slice<'_>),
+    Planes { count, each, channels }: Planes,
+    work: u64,
+) -> Result<Moved> {
+    let arguments = Arguments::new().with(from.address()).with(count).with(each).with(channels);
+    run(queue, kernel, [blocks(queue, work, 1), 1, 1], arguments.with(to.address()))?;
+    Ok((from.len() + to.len()) as u64)
 }
 
 /// The mean of each of as many planes as `y` has elements; `last` is the number of channels where they come last.
@@ -192,16 +214,9 @@ pub fn plane_mean(
     y: Slice<'_>,
     last: Option<usize>,
 ) -> Result<Moved> {
-    let (planes, plane, channels) = planes(dtype, x, y, last)?;
-    let arguments = Arguments::new().with(x.address()).with(planes).with(plane).with(channels);
-    let arguments = arguments.with(y.address());
-    run(
-        queue,
-        Kernel::typed(Family::Pool, "plane_mean", dtype),
-        [blocks(queue, planes * 32, 1), 1, 1],
-        arguments,
-    )?;
-    Ok((x.len() + y.len()) as u64)
+    let planes = planes(dtype, x, y, last)?;
+    let work = planes.count * 32;
+    over_planes(queue, Kernel::typed(Family::Pool, "plane_mean", dtype), (x, y), planes, work)
 }
 
 /// The gradient of the input of [`plane_mean`], replaced.
@@ -215,10 +230,7 @@ pub fn plane_mean_back(
     dx: Slice<'_>,
     last: Option<usize>,
 ) -> Result<Moved> {
-    let (planes, plane, channels) = planes(dtype, dx, dy, last)?;
-    let arguments = Arguments::new().with(dy.address()).with(planes).with(plane).with(channels);
-    let arguments = arguments.with(dx.address());
-    let grid = [blocks(queue, planes * plane, 1), 1, 1];
-    run(queue, Kernel::typed(Family::Pool, "plane_mean_back", dtype), grid, arguments)?;
-    Ok((dx.len() + dy.len()) as u64)
+    let planes = planes(dtype, dx, dy, last)?;
+    let work = planes.count * planes.each;
+    over_planes(queue, Kernel::typed(Family::Pool, "plane_mean_back", dtype), (dy, dx), planes, work)
 }
