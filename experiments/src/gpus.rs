@@ -9,13 +9,13 @@
 use crate::failure::{Failure, Outcome};
 use crate::measure::{self, Data, Side, Timing};
 use crate::plan::{Choice, Plan};
-use crate::samples::{self, Sample, for_dtype};
+use crate::samples::{self, Sample};
 use crate::statistics::mean_and_error;
 use allfold_collectives::device::{DeviceRanks, Form, Job};
 use allfold_collectives::nccl::{self, NcclComm};
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
 use allfold_kernels::cuda::{self, Gpu, Machine, Memory, Queue};
-use allfold_kernels::{bf16, f16};
+use allfold_kernels::{bf16, f16, for_dtype};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -82,24 +82,6 @@ pub fn differing<T: Element>(got: &[T], expected: &[T]) -> (u64, Option<usize>) 
     (u64::from(first.is_some()) + places.count() as u64 + missing, first)
 }
 
-/// Calls a function that is generic over the element for the type that a flag names.
-macro_rules! for_dtype {
-    ($dtype:expr, $function:ident($($argument:expr),*)) => {
-        match $dtype {
-            allfold_kernels::DType::F64 => $function::<f64>($($argument),*),
-            allfold_kernels::DType::F32 => $function::<f32>($($argument),*),
-            allfold_kernels::DType::F16 => $function::<allfold_kernels::f16>($($argument),*),
-            allfold_kernels::DType::Bf16 => $function::<allfold_kernels::bf16>($($argument),*),
-            allfold_kernels::DType::I8 => $function::<i8>($($argument),*),
-            allfold_kernels::DType::I16 => $function::<i16>($($argument),*),
-            allfold_kernels::DType::I32 => $function::<i32>($($argument),*),
-            allfold_kernels::DType::I64 => $function::<i64>($($argument),*),
-            allfold_kernels::DType::U8 => $function::<u8>($($argument),*),
-        }
-    };
-}
-pub(crate) use for_dtype;
-
 #[cfg(test)]
 mod tests {
     use super::*;

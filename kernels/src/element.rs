@@ -28,6 +28,25 @@ pub enum DType {
     U8,
 }
 
+/// Calls a function that is generic over the element for the type that a value names:
+/// `for_dtype!(dtype, function(arguments))`.
+#[macro_export]
+macro_rules! for_dtype {
+    ($dtype:expr, $function:ident($($argument:expr),*)) => {
+        match $dtype {
+            $crate::DType::F64 => $function::<f64>($($argument),*),
+            $crate::DType::F32 => $function::<f32>($($argument),*),
+            $crate::DType::F16 => $function::<$crate::f16>($($argument),*),
+            $crate::DType::Bf16 => $function::<$crate::bf16>($($argument),*),
+            $crate::DType::I8 => $function::<i8>($($argument),*),
+            $crate::DType::I16 => $function::<i16>($($argument),*),
+            $crate::DType::I32 => $function::<i32>($($argument),*),
+            $crate::DType::I64 => $function::<i64>($($argument),*),
+            $crate::DType::U8 => $function::<u8>($($argument),*),
+        }
+    };
+}
+
 impl DType {
     /// Every type, in the order of the wire's numbers.
     pub const ALL: [DType; 9] = [

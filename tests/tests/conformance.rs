@@ -9,7 +9,7 @@ use allfold_collectives::testing;
 use allfold_collectives::time::{Job, traced};
 use allfold_collectives::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
 use allfold_kernels::cuda::{Order, Shim};
-use allfold_kernels::{bf16, divide, f16, reduce};
+use allfold_kernels::{bf16, divide, f16, for_dtype, reduce};
 use allfold_sim::{BytesPerSec, Costs, Faults, LinkId, Picos, Sharing, Topology};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -211,17 +211,7 @@ fn holds<T: Draw>(case: &Case, worlds: &[World]) -> Result<(), TestCaseError> {
 }
 
 fn holds_for(dtype: DType, case: &Case, worlds: &[World]) -> Result<(), TestCaseError> {
-    match dtype {
-        DType::F64 => holds::<f64>(case, worlds),
-        DType::F32 => holds::<f32>(case, worlds),
-        DType::F16 => holds::<f16>(case, worlds),
-        DType::Bf16 => holds::<bf16>(case, worlds),
-        DType::I8 => holds::<i8>(case, worlds),
-        DType::I16 => holds::<i16>(case, worlds),
-        DType::I32 => holds::<i32>(case, worlds),
-        DType::I64 => holds::<i64>(case, worlds),
-        DType::U8 => holds::<u8>(case, worlds),
-    }
+    for_dtype!(dtype, holds(case, worlds))
 }
 
 fn cases() -> impl Strategy<Value = Case> {

@@ -10,7 +10,7 @@
 //! On the shim a stand-in for NCCL's library takes its place, so that all of ours runs; on GPUs the library itself, if it is
 //! there and can have so many ranks.
 
-use super::run::{Exact, block, for_case, left};
+use super::run::{Exact, block, left};
 use super::{Case, Failure, fixed};
 use crate::Result as Ran;
 use crate::device::{DeviceRanks, Form, Job};
@@ -19,6 +19,7 @@ use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
 use allfold_kernels::cuda::{self, Machine, Memory, Queue, Slice};
+use allfold_kernels::for_dtype;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 pub fn conforms_on(machine: &Arc<dyn Machine>, algorithms: &'static [Algorithm]) -> Result<(), Failure> {
     let all = || algorithms.iter().flat_map(|algorithm| fixed().map(move |case| (algorithm, case)));
     for (algorithm, case) in all() {
-        for_case!(case, on_devices(machine, algorithm, &case))?;
+        for_dtype!(case.dtype, on_devices(machine, algorithm, &case))?;
     }
     // NCCL takes longer to join than to run: once for each number of ranks.
     let mut counts: Vec<u32> = fixed().map(|case| case.ranks).collect();
@@ -53,7 +54,7 @@ pub fn runs_on(
     algorithm: &'static Algorithm,
     case: &Case,
 ) -> Result<(), Failure> {
-    for_case!(case, on_devices(machine, algorithm, case))?;
+    for_dtype!(case.dtype, on_devices(machine, algorithm, case))?;
     over_nccl(machine, case.ranks, &[(algorithm, *case)])
 }
 
@@ -154,7 +155,7 @@ fn over_nccl(
         let mut found = Ok(());
         for (algorithm, case) in jobs {
             let case = emptied(algorithm, case);
-            found = found.and(for_case!(case, one(&mut comm, algorithm, &case))?);
+            found = found.and(for_dtype!(case.dtype, one(&mut comm, algorithm, &case))?);
         }
         comm.finalize()?;
         Ok::<_, Error>(found)

@@ -6,35 +6,17 @@ use super::{Case, Failure};
 use crate::check::symbolic;
 use crate::registry::{Algorithm, Shape};
 use crate::{Collective, Communicator, DType, Element, Geometry, Rank, Result as Ran, World};
-use allfold_kernels::{bf16, divide, f16, reduce};
+use allfold_kernels::{bf16, divide, f16, for_dtype, reduce};
 use allfold_sim::Topology;
 use std::ops::Range;
 use std::time::Duration;
-
-/// Calls a function of an element type, which is the case's.
-macro_rules! for_case {
-    ($case:expr, $function:ident($($argument:expr),*)) => {
-        match $case.dtype {
-            $crate::DType::F64 => $function::<f64>($($argument),*),
-            $crate::DType::F32 => $function::<f32>($($argument),*),
-            $crate::DType::F16 => $function::<allfold_kernels::f16>($($argument),*),
-            $crate::DType::Bf16 => $function::<allfold_kernels::bf16>($($argument),*),
-            $crate::DType::I8 => $function::<i8>($($argument),*),
-            $crate::DType::I16 => $function::<i16>($($argument),*),
-            $crate::DType::I32 => $function::<i32>($($argument),*),
-            $crate::DType::I64 => $function::<i64>($($argument),*),
-            $crate::DType::U8 => $function::<u8>($($argument),*),
-        }
-    };
-}
-pub(super) use for_case;
 
 /// Runs a case on threads, and on the simulator of nodes of 8.
 ///
 /// # Errors
 /// An error of a rank, or the first element that is not exactly what it should be.
 pub fn runs(algorithm: &'static Algorithm, case: &Case) -> Result<(), Failure> {
-    for_case!(case, typed(algorithm, case))
+    for_dtype!(case.dtype, typed(algorithm, case))
 }
 
 /// A case with its numbers: what every rank puts in, and what it must end with.

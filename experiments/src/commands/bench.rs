@@ -8,7 +8,6 @@ use crate::failure::{Failure, Outcome};
 use crate::measure::{self, Side, Timing, measure_process, measure_size};
 use crate::plan::{self, Choice};
 use crate::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
-use crate::samples::for_dtype;
 use crate::session::Session;
 use crate::sweep::SweepArgs;
 use crate::{limits, progress, sockets, table, training};
@@ -16,6 +15,7 @@ use allfold_collectives::check;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security};
 use allfold_collectives::{Collective, Communicator, DType, Joining, ReduceOp, World};
+use allfold_kernels::for_dtype;
 use clap::ValueEnum;
 
 /// Flags of `bench`.

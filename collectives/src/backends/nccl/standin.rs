@@ -10,7 +10,7 @@
 
 use super::api::{Answer, Api, Config, IN_PROGRESS, RawComm, RawId, SUCCESS, SimInfo, Stream};
 use crate::{DType, ReduceOp};
-use allfold_kernels::{Element, bf16, divide, f16, reduce};
+use allfold_kernels::{Element, divide, for_dtype, reduce};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -241,17 +241,7 @@ fn reduced(dtype: c_int, op: c_int) -> Option<(usize, Finish)> {
     }
     let op = ReduceOp::ALL.into_iter().find(|known| super::native::operator(*known) == op)?;
     let dtype = DType::ALL.into_iter().find(|known| super::native::number(*known) == Some(dtype))?;
-    Some(match dtype {
-        DType::F64 => of::<f64>(op),
-        DType::F32 => of::<f32>(op),
-        DType::F16 => of::<f16>(op),
-        DType::Bf16 => of::<bf16>(op),
-        DType::I8 => of::<i8>(op),
-        DType::I16 => of::<i16>(op),
-        DType::I32 => of::<i32>(op),
-        DType::I64 => of::<i64>(op),
-        DType::U8 => of::<u8>(op),
-    })
+    Some(for_dtype!(dtype, of(op)))
 }
 
 /// Communicators by the number in their unique id.
