@@ -87,7 +87,7 @@ pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Eve
     // Asked first: what is missing is said once, and not by every rank.
     allfold_trainer::cuda::open(config).map_err(failed)?;
     let (data, test) = allfold_trainer::data::load(config).map_err(failed)?;
-    let each = allfold_trainer::run::memory(config, data.shape, data.classes).map_err(failed)?;
+    let each = allfold_trainer::models::memory(config, data.shape, data.classes).map_err(failed)?;
     let ranks = place.ranks();
     if !matches!(place, Place::Process(_) | Place::Mpi(..)) {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;

@@ -10,14 +10,11 @@
 //! assert_eq!(error.to_string(), "run.toml:2:1: unknown key `bach`; the nearest is `batch`");
 //! ```
 
+mod check;
+mod default;
+
 use crate::buckets::Caps;
-use crate::data::DATA;
-use crate::models::MODELS;
-use crate::optim::OPTIMISERS;
 use crate::scaler::{GradScaler, Rules};
-use crate::schedule::SCHEDULES;
-use crate::strategies::STRATEGIES;
-use crate::strategies::hooks::HOOKS;
 use crate::{Error, Result};
 use allfold_kernels::nn::Narrow;
 use serde::{Deserialize, Serialize};
@@ -199,95 +196,6 @@ pub const EXCHANGES: &[(&str, &str)] = &[
     ("host", "the communicator of the CPUs"),
 ];
 
-/// The largest batch and the widest layer: with both, the operations of a layer still fit in 64 bits.
-const LARGEST: usize = 65_536;
-
-impl Default for Config {
-    /// The CNN on the digits.
-    fn default() -> Config {
-        Config {
-            model: "cnn".into(),
-            hidden: vec![128],
-            channels: vec![32, 64],
-            batch_norm: true,
-            imagenet_stem: false,
-            layers: 4,
-            width: 128,
-            heads: 4,
-            tied: true,
-            dropout: 0.0,
-            attention_dropout: 0.0,
-            frozen: Vec::new(),
-            loss: "cross_entropy".into(),
-            sync_batch_norm: false,
-            dtype: "f32".into(),
-            amp: "none".into(),
-            device: "cpu".into(),
-            channels_last: false,
-            exchange: "auto".into(),
-            threads: 1,
-            strategy: "ddp".into(),
-            seed: 0,
-            epochs: 4,
-            max_steps: 0,
-            batch: 16,
-            accumulate: 1,
-            shuffle: true,
-            drop_last: false,
-            data: "digits".into(),
-            data_dir: "data".into(),
-            positions: 128,
-            synthetic_samples: 512,
-            synthetic_shape: [3, 32, 32],
-            synthetic_classes: 10,
-            workers: 0,
-            prefetch: 2,
-            weights: String::new(),
-            train_samples: 0,
-            validation: 0,
-            optimiser: "sgd".into(),
-            lr: 0.02,
-            scale_lr: false,
-            lr_schedule: "constant".into(),
-            warmup_steps: 0,
-            warmup_from: 0.1,
-            lr_every: 100,
-            lr_factor: 0.5,
-            lr_milestones: Vec::new(),
-            lr_floor: 0.0,
-            lr_power: 1.0,
-            momentum: 0.9,
-            weight_decay: 1e-4,
-            nesterov: false,
-            beta1: 0.9,
-            beta2: 0.999,
-            eps: 1e-8,
-            trust: 0.001,
-            clip_norm: 0.0,
-            loss_scale: 0.0,
-            scale_growth: Rules::default().growth,
-            scale_backoff: Rules::default().backoff,
-            scale_interval: Rules::default().interval,
-            scale_floor: Rules::default().floor,
-            first_bucket_kib: 1024,
-            bucket_kib: 25 * 1024,
-            hook: "none".into(),
-            powersgd_rank: 2,
-            topk_share: 0.01,
-            local_steps: 4,
-            groups: Vec::new(),
-            find_unused: false,
-            static_graph: false,
-            broadcast_buffers: false,
-            uneven: false,
-            checkpoint_dir: "checkpoints".into(),
-            checkpoint_every: 0,
-            checkpoint_keep: 3,
-            resume: false,
-        }
-    }
-}
-
 impl Config {
     /// Reads a TOML text; `name` is the file's, for messages.
     ///
@@ -335,131 +243,6 @@ impl Config {
     pub fn micro_batch(&self, samples: usize) -> usize {
         samples.div_ceil(self.accumulate.max(1)).max(1)
     }
-
-    /// Whether a loss scale moves within what f32 holds, and the right way.
-    fn check_scale(&self) -> Result<()> {
-        let least = f64::from(f32::MIN_POSITIVE);
-        let limits = [
-            ("scale_growth", self.scale_growth, 1.0, f64::from(f32::MAX)),
-            ("scale_backoff", self.scale_backoff, least, 1.0),
-            ("scale_floor", self.scale_floor, least, f64::from(f32::MAX)),
-            ("loss_scale", self.loss_scale, 0.0, f64::from(f32::MAX)),
-        ];
-        match limits.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
-            Some((key, value, low, high)) => {
-                Err(Error::Config(format!("`{key}` is {value}; it must be {low:e} to {high:e}")))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Whether the values make sense.
-    ///
-    /// # Errors
-    /// The first one that does not, and what would.
-    pub fn check(&self) -> Result<()> {
-        let known = |what, name: &str, names: &[(&'static str, &str)]| {
-            let mut names = names.iter().map(|(name, _)| *name);
-            if names.clone().any(|known| known == name) {
-                Ok(())
-            } else {
-                Err(unknown(what, name, &mut names))
-            }
-        };
-        known("model", &self.model, MODELS)?;
-        known("data", &self.data, DATA)?;
-        known("strategy", &self.strategy, STRATEGIES)?;
-        known("optimiser", &self.optimiser, OPTIMISERS)?;
-        known("lr_schedule", &self.lr_schedule, SCHEDULES)?;
-        known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
-        known("device", &self.device, DEVICES)?;
-        known("exchange", &self.exchange, EXCHANGES)?;
-        known("hook", &self.hook, HOOKS)?;
-        if self.workers > 64 {
-            let workers = self.workers;
-            return Err(Error::Config(format!("`workers` is {workers}; it must be 0 to 64")));
-        }
-        if !(self.topk_share > 0.0 && self.topk_share <= 1.0) {
-            let share = self.topk_share;
-            return Err(Error::Config(format!(
-                "`topk_share` is {share}; it must be more than 0 and at most 1"
-            )));
-        }
-        known("amp", &self.amp, &[("none", ""), ("f16", ""), ("bf16", "")])?;
-        known("loss", &self.loss, &[("cross_entropy", ""), ("mse", "")])?;
-        if self.amp != "none" && self.dtype != "f32" {
-            let (amp, dtype) = (&self.amp, &self.dtype);
-            return Err(Error::Config(format!(
-                "`amp` is {amp} and `dtype` {dtype}; autocast needs dtype f32"
-            )));
-        }
-        if self.epochs == 0 {
-            return Err(Error::Config("`epochs` is 0; it must be 1 or more".into()));
-        }
-        if self.lr_schedule == "restarts" && self.lr_factor < 1.0 {
-            let factor = self.lr_factor;
-            return Err(Error::Config(format!(
-                "`lr_factor` is {factor}; restarts need 1 or more, as a period cannot be shorter than the last"
-            )));
-        }
-        let counts = [
-            ("lr_every", self.lr_every),
-            ("scale_interval", self.scale_interval),
-            ("local_steps", self.local_steps),
-        ];
-        if let Some((key, _)) = counts.iter().find(|(_, count)| *count == 0) {
-            return Err(Error::Config(format!("`{key}` is 0; it must be 1 or more")));
-        }
-        self.check_scale()?;
-        let sizes = [
-            ("batch", std::slice::from_ref(&self.batch)),
-            ("accumulate", std::slice::from_ref(&self.accumulate)),
-            ("positions", std::slice::from_ref(&self.positions)),
-            ("synthetic_shape", &self.synthetic_shape),
-            ("synthetic_classes", std::slice::from_ref(&self.synthetic_classes)),
-            ("prefetch", std::slice::from_ref(&self.prefetch)),
-            ("powersgd_rank", std::slice::from_ref(&self.powersgd_rank)),
-            ("layers", std::slice::from_ref(&self.layers)),
-            ("width", std::slice::from_ref(&self.width)),
-            ("heads", std::slice::from_ref(&self.heads)),
-            ("threads", std::slice::from_ref(&self.threads)),
-            ("hidden", &self.hidden),
-            ("channels", &self.channels),
-        ];
-        for (key, sizes) in sizes {
-            if let Some(size) = sizes.iter().find(|size| !(1..=LARGEST).contains(*size)) {
-                return Err(Error::Config(format!("`{key}` has {size}; it must be 1 to {LARGEST}")));
-            }
-        }
-        if let Some((key, value)) = [
-            ("beta1", self.beta1),
-            ("beta2", self.beta2),
-            ("dropout", self.dropout),
-            ("attention_dropout", self.attention_dropout),
-        ]
-        .iter()
-        .find(|(_, beta)| !(0.0..1.0).contains(beta))
-        {
-            return Err(Error::Config(format!("`{key}` is {value}; it must be at least 0 and less than 1")));
-        }
-        let rates = [
-            ("lr", self.lr),
-            ("momentum", self.momentum),
-            ("weight_decay", self.weight_decay),
-            ("eps", self.eps),
-            ("trust", self.trust),
-            ("warmup_from", self.warmup_from),
-            ("lr_factor", self.lr_factor),
-            ("lr_floor", self.lr_floor),
-            ("lr_power", self.lr_power),
-            ("clip_norm", self.clip_norm),
-            ("loss_scale", self.loss_scale),
-        ];
-        match rates.iter().find(|(_, value)| !value.is_finite() || *value < 0.0) {
-            Some((key, value)) => Err(Error::Config(format!("`{key}` is {value}; it must be 0 or more"))),
-            None => Ok(()),
-        }
-    }
 }
 
 /// The error for a name that is none of `names`: it suggests the nearest, or lists them all.
@@ -494,47 +277,4 @@ fn located(error: &toml::de::Error, text: &str, name: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error(text: &str) -> String {
-        Config::parse(text, "c.toml").unwrap_err().to_string()
-    }
-
-    #[test]
-    fn an_empty_file_is_the_default_and_every_key_survives_the_round_trip() {
-        assert_eq!(Config::parse("", "c.toml").unwrap(), Config::default());
-        let text = toml::to_string(&Config { epochs: 9, ..Config::default() }).unwrap();
-        assert_eq!(Config::parse(&text, "c.toml").unwrap().epochs, 9);
-    }
-
-    #[test]
-    fn mistakes_are_named_in_one_line_with_what_would_be_right() {
-        assert_eq!(
-            error("seed = 1\nbatchsize = 3"),
-            "c.toml:2:1: unknown key `batchsize`; the nearest is `batch`"
-        );
-        assert_eq!(error("model = \"cn\""), "c.toml: unknown model `cn`; the nearest is `cnn`");
-        assert_eq!(error("strategy = \"dpp\""), "c.toml: unknown strategy `dpp`; the nearest is `ddp`");
-        assert_eq!(error("batch = 0"), "c.toml: `batch` has 0; it must be 1 to 65536");
-        assert_eq!(error("hidden = [8, 70000]"), "c.toml: `hidden` has 70000; it must be 1 to 65536");
-        assert_eq!(Config::parse("lr = 1", "c.toml").unwrap().lr, 1.0);
-        assert_eq!(error("lr = -1.0"), "c.toml: `lr` is -1; it must be 0 or more");
-        assert_eq!(
-            error("lr_schedule = \"cosin\""),
-            "c.toml: unknown lr_schedule `cosin`; the nearest is `cosine`"
-        );
-        assert_eq!(
-            error("scale_backoff = 2.0"),
-            "c.toml: `scale_backoff` is 2; it must be 1.1754943508222875e-38 to 1e0"
-        );
-        assert_eq!(error("clip_norm = nan"), "c.toml: `clip_norm` is NaN; it must be 0 or more");
-        assert_eq!(error("beta2 = 1.0"), "c.toml: `beta2` is 1; it must be at least 0 and less than 1");
-        assert_eq!(error("optimiser = \"adan\""), "c.toml: unknown optimiser `adan`; the nearest is `adam`");
-        assert!(
-            error("epochs = \"two\"").starts_with("c.toml:1:10: invalid type: string \"two\", expected u64")
-        );
-        assert!(error("epochs = ").starts_with("c.toml:1:10: "), "{}", error("epochs = "));
-        assert!(!error("epochs = [\n1,\n").contains('\n'));
-    }
-}
+mod tests;

@@ -4,93 +4,28 @@
 //! epoch:  sampler -> [ gather batch -> forward -> backward + exchange -> optimiser ]*  -> evaluate
 //! ```
 
+mod device;
+mod report;
+mod saved;
+
+pub use report::{EpochReport, Observer, StepReport, TrainResult};
+
 use crate::cuda::{self, Replica};
 use crate::data::loader::{self, Batches};
-use crate::evaluate::{Evaluation, evaluate, evaluate_by};
+use crate::evaluate::Evaluation;
 use crate::scaler::unscale_cost;
 use crate::strategies::{self, Strategy};
-use crate::timing::{Breakdown, BucketTimes, work};
+use crate::timing::{Breakdown, work};
 use crate::{
-    Batch, Config, Dataset, Error, GradScaler, Memory, Model, Moment, Objective, Optimiser, Result, Sampler,
-    Schedule, checkpoint, data, hash, models, optim,
+    Batch, Config, Dataset, Error, GradScaler, Model, Moment, Objective, Optimiser, Result, Sampler,
+    Schedule, data, hash, models, optim,
 };
-use allfold_collectives::{Communicator, Rank, ReduceOp};
+use allfold_collectives::{Communicator, ReduceOp};
 use allfold_kernels::cuda::Machine;
 use allfold_kernels::nn::{Cost, Float, Team};
 use allfold_sim::Picos;
 use std::path::Path;
 use std::sync::Arc;
-
-/// The rank that writes and reads checkpoints.
-const ROOT: Rank = Rank(0);
-
-/// What just happened in a step, on this rank.
-#[derive(Clone, Copy, Debug)]
-pub struct StepReport {
-    /// From 0.
-    pub epoch: u64,
-    /// From 0, over the whole run.
-    pub step: u64,
-    /// Steps in the whole run.
-    pub steps: u64,
-    /// The mean loss of this rank's samples.
-    pub loss: f64,
-    /// Where the time of this step went.
-    pub time: Breakdown,
-    /// The learning rate.
-    pub lr: f64,
-    /// Bytes that the model holds, by category.
-    pub memory: Memory,
-}
-
-/// What came of an epoch, over all ranks.
-#[derive(Clone, Copy, Debug)]
-pub struct EpochReport {
-    /// From 0.
-    pub epoch: u64,
-    /// The mean of the losses of its steps.
-    pub loss: f64,
-    /// On the test set.
-    pub test: Evaluation,
-}
-
-/// Hears of a run's progress. `()` listens to nothing.
-pub trait Observer {
-    /// A step is done.
-    fn step(&mut self, _report: &StepReport) {}
-    /// An epoch is done and evaluated.
-    fn epoch(&mut self, _report: &EpochReport) {}
-}
-
-impl Observer for () {}
-
-/// What came of a run. Losses, evaluation and hash are the same on every rank; times are this rank's.
-#[derive(Clone, Debug)]
-pub struct TrainResult {
-    /// The loss of each step, averaged over ranks.
-    pub losses: Vec<f64>,
-    /// On the test set, after the last epoch.
-    pub test: Evaluation,
-    /// The bits of all parameters and buffers in one number.
-    pub weights_hash: u64,
-    /// Elements of all parameters.
-    pub parameters: usize,
-    /// Training samples that all ranks together went through, repeated ones included.
-    pub samples: u64,
-    /// Time of all steps; evaluation is not part of it.
-    pub time: Picos,
-    /// The same by parts.
-    pub breakdown: Breakdown,
-    /// What happened to each bucket in the last step.
-    pub buckets: Vec<BucketTimes>,
-}
-
-impl TrainResult {
-    /// Samples per second, over all ranks; 0 where no time passed.
-    pub fn throughput(&self) -> f64 {
-        if self.time == Picos::ZERO { 0.0 } else { self.samples as f64 / self.time.as_secs() }
-    }
-}
 
 /// Trains on the data that `config` names (the digits that ship with the project, if no other), on all ranks of `comm`.
 ///
@@ -99,25 +34,6 @@ impl TrainResult {
 pub fn train(config: &Config, comm: &Communicator, observer: &mut dyn Observer) -> Result<TrainResult> {
     let (train, test) = data::load(config)?;
     train_on(config, &train, &test, comm, observer)
-}
-
-/// Bytes that each rank will hold, about: see [`crate::Network::memory`]. For whoever wants to know before it starts.
-///
-/// # Errors
-/// A configuration that makes no sense.
-pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
-    fn of<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
-        let network = models::build::<F>(config, shape, classes)?;
-        // Adam keeps one vector more than the velocity that the network counts, and so do micro-batches.
-        let more = u64::from(config.optimiser.starts_with("adam")) + u64::from(config.accumulate > 1);
-        let vector = (network.param_count() * size_of::<F>()) as u64;
-        Ok(network.memory(config.micro_batch(config.batch)).saturating_add(more.saturating_mul(vector)))
-    }
-    config.check()?;
-    match config.dtype.as_str() {
-        "f64" => of::<f64>(config, shape, classes),
-        _ => of::<f32>(config, shape, classes),
-    }
 }
 
 /// As [`train`], on any dataset.
@@ -154,16 +70,6 @@ pub fn train_with(
         "f64" => Run::<f64>::new(config, (train, test), comm, machine)?.all(observer),
         _ => Run::<f32>::new(config, (train, test), comm, machine)?.all(observer),
     })
-}
-
-/// What a step on a device works with.
-struct DeviceStep<'s, 'b, F: Float> {
-    comm: &'s Communicator,
-    batches: &'s mut Batches<'b, F>,
-    batch: &'s mut Batch<F>,
-    moment: Moment,
-    lr: f64,
-    scaler: &'s mut Option<GradScaler>,
 }
 
 /// A run under way.
@@ -310,62 +216,10 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(result)
     }
 
-    /// Gives the host's numbers to the device, where there is one.
-    fn upload(&mut self) -> Result<()> {
-        match &mut self.device {
-            Some(device) => device.upload(&self.model.params, &self.model.buffers, &mut *self.optimiser),
-            None => Ok(()),
-        }
-    }
-
-    /// Takes them back.
-    fn download(&mut self) -> Result<()> {
-        match &self.device {
-            Some(device) => {
-                device.download(&mut self.model.params, &mut self.model.buffers, &mut *self.optimiser)
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn evaluate(&mut self) -> Result<Evaluation> {
-        let (test, batch, comm) = (self.test, self.config.batch, self.comm);
-        match &mut self.device {
-            Some(device) => evaluate_by::<F>(test, batch, comm, |samples| device.evaluate(samples)),
-            None => evaluate(&mut self.model, test, batch, comm),
-        }
-    }
-
-    /// One step on a device. While that computes, the next batch goes there. Forward, backward and optimiser are one piece
-    /// of work for the host, which waits for it: all of that is backward's time.
-    fn device_step(device: &mut Replica<'a>, run: DeviceStep<'_, '_, F>) -> Result<(f64, Breakdown)> {
-        let DeviceStep { comm, batches, batch, moment, lr, scaler } = run;
-        let start = comm.now();
-        if !device.is_staged() {
-            batches.next(batch)?;
-            device.stage(batch)?;
-        }
-        let gathered = comm.now();
-        let samples = device.start(moment, lr, scaler.as_ref())?;
-        if batches.left() > 0 {
-            batches.next(batch)?;
-            device.stage(batch)?;
-        }
-        let outcome = device.finish(samples)?;
-        if let Some(scaler) = scaler {
-            scaler.update(outcome.skipped);
-        }
-        let time =
-            Breakdown { data: gathered - start, backward: comm.now() - gathered, ..Breakdown::default() };
-        Ok((outcome.loss, time))
-    }
-
     /// One step over the next batch at the learning rate `lr`: (loss, where the time went).
     fn step(&mut self, batches: &mut Batches<F>, lr: f64) -> Result<(f64, Breakdown)> {
-        if let Some(device) = &mut self.device {
-            let (batch, scaler, moment) = (&mut self.batch, &mut self.scaler, self.model.moment);
-            let step = DeviceStep { comm: self.comm, batches, batch, moment, lr, scaler };
-            return Self::device_step(device, step);
+        if let Some(done) = self.device_step(batches, lr)? {
+            return Ok(done);
         }
         let comm = self.comm;
         let start = comm.now();
@@ -485,112 +339,6 @@ impl<'a, F: Float> Run<'a, F> {
     fn steps_per_epoch(&self) -> u64 {
         let samples = if self.config.uneven { self.sampler.own_len(0) } else { self.sampler.per_rank() };
         samples.div_ceil(self.config.batch) as u64
-    }
-
-    fn checkpoint_due(&self, done: u64, steps: u64) -> bool {
-        let every = self.config.checkpoint_every;
-        every > 0 && (done.is_multiple_of(every) || done == steps)
-    }
-
-    fn checkpoint(&mut self, losses: &[f64]) -> Result<()> {
-        if self.comm.rank() == ROOT || self.strategy.apart() {
-            self.download()?;
-        }
-        let mut own = self.own();
-        for (_, values) in &mut own {
-            let mine = std::mem::take(values);
-            values.resize(mine.len() * self.comm.size() as usize, F::ZERO);
-            self.comm.all_gather(&mine, values)?;
-        }
-        if self.comm.rank() == ROOT {
-            let progress = (losses.len() as u64, self.comm.size());
-            let Run { config, model, optimiser, scaler, .. } = self;
-            checkpoint::save(config, progress, model, &mut **optimiser, scaler.as_ref(), (losses, &own))?;
-        }
-        Ok(())
-    }
-
-    /// What is this rank's own, by name; as long on every rank.
-    fn own(&mut self) -> checkpoint::Own<F> {
-        let mut own = match &mut self.device {
-            Some(device) => device.remembered(),
-            None => self.strategy.remembered(),
-        };
-        if self.strategy.apart() {
-            own.push(("weights", self.model.params.clone()));
-            for (name, values) in self.optimiser.state().vectors {
-                let mut values = values.clone();
-                values.resize(self.model.params.len(), F::ZERO);
-                own.push((name, values));
-            }
-        }
-        own
-    }
-
-    /// Takes this rank's part of what rank 0 read.
-    fn take_own(&mut self, step: u64, mut all: checkpoint::Own<F>) -> Result<()> {
-        let ranks = self.comm.size() as usize;
-        let mut mine = Vec::with_capacity(all.len());
-        for (_, values) in &mut all {
-            self.comm.broadcast(values, ROOT)?;
-            let length = values.len() / ranks;
-            mine.push(values[self.comm.rank().index() * length..][..length].to_vec());
-        }
-        if self.strategy.apart() && step > 0 {
-            let mut vectors = self.optimiser.state().vectors;
-            let weights = mine.len() - vectors.len() - 1;
-            let values = mine.split_off(weights + 1);
-            vectors.iter_mut().zip(values).for_each(|((_, to), values)| **to = values);
-            self.model.params.copy_from_slice(&mine[weights]);
-            mine.truncate(weights);
-        }
-        if step > 0 {
-            self.strategy.remember(step, &mine);
-            if let Some(device) = &mut self.device {
-                device.remember(step, &mine);
-            }
-        }
-        Ok(())
-    }
-
-    /// Goes on from the newest checkpoint, if that is asked for and there is one: rank 0 reads it and gives it to all.
-    fn resume(&mut self, losses: &mut Vec<f64>) -> Result<()> {
-        if !self.config.resume {
-            return Ok(());
-        }
-        let mut header = [0i64; 4];
-        let mut own = self.own();
-        own.iter_mut()
-            .for_each(|(_, values)| *values = vec![F::ZERO; values.len() * self.comm.size() as usize]);
-        if self.comm.rank() == ROOT
-            && let Some(path) = checkpoint::newest(Path::new(&self.config.checkpoint_dir))?
-        {
-            let run = (self.config, self.comm.size());
-            let (model, optimiser) = (&mut self.model, &mut *self.optimiser);
-            let (progress, read) = checkpoint::load(&path, run, model, optimiser, &mut own)?;
-            *losses = read;
-            let scale = i64::from(progress.loss_scale.to_bits());
-            header = [progress.step as i64, progress.optimiser_steps as i64, scale, progress.good as i64];
-        }
-        self.comm.broadcast(&mut header, ROOT)?;
-        let [step, optimiser_steps, scale, good] = header.map(i64::unsigned_abs);
-        losses.resize(step as usize, 0.0);
-        self.comm.broadcast(losses, ROOT)?;
-        self.comm.broadcast(&mut self.model.params, ROOT)?;
-        self.comm.broadcast(&mut self.model.buffers, ROOT)?;
-        if let Some(scaler) = self.scaler.as_mut().filter(|_| step > 0) {
-            (scaler.scale, scaler.good) = (f32::from_bits(scale as u32), good);
-        }
-        let state = self.optimiser.state();
-        *state.steps = optimiser_steps;
-        for (_, values) in state.vectors {
-            // Empty on rank 0 where the optimiser keeps none: every rank must know before it takes part.
-            let mut length = [values.len() as i64];
-            self.comm.broadcast(&mut length, ROOT)?;
-            values.resize(length[0].unsigned_abs() as usize, F::ZERO);
-            self.comm.broadcast(values, ROOT)?;
-        }
-        self.take_own(step, own)
     }
 
     /// The hash of the weights, after making sure that every rank has the same.

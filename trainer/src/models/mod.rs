@@ -56,3 +56,22 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
     }
     Ok(network)
 }
+
+/// Bytes that each rank will hold, about: see [`crate::Network::memory`]. For whoever wants to know before it starts.
+///
+/// # Errors
+/// A configuration that makes no sense.
+pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
+    fn of<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
+        let network = build::<F>(config, shape, classes)?;
+        // Adam keeps one vector more than the velocity that the network counts, and so do micro-batches.
+        let more = u64::from(config.optimiser.starts_with("adam")) + u64::from(config.accumulate > 1);
+        let vector = (network.param_count() * size_of::<F>()) as u64;
+        Ok(network.memory(config.micro_batch(config.batch)).saturating_add(more.saturating_mul(vector)))
+    }
+    config.check()?;
+    match config.dtype.as_str() {
+        "f64" => of::<f64>(config, shape, classes),
+        _ => of::<f32>(config, shape, classes),
+    }
+}

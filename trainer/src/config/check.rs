@@ -1,0 +1,140 @@
+//! Whether the values of a configuration make sense, one by one and together.
+
+use super::{Config, DEVICES, EXCHANGES, unknown};
+use crate::data::DATA;
+use crate::models::MODELS;
+use crate::optim::OPTIMISERS;
+use crate::schedule::SCHEDULES;
+use crate::strategies::STRATEGIES;
+use crate::strategies::hooks::HOOKS;
+use crate::{Error, Result};
+
+/// The largest batch and the widest layer: with both, the operations of a layer still fit in 64 bits.
+const LARGEST: usize = 65_536;
+
+impl Config {
+    /// Whether a loss scale moves within what f32 holds, and the right way.
+    fn check_scale(&self) -> Result<()> {
+        let least = f64::from(f32::MIN_POSITIVE);
+        let limits = [
+            ("scale_growth", self.scale_growth, 1.0, f64::from(f32::MAX)),
+            ("scale_backoff", self.scale_backoff, least, 1.0),
+            ("scale_floor", self.scale_floor, least, f64::from(f32::MAX)),
+            ("loss_scale", self.loss_scale, 0.0, f64::from(f32::MAX)),
+        ];
+        match limits.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
+            Some((key, value, low, high)) => {
+                Err(Error::Config(format!("`{key}` is {value}; it must be {low:e} to {high:e}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the values make sense.
+    ///
+    /// # Errors
+    /// The first one that does not, and what would.
+    pub fn check(&self) -> Result<()> {
+        let known = |what, name: &str, names: &[(&'static str, &str)]| {
+            let mut names = names.iter().map(|(name, _)| *name);
+            if names.clone().any(|known| known == name) {
+                Ok(())
+            } else {
+                Err(unknown(what, name, &mut names))
+            }
+        };
+        known("model", &self.model, MODELS)?;
+        known("data", &self.data, DATA)?;
+        known("strategy", &self.strategy, STRATEGIES)?;
+        known("optimiser", &self.optimiser, OPTIMISERS)?;
+        known("lr_schedule", &self.lr_schedule, SCHEDULES)?;
+        known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
+        known("device", &self.device, DEVICES)?;
+        known("exchange", &self.exchange, EXCHANGES)?;
+        known("hook", &self.hook, HOOKS)?;
+        if self.workers > 64 {
+            let workers = self.workers;
+            return Err(Error::Config(format!("`workers` is {workers}; it must be 0 to 64")));
+        }
+        if !(self.topk_share > 0.0 && self.topk_share <= 1.0) {
+            let share = self.topk_share;
+            return Err(Error::Config(format!(
+                "`topk_share` is {share}; it must be more than 0 and at most 1"
+            )));
+        }
+        known("amp", &self.amp, &[("none", ""), ("f16", ""), ("bf16", "")])?;
+        known("loss", &self.loss, &[("cross_entropy", ""), ("mse", "")])?;
+        if self.amp != "none" && self.dtype != "f32" {
+            let (amp, dtype) = (&self.amp, &self.dtype);
+            return Err(Error::Config(format!(
+                "`amp` is {amp} and `dtype` {dtype}; autocast needs dtype f32"
+            )));
+        }
+        if self.epochs == 0 {
+            return Err(Error::Config("`epochs` is 0; it must be 1 or more".into()));
+        }
+        if self.lr_schedule == "restarts" && self.lr_factor < 1.0 {
+            let factor = self.lr_factor;
+            return Err(Error::Config(format!(
+                "`lr_factor` is {factor}; restarts need 1 or more, as a period cannot be shorter than the last"
+            )));
+        }
+        let counts = [
+            ("lr_every", self.lr_every),
+            ("scale_interval", self.scale_interval),
+            ("local_steps", self.local_steps),
+        ];
+        if let Some((key, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return Err(Error::Config(format!("`{key}` is 0; it must be 1 or more")));
+        }
+        self.check_scale()?;
+        let sizes = [
+            ("batch", std::slice::from_ref(&self.batch)),
+            ("accumulate", std::slice::from_ref(&self.accumulate)),
+            ("positions", std::slice::from_ref(&self.positions)),
+            ("synthetic_shape", &self.synthetic_shape),
+            ("synthetic_classes", std::slice::from_ref(&self.synthetic_classes)),
+            ("prefetch", std::slice::from_ref(&self.prefetch)),
+            ("powersgd_rank", std::slice::from_ref(&self.powersgd_rank)),
+            ("layers", std::slice::from_ref(&self.layers)),
+            ("width", std::slice::from_ref(&self.width)),
+            ("heads", std::slice::from_ref(&self.heads)),
+            ("threads", std::slice::from_ref(&self.threads)),
+            ("hidden", &self.hidden),
+            ("channels", &self.channels),
+        ];
+        for (key, sizes) in sizes {
+            if let Some(size) = sizes.iter().find(|size| !(1..=LARGEST).contains(*size)) {
+                return Err(Error::Config(format!("`{key}` has {size}; it must be 1 to {LARGEST}")));
+            }
+        }
+        if let Some((key, value)) = [
+            ("beta1", self.beta1),
+            ("beta2", self.beta2),
+            ("dropout", self.dropout),
+            ("attention_dropout", self.attention_dropout),
+        ]
+        .iter()
+        .find(|(_, beta)| !(0.0..1.0).contains(beta))
+        {
+            return Err(Error::Config(format!("`{key}` is {value}; it must be at least 0 and less than 1")));
+        }
+        let rates = [
+            ("lr", self.lr),
+            ("momentum", self.momentum),
+            ("weight_decay", self.weight_decay),
+            ("eps", self.eps),
+            ("trust", self.trust),
+            ("warmup_from", self.warmup_from),
+            ("lr_factor", self.lr_factor),
+            ("lr_floor", self.lr_floor),
+            ("lr_power", self.lr_power),
+            ("clip_norm", self.clip_norm),
+            ("loss_scale", self.loss_scale),
+        ];
+        match rates.iter().find(|(_, value)| !value.is_finite() || *value < 0.0) {
+            Some((key, value)) => Err(Error::Config(format!("`{key}` is {value}; it must be 0 or more"))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What a pass over a model is given, who hears of it, and what it leaves in memory.
+
+use crate::Result;
+use allfold_kernels::nn::{Cost, Float};
+
+/// What hears of a backward pass as it goes.
+pub trait Listener<F> {
+    /// So much was just computed.
+    fn spent(&mut self, cost: Cost);
+
+    /// The gradient of parameter `param` is final. Called once per parameter, the last one first.
+    ///
+    /// # Errors
+    /// Whatever stops the pass.
+    fn ready(&mut self, param: usize, gradient: &[F]) -> Result<()>;
+
+    /// Replaces `values` by their totals over all ranks. One rank alone has nothing to add.
+    ///
+    /// # Errors
+    /// Whatever stops the pass.
+    fn total(&mut self, _values: &mut [f64]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What a backward pass is to find the gradients of: `scale` times the mean loss over these labels.
+#[derive(Clone, Copy, Debug)]
+pub struct Objective<'a, F> {
+    /// One per row of logits of the last forward pass.
+    pub labels: &'a [u32],
+    /// What the loss is multiplied by: a micro-batch's share of its step, and the loss scale.
+    pub scale: F,
+    /// Whether more micro-batches of the same step follow. The gradients are then held back and added to theirs.
+    pub more: bool,
+}
+
+impl<'a, F: Float> Objective<'a, F> {
+    /// The mean loss over these labels, and nothing after.
+    pub fn mean(labels: &'a [u32]) -> Objective<'a, F> {
+        Objective { labels, scale: F::ONE, more: false }
+    }
+}
+
+/// What a pass is a part of: with the seed, it determines every random draw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Step of the run.
+    pub step: u32,
+    /// Micro-batch of the step.
+    pub micro: u16,
+    /// Rank, of which no two draw alike.
+    pub rank: u16,
+}
+
+/// Bytes that a model holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Memory {
+    /// Parameters.
+    pub params: u64,
+    /// Gradients, those held back between micro-batches included.
+    pub gradients: u64,
+    /// Running statistics.
+    pub buffers: u64,
+    /// What went through the layers.
+    pub activations: u64,
+    /// What layers keep for their backward pass.
+    pub saved: u64,
+    /// Gradients by activations.
+    pub down: u64,
+}

@@ -1,0 +1,221 @@
+use super::*;
+use crate::layers::{
+    Add, BatchNorm, Conv2d, Dropout, Gelu, GlobalMeanPool, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
+};
+use crate::models::{Cnn, Gpt, cnn, gpt, mlp};
+use crate::network::Builder;
+use allfold_kernels::nn::{self, Pool};
+
+/// Remembers who was ready, and that the gradient was the final one.
+struct Log(Vec<(usize, Vec<f64>)>, Cost);
+
+impl Listener<f64> for Log {
+    fn spent(&mut self, cost: Cost) {
+        self.1 = self.1 + cost;
+    }
+    fn ready(&mut self, param: usize, gradient: &[f64]) -> Result<()> {
+        self.0.push((param, gradient.to_vec()));
+        Ok(())
+    }
+}
+
+/// Networks that hold every layer between them.
+fn networks() -> Vec<Network<f64>> {
+    let picture = (6, 6);
+    let conv = |inputs, outputs, stride| {
+        Conv2d::new(nn::Conv2d { inputs, outputs, picture, kernel: 3, stride, padding: 1, groups: 1 })
+    };
+    let mean = Pool { channels: 3, picture: (3, 3), window: 2, stride: 1, padding: 0 };
+    let every: Vec<(&str, Box<dyn Layer<f64>>)> = vec![
+        ("conv", Box::new(conv(2, 3, 2))),
+        ("bn", Box::new(BatchNorm::new(3, 9))),
+        ("relu", Box::new(Relu::new(27))),
+        ("mean", Box::new(MeanPool::new(mean))),
+        ("global", Box::new(GlobalMeanPool::new(3, 4))),
+        ("fc", Box::new(Linear::new(3, 4))),
+    ];
+    let max = Pool { channels: 2, picture, window: 2, stride: 2, padding: 0 };
+    let pooled: Vec<(&str, Box<dyn Layer<f64>>)> =
+        vec![("max", Box::new(MaxPool::new(max))), ("fc", Box::new(Linear::new(18, 3)))];
+    let named = |layers: Vec<(&str, Box<dyn Layer<f64>>)>| {
+        Network::new(layers.into_iter().map(|(name, layer)| (name.to_string(), layer)).collect()).unwrap()
+    };
+    let parts = Cnn { shape: (1, 4, 4), channels: &[2, 3], batch_norm: true, classes: 3 };
+    vec![named(every), named(pooled), residual(), mlp(7, &[6, 5], 4).unwrap(), cnn(&parts).unwrap()]
+}
+
+/// Two branches over grouped convolutions, then rows that are normalised, and draws.
+fn residual() -> Network<f64> {
+    let shape =
+        nn::Conv2d { inputs: 4, outputs: 4, picture: (3, 3), kernel: 3, stride: 1, padding: 1, groups: 2 };
+    let mut builder = Builder::new(36);
+    let a = builder.push("conv", Conv2d::new(shape).with_bias(), &[0]).unwrap();
+    let b = builder.push("gelu", Gelu::new(36), &[a]).unwrap();
+    let c = builder.push("deep", Conv2d::new(shape).normal(), &[b]).unwrap();
+    let d = builder.push("add", Add::new(36), &[c, a]).unwrap();
+    let e = builder.push("ln", LayerNorm::new(4, 9), &[d]).unwrap();
+    let f = builder.push("drop", Dropout::new(0.25, 36), &[e]).unwrap();
+    let init = crate::layers::Init::Normal(0.3);
+    let g = builder.push("rows", Linear::rows(4, (9, 3), init, None), &[f]).unwrap();
+    builder.push("fc", Linear::new(12, 3), &[g]).unwrap();
+    builder.build(1).unwrap()
+}
+
+/// The head's weight is the token table: its gradient is the sum of both uses.
+#[test]
+fn gradients_of_a_tied_gpt_match_differences() {
+    for tied in [true, false] {
+        let parts = Gpt {
+            vocabulary: 5,
+            positions: 3,
+            layers: 2,
+            width: 4,
+            heads: 2,
+            dropout: 0.25,
+            attention_dropout: 0.25,
+            tied,
+        };
+        let mut model = Model::new(gpt::<f64>(&parts).unwrap(), 3).unwrap();
+        // The usual start is so small that differences drown.
+        model.params.iter_mut().zip(0..).for_each(|(p, i)| *p += (i * 37 % 101) as f64 / 101.0 - 0.5);
+        let (x, labels) = ([0.0, 3.0, 1.0, 4.0, 4.0, 2.0], [3, 1, 2, 4, 2, 0]);
+        let run = |model: &mut Model<f64>| {
+            let mut log = Log(Vec::new(), Cost::default());
+            model.forward(&x, &mut log).unwrap();
+            model.backward(Objective::mean(&labels), &mut log).unwrap()
+        };
+        run(&mut model);
+        let grads = model.grads.clone();
+        for (i, grad) in grads.into_iter().enumerate() {
+            let (at, step) = (model.params[i], 1e-5);
+            let mut shifted = |to: f64| {
+                model.params[i] = to;
+                run(&mut model)
+            };
+            let numeric = (shifted(at + step) - shifted(at - step)) / (2.0 * step);
+            model.params[i] = at;
+            assert!((numeric - grad).abs() < 1e-8, "param {i}: {grad} {numeric}");
+        }
+    }
+}
+
+#[test]
+fn frozen_layers_have_no_gradient_and_what_they_alone_need_is_not_computed() {
+    let mut network = residual();
+    let all = network.backward_phases().len();
+    network.freeze(&["conv".into(), "deep.weight".into()]).unwrap();
+    assert!(network.backward_phases().len() < all);
+    let mut model = Model::new(network, 3).unwrap();
+    let mut log = Log(Vec::new(), Cost::default());
+    model.forward(&[0.3; 72], &mut log).unwrap();
+    model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
+    let names: Vec<&str> = log.0.iter().map(|(param, _)| &*model.network().params()[*param].name).collect();
+    assert_eq!(names, ["fc.bias", "fc.weight", "rows.weight", "ln.bias", "ln.weight"]);
+    let error = residual().freeze(&["cov".into()]).unwrap_err().to_string();
+    assert_eq!(error, "unknown frozen layer `cov`; the nearest is `conv`");
+}
+
+#[test]
+fn autocast_rounds_what_it_lists_and_nothing_else() {
+    let mut plain = Model::new(residual(), 3).unwrap();
+    let mut half = Model::new(residual(), 3).unwrap();
+    half.autocast(Narrow::F16);
+    let x: Vec<f64> = (0..72).map(|i| (i * 37 % 101) as f64 / 50.0 - 1.0).collect();
+    let mut log = Log(Vec::new(), Cost::default());
+    for model in [&mut plain, &mut half] {
+        model.forward(&x, &mut log).unwrap();
+        model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
+    }
+    let narrow = |values: &[f64]| {
+        let mut rounded = values.to_vec();
+        Narrow::F16.round(&mut rounded);
+        rounded == values
+    };
+    // Activations: the input, conv, gelu, deep, add | ln, drop | rows, fc.
+    let narrows: Vec<bool> = half.acts.iter().map(|act| narrow(act)).collect();
+    assert_eq!(narrows, [false, true, true, true, true, false, false, true, true]);
+    assert!(!narrow(&half.params) && half.params == plain.params);
+    for place in half.network().params() {
+        let (half, plain) = (&half.grads[place.range.clone()], &plain.grads[place.range.clone()]);
+        assert_eq!(narrow(half), !place.name.starts_with("ln"), "{}", place.name);
+        let size = plain.iter().fold(0.0, |max: f64, g| max.max(g.abs()));
+        assert!(half.iter().zip(plain).all(|(a, b)| (a - b).abs() < 0.02 * size), "{}", place.name);
+    }
+}
+
+#[test]
+fn gradients_of_whole_networks_match_differences() {
+    const N: usize = 4;
+    let synchronised = networks().into_iter().map(|mut network| {
+        network.synchronise();
+        network
+    });
+    for network in networks().into_iter().chain(synchronised) {
+        let (inputs, classes) = (network.inputs(), network.classes());
+        let mut model = Model::new(network, 3).unwrap();
+        let places: Vec<_> = (0..N * inputs).map(|i| ((i * 37 % 101) as f64 / 50.0) - 1.0).collect();
+        let labels: Vec<u32> = (0..N as u32).map(|i| i % classes as u32).collect();
+        let run = |model: &mut Model<f64>| {
+            let mut log = Log(Vec::new(), Cost::default());
+            model.forward(&places, &mut log).unwrap();
+            model.backward(Objective::mean(&labels), &mut log).unwrap()
+        };
+        run(&mut model);
+        let grads = model.grads.clone();
+        for i in (0..grads.len()).step_by(grads.len().div_ceil(60)) {
+            let (at, step) = (model.params[i], 1e-6);
+            let mut shifted = |to: f64| {
+                model.params[i] = to;
+                run(&mut model)
+            };
+            let numeric = (shifted(at + step) - shifted(at - step)) / (2.0 * step);
+            model.params[i] = at;
+            assert!((numeric - grads[i]).abs() < 1e-6, "param {i}: {} {numeric}", grads[i]);
+        }
+    }
+}
+
+#[test]
+fn gradients_are_announced_last_first_and_final() {
+    for network in networks() {
+        let (inputs, count) = (network.inputs(), network.params().len());
+        let mut model = Model::new(network, 3).unwrap();
+        let mut log = Log(Vec::new(), Cost::default());
+        model.forward(&vec![0.3; 2 * inputs], &mut log).unwrap();
+        model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
+        assert_eq!(
+            log.0.iter().map(|(param, _)| *param).collect::<Vec<_>>(),
+            (0..count).rev().collect::<Vec<_>>()
+        );
+        for (param, gradient) in &log.0 {
+            assert_eq!(gradient[..], model.grads[model.network().params()[*param].range.clone()]);
+        }
+        assert_eq!(log.1, model.network().step_cost(2));
+    }
+}
+
+#[test]
+fn memory_is_what_a_step_holds() {
+    for network in networks() {
+        let (inputs, params) = (network.inputs(), network.param_count());
+        let told = network.memory(2);
+        let mut model = Model::new(network, 3).unwrap();
+        let mut log = Log(Vec::new(), Cost::default());
+        model.forward(&vec![0.3; 2 * inputs], &mut log).unwrap();
+        model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
+        let values = |vectors: &[Vec<f64>]| vectors.iter().map(Vec::len).sum::<usize>();
+        let saved: usize = model.saved.iter().map(|s| 8 * s.values.len() + 4 * s.places.len()).sum();
+        let down: usize = model.down.iter().flatten().chain(&model.spare).map(Vec::len).sum();
+        // Velocities and buckets are the strategy's and the optimiser's: two more of every parameter.
+        let held = 8 * (4 * params + model.buffers.len() + values(&model.acts) + down) + saved;
+        assert!(held as u64 <= told && told <= 2 * held as u64, "{told} for {held}");
+    }
+}
+
+#[test]
+fn layers_that_do_not_fit_are_refused() {
+    let layers: Vec<(String, Box<dyn Layer<f32>>)> =
+        vec![("a".into(), Box::new(Linear::new(3, 4))), ("b".into(), Box::new(Linear::new(5, 2)))];
+    let error = Network::new(layers).err().unwrap();
+    assert_eq!(error.to_string(), "network: a gives 4 numbers but b takes 5");
+}

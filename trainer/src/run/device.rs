@@ -1,0 +1,64 @@
+//! A run whose numbers are on a device: what goes there and back, and a step of it.
+
+use super::Run;
+use crate::Result;
+use crate::data::loader::Batches;
+use crate::evaluate::{Evaluation, evaluate, evaluate_by};
+use crate::timing::Breakdown;
+use allfold_kernels::nn::Float;
+
+impl<F: Float> Run<'_, F> {
+    /// Gives the host's numbers to the device, where there is one.
+    pub(super) fn upload(&mut self) -> Result<()> {
+        match &mut self.device {
+            Some(device) => device.upload(&self.model.params, &self.model.buffers, &mut *self.optimiser),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes them back.
+    pub(super) fn download(&mut self) -> Result<()> {
+        match &self.device {
+            Some(device) => {
+                device.download(&mut self.model.params, &mut self.model.buffers, &mut *self.optimiser)
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn evaluate(&mut self) -> Result<Evaluation> {
+        let (test, batch, comm) = (self.test, self.config.batch, self.comm);
+        match &mut self.device {
+            Some(device) => evaluate_by::<F>(test, batch, comm, |samples| device.evaluate(samples)),
+            None => evaluate(&mut self.model, test, batch, comm),
+        }
+    }
+
+    /// One step on the device, where there is one. While it computes, the next batch goes there. Forward, backward and
+    /// optimiser are one piece of work for the host, which waits for it: all of that is backward's time.
+    pub(super) fn device_step(
+        &mut self,
+        batches: &mut Batches<F>,
+        lr: f64,
+    ) -> Result<Option<(f64, Breakdown)>> {
+        let Run { device: Some(device), comm, batch, model, scaler, .. } = self else { return Ok(None) };
+        let start = comm.now();
+        if !device.is_staged() {
+            batches.next(batch)?;
+            device.stage(batch)?;
+        }
+        let gathered = comm.now();
+        let samples = device.start(model.moment, lr, scaler.as_ref())?;
+        if batches.left() > 0 {
+            batches.next(batch)?;
+            device.stage(batch)?;
+        }
+        let outcome = device.finish(samples)?;
+        if let Some(scaler) = scaler {
+            scaler.update(outcome.skipped);
+        }
+        let time =
+            Breakdown { data: gathered - start, backward: comm.now() - gathered, ..Breakdown::default() };
+        Ok(Some((outcome.loss, time)))
+    }
+}

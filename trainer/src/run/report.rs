@@ -1,0 +1,73 @@
+//! What a run says of itself: after each step, after each epoch, and at its end.
+
+use crate::timing::{Breakdown, BucketTimes};
+use crate::{Evaluation, Memory};
+use allfold_sim::Picos;
+
+/// What just happened in a step, on this rank.
+#[derive(Clone, Copy, Debug)]
+pub struct StepReport {
+    /// From 0.
+    pub epoch: u64,
+    /// From 0, over the whole run.
+    pub step: u64,
+    /// Steps in the whole run.
+    pub steps: u64,
+    /// The mean loss of this rank's samples.
+    pub loss: f64,
+    /// Where the time of this step went.
+    pub time: Breakdown,
+    /// The learning rate.
+    pub lr: f64,
+    /// Bytes that the model holds, by category.
+    pub memory: Memory,
+}
+
+/// What came of an epoch, over all ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochReport {
+    /// From 0.
+    pub epoch: u64,
+    /// The mean of the losses of its steps.
+    pub loss: f64,
+    /// On the test set.
+    pub test: Evaluation,
+}
+
+/// Hears of a run's progress. `()` listens to nothing.
+pub trait Observer {
+    /// A step is done.
+    fn step(&mut self, _report: &StepReport) {}
+    /// An epoch is done and evaluated.
+    fn epoch(&mut self, _report: &EpochReport) {}
+}
+
+impl Observer for () {}
+
+/// What came of a run. Losses, evaluation and hash are the same on every rank; times are this rank's.
+#[derive(Clone, Debug)]
+pub struct TrainResult {
+    /// The loss of each step, averaged over ranks.
+    pub losses: Vec<f64>,
+    /// On the test set, after the last epoch.
+    pub test: Evaluation,
+    /// The bits of all parameters and buffers in one number.
+    pub weights_hash: u64,
+    /// Elements of all parameters.
+    pub parameters: usize,
+    /// Training samples that all ranks together went through, repeated ones included.
+    pub samples: u64,
+    /// Time of all steps; evaluation is not part of it.
+    pub time: Picos,
+    /// The same by parts.
+    pub breakdown: Breakdown,
+    /// What happened to each bucket in the last step.
+    pub buckets: Vec<BucketTimes>,
+}
+
+impl TrainResult {
+    /// Samples per second, over all ranks; 0 where no time passed.
+    pub fn throughput(&self) -> f64 {
+        if self.time == Picos::ZERO { 0.0 } else { self.samples as f64 / self.time.as_secs() }
+    }
+}

@@ -1,0 +1,118 @@
+//! Checkpoints of a run: rank 0 writes and reads them, for all ranks.
+
+use super::Run;
+use crate::{Result, checkpoint};
+use allfold_collectives::Rank;
+use allfold_kernels::nn::Float;
+use std::path::Path;
+
+/// The rank that writes and reads checkpoints.
+const ROOT: Rank = Rank(0);
+
+impl<F: Float> Run<'_, F> {
+    pub(super) fn checkpoint_due(&self, done: u64, steps: u64) -> bool {
+        let every = self.config.checkpoint_every;
+        every > 0 && (done.is_multiple_of(every) || done == steps)
+    }
+
+    pub(super) fn checkpoint(&mut self, losses: &[f64]) -> Result<()> {
+        if self.comm.rank() == ROOT || self.strategy.apart() {
+            self.download()?;
+        }
+        let mut own = self.own();
+        for (_, values) in &mut own {
+            let mine = std::mem::take(values);
+            values.resize(mine.len() * self.comm.size() as usize, F::ZERO);
+            self.comm.all_gather(&mine, values)?;
+        }
+        if self.comm.rank() == ROOT {
+            let progress = (losses.len() as u64, self.comm.size());
+            let Run { config, model, optimiser, scaler, .. } = self;
+            checkpoint::save(config, progress, model, &mut **optimiser, scaler.as_ref(), (losses, &own))?;
+        }
+        Ok(())
+    }
+
+    /// What is this rank's own, by name; as long on every rank.
+    fn own(&mut self) -> checkpoint::Own<F> {
+        let mut own = match &mut self.device {
+            Some(device) => device.remembered(),
+            None => self.strategy.remembered(),
+        };
+        if self.strategy.apart() {
+            own.push(("weights", self.model.params.clone()));
+            for (name, values) in self.optimiser.state().vectors {
+                let mut values = values.clone();
+                values.resize(self.model.params.len(), F::ZERO);
+                own.push((name, values));
+            }
+        }
+        own
+    }
+
+    /// Takes this rank's part of what rank 0 read.
+    fn take_own(&mut self, step: u64, mut all: checkpoint::Own<F>) -> Result<()> {
+        let ranks = self.comm.size() as usize;
+        let mut mine = Vec::with_capacity(all.len());
+        for (_, values) in &mut all {
+            self.comm.broadcast(values, ROOT)?;
+            let length = values.len() / ranks;
+            mine.push(values[self.comm.rank().index() * length..][..length].to_vec());
+        }
+        if self.strategy.apart() && step > 0 {
+            let mut vectors = self.optimiser.state().vectors;
+            let weights = mine.len() - vectors.len() - 1;
+            let values = mine.split_off(weights + 1);
+            vectors.iter_mut().zip(values).for_each(|((_, to), values)| **to = values);
+            self.model.params.copy_from_slice(&mine[weights]);
+            mine.truncate(weights);
+        }
+        if step > 0 {
+            self.strategy.remember(step, &mine);
+            if let Some(device) = &mut self.device {
+                device.remember(step, &mine);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on from the newest checkpoint, if that is asked for and there is one: rank 0 reads it and gives it to all.
+    pub(super) fn resume(&mut self, losses: &mut Vec<f64>) -> Result<()> {
+        if !self.config.resume {
+            return Ok(());
+        }
+        let mut header = [0i64; 4];
+        let mut own = self.own();
+        own.iter_mut()
+            .for_each(|(_, values)| *values = vec![F::ZERO; values.len() * self.comm.size() as usize]);
+        if self.comm.rank() == ROOT
+            && let Some(path) = checkpoint::newest(Path::new(&self.config.checkpoint_dir))?
+        {
+            let run = (self.config, self.comm.size());
+            let (model, optimiser) = (&mut self.model, &mut *self.optimiser);
+            let (progress, read) = checkpoint::load(&path, run, model, optimiser, &mut own)?;
+            *losses = read;
+            let scale = i64::from(progress.loss_scale.to_bits());
+            header = [progress.step as i64, progress.optimiser_steps as i64, scale, progress.good as i64];
+        }
+        self.comm.broadcast(&mut header, ROOT)?;
+        let [step, optimiser_steps, scale, good] = header.map(i64::unsigned_abs);
+        losses.resize(step as usize, 0.0);
+        self.comm.broadcast(losses, ROOT)?;
+        self.comm.broadcast(&mut self.model.params, ROOT)?;
+        self.comm.broadcast(&mut self.model.buffers, ROOT)?;
+        if let Some(scaler) = self.scaler.as_mut().filter(|_| step > 0) {
+            (scaler.scale, scaler.good) = (f32::from_bits(scale as u32), good);
+        }
+        let state = self.optimiser.state();
+        *state.steps = optimiser_steps;
+        for (_, values) in state.vectors {
+            // Empty on rank 0 where the optimiser keeps none: every rank must know before it takes part.
+            let mut length = [values.len() as i64];
+            self.comm.broadcast(&mut length, ROOT)?;
+            values.resize(length[0].unsigned_abs() as usize, F::ZERO);
+            self.comm.broadcast(values, ROOT)?;
+        }
+        self.take_own(step, own)
+    }
+}
