@@ -93,6 +93,10 @@ pub struct Config {
     pub synthetic_shape: [usize; 3],
     /// Labels of the synthetic set; of tokens, how many there are.
     pub synthetic_classes: usize,
+    /// Lines and columns of black put around each training picture, of which its old size is then cut out at random; 0: none.
+    pub crop_padding: usize,
+    /// Whether each training picture is mirrored, left to right, with probability one half.
+    pub flip: bool,
     /// Threads of each rank that put batches together ahead of their steps; 0: none.
     pub workers: usize,
     /// Batches that each of them is ahead.

@@ -11,6 +11,7 @@ mod saved;
 pub use report::{EpochReport, Observer, StepReport, TrainResult};
 
 use crate::cuda::{self, Replica};
+use crate::data::Augment;
 use crate::data::loader::{self, Batches};
 use crate::evaluate::Evaluation;
 use crate::scaler::unscale_cost;
@@ -178,7 +179,8 @@ impl<'a, F: Float> Run<'a, F> {
             let chunks: Vec<Vec<usize>> =
                 self.epoch(epoch, per_epoch as usize).into_iter().skip(skip).take(left).collect();
             let (train, Config { workers, prefetch, .. }) = (self.train, self.config);
-            loader::batches(train, &chunks, (*workers, *prefetch), |batches| {
+            let augment = Augment::new(self.config, train.shape, epoch)?;
+            loader::batches((train, augment), &chunks, (*workers, *prefetch), |batches| {
                 for samples in &chunks {
                     let step = result.losses.len() as u64;
                     let rank = self.comm.rank().0 as u16;

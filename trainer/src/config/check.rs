@@ -52,6 +52,9 @@ impl Config {
         known("device", &self.device, DEVICES)?;
         known("exchange", &self.exchange, EXCHANGES)?;
         known("hook", &self.hook, HOOKS)?;
+        if (self.flip || self.crop_padding > 0) && (self.data == "text" || self.model == "gpt") {
+            return Err(Error::Config("`crop_padding` and `flip` change pictures; text has none".into()));
+        }
         if self.workers > 64 {
             let workers = self.workers;
             return Err(Error::Config(format!("`workers` is {workers}; it must be 0 to 64")));

@@ -41,6 +41,8 @@ impl Default for Config {
             synthetic_samples: 512,
             synthetic_shape: [3, 32, 32],
             synthetic_classes: 10,
+            crop_padding: 0,
+            flip: false,
             workers: 0,
             prefetch: 2,
             weights: String::new(),

@@ -6,7 +6,7 @@
 //! steps           | 0 | 1 | 2 | 3 ...                      always in order, whoever was quicker
 //! ```
 
-use super::{Batch, Dataset};
+use super::{Augment, Batch, Dataset};
 use crate::{Error, Result};
 use allfold_kernels::nn::Float;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -14,17 +14,18 @@ use std::sync::mpsc::{Receiver, sync_channel};
 /// The batches of an epoch, one after another.
 pub struct Batches<'a, F> {
     dataset: &'a Dataset,
+    augment: Augment,
     chunks: &'a [Vec<usize>],
     at: usize,
     workers: Vec<Receiver<Result<Batch<F>>>>,
 }
 
-/// Calls `body` with the batches that `chunks` name. With 0 workers each is put together when it is asked for.
+/// Calls `body` with the batches that `chunks` name, their pictures changed as `augment` draws. With 0 workers each is put together when it is asked for.
 ///
 /// # Errors
 /// What `body` returned.
 pub fn batches<F: Float, R>(
-    dataset: &Dataset,
+    (dataset, augment): (&Dataset, Augment),
     chunks: &[Vec<usize>],
     (workers, prefetch): (usize, usize),
     body: impl FnOnce(&mut Batches<F>) -> Result<R>,
@@ -35,7 +36,7 @@ pub fn batches<F: Float, R>(
             scope.spawn(move || {
                 for chunk in chunks.iter().skip(worker).step_by(workers) {
                     let mut batch = Batch::default();
-                    let gathered = dataset.gather(chunk, &mut batch);
+                    let gathered = dataset.gather_changed(&augment, chunk, &mut batch);
                     // Nobody listens any more once the run has stopped.
                     if send.send(gathered.map(|()| batch)).is_err() {
                         return;
@@ -45,7 +46,7 @@ pub fn batches<F: Float, R>(
             receive
         };
         let workers = (0..workers).map(start).collect();
-        body(&mut Batches { dataset, chunks, at: 0, workers })
+        body(&mut Batches { dataset, augment, chunks, at: 0, workers })
     })
 }
 
@@ -63,7 +64,7 @@ impl<F: Float> Batches<'_, F> {
         let gone = || Error::Data(format!("there is no batch {} in this epoch", self.at));
         let chunk = self.chunks.get(self.at).ok_or_else(gone)?;
         match self.at.checked_rem(self.workers.len()) {
-            None => self.dataset.gather(chunk, batch)?,
+            None => self.dataset.gather_changed(&self.augment, chunk, batch)?,
             Some(worker) => *batch = self.workers[worker].recv().map_err(|_| gone())??,
         }
         self.at += 1;
@@ -80,7 +81,7 @@ mod tests {
         let (train, _) = crate::data::digits().unwrap();
         let chunks: Vec<Vec<usize>> = (0..23).map(|i| (i * 7..i * 7 + i % 5).collect()).collect();
         let all = |workers, prefetch| {
-            batches::<f32, _>(&train, &chunks, (workers, prefetch), |batches| {
+            batches::<f32, _>((&train, Augment::NONE), &chunks, (workers, prefetch), |batches| {
                 let mut all = vec![Batch::default(); chunks.len()];
                 all.iter_mut().try_for_each(|batch| batches.next(batch))?;
                 assert!(batches.next(&mut Batch::default()).is_err());
@@ -92,6 +93,9 @@ mod tests {
         assert_eq!(all(1, 1), want);
         assert_eq!(all(3, 4), want);
         // A run that stops early leaves no worker behind.
-        batches::<f32, _>(&train, &chunks, (2, 1), |batches| batches.next(&mut Batch::default())).unwrap();
+        batches::<f32, _>((&train, Augment::NONE), &chunks, (2, 1), |batches| {
+            batches.next(&mut Batch::default())
+        })
+        .unwrap();
     }
 }

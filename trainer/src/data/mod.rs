@@ -8,6 +8,7 @@
 //! | `text` | `text.txt`, byte by byte | windows of `positions` bytes |
 //! | `synthetic` | nothing: drawn from the seed | `synthetic_samples` of `synthetic_shape` |
 
+pub mod augment;
 mod cifar;
 mod digits;
 mod idx;
@@ -16,6 +17,7 @@ mod samples;
 mod synthetic;
 mod text;
 
+pub use augment::Augment;
 pub use digits::digits;
 pub use samples::{Pictures, Samples};
 
@@ -131,6 +133,21 @@ impl Dataset {
             batch.labels.extend_from_slice(&self.labels[i * rows..(i + 1) * rows]);
         }
         self.samples.gather(indices, self.features(), &mut batch.x)
+    }
+
+    /// As [`Dataset::gather`], with training pictures moved and mirrored as `augment` draws.
+    ///
+    /// # Errors
+    /// As [`Dataset::gather`].
+    pub fn gather_changed<F: Float>(
+        &self,
+        augment: &Augment,
+        indices: &[usize],
+        batch: &mut Batch<F>,
+    ) -> Result<()> {
+        self.gather(indices, batch)?;
+        augment.apply(self, indices, batch);
+        Ok(())
     }
 
     /// The first `count` samples, or all if there are fewer.

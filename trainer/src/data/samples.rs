@@ -121,6 +121,15 @@ impl Samples {
         }
     }
 
+    /// What black is in a channel: byte 0 of pictures; numbers begin at 0.
+    pub(super) fn black<F: Float>(&self, channel: usize) -> F {
+        let value = match self {
+            Samples::Pictures(pictures) => pictures.values.get(channel).map_or(0.0, |values| values[0]),
+            Samples::Numbers(_) => 0.0,
+        };
+        F::from_f64(f64::from(value))
+    }
+
     /// Keeps the first `at` samples, and gives back the others.
     pub(super) fn split_off(&mut self, at: usize, features: usize) -> Samples {
         match self {

@@ -1,0 +1,191 @@
+//! Training pictures moved and mirrored at random, anew in every epoch.
+//!
+//! ```text
+//! padding 1, moved right and down      flip
+//!   a b c      0 0 0                   a b c      c b a
+//!   d e f      0 a b                   d e f      f e d
+//!   g h i      0 d e                   g h i      i h g
+//! ```
+//!
+//! A picture's change is drawn from the seed, the epoch and the sample's number in the training set alone: whichever rank or
+//! worker makes its batch, and whatever else is in that batch, it comes out the same.
+
+use super::{Batch, Dataset};
+use crate::{Config, Error, Result};
+use allfold_kernels::nn::Float;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// What may happen to the pictures of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Augment {
+    seed: u64,
+    padding: usize,
+    flip: bool,
+}
+
+/// What happens to one picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Change {
+    /// Lines that it moves down and pixels that it moves right.
+    moved: [isize; 2],
+    /// Whether left and right are swapped, before it moves.
+    mirrored: bool,
+}
+
+impl Augment {
+    /// Nothing, of no epoch: samples as they are.
+    pub const NONE: Augment = Augment { seed: 0, padding: 0, flip: false };
+
+    /// What `config` asks for, in one epoch.
+    ///
+    /// # Errors
+    /// If pictures of this shape could be moved out of sight.
+    pub fn new(config: &Config, (_, height, width): (usize, usize, usize), epoch: u64) -> Result<Augment> {
+        let Config { crop_padding, flip, seed, .. } = *config;
+        if crop_padding > 0 && crop_padding >= height.min(width) {
+            return Err(Error::Config(format!(
+                "`crop_padding` is {crop_padding} and pictures are {height} x {width}; it must be less than either side"
+            )));
+        }
+        Ok(Augment { seed: seed.wrapping_add(epoch), padding: crop_padding, flip })
+    }
+
+    /// Changes the samples `indices`, which `batch` holds in that order.
+    pub(super) fn apply<F: Float>(&self, dataset: &Dataset, indices: &[usize], batch: &mut Batch<F>) {
+        if self.padding == 0 && !self.flip {
+            return;
+        }
+        let (channels, height, width) = dataset.shape;
+        let black: Vec<F> = (0..channels).map(|channel| dataset.samples.black(channel)).collect();
+        let mut before = vec![F::ZERO; height * width];
+        for (&sample, picture) in indices.iter().zip(batch.x.chunks_exact_mut(dataset.features())) {
+            let change = self.draw(sample);
+            for (plane, &black) in picture.chunks_exact_mut(height * width).zip(&black) {
+                before.copy_from_slice(plane);
+                change.plane(&before, width, black, plane);
+            }
+        }
+    }
+
+    /// What happens to a sample: every move as likely as every other.
+    fn draw(&self, sample: usize) -> Change {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        // The order of samples is drawn from stream 0.
+        random.set_stream(sample as u64 + 1);
+        let mut below = |count: usize| ((u64::from(random.next_u32()) * count as u64) >> 32) as isize;
+        let padding = self.padding as isize;
+        let moved = [0; 2].map(|_| below(2 * self.padding + 1) - padding);
+        Change { moved, mirrored: self.flip && below(2) == 1 }
+    }
+}
+
+impl Change {
+    /// One channel of a picture whose lines are `width` long: `from` to `to`. What comes into sight is black.
+    fn plane<F: Float>(&self, from: &[F], width: usize, black: F, to: &mut [F]) {
+        let [down, right] = self.moved;
+        let inside =
+            |at: usize, moved: isize, size: usize| at.checked_add_signed(-moved).filter(|&at| at < size);
+        for (row, line) in to.chunks_exact_mut(width).enumerate() {
+            let Some(row) = inside(row, down, from.len() / width) else {
+                line.fill(black);
+                continue;
+            };
+            let source = &from[row * width..][..width];
+            for (column, to) in line.iter_mut().enumerate() {
+                *to = match inside(column, right, width) {
+                    Some(column) if self.mirrored => source[width - 1 - column],
+                    Some(column) => source[column],
+                    None => black,
+                };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Sampler;
+    use crate::data::loader::batches;
+    use std::collections::BTreeMap;
+
+    fn changed(change: Change) -> Vec<f32> {
+        let mut to = vec![9.0; 9];
+        change.plane(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 3, -1.0, &mut to);
+        to
+    }
+
+    #[test]
+    fn pictures_move_and_are_mirrored() {
+        let change = |moved, mirrored| changed(Change { moved, mirrored });
+        assert_eq!(change([0, 0], false), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
+        assert_eq!(change([1, 1], false), [-1.0, -1.0, -1.0, -1.0, 1.0, 2.0, -1.0, 4.0, 5.0]);
+        assert_eq!(change([0, -2], false), [3.0, -1.0, -1.0, 6.0, -1.0, -1.0, 9.0, -1.0, -1.0]);
+        assert_eq!(change([0, 0], true), [3.0, 2.0, 1.0, 6.0, 5.0, 4.0, 9.0, 8.0, 7.0]);
+        assert_eq!(change([-1, 1], true), [-1.0, 6.0, 5.0, -1.0, 9.0, 8.0, -1.0, -1.0, -1.0]);
+    }
+
+    #[test]
+    fn every_move_within_the_padding_is_drawn_and_none_beyond() {
+        let config = Config { crop_padding: 2, flip: true, ..Config::default() };
+        let augment = Augment::new(&config, (1, 8, 8), 3).unwrap();
+        let mut seen = BTreeMap::new();
+        for sample in 0..5000 {
+            let Change { moved, mirrored } = augment.draw(sample);
+            *seen.entry((moved, mirrored)).or_insert(0) += 1;
+        }
+        // 50 changes, 100 times each; 60 is four deviations away.
+        assert_eq!(seen.len(), 50);
+        assert!(seen.iter().all(|((moved, _), &times)| moved.iter().all(|m| m.abs() <= 2) && times > 60));
+        let other = Augment::new(&config, (1, 8, 8), 4).unwrap();
+        assert!((0..100).any(|sample| other.draw(sample) != augment.draw(sample)));
+        let still = Augment::new(&Config { flip: true, ..Config::default() }, (1, 8, 8), 0).unwrap();
+        assert!((0..100).all(|sample| still.draw(sample).moved == [0, 0]));
+    }
+
+    /// Every sample of an epoch by its number, however many ranks and workers share the making of it.
+    #[test]
+    fn a_sample_is_the_same_on_any_rank_and_worker() {
+        let (train, _) = crate::data::digits().unwrap();
+        let config = Config { crop_padding: 1, flip: true, ..Config::default() };
+        let epoch = |epoch: u64, world: usize, batch: usize, workers: usize| {
+            let augment = Augment::new(&config, train.shape, epoch).unwrap();
+            let sampler = Sampler { samples: 200, world, drop_last: false, shuffle: Some(5) };
+            let mut all = BTreeMap::new();
+            for rank in 0..world {
+                let indices = sampler.indices(rank, epoch);
+                let chunks: Vec<Vec<usize>> = indices.chunks(batch).map(<[usize]>::to_vec).collect();
+                batches::<f32, _>((&train, augment), &chunks, (workers, 2), |batches| {
+                    for chunk in &chunks {
+                        let mut batch = Batch::default();
+                        batches.next(&mut batch)?;
+                        let pictures = batch.x.chunks_exact(train.features()).map(<[f32]>::to_vec);
+                        all.extend(chunk.iter().copied().zip(pictures));
+                    }
+                    Ok(())
+                })
+                .unwrap();
+            }
+            all
+        };
+        let want = epoch(0, 1, 16, 0);
+        assert_eq!(want.len(), 200);
+        assert!(epoch(0, 3, 7, 0) == want && epoch(0, 4, 16, 3) == want);
+        assert!(epoch(1, 1, 16, 0) != want);
+        let mut plain = Batch::<f32>::default();
+        train.gather(&[0, 1, 2, 3], &mut plain).unwrap();
+        assert!((0..4).any(|i| want[&i] != plain.x[i * train.features()..][..train.features()]));
+    }
+
+    #[test]
+    fn what_cannot_be_moved_is_refused() {
+        let config = Config { crop_padding: 8, ..Config::default() };
+        let error = Augment::new(&config, (3, 8, 9), 0).unwrap_err().to_string();
+        assert_eq!(error, "`crop_padding` is 8 and pictures are 8 x 9; it must be less than either side");
+        for text in ["data = \"text\"\nflip = true", "model = \"gpt\"\ncrop_padding = 1"] {
+            let error = Config::parse(text, "c.toml").unwrap_err().to_string();
+            assert_eq!(error, "c.toml: `crop_padding` and `flip` change pictures; text has none");
+        }
+    }
+}
