@@ -1,6 +1,7 @@
 //! A buffer that an asynchronous operation takes, and gives back when it is done; and memory that ranks reach where it is.
 
 use crate::Element;
+use allfold_kernels::Part;
 use allfold_kernels::fused::Lease;
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,6 +18,8 @@ pub struct Buffer<T: Element> {
 /// Where the elements are. Buffers on devices will be further variants.
 enum Home<T> {
     Host(Vec<T>),
+    /// What is left of a vector, or was cut off from it.
+    Part(Part<T>),
     /// In memory that the ranks of a communicator share.
     Shared(Lease, PhantomData<T>),
 }
@@ -37,12 +40,49 @@ impl<T: Element> Buffer<T> {
         matches!(self.home, Home::Shared(..))
     }
 
-    /// The elements; a copy of them only where the buffer is shared.
+    /// The elements; a copy of them where the buffer is shared or was ever cut.
     pub fn into_vec(self) -> Vec<T> {
         match self.home {
             Home::Host(elements) => elements,
-            Home::Shared(..) => self.to_vec(),
+            Home::Part(_) | Home::Shared(..) => self.to_vec(),
         }
+    }
+
+    /// Cuts off everything from element `at` on: nothing is copied, unless ranks share the buffer. [`Buffer::join`] is the
+    /// way back. So an operation can take a part of a buffer while the rest is still being filled.
+    ///
+    /// ```
+    /// use allfold_collectives::Buffer;
+    ///
+    /// let mut first = Buffer::from(vec![1, 2, 3]);
+    /// let place = first.as_ptr();
+    /// let rest = first.split_off(1);
+    /// assert_eq!((&first[..], &rest[..]), (&[1][..], &[2, 3][..]));
+    /// first.join(rest);
+    /// assert_eq!((&first[..], first.as_ptr()), (&[1, 2, 3][..], place));
+    /// ```
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Buffer<T> {
+        let mut first = match std::mem::replace(&mut self.home, Home::Host(Vec::new())) {
+            Home::Host(elements) => Part::from(elements),
+            Home::Part(part) => part,
+            Home::Shared(lease, _) => Part::from(bytemuck::cast_slice(&lease).to_vec()),
+        };
+        let rest = first.split_off(at);
+        self.home = Home::Part(first);
+        Buffer { home: Home::Part(rest) }
+    }
+
+    /// Puts `next` behind these elements: nothing is copied where it was cut off here.
+    pub fn join(&mut self, next: Buffer<T>) {
+        let next = match (&mut self.home, next.home) {
+            (Home::Part(part), Home::Part(next)) => match part.join(next) {
+                Ok(()) => return,
+                Err(next) => Home::Part(next),
+            },
+            (_, next) => next,
+        };
+        *self = [&self[..], &Buffer { home: next }[..]].concat().into();
     }
 }
 
@@ -70,6 +110,7 @@ impl<T: Element> Deref for Buffer<T> {
     fn deref(&self) -> &[T] {
         match &self.home {
             Home::Host(elements) => elements,
+            Home::Part(part) => part,
             Home::Shared(lease, _) => bytemuck::cast_slice(lease),
         }
     }
@@ -79,6 +120,7 @@ impl<T: Element> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match &mut self.home {
             Home::Host(elements) => elements,
+            Home::Part(part) => part,
             Home::Shared(lease, _) => bytemuck::cast_slice_mut(lease),
         }
     }

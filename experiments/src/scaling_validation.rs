@@ -167,7 +167,7 @@ fn predict(
                 let steps = Even::new((parameters.unwrap_or(1.0) * 1e6) as usize, Picos((all * 1e12) as u64));
                 let batch = batch as usize * curve.accumulation as usize;
                 let rules =
-                    Rules { batch, micro_batch: batch, caps: Some(caps), in_place: false, scaler: false };
+                    Rules { batch, micro_batch: batch, caps: Some(caps), views: false, scaler: false };
                 predict_steps(&steps, rules, ranks, &mut nccl).map(|mut prediction| {
                     terms.apply(&mut prediction);
                     prediction
@@ -181,7 +181,7 @@ fn predict(
                 batch: batch as usize,
                 micro_batch: batch as usize,
                 caps: None,
-                in_place: false,
+                views: false,
                 scaler: false,
             };
             prediction = predict_steps(&steps, rules, ranks, &mut nccl).map_err(|error| error.to_string())?;

@@ -6,9 +6,11 @@ mod element;
 pub mod fused;
 pub mod nn;
 mod op;
+mod part;
 mod reduce;
 
 pub use element::{DType, Element};
 pub use half::{bf16, f16};
 pub use op::ReduceOp;
+pub use part::Part;
 pub use reduce::{Isa, combine, combine_by, divide, divide_bytes, reduce, reduce_by, reduce_bytes};

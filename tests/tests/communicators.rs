@@ -387,6 +387,11 @@ fn with_buffers(comm: &Communicator, who: u32) -> Result<Vec<Vec<f32>>, Error> {
         keep(&a);
         comm.shift(&mut a)?;
         keep(&a);
+        // Parts of a buffer, one of them on its way.
+        let rest = comm.all_reduce_async(a.split_off(999), ReduceOp::Sum)?;
+        a.iter_mut().for_each(|x| *x = 0.5);
+        a.join(rest.wait()?);
+        keep(&a);
         comm.reduce(&mut a, ReduceOp::Sum, Rank(1))?;
         if me == 1 {
             keep(&a);

@@ -123,7 +123,7 @@ fn backward(config: &Config, comm: &Communicator) -> Result<(Vec<f64>, Vec<usize
         strategy.forward(&mut model, &batch.x)?;
         strategy.backward(&mut model, Objective::mean(&batch.labels))?;
     }
-    Ok((model.grads, strategy.unused().to_vec()))
+    Ok((model.grads.into_vec(), strategy.unused().to_vec()))
 }
 
 #[test]
@@ -191,6 +191,29 @@ fn a_loss_that_is_no_number_ends_the_run_and_is_named() {
         let named =
             error.contains("the first output that is not finite is that of `") && error.contains("step ");
         assert!(named, "{error}");
+    }
+}
+
+/// Buckets are views: what comes back from the exchange are the same elements in the same place, however many there are.
+#[test]
+fn gradients_are_summed_where_they_lie() {
+    let body = |comm: Communicator| -> Result<Vec<bool>> {
+        let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..Config::default() };
+        let network = allfold_trainer::models::mlp::<f32>(64, &[16, 12], 10)?;
+        let mut strategy = build(&config, &network, &comm)?;
+        let mut model = Model::new(network, 3)?;
+        strategy.start(&mut model)?;
+        let places = (0..3).map(|_| -> Result<*const f32> {
+            strategy.forward(&mut model, &[0.5; 128])?;
+            strategy.backward(&mut model, Objective::mean(&[1, 2]))?;
+            assert_eq!((model.grads.len(), strategy.buckets().len()), (model.params.len(), 6));
+            Ok(model.grads.as_ptr())
+        });
+        let places = places.collect::<Result<Vec<_>>>()?;
+        Ok(places.iter().map(|place| *place == places[0]).collect())
+    };
+    for world in [World::threads(2), World::sim(&switch(2))] {
+        assert!(world.run(body).unwrap().into_iter().flatten().all(|same| same));
     }
 }
 

@@ -85,7 +85,7 @@ fn pass(parts: &[usize], world: &World, train: &Dataset) -> Vec<(Vec<f64>, Vec<f
         // The sum of the losses over all samples: ranks with more of them count for more, and ddp divides by the ranks.
         let scale = (parts[rank] * parts.len()) as f64;
         strategy.backward(&mut model, Objective { labels: &batch.labels, scale, more: false })?;
-        Ok((logits, model.grads, model.buffers))
+        Ok((logits, model.grads.into_vec(), model.buffers))
     };
     world.run(body).unwrap()
 }

@@ -4,11 +4,13 @@
 //! `cargo bench -p allfold-trainer --bench step`
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Cost, Matrix, Store, matmul};
 use allfold_trainer::models::{Cnn, cnn, mlp};
 use allfold_trainer::{Listener, Model, Network, Objective, Optimiser, Result, Sgd};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
+use std::ops::Range;
 
 /// Side of the square product that stands for the machine's peak.
 const SIDE: usize = 512;
@@ -17,7 +19,7 @@ struct Nobody;
 
 impl Listener<f32> for Nobody {
     fn spent(&mut self, _: Cost) {}
-    fn ready(&mut self, _: usize, _: &[f32]) -> Result<()> {
+    fn ready(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
         Ok(())
     }
 }

@@ -42,12 +42,18 @@ impl Bucket {
     }
 }
 
-/// The elements of all gradients, where one bucket holds them and they lie side by side.
-pub fn together(buckets: &[Bucket], params: &[Place]) -> Option<Range<usize>> {
-    let [bucket] = buckets else { return None };
-    let ranges = || bucket.params.iter().map(|&param| &params[param].range);
-    let (start, end) = (ranges().map(|r| r.start).min()?, ranges().map(|r| r.end).max()?);
-    (end - start == bucket.elements).then_some(start..end)
+/// Where each bucket lies among all gradients, if its elements lie side by side, and each begins where the one before it
+/// ends: the first at the very end.
+pub fn views(buckets: &[Bucket], params: &[Place]) -> Option<Vec<Range<usize>>> {
+    let mut end = params.last()?.range.end;
+    let view = |bucket: &Bucket| {
+        let start = bucket.params.iter().map(|&param| params[param].range.start).min()?;
+        let inside = bucket.params.iter().all(|&param| params[param].range.end <= end);
+        let view = start..end;
+        end = start;
+        (inside && view.len() == bucket.elements).then_some(view)
+    };
+    buckets.iter().map(view).collect()
 }
 
 /// Numbers that lie as buckets do, one slice for each, laid out as the parameters are.
@@ -162,6 +168,19 @@ mod tests {
             [(vec![2], 3), (vec![1], 1), (vec![0], 2)]
         );
         assert!(buckets(&[], 4, Caps { first: 0, rest: 0 }).is_empty());
+    }
+
+    #[test]
+    fn buckets_are_views_where_their_elements_lie_side_by_side_from_the_end_on() {
+        let params = places(&[8, 4, 12, 4]);
+        let caps = Caps { first: 8, rest: 8 };
+        let of = |order: &[usize]| views(&buckets_in(order, &params, 4, caps), &params);
+        assert_eq!(of(&[3, 2, 1, 0]), Some(vec![3..7, 0..3]));
+        assert_eq!(of(&[2, 3, 1, 0]), None, "the first is not at the end");
+        assert_eq!(of(&[3, 1, 2, 0]), None, "an element of another bucket lies between");
+        assert_eq!(of(&[2, 1, 0]), None, "a frozen one at the end");
+        assert_eq!(of(&[3, 2, 1]), Some(vec![3..7, 2..3]), "a frozen one before all");
+        assert_eq!(of(&[]), Some(vec![]));
     }
 
     #[test]

@@ -9,15 +9,16 @@ use crate::init::{initial, reserved};
 use crate::layers::{Backward, Forward, Saved};
 use crate::network::{Network, Phase};
 use crate::{Batch, Error, Result};
+use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Cost, Float, Narrow, Stream, add_to};
 
 /// A network with parameters, gradients, buffers and activations.
-pub struct Model<F> {
+pub struct Model<F: Float> {
     network: Network<F>,
     /// All parameters, one after another, as [`Network::params`] lays them out.
     pub params: Vec<F>,
     /// Their gradients, laid out alike.
-    pub grads: Vec<F>,
+    pub grads: Buffer<F>,
     /// All buffers, one after another, as [`Network::buffers`] lays them out.
     pub buffers: Vec<F>,
     /// Where in the run the next pass is.
@@ -46,7 +47,7 @@ impl<F: Float> Model<F> {
         grads.resize(network.param_count(), F::ZERO);
         Ok(Model {
             params: initial(network.params(), seed)?,
-            grads,
+            grads: grads.into(),
             buffers: initial(network.buffers(), seed)?,
             moment: Moment { seed, ..Moment::default() },
             acts: vec![Vec::new(); layers + 1],
@@ -162,6 +163,10 @@ impl<F: Float> Model<F> {
     pub fn backward(&mut self, objective: Objective<F>, listener: &mut impl Listener<F>) -> Result<F> {
         let n = objective.labels.len() / self.network.rows();
         let mut loss = F::ZERO;
+        if self.grads.len() < self.params.len() {
+            // The listener of a pass that failed kept some.
+            self.grads = Buffer::zeroed(self.params.len());
+        }
         for l in 0..self.down.len() {
             self.give_back(l);
         }
@@ -196,27 +201,25 @@ impl<F: Float> Model<F> {
         Ok(loss)
     }
 
-    /// A parameter's gradient over all micro-batches. It is put together beside this one's, which its layer still needs.
+    /// A parameter's gradient is this micro-batch's and those that were held back.
     fn announce(&mut self, param: usize, listener: &mut impl Listener<F>) -> Result<()> {
-        let range = self.network.params()[param].range.clone();
-        if self.held.is_empty() {
-            return listener.ready(param, &self.grads[range]);
+        let elements = self.network.params()[param].range.clone();
+        if !self.held.is_empty() {
+            add_to(&mut self.grads[elements.clone()], &self.held[elements.clone()]);
+            listener.spent(hold_cost::<F>(elements.len()));
         }
-        add_to(&mut self.held[range.clone()], &self.grads[range.clone()]);
-        listener.spent(hold_cost::<F>(range.len()));
-        listener.ready(param, &self.held[range])
+        listener.ready(param, elements, &mut self.grads)
     }
 
-    /// After a micro-batch: holds its gradients back, or after the last one, leaves the whole step's in `grads`.
+    /// After a micro-batch: holds its gradients back, if others follow.
     fn hold(&mut self, more: bool, listener: &mut impl Listener<F>) {
-        match (more, self.held.is_empty()) {
-            (false, true) => {}
-            (false, false) => self.grads = std::mem::take(&mut self.held),
-            (true, true) => self.held = std::mem::replace(&mut self.grads, vec![F::ZERO; self.params.len()]),
-            (true, false) => {
-                add_to(&mut self.held, &self.grads);
-                listener.spent(hold_cost::<F>(self.held.len()));
-            }
+        if !more {
+            self.held.clear();
+        } else if self.held.is_empty() {
+            self.held.extend_from_slice(&self.grads);
+        } else {
+            add_to(&mut self.held, &self.grads);
+            listener.spent(hold_cost::<F>(self.held.len()));
         }
     }
 
@@ -239,7 +242,7 @@ impl<F: Float> Model<F> {
         let saved = self.saved.iter().map(|s| bytes(s.values.capacity()) + 4 * s.places.capacity() as u64);
         Memory {
             params: bytes(self.params.capacity()),
-            gradients: bytes(self.grads.capacity() + self.held.capacity()),
+            gradients: bytes(self.grads.len() + self.held.capacity()),
             buffers: bytes(self.buffers.capacity()),
             activations: all(&self.acts),
             saved: saved.sum(),
@@ -332,8 +335,9 @@ impl<F: Float> Model<F> {
         let (params, x) = self.amp.inputs(&self.network, l, &self.params, &self.acts[from]);
         let (y, saved, totals) = (&self.acts[l + 1], &mut self.saved[l], &self.totals);
         let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals };
-        let grads = &self.grads[self.network.values_of(l)];
-        self.network.layers()[l].backward_input(&mut pass, grads, &mut dx);
+        let layer = &self.network.layers()[l];
+        let grads = if layer.needs_gradients() { &self.grads[self.network.values_of(l)] } else { &[] };
+        layer.backward_input(&mut pass, grads, &mut dx);
         self.amp.round_of(l, &mut dx);
         self.pass_down(from, dx);
         self.spare.push(dy);

@@ -350,21 +350,26 @@ impl<F: Float> Network<F> {
         let mut phases = vec![Phase::Loss];
         let (trained, reached) = (self.trained(), self.reached());
         for (layer, spans) in self.spans.iter().enumerate().rev().filter(|(layer, _)| reached[layer + 1]) {
-            let mut params = spans.params.clone().rev().filter(|&param| !self.frozen[param]).peekable();
+            let own = spans.params.clone().rev().filter(|&param| !self.frozen[param] && !spans.tied);
+            let trains = spans.params.clone().any(|param| !self.frozen[param]);
             let shared = self.layers[layer].shared().1 > 0;
             let passed = self.from[layer].iter().any(|&from| trained[from]);
+            let late = passed && self.layers[layer].needs_gradients();
             // The sums of a synchronised layer are its parameters' gradients, frozen or not.
-            if params.peek().is_some() || shared && passed && !spans.params.is_empty() {
+            if trains || shared && passed && !spans.params.is_empty() {
                 phases.push(Phase::Params(layer));
-                if !spans.tied {
-                    phases.extend(params.map(Phase::Ready));
-                }
+            }
+            if !late {
+                phases.extend(own.clone().map(Phase::Ready));
             }
             if passed {
                 if shared {
                     phases.push(Phase::BackwardSums(layer));
                 }
                 phases.push(Phase::Input(layer));
+            }
+            if late {
+                phases.extend(own.map(Phase::Ready));
             }
         }
         phases

@@ -2,17 +2,19 @@
 //! evaluation, in f64. `fixtures/models.py` says what was computed, and with which weights.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+use allfold_collectives::Buffer;
 use allfold_kernels::nn::Cost;
 use allfold_trainer::models::{Gpt, ResNet, gpt, resnet};
 use allfold_trainer::{Batch, Listener, Model, Objective, Result, weights};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
+use std::ops::Range;
 
 struct Nobody;
 
 impl Listener<f64> for Nobody {
     fn spent(&mut self, _: Cost) {}
-    fn ready(&mut self, _: usize, _: &[f64]) -> Result<()> {
+    fn ready(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f64>) -> Result<()> {
         Ok(())
     }
 }

@@ -12,9 +12,10 @@ use crate::optim::{Optimiser, Sgd};
 use crate::{
     Batch, Config, Dataset, Listener, Model, Moment, Network, Objective, Result, TrainResult, train_with,
 };
-use allfold_collectives::World;
+use allfold_collectives::{Buffer, World};
 use allfold_kernels::cuda::{Gpu, Machine, Order, Shim};
 use allfold_kernels::nn::{self, Cost, Pool};
+use std::ops::Range;
 use std::sync::Arc;
 
 fn machine() -> Arc<dyn Machine> {
@@ -314,7 +315,7 @@ struct Nobody;
 
 impl Listener<f32> for Nobody {
     fn spent(&mut self, _cost: Cost) {}
-    fn ready(&mut self, _param: usize, _gradient: &[f32]) -> Result<()> {
+    fn ready(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
         Ok(())
     }
 }

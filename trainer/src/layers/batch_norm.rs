@@ -99,6 +99,10 @@ impl<F: Float> Layer<F> for BatchNorm {
         );
     }
 
+    fn needs_gradients(&self) -> bool {
+        true
+    }
+
     fn backward_input(&self, pass: &mut Backward<F>, grads: &[F], dx: &mut [F]) {
         let w = &pass.params[..self.shape.channels];
         let (saved, count) = pass.saved.values.split_at(2 * self.shape.channels);

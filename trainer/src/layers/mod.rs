@@ -210,8 +210,13 @@ pub trait Layer<F: Float>: Send + Sync {
     /// The gradients of its parameters, replaced.
     fn backward_params(&self, _pass: &mut Backward<F>, _grads: &mut [F]) {}
 
-    /// The gradient of its input, replaced. Called after [`Layer::backward_params`], whose result `grads` is. Not called
-    /// where the layer [passes on](Layer::passes_on) what it gets.
+    /// Whether [`Layer::backward_input`] reads the gradients of its parameters: they are final after it, not before.
+    fn needs_gradients(&self) -> bool {
+        false
+    }
+
+    /// The gradient of its input, replaced. Called after [`Layer::backward_params`], whose result `grads` is where the layer
+    /// [needs](Layer::needs_gradients) it. Not called where the layer [passes on](Layer::passes_on) what it gets.
     fn backward_input(&self, _pass: &mut Backward<F>, _grads: &[F], _dx: &mut [F]) {}
 
     /// What the passes cost over `n` samples.

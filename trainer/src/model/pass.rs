@@ -1,18 +1,22 @@
 //! What a pass over a model is given, who hears of it, and what it leaves in memory.
 
 use crate::Result;
+use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Cost, Float};
+use std::ops::Range;
 
 /// What hears of a backward pass as it goes.
-pub trait Listener<F> {
+pub trait Listener<F: Float> {
     /// So much was just computed.
     fn spent(&mut self, cost: Cost);
 
-    /// The gradient of parameter `param` is final. Called once per parameter, the last one first.
+    /// The gradient of parameter `param` is final: these elements of `grads`. Called once per parameter, the last one first.
+    /// Until the pass is over, the listener may keep elements that are final, cut off the end of `grads`; then it must
+    /// join them again.
     ///
     /// # Errors
     /// Whatever stops the pass.
-    fn ready(&mut self, param: usize, gradient: &[F]) -> Result<()>;
+    fn ready(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<F>) -> Result<()>;
 
     /// Replaces `values` by their totals over all ranks. One rank alone has nothing to add.
     ///

@@ -5,6 +5,7 @@ use crate::layers::{
 use crate::models::{Cnn, Gpt, cnn, gpt, mlp};
 use crate::network::Builder;
 use allfold_kernels::nn::{self, Pool};
+use std::ops::Range;
 
 /// Remembers who was ready, and that the gradient was the final one.
 struct Log(Vec<(usize, Vec<f64>)>, Cost);
@@ -13,8 +14,8 @@ impl Listener<f64> for Log {
     fn spent(&mut self, cost: Cost) {
         self.1 = self.1 + cost;
     }
-    fn ready(&mut self, param: usize, gradient: &[f64]) -> Result<()> {
-        self.0.push((param, gradient.to_vec()));
+    fn ready(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<f64>) -> Result<()> {
+        self.0.push((param, grads[elements].to_vec()));
         Ok(())
     }
 }
@@ -85,7 +86,7 @@ fn gradients_of_a_tied_gpt_match_differences() {
             model.backward(Objective::mean(&labels), &mut log).unwrap()
         };
         run(&mut model);
-        let grads = model.grads.clone();
+        let grads = model.grads.to_vec();
         for (i, grad) in grads.into_iter().enumerate() {
             let (at, step) = (model.params[i], 1e-5);
             let mut shifted = |to: f64| {
@@ -161,7 +162,7 @@ fn gradients_of_whole_networks_match_differences() {
             model.backward(Objective::mean(&labels), &mut log).unwrap()
         };
         run(&mut model);
-        let grads = model.grads.clone();
+        let grads = model.grads.to_vec();
         for i in (0..grads.len()).step_by(grads.len().div_ceil(60)) {
             let (at, step) = (model.params[i], 1e-6);
             let mut shifted = |to: f64| {
@@ -192,6 +193,30 @@ fn gradients_are_announced_last_first_and_final() {
         }
         assert_eq!(log.1, model.network().step_cost(2));
     }
+}
+
+/// Keeps what it is given, and fails.
+struct Thief;
+
+impl Listener<f64> for Thief {
+    fn spent(&mut self, _: Cost) {}
+    fn ready(&mut self, _: usize, elements: Range<usize>, grads: &mut Buffer<f64>) -> Result<()> {
+        drop(grads.split_off(elements.start));
+        Err(Error::Data("enough".into()))
+    }
+}
+
+#[test]
+fn a_pass_that_failed_leaves_a_model_that_can_go_on() {
+    let mut model = Model::new(mlp::<f64>(7, &[6, 5], 4).unwrap(), 3).unwrap();
+    let mut log = Log(Vec::new(), Cost::default());
+    model.forward(&[0.3; 14], &mut log).unwrap();
+    model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
+    let want = model.grads.to_vec();
+    model.backward(Objective::mean(&[0, 1]), &mut Thief).unwrap_err();
+    model.forward(&[0.3; 14], &mut log).unwrap();
+    model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
+    assert_eq!(model.grads[..], want);
 }
 
 #[test]

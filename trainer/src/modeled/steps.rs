@@ -44,8 +44,8 @@ pub struct Rules {
     pub micro_batch: usize,
     /// Where buckets close; `None`: nothing is exchanged.
     pub caps: Option<Caps>,
-    /// Whether one bucket of everything is summed where the gradients lie.
-    pub in_place: bool,
+    /// Whether buckets are views where they can be, and their gradients summed where they lie.
+    pub views: bool,
     /// Whether a loss scale is agreed on.
     pub scaler: bool,
 }

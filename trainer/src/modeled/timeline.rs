@@ -1,7 +1,7 @@
 //! A rank's two timelines through a step.
 
 use super::{Exchange, Prediction, Rules, Steps};
-use crate::buckets::{Bucket, buckets_in, together};
+use crate::buckets::{Bucket, buckets_in, views};
 use crate::timing::{Breakdown, BucketTimes, communication};
 use crate::{Phase, Result};
 use allfold_collectives::DType;
@@ -44,18 +44,18 @@ impl<S: Steps + ?Sized, X: Exchange + ?Sized> Timeline<'_, S, X> {
         let buckets = rules
             .caps
             .map_or_else(Vec::new, |caps| buckets_in(&order, steps.params(), steps.element(), caps));
-        let in_place = rules.in_place && together(&buckets, steps.params()).is_some();
+        let views = rules.views && views(&buckets, steps.params()).is_some();
         let (mut clock, mut log) = (Clock { now: time.data, ..Clock::default() }, Vec::new());
         for start in (0..rules.batch).step_by(rules.micro_batch.max(1)) {
             let n = rules.micro_batch.min(rules.batch - start);
             time.forward += self.forward(n, &mut clock)?;
             let micro = Micro { n, held: start > 0, more: start + n < rules.batch };
             let began = (clock.now, clock.exposed);
-            log = self.backward(micro, &mut clock, (&buckets, in_place))?;
+            log = self.backward(micro, &mut clock, (&buckets, views))?;
             for (bucket, times) in buckets.iter().zip(&log) {
                 let done = clock.now.later(times.done);
                 clock.exposed += done - clock.now;
-                clock.now = if in_place { done } else { done + steps.unpack(bucket.elements) };
+                clock.now = if views { done } else { done + steps.unpack(bucket.elements) };
             }
             time.backward += clock.now - began.0 - (clock.exposed - began.1);
         }
@@ -95,16 +95,15 @@ impl<S: Steps + ?Sized, X: Exchange + ?Sized> Timeline<'_, S, X> {
         Ok(())
     }
 
-    /// Walks the backward pass; sends each bucket when it is full and its turn has come, one that is summed in place at the
-    /// end.
+    /// Walks the backward pass; sends each bucket when it is full and its turn has come, the last of views at the end.
     fn backward(
         &mut self,
         micro: Micro,
         clock: &mut Clock,
-        (buckets, in_place): (&[Bucket], bool),
+        (buckets, views): (&[Bucket], bool),
     ) -> Result<Vec<BucketTimes>> {
         let steps = self.steps;
-        let mut log = Vec::<BucketTimes>::new();
+        let (mut log, mut last) = (Vec::<BucketTimes>::new(), None);
         for phase in steps.backward_phases() {
             if matches!(phase, Phase::Ready(_)) && micro.more {
                 continue;
@@ -117,20 +116,19 @@ impl<S: Steps + ?Sized, X: Exchange + ?Sized> Timeline<'_, S, X> {
                 clock.now += steps.hold(elements);
             }
             let Some(bucket) = buckets.get(log.len()) else { continue };
-            if in_place {
-                continue;
-            }
             clock.now += steps.pack(elements);
             // Gradients come in the order in which buckets are made.
             if bucket.params.last() != Some(&param) {
                 continue;
             }
-            log.push(self.sent(bucket, log.len(), clock, clock.now)?);
+            if views && log.len() + 1 == buckets.len() {
+                last = Some((bucket, clock.now));
+            } else {
+                log.push(self.sent(bucket, log.len(), clock, clock.now)?);
+            }
         }
-        if let Some(bucket) = buckets.first().filter(|_| in_place && !micro.more) {
-            let ready = clock.now;
-            clock.now += steps.pack(bucket.elements);
-            log.push(self.sent(bucket, 0, clock, ready)?);
+        if let Some((bucket, ready)) = last {
+            log.push(self.sent(bucket, log.len(), clock, ready)?);
         }
         if micro.held && micro.more {
             clock.now += steps.hold(steps.elements());

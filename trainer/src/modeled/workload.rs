@@ -85,7 +85,7 @@ impl Modeled<'_> {
         let micro_batch = job.batch.div_ceil(job.accumulate.max(1)).max(1);
         let caps = (ranks > 1).then_some(job.caps);
         let scaler = ranks > 1 && job.precision == Precision::Half;
-        let rules = Rules { batch: job.batch, micro_batch, caps, in_place: false, scaler };
+        let rules = Rules { batch: job.batch, micro_batch, caps, views: false, scaler };
         Timeline { steps: self, rules, exchange, ranks }.step()
     }
 

@@ -6,17 +6,23 @@
 //!                                                            '-----' exposed: what backward did not hide
 //! ```
 //!
-//! A gradient is divided by the number of ranks once, when it is copied into its bucket; the buckets are summed. Where one
-//! bucket is all there is, nothing hides its sum: gradients are divided and summed where they lie, by the rank's own
-//! thread, and nothing is copied. A
-//! bucket is sent as soon as its gradients and the bucket before it are there, so all ranks send in one order. With a
-//! canonical algorithm an element's sum does not depend on the bucket that it travels in, so neither do the weights.
-//! After the first
-//! step buckets are made again in the order in which gradients became ready, by rank 0's account. (S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.)
+//! A gradient is divided by the number of ranks once, when it is final; the buckets are summed. Where the elements of each
+//! bucket lie side by side, as they do unless layers are frozen, grouped or out of order, buckets are views: gradients are
+//! divided and summed where they lie, and nothing is copied.
+//!
+//! ```text
+//! gradients   | .. still being computed .. | bucket 1, on its way | bucket 0, on its way |
+//! ```
+//!
+//! A bucket is sent as soon as its gradients and the bucket before it are there, so all ranks send in one order. Nothing hides
+//! the sum of the last view, so the rank's own thread makes it. With a canonical algorithm an element's sum does not depend
+//! on the bucket that it travels in, so neither do the weights. After the first step buckets are made again in the order in
+//! which gradients became ready, by rank 0's account. (S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data
+//! Parallel Training", VLDB 2020.)
 
 use super::hooks::{Hook, InFlight};
 use super::{Strategy, Synced};
-use crate::buckets::{Bucket, grouped, together};
+use crate::buckets::{Bucket, grouped, views};
 use crate::timing::{BucketTimes, work};
 use crate::{Config, Error, Listener, Model, Network, Objective, Place, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp};
@@ -35,7 +41,9 @@ pub struct Ddp<'a, F: Float> {
     buckets: Vec<Bucket>,
     /// Of each parameter: its bucket, and where its elements lie in that bucket. A frozen one has none.
     homes: Vec<Option<(usize, Range<usize>)>>,
-    /// Buffers between two steps, one per bucket.
+    /// Where each bucket lies among the gradients, if buckets are views.
+    views: Option<Vec<Range<usize>>>,
+    /// Otherwise their buffers between two steps, once there are any.
     idle: Vec<Option<Buffer<F>>>,
     hook: Hook<F>,
     log: Vec<BucketTimes>,
@@ -58,6 +66,7 @@ impl<'a, F: Float> Ddp<'a, F> {
             params: network.params().to_vec(),
             buckets: Vec::new(),
             homes: Vec::new(),
+            views: None,
             idle: Vec::new(),
             hook: Hook::named(config),
             log: Vec::new(),
@@ -82,9 +91,12 @@ impl<'a, F: Float> Ddp<'a, F> {
                 self.homes[param] = Some((at, range));
             }
         }
-        let room = |bucket: &Bucket| Some(self.comm.buffer(bucket.elements));
-        self.idle =
-            if self.in_place().is_some() { Vec::new() } else { self.buckets.iter().map(room).collect() };
+        // Memory that ranks share cannot be cut: parts on one page would go through slots.
+        let shared = |bucket: &Bucket| self.comm.buffer::<F>(bucket.elements).is_shared();
+        let cut = self.buckets.len() > 1 && self.buckets.iter().any(shared);
+        let plain = matches!(self.hook, Hook::None) && !cut;
+        self.views = views(&self.buckets, &self.params).filter(|_| plain);
+        self.idle.clear();
         self.hook.reset();
     }
 
@@ -101,24 +113,6 @@ impl<'a, F: Float> Ddp<'a, F> {
         Ok(())
     }
 
-    /// The elements of all gradients, where one bucket holds them side by side and sends them as they are.
-    fn in_place(&self) -> Option<Range<usize>> {
-        if matches!(self.hook, Hook::None) { together(&self.buckets, &self.params) } else { None }
-    }
-
-    /// Averages the gradients in this range over all ranks.
-    fn average(&mut self, gradients: &mut [F]) -> Result<Picos> {
-        let ready = self.comm.now();
-        divide(gradients, F::from_f64(f64::from(self.comm.size())));
-        self.comm.charge(&work(pack_cost::<F>(gradients.len())));
-        let sent = self.comm.now();
-        self.comm.all_reduce(gradients, ReduceOp::Sum)?;
-        let (bytes, done) = (size_of_val(gradients) as u64, self.comm.now());
-        self.log =
-            vec![BucketTimes { bucket: 0, params: self.buckets[0].params.len(), bytes, ready, sent, done }];
-        Ok(done - sent)
-    }
-
     /// After an exchange: asks who used what nobody computed here, and after the first step makes the buckets again.
     fn exchanged(&mut self, synced: Synced<F>, mine: &[usize], ready: &[usize]) -> Result<Synced<F>> {
         self.find_unused(mine)?;
@@ -131,14 +125,16 @@ impl<'a, F: Float> Ddp<'a, F> {
 
     /// A pass over the model, with the idle buckets to fill.
     fn pass(&mut self) -> Pass<'_, F> {
+        let mut filling = std::mem::take(&mut self.idle);
+        filling.resize_with(self.buckets.len(), || None);
         Pass {
             comm: self.comm,
             world: F::from_f64(f64::from(self.comm.size())),
             buckets: &self.buckets,
             homes: &self.homes,
-            in_place: self.in_place().is_some(),
+            views: self.views.as_deref(),
             hook: &mut self.hook,
-            filling: std::mem::take(&mut self.idle),
+            filling,
             missing: self.buckets.iter().map(|bucket| bucket.params.len()).collect(),
             under_way: Vec::with_capacity(self.buckets.len()),
             log: Vec::with_capacity(self.buckets.len()),
@@ -200,6 +196,9 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
     /// Verifies that every rank has the same parameters by name and shape, then gives all of them rank 0's values.
     fn start(&mut self, model: &mut Model<F>) -> Result<()> {
         same_layout(self.comm, model.network())?;
+        if let (Some(_), [_]) = (&self.views, &self.buckets[..]) {
+            model.grads = self.comm.buffer(model.grads.len());
+        }
         self.broadcast(&mut model.params)?;
         self.broadcast(&mut model.buffers)
     }
@@ -230,28 +229,36 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
             .filter(|at| pass.homes[*at].is_some() && !pass.ready.contains(at))
             .collect();
         for &param in &mine {
-            // What nobody computed is nobody's share of the sum.
-            pass.ready(param, &[])?;
+            // What nobody computed is nobody's share of the sum: zeros.
+            pass.ready(param, model.network().params()[param].range.clone(), &mut model.grads)?;
         }
         let Pass { under_way, mut log, waited, ready, filling, .. } = pass;
+        self.idle = filling;
 
         let mut exposed = waited;
-        if let Some(range) = self.in_place() {
-            self.idle = filling;
-            exposed += self.average(&mut model.grads[range])?;
-            return self.exchanged(Synced { loss, exposed }, &mine, &ready);
-        }
-        let sent = under_way.into_iter().zip(&mut log).zip(&self.buckets).enumerate();
-        for (at, ((handle, times), bucket)) in sent {
+        let mut sums = Vec::with_capacity(under_way.len());
+        for (at, handle) in under_way.into_iter().enumerate() {
             let before = self.comm.now();
-            let (buffer, done) = self.hook.finish(handle, (at, bucket, &self.params), self.comm)?;
+            let (buffer, done) =
+                self.hook.finish(handle, (at, &self.buckets[at], &self.params), self.comm)?;
             exposed += self.comm.now() - before;
-            times.done = done;
-            for (param, range) in bucket.places(&self.params) {
+            log[at].done = done;
+            if self.views.is_some() {
+                sums.push(buffer);
+                continue;
+            }
+            for (param, range) in self.buckets[at].places(&self.params) {
                 model.grads[self.params[param].range.clone()].copy_from_slice(&buffer[range]);
             }
             self.comm.charge(&work(unpack_cost::<F>(buffer.len())));
-            self.idle.push(Some(buffer));
+            self.idle[at] = Some(buffer);
+        }
+        sums.into_iter().rev().for_each(|sum| model.grads.join(sum));
+        if let (Some(last), Some(times)) = (self.views.iter().flatten().last(), log.last_mut()) {
+            times.sent = self.comm.now();
+            self.comm.all_reduce(&mut model.grads[last.clone()], ReduceOp::Sum)?;
+            times.done = self.comm.now();
+            exposed += times.done - times.sent;
         }
         self.log = log;
         self.exchanged(Synced { loss, exposed }, &mine, &ready)
@@ -298,8 +305,8 @@ struct Pass<'a, F: Float> {
     world: F,
     buckets: &'a [Bucket],
     homes: &'a [Option<(usize, Range<usize>)>],
-    /// The one bucket's gradients stay where they are, and are summed after the pass.
-    in_place: bool,
+    /// Where buckets are views: where each lies among the gradients. The last one stays there.
+    views: Option<&'a [Range<usize>]>,
     hook: &'a mut Hook<F>,
     /// Buckets not yet sent.
     filling: Vec<Option<Buffer<F>>>,
@@ -319,27 +326,22 @@ impl<F: Float> Listener<F> for Pass<'_, F> {
         self.comm.charge(&work(cost));
     }
 
-    /// An empty gradient is one of zeros.
-    fn ready(&mut self, param: usize, gradient: &[F]) -> Result<()> {
+    fn ready(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<F>) -> Result<()> {
         let Some((bucket, range)) = &self.homes[param] else { return Ok(()) };
-        if self.in_place {
-            self.ready.push(param);
-            return Ok(());
-        }
-        if let Some(buffer) = &mut self.filling[*bucket] {
-            let slots = &mut buffer[range.clone()];
-            if gradient.is_empty() {
-                slots.fill(F::ZERO);
-            } else if matches!(self.hook, Hook::LocalSgd) {
-                slots.copy_from_slice(gradient);
-            } else {
-                quotients(slots, gradient, self.world);
+        self.comm.charge(&work(pack_cost::<F>(elements.len())));
+        if self.views.is_some() {
+            divide(&mut grads[elements], self.world);
+        } else {
+            let room = || self.comm.buffer(self.buckets[*bucket].elements);
+            let slots = &mut self.filling[*bucket].get_or_insert_with(room)[range.clone()];
+            match self.hook {
+                Hook::LocalSgd => slots.copy_from_slice(&grads[elements]),
+                _ => quotients(slots, &grads[elements], self.world),
             }
         }
-        self.comm.charge(&work(pack_cost::<F>(range.len())));
         self.ready.push(param);
         self.missing[*bucket] -= 1;
-        self.send_ready()
+        self.send_ready(grads)
     }
 
     /// After the buckets under way: all ranks send in one order.
@@ -362,23 +364,20 @@ fn quotients<F: Float>(slots: &mut [F], gradient: &[F], world: F) {
 }
 
 impl<F: Float> Pass<'_, F> {
-    /// Sends every bucket that is full and whose turn it is.
-    fn send_ready(&mut self) -> Result<()> {
-        while let Some(bucket) = self.buckets.get(self.under_way.len()) {
-            let next = self.under_way.len();
-            if self.missing[next] > 0 {
-                return Ok(());
-            }
-            let Some(buffer) = self.filling[next].take() else { return Ok(()) };
-            let now = self.comm.now();
-            self.log.push(BucketTimes {
-                bucket: next,
-                params: bucket.params.len(),
-                bytes: std::mem::size_of_val(&*buffer) as u64,
-                ready: now,
-                sent: now,
-                done: now,
-            });
+    /// Sends every bucket that is full and whose turn it is; not the last view.
+    fn send_ready(&mut self, grads: &mut Buffer<F>) -> Result<()> {
+        while let Some(bucket) =
+            self.buckets.get(self.log.len()).filter(|_| self.missing[self.log.len()] == 0)
+        {
+            let (next, now) = (self.log.len(), self.comm.now());
+            let bytes = (bucket.elements * size_of::<F>()) as u64;
+            let params = bucket.params.len();
+            self.log.push(BucketTimes { bucket: next, params, bytes, ready: now, sent: now, done: now });
+            let buffer = match self.views {
+                Some(views) if next + 1 == views.len() => return Ok(()),
+                Some(views) => grads.split_off(views[next].start),
+                None => self.filling[next].take().unwrap_or_else(|| Buffer::zeroed(0)),
+            };
             self.under_way.push(self.hook.send(next, buffer, self.comm)?);
         }
         Ok(())

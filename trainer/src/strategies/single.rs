@@ -3,9 +3,10 @@
 use super::{Strategy, Synced};
 use crate::timing::work;
 use crate::{Listener, Model, Objective, Result};
-use allfold_collectives::Communicator;
+use allfold_collectives::{Buffer, Communicator};
 use allfold_kernels::nn::{Cost, Float};
 use allfold_sim::Picos;
+use std::ops::Range;
 
 /// Training on one rank. The communicator is only its clock.
 pub struct Single<'a> {
@@ -15,12 +16,12 @@ pub struct Single<'a> {
 /// Charges what is computed to the rank's clock.
 struct Charge<'a>(&'a Communicator);
 
-impl<F> Listener<F> for Charge<'_> {
+impl<F: Float> Listener<F> for Charge<'_> {
     fn spent(&mut self, cost: Cost) {
         self.0.charge(&work(cost));
     }
 
-    fn ready(&mut self, _param: usize, _gradient: &[F]) -> Result<()> {
+    fn ready(&mut self, _param: usize, _elements: Range<usize>, _grads: &mut Buffer<F>) -> Result<()> {
         Ok(())
     }
 }

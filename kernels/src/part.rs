@@ -1,0 +1,115 @@
+//! A vector that is cut into parts, each with an owner of its own, and put together again, without copying.
+
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Some neighbouring elements of a vector, which belong to nobody else. The last part frees the vector.
+pub struct Part<T> {
+    whole: Arc<Whole<T>>,
+    range: Range<usize>,
+}
+
+/// What was a boxed slice. Nobody reads or writes it but through the parts.
+struct Whole<T>(NonNull<[T]>);
+
+// SAFETY: the elements are reached through parts alone, which are disjoint: as with a vector for each of them.
+unsafe impl<T: Send> Send for Whole<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Whole<T> {}
+
+impl<T> Drop for Whole<T> {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box, and the last part is gone.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl<T> Part<T> {
+    /// Cuts off everything from element `at` on; nothing, where there are no more elements.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Part<T> {
+        let at = self.range.start + at.min(self.range.len());
+        let rest = at..self.range.end;
+        self.range.end = at;
+        Part { whole: self.whole.clone(), range: rest }
+    }
+
+    /// Puts the part that was cut off here back.
+    ///
+    /// # Errors
+    /// That part, if it is not what follows this one in one vector.
+    pub fn join(&mut self, next: Part<T>) -> Result<(), Part<T>> {
+        if !Arc::ptr_eq(&self.whole, &next.whole) || self.range.end != next.range.start {
+            return Err(next);
+        }
+        self.range.end = next.range.end;
+        Ok(())
+    }
+}
+
+impl<T> From<Vec<T>> for Part<T> {
+    /// All of it. One that has room for more is copied.
+    fn from(elements: Vec<T>) -> Part<T> {
+        let elements = Box::leak(elements.into_boxed_slice());
+        let range = 0..elements.len();
+        Part { whole: Arc::new(Whole(NonNull::from(elements))), range }
+    }
+}
+
+impl<T> Deref for Part<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        let start = self.whole.0.as_ptr().cast::<T>();
+        // SAFETY: inside the vector, and in this part only.
+        unsafe { std::slice::from_raw_parts(start.add(self.range.start), self.range.len()) }
+    }
+}
+
+impl<T> DerefMut for Part<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let start = self.whole.0.as_ptr().cast::<T>();
+        // SAFETY: as above, and borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(start.add(self.range.start), self.range.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_are_what_they_were_cut_from_and_join_in_place(len in 0..40usize, cuts in prop::collection::vec(0..50usize, 0..6)) {
+            let elements: Vec<usize> = (0..len).collect();
+            let mut head = Part::from(elements.clone());
+            let place = head.as_ptr();
+            let mut tails: Vec<Part<usize>> = cuts.iter().map(|&cut| head.split_off(cut)).collect();
+            let mut flat = head.to_vec();
+            tails.iter().rev().for_each(|tail| flat.extend_from_slice(tail));
+            prop_assert_eq!(&flat, &elements);
+            std::thread::scope(|scope| {
+                tails.iter_mut().for_each(|tail| { scope.spawn(|| tail.iter_mut().for_each(|x| *x += 1)); });
+                head.iter_mut().for_each(|x| *x += 1);
+            });
+            while let Some(tail) = tails.pop() {
+                prop_assert!(head.join(tail).is_ok());
+            }
+            prop_assert_eq!(head.as_ptr(), place);
+            prop_assert!(head.iter().zip(&elements).all(|(x, before)| *x == before + 1));
+        }
+    }
+
+    #[test]
+    fn strangers_are_given_back() {
+        let mut a = Part::from(vec![1, 2, 3]);
+        let last = a.split_off(2);
+        let middle = a.split_off(1);
+        let last = a.join(last).err().unwrap();
+        assert_eq!(last[..], [3]);
+        assert!(a.join(Part::from(vec![2])).is_err());
+        assert!(a.join(middle).is_ok() && a.join(last).is_ok());
+        assert_eq!(a[..], [1, 2, 3]);
+    }
+}
