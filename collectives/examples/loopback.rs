@@ -4,65 +4,15 @@
 //! cargo run --release -p allfold-collectives --example loopback -- 2 all_reduce 4096 1048576 67108864
 //! ```
 //!
-//! `raw` is what two threads reach that do nothing but write and read at once, each way, with messages of the
-//! collective's own fragments; busbw / raw is what the collective makes of it. Ranks are threads of this process, each
-//! with sockets of its own.
+//! `raw` is what as many threads reach that do nothing but write and read as many bytes at once ([`duplex`]), before and
+//! after; busbw / raw is what the collective makes of it. Ranks are threads of this process, each with sockets of its own.
+//! `--algo NAME` and `--window STEPS` choose another algorithm, and how many of its steps are under way at once.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a measurement, on real time")]
 
-use allfold_collectives::tcp::{FRAGMENT, Secret, Security};
+use allfold_collectives::tcp::{Secret, Security, duplex};
 use allfold_collectives::{Collective, Communicator, Error, ReduceOp, World};
-use socket2::SockRef;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
-
-/// The socket buffers that the backend asks for on loopback.
-const NEAR: usize = 512 << 10;
-
-/// GB/s each way of two threads that exchange `bytes` over one connection, the best of several times.
-fn raw(bytes: usize) -> f64 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (far, _) = listener.accept().unwrap();
-    let barrier = std::sync::Barrier::new(2);
-    let exchange = |mut socket: TcpStream| {
-        socket.set_nodelay(true).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        SockRef::from(&socket).set_send_buffer_size(NEAR).unwrap();
-        SockRef::from(&socket).set_recv_buffer_size(NEAR).unwrap();
-        let (out, mut into) = (vec![1u8; bytes], vec![1u8; bytes]);
-        let mut best = f64::INFINITY;
-        for _ in 0..5 {
-            barrier.wait();
-            let start = Instant::now();
-            let (mut sent, mut got) = (0, 0);
-            while sent < bytes || got < bytes {
-                let mut moved = false;
-                match socket.write(&out[sent..bytes.min(sent + FRAGMENT)]) {
-                    Ok(some) => (sent, moved) = (sent + some, some > 0),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) => panic!("{error}"),
-                }
-                match socket.read(&mut into[got..bytes.min(got + FRAGMENT)]) {
-                    Ok(some) => (got, moved) = (got + some, moved || some > 0),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) => panic!("{error}"),
-                }
-                if !moved {
-                    std::thread::yield_now();
-                }
-            }
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        best
-    };
-    let best = std::thread::scope(|scope| {
-        let other = scope.spawn(|| exchange(far));
-        exchange(near).max(other.join().unwrap())
-    });
-    bytes as f64 / best / 1e9
-}
 
 /// Median seconds of a call.
 fn call(world: &World, collective: Collective, bytes: usize) -> f64 {
@@ -104,20 +54,34 @@ fn call(world: &World, collective: Collective, bytes: usize) -> f64 {
 fn main() {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let mode = words.iter().position(|word| word == "--tls" || word == "--fabric").map(|at| words.remove(at));
+    let option = |words: &mut Vec<String>, name: &str| {
+        let at = words.iter().position(|word| word == name)?;
+        words.drain(at..at + 2).nth(1)
+    };
+    let (algorithm, window) = (option(&mut words, "--algo"), option(&mut words, "--window"));
     let ranks: u32 = words.first().map_or(2, |word| word.parse().unwrap());
     let name = words.get(1).map_or("all_reduce", |word| word);
     let collective = *Collective::ALL.iter().find(|collective| collective.name() == name).unwrap();
     let sizes: Vec<usize> = words.iter().skip(2).map(|word| word.parse().unwrap()).collect();
-    let world = match mode.as_deref() {
+    let mut world = match mode.as_deref() {
         Some("--tls") => World::tcp(ranks).security(Security::Tls(Secret::random().unwrap())),
         Some(_) => World::tcp(ranks).security(Security::TrustedFabric(Secret::random().unwrap())),
         None => World::tcp(ranks),
     };
+    if let Some(name) = algorithm {
+        world = world.algorithm(collective, &name);
+    }
+    if let Some(steps) = window {
+        world = world.window(steps.parse().unwrap());
+    }
     println!("{name}, {ranks} ranks, {}", mode.as_deref().unwrap_or("loopback"));
     println!("{:>12} {:>12} {:>10} {:>10} {:>8}", "bytes", "us", "busbw", "raw", "of raw");
     for bytes in sizes {
-        let limit = raw(bytes.clamp(1 << 20, 64 << 20));
+        let each = (bytes.max(1 << 20) as f64 * collective.bus_factor(ranks)) as usize;
+        let raw = || each as f64 / duplex(ranks, each).unwrap() / 1e9;
+        let before = raw();
         let seconds = call(&world, collective, bytes);
+        let limit = before.max(raw());
         let busbw = bytes as f64 / seconds / 1e9 * collective.bus_factor(ranks);
         println!(
             "{bytes:>12} {:>12.1} {busbw:>10.3} {limit:>10.3} {:>7.0}%",

@@ -40,7 +40,6 @@ pub mod scaling_validation;
 pub mod session;
 pub mod sets;
 pub mod sizes;
-pub mod sockets;
 pub mod statistics;
 pub mod sweep;
 pub mod table;

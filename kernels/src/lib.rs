@@ -13,4 +13,6 @@ pub use element::{DType, Element};
 pub use half::{bf16, f16};
 pub use op::ReduceOp;
 pub use part::Part;
-pub use reduce::{Isa, combine, combine_by, divide, divide_bytes, reduce, reduce_by, reduce_bytes};
+pub use reduce::{
+    Isa, combine, combine_by, copy_large, divide, divide_bytes, reduce, reduce_by, reduce_bytes,
+};

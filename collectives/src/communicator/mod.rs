@@ -337,11 +337,15 @@ impl Communicator {
     fn numbered(&self, request: Request, ends: Ends<'_>) -> Result<u64> {
         let prepared = self.prepare(request)?;
         let number = self.seat.number();
-        let ticket = self.seat.issue(prepared.call(number), None);
-        let result = self.drain().and_then(|()| {
-            let mut transport = self.transport.borrow_mut();
-            self.seat.fly(ticket, self.seat.actor, || prepared.run(number, ends, &mut **transport))
-        });
+        let call = prepared.call(number);
+        let run = || prepared.run(number, ends, &mut **self.transport.borrow_mut());
+        let result = match self.seat.outstanding() {
+            None => self.seat.take_off(call, run),
+            Some(_) => {
+                let ticket = self.seat.issue(call, None);
+                self.drain().and_then(|()| self.seat.fly(ticket, self.seat.actor, run))
+            }
+        };
         self.seat.tell(result.map(|()| number))
     }
 

@@ -7,8 +7,8 @@ use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
 use crate::transport::{Summons, Transport};
 use crate::{Call, Collective, DType, Error, Geometry, Operation, Rank, ReduceOp, Result};
-use allfold_kernels::divide_bytes;
 use allfold_kernels::fused::{Ends, Exchange};
+use allfold_kernels::{copy_large, divide_bytes};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -191,8 +191,8 @@ impl Prepared {
         if to.len() == whole {
             // The rank's block among all, or all of what it gives.
             match from.len() == whole {
-                true => to.copy_from_slice(from),
-                false => to[own.clone()].copy_from_slice(from),
+                true => copy_large(to, from),
+                false => copy_large(&mut to[own.clone()], from),
             }
             return self.execute(sequence, None, to, own, transport);
         }
@@ -203,13 +203,13 @@ impl Prepared {
             && from.len() == whole;
         match from.len() {
             _ if lazy => {}
-            len if len == whole => copy.copy_from_slice(from),
-            len if len == block => copy[own.clone()].copy_from_slice(from),
+            len if len == whole => copy_large(&mut copy, from),
+            len if len == block => copy_large(&mut copy[own.clone()], from),
             _ => {}
         }
         self.execute(sequence, lazy.then_some(from), &mut copy, own.clone(), transport)?;
         if to.len() == block {
-            to.copy_from_slice(&copy[own]);
+            copy_large(to, &copy[own]);
         }
         Ok(())
     }

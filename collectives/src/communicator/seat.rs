@@ -111,10 +111,20 @@ impl Seat {
 
     /// Runs an operation that was issued, on the thread of `actor`, and records how it ends.
     pub fn fly<R>(&self, ticket: Ticket, actor: ActorId, run: impl FnOnce() -> Result<R>) -> Result<R> {
-        let recorder = &self.roster.recorder;
-        recorder.start(ticket, self.backend.now(actor));
-        let result = run();
-        recorder.end(ticket, self.backend.now(actor), &result);
+        self.roster.recorder.start(ticket, self.backend.now(actor));
+        self.land(ticket, actor, run())
+    }
+
+    /// Both for an operation that nothing keeps from starting, on the rank's own thread: with one look at the clock
+    /// less, which takes a tenth of a small operation between threads.
+    pub fn take_off<R>(&self, call: Call, run: impl FnOnce() -> Result<R>) -> Result<R> {
+        let now = self.backend.now(self.actor);
+        let ticket = self.roster.recorder.begin((self.name, self.member.rank, self.size), call, now);
+        self.land(ticket, self.actor, run())
+    }
+
+    fn land<R>(&self, ticket: Ticket, actor: ActorId, result: Result<R>) -> Result<R> {
+        self.roster.recorder.end(ticket, self.backend.now(actor), &result);
         result
     }
 

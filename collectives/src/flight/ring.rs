@@ -48,11 +48,26 @@ impl Recorder {
 
     /// An operation is called.
     pub fn issue(&self, group: (u64, Rank, u32), call: Call, peer: Option<Rank>, now: Picos) -> Ticket {
+        self.add(group, call, peer, State::Issued, [Some(now), None, None])
+    }
+
+    /// An operation is called, and entered at once.
+    pub fn begin(&self, group: (u64, Rank, u32), call: Call, now: Picos) -> Ticket {
+        self.add(group, call, None, State::Started, [Some(now), Some(now), None])
+    }
+
+    fn add(
+        &self,
+        group: (u64, Rank, u32),
+        call: Call,
+        peer: Option<Rank>,
+        state: State,
+        times: [Option<Picos>; 3],
+    ) -> Ticket {
         let mut ring = self.ring();
         let ticket = ring.count;
         ring.count += 1;
-        let times = [Some(now), None, None];
-        let slot = Slot { ticket, group, call, peer, state: State::Issued, times, error: None };
+        let slot = Slot { ticket, group, call, peer, state, times, error: None };
         match ring.slots.get_mut((ticket % LAST as u64) as usize) {
             Some(place) => *place = slot,
             None => ring.slots.push(slot),
@@ -144,6 +159,10 @@ mod tests {
         assert_eq!((last.sequence, last.state, last.started_us), (9_999, State::Issued, None));
         recorder.start(late, Picos(4));
         assert_eq!(recorder.record("").entries[LAST - 1].state, State::Started);
+        recorder.begin((0, Rank(1), 4), call(10_000), Picos(5_000_000));
+        let record = recorder.record("");
+        let last = &record.entries[LAST - 1];
+        assert_eq!((last.sequence, last.state, last.started_us), (10_000, State::Started, Some(5.0)));
     }
 
     #[test]

@@ -10,10 +10,10 @@ use crate::plan::{self, Choice};
 use crate::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
 use crate::session::Session;
 use crate::sweep::SweepArgs;
-use crate::{limits, progress, sockets, table, training};
+use crate::{limits, progress, table, training};
 use allfold_collectives::check;
 use allfold_collectives::environment::Environment;
-use allfold_collectives::tcp::{Secret, Security};
+use allfold_collectives::tcp::{Secret, Security, duplex};
 use allfold_collectives::{Collective, Communicator, DType, Joining, ReduceOp, World};
 use allfold_kernels::for_dtype;
 use clap::ValueEnum;
@@ -464,10 +464,12 @@ fn measured(
     session.record(&limit)?;
     session.say(limit_line(&limit, &records))?;
     if args.backend == Backend::Tcp {
-        let (duplex, best) = (sockets::duplex_gbps()?, busbw.iter().copied().fold(0.0, f64::max));
+        let each = (size as f64 * bench.choice.collective.bus_factor(ranks)) as usize;
+        let seconds = duplex(ranks, each).map_err(Failure::run)?;
+        let (alone, best) = (each as f64 / seconds / 1e9, busbw.iter().copied().fold(0.0, f64::max));
         session.say(format!(
-            "# sockets alone: {duplex:.2} GB/s each way at once; best busbw {best:.2} GB/s = {:.0} %",
-            100.0 * best / duplex
+            "# sockets alone: {alone:.2} GB/s each way at once; best busbw {best:.2} GB/s = {:.0} %",
+            100.0 * best / alone
         ))?;
     }
     Ok(verdict(wrong, first_wrong))

@@ -224,6 +224,16 @@ fn streaming_copies_are_copies_at_any_place() {
 }
 
 #[test]
+fn large_copies_are_copies() {
+    for len in [1000, (4 << 20) - 1, (4 << 20) + 13] {
+        let from: Vec<u8> = (0..len as u32 + 5).map(|i| (i * 7) as u8).collect();
+        let mut into = vec![0u8; len + 2];
+        copy_large(&mut into[1..=len], &from[5..]);
+        assert!(into[1..=len] == from[5..] && into[0] == 0 && into[len + 1] == 0);
+    }
+}
+
+#[test]
 fn an_average_of_integers_truncates_towards_zero_and_takes_more_parts_than_the_type_holds() {
     let mut bytes = [-7i8, 7, -128, 127];
     divide(&mut bytes, 2);

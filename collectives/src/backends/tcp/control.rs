@@ -5,7 +5,6 @@ use super::handshake::{Claims, Purpose, Refusal, Verdict};
 use super::node::Node;
 use super::secured::Secured;
 use crate::{Error, Lost, Rank, Result};
-use socket2::{SockRef, TcpKeepalive};
 use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
@@ -13,7 +12,6 @@ use std::sync::mpsc as blocking;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -22,9 +20,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 const PENDING: usize = 64;
 /// How often a side that says it holds another secret is asked again: it may have been too busy to answer.
 const ASKED: u32 = 3;
-
-/// What the kernel holds in each direction between processes of one host (it doubles what it is told).
-const NEAR: usize = 512 << 10;
 
 /// The runtime of this process.
 pub(crate) fn runtime() -> Result<&'static Runtime> {
@@ -53,24 +48,6 @@ impl Outbox {
     pub fn drain(self, patience: Duration) {
         drop(self.frames);
         let _ = self.written.recv_timeout(patience);
-    }
-}
-
-/// Settings of every socket: no delay for small frames, and an end for peers whose host has vanished.
-pub(super) fn tune(socket: &TcpStream, dead: Duration) {
-    let socket = SockRef::from(socket);
-    let probes =
-        TcpKeepalive::new().with_time(dead / 2).with_interval((dead / 8).max(Duration::from_secs(1)));
-    // What the system does not know is no reason to fail: heartbeats find the same.
-    let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(&probes.with_retries(4));
-    let _ = socket.set_tcp_user_timeout(Some(dead));
-    // Between processes of one host nothing is gained by more in flight than a core's cache holds.
-    let near =
-        socket.peer_addr().ok().and_then(|peer| peer.as_socket()).is_some_and(|peer| peer.ip().is_loopback());
-    if near {
-        let _ = socket.set_send_buffer_size(NEAR);
-        let _ = socket.set_recv_buffer_size(NEAR);
     }
 }
 
@@ -155,6 +132,7 @@ async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<Secured>) -> Lo
 /// Accepts connections until the node closes.
 pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::task::AbortHandle> {
     let failed = |error: std::io::Error| Error::System(format!("cannot listen: {error}"));
+    super::socket::listen(&listener);
     listener.set_nonblocking(true).map_err(failed)?;
     let runtime = runtime()?;
     let guard = runtime.enter();
@@ -246,24 +224,4 @@ pub(super) fn connect(
         failed(&node, error);
     });
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_socket_ends_by_itself_when_the_other_host_has_vanished() {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-            let dead = Duration::from_secs(20);
-            tune(&near, dead);
-            let socket = SockRef::from(&near);
-            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(dead));
-            assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
-            assert_eq!(socket.tcp_keepalive_time().unwrap(), dead / 2);
-        });
-    }
 }

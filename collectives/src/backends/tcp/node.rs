@@ -171,7 +171,7 @@ impl Node {
 
     /// A connection was made, by this side or the other.
     pub fn join(self: &Arc<Node>, peer: Rank, claims: &Claims, stream: Secured) {
-        super::control::tune(stream.socket(), self.deadlines.dead);
+        super::socket::tune(stream.socket(), self.deadlines.dead);
         if claims.purpose == Purpose::Control {
             let outbox = super::control::serve(self.clone(), peer, stream);
             let mut peers = locked(&self.peers);

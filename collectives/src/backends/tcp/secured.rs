@@ -65,7 +65,7 @@ impl Door {
     pub async fn connect(&self, to: SocketAddr, claims: Claims) -> std::result::Result<Secured, Refusal> {
         self.security.allows(to).map_err(|error| Refusal::Stranger(error.to_string()))?;
         let whole = async {
-            let mut socket = TcpStream::connect(to).await.map_err(broken)?;
+            let mut socket = super::socket::connect(to).await.map_err(broken)?;
             socket.set_nodelay(true).map_err(broken)?;
             let hello = self.opening().map_err(|error| Refusal::Broken(error.to_string()))?;
             socket.write_all(&hello).await.map_err(broken)?;

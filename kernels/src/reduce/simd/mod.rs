@@ -14,6 +14,7 @@ mod stream;
 use super::Arithmetic;
 use crate::ReduceOp;
 use std::fmt;
+pub use stream::copy_large;
 pub(crate) use stream::{copy, fence};
 
 /// A class of vector instructions. What it computes is the same in all of them; how fast differs.

@@ -16,6 +16,22 @@ pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
     }
 }
 
+/// Copies `from` to `into`, which has its length: past the caches where it is so large that they would not keep it, which
+/// spares reading every line before it is written.
+///
+/// # Panics
+/// The lengths differ.
+pub fn copy_large(into: &mut [u8], from: &[u8]) {
+    /// Some second-level caches are as large as this.
+    const LARGE: usize = 4 << 20;
+    assert_eq!(into.len(), from.len(), "a copy has the length of what is copied");
+    let stream = into.len() >= LARGE;
+    copy(Isa::best(), into, from, stream);
+    if stream {
+        fence();
+    }
+}
+
 /// Orders streaming stores before what is written afterwards, which nothing else does: to be called once, before anyone
 /// is told. A fence for every block would wait for every block.
 #[inline]

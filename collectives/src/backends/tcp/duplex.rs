@@ -1,0 +1,134 @@
+//! What sockets of this machine carry at best: the limit of a collective over TCP, to be measured beside it.
+
+use super::frame::FRAGMENT;
+use super::socket;
+use crate::{Error, Result};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Of so many tries the median counts.
+const TRIES: usize = 5;
+
+/// A socket to one peer, and where its bytes are.
+struct Half {
+    socket: TcpStream,
+    out: Vec<u8>,
+    into: Vec<u8>,
+}
+
+/// Seconds in which `ranks` threads send, and receive, `bytes` each, split among connections between all of them. They
+/// do nothing else: from and to memory as large as that, a fragment at a time, over loopback sockets with the settings of
+/// a backend's own. The median over some tries of the slowest thread.
+///
+/// # Errors
+/// No loopback sockets can be had, or one broke.
+pub fn duplex(ranks: u32, bytes: usize) -> Result<f64> {
+    let failed = |error: io::Error| Error::System(format!("loopback sockets: {error}"));
+    let halves = mesh(ranks.max(2) as usize, bytes).map_err(failed)?;
+    let barrier = Barrier::new(halves.len());
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let start = |halves| scope.spawn(|| exchange(halves, &barrier));
+        let threads: Vec<_> = halves.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    let mut slowest = [0f64; TRIES];
+    for result in results {
+        let panicked = |_| Error::System("loopback sockets: a thread panicked".into());
+        let times = result.map_err(panicked)?.map_err(failed)?;
+        slowest.iter_mut().zip(times).for_each(|(slowest, time)| *slowest = slowest.max(time));
+    }
+    slowest.sort_by(f64::total_cmp);
+    Ok(slowest[TRIES / 2])
+}
+
+/// The ends of connections between all pairs, by threads.
+fn mesh(ranks: usize, bytes: usize) -> io::Result<Vec<Vec<Half>>> {
+    let mut all: Vec<Vec<Half>> = (0..ranks).map(|_| Vec::new()).collect();
+    let each = bytes.div_ceil(ranks - 1);
+    for one in 0..ranks {
+        for other in 0..one {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            socket::listen(&listener);
+            let near = socket::connect_now(listener.local_addr()?)?;
+            let (far, _) = listener.accept()?;
+            for (socket, at) in [(near, one), (far, other)] {
+                socket.set_nodelay(true)?;
+                socket.set_nonblocking(true)?;
+                all[at].push(Half { socket, out: vec![1; each], into: vec![1; each] });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Seconds of every try. All are made, whatever becomes of one, so that the others do not wait for ever.
+fn exchange(mut halves: Vec<Half>, barrier: &Barrier) -> io::Result<[f64; TRIES]> {
+    let mut times = Ok([0.0; TRIES]);
+    for at in 0..TRIES {
+        barrier.wait();
+        match (once(&mut halves), &mut times) {
+            (Ok(seconds), Ok(times)) => times[at] = seconds,
+            (Err(error), Ok(_)) => {
+                // The other ends see it, too.
+                halves.clear();
+                times = Err(error);
+            }
+            (_, Err(_)) => {}
+        }
+    }
+    times
+}
+
+#[allow(clippy::disallowed_methods, reason = "a measurement of real time")]
+fn once(halves: &mut [Half]) -> io::Result<f64> {
+    let start = Instant::now();
+    let mut at = vec![(0, 0); halves.len()];
+    loop {
+        let (mut moved, mut left) = (false, false);
+        for (Half { socket, out, into }, (sent, got)) in halves.iter_mut().zip(&mut at) {
+            if *sent < out.len() {
+                let end = out.len().min(*sent + FRAGMENT);
+                let some = if_ready(socket.write(&out[*sent..end]))?;
+                *sent += some;
+                moved |= some > 0;
+            }
+            if *got < into.len() {
+                let end = into.len().min(*got + FRAGMENT);
+                let some = match socket.read(&mut into[*got..end]) {
+                    Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                    other => if_ready(other)?,
+                };
+                *got += some;
+                moved |= some > 0;
+            }
+            left |= *sent < out.len() || *got < into.len();
+        }
+        if !left {
+            return Ok(start.elapsed().as_secs_f64());
+        }
+        if !moved {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Nothing moves where the socket is not ready.
+fn if_ready(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sockets_carry_something() {
+        for ranks in [2, 3] {
+            let seconds = super::duplex(ranks, 1 << 20).unwrap();
+            assert!(seconds > 1e-6 && seconds < 60.0, "{seconds}");
+        }
+    }
+}

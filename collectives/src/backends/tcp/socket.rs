@@ -1,0 +1,100 @@
+//! What every socket is told before it carries anything.
+
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tokio::net::{TcpSocket, TcpStream};
+
+/// What the kernel holds in each direction between processes of one host (it doubles what it is told): no more in
+/// flight than a core's cache holds.
+const NEAR: usize = 256 << 10;
+/// Between processes of one host nothing is ever congested. BBR, which is some systems' default, paces what it sends by
+/// timers, and reaches two thirds of what the processors can copy.
+const UNPACED: &[u8] = b"reno";
+
+/// A connection to this address, or why there is none.
+pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if to.ip().is_loopback() {
+        hasten(&socket);
+    }
+    socket.connect(to).await
+}
+
+/// The same for a thread that waits, within this host.
+pub(super) fn connect_now(to: SocketAddr) -> io::Result<std::net::TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    hasten(&socket);
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
+/// Prepares a listener: what connects to it inherits this.
+pub(super) fn listen(listener: &TcpListener) {
+    if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
+        hasten(listener);
+    }
+}
+
+/// Settings for a socket within this host. They count before it connects: whoever has paced once does so for good.
+fn hasten(socket: &impl AsFd) {
+    let socket = SockRef::from(socket);
+    // What the system does not allow is no reason to fail.
+    let _ = socket.set_tcp_congestion(UNPACED);
+    let _ = socket.set_send_buffer_size(NEAR);
+    let _ = socket.set_recv_buffer_size(NEAR);
+}
+
+/// Settings of every connection: no delay for small frames, and an end for peers whose host has vanished.
+pub(super) fn tune(socket: &TcpStream, dead: Duration) {
+    let socket = SockRef::from(socket);
+    let probes =
+        TcpKeepalive::new().with_time(dead / 2).with_interval((dead / 8).max(Duration::from_secs(1)));
+    // What the system does not know is no reason to fail: heartbeats find the same.
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&probes.with_retries(4));
+    let _ = socket.set_tcp_user_timeout(Some(dead));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::runtime::Builder;
+
+    fn connected(look: impl FnOnce(&TcpStream, &TcpStream)) {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listen(&listener);
+            listener.set_nonblocking(true).unwrap();
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let near = connect(listener.local_addr().unwrap()).await.unwrap();
+            let (far, _) = listener.accept().await.unwrap();
+            look(&near, &far);
+        });
+    }
+
+    #[test]
+    fn every_socket_ends_by_itself_when_the_other_host_has_vanished() {
+        connected(|near, _| {
+            let dead = Duration::from_secs(20);
+            tune(near, dead);
+            let socket = SockRef::from(near);
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(dead));
+            assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), dead / 2);
+        });
+    }
+
+    #[test]
+    fn both_ends_within_a_host_are_not_paced() {
+        connected(|near, far| {
+            for socket in [near, far] {
+                let name = SockRef::from(socket).tcp_congestion().unwrap();
+                assert!(name.starts_with(UNPACED), "{}", String::from_utf8_lossy(&name));
+            }
+        });
+    }
+}
