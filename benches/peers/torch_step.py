@@ -1,6 +1,6 @@
-"""One training step of three models in PyTorch: what `cargo bench -p allfold-trainer --bench peer` times in Allfold.
+"""One training step of four models in PyTorch: what `cargo bench -p allfold-trainer --bench peer` times in Allfold.
 
-python torch_step.py MODEL THREADS                                      MODEL: mlp, gpt, resnet18      prints one line of JSON
+python torch_step.py MODEL THREADS                                      MODEL: mlp, gpt, resnet18, resnet50   prints one line of JSON
 python -m torch.distributed.run --nproc-per-node 2 torch_step.py MODEL THREADS      the same by DDP over gloo, as rank 0 sees it
 """
 import json
@@ -51,6 +51,41 @@ class ResNet18(nn.Module):
         return self.fc(self.blocks(F.relu(self.bn1(self.conv1(x)))).mean((2, 3)))
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, middle, stride):
+        super().__init__()
+        outputs = 4 * middle
+        self.conv1, self.bn1 = nn.Conv2d(inputs, middle, 1, bias=False), nn.BatchNorm2d(middle)
+        self.conv2, self.bn2 = nn.Conv2d(middle, middle, 3, stride, 1, bias=False), nn.BatchNorm2d(middle)
+        self.conv3, self.bn3 = nn.Conv2d(middle, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        same = stride == 1 and inputs == outputs
+        short = [] if same else [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
+        self.downsample = nn.Sequential(*short)
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        return F.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+
+
+class ResNet50(nn.Module):
+    """With the stem for ImageNet: 7x7, stride 2, and a pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        blocks, inputs = [], 64
+        for middle, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+            for block in range(count):
+                blocks.append(Bottleneck(inputs, middle, stride if block == 0 else 1))
+                inputs = 4 * middle
+        self.blocks, self.fc = nn.Sequential(*blocks), nn.Linear(2048, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        return self.fc(self.blocks(x).mean((2, 3)))
+
+
 class GptBlock(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
@@ -93,9 +128,10 @@ def main():
         optimiser = torch.optim.AdamW(model.parameters(), lr=3e-4)
         x, y = torch.randint(0, 1024, (8, 128)), torch.randint(0, 1024, (8 * 128,))
     else:
-        model, warm, steps = ResNet18(), 2, 12
+        model, (samples, side) = (ResNet50(), (8, 64)) if name == "resnet50" else (ResNet18(), (32, 32))
+        warm, steps = 2, 12
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
-        x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
+        x, y = torch.randn(samples, 3, side, side), torch.randint(0, 10, (samples,))
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     if ranks > 1:
         dist.init_process_group("gloo")

@@ -1,4 +1,4 @@
-//! One training step of three models, timed as `benches/peers/torch_step.py` times PyTorch's: the same shapes, optimisers
+//! One training step of four models, timed as `benches/peers/torch_step.py` times PyTorch's: the same shapes, optimisers
 //! and numbers of steps, the median of all steps. `benches/peers/run.sh` runs both, one after the other.
 //!
 //! ```text
@@ -48,7 +48,11 @@ fn case(model: &str) -> Case {
             let parts = ResNet { layers: 18, imagenet_stem: false, shape: (3, 32, 32), classes: 10 };
             (resnet(&parts).unwrap(), Box::new(Sgd::new(0.9, 5e-4, false)), 0.1, 32, (2, 12))
         }
-        other => panic!("no model {other}; there are mlp, gpt, resnet18"),
+        "resnet50" => {
+            let parts = ResNet { layers: 50, imagenet_stem: true, shape: (3, 64, 64), classes: 10 };
+            (resnet(&parts).unwrap(), Box::new(Sgd::new(0.9, 5e-4, false)), 0.1, 8, (2, 12))
+        }
+        other => panic!("no model {other}; there are mlp, gpt, resnet18, resnet50"),
     }
 }
 

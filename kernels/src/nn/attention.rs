@@ -14,11 +14,13 @@
 
 use super::matmul::{Matrix, Store, matmul, matmul_within};
 use super::simd::vectorised;
-use super::sum::{sum, sum_pairs};
+use super::sum::{largest, sum, sum_pairs};
 use super::team::{share_rows, share_rows_of};
 use super::{Cost, Dropout, Float, Stream};
 use std::ops::Range;
 
+/// Scores that are computed together.
+const VECTOR: usize = 16;
 /// Queries of a block.
 const BLOCK: usize = 32;
 
@@ -37,13 +39,12 @@ vectorised! {
     /// Scores to probabilities, row by row; row r sees `seen + r` keys. `saved` receives each row's logarithm.
     fn softmax<F>(s: &mut [F], keys: usize, seen: usize, scale: F, saved: &mut [F]) {
         for ((r, s), saved) in s.chunks_exact_mut(keys).enumerate().zip(saved) {
-            let (s, rest) = s.split_at_mut(seen + r);
+            let s = seen_of(s, seen + r);
             let max = largest(s);
             s.iter_mut().for_each(|s| *s = ((*s - max) * scale).exp_fast());
             let total = sum(s, |s| s);
             let share = F::from_f64(1.0 / total);
             s.iter_mut().for_each(|s| *s = *s * share);
-            rest.fill(F::ZERO);
             *saved = max * scale + F::from_f64(total.ln());
         }
     }
@@ -51,9 +52,7 @@ vectorised! {
     /// The same probabilities, from what was saved.
     fn again<F>(s: &mut [F], keys: usize, seen: usize, scale: F, saved: &[F]) {
         for ((r, s), &saved) in s.chunks_exact_mut(keys).enumerate().zip(saved) {
-            let (s, rest) = s.split_at_mut(seen + r);
-            s.iter_mut().for_each(|s| *s = (*s * scale - saved).exp_fast());
-            rest.fill(F::ZERO);
+            seen_of(s, seen + r).iter_mut().for_each(|s| *s = (*s * scale - saved).exp_fast());
         }
     }
 
@@ -69,18 +68,14 @@ vectorised! {
     }
 }
 
-/// The largest of some numbers; a NaN, where there is one in the last place that it is looked for, stays unseen here and
-/// comes back through the exponential.
+/// The scores of a row that `seen` keys are seen of, up to a whole vector: of the others there the exponential is 0, and those
+/// beyond become 0 at once.
 #[inline(always)]
-fn largest<F: Float>(a: &[F]) -> F {
-    let mut lanes = [a[0]; 16];
-    let (rows, rest) = a.as_chunks::<16>();
-    for row in rows {
-        for lane in 0..16 {
-            lanes[lane] = if row[lane] > lanes[lane] { row[lane] } else { lanes[lane] };
-        }
-    }
-    lanes.iter().chain(rest).fold(a[0], |max, &a| if a > max { a } else { max })
+fn seen_of<F: Float>(s: &mut [F], seen: usize) -> &mut [F] {
+    let (s, rest) = s.split_at_mut(seen.next_multiple_of(VECTOR).min(s.len()));
+    s[seen..].fill(F::from_f64(f64::NEG_INFINITY));
+    rest.fill(F::ZERO);
+    s
 }
 
 impl Attention {
@@ -151,12 +146,10 @@ impl Attention {
                     let [q, k, v] = self.parts(x, head);
                     let saved = &saved[(sample * heads + head) * positions..][..positions];
                     let at = head * depth;
-                    for t in 0..positions {
-                        dx[t * 3 * width + width + at..][..depth].fill(F::ZERO);
-                        dx[t * 3 * width + 2 * width + at..][..depth].fill(F::ZERO);
-                    }
-                    for rows in self.blocks() {
+                    // The last block first: it reaches every key, and the others add to what it wrote.
+                    for rows in self.blocks().rev() {
                         let keys = rows.end;
+                        let store = if keys == positions { Store::Replace } else { Store::Add };
                         let (p, dp) = (&mut p[..rows.len() * keys], &mut dp[..rows.len() * keys]);
                         matmul(p, Store::Replace, self.rows(q, rows.clone()), self.rows(k, 0..keys).t());
                         again(p, keys, rows.start + 1, self.scale(), &saved[rows.clone()]);
@@ -171,14 +164,8 @@ impl Attention {
                         self.drop(dropping, (sample, head), &rows, p);
                         let (p, ds) = (Matrix::new(p, rows.len(), keys), Matrix::new(dp, rows.len(), keys));
                         let step = 3 * width;
-                        matmul_within(&mut dx[2 * width + at..], step, Store::Add, p.t(), dy);
-                        matmul_within(
-                            &mut dx[width + at..],
-                            step,
-                            Store::Add,
-                            ds.t(),
-                            self.rows(q, rows.clone()),
-                        );
+                        matmul_within(&mut dx[2 * width + at..], step, store, p.t(), dy);
+                        matmul_within(&mut dx[width + at..], step, store, ds.t(), self.rows(q, rows.clone()));
                         let dq = &mut dx[rows.start * step + at..];
                         matmul_within(dq, step, Store::Replace, ds, self.rows(k, 0..keys));
                     }
@@ -221,7 +208,7 @@ impl Attention {
         F::from_f64(1.0 / (self.depth() as f64).sqrt())
     }
 
-    fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+    fn blocks(&self) -> impl DoubleEndedIterator<Item = Range<usize>> + use<> {
         let positions = self.positions;
         (0..positions).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(positions))
     }

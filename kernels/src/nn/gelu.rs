@@ -24,7 +24,8 @@ vectorised! {
     fn backward<F>(x: &[F], dy: &[F], dx: &mut [F]) {
         for ((dx, &dy), &x) in dx.iter_mut().zip(dy).zip(x) {
             let (tail, density) = x.tail();
-            *dx = dy * (if x > F::ZERO { F::ONE - tail } else { tail } + x * density);
+            let share = if x > F::ZERO { F::ONE - tail } else { tail };
+            *dx = dy * x.mul_add(density, share);
         }
     }
 }

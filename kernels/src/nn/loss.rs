@@ -36,7 +36,7 @@ vectorised! {
     fn entropy<F>(x: &[F], labels: &[u32], classes: usize, divisor: F, dx: &mut [F], losses: &mut [F]) {
         let rows = x.chunks_exact(classes).zip(dx.chunks_exact_mut(classes));
         for (((row, out), &label), loss) in rows.zip(labels).zip(losses) {
-            let max = row.iter().fold(row[0], |max, &x| if x > max { x } else { max });
+            let max = super::sum::largest(row);
             out.iter_mut().zip(row).for_each(|(out, &x)| *out = (x - max).exp_fast());
             let total = F::from_f64(super::sum::sum(out, |e| e));
             *loss = total.ln() - (row[label as usize] - max);

@@ -121,6 +121,34 @@ mod tests {
         }
     }
 
+    /// Turned operands are copied together in pieces of 32 rows, of eight, and of what is left; straight ones in whole vectors
+    /// or not; and depths of more than one block.
+    #[test]
+    fn how_operands_lie_changes_no_bits() {
+        let turn = |x: &[f32], rows: usize| -> Vec<f32> {
+            let cols = x.len() / rows;
+            (0..x.len()).map(|i| x[i % rows * cols + i / rows]).collect()
+        };
+        let narrow = |x: Vec<f64>| x.into_iter().map(|x| x as f32).collect::<Vec<_>>();
+        for (m, n, k) in
+            [(300, 64, 400), (77, 50, 20), (32, 48, 33), (40, 128, 800), (7, 16, 64), (256, 512, 9)]
+        {
+            let (a, b) = (narrow(numbers(m * k, 1)), narrow(numbers(k * n, 2)));
+            let (a_turned, b_turned) = (turn(&a, m), turn(&b, k));
+            let all = |a_t: bool, b_t: bool| {
+                let left = if a_t { Matrix::new(&a_turned, k, m).t() } else { Matrix::new(&a, m, k) };
+                let right = if b_t { Matrix::new(&b_turned, n, k).t() } else { Matrix::new(&b, k, n) };
+                let mut out = vec![9f32; m * n];
+                matmul(&mut out, Store::Replace, left, right);
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let want = all(false, false);
+            for (a_t, b_t) in [(true, false), (false, true), (true, true)] {
+                assert!(all(a_t, b_t) == want, "{m} x {n} x {k}, turned: {a_t}, {b_t}");
+            }
+        }
+    }
+
     /// Shapes that are cut by rows, by columns between panels and between vectors, and with ends that fill no tile.
     #[test]
     fn threads_change_no_bits() {

@@ -6,6 +6,23 @@ use super::team::share_rows_of;
 /// Sixteen partial sums: enough to hide the latency of an addition, and few enough to stay in registers.
 const LANES: usize = 16;
 
+/// Does something to each lane and the one half of them further on, then among that half, until one is left. The loops have known
+/// lengths, so that lanes stay in registers.
+macro_rules! halves {
+    ($lane:ident, $other:ident => $body:expr) => {
+        halves!(8, $lane, $other => $body);
+        halves!(4, $lane, $other => $body);
+        halves!(2, $lane, $other => $body);
+        halves!(1, $lane, $other => $body);
+    };
+    ($half:literal, $lane:ident, $other:ident => $body:expr) => {
+        for $lane in 0..$half {
+            let $other = $lane + $half;
+            $body;
+        }
+    };
+}
+
 /// The sum of `term(a)` over `a`, in f64: lane l adds every sixteenth term from l on, then the lanes are added in
 /// pairs. The order depends on the length alone.
 #[inline(always)]
@@ -53,15 +70,24 @@ pub(super) fn sums_of_pairs<F: Float>(
     (pairs(firsts), pairs(seconds))
 }
 
+/// The largest of some numbers; a NaN, where there is one in the last place that it is looked for, stays unseen here and
+/// comes back through the exponential.
+#[inline(always)]
+pub(super) fn largest<F: Float>(a: &[F]) -> F {
+    let mut lanes = [a[0]; LANES];
+    let (rows, rest) = a.as_chunks::<LANES>();
+    for row in rows {
+        for lane in 0..LANES {
+            lanes[lane] = if row[lane] > lanes[lane] { row[lane] } else { lanes[lane] };
+        }
+    }
+    halves!(lane, other => if lanes[other] > lanes[lane] { lanes[lane] = lanes[other] });
+    rest.iter().fold(lanes[0], |max, &a| if a > max { a } else { max })
+}
+
 #[inline(always)]
 fn pairs(mut lanes: [f64; LANES]) -> f64 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] += lanes[lane + half];
-        }
-        half /= 2;
-    }
+    halves!(lane, other => lanes[lane] += lanes[other]);
     lanes[0]
 }
 

@@ -35,6 +35,8 @@ use tile::{ROWS, Target, VECTOR, WIDTH};
 const DEPTH: usize = 384;
 /// Panels in a packed block: with `DEPTH`, 737 kB of f32.
 const PANELS: usize = 10;
+/// Strips of turned rows that are filled side by side: 32 rows, which are two cache lines of f32.
+const SIDE_BY_SIDE: usize = 4;
 /// Products with fewer operations are not worth a second thread.
 const SMALL: usize = 400_000;
 
@@ -258,29 +260,51 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
     }
 
     /// Eight rows of the left operand from i on: (data, where each row starts, the walk along it). Where rows are turned,
-    /// `strip` gets them, eight numbers for each k.
+    /// they are in `strips`, which [`Block::gather`] has filled from row `first` on.
     fn rows_of<'s>(
         &'s self,
         i: usize,
         ks: &Range<usize>,
-        strip: &'s mut [F],
+        (first, strips): (usize, &'s [F]),
     ) -> (&'s [F], [usize; ROWS], Walk) {
         if !self.turned {
             let (last, (start, walk)) = (self.rows.end - 1, self.left.walk.cut(ks));
             let rows = std::array::from_fn(|r| (self.left.row)((i + r).min(last)) + start);
             return (self.left.data, rows, walk);
         }
-        let (step, count) = (self.left.walk.steps[2], ROWS.min(self.rows.end - i));
-        let lines = self.left.data[(self.left.row)(i) + ks.start * step..].chunks(step);
-        for (to, from) in strip.chunks_exact_mut(ROWS).zip(lines) {
-            if count == ROWS {
-                copy::<F, ROWS>(to, from);
-            } else {
-                to[..count].copy_from_slice(&from[..count]);
-                to[count..].fill(F::ZERO);
+        let strip = &strips[(i - first) / ROWS * self.strip(ks.len())..];
+        (strip, std::array::from_fn(|r| r), Walk { counts: [1, 1, ks.len()], steps: [0, 0, ROWS] })
+    }
+
+    /// Where rows are turned, copies some of them to strips, each of eight rows, eight numbers for every k. Strips are filled
+    /// side by side, so that a line of the operand is read once for all of them.
+    fn gather(&self, rows: Range<usize>, ks: &Range<usize>, strips: &mut [F]) {
+        if !self.turned || ks.is_empty() {
+            return;
+        }
+        let (step, each, count) = (self.left.walk.steps[2], self.strip(ks.len()), rows.len());
+        let lines = &self.left.data[(self.left.row)(rows.start) + ks.start * step..];
+        if count == SIDE_BY_SIDE * ROWS && pack::vectors::<F>() {
+            return pack::strips(lines, step, ks.len(), strips);
+        }
+        for (tile, strip) in (0..count).step_by(ROWS).zip(strips.chunks_exact_mut(each)) {
+            let count = ROWS.min(count - tile);
+            for (to, from) in strip.chunks_exact_mut(ROWS).zip(lines.chunks(step)) {
+                let from = &from[tile..];
+                if count == ROWS {
+                    copy::<F, ROWS>(to, from);
+                } else {
+                    to[..count].copy_from_slice(&from[..count]);
+                    to[count..].fill(F::ZERO);
+                }
             }
         }
-        (strip, std::array::from_fn(|r| r), Walk { counts: [1, 1, ks.len()], steps: [0, 0, ROWS] })
+    }
+
+    /// The rows in pieces that [`Block::gather`] copies together.
+    fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<F, R> {
+        let Range { start, end } = self.rows;
+        (start..end).step_by(SIDE_BY_SIDE * ROWS).map(move |i| i..(i + SIDE_BY_SIDE * ROWS).min(end))
     }
 
     /// Elements of a strip of eight rows over so many k, where there is one.
@@ -290,18 +314,21 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
 
     fn depth(&self, ks: &Range<usize>, packed: &[F], add: bool) {
         let mut tile = [F::ZERO; ROWS * WIDTH];
-        room(self.strip(ks.len()), |strip| {
-            for i in self.rows.clone().step_by(ROWS) {
-                let (data, rows, walk) = self.rows_of(i, ks, strip);
-                let mut at = 0;
-                for cols in self.panels() {
-                    let vectors = cols.len().div_ceil(VECTOR);
-                    let panel = &packed[at..at + ks.len() * vectors * VECTOR];
-                    at += panel.len();
-                    let whole = self.whole(i, &cols, add);
-                    tile::tile(data, &rows, &walk, (panel, vectors), whole, &mut tile);
-                    if whole.is_none() {
-                        self.store(i, cols, &tile, add);
+        room(SIDE_BY_SIDE * self.strip(ks.len()), |strips| {
+            for piece in self.pieces() {
+                self.gather(piece.clone(), ks, strips);
+                for i in piece.clone().step_by(ROWS) {
+                    let (data, rows, walk) = self.rows_of(i, ks, (piece.start, strips));
+                    let mut at = 0;
+                    for cols in self.panels() {
+                        let vectors = cols.len().div_ceil(VECTOR);
+                        let panel = &packed[at..at + ks.len() * vectors * VECTOR];
+                        at += panel.len();
+                        let whole = self.whole(i, &cols, add);
+                        tile::tile(data, &rows, &walk, (panel, vectors), whole, &mut tile);
+                        if whole.is_none() {
+                            self.store(i, cols, &tile, add);
+                        }
                     }
                 }
             }
@@ -315,17 +342,12 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         let furthest = offsets.iter().max().copied().unwrap_or_default();
         let (tiles, each) = (self.rows.len().div_ceil(ROWS), self.strip(ks.len()));
         room(tiles * each, |strips| {
-            let mut rest = &mut *strips;
-            let lefts: Vec<_> = self
-                .rows
-                .clone()
-                .step_by(ROWS)
-                .map(|i| {
-                    let (strip, after) = std::mem::take(&mut rest).split_at_mut(each);
-                    rest = after;
-                    (i, self.rows_of(i, ks, strip))
-                })
-                .collect();
+            for (piece, strips) in self.pieces().zip(strips.chunks_mut((SIDE_BY_SIDE * each).max(1))) {
+                self.gather(piece, ks, strips);
+            }
+            let lefts =
+                self.rows.clone().step_by(ROWS).map(|i| (i, self.rows_of(i, ks, (self.rows.start, strips))));
+            let lefts: Vec<_> = lefts.collect();
             // Columns outside: a panel's part of the operand is small, and stays in the nearest cache for all rows.
             for cols in self.panels() {
                 let (j, vectors) = (cols.start, cols.len().div_ceil(VECTOR));

@@ -52,7 +52,7 @@ impl<'a, F> Lines<'a, F> {
 impl<F: Float> Right<F> for Lines<'_, F> {
     /// Few rows to multiply with do not repay packing, unless lines lie so that they would share a few sets of the cache.
     fn direct(&self, m: usize, n: usize, depth: usize) -> Option<Direct<'_, F>> {
-        let apart = !self.k_step.is_multiple_of(256);
+        let apart = !self.k_step.is_multiple_of(128);
         if self.j_step != 1 || self.plane < depth || !n.is_multiple_of(VECTOR) || m > 256 || !apart {
             return None;
         }
@@ -68,24 +68,69 @@ impl<F: Float> Right<F> for Lines<'_, F> {
             let start =
                 k / self.plane * self.sample + k % self.plane * self.k_step + cols.start * self.j_step;
             let lines = &mut panel[(k - ks.start) * width..][..run * width];
-            if self.j_step == 1 {
+            if self.j_step == 1 && cols.len() == width && vectors::<F>() {
+                let last = start + (run - 1) * self.k_step + width;
+                copy_lines(&self.data[start..last], self.k_step, (run, width), lines, width);
+            } else if self.j_step == 1 {
                 for (line, k) in lines.chunks_exact_mut(width).zip(0..) {
-                    let from = &self.data[start + k * self.k_step..];
-                    match cols.len() {
-                        48 => copy::<F, 48>(line, from),
-                        32 => copy::<F, 32>(line, from),
-                        16 => copy::<F, 16>(line, from),
-                        count => {
-                            line[..count].copy_from_slice(&from[..count]);
-                            line[count..].fill(F::ZERO);
-                        }
-                    }
+                    let (line, rest) = line.split_at_mut(cols.len());
+                    line.copy_from_slice(&self.data[start + k * self.k_step..][..cols.len()]);
+                    rest.fill(F::ZERO);
                 }
             } else {
                 transpose(&self.data[start..], (run, cols.len()), self.j_step, lines, width);
             }
             k += run;
         }
+    }
+}
+
+/// Whether [`copy_lines`] is there for this type.
+pub(super) fn vectors<F: Float>() -> bool {
+    super::tile::targets::<F>()
+}
+
+/// `to[line * apart + j] = from[line * step + j]`, for whole vectors of j below `width`; only for types that have [`vectors`].
+pub(super) fn copy_lines<F: Float>(
+    from: &[F],
+    step: usize,
+    (lines, width): (usize, usize),
+    to: &mut [F],
+    apart: usize,
+) {
+    let fits = |length: usize, step: usize| lines == 0 || length >= (lines - 1) * step + width;
+    assert!(fits(from.len(), step) && fits(to.len(), apart) && vectors::<F>());
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: AVX-512F was detected and F is f32; the assert above holds every line inside both slices.
+    #[allow(unsafe_code, reason = "intrinsics")]
+    unsafe {
+        super::tile::wide::copy_lines(
+            from.as_ptr().cast(),
+            step,
+            (lines, width),
+            to.as_mut_ptr().cast(),
+            apart,
+        );
+    }
+}
+
+/// As many strips as are filled side by side, from lines that are `step` apart; only for types that have [`vectors`].
+pub(super) fn strips<F: Float>(from: &[F], step: usize, lines: usize, to: &mut [F]) {
+    use super::{SIDE_BY_SIDE, tile::ROWS};
+    let each = lines * ROWS;
+    let fits = lines == 0 || from.len() >= (lines - 1) * step + SIDE_BY_SIDE * ROWS;
+    assert!(fits && to.len() >= SIDE_BY_SIDE * each && vectors::<F>());
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: AVX-512F was detected and F is f32; the assert above holds every line and every strip inside its slice.
+    #[allow(unsafe_code, reason = "intrinsics")]
+    unsafe {
+        super::tile::wide::strips::<SIDE_BY_SIDE>(
+            from.as_ptr().cast(),
+            step,
+            lines,
+            to.as_mut_ptr().cast(),
+            each,
+        );
     }
 }
 

@@ -349,6 +349,51 @@ pub(super) mod wide {
         }
     }
 
+    /// Copies lines of `width` elements, a multiple of 16, that are `step` apart, to where they are `apart`.
+    ///
+    /// # Safety
+    /// AVX-512F; all lines can be read and written there.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn copy_lines(
+        from: *const f32,
+        step: usize,
+        (lines, width): (usize, usize),
+        to: *mut f32,
+        apart: usize,
+    ) {
+        for line in 0..lines {
+            for j in (0..width).step_by(VECTOR) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    _mm512_storeu_ps(to.add(line * apart + j), _mm512_loadu_ps(from.add(line * step + j)))
+                };
+            }
+        }
+    }
+
+    /// Copies lines of `8 T` elements that are `step` apart to T strips, `each` elements apart, of eight elements a line.
+    ///
+    /// # Safety
+    /// AVX-512F; all lines can be read there, and all strips written.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn strips<const T: usize>(
+        from: *const f32,
+        step: usize,
+        lines: usize,
+        to: *mut f32,
+        each: usize,
+    ) {
+        for line in 0..lines {
+            for t in 0..T {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let eight = _mm256_loadu_ps(from.add(line * step + t * ROWS));
+                    _mm256_storeu_ps(to.add(t * each + line * ROWS), eight);
+                }
+            }
+        }
+    }
+
     /// The transpose of 16 x 16 elements: lines `from` apart to lines `to` apart.
     ///
     /// # Safety
