@@ -80,9 +80,7 @@ impl Walk {
             (cols, samples * rows, rows)
         } else {
             return (0..samples * rows)
-                .flat_map(|line| {
-                    equal(cols, DEPTH).into_iter().map(move |r| r.start + line * cols..r.end + line * cols)
-                })
+                .flat_map(|line| whole_vectors(cols).map(move |r| r.start + line * cols..r.end + line * cols))
                 .collect();
         };
         let each = equal(limit, (DEPTH / unit).max(1));
@@ -98,6 +96,13 @@ impl Walk {
 fn equal(count: usize, most: usize) -> Vec<Range<usize>> {
     let parts = count.div_ceil(most);
     (0..parts).map(|part| count * part / parts..count * (part + 1) / parts).collect()
+}
+
+/// 0..count in as few pieces of at most `DEPTH` as there can be, nearly equal, that begin at whole vectors: a transposed operand
+/// is then packed by vectors alone.
+fn whole_vectors(count: usize) -> impl Iterator<Item = Range<usize>> {
+    let pieces = equal(count.div_ceil(VECTOR), DEPTH / VECTOR);
+    pieces.into_iter().map(move |r| r.start * VECTOR..(r.end * VECTOR).min(count))
 }
 
 /// The left operand: data, where its rows start, and the walk along a row.

@@ -394,40 +394,36 @@ pub(super) mod wide {
         }
     }
 
-    /// The transpose of 16 x 16 elements: lines `from` apart to lines `to` apart.
+    /// The transpose of 16 x 16 elements: lines `from` apart to lines `to` apart. Four lines of four elements each are loaded
+    /// into the quarters of a vector, so that only the blocks of 4 x 4 within quarters are left to transpose.
     ///
     /// # Safety
     /// AVX-512F; 16 lines of 16 elements can be read and written there.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn transpose(source: *const f32, from: usize, target: *mut f32, to: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let r: [__m512; 16] = std::array::from_fn(|i| _mm512_loadu_ps(source.add(i * from)));
-            let pairs: [__m512; 16] = std::array::from_fn(|i| {
-                let (a, b) = (r[i & !1], r[i | 1]);
-                if i & 1 == 0 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) }
-            });
-            let fours: [__m512; 16] = std::array::from_fn(|i| {
-                let (group, column) = (i & !3, i & 3);
-                let (a, b) = (pairs[group + column / 2], pairs[group + 2 + column / 2]);
-                let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
-                let both = if column & 1 == 0 { _mm512_unpacklo_pd(a, b) } else { _mm512_unpackhi_pd(a, b) };
-                _mm512_castpd_ps(both)
-            });
-            for column in 0..4 {
-                let [a, b, c, d] = std::array::from_fn(|group| fours[group * 4 + column]);
-                let (ab_even, ab_odd) =
-                    (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-                let (cd_even, cd_odd) =
-                    (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+        for column in (0..16).step_by(4) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let four = |line: usize| _mm_loadu_ps(source.add(line * from + column));
+                // Quarter q of vector r: line 4 q + r.
+                let r: [__m512; 4] = std::array::from_fn(|r| {
+                    let first = _mm512_castps128_ps512(four(r));
+                    let two = _mm512_insertf32x4::<1>(first, four(r + 4));
+                    let three = _mm512_insertf32x4::<2>(two, four(r + 8));
+                    _mm512_insertf32x4::<3>(three, four(r + 12))
+                });
+                let low = _mm512_castps_pd(_mm512_unpacklo_ps(r[0], r[1]));
+                let high = _mm512_castps_pd(_mm512_unpackhi_ps(r[0], r[1]));
+                let low_after = _mm512_castps_pd(_mm512_unpacklo_ps(r[2], r[3]));
+                let high_after = _mm512_castps_pd(_mm512_unpackhi_ps(r[2], r[3]));
                 let lines = [
-                    (column, _mm512_shuffle_f32x4::<0x88>(ab_even, cd_even)),
-                    (column + 4, _mm512_shuffle_f32x4::<0x88>(ab_odd, cd_odd)),
-                    (column + 8, _mm512_shuffle_f32x4::<0xdd>(ab_even, cd_even)),
-                    (column + 12, _mm512_shuffle_f32x4::<0xdd>(ab_odd, cd_odd)),
+                    _mm512_unpacklo_pd(low, low_after),
+                    _mm512_unpackhi_pd(low, low_after),
+                    _mm512_unpacklo_pd(high, high_after),
+                    _mm512_unpackhi_pd(high, high_after),
                 ];
-                for (line, values) in lines {
-                    _mm512_storeu_ps(target.add(line * to), values);
+                for (line, values) in (column..).zip(lines) {
+                    _mm512_storeu_ps(target.add(line * to), _mm512_castpd_ps(values));
                 }
             }
         }
