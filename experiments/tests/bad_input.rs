@@ -50,6 +50,9 @@ fn an_unknown_name_is_told_the_nearest() {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     says(&["train", "--config", config, "--backend", "sim", "--device", "a10"], &["a100"]);
     says(&["train", "--config", config, "--strategy", "dpd"], &["ddp"]);
+    says(&["train", "--config", config, "--set", "bach=4"], &["--set bach=4", "`batch`"]);
+    says(&["train", "--config", config, "--set", "lr"], &["KEY=VALUE"]);
+    says(&["train", "--config", config, "--set", "batch=few"], &["`batch`", "usize"]);
 }
 
 #[test]

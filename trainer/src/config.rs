@@ -17,10 +17,11 @@ use crate::buckets::Caps;
 use crate::scaler::{GradScaler, Rules};
 use crate::{Error, Result};
 use allfold_kernels::nn::Narrow;
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 /// A training run. With its seed it determines every loss and weight, whatever it runs on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// `mlp`, `cnn`, `resnet18`, `resnet34`, `resnet50` or `gpt`.
@@ -211,6 +212,36 @@ impl Config {
             toml::from_str(text).map_err(|error| Error::Config(located(&error, text, name)))?;
         config.check().map_err(|error| Error::Config(format!("{name}: {error}")))?;
         Ok(config)
+    }
+
+    /// Replaces the value of one key, written as in a file; a word needs no quotes.
+    ///
+    /// # Errors
+    /// An unknown key, with the nearest one, or a value of another type. Whether it makes sense is for [`Config::check`].
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let wrong = |error: String| {
+            Error::Config(format!("`{key}`: {}", error.lines().collect::<Vec<_>>().join("; ")))
+        };
+        let mut table = toml::Table::try_from(&*self).map_err(|error| wrong(error.to_string()))?;
+        let Some(place) = table.get_mut(key) else {
+            return Err(unknown("key", key, Config::FIELD_NAMES.iter().copied()));
+        };
+        let read = toml::from_str::<toml::Table>(&format!("value = {value}"));
+        let read = read.ok().and_then(|mut read| read.remove("value"));
+        *place = read.unwrap_or_else(|| toml::Value::String(value.into()));
+        *self = table.try_into().map_err(|error: toml::de::Error| wrong(error.message().into()))?;
+        Ok(())
+    }
+
+    /// A file that says what is so without one: every key with its meaning and its default.
+    pub fn documented() -> String {
+        let defaults = toml::Table::try_from(Config::default()).unwrap_or_default();
+        let keys = Config::FIELD_NAMES.iter().zip(Config::FIELD_DOCS);
+        let told = keys.filter_map(|(key, meaning)| {
+            let meaning = meaning.lines().map(|line| format!("# {}\n", line.trim())).collect::<String>();
+            Some(format!("{meaning}{key} = {}\n", defaults.get(*key)?))
+        });
+        told.collect::<Vec<_>>().join("\n")
     }
 
     /// Where ddp's buckets close.

@@ -66,6 +66,7 @@ async fn connect(
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(Refusal::Broken(why))) => why,
             Ok(Err(Refusal::Stranger(why) | Refusal::Verdict(_, why))) => return Err(Failure::NotOurs(why)),
+            Ok(Err(Refusal::Forbidden(why))) => return Err(Failure::System(why)),
             // Whoever hangs up may have been too busy, or have ended this moment: it is asked again.
             Ok(Err(Refusal::Secret)) => {
                 doubts += 1;

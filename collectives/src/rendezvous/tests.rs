@@ -181,6 +181,17 @@ async fn nobody_there_and_a_port_in_use() {
 }
 
 #[tokio::test]
+async fn without_a_secret_no_other_host_is_called() {
+    let meeting = Meeting { host: "192.0.2.1".into(), port: 1, served: true };
+    let error = come(&meeting, hello(1, 2), LONG).await.err().unwrap().to_string();
+    assert_eq!(
+        error,
+        "192.0.2.1:1 is no loopback address: give the job a secret by ALLFOLD_SECRET_FILE, or set \
+         ALLFOLD_SECURITY=insecure-plaintext to let anyone join"
+    );
+}
+
+#[tokio::test]
 async fn a_server_that_comes_late_is_found() {
     let late = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = late.address().unwrap();

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   allfold train --config experiments/configs/digits-cnn.toml
-  allfold train --config experiments/configs/digits-cnn.toml --ranks 4
+  allfold train --config experiments/configs/digits-cnn.toml --ranks 4 --set lr=0.05 --set amp=f16
   allfold launch -n 4 -- train --config experiments/configs/digits-cnn.toml
   allfold train --config experiments/configs/digits-mlp.toml --ranks 8 --backend sim --topology nodes8 --trace step.json
   allfold train --config experiments/configs/cifar-resnet18.toml --device cuda --ranks 2
@@ -28,8 +28,14 @@ use std::path::{Path, PathBuf};
 The losses and weights are the same bits on threads, on sim and over tcp: compare the hashes at the end.")]
 pub struct Args {
     /// The configuration, a TOML file
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "keys")]
+    config: Option<PathBuf>,
+    /// Replace the value of a key of the configuration; may be given many times
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Print every key with its meaning and its default, as a configuration file, and do no more
+    #[arg(long)]
+    keys: bool,
     /// What carries the data: threads (real time), sim (virtual time), tcp (this process is one rank, and a launcher has
     /// started the others), mpi (likewise, in a job of mpirun), or auto: tcp where a launcher has, else threads
     #[arg(long, value_enum, default_value = "auto")]
@@ -95,6 +101,27 @@ impl Args {
             }
             None => Ok(()),
         }
+    }
+
+    /// The configuration with what the flags say instead.
+    fn over(&self, mut config: Config) -> Outcome<Config> {
+        for pair in &self.set {
+            let Some((key, value)) = pair.split_once('=') else {
+                return Err(Failure::usage(format!("--set {pair}: it must be KEY=VALUE, such as lr=0.05")));
+            };
+            config
+                .set(key.trim(), value.trim())
+                .map_err(|error| Failure::usage(format!("--set {pair}: {error}")))?;
+        }
+        if let Some(strategy) = &self.strategy {
+            config.strategy.clone_from(strategy);
+        }
+        config.max_steps = self.steps.unwrap_or(config.max_steps);
+        if let Some(device) = self.real() {
+            config.device = device.into();
+        }
+        config.check().map_err(Failure::usage)?;
+        Ok(config)
     }
 
     /// A device that is no model of one.
@@ -165,16 +192,13 @@ impl Args {
 
 /// Trains, prints the course and the end, and leaves a record per step.
 pub fn run(args: &Args) -> Outcome {
-    let mut config = training::config(&args.config)?;
-    if let Some(strategy) = &args.strategy {
-        config.strategy = strategy.clone();
-        config.check().map_err(Failure::usage)?;
-    }
-    config.max_steps = args.steps.unwrap_or(config.max_steps);
+    let Some(path) = args.config.as_ref().filter(|_| !args.keys) else {
+        let mut session = Session::open(None, None)?;
+        session.say(Config::documented().trim_end())?;
+        return session.close();
+    };
+    let mut config = args.over(training::config(path)?)?;
     args.check()?;
-    if let Some(device) = args.real() {
-        config.device = device.into();
-    }
     if args.backend == Backend::Sim && config.device != "cpu" {
         return Err(Failure::usage("`device` is cuda, which computes in real time: leave --backend sim out"));
     }

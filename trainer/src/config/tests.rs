@@ -12,6 +12,39 @@ fn an_empty_file_is_the_default_and_every_key_survives_the_round_trip() {
 }
 
 #[test]
+fn the_documented_file_is_the_default_and_has_every_key() {
+    let text = Config::documented();
+    assert_eq!(Config::parse(&text, "c.toml").unwrap(), Config::default());
+    let keys = toml::Table::try_from(Config::default()).unwrap();
+    assert_eq!(text.parse::<toml::Table>().unwrap(), keys);
+    assert!(text.split("\n\n").all(|key| key.starts_with("# ") && key.trim_end().lines().count() > 1));
+    assert_eq!(text.split("\n\n").count(), keys.len());
+}
+
+#[test]
+fn one_key_is_replaced_by_what_a_file_would_say() {
+    let mut config = Config::default();
+    for (key, value) in
+        [("lr", "1"), ("model", "mlp"), ("hidden", "[64, 32]"), ("resume", "true"), ("data_dir", "\"a b\"")]
+    {
+        config.set(key, value).unwrap();
+    }
+    let want = Config {
+        lr: 1.0,
+        model: "mlp".into(),
+        hidden: vec![64, 32],
+        resume: true,
+        data_dir: "a b".into(),
+        ..Config::default()
+    };
+    assert_eq!(config, want);
+    let mut error = |key, value| config.set(key, value).unwrap_err().to_string();
+    assert_eq!(error("bach", "3"), "unknown key `bach`; the nearest is `batch`");
+    assert_eq!(error("batch", "many"), "`batch`: invalid type: string \"many\", expected usize");
+    assert_eq!(config, want);
+}
+
+#[test]
 fn mistakes_are_named_in_one_line_with_what_would_be_right() {
     assert_eq!(
         error("seed = 1\nbatchsize = 3"),

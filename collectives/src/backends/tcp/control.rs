@@ -208,7 +208,7 @@ pub(super) fn connect(
                     Err(Refusal::Verdict(Verdict::Duplicate(_), why)) if purpose != Purpose::Control => {
                         last = Error::Refused { peer, why };
                     }
-                    Err(Refusal::Verdict(_, why) | Refusal::Stranger(why)) => {
+                    Err(Refusal::Verdict(_, why) | Refusal::Stranger(why) | Refusal::Forbidden(why)) => {
                         return Some(Error::Refused { peer, why });
                     }
                 }

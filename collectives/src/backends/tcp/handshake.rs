@@ -303,6 +303,8 @@ pub enum Refusal {
     Stranger(String),
     /// The connection broke, or took too long.
     Broken(String),
+    /// This side may not connect there.
+    Forbidden(String),
 }
 
 /// The acceptor's side, once both openings are known.

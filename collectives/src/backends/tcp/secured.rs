@@ -63,7 +63,7 @@ impl Door {
     /// # Errors
     /// Why not.
     pub async fn connect(&self, to: SocketAddr, claims: Claims) -> std::result::Result<Secured, Refusal> {
-        self.security.allows(to).map_err(|error| Refusal::Stranger(error.to_string()))?;
+        self.security.allows(to).map_err(|error| Refusal::Forbidden(error.to_string()))?;
         let whole = async {
             let mut socket = super::socket::connect(to).await.map_err(broken)?;
             socket.set_nodelay(true).map_err(broken)?;

@@ -143,7 +143,8 @@ impl Security {
         };
         match self {
             Security::Loopback if !local => Err(Error::Argument(format!(
-                "{address} is no loopback address: give the job a secret, or say --insecure-plaintext to let anyone join"
+                "{address} is no loopback address: give the job a secret by ALLFOLD_SECRET_FILE, or set \
+                 ALLFOLD_SECURITY=insecure-plaintext to let anyone join"
             ))),
             _ => Ok(()),
         }
