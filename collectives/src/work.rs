@@ -42,7 +42,7 @@ impl<B> Work<B> {
     /// # Errors
     /// As [`Work::wait`].
     pub fn wait_timed(self) -> Result<(B, Picos)> {
-        let passed = self.seat.backend.pass(self.seat.actor, self.done, self.number);
+        let passed = self.seat.backend.clock().pass(self.seat.actor, self.done, self.number);
         let result = passed.and_then(|()| {
             let lost = || Err(Error::System("the communication thread panicked".into()));
             locked(&self.result).take().unwrap_or_else(lost)
@@ -53,6 +53,6 @@ impl<B> Work<B> {
     /// Whether [`Work::wait`] would return at once. On virtual time a `false` takes time: until the next thing that
     /// happens to one of this rank's operations.
     pub fn is_done(&self) -> bool {
-        self.seat.backend.passed(self.seat.actor, self.done, self.number)
+        self.seat.backend.clock().passed(self.seat.actor, self.done, self.number)
     }
 }

@@ -404,7 +404,7 @@ impl One {
             body(communicator)
         }));
         let actor = self.backend.main(self.rank);
-        let finish = self.backend.now(actor);
+        let finish = self.backend.clock().now(actor);
         let result = match result {
             Ok(result) => {
                 self.roster.leave(|operations| Lost::ReturnedEarly { operations });

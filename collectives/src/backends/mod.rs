@@ -12,11 +12,11 @@
 //! counts, and lets pass whoever waits for a count; asynchronous work is handed over through gates.
 
 pub mod device;
-mod gates;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 #[allow(unsafe_code, reason = "NCCL is a foreign library; each call says why it is sound")]
 pub mod nccl;
+mod real_time;
 pub(crate) mod shm;
 pub(crate) mod sim;
 pub mod tcp;
@@ -54,15 +54,8 @@ pub(crate) struct GroupKey {
     pub color: u32,
 }
 
-/// What a communicator needs of the place where it runs. Every method may be called by the actor's own thread only.
-pub(crate) trait Backend: Send + Sync {
-    /// The actor of a world rank's own code.
-    fn main(&self, world: Rank) -> ActorId;
-    /// A communication thread's actor, beside `parent`.
-    fn spawn(&self, parent: ActorId) -> ActorId;
-    /// The actor's thread ends. For a rank's own code: the rank has returned.
-    fn retire(&self, actor: ActorId);
-
+/// Time, and who waits for what. Every method may be called by the actor's own thread only.
+pub(crate) trait Clock: Send + Sync {
     /// The actor's time since the start: real, or virtual.
     fn now(&self, actor: ActorId) -> Picos;
     /// The actor computes. On virtual time that takes what the device model says; in real time it is no news.
@@ -76,6 +69,19 @@ pub(crate) trait Backend: Send + Sync {
     fn pass(&self, actor: ActorId, gate: GateId, count: u64) -> Result<()>;
     /// Whether a gate's count is `count` or more.
     fn passed(&self, actor: ActorId, gate: GateId, count: u64) -> bool;
+}
+
+/// What a communicator needs of the place where it runs. Every method may be called by the actor's own thread only.
+pub(crate) trait Backend: Send + Sync {
+    /// The actor of a world rank's own code.
+    fn main(&self, world: Rank) -> ActorId;
+    /// A communication thread's actor, beside `parent`.
+    fn spawn(&self, parent: ActorId) -> ActorId;
+    /// The actor's thread ends. For a rank's own code: the rank has returned.
+    fn retire(&self, actor: ActorId);
+
+    /// Its time and its gates.
+    fn clock(&self) -> &dyn Clock;
 
     /// The group of these members (as ranks of the parent) under a key; made by whoever asks first.
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId;

@@ -176,13 +176,13 @@ impl Communicator {
 
     /// This rank's time since the start of the run: virtual on the simulator, else real.
     pub fn now(&self) -> Picos {
-        self.seat.backend.now(self.seat.actor)
+        self.seat.backend.clock().now(self.seat.actor)
     }
 
     /// Says that this rank computes. On virtual time that takes as long as the device model says; in real time the
     /// computation itself takes its time, and this does nothing.
     pub fn charge(&self, work: &allfold_sim::Work) {
-        self.seat.backend.charge(self.seat.actor, work);
+        self.seat.backend.clock().charge(self.seat.actor, work);
     }
 
     /// What is chosen about algorithms.
@@ -352,7 +352,7 @@ impl Communicator {
     /// Waits for all asynchronous operations, which come before this thread's next one.
     fn drain(&self) -> Result<()> {
         match self.seat.outstanding() {
-            Some((done, count)) => self.seat.backend.pass(self.seat.actor, done, count),
+            Some((done, count)) => self.seat.backend.clock().pass(self.seat.actor, done, count),
             None => Ok(()),
         }
     }

@@ -105,26 +105,26 @@ impl Seat {
 
     /// An operation is called: it is recorded.
     pub fn issue(&self, call: Call, peer: Option<Rank>) -> Ticket {
-        let now = self.backend.now(self.actor);
+        let now = self.backend.clock().now(self.actor);
         self.roster.recorder.issue((self.name, self.member.rank, self.size), call, peer, now)
     }
 
     /// Runs an operation that was issued, on the thread of `actor`, and records how it ends.
     pub fn fly<R>(&self, ticket: Ticket, actor: ActorId, run: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.roster.recorder.start(ticket, self.backend.now(actor));
+        self.roster.recorder.start(ticket, self.backend.clock().now(actor));
         self.land(ticket, actor, run())
     }
 
     /// Both for an operation that nothing keeps from starting, on the rank's own thread: with one look at the clock
     /// less, which takes a tenth of a small operation between threads.
     pub fn take_off<R>(&self, call: Call, run: impl FnOnce() -> Result<R>) -> Result<R> {
-        let now = self.backend.now(self.actor);
+        let now = self.backend.clock().now(self.actor);
         let ticket = self.roster.recorder.begin((self.name, self.member.rank, self.size), call, now);
         self.land(ticket, self.actor, run())
     }
 
     fn land<R>(&self, ticket: Ticket, actor: ActorId, result: Result<R>) -> Result<R> {
-        self.roster.recorder.end(ticket, self.backend.now(actor), &result);
+        self.roster.recorder.end(ticket, self.backend.clock().now(actor), &result);
         result
     }
 
@@ -184,7 +184,7 @@ impl Seat {
         if let Some(stream) = &*slot {
             return Ok(stream.clone());
         }
-        let (issued, done) = (self.backend.gate(), self.backend.gate());
+        let (issued, done) = (self.backend.clock().gate(), self.backend.clock().gate());
         let actor = self.backend.spawn(self.actor);
         let stream =
             Arc::new(Stream { jobs: Mutex::default(), actor, issued, done, count: AtomicU64::new(0) });
@@ -225,20 +225,20 @@ impl Stream {
     pub fn push(&self, seat: &Seat, job: Option<Job>) -> u64 {
         locked(&self.jobs).push_back(job);
         let number = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        seat.backend.raise(seat.actor, self.issued);
+        seat.backend.clock().raise(seat.actor, self.issued);
         number
     }
 
     fn serve(&self, seat: &Seat, actor: ActorId) {
         let mut transport = seat.transport(actor);
         for number in 1.. {
-            if seat.backend.pass(actor, self.issued, number).is_err() {
+            if seat.backend.clock().pass(actor, self.issued, number).is_err() {
                 break;
             }
             let Some(Some(job)) = locked(&self.jobs).pop_front() else { break };
             // A job that panics leaves its result empty, and whoever waits for it says so.
             let _ = catch_unwind(AssertUnwindSafe(|| job(&mut *transport)));
-            seat.backend.raise(actor, self.done);
+            seat.backend.clock().raise(actor, self.done);
         }
         seat.backend.retire(actor);
     }

@@ -32,11 +32,10 @@ mod foreign;
 mod group;
 mod native;
 
-use super::gates::Gates;
-use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
+use super::real_time::RealTime;
+use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
 use crate::transport::{Pool, Transport};
 use crate::{Error, Lost, Rank, Result};
-use allfold_sim::Picos;
 use endpoint::Endpoint;
 use group::Group;
 use std::collections::BTreeMap;
@@ -77,9 +76,8 @@ struct Node {
 /// This process in an MPI job.
 pub(crate) struct Mpi {
     node: Arc<Node>,
-    start: Instant,
     groups: Mutex<Groups>,
-    gates: Gates,
+    time: RealTime,
     over: AtomicBool,
     /// Communication threads that have not ended.
     streams: AtomicU32,
@@ -103,24 +101,13 @@ fn nap(length: Duration) {
 impl Mpi {
     /// Starts MPI: this rank, and how many there are.
     pub fn start(options: Options) -> Result<(Mpi, Rank, u32)> {
-        let start = clock();
+        let time = RealTime::start();
         let world = foreign::start()?;
         let (rank, size) = (world.rank(), world.size());
         let node = Arc::new(Node { options, pool: Pool::default() });
         let world = Arc::new(Group::new(Ok(world), node.pool.clone()));
         let groups = Mutex::new(Groups { all: vec![world], keys: BTreeMap::new() });
-        Ok((
-            Mpi {
-                node,
-                start,
-                groups,
-                gates: Gates::default(),
-                over: AtomicBool::new(false),
-                streams: AtomicU32::new(0),
-            },
-            rank,
-            size,
-        ))
+        Ok((Mpi { node, groups, time, over: AtomicBool::new(false), streams: AtomicU32::new(0) }, rank, size))
     }
 
     fn groups<R>(&self, look: impl FnOnce(&mut Groups) -> R) -> R {
@@ -173,27 +160,8 @@ impl Backend for Mpi {
         }
     }
 
-    fn now(&self, _actor: ActorId) -> Picos {
-        Picos(u64::try_from(self.start.elapsed().as_nanos() * 1_000).unwrap_or(u64::MAX))
-    }
-
-    fn charge(&self, _actor: ActorId, _work: &allfold_sim::Work) {}
-
-    fn gate(&self) -> GateId {
-        self.gates.make()
-    }
-
-    fn raise(&self, _actor: ActorId, gate: GateId) {
-        self.gates.raise(gate);
-    }
-
-    fn pass(&self, _actor: ActorId, gate: GateId, count: u64) -> Result<()> {
-        self.gates.pass(gate, count);
-        Ok(())
-    }
-
-    fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
-        self.gates.passed(gate, count)
+    fn clock(&self) -> &dyn Clock {
+        &self.time
     }
 
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {

@@ -21,7 +21,7 @@ mod state;
 mod trouble;
 mod wires;
 
-use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
+use super::{ActorId, Backend, Clock, GateId, GroupId, GroupKey, Member};
 use crate::transport::{Pool, Transport};
 use crate::{Error, Lost, Rank, Result};
 use agenda::Due;
@@ -120,19 +120,7 @@ impl Sim {
     }
 }
 
-impl Backend for Sim {
-    fn main(&self, world: Rank) -> ActorId {
-        ActorId(world.0)
-    }
-
-    fn spawn(&self, parent: ActorId) -> ActorId {
-        self.lock().spawn(parent)
-    }
-
-    fn retire(&self, actor: ActorId) {
-        self.lock().retire(actor);
-    }
-
+impl Clock for Sim {
     fn now(&self, actor: ActorId) -> Picos {
         self.lock().time_of(actor)
     }
@@ -161,6 +149,24 @@ impl Backend for Sim {
         state.request(actor, Due::Poll { actor, gate, count });
         let state = self.block(state, actor, Wait::Poll);
         state.count(gate) >= count
+    }
+}
+
+impl Backend for Sim {
+    fn main(&self, world: Rank) -> ActorId {
+        ActorId(world.0)
+    }
+
+    fn spawn(&self, parent: ActorId) -> ActorId {
+        self.lock().spawn(parent)
+    }
+
+    fn retire(&self, actor: ActorId) {
+        self.lock().retire(actor);
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        self
     }
 
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {

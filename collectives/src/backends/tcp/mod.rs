@@ -53,21 +53,18 @@ pub(crate) use control::runtime;
 pub(super) use frame::CONTROL;
 pub(crate) use local::Local;
 
-use super::gates::Gates;
-use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
+use super::real_time::RealTime;
+use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
 use crate::transport::Transport;
 use crate::{Error, Lost, Rank, Result};
-use allfold_sim::Picos;
 use endpoint::Endpoint;
 use node::Node;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// One rank of a world that talks over TCP.
 pub(crate) struct Tcp {
-    start: Instant,
     node: Arc<Node>,
-    gates: Gates,
+    time: RealTime,
     listening: tokio::task::AbortHandle,
 }
 
@@ -87,8 +84,7 @@ impl Tcp {
         let door = Door::new(security, deadlines.handshake)?;
         let node = Arc::new(Node::new(rank, job, epoch, door, deadlines, addresses)?);
         let listening = control::accept(&node, listener)?;
-        #[allow(clippy::disallowed_methods, reason = "ranks as processes run on real time")]
-        let tcp = Tcp { start: Instant::now(), node: node.clone(), gates: Gates::default(), listening };
+        let tcp = Tcp { node: node.clone(), time: RealTime::start(), listening };
         for peer in (0..rank.0).map(Rank) {
             let failed = move |node: &Node, error: Error| node.refused(peer, error);
             control::connect(&node, peer, Purpose::Control, 0, deadlines.start, failed)?;
@@ -148,27 +144,8 @@ impl Backend for Tcp {
 
     fn retire(&self, _actor: ActorId) {}
 
-    fn now(&self, _actor: ActorId) -> Picos {
-        Picos(u64::try_from(self.start.elapsed().as_nanos() * 1_000).unwrap_or(u64::MAX))
-    }
-
-    fn charge(&self, _actor: ActorId, _work: &allfold_sim::Work) {}
-
-    fn gate(&self) -> GateId {
-        self.gates.make()
-    }
-
-    fn raise(&self, _actor: ActorId, gate: GateId) {
-        self.gates.raise(gate);
-    }
-
-    fn pass(&self, _actor: ActorId, gate: GateId, count: u64) -> Result<()> {
-        self.gates.pass(gate, count);
-        Ok(())
-    }
-
-    fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
-        self.gates.passed(gate, count)
+    fn clock(&self) -> &dyn Clock {
+        &self.time
     }
 
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {

@@ -4,16 +4,15 @@ mod endpoint;
 mod group;
 mod together;
 
-use super::gates::Gates;
-use super::{ActorId, Backend, GateId, GroupId, GroupKey, Member};
+use super::real_time::RealTime;
+use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
 use crate::transport::{Pool, Transport};
 use crate::{Error, Lost, Rank, Result};
-use allfold_sim::Picos;
 use endpoint::Endpoint;
 use group::Group;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What can be chosen about ranks as threads.
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +28,12 @@ pub(crate) struct Options {
 
 /// All groups and gates of one run.
 pub(crate) struct Threads {
-    start: Instant,
     options: Options,
     /// Whether waiting threads look again for a while before they sleep: only where each has a core.
     spin: bool,
     pool: Pool,
     groups: Mutex<Groups>,
-    gates: Gates,
+    time: RealTime,
 }
 
 #[derive(Default)]
@@ -50,13 +48,11 @@ impl Threads {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let groups = Groups { all: vec![Arc::new(Group::new(size))], keys: BTreeMap::new() };
         Threads {
-            #[allow(clippy::disallowed_methods, reason = "ranks as threads run on real time")]
-            start: Instant::now(),
             options,
             spin: size as usize <= cores,
             pool: Pool::default(),
             groups: Mutex::new(groups),
-            gates: Gates::default(),
+            time: RealTime::start(),
         }
     }
 
@@ -76,27 +72,8 @@ impl Backend for Threads {
 
     fn retire(&self, _actor: ActorId) {}
 
-    fn now(&self, _actor: ActorId) -> Picos {
-        Picos(u64::try_from(self.start.elapsed().as_nanos() * 1_000).unwrap_or(u64::MAX))
-    }
-
-    fn charge(&self, _actor: ActorId, _work: &allfold_sim::Work) {}
-
-    fn gate(&self) -> GateId {
-        self.gates.make()
-    }
-
-    fn raise(&self, _actor: ActorId, gate: GateId) {
-        self.gates.raise(gate);
-    }
-
-    fn pass(&self, _actor: ActorId, gate: GateId, count: u64) -> Result<()> {
-        self.gates.pass(gate, count);
-        Ok(())
-    }
-
-    fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
-        self.gates.passed(gate, count)
+    fn clock(&self) -> &dyn Clock {
+        &self.time
     }
 
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {
