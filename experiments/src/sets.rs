@@ -106,7 +106,7 @@ impl Set {
 
     /// Unpacks an archive, if it is the pinned one.
     fn unpack(&self, bytes: &[u8], dir: &Path) -> Outcome<usize> {
-        let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
         let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         if hex != self.sha256 {
             return Err(Failure::run(format!(

@@ -15,9 +15,9 @@
 
 use super::security::Security;
 use crate::{Error, Rank, Result};
-use ring::digest::{SHA256, digest};
-use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 
 /// The version of what follows a handshake.
 const VERSION: u8 = super::frame::VERSION;

@@ -4,8 +4,8 @@
 use super::handshake::sha256;
 use crate::{Error, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
-use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::crypto::aws_lc_rs::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
@@ -85,7 +85,7 @@ impl Pinned {
     fn new(fingerprint: [u8; 32]) -> Arc<Pinned> {
         // AES with 128 bits first: the secret is as far out of reach, and the bytes are sooner there.
         let cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
-        let provider = CryptoProvider { cipher_suites, ..ring::default_provider() };
+        let provider = CryptoProvider { cipher_suites, ..aws_lc_rs::default_provider() };
         Arc::new(Pinned { fingerprint, provider: Arc::new(provider) })
     }
 
