@@ -28,10 +28,12 @@ mod local;
 mod node;
 mod options;
 mod proxy;
+mod records;
 mod secured;
 mod security;
 mod socket;
 mod tls;
+mod tls_handshake;
 mod wire;
 
 pub use duplex::duplex;

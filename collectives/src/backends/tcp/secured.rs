@@ -7,21 +7,23 @@
 use super::handshake::{
     Acceptor, Claims, Connector, OPENING, PROOF, Refusal, Verdict, WELCOME, opening, random, read_opening,
 };
+use super::records::{Opened, Records};
 use super::security::Security;
 use super::tls::Credentials;
+use super::tls_handshake::shake;
 use super::wire::Wire;
 use crate::{Error, Result};
-use rustls::Connection;
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 /// What a process needs to make connections of one job: its mode, and its certificate where that is TLS.
 #[derive(Clone)]
@@ -33,11 +35,9 @@ pub struct Door {
 }
 
 /// An authenticated connection: bytes in both directions, over TLS where the mode says so.
-pub struct Secured(Inner);
-
-enum Inner {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+pub struct Secured {
+    socket: TcpStream,
+    tls: Option<Box<Records>>,
 }
 
 impl Door {
@@ -79,11 +79,12 @@ impl Door {
                 other => other?,
             };
             connector.finish(&welcome)?;
-            let Some(credentials) = &self.credentials else { return Ok(Secured(Inner::Plain(socket))) };
+            let Some(credentials) = &self.credentials else { return Ok(Secured { socket, tls: None }) };
             let config = credentials.client(theirs).map_err(broken)?;
             let name = Credentials::name().map_err(broken)?;
-            let stream = TlsConnector::from(config).connect(name, socket).await.map_err(broken)?;
-            Ok(Secured(Inner::Tls(Box::new(stream.into()))))
+            let side = UnbufferedClientConnection::new(config, name).map_err(broken)?;
+            let tls = shake(side, &mut socket).await.map_err(broken)?;
+            Ok(Secured { socket, tls: Some(Box::new(tls)) })
         };
         timeout(self.patience, whole).await.unwrap_or_else(|_| Err(self.late()))
     }
@@ -116,11 +117,12 @@ impl Door {
                 return Err(Refusal::Verdict(verdict, verdict.explain(&claims)));
             }
             let Some(credentials) = &self.credentials else {
-                return Ok((Secured(Inner::Plain(socket)), claims));
+                return Ok((Secured { socket, tls: None }, claims));
             };
             let config = credentials.server(theirs).map_err(broken)?;
-            let stream = TlsAcceptor::from(config).accept(socket).await.map_err(broken)?;
-            Ok((Secured(Inner::Tls(Box::new(stream.into()))), claims))
+            let side = UnbufferedServerConnection::new(config).map_err(broken)?;
+            let tls = shake(side, &mut socket).await.map_err(broken)?;
+            Ok((Secured { socket, tls: Some(Box::new(tls)) }, claims))
         };
         timeout(self.patience, whole).await.unwrap_or_else(|_| Err(self.late()))
     }
@@ -151,70 +153,76 @@ impl Secured {
     /// # Errors
     /// The connection is gone.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
-        Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
+        Ok((self.socket.local_addr()?, self.socket.peer_addr()?))
     }
 
     /// The socket below.
     pub(super) fn socket(&self) -> &TcpStream {
-        match &self.0 {
-            Inner::Plain(socket) => socket,
-            Inner::Tls(stream) => stream.get_ref().0,
-        }
+        &self.socket
     }
 
     /// Leaves the asynchronous runtime: the same connection for a thread that asks it directly.
     pub(super) fn into_wire(self) -> Result<Wire> {
-        let (socket, tls) = match self.0 {
-            Inner::Plain(socket) => (socket, None),
-            Inner::Tls(stream) => match *stream {
-                TlsStream::Client(stream) => {
-                    let (socket, tls) = stream.into_inner();
-                    (socket, Some(Connection::Client(tls)))
-                }
-                TlsStream::Server(stream) => {
-                    let (socket, tls) = stream.into_inner();
-                    (socket, Some(Connection::Server(tls)))
-                }
-            },
-        };
-        let socket =
-            socket.into_std().map_err(|e| Error::System(format!("a socket cannot be taken over: {e}")))?;
-        Ok(Wire::new(socket, tls))
+        let failed = |error: io::Error| Error::System(format!("a socket cannot be taken over: {error}"));
+        Ok(Wire::new(self.socket.into_std().map_err(failed)?, self.tls))
+    }
+
+    /// Hands the kernel what TLS holds.
+    fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(tls) = &mut self.tls else { return Poll::Ready(Ok(())) };
+        while !tls.held().is_empty() {
+            let bytes = ready!(Pin::new(&mut self.socket).poll_write(cx, tls.held()))?;
+            tls.written(bytes);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncRead for Secured {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match &mut self.0 {
-            Inner::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
-            Inner::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buf),
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Secured { socket, tls } = self.get_mut();
+        let Some(tls) = tls else { return Pin::new(socket).poll_read(cx, buf) };
+        loop {
+            match tls.open(buf.initialize_unfilled())? {
+                Opened::Bytes(bytes) => {
+                    buf.advance(bytes);
+                    return Poll::Ready(Ok(()));
+                }
+                Opened::Closed => return Poll::Ready(Ok(())),
+                Opened::Wanting => {}
+            }
+            let mut raw = ReadBuf::new(tls.room());
+            ready!(Pin::new(&mut *socket).poll_read(cx, &mut raw))?;
+            let bytes = raw.filled().len();
+            tls.filled(bytes)?;
         }
     }
 }
 
 impl AsyncWrite for Secured {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.0 {
-            Inner::Plain(socket) => Pin::new(socket).poll_write(cx, buf),
-            Inner::Tls(stream) => Pin::new(&mut **stream).poll_write(cx, buf),
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        ready!(this.poll_held(cx))?;
+        let Some(tls) = &mut this.tls else { return Pin::new(&mut this.socket).poll_write(cx, buf) };
+        let taken = tls.seal(&[], buf)?;
+        match this.poll_held(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(taken)),
         }
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.0 {
-            Inner::Plain(socket) => Pin::new(socket).poll_flush(cx),
-            Inner::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
-        }
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_held(cx))?;
+        Pin::new(&mut this.socket).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.0 {
-            Inner::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
-            Inner::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Some(tls) = &mut this.tls {
+            tls.close();
         }
+        ready!(this.poll_held(cx))?;
+        Pin::new(&mut this.socket).poll_shutdown(cx)
     }
 }

@@ -52,6 +52,7 @@ impl Credentials {
             .with_client_auth_cert(vec![self.certificate.clone()], self.key())
             .map_err(failed)?;
         config.resumption = rustls::client::Resumption::disabled();
+        config.enable_secret_extraction = true;
         Ok(Arc::new(config))
     }
 
@@ -65,6 +66,7 @@ impl Credentials {
             .with_single_cert(vec![self.certificate.clone()], self.key())
             .map_err(failed)?;
         config.send_tls13_tickets = 0;
+        config.enable_secret_extraction = true;
         Ok(Arc::new(config))
     }
 

@@ -1,0 +1,405 @@
+//! TLS 1.3 records after the handshake (RFC 8446, section 5), sealed and opened on the way between the caller's bytes
+//! and the kernel's:
+//!
+//! ```text
+//! caller's bytes -- seal --> sealed -- write --> kernel -- read --> raw -- open --> caller's bytes
+//! ```
+//!
+//! rustls makes the handshake and keeps the traffic secrets, as it does for kernels that have TLS. Its own record layer
+//! would copy every byte three times more on its way.
+
+use super::frame::{FRAGMENT, HEADER};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use rustls::client::ClientConnectionData;
+use rustls::kernel::KernelConnection;
+use rustls::server::ServerConnectionData;
+use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, ExtractedSecrets, HandshakeType};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+
+/// Bytes in front of a record: its type, a version, and how many follow.
+pub(super) const PREFIX: usize = 5;
+/// The most content of a record.
+const CONTENT: usize = 1 << 14;
+const TAG: usize = 16;
+/// What a record has besides its content: after which comes its true type, and the tag.
+const AROUND: usize = PREFIX + 1 + TAG;
+/// The most that may follow a prefix: a peer may pad.
+const LONGEST: usize = CONTENT + 256;
+/// A frame of a message at once, as it is written.
+const SEALED: usize = HEADER + FRAGMENT + (FRAGMENT / CONTENT + 2) * AROUND;
+/// Kept for what is sealed besides: a new key, an alert.
+const SPARE: usize = 4 * (AROUND + 8);
+/// What is read at once at most.
+const RAW: usize = 256 << 10;
+/// Records under one key. AES-GCM may have 2^24.5 (RFC 8446, section 5.5); a key is renewed far more often, so that
+/// renewing it is nothing rare.
+const REKEY: u64 = 1 << 20;
+/// Records in a row without content that a peer may send.
+const EMPTY: u32 = 32;
+
+/// What rustls keeps of a connection: the secrets that the next keys come from.
+pub(super) enum Session {
+    Client(KernelConnection<ClientConnectionData>),
+    Server(KernelConnection<ServerConnectionData>),
+}
+
+/// What [`Records::open`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Opened {
+    Bytes(usize),
+    /// No record is whole: more is to be read.
+    Wanting,
+    /// The other side said that it sends nothing more.
+    Closed,
+}
+
+/// The key of one direction.
+struct Key {
+    aead: LessSafeKey,
+    iv: [u8; 12],
+    /// The number of the next record.
+    next: u64,
+}
+
+/// Both directions of a connection.
+pub(super) struct Records {
+    session: Session,
+    sealing: Key,
+    opening: Key,
+    sealed: Box<[u8]>,
+    /// What of it the kernel has not taken yet.
+    held: Range<usize>,
+    /// Read from the kernel.
+    raw: Box<[u8]>,
+    /// What of it is not opened yet.
+    left: Range<usize>,
+    /// What of it is opened, and not taken yet.
+    plain: Range<usize>,
+    /// Records without content since the last that had some.
+    empty: u32,
+    rekey: u64,
+    /// The peer has asked for a new key.
+    asked: bool,
+    said_goodbye: bool,
+    heard_goodbye: bool,
+    broken: bool,
+}
+
+/// Why a record is refused, as TLS says it.
+type Refused = AlertDescription;
+
+fn invalid(what: impl ToString) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what.to_string())
+}
+
+impl Key {
+    fn new((next, secrets): (u64, ConnectionTrafficSecrets)) -> io::Result<Key> {
+        let (algorithm, key, iv) = match &secrets {
+            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
+            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
+            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
+            _ => return Err(invalid("TLS agreed on a cipher that is unknown here")),
+        };
+        let key = UnboundKey::new(algorithm, key.as_ref()).map_err(invalid)?;
+        let iv = iv.as_ref().try_into().map_err(invalid)?;
+        Ok(Key { aead: LessSafeKey::new(key), iv, next })
+    }
+
+    /// The next record's: each is given out once.
+    fn nonce(&mut self) -> Nonce {
+        let mut nonce = self.iv;
+        nonce[4..].iter_mut().zip(self.next.to_be_bytes()).for_each(|(byte, of)| *byte ^= of);
+        self.next += 1;
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
+
+/// What stands before a record of this many bytes.
+fn prefix(bytes: usize) -> [u8; PREFIX] {
+    let [high, low] = (bytes as u16).to_be_bytes();
+    [ContentType::ApplicationData.into(), 3, 3, high, low]
+}
+
+/// A record's true type and how much of it is content: the type stands behind that, then zeros.
+fn unpad(plain: &[u8]) -> Result<(ContentType, usize), Refused> {
+    let length = plain.iter().rposition(|byte| *byte != 0).ok_or(Refused::UnexpectedMessage)?;
+    if length > CONTENT {
+        return Err(Refused::RecordOverflow);
+    }
+    Ok((ContentType::from(plain[length]), length))
+}
+
+impl Records {
+    /// After a handshake; `early`: what was read beyond it.
+    pub fn new(secrets: ExtractedSecrets, session: Session, early: &[u8]) -> io::Result<Records> {
+        let mut raw = vec![0; RAW].into_boxed_slice();
+        let room = raw.get_mut(..early.len()).ok_or_else(|| invalid("too much came with the handshake"))?;
+        room.copy_from_slice(early);
+        Ok(Records {
+            session,
+            sealing: Key::new(secrets.tx)?,
+            opening: Key::new(secrets.rx)?,
+            sealed: vec![0; SEALED + SPARE].into_boxed_slice(),
+            held: 0..0,
+            raw,
+            left: 0..early.len(),
+            plain: 0..0,
+            empty: 0,
+            rekey: REKEY,
+            asked: false,
+            said_goodbye: false,
+            heard_goodbye: false,
+            broken: false,
+        })
+    }
+
+    /// What is sealed and to be written.
+    pub fn held(&self) -> &[u8] {
+        &self.sealed[self.held.clone()]
+    }
+
+    /// So many bytes of it have been written.
+    pub fn written(&mut self, bytes: usize) {
+        self.held.start += bytes;
+        if self.held.is_empty() {
+            self.held = 0..0;
+        }
+    }
+
+    /// Seals one piece of bytes after another, or as much as there is room for. Returns how much. What was sealed before
+    /// has to be written first.
+    pub fn seal(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        if self.said_goodbye || self.broken {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        if first.len() + second.len() <= CONTENT {
+            return self.data(first, second);
+        }
+        let mut taken = 0;
+        for piece in first.chunks(CONTENT).chain(second.chunks(CONTENT)) {
+            match self.data(&[], piece)? {
+                0 => break,
+                bytes => taken += bytes,
+            }
+        }
+        Ok(taken)
+    }
+
+    /// A record of application data, if there is room.
+    fn data(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        let bytes = first.len() + second.len();
+        if self.held.end + bytes + AROUND + SPARE > self.sealed.len() {
+            return Ok(0);
+        }
+        if self.asked || self.sealing.next >= self.rekey {
+            self.renew()?;
+        }
+        self.record(ContentType::ApplicationData, first, second)?;
+        Ok(bytes)
+    }
+
+    /// Announces a new key, and takes it.
+    fn renew(&mut self) -> io::Result<()> {
+        // A message of one byte: the peer need not renew its own.
+        let message = [HandshakeType::KeyUpdate.into(), 0, 0, 1, 0];
+        self.record(ContentType::Handshake, &message, &[])?;
+        let secrets = match &mut self.session {
+            Session::Client(session) => session.update_tx_secret(),
+            Session::Server(session) => session.update_tx_secret(),
+        };
+        self.sealing = Key::new(secrets.map_err(invalid)?)?;
+        self.asked = false;
+        Ok(())
+    }
+
+    /// Seals one record. Bytes that lie in one piece are read where they lie.
+    fn record(&mut self, kind: ContentType, first: &[u8], second: &[u8]) -> io::Result<()> {
+        let bytes = first.len() + second.len();
+        let space = self.sealed.get_mut(self.held.end..self.held.end + bytes + AROUND);
+        let space = space.ok_or_else(|| invalid("no room for a record"))?;
+        let (front, rest) = space.split_at_mut(PREFIX);
+        let (body, back) = rest.split_at_mut(bytes);
+        front.copy_from_slice(&prefix(bytes + 1 + TAG));
+        let (nonce, aad, kind) = (self.sealing.nonce(), Aad::from(&*front), [kind.into()]);
+        let aead = &self.sealing.aead;
+        let sealed = if first.is_empty() {
+            aead.seal_out_of_place_scatter(nonce, aad, second, body, &kind, back)
+        } else {
+            let (one, other) = body.split_at_mut(first.len());
+            one.copy_from_slice(first);
+            other.copy_from_slice(second);
+            aead.seal_in_place_scatter(nonce, aad, body, &kind, back)
+        };
+        sealed.map_err(invalid)?;
+        self.held.end += bytes + AROUND;
+        Ok(())
+    }
+
+    /// Says that nothing more will be sent. Once.
+    pub fn close(&mut self) {
+        if !std::mem::replace(&mut self.said_goodbye, true) && !self.broken {
+            self.alert(AlertDescription::CloseNotify);
+        }
+    }
+
+    fn alert(&mut self, what: AlertDescription) {
+        let level = if what == AlertDescription::CloseNotify { 1 } else { 2 };
+        // Where there is no room for it the connection ends without.
+        let _ = self.record(ContentType::Alert, &[level, what.into()], &[]);
+    }
+
+    /// Where bytes are to be read to.
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.plain.is_empty() && self.left.start > 0 {
+            self.raw.copy_within(self.left.clone(), 0);
+            (self.left, self.plain) = (0..self.left.len(), 0..0);
+        }
+        &mut self.raw[self.left.end..]
+    }
+
+    /// So many bytes have been read there.
+    ///
+    /// # Errors
+    /// None: the other side hung up without a word.
+    pub fn filled(&mut self, bytes: usize) -> io::Result<()> {
+        if bytes == 0 {
+            let what = "the peer closed its connection without a close_notify of TLS";
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, what));
+        }
+        self.left.end += bytes;
+        Ok(())
+    }
+
+    /// Opens what is there, up to the buffer's length.
+    ///
+    /// # Errors
+    /// A record that is damaged, or not allowed here. An alert that says so is sealed; the connection is over.
+    pub fn open(&mut self, into: &mut [u8]) -> io::Result<Opened> {
+        if self.broken {
+            return Err(invalid("TLS has failed before"));
+        }
+        self.open_all(into).map_err(|(alert, what)| {
+            self.broken = true;
+            if !self.said_goodbye {
+                self.alert(alert);
+            }
+            invalid(what)
+        })
+    }
+
+    fn open_all(&mut self, into: &mut [u8]) -> Result<Opened, (Refused, String)> {
+        let mut done = 0;
+        while done < into.len() {
+            let there = self.plain.len().min(into.len() - done);
+            if there > 0 {
+                let from = self.plain.start;
+                into[done..done + there].copy_from_slice(&self.raw[from..from + there]);
+                (self.plain.start, done) = (from + there, done + there);
+                continue;
+            }
+            if self.heard_goodbye {
+                break;
+            }
+            let refused = |alert: Refused| (alert, format!("TLS refuses a record: {alert:?}"));
+            let Some(body) = self.whole().map_err(refused)? else { break };
+            let (kind, content) = self.open_one(body, &mut into[done..]).map_err(refused)?;
+            let (at, bytes) = match &content {
+                Content::Placed(bytes) => (&into[done..], *bytes),
+                Content::Raw(range) => (&self.raw[range.start..], range.len()),
+            };
+            if kind == ContentType::ApplicationData {
+                self.empty = if bytes == 0 { self.empty + 1 } else { 0 };
+                match content {
+                    Content::Placed(bytes) => done += bytes,
+                    Content::Raw(range) => self.plain = range,
+                }
+            } else {
+                self.empty += 1;
+                let mut message = [0; 8];
+                let message = message.get_mut(..bytes).ok_or(refused(Refused::DecodeError))?;
+                message.copy_from_slice(&at[..bytes]);
+                self.hear(kind, message)?;
+            }
+            if self.empty > EMPTY {
+                return Err((Refused::UnexpectedMessage, "TLS: record after record without content".into()));
+            }
+        }
+        Ok(match done {
+            0 if self.heard_goodbye => Opened::Closed,
+            0 if !into.is_empty() => Opened::Wanting,
+            bytes => Opened::Bytes(bytes),
+        })
+    }
+
+    /// Where the next record lies behind its prefix, if all of it is there.
+    fn whole(&self) -> Result<Option<Range<usize>>, Refused> {
+        let Some(front) = self.raw[self.left.clone()].first_chunk::<PREFIX>() else { return Ok(None) };
+        let bytes = usize::from(u16::from_be_bytes([front[3], front[4]]));
+        if ContentType::from(front[0]) != ContentType::ApplicationData {
+            return Err(Refused::UnexpectedMessage);
+        }
+        if bytes > LONGEST {
+            return Err(Refused::RecordOverflow);
+        }
+        if bytes <= TAG {
+            return Err(Refused::DecodeError);
+        }
+        let start = self.left.start + PREFIX;
+        Ok((start + bytes <= self.left.end).then_some(start..start + bytes))
+    }
+
+    /// Opens one record: into the buffer where that has room for it, its type included, and where it lies elsewhere.
+    fn open_one(&mut self, body: Range<usize>, into: &mut [u8]) -> Result<(ContentType, Content), Refused> {
+        let (before, from) = self.raw.split_at_mut(body.start);
+        let (cipher, tag) = from[..body.len()].split_at_mut(body.len() - TAG);
+        let (nonce, aad) = (self.opening.nonce(), Aad::from(&before[body.start - PREFIX..]));
+        let aead = &self.opening.aead;
+        self.left.start = body.end;
+        let bad = |_| Refused::BadRecordMac;
+        if let Some(place) = into.get_mut(..cipher.len()) {
+            aead.open_separate_gather(nonce, aad, cipher, tag, place).map_err(bad)?;
+            let (kind, bytes) = unpad(place)?;
+            return Ok((kind, Content::Placed(bytes)));
+        }
+        let plain = aead.open_in_place_separate_tag(nonce, aad, tag, cipher).map_err(bad)?;
+        let (kind, bytes) = unpad(plain)?;
+        Ok((kind, Content::Raw(body.start..body.start + bytes)))
+    }
+
+    /// What is no data: the end, a failure, a new key.
+    fn hear(&mut self, kind: ContentType, message: &[u8]) -> Result<(), (Refused, String)> {
+        match (kind, message) {
+            (ContentType::Alert, [_, what]) => match AlertDescription::from(*what) {
+                AlertDescription::CloseNotify => self.heard_goodbye = true,
+                AlertDescription::UserCanceled => {}
+                what => return Err((Refused::CloseNotify, format!("the peer's TLS failed: {what:?}"))),
+            },
+            (ContentType::Handshake, [kind, 0, 0, 1, asks @ (0 | 1)])
+                if HandshakeType::from(*kind) == HandshakeType::KeyUpdate =>
+            {
+                let secrets = match &mut self.session {
+                    Session::Client(session) => session.update_rx_secret(),
+                    Session::Server(session) => session.update_rx_secret(),
+                };
+                let failed = |error: String| (Refused::InternalError, error);
+                let secrets = secrets.map_err(|error| failed(error.to_string()))?;
+                self.opening = Key::new(secrets).map_err(|error| failed(error.to_string()))?;
+                self.asked |= *asks == 1;
+            }
+            _ => return Err((Refused::UnexpectedMessage, format!("TLS: a message of {kind:?} among data"))),
+        }
+        Ok(())
+    }
+}
+
+/// Where an opened record's content is.
+enum Content {
+    /// So many bytes in the caller's buffer.
+    Placed(usize),
+    /// Here in what was read.
+    Raw(Range<usize>),
+}
+
+#[cfg(test)]
+mod tests;

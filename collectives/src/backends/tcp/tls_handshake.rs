@@ -1,0 +1,143 @@
+//! The TLS handshake of a connection on the runtime: rustls says what to write and what it needs to read, and in the end
+//! which keys the records have.
+
+use super::records::{PREFIX, Records, Session};
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::kernel::KernelConnection;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
+use rustls::{Error, ExtractedSecrets};
+use std::io::{self, ErrorKind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// More than any record of a handshake.
+const RECORD: usize = 17 << 10;
+
+/// One side of a handshake.
+pub(super) trait Side {
+    type Data;
+    fn step<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    fn keys(self) -> Result<(ExtractedSecrets, Session), Error>;
+}
+
+impl Side for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn step<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(records)
+    }
+
+    fn keys(self) -> Result<(ExtractedSecrets, Session), Error> {
+        let (secrets, session): (_, KernelConnection<_>) = self.dangerous_into_kernel_connection()?;
+        Ok((secrets, Session::Client(session)))
+    }
+}
+
+impl Side for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn step<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(records)
+    }
+
+    fn keys(self) -> Result<(ExtractedSecrets, Session), Error> {
+        let (secrets, session): (_, KernelConnection<_>) = self.dangerous_into_kernel_connection()?;
+        Ok((secrets, Session::Server(session)))
+    }
+}
+
+/// What is to be done before the next step.
+enum Next {
+    Step,
+    Write,
+    Read,
+    Done,
+}
+
+/// Shakes hands over the socket.
+///
+/// # Errors
+/// The connection broke, or one side refused the other.
+pub(super) async fn shake<S: Side>(mut side: S, socket: &mut TcpStream) -> io::Result<Records> {
+    let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
+    // Whole records only, and no more than the handshake asks for: what comes behind it is not rustls' to open.
+    let mut offered = 0;
+    let mut failed = None;
+    loop {
+        let UnbufferedStatus { discard, state, .. } = side.step(&mut incoming[..offered]);
+        let next = match state {
+            Ok(state) => answer(state, &mut outgoing)?,
+            // Once more, since the other side is to hear of it.
+            Err(error) if failed.is_none() => {
+                failed = Some(error);
+                Next::Step
+            }
+            Err(error) => return Err(invalid(error)),
+        };
+        incoming.drain(..discard);
+        offered -= discard;
+        match (next, failed.take()) {
+            (Next::Step, before) => failed = before,
+            (Next::Write, before) => {
+                socket.write_all(&outgoing).await?;
+                outgoing.clear();
+                failed = before;
+            }
+            (_, Some(error)) => return Err(invalid(error)),
+            (Next::Read, None) => offered += record(socket, &mut incoming, offered).await?,
+            (Next::Done, None) => break,
+        }
+    }
+    let (secrets, session) = side.keys().map_err(invalid)?;
+    Records::new(secrets, session, &incoming)
+}
+
+fn invalid(error: Error) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, error)
+}
+
+/// Does what a state asks for, as far as that needs no waiting.
+fn answer<D>(state: ConnectionState<'_, '_, D>, outgoing: &mut Vec<u8>) -> io::Result<Next> {
+    Ok(match state {
+        ConnectionState::EncodeTlsData(mut data) => {
+            let from = outgoing.len();
+            outgoing.resize(from + RECORD, 0);
+            let bytes = data.encode(&mut outgoing[from..]);
+            let bytes = bytes.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            outgoing.truncate(from + bytes);
+            Next::Step
+        }
+        ConnectionState::TransmitTlsData(data) => {
+            data.done();
+            Next::Write
+        }
+        ConnectionState::BlockedHandshake => Next::Read,
+        ConnectionState::WriteTraffic(_) => Next::Done,
+        other => {
+            return Err(io::Error::new(ErrorKind::InvalidData, format!("TLS: {other:?} in a handshake")));
+        }
+    })
+}
+
+/// Reads until there is a whole record from this byte on. How long it is.
+async fn record(socket: &mut TcpStream, incoming: &mut Vec<u8>, from: usize) -> io::Result<usize> {
+    loop {
+        if let Some(front) = incoming[from..].first_chunk::<PREFIX>() {
+            let bytes = PREFIX + usize::from(u16::from_be_bytes([front[3], front[4]]));
+            if incoming.len() >= from + bytes {
+                return Ok(bytes);
+            }
+        }
+        let mut some = [0; 4096];
+        match socket.read(&mut some).await? {
+            0 => {
+                return Err(io::Error::new(
+                    ErrorKind::UnexpectedEof,
+                    "the peer hung up in its TLS handshake",
+                ));
+            }
+            bytes => incoming.extend_from_slice(&some[..bytes]),
+        }
+    }
+}
