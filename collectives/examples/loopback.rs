@@ -59,6 +59,7 @@ fn main() {
         words.drain(at..at + 2).nth(1)
     };
     let (algorithm, window) = (option(&mut words, "--algo"), option(&mut words, "--window"));
+    let segment = option(&mut words, "--segment");
     let ranks: u32 = words.first().map_or(2, |word| word.parse().unwrap());
     let name = words.get(1).map_or("all_reduce", |word| word);
     let collective = *Collective::ALL.iter().find(|collective| collective.name() == name).unwrap();
@@ -70,6 +71,9 @@ fn main() {
     };
     if let Some(name) = algorithm {
         world = world.algorithm(collective, &name);
+    }
+    if let Some(bytes) = segment {
+        world = world.segment(bytes.parse().unwrap());
     }
     if let Some(steps) = window {
         world = world.window(steps.parse().unwrap());

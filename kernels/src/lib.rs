@@ -14,5 +14,5 @@ pub use half::{bf16, f16};
 pub use op::ReduceOp;
 pub use part::Part;
 pub use reduce::{
-    Isa, combine, combine_by, copy_large, divide, divide_bytes, reduce, reduce_by, reduce_bytes,
+    Isa, combine, combine_by, copy_large, copy_part, divide, divide_bytes, reduce, reduce_by, reduce_bytes,
 };

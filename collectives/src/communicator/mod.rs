@@ -30,7 +30,7 @@ use crate::transport::Transport;
 use crate::{Collective, Element, Error, Operation, ReduceOp, Result};
 use allfold_kernels::fused::Ends;
 use allfold_sim::Picos;
-use operation::{Prepared, Request, Schedules};
+use operation::{Prepared, Request, Schedules, Site};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -318,9 +318,11 @@ impl Communicator {
             return Ok(latest[at.saturating_sub(1)].1.clone());
         }
         let mut schedules = self.schedules.borrow_mut();
-        let shares_memory = self.transport.borrow().shares_memory();
+        let transport = self.transport.borrow();
+        let site = Site { shares_memory: transport.shares_memory(), piece: transport.piece() };
+        drop(transport);
         let (rank, size) = (self.rank(), self.size());
-        let prepared = Prepared::new(request, rank, size, &self.plan, &mut schedules, shares_memory)?;
+        let prepared = Prepared::new(request, rank, size, &self.plan, &mut schedules, site)?;
         let prepared = prepared.natively(&self.plan, request.collective, &**self.transport.borrow());
         let prepared = Arc::new(prepared);
         latest.truncate(KEPT - 1);

@@ -1,7 +1,7 @@
 //! One collective as one rank runs it: what it called, the schedule, and how the buffer is cut.
 
 use super::{Plan, Planned};
-use crate::exec::Execution;
+use crate::exec::{Buffers, Execution};
 use crate::fused::{self, Trees};
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
@@ -11,7 +11,6 @@ use allfold_kernels::fused::{Ends, Exchange};
 use allfold_kernels::{copy_large, divide_bytes};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// What a caller asks for. `count` is of the whole buffer, or of one block where the collective is made of blocks.
@@ -48,13 +47,23 @@ pub(super) struct Schedules {
 type Key = (Collective, Option<Rank>, &'static str, u32);
 
 impl Schedules {
-    fn get(&mut self, row: &Algorithm, shape: Shape, root: Option<Rank>, segments: u32) -> Arc<dyn Schedule> {
+    /// Cut into so many segments that follow each other at this stride.
+    fn get(
+        &mut self,
+        row: &Algorithm,
+        shape: Shape,
+        root: Option<Rank>,
+        (segments, stride): (u32, u64),
+    ) -> Arc<dyn Schedule> {
         let key = |segments| (row.collective, root, row.name, segments);
         let whole = self.built.entry(key(1)).or_insert_with(|| row.build(shape)).clone();
         if segments == 1 || whole.segments() > 1 {
             return whole;
         }
-        self.built.entry(key(segments)).or_insert_with(|| Arc::new(Segments::new(whole, segments))).clone()
+        self.built
+            .entry(key(segments))
+            .or_insert_with(|| Arc::new(Segments::with_stride(whole, segments, stride)))
+            .clone()
     }
 
     /// The trees of an algorithm that was chosen by name; of one that was not, the canonical one, which all of those
@@ -75,6 +84,19 @@ impl Schedules {
         trees.clone()
     }
 }
+
+/// What there is to know of the place where ranks run.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Site {
+    pub shares_memory: bool,
+    /// [`Transport::piece`].
+    pub piece: Option<u64>,
+}
+
+/// Chunks are cut into no more pieces than this: each costs a few steps.
+const PIECES: u64 = 4096;
+/// Steps under way where pieces follow each other: enough that there is always one to send.
+const UNDER_WAY: u32 = 16;
 
 /// Ready to run, on any thread.
 pub(super) struct Prepared {
@@ -102,7 +124,7 @@ impl Prepared {
         size: u32,
         plan: &Plan,
         schedules: &mut Schedules,
-        shares_memory: bool,
+        site: Site,
     ) -> Result<Prepared> {
         let Request { collective, operation, count, dtype, op, root } = request;
         let shape = Shape::new(size)?.rooted(root.unwrap_or(Rank(0)))?;
@@ -116,9 +138,15 @@ impl Prepared {
         };
         let bytes = elements * width;
         let row = plan.pick(collective, shape, bytes);
-        let whole = schedules.get(row, shape, root, 1);
+        let whole = schedules.get(row, shape, root, (1, 0));
         let chunk = elements.div_ceil(u64::from(whole.chunks()));
-        let schedule = schedules.get(row, shape, root, plan.segments(row, bytes, chunk, width));
+        let cut = site.piece.filter(|_| plan.leaves_whole(row) && whole.rounds() > 1);
+        let segments = cut.map_or_else(
+            || plan.segments(row, bytes, chunk, width),
+            |piece| (chunk * width).div_ceil(piece).clamp(1, PIECES) as u32,
+        );
+        let stride = if cut.is_some() { 1 } else { whole.stride() };
+        let schedule = schedules.get(row, shape, root, (segments, stride));
         let geometry = match collective.blocked() {
             true => Geometry::blocked(&schedule, count),
             false => Geometry::whole(&schedule, count),
@@ -126,12 +154,14 @@ impl Prepared {
         let (algorithm, segments) = (row.name, schedule.segments());
         let call = Call { operation, sequence: 0, count, dtype, op, root, algorithm, segments };
         let mut exchange = None;
-        if shares_memory && let Some(trees) = schedules.trees(row, &*whole, root, plan.names(collective)) {
+        if site.shares_memory
+            && let Some(trees) = schedules.trees(row, &*whole, root, plan.names(collective))
+        {
             let what = (dtype, op.unwrap_or(ReduceOp::Sum));
             exchange = Some(fused::exchange(collective, size, root, what, count as usize, &trees, &geometry));
         }
         let label = label(&call);
-        let window = plan.window_of(row);
+        let window = if segments > 1 && cut.is_some() { UNDER_WAY } else { plan.window_of(row) };
         Ok(Prepared { schedule, geometry, rank, window, call, label, exchange, native: false })
     }
 
@@ -184,46 +214,46 @@ impl Prepared {
         let (rank, block) = (self.rank.index(), self.call.count as usize * self.call.dtype.size());
         let own = rank * block..(rank + 1) * block;
         let (from, to) = match ends {
-            Ends::InPlace(data) => return self.execute(sequence, None, data, own, transport),
+            Ends::InPlace(data) => {
+                return self.execute(sequence, Buffers::whole(data, own), transport);
+            }
             Ends::Apart(from, to) => (from, to),
         };
         let whole = self.geometry.count() as usize * self.call.dtype.size();
         if to.len() == whole {
-            // The rank's block among all, or all of what it gives.
+            // All of what the rank gives, or its block among all: that is copied to its place as it is sent.
+            let mut buffers = Buffers::whole(to, own);
             match from.len() == whole {
-                true => copy_large(to, from),
-                false => copy_large(&mut to[own.clone()], from),
+                true => copy_large(buffers.data, from),
+                false => buffers.given = Some(from),
             }
-            return self.execute(sequence, None, to, own, transport);
+            return self.execute(sequence, buffers, transport);
         }
         let mut copy = transport.room(whole);
-        // Of a reduce-scatter the rank's own block is written for certain, and only what is reduced is copied.
-        let lazy = self.call.operation == Operation::Collective(Collective::ReduceScatter)
+        let mut buffers = Buffers::whole(&mut copy, own.clone());
+        // Of a reduce-scatter the rank's own block is written for certain, where it is wanted, and only what is reduced
+        // is copied.
+        if self.call.operation == Operation::Collective(Collective::ReduceScatter)
             && self.schedule.ranks() > 1
-            && from.len() == whole;
+            && (from.len(), to.len()) == (whole, block)
+        {
+            (buffers.input, buffers.wanted) = (Some(from), Some(to));
+            return self.execute(sequence, buffers, transport);
+        }
         match from.len() {
-            _ if lazy => {}
-            len if len == whole => copy_large(&mut copy, from),
-            len if len == block => copy_large(&mut copy[own.clone()], from),
+            len if len == whole => copy_large(buffers.data, from),
+            len if len == block => copy_large(&mut buffers.data[own.clone()], from),
             _ => {}
         }
-        self.execute(sequence, lazy.then_some(from), &mut copy, own.clone(), transport)?;
+        self.execute(sequence, buffers, transport)?;
         if to.len() == block {
             copy_large(to, &copy[own]);
         }
         Ok(())
     }
 
-    /// Runs the schedule on the bytes of the whole buffer, of which `own` is this rank's block, where there are blocks;
-    /// `input`: where the rank's values are, if not there.
-    fn execute(
-        &self,
-        sequence: u64,
-        input: Option<&[u8]>,
-        data: &mut [u8],
-        own: Range<usize>,
-        transport: &mut dyn Transport,
-    ) -> Result<()> {
+    /// Runs the schedule.
+    fn execute(&self, sequence: u64, buffers: Buffers<'_>, transport: &mut dyn Transport) -> Result<()> {
         let call = Arc::new(self.call(sequence));
         transport.enter(&call)?;
         let execution = Execution {
@@ -235,11 +265,17 @@ impl Prepared {
             op: self.call.op.unwrap_or(ReduceOp::Sum),
             call,
         };
-        execution.run(input, data, transport)?;
+        let Buffers { data, input, own, given, mut wanted } = buffers;
+        let lent = Buffers { data, input, own: own.clone(), given, wanted: wanted.as_deref_mut() };
+        execution.run(lent, transport)?;
         transport.done();
         if self.call.op == Some(ReduceOp::Avg) && self.call.root.is_none_or(|root| root == self.rank) {
             let scatters = self.call.operation == Operation::Collective(Collective::ReduceScatter);
-            let result = if scatters { &mut data[own] } else { data };
+            let result = match wanted {
+                Some(block) => block,
+                None if scatters => &mut data[own],
+                None => data,
+            };
             divide_bytes(self.call.dtype, result, self.schedule.ranks());
         }
         Ok(())

@@ -79,6 +79,12 @@ impl Plan {
         u32::try_from(wanted.min(chunk)).unwrap_or(u32::MAX).max(1)
     }
 
+    /// Whether an algorithm's chunks stay whole, and its steps go one at a time, because nothing else was asked for.
+    pub(crate) fn leaves_whole(&self, of: &Algorithm) -> bool {
+        let choice = self.choices[of.collective as usize];
+        !of.pipelined && choice.segment.is_none() && choice.window.is_none()
+    }
+
     /// How many steps of a rank may be under way.
     pub(crate) fn window_of(&self, of: &Algorithm) -> u32 {
         self.choices[of.collective as usize].window.unwrap_or_else(|| of.window())

@@ -1,6 +1,6 @@
 //! What a communicator would run, without running it: for whoever times or proves exactly that.
 
-use super::operation::{Prepared, Request, Schedules};
+use super::operation::{Prepared, Request, Schedules, Site};
 use super::plan::Plan;
 use crate::schedule::Schedule;
 use crate::{Collective, DType, Geometry, Operation, Rank, ReduceOp, Result};
@@ -34,7 +34,8 @@ impl Plan {
             op: collective.reduces().then_some(ReduceOp::Sum),
             root: collective.rooted().then_some(Rank(0)),
         };
-        let prepared = Prepared::new(request, Rank(0), ranks, self, &mut Schedules::default(), false)?;
+        let prepared =
+            Prepared::new(request, Rank(0), ranks, self, &mut Schedules::default(), Site::default())?;
         Ok(prepared.into_planned())
     }
 }

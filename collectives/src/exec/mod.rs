@@ -17,6 +17,7 @@ mod window;
 use crate::schedule::{Combine, Place, Schedule};
 use crate::transport::{Event, Frame, Transport};
 use crate::{Call, DType, Error, Geometry, Rank, ReduceOp, Result};
+use std::ops::Range;
 use std::sync::Arc;
 use store::Store;
 use window::{Half, Slot, Window};
@@ -34,17 +35,36 @@ pub(crate) struct Execution<'a> {
     pub call: Arc<Call>,
 }
 
+/// Where a rank's bytes are.
+pub(crate) struct Buffers<'a> {
+    /// The whole buffer.
+    pub data: &'a mut [u8],
+    /// Where the rank's values are, if they are not in `data`; what the schedule never writes stays unwritten there.
+    pub input: Option<&'a [u8]>,
+    /// The rank's own block of `data`, where there are blocks.
+    pub own: Range<usize>,
+    /// What is to come to that block, and is not there yet: nobody writes there but the rank.
+    pub given: Option<&'a [u8]>,
+    /// What stands for that block: nothing is read or written where it would lie.
+    pub wanted: Option<&'a mut [u8]>,
+}
+
+impl<'a> Buffers<'a> {
+    /// Everything in one place.
+    pub fn whole(data: &'a mut [u8], own: Range<usize>) -> Buffers<'a> {
+        Buffers { data, input: None, own, given: None, wanted: None }
+    }
+}
+
 impl Execution<'_> {
-    /// Runs all of the rank's steps on `data`, the bytes of the whole buffer. The operation has been entered.
-    /// An error leaves `data` in no particular state, and has been reported to the group.
-    ///
-    /// `input`: where the rank's values are, if they are not in `data`; what the schedule never writes stays unwritten.
-    pub fn run(&self, input: Option<&[u8]>, data: &mut [u8], transport: &mut dyn Transport) -> Result<()> {
-        self.steps(input, data, transport).map_err(|error| transport.fail(error))
+    /// Runs all of the rank's steps. The operation has been entered.
+    /// An error leaves the buffers in no particular state, and has been reported to the group.
+    pub fn run(&self, buffers: Buffers<'_>, transport: &mut dyn Transport) -> Result<()> {
+        self.steps(buffers, transport).map_err(|error| transport.fail(error))
     }
 
-    fn steps(&self, input: Option<&[u8]>, data: &mut [u8], transport: &mut dyn Transport) -> Result<()> {
-        let mut store = Store::new(data, self.geometry, self.dtype, self.op).reading(input);
+    fn steps(&self, buffers: Buffers<'_>, transport: &mut dyn Transport) -> Result<()> {
+        let mut store = Store::new(buffers, self.geometry, self.dtype, self.op);
         let mut window = Window::new(self.schedule, self.rank, self.window);
         while let Some(round) = window.issue() {
             self.start(&mut window, &mut store, transport)?;
@@ -57,6 +77,7 @@ impl Execution<'_> {
                 window.finish();
             }
         }
+        store.settle();
         Ok(())
     }
 
@@ -104,6 +125,9 @@ impl Execution<'_> {
     /// Takes the value that the step sends, before the step changes it; does a local step at once.
     fn begin(&self, slot: &mut Slot, store: &mut Store, transport: &mut dyn Transport) -> Result<()> {
         slot.started = true;
+        if transport.direct().is_none() {
+            store.settle();
+        }
         let wrong = |what: String| self.wrong(slot.round, what);
         let local = |peer: Option<Rank>| peer == Some(self.rank);
         match (slot.step.send, slot.step.recv) {

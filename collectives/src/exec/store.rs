@@ -1,16 +1,19 @@
 //! A rank's bytes during an operation: the buffer itself, and its shadows where something was written to them.
 
+use super::Buffers;
 use crate::schedule::{Combine, Place, Span};
 use crate::transport::{Memory, Payload, Transport};
 use crate::{DType, Geometry, ReduceOp};
-use allfold_kernels::reduce_bytes;
+use allfold_kernels::{copy_part, reduce_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
 /// Data and shadows. Errors say what a schedule asked for that cannot be.
 pub(super) struct Store<'a> {
-    data: &'a mut [u8],
+    data: Data<'a>,
+    /// The rank's own block, until all of it has been copied to its place.
+    given: Option<Given<'a>>,
     /// Where the rank's own values are until they are first written in the data: nothing is copied that is only sent.
     input: Option<Input<'a>>,
     geometry: &'a Geometry,
@@ -29,6 +32,54 @@ struct Input<'a> {
     begun: BTreeSet<usize>,
 }
 
+/// The whole buffer.
+struct Data<'a> {
+    bytes: &'a mut [u8],
+    /// What stands for a part of it.
+    instead: Option<(Range<usize>, &'a mut [u8])>,
+}
+
+impl Data<'_> {
+    /// Where a range lies, if that is one piece.
+    fn get(&self, range: Range<usize>) -> Option<&[u8]> {
+        match &self.instead {
+            Some((of, bytes)) if overlap(of, &range) => {
+                bytes.get(range.start.checked_sub(of.start)?..range.end - of.start)
+            }
+            _ => self.bytes.get(range),
+        }
+    }
+
+    fn get_mut(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
+        match &mut self.instead {
+            Some((of, bytes)) if overlap(of, &range) => {
+                bytes.get_mut(range.start.checked_sub(of.start)?..range.end - of.start)
+            }
+            _ => self.bytes.get_mut(range),
+        }
+    }
+
+    /// A piece of a chunk: always one, since blocks consist of chunks.
+    fn piece(&self, range: Range<usize>) -> &[u8] {
+        self.get(range).unwrap_or_default()
+    }
+
+    fn piece_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.get_mut(range).unwrap_or_default()
+    }
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start.max(b.start) < a.end.min(b.end)
+}
+
+/// A block that is to come to its place in the data, and is copied part by part as it is sent: then it is in the cache.
+struct Given<'a> {
+    bytes: &'a [u8],
+    at: Range<usize>,
+    copied: usize,
+}
+
 /// Part of a payload that may hold several chunks.
 struct Piece {
     bytes: Rc<Payload>,
@@ -38,14 +89,20 @@ struct Piece {
 type Outcome = Result<(), String>;
 
 impl<'a> Store<'a> {
-    pub fn new(data: &'a mut [u8], geometry: &'a Geometry, dtype: DType, op: ReduceOp) -> Store<'a> {
-        Store { data, input: None, geometry, dtype, op, shadows: BTreeMap::new() }
+    pub fn new(buffers: Buffers<'a>, geometry: &'a Geometry, dtype: DType, op: ReduceOp) -> Store<'a> {
+        let Buffers { data, input, own, given, wanted } = buffers;
+        let input = input.map(|bytes| Input { bytes, written: BTreeSet::new(), begun: BTreeSet::new() });
+        let given = given.map(|bytes| Given { bytes, at: own.clone(), copied: 0 });
+        let data = Data { bytes: data, instead: wanted.map(|bytes| (own, bytes)) };
+        Store { data, given, input, geometry, dtype, op, shadows: BTreeMap::new() }
     }
 
-    /// With the rank's values in a buffer of their own, as long as the data, whose content means nothing then.
-    pub fn reading(mut self, input: Option<&'a [u8]>) -> Store<'a> {
-        self.input = input.map(|bytes| Input { bytes, written: BTreeSet::new(), begun: BTreeSet::new() });
-        self
+    /// Copies what is left of the rank's own block to its place.
+    pub fn settle(&mut self) {
+        if let Some(Given { bytes, at, copied }) = self.given.take() {
+            let place = self.data.piece_mut(at.start + copied..at.end);
+            copy_part(place, &bytes[copied..], bytes.len());
+        }
     }
 
     /// Has a piece of the data been written, or is it still where the rank's values were given?
@@ -61,7 +118,7 @@ impl<'a> Store<'a> {
         if let Some(input) = &mut self.input {
             input.written.insert(piece.start);
             if how == Combine::Reduce {
-                self.data[piece.clone()].copy_from_slice(&input.bytes[piece.clone()]);
+                self.data.piece_mut(piece.clone()).copy_from_slice(&input.bytes[piece.clone()]);
             }
         }
     }
@@ -92,7 +149,7 @@ impl<'a> Store<'a> {
                 let from = &payload[at..at + place.len()];
                 at += place.len();
                 self.touch(&place, how);
-                combine(self.dtype, self.op, how, &mut self.data[place], from);
+                combine(self.dtype, self.op, how, self.data.piece_mut(place), from);
             }
             return Ok(());
         };
@@ -108,6 +165,7 @@ impl<'a> Store<'a> {
 
     /// A step of the rank with itself: `from` is copied to, or reduced into, `into`.
     pub fn move_within(&mut self, from: Span, into: Span, how: Combine, room: &dyn Transport) -> Outcome {
+        self.settle();
         if self.bytes(from) != self.bytes(into) {
             return Err(format!("{from:?} and {into:?} differ in size"));
         }
@@ -126,13 +184,25 @@ impl<'a> Store<'a> {
                     .get(&(shadow, source.0, source.1))
                     .ok_or_else(|| unwritten(from, source.0))?;
                 let place = self.place(target.0, target.1);
-                combine(self.dtype, self.op, how, &mut self.data[place], &piece.bytes[piece.range.clone()]);
+                let bytes = &piece.bytes[piece.range.clone()];
+                combine(self.dtype, self.op, how, self.data.piece_mut(place), bytes);
             }
             return Ok(());
         }
         let mut payload = room.room(self.bytes(from));
         self.read(from, &mut payload)?;
         self.write(into, how, payload)
+    }
+
+    /// Copies these bytes of the rank's own block, which are sent now, to their place, if they are the next.
+    fn follow(&mut self, range: Range<usize>) {
+        let Some(given) = self.given.as_mut().filter(|given| given.at.start + given.copied == range.start)
+        else {
+            return;
+        };
+        let from = given.copied..range.end - given.at.start;
+        given.copied = from.end;
+        copy_part(self.data.piece_mut(range), &given.bytes[from], given.bytes.len());
     }
 
     /// Whether a span can be sent from where it lies.
@@ -209,7 +279,7 @@ impl<'a> Store<'a> {
                 let place = self.place(chunk, span.segment);
                 match &self.input {
                     Some(input) if !self.is_written(&place) => Ok(&input.bytes[place]),
-                    _ => Ok(&self.data[place]),
+                    _ => Ok(self.data.piece(place)),
                 }
             }
             Place::Scratch(shadow) => match self.shadows.get(&(shadow, chunk, span.segment)) {
@@ -229,26 +299,35 @@ impl<'a> Store<'a> {
 }
 
 impl Memory for Store<'_> {
-    fn source(&self, span: Span, part: Range<usize>) -> Option<&[u8]> {
+    fn source(&mut self, span: Span, part: Range<usize>) -> Option<&[u8]> {
         if let Place::Scratch(_) = span.place {
             return (span.len == 1).then(|| self.piece(span, span.at).ok()?.get(part))?;
         }
         let range = self.joined(span, &part)?;
+        if let Some(given) = self.given.as_ref().filter(|given| overlap(&given.at, &range)) {
+            let (bytes, start) = (given.bytes, given.at.start);
+            if range.start >= start && range.end <= given.at.end {
+                self.follow(range.clone());
+                return bytes.get(range.start - start..range.end - start);
+            }
+            self.settle();
+        }
         let Some(input) = &self.input else { return self.data.get(range) };
         let mut pieces = self.pieces(span, part).map(|(_, piece)| self.is_written(&piece));
         let written = pieces.next().unwrap_or(true);
         pieces
             .all(|other| other == written)
-            .then(|| if written { &self.data[range] } else { &input.bytes[range] })
+            .then(|| if written { self.data.get(range) } else { input.bytes.get(range) })?
     }
 
-    fn read(&self, span: Span, from: usize, into: &mut [u8]) -> bool {
+    fn copy_out(&mut self, span: Span, from: usize, into: &mut [u8]) -> bool {
+        self.settle();
         let part = from..from + into.len();
         let mut there = 0;
         for (before, piece) in self.pieces(span, part.clone()).filter(|_| span.place == Place::Data) {
             let bytes = match &self.input {
                 Some(input) if !self.is_written(&piece) => &input.bytes[piece],
-                _ => &self.data[piece],
+                _ => self.data.piece(piece),
             };
             let cut = part.start.max(before)..part.end.min(before + bytes.len());
             into[cut.start - from..cut.end - from]
@@ -279,7 +358,7 @@ impl Memory for Store<'_> {
                     input.begun.insert(piece.start);
                 }
                 if input.begun.contains(&piece.start) {
-                    self.data[place.clone()].copy_from_slice(&input.bytes[place.clone()]);
+                    self.data.piece_mut(place.clone()).copy_from_slice(&input.bytes[place.clone()]);
                 }
                 if place.end == piece.end {
                     input.begun.remove(&piece.start);
@@ -291,7 +370,7 @@ impl Memory for Store<'_> {
                 self.dtype,
                 self.op,
                 how,
-                &mut self.data[place],
+                self.data.piece_mut(place),
                 &bytes[cut.start - from..cut.end - from],
             );
         }

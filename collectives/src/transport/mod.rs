@@ -57,10 +57,10 @@ pub(crate) enum Event {
 /// A rank's bytes during an operation, for transports that move them without a copy in between. A span may lie in several
 /// pieces; its bytes are counted from its start.
 pub(crate) trait Memory {
-    /// These bytes of a span, where they lie in one piece.
-    fn source(&self, span: Span, part: Range<usize>) -> Option<&[u8]>;
+    /// These bytes of a span, where they lie in one piece. They are sent now: the parts of a span are asked for in order.
+    fn source(&mut self, span: Span, part: Range<usize>) -> Option<&[u8]>;
     /// Copies a span's bytes from this one on; false if they are not all there.
-    fn read(&self, span: Span, from: usize, into: &mut [u8]) -> bool;
+    fn copy_out(&mut self, span: Span, from: usize, into: &mut [u8]) -> bool;
     /// These bytes of a span of the buffer, to be overwritten, where they lie in one piece.
     fn target(&mut self, span: Span, part: Range<usize>) -> Option<&mut [u8]>;
     /// Copies or reduces whole elements into a span of the buffer, from this byte of it on; the parts of a span come in
@@ -72,11 +72,11 @@ pub(crate) trait Memory {
 pub(crate) struct NoMemory;
 
 impl Memory for NoMemory {
-    fn source(&self, _span: Span, _part: Range<usize>) -> Option<&[u8]> {
+    fn source(&mut self, _span: Span, _part: Range<usize>) -> Option<&[u8]> {
         None
     }
 
-    fn read(&self, _span: Span, _from: usize, _into: &mut [u8]) -> bool {
+    fn copy_out(&mut self, _span: Span, _from: usize, _into: &mut [u8]) -> bool {
         false
     }
 
@@ -142,6 +142,12 @@ pub(crate) trait Transport {
     /// How long an operation may take.
     fn deadline(&self) -> std::time::Duration {
         std::time::Duration::from_secs(300)
+    }
+
+    /// Of how many bytes of a chunk a piece is that best goes through a schedule by itself, close behind the one before
+    /// it: so that what was just reduced is still in the cache when it is sent. `None`: chunks are not cut.
+    fn piece(&self) -> Option<u64> {
+        None
     }
 
     /// Whether the ranks share memory, so that [`Transport::together`] can be called.

@@ -13,5 +13,6 @@ mod arena;
 mod campaign;
 mod kills;
 mod network;
+mod pieces;
 mod processes;
 mod strangers;

@@ -27,6 +27,9 @@ const VERDICT: Duration = Duration::from_millis(100);
 /// What may be put aside for lanes that are not posted yet, beyond the size of the operation's own buffer.
 const ASIDE: usize = 4 << 20;
 
+/// Of a chunk: a piece and what comes of it lie in a core's second-level cache.
+const PIECE: u64 = 512 << 10;
+
 pub(super) struct Endpoint {
     node: Arc<Node>,
     group: Arc<Group>,
@@ -365,6 +368,10 @@ impl Transport for Endpoint {
             self.node.announce(&self.group, &self.call);
         }
         self.failure()
+    }
+
+    fn piece(&self) -> Option<u64> {
+        Some(PIECE)
     }
 
     fn deadline(&self) -> Duration {

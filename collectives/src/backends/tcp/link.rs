@@ -17,6 +17,7 @@ use crate::schedule::{Combine, Span};
 use crate::transport::{Memory, Payload, Pool};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
+use std::ops::Range;
 
 /// What is read ahead at most, to have a header and a small message in one call.
 const AHEAD: usize = 16 << 10;
@@ -73,6 +74,16 @@ struct Message {
     source: Source,
     /// Bytes in fragments that have gone.
     gone: usize,
+}
+
+impl Message {
+    /// Where a part of its bytes lies, if that is one piece.
+    fn lies<'a>(&'a self, part: &Range<usize>, memory: &'a mut dyn Memory) -> Option<&'a [u8]> {
+        match &self.source {
+            Source::Payload(payload) => payload.get(part.clone()),
+            Source::Span(span, _) => memory.source(*span, part.clone()),
+        }
+    }
 }
 
 /// The fragment that is going out.
@@ -178,7 +189,7 @@ impl Link {
     pub fn pump_out(
         &mut self,
         scene: &Scene<'_>,
-        memory: &dyn Memory,
+        memory: &mut dyn Memory,
         done: &mut Vec<Done>,
     ) -> Result<bool, Fault> {
         let (Some(wire), Some(message)) = (&mut self.wire, self.sends.front_mut()) else { return Ok(false) };
@@ -188,39 +199,38 @@ impl Link {
         };
         let part = message.gone..all.min(message.gone + FRAGMENT);
         let last = part.end == all;
-        let lies = match &message.source {
-            Source::Payload(payload) => payload.get(part.clone()),
-            Source::Span(span, _) => memory.source(*span, part.clone()),
-        };
-        let outgoing = match &mut self.outgoing {
-            Some(outgoing) => outgoing,
-            none => {
-                let mut copy = None;
-                if let (None, Source::Span(span, _)) = (lies, &message.source) {
+        if self.outgoing.is_none() {
+            let copy = match (&message.source, message.lies(&part, memory)) {
+                (Source::Span(span, _), None) => {
                     let mut bytes = scene.pool.take(part.len());
-                    if !memory.read(*span, part.start, &mut bytes) {
+                    if !memory.copy_out(*span, part.start, &mut bytes) {
                         return Err(Fault::Wrong(format!("{span:?} cannot be sent: it is not there")));
                     }
-                    copy = Some(bytes);
+                    Some(bytes)
                 }
-                let bytes = copy.as_deref().or(lies).unwrap_or_default();
-                let header = Header {
-                    kind: Kind::Data,
-                    last,
-                    comm: scene.comm,
-                    epoch: scene.epoch,
-                    sequence: scene.sequence,
-                    round: message.round,
-                    lane: message.lane,
-                    at: (message.gone / FRAGMENT) as u32,
-                    bytes: bytes.len() as u32,
-                    fingerprint: scene.fingerprint,
-                    payload_crc: if wire.is_authentic() { 0 } else { crc32c(bytes) },
-                };
-                none.insert(Outgoing { header: header.encode(), bytes: bytes.len(), copy, written: 0 })
-            }
+                _ => None,
+            };
+            let bytes = copy.as_deref().or_else(|| message.lies(&part, memory)).unwrap_or_default();
+            let header = Header {
+                kind: Kind::Data,
+                last,
+                comm: scene.comm,
+                epoch: scene.epoch,
+                sequence: scene.sequence,
+                round: message.round,
+                lane: message.lane,
+                at: (message.gone / FRAGMENT) as u32,
+                bytes: bytes.len() as u32,
+                fingerprint: scene.fingerprint,
+                payload_crc: if wire.is_authentic() { 0 } else { crc32c(bytes) },
+            };
+            self.outgoing = Some(Outgoing { header: header.encode(), bytes: bytes.len(), copy, written: 0 });
+        }
+        let Some(outgoing) = &mut self.outgoing else { return Ok(false) };
+        let rest = match &outgoing.copy {
+            Some(copy) => &copy[..],
+            None => message.lies(&part, memory).unwrap_or_default(),
         };
-        let rest = outgoing.copy.as_deref().or(lies).unwrap_or_default();
         let total = HEADER + outgoing.bytes;
         let mut moved = false;
         while outgoing.written < total {

@@ -14,8 +14,8 @@ mod stream;
 use super::Arithmetic;
 use crate::ReduceOp;
 use std::fmt;
-pub use stream::copy_large;
 pub(crate) use stream::{copy, fence};
+pub use stream::{copy_large, copy_part};
 
 /// A class of vector instructions. What it computes is the same in all of them; how fast differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

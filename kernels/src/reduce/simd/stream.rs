@@ -22,10 +22,18 @@ pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
 /// # Panics
 /// The lengths differ.
 pub fn copy_large(into: &mut [u8], from: &[u8]) {
+    copy_part(into, from, from.len());
+}
+
+/// The same for a part of a copy of `whole` bytes.
+///
+/// # Panics
+/// The lengths differ.
+pub fn copy_part(into: &mut [u8], from: &[u8], whole: usize) {
     /// Some second-level caches are as large as this.
     const LARGE: usize = 4 << 20;
     assert_eq!(into.len(), from.len(), "a copy has the length of what is copied");
-    let stream = into.len() >= LARGE;
+    let stream = whole >= LARGE;
     copy(Isa::best(), into, from, stream);
     if stream {
         fence();

@@ -1,0 +1,58 @@
+//! Large buffers go in pieces, close behind each other, with the bits that whole ones have.
+
+use allfold_collectives::tcp::{Secret, Security};
+use allfold_collectives::{Communicator, Error, ReduceOp, World};
+
+/// Numbers whose sum depends on the order of additions.
+fn values(rank: u32, count: usize) -> Vec<f32> {
+    let at = |i: usize| (i * 7 + rank as usize * 13) % 1009;
+    (0..count).map(|i| (at(i) as f32 - 500.0) * 1.1f32.powi((at(i) % 41) as i32 - 20)).collect()
+}
+
+/// What all collectives over blocks leave on a rank.
+fn all(comm: &Communicator, count: usize) -> Result<Vec<Vec<f32>>, Error> {
+    let (n, rank) = (comm.size() as usize, comm.rank().0);
+    let mut summed = values(rank, count);
+    comm.all_reduce(&mut summed, ReduceOp::Sum)?;
+    let mut gathered = vec![-1.0; n * count];
+    comm.all_gather(&values(rank, count), &mut gathered)?;
+    let mut scattered = vec![vec![-1.0; count]; 2];
+    let input = values(rank, n * count);
+    comm.reduce_scatter(&input, &mut scattered[0], ReduceOp::Sum)?;
+    comm.reduce_scatter(&input, &mut scattered[1], ReduceOp::Avg)?;
+    assert_eq!(input, values(rank, n * count), "what is only given stays as it is");
+    Ok([vec![summed, gathered], scattered].concat())
+}
+
+#[test]
+fn pieces_have_the_bits_of_the_whole() {
+    let tls = || World::tcp(2).security(Security::Tls(Secret::random().unwrap()));
+    for ranks in [2u32, 3, 4, 5] {
+        // One piece and a little, no multiple of anything; several pieces of every chunk.
+        for count in [1, 131_073 * ranks as usize, 700_001] {
+            let body = |comm: Communicator| all(&comm, count);
+            let expected = World::threads(ranks).run(body).unwrap();
+            let tcp = World::tcp(ranks).run(body).unwrap();
+            assert!(tcp == expected, "{ranks} ranks, {count} elements");
+            if ranks == 2 {
+                assert!(tls().run(body).unwrap() == expected, "TLS, {count} elements");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_gathers_what_was_given() {
+    use allfold_collectives::{Collective, registry};
+    let count = 300_001;
+    for row in registry::of(Collective::AllGather) {
+        let world = World::tcp(3).algorithm(Collective::AllGather, row.name);
+        let gathered = world.run(|comm: Communicator| -> Result<Vec<f32>, Error> {
+            let mut gathered = vec![-1.0; 3 * count];
+            comm.all_gather(&values(comm.rank().0, count), &mut gathered)?;
+            Ok(gathered)
+        });
+        let expected: Vec<f32> = (0..3).flat_map(|rank| values(rank, count)).collect();
+        assert!(gathered.unwrap().iter().all(|one| *one == expected), "{}", row.name);
+    }
+}
