@@ -6,7 +6,7 @@
 //!
 //! `raw` is what as many threads reach that do nothing but write and read as many bytes at once ([`duplex`]), before and
 //! after; busbw / raw is what the collective makes of it. Ranks are threads of this process, each with sockets of its own.
-//! `--algo NAME` and `--window STEPS` choose another algorithm, and how many of its steps are under way at once.
+//! `--per-host RANKS` lets messages go through memory as if hosts had so many; `--algo NAME` and `--window STEPS` choose another algorithm, and how many of its steps are under way at once.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a measurement, on real time")]
 
@@ -58,6 +58,7 @@ fn main() {
         let at = words.iter().position(|word| word == name)?;
         words.drain(at..at + 2).nth(1)
     };
+    let each = option(&mut words, "--per-host");
     let (algorithm, window) = (option(&mut words, "--algo"), option(&mut words, "--window"));
     let segment = option(&mut words, "--segment");
     let ranks: u32 = words.first().map_or(2, |word| word.parse().unwrap());
@@ -69,6 +70,9 @@ fn main() {
         Some(_) => World::tcp(ranks).security(Security::TrustedFabric(Secret::random().unwrap())),
         None => World::tcp(ranks),
     };
+    if let Some(ranks) = each {
+        world = world.ranks_per_host(ranks.parse().unwrap());
+    }
     if let Some(name) = algorithm {
         world = world.algorithm(collective, &name);
     }

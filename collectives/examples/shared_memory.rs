@@ -101,6 +101,7 @@ fn rank(rank: u32, sizes: [usize; 3], ports: &str) -> Result<(), Error> {
         epoch: 0,
         listener,
         addresses,
+        host: None,
         security,
         deadlines,
     })?;

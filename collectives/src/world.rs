@@ -72,8 +72,12 @@ impl World {
     /// Ranks that are threads of this process and talk over loopback TCP: every byte goes the way it would between
     /// processes, and every fault is found the way it would be there.
     pub fn tcp(ranks: u32) -> World {
-        let local =
-            Local { security: Security::Loopback, deadlines: Deadlines::default(), faults: Faults::NONE };
+        let local = Local {
+            security: Security::Loopback,
+            deadlines: Deadlines::default(),
+            faults: Faults::NONE,
+            ranks_per_host: None,
+        };
         World { kind: Kind::Tcp(local), ..World::threads(ranks) }
     }
 
@@ -133,6 +137,15 @@ impl World {
     /// On TCP: how long ranks wait for what.
     pub fn deadlines(self, deadlines: Deadlines) -> World {
         self.on_sockets(|local| local.deadlines = deadlines)
+    }
+
+    /// On TCP: as if hosts had this many ranks each, in order of ranks. Messages between ranks of one host go through
+    /// memory that the two share, as in a world of several hosts that a launcher has started; the others over sockets.
+    pub fn ranks_per_host(self, ranks: u32) -> World {
+        match ranks {
+            0 => self.refuse("a host of 0 ranks; it takes 1 or more"),
+            _ => self.on_sockets(|local| local.ranks_per_host = Some(ranks)),
+        }
     }
 
     fn on_sockets(mut self, change: impl FnOnce(&mut Local)) -> World {

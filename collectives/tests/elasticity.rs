@@ -79,6 +79,7 @@ fn worlds(ranks: u32) -> Vec<(&'static str, World)> {
     vec![
         ("threads", World::threads(ranks).deadline(deadline)),
         ("tcp", World::tcp(ranks).deadline(deadline)),
+        ("hosts", World::tcp(ranks).ranks_per_host(2).deadline(deadline)),
         ("sim", World::sim(&topology).watchdog(Duration::from_secs(30))),
     ]
 }

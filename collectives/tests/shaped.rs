@@ -192,6 +192,7 @@ fn child() {
         epoch: 0,
         listener: TcpListener::bind(address(rank)).unwrap(),
         addresses: (0..ranks).map(address).collect(),
+        host: None,
         security: Security::TrustedFabric(Secret::new([9; 32])),
         deadlines: Deadlines { operation: Duration::from_secs(60), ..Deadlines::default() },
     };

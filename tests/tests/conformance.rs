@@ -247,6 +247,7 @@ proptest! {
         if case.ranks <= 9 {
             worlds.push(World::tcp(case.ranks));
             worlds.push(World::shm(case.ranks));
+            worlds.push(World::tcp(case.ranks).ranks_per_host(1 + case.ranks / 2));
         }
         holds_for(dtype, &case, &worlds)?;
     }

@@ -10,12 +10,13 @@ use std::time::Duration;
 type Body = fn(&Communicator) -> Result<(), Error>;
 
 /// All backends for `ranks` ranks, with a deadline that no test should need unless it says so.
-fn worlds(ranks: u32, deadline: Duration) -> [(&'static str, World); 5] {
+fn worlds(ranks: u32, deadline: Duration) -> [(&'static str, World); 6] {
     let topology = Topology::named("switch", ranks).unwrap();
     [
         ("threads", World::threads(ranks).deadline(deadline)),
         ("tcp", World::tcp(ranks).deadline(deadline)),
         ("shm", World::shm(ranks).deadline(deadline)),
+        ("hosts", World::tcp(ranks).ranks_per_host(2).deadline(deadline)),
         ("threads by messages", World::threads(ranks).deadline(deadline).messages()),
         ("sim", World::sim(&topology).deadline(deadline).watchdog(Duration::from_secs(10))),
     ]

@@ -7,7 +7,7 @@
 use super::Communicator;
 use crate::environment::{self, Environment};
 use crate::rendezvous::{self, Failure, Hello, Joined, Kind, Patience, Server, join, serve_world};
-use crate::tcp::{Deadlines, Peers, Secret, Security, random, runtime};
+use crate::tcp::{Deadlines, Host, Peers, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ pub struct Joining {
     pub deadlines: Deadlines,
     /// A hash of what all ranks must have been given alike, such as a configuration file.
     pub configuration: u64,
-    /// Whether the data of collectives goes through shared memory where all ranks are on one host.
+    /// Whether data goes through shared memory: all of a collective's where all ranks are on one host, else the messages
+    /// between those that are.
     pub share: bool,
     /// Where the flight record is written when something goes wrong.
     pub flight: Option<PathBuf>,
@@ -83,8 +84,9 @@ impl Communicator {
     /// This process as one rank of a world that a launcher has started: `allfold launch`, torchrun, Slurm's srun, Open
     /// MPI's mpirun, or anything that sets the same variables (see [`environment`]).
     ///
-    /// Where all ranks are processes of one host, the data of collectives goes through shared memory, and TCP carries what
-    /// is said beside it; a world of several hosts uses TCP throughout, also within a host. The bits are the same.
+    /// Where all ranks are processes of one host, collectives compute in shared memory, and TCP carries what is said beside
+    /// it. In a world of several hosts, messages between ranks of one host go through shared memory, the others over TCP.
+    /// The bits are the same.
     ///
     /// ```no_run
     /// use allfold_collectives::{Communicator, ReduceOp};
@@ -110,16 +112,17 @@ impl Communicator {
     pub fn join(environment: &Environment, joining: Joining) -> Result<Communicator> {
         let Environment { rank, world_size, epoch, .. } = *environment;
         let Joining { security, deadlines, flight, .. } = joining.clone();
+        let host = if joining.share { Host::here() } else { None };
         let failed = |cause| Error::Rendezvous { at: environment.meeting.to_string(), cause };
         let peers = if world_size == 1 {
             let none = |error: std::io::Error| Error::System(format!("no loopback sockets: {error}"));
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(none)?;
             let addresses = vec![listener.local_addr().map_err(none)?];
-            Peers { rank, job: random()?, epoch, listener, addresses, security, deadlines }
+            Peers { rank, job: random()?, epoch, listener, addresses, host, security, deadlines }
         } else {
             let Joined { table, listener } = meet(environment, &joining)?.map_err(failed)?;
             let addresses = table.peers.iter().map(|peer| peer.address).collect();
-            Peers { rank, job: table.world, epoch, listener, addresses, security, deadlines }
+            Peers { rank, job: table.world, epoch, listener, addresses, host, security, deadlines }
         };
         let mut comm = Communicator::recorded(peers, flight.clone())?;
         if flight.is_some() {

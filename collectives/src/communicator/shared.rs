@@ -1,7 +1,8 @@
 //! From messages to shared memory, where all ranks are processes of one host.
 
 use super::Communicator;
-use crate::backends::shm::{Invitation, Segment};
+use crate::backends::Invitation;
+use crate::backends::shm::Segment;
 use crate::{Buffer, Element, Rank, ReduceOp, Result};
 
 /// Smaller buffers go by slots either way.
@@ -56,7 +57,7 @@ impl Communicator {
             return Ok(self.transport.borrow().shares_memory());
         }
         let segment = (self.rank() == Rank(0)).then(|| Segment::new(self.size())).flatten();
-        let mine = Invitation::to(segment.as_ref());
+        let mine = Segment::invitation(segment.as_ref());
         let mut words = vec![0; Invitation::WORDS * self.size() as usize];
         self.all_gather(&mine.words(), &mut words)?;
         let all: Option<Vec<Invitation>> = words.chunks(Invitation::WORDS).map(Invitation::read).collect();
@@ -65,7 +66,7 @@ impl Communicator {
         let board = match segment {
             _ if !beside => None,
             Some(segment) => Some(segment.board.clone()).map(|board| (board, Some(segment))),
-            None => all[0].accept(self.size()).map(|board| (board, None)),
+            None => Segment::accept(&all[0], self.size()).map(|board| (board, None)),
         };
         // The segment's descriptor stays open until all have said whether they have mapped it.
         let mut have = [i64::from(board.is_some() && self.seat.outstanding().is_none())];

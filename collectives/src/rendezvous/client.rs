@@ -90,7 +90,7 @@ async fn dial(meeting: &Meeting, door: &Door) -> Result<Secured, Refusal> {
     let unknown = |why: String| Refusal::Broken(format!("{} cannot be resolved: {why}", meeting.host));
     let mut found = found.map_err(|error| unknown(error.to_string()))?;
     let address = found.next().ok_or_else(|| unknown("it has no address".into()))?;
-    door.connect(address, super::claims()).await
+    door.connect(address, super::claims()).await.map(|(stream, _)| stream)
 }
 
 /// The address at which the server of a meeting listens, on its own host. A name that its own host takes for loopback

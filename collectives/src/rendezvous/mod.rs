@@ -26,7 +26,7 @@ pub use server::{Caller, Server};
 pub use wire::{Hello, Kind};
 
 use crate::Rank;
-use crate::tcp::{Claims, Door, Purpose, Security};
+use crate::tcp::{Claims, Door, Invitation, Purpose, Security};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -56,7 +56,16 @@ pub fn door(security: &Security, patience: Patience) -> crate::Result<Door> {
 /// What every caller claims before it says more: nothing but what it is here for.
 fn claims() -> Claims {
     let purpose = Purpose::Rendezvous;
-    Claims { purpose, job: [0; 16], epoch: 0, size: 0, rank: Rank(0), peer: Rank(0), group: 0 }
+    Claims {
+        purpose,
+        job: [0; 16],
+        epoch: 0,
+        size: 0,
+        rank: Rank(0),
+        peer: Rank(0),
+        group: 0,
+        memory: Invitation::default(),
+    }
 }
 
 /// A rank as the others find it.

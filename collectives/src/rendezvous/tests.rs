@@ -55,7 +55,7 @@ async fn come(meeting: &Meeting, hello: Hello, patience: Patience) -> Result<Joi
 /// A connection that has come through the door and says `bytes`.
 async fn said(meeting: &Meeting, bytes: &[u8]) -> Secured {
     let address = format!("127.0.0.1:{}", meeting.port).parse().unwrap();
-    let mut stream = open().connect(address, super::claims()).await.unwrap();
+    let (mut stream, _) = open().connect(address, super::claims()).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     stream
 }

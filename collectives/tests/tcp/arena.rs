@@ -32,7 +32,16 @@ pub fn listeners(ranks: u32) -> (Vec<TcpListener>, Vec<SocketAddr>) {
 
 pub fn peers(rank: u32, listener: TcpListener, addresses: &[SocketAddr], deadlines: Deadlines) -> Peers {
     let (job, epoch, security) = (JOB, 0, Security::Loopback);
-    Peers { rank: Rank(rank), job, epoch, listener, addresses: addresses.to_vec(), security, deadlines }
+    Peers {
+        rank: Rank(rank),
+        job,
+        epoch,
+        listener,
+        addresses: addresses.to_vec(),
+        host: None,
+        security,
+        deadlines,
+    }
 }
 
 /// What every rank comes to behind a proxy. A hang fails the test, by real time.

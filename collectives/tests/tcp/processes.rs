@@ -4,13 +4,16 @@
 //! then does as its script says, a line of output per thing done.
 
 use super::arena::{deadlines, peers, sum};
-use allfold_collectives::tcp::Deadlines;
+use allfold_collectives::tcp::{Deadlines, Host, Peers};
 use allfold_collectives::{Buffer, Communicator, Error, ReduceOp};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+
+/// After a script's name: messages go through memory of the host.
+const BESIDE: &str = "_beside";
 
 /// One rank as a process: what it says, line by line.
 struct Process {
@@ -85,7 +88,13 @@ fn child() {
     std::io::stdin().read_line(&mut line).unwrap();
     let addresses: Vec<SocketAddr> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
     let limits = Deadlines { operation, dead: Duration::from_secs(15), ..deadlines() };
-    let result = Communicator::over_tcp(peers(rank, listener, &addresses, limits)).and_then(|mut comm| {
+    // Sockets carry every byte, or memory the messages: all children are on this host.
+    let (script, host) = match script.strip_suffix(BESIDE) {
+        Some(script) => (script, Host::here()),
+        None => (script, None),
+    };
+    let peers = Peers { host, ..peers(rank, listener, &addresses, limits) };
+    let result = Communicator::over_tcp(peers).and_then(|mut comm| {
         println!(">connected");
         match script {
             "registered" => registered(&mut comm),
@@ -179,8 +188,8 @@ fn case_1_a_process_killed_before_the_first_collective() {
 
 #[test]
 fn case_2_a_process_killed_in_the_middle_of_a_collective() {
-    for who in 0..3 {
-        let mut processes = start(3, "for_ever", 30_000);
+    for (who, script) in (0..3).flat_map(|who| [(who, "for_ever"), (who, "for_ever_beside")]) {
+        let mut processes = start(3, script, 30_000);
         all_say(&processes, "connected");
         all_say(&processes, "first");
         std::thread::sleep(Duration::from_millis(30));
@@ -209,32 +218,36 @@ fn case_3_what_was_done_before_a_process_was_killed_stays_right() {
 
 #[test]
 fn case_4_groups_go_on_without_rank_0() {
-    let mut processes = start(3, "groups", 30_000);
-    all_say(&processes, "connected");
-    all_say(&processes, "first");
-    processes.remove(0).signal("-KILL");
-    for process in &processes {
-        let line = process.line();
-        assert!(line.starts_with("rank 0 is lost: it "), "{line}");
-        assert_eq!(process.line(), "done");
+    for script in ["groups", "groups_beside"] {
+        let mut processes = start(3, script, 30_000);
+        all_say(&processes, "connected");
+        all_say(&processes, "first");
+        processes.remove(0).signal("-KILL");
+        for process in &processes {
+            let line = process.line();
+            assert!(line.starts_with("rank 0 is lost: it "), "{line}");
+            assert_eq!(process.line(), "done");
+        }
     }
 }
 
 #[test]
 fn case_6_a_process_stopped_beyond_the_deadline_is_named_and_is_told_when_it_wakes() {
-    let processes = start(3, "for_ever", 1500);
-    all_say(&processes, "connected");
-    all_say(&processes, "first");
-    processes[1].signal("-STOP");
-    for process in [&processes[0], &processes[2]] {
-        let line = process.line();
-        // One that was already in the next operation misses also whoever waits for rank 1 in this one.
-        let named = ["rank 1", "ranks 0, 1", "ranks 1, 2"].iter().any(|ranks| line.contains(ranks));
-        assert!(line.starts_with("deadline of 1.5s exceeded by rank ") && named, "{line}");
+    for script in ["for_ever", "for_ever_beside"] {
+        let processes = start(3, script, 1500);
+        all_say(&processes, "connected");
+        all_say(&processes, "first");
+        processes[1].signal("-STOP");
+        for process in [&processes[0], &processes[2]] {
+            let line = process.line();
+            // One that was already in the next operation misses also whoever waits for rank 1 in this one.
+            let named = ["rank 1", "ranks 0, 1", "ranks 1, 2"].iter().any(|ranks| line.contains(ranks));
+            assert!(line.starts_with("deadline of 1.5s exceeded by rank ") && named, "{line}");
+        }
+        processes[1].signal("-CONT");
+        let line = processes[1].line();
+        assert!(line.contains("deadline of 1.5s exceeded") || line.contains("is lost"), "{line}");
     }
-    processes[1].signal("-CONT");
-    let line = processes[1].line();
-    assert!(line.contains("deadline of 1.5s exceeded") || line.contains("is lost"), "{line}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::arena::{JOB, deadlines, listeners, nothing, peers, run, sum};
 use allfold_collectives::tcp::{
-    Claims, Deadlines, Door, FRAGMENT, Fingerprint, HEADER, Header, Kind, Peers, Purpose, Refusal, Secret,
-    Security, Verdict,
+    Claims, Deadlines, Door, FRAGMENT, Fingerprint, HEADER, Header, Invitation, Kind, Peers, Purpose,
+    Refusal, Secret, Security, Verdict,
 };
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
 use std::io::{Read, Write};
@@ -161,7 +161,16 @@ fn an_address_that_needs_a_secret_is_refused_without_one() {
 
 /// Claims of rank 1 to rank 0 of two.
 fn claims(purpose: Purpose) -> Claims {
-    Claims { purpose, job: JOB, epoch: 0, size: 2, rank: Rank(1), peer: Rank(0), group: 0 }
+    Claims {
+        purpose,
+        job: JOB,
+        epoch: 0,
+        size: 2,
+        rank: Rank(1),
+        peer: Rank(0),
+        group: 0,
+        memory: Invitation::default(),
+    }
 }
 
 /// Plays rank 1 by hand against a rank 0 that calls `sum`; what rank 0 comes to.
@@ -175,14 +184,14 @@ fn by_hand(frame: Vec<u8>) -> Error {
         let door = Door::new(Security::Loopback, Duration::from_secs(5)).unwrap();
         let control = loop {
             match door.connect(addresses[0], claims(Purpose::Control)).await {
-                Ok(control) => break control,
+                Ok((control, _)) => break control,
                 Err(Refusal::Broken(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
                 Err(other) => panic!("{other:?}"),
             }
         };
         let mut data = loop {
             match door.connect(addresses[0], claims(Purpose::Data)).await {
-                Ok(data) => break data,
+                Ok((data, _)) => break data,
                 Err(Refusal::Verdict(Verdict::Duplicate(_), _)) => {
                     tokio::time::sleep(Duration::from_millis(5)).await
                 }

@@ -50,6 +50,9 @@ pub struct Args {
     /// On tcp: what connections are protected by [default: loopback]
     #[arg(long, value_enum, value_name = "MODE")]
     security: Option<Mode>,
+    /// On tcp: as if hosts had this many ranks each, whose messages among themselves go through memory [default: none do]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks_per_host: Option<u32>,
     /// Timed calls; on virtual time the first call says it all
     #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measuring")]
     iterations: u32,
@@ -312,6 +315,10 @@ impl Args {
                 };
                 let how = format!("as threads of one process, over loopback TCP ({})", security.name());
                 let world = World::tcp(ranks).security(security);
+                let (world, how) = match self.ranks_per_host {
+                    Some(each) => (world.ranks_per_host(each), format!("{how}, as hosts of {each} ranks")),
+                    None => (world, how),
+                };
                 return Ok((name, Carrier::World(choice.on(world)), how));
             }
         };
@@ -357,6 +364,11 @@ pub fn run(args: &Args) -> Outcome {
     };
     if args.security.is_some() && args.backend != Backend::Tcp {
         return Err(Failure::usage("--security is about sockets: use --backend tcp"));
+    }
+    if args.ranks_per_host.is_some() && args.backend != Backend::Tcp {
+        return Err(Failure::usage(
+            "--ranks-per-host is about sockets and what goes beside them: use --backend tcp",
+        ));
     }
     if matches!(args.backend, Backend::Device | Backend::Nccl) {
         return gpu::run(args, &bench, &sizes);

@@ -24,6 +24,7 @@ mod formula;
 mod lease;
 mod memory;
 mod party;
+mod pipe;
 mod sync;
 
 pub use board::{Board, Pace};
@@ -31,6 +32,7 @@ pub use exchange::{Exchange, Pattern};
 pub use formula::{Formula, Term};
 pub use lease::Lease;
 pub use party::{Ends, Party, Patience, Stopped};
+pub use pipe::{Damaged, Pipe, Wants};
 
 #[cfg(all(test, not(miri)))]
 mod orders;

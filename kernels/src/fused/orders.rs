@@ -1,11 +1,11 @@
-//! The synchronisation core under a scheduler that tries orders of events: the gate, the bell, and the slots in turn.
+//! The synchronisation core under a scheduler that tries orders of events: the gate, the bell, the slots in turn, and naps.
 //!
 //! The words are Shuttle's (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding bugs",
 //! ASPLOS 2010), the code is the one that threads and processes run.
 
 #![allow(clippy::unwrap_used)]
 
-use super::sync::{Bell, Gate, Sleep, Word, gate, give_up};
+use super::sync::{Bell, Gate, Nap, Sleep, Word, gate, give_up};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::sync::{Arc, Condvar, Mutex};
@@ -134,6 +134,42 @@ fn slots_in_turn_are_never_written_while_somebody_reads_them() {
                 }
                 Gate::Open
             });
+        },
+        ORDERS,
+    );
+}
+
+#[test]
+fn who_naps_until_the_other_side_has_put_something_is_woken() {
+    shuttle::check_random(
+        || {
+            // What was put and what was taken, of a pipe with room for one; and each side's nap and doorbell.
+            let pipe: Arc<[[Model; 3]; 2]> = Arc::default();
+            let sides = all(2, move |me| {
+                let ([mine, nap, _], [theirs, other, bell]) = (&pipe[me], &pipe[1 - me]);
+                for number in 1..=4u64 {
+                    loop {
+                        // Side 0 puts once side 1 has taken; side 1 takes once side 0 has put.
+                        let ready = || theirs.get() == number - (1 - me as u64);
+                        if ready() {
+                            break;
+                        }
+                        let rung = pipe[me][2].get();
+                        Nap(nap).lie_down();
+                        if !ready() {
+                            pipe[me][2].sleep(rung, Duration::MAX);
+                        }
+                        Nap(nap).get_up();
+                    }
+                    mine.set(number);
+                    if Nap(other).rouse() {
+                        bell.count();
+                        bell.wake();
+                    }
+                }
+                Gate::Open
+            });
+            assert_eq!(sides.len(), 2);
         },
         ORDERS,
     );

@@ -4,6 +4,7 @@
 //! ```text
 //! gate   arrivals so far | given up     add one; open at a multiple of the parties; taken back only while not open
 //! bell   how often it rang, sleepers    who waits looks a while, then sleeps until it rings
+//! nap    whether a side sleeps          of two: the other wakes it by whatever means it has
 //! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -143,6 +144,30 @@ impl<R: Sleep, S: Word> Ear<'_, R, S> {
 impl<R, S: Word> Drop for Ear<'_, R, S> {
     fn drop(&mut self) {
         self.bell.sleepers.uncount();
+    }
+}
+
+/// Of two sides: one that sleeps until the other wakes it.
+pub(super) struct Nap<'a, W: Word>(pub &'a W);
+
+impl<W: Word> Nap<'_, W> {
+    /// Whatever happens from now on wakes the sleeper. Look after this, before sleeping.
+    pub fn lie_down(&self) {
+        self.0.set(1);
+        fence();
+    }
+
+    /// It sleeps no longer.
+    pub fn get_up(&self) {
+        self.0.set(0);
+    }
+
+    /// After something has changed, by the other side: whether it has to wake the sleeper. True once for each sleep.
+    #[inline]
+    pub fn rouse(&self) -> bool {
+        // In one order with the sleeper's, as in `Bell::ring`.
+        fence();
+        self.0.get() == 1 && self.0.replace(1, 0)
     }
 }
 

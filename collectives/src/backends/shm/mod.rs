@@ -11,5 +11,5 @@
 mod segment;
 mod sharing;
 
-pub(crate) use segment::{Invitation, Segment};
+pub(crate) use segment::Segment;
 pub(crate) use sharing::Sharing;

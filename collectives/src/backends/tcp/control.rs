@@ -1,5 +1,7 @@
 //! The tasks beside the computing threads: they connect and accept, and read and write control frames.
 
+use super::super::Invitation;
+use super::beside::Offer;
 use super::frame::{HEADER, Header, Kind};
 use super::handshake::{Claims, Purpose, Refusal, Verdict};
 use super::node::Node;
@@ -156,8 +158,14 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
             }
             let node = node.clone();
             let task = tokio::spawn(async move {
-                match node.door.accept(socket, |claims| node.judge(claims)).await {
-                    Ok((stream, claims)) => node.join(claims.rank, &claims, stream),
+                let mut memory = None;
+                let judge = |claims: &Claims| {
+                    let (verdict, pipe) = node.admit(claims);
+                    memory = pipe;
+                    verdict
+                };
+                match node.door.accept(socket, judge).await {
+                    Ok((stream, claims)) => node.join(claims.rank, &claims, stream, memory),
                     Err(_) => {
                         node.refused.fetch_add(1, Ordering::Relaxed);
                     }
@@ -179,8 +187,10 @@ pub(super) fn connect(
     failed: impl FnOnce(&Node, Error) + Send + 'static,
 ) -> Result<()> {
     let node = node.clone();
-    let claims =
-        Claims { purpose, job: node.job, epoch: node.epoch, size: node.size, rank: node.rank, peer, group };
+    let host = node.host.filter(|_| purpose != Purpose::Control);
+    let memory = Invitation::none(host);
+    let (job, epoch, size, rank) = (node.job, node.epoch, node.size, node.rank);
+    let claims = Claims { purpose, job, epoch, size, rank, peer, group, memory };
     runtime()?.spawn(async move {
         let address = node.addresses[peer.index()];
         let mut pause = Duration::from_millis(2);
@@ -191,9 +201,13 @@ pub(super) fn connect(
                 if node.is_closing() {
                     return None;
                 }
-                match node.door.connect(address, claims).await {
-                    Ok(stream) => {
-                        node.join(peer, &claims, stream);
+                // New memory for every try: of an earlier one the other side may have the other end.
+                let offer = host.and_then(Offer::new);
+                let memory = offer.as_ref().map_or(memory, |offer| offer.memory);
+                match node.door.connect(address, Claims { memory, ..claims }).await {
+                    Ok((stream, verdict)) => {
+                        let accepted = offer.filter(|_| verdict == Verdict::Beside);
+                        node.join(peer, &claims, stream, accepted.map(|offer| offer.pipe));
                         return None;
                     }
                     Err(Refusal::Broken(why)) => last = Error::Refused { peer, why },

@@ -12,6 +12,7 @@ use super::node::Node;
 use crate::schedule::{Combine, Span};
 use crate::transport::{Direct, Event, Frame, Memory, NoMemory, Payload, Transport};
 use crate::{Call, Error, Lost, Operation, Rank, Result};
+use allfold_kernels::fused::Wants;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -256,21 +257,22 @@ impl Endpoint {
     }
 
     /// Sleeps until a socket is ready, the bell rings, or `patience` is over.
-    fn park(&self, patience: Duration) {
+    fn park(&mut self, patience: Duration) {
         let bell = &self.group.bell;
-        if bell.lie_down(self.seen) {
-            let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
-            for link in self.links.values() {
-                let Some(wire) = link.wire() else { continue };
-                let mut flags = PollFlags::empty();
-                flags.set(PollFlags::IN, link.wants_in());
-                flags.set(PollFlags::OUT, link.wants_out());
-                if !flags.is_empty() {
-                    fds.push(PollFd::from_borrowed_fd(wire.as_fd(), flags));
-                }
+        let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
+        let mut idle = bell.lie_down(self.seen);
+        for link in self.links.values() {
+            let (wants, wire) = (Wants { bytes: link.wants_in(), room: link.wants_out() }, link.wire());
+            let Some(wire) = wire.filter(|_| wants.bytes || wants.room) else { continue };
+            match wire.lie_down(wants) {
+                Some(flags) => fds.push(PollFd::from_borrowed_fd(wire.as_fd(), flags)),
+                None => idle = false,
             }
+        }
+        if idle {
             let _ = poll(&mut fds, Some(&timespec(patience)));
         }
+        self.links.values_mut().for_each(Link::get_up);
         bell.get_up();
     }
 

@@ -21,7 +21,7 @@ pub const FRAGMENT: usize = 128 << 10;
 /// The most payload that a control frame carries.
 pub const CONTROL: usize = 4 << 10;
 /// Both sides must speak this version.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const MAGIC: [u8; 4] = *b"ALFD";
 const LAST: u16 = 1;

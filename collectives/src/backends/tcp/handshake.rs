@@ -13,6 +13,7 @@
 //! certificates' SHA-256 stand in the transcript, so the TLS that follows is bound to the secret. Every message has a
 //! fixed size below 256 bytes, and nothing here does any I/O.
 
+use super::super::Invitation;
 use super::security::Security;
 use crate::{Error, Rank, Result};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -75,10 +76,12 @@ pub struct Claims {
     pub peer: Rank,
     /// The group of ranks that it is for; 0: the world.
     pub group: u64,
+    /// Memory of the connector's for messages, where both should be on one host.
+    pub memory: Invitation,
 }
 
 impl Claims {
-    const BYTES: usize = 8 + 16 + 4 * 4 + 8;
+    const BYTES: usize = 8 + 16 + 4 * 4 + 8 + Invitation::BYTES;
 
     fn encode(&self) -> [u8; Claims::BYTES] {
         let mut bytes = [0; Claims::BYTES];
@@ -90,6 +93,9 @@ impl Claims {
         put(32, &self.rank.0.to_le_bytes());
         put(36, &self.peer.0.to_le_bytes());
         put(40, &self.group.to_le_bytes());
+        for (at, word) in (48..).step_by(8).zip(self.memory.words()) {
+            put(at, &word.to_le_bytes());
+        }
         bytes
     }
 
@@ -104,9 +110,10 @@ impl Claims {
         let purpose = [Control, Data, Letters, Rendezvous].into_iter().find(|p| *p as u8 == bytes[0])?;
         let mut job = [0; 16];
         job.copy_from_slice(&bytes[8..24]);
-        let group = u64::from(word(40)) | u64::from(word(44)) << 32;
-        let (rank, peer) = (Rank(word(32)), Rank(word(36)));
-        Some(Claims { purpose, job, epoch: word(24), size: word(28), rank, peer, group })
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let (rank, peer, group) = (Rank(word(32)), Rank(word(36)), long(40));
+        let memory = Invitation::read(&[48, 56, 64, 72].map(|at| long(at) as i64))?;
+        Some(Claims { purpose, job, epoch: word(24), size: word(28), rank, peer, group, memory })
     }
 }
 
@@ -115,6 +122,8 @@ impl Claims {
 pub enum Verdict {
     /// Come in.
     Welcome,
+    /// Come in; messages go through the memory that the claims invite to.
+    Beside,
     /// Another job; this is its own number's first eight bytes.
     Job(u64),
     /// Another epoch: the acceptor's.
@@ -139,6 +148,7 @@ impl Verdict {
             Verdict::Peer(value) => (4, value.into()),
             Verdict::Duplicate(value) => (5, value.into()),
             Verdict::Gone => (6, 0),
+            Verdict::Beside => (7, 0),
         };
         let mut bytes = [0; 16];
         bytes[0] = tag;
@@ -159,15 +169,21 @@ impl Verdict {
             4 => Verdict::Peer(value),
             5 => Verdict::Duplicate(value),
             6 => Verdict::Gone,
+            7 => Verdict::Beside,
             _ => return None,
         })
+    }
+
+    /// Whether there is a connection.
+    pub fn is_welcome(self) -> bool {
+        matches!(self, Verdict::Welcome | Verdict::Beside)
     }
 
     /// One line for the connector's user.
     pub fn explain(&self, claims: &Claims) -> String {
         let peer = claims.peer;
         match self {
-            Verdict::Welcome => "it is welcome".into(),
+            Verdict::Welcome | Verdict::Beside => "it is welcome".into(),
             Verdict::Job(_) => format!("rank {peer}'s address belongs to another job"),
             Verdict::Epoch(theirs) => {
                 format!("rank {peer} is in epoch {theirs}, and this rank in epoch {}", claims.epoch)
@@ -274,11 +290,11 @@ impl Connector {
         (Connector { transcript, claims }, proof)
     }
 
-    /// Reads the acceptor's proof and verdict.
+    /// Reads the acceptor's proof and verdict: a welcome.
     ///
     /// # Errors
     /// It does not hold the secret, or does not want this connection.
-    pub fn finish(mut self, welcome: &[u8; WELCOME]) -> std::result::Result<(), Refusal> {
+    pub fn finish(mut self, welcome: &[u8; WELCOME]) -> std::result::Result<Verdict, Refusal> {
         let (verdict, tag) = welcome.split_at(16);
         self.transcript.say(verdict);
         if !self.transcript.holds(ACCEPTOR, tag) {
@@ -286,7 +302,7 @@ impl Connector {
         }
         let verdict = verdict.first_chunk().and_then(Verdict::decode).ok_or(Refusal::Secret)?;
         match verdict {
-            Verdict::Welcome => Ok(()),
+            welcome if welcome.is_welcome() => Ok(welcome),
             other => Err(Refusal::Verdict(other, other.explain(&self.claims))),
         }
     }
@@ -356,6 +372,7 @@ mod tests {
             rank: Rank(3),
             peer: Rank(1),
             group: 1 << 50,
+            memory: Invitation::read(&[-5, 77, 4, i64::MIN]).unwrap(),
         }
     }
 
@@ -365,7 +382,7 @@ mod tests {
         theirs: &Security,
         change: impl Fn(&mut [u8; PROOF]),
         answer: impl Fn(&mut [u8; WELCOME]),
-    ) -> (Option<Claims>, std::result::Result<(), Refusal>) {
+    ) -> (Option<Claims>, std::result::Result<Verdict, Refusal>) {
         let hello = opening(ours, &random().unwrap(), &[1; 32]);
         let challenge = opening(theirs, &random().unwrap(), &[2; 32]);
         let (connector, mut proof) = Connector::new(ours, &hello, &challenge, claims());
@@ -383,7 +400,7 @@ mod tests {
 
     #[test]
     fn two_sides_with_one_secret_believe_each_other() {
-        assert_eq!(shake(&tls(1), &tls(1), |_| {}, |_| {}), (Some(claims()), Ok(())));
+        assert_eq!(shake(&tls(1), &tls(1), |_| {}, |_| {}), (Some(claims()), Ok(Verdict::Welcome)));
     }
 
     #[test]

@@ -163,6 +163,11 @@ impl Link {
         self.wire.as_ref()
     }
 
+    /// The thread that waits for this link sleeps no longer.
+    pub fn get_up(&mut self) {
+        self.wire.iter_mut().for_each(Wire::get_up);
+    }
+
     /// Ends this direction.
     pub fn finish(&mut self) {
         self.wire.iter_mut().for_each(Wire::finish);

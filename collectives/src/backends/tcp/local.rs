@@ -1,6 +1,7 @@
 //! A world of ranks that are threads of one process and talk over loopback sockets: every byte goes the way it would
 //! between processes.
 
+use super::super::Host;
 use super::{Deadlines, Judge, Peers, Proxy, Rules, Security, Tcp, handshake};
 use crate::{Error, Rank, Result};
 use allfold_sim::Faults;
@@ -14,6 +15,8 @@ pub(crate) struct Local {
     pub deadlines: Deadlines,
     /// What a proxy before every rank does to connections.
     pub faults: Faults,
+    /// As if hosts had this many ranks each, in order; `None`: one each.
+    pub ranks_per_host: Option<u32>,
 }
 
 /// The ranks of such a world, connected.
@@ -45,6 +48,7 @@ impl Local {
                     epoch: 0,
                     listener,
                     addresses: addresses.clone(),
+                    host: self.ranks_per_host.map(|each| Host::pretended(rank / each.max(1))),
                     security: self.security.clone(),
                     deadlines: self.deadlines,
                 };
@@ -62,11 +66,62 @@ impl Local {
         if self.faults.is_empty() {
             return Ok(None);
         }
-        if matches!(self.security, Security::Tls(_)) {
-            let why = "faults are injected into plain connections: inside TLS no proxy sees a frame";
-            return Err(Error::Argument(why.into()));
+        let unseen = match (&self.security, self.ranks_per_host) {
+            (Security::Tls(_), _) => "inside TLS no proxy sees a frame",
+            (_, Some(_)) => "between ranks of one host it sees none either",
+            _ => "",
+        };
+        if !unseen.is_empty() {
+            return Err(Error::Argument(format!("faults are injected into plain connections: {unseen}")));
         }
         let rules: Arc<dyn Judge> = Arc::new(Rules::new(self.faults.clone()));
         Proxy::start(addresses, rules).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::handshake::Purpose;
+    use super::super::wire::Wire;
+    use super::*;
+    use crate::backends::{ActorId, Backend, GroupId, Member};
+    use crate::transport::{Event, Frame};
+    use crate::{Call, Collective, DType, Operation};
+
+    /// Trades a message with every other rank; which of them it reached through memory.
+    fn trade(tcp: &Arc<Tcp>, rank: Rank, ranks: u32) -> Vec<Rank> {
+        let call = Call::plain(Operation::Collective(Collective::AllReduce), 0, 1, DType::F32);
+        let call = Arc::new(call);
+        let member = Member { group: GroupId(0), rank };
+        let mut transport = tcp.clone().transport(ActorId(0), member);
+        transport.enter(&call).unwrap();
+        let others = || (0..ranks).map(Rank).filter(|other| *other != rank);
+        for other in others() {
+            let mut payload = transport.room(4);
+            payload.copy_from_slice(&rank.0.to_le_bytes());
+            transport.post_send(other, 0, Frame { call: call.clone(), round: 0, payload });
+            transport.post_recv(other, 0, 4, false);
+        }
+        for _ in 0..2 * others().count() {
+            if let Event::Received { from, frame, .. } = transport.wait(0).unwrap() {
+                assert_eq!(frame.payload[..], from.0.to_le_bytes());
+            }
+        }
+        transport.done();
+        let links = tcp.node.group(0).take(Purpose::Data).unwrap();
+        others().filter(|other| matches!(links[other].wire(), Some(Wire::Beside(_)))).collect()
+    }
+
+    #[test]
+    fn messages_within_a_host_go_through_memory_and_no_others() {
+        let (security, deadlines) = (Security::Loopback, Deadlines::default());
+        let local = Local { security, deadlines, faults: Faults::NONE, ranks_per_host: Some(2) };
+        let mesh = local.connect(3).unwrap();
+        let beside: Vec<Vec<Rank>> = std::thread::scope(|scope| {
+            let start = |(tcp, rank)| scope.spawn(move || trade(tcp, Rank(rank), 3));
+            let threads: Vec<_> = mesh.ranks.iter().zip(0..).map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(beside, [vec![Rank(1)], vec![Rank(0)], vec![]]);
     }
 }

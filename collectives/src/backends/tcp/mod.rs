@@ -8,12 +8,13 @@
 //! ```
 //!
 //! Every connection begins with a handshake under the job's secret (`handshake`), then carries frames of 64 bytes and
-//! what they announce (`frame`). Control connections are made between all ranks at the start; data connections when two
+//! what they announce (`frame`); between ranks of one host those go through memory (`beside`). Control connections are made between all ranks at the start; data connections when two
 //! ranks of a group first need one. The thread that calls a collective moves its bytes itself, straight between the
 //! kernel and the caller's buffer.
 
 mod agreement;
 mod bell;
+mod beside;
 mod book;
 mod codec;
 mod control;
@@ -36,6 +37,7 @@ mod tls;
 mod tls_handshake;
 mod wire;
 
+pub use super::{Host, Invitation};
 pub use duplex::duplex;
 pub use fingerprint::Fingerprint;
 pub use frame::{FRAGMENT, HEADER, Header, Kind};
@@ -76,7 +78,7 @@ impl Tcp {
     /// # Errors
     /// A rank that does not answer in time, holds another secret, or refuses this one; an address that needs a secret.
     pub fn connect(peers: Peers) -> Result<Tcp> {
-        let Peers { rank, job, epoch, listener, addresses, security, deadlines } = peers;
+        let Peers { rank, job, epoch, listener, addresses, host, security, deadlines } = peers;
         let failed = |error: std::io::Error| Error::System(format!("cannot listen: {error}"));
         security.allows(listener.local_addr().map_err(failed)?)?;
         if rank.index() >= addresses.len() {
@@ -84,7 +86,7 @@ impl Tcp {
             return Err(Error::Argument(format!("rank {rank} is outside the world: it has {size} ranks")));
         }
         let door = Door::new(security, deadlines.handshake)?;
-        let node = Arc::new(Node::new(rank, job, epoch, door, deadlines, addresses)?);
+        let node = Arc::new(Node::new(rank, job, epoch, door, deadlines, host, addresses)?);
         let listening = control::accept(&node, listener)?;
         let tcp = Tcp { node: node.clone(), time: RealTime::start(), listening };
         for peer in (0..rank.0).map(Rank) {

@@ -7,7 +7,9 @@
 //!
 //! The tasks run on one small runtime per process, beside the threads that compute: a rank that is busy still answers.
 
+use super::super::Host;
 use super::agreement::{Agreement, Letters, Message};
+use super::beside::Offer;
 use super::codec::{Reader, Writer};
 use super::control::Outbox;
 use super::fingerprint::Fingerprint;
@@ -19,6 +21,7 @@ use super::secured::{Door, Secured};
 use super::wire::Wire;
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
+use allfold_kernels::fused::Pipe;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -34,6 +37,7 @@ pub(super) struct Node {
     pub epoch: u32,
     pub door: Door,
     pub deadlines: Deadlines,
+    pub host: Option<Host>,
     pub addresses: Vec<SocketAddr>,
     pub pool: Pool,
     groups: Mutex<Groups>,
@@ -76,6 +80,7 @@ impl Node {
         epoch: u32,
         door: Door,
         deadlines: Deadlines,
+        host: Option<Host>,
         addresses: Vec<SocketAddr>,
     ) -> Result<Node> {
         let size = addresses.len() as u32;
@@ -87,6 +92,7 @@ impl Node {
             epoch,
             door,
             deadlines,
+            host,
             addresses,
             pool: Pool::default(),
             groups: Mutex::new(Groups { all: vec![Arc::new(world)], early: Vec::new() }),
@@ -169,8 +175,17 @@ impl Node {
         }
     }
 
+    /// The same, and the memory for its messages where the connector has offered some of this host.
+    pub fn admit(&self, claims: &Claims) -> (Verdict, Option<Pipe>) {
+        let verdict = self.judge(claims);
+        match Offer::accept(&claims.memory, self.host.filter(|_| verdict.is_welcome())) {
+            Some(pipe) => (Verdict::Beside, Some(pipe)),
+            None => (verdict, None),
+        }
+    }
+
     /// A connection was made, by this side or the other.
-    pub fn join(self: &Arc<Node>, peer: Rank, claims: &Claims, stream: Secured) {
+    pub fn join(self: &Arc<Node>, peer: Rank, claims: &Claims, stream: Secured, memory: Option<Pipe>) {
         super::socket::tune(stream.socket(), self.deadlines.dead);
         if claims.purpose == Purpose::Control {
             let outbox = super::control::serve(self.clone(), peer, stream);
@@ -180,7 +195,7 @@ impl Node {
             self.changed.notify_all();
             return;
         }
-        let Ok(wire) = stream.into_wire() else { return };
+        let Ok(wire) = stream.into_wire(memory) else { return };
         let group = {
             let mut groups = locked(&self.groups);
             let found = groups.all.iter().find(|group| group.wire == claims.group).cloned();

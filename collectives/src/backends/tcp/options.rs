@@ -2,6 +2,7 @@
 
 use super::security::Security;
 use crate::Rank;
+use crate::backends::Host;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub struct Peers {
     pub listener: TcpListener,
     /// Every rank's listener, in order of ranks; this rank's own is not used.
     pub addresses: Vec<SocketAddr>,
+    /// Where this rank is: messages to and from ranks of the same host go through memory. `None`: all over sockets.
+    pub host: Option<Host>,
     /// Who may join.
     pub security: Security,
     /// How long to wait.

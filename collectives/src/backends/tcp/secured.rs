@@ -13,6 +13,7 @@ use super::tls::Credentials;
 use super::tls_handshake::shake;
 use super::wire::Wire;
 use crate::{Error, Result};
+use allfold_kernels::fused::Pipe;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use std::io;
@@ -58,11 +59,15 @@ impl Door {
         &self.security
     }
 
-    /// Connects, proves the claims, and returns the connection once the other side has accepted them.
+    /// Connects, proves the claims, and returns the connection and the other side's welcome once it has accepted them.
     ///
     /// # Errors
     /// Why not.
-    pub async fn connect(&self, to: SocketAddr, claims: Claims) -> std::result::Result<Secured, Refusal> {
+    pub async fn connect(
+        &self,
+        to: SocketAddr,
+        claims: Claims,
+    ) -> std::result::Result<(Secured, Verdict), Refusal> {
         self.security.allows(to).map_err(|error| Refusal::Forbidden(error.to_string()))?;
         let whole = async {
             let mut socket = super::socket::connect(to).await.map_err(broken)?;
@@ -78,13 +83,15 @@ impl Door {
                 Err(Refusal::Broken(_)) => return Err(Refusal::Secret),
                 other => other?,
             };
-            connector.finish(&welcome)?;
-            let Some(credentials) = &self.credentials else { return Ok(Secured { socket, tls: None }) };
+            let verdict = connector.finish(&welcome)?;
+            let Some(credentials) = &self.credentials else {
+                return Ok((Secured { socket, tls: None }, verdict));
+            };
             let config = credentials.client(theirs).map_err(broken)?;
             let name = Credentials::name().map_err(broken)?;
             let side = UnbufferedClientConnection::new(config, name).map_err(broken)?;
             let tls = shake(side, &mut socket).await.map_err(broken)?;
-            Ok(Secured { socket, tls: Some(Box::new(tls)) })
+            Ok((Secured { socket, tls: Some(Box::new(tls)) }, verdict))
         };
         timeout(self.patience, whole).await.unwrap_or_else(|_| Err(self.late()))
     }
@@ -113,7 +120,7 @@ impl Door {
             let claims = acceptor.verify(&proof).ok_or(Refusal::Secret)?;
             let verdict = judge(&claims);
             socket.write_all(&acceptor.welcome(verdict)).await.map_err(broken)?;
-            if verdict != Verdict::Welcome {
+            if !verdict.is_welcome() {
                 return Err(Refusal::Verdict(verdict, verdict.explain(&claims)));
             }
             let Some(credentials) = &self.credentials else {
@@ -161,10 +168,15 @@ impl Secured {
         &self.socket
     }
 
-    /// Leaves the asynchronous runtime: the same connection for a thread that asks it directly.
-    pub(super) fn into_wire(self) -> Result<Wire> {
+    /// Leaves the asynchronous runtime: the same connection for a thread that asks it directly. With memory of this host
+    /// for its bytes, there is nothing on the socket that TLS would have to protect.
+    pub(super) fn into_wire(self, memory: Option<Pipe>) -> Result<Wire> {
         let failed = |error: io::Error| Error::System(format!("a socket cannot be taken over: {error}"));
-        Ok(Wire::new(self.socket.into_std().map_err(failed)?, self.tls))
+        let socket = self.socket.into_std().map_err(failed)?;
+        Ok(match memory {
+            Some(pipe) => Wire::beside(socket, pipe),
+            None => Wire::new(socket, self.tls),
+        })
     }
 
     /// Hands the kernel what TLS holds.

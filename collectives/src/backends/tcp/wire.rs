@@ -1,33 +1,115 @@
 //! A connection as the data path uses it: never waits, and moves bytes straight between the kernel and their place.
 
+use super::beside::Beside;
 use super::records::{Opened, Records};
+use allfold_kernels::fused::{Pipe, Wants};
+use rustix::event::PollFlags;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// A non-blocking socket, with TLS on it or not.
-pub(super) struct Wire {
+/// A non-blocking connection.
+pub(super) enum Wire {
+    Plain(TcpStream),
+    Tls(Tls),
+    /// Through memory of the host.
+    Beside(Beside),
+}
+
+pub(super) struct Tls {
     socket: TcpStream,
-    tls: Option<Box<Records>>,
+    records: Box<Records>,
 }
 
 impl Wire {
     pub fn new(socket: TcpStream, tls: Option<Box<Records>>) -> Wire {
-        Wire { socket, tls }
+        match tls {
+            Some(records) => Wire::Tls(Tls { socket, records }),
+            None => Wire::Plain(socket),
+        }
+    }
+
+    pub fn beside(socket: TcpStream, pipe: Pipe) -> Wire {
+        Wire::Beside(Beside::new(pipe, socket))
     }
 
     /// Whether no byte can be changed on the way unnoticed.
     pub fn is_authentic(&self) -> bool {
-        self.tls.is_some()
+        !matches!(self, Wire::Plain(_))
     }
 
     /// Reads what is there, up to the buffer's length. 0: the other side will send nothing more.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let Some(tls) = &mut self.tls else {
-            return again(|| self.socket.read(into));
-        };
+        match self {
+            Wire::Plain(socket) => again(|| socket.read(into)),
+            Wire::Tls(tls) => tls.read(into),
+            Wire::Beside(beside) => beside.read(into),
+        }
+    }
+
+    /// Writes some of what is given.
+    pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(socket) => again(|| match (first.is_empty(), second.is_empty()) {
+                (true, _) => socket.write(second),
+                (_, true) => socket.write(first),
+                _ => socket.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
+            }),
+            Wire::Tls(tls) => tls.write(first, second),
+            Wire::Beside(beside) => beside.write(first, second),
+        }
+    }
+
+    /// Hands the kernel what is held here. Whether all of it has gone.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        match self {
+            Wire::Tls(tls) => tls.flush(),
+            Wire::Plain(_) | Wire::Beside(_) => Ok(true),
+        }
+    }
+
+    /// Ends this direction; what was written still arrives.
+    pub fn finish(&mut self) {
+        match self {
+            // A connection that is broken already needs no ending.
+            Wire::Plain(socket) => drop(socket.shutdown(std::net::Shutdown::Write)),
+            Wire::Tls(tls) => tls.finish(),
+            Wire::Beside(beside) => beside.finish(),
+        }
+    }
+
+    /// What its descriptor is to be asked for by who sleeps until one of these can be done. `None`: sleep not, one of
+    /// them can be done now. [`Wire::get_up`] follows either way.
+    pub fn lie_down(&self, wants: Wants) -> Option<PollFlags> {
+        if let Wire::Beside(beside) = self {
+            return beside.lie_down(wants).then_some(PollFlags::IN);
+        }
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, wants.bytes);
+        flags.set(PollFlags::OUT, wants.room);
+        Some(flags)
+    }
+
+    pub fn get_up(&mut self) {
+        if let Wire::Beside(beside) = self {
+            beside.get_up();
+        }
+    }
+}
+
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Wire::Plain(socket) | Wire::Tls(Tls { socket, .. }) => socket.as_fd(),
+            Wire::Beside(beside) => beside.as_fd(),
+        }
+    }
+}
+
+impl Tls {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
-            match tls.open(into) {
+            match self.records.open(into) {
                 Ok(Opened::Bytes(bytes)) => return Ok(bytes),
                 Ok(Opened::Closed) => return Ok(0),
                 Ok(Opened::Wanting) => {}
@@ -37,36 +119,25 @@ impl Wire {
                     return Err(error);
                 }
             }
-            let bytes = again(|| self.socket.read(tls.room()))?;
-            tls.filled(bytes)?;
+            let bytes = again(|| self.socket.read(self.records.room()))?;
+            self.records.filled(bytes)?;
         }
     }
 
-    /// Writes some of what is given.
-    pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
-        if self.tls.is_none() {
-            let slices = [IoSlice::new(first), IoSlice::new(second)];
-            return again(|| match (first.is_empty(), second.is_empty()) {
-                (true, _) => self.socket.write(second),
-                (_, true) => self.socket.write(first),
-                _ => self.socket.write_vectored(&slices),
-            });
-        }
+    fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         // What is sealed is still in the cache when it is written: no more of it than one frame.
         if !self.flush()? {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let taken = self.tls.as_mut().map_or(Ok(0), |tls| tls.seal(first, second))?;
+        let taken = self.records.seal(first, second)?;
         self.flush()?;
         Ok(taken)
     }
 
-    /// Hands the kernel what TLS still holds. Whether all of it has gone.
-    pub fn flush(&mut self) -> io::Result<bool> {
-        let Some(tls) = &mut self.tls else { return Ok(true) };
-        while !tls.held().is_empty() {
-            match again(|| self.socket.write(tls.held())) {
-                Ok(bytes) => tls.written(bytes),
+    fn flush(&mut self) -> io::Result<bool> {
+        while !self.records.held().is_empty() {
+            match again(|| self.socket.write(self.records.held())) {
+                Ok(bytes) => self.records.written(bytes),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
@@ -74,25 +145,15 @@ impl Wire {
         Ok(true)
     }
 
-    /// Ends this direction; what was written still arrives.
-    pub fn finish(&mut self) {
-        if let Some(tls) = &mut self.tls {
-            tls.close();
-        }
-        // A connection that is broken already needs no ending.
+    fn finish(&mut self) {
+        self.records.close();
         let _ = self.flush();
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }
 }
 
-impl AsFd for Wire {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 /// Repeats what a signal interrupted.
-fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+pub(super) fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

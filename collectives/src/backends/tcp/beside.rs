@@ -1,0 +1,215 @@
+//! A connection within a host: its bytes go through memory that both ends have mapped, and its socket carries what wakes
+//! an end that sleeps, and tells of the other's end.
+
+use super::super::{Host, Invitation};
+use super::wire::again;
+use allfold_kernels::fused::{Pipe, Wants};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How often an end finds nothing to do before it asks the socket: a system call, where a look at memory is none.
+const LOOKS: u32 = 64;
+
+/// One end.
+pub(super) struct Beside {
+    pipe: Pipe,
+    socket: TcpStream,
+    /// How often nothing was to be done since the socket was asked.
+    looks: u32,
+    /// The other end will put nothing more in.
+    ended: Option<ErrorKind>,
+}
+
+/// Memory for a connection that is being made.
+pub(super) struct Offer {
+    pub pipe: Pipe,
+    pub memory: Invitation,
+    /// Open until the other end has opened it too.
+    _descriptor: OwnedFd,
+}
+
+impl Offer {
+    /// New memory. `None`: the system gives none.
+    pub fn new(host: Host) -> Option<Offer> {
+        let nonce = Invitation::nonce()?;
+        let (pipe, descriptor) = Pipe::shared(&Invitation::name(nonce)).ok()?;
+        Some(Offer { pipe, memory: Invitation::to(Some(host), &descriptor, nonce), _descriptor: descriptor })
+    }
+
+    /// The other end's answer: its end of the pipe, if that can be had.
+    pub fn accept(memory: &Invitation, host: Option<Host>) -> Option<Pipe> {
+        let here = Invitation::none(host);
+        here.is_beside(memory).then(|| Pipe::attach(memory.open()?).ok()).flatten()
+    }
+}
+
+impl Beside {
+    /// Over a socket that nothing else is sent on.
+    pub fn new(pipe: Pipe, socket: TcpStream) -> Beside {
+        Beside { pipe, socket, looks: 0, ended: None }
+    }
+
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.pipe.take(into).map_err(damaged)? {
+                0 => {}
+                bytes => return self.moved(bytes),
+            }
+            match self.ended {
+                Some(ErrorKind::UnexpectedEof) => return Ok(0),
+                Some(kind) => return Err(kind.into()),
+                None => self.listen()?,
+            }
+        }
+    }
+
+    pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        loop {
+            let mut bytes = self.pipe.put(first).map_err(damaged)?;
+            if bytes == first.len() {
+                bytes += self.pipe.put(second).map_err(damaged)?;
+            }
+            match (bytes, self.ended) {
+                (0, Some(_)) => return Err(ErrorKind::BrokenPipe.into()),
+                (0, None) => self.listen()?,
+                _ => return self.moved(bytes),
+            }
+        }
+    }
+
+    /// Ends this direction; what was put in can still be taken out.
+    pub fn finish(&mut self) {
+        // A connection that is broken already needs no ending.
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Says that this end is going to sleep on its descriptor. False: it must not.
+    pub fn lie_down(&self, wants: Wants) -> bool {
+        self.pipe.lie_down(wants)
+    }
+
+    /// It sleeps no longer: what woke it may be the socket's news.
+    pub fn get_up(&mut self) {
+        self.pipe.get_up();
+        self.looks = LOOKS;
+    }
+
+    /// Something was put or taken: the other end may sleep until it was.
+    fn moved(&mut self, bytes: usize) -> io::Result<usize> {
+        self.looks = 0;
+        if self.pipe.must_wake() {
+            // A socket that takes no more has enough in it to wake anybody; one that is broken says so when it is asked.
+            let _ = self.socket.write(&[1]);
+        }
+        Ok(bytes)
+    }
+
+    /// Nothing can be done: asks the socket, now and then, whether the other end is still there. An error: nothing can
+    /// be done now. What the other end did before it ended is looked for once more after that.
+    fn listen(&mut self) -> io::Result<()> {
+        self.looks += 1;
+        if self.looks < LOOKS {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.looks = 0;
+        let mut calls = [0; 64];
+        loop {
+            match again(|| self.socket.read(&mut calls)) {
+                Ok(0) => self.ended = Some(ErrorKind::UnexpectedEof),
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
+                Err(error) => self.ended = Some(error.kind()),
+            }
+            return Ok(());
+        }
+    }
+}
+
+fn damaged(_: allfold_kernels::fused::Damaged) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "the shared memory says what cannot be")
+}
+
+impl AsFd for Beside {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    fn pair() -> [Beside; 2] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (here, _) = listener.accept().unwrap();
+        let [a, b] = Pipe::pair();
+        [(a, here), (b, there)].map(|(pipe, socket)| {
+            socket.set_nonblocking(true).unwrap();
+            Beside::new(pipe, socket)
+        })
+    }
+
+    /// Reads until there is something, or an end.
+    fn wait(end: &mut Beside, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match end.read(into) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                other => return other,
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_put_in_before_the_end_is_read_before_it() {
+        let [mut a, mut b] = pair();
+        // Woken, and not looking: what wakes lies in the socket when it is closed, so that the end is a reset.
+        assert!(b.lie_down(Wants { bytes: true, room: false }));
+        assert_eq!(a.write(b"to ", b"the last").unwrap(), 11);
+        assert!(a.lie_down(Wants { bytes: true, room: false }));
+        assert_eq!(b.write(b"unread", b"").unwrap(), 6);
+        drop(a);
+        let mut heard = [0; 32];
+        assert_eq!(wait(&mut b, &mut heard).unwrap(), 11);
+        assert_eq!(&heard[..11], b"to the last");
+        let end = wait(&mut b, &mut heard);
+        assert!(matches!(&end, Ok(0)) || end.is_err(), "{end:?}");
+    }
+
+    #[test]
+    fn an_end_that_is_finished_is_read_to_its_end() {
+        let [mut a, mut b] = pair();
+        a.write(b"bye", b"").unwrap();
+        a.finish();
+        let mut heard = [0; 8];
+        assert_eq!(wait(&mut b, &mut heard).unwrap(), 3);
+        assert_eq!(wait(&mut b, &mut heard).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_full_pipe_to_nobody_is_broken() {
+        let [mut a, b] = pair();
+        drop(b);
+        let piece = [7; 64 << 10];
+        let error = loop {
+            match a.write(&piece, &[]) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn memory_of_another_host_is_not_accepted() {
+        let (here, there) = (Host::pretended(0), Host::pretended(1));
+        let offer = Offer::new(here).unwrap();
+        assert!(Offer::accept(&offer.memory, Some(there)).is_none());
+        assert!(Offer::accept(&offer.memory, None).is_none());
+        assert!(Offer::accept(&Invitation::none(Some(here)), Some(here)).is_none(), "there is none");
+        assert!(Offer::accept(&offer.memory, Some(here)).is_some());
+    }
+}

@@ -1,0 +1,257 @@
+//! A pipe each way between two sides that share memory: what one puts in, the other takes out, in order.
+//!
+//! ```text
+//! 0     side 0:  bytes put  |  128  bytes taken  |  256  sleeps
+//! 512   side 1:  the same
+//! 4096  what side 0 has put and side 1 has not taken, in a ring  |  the same of side 1
+//! ```
+//!
+//! A side that has nothing to do says that it sleeps, looks once more, and sleeps; the other looks for that whenever it
+//! has put or taken something. How a side sleeps and is woken is the caller's: a socket between the two tells of deaths too.
+
+use super::memory::Memory;
+use super::sync::{Nap, Word};
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Bytes that lie in each direction at most: few enough to stay in a core's cache, both ways.
+const ROOM: usize = 256 << 10;
+/// After how many bytes the other side is told: it takes these while the next are put.
+const PIECE: usize = 32 << 10;
+const LINE: usize = 128;
+const SIDE: usize = 4 * LINE;
+const DATA: usize = 4096;
+const BYTES: usize = DATA + 2 * ROOM;
+
+/// One side's end.
+pub struct Pipe {
+    memory: Arc<Memory>,
+    side: usize,
+    /// As this side has told the other.
+    put: u64,
+    taken: u64,
+}
+
+/// The other side has written what it cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged;
+
+/// What a side waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants {
+    /// Bytes to take.
+    pub bytes: bool,
+    /// Room to put some.
+    pub room: bool,
+}
+
+impl Pipe {
+    /// Both ends, in this process.
+    pub fn pair() -> [Pipe; 2] {
+        let memory = Arc::new(Memory::own(BYTES));
+        [0, 1].map(|side| Pipe { memory: memory.clone(), side, put: 0, taken: 0 })
+    }
+
+    /// One end, in memory without a name of this host; another process finds the other end by the descriptor.
+    ///
+    /// # Errors
+    /// The system has no such memory to give.
+    #[cfg(target_os = "linux")]
+    pub fn shared(name: &str) -> std::io::Result<(Pipe, OwnedFd)> {
+        let (memory, fd) = Memory::shared(name, BYTES)?;
+        Ok((Pipe { memory: Arc::new(memory), side: 0, put: 0, taken: 0 }, fd))
+    }
+
+    /// The other end. Once only.
+    ///
+    /// # Errors
+    /// The descriptor is of no such memory.
+    #[cfg(target_os = "linux")]
+    pub fn attach(fd: OwnedFd) -> std::io::Result<Pipe> {
+        let memory = Arc::new(Memory::attach(fd, [BYTES, BYTES])?);
+        Ok(Pipe { memory, side: 1, put: 0, taken: 0 })
+    }
+
+    /// Puts in as many of these bytes as there is room for; returns how many.
+    ///
+    /// # Errors
+    /// The other side's counts make no sense.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<usize, Damaged> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let room = ROOM - self.lying(self.put, self.word(1 - self.side, 1).get())?;
+            let at = self.put as usize % ROOM;
+            let piece = room.min(ROOM - at).min(PIECE).min(bytes.len() - done);
+            if piece == 0 {
+                break;
+            }
+            // SAFETY: inside this side's ring, by `at` and `piece`; the other side reads no byte there before it is told.
+            unsafe {
+                let to = self.memory.base().add(DATA + self.side * ROOM + at);
+                to.as_ptr().copy_from_nonoverlapping(bytes[done..].as_ptr(), piece);
+            }
+            self.put += piece as u64;
+            self.word(self.side, 0).set(self.put);
+            done += piece;
+        }
+        Ok(done)
+    }
+
+    /// Takes out as many bytes as there are and fit; returns how many.
+    ///
+    /// # Errors
+    /// The other side's counts make no sense.
+    pub fn take(&mut self, into: &mut [u8]) -> Result<usize, Damaged> {
+        let mut done = 0;
+        while done < into.len() {
+            let there = self.lying(self.word(1 - self.side, 0).get(), self.taken)?;
+            let at = self.taken as usize % ROOM;
+            let piece = there.min(ROOM - at).min(PIECE).min(into.len() - done);
+            if piece == 0 {
+                break;
+            }
+            // SAFETY: inside the other side's ring, by `at` and `piece`; it writes nothing there before it is told that
+            // these were taken. What a side that keeps to nothing writes meanwhile are other bytes, of any value.
+            unsafe {
+                let from = self.memory.base().add(DATA + (1 - self.side) * ROOM + at);
+                from.as_ptr().copy_to_nonoverlapping(into[done..].as_mut_ptr(), piece);
+            }
+            self.taken += piece as u64;
+            self.word(self.side, 1).set(self.taken);
+            done += piece;
+        }
+        Ok(done)
+    }
+
+    /// Whether the other side sleeps and is to be woken, after something was put or taken: true once for each sleep.
+    pub fn must_wake(&self) -> bool {
+        Nap(self.word(1 - self.side, 2)).rouse()
+    }
+
+    /// Says that this side is going to sleep. False: something of what it wants is there by now, and it must not.
+    pub fn lie_down(&self, wants: Wants) -> bool {
+        Nap(self.word(self.side, 2)).lie_down();
+        let there = self.word(1 - self.side, 0).get() != self.taken;
+        let full = self.put.wrapping_sub(self.word(1 - self.side, 1).get()) == ROOM as u64;
+        !(wants.bytes && there || wants.room && !full)
+    }
+
+    /// Says that it sleeps no longer.
+    pub fn get_up(&self) {
+        Nap(self.word(self.side, 2)).get_up();
+    }
+
+    /// How many bytes lie in a ring.
+    fn lying(&self, put: u64, taken: u64) -> Result<usize, Damaged> {
+        let lying = put.wrapping_sub(taken);
+        if lying <= ROOM as u64 { Ok(lying as usize) } else { Err(Damaged) }
+    }
+
+    /// 0: bytes that a side has put; 1: that it has taken; 2: whether it sleeps.
+    fn word(&self, side: usize, which: usize) -> &AtomicU64 {
+        // SAFETY: a multiple of eight inside the memory, which began as zeros and is only used atomically here.
+        unsafe { self.memory.base().add(side * SIDE + which * LINE).cast::<AtomicU64>().as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(seed: usize, len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i * 31 + seed * 7 + i / 251) as u8).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
+        #[test]
+        fn what_is_put_in_comes_out_in_order_both_ways(
+            sizes in proptest::collection::vec((1usize..200_000, 1usize..200_000), 1..12)
+        ) {
+            let mut ends = Pipe::pair();
+            let (mut sent, mut got) = ([const { Vec::<u8>::new() }; 2], [const { Vec::<u8>::new() }; 2]);
+            let last = [(0, 2 * ROOM)];
+            for (round, (put, take)) in sizes.into_iter().chain(last).enumerate() {
+                for way in 0..2 {
+                    let piece = bytes(round + way, put);
+                    let done = ends[way].put(&piece).unwrap();
+                    sent[way].extend(&piece[..done]);
+                    let mut room = vec![0; take];
+                    let done = ends[1 - way].take(&mut room).unwrap();
+                    got[way].extend(&room[..done]);
+                }
+            }
+            prop_assert!(sent == got);
+        }
+    }
+
+    #[test]
+    fn a_pipe_holds_so_much_and_says_when_there_is_room() {
+        let [mut a, mut b] = Pipe::pair();
+        let all = bytes(1, ROOM + 1);
+        let (room, bytes) = (Wants { bytes: false, room: true }, Wants { bytes: true, room: false });
+        assert!(b.lie_down(bytes) && !b.lie_down(room));
+        assert_eq!(a.put(&all), Ok(ROOM));
+        assert!(a.must_wake() && !a.must_wake(), "b is woken once");
+        assert!(a.lie_down(room));
+        assert_eq!(b.take(&mut [0; 10]), Ok(10));
+        assert!(b.must_wake());
+        assert!(!a.lie_down(room));
+        a.get_up();
+        assert!(!b.must_wake(), "nobody sleeps");
+    }
+
+    #[test]
+    fn counts_that_cannot_be_are_refused() {
+        let [mut a, mut b] = Pipe::pair();
+        a.word(0, 0).set(ROOM as u64 + 1);
+        assert_eq!(b.take(&mut [0; 8]), Err(Damaged));
+        b.word(1, 1).set(9);
+        assert_eq!(a.put(&[0; 8]), Err(Damaged));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
+    fn the_other_end_is_found_by_the_descriptor() {
+        let (mut here, fd) = Pipe::shared("allfold-test").unwrap();
+        let mut there = Pipe::attach(fd).unwrap();
+        assert_eq!(there.put(b"over here"), Ok(9));
+        let mut heard = [0; 16];
+        assert_eq!((here.take(&mut heard), &heard[..9]), (Ok(9), &b"over here"[..]));
+        let (_, other) = Memory::shared("allfold-test", 4096).unwrap();
+        assert!(Pipe::attach(other).is_err(), "of another size");
+    }
+
+    #[test]
+    fn two_threads_pass_on_everything() {
+        let [mut a, mut b] = Pipe::pair();
+        let all = bytes(3, if cfg!(miri) { 300_000 } else { 20 << 20 });
+        let got = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut left = &all[..];
+                while !left.is_empty() {
+                    let done = a.put(left).unwrap();
+                    left = &left[done..];
+                    if done == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let mut got = vec![0; all.len()];
+            let mut done = 0;
+            while done < got.len() {
+                let more = b.take(&mut got[done..]).unwrap();
+                done += more;
+                if more == 0 {
+                    std::thread::yield_now();
+                }
+            }
+            got
+        });
+        assert!(got == all);
+    }
+}
