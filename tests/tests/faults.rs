@@ -16,7 +16,7 @@ fn worlds(ranks: u32, deadline: Duration) -> [(&'static str, World); 6] {
         ("threads", World::threads(ranks).deadline(deadline)),
         ("tcp", World::tcp(ranks).deadline(deadline)),
         ("shm", World::shm(ranks).deadline(deadline)),
-        ("hosts", World::tcp(ranks).ranks_per_host(2).deadline(deadline)),
+        ("tcp, hosts of 2", World::tcp(ranks).ranks_per_host(2).deadline(deadline)),
         ("threads by messages", World::threads(ranks).deadline(deadline).messages()),
         ("sim", World::sim(&topology).deadline(deadline).watchdog(Duration::from_secs(10))),
     ]
@@ -582,7 +582,7 @@ fn spoiled(comm: &Communicator, who: u32, at: u32, wrong: Wrong) -> Result<(), E
 fn the_readme_says_how_many_faults_were_injected_and_what_came_of_them() {
     use Wrong::{Aborts, Count, Operator, Order, Panics, Returns, Root, Type};
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
-    for backend in 0..3 {
+    for backend in 0..4 {
         let (mut injected, mut wrongs, mut unnamed, mut name) = (0, 0, Vec::new(), "");
         for wrong in [Count, Type, Operator, Root, Order, Panics, Returns, Aborts] {
             for (who, at) in (0..3).flat_map(|who| (0..4).map(move |at| (who, at))) {
