@@ -194,15 +194,24 @@ impl<'a> Store<'a> {
         self.write(into, how, payload)
     }
 
-    /// Copies these bytes of the rank's own block, which are sent now, to their place, if they are the next.
-    fn follow(&mut self, range: Range<usize>) {
-        let Some(given) = self.given.as_mut().filter(|given| given.at.start + given.copied == range.start)
-        else {
-            return;
-        };
-        let from = given.copied..range.end - given.at.start;
-        given.copied = from.end;
-        copy_part(self.data.piece_mut(range), &given.bytes[from], given.bytes.len());
+    /// These bytes, if they are the rank's own and may not have come to their place yet.
+    fn given(&self, range: &Range<usize>) -> Option<&'a [u8]> {
+        let given = self.given.as_ref()?;
+        let bytes = given.bytes;
+        bytes.get(range.start.checked_sub(given.at.start)?..range.end.checked_sub(given.at.start)?)
+    }
+
+    /// Copies what of these bytes is the rank's own to its place, since it is sent now: if it is the next to be copied.
+    fn follow(&mut self, range: &Range<usize>) {
+        let Some(given) = self.given.as_mut().filter(|given| overlap(&given.at, range)) else { return };
+        if range.start < given.at.start || range.end > given.at.end {
+            return self.settle();
+        }
+        let part = range.start - given.at.start..range.end - given.at.start;
+        if part.start == given.copied {
+            given.copied = part.end;
+            copy_part(self.data.piece_mut(range.clone()), &given.bytes[part], given.bytes.len());
+        }
     }
 
     /// Whether a span can be sent from where it lies.
@@ -304,13 +313,9 @@ impl Memory for Store<'_> {
             return (span.len == 1).then(|| self.piece(span, span.at).ok()?.get(part))?;
         }
         let range = self.joined(span, &part)?;
-        if let Some(given) = self.given.as_ref().filter(|given| overlap(&given.at, &range)) {
-            let (bytes, start) = (given.bytes, given.at.start);
-            if range.start >= start && range.end <= given.at.end {
-                self.follow(range.clone());
-                return bytes.get(range.start - start..range.end - start);
-            }
-            self.settle();
+        self.follow(&range);
+        if let Some(bytes) = self.given(&range) {
+            return Some(bytes);
         }
         let Some(input) = &self.input else { return self.data.get(range) };
         let mut pieces = self.pieces(span, part).map(|(_, piece)| self.is_written(&piece));
@@ -321,13 +326,12 @@ impl Memory for Store<'_> {
     }
 
     fn copy_out(&mut self, span: Span, from: usize, into: &mut [u8]) -> bool {
-        self.settle();
         let part = from..from + into.len();
         let mut there = 0;
         for (before, piece) in self.pieces(span, part.clone()).filter(|_| span.place == Place::Data) {
             let bytes = match &self.input {
                 Some(input) if !self.is_written(&piece) => &input.bytes[piece],
-                _ => self.data.piece(piece),
+                _ => self.given(&piece).unwrap_or_else(|| self.data.piece(piece)),
             };
             let cut = part.start.max(before)..part.end.min(before + bytes.len());
             into[cut.start - from..cut.end - from]
