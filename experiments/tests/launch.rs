@@ -284,6 +284,43 @@ fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     assert_eq!(hashes(&processes), threads);
 }
 
+/// Two nodes that do not see each other's processes, and so share no memory: what two hosts are to a rank. Ranks of one
+/// node exchange messages through memory, the others over sockets.
+#[test]
+fn processes_of_two_hosts_train_to_the_bits_of_threads() {
+    let apart = ["--pid", "--fork", "--mount-proc"];
+    let can = Command::new("unshare").args(apart).arg("true").output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: namespaces of processes cannot be made here; they need root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 8);
+    let threads = train(&config, &["--backend", "threads"]);
+    for shared in ["on", "off"] {
+        let at = unused();
+        let node = |node: &str| {
+            let inside =
+                launch(&["-n", "2", "--nnodes", "2", "--node-rank", node, "--rdzv", &at, "--", "train"]);
+            let mut command = Command::new("unshare");
+            command.args(apart).arg(ALLFOLD).args(inside.get_args()).args(["--config", &config]);
+            for (name, _) in inside.get_envs() {
+                command.env_remove(name);
+            }
+            command.env("ALLFOLD_SHARED_MEMORY", shared);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+        };
+        let (first, second) = std::thread::scope(|scope| {
+            let second = scope.spawn(|| end(node("1")));
+            (end(node("0")), second.join().unwrap())
+        });
+        assert!(second.status.success(), "{}", text(&second.stderr));
+        assert_eq!(hashes(&first), threads, "shared memory {shared}");
+        std::fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
+    }
+}
+
 /// A shell's words that train, and that kill rank 2 once there is a checkpoint, in its first life only.
 fn killed_once(folder: &Path, config: &str) -> String {
     format!(
