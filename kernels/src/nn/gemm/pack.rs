@@ -134,7 +134,7 @@ pub(super) fn strips<F: Float>(from: &[F], step: usize, lines: usize, to: &mut [
     }
 }
 
-/// `lines[k][j] = data[j * step + k]`, for k and j below `size`; the rest of each line becomes 0.
+/// `lines[k][j] = data[j * step + k]`, for k below `depth` and j below `cols`; the rest of each line becomes 0.
 pub(crate) fn transpose<F: Float>(
     data: &[F],
     (depth, cols): (usize, usize),
@@ -148,23 +148,7 @@ pub(crate) fn transpose<F: Float>(
     let mut done = (0, 0);
     #[cfg(target_arch = "x86_64")]
     if size_of::<F>() == size_of::<f32>() && level() == Level::Wide {
-        done = (depth / VECTOR * VECTOR, cols / VECTOR * VECTOR);
-        for j in (0..done.1).step_by(VECTOR) {
-            for k in (0..done.0).step_by(VECTOR) {
-                // SAFETY: AVX-512F was detected, F is f32 (the one `Float` of its size), and the assert above holds
-                // the 16 x 16 elements inside both slices.
-                #[allow(unsafe_code, reason = "intrinsics")]
-                unsafe {
-                    let from = data.as_ptr().add(j * step + k).cast();
-                    super::tile::wide::transpose(
-                        from,
-                        step,
-                        lines.as_mut_ptr().add(k * width + j).cast(),
-                        width,
-                    );
-                }
-            }
-        }
+        done = blocks(data, (depth, cols), step, lines, width);
     }
     for (k, line) in lines.chunks_exact_mut(width).enumerate().take(depth) {
         let from = if k < done.0 { done.1 } else { 0 };
@@ -172,6 +156,51 @@ pub(crate) fn transpose<F: Float>(
             *to = if j < cols { data[j * step + k] } else { F::ZERO };
         }
     }
+}
+
+/// The part of [`transpose`] that blocks of 16 x 16 elements cover: all but what is left of the depth, and of the columns if
+/// the lines have no room for a whole vector of them. Says what it did: (lines, columns).
+#[cfg(target_arch = "x86_64")]
+fn blocks<F: Float>(
+    data: &[F],
+    (depth, cols): (usize, usize),
+    step: usize,
+    lines: &mut [F],
+    width: usize,
+) -> (usize, usize) {
+    const AREA: usize = VECTOR * VECTOR;
+    let whole = (depth / VECTOR, cols / VECTOR);
+    let (from, to) = (data.as_ptr().cast::<f32>(), lines.as_mut_ptr().cast::<f32>());
+    // Along the lines that are written, unless what is read then lies so far apart that it meets in a few sets of the cache.
+    let along_lines = !step.is_multiple_of(256) || width >= step;
+    for block in 0..whole.0 * whole.1 {
+        let (k, j) = match along_lines {
+            true => (block / whole.1 * VECTOR, block % whole.1 * VECTOR),
+            false => (block % whole.0 * VECTOR, block / whole.0 * VECTOR),
+        };
+        // SAFETY: AVX-512F was detected, F is f32 (the one `Float` of its size), and the assert of `transpose` holds the 16 x 16
+        // elements inside both slices.
+        #[allow(unsafe_code, reason = "intrinsics")]
+        unsafe {
+            super::tile::wide::transpose(from.add(j * step + k), step, to.add(k * width + j), width);
+        }
+    }
+    let first = whole.1 * VECTOR;
+    if first == cols || first + VECTOR > width {
+        return (whole.0 * VECTOR, first);
+    }
+    let mut last = [F::ZERO; AREA];
+    for k in (0..whole.0 * VECTOR).step_by(VECTOR) {
+        for (j, row) in (first..cols).zip(last.chunks_exact_mut(VECTOR)) {
+            copy::<F, VECTOR>(row, &data[j * step + k..]);
+        }
+        // SAFETY: as above; the columns that are not there are zeros of `last`, and a line has room for them.
+        #[allow(unsafe_code, reason = "intrinsics")]
+        unsafe {
+            super::tile::wide::transpose(last.as_ptr().cast(), VECTOR, to.add(k * width + first), width);
+        }
+    }
+    (whole.0 * VECTOR, first + VECTOR)
 }
 
 /// The patches of padded pictures: k counts (channel, row, column) of the kernel, j counts (sample, row, column) of the
@@ -246,5 +275,35 @@ impl<F: Float> Right<F> for Patches<'_, F> {
 pub(super) fn copy<F: Float, const N: usize>(to: &mut [F], from: &[F]) {
     if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk::<N>()) {
         *to = *from;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whole blocks in both orders, rests on either side, and lines that are longer than what goes there.
+    #[test]
+    fn a_transpose_has_every_element_in_its_place_and_zeros_beyond() {
+        for (depth, cols, step, width) in [
+            (128, 10, 128, 16),
+            (48, 10, 48, 10),
+            (784, 48, 784, 48),
+            (100, 50, 104, 64),
+            (64, 1024, 64, 1024),
+            (1024, 64, 1024, 64),
+            (33, 17, 256, 40),
+            (5, 3, 5, 3),
+            (0, 4, 7, 4),
+        ] {
+            let data: Vec<f32> = (0..cols * step).map(|i| i as f32 + 1.0).collect();
+            let mut lines = vec![-1f32; depth * width];
+            transpose(&data, (depth, cols), step, &mut lines, width);
+            for (at, &value) in lines.iter().enumerate() {
+                let (k, j) = (at / width, at % width);
+                let want = if j < cols { data[j * step + k] } else { 0.0 };
+                assert!(value == want, "{depth} x {cols}, {step} to {width}: line {k}, column {j}");
+            }
+        }
     }
 }
