@@ -23,7 +23,7 @@ pub struct Model<F: Float> {
     pub buffers: Vec<F>,
     /// Where in the run the next pass is.
     pub moment: Moment,
-    /// Activations, as [`Network`] numbers them.
+    /// Activations, as [`Network`] numbers them, each at its [home](Network::home).
     acts: Vec<Vec<F>>,
     saved: Vec<Saved<F>>,
     /// The loss's gradient by each activation, on its way down, and buffers that wait to be one.
@@ -100,7 +100,7 @@ impl<F: Float> Model<F> {
         for phase in self.network.forward_phases() {
             if let Phase::ForwardSums(l) = phase {
                 self.totals.resize(self.network.shared(phase), 0.0);
-                let x = &self.acts[self.network.from(l)[0]];
+                let x = &self.acts[self.network.home(self.network.from(l)[0])];
                 self.network.layers()[l].forward_sums(n, x, &mut self.totals);
             }
             // The totals of a layer's sums are still there when it goes forward: its phases follow each other.
@@ -123,6 +123,10 @@ impl<F: Float> Model<F> {
     }
 
     fn layer_forward(&mut self, l: usize, n: usize, train: bool) {
+        let home = self.network.home(l + 1);
+        if home <= l {
+            return self.layer_forward_in_place(l, home);
+        }
         let layer = &self.network.layers()[l];
         let (values, places) = layer.saved(n);
         let saved = &mut self.saved[l];
@@ -131,8 +135,9 @@ impl<F: Float> Model<F> {
         let (below, above) = self.acts.split_at_mut(l + 1);
         let y = &mut above[0];
         y.resize(n * layer.outputs(), F::ZERO);
-        let from = self.network.from(l);
-        let (params, x) = self.amp.inputs(&self.network, l, &self.params, &below[from[0]]);
+        let mut from = self.network.from(l).iter().map(|&from| &below[self.network.home(from)][..]);
+        let (x, other) = (from.next().unwrap_or_default(), from.next().unwrap_or_default());
+        let (params, x) = self.amp.inputs(&self.network, l, &self.params, x);
         let Moment { seed, step, micro, rank } = self.moment;
         layer.forward(Forward {
             n,
@@ -140,7 +145,7 @@ impl<F: Float> Model<F> {
             params,
             buffers: &mut self.buffers[self.network.buffers_of(l)],
             x,
-            other: from.get(1).map_or(&[], |&other| &below[other]),
+            other,
             y,
             saved,
             totals: &self.totals,
@@ -149,9 +154,25 @@ impl<F: Float> Model<F> {
         self.amp.round(l + 1, y);
     }
 
+    /// Writes a layer's output over one of its inputs.
+    fn layer_forward_in_place(&mut self, l: usize, home: usize) {
+        let mut y = std::mem::take(&mut self.acts[home]);
+        let other =
+            self.network.from(l).iter().map(|&from| self.network.home(from)).find(|&from| from != home);
+        let other = other.map_or(&[][..], |other| &self.acts[other]);
+        self.network.layers()[l].forward_in_place(other, &mut y);
+        self.amp.round(l + 1, &mut y);
+        self.acts[home] = y;
+    }
+
+    /// An activation of the last forward pass, or what was written over it.
+    fn act(&self, act: usize) -> &[F] {
+        &self.acts[self.network.home(act)]
+    }
+
     /// The logits of the last forward pass.
     pub fn logits(&self) -> &[F] {
-        self.acts.last().map_or(&[], |logits| logits)
+        self.act(self.network.layers().len())
     }
 
     /// The mean loss of the last forward pass; the gradients of all parameters are replaced, and announced to
@@ -274,8 +295,8 @@ impl<F: Float> Model<F> {
 
     fn loss(&mut self, Objective { labels, scale, .. }: Objective<F>) -> F {
         let last = self.acts.len() - 1;
-        let mut down = self.take(self.acts[last].len());
-        let loss = self.network.loss().forward_backward(&self.acts[last], labels, scale, &mut down);
+        let mut down = self.take(self.logits().len());
+        let loss = self.network.loss().forward_backward(self.logits(), labels, scale, &mut down);
         self.amp.round(last, &mut down);
         self.down[last] = Some(down);
         loss
@@ -300,9 +321,10 @@ impl<F: Float> Model<F> {
         let values = self.network.values_of(l);
         let before = self.network.shares(l).then(|| self.grads[values.clone()].to_vec());
         let Some(dy) = self.down[l + 1].take() else { return };
-        let x = &self.acts[self.network.from(l)[0]];
+        let (x, y) =
+            (&self.acts[self.network.home(self.network.from(l)[0])], &self.acts[self.network.home(l + 1)]);
         let (params, x) = self.amp.inputs(&self.network, l, &self.params, x);
-        let (y, saved, totals) = (&self.acts[l + 1], &mut self.saved[l], &self.totals);
+        let (saved, totals) = (&mut self.saved[l], &self.totals);
         let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals };
         let grads = &mut self.grads[values];
         self.network.layers()[l].backward_params(&mut pass, grads);
@@ -331,9 +353,16 @@ impl<F: Float> Model<F> {
             return self.pass_down(from[0], dy);
         }
         let from = self.network.from(l)[0];
+        if self.network.layers()[l].in_place() {
+            let mut dx = dy;
+            self.network.layers()[l].backward_in_place(self.act(l + 1), &mut dx);
+            self.amp.round_of(l, &mut dx);
+            return self.pass_down(from, dx);
+        }
         let mut dx = self.take(n * self.network.layers()[l].inputs());
-        let (params, x) = self.amp.inputs(&self.network, l, &self.params, &self.acts[from]);
-        let (y, saved, totals) = (&self.acts[l + 1], &mut self.saved[l], &self.totals);
+        let (x, y) = (&self.acts[self.network.home(from)], &self.acts[self.network.home(l + 1)]);
+        let (params, x) = self.amp.inputs(&self.network, l, &self.params, x);
+        let (saved, totals) = (&mut self.saved[l], &self.totals);
         let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals };
         let layer = &self.network.layers()[l];
         let grads = if layer.needs_gradients() { &self.grads[self.network.values_of(l)] } else { &[] };

@@ -52,6 +52,8 @@ pub struct Network<F> {
     names: Vec<String>,
     /// The activations that each layer reads.
     from: Vec<Vec<usize>>,
+    /// Of each activation: the one whose memory it takes, most often its own.
+    homes: Vec<usize>,
     params: Vec<Place>,
     buffers: Vec<Place>,
     /// Of each layer: its parameters by number, their elements, its buffers' elements.
@@ -83,6 +85,7 @@ impl<F: Float> Builder<F> {
             layers: Vec::new(),
             names: Vec::new(),
             from: Vec::new(),
+            homes: Vec::new(),
             params: Vec::new(),
             buffers: Vec::new(),
             spans: Vec::new(),
@@ -191,6 +194,7 @@ impl<F: Float> Builder<F> {
             return Err(Error::Network("a network needs at least one layer".into()));
         }
         self.network.rows = rows.max(1);
+        self.network.homes = self.network.find_homes();
         Ok(self.network)
     }
 }
@@ -216,6 +220,25 @@ impl<F: Float> Network<F> {
     /// The activations that a layer reads.
     pub fn from(&self, layer: usize) -> &[usize] {
         &self.from[layer]
+    }
+
+    /// The activation whose memory this one takes: its own, or one that nothing reads any more when it is written.
+    pub(crate) fn home(&self, act: usize) -> usize {
+        self.homes[act]
+    }
+
+    /// A layer that works in place takes the memory of an input that nobody else reads, and that the layer which wrote it does
+    /// not need going backward. The samples themselves stay.
+    fn find_homes(&self) -> Vec<usize> {
+        let mut readers = vec![0; self.layers.len() + 1];
+        self.from.iter().flatten().for_each(|&from| readers[from] += 1);
+        let free = |&&from: &&usize| from > 0 && readers[from] == 1 && !self.layers[from - 1].needs_output();
+        let mut homes = vec![0];
+        for (layer, from) in self.layers.iter().zip(&self.from) {
+            let input = if layer.in_place() { from.iter().find(free) } else { None };
+            homes.push(input.map_or(homes.len(), |&input| homes[input]));
+        }
+        homes
     }
 
     /// Rows of logits per sample, each with a label.
@@ -423,16 +446,16 @@ impl<F: Float> Network<F> {
     /// Bytes that a rank holds while it trains on `n` samples at a time: parameters with gradients, velocities and
     /// buckets; buffers; and of every sample what goes through the layers and what they keep of it.
     pub fn memory(&self, n: usize) -> u64 {
-        let held = |layer: &dyn Layer<F>| {
+        let held = |(act, layer): (usize, &Box<dyn Layer<F>>)| {
             let (values, places) = layer.saved(n);
             let gradients = 2 * n as u128 * layer.inputs() as u128;
-            let values = values as u128 + n as u128 * layer.outputs() as u128 + gradients;
+            let own = if self.home(act) == act { n as u128 * layer.outputs() as u128 } else { 0 };
+            let values = values as u128 + own + gradients;
             values * size_of::<F>() as u128 + places as u128 * size_of::<u32>() as u128
         };
         let numbers =
             4 * self.param_count() as u128 + self.buffer_count() as u128 + (n * self.inputs()) as u128;
-        let all =
-            numbers * size_of::<F>() as u128 + self.layers.iter().map(|layer| held(&**layer)).sum::<u128>();
+        let all = numbers * size_of::<F>() as u128 + (1..).zip(&self.layers).map(held).sum::<u128>();
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 

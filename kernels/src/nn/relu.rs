@@ -13,10 +13,18 @@ vectorised! {
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = if x < F::ZERO { F::ZERO } else { x });
     }
 
+    fn forward_in_place<F>(y: &mut [F]) {
+        y.iter_mut().for_each(|y| *y = if *y < F::ZERO { F::ZERO } else { *y });
+    }
+
     fn backward<F>(y: &[F], dy: &[F], dx: &mut [F]) {
         for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
             *dx = if y > F::ZERO { dy } else { F::ZERO };
         }
+    }
+
+    fn backward_in_place<F>(y: &[F], dx: &mut [F]) {
+        dx.iter_mut().zip(y).for_each(|(dx, &y)| *dx = if y > F::ZERO { *dx } else { F::ZERO });
     }
 }
 
@@ -31,10 +39,21 @@ impl Relu {
         share_rows(y, 1, |range, y| forward(&x[range], y));
     }
 
+    /// [`Relu::forward`] where the input is not needed again.
+    pub fn forward_in_place<F: Float>(y: &mut [F]) {
+        share_rows(y, 1, |_, y| forward_in_place(y));
+    }
+
     /// The gradient of the input, from the output.
     pub fn backward<F: Float>(y: &[F], dy: &[F], dx: &mut [F]) {
         assert!(y.len() == dy.len() && dy.len() == dx.len());
         share_rows(dx, 1, |range, dx| backward(&y[range.clone()], &dy[range], dx));
+    }
+
+    /// [`Relu::backward`] where `dx` holds the gradient of the output.
+    pub fn backward_in_place<F: Float>(y: &[F], dx: &mut [F]) {
+        assert_eq!(y.len(), dx.len());
+        share_rows(dx, 1, |range, dx| backward_in_place(&y[range], dx));
     }
 
     /// Cost of [`Relu::forward`] over `elements`.
@@ -72,5 +91,18 @@ mod tests {
         let mut y = [0.0f32];
         Relu::forward(&[f32::NAN], &mut y);
         assert!(y[0].is_nan());
+    }
+
+    #[test]
+    fn in_place_is_the_same() {
+        let x = [&numbers(50, 1)[..], &[f64::NAN, f64::NEG_INFINITY, -0.0]].concat();
+        let (mut y, mut dx, dy) = (x.clone(), numbers(53, 2), numbers(53, 2));
+        Relu::forward_in_place(&mut y);
+        Relu::backward_in_place(&y, &mut dx);
+        let (mut want_y, mut want_dx) = (vec![9.0; 53], vec![9.0; 53]);
+        Relu::forward(&x, &mut want_y);
+        Relu::backward(&want_y, &dy, &mut want_dx);
+        let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!((bits(&y), bits(&dx)), (bits(&want_y), bits(&want_dx)));
     }
 }

@@ -26,12 +26,24 @@ impl<F: Float> Layer<F> for Add {
         Operation::Add
     }
 
+    fn in_place(&self) -> bool {
+        true
+    }
+
+    fn needs_output(&self) -> bool {
+        false
+    }
+
     fn passes_on(&self) -> bool {
         true
     }
 
     fn forward(&self, pass: Forward<F>) {
         nn::add(pass.x, pass.other, pass.y);
+    }
+
+    fn forward_in_place(&self, other: &[F], y: &mut [F]) {
+        nn::add_to(y, other);
     }
 
     fn cost(&self, n: usize) -> LayerCost {

@@ -31,6 +31,10 @@ impl<F: Float> Layer<F> for BatchNorm {
         Operation::BatchNorm { channels, plane, synchronised: self.synchronised }
     }
 
+    fn needs_output(&self) -> bool {
+        false
+    }
+
     fn params(&self) -> Vec<Tensor> {
         let channels = [self.shape.channels];
         vec![

@@ -49,6 +49,10 @@ impl<F: Float> Layer<F> for Conv2d {
         Operation::Conv { shape: self.shape, bias: self.bias }
     }
 
+    fn needs_output(&self) -> bool {
+        false
+    }
+
     fn params(&self) -> Vec<Tensor> {
         let Shape { inputs, outputs, kernel, groups, .. } = self.shape;
         let mut tensors = vec![Tensor::new("weight", &[outputs, inputs / groups, kernel, kernel], self.init)];

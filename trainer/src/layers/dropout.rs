@@ -29,6 +29,10 @@ impl<F: Float> Layer<F> for Dropout {
         Operation::Dropout { share: self.share }
     }
 
+    fn needs_output(&self) -> bool {
+        false
+    }
+
     /// The stream, to draw again from.
     fn saved(&self, _n: usize) -> (usize, usize) {
         (0, 5)

@@ -30,6 +30,10 @@ impl<F: Float> Layer<F> for LayerNorm {
         Operation::LayerNorm { rows: self.rows, width: self.shape.width }
     }
 
+    fn needs_output(&self) -> bool {
+        false
+    }
+
     fn params(&self) -> Vec<Tensor> {
         let width = [self.shape.width];
         vec![

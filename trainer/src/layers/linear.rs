@@ -47,6 +47,10 @@ impl<F: Float> Layer<F> for Linear {
         }
     }
 
+    fn needs_output(&self) -> bool {
+        false
+    }
+
     fn params(&self) -> Vec<Tensor> {
         let weight = Tensor::new("weight", &[self.shape.outputs, self.shape.inputs], self.weight);
         let bias = self.bias.map(|init| Tensor::new("bias", &[self.shape.outputs], init));

@@ -173,6 +173,17 @@ pub trait Layer<F: Float>: Send + Sync {
         Cast::Follow
     }
 
+    /// Whether it can write its output where an input was, which its backward pass does not read again; and likewise the
+    /// gradient of that input where the gradient of its output was. Of two inputs, either will do.
+    fn in_place(&self) -> bool {
+        false
+    }
+
+    /// Whether its backward pass reads its output. Else a layer behind it may write over that.
+    fn needs_output(&self) -> bool {
+        true
+    }
+
     /// Whether the gradient of its output is that of each of its inputs, as it is.
     fn passes_on(&self) -> bool {
         false
@@ -207,6 +218,9 @@ pub trait Layer<F: Float>: Send + Sync {
     /// From x to y.
     fn forward(&self, pass: Forward<F>);
 
+    /// [`Layer::forward`] of a layer that works [in place](Layer::in_place): `y` holds an input, `other` is the second one.
+    fn forward_in_place(&self, _other: &[F], _y: &mut [F]) {}
+
     /// The gradients of its parameters, replaced.
     fn backward_params(&self, _pass: &mut Backward<F>, _grads: &mut [F]) {}
 
@@ -218,6 +232,9 @@ pub trait Layer<F: Float>: Send + Sync {
     /// The gradient of its input, replaced. Called after [`Layer::backward_params`], whose result `grads` is where the layer
     /// [needs](Layer::needs_gradients) it. Not called where the layer [passes on](Layer::passes_on) what it gets.
     fn backward_input(&self, _pass: &mut Backward<F>, _grads: &[F], _dx: &mut [F]) {}
+
+    /// [`Layer::backward_input`] of a layer that works [in place](Layer::in_place): `dx` holds the gradient of the output `y`.
+    fn backward_in_place(&self, _y: &[F], _dx: &mut [F]) {}
 
     /// What the passes cost over `n` samples.
     fn cost(&self, n: usize) -> LayerCost;

@@ -23,16 +23,23 @@ impl<K> Unit<K> {
 pub trait Function {
     /// What it is called.
     const OPERATION: Operation;
+    /// Whether its derivative follows from what came out alone.
+    const IN_PLACE: bool = false;
     /// `x` to `y`.
     fn forward<F: Float>(x: &[F], y: &mut [F]);
     /// `dx` from `dy`, and from what went in and what came out.
     fn backward<F: Float>(x_y: (&[F], &[F]), dy: &[F], dx: &mut [F]);
+    /// `x` to `y`, which holds it.
+    fn forward_in_place<F: Float>(_y: &mut [F]) {}
+    /// `dx` from `dy`, which it holds, and from what came out.
+    fn backward_in_place<F: Float>(_y: &[F], _dx: &mut [F]) {}
     /// The costs of both over so many elements.
     fn costs<F: Float>(elements: usize) -> [Cost; 2];
 }
 
 impl Function for nn::Relu {
     const OPERATION: Operation = Operation::Relu;
+    const IN_PLACE: bool = true;
 
     fn forward<F: Float>(x: &[F], y: &mut [F]) {
         Self::forward(x, y);
@@ -40,6 +47,14 @@ impl Function for nn::Relu {
 
     fn backward<F: Float>((_, y): (&[F], &[F]), dy: &[F], dx: &mut [F]) {
         Self::backward(y, dy, dx);
+    }
+
+    fn forward_in_place<F: Float>(y: &mut [F]) {
+        Self::forward_in_place(y);
+    }
+
+    fn backward_in_place<F: Float>(y: &[F], dx: &mut [F]) {
+        Self::backward_in_place(y, dx);
     }
 
     fn costs<F: Float>(elements: usize) -> [Cost; 2] {
@@ -76,12 +91,28 @@ impl<F: Float, K: Function> Layer<F> for Unit<K> {
         K::OPERATION
     }
 
+    fn in_place(&self) -> bool {
+        K::IN_PLACE
+    }
+
+    fn needs_output(&self) -> bool {
+        K::IN_PLACE
+    }
+
     fn forward(&self, pass: Forward<F>) {
         K::forward(pass.x, pass.y);
     }
 
+    fn forward_in_place(&self, _other: &[F], y: &mut [F]) {
+        K::forward_in_place(y);
+    }
+
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
         K::backward((pass.x, pass.y), pass.dy, dx);
+    }
+
+    fn backward_in_place(&self, y: &[F], dx: &mut [F]) {
+        K::backward_in_place(y, dx);
     }
 
     fn cost(&self, n: usize) -> LayerCost {

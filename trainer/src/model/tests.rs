@@ -42,7 +42,14 @@ fn networks() -> Vec<Network<f64>> {
         Network::new(layers.into_iter().map(|(name, layer)| (name.to_string(), layer)).collect()).unwrap()
     };
     let parts = Cnn { shape: (1, 4, 4), channels: &[2, 3], batch_norm: true, classes: 3 };
-    vec![named(every), named(pooled), residual(), mlp(7, &[6, 5], 4).unwrap(), cnn(&parts).unwrap()]
+    vec![
+        named(every),
+        named(pooled),
+        residual(),
+        rewriting(),
+        mlp(7, &[6, 5], 4).unwrap(),
+        cnn(&parts).unwrap(),
+    ]
 }
 
 /// Two branches over grouped convolutions, then rows that are normalised, and draws.
@@ -60,6 +67,35 @@ fn residual() -> Network<f64> {
     let g = builder.push("rows", Linear::rows(4, (9, 3), init, None), &[f]).unwrap();
     builder.push("fc", Linear::new(12, 3), &[g]).unwrap();
     builder.build(1).unwrap()
+}
+
+/// Layers that work in place, over what they may write over and over what they may not.
+fn rewriting() -> Network<f64> {
+    let mut builder = Builder::new(6);
+    let linear = || Linear::new(6, 6);
+    let samples = builder.push("samples", Relu::new(6), &[0]).unwrap();
+    let a = builder.push("a", linear(), &[samples]).unwrap();
+    let relu = builder.push("relu", Relu::new(6), &[a]).unwrap();
+    let b = builder.push("b", linear(), &[0]).unwrap();
+    let both = builder.push("both", Add::new(6), &[relu, b]).unwrap();
+    let over = builder.push("over", Relu::new(6), &[both]).unwrap();
+    let c = builder.push("c", linear(), &[over]).unwrap();
+    let twice = builder.push("twice", Relu::new(6), &[c]).unwrap();
+    let sum = builder.push("sum", Add::new(6), &[c, twice]).unwrap();
+    builder.push("last", Add::new(6), &[sum, b]).unwrap();
+    builder.build(1).unwrap()
+}
+
+#[test]
+fn a_layer_writes_over_what_nobody_reads_again() {
+    let network = rewriting();
+    let name = |act: usize| act.checked_sub(1).map_or("input", |layer| &*network.names()[layer]);
+    let over = |act: &usize| network.home(*act) != *act;
+    let homes: Vec<_> =
+        (0..=network.layers().len()).filter(over).map(|act| (name(act), name(network.home(act)))).collect();
+    // Not `samples` over the input, `both` over `b`, which `last` reads, or over `relu`, which its own backward pass reads; nor
+    // `twice` over `c`, which `sum` reads; nor `sum` over either.
+    assert_eq!(homes, [("relu", "a"), ("over", "both"), ("last", "sum")]);
 }
 
 /// The head's weight is the token table: its gradient is the sum of both uses.
