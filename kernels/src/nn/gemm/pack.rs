@@ -171,19 +171,20 @@ fn blocks<F: Float>(
     const AREA: usize = VECTOR * VECTOR;
     let whole = (depth / VECTOR, cols / VECTOR);
     let (from, to) = (data.as_ptr().cast::<f32>(), lines.as_mut_ptr().cast::<f32>());
-    // Along the lines that are written, unless what is read then lies so far apart that it meets in a few sets of the cache.
-    let along_lines = !step.is_multiple_of(256) || width >= step;
-    for block in 0..whole.0 * whole.1 {
-        let (k, j) = match along_lines {
-            true => (block / whole.1 * VECTOR, block % whole.1 * VECTOR),
-            false => (block % whole.0 * VECTOR, block / whole.0 * VECTOR),
-        };
+    let block = |k: usize, j: usize| {
         // SAFETY: AVX-512F was detected, F is f32 (the one `Float` of its size), and the assert of `transpose` holds the 16 x 16
         // elements inside both slices.
         #[allow(unsafe_code, reason = "intrinsics")]
         unsafe {
             super::tile::wide::transpose(from.add(j * step + k), step, to.add(k * width + j), width);
         }
+    };
+    let (ks, js) = (0..whole.0, 0..whole.1);
+    // Along the longer lines: those on the other side would meet in a few sets of the cache.
+    if width >= step {
+        ks.for_each(|k| js.clone().for_each(|j| block(k * VECTOR, j * VECTOR)));
+    } else {
+        js.for_each(|j| ks.clone().for_each(|k| block(k * VECTOR, j * VECTOR)));
     }
     let first = whole.1 * VECTOR;
     if first == cols || first + VECTOR > width {
