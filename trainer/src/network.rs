@@ -446,7 +446,7 @@ impl<F: Float> Network<F> {
     /// Bytes that a rank holds while it trains on `n` samples at a time: parameters with gradients, velocities and
     /// buckets; buffers; and of every sample what goes through the layers and what they keep of it.
     pub fn memory(&self, n: usize) -> u64 {
-        let held = |(act, layer): (usize, &Box<dyn Layer<F>>)| {
+        let held = |(act, layer): (usize, &dyn Layer<F>)| {
             let (values, places) = layer.saved(n);
             let gradients = 2 * n as u128 * layer.inputs() as u128;
             let own = if self.home(act) == act { n as u128 * layer.outputs() as u128 } else { 0 };
@@ -455,7 +455,8 @@ impl<F: Float> Network<F> {
         };
         let numbers =
             4 * self.param_count() as u128 + self.buffer_count() as u128 + (n * self.inputs()) as u128;
-        let all = numbers * size_of::<F>() as u128 + (1..).zip(&self.layers).map(held).sum::<u128>();
+        let all = numbers * size_of::<F>() as u128
+            + (1..).zip(self.layers.iter().map(|layer| &**layer)).map(held).sum::<u128>();
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
