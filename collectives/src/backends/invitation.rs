@@ -3,6 +3,7 @@
 //! It opens the other's descriptor through `/proc/PID/fd/N`, after it has seen there that this is the memory it was
 //! invited to: the name of the memory carries a random word.
 
+use crate::hash::fnv1a;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Tells hosts apart: processes that name the same one see each other's memory.
@@ -27,10 +28,7 @@ impl Host {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let space = std::fs::read_link("/proc/self/ns/pid").ok()?;
         let text = format!("{boot}{}", space.display());
-        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        Some(Host(hash | 1))
+        Some(Host(fnv1a(text.as_bytes()) | 1))
     }
 
     /// One of several that this one stands in for, in tests and measurements.

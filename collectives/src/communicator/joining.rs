@@ -6,6 +6,7 @@
 
 use super::Communicator;
 use crate::environment::{self, Environment};
+use crate::hash::fnv1a;
 use crate::rendezvous::{self, Failure, Hello, Joined, Kind, Patience, Server, join, serve_world};
 use crate::tcp::{Deadlines, Host, Peers, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
@@ -179,7 +180,7 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
         size,
         port: 0,
         configuration: joining.configuration,
-        job: hash(environment.job.as_bytes()),
+        job: fnv1a(environment.job.as_bytes()),
         host: host(),
     };
     Ok(runtime.block_on(join(meeting, hello, &door, patience)))
@@ -189,15 +190,9 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
 fn host() -> [u8; 16] {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-    let (boot, net) = (hash(&boot), hash(net.as_os_str().as_encoded_bytes()));
+    let (boot, net) = (fnv1a(&boot), fnv1a(net.as_os_str().as_encoded_bytes()));
     let mut host = [0; 16];
     host[..8].copy_from_slice(&boot.to_le_bytes());
     host[8..].copy_from_slice(&net.to_le_bytes());
     host
-}
-
-/// FNV-1a.
-fn hash(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }

@@ -89,7 +89,7 @@ pub(super) fn open_mpi(variables: &Variables) -> Result<Place> {
         local_world,
         node: variables.optional("OMPI_COMM_WORLD_NODE_RANK")?.unwrap_or(0),
         host: here(local_world == world),
-        port: job.as_ref().map(|(_, job)| port_of(fnv1a(job.as_bytes()))).ok_or(NO_PORT),
+        port: job.as_ref().map(|(_, job)| port_of(crate::hash::fnv1a(job.as_bytes()))).ok_or(NO_PORT),
         epoch: 0,
         job: job.map_or_else(String::new, |(_, job)| format!("mpi-{job}")),
     })
@@ -120,11 +120,6 @@ fn here(alone: bool) -> std::result::Result<String, &'static str> {
 /// systems give to whoever asks for any port.
 fn port_of(job: u64) -> u16 {
     15_000 + (job % 15_000) as u16
-}
-
-fn fnv1a(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 impl Place {

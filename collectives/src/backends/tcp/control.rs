@@ -188,8 +188,8 @@ pub(super) fn connect(
 ) -> Result<()> {
     let node = node.clone();
     let host = node.host.filter(|_| purpose != Purpose::Control);
-    let memory = Invitation::none(host);
-    let (job, epoch, size, rank) = (node.job, node.epoch, node.size, node.rank);
+    let (memory, job, epoch, size, rank) =
+        (Invitation::default(), node.job, node.epoch, node.size, node.rank);
     let claims = Claims { purpose, job, epoch, size, rank, peer, group, memory };
     runtime()?.spawn(async move {
         let address = node.addresses[peer.index()];

@@ -130,11 +130,8 @@ pub fn read_anything(bytes: &[u8]) {
 
 /// The number of a smaller group on the wire: FNV-1a of what makes it that group. Never 0.
 fn wire_of(parent: u64, sequence: u64, color: u32) -> u64 {
-    let words = [parent, sequence, u64::from(color)];
-    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-    let hash = bytes
-        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    hash | 1
+    let words = [parent, sequence, u64::from(color)].map(u64::to_le_bytes);
+    crate::hash::fnv1a(words.as_flattened()) | 1
 }
 
 impl Backend for Tcp {
