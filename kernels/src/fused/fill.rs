@@ -69,9 +69,10 @@ impl Typed for Fill<'_> {
         let parts = (exchange.op == ReduceOp::Avg).then_some(exchange.parties);
         for Route { from, to } in &exchange.routes {
             let to = || to.iter().filter(|(party, _)| !results[*party as usize].base.is_null());
-            if to().next().is_none() {
-                continue;
-            }
+            let mut places = to().map(|(party, block)| results[*party as usize].at(*block, 0));
+            let Some(one) = places.next() else { continue };
+            // A result that is the only one is made where it is wanted.
+            let only = if places.next().is_none() && !stream { one } else { std::ptr::null_mut() };
             let mut at = range.start;
             if let Some((a, b)) = pair(exchange, *from, sources, results).filter(|_| parts.is_none()) {
                 let len = range.len() / size_of::<T>();
@@ -86,21 +87,21 @@ impl Typed for Fill<'_> {
                 continue;
             }
             while at < range.end {
-                let mut len = BLOCK.min(range.end - at);
-                let value = match *from {
+                let (len, value) = match *from {
                     From::Copy { party, block } => {
-                        len = range.end - at;
-                        sources[party as usize].at(block, at).cast_const()
+                        (range.end - at, sources[party as usize].at(block, at).cast_const())
                     }
                     From::Reduce { block } => {
                         let place = block * exchange.block + first + at;
                         let (formula, end) = formula(exchange, place);
-                        len = len.min(end - place);
+                        let len = BLOCK.min(range.end - at).min(end - place);
                         let read =
                             |party: u32| sources[party as usize].at(block, at).cast::<T>().cast_const();
+                        let into = if only.is_null() { only } else { only.wrapping_add(at) }.cast::<T>();
                         // SAFETY: the caller's promise, for `len` bytes from here on.
-                        let value = unsafe { work.evaluate(formula, &read, len / size_of::<T>(), parts) };
-                        value.cast::<u8>()
+                        let value =
+                            unsafe { work.evaluate(formula, &read, len / size_of::<T>(), parts, into) };
+                        (len, value.cast::<u8>())
                     }
                 };
                 for (party, block) in to() {
@@ -130,9 +131,12 @@ fn pair(exchange: &Exchange, from: From, sources: &[Place], results: &[Place]) -
     let whole = |formula: &Formula| formula.steps.len() == 1 && formula.steps[0].a != formula.steps[0].b;
     let two = exchange.pattern == Pattern::AllReduce
         && exchange.parties == 2
-        && exchange.formulas.iter().all(|(_, formula)| whole(formula));
-    (two && matches!(from, From::Reduce { .. }) && same(0) && same(1) && sources[0].base != sources[1].base)
-        .then(|| (sources[0], sources[1]))
+        && same(0)
+        && same(1)
+        && sources[0].base != sources[1].base;
+    (two && matches!(from, From::Reduce { .. })
+        && exchange.formulas.iter().all(|(_, formula)| whole(formula)))
+    .then(|| (sources[0], sources[1]))
 }
 
 /// The formula of a byte of a source, and where its range ends.
@@ -152,21 +156,28 @@ struct Block<'a, T> {
 impl<T: Element> Block<'_, T> {
     const LEN: usize = BLOCK / size_of::<T>();
 
-    /// The value of a formula over `len` elements, in a slot or, where it is one leaf, in its source.
+    /// The value of a formula over `len` elements: at `into`, unless that is null, or the formula has no steps or one
+    /// leaf twice at its end; else in a slot or, where it is one leaf, in its source.
     ///
     /// # Safety
-    /// `read` gives `len` readable and aligned elements for every leaf, which nobody writes meanwhile.
+    /// `read` gives `len` readable and aligned elements for every leaf, which nobody writes meanwhile. `into` is null or
+    /// has room for as many, aligned, that nobody else touches; it is a leaf's place whole or not at all.
     unsafe fn evaluate(
         &mut self,
         formula: &Formula,
         read: &impl Fn(u32) -> *const T,
         len: usize,
         parts: Option<u32>,
+        into: *mut T,
     ) -> *const T {
         // SAFETY: the caller's promise.
         let source = |party: u32| unsafe { std::slice::from_raw_parts(read(party), len) };
         let (isa, op) = (self.isa, self.op);
-        for step in &formula.steps {
+        let (steps, last) = match formula.steps.split_last() {
+            Some((last, before)) if !into.is_null() && last.a != last.b => (before, Some(last)),
+            _ => (&formula.steps[..], None),
+        };
+        for step in steps {
             match (step.a, step.b) {
                 (Operand::Source(a), Operand::Source(b)) => {
                     T::combine(isa, op, self.slot(step.into, len), source(a), source(b));
@@ -182,15 +193,34 @@ impl<T: Element> Block<'_, T> {
                 }
             }
         }
-        let slot = match (formula.result, parts) {
-            (Operand::Slot(slot), _) => slot,
-            (Operand::Source(party), None) => return read(party),
-            (Operand::Source(party), Some(_)) => {
-                self.slot(0, len).copy_from_slice(source(party));
-                0
+        let value = match (last, formula.result, parts) {
+            (Some(last), ..) => {
+                let slots = self.slots.as_ptr();
+                let [a, b] = [last.a, last.b].map(|operand| match operand {
+                    Operand::Source(party) => read(party),
+                    Operand::Slot(slot) => slots.wrapping_add(slot * Self::LEN),
+                });
+                // Reduction commutes to the bit, so either operand may be the place of the result.
+                let (a, b) = if into.cast_const() == b { (b, a) } else { (a, b) };
+                // SAFETY: the caller's promise; slots are nobody else's.
+                let (value, b) = unsafe {
+                    (std::slice::from_raw_parts_mut(into, len), std::slice::from_raw_parts(b, len))
+                };
+                match into.cast_const() == a {
+                    true => T::reduce(isa, op, value, b),
+                    // SAFETY: as above, and not the result's place.
+                    false => T::combine(isa, op, value, unsafe { std::slice::from_raw_parts(a, len) }, b),
+                }
+                value
+            }
+            (None, Operand::Slot(slot), _) => self.slot(slot, len),
+            (None, Operand::Source(party), None) => return read(party),
+            (None, Operand::Source(party), Some(_)) => {
+                let value = self.slot(0, len);
+                value.copy_from_slice(source(party));
+                value
             }
         };
-        let value = self.slot(slot, len);
         if let Some(parts) = parts {
             simd::divide(isa, value, parts);
         }

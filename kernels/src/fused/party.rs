@@ -166,8 +166,13 @@ impl Party {
             meeting.number += 1;
         }
         // The whole of every block, or as much of it as the slots take.
-        let fits = board.room / blocks;
-        let piece = exchange.block.min(if fits >= 64 { fits / 64 * 64 } else { fits / 8 * 8 });
+        let piece = match bytes <= board.room {
+            true => exchange.block,
+            false => match board.room / blocks {
+                fits if fits >= 64 => fits / 64 * 64,
+                fits => fits / 8 * 8,
+            },
+        };
         assert!(
             piece > 0 || exchange.block == 0,
             "the slots of this board are too small for {blocks} blocks"

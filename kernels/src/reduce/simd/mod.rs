@@ -14,6 +14,7 @@ mod stream;
 use super::Arithmetic;
 use crate::ReduceOp;
 use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
 pub(crate) use stream::{copy, fence};
 pub use stream::{copy_large, copy_part};
 
@@ -37,6 +38,22 @@ impl Isa {
     /// The widest class that this processor has.
     #[inline]
     pub fn best() -> Isa {
+        /// One more than the class; 0 until somebody has asked.
+        static BEST: AtomicU8 = AtomicU8::new(0);
+        match BEST.load(Ordering::Relaxed) {
+            1 => Isa::Baseline,
+            2 => Isa::Avx2,
+            3 => Isa::Avx512,
+            _ => {
+                let best = Isa::detect();
+                BEST.store(best as u8 + 1, Ordering::Relaxed);
+                best
+            }
+        }
+    }
+
+    #[cold]
+    fn detect() -> Isa {
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
