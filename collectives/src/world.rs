@@ -5,7 +5,6 @@ use crate::backends::tcp::{Deadlines, Local, Security};
 use crate::backends::threads::Threads;
 use crate::backends::{Backend, GroupId, Member, sim, threads};
 use crate::communicator::{Plan, Roster, Seat};
-use crate::flight::Recorder;
 use crate::registry::Algorithm;
 use crate::{Collective, Communicator, Error, Lost, Rank, Result};
 use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
@@ -397,7 +396,7 @@ struct One {
 
 impl One {
     fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32, flight: Option<PathBuf>) -> One {
-        let roster = Arc::new(Roster::new(Recorder::new(rank, size, flight)));
+        let roster = Arc::new(Roster::new(backend, rank, size, flight));
         let member = Member { group: GroupId(0), rank };
         let seat = Seat::take(backend.clone(), backend.main(rank), member, size, 0, &roster);
         One { backend: backend.clone(), rank, seat, roster }

@@ -8,6 +8,7 @@ pub mod nn;
 mod op;
 mod part;
 mod reduce;
+mod ticks;
 
 pub use element::{DType, Element};
 pub use half::{bf16, f16};
@@ -16,3 +17,4 @@ pub use part::Part;
 pub use reduce::{
     Isa, combine, combine_by, copy_large, copy_part, divide, divide_bytes, reduce, reduce_by, reduce_bytes,
 };
+pub use ticks::ticks;

@@ -34,6 +34,10 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ActorId(pub u32);
 
+/// A time as an actor's clock keeps it, which reads it sooner than it tells it: [`Clock::when`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stamp(pub u64);
+
 /// A count that can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GateId(pub u32);
@@ -57,10 +61,18 @@ pub(crate) struct GroupKey {
     pub color: u32,
 }
 
-/// Time, and who waits for what. Every method may be called by the actor's own thread only.
+/// Time, and who waits for what. Every method with an actor may be called by its own thread only.
 pub(crate) trait Clock: Send + Sync {
     /// The actor's time since the start: real, or virtual.
     fn now(&self, actor: ActorId) -> Picos;
+    /// The same, to be kept for [`Clock::when`].
+    fn stamp(&self, actor: ActorId) -> Stamp {
+        Stamp(self.now(actor).0)
+    }
+    /// The time of a stamp of this clock. Any thread may ask.
+    fn when(&self, Stamp(picos): Stamp) -> Picos {
+        Picos(picos)
+    }
     /// The actor computes. On virtual time that takes what the device model says; in real time it is no news.
     fn charge(&self, actor: ActorId, work: &allfold_sim::Work);
 

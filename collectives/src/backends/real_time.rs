@@ -1,14 +1,17 @@
 //! What is the same wherever time is real: the clock, and gates that threads of one process wait for.
 
-use super::{ActorId, Clock, GateId};
+use super::{ActorId, Clock, GateId, Stamp};
 use crate::Result;
+use allfold_kernels::ticks;
 use allfold_sim::{Picos, Work};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
 /// The clock of a run on real time.
 pub(super) struct RealTime {
     start: Instant,
+    /// What the processor's counter said then, where stamps are its ticks.
+    ticks: Option<u64>,
     gates: Mutex<Vec<Arc<Gate>>>,
 }
 
@@ -18,11 +21,22 @@ struct Gate {
     raised: Condvar,
 }
 
+/// Whether the system itself tells the time by the processor's counter: then that runs at one rate on all cores.
+static STEADY: LazyLock<bool> = LazyLock::new(|| {
+    let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    source.is_ok_and(|name| name.trim() == "tsc")
+});
+
 impl RealTime {
     /// It is 0 now.
     #[allow(clippy::disallowed_methods, reason = "here time is real")]
     pub fn start() -> RealTime {
-        RealTime { start: Instant::now(), gates: Mutex::default() }
+        let ticks = STEADY.then(ticks);
+        RealTime { start: Instant::now(), ticks, gates: Mutex::default() }
+    }
+
+    fn picos(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos() * 1_000).unwrap_or(u64::MAX)
     }
 
     fn get(&self, GateId(id): GateId) -> Arc<Gate> {
@@ -32,7 +46,18 @@ impl RealTime {
 
 impl Clock for RealTime {
     fn now(&self, _actor: ActorId) -> Picos {
-        Picos(u64::try_from(self.start.elapsed().as_nanos() * 1_000).unwrap_or(u64::MAX))
+        Picos(self.picos())
+    }
+
+    fn stamp(&self, _actor: ActorId) -> Stamp {
+        Stamp(self.ticks.map_or_else(|| self.picos(), |start| ticks().saturating_sub(start)))
+    }
+
+    fn when(&self, Stamp(stamp): Stamp) -> Picos {
+        let Some(start) = self.ticks else { return Picos(stamp) };
+        // The rate of the counter is that of all the time so far.
+        let (now, ticks) = (self.picos(), ticks().saturating_sub(start).max(stamp).max(1));
+        Picos((u128::from(stamp) * u128::from(now) / u128::from(ticks)) as u64)
     }
 
     fn charge(&self, _actor: ActorId, _work: &Work) {}
@@ -60,5 +85,22 @@ impl Clock for RealTime {
 
     fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
         *self.get(gate).count.lock().unwrap_or_else(PoisonError::into_inner) >= count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_times_in_their_order_and_none_is_to_come() {
+        let (actor, mut clock) = (ActorId(0), RealTime::start());
+        for counted in [clock.ticks.is_some(), false] {
+            clock.ticks = clock.ticks.filter(|_| counted);
+            let stamps: Vec<Stamp> = (0..100).map(|_| clock.stamp(actor)).collect();
+            let times: Vec<Picos> = stamps.iter().map(|stamp| clock.when(*stamp)).collect();
+            assert!(stamps.is_sorted() && times.is_sorted(), "{times:?}");
+            assert!(times[99] > times[0] && times[99] <= clock.now(actor));
+        }
     }
 }

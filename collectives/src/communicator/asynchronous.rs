@@ -57,7 +57,8 @@ impl Communicator {
         let ticket = self.seat.issue(prepared.call(sequence), None);
         let (place, seat, actor) = (slot.clone(), self.seat.clone(), stream.actor);
         let job = move |transport: &mut dyn Transport| {
-            let done = seat.fly(ticket, actor, || prepared.run(sequence, in_place(&mut data), transport));
+            let done =
+                seat.fly(ticket, actor, || prepared.run(sequence, in_place(&mut data), transport, &|| ()));
             *locked(&place) = Some(done.map(|()| (result(data), seat.backend.clock().now(actor))));
         };
         let number = stream.push(&self.seat, Some(Box::new(job)));

@@ -147,7 +147,7 @@ impl Communicator {
         size: u32,
         flight: Option<std::path::PathBuf>,
     ) -> Communicator {
-        let roster = Arc::new(Roster::new(crate::flight::Recorder::new(rank, size, flight)));
+        let roster = Arc::new(Roster::new(&backend, rank, size, flight));
         let member = Member { group: GroupId(0), rank };
         let seat = Seat::take(backend.clone(), backend.main(rank), member, size, 0, &roster);
         let home = Some(Arc::new(Home { roster, backend, rank }));
@@ -314,8 +314,11 @@ impl Communicator {
         let mut latest = self.prepared.borrow_mut();
         if let Some(at) = latest.iter().position(|(known, _)| *known == request) {
             // Towards the front, but not past all others at once: what is called in turn stays in order.
-            latest.swap(at, at.saturating_sub(1));
-            return Ok(latest[at.saturating_sub(1)].1.clone());
+            let before = at.saturating_sub(1);
+            if before < at {
+                latest.swap(at, before);
+            }
+            return Ok(latest[before].1.clone());
         }
         let mut schedules = self.schedules.borrow_mut();
         let transport = self.transport.borrow();
@@ -339,13 +342,12 @@ impl Communicator {
     fn numbered(&self, request: Request, ends: Ends<'_>) -> Result<u64> {
         let prepared = self.prepare(request)?;
         let number = self.seat.number();
-        let call = prepared.call(number);
-        let run = || prepared.run(number, ends, &mut **self.transport.borrow_mut());
+        let run = |begin: &dyn Fn()| prepared.run(number, ends, &mut **self.transport.borrow_mut(), begin);
         let result = match self.seat.outstanding() {
-            None => self.seat.take_off(call, run),
+            None => self.seat.take_off(|| prepared.call(number), run),
             Some(_) => {
-                let ticket = self.seat.issue(call, None);
-                self.drain().and_then(|()| self.seat.fly(ticket, self.seat.actor, run))
+                let ticket = self.seat.issue(prepared.call(number), None);
+                self.drain().and_then(|()| self.seat.fly(ticket, self.seat.actor, || run(&|| ())))
             }
         };
         self.seat.tell(result.map(|()| number))

@@ -188,16 +188,25 @@ impl Prepared {
 
     /// Runs it, as this operation of the sequence, on the rank's buffers: one that is both, of the whole size, or, where
     /// the collective has another source than result, each with what the rank gives and gets.
-    pub fn run(&self, sequence: u64, ends: Ends<'_>, transport: &mut dyn Transport) -> Result<()> {
+    /// `begin` is called when it is on its way.
+    pub fn run(
+        &self,
+        sequence: u64,
+        ends: Ends<'_>,
+        transport: &mut dyn Transport,
+        begin: &dyn Fn(),
+    ) -> Result<()> {
         if self.native {
-            return transport.native(Summons { call: &self.call, sequence, label: self.label }, ends);
+            begin();
+            return transport.native(Summons { call: &self.call, sequence, label: self.label, begin }, ends);
         }
         let Some(exchange) = self.exchange.as_ref().filter(|_| transport.shares_memory()) else {
+            begin();
             return self.by_messages(sequence, ends, transport);
         };
         // A word for each number: no two calls of one communicator have the same label.
         let label = self.label.wrapping_add(sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let summons = Summons { call: &self.call, sequence, label };
+        let summons = Summons { call: &self.call, sequence, label, begin };
         match ends {
             // What is passed on is still to be read when what comes is written.
             Ends::InPlace(data) if self.call.operation == Operation::Collective(Collective::SendRecv) => {

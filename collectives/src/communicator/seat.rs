@@ -6,8 +6,10 @@ use crate::flight::{Recorder, Ticket};
 use crate::transport::Transport;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_kernels::fused::Board;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -105,26 +107,41 @@ impl Seat {
 
     /// An operation is called: it is recorded.
     pub fn issue(&self, call: Call, peer: Option<Rank>) -> Ticket {
-        let now = self.backend.clock().now(self.actor);
+        let now = self.backend.clock().stamp(self.actor);
         self.roster.recorder.issue((self.name, self.member.rank, self.size), call, peer, now)
     }
 
     /// Runs an operation that was issued, on the thread of `actor`, and records how it ends.
     pub fn fly<R>(&self, ticket: Ticket, actor: ActorId, run: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.roster.recorder.start(ticket, self.backend.clock().now(actor));
+        self.roster.recorder.start(ticket, self.backend.clock().stamp(actor));
         self.land(ticket, actor, run())
     }
 
     /// Both for an operation that nothing keeps from starting, on the rank's own thread: with one look at the clock
-    /// less, which takes a tenth of a small operation between threads.
-    pub fn take_off<R>(&self, call: Call, run: impl FnOnce() -> Result<R>) -> Result<R> {
-        let now = self.backend.clock().now(self.actor);
-        let ticket = self.roster.recorder.begin((self.name, self.member.rank, self.size), call, now);
-        self.land(ticket, self.actor, run())
+    /// less, which takes a tenth of a small operation between threads. It is recorded when `run` calls what it is given, at
+    /// the latest when it is over: while word of it is on its way to the others, that takes no time.
+    pub fn take_off<R>(
+        &self,
+        call: impl Fn() -> Call,
+        run: impl FnOnce(&dyn Fn()) -> Result<R>,
+    ) -> Result<R> {
+        let ticket = Cell::new(None);
+        let begin = || {
+            ticket.get().unwrap_or_else(|| {
+                let now = self.backend.clock().stamp(self.actor);
+                let new = self.roster.recorder.begin((self.name, self.member.rank, self.size), call(), now);
+                ticket.set(Some(new));
+                new
+            })
+        };
+        let result = run(&|| {
+            begin();
+        });
+        self.land(begin(), self.actor, result)
     }
 
     fn land<R>(&self, ticket: Ticket, actor: ActorId, result: Result<R>) -> Result<R> {
-        self.roster.recorder.end(ticket, self.backend.clock().now(actor), &result);
+        self.roster.recorder.end(ticket, self.backend.clock().stamp(actor), &result);
         result
     }
 
@@ -143,6 +160,7 @@ impl Seat {
     }
 
     /// An error once this rank has been told of a failure.
+    #[inline]
     pub fn check(&self) -> Result<()> {
         if !self.troubled.load(Ordering::Acquire) {
             return Ok(());
@@ -245,7 +263,10 @@ impl Stream {
 }
 
 impl Roster {
-    pub fn new(recorder: Recorder) -> Roster {
+    /// Of a rank of the world; records go to this folder.
+    pub fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32, folder: Option<PathBuf>) -> Roster {
+        let time = backend.clone();
+        let recorder = Recorder::new(rank, size, folder, Box::new(move |stamp| time.clock().when(stamp)));
         Roster { recorder, seats: Mutex::default(), threads: Mutex::default(), told: AtomicBool::new(false) }
     }
 

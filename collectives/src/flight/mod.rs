@@ -6,8 +6,9 @@
 //! rank 2   .. | 40 all_reduce done |                                                  |   never entered 41
 //! ```
 //!
-//! An operation costs two entries' worth of writing under a lock that nobody else takes, some 100 ns. A record is a
-//! file per rank; [`triage`] holds the files of a run against each other and names where they part.
+//! An operation costs two entries' worth of writing under a lock that nobody else takes; between ranks that share memory the
+//! first is written while word of the operation is on its way. A record is a file per rank; [`triage`] holds the files of a
+//! run against each other and names where they part.
 
 mod record;
 mod ring;

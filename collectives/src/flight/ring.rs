@@ -1,6 +1,7 @@
 //! The ring of a rank's last operations.
 
 use super::record::{Entry, Header, Record, State};
+use crate::backends::Stamp;
 use crate::{Call, Rank};
 use allfold_sim::Picos;
 use std::path::PathBuf;
@@ -14,8 +15,12 @@ pub(crate) struct Recorder {
     rank: Rank,
     size: u32,
     folder: Option<PathBuf>,
+    when: When,
     ring: Mutex<Ring>,
 }
+
+/// What time a stamp is.
+type When = Box<dyn Fn(Stamp) -> Picos + Send + Sync>;
 
 #[derive(Default)]
 struct Ring {
@@ -33,7 +38,7 @@ struct Slot {
     peer: Option<Rank>,
     state: State,
     /// Issued, started, ended.
-    times: [Option<Picos>; 3],
+    times: [Option<Stamp>; 3],
     error: Option<String>,
 }
 
@@ -42,17 +47,17 @@ struct Slot {
 pub(crate) struct Ticket(u64);
 
 impl Recorder {
-    pub fn new(rank: Rank, size: u32, folder: Option<PathBuf>) -> Recorder {
-        Recorder { rank, size, folder, ring: Mutex::default() }
+    pub fn new(rank: Rank, size: u32, folder: Option<PathBuf>, when: When) -> Recorder {
+        Recorder { rank, size, folder, when, ring: Mutex::default() }
     }
 
     /// An operation is called.
-    pub fn issue(&self, group: (u64, Rank, u32), call: Call, peer: Option<Rank>, now: Picos) -> Ticket {
+    pub fn issue(&self, group: (u64, Rank, u32), call: Call, peer: Option<Rank>, now: Stamp) -> Ticket {
         self.add(group, call, peer, State::Issued, [Some(now), None, None])
     }
 
     /// An operation is called, and entered at once.
-    pub fn begin(&self, group: (u64, Rank, u32), call: Call, now: Picos) -> Ticket {
+    pub fn begin(&self, group: (u64, Rank, u32), call: Call, now: Stamp) -> Ticket {
         self.add(group, call, None, State::Started, [Some(now), Some(now), None])
     }
 
@@ -62,7 +67,7 @@ impl Recorder {
         call: Call,
         peer: Option<Rank>,
         state: State,
-        times: [Option<Picos>; 3],
+        times: [Option<Stamp>; 3],
     ) -> Ticket {
         let mut ring = self.ring();
         let ticket = ring.count;
@@ -76,12 +81,12 @@ impl Recorder {
     }
 
     /// It is entered.
-    pub fn start(&self, ticket: Ticket, now: Picos) {
+    pub fn start(&self, ticket: Ticket, now: Stamp) {
         self.change(ticket, |slot| (slot.state, slot.times[1]) = (State::Started, Some(now)));
     }
 
     /// It is over.
-    pub fn end<T>(&self, ticket: Ticket, now: Picos, result: &crate::Result<T>) {
+    pub fn end<T>(&self, ticket: Ticket, now: Stamp, result: &crate::Result<T>) {
         self.change(ticket, |slot| {
             slot.times[2] = Some(now);
             slot.state = if result.is_ok() { State::Done } else { State::Failed };
@@ -105,7 +110,8 @@ impl Recorder {
         let mut slots: Vec<&Slot> = ring.slots.iter().collect();
         slots.sort_by_key(|slot| slot.ticket);
         let entries = slots.into_iter().map(|slot| {
-            let entry = Entry::of(slot.group, &slot.call, slot.peer).timed(slot.state, slot.times);
+            let times = slot.times.map(|stamp| stamp.map(&self.when));
+            let entry = Entry::of(slot.group, &slot.call, slot.peer).timed(slot.state, times);
             Entry { error: slot.error.clone(), ..entry }
         });
         let header = Header { flight: 1, rank: self.rank.0, size: self.size, reason: reason.into() };
@@ -138,18 +144,22 @@ mod tests {
         Call::plain(Operation::Collective(Collective::Barrier), sequence, 0, DType::U8)
     }
 
+    fn when() -> When {
+        Box::new(|Stamp(picos)| Picos(picos))
+    }
+
     #[test]
     fn the_last_operations_are_kept_in_order_with_how_they_ended() {
-        let recorder = Recorder::new(Rank(1), 4, None);
+        let recorder = Recorder::new(Rank(1), 4, None, when());
         for sequence in 0..LAST as u64 + 10 {
-            let ticket = recorder.issue((0, Rank(1), 4), call(sequence), None, Picos(sequence * 1_000_000));
-            recorder.start(ticket, Picos(1));
+            let ticket = recorder.issue((0, Rank(1), 4), call(sequence), None, Stamp(sequence * 1_000_000));
+            recorder.start(ticket, Stamp(1));
             let failed = sequence % 2 == 1;
             let result = if failed { Err(Error::System("no".into())) } else { Ok(()) };
-            recorder.end(ticket, Picos(2), &result);
+            recorder.end(ticket, Stamp(2), &result);
         }
-        let late = recorder.issue((0, Rank(1), 4), call(9_999), None, Picos(3));
-        recorder.end(Ticket(0), Picos(9), &Ok(()));
+        let late = recorder.issue((0, Rank(1), 4), call(9_999), None, Stamp(3));
+        recorder.end(Ticket(0), Stamp(9), &Ok(()));
         let record = recorder.record("because");
         assert_eq!(record.entries.len(), LAST);
         assert_eq!(record.entries[0].sequence, 11);
@@ -157,9 +167,9 @@ mod tests {
         assert_eq!(record.entries[1].state, State::Done);
         let last = &record.entries[LAST - 1];
         assert_eq!((last.sequence, last.state, last.started_us), (9_999, State::Issued, None));
-        recorder.start(late, Picos(4));
+        recorder.start(late, Stamp(4));
         assert_eq!(recorder.record("").entries[LAST - 1].state, State::Started);
-        recorder.begin((0, Rank(1), 4), call(10_000), Picos(5_000_000));
+        recorder.begin((0, Rank(1), 4), call(10_000), Stamp(5_000_000));
         let record = recorder.record("");
         let last = &record.entries[LAST - 1];
         assert_eq!((last.sequence, last.state, last.started_us), (10_000, State::Started, Some(5.0)));
@@ -168,8 +178,8 @@ mod tests {
     #[test]
     fn a_record_is_a_file_that_reads_back() {
         let folder = std::env::temp_dir().join(format!("allfold-flight-{}", std::process::id()));
-        let recorder = Recorder::new(Rank(2), 3, Some(folder.clone()));
-        recorder.issue((7, Rank(0), 2), call(5), Some(Rank(1)), Picos(1_500_000));
+        let recorder = Recorder::new(Rank(2), 3, Some(folder.clone()), when());
+        recorder.issue((7, Rank(0), 2), call(5), Some(Rank(1)), Stamp(1_500_000));
         recorder.write("first");
         recorder.write("second");
         let path = folder.join(Record::name(2));

@@ -26,12 +26,14 @@ pub(crate) struct Frame {
 }
 
 /// What a rank calls, without the cost of writing it down: but for its number, and as one word.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Summons<'a> {
     pub call: &'a Call,
     pub sequence: u64,
     /// Equal for equal calls and numbers.
     pub label: u64,
+    /// To be called once the others have been told, or before; again does nothing.
+    pub begin: &'a dyn Fn(),
 }
 
 impl Summons<'_> {

@@ -24,6 +24,10 @@ pub trait Patience {
     /// Why it waits no longer.
     type Error;
 
+    /// Called each time this party has told the others that it has come, before it looks for them: what is done here is
+    /// done while that is under way.
+    fn told(&mut self) {}
+
     /// Asked before every sleep. `absent` says of a party whether it has not come.
     ///
     /// # Errors
@@ -388,6 +392,7 @@ impl Meeting<'_> {
         // A bell rung for sure takes a fence, which would hold back the first looks until what was written has arrived
         // everywhere: so only who is known to sleep is woken before them.
         self.board.nudge();
+        patience.told();
         for _ in 0..self.board.pace.looks {
             if ready() {
                 self.board.ring();

@@ -361,7 +361,7 @@ impl Transport for Endpoint {
     }
 
     fn failure(&mut self) -> Result<()> {
-        self.group.book(|book| book.failure()).map_or(Ok(()), Err)
+        self.group.failure().map_or(Ok(()), Err)
     }
 
     fn declare(&mut self) -> Result<()> {

@@ -6,8 +6,9 @@ use super::book::Book;
 use super::handshake::Purpose;
 use super::link::Link;
 use super::wire::Wire;
-use crate::{Rank, Result};
+use crate::{Error, Rank, Result};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Links of a group, by the peer's rank in it.
@@ -22,6 +23,8 @@ pub(super) struct Group {
     pub me: Rank,
     pub bell: Bell,
     book: Mutex<Book>,
+    /// There is an error in the book.
+    failed: AtomicBool,
     agreement: Mutex<Agreement>,
     /// Links for collectives and for letters; whoever runs an operation takes them and puts them back.
     collective: Mutex<Option<Links>>,
@@ -44,6 +47,7 @@ impl Group {
             me,
             bell: Bell::new()?,
             book,
+            failed: AtomicBool::new(false),
             agreement,
             collective: Mutex::new(Some(Links::new())),
             letters: Mutex::new(Some(Links::new())),
@@ -62,7 +66,17 @@ impl Group {
     }
 
     pub fn book<R>(&self, look: impl FnOnce(&mut Book) -> R) -> R {
-        look(&mut locked(&self.book))
+        let mut book = locked(&self.book);
+        let result = look(&mut book);
+        if book.cause().is_some() {
+            self.failed.store(true, Ordering::Release);
+        }
+        result
+    }
+
+    /// The group's first error. Costs nothing while there is none.
+    pub fn failure(&self) -> Option<Error> {
+        self.failed.load(Ordering::Acquire).then(|| self.book(|book| book.failure())).flatten()
     }
 
     /// What is agreed on who is left.

@@ -81,6 +81,10 @@ impl<'a> Wait<'a> {
 impl Patience for Wait<'_> {
     type Error = Error;
 
+    fn told(&mut self) {
+        (self.summons.begin)();
+    }
+
     fn wait(&mut self, absent: &dyn Fn(u32) -> bool) -> Result<Duration> {
         let due = self.look()?;
         let patience = due.saturating_duration_since(clock());
