@@ -121,16 +121,20 @@ fn slots_in_turn_are_never_written_while_somebody_reads_them() {
         || {
             let (board, parties) = (Board::new(2), 2);
             all(parties, move |me| {
+                let mut sum = 0;
                 for number in 1..=4u64 {
                     let (flag, data) = &board.slots[me][number as usize & 1];
-                    data.set(number * 10 + me as u64);
+                    // A source, or what was made of the sources: an all-reduce by shares takes two exchanges.
+                    let put = |party: u64| if number % 2 == 1 { number * 10 + party } else { sum + party };
+                    data.set(put(me as u64));
                     flag.set(number);
                     board.bell().ring();
                     let slot = |party: usize| &board.slots[party][number as usize & 1];
                     board.until(|| (0..parties).all(|party| slot(party).0.get() == number));
                     for party in 0..parties {
-                        assert_eq!(slot(party).1.get(), number * 10 + party as u64, "read by {me}");
+                        assert_eq!(slot(party).1.get(), put(party as u64), "read by {me}");
                     }
+                    sum = (0..parties).map(|party| slot(party).1.get()).sum();
                 }
                 Gate::Open
             });

@@ -1,9 +1,10 @@
 //! One party's part in exchanges: meets the others, does its share, and returns once nobody needs its buffers.
 
 use super::board::Board;
-use super::exchange::{Exchange, mix};
+use super::exchange::{Exchange, Pattern, mix};
 use super::fill::{Fill, Place};
 use super::sync::{Gate, Word, gate, give_up};
+use crate::reduce::simd::{self, Isa};
 use std::hint::spin_loop;
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,6 +50,9 @@ pub enum Stopped<E> {
 /// Sources of more bytes than this are offered to the others where they are, if they are leased; the rest goes by slots
 /// sooner than two meetings take.
 const OFFERED: usize = 4096;
+
+/// An all-reduce through slots of at least this many bytes is shared out among more than two parties.
+const SHARED_OUT: usize = 32 << 10;
 
 /// Set in the label of a slot that holds an offer.
 const OFFER: u64 = 1;
@@ -181,11 +185,17 @@ impl Party {
             piece > 0 || exchange.block == 0,
             "the slots of this board are too small for {blocks} blocks"
         );
+        let shares = exchange.pattern == Pattern::AllReduce && board.parties > 2 && bytes >= SHARED_OUT;
         let mut at = 0;
         loop {
             let range = at..exchange.block.min(at + piece);
             begun.set(meeting.number);
-            if desk.by_slots(&meeting, (source, result), range.clone(), stream, patience)? {
+            let ends = (source, result);
+            let done = match shares {
+                true => desk.by_shares(&mut meeting, ends, range.clone(), stream, patience)?,
+                false => desk.by_slots(&meeting, ends, range.clone(), stream, patience)?,
+            };
+            if done {
                 at = range.end;
                 if at >= exchange.block {
                     return Ok(());
@@ -223,33 +233,92 @@ impl Desk {
         if meeting.all_here(patience)? > 0 {
             return Ok(false);
         }
-        let all = board.parties;
         if result.base.is_null() || len == 0 {
             return Ok(true);
         }
-        for party in 0..all {
+        let here = |place: Place| Place { base: place.base.wrapping_add(range.start), ..place };
+        // SAFETY: all are here; the caller's own source and result.
+        unsafe {
+            self.fill_from_slots(meeting, (here(source), here(result)), (range.start, 0..len), len, stream);
+        }
+        Ok(true)
+    }
+
+    /// An all-reduce through slots by more than two parties: everybody reduces a share of a piece into its next slot, and
+    /// copies what the others have reduced. A second meeting, and one sum of everything in place of one for each party.
+    /// False as in [`Desk::by_slots`]; else it took two exchanges.
+    fn by_shares<P: Patience>(
+        &mut self,
+        meeting: &mut Meeting<'_>,
+        (source, result): (Place, Place),
+        range: Range<usize>,
+        stream: bool,
+        patience: &mut P,
+    ) -> Result<bool, Stopped<P::Error>> {
+        if !self.by_slots(meeting, (source, Place::NONE), range.clone(), false, patience)? {
+            return Ok(false);
+        }
+        let (board, me, len) = (meeting.board, meeting.me, range.len());
+        let own = share(len, me, board.parties);
+        let slot = board.slot(me, meeting.number + 1);
+        let into = Place { base: slot.data.as_ptr().wrapping_sub(own.start), stride: len };
+        let here = |place: Place| Place { base: place.base.wrapping_add(range.start), ..place };
+        // SAFETY: all are here. Nobody reads the next slot, and it has room for a share: as for a source's piece.
+        unsafe { self.fill_from_slots(meeting, (here(source), into), (range.start, own), len, false) };
+        meeting.number += 1;
+        board.begun(me).0.set(meeting.number);
+        slot.label.store(meeting.label, Ordering::Relaxed);
+        slot.flag.set(meeting.number);
+        meeting.all_here(patience)?;
+        for party in 0..board.parties {
+            let part = share(len, party, board.parties);
+            let data = board.slot(party, meeting.number).data.as_ptr();
+            // SAFETY: the result has this range, and is this party's own; the slot holds that share of it, written before
+            // the flag that was seen, and is written again only after this party's next flag.
+            let (into, from) = unsafe {
+                let into = result.base.add(range.start + part.start);
+                (
+                    std::slice::from_raw_parts_mut(into, part.len()),
+                    std::slice::from_raw_parts(data, part.len()),
+                )
+            };
+            simd::copy(Isa::best(), into, from, stream);
+        }
+        if stream {
+            simd::fence();
+        }
+        Ok(true)
+    }
+
+    /// Fills `range` of this party's result, or of what is to become it, from the pieces of `len` bytes in everybody's slots,
+    /// which begin with byte `first` of their blocks, and its own source.
+    ///
+    /// # Safety
+    /// All have raised their flags, and this party has not raised the next. Source and result are of this party: places of
+    /// that piece, as [`Fill::run`] wants them.
+    unsafe fn fill_from_slots(
+        &mut self,
+        meeting: &Meeting<'_>,
+        (source, result): (Place, Place),
+        (first, range): (usize, Range<usize>),
+        len: usize,
+        stream: bool,
+    ) {
+        let Meeting { board, me, number, exchange, .. } = *meeting;
+        for party in 0..board.parties {
             let data = board.slot(party, number).data.as_ptr();
             self.sources[party as usize] = Place { base: data, stride: len };
             self.results[party as usize] = Place::NONE;
         }
-        let here = |place: Place| Place { base: place.base.wrapping_add(range.start), ..place };
-        if !source.base.is_null() {
-            self.sources[me as usize] = here(source);
+        if exchange.source_blocks(me) > 0 {
+            self.sources[me as usize] = source;
         }
-        self.results[me as usize] = here(result);
-        let fill = Fill {
-            exchange,
-            sources: &self.sources,
-            results: &self.results,
-            range: 0..len,
-            first: range.start,
-            stream,
-            scratch: &mut self.scratch,
-        };
+        self.results[me as usize] = result;
+        let (sources, results, scratch) = (&self.sources, &self.results, &mut self.scratch);
+        let fill = Fill { exchange, sources, results, range, first, stream, scratch };
         // SAFETY: the slots hold the sources' pieces, written before the flags that were seen, and are written again
-        // only after this party's next flag; source and result are this party's own.
+        // only after this party's next flag; the caller's promise for its source and its result.
         unsafe { fill.run() };
-        Ok(true)
     }
 
     /// Everybody says where its leased buffers are, and works on a share of all results: [`Desk::directly`] between

@@ -278,6 +278,32 @@ proptest! {
     }
 }
 
+#[test]
+fn an_all_reduce_by_shares_ends_with_what_it_says() {
+    let (pattern, room, one_address_space, leasing) = (Pattern::AllReduce, 1 << 14, false, None);
+    // A piece and less, whole pieces, and a piece with fewer lines than parties.
+    for (parties, count) in [(3, 8192), (4, 10_001), (5, 16384), (6, 8192 + 10)] {
+        for in_place in [false, true] {
+            let (op, seed) = (ReduceOp::Avg, u64::from(parties));
+            let (root, cut) = (0, count / 3);
+            let case = Case {
+                pattern,
+                parties,
+                root,
+                op,
+                count,
+                room,
+                in_place,
+                one_address_space,
+                cut,
+                seed,
+                leasing,
+            };
+            holds::<f32>(&case).unwrap();
+        }
+    }
+}
+
 fn sums(parties: u32, count: usize) -> Exchange {
     let terms = (0..parties).flat_map(|p| [Some(Term::Leaf(p)), (p > 0).then_some(Term::Join)]).flatten();
     let formula = Formula::new(terms).unwrap();
