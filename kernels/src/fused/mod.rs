@@ -6,8 +6,9 @@
 //!              |    \  /    |                             flag; all there: each computes its own result from the slots
 //!   party 0  [ a0 (+) b0 | ...... ]            large     each publishes where its buffers are; all there: each
 //!   party 1  [ ......... | a1 (+) b1 ]                    computes a share of all results; all done: each returns
-//!              |    /  \    |                  staged    between processes: as small, piece by piece; as large where
-//!            result 0   result 1   ..                     all buffers are leased from the board's memory
+//!              |    /  \    |                  staged    between processes: as small, piece by piece, an all-reduce of
+//!            result 0   result 1   ..                     more than two by shares; as large where all buffers are
+//!                                                         leased from the board's memory
 //! ```
 //!
 //! What is computed is an [`Exchange`]: which block of whose source, or which reduction tree over everybody's, becomes
