@@ -25,7 +25,6 @@ pub(super) use pack::{Lines, Patches, Right, transpose};
 use pack::{Direct, copy};
 
 use super::Float;
-use super::simd::{Level, level};
 use super::team::{self, share};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -177,8 +176,7 @@ pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
     let apart = left.walk.steps[2];
     let turned = run && apart >= m.max(2) && (1..m).all(|i| (left.row)(i) == (left.row)(i - 1) + 1);
     // Only rows that are one run of k, and what the kernel for it is there for.
-    let plain = run && size_of::<F>() == size_of::<f32>();
-    let direct = if plain && level() == Level::Wide { right.direct(m, n, k) } else { None };
+    let direct = if run && tile::targets::<F>() { right.direct(m, n, k) } else { None };
     let task = |task: usize| {
         let (block, strip) = (task / strips, task % strips);
         let rows = tiles * strip / strips * ROWS..(tiles * (strip + 1) / strips * ROWS).min(m);

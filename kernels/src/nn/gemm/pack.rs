@@ -1,6 +1,7 @@
 //! The right operand of a product, copied into panels: lines of k, each a few columns wide and padded to whole vectors.
 
-use super::tile::VECTOR;
+use super::SIDE_BY_SIDE;
+use super::tile::{self, ROWS, VECTOR};
 use crate::nn::Float;
 #[cfg(target_arch = "x86_64")]
 use crate::nn::simd::{Level, level};
@@ -87,7 +88,7 @@ impl<F: Float> Right<F> for Lines<'_, F> {
 
 /// Whether [`copy_lines`] is there for this type.
 pub(super) fn vectors<F: Float>() -> bool {
-    super::tile::targets::<F>()
+    tile::targets::<F>()
 }
 
 /// `to[line * apart + j] = from[line * step + j]`, for whole vectors of j below `width`; only for types that have [`vectors`].
@@ -101,36 +102,28 @@ pub(super) fn copy_lines<F: Float>(
     let fits = |length: usize, step: usize| lines == 0 || length >= (lines - 1) * step + width;
     assert!(fits(from.len(), step) && fits(to.len(), apart) && vectors::<F>());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: AVX-512F was detected and F is f32; the assert above holds every line inside both slices.
+    // SAFETY: the instructions were detected and F is f32; the assert above holds every line inside both slices.
     #[allow(unsafe_code, reason = "intrinsics")]
     unsafe {
-        super::tile::wide::copy_lines(
-            from.as_ptr().cast(),
-            step,
-            (lines, width),
-            to.as_mut_ptr().cast(),
-            apart,
-        );
+        let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
+        match level() {
+            Level::Wide => tile::wide::copy_lines(from, step, (lines, width), to, apart),
+            _ => tile::middle::copy_lines(from, step, (lines, width), to, apart),
+        }
     }
 }
 
 /// As many strips as are filled side by side, from lines that are `step` apart; only for types that have [`vectors`].
 pub(super) fn strips<F: Float>(from: &[F], step: usize, lines: usize, to: &mut [F]) {
-    use super::{SIDE_BY_SIDE, tile::ROWS};
     let each = lines * ROWS;
     let fits = lines == 0 || from.len() >= (lines - 1) * step + SIDE_BY_SIDE * ROWS;
     assert!(fits && to.len() >= SIDE_BY_SIDE * each && vectors::<F>());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: AVX-512F was detected and F is f32; the assert above holds every line and every strip inside its slice.
+    // SAFETY: AVX2 was detected and F is f32; the assert above holds every line and every strip inside its slice.
     #[allow(unsafe_code, reason = "intrinsics")]
     unsafe {
-        super::tile::wide::strips::<SIDE_BY_SIDE>(
-            from.as_ptr().cast(),
-            step,
-            lines,
-            to.as_mut_ptr().cast(),
-            each,
-        );
+        let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
+        tile::middle::strips::<SIDE_BY_SIDE>(from, step, lines, to, each);
     }
 }
 
@@ -147,7 +140,7 @@ pub(crate) fn transpose<F: Float>(
     );
     let mut done = (0, 0);
     #[cfg(target_arch = "x86_64")]
-    if size_of::<F>() == size_of::<f32>() && level() == Level::Wide {
+    if vectors::<F>() {
         done = blocks(data, (depth, cols), step, lines, width);
     }
     for (k, line) in lines.chunks_exact_mut(width).enumerate().take(depth) {
@@ -171,12 +164,16 @@ fn blocks<F: Float>(
     const AREA: usize = VECTOR * VECTOR;
     let whole = (depth / VECTOR, cols / VECTOR);
     let (from, to) = (data.as_ptr().cast::<f32>(), lines.as_mut_ptr().cast::<f32>());
+    let turn = match level() {
+        Level::Wide => tile::wide::transpose,
+        _ => tile::middle::transpose,
+    };
     let block = |k: usize, j: usize| {
-        // SAFETY: AVX-512F was detected, F is f32 (the one `Float` of its size), and the assert of `transpose` holds the 16 x 16
-        // elements inside both slices.
+        // SAFETY: the instructions were detected, F is f32 (the one `Float` of its size), and the assert of `transpose` holds the
+        // 16 x 16 elements inside both slices.
         #[allow(unsafe_code, reason = "intrinsics")]
         unsafe {
-            super::tile::wide::transpose(from.add(j * step + k), step, to.add(k * width + j), width);
+            turn(from.add(j * step + k), step, to.add(k * width + j), width);
         }
     };
     let (ks, js) = (0..whole.0, 0..whole.1);
@@ -198,7 +195,7 @@ fn blocks<F: Float>(
         // SAFETY: as above; the columns that are not there are zeros of `last`, and a line has room for them.
         #[allow(unsafe_code, reason = "intrinsics")]
         unsafe {
-            super::tile::wide::transpose(last.as_ptr().cast(), VECTOR, to.add(k * width + first), width);
+            turn(last.as_ptr().cast(), VECTOR, to.add(k * width + first), width);
         }
     }
     (whole.0 * VECTOR, first + VECTOR)
