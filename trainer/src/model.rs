@@ -1,6 +1,7 @@
 //! A network with its numbers: parameters, gradients and activations in flat buffers, and the two passes.
 
 mod pass;
+mod spare;
 
 pub use pass::{Listener, Memory, Moment, Objective};
 
@@ -11,6 +12,7 @@ use crate::network::{Network, Phase};
 use crate::{Batch, Error, Result};
 use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Cost, Float, Narrow, Stream, add_to};
+use spare::Spare;
 
 /// A network with parameters, gradients, buffers and activations.
 pub struct Model<F: Float> {
@@ -28,7 +30,7 @@ pub struct Model<F: Float> {
     saved: Vec<Saved<F>>,
     /// The loss's gradient by each activation, on its way down, and buffers that wait to be one.
     down: Vec<Option<Vec<F>>>,
-    spare: Vec<Vec<F>>,
+    spare: Spare<F>,
     /// The gradients of the micro-batches of this step so far; empty where there is none.
     held: Vec<F>,
     /// What the layers' totals pass through.
@@ -53,7 +55,7 @@ impl<F: Float> Model<F> {
             acts: vec![Vec::new(); layers + 1],
             saved: (0..layers).map(|_| Saved { values: Vec::new(), places: Vec::new() }).collect(),
             down: vec![None; layers + 1],
-            spare: Vec::new(),
+            spare: Spare::default(),
             held: Vec::new(),
             totals: Vec::new(),
             amp: Autocast::off(),
@@ -188,9 +190,7 @@ impl<F: Float> Model<F> {
             // The listener of a pass that failed kept some.
             self.grads = Buffer::zeroed(self.params.len());
         }
-        for l in 0..self.down.len() {
-            self.give_back(l);
-        }
+        self.down.iter_mut().for_each(|down| self.spare.extend(down.take()));
         for param in self.network.unreached() {
             self.grads[self.network.params()[param].range.clone()].fill(F::ZERO);
         }
@@ -267,7 +267,7 @@ impl<F: Float> Model<F> {
             buffers: bytes(self.buffers.capacity()),
             activations: all(&self.acts),
             saved: saved.sum(),
-            down: all(&self.spare) + bytes(self.down.iter().flatten().map(Vec::capacity).sum()),
+            down: self.spare.bytes() + bytes(self.down.iter().flatten().map(Vec::capacity).sum()),
         }
     }
 
@@ -295,25 +295,11 @@ impl<F: Float> Model<F> {
 
     fn loss(&mut self, Objective { labels, scale, .. }: Objective<F>) -> F {
         let last = self.acts.len() - 1;
-        let mut down = self.take(self.logits().len());
+        let mut down = self.spare.take(self.logits().len());
         let loss = self.network.loss().forward_backward(self.logits(), labels, scale, &mut down);
         self.amp.round(last, &mut down);
         self.down[last] = Some(down);
         loss
-    }
-
-    /// A buffer of so many elements, whatever is in it. One that is much larger is left for those who need it: it would be
-    /// cut now, and cleared when it grows again.
-    fn take(&mut self, elements: usize) -> Vec<F> {
-        let fits = |at: &usize| (elements..=2 * elements).contains(&self.spare[*at].capacity());
-        let best = (0..self.spare.len()).filter(fits).min_by_key(|&at| self.spare[at].capacity());
-        let mut buffer = best.map(|at| self.spare.swap_remove(at)).unwrap_or_default();
-        buffer.resize(elements, F::ZERO);
-        buffer
-    }
-
-    fn give_back(&mut self, act: usize) {
-        self.spare.extend(self.down[act].take());
     }
 
     /// A layer's backward pass by its parameters. Where others share them, each adds its part.
@@ -345,7 +331,7 @@ impl<F: Float> Model<F> {
                     add_to(held, &dy);
                     self.amp.round(at, held);
                 } else {
-                    let mut copy = self.take(dy.len());
+                    let mut copy = self.spare.take(dy.len());
                     copy.copy_from_slice(&dy);
                     self.pass_down(at, copy);
                 }
@@ -359,7 +345,7 @@ impl<F: Float> Model<F> {
             self.amp.round_of(l, &mut dx);
             return self.pass_down(from, dx);
         }
-        let mut dx = self.take(n * self.network.layers()[l].inputs());
+        let mut dx = self.spare.take(n * self.network.layers()[l].inputs());
         let (x, y) = (&self.acts[self.network.home(from)], &self.acts[self.network.home(l + 1)]);
         let (params, x) = self.amp.inputs(&self.network, l, &self.params, x);
         let (saved, totals) = (&mut self.saved[l], &self.totals);

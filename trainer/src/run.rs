@@ -4,6 +4,7 @@
 //! epoch:  sampler -> [ gather batch -> forward -> backward + exchange -> optimiser ]*  -> evaluate
 //! ```
 
+mod agree;
 mod device;
 mod report;
 mod saved;
@@ -19,9 +20,9 @@ use crate::strategies::{self, Strategy};
 use crate::timing::{Breakdown, work};
 use crate::{
     Batch, Config, Dataset, Error, GradScaler, Model, Moment, Objective, Optimiser, Result, Sampler,
-    Schedule, data, hash, models, optim,
+    Schedule, data, models, optim,
 };
-use allfold_collectives::{Communicator, ReduceOp};
+use allfold_collectives::Communicator;
 use allfold_kernels::cuda::Machine;
 use allfold_kernels::nn::{Cost, Float, Team};
 use allfold_sim::Picos;
@@ -247,19 +248,6 @@ impl<'a, F: Float> Run<'a, F> {
         chunks
     }
 
-    /// Refuses to go on from a loss that is no number; a loss scale, where there is one, deals with it instead.
-    fn finite(&self, step: u64, loss: f64) -> Result<()> {
-        if loss.is_finite() || self.scaler.is_some() {
-            return Ok(());
-        }
-        let rank = self.comm.rank();
-        let layer = self.model.first_not_finite().unwrap_or("the loss").to_string();
-        let error = Error::NotFinite { rank, step, loss, layer };
-        // The others hear it from this rank, not from a loss of their own in the next step.
-        self.comm.abort(error.to_string());
-        Err(error)
-    }
-
     /// Moves the parameters by the gradients, unless a loss scale made one of them overflow.
     fn update(&mut self, lr: f64) -> Result<()> {
         let elements = self.model.params.len();
@@ -316,45 +304,10 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(loss)
     }
 
-    /// Replaces the losses that are still this rank's own by their means over all ranks.
-    fn share(&self, losses: &mut [f64], shared: &mut usize) -> Result<()> {
-        if self.config.uneven {
-            // Those that had no samples in a step had no loss either.
-            let new = &mut losses[*shared..];
-            let active = |step: u64| {
-                self.sampler.own_len(self.comm.rank().index()) as u64 > step * self.config.batch as u64
-            };
-            let per_epoch = self.steps_per_epoch().max(1);
-            let counted = |at: usize| f64::from(active((*shared + at) as u64 % per_epoch));
-            let mut counts: Vec<f64> = (0..new.len()).map(counted).collect();
-            self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;
-            self.comm.all_reduce(new, ReduceOp::Sum)?;
-            new.iter_mut().zip(counts).for_each(|(loss, count)| *loss /= count.max(1.0));
-        } else {
-            self.comm.all_reduce(&mut losses[*shared..], ReduceOp::Avg)?;
-        }
-        *shared = losses.len();
-        Ok(())
-    }
-
     /// Steps of an epoch, the same on all ranks.
     fn steps_per_epoch(&self) -> u64 {
         let samples = if self.config.uneven { self.sampler.own_len(0) } else { self.sampler.per_rank() };
         samples.div_ceil(self.config.batch) as u64
-    }
-
-    /// The hash of the weights, after making sure that every rank has the same.
-    fn same_weights(&self) -> Result<u64> {
-        let mine = hash::weights(&self.model);
-        let mut all = vec![0i64; self.comm.size() as usize];
-        self.comm.all_gather(&[mine as i64], &mut all)?;
-        match all.iter().position(|&hash| hash != all[0]) {
-            None => Ok(mine),
-            Some(rank) => Err(Error::Replicas(format!(
-                "after training rank {rank} has weights {:016x} and rank 0 {:016x}",
-                all[rank], all[0]
-            ))),
-        }
     }
 }
 

@@ -266,7 +266,7 @@ fn memory_is_what_a_step_holds() {
         model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
         let values = |vectors: &[Vec<f64>]| vectors.iter().map(Vec::len).sum::<usize>();
         let saved: usize = model.saved.iter().map(|s| 8 * s.values.len() + 4 * s.places.len()).sum();
-        let down: usize = model.down.iter().flatten().chain(&model.spare).map(Vec::len).sum();
+        let down: usize = model.down.iter().flatten().chain(&model.spare.0).map(Vec::len).sum();
         // Velocities and buckets are the strategy's and the optimiser's: two more of every parameter.
         let held = 8 * (4 * params + model.buffers.len() + values(&model.acts) + down) + saved;
         assert!(held as u64 <= told && told <= 2 * held as u64, "{told} for {held}");

@@ -1,0 +1,32 @@
+//! Buffers that wait to be used again.
+
+use allfold_kernels::nn::Float;
+
+/// Buffers of any size, whatever is in them.
+#[derive(Default)]
+pub(super) struct Spare<F>(pub(super) Vec<Vec<F>>);
+
+impl<F: Float> Spare<F> {
+    pub fn push(&mut self, buffer: Vec<F>) {
+        self.0.push(buffer);
+    }
+
+    pub fn extend(&mut self, buffers: impl IntoIterator<Item = Vec<F>>) {
+        self.0.extend(buffers);
+    }
+
+    /// A buffer of so many elements. One that is much larger is left for those who need it: it would be cut now, and cleared
+    /// when it grows again.
+    pub fn take(&mut self, elements: usize) -> Vec<F> {
+        let fits = |at: &usize| (elements..=2 * elements).contains(&self.0[*at].capacity());
+        let best = (0..self.0.len()).filter(fits).min_by_key(|&at| self.0[at].capacity());
+        let mut buffer = best.map(|at| self.0.swap_remove(at)).unwrap_or_default();
+        buffer.resize(elements, F::ZERO);
+        buffer
+    }
+
+    /// Bytes that they take.
+    pub fn bytes(&self) -> u64 {
+        (self.0.iter().map(Vec::capacity).sum::<usize>() * size_of::<F>()) as u64
+    }
+}

@@ -1,0 +1,56 @@
+//! What ranks tell each other besides gradients: losses, that one of them cannot go on, and which weights they ended with.
+
+use super::Run;
+use crate::{Error, Result, hash};
+use allfold_collectives::ReduceOp;
+use allfold_kernels::nn::Float;
+
+impl<F: Float> Run<'_, F> {
+    /// Refuses to go on from a loss that is no number; a loss scale, where there is one, deals with it instead.
+    pub(super) fn finite(&self, step: u64, loss: f64) -> Result<()> {
+        if loss.is_finite() || self.scaler.is_some() {
+            return Ok(());
+        }
+        let rank = self.comm.rank();
+        let layer = self.model.first_not_finite().unwrap_or("the loss").to_string();
+        let error = Error::NotFinite { rank, step, loss, layer };
+        // The others hear it from this rank, not from a loss of their own in the next step.
+        self.comm.abort(error.to_string());
+        Err(error)
+    }
+
+    /// Replaces the losses that are still this rank's own by their means over all ranks.
+    pub(super) fn share(&self, losses: &mut [f64], shared: &mut usize) -> Result<()> {
+        if self.config.uneven {
+            // Those that had no samples in a step had no loss either.
+            let new = &mut losses[*shared..];
+            let active = |step: u64| {
+                self.sampler.own_len(self.comm.rank().index()) as u64 > step * self.config.batch as u64
+            };
+            let per_epoch = self.steps_per_epoch().max(1);
+            let counted = |at: usize| f64::from(active((*shared + at) as u64 % per_epoch));
+            let mut counts: Vec<f64> = (0..new.len()).map(counted).collect();
+            self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;
+            self.comm.all_reduce(new, ReduceOp::Sum)?;
+            new.iter_mut().zip(counts).for_each(|(loss, count)| *loss /= count.max(1.0));
+        } else {
+            self.comm.all_reduce(&mut losses[*shared..], ReduceOp::Avg)?;
+        }
+        *shared = losses.len();
+        Ok(())
+    }
+
+    /// The hash of the weights, after making sure that every rank has the same.
+    pub(super) fn same_weights(&self) -> Result<u64> {
+        let mine = hash::weights(&self.model);
+        let mut all = vec![0i64; self.comm.size() as usize];
+        self.comm.all_gather(&[mine as i64], &mut all)?;
+        match all.iter().position(|&hash| hash != all[0]) {
+            None => Ok(mine),
+            Some(rank) => Err(Error::Replicas(format!(
+                "after training rank {rank} has weights {:016x} and rank 0 {:016x}",
+                all[rank], all[0]
+            ))),
+        }
+    }
+}
