@@ -37,7 +37,6 @@ mod fingerprint;
 pub mod flight;
 mod fused;
 mod geometry;
-mod hash;
 mod ledger;
 pub mod registry;
 pub mod render;

@@ -13,8 +13,9 @@
 
 use crate::optim::Optimiser;
 use crate::scaler::GradScaler;
-use crate::{Config, Error, Model, Result, hash};
+use crate::{Config, Error, Model, Result};
 use allfold_kernels::nn::Float;
+use allfold_sim::fnv1a;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -287,5 +288,5 @@ fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Re
 }
 
 fn checksum<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {
-    format!("{:016x}", hash::fnv1a(&parts.collect::<Vec<_>>().concat()))
+    format!("{:016x}", fnv1a(&parts.collect::<Vec<_>>().concat()))
 }

@@ -3,7 +3,7 @@
 //! It opens the other's descriptor through `/proc/PID/fd/N`, after it has seen there that this is the memory it was
 //! invited to: the name of the memory carries a random word.
 
-use crate::hash::fnv1a;
+use allfold_sim::fnv1a;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Tells hosts apart: processes that name the same one see each other's memory.

@@ -6,10 +6,10 @@
 
 use super::Communicator;
 use crate::environment::{self, Environment};
-use crate::hash::fnv1a;
 use crate::rendezvous::{self, Failure, Hello, Joined, Kind, Patience, Server, join, serve_world};
 use crate::tcp::{Deadlines, Host, Peers, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
+use allfold_sim::fnv1a;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Weak;

@@ -89,7 +89,7 @@ pub(super) fn open_mpi(variables: &Variables) -> Result<Place> {
         local_world,
         node: variables.optional("OMPI_COMM_WORLD_NODE_RANK")?.unwrap_or(0),
         host: here(local_world == world),
-        port: job.as_ref().map(|(_, job)| port_of(crate::hash::fnv1a(job.as_bytes()))).ok_or(NO_PORT),
+        port: job.as_ref().map(|(_, job)| port_of(allfold_sim::fnv1a(job.as_bytes()))).ok_or(NO_PORT),
         epoch: 0,
         job: job.map_or_else(String::new, |(_, job)| format!("mpi-{job}")),
     })

@@ -391,7 +391,7 @@ fn same_layout<F: Float>(comm: &Communicator, network: &Network<F>) -> Result<()
     let mine = [
         network.params().len() as i64,
         network.param_count() as i64,
-        crate::hash::fnv1a(text.as_bytes()) as i64,
+        allfold_sim::fnv1a(text.as_bytes()) as i64,
     ];
     let mut all = vec![0i64; mine.len() * comm.size() as usize];
     comm.all_gather(&mine, &mut all)?;

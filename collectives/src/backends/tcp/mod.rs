@@ -131,7 +131,7 @@ pub fn read_anything(bytes: &[u8]) {
 /// The number of a smaller group on the wire: FNV-1a of what makes it that group. Never 0.
 fn wire_of(parent: u64, sequence: u64, color: u32) -> u64 {
     let words = [parent, sequence, u64::from(color)].map(u64::to_le_bytes);
-    crate::hash::fnv1a(words.as_flattened()) | 1
+    allfold_sim::fnv1a(words.as_flattened()) | 1
 }
 
 impl Backend for Tcp {

@@ -1,7 +1,7 @@
 //! A hash for names and numbers, equal on all ranks and in all builds.
 
-/// FNV-1a with 64 bits (G. Fowler, L. C. Noll and K.-P. Vo, 1991): no protection against malice.
-pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+/// FNV-1a with 64 bits (G. Fowler, L. C. Noll and K.-P. Vo, 1991): no protection against malice, but every bit counts.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
