@@ -34,9 +34,25 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ActorId(pub u32);
 
-/// A time as an actor's clock keeps it, which reads it sooner than it tells it: [`Clock::when`].
+/// A time as an actor's clock keeps it, which reads it sooner than it tells it: a [`Scale`] says which it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp(pub u64);
+
+/// What times a clock's stamps are: so many picoseconds for so many of what it counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    pub picos: u64,
+    pub count: u64,
+}
+
+impl Scale {
+    /// Of stamps that are times.
+    pub const SAME: Scale = Scale { picos: 1, count: 1 };
+
+    pub fn time(self, Stamp(stamp): Stamp) -> Picos {
+        Picos((u128::from(stamp) * u128::from(self.picos) / u128::from(self.count)) as u64)
+    }
+}
 
 /// A count that can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,13 +81,13 @@ pub(crate) struct GroupKey {
 pub(crate) trait Clock: Send + Sync {
     /// The actor's time since the start: real, or virtual.
     fn now(&self, actor: ActorId) -> Picos;
-    /// The same, to be kept for [`Clock::when`].
+    /// The same, to be kept for a [`Scale`].
     fn stamp(&self, actor: ActorId) -> Stamp {
         Stamp(self.now(actor).0)
     }
-    /// The time of a stamp of this clock. Any thread may ask.
-    fn when(&self, Stamp(picos): Stamp) -> Picos {
-        Picos(picos)
+    /// What times the stamps up to now are. Any thread may ask. By one scale stamps keep their order.
+    fn scale(&self) -> Scale {
+        Scale::SAME
     }
     /// The actor computes. On virtual time that takes what the device model says; in real time it is no news.
     fn charge(&self, actor: ActorId, work: &allfold_sim::Work);

@@ -1,6 +1,6 @@
 //! What is the same wherever time is real: the clock, and gates that threads of one process wait for.
 
-use super::{ActorId, Clock, GateId, Stamp};
+use super::{ActorId, Clock, GateId, Scale, Stamp};
 use crate::Result;
 use allfold_kernels::ticks;
 use allfold_sim::{Picos, Work};
@@ -53,11 +53,11 @@ impl Clock for RealTime {
         Stamp(self.ticks.map_or_else(|| self.picos(), |start| ticks().saturating_sub(start)))
     }
 
-    fn when(&self, Stamp(stamp): Stamp) -> Picos {
-        let Some(start) = self.ticks else { return Picos(stamp) };
-        // The rate of the counter is that of all the time so far.
-        let (now, ticks) = (self.picos(), ticks().saturating_sub(start).max(stamp).max(1));
-        Picos((u128::from(stamp) * u128::from(now) / u128::from(ticks)) as u64)
+    fn scale(&self) -> Scale {
+        let Some(start) = self.ticks else { return Scale::SAME };
+        // The rate of the counter is that of all the time so far. It is read first: then no stamp is still to come.
+        let count = ticks().saturating_sub(start).max(1);
+        Scale { picos: self.picos(), count }
     }
 
     fn charge(&self, _actor: ActorId, _work: &Work) {}
@@ -98,7 +98,8 @@ mod tests {
         for counted in [clock.ticks.is_some(), false] {
             clock.ticks = clock.ticks.filter(|_| counted);
             let stamps: Vec<Stamp> = (0..100).map(|_| clock.stamp(actor)).collect();
-            let times: Vec<Picos> = stamps.iter().map(|stamp| clock.when(*stamp)).collect();
+            let scale = clock.scale();
+            let times: Vec<Picos> = stamps.iter().map(|stamp| scale.time(*stamp)).collect();
             assert!(stamps.is_sorted() && times.is_sorted(), "{times:?}");
             assert!(times[99] > times[0] && times[99] <= clock.now(actor));
         }

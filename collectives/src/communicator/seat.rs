@@ -266,7 +266,7 @@ impl Roster {
     /// Of a rank of the world; records go to this folder.
     pub fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32, folder: Option<PathBuf>) -> Roster {
         let time = backend.clone();
-        let recorder = Recorder::new(rank, size, folder, Box::new(move |stamp| time.clock().when(stamp)));
+        let recorder = Recorder::new(rank, size, folder, Box::new(move || time.clock().scale()));
         Roster { recorder, seats: Mutex::default(), threads: Mutex::default(), told: AtomicBool::new(false) }
     }
 

@@ -1,9 +1,8 @@
 //! The ring of a rank's last operations.
 
 use super::record::{Entry, Header, Record, State};
-use crate::backends::Stamp;
+use crate::backends::{Scale, Stamp};
 use crate::{Call, Rank};
-use allfold_sim::Picos;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,12 +14,12 @@ pub(crate) struct Recorder {
     rank: Rank,
     size: u32,
     folder: Option<PathBuf>,
-    when: When,
+    scale: Scales,
     ring: Mutex<Ring>,
 }
 
-/// What time a stamp is.
-type When = Box<dyn Fn(Stamp) -> Picos + Send + Sync>;
+/// What times the stamps so far are.
+type Scales = Box<dyn Fn() -> Scale + Send + Sync>;
 
 #[derive(Default)]
 struct Ring {
@@ -47,8 +46,8 @@ struct Slot {
 pub(crate) struct Ticket(u64);
 
 impl Recorder {
-    pub fn new(rank: Rank, size: u32, folder: Option<PathBuf>, when: When) -> Recorder {
-        Recorder { rank, size, folder, when, ring: Mutex::default() }
+    pub fn new(rank: Rank, size: u32, folder: Option<PathBuf>, scale: Scales) -> Recorder {
+        Recorder { rank, size, folder, scale, ring: Mutex::default() }
     }
 
     /// An operation is called.
@@ -107,10 +106,12 @@ impl Recorder {
     /// All that is remembered.
     pub fn record(&self, reason: &str) -> Record {
         let ring = self.ring();
+        // One for all of them, or what ended could seem to have ended before it began.
+        let scale = (self.scale)();
         let mut slots: Vec<&Slot> = ring.slots.iter().collect();
         slots.sort_by_key(|slot| slot.ticket);
         let entries = slots.into_iter().map(|slot| {
-            let times = slot.times.map(|stamp| stamp.map(&self.when));
+            let times = slot.times.map(|stamp| stamp.map(|stamp| scale.time(stamp)));
             let entry = Entry::of(slot.group, &slot.call, slot.peer).timed(slot.state, times);
             Entry { error: slot.error.clone(), ..entry }
         });
@@ -144,13 +145,13 @@ mod tests {
         Call::plain(Operation::Collective(Collective::Barrier), sequence, 0, DType::U8)
     }
 
-    fn when() -> When {
-        Box::new(|Stamp(picos)| Picos(picos))
+    fn same() -> Scales {
+        Box::new(|| Scale::SAME)
     }
 
     #[test]
     fn the_last_operations_are_kept_in_order_with_how_they_ended() {
-        let recorder = Recorder::new(Rank(1), 4, None, when());
+        let recorder = Recorder::new(Rank(1), 4, None, same());
         for sequence in 0..LAST as u64 + 10 {
             let ticket = recorder.issue((0, Rank(1), 4), call(sequence), None, Stamp(sequence * 1_000_000));
             recorder.start(ticket, Stamp(1));
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn a_record_is_a_file_that_reads_back() {
         let folder = std::env::temp_dir().join(format!("allfold-flight-{}", std::process::id()));
-        let recorder = Recorder::new(Rank(2), 3, Some(folder.clone()), when());
+        let recorder = Recorder::new(Rank(2), 3, Some(folder.clone()), same());
         recorder.issue((7, Rank(0), 2), call(5), Some(Rank(1)), Stamp(1_500_000));
         recorder.write("first");
         recorder.write("second");
