@@ -16,6 +16,8 @@ pub(crate) struct Recorder {
     folder: Option<PathBuf>,
     scale: Scales,
     ring: Mutex<Ring>,
+    /// Whether there is a file. Held while it is written: whoever comes second, and then ends the process, waits for it.
+    written: Mutex<bool>,
 }
 
 /// What times the stamps so far are.
@@ -26,7 +28,6 @@ struct Ring {
     slots: Vec<Slot>,
     /// Operations so far: the next one's ticket.
     count: u64,
-    written: bool,
 }
 
 struct Slot {
@@ -47,7 +48,7 @@ pub(crate) struct Ticket(u64);
 
 impl Recorder {
     pub fn new(rank: Rank, size: u32, folder: Option<PathBuf>, scale: Scales) -> Recorder {
-        Recorder { rank, size, folder, scale, ring: Mutex::default() }
+        Recorder { rank, size, folder, scale, ring: Mutex::default(), written: Mutex::default() }
     }
 
     /// An operation is called.
@@ -119,10 +120,12 @@ impl Recorder {
         Record { header, entries: entries.collect() }
     }
 
-    /// Writes the record where records go, if that was said; once, for the first reason counts.
+    /// Writes the record where records go, if that was said; once, for the first reason counts. It is there on return,
+    /// whoever wrote it.
     pub fn write(&self, reason: &str) {
         let Some(folder) = &self.folder else { return };
-        if std::mem::replace(&mut self.ring().written, true) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *written, true) {
             return;
         }
         // A record that cannot be written must not stand in the way of the error that it is about.
@@ -140,6 +143,8 @@ impl Recorder {
 mod tests {
     use super::*;
     use crate::{Collective, DType, Error, Operation};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     fn call(sequence: u64) -> Call {
         Call::plain(Operation::Collective(Collective::Barrier), sequence, 0, DType::U8)
@@ -189,5 +194,34 @@ mod tests {
         std::fs::write(&path, "{\"flight\":1,\"rank\":0,\"size\":1,\"reason\":\"\"}\nnonsense\n").unwrap();
         assert!(Record::read(&path).unwrap_err().to_string().contains("line 2"));
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn whoever_writes_second_returns_when_the_first_has_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inside, is_inside) = channel();
+        let (go_on, may_go_on) = channel();
+        // The first is stopped in the middle of its record.
+        let may_go_on = Mutex::new(may_go_on);
+        let scale = move || {
+            inside.send(()).unwrap();
+            may_go_on.lock().unwrap().recv().unwrap();
+            Scale::SAME
+        };
+        let recorder = Recorder::new(Rank(0), 1, Some(folder.path().into()), Box::new(scale));
+        let path = folder.path().join(Record::name(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| recorder.write("it lost a rank"));
+            is_inside.recv().unwrap();
+            let second = scope.spawn(|| {
+                recorder.write("it was asked to end");
+                path.exists()
+            });
+            // Time for the second to return too early, as it would if it did not wait.
+            std::thread::sleep(Duration::from_millis(50));
+            go_on.send(()).unwrap();
+            assert!(second.join().unwrap());
+        });
+        assert_eq!(Record::read(&path).unwrap().header.reason, "it lost a rank");
     }
 }
