@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the commands of docs/NUMBERS.md and prints what each found. Needs a quiet machine and `cargo build --release`.
+# Runs `allfold`'s own commands of docs/NUMBERS.md, one machine and no peers, and prints what each found. Needs a quiet
+# machine and `cargo build --release`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/target/release:$PATH"
@@ -23,10 +24,17 @@ number 'float' allfold simulate all_reduce --topology switch --ranks 255 --algo 
     --segment 1M --window 128 --engine full --sharing max_min
 number 'engine' allfold simulate all_reduce --topology nodes8 --ranks 131072 --algo ring -b 1G -e 1G --engine orbit
 number 'engine|float' allfold simulate all_reduce --topology nodes8 --ranks 1024 --algo ring --lanes 16 -b 1G -e 1G
-number 'engine|float' allfold simulate all_reduce --topology switch --ranks 1024 --algo double_binary_tree --lanes 16 \
-    -b 1G -e 1G --segment 64K
 number 'engine|float' allfold simulate all_reduce --topology nodes8 --ranks 131072 --algo ring --lanes 16 -b 1G -e 1G
+tree=(allfold simulate all_reduce --algo double_binary_tree --lanes 16 -b 1G -e 1G)
+number 'engine|float' "${tree[@]}" --ranks 1024 --topology nodes8
+number 'engine|float' "${tree[@]}" --ranks 1024 --topology switch
+number 'engine|float' "${tree[@]}" --ranks 1024 --topology switch --engine turns
+number 'engine|float' "${tree[@]}" --ranks 131072 --topology switch --engine turns
+for algorithm in ring tree; do
+    number 'float' allfold simulate all_reduce --topology hgx-h100 --ranks 1024 --algo nccl --nccl-algo "$algorithm" -b 1G -e 1G
+done
 number '^.' allfold faults
 number 'proofs' allfold verify
 number 'algbw|float|limit|copy|add' allfold bench all_reduce --backend threads --ranks 2 --algo ring -b 1M -e 64M -f 8
+number 'algbw|float|limit|copy|add' allfold bench all_reduce --backend threads --ranks 4 -b 64M -e 64M
 number 'checks passed' allfold report --out target/report
