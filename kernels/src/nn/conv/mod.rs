@@ -93,7 +93,6 @@ impl Conv2d {
             winograd.transform(w, u);
             return winograd.forward(x, u, y);
         }
-        let (height, width) = self.padded_picture();
         let x = if self.padding == 0 {
             x
         } else {
@@ -101,6 +100,12 @@ impl Conv2d {
             pad(x, self.picture, self.padding, padded);
             padded
         };
+        self.products(n, x, w, y);
+    }
+
+    /// Padded pictures `x` to `y`, by products with patches.
+    fn products<F: Float>(&self, n: usize, x: &[F], w: &[F], y: &mut [F]) {
+        let (height, width) = self.padded_picture();
         for group in 0..self.groups {
             let patches = Patches {
                 data: &x[group * self.inputs / self.groups * height * width..],
@@ -212,8 +217,8 @@ impl Conv2d {
             pad(dy, self.output_picture(), padding, padded);
             padded
         };
-        // Without padding it needs no room.
-        back.forward(n, dy, turned, &mut [], dx);
+        // Not as `forward` would choose: there is no room for a transformed weight.
+        back.products(n, dy, turned, dx);
     }
 
     /// `turned[c][o][flipped kernel] = w[o][c][kernel]`, group by group.
@@ -458,6 +463,29 @@ mod tests {
         let s =
             Conv2d { inputs: 16, outputs: 32, picture: (8, 8), kernel: 3, stride: 1, padding: 1, groups: 1 };
         assert_eq!(s.forward_cost::<f32>(10).flops, 10 * 2 * 32 * 64 * 16 * 9);
+    }
+
+    /// Its output is too small for Winograd's tiles and its input is not: the way back must not take them either.
+    #[test]
+    fn a_convolution_too_small_for_winograd_one_way_has_its_gradient() {
+        for picture in [(5, 5), (4, 7)] {
+            let s = Conv2d { inputs: 64, outputs: 64, picture, kernel: 3, stride: 1, padding: 0, groups: 1 };
+            let (n, area) = (2, 9);
+            let (x, w) = (numbers(n * s.input(), 1), numbers(s.weights(), 2));
+            let r = numbers(n * s.outputs * s.pixels(), 3);
+            let (mut y, mut work) = (vec![9.0; r.len()], vec![7.0; s.work(n)]);
+            let mut dx = vec![9.0; x.len()];
+            s.forward(n, &x, &w, &mut work, &mut y);
+            s.backward_input(n, &w, &r, &mut work, &mut dx);
+            let turned: Vec<f64> = (0..w.len())
+                .map(|at| (at / (64 * area), at / area % 64, at % area))
+                .map(|(c, o, tap)| w[(o * 64 + c) * area + area - 1 - tap])
+                .collect();
+            let back = Conv2d { picture: s.output_picture(), padding: 2, ..s };
+            for (got, want) in [(y, direct(&s, n, &x, &w)), (dx, direct(&back, n, &r, &turned))] {
+                assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-11), "{picture:?}");
+            }
+        }
     }
 
     /// Whole tiles, panels and depths, in f32 and f64, on every number of threads.
