@@ -13,6 +13,8 @@ use std::path::Path;
 
 /// Pixels of a picture.
 const PLANE: usize = 1024;
+/// Pictures of a file, whatever its format.
+const WHOLE: usize = 10_000;
 /// Labels.
 const CLASSES: usize = 10;
 /// The training set's mean and deviation of each colour.
@@ -31,14 +33,18 @@ pub fn load(directory: &Path) -> Result<(Dataset, Dataset)> {
     let test = ["test_batch".to_string()];
     let png = directory.join("test_batch.png").exists();
     let set = |names: &[String], labels: &str| -> Result<Dataset> {
-        let mut set = Read::default();
+        let (mut set, mut count) = (Read::default(), 0);
         for name in names {
             let path = directory.join(format!("{name}.{}", if png { "png" } else { "bin" }));
             let bytes = read(&path)?;
             let added = if png { strip(&bytes, &mut set) } else { binary(&bytes, &mut set) };
-            added.map_err(|what| Error::Data(format!("{}: {what}", path.display())))?;
+            let before = std::mem::replace(&mut count, set.pixels.len() / (3 * PLANE));
+            let whole = |()| match count - before {
+                WHOLE => Ok(()),
+                some => Err(format!("has {some} pictures; a whole file has {WHOLE}")),
+            };
+            added.and_then(whole).map_err(|what| Error::Data(format!("{}: {what}", path.display())))?;
         }
-        let count = set.pixels.len() / (3 * PLANE);
         if png {
             let path = directory.join(labels);
             set.labels = numbers(&read(&path)?, count)
@@ -138,5 +144,16 @@ mod tests {
             "label 10 at byte 3073 is not below 10"
         );
         assert_eq!(numbers(b"[1, 2]", 3).unwrap_err(), "2 labels for 3 pictures");
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        for (pictures, says) in [(0, "has 0 pictures; a whole file has 10000"), (2, "has 2 pictures")] {
+            let path = directory.path().join("data_batch_1.bin");
+            std::fs::write(&path, vec![0; pictures * (1 + 3 * PLANE)]).unwrap();
+            let error = load(directory.path()).unwrap_err().to_string();
+            assert!(error.contains("data_batch_1.bin: ") && error.contains(says), "{error}");
+        }
     }
 }

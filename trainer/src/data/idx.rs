@@ -82,6 +82,9 @@ fn header(head: &[u8], length: u64) -> std::result::Result<(Vec<usize>, u64), St
     };
     let (start, (sizes, _)) = (4 + sizes.len() as u64, sizes.as_chunks::<4>());
     let sizes: Vec<usize> = sizes.iter().map(|size| u32::from_be_bytes(*size) as usize).collect();
+    if sizes.contains(&0) {
+        return Err(format!("dimensions {sizes:?} hold nothing"));
+    }
     let wanted = sizes.iter().try_fold(1u64, |all, &size| all.checked_mul(size as u64));
     let elements = length - start;
     if wanted != Some(elements) {
@@ -118,6 +121,7 @@ mod tests {
         assert_eq!(error(&file(8, &[1, 1], &[1])[..7]), "ends at byte 7 within its 2 dimensions");
         assert_eq!(error(b"PNG!"), "does not begin with two zero bytes: it is no idx file");
         assert_eq!(error(&[0, 0]), "ends within its first 4 bytes");
+        assert_eq!(error(&file(8, &[2, 0], &[])), "dimensions [2, 0] hold nothing");
         assert!(error(&file(8, &[u32::MAX, u32::MAX, u32::MAX], &[])).contains("too many"));
         let labels = |labels: &[u8]| labelled(&[2, 1, 1], &[labels.len()], (8, labels)).unwrap_err();
         assert_eq!(labels(&[3, 10]), "label 10 of sample 1, byte 9, is not below 10");

@@ -54,6 +54,20 @@ pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
     }
 }
 
+/// The shape of a sample and the number of classes of the set that `config` asks for. Of published sets it needs no file.
+///
+/// # Errors
+/// As [`load`], of a set that must be read to be known.
+pub fn form(config: &Config) -> Result<((usize, usize, usize), usize)> {
+    match config.data.as_str() {
+        "digits" => Ok(((1, 8, 8), 10)),
+        "mnist" | "fashion_mnist" => Ok(((1, 28, 28), 10)),
+        "cifar10" => Ok(((3, 32, 32), 10)),
+        "synthetic" => Ok((synthetic::shape(config), config.synthetic_classes)),
+        _ => load(config).map(|(train, _)| (train.shape, train.classes)),
+    }
+}
+
 fn published(config: &Config) -> Result<(Dataset, Dataset)> {
     let directory = Path::new(&config.data_dir);
     match config.data.as_str() {
@@ -73,7 +87,12 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn missing(path: &Path, error: &std::io::Error) -> Error {
-    Error::Data(format!("{}: {error}; `allfold data fetch` brings the published sets", path.display()))
+    let set = path.parent().and_then(Path::file_name);
+    let hint = match set.is_some_and(|set| set == "fashion_mnist") {
+        true => "the set's four idx files belong there",
+        false => "`allfold data fetch` brings it",
+    };
+    Error::Data(format!("{}: {error}; {hint}", path.display()))
 }
 
 use allfold_kernels::nn::Float;
@@ -166,5 +185,20 @@ impl Dataset {
         let (features, rows) = (self.features(), self.rows());
         let samples = self.samples.split_off(at, features);
         Dataset { samples, labels: self.labels.split_off(at * rows), ..*self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sets_that_can_be_fetched_are_said_to_be() {
+        for (data, fetched) in [("mnist", true), ("cifar10", true), ("text", true), ("fashion_mnist", false)]
+        {
+            let config = Config { data: data.into(), data_dir: "no/such/folder".into(), ..Config::default() };
+            let error = load(&config).unwrap_err().to_string();
+            assert_eq!(error.contains("data fetch"), fetched, "{error}");
+        }
     }
 }
