@@ -11,8 +11,8 @@ use allfold_trainer::models::{Cnn, MODELS, cnn, mlp};
 use allfold_trainer::strategies::{STRATEGIES, build};
 use allfold_trainer::timing::{Breakdown, communication};
 use allfold_trainer::{
-    Batch, Config, Dataset, Error, Model, Network, Objective, Observer, Optimiser, Result, Sampler, Sgd,
-    StepReport, TrainResult, data, evaluate, train, train_on,
+    Batch, Config, Dataset, EpochReport, Error, Model, Network, Objective, Observer, Optimiser, Result,
+    Sampler, Sgd, StepReport, TrainResult, data, evaluate, train, train_on,
 };
 
 /// All-reduces in which every element has the same tree, whatever its place.
@@ -208,6 +208,84 @@ fn checkpoints_that_do_not_fit_are_refused() {
     {
         std::fs::write(&path, bytes).unwrap();
         assert!(refused(2, &config).contains(says));
+    }
+}
+
+/// A run that begins anew would lose its checkpoints to those of a longer one; a run that is over already trains no further.
+#[test]
+fn another_run_s_checkpoints_are_neither_lost_nor_gone_past() {
+    let directory = tempfile::tempdir().unwrap();
+    let fresh =
+        Config { checkpoint_dir: directory.path().display().to_string(), checkpoint_every: 6, ..small() };
+    let want = run(&World::threads(2), &fresh);
+    let refused = |config: &Config| {
+        World::threads(2).run(|comm| train(config, &comm, &mut ())).unwrap_err().to_string()
+    };
+    assert!(
+        refused(&Config { max_steps: 4, ..fresh.clone() }).ends_with(
+            "has checkpoints already: set `resume` to go on from the newest, or name another folder"
+        )
+    );
+    let resumed = Config { resume: true, ..fresh.clone() };
+    assert!(
+        refused(&Config { max_steps: 5, ..resumed.clone() }).contains("has 6 steps and this run ends at 5")
+    );
+    assert_eq!(bits(&run(&World::threads(2), &resumed)), bits(&want));
+    // What writes none loses none.
+    assert_eq!(bits(&run(&World::threads(2), &Config { checkpoint_every: 0, ..fresh })), bits(&want));
+}
+
+/// An epoch is told with the steps of the whole run, wherever this part of it began.
+#[test]
+fn a_resumed_run_tells_epochs_by_the_steps_of_the_whole() {
+    struct Epochs(Vec<(u64, u64)>);
+    impl Observer for Epochs {
+        fn epoch(&mut self, report: &EpochReport) {
+            self.0.push((report.epoch, report.steps));
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        train_samples: 12,
+        max_steps: 4,
+        checkpoint_dir: directory.path().display().to_string(),
+        checkpoint_every: 1,
+        resume: true,
+        ..small()
+    };
+    run(&World::threads(1), &config);
+    let longer = Config { max_steps: 8, ..config };
+    let epochs = World::threads(1).run(|comm| {
+        let mut epochs = Epochs(Vec::new());
+        train(&longer, &comm, &mut epochs).map(|_| epochs.0)
+    });
+    assert_eq!(epochs.unwrap()[0], [(1, 6), (2, 8)]);
+}
+
+/// More steps would bend the whole curve of rates, also the part that is behind.
+#[test]
+fn a_run_whose_rates_depend_on_its_end_is_not_made_longer() {
+    for (schedule, refused) in [("cosine", true), ("polynomial", true), ("one_cycle", true), ("step", false)]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config {
+            lr_schedule: schedule.into(),
+            max_steps: 2,
+            checkpoint_dir: directory.path().display().to_string(),
+            checkpoint_every: 1,
+            resume: true,
+            ..small()
+        };
+        run(&World::threads(1), &config);
+        let longer = Config { max_steps: 3, ..config.clone() };
+        let end = World::threads(1).run(|comm| train(&longer, &comm, &mut ()));
+        assert_eq!(end.is_err(), refused, "{schedule}");
+        if let Err(error) = end {
+            let error = error.to_string();
+            let says = "`max_steps = 2` and this run has `epochs = 4` and `max_steps = 3`: its rates, of `";
+            assert!(error.contains(says) && error.contains(schedule), "{error}");
+            assert_eq!(run(&World::threads(1), &config).losses.len(), 2);
+        }
     }
 }
 

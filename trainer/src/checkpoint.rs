@@ -13,7 +13,7 @@
 
 use crate::optim::Optimiser;
 use crate::scaler::GradScaler;
-use crate::{Config, Error, Model, Result};
+use crate::{Config, Error, Model, Result, schedule};
 use allfold_kernels::nn::Float;
 use allfold_sim::fnv1a;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -253,12 +253,21 @@ fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), St
 }
 
 /// Refuses to go on with other ranks or another configuration: what came of it would be neither run. What only says how
-/// long to go on, or where and in what pieces to send and keep things, may differ.
+/// long to go on (with rates that do not depend on it), or where and in what pieces to send and keep things, may differ.
 fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Result<(), String> {
     if progress.ranks != ranks {
         return Err(format!(
             "was made by {} ranks and this run has {ranks}; `weights` takes a checkpoint's weights to any number of ranks",
             progress.ranks
+        ));
+    }
+    let (was, schedule) = (&progress.config, &config.lr_schedule);
+    let ends =
+        |config: &Config| format!("`epochs = {}` and `max_steps = {}`", config.epochs, config.max_steps);
+    if schedule::spans_the_run(schedule) && ends(was) != ends(config) {
+        let (was, is) = (ends(was), ends(config));
+        return Err(format!(
+            "was made with {was} and this run has {is}: its rates, of `{schedule}`, depend on where a run ends"
         ));
     }
     let was = Config {

@@ -147,7 +147,8 @@ pub struct Config {
     pub trust: f64,
     /// Bound on the norm of all gradients; 0: none.
     pub clip_norm: f64,
-    /// What the loss is multiplied by at first, against underflow of gradients; 0: not at all.
+    /// What the loss is multiplied by at first, against underflow of gradients; 0: not at all. A loss that is not finite
+    /// ends the run all the same; under `amp` f16 with a scale, ten of them in a row.
     pub loss_scale: f64,
     /// What the loss scale is multiplied by after `scale_interval` steps without overflow.
     pub scale_growth: f64,
@@ -179,13 +180,14 @@ pub struct Config {
     pub broadcast_buffers: bool,
     /// Neither repeat nor drop samples: ranks that have none left take part without any.
     pub uneven: bool,
-    /// Where rank 0 keeps checkpoints.
+    /// Where rank 0 keeps checkpoints. A run that writes some and does not resume refuses a folder that has any.
     pub checkpoint_dir: String,
     /// Steps from one checkpoint to the next; 0: none. The last step has one in any case.
     pub checkpoint_every: u64,
     /// How many of the newest are kept.
     pub checkpoint_keep: usize,
-    /// Go on from the newest checkpoint, where there is one.
+    /// Go on from the newest checkpoint, where there is one. `epochs` and `max_steps` may be others than its, unless the
+    /// learning rates depend on them: those of polynomial, cosine and one_cycle do.
     pub resume: bool,
 }
 

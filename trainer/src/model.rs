@@ -9,7 +9,7 @@ use crate::amp::Autocast;
 use crate::init::{initial, reserved};
 use crate::layers::{Backward, Forward, Saved};
 use crate::network::{Network, Phase};
-use crate::{Batch, Error, Result};
+use crate::{Batch, Result};
 use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Cost, Float, Narrow, Stream, add_to};
 use spare::Spare;
@@ -90,15 +90,7 @@ impl<F: Float> Model<F> {
     /// What `listener` returned.
     pub fn forward(&mut self, x: &[F], listener: &mut impl Listener<F>) -> Result<&[F]> {
         let n = self.take_in(x);
-        for (layer, name) in self.network.layers().iter().zip(self.network.names()) {
-            if (1..layer.least()).contains(&n) {
-                return Err(Error::Data(format!(
-                    "`{name}` normalises by the batch and would have 1 value per channel; a rank needs {} samples or more, \
-                     or `sync_batch_norm`",
-                    layer.least()
-                )));
-            }
-        }
+        pass::normalises(&self.network, n)?;
         for phase in self.network.forward_phases() {
             if let Phase::ForwardSums(l) = phase {
                 self.totals.resize(self.network.shared(phase), 0.0);
@@ -110,8 +102,9 @@ impl<F: Float> Model<F> {
                 self.layer_forward(l, n, true);
             }
             listener.spent(self.network.cost(phase, n));
-            if let Phase::ForwardSums(_) = phase {
+            if let Phase::ForwardSums(l) = phase {
                 listener.total(&mut self.totals)?;
+                pass::normalises_all(&self.network, l, &self.totals)?;
             }
         }
         Ok(self.logits())

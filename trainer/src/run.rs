@@ -8,6 +8,7 @@ mod agree;
 mod device;
 mod report;
 mod saved;
+mod scaled;
 
 pub use report::{EpochReport, Observer, StepReport, TrainResult};
 
@@ -86,6 +87,8 @@ struct Run<'a, F: Float> {
     scaler: Option<GradScaler>,
     strategy: Box<dyn Strategy<F> + 'a>,
     batch: Batch<F>,
+    /// The layer that [`Model::first_not_finite`] named after the first micro-batch of the step whose loss is no number.
+    not_finite: Option<String>,
     /// The model's numbers are there, where there is one; on the host they are what was downloaded last.
     device: Option<Replica<'a>>,
 }
@@ -138,6 +141,7 @@ impl<'a, F: Float> Run<'a, F> {
             model,
             strategy,
             batch: Batch::default(),
+            not_finite: None,
             device,
             config,
             train,
@@ -148,9 +152,12 @@ impl<'a, F: Float> Run<'a, F> {
 
     fn all(mut self, observer: &mut dyn Observer) -> Result<TrainResult> {
         self.strategy.start(&mut self.model)?;
-        let per_epoch = self.steps_per_epoch();
+        let per_epoch = self.sampler.steps(self.config);
         let limit = if self.config.max_steps == 0 { u64::MAX } else { self.config.max_steps };
         let steps = per_epoch.saturating_mul(self.config.epochs).min(limit);
+        if steps == 0 {
+            return Err(self.sampler.no_step());
+        }
         let schedule = Schedule::new(self.config, steps, self.comm.size());
         let mut result = TrainResult {
             losses: Vec::new(),
@@ -162,7 +169,7 @@ impl<'a, F: Float> Run<'a, F> {
             breakdown: Breakdown::default(),
             buckets: Vec::new(),
         };
-        self.resume(&mut result.losses)?;
+        self.resume(&mut result.losses, steps)?;
         let done = result.losses.len() as u64;
         if done > 0 && done < steps && done.is_multiple_of(per_epoch) {
             // The evaluation that this run is not going to make again left all ranks with the same numbers.
@@ -172,7 +179,7 @@ impl<'a, F: Float> Run<'a, F> {
         // Losses up to here are means over ranks already.
         let mut shared = result.losses.len();
         // A run that is resumed after its last step still evaluates.
-        let epoch = done.min(steps.saturating_sub(1)) / per_epoch.max(1);
+        let epoch = done.min(steps - 1) / per_epoch;
         for epoch in epoch..self.config.epochs {
             let first = epoch * per_epoch;
             let skip = (result.losses.len() as u64 - first) as usize;
@@ -182,18 +189,20 @@ impl<'a, F: Float> Run<'a, F> {
             let (train, Config { workers, prefetch, .. }) = (self.train, self.config);
             let augment = Augment::new(self.config, train.shape, epoch)?;
             loader::batches((train, augment), &chunks, (*workers, *prefetch), |batches| {
-                for samples in &chunks {
+                for _ in &chunks {
                     let step = result.losses.len() as u64;
                     let rank = self.comm.rank().0 as u16;
                     self.model.moment = Moment { seed: self.config.seed, step: step as u32, micro: 0, rank };
+                    let before = self.before_scaled();
                     let (loss, time) = self.step(batches, schedule.at(step))?;
+                    self.after_scaled(step + 1, before);
                     result.losses.push(loss);
-                    result.samples += samples.len() as u64 * u64::from(self.comm.size());
+                    result.samples += self.sampler.in_step(self.config, step % per_epoch);
                     result.breakdown += time;
                     let memory = self.device.as_ref().map_or_else(|| self.model.memory(), Replica::memory);
                     let lr = schedule.at(step);
                     observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory });
-                    self.finite(step, loss)?;
+                    self.finite(&result.losses)?;
                     if self.checkpoint_due(step + 1, steps) {
                         self.share(&mut result.losses, &mut shared)?;
                         self.checkpoint(&result.losses)?;
@@ -208,8 +217,9 @@ impl<'a, F: Float> Run<'a, F> {
             self.strategy.before_evaluation(&mut self.model)?;
             self.upload()?;
             result.test = self.evaluate()?;
-            observer.epoch(&EpochReport { epoch, loss, test: result.test });
-            if result.losses.len() as u64 == steps {
+            let done = result.losses.len() as u64;
+            observer.epoch(&EpochReport { epoch, steps: done, loss, test: result.test });
+            if done == steps {
                 break;
             }
         }
@@ -284,6 +294,7 @@ impl<'a, F: Float> Run<'a, F> {
         let part = |all: usize, micro: usize| (micro * size).min(all)..((micro + 1) * size).min(all);
         let loss_scale = self.scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
         let (samples, mut loss) = (labels.len() / rows, 0.0);
+        self.not_finite = None;
         for micro in 0..count {
             let part = part(samples, micro);
             let x = &x[part.start * inputs..part.end * inputs];
@@ -297,17 +308,14 @@ impl<'a, F: Float> Run<'a, F> {
             let forward = comm.now();
             let synced = self.strategy.backward(&mut self.model, objective)?;
             loss += share * synced.loss.to_f64();
+            if !loss.is_finite() && self.not_finite.is_none() {
+                self.not_finite = self.model.first_not_finite().map(String::from);
+            }
             time.forward += forward - start - waited;
             time.backward += comm.now() - forward - synced.exposed;
             time.exposed += waited + synced.exposed;
         }
         Ok(loss)
-    }
-
-    /// Steps of an epoch, the same on all ranks.
-    fn steps_per_epoch(&self) -> u64 {
-        let samples = if self.config.uneven { self.sampler.own_len(0) } else { self.sampler.per_rank() };
-        samples.div_ceil(self.config.batch) as u64
     }
 }
 

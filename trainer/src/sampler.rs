@@ -8,6 +8,7 @@
 //!
 //! Padding repeats samples, which is harmless in training and wrong in evaluation: see [`exactly_once`].
 
+use crate::{Config, Error};
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -49,6 +50,32 @@ impl Sampler {
     /// How many those are.
     pub fn own_len(&self, rank: usize) -> usize {
         self.samples.saturating_sub(rank).div_ceil(self.world)
+    }
+
+    /// How many samples a rank trains on in an epoch of `config`.
+    fn trains_on(&self, config: &Config, rank: usize) -> u64 {
+        (if config.uneven { self.own_len(rank) } else { self.per_rank() }) as u64
+    }
+
+    /// Steps of an epoch, the same on all ranks.
+    pub(crate) fn steps(&self, config: &Config) -> u64 {
+        self.trains_on(config, 0).div_ceil(config.batch as u64)
+    }
+
+    /// How many samples all ranks together see in this step of an epoch.
+    pub(crate) fn in_step(&self, config: &Config, step: u64) -> u64 {
+        let batch = config.batch as u64;
+        let seen = |rank| self.trains_on(config, rank).saturating_sub(step * batch).min(batch);
+        (0..self.world).map(seen).sum()
+    }
+
+    /// The error for an epoch without a step.
+    pub(crate) fn no_step(&self) -> Error {
+        let Sampler { samples, world, .. } = self;
+        let rule = if self.drop_last { ", of which `drop_last` drops those that fill no row," } else { "" };
+        Error::Data(format!(
+            "{samples} training samples{rule} are no step for {world} ranks: it needs more samples or fewer ranks"
+        ))
     }
 
     /// How many samples a rank sees in an epoch.

@@ -40,13 +40,15 @@ pub struct GradScaler {
     pub scale: f32,
     /// Good steps since it last changed.
     pub good: u64,
+    /// Whether the last step was skipped.
+    pub skipped: bool,
     rules: Rules,
 }
 
 impl GradScaler {
     /// Starting from this scale.
     pub fn new(scale: f32, rules: Rules) -> GradScaler {
-        GradScaler { scale, good: 0, rules }
+        GradScaler { scale, good: 0, skipped: false, rules }
     }
 
     /// Divides `grads` by the scale, and says whether any of this rank's was infinite or NaN.
@@ -73,6 +75,7 @@ impl GradScaler {
 
     /// After a step that was taken, or skipped because something was `found`.
     pub fn update(&mut self, found: bool) {
+        self.skipped = found;
         if found {
             self.good = 0;
             self.scale = (self.scale * self.rules.backoff as f32).max(self.rules.floor as f32);

@@ -25,6 +25,11 @@ pub const SCHEDULES: &[(&str, &str)] = &[
     ("one_cycle", "up from `lr` / 25 over the first 30 % of the steps, then down to nearly 0"),
 ];
 
+/// Whether the rates of the schedule of this name depend on where the run ends.
+pub fn spans_the_run(name: &str) -> bool {
+    matches!(name, "polynomial" | "cosine" | "one_cycle")
+}
+
 /// The course of a rate.
 #[allow(missing_docs, reason = "each variant's line says what its fields are")]
 #[derive(Clone, Debug, PartialEq)]

@@ -61,6 +61,10 @@ impl<F: Float> Layer<F> for BatchNorm {
         if self.shape.plane == 1 && !self.synchronised { 2 } else { 1 }
     }
 
+    fn enough(&self, totals: &[f64]) -> bool {
+        totals[0] != 1.0
+    }
+
     fn synchronise(&mut self) -> bool {
         !std::mem::replace(&mut self.synchronised, true)
     }

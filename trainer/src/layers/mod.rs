@@ -204,6 +204,11 @@ pub trait Layer<F: Float>: Send + Sync {
         1
     }
 
+    /// Whether the batch of all ranks, by the totals of [`Layer::forward_sums`], is as large as training needs.
+    fn enough(&self, _totals: &[f64]) -> bool {
+        true
+    }
+
     /// How many numbers the ranks add up before a forward pass in training, and before [`Layer::backward_input`].
     fn shared(&self) -> (usize, usize) {
         (0, 0)

@@ -1,6 +1,6 @@
 //! What a pass over a model is given, who hears of it, and what it leaves in memory.
 
-use crate::Result;
+use crate::{Error, Network, Result};
 use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Cost, Float};
 use std::ops::Range;
@@ -73,4 +73,26 @@ pub struct Memory {
     pub saved: u64,
     /// Gradients by activations.
     pub down: u64,
+}
+
+/// Refuses a batch in which a layer would normalise by one value.
+pub(super) fn normalises<F: Float>(network: &Network<F>, n: usize) -> Result<()> {
+    match (0..network.layers().len()).find(|&l| (1..network.layers()[l].least()).contains(&n)) {
+        Some(l) => {
+            Err(one_value(&network.names()[l], "a rank needs 2 samples or more, or `sync_batch_norm`"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Likewise the batch of all ranks, by the totals of a layer's sums.
+pub(super) fn normalises_all<F: Float>(network: &Network<F>, l: usize, totals: &[f64]) -> Result<()> {
+    match network.layers()[l].enough(totals) {
+        true => Ok(()),
+        false => Err(one_value(&network.names()[l], "all ranks together need 2 samples or more")),
+    }
+}
+
+fn one_value(layer: &str, needs: &str) -> Error {
+    Error::Data(format!("`{layer}` normalises by the batch and would have 1 value per channel; {needs}"))
 }

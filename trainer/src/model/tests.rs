@@ -238,7 +238,7 @@ impl Listener<f64> for Thief {
     fn spent(&mut self, _: Cost) {}
     fn ready(&mut self, _: usize, elements: Range<usize>, grads: &mut Buffer<f64>) -> Result<()> {
         drop(grads.split_off(elements.start));
-        Err(Error::Data("enough".into()))
+        Err(crate::Error::Data("enough".into()))
     }
 }
 

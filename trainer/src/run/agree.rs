@@ -5,14 +5,21 @@ use crate::{Error, Result, hash};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::nn::Float;
 
+/// Losses in a row that are no numbers, before a run in f16 that has a loss scale is given up.
+const PATIENCE: usize = 10;
+
 impl<F: Float> Run<'_, F> {
-    /// Refuses to go on from a loss that is no number; a loss scale, where there is one, deals with it instead.
-    pub(super) fn finite(&self, step: u64, loss: f64) -> Result<()> {
-        if loss.is_finite() || self.scaler.is_some() {
+    /// Refuses to go on from a loss that is no number. In f16 one may be too large for a moment, and a loss scale, where
+    /// there is one, skips that step: it is given some.
+    pub(super) fn finite(&self, losses: &[f64]) -> Result<()> {
+        let passing = self.scaler.is_some() && self.config.amp == "f16";
+        let bad = losses.iter().rev().take_while(|loss| !loss.is_finite()).count();
+        let [.., loss] = *losses else { return Ok(()) };
+        if bad < if passing { PATIENCE } else { 1 } {
             return Ok(());
         }
-        let rank = self.comm.rank();
-        let layer = self.model.first_not_finite().unwrap_or("the loss").to_string();
+        let (rank, step) = (self.comm.rank(), losses.len() as u64 - 1);
+        let layer = self.not_finite.clone().unwrap_or_else(|| "the loss".into());
         let error = Error::NotFinite { rank, step, loss, layer };
         // The others hear it from this rank, not from a loss of their own in the next step.
         self.comm.abort(error.to_string());
@@ -27,7 +34,7 @@ impl<F: Float> Run<'_, F> {
             let active = |step: u64| {
                 self.sampler.own_len(self.comm.rank().index()) as u64 > step * self.config.batch as u64
             };
-            let per_epoch = self.steps_per_epoch().max(1);
+            let per_epoch = self.sampler.steps(self.config).max(1);
             let counted = |at: usize| f64::from(active((*shared + at) as u64 % per_epoch));
             let mut counts: Vec<f64> = (0..new.len()).map(counted).collect();
             self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;

@@ -28,6 +28,8 @@ pub struct StepReport {
 pub struct EpochReport {
     /// From 0.
     pub epoch: u64,
+    /// Steps of the whole run so far.
+    pub steps: u64,
     /// The mean of the losses of its steps.
     pub loss: f64,
     /// On the test set.

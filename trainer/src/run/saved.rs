@@ -1,7 +1,7 @@
 //! Checkpoints of a run: rank 0 writes and reads them, for all ranks.
 
 use super::Run;
-use crate::{Result, checkpoint};
+use crate::{Error, Result, checkpoint};
 use allfold_collectives::Rank;
 use allfold_kernels::nn::Float;
 use std::path::Path;
@@ -35,10 +35,7 @@ impl<F: Float> Run<'_, F> {
 
     /// What is this rank's own, by name; as long on every rank.
     fn own(&mut self) -> checkpoint::Own<F> {
-        let mut own = match &mut self.device {
-            Some(device) => device.remembered(),
-            None => self.strategy.remembered(),
-        };
+        let mut own = self.hook();
         if self.strategy.apart() {
             own.push(("weights", self.model.params.clone()));
             for (name, values) in self.optimiser.state().vectors {
@@ -76,10 +73,31 @@ impl<F: Float> Run<'_, F> {
         Ok(())
     }
 
-    /// Goes on from the newest checkpoint, if that is asked for and there is one: rank 0 reads it and gives it to all.
-    pub(super) fn resume(&mut self, losses: &mut Vec<f64>) -> Result<()> {
+    /// Refuses to begin anew where another run keeps its checkpoints: of both runs' only the ones of the most steps would
+    /// be kept, and gone on from.
+    fn begin(&self) -> Result<()> {
+        let folder = Path::new(&self.config.checkpoint_dir);
+        let mut taken = [0u8];
+        if self.config.checkpoint_every > 0 && self.comm.rank() == ROOT {
+            taken[0] = u8::from(checkpoint::newest(folder)?.is_some());
+        }
+        if self.config.checkpoint_every > 0 {
+            self.comm.broadcast(&mut taken, ROOT)?;
+        }
+        match taken {
+            [0] => Ok(()),
+            _ => Err(Error::Config(format!(
+                "`checkpoint_dir` {} has checkpoints already: set `resume` to go on from the newest, or name another folder",
+                folder.display()
+            ))),
+        }
+    }
+
+    /// Goes on from the newest checkpoint, if that is asked for and there is one: rank 0 reads it and gives it to all. The
+    /// run ends after `steps`.
+    pub(super) fn resume(&mut self, losses: &mut Vec<f64>, steps: u64) -> Result<()> {
         if !self.config.resume {
-            return Ok(());
+            return self.begin();
         }
         let mut header = [0i64; 4];
         let mut own = self.own();
@@ -97,6 +115,13 @@ impl<F: Float> Run<'_, F> {
         }
         self.comm.broadcast(&mut header, ROOT)?;
         let [step, optimiser_steps, scale, good] = header.map(i64::unsigned_abs);
+        if step > steps {
+            return Err(Error::Checkpoint(format!(
+                "the newest in {} has {step} steps and this run ends at {steps}: raise `max_steps` or `epochs`, or name \
+                 another folder",
+                self.config.checkpoint_dir
+            )));
+        }
         losses.resize(step as usize, 0.0);
         self.comm.broadcast(losses, ROOT)?;
         self.comm.broadcast(&mut self.model.params, ROOT)?;
