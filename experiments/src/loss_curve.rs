@@ -17,7 +17,8 @@ pub type Course = (String, Vec<(f64, f64)>);
 /// # Errors
 /// There is no step at all.
 pub fn figure(model: &str, courses: Vec<Course>) -> Result<Figure, DrawError> {
-    let series = courses.into_iter().map(|(name, steps)| {
+    let series = courses.into_iter().map(|(name, mut steps)| {
+        steps.retain(|(_, loss)| loss.is_finite());
         let shares = POINTS.min(steps.len());
         let points = (0..shares).map(|at| {
             let share = &steps[at * steps.len() / shares..(at + 1) * steps.len() / shares];

@@ -93,7 +93,7 @@ impl Scaling {
     }
 
     fn predict(&self, ranks: u32) -> Outcome<Prediction> {
-        let (digits, _) = data::digits().map_err(Failure::run)?;
+        let (shape, classes) = data::form(&self.config).map_err(training::failed)?;
         let topology = self.machine(ranks)?;
         let machine = Machine {
             device: self.device,
@@ -102,15 +102,26 @@ impl Scaling {
             sharing: Sharing::default(),
             plan: &Plan::default(),
         };
-        modeled::predict(&self.config, digits.shape, digits.classes, &machine).map_err(Failure::run)
+        modeled::predict(&self.config, shape, classes, &machine).map_err(training::failed)
     }
 
     fn train(&self, place: Place) -> Outcome<training::Trained> {
         let mut config = self.config.clone();
         // Whole batches alone, so that every step is the one that is modeled.
-        let (digits, _) = data::digits().map_err(Failure::run)?;
-        let step = config.batch.saturating_mul(place.ranks() as usize);
-        config.train_samples = digits.labels.len() / step * step;
+        let (train, _) = data::load(&config).map_err(training::failed)?;
+        let (step, ranks) = (config.batch.saturating_mul(place.ranks() as usize), place.ranks());
+        let samples =
+            train.len().min(if config.train_samples > 0 { config.train_samples } else { usize::MAX });
+        if step > samples {
+            return Err(Failure::usage(format!(
+                "a step of {ranks} ranks with `batch` {} each takes {step} samples, and `{}` trains on {samples}: take \
+                 fewer ranks, or a smaller batch",
+                config.batch, config.data
+            )));
+        }
+        config.train_samples = samples / step * step;
+        // A point is no run to go on with.
+        (config.checkpoint_every, config.resume) = (0, false);
         let bar = progress::bar(1, &format!("{} on {} ranks", config.model, place.ranks()));
         let trained = training::run(&config, &place, &bar, None);
         bar.finish_and_clear();

@@ -180,7 +180,6 @@ impl Observer for Watch<'_> {
     }
 
     fn epoch(&mut self, report: &EpochReport) {
-        let step = self.steps.len() as u64;
         if let Some(events) = &mut self.events {
             let [loss, accuracy] =
                 ["loss", "accuracy"].map(|what| format!("{}/{what}", self.config.scored_on()));
@@ -189,7 +188,7 @@ impl Observer for Watch<'_> {
                 (&*loss, report.test.loss),
                 (&*accuracy, report.test.accuracy()),
             ];
-            if events.scalars(step, &values).is_err() {
+            if events.scalars(report.steps, &values).is_err() {
                 self.events = None;
             }
         }
@@ -240,9 +239,14 @@ impl Trained {
         statistics::mean_and_error(if times.len() > 1 { &times[1..] } else { &times })
     }
 
+    /// Steps that this process made: of a run that was gone on with, the last ones.
+    pub fn made(&self) -> usize {
+        self.steps[0].len()
+    }
+
     /// Where the time of a step of rank 0 goes, on average.
     pub fn breakdown(&self) -> Breakdown {
-        let (total, steps) = (self.result.breakdown, self.result.losses.len().max(1) as f64);
+        let (total, steps) = (self.result.breakdown, self.made().max(1) as f64);
         let us = |time: Picos| time.as_micros() / steps;
         Breakdown {
             data_us: us(total.data),
@@ -253,8 +257,10 @@ impl Trained {
         }
     }
 
-    /// The bars of one step: the parts of each rank's own work, and what it communicated meanwhile.
+    /// The bars of one step of the run: the parts of each rank's own work, and what it communicated meanwhile. None of a step
+    /// that this process did not make.
     pub fn spans(&self, step: usize) -> Vec<TimelineSpan> {
+        let Some(step) = step.checked_sub(self.result.losses.len() - self.made()) else { return Vec::new() };
         let begin = |s: &Step| Picos(s.end.0.saturating_sub(s.time.total().0));
         let start = self.steps.iter().filter_map(|s| s.get(step)).map(begin).min().unwrap_or_default();
         let at = |time: Picos| time.0.saturating_sub(start.0) as f64 / 1e6;
@@ -307,7 +313,7 @@ macro_rules! records {
                 let end = $end {
                     accuracy: self.result.test.accuracy(),
                     samples_per_s: self.result.throughput(),
-                    time_us: self.result.time.as_micros() / steps.max(1) as f64,
+                    time_us: self.result.time.as_micros() / self.made().max(1) as f64,
                     breakdown: self.breakdown(),
                     losses_hash: self.losses_hash(),
                     weights_hash: self.weights_hash(),

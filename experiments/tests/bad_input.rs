@@ -121,6 +121,20 @@ fn more_ranks_than_memory_holds() {
 }
 
 #[test]
+fn curves_that_cannot_be_what_they_say() {
+    let folder = folder();
+    let scale = |name: &str, text: &str| {
+        let path = folder.path().join(name).display().to_string();
+        fs::write(&path, text).unwrap();
+        refused(&["scale", "--config", &path, "--ranks", "2", "--steps", "1"])
+    };
+    let hook = scale("hook.toml", "hook = \"topk\"\n");
+    assert!(hook.contains("`hook` is topk, whose exchange is not modeled"), "{hook}");
+    let large = scale("large.toml", "batch = 1000\n");
+    assert!(large.contains("takes 2000 samples, and `digits` trains on 1437"), "{large}");
+}
+
+#[test]
 fn an_engine_that_refuses_leaves_no_half_table() {
     let orbit = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "7", "--algo", "ring"];
     let output = allfold(&[&orbit[..], &["--engine", "orbit", "-b", "1M", "-e", "1M"]].concat());

@@ -268,6 +268,55 @@ fn train_gives_the_same_bits_on_threads_and_on_sim() {
     assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
 }
 
+/// A run that goes on from a checkpoint tells of the steps that it made itself, by their numbers in the whole run.
+#[test]
+fn a_resumed_run_tells_of_its_own_steps() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text =
+        format!("batch = 8\ncheckpoint_dir = '{}'\ncheckpoint_every = 2\nresume = true\n", path("kept"));
+    fs::write(path("run.toml"), text).unwrap();
+    let config = path("run.toml");
+    let train = |steps: &str, more: &[&str]| {
+        let train = ["train", "--config", &config, "--ranks", "2", "--backend", "sim", "--steps", steps];
+        records(&[&train[..], more].concat())
+    };
+    let time = |records: &[Value]| records.last().unwrap()["time_us"].as_f64().unwrap();
+    let backward = |records: &[Value]| records.last().unwrap()["backward_us"].as_f64().unwrap();
+    let whole = train("8", &["--set", "checkpoint_every=0"]);
+    train("6", &[]);
+    let rest = train("8", &[]);
+    assert_eq!((rest.len(), &rest[7]["weights_hash"]), (8, &whole[7]["weights_hash"]));
+    // On virtual time a step takes what the others take.
+    assert!((time(&rest) / time(&whole) - 1.0).abs() < 0.1, "{} {}", time(&rest), time(&whole));
+    assert!((backward(&rest) / backward(&whole) - 1.0).abs() < 0.1);
+
+    let traced = |step: &str| {
+        let trace = path("trace.json");
+        let threads = ["train", "--config", &config, "--ranks", "2", "--steps", "10", "--trace", &trace];
+        common::allfold(&[&threads[..], &["--set", "checkpoint_every=0", "--trace-step", step]].concat())
+    };
+    let output = traced("7");
+    let says = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{says}");
+    assert!(says.contains("no trace of step 7: this run made 2 steps, from step 8 on"), "{says}");
+    assert_eq!(traced("9").status.code(), Some(0));
+    assert!(fs::read_to_string(path("trace.json")).unwrap().contains("backward"));
+}
+
+/// A loss that is too large for f16 is null in a record, which is a record all the same.
+#[test]
+fn a_record_of_a_loss_that_is_no_number_is_read_back() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("run.toml"), "amp = \"f16\"\nloss_scale = 1024.0\nlr = 1e30\nmax_steps = 9\n").unwrap();
+    said(&["train", "--config", &path("run.toml"), "--json", &path("runs.jsonl")]);
+    assert!(fs::read_to_string(path("runs.jsonl")).unwrap().contains("\"loss\":null"));
+    said(&["report", "--from", &path("runs.jsonl"), "--out", &path("out")]);
+    let page = fs::read_to_string(path("out/report.html")).unwrap();
+    assert!(page.contains("<section id=\"training\">") && page.contains(">NaN<"), "{page}");
+}
+
 #[test]
 fn shipped_configurations_are_valid() {
     let folders =
@@ -299,6 +348,24 @@ fn scale_has_a_point_of_one_rank_and_a_table_of_each_kind() {
     assert!(text.contains("measured on this machine") && text.contains("modeled"), "{text}");
     assert!(text.lines().any(|line| line.trim_start().starts_with("64 ")), "{text}");
     assert!(fs::read_to_string(html).unwrap().contains("id=\"scaling\""));
+}
+
+/// Pictures of twelve times as many numbers take longer than digits.
+#[test]
+fn scale_predicts_for_the_data_that_is_configured() {
+    let folder = folder();
+    let time = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        let records =
+            records(&["scale", "--modeled-only", "--ranks", "2", "--config", path.to_str().unwrap()]);
+        records.last().unwrap()["time_us"].as_f64().unwrap()
+    };
+    let digits = time("digits.toml", "batch = 64\n");
+    let wide = "batch = 64\ndata = \"synthetic\"\nsynthetic_shape = [3, 16, 16]\n";
+    assert!(time("wide.toml", wide) > 1.5 * digits);
+    // Nothing of CIFAR is here: its form is known without it.
+    assert!(time("cifar.toml", "batch = 64\ndata = \"cifar10\"\n") > 1.5 * digits);
 }
 
 #[test]

@@ -303,6 +303,7 @@ impl Scaling {
                 "the strategy single has 1 rank and no curve; set strategy = \"ddp\"",
             ));
         }
+        self.modeled(1)?;
         // A clock for every rank and lane, and where each stands in its schedule.
         let most = u64::from(ranks.greatest());
         memory::require(most.checked_mul(256), &format!("the clocks of {most} ranks"))?;

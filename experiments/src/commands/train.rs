@@ -233,8 +233,16 @@ pub fn run(args: &Args) -> Outcome {
         match place {
             Place::Sim(_) => trace::activities(path, &trained.timeline)?,
             Place::Threads(_) | Place::Process(_) | Place::Mpi(..) => {
-                let last = trained.result.losses.len().saturating_sub(1);
-                trace::spans(path, &trained.spans(args.trace_step.unwrap_or(last)))?;
+                let steps = trained.result.losses.len();
+                let (first, step) =
+                    (steps - trained.made(), args.trace_step.unwrap_or(steps.saturating_sub(1)));
+                if !(first..steps).contains(&step) {
+                    return Err(Failure::usage(format!(
+                        "there is no trace of step {step}: this run made {} steps, from step {first} on",
+                        trained.made()
+                    )));
+                }
+                trace::spans(path, &trained.spans(step))?;
             }
         }
     }

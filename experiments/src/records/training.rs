@@ -1,7 +1,7 @@
 //! `train`, `scale`, `span` and `parity`: training runs, scaling curves and the timeline of a step.
 
 use super::Record;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Where the time of a step goes, in microseconds per step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -16,6 +16,11 @@ pub struct Breakdown {
     pub exposed_us: f64,
     /// The optimiser.
     pub optimiser_us: f64,
+}
+
+/// JSON has no NaN and no infinity: they are written as null, and read as NaN.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 macro_rules! pair {
@@ -57,7 +62,8 @@ macro_rules! step {
             pub ranks: u32,
             /// From 0.
             pub step: u64,
-            /// Mean loss of the step's batch over all ranks, exact to the last bit.
+            /// Mean loss of the step's batch over all ranks, exact to the last bit; null where it is no number.
+            #[serde(deserialize_with = "number")]
             pub loss: f64,
             /// How the run ended; on its last step.
             #[serde(flatten, default, skip_serializing_if = "Option::is_none")]

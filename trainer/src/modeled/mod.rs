@@ -30,7 +30,7 @@ pub use terms::{Terms, expected_max};
 pub use workload::{Job, predict_workload};
 
 use crate::timing::{Breakdown, BucketTimes};
-use crate::{Config, Result, strategies};
+use crate::{Config, Error, Result, strategies};
 use allfold_collectives::Plan;
 use allfold_sim::{Costs, Device, Picos, Sharing, Topology};
 
@@ -76,7 +76,7 @@ impl Prediction {
 /// The step of `config` over samples of `shape` (channels, height, width).
 ///
 /// # Errors
-/// A configuration that makes no sense, or a schedule that cannot be timed.
+/// A configuration that makes no sense, a hook, whose exchange is not modeled, or a schedule that cannot be timed.
 pub fn predict(
     config: &Config,
     shape: (usize, usize, usize),
@@ -84,6 +84,12 @@ pub fn predict(
     machine: &Machine,
 ) -> Result<Prediction> {
     config.check()?;
+    if config.hook != "none" {
+        return Err(Error::Config(format!(
+            "`hook` is {}, whose exchange is not modeled; only that of `none` is",
+            config.hook
+        )));
+    }
     strategies::fits(config, machine.topology.ranks())?;
     match config.dtype.as_str() {
         "f64" => network::predict::<f64>(config, shape, classes, machine),

@@ -31,7 +31,7 @@ pub(super) fn predict<F: Float>(
         batch: config.batch,
         micro_batch: config.micro_batch(config.batch),
         caps: if config.strategy == "single" { None } else { Some(config.caps()) },
-        views: config.hook == "none",
+        views: true,
         scaler: config.scaler().is_some(),
     };
     let mut exchange = Simulated::new(machine.topology, machine.costs, machine.sharing, machine.plan);

@@ -89,7 +89,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
 }
 
 fn losses(records: &Records) -> Result<Option<(String, Figure)>, DrawError> {
-    let steps = records.all::<MeasuredStep>();
+    let mut steps = records.all::<MeasuredStep>();
+    steps.retain(|step| step.loss.is_finite());
     let Some(model) = steps.first().map(|step| step.model.clone()) else { return Ok(None) };
     let groups = distinct(steps.iter().map(|step| step.ranks));
     let course = |ranks: u32| {
