@@ -94,7 +94,10 @@ impl Typed for Fill<'_> {
                     From::Reduce { block } => {
                         let place = block * exchange.block + first + at;
                         let (formula, end) = formula(exchange, place);
-                        let len = BLOCK.min(range.end - at).min(end - place);
+                        // Up to the end of a line of the result, or every block would end with a line that is written
+                        // by halves.
+                        let whole = BLOCK - one.wrapping_add(at).addr() % 64;
+                        let len = whole.min(range.end - at).min(end - place);
                         let read =
                             |party: u32| sources[party as usize].at(block, at).cast::<T>().cast_const();
                         let into = if only.is_null() { only } else { only.wrapping_add(at) }.cast::<T>();

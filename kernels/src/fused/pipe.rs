@@ -11,6 +11,7 @@
 
 use super::memory::Memory;
 use super::sync::{Nap, Word};
+use crate::reduce::simd::copy_apart;
 #[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -90,7 +91,7 @@ impl Pipe {
             // SAFETY: inside this side's ring, by `at` and `piece`; the other side reads no byte there before it is told.
             unsafe {
                 let to = self.memory.base().add(DATA + self.side * ROOM + at);
-                to.as_ptr().copy_from_nonoverlapping(bytes[done..].as_ptr(), piece);
+                copy_apart(bytes[done..].as_ptr(), to.as_ptr(), piece);
             }
             self.put += piece as u64;
             self.word(self.side, 0).set(self.put);
@@ -116,7 +117,7 @@ impl Pipe {
             // these were taken. What a side that keeps to nothing writes meanwhile are other bytes, of any value.
             unsafe {
                 let from = self.memory.base().add(DATA + (1 - self.side) * ROOM + at);
-                from.as_ptr().copy_to_nonoverlapping(into[done..].as_mut_ptr(), piece);
+                copy_apart(from.as_ptr(), into[done..].as_mut_ptr(), piece);
             }
             self.taken += piece as u64;
             self.word(self.side, 1).set(self.taken);

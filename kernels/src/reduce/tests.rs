@@ -211,14 +211,32 @@ fn every_f16_and_bf16_keeps_the_rule_by_every_class() {
 }
 
 #[test]
-fn streaming_copies_are_copies_at_any_place() {
-    let from: Vec<u8> = (0..1000u32).map(|i| (i * 7) as u8).collect();
-    for start in 0..70 {
-        for len in [0, 1, 63, 64, 65, 200, 700] {
-            let mut into = vec![0u8; 1000];
-            simd::copy(Isa::best(), &mut into[start..start + len], &from[3..3 + len], true);
-            assert!(into[start..start + len] == from[3..3 + len]);
-            assert!(into[..start].iter().chain(&into[start + len..]).all(|b| *b == 0));
+fn copies_are_copies_at_any_place() {
+    let from: Vec<u8> = (0..9000u32).map(|i| (i * 7) as u8).collect();
+    for (isa, stream) in Isa::available().flat_map(|isa| [(isa, true), (isa, false)]) {
+        for start in 0..70 {
+            for len in [0, 1, 31, 63, 64, 65, 200, 700, 3000] {
+                let mut into = vec![0u8; 4096];
+                simd::copy(isa, &mut into[start..start + len], &from[3..3 + len], stream);
+                assert!(into[start..start + len] == from[3..3 + len]);
+                assert!(into[..start].iter().chain(&into[start + len..]).all(|b| *b == 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn copies_in_pieces_are_copies() {
+    #[repr(align(4096))]
+    struct Pages([u8; 16384]);
+    let from = Pages(std::array::from_fn(|i| (i * 7) as u8));
+    for (start, behind) in [(0, 1), (0, 31), (5, 16), (4090, 20)] {
+        for len in [1, 1023, 1024, 1025, 5000] {
+            let mut into = Pages([0; 16384]);
+            let at = start + behind;
+            simd::copy(Isa::best(), &mut into.0[at..at + len], &from.0[start..start + len], false);
+            assert!(into.0[at..at + len] == from.0[start..start + len]);
+            assert!(into.0[..at].iter().chain(&into.0[at + len..]).all(|b| *b == 0));
         }
     }
 }

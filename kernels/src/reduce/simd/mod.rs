@@ -15,7 +15,7 @@ use super::Arithmetic;
 use crate::ReduceOp;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-pub(crate) use stream::{copy, fence};
+pub(crate) use stream::{copy, copy_apart, fence};
 pub use stream::{copy_large, copy_part};
 
 /// A class of vector instructions. What it computes is the same in all of them; how fast differs.
