@@ -22,6 +22,10 @@ pub(super) const LARGE: usize = 2 << 20;
 /// Leases are of whole units: of any system's pages.
 const UNIT: usize = 64 << 10;
 
+/// First leases of as many parties do not lie whole parts apart. Zen's first-level cache tells lines apart by a few bits
+/// of their addresses: of two places that agree in those and are used in turn, only one is ever in it.
+const COLORS: usize = 16;
+
 /// What is leased of each party's part: in this process, so in general only of one.
 pub(super) struct Leases {
     /// Where the first party's part begins in the memory.
@@ -70,7 +74,7 @@ impl Leases {
         let part = self.part(party);
         let unit = if bytes < LARGE { UNIT } else { LARGE };
         let mut held = self.held();
-        let mut start = part.start.next_multiple_of(unit);
+        let mut start = part.start + party as usize % COLORS * LARGE;
         for (&other, lease) in held.range(part.clone()) {
             if other >= start.checked_add(bytes)? {
                 break;
