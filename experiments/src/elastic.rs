@@ -20,6 +20,7 @@ use allfold_collectives::environment::Environment;
 use allfold_collectives::rendezvous;
 use allfold_collectives::{Communicator, Error, Joining, ReduceOp};
 use allfold_trainer::Config;
+use std::io::Write;
 
 /// How often a rank tries to meet the others in a later epoch, while more of them fail.
 const TRIES: u32 = 100;
@@ -73,7 +74,9 @@ fn next(comm: &Communicator, epoch: u32, lost: &str) -> u32 {
         && left.rank().0 == 0
     {
         let ranks: Vec<String> = ranks.iter().map(|rank| rank.to_string()).collect();
-        eprintln!(
+        // Whoever would read it may have gone.
+        let _ = writeln!(
+            std::io::stderr(),
             "{lost}; ranks {} are left, and wait for the others in epoch {}",
             ranks.join(", "),
             next[0]

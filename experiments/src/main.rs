@@ -1,6 +1,7 @@
 //! The `allfold` command.
 
 use allfold_experiments::cli;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -9,7 +10,8 @@ fn main() -> ExitCode {
         Err(failure) => {
             let line = failure.to_string();
             if !line.is_empty() {
-                eprintln!("{line}");
+                // Whoever would read it may have gone.
+                let _ = writeln!(std::io::stderr(), "{line}");
             }
             failure.exit_code()
         }

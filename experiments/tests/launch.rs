@@ -126,6 +126,110 @@ fn what_does_not_end_when_asked_is_killed_after_the_grace_period() {
     gone("grace-mark-51");
 }
 
+#[test]
+fn a_launcher_that_nobody_listens_to_ends_all_the_same() {
+    // Closed from the start: what it would say of the failure fails.
+    let mut command = launch(&["-n", "1", "--max-restarts", "2", "--", "sh", "-c", "echo up; exit 4"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stdout(writer.try_clone().unwrap()).stderr(writer);
+    assert_eq!(end(command).status.code(), Some(4));
+}
+
+#[test]
+fn a_launcher_whose_output_is_not_read_hears_of_signals() {
+    let mut command = launch(&["-n", "1", "--grace", "0.3", "--", "sh", "-c", "yes unread-mark-29"]);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    command.stdout(writer);
+    let mut child = command.spawn().unwrap();
+    // Something is in the pipe, and nothing more is ever taken out.
+    std::io::Read::read_exact(&mut reader, &mut [0; 8]).unwrap();
+    signal(&child, "-TERM");
+    let (done, wait) = mpsc::channel();
+    let id = child.id();
+    std::thread::spawn(move || done.send(child.wait().unwrap()));
+    let status = wait.recv_timeout(LONG).unwrap_or_else(|_| {
+        Command::new("kill").args(["-9", &id.to_string()]).status().unwrap();
+        panic!("it is deaf");
+    });
+    assert_eq!(status.code(), Some(128 + 15));
+    gone("unread-mark-29");
+    drop(reader);
+}
+
+fn signal(child: &Child, which: &str) {
+    assert!(Command::new("kill").args([which, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Starts a launcher and waits until `marks` lines have come from its ranks; its output so far is left out of the rest.
+fn started(args: &[&str], marks: usize) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = launch(args).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    for _ in 0..marks {
+        assert!(out.read_line(&mut String::new()).unwrap() > 0, "a rank has ended too early");
+    }
+    (child, out)
+}
+
+#[test]
+fn signals_reach_ranks_as_they_came() {
+    // What ends a rank early, if SIGTERM came too, has no time to say so.
+    let script = "trap 'echo told' USR1; trap 'sleep 0.3; echo saved; exit 0' INT; trap 'echo ended; exit 9' TERM; \
+                  echo up; while :; do sleep 0.01; done";
+    let (child, mut out) = started(&["-n", "2", "--", "sh", "-c", script], 2);
+    signal(&child, "-USR1");
+    for _ in 0..2 {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert!(line.ends_with("told\n"), "{line}");
+    }
+    signal(&child, "-INT");
+    let rest = by_rank(&std::io::read_to_string(out).unwrap());
+    assert_eq!(rest.into_values().collect::<Vec<_>>(), [["saved"], ["saved"]]);
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(128 + 2));
+}
+
+#[test]
+fn a_signal_while_a_failure_ends_the_others_lets_nothing_start_again() {
+    let script = "trap 'echo asked' TERM; [ $RANK = 0 ] && exit 4; echo up; while :; do sleep 0.01; done";
+    let args = ["-n", "2", "--max-restarts", "2", "--grace", "90", "--", "sh", "-c", script];
+    // It is up, and has been asked to end, which it does not.
+    let (child, _out) = started(&args, 2);
+    signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(
+        !said.contains("starting again") && said.contains("rank 0 failed first, exited with 4"),
+        "{said}"
+    );
+}
+
+#[test]
+fn who_was_killed_is_named_before_who_failed_over_it_whatever_holds_its_output() {
+    let script = "if [ $RANK = 0 ]; then setsid sleep 5 & kill -9 $$; fi; \
+                  while kill -0 $(cat $0/pid) 2>/dev/null; do :; done; sleep 0.1; echo rank 0 is lost >&2; exit 3";
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display().to_string();
+    let script = format!("[ $RANK = 0 ] && echo $$ > $0/pid; while ! [ -s $0/pid ]; do :; done; {script}");
+    let output = end(launch(&["-n", "2", "--", "bash", "-c", &script, &place]));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(128 + 9), "{said}");
+    assert!(said.contains("rank 0 failed first, killed by SIGKILL"), "{said}");
+}
+
+#[test]
+fn flight_records_of_an_earlier_run_are_not_taken_for_this_one_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = folder.path().join("start-1");
+    std::fs::create_dir(&old).unwrap();
+    std::fs::write(old.join("flight-rank-3.jsonl"), "of an earlier run").unwrap();
+    std::fs::write(old.join("rank-3.out"), "kept").unwrap();
+    let logs = folder.path().display().to_string();
+    assert!(end(launch(&["-n", "1", "--log-dir", &logs, "--", "true"])).status.success());
+    assert!(!old.join("flight-rank-3.jsonl").exists() && old.join("rank-3.out").exists());
+}
+
 /// Starts ranks that start something of their own, one of it out of their group; returns once all of them have said so.
 fn families(mark: &str) -> Child {
     let script = format!("sleep 1000 & setsid sleep 1000 & echo up; wait # {mark}");
@@ -227,7 +331,7 @@ fn what_cannot_be_launched_is_one_line() {
             "no answer within",
         ),
         (
-            &["--nnodes", "2", "--rdzv", &nobody, "--rdzv-timeout", "0.3", "--", "true"],
+            &["--nnodes", "2", "--rdzv", &nobody, "--rdzv-timeout", "3", "--", "true"],
             1,
             "node 1 did not come within",
         ),

@@ -4,7 +4,7 @@
 //! environment --> rendezvous (rank 0 or the launcher serves) --> everyone's address --> connections --> Communicator
 //! ```
 
-use super::Communicator;
+use super::{Communicator, Home};
 use crate::environment::{self, Environment};
 use crate::rendezvous::{self, Failure, Hello, Joined, Kind, Patience, Server, join, serve_world};
 use crate::tcp::{Deadlines, Host, Peers, Secret, Security, random, runtime};
@@ -12,7 +12,9 @@ use crate::{Error, Rank, Result, flight};
 use allfold_sim::fnv1a;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// What a process chooses about joining, beside what its environment says.
 #[derive(Clone, Debug)]
@@ -41,6 +43,7 @@ impl Joining {
     /// | `ALLFOLD_SECURITY` | `tls`, `trusted-fabric` or `insecure-plaintext`, where that is not wanted |
     /// | `ALLFOLD_SHARED_MEMORY` | `off`: everything over TCP, also between ranks of one host |
     /// | `ALLFOLD_FLIGHT_DIR` | a folder for flight records |
+    /// | `ALLFOLD_RENDEZVOUS_TIMEOUT` | seconds that ranks wait for each other at the start |
     ///
     /// # Errors
     /// [`Error::Environment`] and [`Error::Argument`] where they make no sense.
@@ -70,10 +73,20 @@ impl Joining {
                 return Err(Error::Environment { variable, read, wanted: "there are on and off".into() });
             }
         };
+        let mut patience = Patience::default();
+        if let Some(read) = text("ALLFOLD_RENDEZVOUS_TIMEOUT") {
+            let seconds = read.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            let wrong = || Error::Environment {
+                variable: "ALLFOLD_RENDEZVOUS_TIMEOUT".into(),
+                read: Some(read.clone()),
+                wanted: "a number of seconds".into(),
+            };
+            patience.rendezvous = seconds.ok_or_else(wrong)?;
+        }
         Ok(Joining {
             share,
             security,
-            patience: Patience::default(),
+            patience,
             deadlines: Deadlines::default(),
             configuration: 0,
             flight: text(flight::FOLDER).map(PathBuf::from),
@@ -135,17 +148,25 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// Writes the flight record when the process is asked to end, before it does.
+    /// Writes the flight record when the process is asked to end, before it does: of the newest communicator that came
+    /// to be so, where a rank joins a world again.
     fn write_when_told_to_end(&self) -> Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
+        static NEWEST: Mutex<Weak<Home>> = Mutex::new(Weak::new());
+        static LISTENING: AtomicBool = AtomicBool::new(false);
+        let newest = || NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest() = self.home.as_ref().map_or_else(Weak::new, Arc::downgrade);
+        if LISTENING.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
         let runtime = runtime()?;
         let _inside = runtime.enter();
         let told = signal(SignalKind::terminate()).map_err(|error| Error::System(error.to_string()))?;
-        let home = self.home.as_ref().map_or_else(Weak::new, std::sync::Arc::downgrade);
         runtime.spawn(async move {
             let mut told = told;
             told.recv().await;
-            if let Some(home) = home.upgrade() {
+            let home = newest().upgrade();
+            if let Some(home) = home {
                 home.roster.recorder.write("it was asked to end (SIGTERM)");
             }
             // As shells tell the end by that signal.
@@ -160,8 +181,8 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
     let Environment { rank, world_size: size, epoch, ref meeting, .. } = *environment;
     let (runtime, patience) = (runtime()?, joining.patience);
     let door = rendezvous::door(&joining.security, patience)?;
+    let hosts = environment.local_world_size < size;
     if rank == Rank(0) && !meeting.served {
-        let hosts = environment.local_world_size < size;
         let address = match rendezvous::address_for(meeting, hosts) {
             Ok(address) => address,
             Err(failure) => return Ok(Err(failure)),
@@ -183,7 +204,7 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
         job: fnv1a(environment.job.as_bytes()),
         host: host(),
     };
-    Ok(runtime.block_on(join(meeting, hello, &door, patience)))
+    Ok(runtime.block_on(join(meeting, hosts, hello, &door, patience)))
 }
 
 /// What the processes of one host have in common: its boot, and the network that they see.

@@ -3,6 +3,7 @@
 use super::record::{Entry, Header, Record, State};
 use crate::backends::{Scale, Stamp};
 use crate::{Call, Rank};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -130,7 +131,11 @@ impl Recorder {
         }
         // A record that cannot be written must not stand in the way of the error that it is about.
         if let Err(error) = self.record(reason).write(folder) {
-            eprintln!("the flight record of rank {} cannot be written: {error}", self.rank);
+            let _ = writeln!(
+                std::io::stderr(),
+                "the flight record of rank {} cannot be written: {error}",
+                self.rank
+            );
         }
     }
 

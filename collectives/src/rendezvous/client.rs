@@ -23,9 +23,10 @@ pub(crate) struct Joined {
     pub listener: TcpListener,
 }
 
-/// Calls at `meeting` as `hello` says (but for its port), and waits for everyone.
+/// Calls at `meeting` as `hello` says (but for its port), and waits for everyone. `hosts`: the world has several.
 pub(crate) async fn join(
     meeting: &Meeting,
+    hosts: bool,
     hello: Hello,
     door: &Door,
     patience: Patience,
@@ -34,7 +35,7 @@ pub(crate) async fn join(
     let mut stream = connect(meeting, door, due, patience).await?;
     let (mine, theirs) = stream.addresses().map_err(system)?;
     // Peers find this rank on the way that it found the server, and on no other.
-    let listener = TcpListener::bind((mine.ip(), 0)).map_err(system)?;
+    let listener = TcpListener::bind((from_all_hosts(meeting, hosts, mine.ip()), 0)).map_err(system)?;
     let port = u32::from(listener.local_addr().map_err(system)?.port());
     stream.write_all(&Hello { port, ..hello }.encode()).await.map_err(lost)?;
     // The server tells who is missing when time is up, a moment later than it is here.
@@ -105,16 +106,18 @@ pub fn address_for(meeting: &Meeting, hosts: bool) -> Result<SocketAddr, Failure
     let address = found
         .map_err(|error| Failure::System(format!("the name {} cannot be resolved: {error}", meeting.host)))?;
     let address = address.ok_or_else(|| Failure::System(format!("{} has no address", meeting.host)))?;
+    Ok(SocketAddr::new(from_all_hosts(meeting, hosts, address.ip()), address.port()))
+}
+
+/// Where to listen on the host of a meeting, which knows itself as `own`: Debian's name for it is a loopback address, at which
+/// no other host would find it.
+fn from_all_hosts(meeting: &Meeting, hosts: bool, own: IpAddr) -> IpAddr {
     let named = meeting.host.parse::<IpAddr>().is_err() && meeting.host != "localhost";
-    Ok(match address {
-        SocketAddr::V4(v4) if hosts && named && v4.ip().is_loopback() => {
-            (Ipv4Addr::UNSPECIFIED, v4.port()).into()
-        }
-        SocketAddr::V6(v6) if hosts && named && v6.ip().is_loopback() => {
-            (Ipv6Addr::UNSPECIFIED, v6.port()).into()
-        }
+    match own {
+        IpAddr::V4(v4) if hosts && named && v4.is_loopback() => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(v6) if hosts && named && v6.is_loopback() => Ipv6Addr::UNSPECIFIED.into(),
         other => other,
-    })
+    }
 }
 
 /// Calls and says `hello`; what follows on the connection is the caller's own affair.

@@ -4,18 +4,18 @@ use super::wire::{HELLO, Hello, Kind, encode_answer, encode_table};
 use super::{Failure, Patience, Peer, Table};
 use crate::Rank;
 use crate::tcp::{Door, Purpose, Secured, Verdict};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Connections that have not said who they are; more are left waiting in the system's queue.
-const PENDING: usize = 64;
+/// Connections that have not said who they are; of more the oldest goes.
+pub(super) const PENDING: usize = if cfg!(test) { 64 } else { 512 };
 
 /// A caller who has said who it is, and the connection to it.
 pub struct Caller {
@@ -114,22 +114,27 @@ pub(crate) async fn serve_world(server: Server, door: Door, patience: Patience) 
 
 /// Accepts connections for ever; each has the handshake's time to say who it is.
 async fn admit(listener: TcpListener, door: Door, within: Duration, callers: mpsc::Sender<Caller>) {
-    let places = Arc::new(Semaphore::new(PENDING));
+    let mut pending: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         let Ok((stream, from)) = listener.accept().await else {
             // Out of descriptors: those that are pending will give some back.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
+        pending.retain(|task| !task.is_finished());
+        if pending.len() >= PENDING
+            && let Some(oldest) = pending.pop_front()
+        {
+            oldest.abort();
+        }
         let (callers, door) = (callers.clone(), door.clone());
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             if let Ok(Some(caller)) = timeout(within, greet(stream, from.ip(), &door)).await {
-                drop(place);
-                // The server has ended: there is nobody to tell.
-                let _ = callers.send(caller).await;
+                // The server has ended, where there is nobody to tell. Who has said who it is stays.
+                tokio::spawn(async move { callers.send(caller).await.is_ok() });
             }
         });
+        pending.push_back(task.abort_handle());
     }
 }
 

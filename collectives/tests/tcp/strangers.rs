@@ -8,6 +8,8 @@ use allfold_collectives::tcp::{
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 
@@ -73,22 +75,32 @@ fn case_21_a_second_rank_of_one_number_is_refused_and_the_first_unharmed() {
     let (mut all, addresses) = listeners(3);
     let extra = all.pop().unwrap();
     let addresses = &addresses[..2];
+    let (connected, is_connected) = mpsc::channel();
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let first: Vec<_> = (0..)
             .zip(all)
             .map(|(rank, listener)| {
                 let peers = peers(rank, listener, addresses, deadlines());
+                let (connected, over) = (connected.clone(), &over);
                 scope.spawn(move || {
                     let comm = Communicator::over_tcp(peers)?;
-                    (0..50).try_for_each(|_| {
-                        std::thread::sleep(Duration::from_millis(10));
-                        sum(&comm, 1000)
-                    })
+                    connected.send(()).unwrap();
+                    loop {
+                        sum(&comm, 1000)?;
+                        let mut end = [u32::from(over.load(Ordering::Relaxed))];
+                        comm.all_reduce(&mut end, ReduceOp::Max)?;
+                        if end == [1] {
+                            return Ok(());
+                        }
+                    }
                 })
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(150));
+        drop(connected);
+        (0..2).for_each(|_| is_connected.recv().unwrap());
         let twin = Communicator::over_tcp(peers(1, extra, addresses, deadlines())).map(drop);
+        over.store(true, Ordering::Relaxed);
         assert_eq!(twin.unwrap_err().to_string(), "no connection to rank 0: there is a rank 1 already");
         for thread in first {
             assert_eq!(thread.join().unwrap(), Ok(()));

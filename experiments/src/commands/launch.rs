@@ -79,6 +79,14 @@ pub fn run(args: &Args, own: &[String]) -> Outcome {
             ));
         }
     };
+    if let Some(secret) = std::env::var_os("ALLFOLD_SECRET_FILE").filter(|path| !path.is_empty())
+        && std::fs::metadata(&secret).is_ok_and(|found| !found.is_file())
+    {
+        return Err(Failure::usage(format!(
+            "ALLFOLD_SECRET_FILE: {} is no file, and every rank must read it after the launcher: name a file",
+            secret.display()
+        )));
+    }
     let mut command = args.command.clone();
     if command.first().and_then(|word| word.to_str()).is_some_and(|word| own.iter().any(|own| own == word)) {
         command.insert(0, std::env::current_exe().map_err(Failure::run)?.into());

@@ -3,7 +3,7 @@
 use super::coordinator::{Plan, coordinate};
 use super::guard::Guard;
 use super::messages::{Message, read, write};
-use super::output::Output;
+use super::output::{Output, Printer};
 use super::processes::Processes;
 use super::{End, process::Ended};
 use crate::failure::{Failure, Outcome};
@@ -15,11 +15,16 @@ use rustix::process::{Signal, set_child_subreaper};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{ReadHalf, WriteHalf, split};
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+/// How long the output of ranks is waited for after a signal.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Ends that come this close together are looked at together: a rank that a signal killed is a cause, and those that
 /// returned with an error may have been told of it.
@@ -66,6 +71,8 @@ async fn node(mut job: Job) -> Outcome {
     set_child_subreaper(Some(rustix::process::getpid())).map_err(Failure::run)?;
     let mut guard =
         Guard::start().map_err(|error| Failure::run(format!("cannot start the guard: {error}")))?;
+    let printer = Printer::start().map_err(Failure::run)?;
+    let mut coordinator = None;
     let patience = Patience { rendezvous: job.patience, ..Patience::default() };
     let door = rendezvous::door(&job.security, patience).map_err(Failure::run)?;
     if job.node == 0 {
@@ -84,7 +91,8 @@ async fn node(mut job: Job) -> Outcome {
             grace: job.grace,
         };
         let mut reserved = Reserved { near: held, socket: None };
-        tokio::spawn(coordinate(plan, callers, move || reserved.another()));
+        let task = coordinate(plan, callers, move || reserved.another(), printer.clone());
+        coordinator = Some(tokio::spawn(task));
     }
     let hello = Hello {
         kind: Kind::Agent,
@@ -98,11 +106,21 @@ async fn node(mut job: Job) -> Outcome {
     };
     let stream =
         rendezvous::call(&job.meeting, hello, &door, patience).await.map_err(|why| at(&job, &why))?;
-    let mut agent = Agent { job, output: Output::Prefixed, stream: split(stream) };
-    if let Some(folder) = &agent.job.log_dir {
-        agent.output = Output::Files(folder.clone());
-    }
-    let outcome = agent.obey(&mut guard).await;
+    let output = Output { folder: job.log_dir.clone(), printer };
+    let mut agent = Agent { job, output, stream: split(stream) };
+    // It ends by itself once it has said that all is over.
+    let broken = async {
+        if let Some(task) = coordinator
+            && let Err(error) = task.await
+        {
+            return error;
+        }
+        std::future::pending().await
+    };
+    let outcome = tokio::select! {
+        outcome = agent.obey(&mut guard) => outcome,
+        error = broken => Err(Failure::run(format!("the launcher has failed: {error}"))),
+    };
     guard.dismiss().await;
     outcome
 }
@@ -159,7 +177,7 @@ impl Agent {
                     Ok(_) => {}
                     Err(_) => return Err(Failure::run("node 0 is lost: its launcher has gone")),
                 },
-                signal = signals.next() => {
+                signal = signals.end() => {
                     let text = format!("stopped by signal {}", signal.as_raw());
                     return Err(Failure::Launched(text, End::Signal(signal.as_raw()).code()));
                 }
@@ -176,10 +194,14 @@ impl Agent {
         guard: &mut Guard,
         signals: &mut Signals,
     ) -> Outcome {
+        if epoch == 0 {
+            self.output.clear().map_err(unwritable)?;
+        }
         let mut ranks = Processes::new();
         self.launch(&mut ranks, 0..self.job.ranks, epoch, (world, first), port, guard).await?;
         let mut said = None;
         let mut again = 0;
+        let mut with = Signal::TERM;
         while ranks.is_running() && said.is_none() {
             tokio::select! {
                 ended = ranks.ended() => {
@@ -192,12 +214,15 @@ impl Agent {
                         let rank = first + cause.local as u32;
                         if self.job.elastic && again < self.job.max_restarts {
                             again += 1;
-                            let end = cause.end;
-                            eprintln!("rank {rank} failed, {end}; starting it again ({again} of {})", self.job.max_restarts);
+                            self.output.printer.say(&format!(
+                                "rank {rank} failed, {}; starting it again ({again} of {})",
+                                cause.end, self.job.max_restarts
+                            ));
                             self.launch(&mut ranks, failed, epoch + again, (world, first), port, guard).await?;
                             continue;
                         }
-                        said = Some(Message::Failed { epoch, rank, end: cause.end, text: cause.said });
+                        let end = cause.end;
+                        said = Some(Message::Failed { epoch, rank, end, text: cause.last_words().await });
                     }
                 }
                 message = read(&mut self.stream.0) => match message {
@@ -208,21 +233,36 @@ impl Agent {
                         return Err(Failure::run("node 0 is lost: its launcher has gone"));
                     }
                 },
-                signal = signals.next() => {
-                    ranks.signal(signal);
-                    said = Some(Message::Interrupted { epoch, signal: signal.as_raw() });
-                }
+                news = signals.next() => match news {
+                    News::Passed(signal) => ranks.signal(signal),
+                    News::End(signal) => {
+                        with = signal;
+                        said = Some(Message::Interrupted { epoch, signal: signal.as_raw() });
+                    }
+                },
             }
         }
         let done = said.is_none() && !ranks.is_running();
-        if let Some(said) = said {
+        if let Some(said) = &said {
             // If the coordinator is lost, this is noticed by the next reading.
-            let _ = write(&mut self.stream.1, &said).await;
+            let _ = write(&mut self.stream.1, said).await;
         }
-        // A second signal makes an end of it.
+        let mut interrupted = matches!(said, Some(Message::Interrupted { .. }));
+        // A second signal makes an end of it, and one that comes while a failure ends the others lets nothing start again.
         tokio::select! {
-            () = ranks.stop(Signal::TERM, self.job.grace, guard) => {}
-            _ = signals.next() => ranks.stop(Signal::KILL, Duration::ZERO, guard).await,
+            biased;
+            signal = signals.end() => {
+                interrupted = true;
+                let _ = write(&mut self.stream.1, &Message::Interrupted { epoch, signal: signal.as_raw() }).await;
+                ranks.stop(Signal::KILL, Duration::ZERO, guard).await;
+            }
+            () = ranks.stop(with, self.job.grace, guard) => {}
+        }
+        // Who reads what they said may be slow; who has asked for the end does not wait for it.
+        tokio::select! {
+            () = ranks.heard(&self.output.printer) => {}
+            _ = signals.end() => {}
+            () = sleep(FAREWELL), if interrupted => {}
         }
         let end = if done { Message::Done { epoch } } else { Message::Stopped { epoch } };
         let _ = write(&mut self.stream.1, &end).await;
@@ -241,20 +281,22 @@ impl Agent {
         port: u16,
         guard: &mut Guard,
     ) -> Outcome {
-        let folder = self.output.folder(epoch).map_err(|error| {
-            Failure::usage(format!("--log-dir cannot be written: {error}; name a folder that can"))
-        })?;
+        let folder = self.output.folder(epoch).map_err(unwritable)?;
         let flight = folder.as_ref().map(|folder| folder.display().to_string());
         for local in which {
             let variables = variables(&self.job, epoch, (world, first, local), port, flight.as_deref());
             let place = (local as usize, first + local);
             ranks
-                .start(&self.job.command, &variables, place, folder.as_deref(), guard)
+                .start(&self.job.command, &variables, place, (folder.as_deref(), &self.output.printer), guard)
                 .await
                 .map_err(|error| Failure::run(format!("cannot start rank {}: {error}", first + local)))?;
         }
         Ok(())
     }
+}
+
+fn unwritable(error: std::io::Error) -> Failure {
+    Failure::usage(format!("--log-dir cannot be written: {error}; name a folder that can"))
 }
 
 /// Of ends that came at once: who was killed before who returned, and of those whoever came first.
@@ -291,34 +333,63 @@ fn variables(
         ("TORCHELASTIC_RUN_ID", "allfold".into()),
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
         ("ALLFOLD_RENDEZVOUS", job.meeting.to_string()),
+        ("ALLFOLD_RENDEZVOUS_TIMEOUT", job.patience.as_secs_f64().to_string()),
     ];
     all.extend(job.elastic.then(|| ("ALLFOLD_ELASTIC", "1".into())));
     all.extend(flight.map(|folder| ("ALLFOLD_FLIGHT_DIR", folder.to_string())));
     all
 }
 
-/// The signals that end a launcher, which are its ranks' as well.
+/// A signal that came.
+enum News {
+    /// It ends the launcher, and its ranks with it.
+    End(Signal),
+    /// It is for the ranks.
+    Passed(Signal),
+}
+
+/// The signals that a launcher hears.
 struct Signals {
-    all: [(Signal, tokio::signal::unix::Signal); 3],
+    end: [(Signal, tokio::signal::unix::Signal); 4],
+    passed: [(Signal, tokio::signal::unix::Signal); 2],
 }
 
 impl Signals {
     fn new() -> std::io::Result<Signals> {
         Ok(Signals {
-            all: [
+            end: [
                 (Signal::INT, signal(SignalKind::interrupt())?),
                 (Signal::TERM, signal(SignalKind::terminate())?),
                 (Signal::HUP, signal(SignalKind::hangup())?),
+                (Signal::QUIT, signal(SignalKind::quit())?),
+            ],
+            passed: [
+                (Signal::USR1, signal(SignalKind::user_defined1())?),
+                (Signal::USR2, signal(SignalKind::user_defined2())?),
             ],
         })
     }
 
-    async fn next(&mut self) -> Signal {
-        let [(int, a), (term, b), (hup, c)] = &mut self.all;
+    async fn next(&mut self) -> News {
         tokio::select! {
-            _ = a.recv() => *int,
-            _ = b.recv() => *term,
-            _ = c.recv() => *hup,
+            signal = first(&mut self.end) => News::End(signal),
+            signal = first(&mut self.passed) => News::Passed(signal),
         }
     }
+
+    /// The next one that ends the launcher.
+    async fn end(&mut self) -> Signal {
+        first(&mut self.end).await
+    }
+}
+
+/// The first of these that comes.
+async fn first(signals: &mut [(Signal, tokio::signal::unix::Signal)]) -> Signal {
+    std::future::poll_fn(|context| {
+        let mut come = signals
+            .iter_mut()
+            .filter_map(|(which, signal)| signal.poll_recv(context).is_ready().then_some(*which));
+        come.next().map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }

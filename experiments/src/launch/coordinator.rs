@@ -8,6 +8,7 @@
 
 use super::End;
 use super::messages::{Message, read, write};
+use super::output::Printer;
 use allfold_collectives::rendezvous::Caller;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -54,6 +55,7 @@ pub(super) async fn coordinate(
     plan: Plan,
     mut callers: mpsc::Receiver<Caller>,
     mut port: impl FnMut() -> u16,
+    printer: Printer,
 ) {
     let (send, mut news) = mpsc::unbounded_channel();
     let mut nodes = Nodes::default();
@@ -83,7 +85,7 @@ pub(super) async fn coordinate(
         if !cause.again || epoch == plan.max_restarts {
             return nodes.over(cause.code, cause.text).await;
         }
-        eprintln!("{}; starting again ({} of {})", cause.text, epoch + 1, plan.max_restarts);
+        printer.say(&format!("{}; starting again ({} of {})", cause.text, epoch + 1, plan.max_restarts));
     }
 }
 

@@ -1,20 +1,78 @@
 //! What ranks print: whole lines, each with its rank in front, or in a file per rank.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// The longest piece that is held back for its end of line.
 const LONGEST: u64 = 64 << 10;
 
+/// Pieces that wait to be printed. A rank that prints more waits as well.
+const PRINTED: usize = 64;
+
 /// Where the output of ranks goes.
 #[derive(Clone, Debug)]
-pub(super) enum Output {
-    /// To the launcher's own, each line behind `[rank N]`.
-    Prefixed,
-    /// To `start-E/rank-N.out` and `.err` below a folder.
-    Files(PathBuf),
+pub(super) struct Output {
+    /// A folder, to `start-E/rank-N.out` and `.err` below it; none: to the launcher's own, each line behind `[rank N]`.
+    pub folder: Option<PathBuf>,
+    pub printer: Printer,
+}
+
+/// The launcher's own output, written by a thread of its own: whoever reads it may be slow, or read no more, and the
+/// launcher goes on hearing of its ranks and of signals.
+#[derive(Clone, Debug)]
+pub(super) struct Printer(mpsc::Sender<Print>);
+
+#[derive(Debug)]
+enum Print {
+    Bytes(Stream, Vec<u8>),
+    /// Tells that all before is written.
+    Mark(oneshot::Sender<()>),
+}
+
+impl Printer {
+    pub fn start() -> std::io::Result<Printer> {
+        let (send, mut pieces) = mpsc::channel(PRINTED);
+        std::thread::Builder::new().name("launch output".into()).spawn(move || {
+            while let Some(piece) = pieces.blocking_recv() {
+                // Whoever read it has closed it, or the launcher has stopped waiting: ranks go on.
+                let _ = match piece {
+                    Print::Bytes(Stream::Out, bytes) => std::io::stdout().write_all(&bytes),
+                    Print::Bytes(Stream::Err, bytes) => std::io::stderr().write_all(&bytes),
+                    Print::Mark(done) => {
+                        let _ = done.send(());
+                        Ok(())
+                    }
+                };
+            }
+        })?;
+        Ok(Printer(send))
+    }
+
+    async fn print(&self, stream: Stream, bytes: Vec<u8>) {
+        // The thread lives as long as there is a sender.
+        let _ = self.0.send(Print::Bytes(stream, bytes)).await;
+    }
+
+    /// Says something of the launcher's own on standard error; lost where that much is waiting for its reader.
+    pub fn say(&self, line: &str) {
+        let _ = self.0.try_send(Print::Bytes(Stream::Err, format!("{line}\n").into_bytes()));
+    }
+
+    /// Nothing waits.
+    pub fn is_idle(&self) -> bool {
+        self.0.capacity() == PRINTED
+    }
+
+    /// Waits until all is written.
+    pub async fn written(&self) {
+        let (done, is_done) = oneshot::channel();
+        if self.0.send(Print::Mark(done)).await.is_ok() {
+            let _ = is_done.await;
+        }
+    }
 }
 
 /// Which of a process' two.
@@ -29,27 +87,56 @@ pub(super) struct Sink {
     rank: u32,
     stream: Stream,
     file: Option<File>,
+    printer: Printer,
 }
 
 impl Output {
     /// Makes the folder of a start.
     pub fn folder(&self, epoch: u32) -> std::io::Result<Option<PathBuf>> {
-        let Output::Files(folder) = self else { return Ok(None) };
+        let Some(folder) = &self.folder else { return Ok(None) };
         let folder = folder.join(format!("start-{epoch}"));
         std::fs::create_dir_all(&folder)?;
         Ok(Some(folder))
     }
+
+    /// Removes the flight records of an earlier run, which would be taken for this one's. Of this one there are none before
+    /// all of its ranks have been started.
+    pub fn clear(&self) -> std::io::Result<()> {
+        let Some(folder) = self.folder.as_ref().filter(|folder| folder.is_dir()) else { return Ok(()) };
+        for start in named(folder, "start-")?.iter().filter(|start| start.is_dir()) {
+            for record in named(start, "flight-rank-")? {
+                match std::fs::remove_file(record) {
+                    // Another node's launcher removes them too.
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is in a folder under names that begin so.
+fn named(folder: &Path, prefix: &str) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
 }
 
 impl Sink {
-    pub fn new(folder: Option<&Path>, rank: u32, stream: Stream) -> std::io::Result<Sink> {
+    pub fn new(folder: Option<&Path>, printer: &Printer, rank: u32, stream: Stream) -> std::io::Result<Sink> {
         let ending = if stream == Stream::Out { "out" } else { "err" };
         let file = folder.map(|folder| File::create(folder.join(format!("rank-{rank}.{ending}"))));
-        Ok(Sink { rank, stream, file: file.transpose()? })
+        Ok(Sink { rank, stream, file: file.transpose()?, printer: printer.clone() })
     }
 
     /// Passes on what comes until it ends. Returns the last line that says something.
-    pub async fn pump(mut self, from: impl AsyncRead + Unpin, last: tokio::sync::watch::Sender<String>) {
+    pub async fn pump(mut self, from: impl AsyncRead + Unpin, last: watch::Sender<String>) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
         loop {
@@ -62,23 +149,21 @@ impl Sink {
             if !text.trim().is_empty() {
                 last.send_replace(text.trim().to_string());
             }
-            // Whoever read it has closed it, or the disk is full: the rank goes on.
-            let _ = self.put(&line);
+            self.put(&line).await;
         }
     }
 
-    fn put(&mut self, line: &[u8]) -> std::io::Result<()> {
+    async fn put(&mut self, line: &[u8]) {
         if let Some(file) = &mut self.file {
-            return file.write_all(line);
+            // The disk may be full: the rank goes on.
+            let _ = file.write_all(line);
+            return;
         }
         let mut whole = format!("[rank {}] ", self.rank).into_bytes();
         whole.extend(line);
         if !whole.ends_with(b"\n") {
             whole.push(b'\n');
         }
-        match self.stream {
-            Stream::Out => std::io::stdout().write_all(&whole),
-            Stream::Err => std::io::stderr().write_all(&whole),
-        }
+        self.printer.print(self.stream, whole).await;
     }
 }

@@ -1,7 +1,7 @@
 //! One rank's process: started in a group of its own, heard, and waited for.
 
 use super::End;
-use super::output::{Sink, Stream};
+use super::output::{Printer, Sink, Stream};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// How long a dead rank's output is waited for: something that it started may hold it open for ever.
@@ -25,18 +26,27 @@ pub(super) struct Process {
 pub(super) struct Ended {
     pub local: usize,
     pub end: End,
+    said: watch::Receiver<String>,
+}
+
+impl Ended {
     /// The last that it said on standard error.
-    pub said: String,
+    pub async fn last_words(mut self) -> String {
+        let all = async { while self.said.changed().await.is_ok() {} };
+        let _ = timeout(LAST_WORDS, all).await;
+        self.said.borrow().clone()
+    }
 }
 
 impl Process {
-    /// Starts `command` as a rank with these variables. Its end is told to `ended`.
+    /// Starts `command` as a rank with these variables. Its end is told to `ended`; `pumps` pass on what it prints.
     pub fn start(
         command: &[OsString],
         variables: &[(&'static str, String)],
         (local, rank): (usize, u32),
-        folder: Option<&Path>,
+        (folder, printer): (Option<&Path>, &Printer),
         ended: mpsc::UnboundedSender<Ended>,
+        pumps: &mut JoinSet<()>,
     ) -> std::io::Result<Process> {
         let mut child = Command::new(std::env::current_exe()?)
             .args([OsStr::new("launch-rank"), OsStr::new(&std::process::id().to_string())])
@@ -53,15 +63,13 @@ impl Process {
         let (last, said) = watch::channel(String::new());
         let out = child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
         let err = child.stderr.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
-        let out =
-            tokio::spawn(Sink::new(folder, rank, Stream::Out)?.pump(out, watch::channel(String::new()).0));
-        let err = tokio::spawn(Sink::new(folder, rank, Stream::Err)?.pump(err, last));
+        let sink = |stream| Sink::new(folder, printer, rank, stream);
+        pumps.spawn(sink(Stream::Out)?.pump(out, watch::channel(String::new()).0));
+        pumps.spawn(sink(Stream::Err)?.pump(err, last));
         tokio::spawn(async move {
             let end = child.wait().await.map_or(End::Code(1), End::of);
             // At once, before its number can be given to another: what it started ends with it.
             let _ = kill_process_group(group, Signal::KILL);
-            let _ = timeout(LAST_WORDS, async { (out.await, err.await) }).await;
-            let said = said.borrow().clone();
             // The launcher has ended: nobody asks any more.
             let _ = ended.send(Ended { local, end, said });
         });

@@ -1,26 +1,33 @@
 //! The ranks of one node in one start of the world: started together, ended together, and nothing left of them.
 
 use super::guard::Guard;
+use super::output::Printer;
 use super::process::{Ended, Process};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 pub(super) struct Processes {
     /// By their numbers on this node.
     all: Vec<Process>,
     ended: mpsc::UnboundedReceiver<Ended>,
     tell: mpsc::UnboundedSender<Ended>,
+    /// What passes on their output.
+    pumps: JoinSet<()>,
 }
+
+/// How long output is waited for that nobody prints: who holds it open may have left the job for good.
+const SILENCE: Duration = Duration::from_secs(1);
 
 impl Processes {
     /// None yet.
     pub fn new() -> Processes {
         let (tell, ended) = mpsc::unbounded_channel();
-        Processes { all: Vec::new(), ended, tell }
+        Processes { all: Vec::new(), ended, tell, pumps: JoinSet::new() }
     }
 
     /// Starts the process of a rank, by its number here and its rank: the next one, or one that has ended.
@@ -29,10 +36,11 @@ impl Processes {
         command: &[OsString],
         variables: &[(&'static str, String)],
         (local, rank): (usize, u32),
-        folder: Option<&Path>,
+        output: (Option<&Path>, &Printer),
         guard: &mut Guard,
     ) -> std::io::Result<()> {
-        let process = Process::start(command, variables, (local, rank), folder, self.tell.clone())?;
+        let (tell, pumps) = (self.tell.clone(), &mut self.pumps);
+        let process = Process::start(command, variables, (local, rank), output, tell, pumps)?;
         guard.watch(process.group).await?;
         match self.all.get_mut(local) {
             Some(before) => guard.forget(std::mem::replace(before, process).group).await,
@@ -62,6 +70,18 @@ impl Processes {
             found.push(ended);
         }
         found
+    }
+
+    /// Waits until all that they have said is printed.
+    pub async fn heard(&mut self, printer: &Printer) {
+        loop {
+            match timeout(SILENCE, self.pumps.join_next()).await {
+                Ok(None) => return printer.written().await,
+                Ok(Some(_)) => {}
+                Err(_) if printer.is_idle() => return,
+                Err(_) => {}
+            }
+        }
     }
 
     pub fn is_running(&self) -> bool {

@@ -164,7 +164,10 @@ impl Agreement {
             && self.left().all(|rank| accepted.contains(&rank))
         {
             let ranks = ranks.clone();
-            letters.extend(self.to_all(Message::Decide(ranks.clone())));
+            // Also to who was given up, and has asked since.
+            let told: Ranks = self.left().chain(self.said.keys().copied()).collect();
+            let others = told.into_iter().filter(|rank| *rank != self.me);
+            letters.extend(others.map(|rank| (rank, Message::Decide(ranks.clone()))));
             self.decided = Some(ranks);
         }
         letters
@@ -309,6 +312,35 @@ mod tests {
             for (rank, _) in run.ranks.iter().zip(&run.dead).filter(|(_, dead)| !**dead) {
                 let decided = rank.decided();
                 prop_assert!(decided.is_some_and(|ranks| ranks.contains(&rank.me)), "{:?} has {:?}", rank.me, decided);
+            }
+        }
+
+        #[test]
+        fn all_decide_the_same_who_was_given_up_too(
+            size in 2..=6u32,
+            hurry in proptest::collection::vec((0..300usize, 0..6u32), 0..6),
+            asks in proptest::collection::vec(0..300usize, 6),
+            choices in proptest::collection::vec(any::<usize>(), 200),
+        ) {
+            let mut run = Run::new(size);
+            for at in 0..2000 {
+                for who in 0..size {
+                    let rank = &mut run.ranks[who as usize];
+                    let mut letters = if asks[who as usize] == at { rank.ask() } else { Vec::new() };
+                    // Late enough, everybody's time is up, again and again.
+                    let up = at > 400 && at % 50 == 0 || hurry.contains(&(at, who));
+                    if up && rank.asking {
+                        letters.extend(rank.give_up());
+                    }
+                    run.post(Rank(who), letters);
+                }
+                run.step(choices[at % choices.len()]);
+            }
+            while run.step(0) {}
+            let first = run.ranks[0].decided().cloned();
+            prop_assert!(first.is_some());
+            for rank in &run.ranks {
+                prop_assert_eq!(rank.decided(), first.as_ref(), "{:?}", rank.me);
             }
         }
 

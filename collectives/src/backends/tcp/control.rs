@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// Connections that may be in a handshake at once; of more the oldest is dropped.
-const PENDING: usize = 64;
+const PENDING: usize = 512;
 /// How often a side that says it holds another secret is asked again: it may have been too busy to answer.
 const ASKED: u32 = 3;
 
