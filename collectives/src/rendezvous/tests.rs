@@ -217,9 +217,9 @@ async fn another_secret_keeps_a_process_out_and_harms_nobody() {
     tokio::spawn(server.serve(key(1), LONG, None));
     let (right, wrong) = (key(1), key(2));
     let (first, rogue, second) = tokio::join!(
-        join(&meeting, hello(0, 2), &right, LONG),
-        join(&meeting, hello(1, 2), &wrong, LONG),
-        join(&meeting, hello(1, 2), &right, LONG)
+        join(&meeting, false, hello(0, 2), &right, LONG),
+        join(&meeting, false, hello(1, 2), &wrong, LONG),
+        join(&meeting, false, hello(1, 2), &right, LONG)
     );
     assert_eq!(failures(vec![first, rogue, second]), [None, Some(Failure::Secret), None]);
     // Nor does one that asks for none get in.

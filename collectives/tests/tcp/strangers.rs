@@ -88,10 +88,10 @@ fn case_21_a_second_rank_of_one_number_is_refused_and_the_first_unharmed() {
                     connected.send(()).unwrap();
                     loop {
                         sum(&comm, 1000)?;
-                        let mut end = [u32::from(over.load(Ordering::Relaxed))];
+                        let mut end = [i32::from(over.load(Ordering::Relaxed))];
                         comm.all_reduce(&mut end, ReduceOp::Max)?;
                         if end == [1] {
-                            return Ok(());
+                            return Ok::<_, Error>(());
                         }
                     }
                 })
