@@ -388,6 +388,25 @@ fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     assert_eq!(hashes(&processes), threads);
 }
 
+/// Another start would take the checkpoints of another run for its own.
+#[test]
+fn what_was_asked_wrongly_is_not_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 8);
+    let theirs = folder.path().join("checkpoints/step-00000002.safetensors");
+    std::fs::create_dir(theirs.parent().unwrap()).unwrap();
+    std::fs::write(&theirs, "another run's").unwrap();
+    for more in [&[][..], &["--elastic"]] {
+        let flags =
+            [&["-n", "2", "--max-restarts", "2"], more, &["--", "train", "--config", &config]].concat();
+        let output = end(launch(&flags));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("has checkpoints already") && !said.contains("starting"), "{said}");
+        assert!(theirs.exists());
+    }
+}
+
 /// Two nodes that do not see each other's processes, and so share no memory: what two hosts are to a rank. Ranks of one
 /// node exchange messages through memory, the others over sockets.
 #[test]

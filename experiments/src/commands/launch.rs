@@ -33,7 +33,7 @@ pub struct Args {
     /// Where nodes meet: a host of node 0 and a free port there [default on one node: 127.0.0.1 and any port]
     #[arg(long, value_name = "HOST:PORT")]
     rdzv: Option<String>,
-    /// How often to start all ranks again after one has failed
+    /// How often to start all ranks again after one has failed, other than by code 2: a wrong flag, file or value
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_restarts: u32,
     /// Start only the ranks that failed again: the others go on with them from the last checkpoint, in the processes that

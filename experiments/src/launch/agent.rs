@@ -212,7 +212,7 @@ impl Agent {
                             .map(|ended| ended.local as u32).collect();
                         let cause = cause(ended, together);
                         let rank = first + cause.local as u32;
-                        if self.job.elastic && again < self.job.max_restarts {
+                        if self.job.elastic && again < self.job.max_restarts && cause.end.may_differ() {
                             again += 1;
                             self.output.printer.say(&format!(
                                 "rank {rank} failed, {}; starting it again ({again} of {})",

@@ -149,7 +149,11 @@ async fn start(
 fn failed(rank: u32, end: End, said: &str) -> Cause {
     let said = said.strip_prefix("error: ").unwrap_or(said);
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-    Cause { code: end.code(), text: format!("rank {rank} failed first, {end}{said}"), again: true }
+    Cause {
+        code: end.code(),
+        text: format!("rank {rank} failed first, {end}{said}"),
+        again: end.may_differ(),
+    }
 }
 
 impl Nodes {

@@ -24,6 +24,12 @@ impl End {
         self == End::Code(0)
     }
 
+    /// Whether another start could end otherwise: 2 says that a flag, a file or a value is wrong, such as a folder that holds
+    /// another run's checkpoints, which no start may go on from.
+    pub fn may_differ(self) -> bool {
+        self != End::Code(2)
+    }
+
     /// What the launcher returns for it, by the convention of shells.
     pub fn code(self) -> u8 {
         match self {
