@@ -8,8 +8,10 @@
 //! rustls makes the handshake and keeps the traffic secrets, as it does for kernels that have TLS. Its own record layer
 //! would copy every byte three times more on its way.
 
+mod aead;
+
 use super::frame::{FRAGMENT, HEADER};
-use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use aead::{Aead, NONCE, TAG};
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 use rustls::server::ServerConnectionData;
@@ -21,7 +23,6 @@ use std::ops::Range;
 pub(super) const PREFIX: usize = 5;
 /// The most content of a record.
 const CONTENT: usize = 1 << 14;
-const TAG: usize = 16;
 /// What a record has besides its content: after which comes its true type, and the tag.
 const AROUND: usize = PREFIX + 1 + TAG;
 /// The most that may follow a prefix: a peer may pad.
@@ -56,8 +57,8 @@ pub(super) enum Opened {
 
 /// The key of one direction.
 struct Key {
-    aead: LessSafeKey,
-    iv: [u8; 12],
+    aead: Aead,
+    iv: [u8; NONCE],
     /// The number of the next record.
     next: u64,
 }
@@ -95,23 +96,16 @@ fn invalid(what: impl ToString) -> io::Error {
 
 impl Key {
     fn new((next, secrets): (u64, ConnectionTrafficSecrets)) -> io::Result<Key> {
-        let (algorithm, key, iv) = match &secrets {
-            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
-            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
-            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
-            _ => return Err(invalid("TLS agreed on a cipher that is unknown here")),
-        };
-        let key = UnboundKey::new(algorithm, key.as_ref()).map_err(invalid)?;
-        let iv = iv.as_ref().try_into().map_err(invalid)?;
-        Ok(Key { aead: LessSafeKey::new(key), iv, next })
+        let (aead, iv) = Aead::new(&secrets)?;
+        Ok(Key { aead, iv, next })
     }
 
     /// The next record's: each is given out once.
-    fn nonce(&mut self) -> Nonce {
+    fn nonce(&mut self) -> [u8; NONCE] {
         let mut nonce = self.iv;
         nonce[4..].iter_mut().zip(self.next.to_be_bytes()).for_each(|(byte, of)| *byte ^= of);
         self.next += 1;
-        Nonce::assume_unique_for_key(nonce)
+        nonce
     }
 }
 
@@ -213,25 +207,15 @@ impl Records {
         Ok(())
     }
 
-    /// Seals one record. Bytes that lie in one piece are read where they lie.
+    /// Seals one record.
     fn record(&mut self, kind: ContentType, first: &[u8], second: &[u8]) -> io::Result<()> {
         let bytes = first.len() + second.len();
         let space = self.sealed.get_mut(self.held.end..self.held.end + bytes + AROUND);
         let space = space.ok_or_else(|| invalid("no room for a record"))?;
         let (front, rest) = space.split_at_mut(PREFIX);
-        let (body, back) = rest.split_at_mut(bytes);
         front.copy_from_slice(&prefix(bytes + 1 + TAG));
-        let (nonce, aad, kind) = (self.sealing.nonce(), Aad::from(&*front), [kind.into()]);
-        let aead = &self.sealing.aead;
-        let sealed = if first.is_empty() {
-            aead.seal_out_of_place_scatter(nonce, aad, second, body, &kind, back)
-        } else {
-            let (one, other) = body.split_at_mut(first.len());
-            one.copy_from_slice(first);
-            other.copy_from_slice(second);
-            aead.seal_in_place_scatter(nonce, aad, body, &kind, back)
-        };
-        sealed.map_err(invalid)?;
+        let nonce = self.sealing.nonce();
+        self.sealing.aead.seal(nonce, front, (first, second, kind.into()), rest)?;
         self.held.end += bytes + AROUND;
         Ok(())
     }
@@ -352,18 +336,17 @@ impl Records {
     /// Opens one record: into the buffer where that has room for it, its type included, and where it lies elsewhere.
     fn open_one(&mut self, body: Range<usize>, into: &mut [u8]) -> Result<(ContentType, Content), Refused> {
         let (before, from) = self.raw.split_at_mut(body.start);
-        let (cipher, tag) = from[..body.len()].split_at_mut(body.len() - TAG);
-        let (nonce, aad) = (self.opening.nonce(), Aad::from(&before[body.start - PREFIX..]));
-        let aead = &self.opening.aead;
+        let sealed = &mut from[..body.len()];
+        let (nonce, front) = (self.opening.nonce(), &before[body.start - PREFIX..]);
         self.left.start = body.end;
-        let bad = |_| Refused::BadRecordMac;
-        if let Some(place) = into.get_mut(..cipher.len()) {
-            aead.open_separate_gather(nonce, aad, cipher, tag, place).map_err(bad)?;
+        let mut place = into.get_mut(..sealed.len() - TAG);
+        let opened = self.opening.aead.open(nonce, front, sealed, place.as_deref_mut());
+        opened.map_err(|_| Refused::BadRecordMac)?;
+        if let Some(place) = place {
             let (kind, bytes) = unpad(place)?;
             return Ok((kind, Content::Placed(bytes)));
         }
-        let plain = aead.open_in_place_separate_tag(nonce, aad, tag, cipher).map_err(bad)?;
-        let (kind, bytes) = unpad(plain)?;
+        let (kind, bytes) = unpad(&sealed[..body.len() - TAG])?;
         Ok((kind, Content::Raw(body.start..body.start + bytes)))
     }
 
