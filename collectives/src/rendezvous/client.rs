@@ -149,3 +149,23 @@ fn lost(error: Error) -> Failure {
 fn silent(_: tokio::time::error::Elapsed) -> Failure {
     Failure::Lost("it fell silent".into())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_names_itself_by_loopback_listens_to_all_others() {
+        let meeting = |host: &str| Meeting { host: host.into(), port: 1, served: true };
+        let own =
+            |host, hosts, ip: &str| from_all_hosts(&meeting(host), hosts, ip.parse().unwrap()).to_string();
+        assert_eq!(own("node0", true, "127.0.1.1"), "0.0.0.0");
+        assert_eq!(own("node0", true, "::1"), "::");
+        assert_eq!(own("node0", true, "10.0.0.7"), "10.0.0.7");
+        // Of one host, or where that address was asked for, nobody else is let in.
+        assert_eq!(own("node0", false, "127.0.1.1"), "127.0.1.1");
+        assert_eq!(own("127.0.0.1", true, "127.0.0.1"), "127.0.0.1");
+        assert_eq!(own("localhost", true, "127.0.0.1"), "127.0.0.1");
+    }
+}
