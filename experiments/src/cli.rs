@@ -4,7 +4,7 @@ use crate::commands;
 use crate::failure::{Failure, Outcome};
 use crate::launch;
 use clap::error::{ContextKind, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// A testbed for collective communication and data-parallel training.
@@ -73,17 +73,19 @@ pub struct Common {
 
 /// Reads the command line and runs the command.
 pub fn run() -> Outcome {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return answer(&error),
+    let matches = Cli::command().try_get_matches();
+    let (cli, given) = match matches.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches))) {
+        Ok(parsed) => parsed,
+        Err(error) => return answer(&error.format(&mut Cli::command())),
     };
+    let given = given.subcommand().map_or_else(ArgMatches::default, |(_, given)| given.clone());
     match cli.command {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Show(args) => commands::show::run(&args),
         Command::Faults(args) => commands::faults::run(&args),
         Command::Train(args) => commands::train::run(&args),
         Command::Data(args) => commands::data::run(&args),
-        Command::Scale(args) => commands::scale::run(&args),
+        Command::Scale(args) => commands::scale::run(&args, &given),
         Command::Report(args) => commands::report::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),

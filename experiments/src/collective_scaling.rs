@@ -21,7 +21,7 @@ use std::time::Instant;
 #[command(next_help_heading = "Collectives")]
 pub struct Call {
     /// Draw the curve of one call: all_reduce, broadcast, all_gather, ...
-    #[arg(long, value_name = "COLLECTIVE", value_parser = names::collective, requires = "algo")]
+    #[arg(long, value_name = "COLLECTIVE", value_parser = names::collective, requires = "algo", conflicts_with_all = ["workload", "against", "explain"])]
     pub collective: Option<Collective>,
     /// By which algorithms, such as ring,double_binary_tree
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "collective")]

@@ -13,6 +13,8 @@ use crate::{collective_scaling, explain, memory, report, scaling_validation, tab
 use allfold_sim::Device;
 use allfold_trainer::modeled::Terms;
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use clap::ArgMatches;
+use clap::parser::ValueSource;
 use std::path::{Path, PathBuf};
 
 /// Flags of `scale`.
@@ -126,8 +128,57 @@ struct Large {
     explain: Option<String>,
 }
 
-/// Measures and predicts every point, prints a table of each kind.
-pub fn run(args: &Args) -> Outcome {
+/// The flags that say what is scaled: each is a mode.
+const MODES: [&str; 5] = ["against", "explain", "collective", "workload", "config"];
+
+/// Flags that only some modes look at, with these.
+const FLAGS: [(&[&str], &[&str]); 7] = [
+    (&["config", "workload", "collective"], &["ranks", "topology"]),
+    (&["config", "workload"], &["html"]),
+    (&["config"], &["device", "steps", "carry", "modeled_only"]),
+    (
+        &["workload"],
+        &[
+            "batch",
+            "strong",
+            "weak",
+            "amp",
+            "tf32",
+            "accumulate",
+            "sync_batch_norm",
+            "accelerator",
+            "measured",
+            "collectives",
+            "spread",
+            "jitter",
+            "input_rate",
+        ],
+    ),
+    (&["collective"], &["algo", "size", "lanes", "segment"]),
+    (&["against"], &["without", "rows"]),
+    (&["against", "workload", "collective"], &["plot"]),
+];
+
+/// Refuses what the mode does not look at.
+fn check(given: &ArgMatches) -> Outcome {
+    let said = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
+    let flag = |id: &str| format!("--{}", id.replace('_', "-"));
+    let Some(mode) = MODES.into_iter().find(|mode| said(mode)) else { return Ok(()) };
+    let others = FLAGS.iter().filter(|(modes, _)| !modes.contains(&mode));
+    let unseen = others.flat_map(|(modes, flags)| flags.iter().map(move |id| (modes, id)));
+    let Some((modes, id)) = unseen.into_iter().find(|(_, id)| said(id)) else { return Ok(()) };
+    let modes: Vec<String> = modes.iter().map(|mode| flag(mode)).collect();
+    Err(Failure::usage(format!(
+        "{} goes with {}; with {} it says nothing: leave it out",
+        flag(id),
+        modes.join(" and "),
+        flag(mode)
+    )))
+}
+
+/// Measures and predicts every point, prints a table of each kind; `given` is the command line.
+pub fn run(args: &Args, given: &ArgMatches) -> Outcome {
+    check(given)?;
     if !args.large.against.is_empty() {
         let mut session = Session::open(args.common.json.as_deref(), None)?;
         let options = scaling_validation::Options {
@@ -363,6 +414,47 @@ fn row(ranks: u32, time_us: f64, exposed_us: f64, samples_per_s: f64, efficiency
         format!("{samples_per_s:.0}"),
         format!("{:.1}", efficiency * 100.0),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command() -> clap::Command {
+        <Args as clap::Args>::augment_args(clap::Command::new("scale"))
+    }
+
+    #[test]
+    fn every_flag_is_of_a_mode() {
+        let flags = FLAGS.iter().flat_map(|(_, flags)| flags.iter());
+        let known: Vec<&str> = MODES.iter().chain(flags).copied().chain(["json", "help"]).collect();
+        for arg in command().get_arguments() {
+            let id = arg.get_id().as_str();
+            assert!(known.contains(&id), "{id} is of no mode");
+            assert_eq!(arg.get_long().map(|long| long.replace('-', "_")).as_deref(), Some(id));
+        }
+    }
+
+    #[test]
+    fn a_flag_of_another_mode_is_refused() {
+        for (mode, flag, of) in [
+            ("--config x --ranks 1", "--lanes 2", "--collective"),
+            ("--config x --ranks 1", "--batch 64", "--workload"),
+            ("--workload resnet18 --ranks 1", "--steps 20", "--config"),
+            ("--collective all_reduce --algo ring --ranks 1", "--html x", "--config and --workload"),
+            ("--against x", "--modeled-only", "--config"),
+            ("--explain all", "--plot x", "--against and --workload"),
+        ] {
+            let line = format!("scale {mode}");
+            assert_eq!(check(&command().get_matches_from(line.split(' '))), Ok(()), "{mode}");
+            let line = format!("{line} {flag}");
+            let Err(Failure::Usage(said)) = check(&command().get_matches_from(line.split(' '))) else {
+                panic!("{mode}: {flag} is taken")
+            };
+            let flag = flag.split(' ').next().unwrap();
+            assert!(said.contains(&format!("{flag} goes with {of}")), "{said}");
+        }
+    }
 }
 
 fn columns(rows: Vec<Vec<String>>) -> String {
