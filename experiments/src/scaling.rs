@@ -107,6 +107,8 @@ impl Scaling {
 
     fn train(&self, place: Place) -> Outcome<training::Trained> {
         let mut config = self.config.clone();
+        // A point leaves alone what a run of this configuration has written.
+        (config.checkpoint_every, config.resume) = (0, false);
         // Whole batches alone, so that every step is the one that is modeled.
         let (train, _) = data::load(&config).map_err(training::failed)?;
         let (step, ranks) = (config.batch.saturating_mul(place.ranks() as usize), place.ranks());

@@ -369,6 +369,17 @@ fn scale_predicts_for_the_data_that_is_configured() {
 }
 
 #[test]
+fn scale_leaves_checkpoints_alone() {
+    let folder = folder();
+    let checkpoints = folder.path().join("checkpoints");
+    let path = folder.path().join("config.toml");
+    let set = format!("checkpoint_dir = '{}'\ncheckpoint_every = 1\n", checkpoints.display());
+    fs::write(&path, format!("{}{set}", fs::read_to_string(CNN).unwrap())).unwrap();
+    said(&["scale", "--config", path.to_str().unwrap(), "--ranks", "1", "--steps", "2", "--carry", "1"]);
+    assert!(!checkpoints.exists(), "{checkpoints:?}");
+}
+
+#[test]
 fn doctor_finds_the_cpus() {
     let records = records(&["doctor"]);
     let cpu = records.iter().find(|record| record["item"] == "cpu").unwrap();
