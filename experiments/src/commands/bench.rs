@@ -117,7 +117,8 @@ pub enum Carrier {
 }
 
 impl Path {
-    fn name(self) -> &'static str {
+    /// As it is written after --path.
+    pub fn name(self) -> &'static str {
         match self {
             Path::Fused => "fused",
             Path::Messages => "messages",

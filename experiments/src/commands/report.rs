@@ -295,7 +295,8 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
             timing,
         };
         let command = format!(
-            "allfold bench {collective} --backend threads --ranks {ranks} --algo {name} -b {least} -e {most} -f {factor} -n {} -w 3",
+            "allfold bench {collective} --backend threads --path {} --ranks {ranks} --algo {name} -b {least} -e {most} -f {factor} -n {} -w 3",
+            bench.path.name(),
             extent.iterations
         );
         for &size in sizes {
@@ -319,8 +320,12 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
     limits.iter().try_for_each(|limit| session.record(limit))?;
     let Some(limit) = limits.last() else { return Ok(wrong) };
     session.say(format!(
-        "threads      every result exact; all_reduce up to {:.2} GB/s busbw over {} ranks; memory copies {:.2} GB/s, adds {:.2} GB/s",
-        best.0, best.1, limit.copy_gbps, limit.reduce_gbps
+        "threads      {}; all_reduce up to {:.2} GB/s busbw over {} ranks; memory copies {:.2} GB/s, adds {:.2} GB/s",
+        if wrong.is_empty() { "every result exact" } else { "RESULTS ARE WRONG" },
+        best.0,
+        best.1,
+        limit.copy_gbps,
+        limit.reduce_gbps
     ))?;
     Ok(wrong)
 }
