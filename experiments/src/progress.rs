@@ -1,7 +1,12 @@
 //! A progress bar on standard error that vanishes when it is done, and is not there at all when standard error is
-//! no terminal.
+//! no terminal. A long run says a line there now and then.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// From one line to the next. What is over before the first has none.
+const BETWEEN: Duration = Duration::from_secs(10);
 
 /// A bar of `total` units with a message.
 pub fn bar(total: u64, message: &str) -> ProgressBar {
@@ -21,4 +26,55 @@ pub fn spinner(message: &str) -> ProgressBar {
     }
     spinner.set_message(message.to_string());
     spinner
+}
+
+/// The lines of a long run, for who reads standard error from a file.
+pub struct Lines {
+    start: Instant,
+    /// When the last line was due.
+    last: Duration,
+    /// The step that was the first to be told of: a run that goes on does not begin at 0.
+    first: Option<u64>,
+}
+
+impl Lines {
+    /// The run begins now.
+    #[allow(clippy::disallowed_methods, reason = "tells the user how long it takes")]
+    pub fn begin() -> Lines {
+        Lines { start: Instant::now(), last: Duration::ZERO, first: None }
+    }
+
+    /// A step has been done, `step` of `steps` from 0 on; says a line if one is due.
+    pub fn step(&mut self, step: u64, steps: u64, what: &str) {
+        if let Some(line) = self.due(self.start.elapsed(), step, steps, what) {
+            // Who has closed it does not want to know.
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+
+    fn due(&mut self, now: Duration, step: u64, steps: u64, what: &str) -> Option<String> {
+        let first = *self.first.get_or_insert(step);
+        if now < self.last + BETWEEN {
+            return None;
+        }
+        self.last = now;
+        let (done, left) = (step + 1 - first, steps.saturating_sub(step + 1));
+        let left = now.mul_f64(left as f64 / done as f64);
+        Some(format!("step {} of {steps}, {what}, {} left", step + 1, HumanDuration(left)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_due_every_ten_seconds_and_none_before() {
+        let mut lines = Lines::begin();
+        let mut due = |seconds: u64, step| lines.due(Duration::from_secs(seconds), step, 1000, "loss 0.5");
+        assert_eq!(due(9, 100), None);
+        assert_eq!(due(20, 299).as_deref(), Some("step 300 of 1000, loss 0.5, 70 seconds left"));
+        assert_eq!(due(29, 310), None);
+        assert!(due(30, 320).is_some());
+    }
 }

@@ -1,6 +1,7 @@
 //! Training runs as the commands need them: on threads or on virtual time, with a bar, as records.
 
 use crate::failure::{Failure, Outcome};
+use crate::progress::Lines;
 use crate::records::{Breakdown, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan};
 use crate::tensorboard::Events;
 use crate::{elastic, measure, memory, samples, statistics};
@@ -97,7 +98,8 @@ pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Eve
         let first = comm.rank().0 == 0;
         let events = if first { events.lock().ok().and_then(|mut events| events.take()) } else { None };
         let bar = first.then_some(bar);
-        let mut watch = Watch { comm, config, bar, steps: Vec::new(), events };
+        let lines = bar.filter(|bar| bar.is_hidden()).map(|_| Lines::begin());
+        let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events };
         let result = allfold_trainer::train_on(config, &data, &test, comm, &mut watch)?;
         Ok((result, watch.steps))
     };
@@ -158,12 +160,14 @@ pub(crate) fn failed(error: allfold_trainer::Error) -> Failure {
     }
 }
 
-/// Notes every step and moves the bar.
+/// Notes every step and moves the bar, or says where it would be.
 struct Watch<'a> {
     comm: &'a Communicator,
     config: &'a Config,
     events: Option<Events>,
     bar: Option<&'a ProgressBar>,
+    /// Where the bar cannot be seen.
+    lines: Option<Lines>,
     steps: Vec<Step>,
 }
 
@@ -174,7 +178,11 @@ impl Observer for Watch<'_> {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);
             let rate = self.config.batch as f64 * f64::from(self.comm.size()) / report.time.total().as_secs();
-            bar.set_message(format!("loss {:.4}, {rate:.0} samples/s", report.loss));
+            let message = format!("loss {:.4}, {rate:.0} samples/s", report.loss);
+            if let Some(lines) = &mut self.lines {
+                lines.step(report.step, report.steps, &message);
+            }
+            bar.set_message(message);
         }
         self.note(report);
     }
