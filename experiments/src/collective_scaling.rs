@@ -60,9 +60,7 @@ pub fn run(
         .iter()
         .map(|name| registry::find(collective, name).map_err(Failure::usage))
         .collect::<Outcome<_>>()?;
-    if let Some(path) = plot {
-        session::writable(path)?;
-    }
+    plot.iter().try_for_each(|path| session.will_write(path))?;
     let counts = thinned(&counts.0);
     let mut curves = Vec::new();
     for algorithm in algorithms {

@@ -209,6 +209,7 @@ pub fn run(files: &[PathBuf], options: &Options, session: &mut Session) -> Outco
         .iter()
         .map(|file| scaling_tables::read(file).map_err(Failure::usage))
         .collect::<Outcome<_>>()?;
+    options.plot.iter().try_for_each(|path| session.will_write(path))?;
     let mut lines =
         vec![["table", "curve", "GPUs", "published", "predicted", "error (%)"].map(String::from).to_vec()];
     let mut all = Vec::new();

@@ -5,14 +5,15 @@
 //! --json -       records to standard output, text to standard error
 //! ```
 //!
-//! A file is replaced by renaming a complete new one over it, so that it never holds half a run, and what it held
-//! before is kept.
+//! Records are appended in one write under a lock, so that runs side by side can share a file. Any other file is
+//! replaced by renaming a complete new one over it. Neither ever holds half a run. Where nobody reads the text any
+//! more, a run with files to write goes on without it.
 
 use crate::failure::{Failure, Outcome};
 use crate::records::{self, Record, Records, Stamp};
 use std::fmt::Display;
-use std::fs;
-use std::io::{ErrorKind, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The text and the records of one run.
@@ -21,6 +22,10 @@ pub struct Session {
     json: Option<PathBuf>,
     stamp: Stamp,
     lines: Vec<String>,
+    /// Whether a file is still to be written.
+    owes: bool,
+    /// Why the text could not be written to its end.
+    lost: Option<Failure>,
 }
 
 impl Session {
@@ -28,21 +33,44 @@ impl Session {
     pub fn open(json: Option<&Path>, seed: Option<u64>) -> Outcome<Session> {
         let to_stdout = json.is_some_and(|path| path == Path::new("-"));
         if let Some(path) = json.filter(|_| !to_stdout) {
-            writable(path)?;
+            appendable(path)?;
         }
-        let text: Box<dyn Write> =
-            if to_stdout { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
-        Ok(Session { text, json: json.map(Path::to_path_buf), stamp: stamp(seed), lines: Vec::new() })
+        let text: Box<dyn Write> = if to_stdout { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
+        let owes = json.is_some();
+        let json = json.map(Path::to_path_buf);
+        Ok(Session { text, json, stamp: stamp(seed), lines: Vec::new(), owes, lost: None })
     }
 
     /// The run of one process of several, of which another one tells: it says nothing and leaves no records.
     pub fn silent(seed: Option<u64>) -> Session {
-        Session { text: Box::new(std::io::sink()), json: None, stamp: stamp(seed), lines: Vec::new() }
+        let (text, stamp) = (Box::new(io::sink()), stamp(seed));
+        Session { text, json: None, stamp, lines: Vec::new(), owes: false, lost: None }
+    }
+
+    /// Announces a file of [`replace`]: one that could not be written is refused now and not after the work.
+    pub fn will_write(&mut self, path: &Path) -> Outcome {
+        self.owe();
+        writable(path)
+    }
+
+    /// A file is still to be written: the run goes on where nobody reads its text.
+    pub fn owe(&mut self) {
+        self.owes = true;
     }
 
     /// Prints a line, or several.
     pub fn say(&mut self, line: impl Display) -> Outcome {
-        writeln!(self.text, "{line}").and_then(|()| self.text.flush()).map_err(closed)
+        let said = writeln!(self.text, "{line}").and_then(|()| self.text.flush());
+        let lost = match said {
+            Ok(()) => return Ok(()),
+            Err(error) => unsaid(&error),
+        };
+        if !self.owes {
+            return Err(lost);
+        }
+        self.text = Box::new(io::sink());
+        self.lost = Some(lost);
+        Ok(())
     }
 
     /// Keeps a record.
@@ -82,17 +110,21 @@ impl Session {
     /// Ends the run: writes the records where `--json` says.
     pub fn close(self) -> Outcome {
         match &self.json {
-            None => Ok(()),
+            None => {}
             Some(path) if path == Path::new("-") => {
-                std::io::stdout().write_all(self.lines().as_bytes()).map_err(closed)
+                io::stdout().write_all(self.lines().as_bytes()).map_err(|error| unsaid(&error))?;
             }
-            Some(path) => append(path, &self.lines()),
+            Some(path) => append(path, &self.lines())?,
         }
+        self.lost.filter(|lost| *lost != Failure::Closed).map_or(Ok(()), Err)
     }
 }
 
-fn closed(error: std::io::Error) -> Failure {
-    if error.kind() == ErrorKind::BrokenPipe { Failure::Closed } else { Failure::run(error) }
+fn unsaid(error: &io::Error) -> Failure {
+    if error.kind() == ErrorKind::BrokenPipe {
+        return Failure::Closed;
+    }
+    Failure::run(format!("the output cannot be written: {error}"))
 }
 
 fn stamp(seed: Option<u64>) -> Stamp {
@@ -127,40 +159,93 @@ pub fn writable(path: &Path) -> Outcome {
     if special(path) {
         return Ok(());
     }
-    let probe = beside(path);
-    let tried = fs::File::create(&probe).map(drop);
+    let probe = beside(&led_to(path));
+    let tried = File::create(&probe).map(drop);
     let _ = fs::remove_file(&probe);
     tried.map_err(|error| cannot_write(path, &error))
 }
 
+/// Makes a folder, and refuses one that takes no file.
+pub fn folder(path: &Path) -> Outcome {
+    let probe = beside(&path.join("file"));
+    let tried = fs::create_dir_all(path).and_then(|()| File::create(&probe)).map(drop);
+    let _ = fs::remove_file(&probe);
+    tried.map_err(|error| {
+        Failure::usage(format!("{}: no files can be written there: {error}; name a folder", path.display()))
+    })
+}
+
+/// Refuses a file that [`append`] could not write.
+fn appendable(path: &Path) -> Outcome {
+    if !path.is_file() {
+        return writable(path);
+    }
+    open_to_append(path).map(drop).map_err(|error| cannot_write(path, &error))
+}
+
+fn open_to_append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).append(true).create(true).open(path)
+}
+
+/// Adds lines to the end of a file, all or none.
 fn append(path: &Path, text: &str) -> Outcome {
-    let mut whole = if special(path) { String::new() } else { existing(path)? };
-    if !whole.is_empty() && !whole.ends_with('\n') {
-        whole.push('\n');
-    }
-    whole.push_str(text);
-    replace(path, whole.as_bytes())
+    let added = match special(path) {
+        true => fs::write(path, text),
+        false => open_to_append(path).and_then(|file| add(file, text)),
+    };
+    added.map_err(|error| cannot_write(path, &error))
 }
 
-fn existing(path: &Path) -> Outcome<String> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => Err(Failure::usage(format!("{}: {error}; name a file of records", path.display()))),
+/// In one write, which no other process's can get into; the lock is for what has to be seen before and after it.
+fn add(mut file: File, text: &str) -> io::Result<()> {
+    // Not every file system has locks: the one write must do there.
+    let locked = file.lock().is_ok();
+    let before = file.metadata()?.len();
+    let mut last = [b'\n'];
+    if before > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
     }
+    let separator = if last == [b'\n'] { "" } else { "\n" };
+    let written = file.write_all(format!("{separator}{text}").as_bytes());
+    if written.is_err() && locked {
+        let _ = file.set_len(before);
+    }
+    written
 }
 
-/// Writes a file whole or not at all: to a temporary one beside it, then renamed.
+/// Writes a file whole or not at all: to a temporary one beside it, then renamed. A link still leads to it, and its
+/// permissions are those that it had.
 pub fn replace(path: &Path, content: &[u8]) -> Outcome {
     if special(path) {
         return fs::write(path, content).map_err(|error| cannot_write(path, &error));
     }
-    let temporary = beside(path);
-    let written = fs::write(&temporary, content).and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|error| {
+    let path = led_to(path);
+    let temporary = beside(&path);
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        if let Ok(about) = fs::metadata(&path) {
+            file.set_permissions(about.permissions())?;
+        }
+        file.write_all(content)?;
+        fs::rename(&temporary, &path)
+    };
+    write().map_err(|error| {
         let _ = fs::remove_file(&temporary);
-        cannot_write(path, &error)
+        cannot_write(&path, &error)
     })
+}
+
+/// The file that a path leads to through links, whether it is there yet or not.
+fn led_to(path: &Path) -> PathBuf {
+    // As many as the system follows.
+    const LINKS: usize = 40;
+    let mut at = path.to_path_buf();
+    for _ in 0..LINKS {
+        let Ok(next) = fs::read_link(&at) else { break };
+        at = at.with_file_name(next);
+    }
+    at
 }
 
 /// A device or a pipe cannot be replaced by renaming: it is written to.
@@ -173,11 +258,12 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.part", std::process::id()))
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::usage(format!(
-        "{}: cannot be written: {error}; name a file in a folder that exists",
-        path.display()
-    ))
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    let what = format!("{}: cannot be written: {error}", path.display());
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => Failure::run(what),
+        _ => Failure::usage(format!("{what}; name a file in a folder that exists")),
+    }
 }
 
 #[cfg(test)]
@@ -192,6 +278,54 @@ mod tests {
         append(&path, "new\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old\nnew\n");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn runs_side_by_side_share_a_file_of_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runs.jsonl");
+        let line = format!("{}\n", "x".repeat(10_000));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..50).for_each(|_| append(&path, &line).unwrap()));
+            }
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.len(), 8 * 50 * line.len());
+        assert!(text.split_inclusive('\n').all(|read| read == line), "a line is cut");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_and_the_permissions_of_a_file_stay() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::create_dir(folder.path().join("other")).unwrap();
+        let (new, to_new) = (folder.path().join("other/new"), folder.path().join("to_new"));
+        fs::write(&file, "old\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        symlink("file", &link).unwrap();
+        symlink("other/new", &to_new).unwrap();
+        append(&link, "new\n").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "old\nnew\n");
+        for (link, file) in [(&link, &file), (&to_new, &new)] {
+            writable(link).unwrap();
+            replace(link, b"whole").unwrap();
+            assert!(link.is_symlink() && !file.is_symlink());
+            assert_eq!(fs::read_to_string(file).unwrap(), "whole");
+        }
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_told_with_the_name_of_the_file() {
+        let full = Path::new("/dev/full");
+        for written in [append(full, "line\n"), replace(full, b"whole")] {
+            let Err(Failure::Run(said)) = written else { panic!("{written:?}") };
+            assert!(said.contains("/dev/full") && said.contains("No space left"), "{said}");
+        }
     }
 
     #[test]

@@ -10,11 +10,12 @@
 use crate::failure::{Failure, Outcome};
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// An event file under way.
 pub struct Events {
     file: BufWriter<File>,
+    path: PathBuf,
 }
 
 impl Events {
@@ -26,7 +27,7 @@ impl Events {
         let path = directory.join(format!("events.out.tfevents.{}.allfold", now() as u64));
         let open = || {
             std::fs::create_dir_all(directory)?;
-            let mut events = Events { file: BufWriter::new(File::create(&path)?) };
+            let mut events = Events { file: BufWriter::new(File::create(&path)?), path: path.clone() };
             let mut event = header(0);
             bytes(&mut event, 3, b"brain.Event:2");
             events.record(&event)?;
@@ -50,7 +51,7 @@ impl Events {
         }
         let mut event = header(step);
         bytes(&mut event, 5, &summary);
-        self.record(&event).map_err(Failure::run)
+        self.record(&event).map_err(|error| Failure::run(format!("{}: {error}", self.path.display())))
     }
 
     fn record(&mut self, event: &[u8]) -> std::io::Result<()> {

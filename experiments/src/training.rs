@@ -10,6 +10,7 @@ use allfold_collectives::{Activity, Communicator, Rank, World};
 use allfold_sim::{Device, Picos, Topology};
 use allfold_trainer::{Config, EpochReport, Observer, StepReport, TrainResult};
 use indicatif::ProgressBar;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -196,8 +197,8 @@ impl Observer for Watch<'_> {
                 (&*loss, report.test.loss),
                 (&*accuracy, report.test.accuracy()),
             ];
-            if events.scalars(report.steps, &values).is_err() {
-                self.events = None;
+            if let Err(failure) = events.scalars(report.steps, &values) {
+                self.end_events(&failure);
             }
         }
     }
@@ -224,9 +225,14 @@ impl Watch<'_> {
             ("bytes/saved", memory.saved as f64),
             ("bytes/down", memory.down as f64),
         ];
-        if events.scalars(report.step, &values).is_err() {
-            self.events = None;
+        if let Err(failure) = events.scalars(report.step, &values) {
+            self.end_events(&failure);
         }
+    }
+
+    fn end_events(&mut self, failure: &Failure) {
+        let _ = writeln!(std::io::stderr(), "{failure}; TensorBoard will see no more of this run");
+        self.events = None;
     }
 }
 

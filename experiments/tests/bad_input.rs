@@ -196,6 +196,54 @@ fn a_reader_that_closes_early_is_no_panic() {
     assert_eq!(errors, "", "a closed pipe is nothing to tell");
 }
 
+/// A command whose standard output nobody reads.
+fn unread(args: &[&str]) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_allfold"));
+    let output = command.args(args).stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]), "{args:?}");
+}
+
+#[test]
+fn files_are_written_though_nobody_reads_the_text() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let (records, trace, html) = (path("runs.jsonl"), path("trace.json"), path("scaling.html"));
+    unread(&["verify", "barrier", "--ranks", "1..4", "--json", &records]);
+    let kept = fs::read_to_string(&records).unwrap();
+    unread(&["verify", "barrier", "--ranks", "1..4"]);
+    let whole = allfold(&["verify", "barrier", "--ranks", "1..4", "--json", "-"]).stdout;
+    assert_eq!(kept.lines().count(), String::from_utf8(whole).unwrap().lines().count());
+    let simulate = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "4", "-b", "8", "-e", "8"];
+    unread(&[&simulate[..], &["--trace", &trace]].concat());
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    unread(&["scale", "--config", config, "--ranks", "2", "--modeled-only", "--html", &html]);
+    for file in [trace, html] {
+        assert!(fs::metadata(&file).unwrap().len() > 0, "{file}");
+    }
+}
+
+#[test]
+fn a_folder_of_checkpoints_that_cannot_be_is_found_before_the_first_step() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let within = format!("checkpoint_dir={}", file.join("within").display());
+    let set = ["--set", "checkpoint_every=2", "--set", &within];
+    says(&[&["train", "--config", config, "--steps", "2"], &set[..]].concat(), &["file/within", "folder"]);
+}
+
+#[test]
+fn flags_of_another_mode_of_scale() {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let scale = ["scale", "--config", config, "--ranks", "1", "--modeled-only"];
+    says(&[&scale[..], &["--batch", "64"]].concat(), &["--batch goes with --workload", "with --config"]);
+    let collective = ["scale", "--collective", "all_reduce", "--algo", "ring", "--ranks", "2"];
+    says(&[&collective[..], &["--workload", "resnet50"]].concat(), &["--collective", "--workload"]);
+}
+
 #[test]
 fn calls_that_nccl_does_not_run() {
     let nccl = |machine: &'static str, more: &[&'static str]| {

@@ -182,7 +182,7 @@ pub struct Config {
     pub uneven: bool,
     /// Where rank 0 keeps checkpoints. A run that writes some and does not resume refuses a folder that has any.
     pub checkpoint_dir: String,
-    /// Steps from one checkpoint to the next; 0: none. The last step has one in any case.
+    /// Steps from one checkpoint to the next, and the last step has one in any case; 0: none at all.
     pub checkpoint_every: u64,
     /// How many of the newest are kept.
     pub checkpoint_keep: usize,

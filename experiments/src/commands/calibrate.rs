@@ -38,8 +38,8 @@ pub struct Args {
 
 /// Reads, fits, writes.
 pub fn run(args: &Args) -> Outcome {
-    session::writable(&args.output)?;
     let mut session = Session::open(args.common.json.as_deref(), None)?;
+    session.will_write(&args.output)?;
     let runs = read(&args.files, args.machine.as_deref(), &mut session)?;
     if runs.is_empty() {
         return Err(Failure::usage("no run is left to fit to"));

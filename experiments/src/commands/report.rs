@@ -115,7 +115,7 @@ fn given(args: &Args) -> Outcome {
     let records = Records::parse(&all).map_err(Failure::usage)?;
     let mut session = Session::open(None, None)?;
     let made = report::render(&records, session.stamp())?;
-    folder(&args.out)?;
+    session::folder(&args.out)?;
     write(&args.out, &all, &made)?;
     session.say(format!("{} records, {}", records.len(), args.out.join("report.html").display()))
 }
@@ -127,9 +127,9 @@ fn experiment(args: &Args) -> Outcome {
     // A wrong name is said before anything runs.
     let most = extent.scaling.iter().chain(extent.predicted).max().copied().unwrap_or(1);
     Topology::named(&extent.topology, most).map_err(Failure::usage)?;
-    folder(&args.out)?;
-    session::writable(&args.out.join("report.html"))?;
+    session::folder(&args.out)?;
     let mut session = Session::open(None, None)?;
+    session.will_write(&args.out.join("report.html"))?;
     let mut wrong = Vec::new();
 
     wrong.extend(prove(&extent, &mut session)?);
@@ -151,6 +151,7 @@ fn experiment(args: &Args) -> Outcome {
         session.records()?.len(),
         names::counted(made.plots.len(), "plot")
     ))?;
+    session.close()?;
     wrong.into_iter().next().map_or(Ok(()), |first| Err(Failure::check(first)))
 }
 
@@ -159,12 +160,6 @@ fn write(folder: &Path, records: &str, made: &Report) -> Outcome {
     session::replace(&folder.join("records.jsonl"), records.as_bytes())?;
     made.plots.iter().try_for_each(|(name, svg)| session::replace(&folder.join(name), svg.as_bytes()))?;
     session::replace(&folder.join("report.html"), made.page.as_bytes())
-}
-
-fn folder(path: &Path) -> Outcome {
-    fs::create_dir_all(path).map_err(|error| {
-        Failure::usage(format!("{}: cannot be made: {error}; name a folder", path.display()))
-    })
 }
 
 /// Proves every algorithm; returns what failed.

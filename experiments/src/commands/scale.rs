@@ -218,10 +218,8 @@ pub fn run(args: &Args, given: &ArgMatches) -> Outcome {
     };
     scaling.check(&counts)?;
     memory::threads(args.carry)?;
-    if let Some(path) = &args.html {
-        session::writable(path)?;
-    }
     let mut session = Session::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
+    args.html.iter().try_for_each(|path| session.will_write(path))?;
     let measured_up_to = if args.modeled_only { 0 } else { cores() };
     let carried_up_to = if args.modeled_only { 0 } else { args.carry };
     points(&scaling, &counts, measured_up_to, carried_up_to, None, &mut session)?;
@@ -275,10 +273,8 @@ fn workload(args: &Args, name: &str, counts: &RankCounts) -> Outcome {
         },
         collectives: large.collectives,
     };
-    for path in args.html.iter().chain(&large.plot) {
-        session::writable(path)?;
-    }
     let mut session = Session::open(args.common.json.as_deref(), None)?;
+    args.html.iter().chain(&large.plot).try_for_each(|path| session.will_write(path))?;
     let counts = thinned(&counts.0);
     let counts = if counts.contains(&1) { counts } else { [vec![1], counts].concat() };
     let mut points: Vec<SimulatedScale> = Vec::new();
@@ -416,6 +412,11 @@ fn row(ranks: u32, time_us: f64, exposed_us: f64, samples_per_s: f64, efficiency
     ]
 }
 
+fn columns(rows: Vec<Vec<String>>) -> String {
+    let names = ["ranks", "step (us)", "exposed (us)", "samples/s", "efficiency (%)"];
+    table::columns(&[vec![names.map(String::from).to_vec()], rows].concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -455,9 +456,4 @@ mod tests {
             assert!(said.contains(&format!("{flag} goes with {of}")), "{said}");
         }
     }
-}
-
-fn columns(rows: Vec<Vec<String>>) -> String {
-    let names = ["ranks", "step (us)", "exposed (us)", "samples/s", "efficiency (%)"];
-    table::columns(&[vec![names.map(String::from).to_vec()], rows].concat())
 }

@@ -13,7 +13,7 @@ use allfold_collectives::time::{self, Engine, Job, Method, Sent};
 use allfold_sim::fault::{KINDS, span};
 use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
 use clap::ValueEnum;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// The deadline where a fault may keep a collective from ending and none is given: 300 s.
@@ -276,13 +276,14 @@ pub fn run(args: &Args) -> Outcome {
     let sizes = args.sweep.sizes()?;
     let machine = machine(args)?;
     sizes.iter().try_for_each(|&size| machine.countable(&choice.at(size)?))?;
-    if let Some(path) = &args.trace {
-        traceable("--trace", path, &machine, &choice, &sizes)?;
+    if args.trace.is_some() {
+        traceable("--trace", &machine, &choice, &sizes)?;
     }
-    if let Some(path) = &args.timeline {
-        traceable("--timeline", path, &machine, &choice, &sizes)?;
+    if args.timeline.is_some() {
+        traceable("--timeline", &machine, &choice, &sizes)?;
     }
     let mut session = Session::open(args.common.json.as_deref(), None)?;
+    args.trace.iter().chain(&args.timeline).try_for_each(|path| session.will_write(path))?;
 
     let name = choice.collective.name();
     // Said only when there is a row to put below it: an engine may refuse the first size.
@@ -397,8 +398,8 @@ fn kinds() -> String {
     KINDS.iter().map(kind).collect::<Vec<_>>().join("\n")
 }
 
-/// A trace holds one size, as many messages as fit in memory, and goes to a file that can be written.
-fn traceable(flag: &str, path: &Path, machine: &Machine, choice: &Choice, sizes: &[u64]) -> Outcome {
+/// A trace holds one size, and as many messages as fit in memory.
+fn traceable(flag: &str, machine: &Machine, choice: &Choice, sizes: &[u64]) -> Outcome {
     let [size] = sizes else {
         return Err(Failure::usage(format!(
             "{flag} shows one size and the sweep has {}; give -b and -e the same",
@@ -408,8 +409,7 @@ fn traceable(flag: &str, path: &Path, machine: &Machine, choice: &Choice, sizes:
     let (record, _) = machine.time(choice, *size)?;
     let each = 200 + size_of::<Sent>() as u64;
     let bytes = record.messages.unwrap_or(0).checked_mul(each);
-    memory::require(bytes, "the messages of the trace")?;
-    session::writable(path)
+    memory::require(bytes, "the messages of the trace")
 }
 
 fn machine(args: &Args) -> Outcome<Machine> {

@@ -215,15 +215,13 @@ pub fn run(args: &Args) -> Outcome {
         // Started again after a failure: it goes on from where it was.
         config.resume |= launched.epoch > 0 && config.checkpoint_every > 0;
     }
-    if let Some(path) = &args.trace {
-        session::writable(path)?;
-    }
     let beside = args.beside.as_deref().map(loss_curve::beside).transpose()?;
-    if let Some(path) = &args.plot {
-        session::writable(path)?;
-    }
     let json = args.common.json.as_deref().filter(|_| place.speaks());
     let mut session = Session::open(json, Some(config.seed))?;
+    args.trace.iter().chain(&args.plot).try_for_each(|path| session.will_write(path))?;
+    if config.checkpoint_every > 0 && place.speaks() {
+        session::folder(Path::new(&config.checkpoint_dir))?;
+    }
     let bar = progress::bar(1, &format!("{} on {} ranks", config.model, ranks));
     let events = args.tensorboard.as_deref().filter(|_| place.speaks()).map(Events::create).transpose()?;
     let trained = training::run(&config, &place, &bar, events);

@@ -87,6 +87,9 @@ struct Plan<'a> {
 pub fn run(args: &Args) -> Outcome {
     let file = parameters(args.parameters.as_deref())?;
     let mut session = Session::open(args.common.json.as_deref(), None)?;
+    if args.plots.is_some() {
+        session.owe();
+    }
     // Tables of training throughput are told by their schema.
     let (tables, files): (Vec<PathBuf>, Vec<PathBuf>) =
         args.files.iter().cloned().partition(|file| scaling_tables::is_table_file(file));
@@ -343,8 +346,7 @@ const FEW: usize = 8;
 const SYSTEMS: &str = "predicted / measured of each system (geometric mean), 90th percentile of the factor:";
 
 fn plots(folder: &Path, predictor: Predictor, found: &[Validated], session: &mut Session) -> Outcome {
-    std::fs::create_dir_all(folder)
-        .map_err(|error| Failure::usage(format!("{}: {error}", folder.display())))?;
+    session::folder(folder)?;
     let mut systems: BTreeMap<&str, Vec<&Validated>> = BTreeMap::new();
     for row in found.iter().filter(|row| row.predictor == predictor.name()) {
         systems.entry(&row.system).or_default().push(row);
