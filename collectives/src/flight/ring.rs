@@ -202,6 +202,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::disallowed_methods, reason = "waits for what must not come")]
     fn whoever_writes_second_returns_when_the_first_has_written() {
         let folder = tempfile::tempdir().unwrap();
         let (inside, is_inside) = channel();
