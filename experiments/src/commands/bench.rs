@@ -468,8 +468,9 @@ fn measured(
     if !speaks {
         return Ok(verdict(wrong, first_wrong));
     }
-    let largest = sizes.iter().copied().max().unwrap_or(0);
-    let size = largest.clamp(1 << 20, 64 << 20);
+    let large = sizes.iter().copied().filter(|size| (1 << 20..=64 << 20).contains(size)).max();
+    let size =
+        large.unwrap_or_else(|| if sizes.iter().all(|size| *size < 1 << 20) { 1 << 20 } else { 64 << 20 });
     let mut limit = limits::measure(ranks.min(cores), size)?;
     if bench.choice.collective == Collective::AllReduce && ranks > 1 {
         limit.fused_gbps = Some(limits::fused(ranks.min(cores), ranks, size)?);
@@ -479,11 +480,13 @@ fn measured(
     if args.backend == Backend::Tcp {
         let each = (size as f64 * bench.choice.collective.bus_factor(ranks)) as usize;
         let seconds = duplex(ranks, each).map_err(Failure::run)?;
-        let (alone, best) = (each as f64 / seconds / 1e9, busbw.iter().copied().fold(0.0, f64::max));
-        session.say(format!(
-            "# sockets alone: {alone:.2} GB/s each way at once; best busbw {best:.2} GB/s = {:.0} %",
-            100.0 * best / alone
-        ))?;
+        let alone = each as f64 / seconds / 1e9;
+        let mut line = format!("# sockets alone: {alone:.2} GB/s each way at once");
+        let same = records.iter().filter(|record| record.call.bytes == size).map(|record| record.busbw_gbps);
+        if let Some(busbw) = same.reduce(f64::max) {
+            line.push_str(&format!("; busbw {busbw:.2} GB/s at that size = {:.0} %", 100.0 * busbw / alone));
+        }
+        session.say(line)?;
     }
     Ok(verdict(wrong, first_wrong))
 }
@@ -556,12 +559,13 @@ fn limit_line(limit: &Limit, records: &[MeasuredCollective]) -> String {
         "# Limit, measured in this run over {} threads: copy {:.2} GB/s, a += b {:.2} GB/s",
         limit.threads, limit.copy_gbps, limit.reduce_gbps
     );
-    let all_reduce =
-        records.iter().filter(|r| r.call.collective == Collective::AllReduce.name() && r.call.ranks > 1);
+    let all_reduce = records.iter().filter(|r| {
+        r.call.collective == Collective::AllReduce.name() && r.call.ranks > 1 && r.call.bytes == limit.bytes
+    });
     if let Some(best) = all_reduce.max_by(|a, b| a.algbw_gbps.total_cmp(&b.algbw_gbps)) {
         if let Some(fused) = limit.fused_gbps {
             line.push_str(&format!(
-                ", all-reduce {fused:.2} GB/s; the best algbw of {:.2} GB/s is {:.0} % of that",
+                ", all-reduce {fused:.2} GB/s; algbw of {:.2} GB/s at that size is {:.0} % of it",
                 best.algbw_gbps,
                 best.algbw_gbps / fused * 100.0
             ));
@@ -569,7 +573,7 @@ fn limit_line(limit: &Limit, records: &[MeasuredCollective]) -> String {
         }
         let share = best.algbw_gbps * f64::from(best.call.ranks - 1) / limit.reduce_gbps;
         line.push_str(&format!(
-            "; the best algbw of {:.2} GB/s adds {} buffers, {:.0} % of that",
+            "; algbw of {:.2} GB/s at that size adds {} buffers, {:.0} % of it",
             best.algbw_gbps,
             best.call.ranks - 1,
             share * 100.0
