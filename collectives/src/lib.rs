@@ -30,6 +30,7 @@ mod buffer;
 pub mod check;
 mod collective;
 mod communicator;
+mod descriptors;
 pub mod environment;
 mod error;
 mod exec;

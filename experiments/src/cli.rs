@@ -5,6 +5,7 @@ use crate::failure::{Failure, Outcome};
 use crate::launch;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
 
 /// A testbed for collective communication and data-parallel training.
@@ -71,8 +72,16 @@ pub struct Common {
     pub json: Option<PathBuf>,
 }
 
+/// Lets this process have as many descriptors as it may: ranks that are threads hold sockets to each other.
+fn raise_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Where it is refused, whoever runs out says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 /// Reads the command line and runs the command.
 pub fn run() -> Outcome {
+    raise_descriptors();
     let matches = Cli::command().try_get_matches();
     let (cli, given) = match matches.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches))) {
         Ok(parsed) => parsed,

@@ -380,6 +380,16 @@ fn scale_leaves_checkpoints_alone() {
 }
 
 #[test]
+fn more_sockets_than_the_soft_limit_are_had() {
+    let script = format!(
+        "ulimit -S -n 64; '{}' bench all_reduce --backend tcp --ranks 8 -b 8 -e 8 -n 1 -w 0",
+        env!("CARGO_BIN_EXE_allfold")
+    );
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
 fn doctor_finds_the_cpus() {
     let records = records(&["doctor"]);
     let cpu = records.iter().find(|record| record["item"] == "cpu").unwrap();

@@ -15,6 +15,14 @@ pub enum Failure {
         /// How long the others waited.
         after: Duration,
     },
+    /// The server could not take all ranks in.
+    #[error(
+        "the server has no descriptors left for more ranks, its limit is {limit}; raise it by `ulimit -n`"
+    )]
+    Starved {
+        /// How many descriptors its process may have.
+        limit: u32,
+    },
     /// Two ranks believe different sizes of the world.
     #[error("rank {rank} was told that the world has {size} ranks, but rank {peer} was told {theirs}")]
     WorldSize {
@@ -102,6 +110,7 @@ impl Failure {
             Failure::Configuration { rank, peer } => (5, vec![rank.0, peer.0]),
             Failure::Epoch { mine, theirs } => (6, vec![*mine, *theirs]),
             Failure::Job => (7, vec![]),
+            Failure::Starved { limit } => (9, vec![*limit]),
             _ => (8, vec![]),
         }
     }
@@ -120,6 +129,7 @@ impl Failure {
             (5, &[rank, peer]) => Failure::Configuration { rank: Rank(rank), peer: Rank(peer) },
             (6, &[mine, theirs]) => Failure::Epoch { mine, theirs },
             (7, []) => Failure::Job,
+            (9, &[limit]) => Failure::Starved { limit },
             _ => Failure::Lost("it gave no reason that this version knows".into()),
         }
     }
@@ -138,6 +148,7 @@ mod tests {
             Failure::Configuration { rank: Rank(0), peer: Rank(1) },
             Failure::Epoch { mine: 1, theirs: 2 },
             Failure::Job,
+            Failure::Starved { limit: 1024 },
         ] {
             let (code, numbers) = failure.parts();
             assert_eq!(Failure::of(code, &numbers), failure);

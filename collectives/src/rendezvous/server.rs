@@ -2,11 +2,13 @@
 
 use super::wire::{HELLO, Hello, Kind, encode_answer, encode_table};
 use super::{Failure, Patience, Peer, Table};
-use crate::Rank;
 use crate::tcp::{Door, Purpose, Secured, Verdict};
+use crate::{Rank, descriptors};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -78,7 +80,8 @@ impl Server {
         let listener =
             TcpListener::from_std(self.listener).map_err(|error| Failure::System(error.to_string()))?;
         let (send, mut callers) = mpsc::channel(PENDING);
-        let door = tokio::spawn(admit(listener, door, patience.handshake, send));
+        let starved = Arc::new(AtomicBool::new(false));
+        let door = tokio::spawn(admit(listener, door, patience.handshake, send, starved.clone()));
         let mut world = World::default();
         while !(once && world.is_over()) {
             let due = world.due;
@@ -99,7 +102,7 @@ impl Server {
                     Some(caller) => world.take(caller, patience).await,
                     None => break,
                 },
-                () = late => world.expire(patience.rendezvous).await,
+                () = late => world.expire(patience.rendezvous, starved.load(Ordering::Relaxed)).await,
             }
         }
         door.abort();
@@ -113,14 +116,25 @@ pub(crate) async fn serve_world(server: Server, door: Door, patience: Patience) 
 }
 
 /// Accepts connections for ever; each has the handshake's time to say who it is.
-async fn admit(listener: TcpListener, door: Door, within: Duration, callers: mpsc::Sender<Caller>) {
+async fn admit(
+    listener: TcpListener,
+    door: Door,
+    within: Duration,
+    callers: mpsc::Sender<Caller>,
+    starved: Arc<AtomicBool>,
+) {
     let mut pending: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Ok((stream, from)) = listener.accept().await else {
-            // Out of descriptors: those that are pending will give some back.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                starved.fetch_or(descriptors::are_out(&error), Ordering::Relaxed);
+                // Those that are pending will give some back.
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
         };
+        starved.store(false, Ordering::Relaxed);
         pending.retain(|task| !task.is_finished());
         if pending.len() >= PENDING
             && let Some(oldest) = pending.pop_front()
@@ -255,7 +269,11 @@ impl World {
         self.over = Some(Ok(()));
     }
 
-    async fn expire(&mut self, after: Duration) {
+    async fn expire(&mut self, after: Duration, starved: bool) {
+        if starved {
+            let limit = u32::try_from(descriptors::limit()).unwrap_or(u32::MAX);
+            return self.fail(Failure::Starved { limit }).await;
+        }
         let size = self.came.values().next().map_or(0, |first| first.hello.size);
         let missing = (0..size).map(Rank).filter(|rank| !self.came.contains_key(rank)).collect();
         self.fail(Failure::Missing { ranks: missing, after }).await;

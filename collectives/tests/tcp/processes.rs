@@ -3,9 +3,11 @@
 //! The test binary starts itself once per rank. A child prints its address, reads everyone's from its standard input, and
 //! then does as its script says, a line of output per thing done.
 
-use super::arena::{deadlines, peers, sum};
+use super::arena::{deadlines, listeners, peers, sum};
 use allfold_collectives::tcp::{Deadlines, Host, Peers};
 use allfold_collectives::{Buffer, Communicator, Error, ReduceOp};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -93,7 +95,9 @@ fn child() {
         Some(script) => (script, Host::here()),
         None => (script, None),
     };
+    let limits = Deadlines { start: if script == "starved" { operation } else { limits.start }, ..limits };
     let peers = Peers { host, ..peers(rank, listener, &addresses, limits) };
+    let _taken = (script == "starved" && rank == 0).then(take_descriptors);
     let result = Communicator::over_tcp(peers).and_then(|mut comm| {
         println!(">connected");
         match script {
@@ -105,6 +109,20 @@ fn child() {
         Ok(()) => println!(">done"),
         Err(error) => println!(">{error}"),
     }
+}
+
+/// Takes all descriptors that this process may still have, but for one.
+fn take_descriptors() -> (Vec<File>, Communicator) {
+    // What a rank opens beside its connections is open before they run out, and stays so.
+    let (mut listeners, addresses) = listeners(1);
+    let alone = peers(0, listeners.remove(0), &addresses, deadlines());
+    let alone = Communicator::over_tcp(alone).unwrap();
+    let rlimit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..rlimit }).unwrap();
+    let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    // One is for the bell that wakes the rank.
+    taken.pop();
+    (taken, alone)
 }
 
 fn play(script: &str, comm: &Communicator) -> Result<(), Error> {
@@ -248,6 +266,13 @@ fn case_6_a_process_stopped_beyond_the_deadline_is_named_and_is_told_when_it_wak
         let line = processes[1].line();
         assert!(line.contains("deadline of 1.5s exceeded") || line.contains("is lost"), "{line}");
     }
+}
+
+#[test]
+fn a_process_without_descriptors_says_that_it_has_none() {
+    let processes = start(2, "starved", 2000);
+    let line = processes[0].line();
+    assert!(line.contains("no descriptors left") && line.contains("limit is 64"), "{line}");
 }
 
 #[test]

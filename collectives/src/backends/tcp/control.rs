@@ -6,7 +6,7 @@ use super::frame::{HEADER, Header, Kind};
 use super::handshake::{Claims, Purpose, Refusal, Verdict};
 use super::node::Node;
 use super::secured::Secured;
-use crate::{Error, Lost, Rank, Result};
+use crate::{Error, Lost, Rank, Result, descriptors};
 use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
@@ -144,11 +144,16 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
     let task = runtime.spawn(async move {
         let mut pending: VecDeque<tokio::task::AbortHandle> = VecDeque::new();
         loop {
-            let Ok((socket, _)) = listener.accept().await else {
-                // Out of descriptors: others may give some back.
-                sleep(Duration::from_millis(20)).await;
-                continue;
+            let socket = match listener.accept().await {
+                Ok((socket, _)) => socket,
+                Err(error) => {
+                    node.starved.fetch_or(descriptors::are_out(&error), Ordering::Relaxed);
+                    // Others may give some back.
+                    sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
             };
+            node.starved.store(false, Ordering::Relaxed);
             pending.retain(|task| !task.is_finished());
             if pending.len() >= PENDING
                 && let Some(oldest) = pending.pop_front()

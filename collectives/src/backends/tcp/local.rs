@@ -40,7 +40,7 @@ impl Local {
             addresses = proxy.addresses().to_vec();
         }
         let job = handshake::random()?;
-        let ranks: Result<Vec<Arc<Tcp>>> = std::thread::scope(|scope| {
+        let ranks: Vec<Result<Arc<Tcp>>> = std::thread::scope(|scope| {
             let start = |(listener, rank)| {
                 let peers = Peers {
                     rank: Rank(rank),
@@ -58,7 +58,11 @@ impl Local {
             let panicked = |_| Err(Error::System("a rank panicked while it connected".into()));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         });
-        Ok(Mesh { ranks: ranks?, _proxy: proxy })
+        // What the system refused to one rank is why others were lost.
+        let (refused, ranks): (Vec<_>, Vec<_>) =
+            ranks.into_iter().partition(|rank| matches!(rank, Err(Error::System(_))));
+        let ranks = refused.into_iter().chain(ranks).collect::<Result<_>>()?;
+        Ok(Mesh { ranks, _proxy: proxy })
     }
 
     /// Where there are rules.

@@ -20,7 +20,7 @@ use super::options::Deadlines;
 use super::secured::{Door, Secured};
 use super::wire::Wire;
 use crate::transport::Pool;
-use crate::{Call, Error, Lost, Rank, Result};
+use crate::{Call, Error, Lost, Rank, Result, descriptors};
 use allfold_kernels::fused::Pipe;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,6 +45,8 @@ pub(super) struct Node {
     /// A control connection was made, or will not be.
     changed: Condvar,
     closing: AtomicBool,
+    /// There was no descriptor for who connected last.
+    pub starved: AtomicBool,
     /// Connections that were turned away.
     pub refused: AtomicU64,
 }
@@ -99,6 +101,7 @@ impl Node {
             peers: Mutex::new((0..size).map(|_| Peer::default()).collect()),
             changed: Condvar::new(),
             closing: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
             refused: AtomicU64::new(0),
         })
     }
@@ -226,6 +229,16 @@ impl Node {
 
     /// Waits until there is a control connection to every other rank.
     pub fn gather(&self) -> Result<()> {
+        self.all_connect().map_err(|error| match self.starved.load(Ordering::Relaxed) {
+            true => Error::System(format!(
+                "{error}; this process has no descriptors left for connections, its limit is {}: raise it by `ulimit -n`",
+                descriptors::limit()
+            )),
+            false => error,
+        })
+    }
+
+    fn all_connect(&self) -> Result<()> {
         let mut left = self.deadlines.start;
         let world = self.group(0);
         let mut peers = locked(&self.peers);
