@@ -107,22 +107,20 @@ impl Scaling {
 
     fn train(&self, place: Place) -> Outcome<training::Trained> {
         let mut config = self.config.clone();
-        // A point leaves alone what a run of this configuration has written.
-        (config.checkpoint_every, config.resume) = (0, false);
         // Whole batches alone, so that every step is the one that is modeled.
         let (train, _) = data::load(&config).map_err(training::failed)?;
-        let (step, ranks) = (config.batch.saturating_mul(place.ranks() as usize), place.ranks());
+        let step = config.batch.saturating_mul(place.ranks() as usize);
         let samples =
             train.len().min(if config.train_samples > 0 { config.train_samples } else { usize::MAX });
-        if step > samples {
-            return Err(Failure::usage(format!(
-                "a step of {ranks} ranks with `batch` {} each takes {step} samples, and `{}` trains on {samples}: take \
-                 fewer ranks, or a smaller batch",
-                config.batch, config.data
-            )));
-        }
         config.train_samples = samples / step * step;
-        // A point is no run to go on with.
+        if step > samples {
+            // Too few for a step: what samples hold takes no part in how long it takes.
+            let (channels, height, width) = train.shape;
+            config.data = "synthetic".into();
+            (config.synthetic_shape, config.synthetic_classes) = ([channels, height, width], train.classes);
+            (config.synthetic_samples, config.train_samples) = (step, step);
+        }
+        // A point is no run to go on with, and leaves alone what one has written.
         (config.checkpoint_every, config.resume) = (0, false);
         let bar = progress::bar(1, &format!("{} on {} ranks", config.model, place.ranks()));
         let trained = training::run(&config, &place, &bar, None);

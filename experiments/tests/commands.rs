@@ -368,6 +368,17 @@ fn scale_predicts_for_the_data_that_is_configured() {
     assert!(time("cifar.toml", "batch = 64\ndata = \"cifar10\"\n") > 1.5 * digits);
 }
 
+/// Two ranks with batches of a thousand, of a set that holds 1,437.
+#[test]
+fn scale_has_points_of_more_samples_than_there_are() {
+    let folder = folder();
+    let path = folder.path().join("large.toml");
+    fs::write(&path, "batch = 1000\n").unwrap();
+    let text =
+        said(&["scale", "--config", path.to_str().unwrap(), "--ranks", "2", "--steps", "1", "--carry", "2"]);
+    assert_eq!(text.lines().filter(|line| line.trim_start().starts_with("2 ")).count(), 3, "{text}");
+}
+
 #[test]
 fn scale_leaves_checkpoints_alone() {
     let folder = folder();

@@ -66,7 +66,10 @@ impl Sampler {
     pub(crate) fn in_step(&self, config: &Config, step: u64) -> u64 {
         let batch = config.batch as u64;
         let seen = |rank| self.trains_on(config, rank).saturating_sub(step * batch).min(batch);
-        (0..self.world).map(seen).sum()
+        match config.uneven {
+            true => (0..self.world).map(seen).sum(),
+            false => self.world as u64 * seen(0),
+        }
     }
 
     /// The error for an epoch without a step.
