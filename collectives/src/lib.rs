@@ -25,12 +25,12 @@
 //! With `World::threads(16)` the same program runs on real time and gives the same bits.
 
 pub mod algorithms;
+mod arrivals;
 mod backends;
 mod buffer;
 pub mod check;
 mod collective;
 mod communicator;
-mod descriptors;
 pub mod environment;
 mod error;
 mod exec;

@@ -132,6 +132,21 @@ impl Record {
         format!("flight-rank-{rank}.jsonl")
     }
 
+    /// The records that lie in a folder, by their names, in order of those.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn all_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+        let entries = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+        let ours = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("flight-rank-") && name.ends_with(".jsonl")
+        };
+        let mut files: Vec<PathBuf> = entries.iter().map(|entry| entry.path()).filter(ours).collect();
+        files.sort();
+        Ok(files)
+    }
+
     /// Writes the record into a folder, whole or not at all.
     ///
     /// # Errors

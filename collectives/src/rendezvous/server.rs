@@ -2,9 +2,10 @@
 
 use super::wire::{HELLO, Hello, Kind, encode_answer, encode_table};
 use super::{Failure, Patience, Peer, Table};
+use crate::Rank;
+use crate::arrivals::{self, Arrivals, PENDING};
 use crate::tcp::{Door, Purpose, Secured, Verdict};
-use crate::{Rank, descriptors};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,11 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
-
-/// Connections that have not said who they are; of more the oldest goes.
-pub(super) const PENDING: usize = if cfg!(test) { 64 } else { 512 };
 
 /// A caller who has said who it is, and the connection to it.
 pub struct Caller {
@@ -80,8 +77,9 @@ impl Server {
         let listener =
             TcpListener::from_std(self.listener).map_err(|error| Failure::System(error.to_string()))?;
         let (send, mut callers) = mpsc::channel(PENDING);
-        let starved = Arc::new(AtomicBool::new(false));
-        let door = tokio::spawn(admit(listener, door, patience.handshake, send, starved.clone()));
+        let starved = Arc::<AtomicBool>::default();
+        let arrivals = Arrivals::at(listener, starved.clone());
+        let door = tokio::spawn(admit(arrivals, door, patience.handshake, send));
         let mut world = World::default();
         while !(once && world.is_over()) {
             let due = world.due;
@@ -116,31 +114,9 @@ pub(crate) async fn serve_world(server: Server, door: Door, patience: Patience) 
 }
 
 /// Accepts connections for ever; each has the handshake's time to say who it is.
-async fn admit(
-    listener: TcpListener,
-    door: Door,
-    within: Duration,
-    callers: mpsc::Sender<Caller>,
-    starved: Arc<AtomicBool>,
-) {
-    let mut pending: VecDeque<AbortHandle> = VecDeque::new();
+async fn admit(mut arrivals: Arrivals, door: Door, within: Duration, callers: mpsc::Sender<Caller>) {
     loop {
-        let (stream, from) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                starved.fetch_or(descriptors::are_out(&error), Ordering::Relaxed);
-                // Those that are pending will give some back.
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                continue;
-            }
-        };
-        starved.store(false, Ordering::Relaxed);
-        pending.retain(|task| !task.is_finished());
-        if pending.len() >= PENDING
-            && let Some(oldest) = pending.pop_front()
-        {
-            oldest.abort();
-        }
+        let (stream, from) = arrivals.next().await;
         let (callers, door) = (callers.clone(), door.clone());
         let task = tokio::spawn(async move {
             if let Ok(Some(caller)) = timeout(within, greet(stream, from.ip(), &door)).await {
@@ -148,7 +124,7 @@ async fn admit(
                 tokio::spawn(async move { callers.send(caller).await.is_ok() });
             }
         });
-        pending.push_back(task.abort_handle());
+        arrivals.hear(task.abort_handle());
     }
 }
 
@@ -271,7 +247,7 @@ impl World {
 
     async fn expire(&mut self, after: Duration, starved: bool) {
         if starved {
-            let limit = u32::try_from(descriptors::limit()).unwrap_or(u32::MAX);
+            let limit = u32::try_from(arrivals::descriptors()).unwrap_or(u32::MAX);
             return self.fail(Failure::Starved { limit }).await;
         }
         let size = self.came.values().next().map_or(0, |first| first.hello.size);

@@ -138,7 +138,7 @@ async fn rogues_do_not_keep_ranks_apart() {
     let mut rogues = Vec::new();
     for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0xff; 96], b"allfold\n"] {
         // Silent ones most of all, more than are heard at a time.
-        for _ in 0..if said.is_empty() { 2 * super::server::PENDING } else { 10 } {
+        for _ in 0..if said.is_empty() { 2 * crate::arrivals::PENDING } else { 10 } {
             let mut rogue = tokio::net::TcpStream::connect(("127.0.0.1", meeting.port)).await.unwrap();
             rogue.write_all(said).await.unwrap();
             rogues.push(rogue);

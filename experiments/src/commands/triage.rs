@@ -63,13 +63,7 @@ fn files(path: &Path) -> Outcome<Vec<PathBuf>> {
         return Ok(vec![path.to_path_buf()]);
     }
     let wrong = |error: std::io::Error| Failure::usage(format!("{}: {error}", path.display()));
-    let entries = std::fs::read_dir(path).map_err(wrong)?.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
-    let ours = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("flight-rank-") && name.ends_with(".jsonl")
-    };
-    let mut files: Vec<PathBuf> = entries.iter().map(|entry| entry.path()).filter(ours).collect();
-    files.sort();
+    let files = Record::all_in(path).map_err(wrong)?;
     if files.is_empty() {
         return Err(Failure::usage(format!("{}: holds no flight records", path.display())));
     }

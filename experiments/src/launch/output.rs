@@ -1,5 +1,6 @@
 //! What ranks print: whole lines, each with its rank in front, or in a file per rank.
 
+use allfold_collectives::flight::Record;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -103,8 +104,12 @@ impl Output {
     /// all of its ranks have been started.
     pub fn clear(&self) -> std::io::Result<()> {
         let Some(folder) = self.folder.as_ref().filter(|folder| folder.is_dir()) else { return Ok(()) };
-        for start in named(folder, "start-")?.iter().filter(|start| start.is_dir()) {
-            for record in named(start, "flight-rank-")? {
+        for start in std::fs::read_dir(folder)? {
+            let start = start?;
+            if !start.file_name().to_string_lossy().starts_with("start-") || !start.path().is_dir() {
+                continue;
+            }
+            for record in Record::all_in(&start.path())? {
                 match std::fs::remove_file(record) {
                     // Another node's launcher removes them too.
                     Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -114,18 +119,6 @@ impl Output {
         }
         Ok(())
     }
-}
-
-/// What is in a folder under names that begin so.
-fn named(folder: &Path, prefix: &str) -> std::io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(prefix) {
-            found.push(entry.path());
-        }
-    }
-    Ok(found)
 }
 
 impl Sink {

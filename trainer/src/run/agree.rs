@@ -34,7 +34,7 @@ impl<F: Float> Run<'_, F> {
             let active = |step: u64| {
                 self.sampler.own_len(self.comm.rank().index()) as u64 > step * self.config.batch as u64
             };
-            let per_epoch = self.sampler.steps(self.config).max(1);
+            let per_epoch = self.sampler.steps(self.config);
             let counted = |at: usize| f64::from(active((*shared + at) as u64 % per_epoch));
             let mut counts: Vec<f64> = (0..new.len()).map(counted).collect();
             self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;

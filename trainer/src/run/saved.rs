@@ -76,14 +76,15 @@ impl<F: Float> Run<'_, F> {
     /// Refuses to begin anew where another run keeps its checkpoints: of both runs' only the ones of the most steps would
     /// be kept, and gone on from.
     fn begin(&self) -> Result<()> {
+        if self.config.checkpoint_every == 0 {
+            return Ok(());
+        }
         let folder = Path::new(&self.config.checkpoint_dir);
         let mut taken = [0u8];
-        if self.config.checkpoint_every > 0 && self.comm.rank() == ROOT {
+        if self.comm.rank() == ROOT {
             taken[0] = u8::from(checkpoint::newest(folder)?.is_some());
         }
-        if self.config.checkpoint_every > 0 {
-            self.comm.broadcast(&mut taken, ROOT)?;
-        }
+        self.comm.broadcast(&mut taken, ROOT)?;
         match taken {
             [0] => Ok(()),
             _ => Err(Error::Config(format!(

@@ -6,8 +6,8 @@ use super::frame::{HEADER, Header, Kind};
 use super::handshake::{Claims, Purpose, Refusal, Verdict};
 use super::node::Node;
 use super::secured::Secured;
-use crate::{Error, Lost, Rank, Result, descriptors};
-use std::collections::VecDeque;
+use crate::arrivals::Arrivals;
+use crate::{Error, Lost, Rank, Result};
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc as blocking;
@@ -18,8 +18,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-/// Connections that may be in a handshake at once; of more the oldest is dropped.
-const PENDING: usize = 512;
 /// How often a side that says it holds another secret is asked again: it may have been too busy to answer.
 const ASKED: u32 = 3;
 
@@ -142,41 +140,27 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
     drop(guard);
     let node = node.clone();
     let task = runtime.spawn(async move {
-        let mut pending: VecDeque<tokio::task::AbortHandle> = VecDeque::new();
+        let mut arrivals = Arrivals::at(listener, node.starved.clone());
         loop {
-            let socket = match listener.accept().await {
-                Ok((socket, _)) => socket,
-                Err(error) => {
-                    node.starved.fetch_or(descriptors::are_out(&error), Ordering::Relaxed);
-                    // Others may give some back.
-                    sleep(Duration::from_millis(20)).await;
-                    continue;
-                }
-            };
-            node.starved.store(false, Ordering::Relaxed);
-            pending.retain(|task| !task.is_finished());
-            if pending.len() >= PENDING
-                && let Some(oldest) = pending.pop_front()
-            {
-                oldest.abort();
-                node.refused.fetch_add(1, Ordering::Relaxed);
-            }
-            let node = node.clone();
+            let (socket, _) = arrivals.next().await;
+            let one = node.clone();
             let task = tokio::spawn(async move {
                 let mut memory = None;
                 let judge = |claims: &Claims| {
-                    let (verdict, pipe) = node.admit(claims);
+                    let (verdict, pipe) = one.admit(claims);
                     memory = pipe;
                     verdict
                 };
-                match node.door.accept(socket, judge).await {
-                    Ok((stream, claims)) => node.join(claims.rank, &claims, stream, memory),
+                match one.door.accept(socket, judge).await {
+                    Ok((stream, claims)) => one.join(claims.rank, &claims, stream, memory),
                     Err(_) => {
-                        node.refused.fetch_add(1, Ordering::Relaxed);
+                        one.refused.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             });
-            pending.push_back(task.abort_handle());
+            if arrivals.hear(task.abort_handle()) {
+                node.refused.fetch_add(1, Ordering::Relaxed);
+            }
         }
     });
     Ok(task.abort_handle())

@@ -20,7 +20,7 @@ use super::options::Deadlines;
 use super::secured::{Door, Secured};
 use super::wire::Wire;
 use crate::transport::Pool;
-use crate::{Call, Error, Lost, Rank, Result, descriptors};
+use crate::{Call, Error, Lost, Rank, Result, arrivals};
 use allfold_kernels::fused::Pipe;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,7 +46,7 @@ pub(super) struct Node {
     changed: Condvar,
     closing: AtomicBool,
     /// There was no descriptor for who connected last.
-    pub starved: AtomicBool,
+    pub starved: Arc<AtomicBool>,
     /// Connections that were turned away.
     pub refused: AtomicU64,
 }
@@ -101,7 +101,7 @@ impl Node {
             peers: Mutex::new((0..size).map(|_| Peer::default()).collect()),
             changed: Condvar::new(),
             closing: AtomicBool::new(false),
-            starved: AtomicBool::new(false),
+            starved: Arc::default(),
             refused: AtomicU64::new(0),
         })
     }
@@ -232,7 +232,7 @@ impl Node {
         self.all_connect().map_err(|error| match self.starved.load(Ordering::Relaxed) {
             true => Error::System(format!(
                 "{error}; this process has no descriptors left for connections, its limit is {}: raise it by `ulimit -n`",
-                descriptors::limit()
+                arrivals::descriptors()
             )),
             false => error,
         })
