@@ -31,14 +31,15 @@ pub(crate) async fn join(
     door: &Door,
     patience: Patience,
 ) -> Result<Joined, Failure> {
-    let due = Instant::now() + patience.rendezvous;
-    let mut stream = connect(meeting, door, due, patience).await?;
+    let mut stream = connect(meeting, door, Instant::now() + patience.rendezvous, patience).await?;
+    // The server may have come late, and begins to wait for ranks when the first of them calls.
+    let due = Instant::now() + patience.rendezvous + patience.handshake;
     let (mine, theirs) = stream.addresses().map_err(system)?;
     // Peers find this rank on the way that it found the server, and on no other.
     let listener = TcpListener::bind((from_all_hosts(meeting, hosts, mine.ip()), 0)).map_err(system)?;
     let port = u32::from(listener.local_addr().map_err(system)?.port());
     stream.write_all(&Hello { port, ..hello }.encode()).await.map_err(lost)?;
-    // The server tells who is missing when time is up, a moment later than it is here.
+    // It tells who is missing when its time is up, a moment earlier than it is here.
     let answered = async {
         let mut answer = [0; ANSWER];
         stream.read_exact(&mut answer).await.map_err(lost)?;
@@ -47,7 +48,7 @@ pub(crate) async fn join(
         stream.read_exact(&mut bytes).await.map_err(lost)?;
         Ok(decode_table(&bytes, hello.epoch))
     };
-    let mut table = timeout_at(due + patience.handshake, answered).await.map_err(silent)??;
+    let mut table = timeout_at(due, answered).await.map_err(silent)??;
     // Who calls the server from its own host may be known there by an address that is good only there.
     let away = |peer: &&mut Peer| peer.address.ip().is_loopback() && !theirs.ip().is_loopback();
     table.peers.iter_mut().filter(away).for_each(|peer| peer.address.set_ip(theirs.ip()));

@@ -209,6 +209,25 @@ async fn a_server_that_comes_late_is_found() {
 }
 
 #[tokio::test]
+async fn who_waited_for_a_late_server_hears_who_is_missing() {
+    let late = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = late.address().unwrap();
+    drop(late);
+    let meeting = Meeting { host: "127.0.0.1".into(), port: address.port(), served: false };
+    // The server's time is up after that of who called first, and of its handshake.
+    let seconds = Duration::from_secs_f64;
+    let patience = Patience { rendezvous: seconds(2.0), handshake: seconds(1.0) };
+    let serve = async {
+        tokio::time::sleep(seconds(1.5)).await;
+        let server = Server::bind(address).unwrap();
+        tokio::join!(super::serve_world(server, open(), patience), come(&meeting, hello(0, 3), patience))
+    };
+    let (first, (_, second)) = tokio::join!(come(&meeting, hello(1, 3), patience), serve);
+    let missing = Some(Failure::Missing { ranks: vec![Rank(2)], after: patience.rendezvous });
+    assert_eq!(failures(vec![first, second]), [missing.clone(), missing]);
+}
+
+#[tokio::test]
 async fn another_secret_keeps_a_process_out_and_harms_nobody() {
     let key = |byte| door(&Security::TrustedFabric(Secret::new([byte; 32])), LONG).unwrap();
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
