@@ -191,8 +191,12 @@ fn signals_reach_ranks_as_they_came() {
 
 #[test]
 fn a_signal_while_a_failure_ends_the_others_lets_nothing_start_again() {
-    let script = "trap 'echo asked' TERM; [ $RANK = 0 ] && exit 4; echo up; while :; do sleep 0.01; done";
-    let args = ["-n", "2", "--max-restarts", "2", "--grace", "90", "--", "sh", "-c", script];
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display().to_string();
+    // The failure comes once the other would hear of it.
+    let script = "trap 'echo asked' TERM; [ $RANK = 0 ] && { while ! [ -e $0/up ]; do sleep 0.01; done; exit 4; }; \
+                  echo up; touch $0/up; while :; do sleep 0.01; done";
+    let args = ["-n", "2", "--max-restarts", "2", "--grace", "90", "--", "sh", "-c", script, &place];
     // It is up, and has been asked to end, which it does not.
     let (child, _out) = started(&args, 2);
     signal(&child, "-TERM");
