@@ -14,7 +14,6 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 /// What a process chooses about joining, beside what its environment says.
 #[derive(Clone, Debug)]
@@ -75,13 +74,11 @@ impl Joining {
         };
         let mut patience = Patience::default();
         if let Some(read) = text("ALLFOLD_RENDEZVOUS_TIMEOUT") {
-            let seconds = read.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            let wrong = || Error::Environment {
-                variable: "ALLFOLD_RENDEZVOUS_TIMEOUT".into(),
-                read: Some(read.clone()),
-                wanted: "a number of seconds".into(),
+            let wrong = |wanted| {
+                let variable = "ALLFOLD_RENDEZVOUS_TIMEOUT".into();
+                Error::Environment { variable, read: Some(read.clone()), wanted }
             };
-            patience.rendezvous = seconds.ok_or_else(wrong)?;
+            patience.rendezvous = environment::seconds(&read).map_err(wrong)?;
         }
         Ok(Joining {
             share,

@@ -15,6 +15,7 @@ mod nodelist;
 mod variables;
 
 pub use nodelist::first_host;
+pub use variables::seconds;
 
 use crate::{Error, Rank, Result};
 use std::fmt;

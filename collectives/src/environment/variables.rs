@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// An environment that can be looked things up in.
 pub(super) struct Variables<'a> {
@@ -49,7 +50,31 @@ fn parse<T: FromStr>(name: &str, text: &str) -> Result<T> {
     text.parse().map_err(|_| wrong(name, Some(text), "a whole number of its range is needed"))
 }
 
+/// A duration as variables and flags have it.
+///
+/// # Errors
+/// What is needed instead. Of more than 30 years the system's clock may know no end.
+pub fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let seconds = seconds.filter(|seconds| *seconds <= Duration::from_secs(1_000_000_000));
+    seconds.ok_or_else(|| "a number of seconds from 0 to 1e9 is needed".into())
+}
+
 /// The error of a variable.
 pub(super) fn wrong(variable: &str, read: Option<&str>, wanted: &str) -> Error {
     Error::Environment { variable: variable.into(), read: read.map(String::from), wanted: wanted.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_those_that_a_clock_can_wait_for() {
+        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        assert_eq!(seconds("1e9"), Ok(Duration::from_secs(1_000_000_000)));
+        for wrong in ["1e19", "1.1e9", "-1", "inf", "NaN", "soon", ""] {
+            assert!(seconds(wrong).unwrap_err().contains("seconds"), "{wrong}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::launch::{self, Job};
 use crate::sizes::rank_count;
 use allfold_collectives::Joining;
-use allfold_collectives::environment::Meeting;
+use allfold_collectives::environment::{Meeting, seconds};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -115,9 +115,4 @@ fn meeting(at: &str, nodes: u32) -> Outcome<Meeting> {
         return Err(wrong());
     }
     Ok(Meeting { host: host.into(), port, served: true })
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "write a number of seconds".to_string())?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| "write a number of seconds from 0 on".to_string())
 }

@@ -345,6 +345,8 @@ fn what_cannot_be_launched_is_one_line() {
         (outside, 2, "no loopback address"),
         (&["-n", "2"], 2, "COMMAND"),
         (&["--grace", "x", "--", "true"], 2, "seconds"),
+        (&["--grace", "1e19", "--", "true"], 2, "seconds from 0 to 1e9"),
+        (&["--rdzv-timeout", "1e19", "--", "true"], 2, "seconds from 0 to 1e9"),
     ] {
         let output = end(launch(args));
         let said = text(&output.stderr);
@@ -565,6 +567,11 @@ fn ranks_that_cannot_find_each_other_say_why_in_one_line() {
             "the secret in",
         ),
         (&[("RANK", "0"), ("WORLD_SIZE", "1"), ("ALLFOLD_SECURITY", "tls")], 2, "it needs a secret"),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "1"), ("ALLFOLD_RENDEZVOUS_TIMEOUT", "1e19")],
+            2,
+            "ALLFOLD_RENDEZVOUS_TIMEOUT is `1e19`: a number of seconds",
+        ),
     ] {
         let output = run(variables);
         let said = text(&output.stderr);
