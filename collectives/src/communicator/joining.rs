@@ -10,6 +10,7 @@ use crate::rendezvous::{self, Failure, Hello, Joined, Kind, Patience, Server, jo
 use crate::tcp::{Deadlines, Host, Peers, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
 use allfold_sim::fnv1a;
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -187,7 +188,13 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
         joining.security.allows(address)?;
         let _inside = runtime.enter();
         match Server::bind(address) {
-            Ok(server) => drop(runtime.spawn(serve_world(server, door.clone(), patience))),
+            Ok(server) => {
+                if let Some(warning) = joining.security.warning(meeting.port) {
+                    // Nobody may be listening.
+                    let _ = writeln!(std::io::stderr(), "{warning}");
+                }
+                drop(runtime.spawn(serve_world(server, door.clone(), patience)));
+            }
             Err(failure) => return Ok(Err(failure)),
         }
     }

@@ -81,6 +81,9 @@ async fn node(mut job: Job) -> Outcome {
         let server = Server::bind(address).map_err(|why| at(&job, &why))?;
         let held = server.address().map_err(|why| at(&job, &why))?;
         job.meeting.port = held.port();
+        if let Some(warning) = job.security.warning(held.port()) {
+            printer.say(&warning);
+        }
         let (send, callers) = mpsc::channel(16);
         tokio::spawn(server.serve(door.clone(), patience, Some(send)));
         let plan = Plan {

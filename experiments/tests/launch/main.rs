@@ -355,6 +355,34 @@ fn what_cannot_be_launched_is_one_line() {
     }
 }
 
+#[test]
+fn where_anyone_may_join_a_line_says_so() {
+    let insecure = ("ALLFOLD_SECURITY", "insecure-plaintext");
+    let at = unused();
+    let port = at.rsplit_once(':').unwrap().1;
+    let warning = format!("WARNING: insecure-plaintext: anyone who reaches port {port}");
+    let mut command = launch(&["-n", "2", "--rdzv", &at, "--", "true"]);
+    command.env(insecure.0, insecure.1);
+    let said = text(&end(command).stderr);
+    assert!(said.starts_with(&warning) && said.lines().count() == 1, "{said}");
+
+    // Without a launcher it is rank 0's to say.
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 2);
+    let rank = |rank: &str| {
+        let mut command = Command::new(ALLFOLD);
+        let place =
+            [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)];
+        command.args(["train", "--config", &config]).envs(place).env(insecure.0, insecure.1);
+        command.env("ALLFOLD_RENDEZVOUS_TIMEOUT", "0.3").stdout(Stdio::piped()).stderr(Stdio::piped());
+        text(&end(command).stderr)
+    };
+    let said = rank("0");
+    assert!(said.starts_with(&warning) && said.lines().count() == 2, "{said}");
+    let said = rank("1");
+    assert!(!said.contains("WARNING"), "{said}");
+}
+
 /// A configuration in a folder of its own, with checkpoints there.
 fn config(folder: &Path, steps: u64) -> String {
     let cnn = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");

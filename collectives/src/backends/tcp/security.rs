@@ -114,6 +114,16 @@ impl Security {
         }
     }
 
+    /// What people are to be told where anyone is let in: a line for standard error.
+    pub fn warning(&self, port: u16) -> Option<String> {
+        matches!(self, Security::InsecurePlaintext).then(|| {
+            format!(
+                "WARNING: insecure-plaintext: anyone who reaches port {port}, or those of the ranks, can join this job, \
+                 and read and change what it sends; give it a secret by ALLFOLD_SECRET_FILE"
+            )
+        })
+    }
+
     /// The number in a handshake: both sides must be in the same mode.
     pub(super) fn number(&self) -> u8 {
         match self {
@@ -167,6 +177,18 @@ mod tests {
             assert!(error.contains("no loopback address"), "{error}");
             Security::InsecurePlaintext.allows(address).unwrap();
             Security::Tls(Secret::new([1; 32])).allows(address).unwrap();
+        }
+    }
+
+    #[test]
+    fn only_who_lets_anyone_in_is_warned_of() {
+        let warning = Security::InsecurePlaintext.warning(29_500).unwrap();
+        assert!(
+            warning.starts_with("WARNING: ") && warning.contains("port 29500") && !warning.contains('\n')
+        );
+        let secret = Secret::new([1; 32]);
+        for other in [Security::Loopback, Security::TrustedFabric(secret.clone()), Security::Tls(secret)] {
+            assert_eq!(other.warning(1), None);
         }
     }
 
