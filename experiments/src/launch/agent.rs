@@ -2,7 +2,8 @@
 
 use super::coordinator::{Plan, coordinate};
 use super::guard::Guard;
-use super::messages::{Message, read, write};
+use super::line::{Line, Lost};
+use super::messages::Message;
 use super::output::{Output, Printer};
 use super::processes::Processes;
 use super::{End, process::Ended};
@@ -17,8 +18,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{ReadHalf, WriteHalf, split};
 use tokio::net::TcpSocket;
+use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -63,15 +64,19 @@ pub struct Job {
 /// The first failure of a rank, with what the launcher is to return for it; or that the launch itself is impossible.
 pub fn run(job: Job) -> Outcome {
     // One thread: it starts every process, and those die when the thread that started them ends.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::run)?;
-    runtime.block_on(node(job))
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::run)?;
+    // Files of outputs are written beside it: while they are slow, it goes on saying that it is alive.
+    let pumps = Builder::new_multi_thread().worker_threads(1).build().map_err(Failure::run)?;
+    let outcome = runtime.block_on(node(job, pumps.handle().clone()));
+    pumps.shutdown_background();
+    outcome
 }
 
-async fn node(mut job: Job) -> Outcome {
+async fn node(mut job: Job, pumps: Handle) -> Outcome {
     set_child_subreaper(Some(rustix::process::getpid())).map_err(Failure::run)?;
     let mut guard =
         Guard::start().map_err(|error| Failure::run(format!("cannot start the guard: {error}")))?;
-    let printer = Printer::start().map_err(Failure::run)?;
+    let printer = Printer::start(pumps).map_err(Failure::run)?;
     let mut coordinator = None;
     let patience = Patience { rendezvous: job.patience, ..Patience::default() };
     let door = rendezvous::door(&job.security, patience).map_err(Failure::run)?;
@@ -110,7 +115,9 @@ async fn node(mut job: Job) -> Outcome {
     let stream =
         rendezvous::call(&job.meeting, hello, &door, patience).await.map_err(|why| at(&job, &why))?;
     let output = Output { folder: job.log_dir.clone(), printer };
-    let mut agent = Agent { job, output, stream: split(stream) };
+    let (send, news) = mpsc::unbounded_channel();
+    let line = Line::open(stream, move |said| send.send(said).is_ok());
+    let mut agent = Agent { job, output, line, news };
     // It ends by itself once it has said that all is over.
     let broken = async {
         if let Some(task) = coordinator
@@ -162,23 +169,29 @@ impl Reserved {
 struct Agent {
     job: Job,
     output: Output,
-    stream: (ReadHalf<Secured>, WriteHalf<Secured>),
+    line: Line<Secured>,
+    news: mpsc::UnboundedReceiver<Result<Message, Lost>>,
 }
 
 impl Agent {
+    /// What the coordinator says next.
+    async fn hear(&mut self) -> Outcome<Message> {
+        let said = self.news.recv().await.unwrap_or(Err(Lost::Gone));
+        said.map_err(|lost| Failure::run(format!("node 0 is lost: {lost}")))
+    }
+
     /// Does what the coordinator says until it says that all is over.
     async fn obey(&mut self, guard: &mut Guard) -> Outcome {
         let mut signals = Signals::new().map_err(Failure::run)?;
         loop {
             tokio::select! {
-                message = read(&mut self.stream.0) => match message {
-                    Ok(Message::Start { epoch, world, first, port }) => {
+                message = self.hear() => match message? {
+                    Message::Start { epoch, world, first, port } => {
                         self.start(epoch, (world, first), port, guard, &mut signals).await?;
                     }
-                    Ok(Message::Over { code: 0, .. }) => return Ok(()),
-                    Ok(Message::Over { code, text }) => return Err(Failure::Launched(text, code)),
-                    Ok(_) => {}
-                    Err(_) => return Err(Failure::run("node 0 is lost: its launcher has gone")),
+                    Message::Over { code: 0, .. } => return Ok(()),
+                    Message::Over { code, text } => return Err(Failure::Launched(text, code)),
+                    _ => {}
                 },
                 signal = signals.end() => {
                     let text = format!("stopped by signal {}", signal.as_raw());
@@ -197,12 +210,10 @@ impl Agent {
         guard: &mut Guard,
         signals: &mut Signals,
     ) -> Outcome {
-        if epoch == 0 {
-            self.output.clear().map_err(unwritable)?;
-        }
         let mut ranks = Processes::new();
-        self.launch(&mut ranks, 0..self.job.ranks, epoch, (world, first), port, guard).await?;
-        let mut said = None;
+        let unable = |(code, text)| Message::Unable { epoch, code, text };
+        let launched = self.launch(&mut ranks, 0..self.job.ranks, epoch, (world, first), port, guard);
+        let mut said = launched.await.err().map(unable);
         let mut again = 0;
         let mut with = Signal::TERM;
         while ranks.is_running() && said.is_none() {
@@ -221,19 +232,21 @@ impl Agent {
                                 "rank {rank} failed, {}; starting it again ({again} of {})",
                                 cause.end, self.job.max_restarts
                             ));
-                            self.launch(&mut ranks, failed, epoch + again, (world, first), port, guard).await?;
+                            let place = (world, first);
+                            let launched = self.launch(&mut ranks, failed, epoch + again, place, port, guard);
+                            said = launched.await.err().map(unable);
                             continue;
                         }
                         let end = cause.end;
                         said = Some(Message::Failed { epoch, rank, end, text: cause.last_words().await });
                     }
                 }
-                message = read(&mut self.stream.0) => match message {
+                message = self.hear() => match message {
                     Ok(Message::Stop { epoch: of }) if of == epoch => break,
                     Ok(_) => {}
-                    Err(_) => {
+                    Err(lost) => {
                         ranks.stop(Signal::TERM, self.job.grace, guard).await;
-                        return Err(Failure::run("node 0 is lost: its launcher has gone"));
+                        return Err(lost);
                     }
                 },
                 news = signals.next() => match news {
@@ -247,8 +260,7 @@ impl Agent {
         }
         let done = said.is_none() && !ranks.is_running();
         if let Some(said) = &said {
-            // If the coordinator is lost, this is noticed by the next reading.
-            let _ = write(&mut self.stream.1, said).await;
+            self.line.say(said).await;
         }
         let mut interrupted = matches!(said, Some(Message::Interrupted { .. }));
         // A second signal makes an end of it, and one that comes while a failure ends the others lets nothing start again.
@@ -256,7 +268,7 @@ impl Agent {
             biased;
             signal = signals.end() => {
                 interrupted = true;
-                let _ = write(&mut self.stream.1, &Message::Interrupted { epoch, signal: signal.as_raw() }).await;
+                self.line.say(&Message::Interrupted { epoch, signal: signal.as_raw() }).await;
                 ranks.stop(Signal::KILL, Duration::ZERO, guard).await;
             }
             () = ranks.stop(with, self.job.grace, guard) => {}
@@ -268,13 +280,13 @@ impl Agent {
             () = sleep(FAREWELL), if interrupted => {}
         }
         let end = if done { Message::Done { epoch } } else { Message::Stopped { epoch } };
-        let _ = write(&mut self.stream.1, &end).await;
+        self.line.say(&end).await;
         Ok(())
     }
 }
 
 impl Agent {
-    /// Starts some of this node's ranks, by their numbers here.
+    /// Starts some of this node's ranks, by their numbers here. An error: the code to return, and why.
     async fn launch(
         &self,
         ranks: &mut Processes,
@@ -283,7 +295,11 @@ impl Agent {
         (world, first): (u32, u32),
         port: u16,
         guard: &mut Guard,
-    ) -> Outcome {
+    ) -> Result<(), (u8, String)> {
+        let unwritable = |error| (2, format!("--log-dir cannot be written: {error}; name a folder that can"));
+        if epoch == 0 {
+            self.output.clear().map_err(unwritable)?;
+        }
         let folder = self.output.folder(epoch).map_err(unwritable)?;
         let flight = folder.as_ref().map(|folder| folder.display().to_string());
         for local in which {
@@ -292,14 +308,10 @@ impl Agent {
             ranks
                 .start(&self.job.command, &variables, place, (folder.as_deref(), &self.output.printer), guard)
                 .await
-                .map_err(|error| Failure::run(format!("cannot start rank {}: {error}", first + local)))?;
+                .map_err(|error| (1, format!("cannot start rank {}: {error}", first + local)))?;
         }
         Ok(())
     }
-}
-
-fn unwritable(error: std::io::Error) -> Failure {
-    Failure::usage(format!("--log-dir cannot be written: {error}; name a folder that can"))
 }
 
 /// Of ends that came at once: who was killed before who returned, and of those whoever came first.

@@ -7,14 +7,15 @@
 //! ```
 
 use super::End;
-use super::messages::{Message, read, write};
+use super::line::{Line, Lost};
+use super::messages::{Message, write};
 use super::output::Printer;
 use allfold_collectives::rendezvous::Caller;
+use allfold_collectives::tcp::Secured;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tokio::io::{ReadHalf, WriteHalf, split};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// What must be known of the whole.
 #[derive(Clone, Copy, Debug)]
@@ -30,17 +31,17 @@ pub(super) struct Plan {
 /// More than a node needs to make its ranks end after the grace period.
 const MARGIN: Duration = Duration::from_secs(5);
 
-type Stream = allfold_collectives::tcp::Secured;
+/// How long news that a launcher has gone may be on their way when it is started again.
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// The nodes that have come: how many ranks each starts, and the way to it.
 #[derive(Default)]
 struct Nodes {
-    all: BTreeMap<u32, (u32, WriteHalf<Stream>)>,
-    lost: BTreeSet<u32>,
+    all: BTreeMap<u32, (u32, Line<Secured>)>,
 }
 
 /// News of a node: a message, or that it is lost.
-type News = (u32, Option<Message>);
+type News = (u32, Result<Message, Lost>);
 
 /// Why a start ended.
 struct Cause {
@@ -61,12 +62,22 @@ pub(super) async fn coordinate(
     let mut nodes = Nodes::default();
     let due = Instant::now() + plan.patience;
     while nodes.all.len() < plan.nodes as usize {
-        let Ok(Some(caller)) = timeout_at(due, callers.recv()).await else {
+        let caller = tokio::select! {
+            biased;
+            // It may be started again.
+            Some((node, Err(_))) = news.recv() => {
+                nodes.all.remove(&node);
+                continue;
+            }
+            caller = timeout_at(due, callers.recv()) => caller,
+        };
+        let Ok(Some(caller)) = caller else {
             let missing = (0..plan.nodes).filter(|node| !nodes.all.contains_key(node));
             let missing: Vec<String> = missing.map(|node| node.to_string()).collect();
             let text = format!("node {} did not come within {:?}", missing.join(", "), plan.patience);
             return nodes.over(1, text).await;
         };
+        let _ = timeout(MOMENT, nodes.until_gone(caller.hello.rank.0, &mut news)).await;
         if let Err(text) = nodes.admit(plan, caller, &send).await {
             return nodes.over(2, text).await;
         }
@@ -99,9 +110,8 @@ async fn start(
 ) -> Option<Cause> {
     let world = nodes.all.values().map(|(ranks, _)| ranks).sum();
     let mut first = 0;
-    for (ranks, stream) in nodes.all.values_mut() {
-        // A node that is lost is heard of below.
-        let _ = write(stream, &Message::Start { epoch, world, first, port }).await;
+    for (ranks, line) in nodes.all.values() {
+        line.say(&Message::Start { epoch, world, first, port }).await;
         first += *ranks;
     }
     let mut open: BTreeSet<u32> = nodes.all.keys().copied().collect();
@@ -115,26 +125,29 @@ async fn start(
         // None: out of time, or no node is left.
         let Some((node, message)) = next else { break };
         let found = match message {
-            Some(Message::Done { epoch: of } | Message::Stopped { epoch: of }) if of == epoch => {
+            Ok(Message::Done { epoch: of } | Message::Stopped { epoch: of }) if of == epoch => {
                 open.remove(&node);
                 continue;
             }
-            Some(Message::Failed { epoch: of, rank, end, text }) if of == epoch => failed(rank, end, &text),
-            Some(Message::Interrupted { epoch: of, signal }) if of == epoch => {
+            Ok(Message::Failed { epoch: of, rank, end, text }) if of == epoch => failed(rank, end, &text),
+            Ok(Message::Unable { epoch: of, code, text }) if of == epoch => {
+                let text = if plan.nodes > 1 { format!("node {node}: {text}") } else { text };
+                Cause { code, text, again: false }
+            }
+            Ok(Message::Interrupted { epoch: of, signal }) if of == epoch => {
                 let text = format!("stopped by signal {signal}");
                 Cause { code: End::Signal(signal).code(), text, again: false }
             }
-            Some(_) => continue,
-            None => {
+            Ok(_) => continue,
+            Err(lost) => {
                 open.remove(&node);
                 nodes.all.remove(&node);
-                nodes.lost.insert(node);
-                Cause { code: 1, text: format!("node {node} is lost: its launcher has gone"), again: false }
+                Cause { code: 1, text: format!("node {node} is lost: {lost}"), again: false }
             }
         };
         if cause.is_none() {
-            for (_, stream) in nodes.all.values_mut() {
-                let _ = write(stream, &Message::Stop { epoch }).await;
+            for (_, line) in nodes.all.values() {
+                line.say(&Message::Stop { epoch }).await;
             }
             due = Some(Instant::now() + plan.grace + MARGIN);
             cause = Some(found);
@@ -179,25 +192,25 @@ impl Nodes {
             let _ = write(&mut stream, &Message::Over { code: 2, text: text.clone() }).await;
             return Err(text);
         }
-        let (from, to) = split(stream);
-        self.all.insert(node, (ranks, to));
-        tokio::spawn(listen(node, from, news.clone()));
+        let news = news.clone();
+        let line = Line::open(stream, move |said| news.send((node, said)).is_ok());
+        self.all.insert(node, (ranks, line));
         Ok(())
     }
 
-    async fn over(mut self, code: u8, text: String) {
-        for (_, stream) in self.all.values_mut() {
-            let _ = write(stream, &Message::Over { code, text: text.clone() }).await;
+    /// Waits until there is no such node, and forgets those that go meanwhile.
+    async fn until_gone(&mut self, node: u32, news: &mut mpsc::UnboundedReceiver<News>) {
+        while self.all.contains_key(&node) {
+            if let Some((gone, Err(_))) = news.recv().await {
+                self.all.remove(&gone);
+            }
         }
     }
-}
 
-async fn listen(node: u32, mut from: ReadHalf<Stream>, news: mpsc::UnboundedSender<News>) {
-    loop {
-        let message = read(&mut from).await.ok();
-        let lost = message.is_none();
-        if news.send((node, message)).is_err() || lost {
-            return;
+    /// Tells all; this node's own agent last, which ends the process.
+    async fn over(self, code: u8, text: String) {
+        for (_, line) in self.all.values().rev() {
+            line.say(&Message::Over { code, text: text.clone() }).await;
         }
     }
 }

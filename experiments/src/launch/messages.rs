@@ -27,6 +27,10 @@ pub(super) enum Message {
     Interrupted { epoch: u32, signal: i32 },
     /// From an agent: none of its ranks runs any more.
     Stopped { epoch: u32 },
+    /// From an agent: it cannot start its ranks; the code to return, and why.
+    Unable { epoch: u32, code: u8, text: String },
+    /// From either side: it is alive.
+    Beat,
 }
 
 impl Message {
@@ -44,6 +48,8 @@ impl Message {
             }
             Message::Interrupted { epoch, signal } => (6, [*epoch, signal.unsigned_abs(), 0, 0, 0], ""),
             Message::Stopped { epoch } => (7, [*epoch, 0, 0, 0, 0], ""),
+            Message::Unable { epoch, code, text } => (8, [*epoch, u32::from(*code), 0, 0, 0], text),
+            Message::Beat => (9, [0; 5], ""),
         }
     }
 
@@ -78,6 +84,8 @@ impl Message {
             5 => Message::Failed { epoch, rank: a, end: End::of_parts(b, c), text },
             6 => Message::Interrupted { epoch, signal: i32::try_from(a).ok()? },
             7 => Message::Stopped { epoch },
+            8 => Message::Unable { epoch, code: u8::try_from(a).ok()?, text },
+            9 => Message::Beat,
             _ => return None,
         })
     }
@@ -108,6 +116,8 @@ mod tests {
             Message::Failed { epoch: 3, rank: 7, end: End::Signal(9), text: "é".repeat(100) },
             Message::Interrupted { epoch: 0, signal: 15 },
             Message::Stopped { epoch: 9 },
+            Message::Unable { epoch: 1, code: 2, text: "no such folder".into() },
+            Message::Beat,
         ] {
             assert_eq!(Message::decode(&message.encode()), Some(message));
         }

@@ -9,13 +9,15 @@
 //! ```
 //!
 //! A rank that fails ends its start of the world: every other one is asked to stop, then made to, and all of them are
-//! started again while restarts are left. Nothing that a rank started outlives its launcher: ranks die with it
+//! started again while restarts are left. Launchers know from each other's signs of life that they are there: one that ends,
+//! stops or is out of reach for 20 s ends the job, by name. Nothing that a rank started outlives its launcher: ranks die with it
 //! (`PR_SET_PDEATHSIG`), their groups are killed by the guard, and what left its group is adopted and swept.
 
 mod agent;
 mod coordinator;
 mod end;
 pub mod guard;
+mod line;
 mod messages;
 mod output;
 mod process;

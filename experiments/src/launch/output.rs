@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// The longest piece that is held back for its end of line.
@@ -24,7 +25,10 @@ pub(super) struct Output {
 /// The launcher's own output, written by a thread of its own: whoever reads it may be slow, or read no more, and the
 /// launcher goes on hearing of its ranks and of signals.
 #[derive(Clone, Debug)]
-pub(super) struct Printer(mpsc::Sender<Print>);
+pub(super) struct Printer {
+    send: mpsc::Sender<Print>,
+    pumps: Handle,
+}
 
 #[derive(Debug)]
 enum Print {
@@ -34,7 +38,8 @@ enum Print {
 }
 
 impl Printer {
-    pub fn start() -> std::io::Result<Printer> {
+    /// `pumps`: what runs the tasks that pass on the output of ranks.
+    pub fn start(pumps: Handle) -> std::io::Result<Printer> {
         let (send, mut pieces) = mpsc::channel(PRINTED);
         std::thread::Builder::new().name("launch output".into()).spawn(move || {
             while let Some(piece) = pieces.blocking_recv() {
@@ -49,28 +54,33 @@ impl Printer {
                 };
             }
         })?;
-        Ok(Printer(send))
+        Ok(Printer { send, pumps })
     }
 
     async fn print(&self, stream: Stream, bytes: Vec<u8>) {
         // The thread lives as long as there is a sender.
-        let _ = self.0.send(Print::Bytes(stream, bytes)).await;
+        let _ = self.send.send(Print::Bytes(stream, bytes)).await;
+    }
+
+    /// Where the output of ranks is passed on.
+    pub fn pumps(&self) -> &Handle {
+        &self.pumps
     }
 
     /// Says something of the launcher's own on standard error; lost where that much is waiting for its reader.
     pub fn say(&self, line: &str) {
-        let _ = self.0.try_send(Print::Bytes(Stream::Err, format!("{line}\n").into_bytes()));
+        let _ = self.send.try_send(Print::Bytes(Stream::Err, format!("{line}\n").into_bytes()));
     }
 
     /// Nothing waits.
     pub fn is_idle(&self) -> bool {
-        self.0.capacity() == PRINTED
+        self.send.capacity() == PRINTED
     }
 
     /// Waits until all is written.
     pub async fn written(&self) {
         let (done, is_done) = oneshot::channel();
-        if self.0.send(Print::Mark(done)).await.is_ok() {
+        if self.send.send(Print::Mark(done)).await.is_ok() {
             let _ = is_done.await;
         }
     }

@@ -64,8 +64,8 @@ impl Process {
         let out = child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
         let err = child.stderr.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
         let sink = |stream| Sink::new(folder, printer, rank, stream);
-        pumps.spawn(sink(Stream::Out)?.pump(out, watch::channel(String::new()).0));
-        pumps.spawn(sink(Stream::Err)?.pump(err, last));
+        pumps.spawn_on(sink(Stream::Out)?.pump(out, watch::channel(String::new()).0), printer.pumps());
+        pumps.spawn_on(sink(Stream::Err)?.pump(err, last), printer.pumps());
         tokio::spawn(async move {
             let end = child.wait().await.map_or(End::Code(1), End::of);
             // At once, before its number can be given to another: what it started ends with it.

@@ -1,6 +1,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
 //! Real processes: launched, watched, killed, started again; and nothing of them is left.
 
+mod nodes;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -24,9 +26,12 @@ fn launch(args: &[&str]) -> Command {
     command
 }
 
-/// Waits for a command to end; a hang fails the test, and the launcher is killed.
 fn end(mut command: Command) -> Output {
-    let child = command.spawn().unwrap();
+    ended(command.spawn().unwrap())
+}
+
+/// Waits for a command to end; a hang fails the test, and the launcher is killed.
+fn ended(child: Child) -> Output {
     let id = child.id();
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || done.send(child.wait_with_output()));
@@ -381,6 +386,47 @@ fn where_anyone_may_join_a_line_says_so() {
     assert!(said.starts_with(&warning) && said.lines().count() == 2, "{said}");
     let said = rank("1");
     assert!(!said.contains("WARNING"), "{said}");
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing_behind() {
+    let family = |mark: &str| {
+        let waits = format!("while :; do sleep 1; done # {mark}");
+        format!("setsid sh -c '{waits}' & {waits}")
+    };
+    // No descriptors are left for more ranks.
+    let mut command = Command::new("sh");
+    let script = family("starved-mark-63");
+    command.args([
+        "-c",
+        "ulimit -n 64; exec \"$@\"",
+        "sh",
+        ALLFOLD,
+        "launch",
+        "-n",
+        "40",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = end(command);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot start rank") && said.contains("Too many open files"), "{said}");
+    gone("starved-mark-63");
+
+    // The folder of the next start cannot be made.
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display().to_string();
+    let script = format!("[ $RANK = 1 ] && {{ touch $0/start-1; exit 3; }}; {}", family("again-mark-64"));
+    let flags = ["-n", "2", "--max-restarts", "1", "--elastic", "--log-dir", &place, "--"];
+    let output = end(launch(&[&flags[..], &["sh", "-c", &script, &place]].concat()));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--log-dir cannot be written"), "{said}");
+    gone("again-mark-64");
 }
 
 /// A configuration in a folder of its own, with checkpoints there.
