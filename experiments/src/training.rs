@@ -155,7 +155,9 @@ pub fn over_mpi(_native: bool) -> Outcome<Communicator> {
 
 pub(crate) fn failed(error: allfold_trainer::Error) -> Failure {
     match error {
-        allfold_trainer::Error::Config(_) | allfold_trainer::Error::Network(_) => Failure::usage(error),
+        allfold_trainer::Error::Config(_)
+        | allfold_trainer::Error::Network(_)
+        | allfold_trainer::Error::Checkpoint(_) => Failure::usage(error),
         allfold_trainer::Error::Collective(error) => measure::failed(error),
         error => Failure::run(error),
     }

@@ -167,6 +167,11 @@ fn files_that_cannot_be_read_name_line_and_column() {
     says(&["report", "--from", "no/such.jsonl"], &["no/such.jsonl"]);
     let topology = file("t.toml", "kind = \"switch\"\nranks = = 4\n");
     says(&["simulate", "all_reduce", "--ranks", "4", "--topology", &topology], &["t.toml:2:9"]);
+    let (run, cut) = (file("d.toml", "max_steps = 1\n"), file("e.safetensors", "cut"));
+    for (path, why) in [("no/such.safetensors", "No such file"), (&cut, "ends at byte 3")] {
+        let set = format!("weights={path}");
+        says(&["train", "--config", &run, "--set", &set], &[path, why]);
+    }
 }
 
 #[test]

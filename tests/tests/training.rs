@@ -193,13 +193,18 @@ fn checkpoints_that_do_not_fit_are_refused() {
     run(&World::threads(2), &config);
     let path = directory.path().join("step-00000006.safetensors");
     let refused = |ranks, config: &Config| {
-        let error = World::threads(ranks).run(|comm| train(config, &comm, &mut ())).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("checkpoint: {}: ", path.display())), "{error}");
-        error
+        let world = World::threads(ranks);
+        let each = world.run_each(|comm| train(config, &comm, &mut ())).unwrap().ranks;
+        let errors: Vec<String> = each.into_iter().map(|rank| rank.unwrap_err().to_string()).collect();
+        assert!(errors[0].starts_with(&format!("checkpoint: {}: ", path.display())), "{errors:?}");
+        assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+        errors[0].clone()
     };
     assert!(refused(1, &config).contains("was made by 2 ranks and this run has 1; `weights` takes"));
     let other = Config { batch: 5, ..config.clone() };
     assert!(refused(2, &other).ends_with("was made with `batch = 4` and this run has `batch = 5`"));
+    let other = Config { weights: path.display().to_string(), ..config.clone() };
+    assert!(refused(2, &other).contains("was made with `weights = \"\"` and this run has `weights = \""));
     let whole = std::fs::read(&path).unwrap();
     let mut flipped = whole.clone();
     *flipped.last_mut().unwrap() ^= 1;

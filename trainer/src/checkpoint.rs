@@ -19,7 +19,7 @@ use allfold_sim::fnv1a;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// Where a run is, beside its tensors.
@@ -104,8 +104,20 @@ pub fn save<F: Float>(
     let path = directory.join(format!("step-{step:08}.safetensors"));
     write(directory, &path, &bytes)
         .and_then(|()| prune(directory, config.checkpoint_keep))
-        .map_err(|error| Error::Checkpoint(format!("{}: {error}", path.display())))?;
+        .map_err(|error| Error::Storage(format!("{}: {error}", path.display())))?;
     Ok(path)
+}
+
+/// What the system says of a path that it does not read: a wrong one stays wrong, anything else may pass.
+pub(crate) fn unread(path: &Path, error: &std::io::Error) -> Error {
+    let what = format!("{}: {error}", path.display());
+    match error.kind() {
+        ErrorKind::NotFound
+        | ErrorKind::PermissionDenied
+        | ErrorKind::IsADirectory
+        | ErrorKind::NotADirectory => Error::Checkpoint(what),
+        _ => Error::Storage(what),
+    }
 }
 
 /// On disk under another name first, so that a name stands for a whole file.
@@ -130,7 +142,7 @@ fn prune(directory: &Path, keep: usize) -> std::io::Result<()> {
 /// The checkpoints of a directory, oldest first; none where there is no directory.
 fn named(directory: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
     let mut paths = Vec::new();
@@ -153,8 +165,7 @@ fn named(directory: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
 /// # Errors
 /// If the directory cannot be read.
 pub fn newest(directory: &Path) -> Result<Option<PathBuf>> {
-    let all = named(directory, "safetensors")
-        .map_err(|error| Error::Checkpoint(format!("{}: {error}", directory.display())))?;
+    let all = named(directory, "safetensors").map_err(|error| unread(directory, &error))?;
     Ok(all.into_iter().next_back())
 }
 
@@ -171,7 +182,7 @@ pub fn load<F: Float>(
     own: &mut Own<F>,
 ) -> Result<(Progress, Vec<f64>)> {
     let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
-    let bytes = fs::read(path).map_err(|error| bad(error.to_string()))?;
+    let bytes = fs::read(path).map_err(|error| unread(path, &error))?;
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| bad(damage(&bytes, &error)))?;
     let all = SafeTensors::deserialize(&bytes).map_err(|error| bad(damage(&bytes, &error)))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
@@ -285,7 +296,6 @@ fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Re
         workers: config.workers,
         prefetch: config.prefetch,
         data_dir: config.data_dir.clone(),
-        weights: config.weights.clone(),
         ..progress.config.clone()
     };
     let lines = |config: &Config| toml::to_string(config).map_err(|error| error.to_string());

@@ -16,9 +16,12 @@ pub enum Error {
     /// Ranks that hold different parameters.
     #[error("replicas differ: {0}")]
     Replicas(String),
-    /// A checkpoint that cannot be written, read or gone on from.
+    /// A checkpoint, or a file of weights, that is none or is another run's: no other try can go on from it.
     #[error("checkpoint: {0}")]
     Checkpoint(String),
+    /// A checkpoint that cannot be written or read now.
+    #[error("checkpoint: {0}")]
+    Storage(String),
     /// A loss that is no number. The layer is the first whose output is not finite.
     #[error(
         "step {step}: the loss of rank {rank} is {loss}; the first output that is not finite is that of `{layer}`"

@@ -21,7 +21,7 @@ use std::path::Path;
 /// used.
 pub fn load<F: Float>(path: &Path, model: &mut Model<F>) -> Result<()> {
     let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+    let bytes = std::fs::read(path).map_err(|error| checkpoint::unread(path, &error))?;
     let all = SafeTensors::deserialize(&bytes).map_err(|error| bad(checkpoint::damage(&bytes, &error)))?;
     let ours = all.names().iter().any(|name| name.starts_with(checkpoint::MODEL));
     let named = |name: &str| if ours { format!("{}{name}", checkpoint::MODEL) } else { name.to_string() };

@@ -468,7 +468,8 @@ fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     assert_eq!(hashes(&processes), threads);
 }
 
-/// Another start would take the checkpoints of another run for its own.
+/// Another start would take the checkpoints of another run for its own, and no start can go on from what is none: all ranks
+/// end alike, whichever of them read it.
 #[test]
 fn what_was_asked_wrongly_is_not_started_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -477,13 +478,15 @@ fn what_was_asked_wrongly_is_not_started_again() {
     std::fs::create_dir(theirs.parent().unwrap()).unwrap();
     std::fs::write(&theirs, "another run's").unwrap();
     for more in [&[][..], &["--elastic"]] {
-        let flags =
-            [&["-n", "2", "--max-restarts", "2"], more, &["--", "train", "--config", &config]].concat();
-        let output = end(launch(&flags));
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("has checkpoints already") && !said.contains("starting"), "{said}");
-        assert!(theirs.exists());
+        for (set, says) in [("resume=false", "has checkpoints already"), ("resume=true", "ends at byte 13")] {
+            let train = ["--", "train", "--config", &config, "--set", set];
+            let flags = [&["-n", "2", "--max-restarts", "2"], more, &train].concat();
+            let output = end(launch(&flags));
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{said}");
+            assert!(said.contains(says) && !said.contains("starting"), "{said}");
+            assert!(theirs.exists());
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Checkpoints of a run: rank 0 writes and reads them, for all ranks.
 
 use super::Run;
+use crate::checkpoint::Progress;
 use crate::{Error, Result, checkpoint};
 use allfold_collectives::Rank;
 use allfold_kernels::nn::Float;
@@ -94,13 +95,13 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Goes on from the newest checkpoint, if that is asked for and there is one: rank 0 reads it and gives it to all. The
-    /// run ends after `steps`.
+    /// Goes on from the newest checkpoint, if that is asked for and there is one: rank 0 reads it and gives it to all, or
+    /// what is wrong with it, so that no rank ends as if it had only lost another. The run ends after `steps`.
     pub(super) fn resume(&mut self, losses: &mut Vec<f64>, steps: u64) -> Result<()> {
         if !self.config.resume {
             return self.begin();
         }
-        let mut header = [0i64; 4];
+        let (mut header, mut refused) = ([0i64; 5], String::new());
         let mut own = self.own();
         own.iter_mut()
             .for_each(|(_, values)| *values = vec![F::ZERO; values.len() * self.comm.size() as usize]);
@@ -109,13 +110,25 @@ impl<F: Float> Run<'_, F> {
         {
             let run = (self.config, self.comm.size());
             let (model, optimiser) = (&mut self.model, &mut *self.optimiser);
-            let (progress, read) = checkpoint::load(&path, run, model, optimiser, &mut own)?;
-            *losses = read;
-            let scale = i64::from(progress.loss_scale.to_bits());
-            header = [progress.step as i64, progress.optimiser_steps as i64, scale, progress.good as i64];
+            match checkpoint::load(&path, run, model, optimiser, &mut own) {
+                Ok((Progress { step, optimiser_steps, loss_scale, good, .. }, read)) => {
+                    *losses = read;
+                    let scale = i64::from(loss_scale.to_bits());
+                    header = [step as i64, optimiser_steps as i64, scale, good as i64, 0];
+                }
+                Err(Error::Checkpoint(what)) => refused = what,
+                Err(error) => return Err(error),
+            }
+            header[4] = refused.len() as i64;
         }
         self.comm.broadcast(&mut header, ROOT)?;
-        let [step, optimiser_steps, scale, good] = header.map(i64::unsigned_abs);
+        let [step, optimiser_steps, scale, good, length] = header.map(i64::unsigned_abs);
+        if length > 0 {
+            let mut what = refused.into_bytes();
+            what.resize(length as usize, 0);
+            self.comm.broadcast(&mut what, ROOT)?;
+            return Err(Error::Checkpoint(String::from_utf8_lossy(&what).into_owned()));
+        }
         if step > steps {
             return Err(Error::Checkpoint(format!(
                 "the newest in {} has {step} steps and this run ends at {steps}: raise `max_steps` or `epochs`, or name \
