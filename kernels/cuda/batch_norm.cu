@@ -93,9 +93,11 @@ template <class T> INLINE void bn_partial(const T* x, Plane s, Moments* parts) {
 INLINE void settle(u64 c, u64 channels, f64 m, f64 mean, f64 var, f32* running, f32* means, f32* rs) {
     means[c] = (f32)mean;
     rs[c] = (f32)(1.0 / sqrt(var + EPS));
-    if (m > 0.0) running[c] = (f32)((1.0 - MOMENTUM) * running[c] + MOMENTUM * mean);
-    f32* variance = running + channels + c;
-    if (m > 1.0) *variance = (f32)((1.0 - MOMENTUM) * *variance + MOMENTUM * (var * m / (m - 1.0)));
+    f32 *old = running + c, *variance = running + channels + c;
+    f32 moved = (f32)((1.0 - MOMENTUM) * *old + MOMENTUM * mean);
+    f32 spread = m > 1.0 ? (f32)((1.0 - MOMENTUM) * *variance + MOMENTUM * (var * m / (m - 1.0))) : *variance;
+    // As on the CPU, they stay as they are where a batch overflowed.
+    if (m > 0.0 && is_finite(moved) && is_finite(spread)) *old = moved, *variance = spread;
 }
 
 KERNEL(bn_finish, const Moments* parts, u32 slices, u64 channels, f32* running, f32* means, f32* rs) {

@@ -39,6 +39,8 @@ INLINE u32 bits_of(f32 x) { return __float_as_uint(x); }
 INLINE f32 f32_of(u32 bits) { return __uint_as_float(bits); }
 INLINE u64 bits_of(f64 x) { return (u64)__double_as_longlong(x); }
 INLINE f64 f64_of(u64 bits) { return __longlong_as_double((i64)bits); }
+INLINE bool is_finite(f32 x) { return (bits_of(x) & 0x7f800000u) != 0x7f800000u; }
+INLINE bool is_finite(f64 x) { return (bits_of(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
 
 #define MINUS_INFINITY f32_of(0xff800000u)
 

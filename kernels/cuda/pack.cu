@@ -61,9 +61,6 @@ template <class T> INLINE void unpack(const T* bucket, const Piece* pieces, cons
     sweep_block<16 / sizeof(T)>(n, head_of(body.tensor, body.bucket, n), body);
 }
 
-INLINE bool is_finite(f32 x) { return (bits_of(x) & 0x7f800000u) != 0x7f800000u; }
-INLINE bool is_finite(f64 x) { return (bits_of(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
-
 template <class T> struct Search {
     const T* x;
     u32* found;

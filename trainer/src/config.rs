@@ -152,7 +152,8 @@ pub struct Config {
     pub loss_scale: f64,
     /// What the loss scale is multiplied by after `scale_interval` steps without overflow.
     pub scale_growth: f64,
-    /// What it is multiplied by after an overflow, whose step every rank skips.
+    /// What it is multiplied by after an overflow, whose step every rank skips. Running statistics take of such a step what
+    /// is finite.
     pub scale_backoff: f64,
     /// Steps without overflow before it grows.
     pub scale_interval: u64,

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! PyTorch's has no floor: enough overflows in a row take its scale to 0, where gradients are 0 / 0 and it stays. Nor does it
-//! ask the other ranks; where each holds its own part of the gradients, some would step and some not.
+//! ask the other ranks; where each holds its own part of the gradients, some would step and some not. As PyTorch's, a step that
+//! is skipped has moved the running statistics of batch norms, but never to an infinity or NaN, which PyTorch's keep for good.
 
 use crate::Result;
 use allfold_collectives::{Communicator, ReduceOp};

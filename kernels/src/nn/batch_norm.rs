@@ -10,7 +10,8 @@
 //! db = sum dy      dw = sum dy xhat      dx = (dy - db / M - xhat dw / M) r w,    xhat = (x - mean) r
 //! ```
 //!
-//! Statistics are summed in f64. Where a batch is spread over ranks, each adds up what it has (count, sum and sum of
+//! The running statistics of a channel stay as they are where they would become infinite or NaN: a batch that overflowed
+//! would spoil all evaluations after it. Statistics are summed in f64. Where a batch is spread over ranks, each adds up what it has (count, sum and sum of
 //! squares: [`BatchNorm::sums`]), and normalises by the totals ([`BatchNorm::forward_by`]). The variance is then a
 //! difference of sums, exact to about 1e-16 (mean / deviation)^2.
 
@@ -290,11 +291,11 @@ impl BatchNorm {
 /// Moves a channel's running statistics towards those of a batch of `m` values; its variance is biased.
 fn move_running<F: Float>(m: f64, (mean, var): (f64, f64), (running_mean, running_var): (&mut F, &mut F)) {
     let towards = |old: F, new: f64| F::from_f64((1.0 - MOMENTUM) * old.to_f64() + MOMENTUM * new);
-    if m > 0.0 {
-        *running_mean = towards(*running_mean, mean);
-    }
-    if m > 1.0 {
-        *running_var = towards(*running_var, var * m / (m - 1.0));
+    let mean = towards(*running_mean, mean);
+    let var = if m > 1.0 { towards(*running_var, var * m / (m - 1.0)) } else { *running_var };
+    // Nor has an empty batch a mean.
+    if (mean.to_f64() + var.to_f64()).is_finite() {
+        (*running_mean, *running_var) = (mean, var);
     }
 }
 
@@ -358,6 +359,25 @@ mod tests {
             all.extend(y);
         }
         assert!(all.len() == 60 && close(&all, &want));
+    }
+
+    /// An infinity and a NaN, and numbers whose squares f32 does not hold; the third channel's are moved all the same.
+    #[test]
+    fn running_statistics_stay_finite() {
+        let start = [0.5f32, 0.5, 0.5, 2.0, 2.0, 2.0];
+        for bad in [f32::INFINITY, f32::NAN, 3e38] {
+            let mut x: Vec<f32> = numbers(60, 1).into_iter().map(|x| x as f32).collect();
+            (x[0], x[4]) = (bad, -bad);
+            let (mut saved, mut y, mut sums) = ([0.0; 6], [0.0; 60], [0.0; 7]);
+            let (mut whole, mut parts) = (start, start);
+            SHAPE.forward(N, &x, &[1.0; 3], &[0.0; 3], &mut whole, &mut saved, &mut y);
+            SHAPE.sums(N, &x, &mut sums);
+            SHAPE.forward_by(N, &x, &[1.0; 3], &[0.0; 3], &sums, &mut parts, &mut saved, &mut y);
+            for running in [whole, parts] {
+                assert_eq!([&running[..2], &running[3..5]], [&start[..2], &start[3..5]], "{bad}");
+                assert!(running[2] != 0.5 && running[5] != 2.0 && running[5].is_finite());
+            }
+        }
     }
 
     #[test]

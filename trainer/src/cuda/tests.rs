@@ -156,6 +156,23 @@ fn a_scale_that_overflows_is_skipped_and_halved_as_on_the_cpu() {
     assert_ne!(cpu.losses, steady.losses, "no step was skipped");
 }
 
+/// A picture that f16 does not hold: its step is skipped, and what the run is evaluated by stays finite.
+#[test]
+fn running_statistics_outlive_a_batch_that_overflows() {
+    let mut data = pictures();
+    let Samples::Numbers(pixels) = &mut data.0.samples else { panic!("the digits are numbers") };
+    pixels[..64].fill(1e6);
+    for (sync_batch_norm, ranks, accumulate) in [(false, 1, 1), (false, 1, 2), (true, 2, 1)] {
+        let config = Config { amp: "f16".into(), loss_scale: 512.0, sync_batch_norm, accumulate, ..cnn() };
+        for shim in [false, true] {
+            let result = run(&config, &data, ranks, shim).remove(0);
+            let bad = result.losses.iter().filter(|loss| !loss.is_finite()).count();
+            assert_eq!(bad, 1, "{:?}", result.losses);
+            assert!(result.test.loss.is_finite(), "shim {shim}, {ranks} ranks: {:?}", result.test);
+        }
+    }
+}
+
 /// The same networks with channels last on the device: pooling, batch norm (of all ranks too), AMP, adaptive rates.
 #[test]
 fn channels_last_trains_as_on_the_cpu() {
