@@ -8,7 +8,8 @@ use crate::training::{self, Place};
 use allfold_collectives::Plan;
 use allfold_sim::{Device, Sharing, Topology};
 use allfold_trainer::modeled::{self, Machine, Prediction};
-use allfold_trainer::{Config, data};
+use allfold_trainer::{Config, Dataset, data};
+use std::cell::OnceCell;
 
 /// Whose scaling.
 pub struct Scaling {
@@ -18,9 +19,24 @@ pub struct Scaling {
     pub topology: String,
     /// What each of its ranks computes on.
     pub device: Device,
+    /// For all points, once the first has asked for it.
+    data: OnceCell<(Dataset, Dataset)>,
 }
 
 impl Scaling {
+    /// Of a configuration, on a machine by its name.
+    pub fn new(config: Config, topology: String, device: Device) -> Scaling {
+        Scaling { config, topology, device, data: OnceCell::new() }
+    }
+
+    fn data(&self) -> Outcome<&(Dataset, Dataset)> {
+        if let Some(data) = self.data.get() {
+            return Ok(data);
+        }
+        let data = training::load(&self.config)?;
+        Ok(self.data.get_or_init(|| data))
+    }
+
     /// A run of a few steps on threads of this machine.
     ///
     /// # Errors
@@ -93,7 +109,10 @@ impl Scaling {
     }
 
     fn predict(&self, ranks: u32) -> Outcome<Prediction> {
-        let (shape, classes) = data::form(&self.config).map_err(training::failed)?;
+        let (shape, classes) = match data::form(&self.config) {
+            Some(form) => form,
+            None => self.data().map(|(train, _)| (train.shape, train.classes))?,
+        };
         let topology = self.machine(ranks)?;
         let machine = Machine {
             device: self.device,
@@ -108,7 +127,8 @@ impl Scaling {
     fn train(&self, place: Place) -> Outcome<training::Trained> {
         let mut config = self.config.clone();
         // Whole batches alone, so that every step is the one that is modeled.
-        let (train, _) = data::load(&config).map_err(training::failed)?;
+        let data = self.data()?;
+        let train = &data.0;
         let step = config.batch.saturating_mul(place.ranks() as usize);
         let samples =
             train.len().min(if config.train_samples > 0 { config.train_samples } else { usize::MAX });
@@ -123,7 +143,10 @@ impl Scaling {
         // A point is no run to go on with, and leaves alone what one has written.
         (config.checkpoint_every, config.resume) = (0, false);
         let bar = progress::bar(1, &format!("{} on {} ranks", config.model, place.ranks()));
-        let trained = training::run(&config, &place, &bar, None);
+        let trained = match step > samples {
+            true => training::run(&config, &place, &bar, None),
+            false => training::run_on(&config, data, &place, &bar, None),
+        };
         bar.finish_and_clear();
         trained
     }
@@ -162,4 +185,35 @@ efficiencies! {
 efficiencies! {
     /// Sets the efficiency of each point of one simulated curve by its point of one rank.
     simulated_efficiency, SimulatedScale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text has to be read to be known; the first point does that for all of them.
+    #[test]
+    fn the_points_of_a_curve_share_their_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = folder.path().join("text.txt");
+        std::fs::write(&text, "to be or not to be ".repeat(20)).unwrap();
+        let config = Config {
+            model: "gpt".into(),
+            data: "text".into(),
+            data_dir: folder.path().display().to_string(),
+            layers: 1,
+            width: 8,
+            heads: 2,
+            positions: 4,
+            batch: 2,
+            max_steps: 1,
+            ..Config::default()
+        };
+        let scaling = Scaling::new(config, "switch".into(), Device::CPU_CORE);
+        scaling.modeled(1).unwrap();
+        std::fs::remove_file(text).unwrap();
+        scaling.measured(2).unwrap();
+        scaling.carried(2).unwrap();
+        scaling.modeled(2).unwrap();
+    }
 }

@@ -8,7 +8,7 @@ use crate::{elastic, measure, memory, samples, statistics};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Activity, Communicator, Rank, World};
 use allfold_sim::{Device, Picos, Topology};
-use allfold_trainer::{Config, EpochReport, Observer, StepReport, TrainResult};
+use allfold_trainer::{Config, Dataset, EpochReport, Observer, StepReport, TrainResult};
 use indicatif::ProgressBar;
 use std::io::Write;
 use std::path::Path;
@@ -81,14 +81,35 @@ impl Place {
     }
 }
 
-/// Trains on the data that `config` names; `bar` moves with rank 0's steps, and `events` gets its numbers.
+/// The data that `config` names, to train on and to be scored on; what is to compute is asked for first, so that what is
+/// missing is said once, and not by every rank.
+///
+/// # Errors
+/// Data or a device that is missing.
+pub fn load(config: &Config) -> Outcome<(Dataset, Dataset)> {
+    allfold_trainer::cuda::open(config).map_err(failed)?;
+    allfold_trainer::data::load(config).map_err(failed)
+}
+
+/// Trains on the data that `config` names, as [`run_on`].
+///
+/// # Errors
+/// As [`load`] and [`run_on`].
+pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Events>) -> Outcome<Trained> {
+    run_on(config, &load(config)?, place, bar, events)
+}
+
+/// Trains on any data; `bar` moves with rank 0's steps, and `events` gets its numbers.
 ///
 /// # Errors
 /// A configuration that does not fit, or a run that fails.
-pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Events>) -> Outcome<Trained> {
-    // Asked first: what is missing is said once, and not by every rank.
-    allfold_trainer::cuda::open(config).map_err(failed)?;
-    let (data, test) = allfold_trainer::data::load(config).map_err(failed)?;
+pub fn run_on(
+    config: &Config,
+    (data, test): &(Dataset, Dataset),
+    place: &Place,
+    bar: &ProgressBar,
+    events: Option<Events>,
+) -> Outcome<Trained> {
     let each = allfold_trainer::models::memory(config, data.shape, data.classes).map_err(failed)?;
     let ranks = place.ranks();
     if !matches!(place, Place::Process(_) | Place::Mpi(..)) {
@@ -101,7 +122,7 @@ pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Eve
         let bar = first.then_some(bar);
         let lines = bar.filter(|bar| bar.is_hidden()).map(|_| Lines::begin());
         let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events };
-        let result = allfold_trainer::train_on(config, &data, &test, comm, &mut watch)?;
+        let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
         Ok((result, watch.steps))
     };
     let alone = |config: &Config, comm: &Communicator| {

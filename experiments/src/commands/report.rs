@@ -394,7 +394,7 @@ fn scaling(extent: &Extent, session: &mut Session) -> Outcome {
             "allfold scale --config experiments/configs/{name}.toml --ranks {counts} --topology {} --device {} --steps {}{only}",
             extent.topology, DEVICE.name, extent.scaling_steps
         );
-        let scaling = Scaling { config, topology: extent.topology.clone(), device: DEVICE };
+        let scaling = Scaling::new(config, extent.topology.clone(), DEVICE);
         session.say(format!("\nscaling of {name}"))?;
         scale::points(&scaling, &counts, measured, carried, Some(&command), session)?;
         if real {
@@ -407,7 +407,7 @@ fn scaling(extent: &Extent, session: &mut Session) -> Outcome {
 /// Predicts for cores such as this machine's, to stand beside what was measured on them.
 fn this_machine(config: Config, session: &mut Session) -> Outcome {
     let counts = RankCounts((1..=bench::cores().min(64)).collect());
-    let scaling = Scaling { config, topology: "switch".into(), device: Device::CPU_CORE };
+    let scaling = Scaling::new(config, "switch".into(), Device::CPU_CORE);
     let command = format!(
         "allfold scale --config experiments/configs/digits-cnn.toml --ranks {counts} --topology switch --device cpu_core --modeled-only"
     );

@@ -211,11 +211,8 @@ pub fn run(args: &Args, given: &ArgMatches) -> Outcome {
     config.max_steps = args.steps;
     // As many passes over the data as the steps need, on any number of ranks.
     config.epochs = args.steps;
-    let scaling = Scaling {
-        config,
-        topology: args.topology.clone(),
-        device: Device::named(&args.device).map_err(Failure::usage)?,
-    };
+    let device = Device::named(&args.device).map_err(Failure::usage)?;
+    let scaling = Scaling::new(config, args.topology.clone(), device);
     scaling.check(&counts)?;
     memory::threads(args.carry)?;
     let mut session = Session::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
