@@ -22,10 +22,8 @@ pub enum Error {
     /// A checkpoint that cannot be written or read now.
     #[error("checkpoint: {0}")]
     Storage(String),
-    /// A loss that is no number. The layer is the first whose output is not finite.
-    #[error(
-        "step {step}: the loss of rank {rank} is {loss}; the first output that is not finite is that of `{layer}`"
-    )]
+    /// A loss that is no number.
+    #[error("step {step}: the loss of rank {rank} is {loss}{}", first(layer.as_deref()))]
     NotFinite {
         /// Whose loss.
         rank: allfold_collectives::Rank,
@@ -33,8 +31,8 @@ pub enum Error {
         step: u64,
         /// NaN or an infinity.
         loss: f64,
-        /// Its name.
-        layer: String,
+        /// The first layer whose output is not finite; a GPU keeps no outputs to look for it in.
+        layer: Option<String>,
     },
     /// A collective failed.
     #[error(transparent)]
@@ -45,4 +43,9 @@ pub enum Error {
     /// A step cannot be predicted.
     #[error(transparent)]
     Time(#[from] allfold_collectives::time::Error),
+}
+
+fn first(layer: Option<&str>) -> String {
+    let named = |layer| format!("; the first output that is not finite is that of `{layer}`");
+    layer.map_or_else(String::new, named)
 }

@@ -4,6 +4,7 @@ mod pass;
 mod spare;
 
 pub use pass::{Listener, Memory, Moment, Objective};
+pub(crate) use pass::{normalises, normalises_all};
 
 use crate::amp::Autocast;
 use crate::init::{initial, reserved};
@@ -90,7 +91,7 @@ impl<F: Float> Model<F> {
     /// What `listener` returned.
     pub fn forward(&mut self, x: &[F], listener: &mut impl Listener<F>) -> Result<&[F]> {
         let n = self.take_in(x);
-        pass::normalises(&self.network, n)?;
+        normalises(&self.network, n)?;
         for phase in self.network.forward_phases() {
             if let Phase::ForwardSums(l) = phase {
                 self.totals.resize(self.network.shared(phase), 0.0);
@@ -104,7 +105,7 @@ impl<F: Float> Model<F> {
             listener.spent(self.network.cost(phase, n));
             if let Phase::ForwardSums(l) = phase {
                 listener.total(&mut self.totals)?;
-                pass::normalises_all(&self.network, l, &self.totals)?;
+                normalises_all(&self.network, l, &self.totals)?;
             }
         }
         Ok(self.logits())

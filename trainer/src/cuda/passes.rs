@@ -7,6 +7,7 @@ use super::layout::{Form, Last, filters};
 use super::precision::Precision;
 use super::weights::Weights;
 use crate::layers::Operation;
+use crate::model::{normalises, normalises_all};
 use crate::network::Phase;
 use crate::{Error, Network, Result};
 use allfold_collectives::ReduceOp;
@@ -146,6 +147,7 @@ impl Passes {
             }
             return Ok(());
         }
+        normalises(&self.network, with.n)?;
         for phase in self.network.forward_phases() {
             match phase {
                 Phase::ForwardSums(l) => self.sums(l, with)?,
@@ -185,6 +187,10 @@ impl Passes {
     fn sums(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
         self.take_in(l, with)?;
         let Operation::BatchNorm { channels, plane, .. } = self.operations[l] else { return Ok(()) };
+        if with.link.ranks() == 1 {
+            // What others have is added up on the device, where nobody looks at it.
+            normalises_all(&self.network, l, &[(with.n * plane) as f64])?;
+        }
         let shape = self.batch_norm(l, channels, plane, with.n);
         let totals = with.queue.memory(8 * (1 + 2 * channels))?;
         shape.sums(with.queue, self.x(l, with.n)?, totals.all())?;

@@ -337,6 +337,29 @@ impl Listener<f32> for Nobody {
     }
 }
 
+/// As on the CPU: one sample of one value has no variance, of a rank or of all ranks together.
+#[test]
+fn a_batch_norm_of_one_value_per_channel_is_refused() {
+    let config = small();
+    for (synchronised, needs) in [(false, "a rank needs 2 samples"), (true, "all ranks together need 2")] {
+        let refused = World::threads(1).run(|comm| {
+            let mut builder = Builder::new(2);
+            let a = builder.push("fc1", Linear::new(2, 3), &[0])?;
+            let b = builder.push("bn", BatchNorm::new(3, 1), &[a])?;
+            builder.push("fc2", Linear::new(3, 4), &[b])?;
+            let mut network: Network<f32> = builder.build(1)?;
+            if synchronised {
+                network.synchronise();
+            }
+            let mut replica = Replica::of(&config, network, &comm, (machine(), 0))?;
+            replica.stage(&Batch::<f32> { x: vec![1.0, 2.0], labels: vec![3] })?;
+            replica.start(Moment::default(), 0.1, None)
+        });
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("`bn` normalises by the batch") && error.contains(needs), "{error}");
+    }
+}
+
 /// Two branches, a pooling with padding, a convolution in groups, means of windows and planes: a residual network in small.
 fn block() -> Network<f32> {
     let grouped = |inputs, outputs, picture, kernel, stride, groups| {

@@ -76,7 +76,7 @@ pub struct Memory {
 }
 
 /// Refuses a batch in which a layer would normalise by one value.
-pub(super) fn normalises<F: Float>(network: &Network<F>, n: usize) -> Result<()> {
+pub(crate) fn normalises<F: Float>(network: &Network<F>, n: usize) -> Result<()> {
     match (0..network.layers().len()).find(|&l| (1..network.layers()[l].least()).contains(&n)) {
         Some(l) => {
             Err(one_value(&network.names()[l], "a rank needs 2 samples or more, or `sync_batch_norm`"))
@@ -86,7 +86,7 @@ pub(super) fn normalises<F: Float>(network: &Network<F>, n: usize) -> Result<()>
 }
 
 /// Likewise the batch of all ranks, by the totals of a layer's sums.
-pub(super) fn normalises_all<F: Float>(network: &Network<F>, l: usize, totals: &[f64]) -> Result<()> {
+pub(crate) fn normalises_all<F: Float>(network: &Network<F>, l: usize, totals: &[f64]) -> Result<()> {
     match network.layers()[l].enough(totals) {
         true => Ok(()),
         false => Err(one_value(&network.names()[l], "all ranks together need 2 samples or more")),

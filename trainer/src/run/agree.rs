@@ -19,7 +19,8 @@ impl<F: Float> Run<'_, F> {
             return Ok(());
         }
         let (rank, step) = (self.comm.rank(), losses.len() as u64 - 1);
-        let layer = self.not_finite.clone().unwrap_or_else(|| "the loss".into());
+        let found = || self.not_finite.clone().unwrap_or_else(|| "the loss".into());
+        let layer = self.device.is_none().then(found);
         let error = Error::NotFinite { rank, step, loss, layer };
         // The others hear it from this rank, not from a loss of their own in the next step.
         self.comm.abort(error.to_string());

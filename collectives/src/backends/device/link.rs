@@ -102,6 +102,11 @@ impl<'a> Link<'a> {
         Ok(Link { comm, queue, over, marks })
     }
 
+    /// Ranks that add up.
+    pub fn ranks(&self) -> u32 {
+        self.comm.size()
+    }
+
     /// How it adds up, in words.
     pub fn name(&self) -> &'static str {
         match self.over {
