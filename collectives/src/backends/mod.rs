@@ -114,10 +114,13 @@ pub(crate) trait Backend: Send + Sync {
     /// Its time and its gates.
     fn clock(&self) -> &dyn Clock;
 
-    /// The group of these members (as ranks of the parent) under a key; made by whoever asks first.
-    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId;
+    /// The group of these members (as ranks of the parent) under a key, which a rank names once; made by whoever asks
+    /// first.
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId>;
     /// A member leaves its group after it entered `operations` operations.
     fn leave(&self, actor: ActorId, member: Member, operations: u64, cause: Lost);
+    /// A member that has left needs its group no more. Any thread may say so.
+    fn release(&self, _member: Member) {}
     /// Fails a group on behalf of a member.
     fn abort(&self, actor: ActorId, member: Member, why: String);
     /// Who of a failed group goes on: waits until every member has asked or has left, or its deadline. All who get an

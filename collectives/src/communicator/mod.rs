@@ -31,7 +31,7 @@ use crate::{Collective, Element, Error, Operation, ReduceOp, Result};
 use allfold_kernels::fused::Ends;
 use allfold_sim::Picos;
 use operation::{Prepared, Request, Schedules, Site};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,12 +67,15 @@ use std::sync::Arc;
 /// # Ok::<(), Error>(())
 /// ```
 pub struct Communicator {
+    /// Before the seat: it is dropped first.
+    transport: RefCell<Box<dyn Transport>>,
     seat: Arc<Seat>,
     plan: Plan,
     schedules: RefCell<Schedules>,
     /// The latest requests, ready to run.
     prepared: RefCell<Vec<(Request, Arc<Prepared>)>>,
-    transport: RefCell<Box<dyn Transport>>,
+    /// How many smaller communicators it was shrunk to.
+    shrunk: Cell<u64>,
     /// Messages so far to and from each peer, outside of collectives.
     letters: RefCell<Letters>,
     /// Where the communicator is a process's own, and no thread of a world's: what outlives all of its kind.
@@ -107,8 +110,8 @@ struct Letters {
 impl Communicator {
     pub(crate) fn new(seat: Arc<Seat>, plan: Plan) -> Communicator {
         let transport = RefCell::new(seat.transport(seat.actor));
-        let (schedules, prepared, letters) = Default::default();
-        Communicator { seat, plan, schedules, prepared, transport, letters, home: None }
+        let (schedules, prepared, shrunk, letters) = Default::default();
+        Communicator { transport, seat, plan, schedules, prepared, shrunk, letters, home: None }
     }
 
     /// This process as one rank of a world that talks over TCP, whose ranks have found each other.

@@ -89,11 +89,7 @@ impl Seat {
             streamed: AtomicBool::new(false),
             roster: roster.clone(),
         });
-        let mut seats = locked(&roster.seats);
-        // Those left are over: a rank that splits again and again keeps only what it still sits in.
-        seats.retain(|seat: &Arc<Seat>| !seat.left.load(Ordering::Relaxed));
-        seats.push(seat.clone());
-        drop(seats);
+        locked(&roster.seats).push(seat.clone());
         seat
     }
 
@@ -194,6 +190,8 @@ impl Seat {
         }
         let operations = self.sequence.load(Ordering::Relaxed);
         self.backend.leave(self.actor, self.member, operations, cause(operations));
+        // A rank that splits again and again keeps only what it still sits in.
+        locked(&self.roster.seats).retain(|seat| !seat.left.load(Ordering::Relaxed));
     }
 
     /// The communication thread, started when it is first needed.
@@ -235,6 +233,13 @@ impl Seat {
             .as_ref()?
             .as_ref()
             .map(|stream| (stream.done, stream.count.load(Ordering::Relaxed)))
+    }
+}
+
+impl Drop for Seat {
+    /// The communicator is gone, its communication thread has ended, and nobody waits for its work.
+    fn drop(&mut self) {
+        self.backend.release(self.member);
     }
 }
 

@@ -4,7 +4,7 @@ use super::Communicator;
 use crate::backends::{GroupKey, Member};
 use crate::{Rank, Result};
 
-/// The place in the sequence of what no operation makes.
+/// The place in the sequence of what no operation makes; when it is asked for again, the place before.
 const SHRINK: u64 = u64::MAX;
 
 impl Communicator {
@@ -46,10 +46,11 @@ impl Communicator {
         let _ = self.drain();
         let left = self.seat.backend.survivors(self.seat.actor, self.seat.member)?;
         let place = left.iter().position(|rank| *rank == self.rank()).unwrap_or_default();
-        let key = GroupKey { parent: self.seat.member.group, sequence: SHRINK, color: 0 };
-        let group = self.seat.backend.subgroup(key, &left);
+        let sequence = SHRINK - self.shrunk.replace(self.shrunk.get() + 1);
+        let key = GroupKey { parent: self.seat.member.group, sequence, color: 0 };
+        let group = self.seat.backend.subgroup(key, &left)?;
         let member = Member { group, rank: Rank(place as u32) };
-        let seat = self.seat.beside(member, left.len() as u32, SHRINK, 0);
+        let seat = self.seat.beside(member, left.len() as u32, sequence, 0);
         Ok((Communicator::new(seat, self.plan).at(self.home.clone()), left))
     }
 }

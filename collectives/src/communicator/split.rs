@@ -8,7 +8,7 @@ impl Communicator {
     /// Makes one communicator for each `color`, of the ranks that name it, numbered in order of `key` and, where
     /// keys are equal, of their ranks here. A rank that names none gets none. Every rank must call it.
     ///
-    /// The new communicators have this one's plan.
+    /// The new communicators have this one's plan. Dropping one gives back what it holds, whoever still uses theirs.
     pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Communicator>> {
         let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), i64::from(key)];
         let mut wishes = vec![0i64; 3 * self.size() as usize];
@@ -25,7 +25,7 @@ impl Communicator {
         let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or_default();
 
         let key = GroupKey { parent: self.seat.member.group, sequence, color };
-        let group = self.seat.backend.subgroup(key, &members);
+        let group = self.seat.backend.subgroup(key, &members)?;
         let member = Member { group, rank: Rank(place as u32) };
         let seat = self.seat.beside(member, members.len() as u32, key.sequence, color);
         let mut smaller = Communicator::new(seat, self.plan).at(self.home.clone());

@@ -164,9 +164,9 @@ impl Backend for Mpi {
         &self.time
     }
 
-    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId> {
         if let Some(known) = self.groups(|groups| groups.keys.get(&key).copied()) {
-            return known;
+            return Ok(known);
         }
         // Not under the lock: the communication threads of this rank go on, and others may wait for them.
         let tag = (key.sequence ^ u64::from(key.color) << 7) as u16;
@@ -176,7 +176,7 @@ impl Backend for Mpi {
             let id = GroupId(groups.all.len() as u32);
             groups.all.push(group);
             groups.keys.insert(key, id);
-            id
+            Ok(id)
         })
     }
 

@@ -169,8 +169,8 @@ impl Backend for Sim {
         self
     }
 
-    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {
-        self.lock().subgroup(key, members)
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId> {
+        Ok(self.lock().subgroup(key, members))
     }
 
     fn leave(&self, actor: ActorId, member: Member, operations: u64, cause: Lost) {

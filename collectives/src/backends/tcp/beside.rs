@@ -84,6 +84,11 @@ impl Beside {
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }
 
+    /// Without its memory.
+    pub fn into_socket(self) -> TcpStream {
+        self.socket
+    }
+
     /// Says that this end is going to sleep on its descriptor. False: it must not.
     pub fn lie_down(&self, wants: Wants) -> bool {
         self.pipe.lie_down(wants)

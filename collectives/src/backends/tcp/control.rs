@@ -5,7 +5,9 @@ use super::beside::Offer;
 use super::frame::{HEADER, Header, Kind};
 use super::handshake::{Claims, Purpose, Refusal, Verdict};
 use super::node::Node;
+use super::options::Deadlines;
 use super::secured::Secured;
+use super::wire::Wire;
 use crate::arrivals::Arrivals;
 use crate::{Error, Lost, Rank, Result};
 use std::net::TcpListener;
@@ -13,7 +15,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc as blocking;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, copy, sink};
+use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -34,14 +37,25 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
 
 /// Where control frames for a peer are put. They leave in order.
 pub(super) struct Outbox {
-    frames: mpsc::UnboundedSender<Vec<u8>>,
+    frames: mpsc::UnboundedSender<Outgoing>,
     written: blocking::Receiver<()>,
+}
+
+enum Outgoing {
+    Frame(Vec<u8>),
+    /// The end of another connection to the peer.
+    Part(Wire),
 }
 
 impl Outbox {
     pub fn send(&self, frame: Vec<u8>) {
         // To a peer that is lost nothing is sent any more.
-        let _ = self.frames.send(frame);
+        let _ = self.frames.send(Outgoing::Frame(frame));
+    }
+
+    /// Ends a connection once the peer has been told of all that was sent here before: of why it ends.
+    pub fn part(&self, wire: Wire) {
+        let _ = self.frames.send(Outgoing::Part(wire));
     }
 
     /// Waits until all has been written, or for `patience`.
@@ -56,9 +70,9 @@ pub(super) fn serve(node: Arc<Node>, peer: Rank, stream: Secured) -> Outbox {
     let (reader, writer) = tokio::io::split(stream);
     let (frames, waiting) = mpsc::unbounded_channel();
     let (done, written) = blocking::channel();
-    let (beat, epoch) = (node.deadlines.beat, node.epoch);
+    let (deadlines, epoch) = (node.deadlines, node.epoch);
     tokio::spawn(async move {
-        write(writer, waiting, beat, epoch).await;
+        write(writer, waiting, deadlines, epoch).await;
         // Nobody waits for it unless the node is closing.
         let _ = done.send(());
     });
@@ -71,18 +85,22 @@ pub(super) fn serve(node: Arc<Node>, peer: Rank, stream: Secured) -> Outbox {
 
 async fn write(
     mut writer: WriteHalf<Secured>,
-    mut frames: mpsc::UnboundedReceiver<Vec<u8>>,
-    beat: Duration,
+    mut frames: mpsc::UnboundedReceiver<Outgoing>,
+    deadlines: Deadlines,
     epoch: u32,
 ) {
     let alive = Header::control(Kind::Beat, epoch, &[]).encode();
-    let mut beats = interval(beat);
+    let mut beats = interval(deadlines.beat);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let sent = tokio::select! {
             biased;
             frame = frames.recv() => match frame {
-                Some(frame) => writer.write_all(&frame).await,
+                Some(Outgoing::Frame(frame)) => writer.write_all(&frame).await,
+                Some(Outgoing::Part(wire)) => {
+                    tokio::spawn(part(wire, deadlines.dead));
+                    continue;
+                }
                 None => break,
             },
             _ = beats.tick() => writer.write_all(&alive).await,
@@ -93,6 +111,14 @@ async fn write(
     }
     // The reader's side says why a connection has ended; here it only ends.
     let _ = writer.shutdown().await;
+}
+
+/// Ends a connection that this side needs no more. What comes is dropped until the other side ends it too: a socket that is
+/// closed with bytes unread takes back what the other side has not got yet.
+async fn part(mut wire: Wire, patience: Duration) {
+    wire.finish();
+    let Ok(mut socket) = TcpStream::from_std(wire.into_socket()) else { return };
+    let _ = timeout(patience, copy(&mut socket, &mut sink())).await;
 }
 
 /// Reads control frames until there are no more. Returns why.
@@ -187,7 +213,7 @@ pub(super) fn connect(
         let mut last = Error::Missing { missing: vec![peer], after: patience };
         let tries = async {
             loop {
-                if node.is_closing() {
+                if node.is_closing() || !node.sits_in(group) {
                     return None;
                 }
                 // New memory for every try: of an earlier one the other side may have the other end.

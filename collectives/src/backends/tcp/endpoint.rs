@@ -85,10 +85,12 @@ impl Endpoint {
         self.links.entry(peer).or_insert_with(|| {
             let world = group.members[peer.index()];
             if world < node.rank {
-                let concerned = group.clone();
+                let concerned = Arc::downgrade(group);
                 let failed = move |node: &Node, error: Error| {
                     let cause = Lost::Disconnected(error.to_string());
-                    node.fail(&concerned, Error::PeerLost { rank: peer, cause, call: None });
+                    if let Some(group) = concerned.upgrade() {
+                        node.fail(&group, Error::PeerLost { rank: peer, cause, call: None });
+                    }
                 };
                 let patience = node.deadlines.dead;
                 let started = control::connect(node, world, purpose, group.wire, patience, failed);

@@ -21,7 +21,7 @@ pub const FRAGMENT: usize = 128 << 10;
 /// The most payload that a control frame carries.
 pub const CONTROL: usize = 4 << 10;
 /// Both sides must speak this version.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 const MAGIC: [u8; 4] = *b"ALFD";
 const LAST: u16 = 1;
@@ -40,7 +40,7 @@ pub enum Kind {
     Leave = 4,
     /// A group has failed.
     Fail = 5,
-    /// The sender will send nothing more.
+    /// The sender will send nothing more; where a group is named, of that.
     Bye = 6,
     /// Ranks of a failed group agree on who is left.
     Shrink = 7,

@@ -106,4 +106,12 @@ impl Group {
     pub fn arrived(&self, purpose: Purpose, from: Rank) -> Option<Wire> {
         locked(&self.arrived).remove(&(purpose as u8, from))
     }
+
+    /// All its connections, which nobody uses any more.
+    pub fn wires(&self) -> Vec<(Rank, Wire)> {
+        let links = [Purpose::Data, Purpose::Letters].into_iter().filter_map(|purpose| self.take(purpose));
+        let attached = links.flatten().filter_map(|(peer, link)| Some((peer, link.into_wire()?)));
+        let arrived = std::mem::take(&mut *locked(&self.arrived));
+        attached.chain(arrived.into_iter().map(|((_, peer), wire)| (peer, wire))).collect()
+    }
 }

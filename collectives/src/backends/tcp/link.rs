@@ -163,6 +163,10 @@ impl Link {
         self.wire.as_ref()
     }
 
+    pub fn into_wire(self) -> Option<Wire> {
+        self.wire
+    }
+
     /// The thread that waits for this link sleeps no longer.
     pub fn get_up(&mut self) {
         self.wire.iter_mut().for_each(Wire::get_up);

@@ -23,6 +23,7 @@ mod endpoint;
 mod fingerprint;
 mod frame;
 mod group;
+mod groups;
 mod handshake;
 mod link;
 mod local;
@@ -149,18 +150,12 @@ impl Backend for Tcp {
         &self.time
     }
 
-    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId> {
         let parent = self.node.group(key.parent.0);
         let members = members.iter().map(|member| parent.members[member.index()]).collect();
-        let wire = wire_of(parent.wire, key.sequence, key.color);
-        match self.node.subgroup(wire, members) {
-            Ok(id) => GroupId(id),
-            Err(error) => {
-                // Without descriptors there is no group; its parent fails with that, and stands in for it.
-                self.node.fail(&parent, error);
-                key.parent
-            }
-        }
+        let made = self.node.subgroup(wire_of(parent.wire, key.sequence, key.color), members);
+        // Without descriptors there is no group, and the others are told.
+        made.map(GroupId).map_err(|error| self.node.fail(&parent, error))
     }
 
     fn leave(&self, _actor: ActorId, member: Member, operations: u64, cause: Lost) {
@@ -171,6 +166,10 @@ impl Backend for Tcp {
             links.values_mut().for_each(link::Link::finish);
             group.put_back(Purpose::Letters, links);
         }
+    }
+
+    fn release(&self, member: Member) {
+        self.node.release(member.group.0);
     }
 
     fn survivors(&self, _actor: ActorId, member: Member) -> Result<Vec<Rank>> {

@@ -15,6 +15,7 @@ use super::control::Outbox;
 use super::fingerprint::Fingerprint;
 use super::frame::{Header, Kind};
 use super::group::{Group, locked};
+use super::groups::{Groups, News};
 use super::handshake::{Claims, Purpose, Verdict};
 use super::options::Deadlines;
 use super::secured::{Door, Secured};
@@ -26,9 +27,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-
-/// Groups that peers know and this rank does not yet: how much is kept for each, and for how many.
-const EARLY: usize = 256;
 
 pub(super) struct Node {
     pub rank: Rank,
@@ -51,18 +49,6 @@ pub(super) struct Node {
     pub refused: AtomicU64,
 }
 
-#[derive(Default)]
-struct Groups {
-    all: Vec<Arc<Group>>,
-    /// News of groups that this rank has not made yet: the group, from whom, what.
-    early: Vec<(u64, Rank, Early)>,
-}
-
-enum Early {
-    News(Kind, Vec<u8>),
-    Wire(Purpose, Wire),
-}
-
 /// What there is about another rank.
 #[derive(Default)]
 struct Peer {
@@ -72,6 +58,13 @@ struct Peer {
     bye: bool,
     /// It cannot be connected to, for good.
     refused: Option<Error>,
+}
+
+impl Peer {
+    /// It says nothing any more.
+    fn is_over(&self) -> bool {
+        self.bye || self.lost.is_some()
+    }
 }
 
 impl Node {
@@ -97,7 +90,7 @@ impl Node {
             host,
             addresses,
             pool: Pool::default(),
-            groups: Mutex::new(Groups { all: vec![Arc::new(world)], early: Vec::new() }),
+            groups: Mutex::new(Groups::new(world)),
             peers: Mutex::new((0..size).map(|_| Peer::default()).collect()),
             changed: Condvar::new(),
             closing: AtomicBool::new(false),
@@ -107,33 +100,25 @@ impl Node {
     }
 
     pub fn group(&self, id: u32) -> Arc<Group> {
-        locked(&self.groups).all[id as usize].clone()
+        locked(&self.groups).get(id)
     }
 
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// The group with this number on the wire, made now if it is new; and what came for it early.
+    /// A new group, with its number on the wire; and what came for it early.
     pub fn subgroup(&self, wire: u64, members: Vec<Rank>) -> Result<u32> {
-        let mut groups = locked(&self.groups);
-        if let Some(at) = groups.all.iter().position(|group| group.wire == wire) {
-            return Ok(at as u32);
-        }
         let me = members.iter().position(|member| *member == self.rank).unwrap_or_default();
         let group = Arc::new(Group::new(wire, members, Rank(me as u32))?);
-        groups.all.push(group.clone());
-        let id = groups.all.len() as u32 - 1;
-        let (mine, others) = std::mem::take(&mut groups.early).into_iter().partition(|(to, ..)| *to == wire);
-        groups.early = others;
-        drop(groups);
-        let mine: Vec<(u64, Rank, Early)> = mine;
-        for (_, from, early) in mine {
-            match early {
-                Early::News(kind, bytes) => self.heard(&group, from, kind, &bytes),
-                Early::Wire(purpose, wire) => self.attach(&group, purpose, from, wire),
-            }
-        }
+        let (id, early) = {
+            let mut groups = locked(&self.groups);
+            // Under both locks: a connection that ends now is either seen here, or hushes its peer after this.
+            let peers = locked(&self.peers);
+            let speaks = |rank: &Rank| *rank != self.rank && !peers[rank.index()].is_over();
+            groups.make(group.clone(), group.members.iter().copied().filter(speaks).collect())
+        };
+        early.into_iter().for_each(|(from, news)| self.take(&group, from, news));
         let lost: Vec<(Rank, Lost)> = locked(&self.peers)
             .iter()
             .zip(0..)
@@ -199,19 +184,21 @@ impl Node {
             return;
         }
         let Ok(wire) = stream.into_wire(memory) else { return };
-        let group = {
-            let mut groups = locked(&self.groups);
-            let found = groups.all.iter().find(|group| group.wire == claims.group).cloned();
-            if found.is_none() {
-                if groups.early.len() < EARLY {
-                    groups.early.push((claims.group, peer, Early::Wire(claims.purpose, wire)));
-                }
-                return;
-            }
-            found
-        };
-        if let Some(group) = group {
-            self.attach(&group, claims.purpose, peer, wire);
+        self.deliver(claims.group, peer, News::Wire(claims.purpose, wire));
+    }
+
+    fn deliver(&self, wire: u64, from: Rank, news: News) {
+        let found = locked(&self.groups).deliver(wire, from, news);
+        if let Some((group, news)) = found {
+            self.take(&group, from, news);
+        }
+    }
+
+    fn take(&self, group: &Group, from: Rank, news: News) {
+        match news {
+            News::Said(Kind::Bye, _) => locked(&self.groups).hush(Some(group.wire), from),
+            News::Said(kind, bytes) => self.heard(group, from, kind, &bytes),
+            News::Wire(purpose, wire) => self.attach(group, purpose, from, wire),
         }
     }
 
@@ -357,32 +344,39 @@ impl Node {
         self.tell_all(group, Kind::Leave, &news.0);
     }
 
+    /// This rank needs a group no more, after it has left it: it says nothing more of it, and its connections end.
+    pub fn release(&self, id: u32) {
+        let Some(group) = locked(&self.groups).end(id) else { return };
+        let mut news = Writer::default();
+        news.word(group.wire);
+        self.tell_all(&group, Kind::Bye, &news.0);
+        let mut peers = locked(&self.peers);
+        for (peer, wire) in group.wires() {
+            // To who is gone already there is nothing to end.
+            if let Some(outbox) = &mut peers[group.members[peer.index()].index()].outbox {
+                outbox.part(wire);
+            }
+        }
+    }
+
+    /// Whether this rank needs connections for a group.
+    pub fn sits_in(&self, wire: u64) -> bool {
+        locked(&self.groups).sits_in(wire)
+    }
+
     /// A peer sent a control frame. An error: it makes no sense.
     pub fn control(&self, from: Rank, kind: Kind, payload: Vec<u8>) -> std::result::Result<(), String> {
         match kind {
             Kind::Beat => return Ok(()),
-            Kind::Bye => {
+            Kind::Bye if payload.is_empty() => {
                 locked(&self.peers)[from.index()].bye = true;
                 return Ok(());
             }
             Kind::Data => return Err("a message on the control connection".into()),
-            Kind::Enter | Kind::Leave | Kind::Fail | Kind::Shrink => {}
+            Kind::Enter | Kind::Leave | Kind::Fail | Kind::Shrink | Kind::Bye => {}
         }
         let wire = Reader { rest: &payload, known: "" }.word().ok_or("a control frame without a group")?;
-        let group = {
-            let mut groups = locked(&self.groups);
-            let found = groups.all.iter().find(|group| group.wire == wire).cloned();
-            if found.is_none() {
-                if groups.early.len() < EARLY {
-                    groups.early.push((wire, from, Early::News(kind, payload)));
-                }
-                return Ok(());
-            }
-            found
-        };
-        if let Some(group) = group {
-            self.heard(&group, from, kind, &payload);
-        }
+        self.deliver(wire, from, News::Said(kind, payload));
         Ok(())
     }
 
@@ -435,9 +429,10 @@ impl Node {
             place.bye || self.is_closing()
         };
         if !expected {
-            let groups = locked(&self.groups).all.clone();
+            let groups = locked(&self.groups).all();
             groups.iter().for_each(|group| self.lose_in(group, peer, cause.clone()));
         }
+        locked(&self.groups).hush(None, peer);
         // Only now: where just one direction is dead, the peer still hears what was made of it.
         locked(&self.peers)[peer.index()].outbox = None;
         self.changed.notify_all();

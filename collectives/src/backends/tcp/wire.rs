@@ -78,6 +78,14 @@ impl Wire {
         }
     }
 
+    /// What is left of a connection that is finished.
+    pub fn into_socket(self) -> TcpStream {
+        match self {
+            Wire::Plain(socket) | Wire::Tls(Tls { socket, .. }) => socket,
+            Wire::Beside(beside) => beside.into_socket(),
+        }
+    }
+
     /// What its descriptor is to be asked for by who sleeps until one of these can be done. `None`: sleep not, one of
     /// them can be done now. [`Wire::get_up`] follows either way.
     pub fn lie_down(&self, wants: Wants) -> Option<PollFlags> {

@@ -11,7 +11,7 @@ use crate::{Error, Lost, Rank, Result};
 use endpoint::Endpoint;
 use group::Group;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What can be chosen about ranks as threads.
@@ -36,17 +36,19 @@ pub(crate) struct Threads {
     time: RealTime,
 }
 
-#[derive(Default)]
 struct Groups {
-    all: Vec<Arc<Group>>,
+    /// Each with how many of its ranks still need it.
+    all: BTreeMap<GroupId, (Arc<Group>, u32)>,
     keys: BTreeMap<GroupKey, GroupId>,
+    next: GroupId,
 }
 
 impl Threads {
     /// A run of `size` ranks; the group of all of them is number 0.
     pub fn new(size: u32, options: Options) -> Threads {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let groups = Groups { all: vec![Arc::new(Group::new(size))], keys: BTreeMap::new() };
+        let world = (Arc::new(Group::new(size)), size);
+        let groups = Groups { all: [(GroupId(0), world)].into(), keys: BTreeMap::new(), next: GroupId(1) };
         Threads {
             options,
             spin: size as usize <= cores,
@@ -56,8 +58,12 @@ impl Threads {
         }
     }
 
-    fn group(&self, GroupId(id): GroupId) -> Arc<Group> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner).all[id as usize].clone()
+    fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn group(&self, id: GroupId) -> Arc<Group> {
+        self.groups().all[&id].0.clone()
     }
 }
 
@@ -76,18 +82,30 @@ impl Backend for Threads {
         &self.time
     }
 
-    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> GroupId {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = GroupId(groups.all.len() as u32);
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId> {
+        let mut groups = self.groups();
+        let next = groups.next;
         let id = *groups.keys.entry(key).or_insert(next);
         if id == next {
-            groups.all.push(Arc::new(Group::new(members.len() as u32)));
+            let size = members.len() as u32;
+            groups.all.insert(id, (Arc::new(Group::new(size)), size));
+            groups.next = GroupId(next.0 + 1);
         }
-        id
+        Ok(id)
     }
 
     fn leave(&self, _actor: ActorId, member: Member, operations: u64, cause: Lost) {
         self.group(member.group).leave(member.rank, operations, cause);
+    }
+
+    fn release(&self, member: Member) {
+        let mut groups = self.groups();
+        let Some((_, needed)) = groups.all.get_mut(&member.group) else { return };
+        *needed -= 1;
+        if *needed == 0 {
+            groups.all.remove(&member.group);
+            groups.keys.retain(|_, id| *id != member.group);
+        }
     }
 
     fn abort(&self, _actor: ActorId, member: Member, why: String) {

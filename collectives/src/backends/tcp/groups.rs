@@ -1,0 +1,175 @@
+//! The groups that a rank knows: those it sits in, those that peers have made before it, and those that are over for it
+//! while peers may still speak of them.
+//!
+//! ```text
+//!               keep            make                 end                all members have hushed
+//!  (unknown) ----------> early ------> made: delivered ------> over: dropped ------> (forgotten)
+//! ```
+//!
+//! A number on the wire never comes again, and after its hush a member says nothing more of a group: so what is unknown
+//! is always still to be made.
+
+use super::frame::Kind;
+use super::group::Group;
+use super::handshake::Purpose;
+use super::wire::Wire;
+use crate::Rank;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// How many pieces of news are kept of groups that peers know and this rank does not yet; the oldest go first.
+const EARLY: usize = 256;
+
+/// What a peer has for a group.
+pub(super) enum News {
+    Said(Kind, Vec<u8>),
+    Wire(Purpose, Wire),
+}
+
+pub(super) struct Groups {
+    made: BTreeMap<u32, Arc<Group>>,
+    next: u32,
+    /// By their numbers on the wire, groups that were made, and which world ranks may still speak of them.
+    speakers: BTreeMap<u64, BTreeSet<Rank>>,
+    /// News of groups that this rank has not made yet: the group, from whom, what.
+    early: VecDeque<(u64, Rank, News)>,
+}
+
+impl Groups {
+    pub fn new(world: Group) -> Groups {
+        let made = [(0, Arc::new(world))].into();
+        Groups { made, next: 1, speakers: BTreeMap::new(), early: VecDeque::new() }
+    }
+
+    /// A group that this rank sits in.
+    pub fn get(&self, id: u32) -> Arc<Group> {
+        self.made[&id].clone()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Group>> {
+        self.made.values().cloned().collect()
+    }
+
+    fn find(&self, wire: u64) -> Option<&Arc<Group>> {
+        self.made.values().find(|group| group.wire == wire)
+    }
+
+    pub fn sits_in(&self, wire: u64) -> bool {
+        self.find(wire).is_some()
+    }
+
+    /// A new group, of which these peers may speak; and what has come for it.
+    pub fn make(&mut self, group: Arc<Group>, speakers: BTreeSet<Rank>) -> (u32, Vec<(Rank, News)>) {
+        let (wire, id) = (group.wire, self.next);
+        self.next += 1;
+        self.made.insert(id, group);
+        if !speakers.is_empty() {
+            self.speakers.insert(wire, speakers);
+        }
+        let (mine, others): (VecDeque<_>, _) =
+            std::mem::take(&mut self.early).into_iter().partition(|(to, ..)| *to == wire);
+        self.early = others;
+        (id, mine.into_iter().map(|(_, from, news)| (from, news)).collect())
+    }
+
+    /// Where news is to go now, if anywhere: it is kept for a group still to be made, and dropped for one that is over.
+    pub fn deliver(&mut self, wire: u64, from: Rank, news: News) -> Option<(Arc<Group>, News)> {
+        if let Some(group) = self.find(wire) {
+            return Some((group.clone(), news));
+        }
+        match (self.speakers.contains_key(&wire), news) {
+            (true, News::Said(Kind::Bye, _)) => self.hush(Some(wire), from),
+            (true, _) => {}
+            (false, news) => {
+                if self.early.len() == EARLY {
+                    self.early.pop_front();
+                }
+                self.early.push_back((wire, from, news));
+            }
+        }
+        None
+    }
+
+    /// This rank needs a group no more. The world stays.
+    pub fn end(&mut self, id: u32) -> Option<Arc<Group>> {
+        if id == 0 { None } else { self.made.remove(&id) }
+    }
+
+    /// A peer says nothing more of a group; `None`: of any.
+    pub fn hush(&mut self, wire: Option<u64>, peer: Rank) {
+        self.speakers.retain(|of, speakers| {
+            if wire.is_none_or(|wire| wire == *of) {
+                speakers.remove(&peer);
+            }
+            !speakers.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: Rank = Rank(0);
+    const OTHERS: [Rank; 2] = [Rank(1), Rank(2)];
+
+    fn group(wire: u64) -> Group {
+        Group::new(wire, [ME].into_iter().chain(OTHERS).collect(), ME).unwrap()
+    }
+
+    fn said(kind: Kind, byte: u8) -> News {
+        News::Said(kind, vec![byte])
+    }
+
+    #[test]
+    fn news_is_kept_until_its_group_is_made_and_dropped_once_it_is_over() {
+        let mut groups = Groups::new(group(0));
+        for byte in 0..3 {
+            assert!(groups.deliver(7, Rank(1), said(Kind::Enter, byte)).is_none());
+        }
+        assert!(groups.deliver(9, Rank(1), said(Kind::Enter, 9)).is_none());
+        let (id, early) = groups.make(Arc::new(group(7)), OTHERS.into());
+        let bytes = early.iter().map(|(_, news)| match news {
+            News::Said(_, bytes) => bytes[0],
+            News::Wire(..) => panic!("nobody has connected"),
+        });
+        assert_eq!(bytes.collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(groups.deliver(7, Rank(2), said(Kind::Leave, 0)).is_some());
+
+        assert!(groups.end(id).is_some() && !groups.sits_in(7));
+        assert!(groups.deliver(7, Rank(2), said(Kind::Fail, 0)).is_none());
+        assert_eq!(groups.early.len(), 1, "of the group that is still to be made");
+        assert!(groups.end(0).is_none() && groups.sits_in(0), "the world stays");
+    }
+
+    #[test]
+    fn a_group_is_forgotten_when_nobody_speaks_of_it_any_more() {
+        let mut groups = Groups::new(group(0));
+        for wire in 1..1000 {
+            let (id, _) = groups.make(Arc::new(group(wire)), OTHERS.into());
+            // One member hushes before this rank ends it and one after.
+            groups.hush(Some(wire), Rank(1));
+            groups.end(id);
+            assert_eq!(groups.speakers.len(), 1);
+            groups.deliver(wire, Rank(2), said(Kind::Bye, 0));
+            assert!(groups.speakers.is_empty() && groups.early.is_empty());
+        }
+        // Nor of those whose members are lost, or were before it was made.
+        let (id, _) = groups.make(Arc::new(group(1000)), OTHERS.into());
+        groups.end(id);
+        OTHERS.into_iter().for_each(|rank| groups.hush(None, rank));
+        groups.make(Arc::new(group(1001)), BTreeSet::new());
+        assert!(groups.speakers.is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_the_newest_stays() {
+        let mut groups = Groups::new(group(0));
+        for wire in 1..=2 * EARLY as u64 {
+            groups.deliver(wire, Rank(1), said(Kind::Leave, 0));
+        }
+        assert_eq!(groups.early.len(), EARLY);
+        assert_eq!(groups.make(Arc::new(group(2 * EARLY as u64)), OTHERS.into()).1.len(), 1);
+        assert_eq!(groups.make(Arc::new(group(1)), OTHERS.into()).1.len(), 0);
+    }
+}

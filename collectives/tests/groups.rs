@@ -1,0 +1,182 @@
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+//! Groups that ranks make and drop: nothing is left of them, and who still uses them or their parent is not harmed.
+
+use allfold_collectives::tcp::{Secret, Security};
+use allfold_collectives::{Communicator, Error, Lost, Rank, ReduceOp, World};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What the process has open is counted: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Three ranks over sockets: in the clear, sealed, through memory between two of them, and meeting in a segment; and threads.
+fn worlds() -> Vec<(&'static str, World)> {
+    let sealed = Security::Tls(Secret::new([3; 32]));
+    let worlds = [
+        ("sockets", World::tcp(3)),
+        ("TLS", World::tcp(3).security(sealed)),
+        ("pipes", World::tcp(3).ranks_per_host(2)),
+        ("a segment", World::shm(3)),
+        ("threads", World::threads(3)),
+    ];
+    worlds.into_iter().map(|(name, world)| (name, world.deadline(Duration::from_secs(60)))).collect()
+}
+
+/// Descriptors and mappings of this process.
+fn held() -> [usize; 2] {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    [descriptors, std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()]
+}
+
+fn all(comm: &Communicator) -> Communicator {
+    comm.split(Some(0), 0).unwrap().unwrap()
+}
+
+fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
+    let mut data = vec![comm.rank().0 as f32; count];
+    comm.all_reduce(&mut data, ReduceOp::Sum)?;
+    let expected = (0..comm.size()).sum::<u32>() as f32;
+    assert!(data.iter().all(|sum| *sum == expected), "a wrong sum");
+    Ok(())
+}
+
+/// One group's life: a collective, a letter, and sometimes one under way when the handle goes.
+fn live(group: Communicator, turn: usize) -> Result<(), Error> {
+    sum(&group, 1000)?;
+    let (rank, size) = (group.rank().0 as i32, group.size() as i32);
+    group.send(&[rank], Rank(((rank + 1) % size) as u32))?;
+    let mut from = [0];
+    let left = (rank + size - 1) % size;
+    group.recv(&mut from, Rank(left as u32))?;
+    assert_eq!(from, [left]);
+    if turn.is_multiple_of(10) {
+        let work = group.all_reduce_async(vec![1.0f32; 1000].into(), ReduceOp::Sum)?;
+        drop(group);
+        assert_eq!(work.wait()?[999], size as f32);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_rank_that_splits_again_and_again_holds_no_more_than_at_first() {
+    let _alone = alone();
+    for (name, world) in worlds() {
+        let turns = if name == "sockets" { 2000 } else { 300 };
+        let counts = world.run(|comm| {
+            let mut first = [0; 2];
+            for turn in 0..turns {
+                live(all(&comm), turn)?;
+                if turn == 9 {
+                    comm.barrier()?;
+                    first = held();
+                }
+            }
+            // The ends of the last connections may still be under way.
+            comm.barrier()?;
+            let late = Instant::now() + Duration::from_secs(10);
+            let few = |last: [usize; 2]| last[0] <= first[0] + 8 && last[1] <= first[1] + 20;
+            while !few(held()) && Instant::now() < late {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let last = held();
+            comm.barrier()?;
+            Ok::<_, Error>((few(last), first, last))
+        });
+        let counts = counts.unwrap();
+        assert!(counts.iter().all(|(few, ..)| *few), "{name}: after ten, after {turns}: {counts:?}");
+    }
+}
+
+#[test]
+fn who_leaves_a_group_in_which_others_wait_is_named_and_its_parent_is_unharmed() {
+    let _alone = alone();
+    for (name, world) in worlds() {
+        let errors = world.run(|comm| {
+            let mut errors = Vec::new();
+            for operations in 0..6 {
+                let group = all(&comm);
+                (0..operations).try_for_each(|_| sum(&group, 300_000))?;
+                // A rank still in one of those would fail with the group.
+                comm.barrier()?;
+                // Each leaves in turn, before, after or while the others begin the next one.
+                if comm.rank().0 == operations as u32 % 3 {
+                    std::thread::sleep(Duration::from_millis(10 * (operations / 3)));
+                    drop(group);
+                } else {
+                    errors.push((operations, sum(&group, 300_000).unwrap_err()));
+                }
+                sum(&comm, 1000)?;
+            }
+            Ok::<_, Error>(errors)
+        });
+        for (operations, error) in errors.unwrap().into_iter().flatten() {
+            let who = Rank(operations as u32 % 3);
+            // To find the segment took two.
+            let operations = operations + if name == "a segment" { 2 } else { 0 };
+            let returned = Lost::ReturnedEarly { operations };
+            assert!(
+                matches!(&error, Error::PeerLost { rank, cause, .. } if *rank == who && *cause == returned),
+                "{name}: after {operations}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn groups_that_some_ranks_keep_and_others_drop_harm_nobody() {
+    let _alone = alone();
+    for (name, world) in worlds() {
+        world
+            .run(|comm| {
+                let mut kept = Vec::new();
+                for turn in 0..40 {
+                    let group = all(&comm);
+                    sum(&group, 100)?;
+                    if comm.rank() != Rank(turn % 2) {
+                        kept.push(group);
+                    }
+                }
+                // What is said of them now is of groups that others have left long ago.
+                for group in kept.drain(..) {
+                    sum(&group, 100).unwrap_err();
+                }
+                comm.barrier()?;
+                (0..40).try_for_each(|turn| live(all(&comm), turn))
+            })
+            .unwrap_or_else(|error: Error| panic!("{name}: {error}"));
+    }
+}
+
+#[test]
+fn what_was_sent_in_a_group_arrives_after_its_sender_has_dropped_it() {
+    let _alone = alone();
+    for (name, world) in worlds() {
+        // More than the receiver's socket holds, and something on its way back that is never read.
+        let count = if name == "pipes" { 100 << 10 } else { 600 << 10 };
+        world
+            .run(|comm| {
+                let group = all(&comm);
+                let mut letter = vec![comm.rank().0 as u8 + 7; count];
+                match comm.rank() {
+                    Rank(0) => group.send(&letter, Rank(1))?,
+                    Rank(1) => group.send(&letter[..1000], Rank(0))?,
+                    _ => {}
+                }
+                comm.barrier()?;
+                if comm.rank() != Rank(1) {
+                    drop(group);
+                    comm.barrier()?;
+                } else {
+                    comm.barrier()?;
+                    std::thread::sleep(Duration::from_millis(100));
+                    group.recv(&mut letter, Rank(0))?;
+                    assert!(letter.iter().all(|byte| *byte == 7));
+                }
+                comm.barrier()
+            })
+            .unwrap_or_else(|error: Error| panic!("{name}: {error}"));
+    }
+}
