@@ -111,7 +111,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Environment`] names the variable that is missing or makes no sense; [`Error::Rendezvous`] says why the
-    /// ranks did not find each other; and as [`Communicator::over_tcp`].
+    /// ranks did not find each other (where they disagree, rank 0, if it serves them, returns only when all have been told, or
+    /// after five seconds); and as [`Communicator::over_tcp`].
     pub fn from_env() -> Result<Communicator> {
         let environment = Environment::detect()?.ok_or_else(environment::absent)?;
         Communicator::join(&environment, Joining::from_env()?)
@@ -180,6 +181,7 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
     let (runtime, patience) = (runtime()?, joining.patience);
     let door = rendezvous::door(&joining.security, patience)?;
     let hosts = environment.local_world_size < size;
+    let mut serving = None;
     if rank == Rank(0) && !meeting.served {
         let address = match rendezvous::address_for(meeting, hosts) {
             Ok(address) => address,
@@ -193,7 +195,7 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
                     // Nobody may be listening.
                     let _ = writeln!(std::io::stderr(), "{warning}");
                 }
-                drop(runtime.spawn(serve_world(server, door.clone(), patience)));
+                serving = Some(runtime.spawn(serve_world(server, door.clone(), patience)));
             }
             Err(failure) => return Ok(Err(failure)),
         }
@@ -208,7 +210,15 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
         job: fnv1a(environment.job.as_bytes()),
         host: host(),
     };
-    Ok(runtime.block_on(join(meeting, hosts, hello, &door, patience)))
+    Ok(runtime.block_on(async {
+        let joined = join(meeting, hosts, hello, &door, patience).await;
+        let disagree = matches!(&joined, Err(Failure::WorldSize { .. } | Failure::Configuration { .. }));
+        if let Some(serving) = serving.filter(|_| disagree) {
+            // The server ends with this process, and some may still have to be told.
+            let _ = serving.await;
+        }
+        joined
+    }))
 }
 
 /// What the processes of one host have in common: its boot, and the network that they see.

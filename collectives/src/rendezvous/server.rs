@@ -5,7 +5,7 @@ use super::{Failure, Patience, Peer, Table};
 use crate::Rank;
 use crate::arrivals::{self, Arrivals, PENDING};
 use crate::tcp::{Door, Purpose, Secured, Verdict};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -108,7 +108,8 @@ impl Server {
     }
 }
 
-/// Serves one world: rank 0's own server, where no launcher serves.
+/// Serves one world: rank 0's own server, where no launcher serves. Where ranks disagree it stays until all have been told, or
+/// for the time of a handshake.
 pub(crate) async fn serve_world(server: Server, door: Door, patience: Patience) -> Result<(), Failure> {
     server.gather(door, patience, None, true).await
 }
@@ -160,11 +161,24 @@ struct World {
     due: Option<Instant>,
     /// All came, or why they never will.
     over: Option<Result<(), Failure>>,
+    /// After a disagreement, until `due`: how many ranks there should be, and which of them have been told.
+    telling: Option<(u32, BTreeSet<Rank>)>,
 }
 
 impl World {
     fn is_over(&self) -> bool {
-        self.over.is_some()
+        self.over.is_some() && self.telling.is_none()
+    }
+
+    /// One more has been told that ranks disagree.
+    fn told(&mut self, rank: Rank) {
+        let Some((size, told)) = &mut self.telling else { return };
+        if rank.0 < *size {
+            told.insert(rank);
+        }
+        if told.len() == *size as usize {
+            self.telling = None;
+        }
     }
 
     async fn take(&mut self, mut caller: Caller, patience: Patience) {
@@ -182,7 +196,10 @@ impl World {
             *self = World { epoch: hello.epoch, ..World::default() };
         }
         match &self.over {
-            Some(Err(failure)) => return refuse(&mut caller.stream, &failure.clone()).await,
+            Some(Err(failure)) => {
+                refuse(&mut caller.stream, &failure.clone()).await;
+                return self.told(hello.rank);
+            }
             Some(Ok(())) => {
                 return refuse(&mut caller.stream, &Failure::DuplicateRank { rank: hello.rank }).await;
             }
@@ -195,7 +212,12 @@ impl World {
             }
             if let Some(failure) = disagreement(&first, &hello) {
                 refuse(&mut caller.stream, &failure).await;
-                return self.fail(failure).await;
+                self.telling = Some((first.size, self.came.keys().copied().collect()));
+                self.told(hello.rank);
+                self.fail(failure).await;
+                // Who comes a moment later is told the same, instead of calling in vain for a minute.
+                self.due = Some(Instant::now() + patience.handshake);
+                return;
             }
         }
         if let Some(before) = self.came.get_mut(&hello.rank)
@@ -246,6 +268,10 @@ impl World {
     }
 
     async fn expire(&mut self, after: Duration, starved: bool) {
+        if self.over.is_some() {
+            (self.due, self.telling) = Default::default();
+            return;
+        }
         if starved {
             let limit = u32::try_from(arrivals::descriptors()).unwrap_or(u32::MAX);
             return self.fail(Failure::Starved { limit }).await;

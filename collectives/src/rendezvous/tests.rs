@@ -228,6 +228,41 @@ async fn who_waited_for_a_late_server_hears_who_is_missing() {
 }
 
 #[tokio::test]
+async fn who_comes_after_others_disagreed_is_told_by_the_server_of_rank_0_too() {
+    let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = server.address().unwrap().port();
+    let meeting = Meeting { host: "127.0.0.1".into(), port, served: false };
+    let served = tokio::spawn(super::serve_world(server, open(), LONG));
+    let first = tokio::spawn({
+        let meeting = meeting.clone();
+        async move { come(&meeting, hello(0, 3), LONG).await }
+    });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let second = come(&meeting, hello(1, 4), LONG).await;
+    let first = first.await.unwrap();
+    assert!(!served.is_finished(), "rank 2 is still to be told");
+    let third = come(&meeting, hello(2, 3), LONG).await;
+    let wrong = Failure::WorldSize { rank: Rank(0), size: 3, peer: Rank(1), theirs: 4 };
+    assert_eq!(failures(vec![first, second, third]), vec![Some(wrong); 3]);
+    assert_eq!(served.await.unwrap(), Ok(()));
+}
+
+#[tokio::test]
+async fn who_never_comes_after_others_disagreed_is_not_waited_for() {
+    let hurry = Patience { handshake: Duration::from_millis(300), ..LONG };
+    let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = server.address().unwrap().port();
+    let meeting = Meeting { host: "127.0.0.1".into(), port, served: false };
+    let (served, first, second) = tokio::join!(
+        super::serve_world(server, open(), hurry),
+        come(&meeting, hello(0, 3), LONG),
+        come(&meeting, hello(1, 4), LONG)
+    );
+    assert_eq!(served, Ok(()));
+    assert!(failures(vec![first, second]).iter().all(|f| matches!(f, Some(Failure::WorldSize { .. }))));
+}
+
+#[tokio::test]
 async fn another_secret_keeps_a_process_out_and_harms_nobody() {
     let key = |byte| door(&Security::TrustedFabric(Secret::new([byte; 32])), LONG).unwrap();
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();

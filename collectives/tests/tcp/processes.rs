@@ -1,7 +1,7 @@
 //! Cases 1 to 4 and 6 with real processes, which are killed and stopped by signals.
 //!
 //! The test binary starts itself once per rank. A child prints its address, reads everyone's from its standard input, and
-//! then does as its script says, a line of output per thing done.
+//! then does as its script says, a line of output per thing done. One that meets the others by itself says how that went.
 
 use super::arena::{deadlines, listeners, peers, sum};
 use allfold_collectives::tcp::{Deadlines, Host, Peers};
@@ -47,30 +47,33 @@ impl Drop for Process {
     }
 }
 
+/// Starts a child with these words, and these variables beside its environment.
+fn child_of(words: &str, variables: &[(&str, &str)]) -> Process {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "processes::child", "--nocapture"])
+        .env("TCP_CHILD", words)
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // The test harness of the child talks as well.
+            if let Some((_, said)) = line.split_once('>') {
+                let _ = sender.send(said.to_string());
+            }
+        }
+    });
+    Process { child, stdin, lines }
+}
+
 /// Starts all ranks with one script.
 fn start(ranks: u32, script: &str, operation: u64) -> Vec<Process> {
-    let mut processes: Vec<Process> = (0..ranks)
-        .map(|rank| {
-            let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "processes::child", "--nocapture"])
-                .env("TCP_CHILD", format!("{rank} {script} {operation}"))
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-            let (sender, lines) = channel();
-            std::thread::spawn(move || {
-                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                    // The test harness of the child talks as well.
-                    if let Some((_, said)) = line.split_once('>') {
-                        let _ = sender.send(said.to_string());
-                    }
-                }
-            });
-            Process { child, stdin, lines }
-        })
-        .collect();
+    let start = |rank| child_of(&format!("{rank} {script} {operation}"), &[]);
+    let mut processes: Vec<Process> = (0..ranks).map(start).collect();
     let addresses: Vec<String> = processes.iter().map(Process::line).collect();
     processes.iter_mut().for_each(|process| process.tell(&addresses.join(" ")));
     processes
@@ -83,6 +86,10 @@ fn child() {
     let mut words = words.split(' ');
     let rank: u32 = words.next().unwrap().parse().unwrap();
     let script = words.next().unwrap();
+    if script == "meet" {
+        let met = Communicator::from_env().map(|comm| comm.size());
+        return println!(">{}", met.map_or_else(|error| error.to_string(), |size| format!("met {size}")));
+    }
     let operation = Duration::from_millis(words.next().unwrap().parse().unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     println!(">{}", listener.local_addr().unwrap());
@@ -273,6 +280,24 @@ fn a_process_without_descriptors_says_that_it_has_none() {
     let processes = start(2, "starved", 2000);
     let line = processes[0].line();
     assert!(line.contains("no descriptors left") && line.contains("limit is 64"), "{line}");
+}
+
+#[test]
+fn a_process_that_comes_after_others_disagreed_is_told_by_rank_0_which_waits_for_it() {
+    let port = listeners(1).1[0].port().to_string();
+    let come = |rank: &str, size: &str| {
+        let at = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port)];
+        child_of(&format!("{rank} meet 0"), &[at[0], at[1], ("RANK", rank), ("WORLD_SIZE", size)])
+    };
+    let (first, second) = (come("0", "3"), come("1", "4"));
+    let disagree = second.line();
+    assert!(disagree.contains("was told that the world has"), "{disagree}");
+    // Long enough for a process that waits for nobody to be gone.
+    std::thread::sleep(Duration::from_secs(1));
+    let third = come("2", "3");
+    let told = third.lines.recv_timeout(Duration::from_secs(20));
+    assert_eq!(told.as_deref(), Ok(&*disagree), "not that nobody answers, which takes a minute");
+    assert_eq!(first.line(), disagree);
 }
 
 #[test]
