@@ -11,7 +11,6 @@ use crate::memory;
 use crate::plan::{Choice, Plan};
 use crate::samples::{self, Sample};
 use allfold_collectives::check::{self, Proof};
-use allfold_collectives::rendezvous::Failure as Wrong;
 use allfold_collectives::{Buffer, Collective, Communicator, Error, Rank, ReduceOp, World};
 use allfold_kernels as kernels;
 use allfold_sim::Picos;
@@ -345,10 +344,7 @@ pub fn failed(error: Error) -> Failure {
             Failure::usage(error)
         }
         Error::AuthFailed { .. } => Failure::usage(error),
-        Error::Rendezvous {
-            cause: Wrong::Secret | Wrong::WorldSize { .. } | Wrong::Configuration { .. },
-            ..
-        } => Failure::usage(error),
+        Error::Rendezvous { ref cause, .. } if cause.is_lasting() => Failure::usage(error),
         error => Failure::run(error),
     }
 }

@@ -431,6 +431,16 @@ fn blocks_larger_than_fragments_go_over_sockets_from_and_to_the_places_where_the
 }
 
 #[test]
+fn a_process_has_room_for_many_ranks_that_share_memory() {
+    let run = World::shm(60).run(|comm: Communicator| -> Result<i64, Error> {
+        let mut one = [1i64];
+        comm.all_reduce(&mut one, ReduceOp::Sum)?;
+        Ok(one[0])
+    });
+    assert_eq!(run.unwrap(), vec![60; 60]);
+}
+
+#[test]
 fn a_registered_buffer_outlives_its_communicator_and_is_any_memory_to_others() {
     let run = World::shm(2).run(|comm: Communicator| -> Result<(), Error> {
         let mut buffer = comm.buffer::<i64>(10_000);

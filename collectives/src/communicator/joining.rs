@@ -5,7 +5,7 @@
 //! ```
 
 use super::{Communicator, Home};
-use crate::environment::{self, Environment};
+use crate::environment::{self, Environment, Variables, wrong};
 use crate::rendezvous::{self, Failure, Hello, Joined, Kind, Patience, Server, join, serve_world};
 use crate::tcp::{Deadlines, Host, Peers, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
@@ -15,6 +15,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// What a process chooses about joining, beside what its environment says.
 #[derive(Clone, Debug)]
@@ -43,53 +44,55 @@ impl Joining {
     /// | `ALLFOLD_SECURITY` | `tls`, `trusted-fabric` or `insecure-plaintext`, where that is not wanted |
     /// | `ALLFOLD_SHARED_MEMORY` | `off`: everything over TCP, also between ranks of one host |
     /// | `ALLFOLD_FLIGHT_DIR` | a folder for flight records |
-    /// | `ALLFOLD_RENDEZVOUS_TIMEOUT` | seconds that ranks wait for each other at the start |
+    /// | `ALLFOLD_RENDEZVOUS_TIMEOUT` | seconds that ranks wait for each other at the start (60) |
+    /// | `ALLFOLD_TIMEOUT` | seconds that an operation may take (300) |
+    /// | `ALLFOLD_TIMEOUT_FACTOR` | what the other deadlines are multiplied by (1): after 20 s without a sign of life a rank is lost |
     ///
     /// # Errors
     /// [`Error::Environment`] and [`Error::Argument`] where they make no sense.
     pub fn from_env() -> Result<Joining> {
-        let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-        let secret = text("ALLFOLD_SECRET_FILE").map(|path| Secret::read(path.as_ref())).transpose()?;
-        let mode = text("ALLFOLD_SECURITY");
-        let wrong = |wanted: &str| {
-            let wanted = wanted.into();
-            Err(Error::Environment { variable: "ALLFOLD_SECURITY".into(), read: mode.clone(), wanted })
-        };
+        Joining::read(&Variables::new(&environment::variable))
+    }
+
+    fn read(variables: &Variables<'_>) -> Result<Joining> {
+        let secret = variables.text("ALLFOLD_SECRET_FILE");
+        let secret = secret.map(|path| Secret::read(path.as_ref())).transpose()?;
+        let mode = variables.text("ALLFOLD_SECURITY");
+        let unfit = |wanted| Err(wrong("ALLFOLD_SECURITY", mode.as_deref(), wanted));
         let security = match (mode.as_deref(), secret) {
             (None, None) => Security::Loopback,
             (None | Some("tls"), Some(secret)) => Security::Tls(secret),
             (Some("trusted-fabric"), Some(secret)) => Security::TrustedFabric(secret),
             (Some("insecure-plaintext"), _) => Security::InsecurePlaintext,
             (Some("tls" | "trusted-fabric"), None) => {
-                return wrong("it needs a secret: name its file in ALLFOLD_SECRET_FILE");
+                return unfit("it needs a secret: name its file in ALLFOLD_SECRET_FILE");
             }
-            (Some(_), _) => return wrong("there are tls, trusted-fabric and insecure-plaintext"),
+            (Some(_), _) => return unfit("there are tls, trusted-fabric and insecure-plaintext"),
         };
-        let share = match text("ALLFOLD_SHARED_MEMORY").as_deref() {
+        let share = match variables.text("ALLFOLD_SHARED_MEMORY").as_deref() {
             None | Some("on") => true,
             Some("off") => false,
-            Some(other) => {
-                let (variable, read) = ("ALLFOLD_SHARED_MEMORY".into(), Some(other.into()));
-                return Err(Error::Environment { variable, read, wanted: "there are on and off".into() });
-            }
+            other => return Err(wrong("ALLFOLD_SHARED_MEMORY", other, "there are on and off")),
         };
         let mut patience = Patience::default();
-        if let Some(read) = text("ALLFOLD_RENDEZVOUS_TIMEOUT") {
-            let wrong = |wanted| {
-                let variable = "ALLFOLD_RENDEZVOUS_TIMEOUT".into();
-                Error::Environment { variable, read: Some(read.clone()), wanted }
-            };
-            patience.rendezvous = environment::seconds(&read).map_err(wrong)?;
+        patience.rendezvous = seconds(variables, "ALLFOLD_RENDEZVOUS_TIMEOUT", patience.rendezvous)?;
+        let mut deadlines = Deadlines::default();
+        if let Some(read) = variables.text("ALLFOLD_TIMEOUT_FACTOR") {
+            let factor = read.parse().ok().filter(|factor| (1e-4..=1e4).contains(factor));
+            let wanted = "a number from 0.0001 to 10000";
+            deadlines =
+                deadlines.scaled(factor.ok_or_else(|| wrong("ALLFOLD_TIMEOUT_FACTOR", Some(&read), wanted))?);
         }
-        Ok(Joining {
-            share,
-            security,
-            patience,
-            deadlines: Deadlines::default(),
-            configuration: 0,
-            flight: text(flight::FOLDER).map(PathBuf::from),
-        })
+        deadlines.operation = seconds(variables, "ALLFOLD_TIMEOUT", deadlines.operation)?;
+        let flight = variables.text(flight::FOLDER).map(PathBuf::from);
+        Ok(Joining { share, security, patience, deadlines, configuration: 0, flight })
     }
+}
+
+/// What a variable says in seconds, if it is there.
+fn seconds(variables: &Variables<'_>, name: &str, otherwise: Duration) -> Result<Duration> {
+    let Some(read) = variables.text(name) else { return Ok(otherwise) };
+    environment::seconds(&read).map_err(|wanted| wrong(name, Some(&read), &wanted))
 }
 
 impl Communicator {
@@ -148,7 +151,7 @@ impl Communicator {
     }
 
     /// Writes the flight record when the process is asked to end, before it does: of the newest communicator that came
-    /// to be so, where a rank joins a world again.
+    /// to be so, where a rank joins a world again. A program that catches SIGTERM itself decides when it ends.
     fn write_when_told_to_end(&self) -> Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         static NEWEST: Mutex<Weak<Home>> = Mutex::new(Weak::new());
@@ -158,21 +161,32 @@ impl Communicator {
         if LISTENING.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let runtime = runtime()?;
+        let (runtime, ends) = (runtime()?, !catches_sigterm());
         let _inside = runtime.enter();
         let told = signal(SignalKind::terminate()).map_err(|error| Error::System(error.to_string()))?;
         runtime.spawn(async move {
             let mut told = told;
-            told.recv().await;
-            let home = newest().upgrade();
-            if let Some(home) = home {
-                home.roster.recorder.write("it was asked to end (SIGTERM)");
+            while told.recv().await.is_some() {
+                let home = newest().upgrade();
+                if let Some(home) = home {
+                    home.roster.recorder.write("it was asked to end (SIGTERM)");
+                }
+                if ends {
+                    // As shells tell the end by that signal.
+                    std::process::exit(128 + 15);
+                }
             }
-            // As shells tell the end by that signal.
-            std::process::exit(128 + 15);
         });
         Ok(())
     }
+}
+
+/// Whether this process catches SIGTERM already.
+fn catches_sigterm() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & 1 << (15 - 1) != 0)
 }
 
 /// Meets the others; rank 0 also serves, where no launcher does.
@@ -230,4 +244,58 @@ fn host() -> [u8; 16] {
     host[..8].copy_from_slice(&boot.to_le_bytes());
     host[8..].copy_from_slice(&net.to_le_bytes());
     host
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Joining> {
+        let lookup = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
+        Joining::read(&Variables::new(&lookup))
+    }
+
+    #[test]
+    fn deadlines_are_what_the_environment_says() {
+        let seconds = Duration::from_secs_f64;
+        let usual = read(&[]).unwrap();
+        assert_eq!((usual.deadlines.operation, usual.deadlines.dead), (seconds(300.0), seconds(20.0)));
+        let chosen = [
+            ("ALLFOLD_TIMEOUT", "1.5"),
+            ("ALLFOLD_TIMEOUT_FACTOR", "0.01"),
+            ("ALLFOLD_RENDEZVOUS_TIMEOUT", "7"),
+        ];
+        let chosen = read(&chosen).unwrap();
+        assert_eq!((chosen.deadlines.operation, chosen.deadlines.dead), (seconds(1.5), seconds(0.2)));
+        assert_eq!(chosen.patience.rendezvous, seconds(7.0));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_catches_sigterm_is_known() {
+        assert!(!catches_sigterm());
+        let _its = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+        assert!(catches_sigterm());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (name, value) in [
+            ("ALLFOLD_TIMEOUT", "soon"),
+            ("ALLFOLD_TIMEOUT", "-1"),
+            ("ALLFOLD_TIMEOUT", "1e19"),
+            ("ALLFOLD_RENDEZVOUS_TIMEOUT", "1e19"),
+            ("ALLFOLD_RENDEZVOUS_TIMEOUT", "NaN"),
+            ("ALLFOLD_TIMEOUT_FACTOR", "0"),
+            ("ALLFOLD_SHARED_MEMORY", "maybe"),
+            ("ALLFOLD_SECURITY", "ssh"),
+            ("ALLFOLD_SECURITY", "tls"),
+        ] {
+            let line = read(&[(name, value)]).unwrap_err().to_string();
+            assert!(
+                line.starts_with(&format!("environment: {name} is `{value}`")) && !line.contains('\n'),
+                "{line}"
+            );
+        }
+    }
 }

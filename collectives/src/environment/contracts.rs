@@ -36,6 +36,7 @@ const NO_PORT: &str = "name a free port on the host where rank 0 runs";
 
 pub(super) fn torchrun(variables: &Variables) -> Result<Place> {
     let (rank, world) = (variables.number("RANK")?, variables.number("WORLD_SIZE")?);
+    not_left_over(rank, world, variables)?;
     Ok(Place {
         rank: ("RANK", rank),
         world: ("WORLD_SIZE", world),
@@ -47,6 +48,30 @@ pub(super) fn torchrun(variables: &Variables) -> Result<Place> {
         epoch: variables.optional("TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0),
         job: variables.text("TORCHELASTIC_RUN_ID").unwrap_or_default(),
     })
+}
+
+/// `RANK` and `WORLD_SIZE` that somebody exported before another launcher started several processes would make of each a
+/// world of its own, or the same rank. What starts ranks within each of those processes makes a larger world, or says so.
+fn not_left_over(rank: u32, world: u32, variables: &Variables) -> Result<()> {
+    if variables.first(&["ALLFOLD_RENDEZVOUS", "TORCHELASTIC_RUN_ID"]).is_some() {
+        return Ok(());
+    }
+    for (other_rank, other_size) in [
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+        ("PMI_RANK", "PMI_SIZE"),
+    ] {
+        let said = (variables.optional::<u32>(other_rank)?, variables.optional::<u32>(other_size)?);
+        let (Some(theirs), Some(size)) = said else { continue };
+        let (name, read, other, says) = match (world < size, world == size && rank != theirs) {
+            (true, _) => ("WORLD_SIZE", world, other_size, size),
+            (_, true) => ("RANK", rank, other_rank, theirs),
+            _ => continue,
+        };
+        let wanted = format!("{other} is {says}: unset RANK and WORLD_SIZE, or set them to what it says");
+        return Err(wrong(name, Some(&read.to_string()), &wanted));
+    }
+    Ok(())
 }
 
 pub(super) fn slurm(variables: &Variables) -> Result<Place> {
@@ -87,7 +112,8 @@ pub(super) fn open_mpi(variables: &Variables) -> Result<Place> {
         world: ("OMPI_COMM_WORLD_SIZE", world),
         local_rank: variables.optional("OMPI_COMM_WORLD_LOCAL_RANK")?.unwrap_or(rank),
         local_world,
-        node: variables.optional("OMPI_COMM_WORLD_NODE_RANK")?.unwrap_or(0),
+        // OMPI_COMM_WORLD_NODE_RANK is the process' number on its host, over all jobs there.
+        node: 0,
         host: here(local_world == world),
         port: job.as_ref().map(|(_, job)| port_of(allfold_sim::fnv1a(job.as_bytes()))).ok_or(NO_PORT),
         epoch: 0,
@@ -264,11 +290,12 @@ mod tests {
             ("OMPI_COMM_WORLD_SIZE", "4"),
             ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+            ("OMPI_COMM_WORLD_NODE_RANK", "1"),
             ("OMPI_MCA_ess_base_jobid", "2785214465"),
         ];
         let found = right(&mpirun);
         assert_eq!((found.launcher, found.rank, found.world_size), (Launcher::OpenMpi, Rank(1), 4));
-        assert_eq!(found.meeting.host, "127.0.0.1");
+        assert_eq!((found.node_rank, found.meeting.host.as_str()), (0, "127.0.0.1"));
         let hosts: Vec<_> = mpirun.into_iter().chain([("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]).collect();
         let hosts: Vec<_> =
             hosts.into_iter().filter(|pair| *pair != ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")).collect();
@@ -282,6 +309,33 @@ mod tests {
             (found.launcher, found.rank, found.meeting),
             (Launcher::Pmi, Rank(1), meeting("127.0.0.1", 29500))
         );
+    }
+
+    #[test]
+    fn another_launchers_processes_are_not_all_taken_for_one_rank() {
+        let within = |rank: &'static str, world: &'static str, others: &[(&'static str, &'static str)]| {
+            let own = [("RANK", rank), ("WORLD_SIZE", world), ("MASTER_ADDR", "node0"), ("MASTER_PORT", "1")];
+            read(&[&own[..], others].concat())
+        };
+        let mpirun = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
+        let line = |found: Result<_, Error>| found.unwrap_err().to_string();
+        let left_over = "unset RANK and WORLD_SIZE, or set them to what it says";
+        assert_eq!(
+            line(within("0", "1", &mpirun)),
+            format!("environment: WORLD_SIZE is `1`: OMPI_COMM_WORLD_SIZE is 2: {left_over}")
+        );
+        assert_eq!(
+            line(within("0", "2", &mpirun)),
+            format!("environment: RANK is `0`: OMPI_COMM_WORLD_RANK is 1: {left_over}")
+        );
+        assert!(line(within("0", "1", &[("PMI_RANK", "0"), ("PMI_SIZE", "2")])).contains("PMI_SIZE is 2"));
+        let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "4")];
+        assert!(line(within("0", "1", &step)).contains("SLURM_STEP_NUM_TASKS is 4"));
+        // The same world; one of several ranks for each process; ranks that a launcher within them started.
+        assert!(within("1", "2", &mpirun).is_ok());
+        assert!(within("5", "8", &mpirun).is_ok());
+        let agent = [("TORCHELASTIC_RUN_ID", "none")];
+        assert!(within("0", "1", &[&mpirun[..], &agent].concat()).is_ok());
     }
 
     #[test]

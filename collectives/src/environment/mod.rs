@@ -7,8 +7,8 @@
 //! PMI (MPICH, Intel MPI)     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS
 //! ```
 //!
-//! The first of these whose variables are there counts; `MASTER_ADDR` and `MASTER_PORT` may say otherwise where ranks
-//! meet. Sources: torchrun's, Slurm's (srun) and Open MPI's documentation of their environment variables.
+//! The first of these whose variables are there counts, and is refused where another says that there are more processes;
+//! `MASTER_ADDR` and `MASTER_PORT` may say otherwise where ranks meet. Sources: torchrun's, Slurm's (srun) and Open MPI's documentation of their environment variables.
 
 mod contracts;
 mod nodelist;
@@ -19,7 +19,7 @@ pub use variables::seconds;
 
 use crate::{Error, Rank, Result};
 use std::fmt;
-use variables::Variables;
+pub(crate) use variables::{Variables, wrong};
 
 /// Whose variables were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Launcher {
 impl fmt::Display for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Launcher::Torchrun => "torchrun",
+            Launcher::Torchrun => "the launcher",
             Launcher::Slurm => "Slurm",
             Launcher::OpenMpi => "Open MPI",
             Launcher::Pmi => "PMI",
@@ -78,7 +78,7 @@ pub struct Environment {
     pub local_rank: u32,
     /// Number of ranks of its host.
     pub local_world_size: u32,
-    /// Its host's number.
+    /// Its host's number, if the launcher says; else 0.
     pub node_rank: u32,
     /// Where ranks meet.
     pub meeting: Meeting,
@@ -94,7 +94,7 @@ impl Environment {
     /// # Errors
     /// [`Error::Environment`] names the variable that is missing or makes no sense, and what was read.
     pub fn detect() -> Result<Option<Environment>> {
-        Environment::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+        Environment::read(variable)
     }
 
     /// As [`Environment::detect`], from variables that `lookup` knows.
@@ -112,6 +112,11 @@ impl Environment {
         }?;
         place.checked(launcher, &variables).map(Some)
     }
+}
+
+/// A variable of this process' own environment.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// The error of a process that no launcher started.

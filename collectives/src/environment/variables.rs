@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// An environment that can be looked things up in.
-pub(super) struct Variables<'a> {
+pub(crate) struct Variables<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub fn seconds(text: &str) -> std::result::Result<Duration, String> {
 }
 
 /// The error of a variable.
-pub(super) fn wrong(variable: &str, read: Option<&str>, wanted: &str) -> Error {
+pub(crate) fn wrong(variable: &str, read: Option<&str>, wanted: &str) -> Error {
     Error::Environment { variable: variable.into(), read: read.map(String::from), wanted: wanted.into() }
 }
 

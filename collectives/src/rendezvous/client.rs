@@ -67,7 +67,8 @@ async fn connect(
         let cause = match timeout_at(due, dial(meeting, door)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(Refusal::Broken(why))) => why,
-            Ok(Err(Refusal::Stranger(why) | Refusal::Verdict(_, why))) => return Err(Failure::NotOurs(why)),
+            Ok(Err(Refusal::Stranger(why))) => return Err(Failure::unlike(why)),
+            Ok(Err(Refusal::Verdict(_, why))) => return Err(Failure::NotOurs(why)),
             Ok(Err(Refusal::Forbidden(why))) => return Err(Failure::System(why)),
             // Whoever hangs up may have been too busy, or have ended this moment: it is asked again.
             Ok(Err(Refusal::Secret)) => {

@@ -1,6 +1,7 @@
 //! Why ranks did not find each other: one line each, with a name.
 
 use crate::Rank;
+use crate::tcp::Stranger;
 use std::time::Duration;
 
 /// What went wrong at a rendezvous.
@@ -51,6 +52,17 @@ pub enum Failure {
         /// Of the other.
         theirs: u32,
     },
+    /// The server has another security mode.
+    #[error(
+        "this side's security mode is {ours} and the other's {theirs}: give every process the same ALLFOLD_SECURITY and \
+         secret"
+    )]
+    Mode {
+        /// Of this side.
+        ours: &'static str,
+        /// Of the other.
+        theirs: &'static str,
+    },
     /// Two ranks were asked for different runs.
     #[error("rank {peer} was given another configuration than rank {rank}: give all ranks the same command")]
     Configuration {
@@ -93,6 +105,25 @@ pub enum Failure {
     /// The system refused something.
     #[error("{0}")]
     System(String),
+}
+
+impl Failure {
+    /// What it means here that whoever answers is no peer.
+    pub(super) fn unlike(stranger: Stranger) -> Failure {
+        match stranger {
+            Stranger::Program => Failure::NotOurs(stranger.to_string()),
+            Stranger::Version { ours, theirs } => {
+                Failure::Version { ours: ours.into(), theirs: theirs.into() }
+            }
+            Stranger::Mode { ours, theirs } => Failure::Mode { ours, theirs },
+        }
+    }
+
+    /// Whether somebody was given something wrong, so that it is of no use to try again.
+    pub fn is_lasting(&self) -> bool {
+        use Failure::{Configuration, Mode, Secret, Version, WorldSize};
+        matches!(self, Configuration { .. } | Mode { .. } | Secret | Version { .. } | WorldSize { .. })
+    }
 }
 
 /// How a failure travels: a code and the numbers that go with it.

@@ -140,12 +140,27 @@ enum Backend {
     Sim,
 }
 
+/// All ranks in one process, for each of the processes that a launcher has started, would take each other's checkpoints.
+fn alone() -> Outcome {
+    match Environment::detect() {
+        Ok(Some(found)) if found.world_size > 1 => Err(Failure::usage(format!(
+            "all ranks of --backend threads or sim are in one process, but {} has started {}: leave --backend out",
+            found.launcher, found.world_size
+        ))),
+        _ => Ok(()),
+    }
+}
+
 impl Args {
     /// Where ranks run, by the flags and the environment.
     fn place(&self) -> Outcome<Place> {
         let launched = match self.backend {
             Backend::Auto | Backend::Tcp => Environment::detect().map_err(Failure::usage)?,
-            Backend::Threads | Backend::Mpi | Backend::Sim => None,
+            Backend::Threads | Backend::Sim => {
+                alone()?;
+                None
+            }
+            Backend::Mpi => None,
         };
         let ranks = self.ranks.unwrap_or(1);
         match (self.backend, launched) {

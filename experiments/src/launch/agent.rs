@@ -137,10 +137,7 @@ async fn node(mut job: Job, pumps: Handle) -> Outcome {
 
 fn at(job: &Job, why: &rendezvous::Failure) -> Failure {
     let line = format!("rendezvous at {}: {why}", job.meeting);
-    match why {
-        rendezvous::Failure::Secret => Failure::usage(line),
-        _ => Failure::run(line),
-    }
+    if why.is_lasting() { Failure::usage(line) } else { Failure::run(line) }
 }
 
 /// A port for programs of other libraries to meet at: held without listening, so that nobody else is given it and a

@@ -490,6 +490,20 @@ fn what_was_asked_wrongly_is_not_started_again() {
     }
 }
 
+#[test]
+fn a_launchers_processes_do_not_train_alone_beside_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 2);
+    for backend in ["threads", "sim"] {
+        let train = ["-n", "2", "--", "train", "--config", &config, "--ranks", "2", "--backend", backend];
+        let output = end(launch(&train));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("the launcher has started 2: leave --backend out"), "{said}");
+    }
+    assert!(!folder.path().join("checkpoints").exists());
+}
+
 /// Two nodes that do not see each other's processes, and so share no memory: what two hosts are to a rank. Ranks of one
 /// node exchange messages through memory, the others over sockets.
 #[test]
@@ -648,6 +662,11 @@ fn ranks_that_cannot_find_each_other_say_why_in_one_line() {
             &[("RANK", "0"), ("WORLD_SIZE", "1"), ("ALLFOLD_RENDEZVOUS_TIMEOUT", "1e19")],
             2,
             "ALLFOLD_RENDEZVOUS_TIMEOUT is `1e19`: a number of seconds",
+        ),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "1"), ("PMI_RANK", "1"), ("PMI_SIZE", "2")],
+            2,
+            "PMI_SIZE is 2: unset RANK",
         ),
     ] {
         let output = run(variables);

@@ -39,6 +39,9 @@ impl Pace {
 }
 
 const LINE: usize = 128;
+/// What all maps of all parties may take, should they be threads of one process: half of what it can address.
+#[cfg(target_os = "linux")]
+const ADDRESSES: usize = 64 << 40;
 const PARTIES: usize = 4 * LINE;
 /// Bytes before the data of a slot.
 const HEADER: usize = 16;
@@ -128,8 +131,9 @@ impl Board {
     #[cfg(target_os = "linux")]
     fn sizes(parties: u32, room: usize) -> [usize; 2] {
         let without = Board::bytes(parties, room).next_multiple_of(super::lease::LARGE);
-        let each = RESERVE.min(64 * RESERVE / parties as usize / super::lease::LARGE * super::lease::LARGE);
-        [without + each * parties as usize, without]
+        let parties = parties as usize;
+        let each = RESERVE.min(ADDRESSES / (parties * parties) / super::lease::LARGE * super::lease::LARGE);
+        [without + each * parties, without]
     }
 
     fn bytes(parties: u32, room: usize) -> usize {

@@ -237,7 +237,10 @@ pub(super) fn connect(
                     Err(Refusal::Verdict(Verdict::Duplicate(_), why)) if purpose != Purpose::Control => {
                         last = Error::Refused { peer, why };
                     }
-                    Err(Refusal::Verdict(_, why) | Refusal::Stranger(why) | Refusal::Forbidden(why)) => {
+                    Err(Refusal::Stranger(why)) => {
+                        return Some(Error::Refused { peer, why: why.to_string() });
+                    }
+                    Err(Refusal::Verdict(_, why) | Refusal::Forbidden(why)) => {
                         return Some(Error::Refused { peer, why });
                     }
                 }

@@ -245,20 +245,17 @@ pub fn opening(security: &Security, nonce: &[u8; 32], certificate: &[u8; 32]) ->
 ///
 /// # Errors
 /// It is of another program, version or mode.
-pub fn read_opening(bytes: &[u8; OPENING], security: &Security) -> std::result::Result<[u8; 32], String> {
+pub fn read_opening(bytes: &[u8; OPENING], security: &Security) -> std::result::Result<[u8; 32], Stranger> {
     if bytes[..4] != MAGIC {
-        return Err("it does not speak Allfold's handshake".into());
+        return Err(Stranger::Program);
     }
     if bytes[4] != VERSION {
-        return Err(format!(
-            "it speaks version {} of the wire format, and this side version {VERSION}",
-            bytes[4]
-        ));
+        return Err(Stranger::Version { ours: VERSION, theirs: bytes[4] });
     }
     if bytes[5] != security.number() || bytes[6..8] != [0; 2] {
         let names = ["loopback", "tls", "trusted-fabric", "insecure-plaintext"];
         let theirs = names.get(usize::from(bytes[5])).unwrap_or(&"unknown");
-        return Err(format!("its security mode is {theirs}, and this side's is {}", security.name()));
+        return Err(Stranger::Mode { ours: security.name(), theirs });
     }
     let mut certificate = [0; 32];
     certificate.copy_from_slice(&bytes[40..]);
@@ -315,12 +312,36 @@ pub enum Refusal {
     Secret,
     /// It does, and refuses.
     Verdict(Verdict, String),
-    /// It is no peer of ours: another program, version or mode.
-    Stranger(String),
+    /// It is no peer of ours.
+    Stranger(Stranger),
     /// The connection broke, or took too long.
     Broken(String),
     /// This side may not connect there.
     Forbidden(String),
+}
+
+/// Why whoever opens as it does is no peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stranger {
+    /// Another program.
+    #[error("it does not speak Allfold's handshake")]
+    Program,
+    /// Another version of the wire format.
+    #[error("it speaks version {theirs} of the wire format, and this side version {ours}")]
+    Version {
+        /// Of this side.
+        ours: u8,
+        /// Of the other.
+        theirs: u8,
+    },
+    /// Another [`Security`].
+    #[error("its security mode is {theirs}, and this side's is {ours}")]
+    Mode {
+        /// Of this side.
+        ours: &'static str,
+        /// Of the other.
+        theirs: &'static str,
+    },
 }
 
 /// The acceptor's side, once both openings are known.
@@ -448,7 +469,7 @@ mod tests {
         let with = |at: usize, byte: u8| {
             let mut bad = good;
             bad[at] = byte;
-            read_opening(&bad, &tls(1)).unwrap_err()
+            read_opening(&bad, &tls(1)).unwrap_err().to_string()
         };
         assert!(with(0, b'G').contains("does not speak"));
         assert!(with(4, 9).contains("version 9"));

@@ -43,7 +43,7 @@ pub use duplex::duplex;
 pub use fingerprint::Fingerprint;
 pub use frame::{FRAGMENT, HEADER, Header, Kind};
 pub(crate) use handshake::random;
-pub use handshake::{Claims, Purpose, Refusal, Verdict};
+pub use handshake::{Claims, Purpose, Refusal, Stranger, Verdict};
 pub use options::{Deadlines, Peers};
 pub use proxy::{Action, Judge, Passing, Proxy, Rules};
 pub use secured::{Door, Secured};
