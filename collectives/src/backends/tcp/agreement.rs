@@ -5,12 +5,14 @@
 //! coordinator    the lowest rank that is not gone; once all who are left have asked it knowing that:
 //!                   propose what was decided, or was proposed before, or else all who have asked --> all who are left
 //! every rank     accept --> coordinator
-//! coordinator    all who are left have accepted: decide --> all others
+//! coordinator    all who are left have accepted: decide --> all others, also who was given up
+//! every rank     the first time that it hears so: the same --> all others
 //! ```
 //!
 //! A decision is made only when everyone who is left holds it as a proposal, and a new coordinator proposes nothing else
 //! once one of those who are left holds one: so whoever decides, decides the same (three-phase commit with a perfect
-//! detector of crashes; D. Skeen, Nonblocking commit protocols, SIGMOD 1981). The detector is the end of a connection.
+//! detector of crashes; D. Skeen, Nonblocking commit protocols, SIGMOD 1981). The detector is the end of a connection, or
+//! that a rank leaves the group: so a rank that knows the decision has passed it on before it can be taken for gone.
 //! Plain data: the node carries the messages, in order between any two ranks.
 
 use super::codec::{Reader, Writer};
@@ -106,7 +108,7 @@ impl Agreement {
                 }
                 letters.extend(self.coordinate());
             }
-            Message::Decide(ranks) => _ = self.decided.get_or_insert(ranks),
+            Message::Decide(ranks) => letters.extend(self.decide(ranks)),
             Message::Propose(_) => {}
         }
         letters
@@ -164,12 +166,20 @@ impl Agreement {
             && self.left().all(|rank| accepted.contains(&rank))
         {
             let ranks = ranks.clone();
-            // Also to who was given up, and has asked since.
-            let told: Ranks = self.left().chain(self.said.keys().copied()).collect();
-            let others = told.into_iter().filter(|rank| *rank != self.me);
-            letters.extend(others.map(|rank| (rank, Message::Decide(ranks.clone()))));
-            self.decided = Some(ranks);
+            letters.extend(self.decide(ranks));
         }
+        letters
+    }
+
+    /// The decision is known, and passed on the first time. Who was given up may still be there: if all that it heard
+    /// were that the others have left, it would decide for itself alone.
+    fn decide(&mut self, ranks: Ranks) -> Letters {
+        if self.decided.is_some() {
+            return Vec::new();
+        }
+        let others = (0..self.size).map(Rank).filter(|rank| *rank != self.me);
+        let letters = others.map(|rank| (rank, Message::Decide(ranks.clone()))).collect();
+        self.decided = Some(ranks);
         letters
     }
 }
@@ -256,6 +266,14 @@ mod tests {
             }
         }
 
+        /// One of those who know the decision may leave the group, at once or later.
+        fn leave(&mut self, choice: usize) {
+            let who = choice % (4 * self.ranks.len());
+            if self.ranks.get(who).is_some_and(|rank| rank.decided().is_some()) {
+                self.die(Rank(who as u32), 0);
+            }
+        }
+
         /// Delivers one message of some wire; whether there was one.
         fn step(&mut self, choice: usize) -> bool {
             let busy: Vec<(Rank, Rank)> =
@@ -302,6 +320,7 @@ mod tests {
                     asked += 1;
                 }
                 let more = run.step(choices[at % choices.len()]);
+                run.leave(choices[at * 7 % choices.len()] >> 8);
                 for decided in run.ranks.iter().filter_map(Agreement::decided) {
                     prop_assert_eq!(decided, &*first.get_or_insert_with(|| decided.clone()));
                 }
@@ -324,7 +343,7 @@ mod tests {
         ) {
             let mut run = Run::new(size);
             for at in 0..2000 {
-                for who in 0..size {
+                for who in (0..size).filter(|who| !run.dead[*who as usize]).collect::<Vec<_>>() {
                     let rank = &mut run.ranks[who as usize];
                     let mut letters = if asks[who as usize] == at { rank.ask() } else { Vec::new() };
                     // Late enough, everybody's time is up, again and again.
@@ -335,6 +354,7 @@ mod tests {
                     run.post(Rank(who), letters);
                 }
                 run.step(choices[at % choices.len()]);
+                run.leave(choices[at * 7 % choices.len()] >> 8);
             }
             while run.step(0) {}
             let first = run.ranks[0].decided().cloned();
@@ -383,9 +403,34 @@ mod tests {
             [0, 2].map(|rank| run.ranks[rank].decided().cloned()),
             [Some(left.clone()), Some(left.clone())]
         );
+        // They go on without it and leave this group before it wakes.
+        [0, 2].into_iter().for_each(|rank| run.die(Rank(rank), 0));
+        while run.step(0) {}
         let letters = run.ranks[1].ask();
         run.post(Rank(1), letters);
+        assert_eq!(run.ranks[1].decided(), Some(&left), "and not itself alone");
+    }
+
+    #[test]
+    fn who_was_given_up_is_told_by_another_when_the_coordinator_dies() {
+        let mut run = Run::new(3);
+        for happens in [Agreement::ask, Agreement::give_up] {
+            for rank in [0, 1] {
+                let letters = happens(&mut run.ranks[rank]);
+                run.post(Rank(rank as u32), letters);
+            }
+            loop {
+                // What the coordinator says to rank 2 never arrives.
+                run.wires.remove(&(Rank(0), Rank(2)));
+                if !run.step(0) {
+                    break;
+                }
+            }
+        }
+        [0, 1].into_iter().for_each(|rank| run.die(Rank(rank), 0));
         while run.step(0) {}
-        assert_eq!(run.ranks[1].decided(), Some(&left));
+        let letters = run.ranks[2].ask();
+        run.post(Rank(2), letters);
+        assert_eq!(run.ranks[2].decided(), Some(&[Rank(0), Rank(1)].into()));
     }
 }
