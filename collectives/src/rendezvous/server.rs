@@ -1,6 +1,6 @@
 //! The server of a rendezvous: lets callers in, compares what they believe, and tells all of them at once.
 
-use super::wire::{HELLO, Hello, Kind, encode_answer, encode_table};
+use super::wire::{HELLO, Hello, Kind, NUMBERS, encode_answer, encode_table};
 use super::{Failure, Patience, Peer, Table};
 use crate::Rank;
 use crate::arrivals::{self, Arrivals, PENDING};
@@ -277,8 +277,7 @@ impl World {
             return self.fail(Failure::Starved { limit }).await;
         }
         let size = self.came.values().next().map_or(0, |first| first.hello.size);
-        let missing = (0..size).map(Rank).filter(|rank| !self.came.contains_key(rank)).collect();
-        self.fail(Failure::Missing { ranks: missing, after }).await;
+        self.fail(Failure::Missing { ranks: missing(size, &self.came), after }).await;
     }
 
     async fn fail(&mut self, failure: Failure) {
@@ -293,6 +292,11 @@ impl World {
         self.came.clear();
         self.due = None;
     }
+}
+
+/// Who has not come; no more of them than a refusal carries, for the size is what a caller says.
+pub(super) fn missing<T>(size: u32, came: &BTreeMap<Rank, T>) -> Vec<Rank> {
+    (0..size).map(Rank).filter(|rank| !came.contains_key(rank)).take(NUMBERS).collect()
 }
 
 /// What two ranks believe differently, so that the whole world must end.

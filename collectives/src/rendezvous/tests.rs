@@ -1,7 +1,7 @@
 //! Ranks that meet, and every way in which they do not: one error each, the right one, in time.
 
 use super::door;
-use super::wire::Kind;
+use super::wire::{Kind, NUMBERS};
 use super::{Failure, Hello, Joined, Patience, Server, join};
 use crate::Rank;
 use crate::environment::Meeting;
@@ -88,6 +88,13 @@ async fn who_is_missing_is_named_to_all_who_came() {
     let missing = Failure::Missing { ranks: vec![Rank(1), Rank(3)], after: SOON.rendezvous };
     let results = failures(meet(SOON, &[hello(0, 4), hello(2, 4)]).await);
     assert_eq!(results, [Some(missing.clone()), Some(missing)]);
+}
+
+#[test]
+fn a_size_that_a_caller_says_takes_no_memory() {
+    let came = [(Rank(0), ()), (Rank(2), ())].into();
+    assert_eq!(super::server::missing(4, &came), [Rank(1), Rank(3)]);
+    assert_eq!(super::server::missing(1 << 20, &came).len(), NUMBERS);
 }
 
 #[tokio::test]
