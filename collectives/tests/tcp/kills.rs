@@ -1,5 +1,5 @@
-//! Cases 2 and 3: a rank's connections all end before its first frame of any round, for 2 to 5 ranks, for algorithms of
-//! every shape. Whoever needed it is told its number; whoever did not has the right result.
+//! Cases 2 and 3: a rank's connections all end before its first frame of any round, for every rank of 2 to 5, for
+//! algorithms of every shape. Whoever needed it is told its number; whoever did not has the right result.
 
 use super::arena::{deadlines, run};
 use allfold_collectives::tcp::{Action, Passing};
@@ -7,28 +7,57 @@ use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-fn calls(comm: &Communicator, name: &'static str, count: usize) -> Result<(), Error> {
-    let plan = comm.plan().algorithm(Collective::AllReduce, name)?;
+type Algorithm = (Collective, &'static str);
+
+/// Some of every shape.
+const ALGORITHMS: [Algorithm; 7] = [
+    (Collective::AllReduce, "ring"),
+    (Collective::AllReduce, "recursive_doubling"),
+    (Collective::AllReduce, "halving_doubling"),
+    (Collective::AllReduce, "double_binary_tree"),
+    (Collective::AllReduce, "star"),
+    (Collective::AllGather, "bruck"),
+    (Collective::Broadcast, "binomial"),
+];
+
+fn calls(comm: &Communicator, (collective, name): Algorithm, count: usize) -> Result<(), Error> {
+    let plan = comm.plan().algorithm(collective, name)?;
     let Some(comm) = comm.split(Some(0), 0)? else { return Ok(()) };
     let comm = comm.with_plan(plan);
+    let n = comm.size();
     for _ in 0..2 {
         let mut data = vec![comm.rank().0 as f32 + 1.0; count];
-        comm.all_reduce(&mut data, ReduceOp::Sum)?;
-        let n = comm.size();
-        assert!(data.iter().all(|x| *x == (n * (n + 1) / 2) as f32), "a wrong result");
+        let all_are = |data: &[f32], what: u32| data.iter().all(|x| *x == what as f32);
+        let right = match collective {
+            Collective::AllReduce => {
+                comm.all_reduce(&mut data, ReduceOp::Sum)?;
+                all_are(&data, n * (n + 1) / 2)
+            }
+            Collective::AllGather => {
+                let mut all = vec![0.0; n as usize * count];
+                comm.all_gather(&data, &mut all)?;
+                (1..).zip(all.chunks(count)).all(|(what, block)| all_are(block, what))
+            }
+            Collective::Broadcast => {
+                comm.broadcast(&mut data, Rank(0))?;
+                all_are(&data, 1)
+            }
+            other => panic!("no call of {other}"),
+        };
+        assert!(right, "a wrong result");
     }
     comm.barrier()
 }
 
 /// Runs with rank `who` dying at its `nth` data frame. Whether it did: false once it sends fewer.
-fn kill_at(ranks: u32, name: &'static str, who: u32, nth: u32) -> bool {
+fn kill_at(ranks: u32, algorithm: Algorithm, who: u32, nth: u32) -> bool {
     let sent = Arc::new(AtomicU32::new(0));
     let count = sent.clone();
     let judge = move |frame: &Passing| {
         let its = frame.is_data && frame.from == Rank(who);
         if its && count.fetch_add(1, Ordering::Relaxed) >= nth { Action::Kill } else { Action::Pass }
     };
-    let results = run(ranks, Arc::new(judge), deadlines(), move |comm| calls(comm, name, 1000));
+    let results = run(ranks, Arc::new(judge), deadlines(), move |comm| calls(comm, algorithm, 1000));
     let killed = sent.load(Ordering::Relaxed) > nth;
     for (rank, result) in (0..).zip(&results) {
         let named = match result {
@@ -37,14 +66,17 @@ fn kill_at(ranks: u32, name: &'static str, who: u32, nth: u32) -> bool {
             Err(Error::PeerLost { rank: lost, .. }) => *lost == Rank(who) || rank == who,
             Err(_) => false,
         };
-        assert!(named, "{name} of {ranks}, rank {who} killed at frame {nth}: rank {rank} has {result:?}");
+        assert!(
+            named,
+            "{algorithm:?} of {ranks}, rank {who} killed at frame {nth}: rank {rank} has {result:?}"
+        );
     }
     if killed {
         let survivors = (0..).zip(&results).filter(|(rank, _)| *rank != who);
         let told = survivors.filter(|(_, result)| result.is_err()).count();
-        assert!(told > 0, "{name} of {ranks}, rank {who} killed at frame {nth}: nobody noticed");
+        assert!(told > 0, "{algorithm:?} of {ranks}, rank {who} killed at frame {nth}: nobody noticed");
     } else {
-        assert!(results.iter().all(Result::is_ok), "{name} of {ranks}: {results:?}");
+        assert!(results.iter().all(Result::is_ok), "{algorithm:?} of {ranks}: {results:?}");
     }
     killed
 }
@@ -52,10 +84,10 @@ fn kill_at(ranks: u32, name: &'static str, who: u32, nth: u32) -> bool {
 #[test]
 fn case_2_a_rank_killed_in_any_round_is_named_by_all_who_need_it() {
     for ranks in 2..=5 {
-        for name in ["ring", "recursive_doubling", "halving_doubling", "double_binary_tree", "star"] {
-            for who in [0, ranks - 1] {
-                let rounds = (0..).take_while(|nth| kill_at(ranks, name, who, *nth)).count();
-                assert!(rounds >= 2, "{name} of {ranks}: rank {who} sends {rounds} frames");
+        for algorithm in ALGORITHMS {
+            for who in 0..ranks {
+                let rounds = (0..).take_while(|nth| kill_at(ranks, algorithm, who, *nth)).count();
+                assert!(rounds >= 2, "{algorithm:?} of {ranks}: rank {who} sends {rounds} frames");
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Cases 1 to 4 and 6 with real processes, which are killed and stopped by signals.
+//! Cases 1 to 6 and 14 with real processes, which are killed and stopped by signals.
 //!
 //! The test binary starts itself once per rank. A child prints its address, reads everyone's from its standard input, and
 //! then does as its script says, a line of output per thing done. One that meets the others by itself says how that went.
 
 use super::arena::{deadlines, listeners, peers, sum};
 use allfold_collectives::tcp::{Deadlines, Host, Peers};
-use allfold_collectives::{Buffer, Communicator, Error, ReduceOp};
+use allfold_collectives::{Buffer, Communicator, Error, Rank, ReduceOp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const BESIDE: &str = "_beside";
 
 /// One rank as a process: what it says, line by line.
-struct Process {
+pub struct Process {
     child: Child,
     stdin: ChildStdin,
     lines: Receiver<String>,
@@ -26,7 +26,7 @@ struct Process {
 
 impl Process {
     /// The next line that a child's script prints.
-    fn line(&self) -> String {
+    pub fn line(&self) -> String {
         self.lines.recv_timeout(Duration::from_secs(40)).expect("a process hangs, or ended without a word")
     }
 
@@ -48,7 +48,7 @@ impl Drop for Process {
 }
 
 /// Starts a child with these words, and these variables beside its environment.
-fn child_of(words: &str, variables: &[(&str, &str)]) -> Process {
+pub fn child_of(words: &str, variables: &[(&str, &str)]) -> Process {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "processes::child", "--nocapture"])
         .env("TCP_CHILD", words)
@@ -89,6 +89,10 @@ fn child() {
     if script == "meet" {
         let met = Communicator::from_env().map(|comm| comm.size());
         return println!(">{}", met.map_or_else(|error| error.to_string(), |size| format!("met {size}")));
+    }
+    if script == "lengths" {
+        super::strangers::announce_lengths();
+        return println!(">done");
     }
     let operation = Duration::from_millis(words.next().unwrap().parse().unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -141,6 +145,19 @@ fn play(script: &str, comm: &Communicator) -> Result<(), Error> {
             loop {
                 sum(comm, 100_000)?;
             }
+        }
+        // Operations until rank 0 is told that it is enough.
+        "until_told" => {
+            let told = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()).is_ok());
+            sum(comm, 1000)?;
+            println!(">first");
+            let mut over = [0];
+            while over == [0] {
+                sum(comm, 100_000)?;
+                over = [u8::from(comm.rank().0 == 0 && told.is_finished())];
+                comm.broadcast(&mut over, Rank(0))?;
+            }
+            Ok(())
         }
         // The highest rank calls nothing.
         "absent" => {
@@ -253,6 +270,21 @@ fn case_4_groups_go_on_without_rank_0() {
             assert!(line.starts_with("rank 0 is lost: it "), "{line}");
             assert_eq!(process.line(), "done");
         }
+    }
+}
+
+#[test]
+fn case_5_a_process_stopped_for_less_than_the_deadline_gives_the_right_result() {
+    for script in ["until_told", "until_told_beside"] {
+        let mut processes = start(3, script, 30_000);
+        all_say(&processes, "connected");
+        all_say(&processes, "first");
+        // Ten heartbeats and more are missed.
+        processes[1].signal("-STOP");
+        std::thread::sleep(Duration::from_millis(700));
+        processes[1].signal("-CONT");
+        processes[0].tell("enough");
+        all_say(&processes, "done");
     }
 }
 

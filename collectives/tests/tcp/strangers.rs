@@ -1,11 +1,13 @@
 //! Cases 14, 19 to 22 and 25 to 27: who connects and does not belong here, and what members say that cannot be.
 
 use super::arena::{JOB, deadlines, listeners, nothing, peers, run, sum};
+use super::processes::child_of;
 use allfold_collectives::tcp::{
     Claims, Deadlines, Door, FRAGMENT, Fingerprint, HEADER, Header, Invitation, Kind, Peers, Purpose,
     Refusal, Secret, Security, Verdict,
 };
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -239,21 +241,33 @@ fn header(bytes: u32) -> Header {
     }
 }
 
-fn resident() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+/// What the system says of this process's memory, in KiB.
+fn memory(what: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+    line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
 }
 
-#[test]
-fn case_14_a_length_that_cannot_be_is_refused_before_any_allocation() {
-    let before = resident();
+/// Frames that announce more than there may be; in a process that does nothing else.
+pub fn announce_lengths() {
+    // What threads and sockets take once stays taken.
+    (0..3).for_each(|_| drop(by_hand(header(8).encode().to_vec())));
+    // Gigabytes are not to be had, touched or not.
+    let limit = (memory("VmData:") << 10) + (256 << 20);
+    setrlimit(Resource::Data, Rlimit { current: Some(limit), ..getrlimit(Resource::Data) }).unwrap();
+    let before = memory("VmHWM:");
     for bytes in [FRAGMENT as u32 + 1, 1 << 31, u32::MAX] {
         let error = by_hand(header(bytes).encode().to_vec());
         let Error::Protocol { rank: Rank(0), peer: Rank(1), what, .. } = &error else { panic!("{error}") };
         assert!(what.contains(&format!("announces {bytes} bytes")), "{what}");
     }
-    // Other tests run beside this one; what was announced is gigabytes.
-    assert!(resident() < before + (512 << 20));
+    let more = memory("VmHWM:") - before;
+    assert!(more < 1024, "{more} KiB more");
+}
+
+#[test]
+fn case_14_a_length_that_cannot_be_is_refused_before_any_allocation() {
+    assert_eq!(child_of("0 lengths", &[]).line(), "done");
 }
 
 #[test]
