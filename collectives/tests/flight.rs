@@ -1,9 +1,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 //! What goes wrong leaves flight records, and triage names it.
 
-use allfold_collectives::flight::{Record, State, Verdict, triage};
+use allfold_collectives::flight::{Record, State, Verdict, straggler, triage};
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
-use allfold_sim::Topology;
+use allfold_sim::{Topology, Work};
 use std::time::Duration;
 
 fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
@@ -98,6 +98,28 @@ fn what_goes_well_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     World::threads(2).flight_records(folder.path()).run(|comm| comm.barrier()).unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn who_came_late_on_virtual_time_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let topology = Topology::named("switch", 4).unwrap();
+    let _ = World::sim(&topology).flight_records(folder.path()).run_each(|comm| {
+        sum(&comm, 100)?;
+        if comm.rank() == Rank(2) {
+            comm.charge(&Work { bytes: 1 << 30, ..Work::default() });
+        }
+        sum(&comm, 100)?;
+        // Who is through this knows that all have done the sum.
+        comm.barrier()?;
+        comm.abort("enough");
+        comm.barrier()
+    });
+    let files = Record::all_in(folder.path()).unwrap();
+    let records: Vec<Record> = files.iter().map(|file| Record::read(file).unwrap()).collect();
+    let late = straggler(&records).unwrap();
+    assert_eq!((late.rank, late.sequence), (Rank(2), 1), "{late}");
+    assert!(late.late_us > 100.0, "{late}");
 }
 
 #[test]

@@ -8,14 +8,16 @@
 //!
 //! An operation costs two entries' worth of writing under a lock that nobody else takes; between ranks that share memory the
 //! first is written while word of the operation is on its way. A record is a file per rank; [`triage`] holds the files of a
-//! run against each other and names where they part.
+//! run against each other and names where they part, [`straggler`] for whom the others waited before.
 
 mod record;
 mod ring;
+mod straggler;
 mod triage;
 
 pub use record::{Entry, Header, Record, State};
 pub(crate) use ring::{Recorder, Ticket};
+pub use straggler::{Straggler, straggler};
 pub use triage::{Verdict, triage};
 
 /// The variable that names the folder for records of processes that a launcher has started.

@@ -165,12 +165,14 @@ fn unfinished(group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Op
     Some(Verdict::Unfinished { group, sequence, call, ranks, errors })
 }
 
+/// Names a communicator, where it is not the world.
+pub(super) fn of_group(group: u64) -> String {
+    if group == 0 { String::new() } else { format!(" of communicator {group:016x}") }
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |group: &u64| match group {
-            0 => String::new(),
-            group => format!(" of communicator {group:016x}"),
-        };
+        let of = |group: &u64| of_group(*group);
         match self {
             Verdict::Diverged { group, sequence, calls, skipped } => {
                 write!(f, "diverged at operation {sequence}{}:", of(group))?;

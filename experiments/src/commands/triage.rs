@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::session::Session;
-use allfold_collectives::flight::{Record, triage};
+use allfold_collectives::flight::{Record, straggler, triage};
 use std::path::{Path, PathBuf};
 
 /// Flags of `triage`.
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
   allfold triage logs/start-0
   allfold triage flight-rank-0.jsonl flight-rank-1.jsonl
 
-Records are written when a rank fails: by `allfold launch --log-dir`, or wherever ALLFOLD_FLIGHT_DIR says. The last lines
-are each rank's last operation.")]
+Records are written when a rank fails: by `allfold launch --log-dir`, or wherever ALLFOLD_FLIGHT_DIR says. Beside where ranks
+parted it names the rank for which the others waited longest before. The last lines are each rank's last operation.")]
 pub struct Args {
     /// Flight records, or folders that hold them
     #[arg(required = true, value_name = "DUMPS")]
@@ -45,6 +45,9 @@ pub fn run(args: &Args) -> Outcome {
     if !unseen.is_empty() {
         let ranks: Vec<String> = unseen.iter().map(|rank| rank.to_string()).collect();
         session.say(format!("no record of rank {}: killed, or never told", ranks.join(", ")))?;
+    }
+    if let Some(straggler) = straggler(&records) {
+        session.say(straggler)?;
     }
     for record in &records {
         let rank = record.header.rank;

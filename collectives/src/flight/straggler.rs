@@ -1,0 +1,110 @@
+//! The straggler: for whom the others waited longest, of the operations that ended well.
+//!
+//! ```text
+//! rank 0   |  all_reduce .................. |
+//! rank 1            late    |  all_reduce . |     in it for the shortest time: it came last
+//! rank 2     |  all_reduce ................ |
+//! ```
+//!
+//! Where every rank needs every other's part nobody is through before the last has come, and all are through at about the
+//! same time. So a rank is late by about as much as it was in the operation for less than the first: this needs no clock
+//! in common, which processes do not have.
+
+use super::record::{Entry, Record, State};
+use super::triage::of_group;
+use crate::{Collective, Rank};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Operations in which every rank needs every other's part.
+const TOGETHER: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllToAll,
+    Collective::Barrier,
+];
+
+/// Who was waited for longest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Straggler {
+    /// The communicator; 0 is the world.
+    pub group: u64,
+    /// The operation's number.
+    pub sequence: u64,
+    /// What was called.
+    pub call: String,
+    /// The rank that came last, in that communicator.
+    pub rank: Rank,
+    /// The rank that came first.
+    pub first: Rank,
+    /// How much later the last came than the first, in microseconds.
+    pub late_us: f64,
+}
+
+/// Finds the straggler. `None`: no operation of that kind ended well with all its ranks on record.
+pub fn straggler(records: &[Record]) -> Option<Straggler> {
+    let mut operations: BTreeMap<(u64, u64), Vec<(f64, &Entry)>> = BTreeMap::new();
+    for entry in records.iter().flat_map(|record| &record.entries) {
+        let together = TOGETHER.iter().any(|collective| collective.name() == entry.operation);
+        if let (State::Done, true, Some(started), Some(ended)) =
+            (entry.state, together, entry.started_us, entry.ended_us)
+        {
+            operations.entry((entry.group, entry.sequence)).or_default().push((ended - started, entry));
+        }
+    }
+    let whole = operations.into_iter().filter(|(_, stays)| stays.len() == stays[0].1.size as usize);
+    let found = whole.filter_map(|((group, sequence), stays)| {
+        let (short, last) = stays.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+        let (long, first) = stays.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let (rank, first, call) = (Rank(last.rank), Rank(first.rank), last.call());
+        Some(Straggler { group, sequence, call, rank, first, late_us: long - short })
+    });
+    found.filter(|found| found.rank != found.first).max_by(|a, b| a.late_us.total_cmp(&b.late_us))
+}
+
+impl fmt::Display for Straggler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Straggler { group, sequence, call, rank, first, late_us } = self;
+        let (group, late) = (of_group(*group), late_us / 1e3);
+        write!(
+            f,
+            "rank {rank} was waited for longest: about {late:.3} ms by rank {first}, in operation {sequence}{group}, {call}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Header;
+    use super::*;
+    use crate::{Call, DType, Operation};
+
+    /// A rank of three on a clock of its own, which has been in each operation from one time to another.
+    fn record(rank: u32, clock: f64, calls: &[(Collective, f64, f64)]) -> Record {
+        let entries = calls.iter().zip(0..).map(|((collective, started, ended), sequence)| {
+            let call = Call::plain(Operation::Collective(*collective), sequence, 8, DType::F32);
+            let (started_us, ended_us) = (Some(clock + started), Some(clock + ended));
+            Entry { state: State::Done, started_us, ended_us, ..Entry::of((0, Rank(rank), 3), &call, None) }
+        });
+        let header = Header { flight: 1, rank, size: 3, reason: String::new() };
+        Record { header, entries: entries.collect() }
+    }
+
+    #[test]
+    fn who_was_waited_for_longest_is_named_although_every_clock_is_another() {
+        use Collective::{AllReduce, Barrier, Broadcast};
+        let mut all = [
+            record(0, 0.0, &[(AllReduce, 1.0, 3.0), (Barrier, 100.0, 5100.0), (Broadcast, 6000.0, 6001.0)]),
+            record(1, 7e6, &[(AllReduce, 1.0, 4.0), (Barrier, 5000.0, 5101.0), (Broadcast, 6000.0, 6003.0)]),
+            record(2, -9.0, &[(AllReduce, 2.0, 3.0), (Barrier, 200.0, 5099.0), (Broadcast, 6000.0, 16000.0)]),
+        ];
+        let says =
+            "rank 1 was waited for longest: about 4.899 ms by rank 0, in operation 1, barrier(8 x f32)";
+        assert_eq!(straggler(&all).unwrap().to_string(), says, "in a broadcast the root waits for nobody");
+        // Of the barrier it cannot be told any more, once a rank did not come out of it.
+        all[2].entries[1].state = State::Failed;
+        assert_eq!(straggler(&all).unwrap().sequence, 0);
+        assert_eq!(straggler(&all[..2]), None, "somebody is not on record");
+    }
+}
