@@ -7,7 +7,7 @@ use allfold_kernels::nn::Float;
 use allfold_sim::{Costs, Device, Sharing, Topology};
 use allfold_tests::training::{bits, run, small, switch};
 use allfold_trainer::modeled::{Machine, Prediction, predict};
-use allfold_trainer::models::{Cnn, MODELS, cnn, mlp};
+use allfold_trainer::models::{self, Cnn, MODELS, cnn, mlp};
 use allfold_trainer::strategies::{STRATEGIES, build};
 use allfold_trainer::timing::{Breakdown, communication};
 use allfold_trainer::{
@@ -385,11 +385,11 @@ fn evaluation_counts_every_test_sample_once() {
         World::threads(ranks).run(body).unwrap()
     };
     let alone = on(1)[0];
-    assert_eq!(alone.samples, 360);
+    assert_eq!(alone.labels, 360);
     // 360 samples: 7 ranks have 52 or 51 each; padding would count 364.
     for ranks in [2, 3, 7, 8] {
         for result in on(ranks) {
-            assert_eq!((result.samples, result.correct), (alone.samples, alone.correct));
+            assert_eq!((result.labels, result.correct), (alone.labels, alone.correct));
             assert!((result.loss - alone.loss).abs() < 1e-12);
         }
     }
@@ -447,6 +447,39 @@ fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(Breakdown, TrainR
     let plan = Plan::default();
     let machine = Machine { device, topology: &topology, costs, sharing: Sharing::default(), plan: &plan };
     (real.unwrap(), predict(&config, (1, 8, 8), 10, &machine).unwrap())
+}
+
+/// A text has a label at each position: its score is a share of those, and its loss the mean that is trained on.
+#[test]
+fn evaluation_of_a_text_counts_positions() {
+    let config = Config {
+        model: "gpt".into(),
+        data: "synthetic".into(),
+        synthetic_samples: 70,
+        synthetic_classes: 11,
+        positions: 12,
+        layers: 1,
+        width: 8,
+        heads: 2,
+        ..small()
+    };
+    let (train, test) = data::load(&config).unwrap();
+    let mut batch = Batch::default();
+    test.gather::<f64>(&(0..test.len()).collect::<Vec<_>>(), &mut batch).unwrap();
+    let model = || Model::<f64>::new(models::build(&config, train.shape, train.classes)?, 3);
+    let whole = |comm: Communicator| -> Result<f64> {
+        let mut model = model()?;
+        let mut strategy = build(&config, model.network(), &comm)?;
+        strategy.forward(&mut model, &batch.x)?;
+        Ok(strategy.backward(&mut model, Objective::mean(&batch.labels))?.loss)
+    };
+    let loss = World::threads(1).run(whole).unwrap()[0];
+    for ranks in [1, 2, 3] {
+        for result in World::threads(ranks).run(|comm| evaluate(&mut model()?, &test, 2, &comm)).unwrap() {
+            assert_eq!(result.labels, 7 * 12, "{ranks} ranks");
+            assert!(result.correct <= result.labels && (result.loss - loss).abs() < 1e-12, "{result:?}");
+        }
+    }
 }
 
 #[test]

@@ -9,18 +9,18 @@ use allfold_kernels::nn::Float;
 /// The result over all ranks; the same on each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// Samples evaluated.
-    pub samples: u64,
-    /// Samples whose largest logit is their label's.
+    /// Labels compared: one of each picture, and of a text one of each position.
+    pub labels: u64,
+    /// Those that have the largest logit.
     pub correct: u64,
-    /// Mean loss.
+    /// Mean loss of a label.
     pub loss: f64,
 }
 
 impl Evaluation {
-    /// The share of correct answers; 0 without samples.
+    /// The share of correct answers; 0 without any.
     pub fn accuracy(&self) -> f64 {
-        if self.samples == 0 { 0.0 } else { self.correct as f64 / self.samples as f64 }
+        if self.labels == 0 { 0.0 } else { self.correct as f64 / self.labels as f64 }
     }
 }
 
@@ -40,13 +40,13 @@ pub fn evaluate_by<F: Float>(
         test.gather::<F>(indices, &mut samples)?;
         let (sum, correct) = over(&samples)?;
         loss[0] += sum;
-        counts[0] += indices.len() as i64;
+        counts[0] += samples.labels.len() as i64;
         counts[1] += correct as i64;
     }
     comm.all_reduce(&mut loss, ReduceOp::Sum)?;
     comm.all_reduce(&mut counts, ReduceOp::Sum)?;
-    let [samples, correct] = counts.map(i64::unsigned_abs);
-    Ok(Evaluation { samples, correct, loss: loss[0] / samples.max(1) as f64 })
+    let [labels, correct] = counts.map(i64::unsigned_abs);
+    Ok(Evaluation { labels, correct, loss: loss[0] / labels.max(1) as f64 })
 }
 
 /// Evaluates `model` on `test`, `batch` samples at a time on each rank.

@@ -161,7 +161,7 @@ impl<'a, F: Float> Run<'a, F> {
         let schedule = Schedule::new(self.config, steps, self.comm.size());
         let mut result = TrainResult {
             losses: Vec::new(),
-            test: Evaluation { samples: 0, correct: 0, loss: 0.0 },
+            test: Evaluation { labels: 0, correct: 0, loss: 0.0 },
             weights_hash: 0,
             parameters: self.model.params.len(),
             samples: 0,

@@ -319,11 +319,12 @@ fn summary(
         session.say(format!("  step {step:>6}  loss {loss:.6}"))?;
     }
     let (test, set) = (&result.test, config.scored_on());
+    let labelled = if config.model == "gpt" { "tokens" } else { "samples" };
     session.say(format!(
-        "accuracy {:.2} % ({} of {} {set} samples), {set} loss {:.6}",
+        "accuracy {:.2} % ({} of {} {set} {labelled}), {set} loss {:.6}",
         test.accuracy() * 100.0,
         test.correct,
-        test.samples,
+        test.labels,
         test.loss
     ))?;
     let (step_us, error_us) = trained.step_us();

@@ -59,7 +59,7 @@ fn assert_near(cpu: &TrainResult, device: &TrainResult, within: f64) {
     for (step, (a, b)) in cpu.losses.iter().zip(&device.losses).enumerate() {
         assert!((a - b).abs() <= within * a.abs(), "step {step}: {a} on the CPU, {b} on the shim");
     }
-    assert_eq!(cpu.test.samples, device.test.samples);
+    assert_eq!(cpu.test.labels, device.test.labels);
     assert!(
         (cpu.test.loss - device.test.loss).abs() <= within * cpu.test.loss,
         "{:?} {:?}",
