@@ -176,7 +176,10 @@ pub fn over_mpi(_native: bool) -> Outcome<Communicator> {
 
 pub(crate) fn failed(error: allfold_trainer::Error) -> Failure {
     match error {
-        allfold_trainer::Error::Config(_)
+        // From the same numbers it would diverge again; the one abort of a run is how the other ranks hear of it.
+        allfold_trainer::Error::NotFinite { .. }
+        | allfold_trainer::Error::Collective(allfold_collectives::Error::Aborted { .. })
+        | allfold_trainer::Error::Config(_)
         | allfold_trainer::Error::Network(_)
         | allfold_trainer::Error::Checkpoint(_) => Failure::usage(error),
         allfold_trainer::Error::Collective(error) => measure::failed(error),

@@ -7,7 +7,9 @@ use allfold_tests::training::{bits, run, small, switch};
 use allfold_trainer::layers::{BatchNorm, Linear, Relu};
 use allfold_trainer::strategies::build;
 use allfold_trainer::strategies::hooks::HOOKS;
-use allfold_trainer::{Builder, Config, Error, Model, Network, Objective, Result, data, train};
+use allfold_trainer::{
+    Builder, Config, Error, Model, Network, Objective, Observer, Result, StepReport, data, train,
+};
 
 /// Hooks that work element by element: the same bits for every bucket size, on both backends.
 #[test]
@@ -204,12 +206,36 @@ fn a_loss_that_is_no_number_is_named_under_a_loss_scale_too() {
         let error = end(&Config { amp: amp.into(), ..scaled.clone() }).unwrap_err().to_string();
         assert!(error.contains("the first output that is not finite is that of `"), "{error}");
     }
-    let half = Config { amp: "f16".into(), max_steps: 9, ..scaled };
-    let losses = end(&half).unwrap().remove(0).losses;
-    let first = losses.iter().position(|loss| !loss.is_finite()).unwrap();
-    assert!(losses[first..].iter().all(|loss| !loss.is_finite()), "{losses:?}");
-    let error = end(&Config { max_steps: 40, ..half }).unwrap_err().to_string();
-    assert!(error.contains(&format!("step {}: the loss of rank", first + 9)), "{error}");
+    // Each rank's losses, and how the run ended: with another in the tenth step in a row, or before by the score.
+    let ends = |max_steps| {
+        let half = Config { amp: "f16".into(), max_steps, ..scaled.clone() };
+        let body = |comm: Communicator| {
+            let mut losses = Losses(Vec::new());
+            let error = train(&half, &comm, &mut losses).unwrap_err().to_string();
+            Ok::<_, Error>((losses.0, error))
+        };
+        World::threads(2).run(body).unwrap()
+    };
+    for (losses, error) in ends(9) {
+        let first = losses.iter().position(|loss| !loss.is_finite()).unwrap();
+        assert!(losses.len() == 9 && losses[first..].iter().all(|loss| !loss.is_finite()), "{losses:?}");
+        assert!(error.contains("step 8: the test loss of rank"), "{error}");
+    }
+    let long = ends(40);
+    let bad = |(losses, _): &(Vec<f64>, String)| losses.iter().position(|loss| !loss.is_finite());
+    let first = long.iter().filter_map(bad).min().unwrap();
+    for (_, error) in &long {
+        assert!(error.contains(&format!("step {}: the loss of rank", first + 9)), "{error}");
+    }
+}
+
+/// This rank's.
+struct Losses(Vec<f64>);
+
+impl Observer for Losses {
+    fn step(&mut self, report: &StepReport) {
+        self.0.push(report.loss);
+    }
 }
 
 /// One value per channel has no deviation, whoever holds it: every rank refuses, and names the layer.

@@ -12,7 +12,7 @@ use allfold_trainer::strategies::{STRATEGIES, build};
 use allfold_trainer::timing::{Breakdown, communication};
 use allfold_trainer::{
     Batch, Config, Dataset, EpochReport, Error, Model, Network, Objective, Observer, Optimiser, Result,
-    Sampler, Sgd, StepReport, TrainResult, data, evaluate, train, train_on,
+    Sampler, Sgd, StepReport, TrainResult, checkpoint, data, evaluate, train, train_on,
 };
 
 /// All-reduces in which every element has the same tree, whatever its place.
@@ -208,12 +208,66 @@ fn checkpoints_that_do_not_fit_are_refused() {
     let whole = std::fs::read(&path).unwrap();
     let mut flipped = whole.clone();
     *flipped.last_mut().unwrap() ^= 1;
-    for (bytes, says) in
-        [(&flipped[..], "checksum"), (&whole[..whole.len() - 9], ""), (&whole[..5], ""), (&[], "")]
-    {
+    let with = |from: &str, to: &str| {
+        let at = whole.windows(from.len()).position(|bytes| bytes == from.as_bytes()).unwrap();
+        [&whole[..at], to.as_bytes(), &whole[at + from.len()..]].concat()
+    };
+    for (bytes, says) in [
+        (&flipped[..], "checksum"),
+        (&with("optimiser_steps = 6", "optimiser_steps = 0"), "checksum"),
+        (&with("good = 0", "good = 7"), "checksum"),
+        (&with("optimiser.m", "optimiser.n"), "checksum"),
+        (&with("version = 2", "version = 1"), "is of format 1 and this version reads 2"),
+        (&with("version = 2", "versioa = 2"), "is of format 1 and this version reads 2"),
+        (&whole[..whole.len() - 9], ""),
+        (&whole[..5], ""),
+        (&[], ""),
+    ] {
         std::fs::write(&path, bytes).unwrap();
-        assert!(refused(2, &config).contains(says));
+        assert!(refused(2, &config).contains(says), "{says}");
     }
+}
+
+#[test]
+fn a_checkpoint_of_another_number_of_losses_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config { checkpoint_dir: directory.path().display().to_string(), ..small() };
+    let mut model = Model::new(mlp::<f32>(4, &[3], 2).unwrap(), 3).unwrap();
+    let mut sgd = Sgd::new(0.0, 0.0, false);
+    let path = checkpoint::save(&config, (2, 1), &model, &mut sgd, None, (&[0.5], &Vec::new())).unwrap();
+    let error = checkpoint::load(&path, (&config, 1), &mut model, &mut sgd, &mut Vec::new()).unwrap_err();
+    assert!(error.to_string().ends_with("has 1 losses of 2 steps"), "{error}");
+}
+
+/// The last step's weights are looked at too: by the score, and before they would take the place of a checkpoint. What is
+/// kept may have led there, and is named.
+#[test]
+fn a_run_that_diverged_in_its_last_step_ends_badly_and_keeps_what_it_had() {
+    let end = |config: &Config| {
+        let each = World::threads(2).run_each(|comm| train(config, &comm, &mut ())).unwrap();
+        let first = each.first.unwrap().index();
+        each.ranks.into_iter().nth(first).unwrap().unwrap_err().to_string()
+    };
+    let plain = Config { lr: 1e38, momentum: 0.0, max_steps: 1, ..small() };
+    let says = end(&plain);
+    assert!(says.contains("step 0: the test loss of rank ") && !says.contains("checkpoint"), "{says}");
+    let directory = tempfile::tempdir().unwrap();
+    let kept = Config {
+        checkpoint_dir: directory.path().display().to_string(),
+        checkpoint_every: 1,
+        checkpoint_keep: 1,
+        lr_schedule: "milestones".into(),
+        lr_milestones: vec![2],
+        lr_factor: 1e41,
+        lr: 0.1,
+        max_steps: 3,
+        ..plain
+    };
+    let says = end(&kept);
+    assert!(says.contains("step 2: a weight of rank 0 is ") && says.contains("step-00000002"), "{says}");
+    let names: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["step-00000002.safetensors"]);
 }
 
 /// A run that begins anew would lose its checkpoints to those of a longer one; a run that is over already trains no further.
@@ -395,6 +449,39 @@ fn evaluation_counts_every_test_sample_once() {
     }
 }
 
+/// A text has a label at each position: its score is a share of those, and its loss the mean that is trained on.
+#[test]
+fn evaluation_of_a_text_counts_positions() {
+    let config = Config {
+        model: "gpt".into(),
+        data: "synthetic".into(),
+        synthetic_samples: 70,
+        synthetic_classes: 11,
+        positions: 12,
+        layers: 1,
+        width: 8,
+        heads: 2,
+        ..small()
+    };
+    let (train, test) = data::load(&config).unwrap();
+    let mut batch = Batch::default();
+    test.gather::<f64>(&(0..test.len()).collect::<Vec<_>>(), &mut batch).unwrap();
+    let model = || Model::<f64>::new(models::build(&config, train.shape, train.classes)?, 3);
+    let whole = |comm: Communicator| -> Result<f64> {
+        let mut model = model()?;
+        let mut strategy = build(&config, model.network(), &comm)?;
+        strategy.forward(&mut model, &batch.x)?;
+        Ok(strategy.backward(&mut model, Objective::mean(&batch.labels))?.loss)
+    };
+    let loss = World::threads(1).run(whole).unwrap()[0];
+    for ranks in [1, 2, 3] {
+        for result in World::threads(ranks).run(|comm| evaluate(&mut model()?, &test, 2, &comm)).unwrap() {
+            assert_eq!(result.labels, 7 * 12, "{ranks} ranks");
+            assert!(result.correct <= result.labels && (result.loss - loss).abs() < 1e-12, "{result:?}");
+        }
+    }
+}
+
 #[test]
 fn the_network_learns_the_digits() {
     let config = Config { epochs: 3, ..Config::default() };
@@ -447,39 +534,6 @@ fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(Breakdown, TrainR
     let plan = Plan::default();
     let machine = Machine { device, topology: &topology, costs, sharing: Sharing::default(), plan: &plan };
     (real.unwrap(), predict(&config, (1, 8, 8), 10, &machine).unwrap())
-}
-
-/// A text has a label at each position: its score is a share of those, and its loss the mean that is trained on.
-#[test]
-fn evaluation_of_a_text_counts_positions() {
-    let config = Config {
-        model: "gpt".into(),
-        data: "synthetic".into(),
-        synthetic_samples: 70,
-        synthetic_classes: 11,
-        positions: 12,
-        layers: 1,
-        width: 8,
-        heads: 2,
-        ..small()
-    };
-    let (train, test) = data::load(&config).unwrap();
-    let mut batch = Batch::default();
-    test.gather::<f64>(&(0..test.len()).collect::<Vec<_>>(), &mut batch).unwrap();
-    let model = || Model::<f64>::new(models::build(&config, train.shape, train.classes)?, 3);
-    let whole = |comm: Communicator| -> Result<f64> {
-        let mut model = model()?;
-        let mut strategy = build(&config, model.network(), &comm)?;
-        strategy.forward(&mut model, &batch.x)?;
-        Ok(strategy.backward(&mut model, Objective::mean(&batch.labels))?.loss)
-    };
-    let loss = World::threads(1).run(whole).unwrap()[0];
-    for ranks in [1, 2, 3] {
-        for result in World::threads(ranks).run(|comm| evaluate(&mut model()?, &test, 2, &comm)).unwrap() {
-            assert_eq!(result.labels, 7 * 12, "{ranks} ranks");
-            assert!(result.correct <= result.labels && (result.loss - loss).abs() < 1e-12, "{result:?}");
-        }
-    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!                                optimiser.momentum_buffer ...                        laid out as the parameters are
 //!                                rank.error ...                                       what is each rank's own, by ranks
 //!                                losses                                               of every step so far
-//!                   metadata     step, ranks, optimiser steps, loss scale, configuration, checksum
+//!                   metadata     version, step, ranks, optimiser steps, loss scale, checksum of all, configuration
 //! ```
 //!
 //! Rank 0 writes to a temporary file, has it on disk, and only then gives it its name: a crash leaves the checkpoints
@@ -25,6 +25,9 @@ use std::path::{Path, PathBuf};
 /// Where a run is, beside its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
+    /// Of the format.
+    #[serde(default)]
+    version: u32,
     /// Steps done.
     pub step: u64,
     /// Ranks of the run.
@@ -35,11 +38,14 @@ pub struct Progress {
     pub loss_scale: f32,
     /// See `loss_scale`.
     pub good: u64,
-    /// FNV-1a of all tensors' bytes, in order of names.
+    /// FNV-1a of this text without it, then of each tensor's name, type, shape and bytes, in order of names.
     checksum: String,
     /// What the run was asked for.
     pub config: Config,
 }
+
+/// The format that is written, and the only one that is read. The first had no number.
+const VERSION: u32 = 2;
 
 /// The key of the metadata under which [`Progress`] is stored, as TOML.
 const KEY: &str = "allfold";
@@ -83,22 +89,25 @@ pub fn save<F: Float>(
     }));
     tensors.push(("losses".into(), Dtype::F64, vec![losses.len()], bytemuck::cast_slice(losses)));
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    let progress = Progress {
+    let mut progress = Progress {
+        version: VERSION,
         step,
         ranks,
         optimiser_steps: *state.steps,
         loss_scale: scaler.map_or(0.0, |scaler| scaler.scale),
         good: scaler.map_or(0, |scaler| scaler.good),
-        checksum: checksum(tensors.iter().map(|(.., bytes)| *bytes)),
+        checksum: String::new(),
         config: config.clone(),
     };
-    let metadata = toml::to_string(&progress).map_err(|error| Error::Checkpoint(error.to_string()))?;
+    let text =
+        |progress: &Progress| toml::to_string(progress).map_err(|error| Error::Checkpoint(error.to_string()));
     let views = tensors
         .into_iter()
         .map(|(name, dtype, shape, bytes)| Ok((name, TensorView::new(dtype, shape, bytes)?)))
-        .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>();
-    let bytes = views
-        .and_then(|views| safetensors::serialize(views, Some([(KEY.to_string(), metadata)].into())))
+        .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
+        .map_err(|error| Error::Checkpoint(error.to_string()))?;
+    progress.checksum = checksum(&text(&progress)?, &views);
+    let bytes = safetensors::serialize(views, Some([(KEY.to_string(), text(&progress)?)].into()))
         .map_err(|error| Error::Checkpoint(error.to_string()))?;
     let directory = Path::new(&config.checkpoint_dir);
     let path = directory.join(format!("step-{step:08}.safetensors"));
@@ -188,13 +197,19 @@ pub fn load<F: Float>(
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
     let text = text.ok_or_else(|| bad("is no checkpoint of a run".into()))?;
     let progress: Progress = toml::from_str(text).map_err(|error| bad(error.message().to_string()))?;
-    let mut names = all.names();
-    names.sort_unstable();
-    let tensor = |name: &str| all.tensor(name).map_err(|_| bad(format!("has no tensor `{name}`")));
-    let views = names.iter().map(|name| tensor(name)).collect::<Result<Vec<_>>>()?;
-    if checksum(views.iter().map(TensorView::data)) != progress.checksum {
-        return Err(bad("its tensors do not have the checksum that they were written with".into()));
+    if progress.version != VERSION {
+        return Err(bad(format!(
+            "is of format {} and this version reads {VERSION}: `weights` takes the weights of either",
+            progress.version.max(1)
+        )));
     }
+    let mut tensors = all.tensors();
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    let said = format!("checksum = \"{}\"", progress.checksum);
+    if checksum(&text.replacen(&said, "checksum = \"\"", 1), &tensors) != progress.checksum {
+        return Err(bad("does not have the checksum that it was written with".into()));
+    }
+    let tensor = |name: &str| all.tensor(name).map_err(|_| bad(format!("has no tensor `{name}`")));
     same_run(&progress, config, ranks).map_err(bad)?;
 
     let places = model.network().params().iter().map(|place| (place.clone(), true));
@@ -227,6 +242,9 @@ pub fn load<F: Float>(
     let view = tensor("losses")?;
     let mut losses = vec![0.0f64; view.data().len() / size_of::<f64>()];
     copy(&view, &mut losses).map_err(|what| bad(format!("`losses` {what}")))?;
+    if losses.len() as u64 != progress.step {
+        return Err(bad(format!("has {} losses of {} steps", losses.len(), progress.step)));
+    }
     Ok((progress, losses))
 }
 
@@ -306,6 +324,11 @@ fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Re
     }
 }
 
-fn checksum<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {
-    format!("{:016x}", fnv1a(&parts.collect::<Vec<_>>().concat()))
+fn checksum(text: &str, tensors: &[(String, TensorView)]) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    for (name, view) in tensors {
+        bytes.extend(format!("{name} {:?} {:?};", view.dtype(), view.shape()).as_bytes());
+        bytes.extend(view.data());
+    }
+    format!("{:016x}", fnv1a(&bytes))
 }

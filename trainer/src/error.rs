@@ -1,5 +1,7 @@
 //! What can go wrong in a training run.
 
+use std::path::{Path, PathBuf};
+
 /// An error of the trainer. Each message says what is wrong and what would be right.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -22,17 +24,21 @@ pub enum Error {
     /// A checkpoint that cannot be written or read now.
     #[error("checkpoint: {0}")]
     Storage(String),
-    /// A loss that is no number.
-    #[error("step {step}: the loss of rank {rank} is {loss}{}", first(layer.as_deref()))]
+    /// A loss, a test loss or a weight that is no number: the run has diverged, and from where it was would again.
+    #[error("step {step}: {what} of rank {rank} is {value}{}{}", first(layer.as_deref()), suspect(checkpoint.as_deref()))]
     NotFinite {
-        /// Whose loss.
+        /// Which of them.
+        what: &'static str,
+        /// Whose.
         rank: allfold_collectives::Rank,
         /// From 0.
         step: u64,
         /// NaN or an infinity.
-        loss: f64,
+        value: f64,
         /// The first layer whose output is not finite; a GPU keeps no outputs to look for it in.
         layer: Option<String>,
+        /// The run's newest checkpoint.
+        checkpoint: Option<PathBuf>,
     },
     /// A collective failed.
     #[error(transparent)]
@@ -48,4 +54,9 @@ pub enum Error {
 fn first(layer: Option<&str>) -> String {
     let named = |layer| format!("; the first output that is not finite is that of `{layer}`");
     layer.map_or_else(String::new, named)
+}
+
+fn suspect(checkpoint: Option<&Path>) -> String {
+    let named = |path: &Path| format!("; the newest checkpoint, {}, may have led here", path.display());
+    checkpoint.map_or_else(String::new, named)
 }

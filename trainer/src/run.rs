@@ -216,8 +216,8 @@ impl<'a, F: Float> Run<'a, F> {
             self.download()?;
             self.strategy.before_evaluation(&mut self.model)?;
             self.upload()?;
-            result.test = self.evaluate()?;
             let done = result.losses.len() as u64;
+            result.test = self.evaluate(done)?;
             observer.epoch(&EpochReport { epoch, steps: done, loss, test: result.test });
             if done == steps {
                 break;

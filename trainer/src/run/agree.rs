@@ -1,9 +1,10 @@
 //! What ranks tell each other besides gradients: losses, that one of them cannot go on, and which weights they ended with.
 
 use super::Run;
-use crate::{Error, Result, hash};
+use crate::{Error, Result, checkpoint, hash};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::nn::Float;
+use std::path::Path;
 
 /// Losses in a row that are no numbers, before a run in f16 that has a loss scale is given up.
 const PATIENCE: usize = 10;
@@ -18,13 +19,25 @@ impl<F: Float> Run<'_, F> {
         if bad < if passing { PATIENCE } else { 1 } {
             return Ok(());
         }
-        let (rank, step) = (self.comm.rank(), losses.len() as u64 - 1);
         let found = || self.not_finite.clone().unwrap_or_else(|| "the loss".into());
         let layer = self.device.is_none().then(found);
-        let error = Error::NotFinite { rank, step, loss, layer };
-        // The others hear it from this rank, not from a loss of their own in the next step.
+        Err(self.diverged(("the loss", loss), losses.len() as u64, layer))
+    }
+
+    /// The error for what is no number after `steps`. The others hear of it from this rank, not from numbers of their own
+    /// in the next step.
+    pub(super) fn diverged(
+        &self,
+        (what, value): (&'static str, f64),
+        steps: u64,
+        layer: Option<String>,
+    ) -> Error {
+        let keeps = self.config.checkpoint_every > 0 || self.config.resume;
+        let newest = || checkpoint::newest(Path::new(&self.config.checkpoint_dir)).ok().flatten();
+        let (rank, step, checkpoint) = (self.comm.rank(), steps - 1, keeps.then(newest).flatten());
+        let error = Error::NotFinite { what, rank, step, value, layer, checkpoint };
         self.comm.abort(error.to_string());
-        Err(error)
+        error
     }
 
     /// Replaces the losses that are still this rank's own by their means over all ranks.

@@ -26,11 +26,16 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    pub(super) fn evaluate(&mut self) -> Result<Evaluation> {
+    /// The score after `steps`. What the last of them made of the weights shows here alone.
+    pub(super) fn evaluate(&mut self, steps: u64) -> Result<Evaluation> {
         let (test, batch, comm) = (self.test, self.config.batch, self.comm);
-        match &mut self.device {
+        let score = match &mut self.device {
             Some(device) => evaluate_by::<F>(test, batch, comm, |samples| device.evaluate(samples)),
             None => evaluate(&mut self.model, test, batch, comm),
+        }?;
+        match score.loss.is_finite() {
+            true => Ok(score),
+            false => Err(self.diverged(("the test loss", score.loss), steps, None)),
         }
     }
 

@@ -28,6 +28,12 @@ impl<F: Float> Run<'_, F> {
         }
         if self.comm.rank() == ROOT {
             let progress = (losses.len() as u64, self.comm.size());
+            let weights = own.iter().filter(|(name, _)| *name == "weights").flat_map(|(_, values)| values);
+            let mut kept = weights.chain(&self.model.params).chain(&self.model.buffers);
+            if let Some(bad) = kept.find(|value| !value.to_f64().is_finite()) {
+                // Older ones are better: this one would take their place.
+                return Err(self.diverged(("a weight", bad.to_f64()), progress.0, None));
+            }
             let Run { config, model, optimiser, scaler, .. } = self;
             checkpoint::save(config, progress, model, &mut **optimiser, scaler.as_ref(), (losses, &own))?;
         }
