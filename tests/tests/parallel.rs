@@ -63,8 +63,7 @@ fn groups_change_buckets_but_no_bits() {
     assert_eq!(bits(&got), bits(&want));
 }
 
-/// Threads of a rank, workers that load, and rank 0's running statistics in every step: what may not change anything does
-/// not.
+/// Threads of a rank, and workers that load.
 #[test]
 fn threads_and_workers_change_no_bits() {
     let config = Config { channels: vec![32, 48], batch: 16, max_steps: 4, ..small() };
@@ -73,9 +72,37 @@ fn threads_and_workers_change_no_bits() {
         let config = Config { threads, workers, ..config.clone() };
         assert_eq!(bits(&run(&World::threads(2), &config)), want, "{threads} threads, {workers} workers");
     }
-    let shared = Config { broadcast_buffers: true, ..config };
-    let shared = run(&World::threads(2), &shared);
-    assert_eq!(bits(&shared), want, "rank 0's own statistics are what it had before");
+}
+
+/// Ranks that read the same have the same statistics after a pass if they began it with rank 0's; a pass over a micro-batch
+/// that others follow leaves the next one those of its own.
+#[test]
+fn running_statistics_of_rank_0_reach_all_before_a_step() {
+    for broadcast_buffers in [true, false] {
+        let config = Config { broadcast_buffers, ..small() };
+        let body = |comm: Communicator| -> Result<[Vec<f64>; 2]> {
+            let mut builder = Builder::new(4);
+            let a = builder.push("fc", Linear::new(4, 3), &[0])?;
+            builder.push("bn", BatchNorm::new(3, 1), &[a])?;
+            let network = builder.build(1)?;
+            let mut strategy = build(&config, &network, &comm)?;
+            let mut model = Model::<f64>::new(network, 3)?;
+            strategy.start(&mut model)?;
+            let after = [false, true].map(|inside| -> Result<Vec<f64>> {
+                model.buffers.fill(f64::from(comm.rank().0) + 1.0);
+                strategy.forward(&mut model, &[0.5, 2.0, 1.0, 3.0, 4.0, 0.0, 2.5, 1.5])?;
+                let buffers = model.buffers.clone();
+                strategy.backward(&mut model, Objective { more: !inside, ..Objective::mean(&[1, 2]) })?;
+                Ok(buffers)
+            });
+            let [first, second] = after;
+            Ok([first?, second?])
+        };
+        let ranks = World::threads(2).run(body).unwrap();
+        assert_eq!(ranks[0][0] == ranks[1][0], broadcast_buffers);
+        assert_ne!(ranks[0][1], ranks[1][1], "within a step each goes on from its own");
+        assert_eq!(ranks[0][0], ranks[0][1], "rank 0 keeps its own");
+    }
 }
 
 /// Samples that do not divide: no rank repeats one, the one that runs out takes part without any, also in what
@@ -165,7 +192,7 @@ fn a_mixed_precision_run_has_the_same_bits_everywhere() {
             max_steps: 20,
             ..small()
         };
-        for ranks in [1, 2, 4, 8] {
+        for ranks in 1..=8 {
             let want = bits(&run(&World::threads(ranks), &config));
             let other = Config { first_bucket_kib: 1024, threads: 2, ..config.clone() };
             assert_eq!(bits(&run(&World::sim(&switch(ranks)), &other)), want, "{amp}, {ranks} ranks");
@@ -173,6 +200,35 @@ fn a_mixed_precision_run_has_the_same_bits_everywhere() {
             assert_ne!(bits(&run(&World::threads(ranks), &wide)), want, "{amp}, {ranks} ranks");
         }
     }
+}
+
+/// The first buckets are of the parameters in reverse, as PyTorch's; what is ready after all others then moves behind them.
+#[test]
+fn buckets_are_made_again_in_ready_order_and_change_no_bits() {
+    let with = |config: Config| {
+        let body = move |comm: Communicator| -> Result<(Vec<Vec<u64>>, Vec<f64>)> {
+            let network = with_spare_head();
+            let mut strategy = build(&config, &network, &comm)?;
+            let mut model = Model::new(network, 3)?;
+            strategy.start(&mut model)?;
+            let mut elements = Vec::new();
+            for step in 0..3 {
+                let at = |i: usize| (i * 7 + step * 5 + comm.rank().index()) as f64 % 11.0;
+                strategy.forward(&mut model, &(0..128).map(at).collect::<Vec<_>>())?;
+                strategy.backward(&mut model, Objective::mean(&[1, 2]))?;
+                elements.push(strategy.buckets().iter().map(|bucket| bucket.bytes / 8).collect());
+            }
+            Ok((elements, model.grads.into_vec()))
+        };
+        World::threads(2).run(body).unwrap().remove(0)
+    };
+    let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..Config::default() };
+    let (made, grads) = with(Config { static_graph: true, ..config.clone() });
+    let (registered, ready) = ([10, 80, 10, 80, 8, 512], [10, 80, 8, 512, 80, 10]);
+    assert_eq!(made, [registered, ready, ready]);
+    let (made, asked) = with(Config { find_unused: true, ..config });
+    assert_eq!(made, [ready; 3]);
+    assert_eq!(grads, asked);
 }
 
 #[test]
@@ -320,6 +376,39 @@ fn what_a_hook_remembers_outlives_an_overflow_and_a_change_of_scale() {
         assert_eq!(hash(1, 0.1), hash(1, 0.0), "{hook}");
         assert_ne!(hash(3, 0.1), hash(3, 0.0), "{hook}");
     }
+}
+
+/// With `local_sgd` no rank sees another's gradients: that one's overflowed is told to all, and none steps.
+#[test]
+fn an_overflow_on_one_rank_is_skipped_by_all() {
+    let (train, test) = data::digits().unwrap();
+    let mut batch = allfold_trainer::Batch::<f32>::default();
+    train.gather(&[0, 2], &mut batch).unwrap();
+    let hash = |lr, loud: f32| {
+        let mut x = batch.x.clone();
+        x[64..].iter_mut().for_each(|x| *x *= loud);
+        let train = data::Dataset {
+            samples: data::Samples::Numbers(x),
+            labels: batch.labels.clone(),
+            ..train.clone()
+        };
+        let config = Config {
+            model: "mlp".into(),
+            hook: "local_sgd".into(),
+            loss_scale: 1e20,
+            shuffle: false,
+            batch: 1,
+            train_samples: 0,
+            max_steps: 1,
+            lr,
+            ..small()
+        };
+        let body = |comm: Communicator| allfold_trainer::train_on(&config, &train, &test, &comm, &mut ());
+        World::threads(2).run(body).unwrap().remove(0).weights_hash
+    };
+    assert_ne!(hash(0.1, 1.0), hash(0.0, 1.0));
+    // Loud, the second rank's sample is taken for another digit: its loss is finite, and its scaled gradients are not.
+    assert_eq!(hash(0.1, 1e30), hash(0.0, 1e30));
 }
 
 /// Buckets are views: what comes back from the exchange are the same elements in the same place, however many there are.

@@ -103,6 +103,10 @@ mod tests {
         world: usize,
         drop_last: bool,
         shuffle: bool,
+        #[serde(default)]
+        seed: u32,
+        #[serde(default)]
+        epoch: u32,
         indices: Vec<Vec<usize>>,
     }
     #[derive(serde::Deserialize)]
@@ -114,7 +118,7 @@ mod tests {
     fn agrees_with_pytorch_in_the_22_unshuffled_cases() {
         let oracle: Oracle = crate::oracle::json("distributed_sampler.json");
         let rows: Vec<&Row> = oracle.rows.iter().filter(|row| !row.shuffle).collect();
-        assert_eq!(rows.len(), 22);
+        crate::oracle::counted(rows.len(), 22);
         for row in rows {
             let sampler =
                 Sampler { samples: row.samples, world: row.world, drop_last: row.drop_last, shuffle: None };
@@ -124,6 +128,46 @@ mod tests {
                 "{} samples, {} ranks, drop_last {}",
                 row.samples, row.world, row.drop_last
             );
+        }
+    }
+
+    /// `torch.randperm(n)` after `manual_seed(seed)`: the draws of MT19937 (M. Matsumoto and T. Nishimura, 1998), each below what
+    /// is left.
+    fn torch_order(n: usize, seed: u32) -> Vec<usize> {
+        let mut state = vec![seed];
+        for i in 1..624 {
+            let last: u32 = state[i - 1];
+            state.push((last ^ (last >> 30)).wrapping_mul(1_812_433_253).wrapping_add(i as u32));
+        }
+        // The words of a later round take the places of those that they are made of.
+        let mut next = (0..).map(|i| {
+            let [at, after, far] = [i, i + 1, i + 397].map(|i| i % 624);
+            let mixed = (state[at] & 0x8000_0000) | (state[after] & 0x7fff_ffff);
+            state[at] = state[far] ^ (mixed >> 1) ^ ((mixed & 1) * 0x9908_b0df);
+            let y = state[at] ^ (state[at] >> 11);
+            let y = y ^ ((y << 7) & 0x9d2c_5680);
+            let y = y ^ ((y << 15) & 0xefc6_0000);
+            (y ^ (y >> 18)) as usize
+        });
+        let mut order: Vec<usize> = (0..n).collect();
+        for i in 0..n - 1 {
+            order.swap(i, i + next.next().unwrap() % (n - i));
+        }
+        order
+    }
+
+    /// A shuffled order is another than PyTorch's, whose generator is another. It is dealt out alike.
+    #[test]
+    fn deals_pytorchs_order_as_pytorch_does_in_the_3_shuffled_cases() {
+        let oracle: Oracle = crate::oracle::json("distributed_sampler.json");
+        let rows: Vec<Row> = oracle.rows.into_iter().filter(|row| row.shuffle).collect();
+        crate::oracle::counted(rows.len(), 3);
+        for Row { samples, world, drop_last, seed, epoch, indices, .. } in rows {
+            let order = torch_order(samples, seed + epoch);
+            let sampler = Sampler { samples, world, drop_last, shuffle: None };
+            let dealt = |rank| sampler.indices(rank, 0).into_iter().map(|at| order[at]).collect();
+            let mine: Vec<Vec<usize>> = (0..world).map(dealt).collect();
+            assert_eq!(mine, indices, "{samples} samples, {world} ranks, seed {seed}, epoch {epoch}");
         }
     }
 

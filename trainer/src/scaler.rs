@@ -134,7 +134,7 @@ mod tests {
     fn agrees_with_pytorch_in_six_sequences() {
         let oracle: Value = crate::oracle::json("grad_scaler.json");
         let cases = oracle["cases"].as_array().unwrap();
-        assert_eq!(cases.len(), 6);
+        crate::oracle::counted(cases.len(), 6);
         for case in cases {
             // One of them reaches 0, as only a scaler without a floor can.
             let (mut scaler, mut param) = (scaler(&case["kwargs"], 0.0), 1.0);

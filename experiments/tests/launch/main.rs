@@ -462,10 +462,20 @@ fn train(config: &str, more: &[&str]) -> Vec<String> {
 fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), 8);
-    let threads = train(&config, &["--backend", "threads"]);
-    assert_eq!(train(&config, &["--backend", "sim", "--topology", "switch"]), threads);
-    let processes = end(launch(&["-n", "4", "--", "train", "--config", &config]));
-    assert_eq!(hashes(&processes), threads);
+    // With all that ranks could differ in: statistics of all of them, half precision, micro-batches.
+    let more = ["sync_batch_norm=true", "amp=f16", "loss_scale=65536", "accumulate=2", "max_steps=20"];
+    for more in [&[][..], &more[..]] {
+        let sets: Vec<&str> = more.iter().flat_map(|set| ["--set", set]).collect();
+        let threads = train(&config, &[&["--backend", "threads"], &sets[..]].concat());
+        assert_eq!(
+            train(&config, &[&["--backend", "sim", "--topology", "switch"], &sets[..]].concat()),
+            threads
+        );
+        let flags = ["-n", "4", "--", "train", "--config", &config];
+        let processes = end(launch(&[&flags[..], &sets].concat()));
+        assert_eq!(hashes(&processes), threads);
+        std::fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
+    }
 }
 
 /// Another start would take the checkpoints of another run for its own, and no start can go on from what is none: all ranks

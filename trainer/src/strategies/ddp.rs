@@ -28,6 +28,7 @@ use crate::{Config, Error, Listener, Model, Network, Objective, Place, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp};
 use allfold_kernels::nn::{Cost, Float, divide};
 use allfold_sim::Picos;
+use std::cmp::Reverse;
 use std::ops::Range;
 
 /// The rank whose weights and buffers win.
@@ -76,7 +77,11 @@ impl<'a, F: Float> Ddp<'a, F> {
             inside: false,
         };
         // Those that the loss does not reach come last: whether they ever become ready is for `unused` to say.
-        let order: Vec<usize> = network.order().into_iter().chain(network.unreached()).collect();
+        let mut order = [network.order(), network.unreached()].concat();
+        if !config.find_unused {
+            // Made again after the first step, so as PyTorch makes the first ones: last parameter first.
+            order.sort_unstable_by_key(|&param| Reverse(param));
+        }
         ddp.arrange(&order);
         ddp
     }
