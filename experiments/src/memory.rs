@@ -26,9 +26,20 @@ fn meminfo(key: &str) -> Option<u64> {
 
 /// Control group v2: the limit less what is in use.
 fn from_cgroup() -> Option<u64> {
-    let read =
-        |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok();
-    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
+    let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}"));
+    let stat = read("memory.stat").unwrap_or_default();
+    left(&read("memory.max").ok()?, &read("memory.current").ok()?, &stat)
+}
+
+/// What a group's limit leaves, by the texts of its files. Pages of files are in use too, but the kernel takes them back.
+fn left(max: &str, current: &str, stat: &str) -> Option<u64> {
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let pages = |line: &str| {
+        let (name, bytes) = line.split_once(' ')?;
+        ["inactive_file", "active_file"].contains(&name).then(|| number(bytes))?
+    };
+    let files: u64 = stat.lines().filter_map(pages).sum();
+    Some(number(max)?.saturating_sub(number(current)?.saturating_sub(files)))
 }
 
 /// Refuses what needs more than is available. `need` is `None` where the sum itself overflows.
@@ -73,5 +84,15 @@ mod tests {
         let Err(Failure::Usage(text)) = require(Some(1 << 62), "buffers") else { panic!("not refused") };
         assert!(text.contains("4294967296.0 GiB") && text.contains("available"), "{text}");
         assert!(require(None, "buffers").is_err());
+    }
+
+    #[test]
+    fn pages_of_files_are_no_memory_that_a_group_has_used_up() {
+        let stat =
+            "anon 100\nfile 700\ninactive_anon 60\nactive_anon 40\ninactive_file 500\nactive_file 150\n";
+        assert_eq!(left("1000\n", "900\n", stat), Some(750));
+        assert_eq!(left("1000\n", "900\n", ""), Some(100));
+        assert_eq!(left("1000\n", "1200\n", "inactive_file 50\n"), Some(0));
+        assert_eq!(left("max\n", "900\n", stat), None);
     }
 }
