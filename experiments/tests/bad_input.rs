@@ -111,6 +111,34 @@ fn flags_of_the_virtual_clock_are_refused_without_it() {
     says(&bench, &["--topology", "--backend sim"]);
 }
 
+/// Settings without anything to act on, and settings that take each other's place.
+#[test]
+fn settings_that_do_nothing_or_contradict_each_other() {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let rows: [(&[&str], &str); 15] = [
+        (&["strategy=single", "hook=fp16"], "`hook` is for ddp"),
+        (&["strategy=single", "groups=['conv']"], "`groups` are ddp's"),
+        (&["strategy=single", "broadcast_buffers=true"], "`broadcast_buffers` is for ddp"),
+        (&["uneven=true", "drop_last=true"], "`drop_last`"),
+        (&["find_unused=true", "static_graph=true"], "`static_graph`"),
+        (&["nesterov=true", "momentum=0"], "`momentum` above 0"),
+        (&["nesterov=true", "optimiser=adam"], "optimiser `sgd`"),
+        (&["lr_milestones=[3]"], "lr_schedule `milestones`"),
+        (&["lr_schedule=milestones"], "needs `lr_milestones`"),
+        (&["dropout=0.1"], "model `gpt`"),
+        (&["imagenet_stem=true"], "`imagenet_stem` is for resnets"),
+        (&["checkpoint_keep=0"], "`checkpoint_keep` is 0"),
+        (&["loss_scale=8", "scale_floor=16"], "`scale_floor` is 16, above the `loss_scale` of 8"),
+        (&["groups=['fcc']"], "unknown group of parameters `fcc`; the nearest is `fc`"),
+        (&["sync_batch_norm=true", "batch_norm=false"], "`sync_batch_norm` is for batch norms"),
+    ];
+    for (set, hint) in rows {
+        let set = set.iter().flat_map(|set| ["--set", set]);
+        let train: Vec<&str> = ["train", "--config", config].into_iter().chain(set).collect();
+        says(&train, &[hint]);
+    }
+}
+
 #[test]
 fn more_ranks_than_memory_holds() {
     let full = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "2000000000", "-b", "8"];

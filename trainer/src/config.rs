@@ -171,7 +171,8 @@ pub struct Config {
     pub topk_share: f64,
     /// Steps between two averages of the weights under local_sgd.
     pub local_steps: u64,
-    /// Prefixes of parameters' names, each of which has ddp buckets of its own.
+    /// Prefixes of parameters' names, each of which has ddp buckets of its own. Sizes of buckets, the hook and the one order of
+    /// sending are the same for all.
     pub groups: Vec<String>,
     /// Whether ddp looks in every step for parameters that had no gradient.
     pub find_unused: bool,

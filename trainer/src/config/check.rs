@@ -22,10 +22,50 @@ impl Config {
             ("scale_floor", self.scale_floor, least, f64::from(f32::MAX)),
             ("loss_scale", self.loss_scale, 0.0, f64::from(f32::MAX)),
         ];
+        let Config { loss_scale, scale_floor, .. } = self;
         match limits.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
             Some((key, value, low, high)) => {
                 Err(Error::Config(format!("`{key}` is {value}; it must be {low:e} to {high:e}")))
             }
+            None if *loss_scale > 0.0 && scale_floor > loss_scale => Err(Error::Config(format!(
+                "`scale_floor` is {scale_floor}, above the `loss_scale` of {loss_scale} that it begins with"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether each of the values has something to act on, and none takes another's place.
+    fn check_together(&self) -> Result<()> {
+        let (single, gpt) = (self.strategy == "single", self.model == "gpt");
+        let milestones = self.lr_schedule == "milestones";
+        let drops = self.dropout > 0.0 || self.attention_dropout > 0.0;
+        let wrong = [
+            (single && self.hook != "none", "`hook` is for ddp's buckets; strategy `single` has none"),
+            (single && !self.groups.is_empty(), "`groups` are ddp's buckets; strategy `single` has none"),
+            (
+                single && self.broadcast_buffers,
+                "`broadcast_buffers` is for ddp; strategy `single` has one rank",
+            ),
+            (
+                self.uneven && self.drop_last,
+                "`uneven` drops no samples and `drop_last` does: set one of them",
+            ),
+            (
+                self.find_unused && self.static_graph,
+                "`static_graph` looks once and `find_unused` in every step: set one of them",
+            ),
+            (self.nesterov && self.optimiser != "sgd", "`nesterov` is for optimiser `sgd`"),
+            (self.nesterov && self.momentum == 0.0, "`nesterov` needs a `momentum` above 0"),
+            (!milestones && !self.lr_milestones.is_empty(), "`lr_milestones` need lr_schedule `milestones`"),
+            (milestones && self.lr_milestones.is_empty(), "lr_schedule `milestones` needs `lr_milestones`"),
+            (drops && !gpt, "`dropout` and `attention_dropout` are for model `gpt`; the others drop nothing"),
+            (
+                self.imagenet_stem && !self.model.starts_with("resnet"),
+                "`imagenet_stem` is for resnets; another model has no stem",
+            ),
+        ];
+        match wrong.iter().find(|(wrong, _)| *wrong) {
+            Some((_, why)) => Err(Error::Config((*why).into())),
             None => Ok(()),
         }
     }
@@ -86,11 +126,13 @@ impl Config {
             ("lr_every", self.lr_every),
             ("scale_interval", self.scale_interval),
             ("local_steps", self.local_steps),
+            ("checkpoint_keep", self.checkpoint_keep as u64),
         ];
         if let Some((key, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(Error::Config(format!("`{key}` is 0; it must be 1 or more")));
         }
         self.check_scale()?;
+        self.check_together()?;
         let sizes = [
             ("batch", std::slice::from_ref(&self.batch)),
             ("accumulate", std::slice::from_ref(&self.accumulate)),
