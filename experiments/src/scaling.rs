@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::progress;
 use crate::records::{MeasuredScale, SimulatedScale};
-use crate::training::{self, Place};
+use crate::training::{self, Noted, Place};
 use allfold_collectives::Plan;
 use allfold_sim::{Device, Sharing, Topology};
 use allfold_trainer::modeled::{self, Machine, Prediction};
@@ -144,8 +144,8 @@ impl Scaling {
         (config.checkpoint_every, config.resume) = (0, false);
         let bar = progress::bar(1, &format!("{} on {} ranks", config.model, place.ranks()));
         let trained = match step > samples {
-            true => training::run(&config, &place, &bar, None),
-            false => training::run_on(&config, data, &place, &bar, None),
+            true => training::run(&config, &place, &bar),
+            false => training::run_on(&config, data, &place, &bar, Noted::default()),
         };
         bar.finish_and_clear();
         trained

@@ -19,21 +19,22 @@ pub struct Events {
 }
 
 impl Events {
-    /// A file in this directory that TensorBoard finds.
+    /// A new file in this directory that TensorBoard finds: no other run's is touched.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn create(directory: &Path) -> Outcome<Events> {
-        let path = directory.join(format!("events.out.tfevents.{}.allfold", now() as u64));
+        let path =
+            directory.join(format!("events.out.tfevents.{}.{}.allfold", now() as u64, std::process::id()));
         let open = || {
             std::fs::create_dir_all(directory)?;
-            let mut events = Events { file: BufWriter::new(File::create(&path)?), path: path.clone() };
+            let mut events = Events { file: BufWriter::new(File::create_new(&path)?), path: path.clone() };
             let mut event = header(0);
             bytes(&mut event, 3, b"brain.Event:2");
             events.record(&event)?;
             Ok::<_, std::io::Error>(events)
         };
-        open().map_err(|error| Failure::run(format!("{}: {error}", path.display())))
+        open().map_err(|error| Failure::usage(format!("{}: {error}; name a folder", path.display())))
     }
 
     /// Values of one step, by tag.
@@ -111,6 +112,7 @@ mod tests {
         let mut events = Events::create(directory.path()).unwrap();
         events.scalars(300, &[("loss", 0.5), ("lr", 0.25)]).unwrap();
         let path = std::fs::read_dir(directory.path()).unwrap().next().unwrap().unwrap().path();
+        assert!(path.to_str().unwrap().ends_with(&format!(".{}.allfold", std::process::id())));
         let file = std::fs::read(path).unwrap();
         let mut rest = &file[..];
         let mut records = Vec::new();

@@ -2,17 +2,20 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::progress::Lines;
-use crate::records::{Breakdown, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan};
+use crate::records::{
+    Breakdown, BucketLife, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan,
+};
 use crate::tensorboard::Events;
 use crate::{elastic, measure, memory, samples, statistics};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Activity, Communicator, Rank, World};
 use allfold_sim::{Device, Picos, Topology};
-use allfold_trainer::{Config, Dataset, EpochReport, Observer, StepReport, TrainResult};
+use allfold_trainer::timing::BucketTimes;
+use allfold_trainer::{Config, Dataset, EpochReport, Memory, Observer, StepReport, TrainResult};
 use indicatif::ProgressBar;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// Where ranks run.
 #[derive(Clone)]
@@ -37,13 +40,26 @@ pub struct Trained {
     pub timeline: Vec<Activity>,
 }
 
+/// What is kept of a run beside its losses and times.
+#[derive(Default)]
+pub struct Noted {
+    /// Rank 0's numbers, for TensorBoard.
+    pub events: Option<Events>,
+    /// The step whose buckets are; the last, if no other.
+    pub step: Option<u64>,
+}
+
 /// One step of one rank.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Step {
     /// When it was done.
     pub end: Picos,
     /// Where its time went.
     pub time: allfold_trainer::timing::Breakdown,
+    /// What the rank held then.
+    pub memory: Memory,
+    /// The life of its buckets, in the step of which it is kept.
+    pub buckets: Vec<BucketTimes>,
 }
 
 /// Reads a configuration file.
@@ -95,11 +111,11 @@ pub fn load(config: &Config) -> Outcome<(Dataset, Dataset)> {
 ///
 /// # Errors
 /// As [`load`] and [`run_on`].
-pub fn run(config: &Config, place: &Place, bar: &ProgressBar, events: Option<Events>) -> Outcome<Trained> {
-    run_on(config, &load(config)?, place, bar, events)
+pub fn run(config: &Config, place: &Place, bar: &ProgressBar) -> Outcome<Trained> {
+    run_on(config, &load(config)?, place, bar, Noted::default())
 }
 
-/// Trains on any data; `bar` moves with rank 0's steps, and `events` gets its numbers.
+/// Trains on any data; `bar` moves with rank 0's steps.
 ///
 /// # Errors
 /// A configuration that does not fit, or a run that fails.
@@ -108,20 +124,21 @@ pub fn run_on(
     (data, test): &(Dataset, Dataset),
     place: &Place,
     bar: &ProgressBar,
-    events: Option<Events>,
+    noted: Noted,
 ) -> Outcome<Trained> {
     let each = allfold_trainer::models::memory(config, data.shape, data.classes).map_err(failed)?;
     let ranks = place.ranks();
     if !matches!(place, Place::Process(_) | Place::Mpi(..)) {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
-    let events = Mutex::new(events);
+    // Of rank 0 alone, in each epoch of an elastic world.
+    let (events, kept) = (Mutex::new(noted.events), noted.step);
     let one = |config: &Config, comm: &Communicator| {
         let first = comm.rank().0 == 0;
-        let events = if first { events.lock().ok().and_then(|mut events| events.take()) } else { None };
+        let events = if first { events.lock().ok() } else { None };
         let bar = first.then_some(bar);
         let lines = bar.filter(|bar| bar.is_hidden()).map(|_| Lines::begin());
-        let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events };
+        let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events, kept };
         let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
         Ok((result, watch.steps))
     };
@@ -175,12 +192,15 @@ pub fn over_mpi(_native: bool) -> Outcome<Communicator> {
 }
 
 pub(crate) fn failed(error: allfold_trainer::Error) -> Failure {
+    use allfold_kernels::cuda::Error::{Missing, NoDevice};
     match error {
         // From the same numbers it would diverge again; the one abort of a run is how the other ranks hear of it.
         allfold_trainer::Error::NotFinite { .. }
         | allfold_trainer::Error::Collective(allfold_collectives::Error::Aborted { .. })
         | allfold_trainer::Error::Config(_)
         | allfold_trainer::Error::Network(_)
+        | allfold_trainer::Error::Data(_)
+        | allfold_trainer::Error::Device(Missing { .. } | NoDevice(_))
         | allfold_trainer::Error::Checkpoint(_) => Failure::usage(error),
         allfold_trainer::Error::Collective(error) => measure::failed(error),
         error => Failure::run(error),
@@ -191,16 +211,21 @@ pub(crate) fn failed(error: allfold_trainer::Error) -> Failure {
 struct Watch<'a> {
     comm: &'a Communicator,
     config: &'a Config,
-    events: Option<Events>,
+    events: Option<MutexGuard<'a, Option<Events>>>,
     bar: Option<&'a ProgressBar>,
     /// Where the bar cannot be seen.
     lines: Option<Lines>,
     steps: Vec<Step>,
+    /// The step whose buckets are kept, if not the last.
+    kept: Option<u64>,
 }
 
 impl Observer for Watch<'_> {
     fn step(&mut self, report: &StepReport) {
-        self.steps.push(Step { end: self.comm.now(), time: report.time });
+        let StepReport { step, steps, time, memory, .. } = *report;
+        let kept = self.kept.unwrap_or(steps - 1) == step;
+        let buckets = if kept { report.buckets.to_vec() } else { Vec::new() };
+        self.steps.push(Step { end: self.comm.now(), time, memory, buckets });
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);
@@ -215,7 +240,7 @@ impl Observer for Watch<'_> {
     }
 
     fn epoch(&mut self, report: &EpochReport) {
-        if let Some(events) = &mut self.events {
+        if let Some(events) = self.events.as_deref_mut().and_then(Option::as_mut) {
             let [loss, accuracy] =
                 ["loss", "accuracy"].map(|what| format!("{}/{what}", self.config.scored_on()));
             let values = [
@@ -233,7 +258,7 @@ impl Observer for Watch<'_> {
 impl Watch<'_> {
     /// A step's numbers for TensorBoard. A file that cannot be written any more ends no run.
     fn note(&mut self, report: &StepReport) {
-        let Some(events) = &mut self.events else { return };
+        let Some(events) = self.events.as_deref_mut().and_then(Option::as_mut) else { return };
         let (time, memory) = (report.time, report.memory);
         let ms = |part: Picos| part.as_micros() / 1e3;
         let values = [
@@ -250,6 +275,8 @@ impl Watch<'_> {
             ("bytes/activations", memory.activations as f64),
             ("bytes/saved", memory.saved as f64),
             ("bytes/down", memory.down as f64),
+            ("bytes/optimiser", memory.optimiser as f64),
+            ("bytes/buckets", memory.buckets as f64),
         ];
         if let Err(failure) = events.scalars(report.step, &values) {
             self.end_events(&failure);
@@ -258,7 +285,9 @@ impl Watch<'_> {
 
     fn end_events(&mut self, failure: &Failure) {
         let _ = writeln!(std::io::stderr(), "{failure}; TensorBoard will see no more of this run");
-        self.events = None;
+        if let Some(events) = self.events.as_deref_mut() {
+            *events = None;
+        }
     }
 }
 
@@ -282,6 +311,29 @@ impl Trained {
     /// Steps that this process made: of a run that was gone on with, the last ones.
     pub fn made(&self) -> usize {
         self.steps[0].len()
+    }
+
+    /// What rank 0 held after its last step, where it made one.
+    pub fn memory(&self) -> Option<Memory> {
+        self.steps[0].last().map(|step| step.memory)
+    }
+
+    /// The buckets of a step of rank 0, from the start of the step on. None of a step of which they are not kept.
+    fn buckets(&self, step: u64) -> Vec<BucketLife> {
+        let first = self.result.losses.len() - self.made();
+        let at = usize::try_from(step).ok().and_then(|step| step.checked_sub(first));
+        let Some(step) = at.and_then(|at| self.steps[0].get(at)) else { return Vec::new() };
+        let start = step.end.0.saturating_sub(step.time.total().0);
+        let us = |time: Picos| Picos(time.0.saturating_sub(start)).as_micros();
+        let life = |times: &BucketTimes| BucketLife {
+            bucket: times.bucket,
+            params: times.params,
+            bytes: times.bytes,
+            ready_us: us(times.ready),
+            sent_us: us(times.sent),
+            done_us: us(times.done),
+        };
+        step.buckets.iter().map(life).collect()
     }
 
     /// Where the time of a step of rank 0 goes, on average.
@@ -326,6 +378,19 @@ impl Trained {
                 });
                 now += length;
             }
+            // On virtual time what the communicator did is known; elsewhere, when it had each bucket. They go one by one.
+            let mut free = Picos::ZERO;
+            for bucket in done.buckets.iter().filter(|_| self.timeline.is_empty()) {
+                let start = bucket.sent.later(free);
+                free = bucket.done.later(free);
+                spans.push(TimelineSpan {
+                    rank,
+                    stream: "communication".into(),
+                    name: format!("bucket {}, {} bytes", bucket.bucket, bucket.bytes),
+                    start_us: at(start),
+                    end_us: at(free.later(start)),
+                });
+            }
             let (from, to) = (begin(done), done.end);
             let inside =
                 |a: &&Activity| a.rank.0 == rank && a.what != "compute" && a.start >= from && a.end <= to;
@@ -355,6 +420,7 @@ macro_rules! records {
                     samples_per_s: self.result.throughput(),
                     time_us: self.result.time.as_micros() / self.made().max(1) as f64,
                     breakdown: self.breakdown(),
+                    memory: self.memory(),
                     losses_hash: self.losses_hash(),
                     weights_hash: self.weights_hash(),
                 };
@@ -365,6 +431,7 @@ macro_rules! records {
                     ranks,
                     step,
                     loss,
+                    buckets: self.buckets(step),
                     end: (step + 1 == steps as u64).then(|| end.clone()),
                 };
                 (0u64..).zip(&self.result.losses).map(record).collect()
@@ -388,4 +455,16 @@ records! {
 records! {
     /// A record per step of a run on virtual time.
     simulated, SimulatedStep, SimulatedEnd, "sim"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allfold_trainer::Error;
+
+    #[test]
+    fn what_was_lost_meanwhile_may_be_tried_again_and_what_never_fitted_may_not() {
+        assert!(matches!(failed(Error::Data("no such file".into())), Failure::Usage(_)));
+        assert!(matches!(failed(Error::Lost("no such file".into())), Failure::Run(_)));
+    }
 }

@@ -139,6 +139,47 @@ fn settings_that_do_nothing_or_contradict_each_other() {
     }
 }
 
+/// What no other try can mend is no failed run, so that no launcher starts it again.
+#[test]
+fn data_devices_and_folders_that_do_not_fit() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("text.txt"), "to be or not to be ".repeat(1_000)).unwrap();
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let train = |set: &[&str], hint: &str| {
+        let set = set.iter().flat_map(|set| ["--set", set]);
+        let train = ["train", "--config", config, "--steps", "2"].into_iter().chain(set);
+        says(&train.collect::<Vec<_>>(), &[hint]);
+    };
+    train(&["model=gpt"], "a gpt needs text");
+    train(&["model=mlp", "data=text", &format!("data_dir={}", path(""))], "a gpt needs text");
+    train(&["data=mnist", "data_dir=no/such"], "`allfold data fetch` brings it");
+    train(&["data=synthetic", "synthetic_samples=0"], "`synthetic_samples` is 0");
+    train(&["model=resnet18", "batch=1"], "1 value per channel");
+    let events = path("text.txt/events");
+    says(&["train", "--config", config, "--steps", "2", "--tensorboard", &events], &["text.txt", "folder"]);
+    if fs::exists("/dev/nvidiactl").unwrap() {
+        println!("SKIP: there is a GPU driver");
+    } else {
+        train(&["device=cuda"], "is missing");
+    }
+}
+
+#[test]
+fn traces_of_steps_that_a_run_does_not_make() {
+    let folder = folder();
+    let path = folder.path().join("trace.json").display().to_string();
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let train = ["train", "--config", config, "--trace-step"];
+    let with = |more: &[&'static str]| [&train[..], more, &["--trace", &path]].concat();
+    says(&with(&["3", "--steps", "3"]), &["--trace-step 3", "3 steps, the first is 0"]);
+    // 1,437 samples for one rank, in batches of 16.
+    says(&with(&["90", "--set", "epochs=1", "--set", "batch=16"]), &["--trace-step 90", "90 steps"]);
+    says(&with(&["0", "--backend", "sim"]), &["leave --trace-step out"]);
+    says(&[&train[..], &["0"]].concat(), &["--trace"]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
+}
+
 #[test]
 fn more_ranks_than_memory_holds() {
     let full = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "2000000000", "-b", "8"];

@@ -258,6 +258,11 @@ fn train_gives_the_same_bits_on_threads_and_on_sim() {
     let trace = folder.path().join("trace.json");
     let (real, sim) = (train(&[]), train(&["--backend", "sim", "--trace", trace.to_str().unwrap()]));
     assert_eq!(real.len(), 3);
+    for run in [&real, &sim] {
+        lives_of_buckets(run, 2);
+        let held = &run[2]["memory"];
+        assert!(held["params"].as_u64().unwrap() > 0 && held["optimiser"] == held["params"], "{held}");
+    }
     let losses =
         |all: &[Value]| all.iter().map(|r| (r["step"].clone(), r["loss"].clone())).collect::<Vec<_>>();
     assert_eq!(losses(&real), losses(&sim));
@@ -266,6 +271,41 @@ fn train_gives_the_same_bits_on_threads_and_on_sim() {
     assert_eq!((&real[0]["measured"], &sim[0]["measured"]), (&Value::Bool(true), &Value::Bool(false)));
     let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
     assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+}
+
+/// The record of this step alone tells of buckets, each of which was ready, sent and summed in that order.
+fn lives_of_buckets(run: &[Value], step: usize) {
+    for record in run {
+        let buckets = record["buckets"].as_array().map_or(0, Vec::len);
+        assert_eq!(buckets > 1, record["step"] == step, "{record}");
+    }
+    for bucket in run[step]["buckets"].as_array().unwrap() {
+        let at = |what: &str| bucket[what].as_f64().unwrap();
+        assert!(0.0 < at("ready_us") && at("ready_us") <= at("sent_us") && at("sent_us") <= at("done_us"));
+        assert!(bucket["bytes"].as_u64().unwrap() > 0);
+    }
+}
+
+/// On threads a trace of any step has what that step sent, on a row of its own, and a hook's memory is counted.
+#[test]
+fn a_traced_step_has_its_buckets() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = "max_steps = 4\nbatch = 8\nfirst_bucket_kib = 16\nbucket_kib = 64\nhook = \"topk\"\n";
+    fs::write(path("run.toml"), text).unwrap();
+    let (config, trace) = (path("run.toml"), path("trace.json"));
+    let train = ["train", "--config", &config, "--ranks", "2", "--trace", &trace, "--trace-step", "1"];
+    let run = records(&train);
+    lives_of_buckets(&run, 1);
+    let (buckets, params) = (&run[3]["memory"]["buckets"], &run[3]["memory"]["params"]);
+    // Their buffers, and what was not sent yet.
+    assert!(buckets.as_u64().unwrap() >= 2 * params.as_u64().unwrap(), "{buckets} {params}");
+    let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
+    for rank in [0, 1] {
+        let sent = |event: &&Value| event["pid"] == rank && event["cat"] == "communication";
+        let drawn = trace["traceEvents"].as_array().unwrap().iter().filter(sent).count();
+        assert_eq!(drawn, run[1]["buckets"].as_array().unwrap().len(), "{trace}");
+    }
 }
 
 /// A run that goes on from a checkpoint tells of the steps that it made itself, by their numbers in the whole run.
@@ -294,12 +334,14 @@ fn a_resumed_run_tells_of_its_own_steps() {
     let traced = |step: &str| {
         let trace = path("trace.json");
         let threads = ["train", "--config", &config, "--ranks", "2", "--steps", "10", "--trace", &trace];
-        common::allfold(&[&threads[..], &["--set", "checkpoint_every=0", "--trace-step", step]].concat())
+        let more = ["--set", "checkpoint_every=0", "--trace-step", step, "--json", &path("traced.jsonl")];
+        common::allfold(&[&threads[..], &more].concat())
     };
     let output = traced("7");
     let says = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{says}");
     assert!(says.contains("no trace of step 7: this run made 2 steps, from step 8 on"), "{says}");
+    assert_eq!(fs::read_to_string(path("traced.jsonl")).unwrap().lines().count(), 10, "the run is kept");
     assert_eq!(traced("9").status.code(), Some(0));
     assert!(fs::read_to_string(path("trace.json")).unwrap().contains("backward"));
 }

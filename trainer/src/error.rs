@@ -15,6 +15,9 @@ pub enum Error {
     /// A dataset that cannot be read or does not fit the model.
     #[error("data: {0}")]
     Data(String),
+    /// Data that cannot be read any more, in the middle of a run.
+    #[error("data: {0}")]
+    Lost(String),
     /// Ranks that hold different parameters.
     #[error("replicas differ: {0}")]
     Replicas(String),

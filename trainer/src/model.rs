@@ -250,7 +250,7 @@ impl<F: Float> Model<F> {
         (loss.sum(logits, &batch.labels), loss.correct(logits, &batch.labels))
     }
 
-    /// What it holds now.
+    /// What it holds now; the optimiser and the buckets are others'.
     pub fn memory(&self) -> Memory {
         let bytes = |elements: usize| (elements * size_of::<F>()) as u64;
         let all = |buffers: &[Vec<F>]| bytes(buffers.iter().map(Vec::capacity).sum());
@@ -262,6 +262,7 @@ impl<F: Float> Model<F> {
             activations: all(&self.acts),
             saved: saved.sum(),
             down: self.spare.bytes() + bytes(self.down.iter().flatten().map(Vec::capacity).sum()),
+            ..Memory::default()
         }
     }
 

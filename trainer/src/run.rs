@@ -119,13 +119,6 @@ impl<'a, F: Float> Run<'a, F> {
             return Err(Error::Config(what.into()));
         }
         let strategy = strategies::build(config, &network, comm)?;
-        let limit = if config.train_samples > 0 { config.train_samples } else { usize::MAX };
-        let sampler = Sampler {
-            samples: train.len().min(limit),
-            world: comm.size() as usize,
-            drop_last: config.drop_last,
-            shuffle: config.shuffle.then_some(config.seed),
-        };
         let optimiser = optim::build(config, &network)?;
         let mut model = Model::new(network, config.seed)?;
         if !config.weights.is_empty() {
@@ -135,7 +128,7 @@ impl<'a, F: Float> Run<'a, F> {
             model.autocast(narrow);
         }
         Ok(Run {
-            sampler,
+            sampler: Sampler::of(config, train.len(), comm.size()),
             optimiser,
             scaler: config.scaler(),
             model,
@@ -153,8 +146,7 @@ impl<'a, F: Float> Run<'a, F> {
     fn all(mut self, observer: &mut dyn Observer) -> Result<TrainResult> {
         self.strategy.start(&mut self.model)?;
         let per_epoch = self.sampler.steps(self.config);
-        let limit = if self.config.max_steps == 0 { u64::MAX } else { self.config.max_steps };
-        let steps = per_epoch.saturating_mul(self.config.epochs).min(limit);
+        let steps = self.sampler.run_steps(self.config);
         if steps == 0 {
             return Err(self.sampler.no_step());
         }
@@ -199,9 +191,9 @@ impl<'a, F: Float> Run<'a, F> {
                     result.losses.push(loss);
                     result.samples += self.sampler.in_step(self.config, step % per_epoch);
                     result.breakdown += time;
-                    let memory = self.device.as_ref().map_or_else(|| self.model.memory(), Replica::memory);
-                    let lr = schedule.at(step);
-                    observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory });
+                    let (lr, memory) = (schedule.at(step), self.memory());
+                    let buckets = self.strategy.buckets();
+                    observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory, buckets });
                     self.finite(&result.losses)?;
                     if self.checkpoint_due(step + 1, steps) {
                         self.share(&mut result.losses, &mut shared)?;

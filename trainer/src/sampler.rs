@@ -27,6 +27,13 @@ pub struct Sampler {
 }
 
 impl Sampler {
+    /// As `config` shares a training set of so many samples.
+    pub fn of(config: &Config, samples: usize, world: u32) -> Sampler {
+        let limit = if config.train_samples > 0 { config.train_samples } else { usize::MAX };
+        let shuffle = config.shuffle.then_some(config.seed);
+        Sampler { samples: samples.min(limit), world: world as usize, drop_last: config.drop_last, shuffle }
+    }
+
     /// The samples of `rank` in `epoch`, in order. Every rank has equally many. The order of an epoch depends on
     /// seed and epoch alone, not on the number of ranks.
     pub fn indices(&self, rank: usize, epoch: u64) -> Vec<usize> {
@@ -60,6 +67,12 @@ impl Sampler {
     /// Steps of an epoch, the same on all ranks.
     pub(crate) fn steps(&self, config: &Config) -> u64 {
         self.trains_on(config, 0).div_ceil(config.batch as u64)
+    }
+
+    /// Steps of a whole run.
+    pub fn run_steps(&self, config: &Config) -> u64 {
+        let limit = if config.max_steps == 0 { u64::MAX } else { config.max_steps };
+        self.steps(config).saturating_mul(config.epochs).min(limit)
     }
 
     /// How many samples all ranks together see in this step of an epoch.

@@ -235,7 +235,7 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
 fn trained(config: &Config, place: Place) -> Outcome<Trained> {
     let kind = if matches!(place, Place::Threads(_)) { "threads" } else { "sim" };
     let bar = progress::bar(1, &format!("training, {} on {kind}", place.ranks()));
-    let trained = training::run(config, &place, &bar, None);
+    let trained = training::run(config, &place, &bar);
     bar.finish_and_clear();
     trained
 }

@@ -7,12 +7,12 @@ use crate::records::Record;
 use crate::session::{self, Session};
 use crate::sizes::rank_count;
 use crate::tensorboard::Events;
-use crate::training::{self, Place, Trained};
+use crate::training::{self, Noted, Place, Trained};
 use crate::{memory, names, progress, trace};
 use allfold_collectives::Rank;
 use allfold_collectives::environment::Environment;
 use allfold_sim::{Device, Topology};
-use allfold_trainer::Config;
+use allfold_trainer::{Config, Sampler};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 
@@ -55,12 +55,13 @@ pub struct Args {
     /// What each rank computes on: cpu or cuda [default: the configuration's]; on sim a device model [default: a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
-    /// Write a Chrome trace: on sim of all that every rank did, on threads of the parts of a step on every rank
+    /// Write a Chrome trace: on sim of all that every rank did, on threads of the parts and buckets of a step on every rank,
+    /// of processes on rank 0
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// On threads: which step the trace is of [default: the last]
-    #[arg(long, value_name = "STEP")]
-    trace_step: Option<usize>,
+    /// Not on sim: which step the trace is of, from 0 [default: the last]
+    #[arg(long, value_name = "STEP", requires = "trace")]
+    trace_step: Option<u64>,
     /// Write an event file for TensorBoard into DIR
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
@@ -86,6 +87,11 @@ impl Args {
     /// Refuses flags of the virtual clock where there is none.
     fn check(&self) -> Outcome {
         if self.backend == Backend::Sim {
+            if self.trace_step.is_some() {
+                return Err(Failure::usage(
+                    "the trace of --backend sim is of all steps: leave --trace-step out",
+                ));
+            }
             return match self.real() {
                 Some("cuda") => {
                     Err(Failure::usage("--device cuda computes in real time: leave --backend sim out"))
@@ -230,6 +236,14 @@ pub fn run(args: &Args) -> Outcome {
         // Started again after a failure: it goes on from where it was.
         config.resume |= launched.epoch > 0 && config.checkpoint_every > 0;
     }
+    let data = training::load(&config)?;
+    let steps = Sampler::of(&config, data.0.len(), ranks).run_steps(&config);
+    if let Some(step) = args.trace_step.filter(|step| *step >= steps) {
+        return Err(Failure::usage(format!(
+            "--trace-step {step}: this run has {}, the first is 0",
+            names::counted(steps as usize, "step")
+        )));
+    }
     let beside = args.beside.as_deref().map(loss_curve::beside).transpose()?;
     let json = args.common.json.as_deref().filter(|_| place.speaks());
     let mut session = Session::open(json, Some(config.seed))?;
@@ -239,31 +253,12 @@ pub fn run(args: &Args) -> Outcome {
     }
     let bar = progress::bar(1, &format!("{} on {} ranks", config.model, ranks));
     let events = args.tensorboard.as_deref().filter(|_| place.speaks()).map(Events::create).transpose()?;
-    let trained = training::run(&config, &place, &bar, events);
+    let noted = Noted { events, step: args.trace_step };
+    let trained = training::run_on(&config, &data, &place, &bar, noted);
     bar.finish_and_clear();
     let trained = trained?;
-    if let Some(path) = args.trace.as_ref().filter(|_| place.speaks()) {
-        match place {
-            Place::Sim(_) => trace::activities(path, &trained.timeline)?,
-            Place::Threads(_) | Place::Process(_) | Place::Mpi(..) => {
-                let steps = trained.result.losses.len();
-                let (first, step) =
-                    (steps - trained.made(), args.trace_step.unwrap_or(steps.saturating_sub(1)));
-                if !(first..steps).contains(&step) {
-                    return Err(Failure::usage(format!(
-                        "there is no trace of step {step}: this run made {} steps, from step {first} on",
-                        trained.made()
-                    )));
-                }
-                trace::spans(path, &trained.spans(step))?;
-            }
-        }
-    }
     if !place.speaks() {
         return Ok(());
-    }
-    if let Some(path) = &args.plot {
-        draw(path, &config.model, &trained.result.losses, beside)?;
     }
     summary(args, &config, (&trained, &place), &mut session)?;
     match place {
@@ -272,7 +267,32 @@ pub fn run(args: &Args) -> Outcome {
         Place::Mpi(..) => keep(&mut session, &trained.measured_over_mpi(&config, ranks))?,
         Place::Sim(_) => keep(&mut session, &trained.simulated(&config, ranks))?,
     }
-    session.close()
+    // Whatever becomes of the other files, the records are there.
+    let closed = session.close();
+    if let Some(path) = &args.plot {
+        draw(path, &config.model, &trained.result.losses, beside)?;
+    }
+    if let Some(path) = &args.trace {
+        match place {
+            Place::Sim(_) => trace::activities(path, &trained.timeline)?,
+            Place::Threads(_) | Place::Process(_) | Place::Mpi(..) => one_step(path, args, &trained)?,
+        }
+    }
+    closed
+}
+
+/// The trace of a step that this process made.
+fn one_step(path: &Path, args: &Args, trained: &Trained) -> Outcome {
+    let steps = trained.result.losses.len();
+    let first = steps - trained.made();
+    let step = args.trace_step.map_or(steps.saturating_sub(1), |step| step as usize);
+    if !(first..steps).contains(&step) {
+        return Err(Failure::usage(format!(
+            "there is no trace of step {step}: this run made {} steps, from step {first} on",
+            trained.made()
+        )));
+    }
+    trace::spans(path, &trained.spans(step))
 }
 
 /// The losses of a run as an SVG file, beside another engine's where there is one.
@@ -337,5 +357,17 @@ fn summary(
         "  data {:.1}, forward {:.1}, backward {:.1}, exposed communication {:.1}, optimiser {:.1}",
         parts.data_us, parts.forward_us, parts.backward_us, parts.exposed_us, parts.optimiser_us
     ))?;
+    if let Some(held) = trained.memory() {
+        let kib = |bytes: u64| bytes as f64 / 1024.0;
+        session.say(format!(
+            "rank 0 holds, in KiB: parameters {:.1}, gradients {:.1}, optimiser {:.1}, buckets {:.1}, statistics {:.1}, activations {:.1}",
+            kib(held.params),
+            kib(held.gradients),
+            kib(held.optimiser),
+            kib(held.buckets),
+            kib(held.buffers),
+            kib(held.activations + held.saved + held.down)
+        ))?;
+    }
     session.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))
 }

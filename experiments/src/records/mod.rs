@@ -22,8 +22,8 @@ pub use faults::FaultSchedules;
 pub use machine::{Finding, Limit, MachineListed, SimulatorSpeed};
 pub use proof::{Proof, Shown};
 pub use training::{
-    Breakdown, MeasuredEnd, MeasuredScale, MeasuredStep, Parity, ScalingRow, SimulatedEnd, SimulatedScale,
-    SimulatedStep, TimelineSpan,
+    Breakdown, BucketLife, MeasuredEnd, MeasuredScale, MeasuredStep, Parity, ScalingRow, SimulatedEnd,
+    SimulatedScale, SimulatedStep, TimelineSpan,
 };
 pub use validation::Validated;
 

@@ -1,6 +1,7 @@
 //! `train`, `scale`, `span` and `parity`: training runs, scaling curves and the timeline of a step.
 
 use super::Record;
+use allfold_trainer::Memory;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Where the time of a step goes, in microseconds per step.
@@ -16,6 +17,23 @@ pub struct Breakdown {
     pub exposed_us: f64,
     /// The optimiser.
     pub optimiser_us: f64,
+}
+
+/// The life of a bucket of gradients, in microseconds from the start of its step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BucketLife {
+    /// Its place in the order of sending.
+    pub bucket: usize,
+    /// Parameters in it.
+    pub params: usize,
+    /// Bytes in it.
+    pub bytes: u64,
+    /// Its last gradient was there.
+    pub ready_us: f64,
+    /// It was sent: when ready, and after the bucket before it.
+    pub sent_us: f64,
+    /// Its sum was there.
+    pub done_us: f64,
 }
 
 /// JSON has no NaN and no infinity: they are written as null, and read as NaN.
@@ -65,6 +83,9 @@ macro_rules! step {
             /// Mean loss of the step's batch over all ranks, exact to the last bit; null where it is no number.
             #[serde(deserialize_with = "number")]
             pub loss: f64,
+            /// What rank 0 sent in it; of the step that was traced, or else of the last.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            pub buckets: Vec<BucketLife>,
             /// How the run ended; on its last step.
             #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
             pub end: Option<$end>,
@@ -98,6 +119,9 @@ pair! {
         /// Where it goes.
         #[serde(flatten)]
         breakdown: Breakdown,
+        /// Bytes that rank 0 held after the last step, by category.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory: Option<Memory>,
         /// Hash of every loss of the run, bit for bit.
         losses_hash: String,
         /// Hash of the final weights, bit for bit.

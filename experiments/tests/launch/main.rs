@@ -3,7 +3,7 @@
 
 mod nodes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -607,6 +607,39 @@ fn a_rank_started_again_joins_the_survivors_at_the_next_epoch() {
     assert_eq!(end.lines().filter(|line| line.contains("_hash ")).collect::<Vec<_>>(), whole);
     assert!(read("start-0/rank-0.err").contains("ranks 0, 1, 3 are left"), "{}", read("start-0/rank-0.err"));
     assert!(logs.join("start-1/rank-2.out").exists() && !logs.join("start-1/rank-0.out").exists());
+}
+
+/// The steps whose loss an event file has.
+fn steps_with_a_loss(events: &[u8]) -> BTreeSet<u64> {
+    let (mut rest, mut steps) = (events, BTreeSet::new());
+    while let Some((length, after)) = rest.split_first_chunk() {
+        // A sum of the length, the event, its own sum.
+        let (event, next) = after[4..].split_at(u64::from_le_bytes(*length) as usize);
+        if event.windows(6).any(|bytes| bytes == b"\x0a\x04loss") {
+            // The time's nine bytes, the field's number, then seven bits in each byte.
+            let digits = event[10..].iter().scan(true, |more, byte| {
+                std::mem::replace(more, byte & 128 != 0).then_some(u64::from(byte & 127))
+            });
+            steps.insert((0..).zip(digits).map(|(at, bits)| bits << (7 * at)).sum());
+        }
+        rest = &next[4..];
+    }
+    steps
+}
+
+#[test]
+fn tensorboard_sees_the_steps_after_a_rank_was_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 60);
+    let events = folder.path().join("events");
+    let script = killed_once(folder.path(), &config).replace("$RANK = 2", "$RANK = 1");
+    let script = format!("{script} --tensorboard {}", events.display());
+    let output = end(launch(&["-n", "2", "--max-restarts", "2", "--elastic", "--", "sh", "-c", &script]));
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("rank 1 failed, killed by SIGKILL"), "{said}");
+    let files: Vec<PathBuf> = events.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 1, "rank 0 is the process that it was: {files:?}");
+    assert_eq!(steps_with_a_loss(&std::fs::read(&files[0]).unwrap()), (0..60).collect());
 }
 
 #[test]

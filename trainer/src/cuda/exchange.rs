@@ -63,6 +63,15 @@ impl<'a> Exchange<'a> {
         Ok(Exchange { comm, way, steps: 0 })
     }
 
+    /// Bytes that buckets take on the device, where they are no views of the gradients, and what the CPU's hook keeps here.
+    pub fn bytes(&self) -> u64 {
+        match &self.way {
+            Way::Narrow(_, memory) => memory.len() as u64,
+            Way::Host(hook) => 4 * hook.elements() as u64,
+            Way::Whole | Way::Kept => 0,
+        }
+    }
+
     /// Whether all of it is queued and nothing waits on the host, so that a step can be a graph.
     pub fn captures(&self) -> bool {
         !matches!(self.way, Way::Host(_))

@@ -204,12 +204,13 @@ impl<'a> Replica<'a> {
         let narrow = self.weights.narrow.as_ref().map_or(0, |(_, memory)| memory.len());
         let held = self.weights.held.as_ref().map_or(0, |held| held.len());
         Held {
-            params: (self.weights.params.len() + narrow) as u64 + self.optimiser.bytes(),
+            params: (self.weights.params.len() + narrow) as u64,
             gradients: (self.weights.grads.len() + held) as u64,
             buffers: self.weights.buffers.len() as u64,
             activations: self.queue.usage().peak,
-            saved: 0,
-            down: 0,
+            optimiser: self.optimiser.bytes(),
+            buckets: self.exchange.bytes(),
+            ..Held::default()
         }
     }
 
@@ -261,7 +262,7 @@ impl<'a> Replica<'a> {
     /// That none is staged; what the driver or a peer refused.
     pub fn start(&mut self, moment: Moment, lr: f64, scaler: Option<&GradScaler>) -> Result<usize> {
         let staged =
-            self.staged.pop_front().ok_or_else(|| Error::Data("no batch is on the device".into()))?;
+            self.staged.pop_front().ok_or_else(|| Error::Lost("no batch is on the device".into()))?;
         let Staged { half, samples } = staged;
         if let Some(arrived) = self.arrived[half] {
             self.queue.wait(arrived)?;

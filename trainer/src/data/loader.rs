@@ -61,7 +61,7 @@ impl<F: Float> Batches<'_, F> {
     /// # Errors
     /// If there is none, its worker is gone, or its samples cannot be read.
     pub fn next(&mut self, batch: &mut Batch<F>) -> Result<()> {
-        let gone = || Error::Data(format!("there is no batch {} in this epoch", self.at));
+        let gone = || Error::Lost(format!("there is no batch {} in this epoch", self.at));
         let chunk = self.chunks.get(self.at).ok_or_else(gone)?;
         match self.at.checked_rem(self.workers.len()) {
             None => self.dataset.gather_changed(&self.augment, chunk, batch)?,

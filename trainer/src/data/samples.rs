@@ -85,7 +85,7 @@ impl Pictures {
                     held.resize(length, 0);
                     file.read_exact_at(&mut held, start + at as u64).map_err(|error| {
                         let at = start + at as u64;
-                        Error::Data(format!("{}: {length} bytes from byte {at} on: {error}", path.display()))
+                        Error::Lost(format!("{}: {length} bytes from byte {at} on: {error}", path.display()))
                     })?;
                     &held[..]
                 }

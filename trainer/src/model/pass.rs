@@ -58,8 +58,8 @@ pub struct Moment {
     pub rank: u16,
 }
 
-/// Bytes that a model holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+/// Bytes that a rank holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Memory {
     /// Parameters.
     pub params: u64,
@@ -73,6 +73,10 @@ pub struct Memory {
     pub saved: u64,
     /// Gradients by activations.
     pub down: u64,
+    /// What the optimiser keeps from step to step; a model alone has none.
+    pub optimiser: u64,
+    /// Buffers of the buckets that are no views of the gradients, and what their hook keeps; likewise.
+    pub buckets: u64,
 }
 
 /// Refuses a batch in which a layer would normalise by one value.

@@ -1,10 +1,10 @@
 //! A run whose numbers are on a device: what goes there and back, and a step of it.
 
 use super::Run;
-use crate::Result;
 use crate::data::loader::Batches;
 use crate::evaluate::{Evaluation, evaluate, evaluate_by};
 use crate::timing::Breakdown;
+use crate::{Memory, Result};
 use allfold_kernels::nn::Float;
 
 impl<F: Float> Run<'_, F> {
@@ -24,6 +24,16 @@ impl<F: Float> Run<'_, F> {
             }
             None => Ok(()),
         }
+    }
+
+    /// What this rank holds between two steps.
+    pub(super) fn memory(&mut self) -> Memory {
+        if let Some(device) = &self.device {
+            return device.memory();
+        }
+        let state = self.optimiser.state().vectors.iter().map(|(_, values)| values.capacity()).sum::<usize>();
+        let optimiser = (state * size_of::<F>()) as u64;
+        Memory { optimiser, buckets: self.strategy.bytes(), ..self.model.memory() }
     }
 
     /// The score after `steps`. What the last of them made of the weights shows here alone.

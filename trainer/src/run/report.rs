@@ -6,7 +6,7 @@ use allfold_sim::Picos;
 
 /// What just happened in a step, on this rank.
 #[derive(Clone, Copy, Debug)]
-pub struct StepReport {
+pub struct StepReport<'a> {
     /// From 0.
     pub epoch: u64,
     /// From 0, over the whole run.
@@ -19,8 +19,10 @@ pub struct StepReport {
     pub time: Breakdown,
     /// The learning rate.
     pub lr: f64,
-    /// Bytes that the model holds, by category.
+    /// Bytes that this rank holds, by category.
     pub memory: Memory,
+    /// What happened to each bucket, in the order of sending; on GPUs nothing is said of them.
+    pub buckets: &'a [BucketTimes],
 }
 
 /// What came of an epoch, over all ranks.

@@ -299,6 +299,11 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
         &self.unused
     }
 
+    fn bytes(&self) -> u64 {
+        let elements = self.idle.iter().flatten().map(|buffer| buffer.len()).sum::<usize>();
+        ((elements + self.hook.elements()) * size_of::<F>()) as u64
+    }
+
     fn buckets(&self) -> &[BucketTimes] {
         &self.log
     }

@@ -83,6 +83,11 @@ pub trait Strategy<F: Float> {
         &[]
     }
 
+    /// Bytes that it holds between two steps beside the model.
+    fn bytes(&self) -> u64 {
+        0
+    }
+
     /// What happened to each bucket in the last step.
     fn buckets(&self) -> &[BucketTimes] {
         &[]

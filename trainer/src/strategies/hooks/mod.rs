@@ -95,6 +95,15 @@ impl<F: Float> Hook<F> {
         }
     }
 
+    /// How many elements it remembers.
+    pub fn elements(&self) -> usize {
+        match self {
+            Hook::PowerSgd(state) => state.elements(),
+            Hook::TopK(state) => state.elements(),
+            _ => 0,
+        }
+    }
+
     /// What this rank remembers from step to step, by name and laid out so that buckets of other sizes can go on from it;
     /// as long on every rank.
     pub fn remembered(&mut self, buckets: &[Bucket], params: &[Place]) -> Vec<(&'static str, Vec<F>)> {

@@ -47,6 +47,11 @@ impl<F: Float> PowerSgd<F> {
         self.rights.clear();
     }
 
+    /// How many elements it remembers.
+    pub fn elements(&self) -> usize {
+        self.errors.iter().chain(&self.rights).map(Vec::capacity).sum()
+    }
+
     /// What a run goes on from: errors bucket by bucket, and right matrices by parameter.
     pub fn remembered(&mut self, buckets: &[Bucket], params: &[Place]) -> (Vec<Vec<F>>, Vec<F>) {
         let mut rights: Vec<Vec<F>> = vec![Vec::new(); params.len()];

@@ -26,6 +26,11 @@ impl<F: Float> TopK<F> {
         self.errors.clear();
     }
 
+    /// How many elements it remembers.
+    pub fn elements(&self) -> usize {
+        self.errors.iter().map(Vec::capacity).sum()
+    }
+
     /// What was not sent yet, bucket by bucket; nothing of those that are still to come.
     pub fn errors(&mut self) -> &mut Vec<Vec<F>> {
         &mut self.errors
