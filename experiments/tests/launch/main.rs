@@ -514,6 +514,18 @@ fn a_launchers_processes_do_not_train_alone_beside_each_other() {
     assert!(!folder.path().join("checkpoints").exists());
 }
 
+/// From the same numbers a run would diverge again: no rank of it is started again, whoever was first to see it.
+#[test]
+fn what_diverged_is_not_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 8);
+    let flags = ["-n", "2", "--max-restarts", "2", "--", "train", "--config", &config, "--set"];
+    let output = end(launch(&[&flags[..], &["lr=1e30", "--set", "checkpoint_every=1"]].concat()));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("the newest checkpoint, ") && !said.contains("starting"), "{said}");
+}
+
 /// Two nodes that do not see each other's processes, and so share no memory: what two hosts are to a rank. Ranks of one
 /// node exchange messages through memory, the others over sockets.
 #[test]
