@@ -41,13 +41,21 @@ fn system(error: cuda::Error) -> Error {
     Error::System(error.to_string())
 }
 
+/// What is not there will not be at another try.
+pub fn failed(error: cuda::Error) -> Failure {
+    match error {
+        cuda::Error::Missing { .. } | cuda::Error::NoDevice(_) => Failure::usage(error),
+        error => Failure::run(error),
+    }
+}
+
 impl Gpus {
     /// Those of this machine.
     ///
     /// # Errors
     /// What is missing, and how to get it.
     pub fn open() -> Outcome<Gpus> {
-        Gpu::open().map(Gpus::over).map_err(Failure::run)
+        Gpu::open().map(Gpus::over).map_err(failed)
     }
 
     /// Any machine.

@@ -6,7 +6,7 @@ use crate::records::{
     Breakdown, BucketLife, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan,
 };
 use crate::tensorboard::Events;
-use crate::{elastic, measure, memory, samples, statistics};
+use crate::{elastic, gpus, measure, memory, samples, statistics};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Activity, Communicator, Rank, World};
 use allfold_sim::{Device, Picos, Topology};
@@ -192,7 +192,6 @@ pub fn over_mpi(_native: bool) -> Outcome<Communicator> {
 }
 
 pub(crate) fn failed(error: allfold_trainer::Error) -> Failure {
-    use allfold_kernels::cuda::Error::{Missing, NoDevice};
     match error {
         // From the same numbers it would diverge again; the one abort of a run is how the other ranks hear of it.
         allfold_trainer::Error::NotFinite { .. }
@@ -200,9 +199,9 @@ pub(crate) fn failed(error: allfold_trainer::Error) -> Failure {
         | allfold_trainer::Error::Config(_)
         | allfold_trainer::Error::Network(_)
         | allfold_trainer::Error::Data(_)
-        | allfold_trainer::Error::Device(Missing { .. } | NoDevice(_))
         | allfold_trainer::Error::Checkpoint(_) => Failure::usage(error),
         allfold_trainer::Error::Collective(error) => measure::failed(error),
+        allfold_trainer::Error::Device(error) => gpus::failed(error),
         error => Failure::run(error),
     }
 }

@@ -1,4 +1,4 @@
-//! Every way onto a GPU, where there is none: one line that says what is missing and how to get it, and exit code 1. Where
+//! Every way onto a GPU, where there is none: one line that says what is missing and how to get it, and exit code 2. Where
 //! there is a GPU, they are `SKIP`ped here: `scripts/gpu-check.sh` runs them.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -46,7 +46,7 @@ fn without_a_gpu_every_entry_says_so_in_one_line() {
         &["train", "--config", config, "--device", "cuda", "--ranks", "3"],
         &["train", "--config", gpu],
     ] {
-        assert_eq!(refused(args, 1), format!("error: {why}\n"), "{args:?}");
+        assert_eq!(refused(args, 2), format!("error: {why}\n"), "{args:?}");
     }
     let doctor = said(&["doctor"]);
     assert!(doctor.lines().any(|line| line.contains("cuda")), "{doctor}");

@@ -17,8 +17,10 @@ use crate::Rank;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// How many pieces of news are kept of groups that peers know and this rank does not yet; the oldest go first.
+/// How many pieces of news are kept of groups that peers know and this rank does not yet, and how many more for each rank
+/// of the world: all of them may split while this one sleeps. The oldest go first.
 const EARLY: usize = 256;
+const EARLY_OF_EACH: usize = 8;
 
 /// What a peer has for a group.
 pub(super) enum News {
@@ -33,12 +35,15 @@ pub(super) struct Groups {
     speakers: BTreeMap<u64, BTreeSet<Rank>>,
     /// News of groups that this rank has not made yet: the group, from whom, what.
     early: VecDeque<(u64, Rank, News)>,
+    /// How much of that is kept.
+    room: usize,
 }
 
 impl Groups {
     pub fn new(world: Group) -> Groups {
+        let room = EARLY + EARLY_OF_EACH * world.members.len();
         let made = [(0, Arc::new(world))].into();
-        Groups { made, next: 1, speakers: BTreeMap::new(), early: VecDeque::new() }
+        Groups { made, next: 1, speakers: BTreeMap::new(), early: VecDeque::new(), room }
     }
 
     /// A group that this rank sits in.
@@ -81,7 +86,7 @@ impl Groups {
             (true, News::Said(Kind::Bye, _)) => self.hush(Some(wire), from),
             (true, _) => {}
             (false, news) => {
-                if self.early.len() == EARLY {
+                if self.early.len() == self.room {
                     self.early.pop_front();
                 }
                 self.early.push_back((wire, from, news));
@@ -165,11 +170,12 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded_and_the_newest_stays() {
         let mut groups = Groups::new(group(0));
-        for wire in 1..=2 * EARLY as u64 {
+        let room = EARLY + EARLY_OF_EACH * 3;
+        for wire in 1..=2 * room as u64 {
             groups.deliver(wire, Rank(1), said(Kind::Leave, 0));
         }
-        assert_eq!(groups.early.len(), EARLY);
-        assert_eq!(groups.make(Arc::new(group(2 * EARLY as u64)), OTHERS.into()).1.len(), 1);
+        assert_eq!(groups.early.len(), room);
+        assert_eq!(groups.make(Arc::new(group(2 * room as u64)), OTHERS.into()).1.len(), 1);
         assert_eq!(groups.make(Arc::new(group(1)), OTHERS.into()).1.len(), 0);
     }
 }
