@@ -1,7 +1,9 @@
 //! Why a command ends early, and with which exit code.
 //!
 //! ```text
-//! 0  all went well        1  a check failed, or a run did        2  a wrong flag, file or value
+//! 0  all went well
+//! 1  a check failed, or a run did
+//! 2  a wrong flag, file or value, or what no other try can mend
 //! ```
 
 use std::fmt;

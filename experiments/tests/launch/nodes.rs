@@ -2,10 +2,16 @@
 
 use super::*;
 
-/// The launcher of one node.
+/// The launcher of one node, which starts one rank.
 fn node(node: u32, nodes: u32, at: &str, script: &str) -> Command {
-    let (node, nodes) = (node.to_string(), nodes.to_string());
+    node_of(1, node, nodes, at, script)
+}
+
+fn node_of(ranks: u32, node: u32, nodes: u32, at: &str, script: &str) -> Command {
+    let [ranks, node, nodes] = [ranks, node, nodes].map(|number| number.to_string());
     launch(&[
+        "-n",
+        &ranks,
         "--node-rank",
         &node,
         "--nnodes",
@@ -33,6 +39,29 @@ fn says(child: Child, code: i32, what: &str) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
     assert!(said.contains(what), "{said}");
+}
+
+#[test]
+fn nodes_start_and_end_together() {
+    let at = unused();
+    let node = |which, script| node_of(2, which, 2, &at, script).spawn().unwrap();
+    let script = "echo $RANK of $WORLD_SIZE on $GROUP_RANK";
+    let (first, second) = (node(0, script), node(1, script));
+    let (first, second) = (first.wait_with_output().unwrap(), second.wait_with_output().unwrap());
+    assert!(first.status.success() && second.status.success(), "{}", text(&second.stderr));
+    assert_eq!(by_rank(&text(&second.stdout))[&3], ["3 of 4 on 1"]);
+
+    let script = "[ $RANK = 3 ] && exit 5; sleep 1000";
+    let (first, second) = (node(0, script), node(1, script));
+    for node in [first, second] {
+        let output = node.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(5));
+        assert!(
+            text(&output.stderr).contains("rank 3 failed first, exited with 5"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
 }
 
 #[test]
