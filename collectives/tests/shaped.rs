@@ -10,11 +10,11 @@
 //! Needs root and iproute2 (`scripts/iproute2.sh` installs it); skips with its reason otherwise. Everything lives in
 //! namespaces that this test makes and removes. `SHAPED=full` runs every network and writes
 //! `docs/results/transports/shaped.md`, `SHAPED=unequal` those with that word in their name; without it a short one is run,
-//! and the bound is only on the median. `SHAPED_HELD=BYTES`: what a host's kernel holds of a connection at most.
+//! and the bound is only on the median.
 
 use allfold_collectives::tcp::{Deadlines, Peers, Secret, Security};
 use allfold_collectives::time::{Job, traced};
-use allfold_collectives::{Collective, Communicator, DType, Error, Plan, Rank, ReduceOp, registry};
+use allfold_collectives::{Collective, Communicator, DType, Error, Planned, Rank, ReduceOp, registry};
 use allfold_sim::{Sharing, Topology};
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -33,6 +33,8 @@ struct Network {
     hosts: Vec<(usize, u32)>,
     /// Mbit/s from switch k to switch k + 1.
     trunks: Vec<u32>,
+    /// MiB of the calls that are timed.
+    sizes: Vec<usize>,
 }
 
 fn networks(full: bool) -> Vec<Network> {
@@ -40,18 +42,23 @@ fn networks(full: bool) -> Vec<Network> {
         name,
         hosts: rates.iter().map(|rate| (0, *rate)).collect(),
         trunks: Vec::new(),
+        sizes: vec![1],
     };
     let mut all = vec![star("star of 4, 200 Mbit/s", &[200; 4])];
     if full {
+        let two = |name, rates: [u32; 4], trunk| Network {
+            hosts: [0, 0, 1, 1].into_iter().zip(rates).collect(),
+            trunks: vec![trunk],
+            ..star(name, &[])
+        };
         all.extend([
-            star("star of 2, 1 Gbit/s", &[1000; 2]),
+            Network { sizes: vec![1, 16], ..star("star of 2, 2 Gbit/s", &[2000; 2]) },
+            Network { sizes: vec![1, 16], ..star("star of 2, 1 Gbit/s", &[1000; 2]) },
+            Network { sizes: vec![4], ..star("star of 3, 500 Mbit/s", &[500; 3]) },
             star("star of 8, 100 Mbit/s", &[100; 8]),
             star("star of 5, unequal", &[200, 200, 100, 200, 150]),
-            Network {
-                name: "two switches of 2, 200 Mbit/s, trunk 100",
-                hosts: vec![(0, 200), (0, 200), (1, 200), (1, 200)],
-                trunks: vec![100],
-            },
+            two("two switches of 2, 200 Mbit/s, trunk 100", [200; 4], 100),
+            two("two switches of 2, unequal, trunk 150", [200, 100, 200, 150], 150),
         ]);
     }
     all
@@ -115,10 +122,10 @@ impl Hosts {
             ip(&format!("-n {p}s{k} link add name sw type bridge"))?;
             ip(&format!("-n {p}s{k} link set sw up"))?;
         }
-        // Packets of at most 16 KiB, so that the kernel need not cut them before it counts them, and a burst of one: small
-        // beside any message that is timed.
+        // Packets of at most 16 KiB, so that the kernel need not cut them before it counts them, and bursts of no less; nor
+        // of less than 320 us, by which a timer may be late. Both are small beside any message that is timed.
         let shape = |at: &str, device: &str, rate: u32| {
-            let burst = 20_000;
+            let burst = (rate * 40).max(20_000);
             ip(&format!("-n {at} link set {device} gso_max_size 16384"))?;
             tool(
                 "tc",
@@ -136,13 +143,8 @@ impl Hosts {
             shape(&host, "eth0", *rate)?;
             shape(&switch, &format!("p{i}"), *rate)?;
             tool("ip", &format!("netns exec {host} sysctl -qw net.ipv4.tcp_slow_start_after_idle=0"))?;
-            if let Ok(held) = std::env::var("SHAPED_HELD") {
-                let least = "4096 16384";
-                let args =
-                    ["netns", "exec", &host, "sysctl", "-qw", &format!("net.ipv4.tcp_wmem={least} {held}")];
-                let done = Command::new("ip").args(args).status().map_err(|error| error.to_string())?;
-                assert!(done.success(), "SHAPED_HELD={held}");
-            }
+            // BBR, which is some systems' default, paces a chain of messages below the rate of the links.
+            tool("ip", &format!("netns exec {host} sysctl -qw net.ipv4.tcp_congestion_control=reno"))?;
         }
         for (k, rate) in network.trunks.iter().enumerate() {
             let (one, other) = (format!("{p}s{k}"), format!("{p}s{}", k + 1));
@@ -162,15 +164,14 @@ impl Drop for Hosts {
     }
 }
 
-fn sizes() -> Vec<usize> {
-    vec![1 << 20]
-}
+/// A collective, an algorithm of it, and bytes.
+type Case = (Collective, &'static str, usize);
 
-/// What is timed: every algorithm of every collective that moves data.
-fn cases(full: bool) -> Vec<(Collective, &'static str, usize)> {
+/// What is timed: every algorithm of every collective that moves data, on so many MiB.
+fn cases(full: bool, sizes: &[usize]) -> Vec<Case> {
     let rows = registry::ALGORITHMS.iter().filter(|row| row.collective != Collective::Barrier);
     let rows = rows.filter(|row| full || row.collective == Collective::AllReduce);
-    rows.flat_map(|row| sizes().into_iter().map(move |bytes| (row.collective, row.name, bytes))).collect()
+    rows.flat_map(|row| sizes.iter().map(move |mib| (row.collective, row.name, mib << 20))).collect()
 }
 
 /// Elements of a call, as a communicator counts them, and of its whole buffer.
@@ -184,7 +185,8 @@ fn counts(collective: Collective, bytes: usize, ranks: usize) -> (usize, usize) 
 fn child() {
     let Ok(words) = std::env::var("SHAPED_CHILD") else { return };
     let words: Vec<usize> = words.split(' ').map(|word| word.parse().unwrap()).collect();
-    let (rank, ranks, full) = (words[0], words[1], words[2] == 1);
+    let (rank, network, full) = (words[0], networks(true).swap_remove(words[1]), words[2] == 1);
+    let ranks = network.hosts.len();
     let address = |i: usize| -> SocketAddr { format!("10.77.0.{}:7700", i + 1).parse().unwrap() };
     let peers = Peers {
         rank: Rank(rank as u32),
@@ -197,17 +199,17 @@ fn child() {
         deadlines: Deadlines { operation: Duration::from_secs(60), ..Deadlines::default() },
     };
     let comm = Communicator::over_tcp(peers).unwrap();
-    for (collective, name, bytes) in cases(full) {
-        let us = time(&comm, collective, name, bytes).unwrap();
-        if rank == 0 {
-            println!(">{us}");
-        }
+    let cases = cases(full, &network.sizes);
+    let timed: Vec<_> = cases.into_iter().map(|case| time(&comm, case).unwrap()).collect();
+    let topology = network.topology();
+    for (us, planned) in timed.iter().filter(|_| rank == 0) {
+        println!(">{us} {}", simulated(&topology, planned));
     }
 }
 
-/// Microseconds of the slowest rank, the median of five calls. (Not the least: where a rank starts late, what it waits for
-/// has come meanwhile.)
-fn time(comm: &Communicator, collective: Collective, name: &'static str, bytes: usize) -> Result<f64, Error> {
+/// Microseconds of the slowest rank, the median of five calls, and what they ran. (Not the least: where a rank starts
+/// late, what it waits for has come meanwhile.)
+fn time(comm: &Communicator, (collective, name, bytes): Case) -> Result<(f64, Planned), Error> {
     let plan = comm.plan().algorithm(collective, name)?;
     let comm = comm.split(Some(0), 0)?.expect("a colour").with_plan(plan);
     let (count, all) = counts(collective, bytes, comm.size() as usize);
@@ -235,14 +237,11 @@ fn time(comm: &Communicator, collective: Collective, name: &'static str, bytes: 
     // The first ones open connections and windows.
     times.drain(..2);
     times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    Ok((times[times.len() / 2], comm.planned(collective, count, DType::F32)?))
 }
 
-fn simulated(topology: &Topology, collective: Collective, name: &str, bytes: usize) -> f64 {
-    let ranks = topology.ranks();
-    let plan = Plan::default().algorithm(collective, name).unwrap();
-    let (count, _) = counts(collective, bytes, ranks as usize);
-    let planned = plan.of(collective, ranks, count, DType::F32).unwrap();
+/// Microseconds of what the communicator ran.
+fn simulated(topology: &Topology, planned: &Planned) -> f64 {
     let job = Job {
         window: planned.window,
         sharing: Sharing::MaxMin,
@@ -252,16 +251,15 @@ fn simulated(topology: &Topology, collective: Collective, name: &str, bytes: usi
     outcome.finish.iter().map(|finish| finish.0).max().unwrap_or_default() as f64 / 1e6
 }
 
-/// Measured times of all cases, in their order.
-fn measured(network: &Network, hosts: &Hosts, full: bool) -> Vec<f64> {
-    let ranks = network.hosts.len();
+/// Measured and simulated times of all cases of a network, by its place among all, in their order.
+fn measured(at: usize, ranks: usize, hosts: &Hosts, full: bool) -> Vec<(f64, f64)> {
     let mut children: Vec<_> = (0..ranks)
         .map(|rank| {
             Command::new("ip")
                 .args(["netns", "exec", &format!("{}h{rank}", hosts.prefix)])
                 .arg(std::env::current_exe().unwrap())
                 .args(["--exact", "child", "--nocapture"])
-                .env("SHAPED_CHILD", format!("{rank} {ranks} {}", u8::from(full)))
+                .env("SHAPED_CHILD", format!("{rank} {at} {}", u8::from(full)))
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap()
@@ -273,7 +271,11 @@ fn measured(network: &Network, hosts: &Hosts, full: bool) -> Vec<f64> {
         child.wait().unwrap();
     }
     let text = String::from_utf8_lossy(&first.stdout).into_owned();
-    text.lines().filter_map(|line| line.split_once('>')?.1.parse().ok()).collect()
+    let pair = |line: &str| {
+        let (measured, simulated) = line.split_once('>')?.1.split_once(' ')?;
+        Some((measured.parse().ok()?, simulated.parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
 }
 
 #[test]
@@ -290,8 +292,8 @@ fn the_simulator_says_what_shaped_links_measure() {
     let mut summary =
         String::from("| network | cases | median of abs. error | within 5 % |\n|---|---|---|---|\n");
     let (mut every, mut offs) = (Vec::new(), Vec::new());
-    let chosen = networks(every_case).into_iter().filter(|network| full || network.name.contains(&wanted));
-    for network in chosen {
+    let chosen = networks(every_case).into_iter().enumerate();
+    for (at, network) in chosen.filter(|(_, network)| full || network.name.contains(&wanted)) {
         let hosts = match Hosts::make(&network) {
             Ok(hosts) => hosts,
             Err(why) => {
@@ -299,13 +301,11 @@ fn the_simulator_says_what_shaped_links_measure() {
                 return;
             }
         };
-        let topology = network.topology();
-        let times = measured(&network, &hosts, every_case);
-        let cases = cases(every_case);
+        let times = measured(at, network.hosts.len(), &hosts, every_case);
+        let cases = cases(every_case, &network.sizes);
         assert_eq!(times.len(), cases.len(), "a rank failed on {}", network.name);
         let mut errors = Vec::new();
-        for ((collective, name, bytes), got) in cases.into_iter().zip(times) {
-            let want = simulated(&topology, collective, name, bytes);
+        for ((collective, name, bytes), (got, want)) in cases.into_iter().zip(times) {
             let off = want / got - 1.0;
             errors.push(off.abs());
             offs.push(off);
@@ -327,7 +327,7 @@ fn the_simulator_says_what_shaped_links_measure() {
     if full {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results/transports/shaped.md");
         let head = "# Simulated beside measured, on links that the kernel holds to a rate\n\n\
-            `SHAPED=full cargo test -p allfold-collectives --test shaped -- --nocapture`, as root, on a 2-core machine.\n\
+            `SHAPED=full cargo test --release -p allfold-collectives --test shaped -- --nocapture`, as root, on a 2-core machine.\n\
             Hosts are network namespaces joined by veth pairs; `tc tbf` holds both directions of each to its rate.\n\
             Measured: the slowest rank of a call, the median of five calls after two.\n\n";
         let end = format!(

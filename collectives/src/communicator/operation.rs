@@ -181,9 +181,13 @@ impl Prepared {
     }
 
     /// What is to be run, without this rank's part in it.
-    pub fn into_planned(self) -> Planned {
-        let Prepared { schedule, geometry, window, call, .. } = self;
-        Planned { algorithm: call.algorithm, schedule, geometry, window }
+    pub fn planned(&self) -> Planned {
+        Planned {
+            algorithm: self.call.algorithm,
+            schedule: self.schedule.clone(),
+            geometry: self.geometry.clone(),
+            window: self.window,
+        }
     }
 
     /// Runs it, as this operation of the sequence, on the rank's buffers: one that is both, of the whole size, or, where

@@ -3,7 +3,7 @@
 use super::operation::{Prepared, Request, Schedules, Site};
 use super::plan::Plan;
 use crate::schedule::Schedule;
-use crate::{Collective, DType, Geometry, Operation, Rank, ReduceOp, Result};
+use crate::{Collective, Communicator, DType, Geometry, Operation, Rank, ReduceOp, Result};
 use std::sync::Arc;
 
 /// The schedule of one collective, how it cuts the buffer, and its window.
@@ -19,23 +19,38 @@ pub struct Planned {
     pub window: u32,
 }
 
+impl Communicator {
+    /// What this communicator runs for a collective: as [`Plan::of`], and cut as its transport wants it.
+    ///
+    /// # Errors
+    /// As the collective itself.
+    pub fn planned(&self, collective: Collective, count: usize, dtype: DType) -> Result<Planned> {
+        Ok(self.prepare(request(collective, count, dtype))?.planned())
+    }
+}
+
 impl Plan {
     /// What a communicator of `ranks` ranks with this plan runs for a collective with root 0 (where it has one) over
-    /// `count` elements: of the whole buffer, or of one block where the collective is made of blocks.
+    /// `count` elements: of the whole buffer, or of one block where the collective is made of blocks. Where a transport
+    /// sends in pieces, as TCP does, [`Communicator::planned`] says which.
     ///
     /// # Errors
     /// As the collective itself.
     pub fn of(&self, collective: Collective, ranks: u32, count: usize, dtype: DType) -> Result<Planned> {
-        let request = Request {
-            collective,
-            operation: Operation::Collective(collective),
-            count,
-            dtype,
-            op: collective.reduces().then_some(ReduceOp::Sum),
-            root: collective.rooted().then_some(Rank(0)),
-        };
+        let request = request(collective, count, dtype);
         let prepared =
             Prepared::new(request, Rank(0), ranks, self, &mut Schedules::default(), Site::default())?;
-        Ok(prepared.into_planned())
+        Ok(prepared.planned())
+    }
+}
+
+fn request(collective: Collective, count: usize, dtype: DType) -> Request {
+    Request {
+        collective,
+        operation: Operation::Collective(collective),
+        count,
+        dtype,
+        op: collective.reduces().then_some(ReduceOp::Sum),
+        root: collective.rooted().then_some(Rank(0)),
     }
 }

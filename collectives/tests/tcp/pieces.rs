@@ -56,3 +56,19 @@ fn every_algorithm_gathers_what_was_given() {
         assert!(gathered.unwrap().iter().all(|one| *one == expected), "{}", row.name);
     }
 }
+
+#[test]
+fn what_is_planned_is_cut_as_it_goes() {
+    use allfold_collectives::{Collective, DType, Plan};
+    let plan = Plan::default().algorithm(Collective::AllReduce, "direct").unwrap();
+    let planned = |comm: Communicator| -> Result<(u32, u32), Error> {
+        let planned = comm.with_plan(plan).planned(Collective::AllReduce, 1 << 20, DType::F32)?;
+        Ok((planned.schedule.segments(), planned.window))
+    };
+    let whole = plan.of(Collective::AllReduce, 2, 1 << 20, DType::F32).unwrap();
+    let shared = World::threads(2).run(planned).unwrap();
+    assert!(shared.iter().all(|&found| found == (whole.schedule.segments(), whole.window)), "{shared:?}");
+    // Half of 4 MiB, in pieces of half a MiB, of which the next is under way before the one before it is over.
+    let sent = World::tcp(2).run(planned).unwrap();
+    assert!(sent.iter().all(|&(segments, window)| segments == 4 && window > 1), "{sent:?}");
+}
