@@ -6,7 +6,8 @@
 //!
 //! `raw` is what as many threads reach that do nothing but write and read as many bytes at once ([`duplex`]), before and
 //! after; busbw / raw is what the collective makes of it. Ranks are threads of this process, each with sockets of its own.
-//! `--per-host RANKS` lets messages go through memory as if hosts had so many; `--algo NAME` and `--window STEPS` choose another algorithm, and how many of its steps are under way at once.
+//! `--per-host RANKS` lets messages go through memory as if hosts had so many; `--algo NAME` and `--window STEPS` choose
+//! another algorithm, and how many of its steps are under way at once.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a measurement, on real time")]
 
@@ -15,7 +16,7 @@ use allfold_collectives::{Collective, Communicator, Error, ReduceOp, World};
 use std::time::Instant;
 
 /// Median seconds of a call.
-fn call(world: &World, collective: Collective, bytes: usize) -> f64 {
+fn call(world: &World, collective: Collective, bytes: usize) -> Result<f64, Error> {
     let count = bytes / 4;
     let times = world.run(|comm: Communicator| -> Result<Vec<f64>, Error> {
         let n = comm.size() as usize;
@@ -47,8 +48,21 @@ fn call(world: &World, collective: Collective, bytes: usize) -> f64 {
         times.sort_by(f64::total_cmp);
         Ok(times)
     });
-    let times = &times.unwrap()[0];
-    times[times.len() / 2]
+    let times = &times?[0];
+    Ok(times[times.len() / 2])
+}
+
+/// Ends the program: the command line is not one.
+fn usage(why: &str) -> ! {
+    eprintln!(
+        "loopback: {why}\nusage: loopback [--tls | --fabric] [--per-host RANKS] [--algo NAME] [--window STEPS] \
+         [--segment BYTES] [RANKS [COLLECTIVE [BYTES ..]]]"
+    );
+    std::process::exit(2)
+}
+
+fn number<T: std::str::FromStr>(word: &str) -> T {
+    word.parse().unwrap_or_else(|_| usage(&format!("`{word}` is no number that can stand there")))
 }
 
 fn main() {
@@ -56,31 +70,34 @@ fn main() {
     let mode = words.iter().position(|word| word == "--tls" || word == "--fabric").map(|at| words.remove(at));
     let option = |words: &mut Vec<String>, name: &str| {
         let at = words.iter().position(|word| word == name)?;
-        words.drain(at..at + 2).nth(1)
+        let value = words.get(at + 1).cloned().unwrap_or_else(|| usage(&format!("{name} needs a value")));
+        words.drain(at..at + 2);
+        Some(value)
     };
     let each = option(&mut words, "--per-host");
     let (algorithm, window) = (option(&mut words, "--algo"), option(&mut words, "--window"));
     let segment = option(&mut words, "--segment");
-    let ranks: u32 = words.first().map_or(2, |word| word.parse().unwrap());
+    let ranks: u32 = words.first().map_or(2, |word| number(word));
     let name = words.get(1).map_or("all_reduce", |word| word);
-    let collective = *Collective::ALL.iter().find(|collective| collective.name() == name).unwrap();
-    let sizes: Vec<usize> = words.iter().skip(2).map(|word| word.parse().unwrap()).collect();
+    let collective = Collective::ALL.iter().copied().find(|collective| collective.name() == name);
+    let collective = collective.unwrap_or_else(|| usage(&format!("there is no collective `{name}`")));
+    let sizes: Vec<usize> = words.iter().skip(2).map(|word| number(word)).collect();
     let mut world = match mode.as_deref() {
         Some("--tls") => World::tcp(ranks).security(Security::Tls(Secret::random().unwrap())),
         Some(_) => World::tcp(ranks).security(Security::TrustedFabric(Secret::random().unwrap())),
         None => World::tcp(ranks),
     };
     if let Some(ranks) = each {
-        world = world.ranks_per_host(ranks.parse().unwrap());
+        world = world.ranks_per_host(number(&ranks));
     }
     if let Some(name) = algorithm {
         world = world.algorithm(collective, &name);
     }
     if let Some(bytes) = segment {
-        world = world.segment(bytes.parse().unwrap());
+        world = world.segment(number(&bytes));
     }
     if let Some(steps) = window {
-        world = world.window(steps.parse().unwrap());
+        world = world.window(number(&steps));
     }
     println!("{name}, {ranks} ranks, {}", mode.as_deref().unwrap_or("loopback"));
     println!("{:>12} {:>12} {:>10} {:>10} {:>8}", "bytes", "us", "busbw", "raw", "of raw");
@@ -88,7 +105,7 @@ fn main() {
         let each = (bytes.max(1 << 20) as f64 * collective.bus_factor(ranks)) as usize;
         let raw = || each as f64 / duplex(ranks, each).unwrap() / 1e9;
         let before = raw();
-        let seconds = call(&world, collective, bytes);
+        let seconds = call(&world, collective, bytes).unwrap_or_else(|error| usage(&error.to_string()));
         let limit = before.max(raw());
         let busbw = bytes as f64 / seconds / 1e9 * collective.bus_factor(ranks);
         println!(
