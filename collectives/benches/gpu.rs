@@ -36,7 +36,7 @@ fn gbps<R>(queue: &Queue, bytes: u64, body: impl Fn() -> R) -> f64 {
             let _ = body();
         });
         let to = queue.record().unwrap();
-        queue.machine().between(from, to).unwrap().max(1)
+        from.until(&to).unwrap().max(1)
     };
     let best = (0..3).map(|_| once()).min().unwrap_or(1);
     f64::from(REPEATS) * bytes as f64 / best as f64
@@ -183,7 +183,7 @@ fn nccl(machine: &Arc<dyn Machine>, ranks: u32, mib: usize) -> Result<(), Error>
                 }
                 let to = queue.record().map_err(system)?;
                 comm.wait("all-reduce")?;
-                *each = machine.between(from, to).map_err(system)? as f64 / f64::from(REPEATS) / 1e3;
+                *each = from.until(&to).map_err(system)? as f64 / f64::from(REPEATS) / 1e3;
             }
             times.push((bytes, stretches, estimate));
         }

@@ -81,7 +81,7 @@ impl Gpus {
             let from = queue.record()?;
             (0..20).try_for_each(|_| queue.copy(b.all(), a.all()))?;
             let to = queue.record()?;
-            self.machine.between(from, to)
+            from.until(&to)
         };
         let nanoseconds = copy().map_err(Failure::run)?;
         Ok(if nanoseconds == 0 { 0.0 } else { 40.0 * bytes as f64 / nanoseconds as f64 })
@@ -303,11 +303,11 @@ fn nccl_rank<T: Sample>(
     let (from, to) = (queue.record().map_err(system)?, queue.record().map_err(system)?);
     let mut times = Vec::new();
     for _ in 0..stretches {
-        gpus.machine.record_again(from, queue.stream()).map_err(system)?;
+        from.move_to(&queue).map_err(system)?;
         (0..calls).try_for_each(|_| call(&mut comm))?;
-        gpus.machine.record_again(to, queue.stream()).map_err(system)?;
+        to.move_to(&queue).map_err(system)?;
         comm.wait("finish a collective")?;
-        let nanoseconds = gpus.machine.between(from, to).map_err(system)?;
+        let nanoseconds = from.until(&to).map_err(system)?;
         times.push(nanoseconds as f64 / f64::from(calls) / 1e3);
     }
     comm.finalize()?;

@@ -1,6 +1,6 @@
 //! What runs kernels: a GPU, or the shim. The interface underneath [`super::Queue`], in raw addresses.
 
-use super::{Kernel, Result};
+use super::{Kernel, Result, Slice};
 use bytemuck::Pod;
 
 /// Threads of every block: the kernels are written for this many.
@@ -29,12 +29,24 @@ pub struct Launch {
     pub arguments: Arguments,
 }
 
-/// The arguments of a kernel, in order, by value.
+/// Bytes of a device that a task reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The first byte.
+    pub address: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Written, and perhaps read too.
+    pub write: bool,
+}
+
+/// The arguments of a kernel, in order, by value, and the memory that it reads and writes.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     /// Words, so that every argument is aligned.
     words: Vec<u64>,
     starts: Vec<usize>,
+    accesses: Vec<Access>,
 }
 
 impl Arguments {
@@ -53,9 +65,30 @@ impl Arguments {
         self
     }
 
+    /// The address of a part that the kernel reads and does not write.
+    pub fn reads(self, part: Slice<'_>) -> Arguments {
+        self.touches(part, false).with(part.address())
+    }
+
+    /// The address of a part that the kernel writes; it may read it too.
+    pub fn writes(self, part: Slice<'_>) -> Arguments {
+        self.touches(part, true).with(part.address())
+    }
+
+    /// Notes a part that the kernel reaches through a table, or that is passed in another form. Passes nothing.
+    pub fn touches(mut self, part: Slice<'_>, write: bool) -> Arguments {
+        self.accesses.push(Access { address: part.address(), bytes: part.len() as u64, write });
+        self
+    }
+
+    /// What the kernel reads and writes, as far as it was said.
+    pub fn accesses(&self) -> &[Access] {
+        &self.accesses
+    }
+
     /// A pointer to each argument; they live as long as `self` is not moved or changed.
     pub(super) fn pointers(&mut self) -> Vec<*mut std::ffi::c_void> {
-        let Arguments { words, starts } = self;
+        let Arguments { words, starts, .. } = self;
         starts.iter().map(|start| words[*start..].as_mut_ptr().cast()).collect()
     }
 }
@@ -70,11 +103,38 @@ pub trait Machine: Send + Sync {
     fn devices(&self) -> usize;
     /// Multiprocessors of a device: what a grid is sized by.
     fn multiprocessors(&self, device: usize) -> u32;
+    /// Whether kernels of device `from` can use memory of device `to`.
+    fn reaches(&self, from: usize, to: usize) -> bool {
+        let _ = (from, to);
+        true
+    }
+    /// What tells a device from every other of the host, in every process: its UUID.
+    fn identity(&self, device: usize) -> [u8; 16] {
+        (device as u128).to_le_bytes()
+    }
+    /// Whether a test has put a defect that was mended back in, by its number in `docs/GPU.md`. Never on a GPU.
+    fn seeded(&self, defect: u8) -> bool {
+        let _ = defect;
+        false
+    }
+    /// The shim, if this is one.
+    #[cfg(feature = "shim")]
+    fn as_shim(&self) -> Option<&super::Shim> {
+        None
+    }
     /// A new stream on a device.
     ///
     /// # Errors
     /// What the driver refused.
     fn stream(&self, device: usize) -> Result<Stream>;
+    /// Destroys a stream, which nobody uses any more; what it was given still runs.
+    fn retire_stream(&self, stream: Stream) {
+        let _ = stream;
+    }
+    /// Destroys an event, which nobody waits for any more.
+    fn retire_event(&self, event: Event) {
+        let _ = event;
+    }
     /// A stream's handle, for libraries that are given one; makes its device the calling thread's.
     ///
     /// # Errors

@@ -143,12 +143,68 @@ impl<'a> Slice<'a> {
     }
 }
 
-/// A stream of a machine: what it is given runs in order.
+/// A stream that is destroyed with the last queue on it.
+struct OwnStream {
+    machine: Arc<dyn Machine>,
+    stream: Stream,
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        self.machine.retire_stream(self.stream);
+    }
+}
+
+struct OwnEvent {
+    machine: Arc<dyn Machine>,
+    event: Event,
+}
+
+impl Drop for OwnEvent {
+    fn drop(&mut self) {
+        self.machine.retire_event(self.event);
+    }
+}
+
+/// A point in a queue. Its event is destroyed when the last copy of the mark is dropped.
+#[derive(Clone)]
+pub struct Mark(Arc<OwnEvent>);
+
+impl Mark {
+    /// The event, for as long as the mark lives.
+    pub fn event(&self) -> Event {
+        self.0.event
+    }
+
+    /// Moves the mark, which nobody waits for any more, to behind all that a queue has been given.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn move_to(&self, queue: &Queue) -> Result<()> {
+        self.0.machine.record_again(self.0.event, queue.stream())
+    }
+
+    /// Nanoseconds from this mark to another, which is waited for; 0 on a machine without a clock.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn until(&self, to: &Mark) -> Result<u64> {
+        self.0.machine.between(self.0.event, to.0.event)
+    }
+}
+
+impl fmt::Debug for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.event.fmt(f)
+    }
+}
+
+/// A stream of a machine: what it is given runs in order. The stream is destroyed with the last clone of the queue.
 #[derive(Clone)]
 pub struct Queue {
     machine: Arc<dyn Machine>,
     device: usize,
-    stream: Stream,
+    stream: Arc<OwnStream>,
     pool: Option<Arc<Pool>>,
 }
 
@@ -161,7 +217,7 @@ impl Queue {
         if device >= machine.devices() {
             return Err(Error::Argument(format!("device {device} of {}", machine.devices())));
         }
-        let stream = machine.stream(device)?;
+        let stream = Arc::new(OwnStream { machine: machine.clone(), stream: machine.stream(device)? });
         Ok(Queue { machine, device, stream, pool: None })
     }
 
@@ -189,7 +245,7 @@ impl Queue {
 
     /// Its stream.
     pub fn stream(&self) -> Stream {
-        self.stream
+        self.stream.stream
     }
 
     /// Memory on the queue's device.
@@ -220,7 +276,7 @@ impl Queue {
     pub fn write<T: Pod>(&self, into: Slice<'_>, from: &[T]) -> Result<()> {
         same(into.bytes, size_of_val(from))?;
         // SAFETY: a slice is in bounds of acquired memory.
-        unsafe { self.machine.write(self.stream, into.address(), bytemuck::cast_slice(from)) }
+        unsafe { self.machine.write(self.stream(), into.address(), bytemuck::cast_slice(from)) }
     }
 
     /// Copies values back, after all that was queued.
@@ -240,7 +296,7 @@ impl Queue {
     pub fn read<T: Pod>(&self, into: &mut [T], from: Slice<'_>) -> Result<()> {
         same(size_of_val(into), from.bytes)?;
         // SAFETY: a slice is in bounds of acquired memory.
-        unsafe { self.machine.read(self.stream, bytemuck::cast_slice_mut(into), from.address()) }
+        unsafe { self.machine.read(self.stream(), bytemuck::cast_slice_mut(into), from.address()) }
     }
 
     /// Copies within a device or from one to another.
@@ -257,7 +313,7 @@ impl Queue {
             return Err(Error::Argument("a copy between parts that overlap".into()));
         }
         // SAFETY: slices are in bounds of acquired memory, and these do not overlap.
-        unsafe { self.machine.copy(self.stream, a, b, from.bytes) }
+        unsafe { self.machine.copy(self.stream(), a, b, from.bytes) }
     }
 
     /// Sets every byte.
@@ -269,23 +325,32 @@ impl Queue {
             return Ok(());
         }
         // SAFETY: a slice is in bounds of acquired memory.
-        unsafe { self.machine.fill(self.stream, into.address(), into.bytes, value) }
+        unsafe { self.machine.fill(self.stream(), into.address(), into.bytes, value) }
     }
 
     /// A point after all that has been queued.
     ///
     /// # Errors
     /// What the driver refused.
-    pub fn record(&self) -> Result<Event> {
-        self.machine.record(self.stream)
+    pub fn record(&self) -> Result<Mark> {
+        let event = self.machine.record(self.stream())?;
+        Ok(Mark(Arc::new(OwnEvent { machine: self.machine.clone(), event })))
     }
 
-    /// What is queued from here on runs after the event.
+    /// What is queued from here on runs after the mark.
     ///
     /// # Errors
     /// What the driver refused.
-    pub fn wait(&self, event: Event) -> Result<()> {
-        self.machine.wait(self.stream, event)
+    pub fn wait(&self, mark: &Mark) -> Result<()> {
+        self.wait_for(mark.event())
+    }
+
+    /// As [`Queue::wait`], for an event whose mark another thread holds until this queue has passed it.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn wait_for(&self, event: Event) -> Result<()> {
+        self.machine.wait(self.stream(), event)
     }
 
     /// Waits until all has run.
@@ -293,7 +358,7 @@ impl Queue {
     /// # Errors
     /// What went wrong.
     pub fn finish(&self) -> Result<()> {
-        self.machine.finish(self.stream)
+        self.machine.finish(self.stream())
     }
 
     /// Runs a kernel; for `launch`, which knows the kernels' arguments.
@@ -302,13 +367,13 @@ impl Queue {
     /// As [`Machine::launch`].
     pub(super) unsafe fn launch(&self, launch: &Launch) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.machine.launch(self.stream, launch) }
+        unsafe { self.machine.launch(self.stream(), launch) }
     }
 }
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stream {} of device {} of {}", self.stream.0, self.device, self.machine.name())
+        write!(f, "stream {} of device {} of {}", self.stream().0, self.device, self.machine.name())
     }
 }
 

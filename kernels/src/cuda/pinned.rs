@@ -1,6 +1,6 @@
 //! Host memory that a device reads while the host goes on, in two halves that take turns.
 
-use super::{Error, Event, Machine, Queue, Result, Slice};
+use super::{Error, Machine, Mark, Queue, Result, Slice};
 use bytemuck::Pod;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub struct Feed {
     queue: Queue,
     halves: [Option<Pinned>; 2],
     /// After the last copy out of each half.
-    read: [Option<Event>; 2],
+    read: [Option<Mark>; 2],
     turn: usize,
 }
 
@@ -62,8 +62,8 @@ impl Feed {
         }
         self.turn = 1 - half;
         let machine = self.queue.machine().clone();
-        if let Some(event) = self.read[half] {
-            machine.happened(event)?;
+        if let Some(read) = &self.read[half] {
+            machine.happened(read.event())?;
         }
         if self.halves[half].as_ref().is_none_or(|pinned| pinned.bytes < from.len()) {
             self.halves[half] = None;
@@ -73,8 +73,8 @@ impl Feed {
         pinned.set(from);
         // SAFETY: both are as long as `from`; the half is not written again before `read` has happened.
         unsafe { machine.fetch(self.queue.stream(), into.address(), pinned.address, from.len()) }?;
-        match self.read[half] {
-            Some(event) => machine.record_again(event, self.queue.stream()),
+        match &self.read[half] {
+            Some(read) => read.move_to(&self.queue),
             None => {
                 self.read[half] = Some(self.queue.record()?);
                 Ok(())

@@ -20,7 +20,7 @@ use crate::{Batch, Config, Error, GradScaler, Memory as Held, Moment, Network, R
 use allfold_collectives::Communicator;
 use allfold_collectives::device::{Link, Way};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::{Event, Feed, Graph, Machine, Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{Feed, Graph, Machine, Mark, Memory, Queue, Slice, launch};
 use allfold_kernels::nn::{Float, Narrow};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -59,10 +59,10 @@ pub struct Replica<'a> {
     feeds: [Feed; 2],
     /// Samples and labels of two batches, and when each was used up.
     stages: [[Memory; 2]; 2],
-    used: [Option<Event>; 2],
+    used: [Option<Mark>; 2],
     staged: VecDeque<Staged>,
     turn: usize,
-    arrived: [Option<Event>; 2],
+    arrived: [Option<Mark>; 2],
     courses: BTreeMap<Key, Course>,
     losses: Memory,
     /// The loss of each micro-batch, then the flag of an infinity, then the norm of the gradients.
@@ -230,7 +230,7 @@ impl<'a> Replica<'a> {
             }
         }
         let copies = self.feeds[0].queue().clone();
-        if let Some(used) = self.used[half] {
+        if let Some(used) = &self.used[half] {
             copies.wait(used)?;
         }
         let [x, labels] = &self.stages[half];
@@ -264,7 +264,7 @@ impl<'a> Replica<'a> {
         let staged =
             self.staged.pop_front().ok_or_else(|| Error::Lost("no batch is on the device".into()))?;
         let Staged { half, samples } = staged;
-        if let Some(arrived) = self.arrived[half] {
+        if let Some(arrived) = &self.arrived[half] {
             self.queue.wait(arrived)?;
         }
         let size = self.config.micro_batch(samples);
@@ -328,7 +328,7 @@ impl<'a> Replica<'a> {
         self.staged.clear();
         self.stage(batch)?;
         let Some(Staged { half, samples: n }) = self.staged.pop_front() else { return Ok((0.0, 0)) };
-        if let Some(arrived) = self.arrived[half] {
+        if let Some(arrived) = &self.arrived[half] {
             self.queue.wait(arrived)?;
         }
         if self.passes.reserve(n, &self.queue)? {
@@ -475,11 +475,11 @@ impl Drop for Replica<'_> {
     }
 }
 
-/// Moves an event to where a queue is now.
-fn mark(event: &mut Option<Event>, queue: &Queue) -> Result<()> {
-    match event {
-        Some(event) => queue.machine().record_again(*event, queue.stream())?,
-        None => *event = Some(queue.record()?),
+/// Moves a mark to where a queue is now.
+fn mark(mark: &mut Option<Mark>, queue: &Queue) -> Result<()> {
+    match mark {
+        Some(mark) => mark.move_to(queue)?,
+        None => *mark = Some(queue.record()?),
     }
     Ok(())
 }

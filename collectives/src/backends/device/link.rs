@@ -18,7 +18,7 @@ use crate::nccl::{self, NcclComm};
 use crate::registry::{Shape, find};
 use crate::schedule::Schedule;
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{Event, Queue, Slice};
+use allfold_kernels::cuda::{Mark, Queue, Slice};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub struct Link<'a> {
     queue: Queue,
     over: Over,
     /// When what is to be added up is there, and when it has been.
-    marks: (Event, Event),
+    marks: (Mark, Mark),
 }
 
 impl<'a> Link<'a> {
@@ -129,9 +129,8 @@ impl<'a> Link<'a> {
     /// # Errors
     /// As [`Link::all_reduce`].
     pub fn broadcast(&mut self, queue: &Queue, data: Slice<'_>) -> Result<()> {
-        let machine = self.queue.machine();
-        machine.record_again(self.marks.0, queue.stream()).map_err(failed)?;
-        self.queue.wait(self.marks.0).map_err(failed)?;
+        self.marks.0.move_to(queue).map_err(failed)?;
+        self.queue.wait(&self.marks.0).map_err(failed)?;
         match &mut self.over {
             Over::Nobody => return Ok(()),
             Over::Nccl(comm) | Over::Scheduled(comm, _) => comm.broadcast(data, Rank(0))?,
@@ -152,9 +151,8 @@ impl<'a> Link<'a> {
         if matches!(self.over, Over::Nobody) {
             return Ok(());
         }
-        let machine = self.queue.machine();
-        machine.record_again(self.marks.0, after.stream()).map_err(failed)?;
-        self.queue.wait(self.marks.0).map_err(failed)?;
+        self.marks.0.move_to(after).map_err(failed)?;
+        self.queue.wait(&self.marks.0).map_err(failed)?;
         match &mut self.over {
             Over::Nobody => Ok(()),
             Over::Nccl(comm) => comm.all_reduce(dtype, op, data, data),
@@ -165,7 +163,7 @@ impl<'a> Link<'a> {
                 nccl::run_scheduled(&mut **comm, rank, &**schedule, &geometry, (dtype, op), divide, data)
             }
             Over::Device(shared) => {
-                shared.all_reduce(self.comm, &self.queue, self.marks.0, (dtype, op), data)
+                shared.all_reduce(self.comm, &self.queue, &self.marks.0, (dtype, op), data)
             }
             Over::Host => over_host(self.comm, &self.queue, dtype, op, data),
         }
@@ -179,8 +177,8 @@ impl<'a> Link<'a> {
         if matches!(self.over, Over::Nobody) {
             return Ok(());
         }
-        queue.machine().record_again(self.marks.1, self.queue.stream()).map_err(failed)?;
-        queue.wait(self.marks.1).map_err(failed)
+        self.marks.1.move_to(&self.queue).map_err(failed)?;
+        queue.wait(&self.marks.1).map_err(failed)
     }
 }
 

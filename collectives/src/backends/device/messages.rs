@@ -12,7 +12,7 @@
 use super::{Job, failed};
 use crate::schedule::{Combine, Place, Schedule, Span};
 use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{Event, Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{Mark, Memory, Queue, Slice, launch};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Each rank's shadows, as large as its data, and a place to put values aside.
@@ -90,9 +90,9 @@ pub(super) struct Run<'a> {
 /// What the streams have been given so far.
 struct Progress {
     /// After a rank's last step.
-    last: Vec<Option<Event>>,
+    last: Vec<Option<Mark>>,
     /// Who read a rank's memory since it last waited for its readers.
-    readers: Vec<BTreeMap<usize, Event>>,
+    readers: Vec<BTreeMap<usize, Mark>>,
 }
 
 impl Run<'_> {
@@ -107,7 +107,7 @@ impl Run<'_> {
         let collective = self.job.algorithm.collective;
         if self.job.op == ReduceOp::Avg && collective.reduces() {
             for (rank, queue) in queues.iter().enumerate() {
-                progress.readers[rank].values().try_for_each(|event| queue.wait(*event)).map_err(failed)?;
+                progress.readers[rank].values().try_for_each(|mark| queue.wait(mark)).map_err(failed)?;
                 moved += launch::divide(queue, self.job.dtype, self.buffers[rank], ranks as u32)
                     .map_err(failed)?;
             }
@@ -141,7 +141,7 @@ impl Run<'_> {
         let readers = std::mem::replace(&mut progress.readers, vec![BTreeMap::new(); queues.len()]);
         for (rank, step) in steps.iter().enumerate() {
             let Some((peer, into, how)) = step.recv else {
-                progress.readers[rank].extend(readers[rank].iter().map(|(by, event)| (*by, *event)));
+                progress.readers[rank].extend(readers[rank].iter().map(|(by, mark)| (*by, mark.clone())));
                 continue;
             };
             let sent =
@@ -153,8 +153,8 @@ impl Run<'_> {
                 return Err(Error::Argument(what));
             };
             let queue = &queues[rank];
-            let waits = before[peer.index()].iter().chain(readers[rank].values());
-            waits.copied().try_for_each(|event| queue.wait(event)).map_err(failed)?;
+            let mut waits = before[peer.index()].iter().chain(readers[rank].values());
+            waits.try_for_each(|mark| queue.wait(mark)).map_err(failed)?;
             let source = if aside[peer.index()] {
                 self.aside(peer.index())?
             } else {
@@ -170,7 +170,7 @@ impl Run<'_> {
                 .map_err(failed)?;
             }
             let done = queue.record().map_err(failed)?;
-            progress.last[rank] = Some(done);
+            progress.last[rank] = Some(done.clone());
             if peer.index() != rank {
                 progress.readers[peer.index()].insert(rank, done);
             }

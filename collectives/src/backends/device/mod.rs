@@ -22,7 +22,7 @@ pub use link::{Link, Way};
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{self, Event, Graph, Machine, Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{self, Graph, Machine, Mark, Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ pub struct DeviceRanks {
     queues: Vec<Queue>,
     captured: BTreeMap<Key, Captured>,
     /// Before and behind the last collective.
-    marks: (Event, Event),
+    marks: (Mark, Mark),
 }
 
 fn failed(error: cuda::Error) -> Error {
@@ -156,16 +156,16 @@ impl DeviceRanks {
         let Some(captured) = self.captured.get(&key) else {
             return Err(Error::System("a captured collective is gone".into()));
         };
-        let (from, to) = self.marks;
-        self.machine.record_again(from, self.main.stream()).map_err(failed)?;
+        let (from, to) = &self.marks;
+        from.move_to(&self.main).map_err(failed)?;
         #[allow(unsafe_code, reason = "graphs name memory by address")]
         // SAFETY: the key holds the addresses and lengths, and the buffers at them are borrowed for this call; the rest is
         // owned by the capture.
         unsafe { self.machine.replay(self.main.stream(), captured.graph) }.map_err(failed)?;
-        self.machine.record_again(to, self.main.stream()).map_err(failed)?;
+        to.move_to(&self.main).map_err(failed)?;
         let moved = captured.moved;
         self.main.finish().map_err(failed)?;
-        let nanoseconds = self.machine.between(from, to).map_err(failed)?;
+        let nanoseconds = from.until(to).map_err(failed)?;
         Ok(Ran { moved, nanoseconds })
     }
 
@@ -255,12 +255,12 @@ impl DeviceRanks {
 
     /// Every rank's stream begins where the main one is, and the main one goes on when all are done.
     fn forked(&self, body: impl FnOnce() -> Result<u64>) -> Result<u64> {
-        let start: Event = self.main.record().map_err(failed)?;
-        self.queues.iter().try_for_each(|queue| queue.wait(start)).map_err(failed)?;
+        let start = self.main.record().map_err(failed)?;
+        self.queues.iter().try_for_each(|queue| queue.wait(&start)).map_err(failed)?;
         let moved = body()?;
         for queue in &self.queues {
             let end = queue.record().map_err(failed)?;
-            self.main.wait(end).map_err(failed)?;
+            self.main.wait(&end).map_err(failed)?;
         }
         Ok(moved)
     }

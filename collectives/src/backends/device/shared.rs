@@ -10,14 +10,14 @@
 use super::{Form, Job, failed, fused};
 use crate::registry::{Shape, find};
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{Event, Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{Event, Mark, Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// One rank's end.
 pub(super) struct Shared {
-    done: Event,
+    done: Mark,
     /// Tables by type, operator and elements of the slice.
     tables: BTreeMap<(DType, ReduceOp, u64), launch::Uploaded>,
 }
@@ -43,12 +43,13 @@ impl Shared {
         &mut self,
         comm: &Communicator,
         queue: &Queue,
-        ready: Event,
+        ready: &Mark,
         (dtype, op): (DType, ReduceOp),
         data: Slice<'_>,
     ) -> Result<()> {
         let ranks = comm.size() as usize;
-        let mine = [data.address() as i64, data.device() as i64, data.len() as i64, i64::from(ready.0)];
+        let mine =
+            [data.address() as i64, data.device() as i64, data.len() as i64, i64::from(ready.event().0)];
         let mut all = vec![0i64; 4 * ranks];
         comm.all_gather(&mine, &mut all)?;
         if let Some(rank) = all.chunks_exact(4).position(|other| other[2] != mine[2]) {
@@ -67,7 +68,7 @@ impl Shared {
             })
             .collect();
         for other in all.chunks_exact(4) {
-            queue.wait(Event(other[3] as u32)).map_err(failed)?;
+            queue.wait_for(Event(other[3] as u32)).map_err(failed)?;
         }
         let n = data.elements(dtype.size()).map_err(failed)?;
         let rank = u64::from(comm.rank().0);
@@ -88,10 +89,10 @@ impl Shared {
                 fused::run(queue, &job, tables, &slices)?;
             }
         }
-        queue.machine().record_again(self.done, queue.stream()).map_err(failed)?;
+        self.done.move_to(queue).map_err(failed)?;
         let mut done = vec![0i64; ranks];
-        comm.all_gather(&[i64::from(self.done.0)], &mut done)?;
-        done.iter().try_for_each(|event| queue.wait(Event(*event as u32))).map_err(failed)
+        comm.all_gather(&[i64::from(self.done.event().0)], &mut done)?;
+        done.iter().try_for_each(|event| queue.wait_for(Event(*event as u32))).map_err(failed)
     }
 }
 

@@ -201,17 +201,16 @@ impl Blas {
         let scratch = call.queue.memory(c.len())?;
         call.queue.fill(scratch.all(), 0)?;
         let (from, to) = (call.queue.record()?, call.queue.record()?);
-        let machine = call.queue.machine();
         let mut best: Option<(u64, sys::cublasLtMatmulAlgo_t)> = None;
         for algorithm in proposals {
             // One that is refused after all is passed over.
             if self.run(call, &algorithm, scratch.all()).is_err() {
                 continue;
             }
-            machine.record_again(from, call.queue.stream())?;
+            from.move_to(call.queue)?;
             (0..RUNS).try_for_each(|_| self.run(call, &algorithm, scratch.all()))?;
-            machine.record_again(to, call.queue.stream())?;
-            let time = machine.between(from, to)?;
+            to.move_to(call.queue)?;
+            let time = from.until(&to)?;
             if best.is_none_or(|(least, _)| time < least) {
                 best = Some((time, algorithm));
             }
