@@ -38,6 +38,8 @@ pub enum Error {
         /// What it did.
         what: String,
     },
+    /// Two tasks touch the same memory, one of them writes it, and nothing orders them: found by the shim.
+    Race(String),
     /// The call itself cannot be right: a length, a shape.
     Argument(String),
 }
@@ -54,6 +56,7 @@ impl std::fmt::Display for Error {
             Error::Refused { call, answer } => write!(f, "CUDA refused to {call}: {answer}"),
             Error::Compile { file, target, log } => write!(f, "{file} does not compile for {target}: {log}"),
             Error::Kernel { kernel, what } => write!(f, "kernel {kernel}: {what}"),
+            Error::Race(what) => write!(f, "a race: {what}"),
             Error::Argument(what) => f.write_str(what),
         }
     }

@@ -55,7 +55,7 @@ pub use pinned::Feed;
 pub use pool::Usage;
 pub use probe::{Device, Probe, probe};
 #[cfg(feature = "shim")]
-pub use shim::{Order, Shim, shim_kernels, shim_launched};
+pub use shim::{Foreign, Order, Poll, Progress, Shim, ShimOptions, shim_kernels, shim_launched};
 pub use source::{Family, HEADER, Kernel};
 
 /// The result of anything on a GPU.
