@@ -81,6 +81,12 @@ impl Arguments {
         self
     }
 
+    /// As [`Arguments::touches`], for parts whose ranges a table has kept.
+    pub(super) fn notes(mut self, accesses: impl IntoIterator<Item = Access>) -> Arguments {
+        self.accesses.extend(accesses);
+        self
+    }
+
     /// What the kernel reads and writes, as far as it was said.
     pub fn accesses(&self) -> &[Access] {
         &self.accesses

@@ -8,7 +8,7 @@ fn run(order: Order, name: &str, n: usize) -> Result<Vec<u32>> {
     let queue = Queue::new(machine.clone(), 0)?;
     let out = queue.memory(4 * n)?;
     let kernel = Kernel { family: Family::Reduce, dtype: None, name: name.into() };
-    let mut arguments = Arguments::new().with(out.address());
+    let mut arguments = Arguments::new().writes(out.all());
     if name == "wrong_bounds" {
         arguments = arguments.with(n as u64);
     }

@@ -31,7 +31,7 @@ pub fn activate(queue: &Queue, f: Function, dtype: DType, x: Slice<'_>, y: Slice
     let n = x.elements(dtype.size())?;
     holds("the result of an activation", y, n, dtype.size())?;
     if n > 0 {
-        let arguments = Arguments::new().with(x.address()).with(y.address()).with(n);
+        let arguments = Arguments::new().reads(x).writes(y).with(n);
         let kernel = Kernel::typed(Family::Activation, f.stem(), dtype);
         run(queue, kernel, [blocks(queue, n, 4), 1, 1], arguments)?;
     }
@@ -54,7 +54,7 @@ pub fn activate_back(
     holds("the gradient of an activation", dy, n, dtype.size())?;
     holds("the gradient of its input", dx, n, dtype.size())?;
     if n > 0 {
-        let arguments = Arguments::new().with(x.address()).with(dy.address()).with(dx.address()).with(n);
+        let arguments = Arguments::new().reads(x).reads(dy).writes(dx).with(n);
         let kernel = Kernel::typed(Family::Activation, &format!("{}_back", f.stem()), dtype);
         run(queue, kernel, [blocks(queue, n, 4), 1, 1], arguments)?;
     }
@@ -71,7 +71,7 @@ pub fn add(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice
     holds("the first operand of a sum", a, n, dtype.size())?;
     holds("the second operand of a sum", b, n, dtype.size())?;
     if n > 0 {
-        let arguments = Arguments::new().with(a.address()).with(b.address()).with(y.address()).with(n);
+        let arguments = Arguments::new().reads(a).reads(b).writes(y).with(n);
         let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
         run(queue, Kernel::typed(Family::Activation, "add", dtype), grid, arguments)?;
     }
@@ -100,7 +100,7 @@ pub fn bias(queue: &Queue, dtype: DType, y: Slice<'_>, b: Slice<'_>, plane: usiz
     if rows(n, columns, plane)? == 0 {
         return Ok(0);
     }
-    let arguments = Arguments::new().with(y.address()).with(b.address()).with(columns);
+    let arguments = Arguments::new().writes(y).reads(b).with(columns);
     let arguments = arguments.with(plane as u64).with(n);
     run(queue, Kernel::typed(Family::Activation, "bias", dtype), [blocks(queue, n, 4), 1, 1], arguments)?;
     Ok(2 * y.len() as u64)
@@ -120,14 +120,14 @@ pub fn bias_back(queue: &Queue, dtype: DType, dy: Slice<'_>, db: Slice<'_>, plan
     let wide = if plane == 1 { columns.div_ceil(32) } else { columns } as u32;
     let slices = blocks(queue, n, 8).div_ceil(wide).clamp(1, 64);
     let parts = queue.memory(slices as usize * columns as usize * 4)?;
-    let arguments = Arguments::new().with(dy.address()).with(rows).with(columns);
+    let arguments = Arguments::new().reads(dy).with(rows).with(columns);
     let (stem, arguments) = match plane {
         1 => ("bias_back", arguments),
         plane => ("bias_planes", arguments.with(plane as u64)),
     };
     let kernel = Kernel::typed(Family::Activation, stem, dtype);
-    run(queue, kernel, [wide, slices, 1], arguments.with(parts.address()))?;
-    let arguments = Arguments::new().with(parts.address()).with(slices).with(columns).with(db.address());
+    run(queue, kernel, [wide, slices, 1], arguments.writes(parts.all()))?;
+    let arguments = Arguments::new().reads(parts.all()).with(slices).with(columns).writes(db);
     run(
         queue,
         Kernel::plain(Family::LayerNorm, "column_sums"),

@@ -110,6 +110,11 @@ impl Heads<'_> {
         [0, 1, 2].map(|third| qkv.address() + third * self.width() * self.dtype.size() as u64)
     }
 
+    /// Notes the stream of draws, whose address is in the shape.
+    fn drawn(&self, arguments: Arguments) -> Arguments {
+        self.dropped.iter().fold(arguments, |arguments, dropped| arguments.touches(dropped.stream, false))
+    }
+
     /// The columns that are computed: D, and zeros.
     fn columns(&self) -> usize {
         self.size.next_power_of_two().max(32)
@@ -143,8 +148,9 @@ pub fn attention(
     if y.is_empty() {
         return Ok(0);
     }
-    let arguments = s.thirds(qkv).into_iter().fold(Arguments::new(), Arguments::with);
-    let arguments = arguments.with(shape).with(y.address()).with(lse.address());
+    let arguments =
+        s.drawn(s.thirds(qkv).into_iter().fold(Arguments::new().touches(qkv, false), Arguments::with));
+    let arguments = arguments.with(shape).writes(y).writes(lse);
     run(queue, s.kernel("attention"), s.grid(if s.columns() > 64 { 16 } else { 32 }), arguments)?;
     Ok((qkv.len() + y.len()) as u64)
 }
@@ -174,13 +180,14 @@ pub fn attention_back(
         return Ok(0);
     }
     let delta = queue.memory(rows as usize * 4)?;
-    let arguments = Arguments::new().with(y.address()).with(dy.address()).with(shape);
-    let arguments = arguments.with(s.size as u32).with(delta.address());
+    let arguments = Arguments::new().reads(y).reads(dy).with(shape);
+    let arguments = arguments.with(s.size as u32).writes(delta.all());
     let kernel = Kernel::typed(Family::Attention, "attention_delta", s.dtype);
     run(queue, kernel, [blocks(queue, rows * 32, 1), 1, 1], arguments)?;
     let [dq, dk, dv] = s.thirds(dqkv);
-    let head = s.thirds(qkv).into_iter().fold(Arguments::new(), Arguments::with).with(dy.address());
-    let head = head.with(lse.address()).with(delta.address()).with(shape);
+    let head = s.drawn(s.thirds(qkv).into_iter().fold(Arguments::new().touches(qkv, false), Arguments::with));
+    // q, k and v are columns of one matrix: each kernel writes some of its columns, and names all of it.
+    let head = head.reads(dy).reads(lse).reads(delta.all()).with(shape).touches(dqkv, true);
     run(queue, s.kernel("attention_query"), s.grid(8), head.clone().with(dq))?;
     run(queue, s.kernel("attention_key"), s.grid(8), head.with(dk).with(dv))?;
     Ok(2 * (qkv.len() + y.len()) as u64)

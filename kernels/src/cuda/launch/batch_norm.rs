@@ -1,6 +1,6 @@
 //! Batch normalisation, whole and split over ranks.
 
-use super::{Moved, blocks, holds, run, trained};
+use super::{Moved, blocks, holds, reads_if, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
@@ -105,11 +105,11 @@ impl BatchNorm {
         }
         let slices = self.slices(queue);
         let parts = queue.memory(self.channels * slices as usize * 12)?;
-        let arguments = Arguments::new().with(x.address()).with(self.shape()).with(parts.address());
+        let arguments = Arguments::new().reads(x).with(self.shape()).writes(parts.all());
         run(queue, self.kernel("bn_partial"), [self.columns(), slices, 1], arguments)?;
-        let arguments = Arguments::new().with(parts.address()).with(slices).with(self.channels as u64);
-        let arguments = arguments.with(running.address()).with(saved.means.address());
-        self.per_channel(queue, "bn_finish", arguments.with(saved.rs.address()))?;
+        let arguments = Arguments::new().reads(parts.all()).with(slices).with(self.channels as u64);
+        let arguments = arguments.writes(running).writes(saved.means);
+        self.per_channel(queue, "bn_finish", arguments.writes(saved.rs))?;
         Ok(x.len() as u64)
     }
 
@@ -125,10 +125,10 @@ impl BatchNorm {
         }
         let slices = self.slices(queue);
         let parts = queue.memory(self.channels * slices as usize * 16)?;
-        let arguments = Arguments::new().with(x.address()).with(self.shape()).with(parts.address());
+        let arguments = Arguments::new().reads(x).with(self.shape()).writes(parts.all());
         run(queue, self.kernel("bn_sums"), [self.columns(), slices, 1], arguments)?;
-        let arguments = Arguments::new().with(parts.address()).with(slices).with(self.channels as u64);
-        let arguments = arguments.with((self.n * self.plane) as f64).with(totals.address());
+        let arguments = Arguments::new().reads(parts.all()).with(slices).with(self.channels as u64);
+        let arguments = arguments.with((self.n * self.plane) as f64).writes(totals);
         self.per_channel(queue, "bn_gather", arguments)?;
         Ok(x.len() as u64)
     }
@@ -147,9 +147,9 @@ impl BatchNorm {
         self.checks(&[], &[saved.means, saved.rs])?;
         holds("the totals", totals, 1 + 2 * self.channels as u64, 8)?;
         holds("the running statistics", running, 2 * self.channels as u64, 4)?;
-        let arguments = Arguments::new().with(totals.address()).with(self.channels as u64);
-        let arguments = arguments.with(running.address()).with(saved.means.address());
-        self.per_channel(queue, "bn_by", arguments.with(saved.rs.address()))?;
+        let arguments = Arguments::new().reads(totals).with(self.channels as u64);
+        let arguments = arguments.writes(running).writes(saved.means);
+        self.per_channel(queue, "bn_by", arguments.writes(saved.rs))?;
         Ok(totals.len() as u64)
     }
 
@@ -160,9 +160,9 @@ impl BatchNorm {
     pub fn running(&self, queue: &Queue, running: Slice<'_>, saved: Saved<'_>) -> Result<Moved> {
         self.checks(&[], &[saved.means, saved.rs])?;
         holds("the running statistics", running, 2 * self.channels as u64, 4)?;
-        let arguments = Arguments::new().with(running.address()).with(self.channels as u64);
-        let arguments = arguments.with(saved.means.address());
-        self.per_channel(queue, "bn_running", arguments.with(saved.rs.address()))?;
+        let arguments = Arguments::new().reads(running).with(self.channels as u64);
+        let arguments = arguments.writes(saved.means).writes(saved.rs);
+        self.per_channel(queue, "bn_running", arguments)?;
         Ok(2 * running.len() as u64)
     }
 
@@ -182,9 +182,9 @@ impl BatchNorm {
         if self.all() == 0 {
             return Ok(0);
         }
-        let arguments = Arguments::new().with(x.address()).with(self.shape());
+        let arguments = Arguments::new().reads(x).with(self.shape());
         let per_channel = [w, b, saved.means, saved.rs];
-        let arguments = per_channel.iter().fold(arguments, |a, c| a.with(c.address())).with(y.address());
+        let arguments = per_channel.iter().fold(arguments, |a, c| a.reads(*c)).writes(y);
         run(queue, self.kernel("bn_apply"), [blocks(queue, self.all(), 4), 1, 1], arguments)?;
         Ok(2 * x.len() as u64)
     }
@@ -206,11 +206,11 @@ impl BatchNorm {
         }
         let slices = self.slices(queue);
         let parts = queue.memory(self.channels * slices as usize * 16)?;
-        let arguments = Arguments::new().with(x.address()).with(dy.address()).with(self.shape());
-        let arguments = arguments.with(saved.means.address()).with(parts.address());
+        let arguments = Arguments::new().reads(x).reads(dy).with(self.shape());
+        let arguments = arguments.reads(saved.means).writes(parts.all());
         run(queue, self.kernel("bn_reduce"), [self.columns(), slices, 1], arguments)?;
-        let arguments = Arguments::new().with(parts.address()).with(slices).with(self.channels as u64);
-        let arguments = arguments.with(saved.rs.address()).with(dw.address()).with(db.address());
+        let arguments = Arguments::new().reads(parts.all()).with(slices).with(self.channels as u64);
+        let arguments = arguments.reads(saved.rs).writes(dw).writes(db);
         self.per_channel(queue, "bn_params", arguments)?;
         Ok(2 * x.len() as u64)
     }
@@ -235,13 +235,13 @@ impl BatchNorm {
         if self.all() == 0 {
             return Ok(0);
         }
-        let arguments = Arguments::new().with(x.address()).with(dy.address()).with(self.shape());
+        let arguments = Arguments::new().reads(x).reads(dy).with(self.shape());
         let per_channel = [w, saved.means, saved.rs, dw, db];
-        let arguments = per_channel.iter().fold(arguments, |a, c| a.with(c.address()));
+        let arguments = per_channel.iter().fold(arguments, |a, c| a.reads(*c));
         if let Some(count) = count {
             holds("the count of values", count, 1, 8)?;
         }
-        let arguments = arguments.with(m).with(count.map_or(0, |count| count.address())).with(dx.address());
+        let arguments = reads_if(arguments.with(m), count).writes(dx);
         run(queue, self.kernel("bn_input"), [blocks(queue, self.all(), 4), 1, 1], arguments)?;
         Ok(3 * x.len() as u64)
     }

@@ -34,7 +34,7 @@ pub struct Bucket<'a> {
     jobs: u32,
     pieces: Memory,
     table: Memory,
-    tensors: std::marker::PhantomData<Slice<'a>>,
+    tensors: Vec<Slice<'a>>,
 }
 
 impl<'a> Bucket<'a> {
@@ -52,7 +52,7 @@ impl<'a> Bucket<'a> {
         }
         let jobs = jobs(pieces.iter().map(|piece| piece.count))?;
         let (pieces, table) = (queue.upload(&pieces)?, queue.upload(&jobs)?);
-        let (jobs, tensors) = (small("jobs", jobs.len())?, std::marker::PhantomData);
+        let (jobs, tensors) = (small("jobs", jobs.len())?, tensors.to_vec());
         Ok(Bucket { dtype, elements: at, jobs, pieces, table, tensors })
     }
 
@@ -66,7 +66,7 @@ impl<'a> Bucket<'a> {
     /// # Errors
     /// [`Error::Argument`] if the bucket has another length.
     pub fn pack(&self, queue: &Queue, bucket: Slice<'_>, parts: u32) -> Result<Moved> {
-        self.go(queue, "pack", bucket, |arguments| arguments.with(parts))
+        self.go(queue, "pack", (bucket, true), |arguments| arguments.with(parts))
     }
 
     /// Copies the bucket back into every tensor, times `factor`.
@@ -74,22 +74,24 @@ impl<'a> Bucket<'a> {
     /// # Errors
     /// [`Error::Argument`] if the bucket has another length.
     pub fn unpack(&self, queue: &Queue, bucket: Slice<'_>, factor: f32) -> Result<Moved> {
-        self.go(queue, "unpack", bucket, |arguments| arguments.with(factor))
+        self.go(queue, "unpack", (bucket, false), |arguments| arguments.with(factor))
     }
 
+    /// `into` says whether the bucket is written and the tensors are read, or the other way round.
     fn go(
         &self,
         queue: &Queue,
         stem: &str,
-        bucket: Slice<'_>,
+        (bucket, into): (Slice<'_>, bool),
         last: impl FnOnce(Arguments) -> Arguments,
     ) -> Result<Moved> {
         holds("the bucket", bucket, self.elements, self.dtype.size())?;
         if self.jobs == 0 {
             return Ok(0);
         }
-        let arguments = Arguments::new().with(bucket.address());
-        let arguments = arguments.with(self.pieces.address()).with(self.table.address());
+        let arguments = if into { Arguments::new().writes(bucket) } else { Arguments::new().reads(bucket) };
+        let arguments = arguments.reads(self.pieces.all()).reads(self.table.all());
+        let arguments = self.tensors.iter().fold(arguments, |a, tensor| a.touches(*tensor, !into));
         run(queue, Kernel::typed(Family::Pack, stem, self.dtype), [self.jobs, 1, 1], last(arguments))?;
         Ok(2 * bucket.len() as u64)
     }
@@ -111,7 +113,7 @@ pub fn found_inf(queue: &Queue, dtype: DType, x: Slice<'_>, found: Slice<'_>) ->
     holds("the flag", found, 1, 4)?;
     let n = x.elements(dtype.size())?;
     if n > 0 {
-        let arguments = Arguments::new().with(x.address()).with(found.address()).with(n);
+        let arguments = Arguments::new().reads(x).writes(found).with(n);
         let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
         run(queue, Kernel::typed(Family::Pack, "found_inf", dtype), grid, arguments)?;
     }
@@ -127,7 +129,7 @@ pub fn unscale(queue: &Queue, dtype: DType, x: Slice<'_>, factor: f32, found: Sl
     holds("the flag", found, 1, 4)?;
     let n = x.elements(dtype.size())?;
     if n > 0 {
-        let arguments = Arguments::new().with(x.address()).with(factor).with(found.address()).with(n);
+        let arguments = Arguments::new().writes(x).with(factor).writes(found).with(n);
         let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
         run(queue, Kernel::typed(Family::Pack, "unscale", dtype), grid, arguments)?;
     }
@@ -154,7 +156,7 @@ pub fn cast(
     holds("the result of a cast", into, n, into_type.size())?;
     if n > 0 {
         let kernel = Kernel::plain(Family::Cast, &format!("cast_{from_type}_{into_type}"));
-        let arguments = Arguments::new().with(into.address()).with(from.address()).with(factor).with(n);
+        let arguments = Arguments::new().writes(into).reads(from).with(factor).with(n);
         run(queue, kernel, [blocks(queue, n, 8), 1, 1], arguments)?;
     }
     Ok((from.len() + into.len()) as u64)
@@ -182,7 +184,7 @@ pub fn turn(
         return Err(Error::Argument(format!("{n} values are no matrices of {rows} x {columns}")));
     }
     let tiles = n / each * (rows.div_ceil(32) * columns.div_ceil(32)) as u64;
-    let arguments = Arguments::new().with(into.address()).with(from.address()).with(n / each);
+    let arguments = Arguments::new().writes(into).reads(from).with(n / each);
     let arguments = arguments.with(rows as u64).with(columns as u64);
     let grid = [blocks(queue, tiles * 256, 1), 1, 1];
     run(queue, Kernel::typed(Family::Cast, "turn", dtype), grid, arguments)?;

@@ -25,8 +25,8 @@ pub fn dropout(
     }
     if n > 0 {
         let (bound, scale) = ((share * 4_294_967_296.0) as u32, (1.0 / (1.0 - share)) as f32);
-        let arguments = Arguments::new().with(x.address()).with(y.address()).with(n);
-        let arguments = arguments.with(stream.address()).with(layer).with(bound).with(scale);
+        let arguments = Arguments::new().reads(x).writes(y).with(n);
+        let arguments = arguments.reads(stream).with(layer).with(bound).with(scale);
         let kernel = Kernel::typed(Family::Dropout, "dropout", dtype);
         run(queue, kernel, [blocks(queue, n, 4), 1, 1], arguments)?;
     }

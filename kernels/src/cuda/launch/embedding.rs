@@ -1,6 +1,6 @@
 //! Embeddings.
 
-use super::{Moved, blocks, holds, run, trained};
+use super::{Moved, blocks, holds, reads_if, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
@@ -53,12 +53,12 @@ pub fn embedding(
     if y.is_empty() {
         return Ok(0);
     }
-    let arguments = Arguments::new().with(table.address()).with(tokens.address());
-    let arguments = arguments.with(places.map_or(0, |places| places.address()));
+    let arguments = Arguments::new().reads(table).reads(tokens);
+    let arguments = reads_if(arguments, places);
     let arguments = arguments.with(s.vocabulary as u64).with(s.columns as u64).with(s.length as u64).with(n);
     let grid = [blocks(queue, n * s.columns as u64, 1), 1, 1];
     let kernel = Kernel::typed(Family::Embedding, "embedding", s.dtype);
-    run(queue, kernel, grid, arguments.with(y.address()))?;
+    run(queue, kernel, grid, arguments.writes(y))?;
     Ok(2 * y.len() as u64)
 }
 
@@ -78,18 +78,17 @@ pub fn embedding_back(
         return Ok(0);
     }
     if s.vocabulary > 0 {
-        let arguments = Arguments::new().with(tokens.address()).with(dy.address());
+        let arguments = Arguments::new().reads(tokens).reads(dy);
         let arguments = arguments.with(s.vocabulary as u64).with(s.columns as u64).with(n);
         let kernel = Kernel::typed(Family::Embedding, "embedding_back", s.dtype);
         let grid = [blocks(queue, s.vocabulary as u64 * 256, 1), 1, 1];
-        run(queue, kernel, grid, arguments.with(dtable.address()))?;
+        run(queue, kernel, grid, arguments.writes(dtable))?;
     }
     if let Some(dplaces) = dplaces {
-        let arguments =
-            Arguments::new().with(dy.address()).with(s.columns as u64).with(s.length as u64).with(n);
+        let arguments = Arguments::new().reads(dy).with(s.columns as u64).with(s.length as u64).with(n);
         let kernel = Kernel::typed(Family::Embedding, "places_back", s.dtype);
         let grid = [blocks(queue, s.length as u64 * s.columns as u64, 1), 1, 1];
-        run(queue, kernel, grid, arguments.with(dplaces.address()))?;
+        run(queue, kernel, grid, arguments.writes(dplaces))?;
     }
     Ok(2 * dy.len() as u64 + dtable.len() as u64)
 }

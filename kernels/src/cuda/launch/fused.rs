@@ -2,7 +2,7 @@
 
 use super::reduce::stem;
 use super::{Moved, blocks, run};
-use crate::cuda::{Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
+use crate::cuda::{Access, Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
 use crate::{DType, ReduceOp};
 
 /// Ranks that the kernel has room for.
@@ -86,14 +86,14 @@ impl Trees {
             trees.extend(entries.into_iter().flatten());
         }
         let targets: Vec<u64> = self.chunks.iter().map(|chunk| chunk.1).collect();
-        let leaves: u64 = self.traffic();
         Ok(Uploaded {
             balanced: self.balanced(ranks),
             ranks: ranks as u32,
             chunks: self.chunks.len() as u32,
             end: self.bounds.last().copied().unwrap_or(0),
             longest: self.bounds.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0),
-            elements: leaves,
+            elements: self.traffic(),
+            spans: self.spans(ranks),
             bounds: queue.upload(&self.bounds)?,
             trees: queue.upload(&trees)?,
             targets: queue.upload(&targets)?,
@@ -120,6 +120,32 @@ impl Trees {
         }
     }
 
+    /// What is read and what is written of each buffer, neighbouring chunks of one use together.
+    fn spans(&self, ranks: usize) -> Vec<Span> {
+        fn leaves(tree: &Tree) -> u64 {
+            match tree {
+                Tree::Leaf(rank) => 1 << rank,
+                Tree::Node(a, b) => leaves(a) | leaves(b),
+            }
+        }
+        let uses = self.chunks.iter().map(|(tree, targets)| (leaves(tree), *targets));
+        let chunks: Vec<_> =
+            self.bounds.windows(2).zip(uses).filter(|(bounds, _)| bounds[0] < bounds[1]).collect();
+        let mut spans: Vec<Span> = Vec::new();
+        for rank in 0..ranks {
+            let before = spans.len();
+            for (bounds, (read, written)) in &chunks {
+                let (write, read) = (written >> rank & 1 == 1, read >> rank & 1 == 1);
+                match spans[before..].last_mut() {
+                    _ if !write && !read => {}
+                    Some(last) if last.write == write && last.end == bounds[0] => last.end = bounds[1],
+                    _ => spans.push(Span { rank, begin: bounds[0], end: bounds[1], write }),
+                }
+            }
+        }
+        spans
+    }
+
     /// Elements read and written.
     fn traffic(&self) -> u64 {
         fn leaves(tree: &Tree) -> u64 {
@@ -135,6 +161,15 @@ impl Trees {
     }
 }
 
+/// Elements of a rank's buffer that a fused collective reads, or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    rank: usize,
+    begin: u64,
+    end: u64,
+    write: bool,
+}
+
 /// [`Trees`] on a device.
 #[derive(Debug)]
 pub struct Uploaded {
@@ -144,6 +179,7 @@ pub struct Uploaded {
     end: u64,
     longest: u64,
     elements: u64,
+    spans: Vec<Span>,
     bounds: Memory,
     trees: Memory,
     targets: Memory,
@@ -196,8 +232,13 @@ pub fn fused(
     }
     let kernel = Kernel::typed(Family::Fused, &format!("fused_{}", stem(op)), dtype);
     let arguments = Arguments::new().with(all).with(trees.ranks).with(trees.chunks);
-    let tables = [&trees.bounds, &trees.trees, &trees.targets];
-    let arguments = tables.into_iter().fold(arguments, |a, table| a.with(table.address())).with(parts);
+    let arguments = arguments.reads(trees.bounds.all()).reads(trees.trees.all()).reads(trees.targets.all());
+    let size = dtype.size() as u64;
+    let arguments = arguments.with(parts).notes(trees.spans.iter().map(|span| Access {
+        address: all[span.rank] + span.begin * size,
+        bytes: (span.end - span.begin) * size,
+        write: span.write,
+    }));
     let rows = trees.chunks.min(1024);
     let columns = blocks(queue, trees.longest, (16 / dtype.size() as u64).min(8)).div_ceil(rows).max(1);
     run(queue, kernel, [columns, rows, 1], arguments)?;
@@ -227,6 +268,31 @@ pub fn fused_balanced(
     }
     let kernel = Kernel::typed(Family::Fused, &format!("fused{}_sum", buffers.len()), dtype);
     let arguments = Arguments::new().with(all).with(parts).with(n);
+    let arguments = buffers.iter().fold(arguments, |a, buffer| a.touches(*buffer, true));
     run(queue, kernel, [blocks(queue, n, 16 / dtype.size() as u64), 1, 1], arguments)?;
     Ok(Some(2 * buffers.len() as u64 * n * dtype.size() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_written_where_it_receives_and_read_where_a_tree_names_it() {
+        let pair = || Tree::node(Tree::Leaf(0), Tree::Leaf(1));
+        // Both receive the first two chunks; then 1 alone, of an empty chunk nobody, of the last rank 2 from rank 0.
+        let trees = Trees {
+            bounds: vec![0, 4, 8, 12, 12, 20],
+            chunks: vec![
+                (pair(), 0b11),
+                (pair(), 0b11),
+                (pair(), 0b10),
+                (pair(), 0b11),
+                (Tree::Leaf(0), 0b100),
+            ],
+        };
+        let span = |rank, begin, end, write| Span { rank, begin, end, write };
+        let want = [span(0, 0, 8, true), span(0, 8, 20, false), span(1, 0, 12, true), span(2, 12, 20, true)];
+        assert_eq!(trees.spans(3), want);
+    }
 }

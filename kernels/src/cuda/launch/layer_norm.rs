@@ -47,9 +47,9 @@ pub fn layer_norm(
     if x.is_empty() {
         return Ok(0);
     }
-    let arguments = Arguments::new().with(x.address()).with(s.rows as u64).with(s.columns as u64);
-    let arguments = arguments.with(w.address()).with(b.address()).with(s.eps);
-    let arguments = arguments.with(means.address()).with(rs.address()).with(y.address());
+    let arguments = Arguments::new().reads(x).with(s.rows as u64).with(s.columns as u64);
+    let arguments = arguments.reads(w).reads(b).with(s.eps);
+    let arguments = arguments.writes(means).writes(rs).writes(y);
     run(queue, Kernel::typed(Family::LayerNorm, "layer_norm", s.dtype), s.grid(queue), arguments)?;
     Ok(2 * x.len() as u64)
 }
@@ -70,10 +70,9 @@ pub fn layer_norm_back(
 ) -> Result<Moved> {
     s.checks(&[x, dy, dx], &[w], &[means, rs])?;
     holds("the gradients of weight, then bias", dwb, 2 * s.columns as u64, 4)?;
-    let head =
-        Arguments::new().with(x.address()).with(dy.address()).with(s.rows as u64).with(s.columns as u64);
+    let head = Arguments::new().reads(x).reads(dy).with(s.rows as u64).with(s.columns as u64);
     if !x.is_empty() {
-        let arguments = [w, means, rs, dx].iter().fold(head.clone(), |a, part| a.with(part.address()));
+        let arguments = head.clone().reads(w).reads(means).reads(rs).writes(dx);
         run(queue, Kernel::typed(Family::LayerNorm, "layer_norm_input", s.dtype), s.grid(queue), arguments)?;
     }
     if s.columns == 0 {
@@ -82,7 +81,7 @@ pub fn layer_norm_back(
     let columns = (s.columns as u64).div_ceil(32) as u32;
     let slices = blocks(queue, s.rows as u64 * s.columns as u64, 8).div_ceil(columns).clamp(1, 64);
     let parts = queue.memory(slices as usize * 2 * s.columns * 4)?;
-    let arguments = head.with(means.address()).with(rs.address()).with(parts.address());
+    let arguments = head.reads(means).reads(rs).writes(parts.all());
     run(
         queue,
         Kernel::typed(Family::LayerNorm, "layer_norm_params", s.dtype),
@@ -90,7 +89,7 @@ pub fn layer_norm_back(
         arguments,
     )?;
     let n = 2 * s.columns as u64;
-    let arguments = Arguments::new().with(parts.address()).with(slices).with(n).with(dwb.address());
+    let arguments = Arguments::new().reads(parts.all()).with(slices).with(n).writes(dwb);
     run(queue, Kernel::plain(Family::LayerNorm, "column_sums"), [blocks(queue, n, 1), 1, 1], arguments)?;
     Ok(5 * x.len() as u64)
 }

@@ -1,6 +1,6 @@
 //! Losses.
 
-use super::{Moved, blocks, holds, run, trained};
+use super::{Moved, blocks, holds, run, trained, writes_if};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
@@ -53,9 +53,9 @@ pub fn correct(
     holds("the hits", hits, n, 4)?;
     let classes = classes(n, all)?;
     if classes > 0 {
-        let arguments = Arguments::new().with(x.address()).with(labels.address()).with(n).with(classes);
+        let arguments = Arguments::new().reads(x).reads(labels).with(n).with(classes);
         let kernel = Kernel::typed(Family::Loss, "correct", dtype);
-        run(queue, kernel, [blocks(queue, n * 32, 1), 1, 1], arguments.with(hits.address()))?;
+        run(queue, kernel, [blocks(queue, n * 32, 1), 1, 1], arguments.writes(hits))?;
     }
     Ok(x.len() as u64)
 }
@@ -87,9 +87,8 @@ fn by_sample(
     if classes == 0 {
         return Ok(0);
     }
-    let arguments =
-        Arguments::new().with(x.address()).with(labels.address()).with(n).with(classes).with(divisor);
-    let arguments = arguments.with(dx.map_or(0, |dx| dx.address())).with(loss.address());
+    let arguments = Arguments::new().reads(x).reads(labels).with(n).with(classes).with(divisor);
+    let arguments = writes_if(arguments, dx).writes(loss);
     let grid = [blocks(queue, n * 256, 1), 1, 1];
     run(queue, Kernel::typed(Family::Loss, stem, dtype), grid, arguments)?;
     Ok(x.len() as u64 * if dx.is_some() { 2 } else { 1 })
@@ -101,7 +100,7 @@ fn by_sample(
 /// A length that does not fit.
 pub fn mean(queue: &Queue, x: Slice<'_>, out: Slice<'_>) -> Result<Moved> {
     holds("a mean", out, 1, 4)?;
-    let arguments = Arguments::new().with(x.address()).with(x.elements(4)?).with(out.address());
+    let arguments = Arguments::new().reads(x).with(x.elements(4)?).writes(out);
     run(queue, Kernel::plain(Family::Loss, "mean_f32"), [1, 1, 1], arguments)?;
     Ok(x.len() as u64)
 }

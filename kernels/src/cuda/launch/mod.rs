@@ -48,10 +48,29 @@ fn blocks(queue: &Queue, work: u64, per_thread: u64) -> u32 {
 }
 
 /// Launches. The functions of this module call it once they have checked every length against the kernel's formula.
+///
+/// Arguments name all memory that the kernel reads and writes: what several streams do at once is checked by that.
 fn run(queue: &Queue, kernel: Kernel, grid: [u32; 3], arguments: Arguments) -> Result<()> {
+    debug_assert!(!arguments.accesses().is_empty(), "{} names no memory that it touches", kernel.name);
     // SAFETY: the arguments are those of the kernel, in its order and types (the tests run every one), and lengths have
     // been checked.
     unsafe { queue.launch(&Launch { kernel, grid, arguments }) }
+}
+
+/// The address of a part that is read, or 0 where there is none.
+fn reads_if(arguments: Arguments, part: Option<Slice<'_>>) -> Arguments {
+    match part {
+        Some(part) => arguments.reads(part),
+        None => arguments.with(0u64),
+    }
+}
+
+/// The address of a part that is written, or 0 where there is none.
+fn writes_if(arguments: Arguments, part: Option<Slice<'_>>) -> Arguments {
+    match part {
+        Some(part) => arguments.writes(part),
+        None => arguments.with(0u64),
+    }
 }
 
 /// Checks that a part holds `count` elements of `size` bytes.

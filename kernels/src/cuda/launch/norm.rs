@@ -11,7 +11,7 @@ pub fn squares(queue: &Queue, x: Slice<'_>, parts: Slice<'_>) -> Result<Moved> {
     let (n, slices) = (x.elements(4)?, parts.elements(8)?);
     let slices = u32::try_from(slices).ok().filter(|slices| (1..=65_535).contains(slices));
     let slices = slices.ok_or_else(|| Error::Argument("sums in 1 to 65535 parts".into()))?;
-    let arguments = Arguments::new().with(x.address()).with(n).with(parts.address());
+    let arguments = Arguments::new().reads(x).with(n).writes(parts);
     run(queue, Kernel::plain(Family::Norm, "squares"), [slices, 1, 1], arguments)?;
     Ok(x.len() as u64)
 }
@@ -24,8 +24,8 @@ pub fn squares(queue: &Queue, x: Slice<'_>, parts: Slice<'_>) -> Result<Moved> {
 pub fn clip(queue: &Queue, x: Slice<'_>, parts: Slice<'_>, limit: f64, norm: Slice<'_>) -> Result<Moved> {
     holds("a norm", norm, 1, 4)?;
     let (n, slices) = (x.elements(4)?, parts.elements(8)? as u32);
-    let arguments = Arguments::new().with(x.address()).with(n).with(parts.address()).with(slices);
-    let arguments = arguments.with(limit).with(norm.address());
+    let arguments = Arguments::new().writes(x).with(n).reads(parts).with(slices);
+    let arguments = arguments.with(limit).writes(norm);
     run(queue, Kernel::plain(Family::Norm, "clip"), [blocks(queue, n, 4), 1, 1], arguments)?;
     Ok(2 * x.len() as u64)
 }

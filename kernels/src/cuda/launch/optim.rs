@@ -1,9 +1,9 @@
 //! Optimiser steps over many tensors in one launch.
 
 use super::bucket::{JOB, jobs};
-use super::{Moved, holds, run, small, trained};
+use super::{Moved, holds, reads_if, run, small, trained};
 use crate::DType;
-use crate::cuda::{Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
+use crate::cuda::{Access, Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 
@@ -120,6 +120,34 @@ pub struct Param<'a> {
     pub v: Option<Slice<'a>>,
 }
 
+/// What a part of a parameter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Param,
+    Grad,
+    Master,
+    First,
+    Second,
+}
+
+/// Where a part of a parameter lies.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    role: Role,
+    address: u64,
+    bytes: usize,
+}
+
+impl Range {
+    fn of(role: Role, part: Slice<'_>) -> Range {
+        Range { role, address: part.address(), bytes: part.len() }
+    }
+
+    fn access(&self, write: bool) -> Access {
+        Access { address: self.address, bytes: self.bytes as u64, write }
+    }
+}
+
 /// The parameters of a model, in tables that are made once.
 #[derive(Debug)]
 pub struct Params<'a> {
@@ -129,8 +157,8 @@ pub struct Params<'a> {
     tensors: Memory,
     table: Memory,
     whole: (bool, bool),
-    /// Addresses and lengths of all parts.
-    ranges: Vec<(u64, usize)>,
+    /// All parts.
+    ranges: Vec<Range>,
     /// What keeps them, where it is not a borrow.
     _owners: Vec<Arc<Memory>>,
     parts: std::marker::PhantomData<Slice<'a>>,
@@ -155,8 +183,9 @@ impl<'a> Params<'a> {
             // Written always, and read where there is no master.
             let own = if param.master.is_some() { 1 } else { 2 };
             bytes += count * (own * dtype.size() as u64 + 4 + 8 * states);
-            let all = state.iter().flatten().chain([&param.param, &param.grad]);
-            ranges.extend(all.map(|part| (part.address(), part.len())));
+            ranges.extend([Range::of(Role::Param, param.param), Range::of(Role::Grad, param.grad)]);
+            let roles = state.into_iter().zip([Role::Master, Role::First, Role::Second]);
+            ranges.extend(roles.filter_map(|(part, role)| Some(Range::of(role, part?))));
             let [master, m, v] = state.map(|part| part.map_or(0, |part| part.address()));
             let (param, grad) = (param.param.address(), param.grad.address());
             tensors.push(Tensor { param, grad, master, m, v, count });
@@ -174,19 +203,25 @@ impl<'a> Params<'a> {
     /// # Errors
     /// [`Error::Argument`] if a part is in none of the `owners`.
     pub fn owning(self, owners: Vec<Arc<Memory>>) -> Result<Params<'static>> {
-        let inside = |(address, bytes): (u64, usize)| {
+        let inside = |range: &Range| {
             let holds = |owner: &Arc<Memory>| {
-                let at = address.checked_sub(owner.address());
-                at.is_some_and(|at| at as usize <= owner.len() && bytes <= owner.len() - at as usize)
+                let at = range.address.checked_sub(owner.address());
+                at.is_some_and(|at| at as usize <= owner.len() && range.bytes <= owner.len() - at as usize)
             };
             owners.iter().any(holds)
         };
-        if !self.ranges.iter().all(|range| inside(*range)) {
+        if !self.ranges.iter().all(inside) {
             return Err(Error::Argument("a part of the parameters is in memory that is not kept".into()));
         }
         let Params { dtype, jobs, bytes, tensors, table, whole, ranges, .. } = self;
         let parts = std::marker::PhantomData;
         Ok(Params { dtype, jobs, bytes, tensors, table, whole, ranges, _owners: owners, parts })
+    }
+
+    /// Both tables, and the parts that a kernel reads (`false`) or writes (`true`), by what they are.
+    fn tables(&self, write: impl Fn(Role) -> Option<bool>) -> Arguments {
+        let tables = Arguments::new().reads(self.tensors.all()).reads(self.table.all());
+        tables.notes(self.ranges.iter().filter_map(|range| Some(range.access(write(range.role)?))))
     }
 
     fn step<R: Pod>(&self, queue: &Queue, stem: &str, rule: R, skip: Option<Slice<'_>>) -> Result<Moved> {
@@ -196,8 +231,7 @@ impl<'a> Params<'a> {
         if self.jobs == 0 {
             return Ok(0);
         }
-        let arguments = Arguments::new().with(self.tensors.address()).with(self.table.address()).with(rule);
-        let arguments = arguments.with(skip.map_or(0, |skip| skip.address()));
+        let arguments = reads_if(self.tables(|role| Some(role != Role::Grad)).with(rule), skip);
         run(queue, Kernel::typed(Family::Optim, stem, self.dtype), [self.jobs, 1, 1], arguments)?;
         Ok(self.bytes)
     }
@@ -240,11 +274,12 @@ pub fn lars(queue: &Queue, params: &Params<'_>, rule: LarsRule, skip: Option<Sli
         return Ok(0);
     }
     let sums = queue.memory(16 * params.jobs as usize)?;
-    let tables = Arguments::new().with(params.tensors.address()).with(params.table.address());
-    let norms = tables.clone().with(rule.factor).with(sums.address());
+    let read = |role| matches!(role, Role::Param | Role::Grad | Role::Master).then_some(false);
+    let norms = params.tables(read).with(rule.factor).writes(sums.all());
     let grid = [params.jobs, 1, 1];
     run(queue, Kernel::typed(Family::Optim, "lars_norms", params.dtype), grid, norms)?;
-    let arguments = tables.with(rule).with(sums.address()).with(skip.map_or(0, |skip| skip.address()));
+    let arguments = params.tables(|role| (role != Role::First).then_some(role != Role::Grad));
+    let arguments = reads_if(arguments.with(rule).reads(sums.all()), skip);
     run(queue, Kernel::typed(Family::Optim, "lars", params.dtype), grid, arguments)?;
     Ok(2 * params.bytes)
 }

@@ -105,7 +105,7 @@ pub fn max_pool(
     let window = s.window()?;
     let (_, output) = window.checks(dtype, x, y)?;
     holds("the winners", winners, output, 4)?;
-    let arguments = Arguments::new().with(x.address()).with(window).with(y.address()).with(winners.address());
+    let arguments = Arguments::new().reads(x).with(window).writes(y).writes(winners);
     run(queue, Kernel::typed(Family::Pool, "max_pool", dtype), [blocks(queue, output, 1), 1, 1], arguments)?;
     Ok((x.len() + y.len() + winners.len()) as u64)
 }
@@ -125,8 +125,7 @@ pub fn max_pool_back(
     let window = s.window()?;
     let (input, output) = window.checks(dtype, dx, dy)?;
     holds("the winners", winners, output, 4)?;
-    let arguments =
-        Arguments::new().with(winners.address()).with(dy.address()).with(window).with(dx.address());
+    let arguments = Arguments::new().reads(winners).reads(dy).with(window).writes(dx);
     run(
         queue,
         Kernel::typed(Family::Pool, "max_pool_back", dtype),
@@ -143,7 +142,7 @@ pub fn max_pool_back(
 pub fn mean_pool(queue: &Queue, dtype: DType, s: &Pool, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
     let window = s.unpadded()?;
     let (_, output) = window.checks(dtype, x, y)?;
-    let arguments = Arguments::new().with(x.address()).with(window).with(y.address());
+    let arguments = Arguments::new().reads(x).with(window).writes(y);
     run(queue, Kernel::typed(Family::Pool, "mean_pool", dtype), [blocks(queue, output, 1), 1, 1], arguments)?;
     Ok((x.len() + y.len()) as u64)
 }
@@ -155,7 +154,7 @@ pub fn mean_pool(queue: &Queue, dtype: DType, s: &Pool, x: Slice<'_>, y: Slice<'
 pub fn mean_pool_back(queue: &Queue, dtype: DType, s: &Pool, dy: Slice<'_>, dx: Slice<'_>) -> Result<Moved> {
     let window = s.unpadded()?;
     let (input, _) = window.checks(dtype, dx, dy)?;
-    let arguments = Arguments::new().with(dy.address()).with(window).with(dx.address());
+    let arguments = Arguments::new().reads(dy).with(window).writes(dx);
     run(
         queue,
         Kernel::typed(Family::Pool, "mean_pool_back", dtype),
@@ -198,8 +197,8 @@ fn over_planes(
     Planes { count, each, channels }: Planes,
     work: u64,
 ) -> Result<Moved> {
-    let arguments = Arguments::new().with(from.address()).with(count).with(each).with(channels);
-    run(queue, kernel, [blocks(queue, work, 1), 1, 1], arguments.with(to.address()))?;
+    let arguments = Arguments::new().reads(from).with(count).with(each).with(channels);
+    run(queue, kernel, [blocks(queue, work, 1), 1, 1], arguments.writes(to))?;
     Ok((from.len() + to.len()) as u64)
 }
 

@@ -70,7 +70,7 @@ pub fn matmul(
     }
     let ((a_row, a_column), (b_row, b_column)) = (a.strides(), b.strides());
     let (m64, n64, k64) = (m as u64, n as u64, k as u64);
-    let bias = bias.map_or(0, |bias| bias.address());
+    let bias_at = bias.map_or(0, |bias| bias.address());
     let shape = Product {
         m: m64,
         n: n64,
@@ -80,7 +80,7 @@ pub fn matmul(
         b_row,
         b_column,
         c_row: n64,
-        bias,
+        bias: bias_at,
         keep,
         unused: 0,
     };
@@ -88,7 +88,8 @@ pub fn matmul(
     if grid[1] > 65_535 {
         return Err(Error::Argument(format!("{m} rows: 4,194,240 at most")));
     }
-    let arguments = Arguments::new().with(a.data.address()).with(b.data.address()).with(c.address());
+    let arguments = Arguments::new().reads(a.data).reads(b.data).writes(c);
+    let arguments = bias.iter().fold(arguments, |arguments, bias| arguments.touches(*bias, false));
     run(queue, Kernel::typed(Family::Matmul, "matmul", dtype), grid, arguments.with(shape))?;
     Ok((a.data.len() + b.data.len() + c.len()) as u64)
 }
@@ -193,8 +194,7 @@ impl Conv {
     fn go(&self, queue: &Queue, stem: &str, parts: [Slice<'_>; 3], shape: Shape, work: u64) -> Result<Moved> {
         let [a, b, out] = parts;
         if !out.is_empty() {
-            let arguments =
-                Arguments::new().with(a.address()).with(b.address()).with(shape).with(out.address());
+            let arguments = Arguments::new().reads(a).reads(b).with(shape).writes(out);
             let kernel = Kernel::typed(Family::Matmul, stem, self.dtype);
             run(queue, kernel, [blocks(queue, work, 1), 1, 1], arguments)?;
         }
