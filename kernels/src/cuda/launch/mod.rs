@@ -51,7 +51,6 @@ fn blocks(queue: &Queue, work: u64, per_thread: u64) -> u32 {
 ///
 /// Arguments name all memory that the kernel reads and writes: what several streams do at once is checked by that.
 fn run(queue: &Queue, kernel: Kernel, grid: [u32; 3], arguments: Arguments) -> Result<()> {
-    debug_assert!(!arguments.accesses().is_empty(), "{} names no memory that it touches", kernel.name);
     // SAFETY: the arguments are those of the kernel, in its order and types (the tests run every one), and lengths have
     // been checked.
     unsafe { queue.launch(&Launch { kernel, grid, arguments }) }

@@ -25,6 +25,17 @@ pub(super) struct Blocks {
     peers: bool,
 }
 
+/// Changes every byte of these parts, which must be acquired; the second time changes them back.
+fn flip(parts: &[(u64, usize)]) {
+    for &(at, n) in parts {
+        // SAFETY: the caller's parts of blocks, none of which overlap; nothing else runs meanwhile, and no Rust reference is
+        // made to them elsewhere.
+        unsafe { std::slice::from_raw_parts_mut(at as *mut u8, n) }
+            .iter_mut()
+            .for_each(|byte| *byte ^= STRIP_BYTE);
+    }
+}
+
 fn layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes.checked_add(2 * STRIP)?, STRIP).ok()
 }
@@ -74,8 +85,15 @@ impl Blocks {
         }
     }
 
-    /// Whether work on a device may touch this memory: it is acquired, and within the device's reach.
+    /// Whether work on a device may touch this memory: it is acquired, and within the device's reach. A kernel that names
+    /// none would be ordered after nothing.
     pub fn reach(&self, device: usize, name: &str, accesses: &[Access], kernel: bool) -> Result<()> {
+        if kernel && accesses.is_empty() {
+            return Err(Error::Kernel {
+                kernel: name.into(),
+                what: "names no memory that it touches".into(),
+            });
+        }
         for access in accesses.iter().filter(|access| access.bytes > 0) {
             let block = self.by_address.range(..=access.address).next_back();
             let inside =
@@ -85,7 +103,8 @@ impl Blocks {
                 return Err(Error::Kernel { kernel: name.into(), what });
             };
             if kernel && !self.peers && block.device.is_some_and(|owner| owner != device) {
-                let what = format!("CUDA_ERROR_ILLEGAL_ADDRESS: device {device} does not reach {:?}", block.device);
+                let what =
+                    format!("CUDA_ERROR_ILLEGAL_ADDRESS: device {device} does not reach {:?}", block.device);
                 return Err(Error::Kernel { kernel: name.into(), what });
             }
         }
@@ -106,12 +125,12 @@ impl Blocks {
         Ok(())
     }
 
-    /// Parts of blocks that no access names.
-    fn others(&self, accesses: &[Access]) -> Vec<(u64, usize)> {
+    /// Parts of blocks that none of the accesses names.
+    fn others<'a>(&self, accesses: impl Iterator<Item = &'a Access> + Clone) -> Vec<(u64, usize)> {
         let mut others = Vec::new();
         for (&address, block) in &self.by_address {
             let end = address + block.bytes as u64;
-            let mut named: Vec<_> = accesses.iter().map(|a| (a.address, a.address + a.bytes)).collect();
+            let mut named: Vec<_> = accesses.clone().map(|a| (a.address, a.address + a.bytes)).collect();
             named.retain(|(from, to)| *from < end && *to > address && from < to);
             named.sort_unstable();
             let mut at = address;
@@ -128,29 +147,29 @@ impl Blocks {
         others
     }
 
-    /// Runs a body while all memory that is not named holds other values, which come back behind it.
+    /// Runs a body while all memory that is not named holds other values, which come back behind it. What is not named as
+    /// written must be as it was.
     pub fn audited(&self, accesses: &[Access], body: impl FnOnce() -> Result<()>) -> Result<()> {
-        let others = self.others(accesses);
-        // SAFETY: parts of blocks that are acquired, none of which overlap; nothing else runs meanwhile, and no Rust
-        // reference is ever made to them elsewhere.
-        let all = || others.iter().map(|(at, n)| unsafe { std::slice::from_raw_parts_mut(*at as *mut u8, *n) });
-        let mut kept: Vec<Vec<u8>> = Vec::new();
-        for part in all() {
-            kept.push(part.to_vec());
-            part.iter_mut().for_each(|byte| *byte ^= STRIP_BYTE);
-        }
+        let others = self.others(accesses.iter());
+        let fixed = self.others(accesses.iter().filter(|access| access.write));
+        flip(&others);
+        // SAFETY: parts of blocks that are acquired; nothing else runs meanwhile.
+        let bytes = |&(at, n): &(u64, usize)| unsafe { std::slice::from_raw_parts(at as *const u8, n) };
+        let before: Vec<Vec<u8>> = fixed.iter().map(|part| bytes(part).to_vec()).collect();
         let ran = body();
         let mut wrote = None;
-        for (part, kept) in all().zip(kept) {
-            let changed = part.iter().zip(&kept).position(|(now, before)| *now != *before ^ STRIP_BYTE);
-            wrote = wrote.or(changed.map(|at| (part.len(), at)));
-            part.copy_from_slice(&kept);
+        for (part, before) in fixed.iter().zip(&before) {
+            let changed = bytes(part).iter().zip(before).position(|(now, before)| now != before);
+            wrote = wrote.or(changed.map(|at| (at, part.1)));
+            // SAFETY: as above; as many bytes as were copied from here.
+            unsafe { std::ptr::copy_nonoverlapping(before.as_ptr(), part.0 as *mut u8, part.1) };
         }
+        flip(&others);
         match (ran, wrote) {
             (Err(error), _) => Err(error),
-            (Ok(()), Some((bytes, at))) => {
-                Err(Error::Argument(format!("byte {at} of {bytes} that the launch does not name was written")))
-            }
+            (Ok(()), Some((at, of))) => Err(Error::Argument(format!(
+                "byte {at} of {of} that the launch does not name as written was written"
+            ))),
             (Ok(()), None) => Ok(()),
         }
     }
