@@ -105,8 +105,10 @@ fn twice<T: Element>(
     let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?);
     let segments = segments(case, &*plain, inputs.first().map_or(0, Vec::len));
     let job = Job { algorithm, root: case.root, dtype: T::DTYPE, op: case.op, form, segments };
-    let upload = |(rank, input): (u32, &Vec<T>)| group.queue(Rank(rank))?.upload(input).map_err(failed);
-    let memories = (0..).zip(inputs).map(upload).collect::<Ran<Vec<Memory>>>()?;
+    let room = |(rank, input): (u32, &Vec<T>)| {
+        group.queue(Rank(rank))?.memory(size_of_val(&input[..])).map_err(failed)
+    };
+    let memories = (0..).zip(inputs).map(room).collect::<Ran<Vec<Memory>>>()?;
     let slices: Vec<Slice<'_>> = memories.iter().map(Memory::all).collect();
     let mut times = [Vec::new(), Vec::new()];
     for results in &mut times {

@@ -126,6 +126,11 @@ impl Run<'_> {
                 && from.overlaps(&into)
             {
                 let place = self.aside(rank)?;
+                if !queues[rank].machine().seeded(1) {
+                    // Ranks that still read what was put aside in an earlier round come first.
+                    let mut readers = progress.readers[rank].values();
+                    readers.try_for_each(|mark| queues[rank].wait(mark)).map_err(failed)?;
+                }
                 for (range, _) in self.pairs(from, from) {
                     let (to, from) =
                         (self.cut(place, &range)?, self.cut(self.place(rank, from.place)?, &range)?);
@@ -141,7 +146,14 @@ impl Run<'_> {
         let readers = std::mem::replace(&mut progress.readers, vec![BTreeMap::new(); queues.len()]);
         for (rank, step) in steps.iter().enumerate() {
             let Some((peer, into, how)) = step.recv else {
-                progress.readers[rank].extend(readers[rank].iter().map(|(by, mark)| (*by, mark.clone())));
+                let seeded = queues[rank].machine().seeded(2);
+                let now = &mut progress.readers[rank];
+                for (by, mark) in &readers[rank] {
+                    // A rank that has read again in this round has a later mark.
+                    if seeded || !now.contains_key(by) {
+                        now.insert(*by, mark.clone());
+                    }
+                }
                 continue;
             };
             let sent =

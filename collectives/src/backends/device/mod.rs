@@ -156,6 +156,12 @@ impl DeviceRanks {
         let Some(captured) = self.captured.get(&key) else {
             return Err(Error::System("a captured collective is gone".into()));
         };
+        // What was given to a rank's own stream, such as its data, comes first.
+        for queue in &self.queues {
+            if !self.machine.idle(queue.stream()).map_err(failed)? {
+                self.main.wait(&queue.record().map_err(failed)?).map_err(failed)?;
+            }
+        }
         let (from, to) = &self.marks;
         from.move_to(&self.main).map_err(failed)?;
         #[allow(unsafe_code, reason = "graphs name memory by address")]

@@ -4,15 +4,32 @@
 use super::*;
 use crate::registry::ALGORITHMS;
 use crate::testing::conforms_on;
-use allfold_kernels::cuda::{Gpu, Order, Shim};
+use allfold_kernels::cuda::{Gpu, Order, Shim, ShimOptions};
 
 fn table(machine: &Arc<dyn Machine>) {
     conforms_on(machine, ALGORITHMS).unwrap();
 }
 
+fn shim(devices: usize) -> ShimOptions {
+    ShimOptions { devices, ..ShimOptions::default() }
+}
+
+/// By messages and fused, to the bit, and without an access that nothing orders.
 #[test]
-fn every_algorithm_on_the_shim() {
-    table(&Shim::open(Order::Upwards).unwrap());
+fn every_algorithm_on_shims_of_1_2_and_4_devices() {
+    for devices in [1, 2, 4] {
+        table(&Shim::with(shim(devices)).unwrap());
+    }
+}
+
+/// The race detector finds the two defects of the message form that gave wrong sums, put back in.
+#[test]
+fn seeded_races_of_the_message_form_are_found() {
+    for (seeded, found) in [(&[1][..], "a copy on stream"), (&[2], "divide_")] {
+        let machine = Shim::with(ShimOptions { seeded, ..shim(1) }).unwrap();
+        let error = conforms_on(&machine, ALGORITHMS).unwrap_err().to_string();
+        assert!(error.contains("a race: ") && error.contains(found), "{seeded:?}: {error}");
+    }
 }
 
 #[test]
