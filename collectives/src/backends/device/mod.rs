@@ -92,11 +92,31 @@ fn failed(error: cuda::Error) -> Error {
     }
 }
 
+/// Refuses devices of which one's kernels cannot use another's memory.
+fn reachable(machine: &dyn Machine, devices: impl Iterator<Item = usize> + Clone) -> Result<()> {
+    match unreachable_pair(machine, devices) {
+        Some((a, b)) => Err(Error::Argument(format!(
+            "device {a} does not reach the memory of device {b} (no peer access): use `--backend nccl`, or show one device \
+             by CUDA_VISIBLE_DEVICES"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The first two devices of which one's kernels cannot use the other's memory.
+fn unreachable_pair(
+    machine: &dyn Machine,
+    devices: impl Iterator<Item = usize> + Clone,
+) -> Option<(usize, usize)> {
+    let pairs = devices.clone().flat_map(|a| devices.clone().map(move |b| (a, b)));
+    pairs.filter(|_| !machine.seeded(8)).find(|(a, b)| !machine.reaches(*a, *b))
+}
+
 impl DeviceRanks {
     /// So many ranks on a machine: rank r on device r of those it has, again from the first when there are fewer.
     ///
     /// # Errors
-    /// No ranks, more than 64, or what the driver refused.
+    /// No ranks, more than 64, devices that do not reach each other's memory, or what the driver refused.
     pub fn new(machine: Arc<dyn Machine>, ranks: u32) -> Result<DeviceRanks> {
         if ranks == 0 || ranks > 64 {
             return Err(Error::Argument(format!("{ranks} ranks in one process; it takes 1 to 64")));
@@ -104,6 +124,7 @@ impl DeviceRanks {
         let queue = |device: usize| Queue::new(machine.clone(), device).map_err(failed);
         let main = queue(0)?;
         let devices = machine.devices();
+        reachable(&*machine, 0..devices.min(ranks as usize))?;
         let queues = (0..ranks as usize).map(|rank| queue(rank % devices)).collect::<Result<Vec<_>>>()?;
         let marks = (main.record().map_err(failed)?, main.record().map_err(failed)?);
         Ok(DeviceRanks { machine, main, queues, captured: BTreeMap::new(), marks })

@@ -7,7 +7,7 @@
 //! What a rank shows goes over the communicator; the host waits for nothing but that. The tree is the canonical one, so the bits
 //! are those of the CPU's all-reduce.
 
-use super::{Form, Job, failed, fused};
+use super::{Form, Job, failed, fused, unreachable_pair};
 use crate::registry::{Shape, find};
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Event, Mark, Memory, Queue, Slice, launch};
@@ -22,15 +22,18 @@ pub(super) struct Shared {
     tables: BTreeMap<(DType, ReduceOp, u64), launch::Uploaded>,
 }
 
-/// Whether all ranks of `comm` are threads of one process that share one machine; every rank asks alike.
+/// Whether all ranks of `comm` are threads of one process that share one machine, on devices that reach each other's memory;
+/// every rank asks alike.
 pub(super) fn together(comm: &Communicator, queue: &Queue) -> Result<bool> {
     if !comm.of_one_process() || comm.size() > 64 {
         return Ok(false);
     }
-    let mine = [Arc::as_ptr(queue.machine()).cast::<()>() as usize as i64];
-    let mut all = vec![0i64; comm.size() as usize];
+    let mine = [Arc::as_ptr(queue.machine()).cast::<()>() as usize as i64, queue.device() as i64];
+    let mut all = vec![0i64; 2 * comm.size() as usize];
     comm.all_gather(&mine, &mut all)?;
-    Ok(all.iter().all(|machine| *machine == all[0]))
+    let devices = all.chunks_exact(2).map(|rank| rank[1] as usize);
+    let shared = all.chunks_exact(2).all(|rank| rank[0] == mine[0]);
+    Ok(shared && unreachable_pair(&**queue.machine(), devices).is_none())
 }
 
 impl Shared {

@@ -40,6 +40,23 @@ fn every_algorithm_on_a_gpu() {
     }
 }
 
+/// Without peer access ranks on several devices are refused; a kernel that tries it all the same loses its process.
+#[test]
+fn devices_that_do_not_reach_each_other_are_refused() {
+    let apart = |seeded| Shim::with(ShimOptions { peers: false, seeded, ..shim(2) }).unwrap();
+    let error = DeviceRanks::new(apart(&[]), 2).err().unwrap().to_string();
+    assert!(
+        error.starts_with("device 0 does not reach the memory of device 1 (no peer access): use"),
+        "{error}"
+    );
+    let machine = apart(&[8]);
+    let mut group = DeviceRanks::new(machine.clone(), 2).unwrap();
+    let memories = [0, 1].map(|rank| group.queue(Rank(rank)).unwrap().upload(&[1.0f32; 4]).unwrap());
+    let (_, job) = ring(2);
+    let error = group.run(&job, &memories.each_ref().map(Memory::all)).unwrap_err().to_string();
+    assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+}
+
 fn ring(ranks: u32) -> (DeviceRanks, Job) {
     let group = DeviceRanks::new(Shim::open(Order::Upwards).unwrap(), ranks).unwrap();
     let algorithm = crate::registry::find(Collective::AllReduce, "ring").unwrap();

@@ -159,7 +159,8 @@ impl Shim {
         let begun = Instant::now();
         while !ready(&mut self.state())? {
             if begun.elapsed() > self.options.patience {
-                let answer = format!("a hang: the host has waited {:?} without a deadline", self.options.patience);
+                let answer =
+                    format!("a hang: the host has waited {:?} without a deadline", self.options.patience);
                 return Err(Error::Refused { call, answer });
             }
             std::thread::sleep(Duration::from_micros(50));
