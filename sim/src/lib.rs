@@ -38,25 +38,21 @@ mod error;
 mod events;
 pub mod fault;
 pub mod files;
-mod hash;
 pub mod machines;
 pub mod network;
-pub mod suggest;
 pub mod topology;
 mod trace;
-mod units;
 
+pub use allfold_base::{Bytes, BytesPerSec, Picos, Rank, fnv1a, suggest};
 pub use costs::{Costs, Rounding, Sharing};
 pub use crossing::Crossing;
 pub use device::{Device, Work};
 pub use error::Error;
 pub use events::{Divergence, Event, EventHash, same_twice};
 pub use fault::{Factor, Faults, Rule};
-pub use hash::fnv1a;
 pub use network::{FlowId, Network};
 pub use topology::{Link, LinkId, Topology};
 pub use trace::{ChromeTrace, Stretch};
-pub use units::{Bytes, BytesPerSec, Picos, Rank};
 
 /// The result of anything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;

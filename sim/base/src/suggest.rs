@@ -4,7 +4,7 @@
 /// similarity above 0.7, capitals aside).
 ///
 /// ```
-/// use allfold_sim::suggest::nearest;
+/// use allfold_base::suggest::nearest;
 ///
 /// assert_eq!(nearest("swich", ["ring", "switch"]), Some("switch"));
 /// assert_eq!(nearest("zzzz", ["ring", "switch"]), None);

@@ -1,16 +1,18 @@
 //! Newtypes that carry the unit: a rank, bytes, picoseconds, bytes per second.
 
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Add, AddAssign, Mul, Sub};
 
 /// One participant: a device, a process or a thread, numbered from 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Rank(pub u32);
 
 impl Rank {
     /// The rank as an index into a slice.
+    #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -23,36 +25,41 @@ impl fmt::Display for Rank {
 }
 
 /// A number of bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Bytes(pub u64);
 
 /// Virtual time: whole picoseconds since the start of the run (or a span of them). 213 days fit; what is longer
 /// stays at the greatest value, which engines report as an overflow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Picos(pub u64);
 
 impl Picos {
     /// No time at all.
     pub const ZERO: Picos = Picos(0);
     /// Whole nanoseconds.
+    #[inline]
     pub const fn from_nanos(nanos: u64) -> Picos {
         Picos(nanos * 1_000)
     }
     /// Whole microseconds.
+    #[inline]
     pub const fn from_micros(micros: u64) -> Picos {
         Picos(micros * 1_000_000)
     }
     /// In microseconds, for tables and records.
+    #[inline]
     pub fn as_micros(self) -> f64 {
         self.0 as f64 / 1e6
     }
     /// In seconds.
+    #[inline]
     pub fn as_secs(self) -> f64 {
         self.0 as f64 / 1e12
     }
     /// The later of the two.
+    #[inline]
     pub fn later(self, other: Picos) -> Picos {
         self.max(other)
     }
@@ -60,12 +67,14 @@ impl Picos {
 
 impl Add for Picos {
     type Output = Picos;
+    #[inline]
     fn add(self, other: Picos) -> Picos {
         Picos(self.0.saturating_add(other.0))
     }
 }
 
 impl AddAssign for Picos {
+    #[inline]
     fn add_assign(&mut self, other: Picos) {
         self.0 = self.0.saturating_add(other.0);
     }
@@ -73,6 +82,7 @@ impl AddAssign for Picos {
 
 impl Sub for Picos {
     type Output = Picos;
+    #[inline]
     fn sub(self, other: Picos) -> Picos {
         Picos(self.0 - other.0)
     }
@@ -80,6 +90,7 @@ impl Sub for Picos {
 
 impl Mul<u64> for Picos {
     type Output = Picos;
+    #[inline]
     fn mul(self, times: u64) -> Picos {
         Picos(self.0.saturating_mul(times))
     }
@@ -92,21 +103,24 @@ impl fmt::Display for Picos {
 }
 
 /// A rate in whole bytes per second. SI: 1 GB/s is 1e9 bytes per second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct BytesPerSec(pub u64);
 
 impl BytesPerSec {
     /// From GB/s (1e9 bytes per second).
+    #[inline]
     pub fn from_gb(gb: f64) -> BytesPerSec {
         BytesPerSec((gb * 1e9).round() as u64)
     }
     /// In GB/s.
+    #[inline]
     pub fn as_gb(self) -> f64 {
         self.0 as f64 / 1e9
     }
     /// How long `bytes` take at this rate, rounded up to a whole picosecond. A rate of zero never ends
     /// and is a caller's bug: topologies refuse it.
+    #[inline]
     pub fn time(self, bytes: Bytes) -> Picos {
         const PICOS: u64 = 1_000_000_000_000;
         match bytes.0.checked_mul(PICOS) {

@@ -1,0 +1,19 @@
+//! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the line that answers a
+//! name which does not exist, and one hash.
+//!
+//! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
+//! numbers.
+//!
+//! ```
+//! use allfold_base::{Bytes, BytesPerSec, Picos, suggest};
+//!
+//! assert_eq!(BytesPerSec::from_gb(50.0).time(Bytes(1_000)), Picos::from_nanos(20));
+//! assert_eq!(suggest::nearest("rnig", ["mesh", "ring"]), Some("ring"));
+//! ```
+
+mod hash;
+pub mod suggest;
+mod units;
+
+pub use hash::fnv1a;
+pub use units::{Bytes, BytesPerSec, Picos, Rank};
