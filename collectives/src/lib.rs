@@ -24,12 +24,9 @@
 //!
 //! With `World::threads(16)` the same program runs on real time and gives the same bits.
 
-pub mod algorithms;
 mod arrivals;
 mod backends;
 mod buffer;
-pub mod check;
-mod collective;
 mod communicator;
 pub mod environment;
 mod error;
@@ -37,12 +34,8 @@ mod exec;
 mod fingerprint;
 pub mod flight;
 mod fused;
-mod geometry;
 mod ledger;
-pub mod registry;
-pub mod render;
 pub mod rendezvous;
-pub mod schedule;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod time;
@@ -51,16 +44,15 @@ mod work;
 mod world;
 
 pub use allfold_kernels::{DType, Element, ReduceOp};
-pub use allfold_sim::Rank;
+pub use allfold_schedules::{Collective, Geometry, Rank};
+pub use allfold_schedules::{algorithms, check, registry, render, schedule};
 #[cfg(feature = "mpi")]
 pub use backends::mpi;
 pub use backends::sim::Activity;
 pub use backends::{device, nccl, tcp};
 pub use buffer::Buffer;
-pub use collective::Collective;
 pub use communicator::{Communicator, Joining, Plan, Planned};
 pub use error::{Error, Lost, Result};
 pub use fingerprint::{Call, Operation};
-pub use geometry::Geometry;
 pub use work::Work;
 pub use world::{Report, World};

@@ -58,35 +58,17 @@ mod case;
 mod gpus;
 mod run;
 
+pub use allfold_schedules::testing::{Failure, proves};
 pub use case::{Case, cases};
 pub use gpus::{conforms_on, runs_on};
 pub use run::runs;
 
-use crate::check;
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Lanes, Schedule, Segments};
 use crate::time::{Engine, Job, simulate};
 use crate::{DType, Geometry, Rank, ReduceOp};
 use allfold_sim::Topology;
 use std::sync::Arc;
-
-/// What an algorithm failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{algorithm}, {ranks} ranks: {what}")]
-pub struct Failure {
-    /// Its collective and name.
-    pub algorithm: String,
-    /// For how many ranks.
-    pub ranks: u32,
-    /// What was expected and what was found.
-    pub what: String,
-}
-
-impl Failure {
-    fn new(algorithm: &Algorithm, ranks: u32, what: impl ToString) -> Failure {
-        Failure { algorithm: format!("{algorithm:?}"), ranks, what: what.to_string() }
-    }
-}
 
 /// Proves, times and runs an algorithm for a fixed choice of rank counts, sizes and types; a second or two.
 ///
@@ -120,23 +102,6 @@ fn fixed() -> impl Iterator<Item = Case> {
             Case { ranks, root, count, dtype, op, segment, window, buffered }
         })
     })
-}
-
-/// Both proofs, for every root or some of them, plain, in segments and in lanes; and what the schedule claims.
-///
-/// # Errors
-/// The counterexample.
-pub fn proves(algorithm: &Algorithm, ranks: u32) -> Result<(), Failure> {
-    let fail = |what: String| Err(Failure::new(algorithm, ranks, what));
-    let shape = Shape::new(ranks).map_err(|error| Failure::new(algorithm, ranks, error))?;
-    let schedule = algorithm.build(shape);
-    if schedule.ranks() != ranks {
-        return fail(format!("its schedule is for {} ranks", schedule.ranks()));
-    }
-    match check::verify(algorithm, shape).failure {
-        Some((form, flaw)) => fail(format!("{form}: {flaw}")),
-        None => Ok(()),
-    }
 }
 
 /// Its time on one switch and on nodes of 8, plain, in segments and in lanes, for windows of 1 and 8: every engine

@@ -2,11 +2,11 @@
 //! Every registered algorithm is proved; mistakes seeded into good ones are caught; the orders are what they are said
 //! to be.
 
-use allfold_collectives::algorithms::{BinaryTree, RingAllReduce, halving_doubling};
-use allfold_collectives::check::{self, Order, matching, matching_round, symbolic};
-use allfold_collectives::registry::{self, ALGORITHMS, Shape};
-use allfold_collectives::schedule::{Combine, Lanes, Rank, Schedule, Segments, Step, Table, there_and_back};
-use allfold_collectives::{Collective, render};
+use allfold_schedules::algorithms::{BinaryTree, RingAllReduce, halving_doubling};
+use allfold_schedules::check::{self, Order, matching, matching_round, symbolic};
+use allfold_schedules::registry::{self, ALGORITHMS, Shape};
+use allfold_schedules::schedule::{Combine, Lanes, Rank, Schedule, Segments, Step, Table, there_and_back};
+use allfold_schedules::{Collective, render};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -251,7 +251,7 @@ fn a_message_between_chunks_of_different_size_is_caught() {
             1
         }
         fn step(&self, rank: Rank, _: u64) -> Step {
-            let (peer, span) = (Rank(1 - rank.0), allfold_collectives::schedule::Span::data);
+            let (peer, span) = (Rank(1 - rank.0), allfold_schedules::schedule::Span::data);
             Step { send: Some((peer, span(0, 1))), recv: Some((peer, span(1, 1), Combine::Copy)) }
         }
     }
@@ -280,8 +280,8 @@ fn false_claims_are_caught() {
         fn next(&self, _: Rank, round: u64) -> Option<u64> {
             (round < 8).then_some(if self.0 == 0 { round | 1 } else { round })
         }
-        fn symmetry(&self) -> Vec<allfold_collectives::schedule::Permutation> {
-            use allfold_collectives::schedule::Permutation::{Rotate, Xor};
+        fn symmetry(&self) -> Vec<allfold_schedules::schedule::Permutation> {
+            use allfold_schedules::schedule::Permutation::{Rotate, Xor};
             match self.0 {
                 1 => vec![Xor(1)],
                 _ => vec![Rotate(3)],
@@ -344,12 +344,17 @@ mod stacks {
     use super::*;
     use proptest::prelude::*;
 
+    /// How many cases a property is tried on: `PROPTEST_CASES` where that is set, for a longer search, else `usual`.
+    fn cases(usual: u32) -> u32 {
+        std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+    }
+
     fn lanes(of: Arc<dyn Schedule>, count: usize) -> Arc<dyn Schedule> {
         if count == 1 { of } else { Arc::new(Lanes::split(of, count)) }
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: allfold_tests::cases(200), ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
         #[test]
         fn of_combinators_hold_what_they_claim(
             row in (0..ALGORITHMS.len()).prop_map(|at| &ALGORITHMS[at]),

@@ -59,17 +59,20 @@ impl Collective {
         }
     }
 
-    /// Whether elements are combined by a [`crate::ReduceOp`].
+    /// Whether elements are combined by an operator (sum, product, ..).
+    #[inline]
     pub const fn reduces(self) -> bool {
         matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
     }
 
     /// Whether one rank, the root, plays a part of its own.
+    #[inline]
     pub const fn rooted(self) -> bool {
         matches!(self, Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter)
     }
 
     /// Whether the buffer is made of one equal block per rank, so that its total count is `n` times a block's.
+    #[inline]
     pub const fn blocked(self) -> bool {
         matches!(
             self,

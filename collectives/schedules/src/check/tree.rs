@@ -125,17 +125,20 @@ impl Forest {
     }
 
     /// The identity of a tree.
+    #[inline]
     pub fn hash(&self, tree: Tree) -> TreeHash {
         self.node(tree).hash
     }
 
     /// The two subtrees, or none for a leaf.
+    #[inline]
     pub fn children(&self, tree: Tree) -> Option<(Tree, Tree)> {
         self.node(tree).children
     }
 
     /// The rank of a leaf; of a reduction, of no meaning.
-    pub(crate) fn rank(&self, leaf: Tree) -> Rank {
+    #[inline]
+    pub fn rank(&self, leaf: Tree) -> Rank {
         Rank(leaf.0)
     }
 

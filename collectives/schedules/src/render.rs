@@ -22,7 +22,7 @@ struct Line {
 /// are cut off, and say so.
 ///
 /// ```
-/// use allfold_collectives::{algorithms::RingAllReduce, render};
+/// use allfold_schedules::{algorithms::RingAllReduce, render};
 /// assert_eq!(render::rounds(&RingAllReduce(2)), "\
 /// round  rank 0    rank 1
 ///     0  0 +> 1    1 +> 0
@@ -113,7 +113,7 @@ fn list(lines: &[Line]) -> String {
 /// The cost line, counted from the steps.
 ///
 /// ```
-/// use allfold_collectives::{algorithms::RingAllReduce, render};
+/// use allfold_schedules::{algorithms::RingAllReduce, render};
 /// assert_eq!(
 ///     render::cost(&RingAllReduce(8)),
 ///     "8 ranks, 8 chunks: 14 rounds, 112 messages; a rank sends 1.750 and reduces 0.875 times the data",

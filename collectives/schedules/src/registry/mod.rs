@@ -6,7 +6,7 @@ pub use table::ALGORITHMS;
 
 use crate::Collective;
 use crate::schedule::{Rank, Schedule};
-use allfold_sim::suggest::unknown;
+use allfold_base::suggest::unknown;
 use std::fmt;
 use std::sync::Arc;
 
@@ -108,7 +108,7 @@ fn names(collective: Collective) -> impl Iterator<Item = &'static str> {
 /// One row of the table, or a user's own: wherever an algorithm of the table can be used, so can another one.
 ///
 /// ```
-/// use allfold_collectives::{Collective, algorithms::RingAllReduce, registry::Algorithm};
+/// use allfold_schedules::{Collective, algorithms::RingAllReduce, registry::Algorithm};
 /// use std::sync::Arc;
 ///
 /// static MINE: Algorithm = Algorithm::new(Collective::AllReduce, "mine", "a ring, for the sake of example", |shape| {

@@ -41,12 +41,14 @@ impl Cut {
         Cut { least: size / u64::from(segments), longer: size % u64::from(segments) }
     }
 
+    #[inline]
     fn segment(self, segment: u32) -> u64 {
         self.least + u64::from(u64::from(segment) < self.longer)
     }
 }
 
 /// The `i`-th of `parts` near-equal parts of `total`: the first `total % parts` have one element more.
+#[inline]
 fn part(total: u64, parts: u64, i: u64) -> Range<u64> {
     let (small, larger) = (total / parts, total % parts);
     let at = |i: u64| i * small + i.min(larger);
@@ -85,6 +87,7 @@ impl Geometry {
     }
 
     /// How many chunks there are.
+    #[inline]
     pub fn chunks(&self) -> u32 {
         self.chunks
     }
@@ -109,11 +112,13 @@ impl Geometry {
     }
 
     /// Elements in the whole buffer.
+    #[inline]
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// The elements of one chunk.
+    #[inline]
     pub fn chunk(&self, chunk: u32) -> Range<u64> {
         match &self.places {
             None => part(self.count, u64::from(self.chunks), u64::from(chunk)),
@@ -122,6 +127,7 @@ impl Geometry {
     }
 
     /// The elements of one segment of one chunk.
+    #[inline]
     pub fn piece(&self, chunk: u32, segment: u32) -> Range<u64> {
         let whole = self.chunk(chunk);
         let cut = part(whole.end - whole.start, u64::from(self.segments), u64::from(segment));
@@ -129,11 +135,13 @@ impl Geometry {
     }
 
     /// The elements of a span, a range per chunk in order of chunks. Ranges that touch are not joined.
+    #[inline]
     pub fn ranges(&self, span: Span) -> impl Iterator<Item = Range<u64>> + '_ {
         (span.at..span.at + span.len).map(move |chunk| self.piece(chunk, span.segment))
     }
 
     /// How many elements a span holds. Constant time, but for the segments of blocks that are not in chunk order.
+    #[inline]
     pub fn elements(&self, span: Span) -> u64 {
         let (from, to) = (u64::from(span.at), u64::from(span.at + span.len));
         match &self.places {
@@ -149,6 +157,7 @@ impl Geometry {
 }
 
 impl Places {
+    #[inline]
     fn range(&self, chunk: u32) -> Range<u64> {
         let (chunk, start) = (chunk as usize, self.starts[chunk as usize]);
         start..start + self.before[chunk + 1] - self.before[chunk]

@@ -14,7 +14,7 @@ mod symmetry;
 mod table;
 mod then;
 
-pub use allfold_sim::Rank;
+pub use allfold_base::Rank;
 pub use fold::{Folded, Pairs};
 pub use lanes::Lanes;
 pub use over::Over;
@@ -51,21 +51,25 @@ pub struct Span {
 
 impl Span {
     /// Chunks `at .. at + len` of the data, whole.
+    #[inline]
     pub const fn data(at: u32, len: u32) -> Span {
         Span { place: Place::Data, at, len, segment: 0 }
     }
 
     /// Chunks `at .. at + len` of a shadow, whole.
+    #[inline]
     pub const fn scratch(shadow: u32, at: u32, len: u32) -> Span {
         Span { place: Place::Scratch(shadow), at, len, segment: 0 }
     }
 
     /// The same span where every chunk became `by` chunks, counted from chunk `from` on.
+    #[inline]
     pub const fn refined(self, by: u32, from: u32) -> Span {
         Span { at: from + self.at * by, len: self.len * by, ..self }
     }
 
     /// Whether the two touch the same elements.
+    #[inline]
     pub fn overlaps(&self, other: &Span) -> bool {
         self.place == other.place
             && self.segment == other.segment
@@ -98,11 +102,13 @@ impl Step {
     pub const IDLE: Step = Step { send: None, recv: None };
 
     /// A move or a reduction inside one rank.
+    #[inline]
     pub const fn local(rank: Rank, from: Span, into: Span, how: Combine) -> Step {
         Step { send: Some((rank, from)), recv: Some((rank, into, how)) }
     }
 
     /// The step with both its spans, and the ranks it names, seen through these.
+    #[inline]
     pub fn map(self, rank: impl Fn(Rank) -> Rank, span: impl Fn(Span) -> Span) -> Step {
         Step {
             send: self.send.map(|(to, what)| (rank(to), span(what))),
@@ -111,6 +117,7 @@ impl Step {
     }
 
     /// Whether the rank does nothing.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         self.send.is_none() && self.recv.is_none()
     }

@@ -1,0 +1,34 @@
+//! Collectives as pure functions: schedules, the proofs that they are right, and pictures of them.
+//!
+//! A [`schedule::Schedule`] says what each rank does in each round and nothing else. [`algorithms`] holds the textbook
+//! ones, [`registry`] gives every one of them a name, [`check`] proves them, [`render`] draws them, and a [`Geometry`]
+//! says where the elements of a chunk lie. `allfold-timing` finds when every rank is done, and `allfold-collectives`
+//! runs the same schedules on real data. This crate does no I/O, starts no thread and reads no clock.
+//!
+//! ```
+//! use allfold_schedules::registry::{self, Shape};
+//! use allfold_schedules::{Collective, check, render};
+//!
+//! let (ring, shape) = (registry::find(Collective::AllReduce, "ring")?, Shape::new(4)?);
+//! assert!(check::verify(ring, shape).ok());
+//! assert_eq!(
+//!     render::cost(&ring.build(shape)),
+//!     "4 ranks, 4 chunks: 6 rounds, 24 messages; a rank sends 1.500 and reduces 0.750 times the data",
+//! );
+//! # Ok::<(), registry::Error>(())
+//! ```
+//!
+//! [`testing::proves`] does for an algorithm of your own what is done for every algorithm of the table.
+
+pub mod algorithms;
+pub mod check;
+mod collective;
+mod geometry;
+pub mod registry;
+pub mod render;
+pub mod schedule;
+pub mod testing;
+
+pub use allfold_base::Rank;
+pub use collective::Collective;
+pub use geometry::Geometry;

@@ -1,0 +1,74 @@
+//! The proofs that every algorithm of the table is put through, for an algorithm of your own.
+//!
+//! ```
+//! use allfold_schedules::algorithms::RingAllReduce;
+//! use allfold_schedules::{Collective, registry::Algorithm, testing};
+//! use std::sync::Arc;
+//!
+//! static MINE: Algorithm = Algorithm::new(Collective::AllReduce, "mine", "a ring", |shape| {
+//!     Arc::new(RingAllReduce(shape.ranks()))
+//! });
+//!
+//! (1..=17).try_for_each(|ranks| testing::proves(&MINE, ranks)).unwrap();
+//! ```
+
+use crate::check;
+use crate::registry::{Algorithm, Shape};
+
+/// What an algorithm failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{algorithm}, {ranks} ranks: {what}")]
+pub struct Failure {
+    /// Its collective and name.
+    pub algorithm: String,
+    /// For how many ranks.
+    pub ranks: u32,
+    /// What was expected and what was found.
+    pub what: String,
+}
+
+impl Failure {
+    /// That an algorithm failed in this way for so many ranks.
+    pub fn new(algorithm: &Algorithm, ranks: u32, what: impl ToString) -> Failure {
+        Failure { algorithm: format!("{algorithm:?}"), ranks, what: what.to_string() }
+    }
+}
+
+/// Both proofs, for every root or some of them, plain, in segments and in lanes; and what the schedule claims.
+///
+/// # Errors
+/// The counterexample.
+pub fn proves(algorithm: &Algorithm, ranks: u32) -> Result<(), Failure> {
+    let fail = |what: String| Err(Failure::new(algorithm, ranks, what));
+    let shape = Shape::new(ranks).map_err(|error| Failure::new(algorithm, ranks, error))?;
+    let schedule = algorithm.build(shape);
+    if schedule.ranks() != ranks {
+        return fail(format!("its schedule is for {} ranks", schedule.ranks()));
+    }
+    match check::verify(algorithm, shape).failure {
+        Some((form, flaw)) => fail(format!("{form}: {flaw}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Collective;
+    use crate::algorithms::{RingAllReduce, halving};
+    use std::sync::Arc;
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        static NOT_THIS: Algorithm =
+            Algorithm::new(Collective::AllGather, "not_this", "", |shape| Arc::new(halving(shape.ranks())));
+        let error = (1..=17).find_map(|ranks| proves(&NOT_THIS, ranks).err()).unwrap().to_string();
+        assert!(error.contains("reduces what nobody has put there"), "{error}");
+
+        static SMALL: Algorithm =
+            Algorithm::new(Collective::AllReduce, "small", "", |_| Arc::new(RingAllReduce(1)));
+        assert_eq!(proves(&SMALL, 1), Ok(()));
+        let error = proves(&SMALL, 2).unwrap_err().to_string();
+        assert_eq!(error, "all_reduce by small, 2 ranks: its schedule is for 1 ranks");
+    }
+}
