@@ -59,16 +59,13 @@ mod gpus;
 mod run;
 
 pub use allfold_schedules::testing::{Failure, proves};
+pub use allfold_timing::testing::times;
 pub use case::{Case, cases};
 pub use gpus::{conforms_on, runs_on};
 pub use run::runs;
 
-use crate::registry::{Algorithm, Shape};
-use crate::schedule::{Lanes, Schedule, Segments};
-use crate::time::{Engine, Job, simulate};
-use crate::{DType, Geometry, Rank, ReduceOp};
-use allfold_sim::Topology;
-use std::sync::Arc;
+use crate::registry::Algorithm;
+use crate::{DType, Rank, ReduceOp};
 
 /// Proves, times and runs an algorithm for a fixed choice of rank counts, sizes and types; a second or two.
 ///
@@ -104,45 +101,14 @@ fn fixed() -> impl Iterator<Item = Case> {
     })
 }
 
-/// Its time on one switch and on nodes of 8, plain, in segments and in lanes, for windows of 1 and 8: every engine
-/// that applies gives the same, and none beats a bound.
-///
-/// # Errors
-/// What the simulator refused, or two engines that differ.
-pub fn times(algorithm: &Algorithm, ranks: u32) -> Result<(), Failure> {
-    let fail = |error: &dyn ToString| Failure::new(algorithm, ranks, error.to_string());
-    let plain = algorithm.build(Shape::new(ranks).map_err(|error| fail(&error))?);
-    let cut: Arc<dyn Schedule> = Arc::new(Segments::new(plain.clone(), 4));
-    let laned: Arc<dyn Schedule> = Arc::new(Lanes::split(plain.clone(), 2));
-    for schedule in [plain, cut, laned] {
-        for topology in ["switch", "nodes8"] {
-            let topology = Topology::named(topology, ranks).map_err(|error| fail(&error))?;
-            for (count, window) in [(0, 1), (1009, 1), (64 * u64::from(ranks), 8)] {
-                let geometry = match algorithm.collective.blocked() {
-                    true => Geometry::blocked(&schedule, count),
-                    false => Geometry::whole(&schedule, count),
-                };
-                let job = Job::new(&schedule, &geometry, 4, &topology);
-                let job = Job { window, collective: Some(algorithm.collective), ..job };
-                let time = |engine| simulate(&job, engine).map(|outcome| outcome.time).map_err(|e| fail(&e));
-                let (full, auto, events) = (time(Engine::Full)?, time(Engine::Auto)?, time(Engine::Events)?);
-                if full != auto || full != events {
-                    let what = format!("{count} elements, window {window}: {full:?}, {auto:?}, {events:?}");
-                    return Err(fail(&format!("engines differ on {}, {what}", topology.name())));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Collective;
     use crate::algorithms::{RingAllReduce, halving};
     use crate::registry::ALGORITHMS;
-    use crate::schedule::Step;
+    use crate::schedule::{Schedule, Step};
+    use std::sync::Arc;
 
     /// A ring whose ranks all forget to send in one round: on real data it would wait for ever.
     struct Forgetful(u32);

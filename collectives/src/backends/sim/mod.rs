@@ -12,7 +12,7 @@
 //! instant concerns are woken once nothing more is to be applied at it. So the same program has the same times and
 //! the same bits on any machine, however its threads are scheduled.
 //!
-//! Messages are timed as in `crate::time`, to the picosecond.
+//! Messages are timed as in `allfold_timing`, to the picosecond.
 
 mod agenda;
 mod conductor;

@@ -1,4 +1,4 @@
-//! What fault rules do to messages and to ranks that carry data: the same as in `crate::time`, and the contract's errors.
+//! What fault rules do to messages and to ranks that carry data: the same as in `allfold_timing`, and the contract's errors.
 //!
 //! ```text
 //! a message starts     verdict: lost, damaged, twice, late        its sender's half is done as ever

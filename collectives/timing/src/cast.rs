@@ -1,0 +1,84 @@
+//! Who is stepped: every rank, or one representative of each symmetry class.
+
+use allfold_schedules::schedule::Rank;
+use allfold_sim::{Crossing, Faults, Link, LinkId, Picos, Topology};
+
+/// The actors of a run and the links they see. `actor(rank(a)) == a`.
+///
+/// On a quotient, a message of actor `a` in a round stands for one message of every rank of its class. Its receiver
+/// is the actor of the rank it names, in the same round. Its channel is (a, the rank it names, lane): classes are
+/// orbits of renumberings that move every rank, so the representative and the rank it names fix the orbit of the pair.
+pub trait Cast {
+    /// How many actors.
+    fn actors(&self) -> u32;
+
+    /// The rank that an actor plays.
+    fn rank(&self, actor: u32) -> Rank;
+
+    /// The actor that plays a rank, or stands for it.
+    fn actor(&self, rank: Rank) -> u32;
+
+    /// How many links, or classes of links; [`Crossing::link`] lies below this, or is a gate of a fault rule.
+    fn links(&self) -> u32;
+
+    /// What a link, or each link of a class, can do.
+    fn link(&self, link: LinkId) -> Link;
+
+    /// Appends what a flow between two ranks crosses, each link once, and gives the latency of the whole path.
+    fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos;
+}
+
+/// Every rank plays itself.
+pub struct Everyone<'a> {
+    topology: &'a Topology,
+    faults: &'a Faults,
+}
+
+impl<'a> Everyone<'a> {
+    /// All ranks of a topology, some of its links slower than they should be.
+    pub fn of(topology: &'a Topology, faults: &'a Faults) -> Everyone<'a> {
+        Everyone { topology, faults }
+    }
+}
+
+impl Cast for Everyone<'_> {
+    fn actors(&self) -> u32 {
+        self.topology.ranks()
+    }
+    fn rank(&self, actor: u32) -> Rank {
+        Rank(actor)
+    }
+    fn actor(&self, rank: Rank) -> u32 {
+        rank.0
+    }
+    fn links(&self) -> u32 {
+        self.topology.links()
+    }
+    fn link(&self, link: LinkId) -> Link {
+        self.faults.link(link, self.topology.link(link))
+    }
+    fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos {
+        let mut walk = Walk { cast: self, path, latency: Picos::ZERO };
+        self.topology.route(from, to, &mut walk);
+        let latency = walk.latency;
+        let gate = |gate| Crossing { link: LinkId(self.topology.links() + gate), weight: 1 };
+        path.extend(self.faults.gates_between(from, to).map(gate));
+        latency
+    }
+}
+
+/// Collects a path's links as crossings, and their latency.
+struct Walk<'a> {
+    cast: &'a Everyone<'a>,
+    path: &'a mut Vec<Crossing>,
+    latency: Picos,
+}
+
+impl Extend<LinkId> for Walk<'_> {
+    fn extend<I: IntoIterator<Item = LinkId>>(&mut self, links: I) {
+        for link in links {
+            self.path.push(Crossing { link, weight: 1 });
+            self.latency += self.cast.link(link).latency;
+        }
+    }
+}

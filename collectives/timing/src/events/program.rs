@@ -1,0 +1,194 @@
+//! What each actor does next.
+//!
+//! ```text
+//! piece 0     r0 r3 r5            an actor's rounds with one piece, asked for once; the rounds of the next piece
+//! piece 1        r0 r3 r5         are a lap later. Its next step is the least of as many rounds as it has of one.
+//! ```
+//!
+//! A schedule that is not a pipeline, or gives a rank more to do with a piece than it pays to remember, is asked
+//! for every step.
+
+use super::Cast;
+use allfold_schedules::schedule::{Rank, Schedule, Span, Step};
+
+/// A rank's steps with one piece are remembered up to this many.
+const REMEMBERED: usize = 32;
+
+/// One step of an actor: its round, what it does, its lane.
+pub(super) type Next = (u64, Step, u32);
+
+/// The programs of all actors, each at its next step.
+#[derive(Clone)]
+pub(super) struct Programs<'a> {
+    schedule: &'a dyn Schedule,
+    /// Without a loop: the first round of each actor that has not been asked for.
+    rounds: Vec<u64>,
+    loops: Option<Loops>,
+}
+
+/// A pipeline's steps, by actor: entries `starts[actor] .. starts[actor + 1]`.
+#[derive(Clone)]
+struct Loops {
+    pieces: u64,
+    lap: u64,
+    starts: Vec<u32>,
+    /// The round of the next piece that comes to each of an actor's steps; past all pieces: `u64::MAX`.
+    due: Vec<u64>,
+    steps: Vec<Entry>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    step: Step,
+    lane: u32,
+    piece: u32,
+}
+
+impl<'a> Programs<'a> {
+    pub(super) fn new(schedule: &'a dyn Schedule, cast: &impl Cast) -> Programs<'a> {
+        let loops = Loops::new(schedule, cast);
+        let rounds = if loops.is_none() { vec![0; cast.actors() as usize] } else { Vec::new() };
+        Programs { schedule, rounds, loops }
+    }
+
+    /// An actor's next step; `None` at the end of its program.
+    pub(super) fn next(&mut self, actor: u32, rank: Rank) -> Option<Next> {
+        if let Some(loops) = &mut self.loops {
+            return loops.next(actor);
+        }
+        let from = &mut self.rounds[actor as usize];
+        if *from == u64::MAX {
+            return None;
+        }
+        let round = self.schedule.next(rank, *from);
+        *from = round.map_or(u64::MAX, |round| round + 1);
+        round.map(|round| (round, self.schedule.step(rank, round), self.schedule.lane(round)))
+    }
+
+    /// How often an actor has done its next step, where steps are remembered.
+    pub(super) fn upcoming(&self, actor: u32) -> u32 {
+        let next = |loops: &Loops| loops.earliest(actor).map(|(at, _)| loops.steps[at].piece);
+        self.loops.as_ref().and_then(next).unwrap_or(0)
+    }
+
+    /// How many pieces there are, where steps are remembered.
+    pub(super) fn pieces(&self) -> Option<u64> {
+        self.loops.as_ref().map(|loops| loops.pieces)
+    }
+
+    /// Rounds from one piece to the next.
+    pub(super) fn lap(&self) -> u64 {
+        self.loops.as_ref().map_or(0, |loops| loops.lap)
+    }
+
+    /// Whether an actor has anything to do with a piece, as far as steps are remembered.
+    pub(super) fn has_steps(&self, actor: u32) -> bool {
+        self.loops.as_ref().is_some_and(|loops| !loops.of(actor).is_empty())
+    }
+
+    /// For each of an actor's remembered steps the piece that comes next to it; `None` where all have been.
+    pub(super) fn begun(&self, actor: u32) -> impl Iterator<Item = Option<u64>> + '_ {
+        let at =
+            |loops: &Loops, at: usize| (loops.due[at] < u64::MAX).then_some(loops.steps[at].piece.into());
+        self.loops.iter().flat_map(move |loops| loops.of(actor).map(move |step| at(loops, step)))
+    }
+
+    /// Moves on by whole pieces; by how many rounds that is.
+    pub(super) fn jump(&mut self, pieces: u64) -> u64 {
+        let Some(loops) = &mut self.loops else { return 0 };
+        let rounds = pieces * loops.lap;
+        loops.due.iter_mut().for_each(|due| *due += rounds);
+        loops.steps.iter_mut().for_each(|step| step.piece += pieces as u32);
+        rounds
+    }
+
+    /// Whether an actor has issued all its steps.
+    pub(super) fn is_over(&self, actor: u32, rank: Rank) -> bool {
+        match &self.loops {
+            Some(loops) => loops.of(actor).all(|at| loops.due[at] == u64::MAX),
+            None => {
+                let from = self.rounds[actor as usize];
+                from == u64::MAX || self.schedule.next(rank, from).is_none()
+            }
+        }
+    }
+}
+
+impl Loops {
+    fn new(schedule: &dyn Schedule, cast: &impl Cast) -> Option<Loops> {
+        let pipeline = schedule.pipeline().filter(|pipeline| pipeline.pieces > 1)?;
+        let (of, pieces, lap) = (pipeline.of, pipeline.pieces, pipeline.lap);
+        let mut loops = Loops { pieces, lap, starts: vec![0], due: Vec::new(), steps: Vec::new() };
+        for actor in 0..cast.actors() {
+            let rank = cast.rank(actor);
+            let (first, mut from) = (loops.due.len(), 0);
+            while let Some(round) = of.next(rank, from) {
+                if loops.due.len() - first == REMEMBERED {
+                    return None;
+                }
+                loops.due.push(round * pieces);
+                loops.steps.push(Entry { step: of.step(rank, round), lane: of.lane(round), piece: 0 });
+                from = round + 1;
+            }
+            loops.starts.push(u32::try_from(loops.due.len()).ok()?);
+        }
+        Some(loops)
+    }
+
+    fn of(&self, actor: u32) -> std::ops::Range<usize> {
+        self.starts[actor as usize] as usize..self.starts[actor as usize + 1] as usize
+    }
+
+    /// An actor's next step, and its round.
+    fn earliest(&self, actor: u32) -> Option<(usize, u64)> {
+        let all = self.of(actor).map(|at| (at, self.due[at]));
+        all.min_by_key(|&(_, due)| due).filter(|&(_, due)| due < u64::MAX)
+    }
+
+    fn next(&mut self, actor: u32) -> Option<Next> {
+        let (at, round) = self.earliest(actor)?;
+        let Entry { step, lane, piece } = self.steps[at];
+        let over = u64::from(piece) + 1 == self.pieces;
+        self.due[at] = if over { u64::MAX } else { round + self.lap };
+        self.steps[at].piece += 1;
+        let cut = |span: Span| Span { segment: piece, ..span };
+        let send = step.send.map(|(to, span)| (to, cut(span)));
+        let recv = step.recv.map(|(from, span, how)| (from, cut(span), how));
+        Some((round, Step { send, recv }, lane))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Everyone;
+    use allfold_schedules::algorithms::{RingAllReduce, double_binary_tree};
+    use allfold_schedules::schedule::{Segments, there_and_back};
+    use allfold_sim::{Faults, Topology};
+
+    fn check(schedule: &dyn Schedule) {
+        let (topology, faults) = (Topology::named("switch", schedule.ranks()).unwrap(), Faults::NONE);
+        let mut programs = Programs::new(schedule, &Everyone::of(&topology, &faults));
+        for actor in 0..schedule.ranks() {
+            let (rank, mut from) = (Rank(actor), 0);
+            while let Some(round) = schedule.next(rank, from) {
+                assert!(!programs.is_over(actor, rank));
+                let expected = (round, schedule.step(rank, round), schedule.lane(round));
+                assert_eq!(programs.next(actor, rank), Some(expected));
+                from = round + 1;
+            }
+            assert!(programs.is_over(actor, rank));
+            assert_eq!(programs.next(actor, rank), None);
+        }
+    }
+
+    #[test]
+    fn remembered_steps_are_those_of_the_schedule() {
+        for pieces in [1, 2, 7, 30] {
+            check(&Segments::new(double_binary_tree(13, Rank(0), there_and_back), pieces));
+            check(&Segments::new(RingAllReduce(5), pieces));
+            check(&Segments::new(RingAllReduce(40), pieces));
+            check(&Segments::with_stride(RingAllReduce(6), pieces, 3));
+        }
+    }
+}

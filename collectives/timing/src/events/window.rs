@@ -1,0 +1,378 @@
+//! The windows of all actors: their steps under way, and which of them wait for which.
+//!
+//! ```text
+//! steps of one actor   ... done | 41 done 43 44 done 46 .. | 105 ...     window of W from the oldest unfinished
+//!                                 ^ base                     ^ head
+//! ```
+//!
+//! A step that touches what an earlier unfinished one touches waits for it: it counts its *blockers*, and one that is
+//! done looks for the later steps that it blocked. Whether two steps can conflict at all is found by a scan over the
+//! tags of the window, two bytes a step, which the compiler turns into vector instructions; only hits are looked at.
+//!
+//! The windows of many ranks do not fit a cache, so what a step needs while it is under way fits one line of it.
+
+use allfold_schedules::schedule::{Place, Span};
+
+/// No slot, no channel, no entry of a list.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// No step behind.
+const LAST: u16 = u16::MAX;
+/// The largest window.
+const MOST: u32 = 1 << 15;
+
+/// One half of a step: the chunks it touches, its channel, and the step behind it there. Nothing is touched
+/// (`from == to == 0`) where a step has no such half.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Half {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) channel: u32,
+    /// 0: the data; else one more than the shadow's number.
+    place: u16,
+    /// By its place in the window.
+    behind: u16,
+}
+
+impl Half {
+    const NONE: Half = Half { from: 0, to: 0, channel: NONE, place: 0, behind: LAST };
+
+    /// Of a span; `None` where its shadow's number is too large.
+    pub(super) fn of(span: Span) -> Option<Half> {
+        let place = match span.place {
+            Place::Data => 0,
+            Place::Scratch(shadow) => u16::try_from(shadow).ok()?.checked_add(1)?,
+        };
+        Some(Half { from: span.at, to: span.at + span.len, place, ..Half::NONE })
+    }
+
+    /// The span again.
+    pub(super) fn span(&self, segment: u32) -> Span {
+        let place = self.place.checked_sub(1).map_or(Place::Data, |shadow| Place::Scratch(shadow.into()));
+        Span { place, at: self.from, len: self.to - self.from, segment }
+    }
+
+    fn overlaps(&self, other: &Half) -> bool {
+        self.from < other.to && other.from < self.to && self.place == other.place
+    }
+}
+
+/// A step under way.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct Slot {
+    /// When it was posted, and when it was done as far as is known, on the clock without bytes.
+    pub(super) posted_chain: u64,
+    pub(super) done_chain: u64,
+    /// The same for both halves of a message.
+    pub(super) round: u64,
+    /// The piece that it belongs to.
+    pub(super) segment: u32,
+    pub(super) send: Half,
+    pub(super) receive: Half,
+    /// Earlier unfinished steps that it conflicts with.
+    blockers: u16,
+    /// Halves that are not done.
+    pub(super) open: u8,
+    pub(super) reduces: bool,
+}
+
+impl Slot {
+    /// A step with no halves yet.
+    pub(super) fn new(round: u64, segment: u32) -> Slot {
+        Slot {
+            posted_chain: 0,
+            done_chain: 0,
+            round,
+            segment,
+            send: Half::NONE,
+            receive: Half::NONE,
+            blockers: 0,
+            open: 0,
+            reduces: false,
+        }
+    }
+
+    fn conflicts(&self, earlier: &Slot) -> bool {
+        self.segment == earlier.segment
+            && (self.receive.overlaps(&earlier.send)
+                || self.receive.overlaps(&earlier.receive)
+                || self.send.overlaps(&earlier.receive))
+    }
+
+    /// What a scan compares: never 0, the same for steps of one piece.
+    fn tag(&self) -> u16 {
+        (self.segment % 0xffff) as u16 + 1
+    }
+}
+
+/// Where an actor stands in its state.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct State {
+    /// Number of the oldest unfinished step, and of the next one to be issued, counted over steps that act.
+    pub(super) base: u64,
+    pub(super) head: u64,
+    /// When its last step was done.
+    pub(super) finish: u64,
+    /// The same on the clock without bytes, over the steps before `base`.
+    pub(super) chain: u64,
+}
+
+/// The windows of all actors. A step's slot is `actor * size + number % size`, `size` a power of two.
+#[derive(Clone, Debug)]
+pub(super) struct Windows {
+    window: u64,
+    pub(super) size: u32,
+    pub(super) states: Vec<State>,
+    pub(super) slots: Vec<Slot>,
+    /// Which slots hold posted steps, a bit each: asked for steps whose slots are far from the caches.
+    posted: Vec<u64>,
+    /// The tags of unfinished steps; 0 elsewhere.
+    tags: Vec<u16>,
+    /// Scratch: what a scan finds.
+    hits: Vec<u32>,
+}
+
+impl Windows {
+    /// For this many actors, `window` steps each of which never more than `steps` are needed.
+    pub(super) fn new(actors: u32, window: u32, steps: u64) -> Option<Windows> {
+        let most = u64::from(window).min(steps.max(1));
+        let size = u32::try_from(most).ok().filter(|most| *most <= MOST)?.next_power_of_two();
+        let slots = usize::try_from(u64::from(actors) * u64::from(size)).ok()?;
+        if slots >= NONE as usize {
+            return None;
+        }
+        Some(Windows {
+            window: most,
+            size,
+            states: vec![State::default(); actors as usize],
+            slots: vec![Slot::new(0, 0); slots],
+            posted: vec![0; slots.div_ceil(64)],
+            tags: vec![0; slots],
+            hits: Vec::new(),
+        })
+    }
+
+    /// Whether an actor may issue another step.
+    pub(super) fn has_room(&self, actor: u32) -> bool {
+        let state = &self.states[actor as usize];
+        state.head - state.base < self.window
+    }
+
+    /// The actor of a slot.
+    pub(super) fn actor(&self, slot: u32) -> u32 {
+        slot >> self.size.trailing_zeros()
+    }
+
+    /// The slot of an actor's step, by its number.
+    pub(super) fn slot_of(&self, actor: u32, number: u64) -> u32 {
+        actor * self.size + (number as u32 & (self.size - 1))
+    }
+
+    /// The slot that an actor's next step will have.
+    pub(super) fn upcoming(&self, actor: u32) -> u32 {
+        self.slot_of(actor, self.states[actor as usize].head)
+    }
+
+    /// The slot of an actor's oldest unfinished step.
+    pub(super) fn oldest(&self, actor: u32) -> u32 {
+        self.slot_of(actor, self.states[actor as usize].base)
+    }
+
+    /// The round of an unfinished step.
+    pub(super) fn round(&self, slot: u32) -> u64 {
+        self.slots[slot as usize].round
+    }
+
+    /// Whether a step is there and posted.
+    pub(super) fn is_posted(&self, slot: u32) -> bool {
+        self.posted.get(slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 > 0)
+    }
+
+    /// The halves of a step may start.
+    pub(super) fn post(&mut self, slot: u32) {
+        self.posted[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    /// Puts a step behind the last of a channel's senders.
+    pub(super) fn queue_send(&mut self, queue: &mut (u32, u32), slot: u32) {
+        if let Some(last) = enqueue(queue, slot) {
+            self.slots[last as usize].send.behind = (slot % self.size) as u16;
+        }
+    }
+
+    /// Puts a step behind the last of a channel's receivers.
+    pub(super) fn queue_receive(&mut self, queue: &mut (u32, u32), slot: u32) {
+        if let Some(last) = enqueue(queue, slot) {
+            self.slots[last as usize].receive.behind = (slot % self.size) as u16;
+        }
+    }
+
+    /// The step behind one half of a step, in its channel.
+    pub(super) fn behind(&self, slot: u32, half: &Half) -> u32 {
+        if half.behind == LAST { NONE } else { (slot & !(self.size - 1)) + u32::from(half.behind) }
+    }
+
+    /// Whether an actor has nothing under way.
+    pub(super) fn is_empty(&self, actor: u32) -> bool {
+        let state = &self.states[actor as usize];
+        state.base == state.head
+    }
+
+    /// Issues a step: the next of its actor. Returns its slot, and whether nothing holds it back.
+    pub(super) fn issue(&mut self, actor: u32, mut step: Slot) -> (u32, bool) {
+        let at = self.upcoming(actor);
+        let state = &mut self.states[actor as usize];
+        state.head += 1;
+        step.posted_chain = state.chain;
+        let tag = step.tag();
+        self.scan(actor, tag);
+        let blocks = |earlier: &&u32| step.conflicts(&self.slots[**earlier as usize]);
+        step.blockers = self.hits.iter().filter(blocks).count() as u16;
+        let i = at as usize;
+        self.tags[i] = tag;
+        self.posted[i / 64] &= !(1 << (at % 64));
+        self.slots[i] = step;
+        (at, step.blockers == 0)
+    }
+
+    /// Takes a step as done at `now`: those that waited for nothing else are appended to `ready`.
+    pub(super) fn finish(&mut self, now: u64, slot: u32, ready: &mut Vec<u32>) {
+        let i = slot as usize;
+        self.tags[i] = 0;
+        let (done, actor, mask) = (self.slots[i], self.actor(slot), self.size - 1);
+        self.scan(actor, done.tag());
+        let base = self.states[actor as usize].base as u32;
+        let number = |slot: u32| slot.wrapping_sub(base) & mask;
+        for &other in &self.hits {
+            let step = &mut self.slots[other as usize];
+            if number(other) > number(slot) && step.conflicts(&done) {
+                step.posted_chain = step.posted_chain.max(done.done_chain);
+                step.blockers -= 1;
+                if step.blockers == 0 {
+                    ready.push(other);
+                }
+            }
+        }
+        let state = &mut self.states[actor as usize];
+        state.finish = now;
+        while state.base < state.head {
+            let oldest = (actor * self.size + (state.base as u32 & (self.size - 1))) as usize;
+            if self.tags[oldest] > 0 {
+                break;
+            }
+            state.chain = state.chain.max(self.slots[oldest].done_chain);
+            state.base += 1;
+        }
+    }
+
+    /// Whether a step within the window is done.
+    pub(super) fn is_done(&self, slot: u32) -> bool {
+        self.tags[slot as usize] == 0
+    }
+
+    /// Moves all steps on by whole pieces.
+    pub(super) fn jump(&mut self, pieces: u32, rounds: u64, chain: u64) {
+        for (i, tag) in self.tags.iter_mut().enumerate() {
+            let step = &mut self.slots[i];
+            step.posted_chain += chain;
+            step.done_chain += if step.done_chain > 0 { chain } else { 0 };
+            if *tag > 0 {
+                step.segment += pieces;
+                step.round += rounds;
+                *tag = step.tag();
+            }
+        }
+        self.states.iter_mut().for_each(|state| state.chain += chain);
+    }
+
+    /// Collects an actor's unfinished steps with a tag.
+    fn scan(&mut self, actor: u32, tag: u16) {
+        self.hits.clear();
+        let first = actor * self.size;
+        let tags = &self.tags[first as usize..(first + self.size) as usize];
+        tagged(tags, tag, |at| self.hits.push(first + at));
+    }
+
+    /// Calls `each` with the unfinished steps that a step may conflict with.
+    pub(super) fn related(&self, slot: u32, mut each: impl FnMut(&Slot)) {
+        let first = (slot & !(self.size - 1)) as usize;
+        let (tags, slots) = (first..first + self.size as usize, &self.slots[first..]);
+        tagged(&self.tags[tags], self.slots[slot as usize].tag(), |at| each(&slots[at as usize]));
+    }
+}
+
+/// Calls `each` with the places at which a tag stands.
+fn tagged(tags: &[u16], tag: u16, mut each: impl FnMut(u32)) {
+    for (part, first) in tags.chunks(32).zip((0u32..).step_by(32)) {
+        let any = part.iter().fold(0, |any, &other| any | u16::from(other == tag));
+        if any > 0 {
+            let hits = part.iter().zip(first..).filter(|&(&other, _)| other == tag);
+            hits.for_each(|(_, at)| each(at));
+        }
+    }
+}
+
+/// Appends a step to a channel's queue; gives the step before it.
+fn enqueue((first, last): &mut (u32, u32), slot: u32) -> Option<u32> {
+    let before = std::mem::replace(last, slot);
+    if *first == NONE {
+        *first = slot;
+        return None;
+    }
+    Some(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(read: Option<Span>, write: Option<Span>) -> Slot {
+        let half = |span: Option<Span>| span.and_then(Half::of).unwrap_or(Half::NONE);
+        let segment = read.or(write).map_or(0, |span| span.segment);
+        Slot { send: half(read), receive: half(write), open: 1, ..Slot::new(0, segment) }
+    }
+
+    #[test]
+    fn a_step_fits_a_line_of_the_cache() {
+        assert_eq!(size_of::<Slot>(), 64);
+    }
+
+    #[test]
+    fn a_step_waits_for_all_that_it_conflicts_with_and_two_reads_do_not() {
+        let mut windows = Windows::new(1, 20, 100).unwrap();
+        let mut issue = |step| windows.issue(0, step);
+        let (write, free) = issue(step(None, Some(Span::data(0, 2))));
+        assert!(free);
+        let (read, free) = issue(step(Some(Span::data(1, 2)), None));
+        assert!(!free, "reads what is being written");
+        assert!(issue(step(None, Some(Span::scratch(0, 1, 1)))).1, "another place");
+        assert!(issue(step(Some(Span::data(4, 1)), None)).1);
+        assert!(issue(step(Some(Span::data(4, 1)), None)).1, "two reads");
+        let (last, free) = issue(step(None, Some(Span::data(1, 1))));
+        assert!(!free, "waits for the write and for the read");
+        let mut ready = Vec::new();
+        windows.finish(5, write, &mut ready);
+        assert_eq!(ready, [read]);
+        windows.finish(6, read, &mut ready);
+        assert_eq!(ready, [read, last]);
+        assert_eq!(windows.states[0].base, 2);
+    }
+
+    #[test]
+    fn pieces_of_one_chunk_do_not_conflict() {
+        let piece = |segment| Some(Span { segment, ..Span::data(3, 1) });
+        let mut windows = Windows::new(1, 4, 100).unwrap();
+        assert!(windows.issue(0, step(None, piece(1))).1);
+        assert!(windows.issue(0, step(None, piece(2))).1);
+        assert!(windows.issue(0, step(None, piece(0x1_0000))).1, "one tag, two pieces");
+        assert!(!windows.issue(0, step(piece(2), None)).1);
+        assert!(!windows.has_room(0));
+    }
+
+    #[test]
+    fn a_window_too_large_is_refused() {
+        assert!(Windows::new(1, MOST + 1, u64::MAX).is_none());
+        assert!(Windows::new(1 << 20, 1 << 12, u64::MAX).is_none());
+    }
+}

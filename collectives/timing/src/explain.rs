@@ -1,0 +1,244 @@
+//! Where the time went: the critical path of a timed collective, from the last rank's end back to the first launch.
+//!
+//! ```text
+//! launch |--overhead--|==bytes alone==|~~sharing~~|..latency..|--overhead--|==.. ... ..latency..|reduce| end
+//!        '------------- rank 3 to 4 --------------------------'            the next hop starts when this one has arrived
+//! ```
+//!
+//! A message starts when its sender and its receiver have posted it and its channel is free. Whatever ended at that very
+//! instant is what it waited for, so that one can walk back from the end without knowing the schedule: each stretch of time
+//! on the way is one message's, or a rank's own. What the parts come to is the whole time, to the picosecond.
+
+use super::{Error, Job, Sent, traced};
+use allfold_schedules::schedule::Rank;
+use allfold_sim::{Bytes, LinkId, Picos};
+use std::collections::BTreeMap;
+
+/// The parts of a time, which add up to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Until the first message of the path: launches.
+    pub launch: Picos,
+    /// What senders spend on messages before the first byte.
+    pub overhead: Picos,
+    /// Bytes at the full rate of the slowest link of their path.
+    pub bandwidth: Picos,
+    /// What the same bytes took longer because links were shared, slow for a while or down.
+    pub sharing: Picos,
+    /// From the last byte to the arrival: the links' latency, and what faults add to it.
+    pub latency: Picos,
+    /// Reductions, and moves within a rank.
+    pub memory: Picos,
+}
+
+/// One message on the critical path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The message.
+    pub sent: Sent,
+    /// How much of the whole time is its.
+    pub took: Picos,
+}
+
+/// What a link did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkUse {
+    /// Which.
+    pub link: LinkId,
+    /// What crossed it.
+    pub bytes: Bytes,
+    /// Of what it could have carried in the whole time: 0 to 1.
+    pub share: f64,
+}
+
+/// Where the time of a collective went.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The whole time.
+    pub time: Picos,
+    /// What it is made of.
+    pub parts: Parts,
+    /// The critical path, first message first.
+    pub path: Vec<Hop>,
+    /// How much of the time is whose: from whom to whom, longest first.
+    pub ways: Vec<(Rank, Rank, Picos)>,
+    /// All links, the busiest first.
+    pub links: Vec<LinkUse>,
+    /// All messages, in order of arrival.
+    pub messages: Vec<Sent>,
+}
+
+/// Times a job with every rank stepped and says where the time went. Keeps every message.
+///
+/// # Errors
+/// As [`super::simulate`].
+pub fn explain(job: &Job<'_>) -> Result<Explanation, Error> {
+    let mut messages = Vec::new();
+    let outcome = traced(job, &mut |sent| messages.push(*sent))?;
+    let mut walk = Walk { job, ends: Walk::ends(&messages), messages: &messages, parts: Parts::default() };
+    let path = walk.back(outcome.time);
+    let parts = walk.parts;
+    let mut ways: BTreeMap<(Rank, Rank), Picos> = BTreeMap::new();
+    for hop in &path {
+        *ways.entry((hop.sent.from, hop.sent.to)).or_default() += hop.took;
+    }
+    let mut ways: Vec<_> = ways.into_iter().map(|((from, to), took)| (from, to, took)).collect();
+    ways.sort_by_key(|&(from, to, took)| (std::cmp::Reverse(took), from, to));
+    let used = |(link, bytes): (u32, &Bytes)| {
+        let link = LinkId(link);
+        let rate = job.faults.link(link, job.topology.link(link)).bandwidth;
+        let share = bytes.0 as f64 / (rate.0 as f64 * outcome.time.as_secs()).max(1e-30);
+        LinkUse { link, bytes: *bytes, share }
+    };
+    let mut links: Vec<LinkUse> = (0u32..).zip(&outcome.links).map(used).collect();
+    links.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.link.cmp(&b.link)));
+    Ok(Explanation { time: outcome.time, parts, path, ways, links, messages })
+}
+
+/// The way back along the critical path.
+struct Walk<'a> {
+    job: &'a Job<'a>,
+    messages: &'a [Sent],
+    /// What ended on each rank: when, whether it arrived there (else it left), the message's number; in order.
+    ends: Vec<Vec<(u64, bool, u32)>>,
+    parts: Parts,
+}
+
+impl Walk<'_> {
+    fn ends(messages: &[Sent]) -> Vec<Vec<(u64, bool, u32)>> {
+        let ranks = messages.iter().map(|sent| sent.from.0.max(sent.to.0) + 1).max().unwrap_or(0);
+        let mut ends = vec![Vec::new(); ranks as usize];
+        for (number, sent) in (0u32..).zip(messages) {
+            ends[sent.to.index()].push((sent.arrived.0, true, number));
+            ends[sent.from.index()].push((sent.left.0, false, number));
+        }
+        ends.iter_mut().for_each(|of: &mut Vec<_>| of.sort_unstable());
+        ends
+    }
+
+    /// What ended last on a rank, at `by` at the latest and before `strictly`: an arrival rather than a departure.
+    fn last(&self, rank: Rank, by: u64) -> Option<(u64, bool, u32)> {
+        let ends = self.ends.get(rank.index())?;
+        ends[..ends.partition_point(|end| end.0 <= by)].last().copied()
+    }
+
+    fn back(&mut self, time: Picos) -> Vec<Hop> {
+        let mut path = Vec::new();
+        let ranks = (0..self.ends.len() as u32).map(Rank);
+        let mut at = time.0;
+        let mut next = ranks.filter_map(|rank| self.last(rank, at)).max();
+        while let Some((end, arrived, number)) = next {
+            // What lies between is a rank's own: a move in memory.
+            self.parts.memory += Picos(at - end);
+            let sent = self.messages[number as usize];
+            self.charge(&sent, arrived);
+            path.push(Hop { sent, took: Picos(end - sent.start.0) });
+            at = sent.start.0;
+            let before = |end: &(u64, bool, u32)| end.2 != number;
+            let of = |rank| self.last(rank, at).filter(before);
+            // The sender had something to wait for before the receiver had, where both ended at once.
+            next = match (of(sent.from), of(sent.to)) {
+                (Some(from), Some(to)) => Some(if to.0 > from.0 { to } else { from }),
+                (from, to) => from.or(to),
+            };
+            if path.len() > self.messages.len() {
+                break;
+            }
+        }
+        self.parts.launch += Picos(at);
+        path.reverse();
+        path
+    }
+
+    /// Adds one message's time to the parts, up to its arrival or to its last byte.
+    fn charge(&mut self, sent: &Sent, arrived: bool) {
+        let Job { topology, faults, .. } = *self.job;
+        let mut links: Vec<LinkId> = Vec::new();
+        topology.route(sent.from, sent.to, &mut links);
+        let links: Vec<_> = links.iter().map(|link| faults.link(*link, topology.link(*link))).collect();
+        let whole = sent.left.0 - sent.start.0;
+        let overhead = self.job.costs_of(sent.from).overhead.0.min(whole);
+        let alone = links.iter().map(|link| link.bandwidth.time(sent.bytes).0).max().unwrap_or(0);
+        let alone = alone.min(whole - overhead);
+        self.parts.overhead += Picos(overhead);
+        self.parts.bandwidth += Picos(alone);
+        self.parts.sharing += Picos(whole - overhead - alone);
+        if arrived {
+            let flight = sent.arrived.0 - sent.left.0;
+            let latency = links.iter().map(|link| link.latency.0).sum::<u64>();
+            let reduced = self.job.costs_of(sent.to).reduce(sent.bytes).0;
+            let memory = reduced.min(flight.saturating_sub(latency));
+            self.parts.memory += Picos(memory);
+            self.parts.latency += Picos(flight - memory);
+        }
+    }
+}
+
+impl Parts {
+    /// The parts by name, in the order in which a message has them.
+    pub fn named(&self) -> [(&'static str, Picos); 6] {
+        [
+            ("launch", self.launch),
+            ("overhead", self.overhead),
+            ("bandwidth", self.bandwidth),
+            ("sharing", self.sharing),
+            ("latency", self.latency),
+            ("memory", self.memory),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allfold_schedules::algorithms::{RingAllReduce, double_binary_tree};
+    use allfold_schedules::schedule::{Segments, there_and_back};
+    use allfold_schedules::{Geometry, schedule::Schedule};
+    use allfold_sim::{Costs, Faults, Topology};
+
+    fn explained(schedule: &dyn Schedule, window: u32, topology: &Topology, rules: &[&str]) -> Explanation {
+        let geometry = Geometry::whole(schedule, 960_000);
+        let faults = Faults::parse(rules.iter().copied(), topology).unwrap();
+        let job = Job { window, faults: &faults, ..Job::new(schedule, &geometry, 4, topology) };
+        let explanation = explain(&job).unwrap();
+        let sum: u64 = explanation.parts.named().iter().map(|(_, part)| part.0).sum();
+        assert_eq!(sum, explanation.time.0, "the parts add up: {:?}", explanation.parts);
+        explanation
+    }
+
+    #[test]
+    fn a_ring_alone_on_a_switch_is_launch_bandwidth_and_latency() {
+        let topology = Topology::named("switch", 4).unwrap();
+        let explanation = explained(&RingAllReduce(4), 1, &topology, &[]);
+        let Parts { launch, overhead, bandwidth, sharing, latency, memory } = explanation.parts;
+        assert_eq!(launch, Costs::default().launch);
+        // Six rounds of 960 kB at 300 GB/s, and of twice 0.6 us.
+        assert_eq!((bandwidth, latency), (Picos::from_nanos(6 * 3_200), Picos::from_nanos(6 * 1_200)));
+        assert_eq!((overhead, sharing, memory), (Picos::ZERO, Picos::ZERO, Picos::ZERO));
+        assert_eq!(explanation.path.len(), 6);
+        assert!(explanation.path.windows(2).all(|two| two[0].sent.to == two[1].sent.from));
+    }
+
+    #[test]
+    fn a_slow_link_is_where_the_time_goes() {
+        let topology = Topology::named("switch", 4).unwrap();
+        let explanation = explained(&RingAllReduce(4), 1, &topology, &["slow_link=up[2]:x20"]);
+        let (from, to, took) = explanation.ways[0];
+        assert_eq!((from, to), (Rank(2), Rank(3)));
+        assert!(took.0 > explanation.time.0 / 2);
+        assert_eq!(topology.link_name(explanation.links[0].link), "up[2]");
+        assert!(explanation.links[0].share > 0.9 && explanation.links[1].share < 0.1);
+    }
+
+    #[test]
+    fn the_parts_of_a_pipeline_with_trouble_add_up_too() {
+        let schedule = Segments::new(double_binary_tree(9, Rank(0), there_and_back), 12);
+        let topology = Topology::named("nodes4", 9).unwrap();
+        for rules in [&[][..], &["flap=nic_out[0]:20us/50us"], &["jitter_link=*:exp(3us)", "slow_rank=4:x3"]]
+        {
+            let explanation = explained(&schedule, 16, &topology, rules);
+            assert!(explanation.parts.sharing > Picos::ZERO);
+            assert!(explanation.links.iter().all(|link| link.share <= 1.0));
+        }
+    }
+}

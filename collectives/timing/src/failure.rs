@@ -1,0 +1,88 @@
+//! What survivors of a fault are told: the contract's error, with the first culprit, its round and its cause, at a virtual
+//! time.
+
+use allfold_schedules::schedule::Rank;
+use allfold_sim::Picos;
+use std::fmt;
+
+/// A collective that some rank cannot finish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Who or what is to blame.
+    pub culprit: Culprit,
+    /// Why.
+    pub cause: Cause,
+    /// The rank that is told first, and the round of the oldest step that it cannot finish.
+    pub told: Rank,
+    /// That round.
+    pub round: u64,
+    /// When it is told; `None`: it has no deadline and would wait for ever.
+    pub at: Option<Picos>,
+}
+
+/// Who is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Culprit {
+    /// A rank.
+    Rank(Rank),
+    /// The way from one rank to another.
+    Way {
+        /// From whom.
+        from: Rank,
+        /// To whom.
+        to: Rank,
+    },
+}
+
+/// Why a collective fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The rank died at this time.
+    Died(Picos),
+    /// The message was lost.
+    Lost,
+    /// The message's checksum does not match its bytes.
+    Corrupted,
+    /// Nothing passes on this way any more.
+    Apart,
+    /// It takes longer than the deadline allows.
+    Late,
+}
+
+impl Culprit {
+    /// Whether a rank is named.
+    pub fn names(&self, rank: Rank) -> bool {
+        match *self {
+            Culprit::Rank(named) => named == rank,
+            Culprit::Way { from, to } => from == rank || to == rank,
+        }
+    }
+}
+
+impl fmt::Display for Culprit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Culprit::Rank(rank) => write!(f, "rank {rank}"),
+            Culprit::Way { from, to } => write!(f, "the way from rank {from} to rank {to}"),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { culprit, cause, told, round, at } = self;
+        match cause {
+            Cause::Died(at) => write!(f, "{culprit} is lost: it died at {at}")?,
+            Cause::Lost => write!(f, "{culprit} lost a message")?,
+            Cause::Corrupted => write!(f, "{culprit} damaged a message: its checksum does not match")?,
+            Cause::Apart => write!(f, "{culprit} is cut")?,
+            Cause::Late => write!(f, "{culprit} is late")?,
+        }
+        write!(f, "; rank {told} cannot finish round {round}, and is told ")?;
+        match at {
+            Some(at) => write!(f, "at {at}"),
+            None => write!(f, "never: there is no deadline"),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Channels that are alike, folded into one.
+//!
+//! ```text
+//! 16 lanes of one schedule, W x 16 steps     ->     one lane, W steps, every flow weighed 16 times on its links
+//! ```
+//!
+//! Lanes that run the same schedule on equal shares of the data do the same at the same time: their messages take the same
+//! links, share them evenly, and each step of one is followed by the same step of the others in every rank's program. So
+//! one of them is stepped, exactly. It needs equal chunks and a window that holds whole rows of lanes; a rule that concerns
+//! single messages or the clock keeps lanes apart.
+
+use super::{Cast, Error, Everyone, Job, Method, Outcome, events, orbit};
+use allfold_schedules::Geometry;
+use allfold_schedules::schedule::{Rank, Schedule};
+use allfold_sim::{Crossing, Link, LinkId, Picos};
+
+/// Times a job by one of its lanes; `None` where they are not alike. `symmetry` allows one rank per symmetry class.
+pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Error> {
+    let Some(lane) = Lane::of(job) else { return Ok(None) };
+    let (one, lanes) = (lane.job(job), lane.lanes);
+    if symmetry {
+        match orbit::folded(&one, job, lanes) {
+            Err(Error::NoSymmetry { .. }) => {}
+            found => return found.map(Some),
+        }
+    }
+    let everyone = Everyone::of(job.topology, job.faults);
+    let run = events::run(&one, &Weighed { cast: &everyone, weight: lanes }, None)?;
+    let outcome = run.times(lanes).outcome(job, &everyone, Method::Events)?;
+    Ok(Some(Outcome { folded: lanes, ..outcome }))
+}
+
+/// One of several lanes that are alike.
+pub(crate) struct Lane<'a> {
+    schedule: &'a dyn Schedule,
+    geometry: Geometry,
+    /// How many it stands for.
+    pub lanes: u32,
+}
+
+impl<'a> Lane<'a> {
+    /// The lane that stands for all, where they are alike.
+    pub fn of(job: &Job<'a>) -> Option<Lane<'a>> {
+        let (lanes, schedule) = job.schedule.alike().filter(|(lanes, _)| *lanes > 1)?;
+        let whole = job.collective.is_some_and(|collective| !collective.blocked());
+        let rows = job.window.is_multiple_of(lanes) && job.geometry.is_equal();
+        if !whole || !rows || !job.faults.is_steady() || job.deadline.is_some() {
+            return None;
+        }
+        let geometry = Geometry::whole(schedule, job.geometry.count() / u64::from(lanes));
+        Some(Lane { schedule, geometry, lanes })
+    }
+
+    /// What it does of the job that has them all.
+    pub fn job<'b>(&'b self, whole: &Job<'b>) -> Job<'b> {
+        let window = whole.window / self.lanes;
+        Job { schedule: self.schedule, geometry: &self.geometry, window, collective: None, ..*whole }
+    }
+}
+
+/// The same actors, each of whose flows stands for several.
+pub(crate) struct Weighed<'a, C> {
+    pub cast: &'a C,
+    pub weight: u32,
+}
+
+impl<C: Cast> Cast for Weighed<'_, C> {
+    fn actors(&self) -> u32 {
+        self.cast.actors()
+    }
+    fn rank(&self, actor: u32) -> Rank {
+        self.cast.rank(actor)
+    }
+    fn actor(&self, rank: Rank) -> u32 {
+        self.cast.actor(rank)
+    }
+    fn links(&self) -> u32 {
+        self.cast.links()
+    }
+    fn link(&self, link: LinkId) -> Link {
+        self.cast.link(link)
+    }
+    fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos {
+        let first = path.len();
+        let latency = self.cast.route(from, to, path);
+        path[first..].iter_mut().for_each(|crossing| crossing.weight *= self.weight);
+        latency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Engine, simulate};
+    use super::*;
+    use allfold_schedules::algorithms::{RingAllReduce, double_binary_tree};
+    use allfold_schedules::schedule::{Lanes, Segments, there_and_back};
+    use allfold_schedules::{Collective, algorithms::halving_doubling};
+    use allfold_sim::{Sharing, Topology};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn any_lane(ranks: u32, kind: usize, pieces: u32) -> Segments<Arc<dyn Schedule>> {
+        let of: Arc<dyn Schedule> = match kind {
+            0 => Arc::new(RingAllReduce(ranks)),
+            1 => Arc::new(double_binary_tree(ranks, Rank(0), there_and_back)),
+            _ => Arc::new(halving_doubling(ranks)),
+        };
+        Segments::new(of, pieces)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        /// Every lane stepped on the one hand, one for all on the other.
+        #[test]
+        fn lanes_that_are_alike_take_the_time_of_one(
+            ranks in 2u32..17, kind in 0usize..3, pieces in 1u32..20, lanes in 2u32..5, window in 1u32..9, wiring in 0usize..4,
+            max_min in any::<bool>(),
+        ) {
+            let schedule = Lanes::split(any_lane(ranks, kind, pieces), lanes as usize);
+            let count = u64::from(schedule.chunks() * pieces) * 1_000;
+            let geometry = Geometry::whole(&schedule, count);
+            let topology = Topology::named(["switch", "nodes4", "nodes8x2", "ring"][wiring], ranks).unwrap();
+            let job = Job {
+                window: window * lanes,
+                sharing: if max_min { Sharing::MaxMin } else { Sharing::Split },
+                collective: Some(Collective::AllReduce),
+                ..Job::new(&schedule, &geometry, 4, &topology)
+            };
+            let stepped = simulate(&job, Engine::Events).unwrap();
+            let folded = simulate(&job, Engine::Full).unwrap();
+            prop_assert_eq!(folded.folded, lanes);
+            prop_assert_eq!((stepped.time, &stepped.finish), (folded.time, &folded.finish));
+            prop_assert_eq!((stepped.messages, stepped.bytes, &stepped.links), (folded.messages, folded.bytes, &folded.links));
+            let bounds = |outcome: &Outcome| (outcome.bounds.links, outcome.bounds.collective);
+            prop_assert_eq!(bounds(&stepped), bounds(&folded));
+            prop_assert_eq!(simulate(&job, Engine::Auto).unwrap().time, folded.time);
+        }
+    }
+
+    #[test]
+    fn lanes_that_are_not_alike_are_stepped_one_by_one() {
+        let schedule = Lanes::split(Segments::new(RingAllReduce(4), 2), 3);
+        let topology = Topology::named("switch", 4).unwrap();
+        for (count, window, folded) in [(24_000, 3, 3), (24_000, 4, 1), (24_001, 3, 1)] {
+            let geometry = Geometry::whole(&schedule, count);
+            let collective = Some(Collective::AllReduce);
+            let job = Job { window, collective, ..Job::new(&schedule, &geometry, 4, &topology) };
+            assert_eq!(simulate(&job, Engine::Full).unwrap().folded, folded, "{count} {window}");
+        }
+    }
+}

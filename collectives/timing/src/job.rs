@@ -1,0 +1,104 @@
+//! What is to be timed.
+
+use super::Error;
+use allfold_schedules::schedule::Schedule;
+use allfold_schedules::{Collective, Geometry};
+use allfold_sim::fault::Paced;
+use allfold_sim::{Costs, Faults, Picos, Rank, Sharing, Topology};
+
+static NOTHING_WRONG: Faults = Faults::NONE;
+
+/// What is to be timed.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    /// Who sends what to whom.
+    pub schedule: &'a dyn Schedule,
+    /// How the buffer is cut.
+    pub geometry: &'a Geometry,
+    /// Bytes per element.
+    pub element: u32,
+    /// Over which links.
+    pub topology: &'a Topology,
+    /// What messages and reductions cost beside the links.
+    pub costs: Costs,
+    /// How many steps of a rank may be under way; 1 or more.
+    pub window: u32,
+    /// How flows share a link.
+    pub sharing: Sharing,
+    /// What is wrong with ranks and links.
+    pub faults: &'a Faults,
+    /// How long it may take: a rank that is not done by then is told whom it waits for.
+    pub deadline: Option<Picos>,
+    /// What the schedule computes, where that is known: the time is then also held against what any algorithm for
+    /// it must move.
+    pub collective: Option<Collective>,
+}
+
+impl<'a> Job<'a> {
+    /// A job with the defaults of everything else: the costs of the topology, a window of one step, links split
+    /// evenly, nothing wrong.
+    pub fn new(
+        schedule: &'a dyn Schedule,
+        geometry: &'a Geometry,
+        element: u32,
+        topology: &'a Topology,
+    ) -> Job<'a> {
+        Job {
+            schedule,
+            geometry,
+            element,
+            topology,
+            costs: topology.costs(),
+            window: 1,
+            sharing: Sharing::default(),
+            faults: &NOTHING_WRONG,
+            deadline: None,
+            collective: None,
+        }
+    }
+
+    /// What messages, launches and reductions cost on a rank; a message's overhead is its sender's.
+    pub fn costs_of(&self, rank: Rank) -> Costs {
+        self.faults.costs(rank, &self.costs)
+    }
+
+    /// When a rank has launched the operation and takes its first step.
+    pub(crate) fn launched(&self, rank: Rank) -> Picos {
+        let launch = self.costs_of(rank).launch + self.faults.jitter(rank, Paced::Launch, 0, Picos::ZERO);
+        self.faults.takes(rank, Picos::ZERO, launch)
+    }
+
+    /// Whether the parts belong together and the numbers fit.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let (ranks, joined) = (self.schedule.ranks(), self.topology.ranks());
+        if ranks != joined {
+            return Err(Error::Job(format!(
+                "the schedule is for {ranks} ranks and the topology joins {joined}; build both for the same number"
+            )));
+        }
+        if self.window == 0 {
+            return Err(Error::Job("a window of 0 steps never starts; give 1 or more".into()));
+        }
+        let bytes = self.geometry.count().checked_mul(u64::from(self.element));
+        bytes.map(|_| ()).ok_or(Error::Overflow("the buffer's size in bytes"))
+    }
+}
+
+/// How to get the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Step every rank.
+    Full,
+    /// Step every rank over the event queue, also where clocks would do: slower, and the same.
+    Events,
+    /// Step one rank per symmetry class; refuse where there is no symmetry or chunks are unequal.
+    Orbit,
+    /// The same, with chunks rounded up to equal sizes; [`Outcome::rounded`](super::Outcome::rounded) says so.
+    OrbitRounded,
+    /// Step every rank of a pipeline over links that serve one message at a time, by a timetable, instead of sharing
+    /// them: another time, and much faster for large trees. [`Job::sharing`] is not asked.
+    Turns,
+    /// `Orbit` where it applies exactly, else `Full`.
+    #[default]
+    Auto,
+}

@@ -1,0 +1,112 @@
+//! When every rank is done: a schedule interpreted on virtual time, with no threads and no data.
+//!
+//! ```text
+//! simulate --> fold      one lane for all that are alike; then
+//!          |-> orbit     one rank per symmetry class of schedule and topology; these then run on
+//!          |-> clocks    a clock per rank: where no link is ever shared; tens of millions of messages a second
+//!          |-> events    an event queue: links shared, windows, lanes
+//!          '-> turns     when asked for: links that serve one message at a time, pipelines of any size
+//! ```
+//!
+//! All follow the execution rule and the timing of a message that `docs/ARCHITECTURE.md` gives, so where two of
+//! them apply they agree to the picosecond; `turns` has a rule of its own for links, and agrees where none is shared. Every run is held against [`Bounds`]: a time that no machine could
+//! reach is an error of ours, and is reported as one.
+//!
+//! ```
+//! use allfold_schedules::registry::{self, Shape};
+//! use allfold_schedules::{Collective, Geometry};
+//! use allfold_sim::Topology;
+//! use allfold_timing::{Engine, Job, simulate};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let schedule = registry::find(Collective::AllReduce, "ring")?.build(Shape::new(1_024)?);
+//! let geometry = Geometry::whole(&schedule, 1 << 28);
+//! let topology = Topology::named("nodes8", 1_024)?;
+//! let outcome = simulate(&Job::new(&schedule, &geometry, 4, &topology), Engine::Auto)?;
+//! assert_eq!(outcome.time.to_string(), "96870.460 us");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! This crate starts no thread, reads no clock of the machine and holds no payload.
+
+pub mod astra;
+mod bounds;
+mod cast;
+mod classes;
+mod clocks;
+mod error;
+mod events;
+mod explain;
+mod failure;
+mod fold;
+mod job;
+mod orbit;
+mod outcome;
+mod owners;
+mod ports;
+mod quotient;
+mod rates;
+mod rounds;
+pub mod testing;
+mod turns;
+
+pub use bounds::Bounds;
+pub use cast::{Cast, Everyone};
+pub use error::Error;
+pub use events::{Sent, Sink};
+pub use explain::{Explanation, Hop, LinkUse, Parts, explain};
+pub use failure::{Cause, Culprit, Failure};
+pub use job::{Engine, Job};
+pub use outcome::{Method, Outcome};
+
+pub(crate) use outcome::Run;
+
+/// When every rank is done, and what it took.
+///
+/// # Errors
+/// Where the job's parts do not belong together, halves of messages do not meet, `Engine::Orbit` finds no
+/// symmetry, or a number does not fit.
+pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
+    job.check()?;
+    match engine {
+        Engine::Full => match fold::run(job, false)? {
+            Some(outcome) => Ok(outcome),
+            None => full(job),
+        },
+        Engine::Events => queue(job, None),
+        Engine::Orbit => orbit::run(job, false),
+        Engine::OrbitRounded => orbit::run(job, true),
+        Engine::Turns => turns::run(job),
+        Engine::Auto => match fold::run(job, true)? {
+            Some(outcome) => Ok(outcome),
+            None => match orbit::run(job, false) {
+                Err(Error::NoSymmetry { .. }) => full(job),
+                exact => exact,
+            },
+        },
+    }
+}
+
+/// As [`Engine::Full`] over the event queue, with every message told to `sink` as it arrives.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn traced(job: &Job<'_>, sink: Sink<'_>) -> Result<Outcome, Error> {
+    job.check()?;
+    queue(job, Some(sink))
+}
+
+/// Every rank stepped, without a queue where that is exact.
+fn full(job: &Job<'_>) -> Result<Outcome, Error> {
+    let everyone = Everyone::of(job.topology, job.faults);
+    match clocks::run(job, &everyone)? {
+        Some(run) => run.outcome(job, &everyone, Method::Clocks),
+        None => queue(job, None),
+    }
+}
+
+fn queue(job: &Job<'_>, sink: Option<Sink<'_>>) -> Result<Outcome, Error> {
+    let everyone = Everyone::of(job.topology, job.faults);
+    events::run(job, &everyone, sink)?.outcome(job, &everyone, Method::Events)
+}

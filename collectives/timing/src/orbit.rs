@@ -1,0 +1,161 @@
+//! The same times from one representative per symmetry class of schedule and topology together.
+//!
+//! ```text
+//! ring of 131,072 on nodes of 8      the schedule allows any rotation, the nodes those by 8: 8 representatives
+//! halving-doubling on nodes of 8     xor with any mask keeps both: 1 representative
+//! ```
+//!
+//! Ranks that a renumbering maps to each other do the same at the same time, so stepping one of them is exact, to
+//! the picosecond, and costs what a machine of that few ranks costs. It needs chunks of equal size (a remainder
+//! makes one rank's message longer), no fault rule, a renumbering that both sides have, and a window of one step:
+//! symmetric ranks send the same in the same round, but where in scratch a rank puts what it receives, and so which
+//! of its steps wait for which, may differ (a direct reduce-scatter folds in the order of ranks, not of distance).
+
+use super::classes::{Basis, Classes};
+use super::fold::Weighed;
+use super::quotient::Quotient;
+use super::{Error, Job, Method, Outcome, clocks, events};
+use allfold_schedules::schedule::Permutation;
+use allfold_sim::Topology;
+use allfold_sim::topology::Wiring;
+
+/// Times a job by symmetry classes; with `round_up` chunks of unequal size are made equal first.
+pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
+    let quotient = quotient(job)?;
+    if job.geometry.is_equal() {
+        return timed(job, &quotient);
+    }
+    let count = job.geometry.count();
+    if !round_up {
+        let chunks = job.geometry.chunks();
+        return Err(refusal(
+            &format!("{count} elements make {chunks} chunks of unequal size"),
+            "give a count that divides evenly, have chunks rounded up, or step every rank (`full`)",
+        ));
+    }
+    let geometry = job.geometry.rounded_up(job.schedule);
+    if !geometry.is_equal() {
+        return Err(refusal("ranks have unequal numbers of chunks", "step every rank (`full`)"));
+    }
+    let job = Job { geometry: &geometry, ..*job };
+    job.check()?;
+    Ok(Outcome { rounded: Some(geometry.count()), ..timed(&job, &quotient)? })
+}
+
+/// The topology seen by one rank per class, where there is nothing that makes ranks of one class differ.
+fn quotient<'a>(job: &Job<'a>) -> Result<Quotient<'a>, Error> {
+    if !job.faults.is_empty() {
+        return Err(refusal("a fault rule makes ranks or links unequal", "step every rank (`full`)"));
+    }
+    if job.window > 1 {
+        return Err(refusal(
+            "in a window of several steps ranks of one class may wait for different ones",
+            "use a window of 1, or step every rank (`full`)",
+        ));
+    }
+    Ok(Quotient::new(job.topology, common(job)?))
+}
+
+/// Times one of several lanes that are alike, on behalf of the job that has them all.
+pub(crate) fn folded(one: &Job<'_>, whole: &Job<'_>, lanes: u32) -> Result<Outcome, Error> {
+    let quotient = quotient(one)?;
+    let cast = Weighed { cast: &quotient, weight: lanes };
+    let run = events::run(one, &cast, None)?.times(lanes);
+    Ok(Outcome { folded: lanes, ..run.outcome(whole, &cast, Method::OrbitEvents)? })
+}
+
+fn timed(job: &Job<'_>, quotient: &Quotient<'_>) -> Result<Outcome, Error> {
+    match clocks::run(job, quotient)? {
+        Some(run) => run.outcome(job, quotient, Method::OrbitClocks),
+        None => events::run(job, quotient, None)?.outcome(job, quotient, Method::OrbitEvents),
+    }
+}
+
+fn refusal(why: &str, instead: &str) -> Error {
+    Error::NoSymmetry { why: why.into(), instead: instead.into() }
+}
+
+/// The classes of the renumberings that the schedule and the wiring have in common; of rotations and masks, those
+/// that leave fewer representatives.
+fn common(job: &Job<'_>) -> Result<Classes, Error> {
+    let ranks = job.topology.ranks();
+    let symmetry = job.schedule.symmetry();
+    if symmetry.is_empty() {
+        return Err(refusal(
+            "no renumbering of the ranks maps the schedule to itself",
+            "step every rank (`full`)",
+        ));
+    }
+    let classes = [rotations(&symmetry, job.topology), masks(&symmetry, job.topology)];
+    let fewest = classes.into_iter().flatten().min_by_key(Classes::count);
+    match fewest {
+        Some(classes) if classes.count() < ranks || ranks == 1 => Ok(classes),
+        _ => Err(refusal(
+            &format!(
+                "schedule and topology `{}` have no renumbering of the {ranks} ranks in common",
+                job.topology.name()
+            ),
+            "take a number of ranks that fills every node (and a power of two for xor), or step every rank (`full`)",
+        )),
+    }
+}
+
+/// Rotations by the common multiples of the schedule's and the wiring's.
+fn rotations(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
+    let (ranks, wiring) = (topology.ranks(), topology.wiring());
+    let schedule = symmetry.iter().filter_map(|permutation| match permutation {
+        Permutation::Rotate(by) => Some(*by),
+        Permutation::Xor(_) => None,
+    });
+    let schedule = schedule.reduce(gcd).map(|by| gcd(by, ranks))?;
+    let wired = match wiring {
+        Wiring::Switch | Wiring::Ring | Wiring::Mesh => 1,
+        Wiring::Nodes { devices, .. } if ranks <= devices => 1,
+        Wiring::Nodes { devices, .. } if ranks.is_multiple_of(devices) => devices,
+        Wiring::Cluster { devices, pod } if ranks.is_multiple_of(devices) => match pod {
+            // Every device of a node is another; so is every node of a pod, where there are several pods.
+            0 => devices,
+            pod if ranks <= pod && !topology.cluster_has_rails() => devices,
+            pod if ranks.is_multiple_of(pod) => pod,
+            _ => return None,
+        },
+        Wiring::Nodes { .. } | Wiring::Cluster { .. } | Wiring::Graph => return None,
+    };
+    let step = schedule / gcd(schedule, wired) * wired;
+    Some(Classes::Rotations { ranks, step })
+}
+
+/// Xor with the schedule's masks, where the wiring has them all.
+fn masks(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
+    let (ranks, wiring) = (topology.ranks(), topology.wiring());
+    // The devices of a node that no switch makes alike stay in their places: whole nodes alone change theirs.
+    let uneven = match wiring {
+        Wiring::Cluster { devices, .. } if !topology.cluster_is_even() => devices,
+        _ => 1,
+    };
+    let masks = symmetry.iter().filter_map(|permutation| match permutation {
+        Permutation::Xor(mask) => Some(*mask).filter(|mask| mask % uneven == 0),
+        Permutation::Rotate(_) => None,
+    });
+    let basis = Basis::spanned_by(masks);
+    // Every mask must map the ranks to the ranks, and nodes to nodes.
+    let whole = basis.masks().all(|mask| ranks.is_multiple_of(1 << (mask.ilog2() + 1)));
+    let wired = match wiring {
+        Wiring::Switch | Wiring::Mesh => true,
+        Wiring::Ring | Wiring::Graph => false,
+        Wiring::Nodes { devices, .. } if ranks <= devices => true,
+        Wiring::Nodes { devices, nics } => {
+            ranks.is_multiple_of(devices) && devices.is_power_of_two() && nics.is_power_of_two()
+        }
+        Wiring::Cluster { devices, pod } => {
+            let within = ranks <= pod && !topology.cluster_has_rails();
+            let whole_pods = pod == 0 || within || (ranks.is_multiple_of(pod) && pod.is_power_of_two());
+            ranks.is_multiple_of(devices) && devices.is_power_of_two() && whole_pods
+        }
+    };
+    (whole && wired).then_some(Classes::Masks { ranks, basis })
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,145 @@
+//! What a timed run gives.
+
+use super::{Bounds, Cast, Error, Job};
+use allfold_sim::{Bytes, Picos};
+
+/// Which interpreter a time came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// A clock per rank; no link was shared.
+    Clocks,
+    /// An event queue, with links shared.
+    Events,
+    /// A clock per symmetry class.
+    OrbitClocks,
+    /// An event queue over symmetry classes, links weighed by how many flows of a class cross them.
+    OrbitEvents,
+    /// A sweep in order of rounds over links that serve one message at a time.
+    Turns,
+}
+
+impl Method {
+    /// The name in records.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Method::Clocks => "clocks",
+            Method::Events => "events",
+            Method::OrbitClocks => "orbit_clocks",
+            Method::OrbitEvents => "orbit_events",
+            Method::Turns => "turns",
+        }
+    }
+}
+
+/// The result of [`simulate`](super::simulate).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// When the last rank is done.
+    pub time: Picos,
+    /// When each actor is done: each rank, or one representative of each symmetry class, in order.
+    pub finish: Vec<Picos>,
+    /// Messages between ranks, over all ranks.
+    pub messages: u64,
+    /// Bytes in those messages, over all ranks.
+    pub bytes: Bytes,
+    /// Of every message with its time, in any order: equal for equal runs, by whatever method all ranks were stepped.
+    /// With [`Method::Turns`], of when each rank is done.
+    pub event_hash: u64,
+    /// How the time was found.
+    pub method: Method,
+    /// What it was held against.
+    pub bounds: Bounds,
+    /// Bytes over each link, by [`allfold_sim::LinkId`]; with a method by symmetry classes, over one link of each.
+    pub links: Vec<Bytes>,
+    /// Where chunks were rounded up to equal sizes: elements of the whole buffer after that.
+    pub rounded: Option<u64>,
+    /// How many lanes each stepped one stands for: 1 where every lane was stepped.
+    pub folded: u32,
+    /// Of `messages`, those that were not timed one by one because they repeat earlier ones.
+    pub skipped: u64,
+}
+
+/// What an engine hands back.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    /// When each actor is done.
+    pub finish: Vec<Picos>,
+    /// The same run if no message had any bytes: a second clock, carried beside the first through the same
+    /// dependencies. [`Outcome::time`] may never beat it.
+    pub chain: Picos,
+    /// Messages that actors sent to other ranks.
+    pub messages: u64,
+    /// Bytes in those messages.
+    pub bytes: u64,
+    /// Bytes over each link, or over one link of each class.
+    pub links: Vec<u64>,
+    /// Of every message with its time.
+    pub hash: u64,
+    /// Messages that were jumped over.
+    pub skipped: u64,
+}
+
+impl Run {
+    /// The same where each message stands for several.
+    pub fn times(self, lanes: u32) -> Run {
+        let times = u64::from(lanes);
+        Run {
+            messages: self.messages * times,
+            bytes: self.bytes.saturating_mul(times),
+            hash: self.hash.wrapping_mul(times),
+            skipped: self.skipped * times,
+            ..self
+        }
+    }
+
+    /// The outcome for all ranks, held against its bounds.
+    pub fn outcome(self, job: &Job<'_>, cast: &impl Cast, method: Method) -> Result<Outcome, Error> {
+        let bounds = Bounds::of(job, cast, &self);
+        let time = self.finish.iter().copied().max().unwrap_or_default();
+        if time.0 == u64::MAX {
+            return Err(Error::Overflow("the time in picoseconds"));
+        }
+        bounds.check(time, job)?;
+        let class = u64::from(job.topology.ranks() / cast.actors());
+        let bytes = self.bytes.checked_mul(class).ok_or(Error::Overflow("the number of bytes sent"))?;
+        Ok(Outcome {
+            time,
+            finish: self.finish,
+            messages: self.messages * class,
+            bytes: Bytes(bytes),
+            event_hash: self.hash,
+            method,
+            bounds,
+            links: self.links.into_iter().map(Bytes).collect(),
+            rounded: None,
+            folded: 1,
+            skipped: self.skipped * class,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Everyone;
+    use super::*;
+    use allfold_schedules::Geometry;
+    use allfold_schedules::algorithms::RingAllReduce;
+    use allfold_sim::Topology;
+
+    #[test]
+    fn an_engine_that_is_too_fast_or_overflows_gets_no_outcome() {
+        let schedule = RingAllReduce(2);
+        let geometry = Geometry::whole(&schedule, 2);
+        let topology = Topology::named("switch", 2).unwrap();
+        let job = Job::new(&schedule, &geometry, 4, &topology);
+        let everyone = Everyone::of(&topology, job.faults);
+        // 3 bytes over a link of 300 GB/s: 10 ps.
+        let ended = |at: u64| {
+            let run = Run { finish: vec![Picos(0), Picos(at)], links: vec![3, 0, 0, 0], ..Run::default() };
+            run.outcome(&job, &everyone, Method::Clocks)
+        };
+        assert_eq!(ended(9).unwrap_err(), Error::BeatsBound { time: 9, bound: 10, which: "links" });
+        assert_eq!(ended(10).unwrap().time, Picos(10));
+        assert!(matches!(ended(u64::MAX), Err(Error::Overflow(_))));
+    }
+}

@@ -1,0 +1,395 @@
+//! What every piece goes through, laid out round by round.
+//!
+//! ```text
+//! round 2    steps     rank 4, rank 9, rank 5 ..     what each must wait for: earlier steps with the same piece
+//!            messages  4 -> 9, ..                    links of the path, class of its times
+//! ```
+
+use super::super::rates::Rates;
+use super::timetable::{Acts, retimed};
+use super::{Cast, Error, Job};
+use allfold_schedules::schedule::{Combine, Rank, Schedule, Span, Step};
+use allfold_sim::{Bytes, BytesPerSec, Crossing, LinkId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Steps of all ranks, and of one rank, with one piece: more are refused. A tree has 8 a rank, and each step is held against
+/// the rank's earlier ones.
+const MOST: usize = 1 << 23;
+const EACH: usize = 256;
+const NONE: u32 = u32::MAX;
+
+/// All that one piece goes through.
+pub(super) struct Program {
+    pub(super) pieces: u64,
+    /// Rounds between a piece and the next.
+    pub(super) stride: u64,
+    pub(super) rounds: Vec<Round>,
+    pub(super) steps: Vec<Act>,
+    pub(super) blockers: Vec<Blocker>,
+    pub(super) messages: Vec<Message>,
+    /// The links of all messages, in order of messages.
+    pub(super) paths: Vec<u32>,
+    /// By stretch of pieces of one size, then by class.
+    pub(super) times: Vec<Vec<Times>>,
+    /// By class, without bytes.
+    pub(super) least: Vec<Times>,
+    /// The first piece of each stretch, and the number of pieces.
+    stretches: Vec<u64>,
+    /// How many ends of steps are kept in all.
+    pub(super) kept: usize,
+    /// How many steps each actor has with a piece.
+    pub(super) steps_of: Vec<u32>,
+    /// Bytes in the messages of all pieces, and over each link.
+    pub(super) bytes: u64,
+    pub(super) links: Vec<u64>,
+}
+
+/// One round of a piece.
+#[derive(Clone, Default)]
+pub(super) struct Round {
+    pub(super) steps: Range<usize>,
+    pub(super) messages: Range<usize>,
+    pub(super) kept: Kept,
+}
+
+/// Where the ends of a round's steps are kept, for the last `depth` pieces.
+#[derive(Clone, Default)]
+pub(super) struct Kept {
+    pub(super) first: usize,
+    pub(super) width: usize,
+    pub(super) depth: u64,
+}
+
+/// What an actor does in a round.
+#[derive(Clone, Copy)]
+pub(super) struct Act {
+    pub(super) actor: u32,
+    /// The class of a step within the rank itself; `u32::MAX` for any other.
+    pub(super) local: u32,
+    /// First and last + 1 of those it waits for.
+    pub(super) blockers: (u32, u32),
+}
+
+/// An earlier step: its round and its place there.
+#[derive(Clone, Copy)]
+pub(super) struct Blocker {
+    pub(super) round: u32,
+    pub(super) at: u32,
+}
+
+/// A message: the places of its two steps in their round.
+#[derive(Clone, Copy)]
+pub(super) struct Message {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) class: u32,
+    /// First and last + 1 of its links in [`Program::paths`].
+    pub(super) path: (u32, u32),
+}
+
+/// Of one message, from its start; of a step within a rank, `done` alone.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Times {
+    pub(super) overhead: u64,
+    pub(super) left: u64,
+    pub(super) done: u64,
+}
+
+/// What messages of one class have in common: rate (`u32::MAX` within a rank), chunks, whether they reduce.
+type Class = (u32, u32, u32, bool);
+
+struct Builder<'j, 'a, C> {
+    job: &'j Job<'a>,
+    cast: &'j C,
+    rates: Rates,
+    classes: BTreeMap<Class, u32>,
+    /// The place of each actor's step in the round at hand.
+    places: Vec<u32>,
+    path: Vec<Crossing>,
+}
+
+impl Program {
+    pub(super) fn new<C: Cast>(job: &Job<'_>, cast: &C) -> Result<Program, Error> {
+        let (of, pieces, lap): (&dyn Schedule, u64, u64) = match job.schedule.pipeline() {
+            Some(pipeline) => (pipeline.of, pipeline.pieces, pipeline.lap),
+            None => (job.schedule, u64::from(job.schedule.segments()), 1),
+        };
+        let stride = if pieces == 1 { 1 } else { (lap - 1) / pieces };
+        if stride == 0 {
+            return Err(refusal("pieces that go round by round do not follow each other"));
+        }
+        let acts = acts(of, cast)?;
+        let own = Program::laid_out(job, cast, &acts, pieces, stride)?;
+        let table = retimed(&own, &acts, cast.links() as usize).filter(|_| pieces > 1);
+        let Some((table, stride)) = table else { return Ok(own) };
+        // Either is large: one at a time.
+        drop((own, acts));
+        Program::laid_out(job, cast, &table, pieces, stride)
+    }
+
+    /// These steps, by round.
+    pub(super) fn laid_out<C: Cast>(
+        job: &Job<'_>,
+        cast: &C,
+        acts: &Acts,
+        pieces: u64,
+        stride: u64,
+    ) -> Result<Program, Error> {
+        let mut program = Program {
+            pieces,
+            stride,
+            rounds: vec![Round::default(); acts.len()],
+            steps: Vec::new(),
+            blockers: Vec::new(),
+            messages: Vec::new(),
+            paths: Vec::new(),
+            times: Vec::new(),
+            least: Vec::new(),
+            stretches: stretches(job, pieces),
+            kept: 0,
+            steps_of: vec![0; cast.actors() as usize],
+            bytes: 0,
+            links: vec![0; cast.links() as usize],
+        };
+        acts.iter().flatten().for_each(|(actor, _)| program.steps_of[*actor as usize] += 1);
+        let places = vec![NONE; cast.actors() as usize];
+        let mut builder = Builder {
+            job,
+            cast,
+            rates: Rates::default(),
+            classes: BTreeMap::new(),
+            places,
+            path: Vec::new(),
+        };
+        for (round, acts) in acts.iter().enumerate() {
+            builder.round(&mut program, round, acts)?;
+        }
+        program.wait(acts);
+        builder.times(&mut program)?;
+        Ok(program)
+    }
+
+    /// Messages of one piece.
+    pub(super) fn messages(&self) -> u64 {
+        self.messages.len() as u64
+    }
+
+    /// The most steps that any actor has.
+    pub(super) fn most_steps(&self) -> u64 {
+        self.steps_of.iter().map(|&steps| u64::from(steps)).max().unwrap_or(0).saturating_mul(self.pieces)
+    }
+
+    /// The stretch of a piece.
+    pub(super) fn stretch(&self, piece: u64) -> usize {
+        self.stretches.partition_point(|first| *first <= piece).saturating_sub(1)
+    }
+
+    /// The piece after the last of a piece's stretch.
+    pub(super) fn end_of_stretch(&self, piece: u64) -> u64 {
+        self.stretches.get(self.stretch(piece) + 1).copied().unwrap_or(self.pieces)
+    }
+
+    /// On how many pieces before it what happens to a piece can depend, in steady state.
+    pub(super) fn memory(&self, window: usize) -> u64 {
+        let acting = self.steps_of.iter().copied().filter(|steps| *steps > 0);
+        let fewest = acting.min().map_or(1, u64::from);
+        let depth = self.rounds.iter().map(|round| round.kept.depth).max().unwrap_or(0);
+        (window as u64).div_ceil(fewest).max(depth) + 2
+    }
+
+    /// Notes what each step waits for, and how long the ends of steps are kept for that.
+    fn wait(&mut self, acts: &[Vec<(u32, Step)>]) {
+        let mut before: Vec<Vec<(u32, u32)>> = vec![Vec::new(); self.steps_of.len()];
+        for (round, here) in acts.iter().enumerate() {
+            let first = self.rounds[round].steps.start;
+            for (at, (actor, step)) in here.iter().enumerate() {
+                let from = self.blockers.len() as u32;
+                for &(earlier, place) in &before[*actor as usize] {
+                    let other = &acts[earlier as usize][place as usize].1;
+                    if conflict(step, other) {
+                        self.blockers.push(Blocker { round: earlier, at: place });
+                        let kept = &mut self.rounds[earlier as usize].kept;
+                        kept.depth = kept.depth.max((round as u64 - u64::from(earlier)) / self.stride + 1);
+                    }
+                }
+                self.steps[first + at].blockers = (from, self.blockers.len() as u32);
+                before[*actor as usize].push((round as u32, at as u32));
+            }
+        }
+        for round in &mut self.rounds {
+            round.kept.depth = round.kept.depth.min(self.pieces);
+            round.kept.width = round.steps.len();
+            round.kept.first = self.kept;
+            self.kept += round.kept.width * round.kept.depth as usize;
+        }
+    }
+}
+
+impl<C: Cast> Builder<'_, '_, C> {
+    fn round(&mut self, program: &mut Program, round: usize, acts: &[(u32, Step)]) -> Result<(), Error> {
+        let (first, sent) = (program.steps.len(), program.messages.len());
+        (0u32..).zip(acts).for_each(|(place, (actor, _))| self.places[*actor as usize] = place);
+        let (mut sends, mut receives) = (0usize, 0usize);
+        for (actor, step) in acts {
+            let rank = self.cast.rank(*actor);
+            let local = step.send.is_some_and(|(to, _)| to == rank);
+            let class = match step.recv {
+                Some((_, span, how)) if local => {
+                    self.class((NONE, span.at, span.len, how == Combine::Reduce))
+                }
+                _ => NONE,
+            };
+            program.steps.push(Act { actor: *actor, local: class, blockers: (0, 0) });
+            sends += usize::from(step.send.is_some() && !local);
+            receives += usize::from(step.recv.is_some() && !local);
+        }
+        for (place, (actor, step)) in (0u32..).zip(acts) {
+            let rank = self.cast.rank(*actor);
+            let Some((from, into, how)) = step.recv.filter(|(from, ..)| *from != rank) else { continue };
+            let lost = || unmatched(rank, round, format!("waits for rank {from}, which does not send to it"));
+            let sender =
+                (from.0 < self.job.schedule.ranks()).then(|| self.cast.actor(from)).ok_or_else(lost)?;
+            let at = self.places[sender as usize];
+            let sent =
+                acts.get(at as usize).filter(|(actor, _)| *actor == sender).and_then(|(_, step)| step.send);
+            let (_, span) = sent.filter(|(to, _)| *to == rank).ok_or_else(lost)?;
+            let message = self.message(program, (from, rank), (span, into), how == Combine::Reduce, round)?;
+            program.messages.push(Message { from: at, to: place, ..message });
+        }
+        if sends != receives || receives != program.messages.len() - sent {
+            let rank = acts.first().map_or(Rank(0), |(actor, _)| self.cast.rank(*actor));
+            let what = format!("and others send {sends} messages, of which {receives} are received");
+            return Err(unmatched(rank, round, what));
+        }
+        program.rounds[round].steps = first..program.steps.len();
+        program.rounds[round].messages = sent..program.messages.len();
+        Ok(())
+    }
+
+    fn message(
+        &mut self,
+        program: &mut Program,
+        (from, to): (Rank, Rank),
+        (span, into): (Span, Span),
+        reduces: bool,
+        round: usize,
+    ) -> Result<Message, Error> {
+        let fits =
+            |span: &Span| u64::from(span.at) + u64::from(span.len) <= self.job.schedule.chunks().into();
+        if !fits(&span) || !fits(&into) || self.total(span) != self.total(into) {
+            return Err(unmatched(
+                from,
+                round,
+                format!("sends {span:?}, which rank {to} receives as {into:?}"),
+            ));
+        }
+        self.path.clear();
+        let latency = self.cast.route(from, to, &mut self.path);
+        let share = |crossing: &Crossing| {
+            let bandwidth = self.cast.link(crossing.link).bandwidth.0;
+            BytesPerSec((bandwidth / u64::from(crossing.weight)).max(1))
+        };
+        let bandwidth = self.path.iter().map(share).min();
+        let rate = self.rates.rate(self.job.costs, bandwidth, latency);
+        let bytes = self.total(span);
+        program.bytes = program.bytes.saturating_add(bytes);
+        let first = program.paths.len() as u32;
+        for Crossing { link: LinkId(link), weight } in &self.path {
+            program.paths.push(*link);
+            let over = &mut program.links[*link as usize];
+            *over = over.saturating_add(bytes.saturating_mul(u64::from(*weight)));
+        }
+        let path =
+            (first, u32::try_from(program.paths.len()).map_err(|_| refusal("its paths are too long"))?);
+        let class = self.class((rate, span.at, span.len, reduces));
+        Ok(Message { from: 0, to: 0, class, path })
+    }
+
+    fn class(&mut self, class: Class) -> u32 {
+        let next = self.classes.len() as u32;
+        *self.classes.entry(class).or_insert(next)
+    }
+
+    /// Bytes of a span in one piece.
+    fn bytes(&self, span: Span) -> u64 {
+        self.job.geometry.elements(span) * u64::from(self.job.element)
+    }
+
+    /// Bytes of a span in all pieces.
+    fn total(&self, span: Span) -> u64 {
+        let elements = (span.at..span.at + span.len).map(|chunk| self.job.geometry.chunk(chunk));
+        elements.map(|chunk| chunk.end - chunk.start).sum::<u64>() * u64::from(self.job.element)
+    }
+
+    /// The times of every class, for each stretch and without bytes.
+    fn times(&mut self, program: &mut Program) -> Result<(), Error> {
+        let mut classes: Vec<(Class, u32)> = self.classes.iter().map(|(class, at)| (*class, *at)).collect();
+        classes.sort_unstable_by_key(|(_, at)| *at);
+        let overhead = self.job.costs.overhead.0;
+        let mut of = |(rate, at, len, reduces): Class, segment: u32, empty: bool| {
+            let bytes = if empty { 0 } else { self.bytes(Span { segment, ..Span::data(at, len) }) };
+            if rate == NONE {
+                let done = self.job.costs.local(Bytes(bytes), reduces).0;
+                return Times { overhead: 0, left: 0, done };
+            }
+            let times = self.rates.times(rate, bytes);
+            Times { overhead, left: times.left, done: if reduces { times.reduced } else { times.arrived } }
+        };
+        let mut all = |segment, empty| classes.iter().map(|(class, _)| of(*class, segment, empty)).collect();
+        for first in &program.stretches[..program.stretches.len() - 1] {
+            let segment = u32::try_from(*first).map_err(|_| Error::Overflow("the number of a piece"))?;
+            program.times.push(all(segment, false));
+        }
+        program.least = all(0, true);
+        Ok(())
+    }
+}
+
+/// What every actor does with a piece, by round.
+pub(super) fn acts(of: &dyn Schedule, cast: &impl Cast) -> Result<Acts, Error> {
+    let rounds = usize::try_from(of.rounds()).ok().filter(|rounds| *rounds <= MOST);
+    let mut acts =
+        vec![Vec::new(); rounds.ok_or_else(|| refusal("it has too many rounds to be remembered"))?];
+    let mut count = 0;
+    for actor in 0..cast.actors() {
+        let (rank, mut from, before) = (cast.rank(actor), 0, count);
+        while let Some(round) = of.next(rank, from) {
+            acts[round as usize].push((actor, of.step(rank, round)));
+            (from, count) = (round + 1, count + 1);
+            if count > MOST || count - before > EACH {
+                return Err(refusal("it has too many steps to be remembered"));
+            }
+        }
+    }
+    Ok(acts)
+}
+
+/// Where pieces change size: the first of each stretch, and the number of pieces.
+fn stretches(job: &Job<'_>, pieces: u64) -> Vec<u64> {
+    let mut stretches = BTreeSet::from([0, pieces]);
+    for chunk in 0..job.schedule.chunks() {
+        let chunk = job.geometry.chunk(chunk);
+        stretches.insert((chunk.end - chunk.start) % pieces);
+    }
+    stretches.into_iter().collect()
+}
+
+/// Whether a later step of a piece must wait for an earlier one.
+fn conflict(later: &Step, earlier: &Step) -> bool {
+    let overlap = |a: &Span, b: &Span| a.place == b.place && a.at < b.at + b.len && b.at < a.at + a.len;
+    let reads = |step: &Step| step.send.map(|(_, span)| span);
+    let writes = |step: &Step| step.recv.map(|(_, span, _)| span);
+    let meet = |a: Option<Span>, b: Option<Span>| a.zip(b).is_some_and(|(a, b)| overlap(&a, &b));
+    meet(writes(later), reads(earlier))
+        || meet(writes(later), writes(earlier))
+        || meet(reads(later), writes(earlier))
+}
+
+fn unmatched(rank: Rank, round: usize, what: String) -> Error {
+    Error::Unmatched { rank, round: round as u64, what }
+}
+
+fn refusal(why: &str) -> Error {
+    Error::Job(format!("turns: {why}; take a pipeline of few steps a rank, or another engine (`full`)"))
+}
