@@ -38,7 +38,6 @@ mod ledger;
 pub mod rendezvous;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-pub mod time;
 mod transport;
 mod work;
 mod world;
@@ -46,6 +45,7 @@ mod world;
 pub use allfold_kernels::{DType, Element, ReduceOp};
 pub use allfold_schedules::{Collective, Geometry, Rank};
 pub use allfold_schedules::{algorithms, check, registry, render, schedule};
+pub use allfold_timing as time;
 #[cfg(feature = "mpi")]
 pub use backends::mpi;
 pub use backends::sim::Activity;

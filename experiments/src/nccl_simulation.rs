@@ -18,8 +18,8 @@ use crate::session::Session;
 use crate::sweep::SweepArgs;
 use crate::table;
 use allfold_collectives::Collective;
-use allfold_collectives::time::nccl::physics::{Setting, Simulated, Term, Terms, closed, simulated};
-use allfold_collectives::time::nccl::{Library, Overrides, Platform};
+use allfold_nccl_model::physics::{Setting, Simulated, Term, Terms, closed, simulated};
+use allfold_nccl_model::{Library, Overrides, Platform};
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::machines::{Description, Machine};
 use std::path::PathBuf;
@@ -196,7 +196,7 @@ fn machine(topology: &str, ranks: u32) -> Outcome<Machine> {
 /// The lines above the table.
 fn heading(sweep: &SweepArgs, topology: &str, setting: &Setting) -> String {
     let Setting { machine, platform, .. } = setting;
-    let graph = |name: &str, graph: &allfold_collectives::time::nccl::Graph| {
+    let graph = |name: &str, graph: &allfold_nccl_model::Graph| {
         format!("{name} {} channels of {:.1} GB/s", graph.channels, graph.inside)
     };
     let mut graphs = vec![graph("ring", &platform.ring), graph("tree", &platform.tree)];

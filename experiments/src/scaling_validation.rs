@@ -12,7 +12,7 @@ use crate::records::ScalingRow;
 use crate::scaling_tables::{Curve, ScalingTable};
 use crate::session::{self, Session};
 use crate::{scaling_tables, table, workload_scaling};
-use allfold_collectives::time::nccl::Overrides;
+use allfold_nccl_model::Overrides;
 use allfold_sim::Picos;
 use allfold_sim::machines::presets::Preset;
 use allfold_trainer::buckets::Caps;

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::records::SimulatedScale;
 use allfold_collectives::Plan;
-use allfold_collectives::time::nccl::{Arch, Cpu, Graph, Inside, Overrides, Platform};
+use allfold_nccl_model::{Arch, Cpu, Graph, Inside, Overrides, Platform};
 use allfold_sim::machines::presets::{FABRICS, Preset};
 use allfold_sim::machines::{GPUS, Generation};
 use allfold_sim::{Sharing, Topology};

@@ -12,7 +12,7 @@
 //! ```
 
 use super::fit::Fit;
-use allfold_collectives::time::nccl::physics::{PARAMETERS, Parameters};
+use allfold_nccl_model::physics::{PARAMETERS, Parameters};
 use allfold_sim::suggest::unknown;
 use serde::{Deserialize, Serialize};
 

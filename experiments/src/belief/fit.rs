@@ -11,7 +11,7 @@
 
 use super::prepare::Prepared;
 use super::score::band;
-use allfold_collectives::time::nccl::physics::{COUNT, Case, PARAMETERS, Parameters, Terms, closed};
+use allfold_nccl_model::physics::{COUNT, Case, PARAMETERS, Parameters, Terms, closed};
 use std::collections::BTreeMap;
 
 /// Beyond this, in logarithms, a row is far off.

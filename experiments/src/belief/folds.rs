@@ -3,7 +3,7 @@
 use super::fit::{Prior, fit};
 use super::prepare::Prepared;
 use super::score::{factor, median};
-use allfold_collectives::time::nccl::physics::{Parameters, Terms, closed};
+use allfold_nccl_model::physics::{Parameters, Terms, closed};
 
 /// What is left out together and predicted from a fit to all else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::prepare::Prediction;
 use crate::failure::{Failure, Outcome};
-use allfold_collectives::time::nccl::physics::{Parameters, Terms, closed, simulated};
+use allfold_nccl_model::physics::{Parameters, Terms, closed, simulated};
 use clap::ValueEnum;
 
 /// A way to predict a time.

@@ -2,8 +2,8 @@
 
 use super::systems::system;
 use crate::runs::Run;
-use allfold_collectives::time::nccl::physics::{Case, STORED, Setting};
-use allfold_collectives::time::nccl::{Library, Overrides, Platform};
+use allfold_nccl_model::physics::{Case, STORED, Setting};
+use allfold_nccl_model::{Library, Overrides, Platform};
 use allfold_sim::machines::{Fabric, Generation, Machine};
 
 /// A run that can be predicted.

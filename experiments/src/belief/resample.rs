@@ -8,7 +8,7 @@
 
 use super::fit::{Fit, Prior, fit_weighed};
 use super::prepare::Prepared;
-use allfold_collectives::time::nccl::physics::{COUNT, Terms};
+use allfold_nccl_model::physics::{COUNT, Terms};
 
 /// Below this many systems a draw says nothing.
 const FEW: usize = 5;

@@ -7,7 +7,7 @@ use super::prepare::{Prepared, prepare};
 use super::resample::intervals;
 use super::spread::pairs;
 use crate::runs;
-use allfold_collectives::time::nccl::physics::{PARAMETERS, Parameters, Terms, closed};
+use allfold_nccl_model::physics::{PARAMETERS, Parameters, Terms, closed};
 
 fn place(name: &str) -> usize {
     PARAMETERS.iter().position(|parameter| parameter.name == name).unwrap()

@@ -8,7 +8,7 @@ use crate::cli::Common;
 use crate::failure::{Failure, Outcome};
 use crate::session::{self, Session};
 use crate::table;
-use allfold_collectives::time::nccl::physics::{PARAMETERS, Terms};
+use allfold_nccl_model::physics::{PARAMETERS, Terms};
 use std::path::PathBuf;
 
 /// Flags of `calibrate`.

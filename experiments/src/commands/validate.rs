@@ -19,7 +19,7 @@ use crate::failure::{Failure, Outcome};
 use crate::records::Validated;
 use crate::session::{self, Session};
 use crate::{runs, scaling_tables, scaling_validation, table};
-use allfold_collectives::time::nccl::physics::{Parameters, Term, Terms};
+use allfold_nccl_model::physics::{Parameters, Term, Terms};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
 //! How long the ranks take to add something up.
 
 use crate::Result;
-use allfold_collectives::time::nccl::{Overrides, Platform, choose};
 use allfold_collectives::time::{Engine, Job, Outcome, simulate};
 use allfold_collectives::{Collective, DType, Plan};
+use allfold_nccl_model::{Overrides, Platform, choose};
 use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! The model against its own worked figures.
 
 use super::*;
-use crate::Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter};
+use allfold_schedules::Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter};
 
 fn near(found: f64, wanted: f64) -> bool {
     (found - wanted).abs() < 0.005 * wanted

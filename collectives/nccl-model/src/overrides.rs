@@ -7,7 +7,7 @@
 //! ```
 
 use super::{Algorithm, Protocol};
-use crate::Collective;
+use allfold_schedules::Collective;
 use allfold_sim::suggest::unknown;
 use std::collections::BTreeMap;
 

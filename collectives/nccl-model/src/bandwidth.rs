@@ -3,7 +3,7 @@
 use super::constants::{ll_most, nvls_efficiency, nvls_tree, ring_ll128, tree, tree_ll128};
 use super::latency::ring_steps;
 use super::{Algorithm, Arch, Graph, Platform, Protocol};
-use crate::Collective;
+use allfold_schedules::Collective;
 
 /// The bandwidth at which a call's bytes go (algbw), before the correction by size; 0 where it cannot run.
 pub(super) fn bandwidth(

@@ -13,7 +13,7 @@ use super::parameters::{
     LINK_PCIE, NVLS, NVLS_STEP, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP, TREE, link,
 };
 use super::{Case, Term, Terms};
-use crate::Collective;
+use allfold_schedules::Collective;
 use allfold_sim::machines::Fabric;
 
 /// Bytes of a message from which on some NICs ask first, and from which on all do: 8 KiB is libfabric's and MPI's usual

@@ -24,9 +24,9 @@ pub use staggered::Staggered;
 pub use tree::NodeTree;
 
 use super::Algorithm;
-use crate::Collective;
-use crate::algorithms::{Chain, RingAllReduce, RingReduceScatter};
-use crate::schedule::{Lanes, Over, Rank, Reverse, Schedule, Segments, there_and_back};
+use allfold_schedules::Collective;
+use allfold_schedules::algorithms::{Chain, RingAllReduce, RingReduceScatter};
+use allfold_schedules::schedule::{Lanes, Over, Rank, Reverse, Schedule, Segments, there_and_back};
 use std::sync::Arc;
 
 /// A schedule over nodes.
@@ -134,7 +134,7 @@ fn twins<S: Schedule>(nodes: u32, how: impl Fn(NodeTree) -> S) -> Lanes<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check;
+    use allfold_schedules::check;
 
     fn proved(collective: Collective, algorithm: Algorithm, nodes: u32, devices: u32, pieces: u32) {
         let found = layout(collective, algorithm, nodes, devices, pieces).unwrap();

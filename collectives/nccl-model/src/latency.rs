@@ -2,7 +2,7 @@
 
 use super::constants::{across_us, base_us, inside_us};
 use super::{Algorithm, Cpu, Graph, Platform, Protocol};
-use crate::Collective;
+use allfold_schedules::Collective;
 
 /// How many steps a ring takes: there and back for an all-reduce.
 pub(super) fn ring_steps(collective: Collective, ranks: u32) -> f64 {

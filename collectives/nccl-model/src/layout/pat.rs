@@ -11,7 +11,7 @@
 //! Source: S. Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale" (2025),
 //! arXiv:2506.20252.
 
-use crate::schedule::{Combine, Permutation, Rank, Schedule, Span, Step};
+use allfold_schedules::schedule::{Combine, Permutation, Rank, Schedule, Span, Step};
 
 /// Reduce-scatter over this many ranks; chunk r ends at rank r.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! One call on one machine, with NCCL's choice made: all that the model needs and nothing that is fitted.
 
 use super::super::{Algorithm, Graph, NoChoice, Overrides, Platform, Protocol, choose, estimate};
-use crate::Collective;
+use allfold_schedules::Collective;
 use allfold_sim::machines::{Fabric, Generation, Machine};
 
 /// A machine as a run used it.

@@ -4,7 +4,7 @@ use super::bandwidth::bandwidth;
 use super::constants::tree_correction;
 use super::latency::latency;
 use super::{Algorithm, Arch, Graph, Overrides, Platform, Protocol};
-use crate::Collective;
+use allfold_schedules::Collective;
 
 /// What the model says of one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -11,8 +11,8 @@
 //! would have run. Figures are those of NCCL's `src/graph/tuning.cc` (2.29).
 //!
 //! ```
-//! use allfold_collectives::Collective;
-//! use allfold_collectives::time::nccl::{Algorithm, Arch, Graph, Overrides, Platform, Protocol, choose};
+//! use allfold_schedules::Collective;
+//! use allfold_nccl_model::{Algorithm, Arch, Graph, Overrides, Platform, Protocol, choose};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let platform = Platform::nvlink(Arch::Ampere, 2, 16, Graph::inside(12, 20.0).across(16.0));

@@ -11,7 +11,7 @@
 //! every GPU's port, whatever the number of GPUs. Order uniform.
 //! Source: NVIDIA, "NVLink SHARP" of the third-generation NVSwitch (Hot Chips 34, 2022).
 
-use crate::schedule::{Combine, Rank, Schedule, Span, Step};
+use allfold_schedules::schedule::{Combine, Rank, Schedule, Span, Step};
 
 /// Reduce from `gpus` ranks into the switch, the rank after them.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@
 //! NCCL's connections have 8 buffers each (`NCCL_STEPS`): a slow hop delays what passes over it, and not every step of
 //! the rank behind it.
 
-use crate::schedule::{Permutation, Rank, Schedule, Step};
+use allfold_schedules::schedule::{Permutation, Rank, Schedule, Step};
 
 /// Every round of a schedule in two, or three for an odd number of ranks: by the sender's place.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@
 use super::super::{Algorithm, Protocol};
 use super::parameters::{MATCH, MATCH_RATE, Parameters};
 use super::{Case, Term, Terms};
-use crate::Collective;
+use allfold_schedules::Collective;
 
 /// What is stored without the driver: libfabric's `FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD` where nobody sets it.
 pub const STORED: f64 = 4096.0;

@@ -14,7 +14,7 @@
 //! every node, whatever the number of nodes; two hops. Order uniform.
 //! Source: Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)", COMHPC 2016; NCCL `src/graph/connect.cc`.
 
-use crate::schedule::{Combine, Rank, Schedule, Span, Step};
+use allfold_schedules::schedule::{Combine, Rank, Schedule, Span, Step};
 
 /// Reduce from `nodes` nodes of `devices` GPUs into the network, the rank after them.
 #[derive(Clone, Copy, Debug)]

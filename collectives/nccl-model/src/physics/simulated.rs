@@ -13,10 +13,10 @@ use super::super::{Algorithm, Protocol};
 use super::closed::{Rates, base, closed, hop, outside, step};
 use super::matching::matching;
 use super::{Case, Parameters, Terms};
-use crate::time::{Engine, Error, Job, Method, simulate};
-use crate::{Collective, Geometry};
+use allfold_schedules::{Collective, Geometry};
 use allfold_sim::topology::Edge;
 use allfold_sim::{BytesPerSec, Costs, Link, Picos, Topology};
+use allfold_timing::{Engine, Error, Job, Method, simulate};
 
 /// A simulated time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -162,7 +162,7 @@ mod tests {
     use super::super::parameters::{MATCH, MATCH_RATE};
     use super::super::{Setting, Terms};
     use super::*;
-    use crate::time::nccl::{Library, Overrides, Platform};
+    use crate::{Library, Overrides, Platform};
     use allfold_sim::machines::{Description, Machine};
 
     fn setting(gpu: &str, nodes: u32, devices: u32, inside: &str, nics: &str) -> Setting {

@@ -13,7 +13,7 @@
 //! into it. Order uniform.
 //! Source: NCCL's `src/graph/trees.cc` (2.29); Sanders, Speck and Träff, Parallel Comput. 35 (2009).
 
-use crate::schedule::{Combine, Rank, Schedule, Span, Step};
+use allfold_schedules::schedule::{Combine, Rank, Schedule, Span, Step};
 
 /// Reduce to the root of the tree, or of its twin.
 #[derive(Clone, Copy, Debug)]
