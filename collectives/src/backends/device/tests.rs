@@ -14,11 +14,13 @@ fn shim(devices: usize) -> ShimOptions {
     ShimOptions { devices, ..ShimOptions::default() }
 }
 
-/// By messages and fused, to the bit, and without an access that nothing orders.
+/// By messages and fused, to the bit, and without an access that nothing orders. No stream or event is left behind.
 #[test]
 fn every_algorithm_on_shims_of_1_2_and_4_devices() {
     for devices in [1, 2, 4] {
-        table(&Shim::with(shim(devices)).unwrap());
+        let machine = Shim::with(shim(devices)).unwrap();
+        table(&machine);
+        assert_eq!(machine.as_shim().unwrap().live(), (0, 0), "streams and events after it");
     }
 }
 
