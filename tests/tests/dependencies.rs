@@ -1,0 +1,72 @@
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+//! The pure crates compile alone: no sockets, cryptography, GPU driver, MPI or command line reaches them, by any path of
+//! normal dependencies and with every feature of theirs on.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+const PURE: [&str; 5] =
+    ["allfold-base", "allfold-schedules", "allfold-sim", "allfold-timing", "allfold-nccl-model"];
+
+const IMPURE: [&str; 7] = ["tokio", "rustls", "aws-lc-rs", "ring", "cudarc", "mpi", "clap"];
+
+/// Every package that a crate needs by normal dependencies, itself included, as `cargo tree` resolves them.
+fn needs(krate: &str, features: &[&str]) -> BTreeSet<String> {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--package", krate])
+        .args(features)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(tree.status.success(), "{krate}: {}", String::from_utf8_lossy(&tree.stderr));
+    let text = String::from_utf8(tree.stdout).unwrap();
+    let found: BTreeSet<String> =
+        text.lines().filter_map(|line| line.split(' ').next()).map(String::from).collect();
+    assert!(found.contains(krate), "{krate} is not in its own tree:\n{text}");
+    found
+}
+
+/// Which of the impure packages a crate needs.
+fn impure(krate: &str, features: &[&str]) -> Vec<&'static str> {
+    let needed = needs(krate, features);
+    IMPURE.into_iter().filter(|package| needed.contains(*package)).collect()
+}
+
+#[test]
+fn no_sockets_cryptography_or_drivers_reach_the_pure_crates() {
+    for krate in PURE {
+        let found = impure(krate, &["--all-features"]);
+        assert_eq!(found, Vec::<&str>::new(), "{krate} depends on what is not pure");
+    }
+}
+
+/// The packages are found where they are needed, so that an empty list means something. Only `mpi` is not asked for: it is
+/// behind a feature, and need not be downloaded.
+#[test]
+fn what_is_not_pure_is_found_where_it_is_needed() {
+    let collectives = impure("allfold-collectives", &[]);
+    for package in ["tokio", "rustls", "aws-lc-rs", "cudarc"] {
+        assert!(collectives.contains(&package), "{package} is not among {collectives:?}");
+    }
+    assert_eq!(collectives.contains(&"ring"), cfg!(target_arch = "x86_64"));
+    assert!(!collectives.contains(&"clap"), "allfold-collectives needs no command line");
+    assert!(impure("allfold-experiments", &[]).contains(&"clap"));
+}
+
+/// Schedules are proved without a simulator, and timed without numbers or ranks.
+#[test]
+fn pure_crates_depend_downwards_only() {
+    let ours = |krate: &str| -> Vec<String> {
+        needs(krate, &["--all-features"]).into_iter().filter(|name| name.starts_with("allfold-")).collect()
+    };
+    assert_eq!(ours("allfold-base"), ["allfold-base"]);
+    assert_eq!(ours("allfold-sim"), ["allfold-base", "allfold-sim"]);
+    assert_eq!(ours("allfold-schedules"), ["allfold-base", "allfold-schedules"]);
+    assert_eq!(
+        ours("allfold-timing"),
+        ["allfold-base", "allfold-schedules", "allfold-sim", "allfold-timing"]
+    );
+    let all = ["allfold-base", "allfold-nccl-model", "allfold-schedules", "allfold-sim", "allfold-timing"];
+    assert_eq!(ours("allfold-nccl-model"), all);
+    assert!(!needs("allfold-collectives", &[]).contains("allfold-nccl-model"));
+}
