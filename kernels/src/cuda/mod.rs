@@ -31,6 +31,8 @@
     reason = "the driver, NVRTC and the shim are foreign functions; each use says why it is sound"
 )]
 
+#[cfg(feature = "shim")]
+pub mod abi;
 mod compile;
 mod error;
 mod gpu;
