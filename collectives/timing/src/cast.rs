@@ -82,3 +82,33 @@ impl Extend<LinkId> for Walk<'_> {
         }
     }
 }
+
+/// The same actors, each of whose flows stands for several.
+pub(crate) struct Weighed<'a, C> {
+    pub cast: &'a C,
+    pub weight: u32,
+}
+
+impl<C: Cast> Cast for Weighed<'_, C> {
+    fn actors(&self) -> u32 {
+        self.cast.actors()
+    }
+    fn rank(&self, actor: u32) -> Rank {
+        self.cast.rank(actor)
+    }
+    fn actor(&self, rank: Rank) -> u32 {
+        self.cast.actor(rank)
+    }
+    fn links(&self) -> u32 {
+        self.cast.links()
+    }
+    fn link(&self, link: LinkId) -> Link {
+        self.cast.link(link)
+    }
+    fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos {
+        let first = path.len();
+        let latency = self.cast.route(from, to, path);
+        path[first..].iter_mut().for_each(|crossing| crossing.weight *= self.weight);
+        latency
+    }
+}

@@ -9,10 +9,10 @@
 //! one of them is stepped, exactly. It needs equal chunks and a window that holds whole rows of lanes; a rule that concerns
 //! single messages or the clock keeps lanes apart.
 
-use super::{Cast, Error, Everyone, Job, Method, Outcome, events, orbit};
+use super::cast::Weighed;
+use super::{Error, Everyone, Job, Method, Outcome, events, orbit};
 use allfold_schedules::Geometry;
-use allfold_schedules::schedule::{Rank, Schedule};
-use allfold_sim::{Crossing, Link, LinkId, Picos};
+use allfold_schedules::schedule::Schedule;
 
 /// Times a job by one of its lanes; `None` where they are not alike. `symmetry` allows one rank per symmetry class.
 pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Error> {
@@ -58,42 +58,12 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// The same actors, each of whose flows stands for several.
-pub(crate) struct Weighed<'a, C> {
-    pub cast: &'a C,
-    pub weight: u32,
-}
-
-impl<C: Cast> Cast for Weighed<'_, C> {
-    fn actors(&self) -> u32 {
-        self.cast.actors()
-    }
-    fn rank(&self, actor: u32) -> Rank {
-        self.cast.rank(actor)
-    }
-    fn actor(&self, rank: Rank) -> u32 {
-        self.cast.actor(rank)
-    }
-    fn links(&self) -> u32 {
-        self.cast.links()
-    }
-    fn link(&self, link: LinkId) -> Link {
-        self.cast.link(link)
-    }
-    fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos {
-        let first = path.len();
-        let latency = self.cast.route(from, to, path);
-        path[first..].iter_mut().for_each(|crossing| crossing.weight *= self.weight);
-        latency
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Engine, simulate};
     use super::*;
     use allfold_schedules::algorithms::{RingAllReduce, double_binary_tree};
-    use allfold_schedules::schedule::{Lanes, Segments, there_and_back};
+    use allfold_schedules::schedule::{Lanes, Rank, Segments, there_and_back};
     use allfold_schedules::{Collective, algorithms::halving_doubling};
     use allfold_sim::{Sharing, Topology};
     use proptest::prelude::*;

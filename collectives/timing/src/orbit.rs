@@ -11,8 +11,8 @@
 //! symmetric ranks send the same in the same round, but where in scratch a rank puts what it receives, and so which
 //! of its steps wait for which, may differ (a direct reduce-scatter folds in the order of ranks, not of distance).
 
+use super::cast::Weighed;
 use super::classes::{Basis, Classes};
-use super::fold::Weighed;
 use super::quotient::Quotient;
 use super::{Error, Job, Method, Outcome, clocks, events};
 use allfold_schedules::schedule::Permutation;

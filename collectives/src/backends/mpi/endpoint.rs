@@ -367,7 +367,7 @@ impl Transport for Endpoint {
     }
 
     fn natively(&self, call: &Call) -> bool {
-        self.node.options.native && super::native::of(call).is_some()
+        self.node.options.native && super::foreign::Native::of(call).is_some()
     }
 
     fn native(&mut self, call: Summons<'_>, ends: Ends<'_>) -> Result<()> {

@@ -2,7 +2,7 @@
 //! before that keeps its buffer from ever being used again.
 
 use crate::transport::Payload;
-use crate::{DType, Error, Rank, ReduceOp, Result};
+use crate::{Call, Collective, DType, Error, Operation, Rank, ReduceOp, Result};
 use mpi::ffi;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -44,7 +44,7 @@ fn count(elements: usize) -> Result<c_int> {
 }
 
 /// MPI's type of an element; none of half precision.
-pub(super) fn datatype(dtype: DType) -> Option<ffi::MPI_Datatype> {
+fn datatype(dtype: DType) -> Option<ffi::MPI_Datatype> {
     // SAFETY: constants of the library.
     Some(unsafe {
         match dtype {
@@ -286,6 +286,30 @@ pub(super) enum Native {
     Gather(Rank),
     Scatter(Rank),
     Barrier,
+}
+
+impl Native {
+    /// The collective of MPI's that is this call; none where it has none, or no such type.
+    pub fn of(call: &Call) -> Option<Native> {
+        let Operation::Collective(collective) = call.operation else { return None };
+        let (dtype, op) = (call.dtype, call.op.unwrap_or(ReduceOp::Sum));
+        let root = call.root.unwrap_or(Rank(0));
+        if collective.reduces() {
+            datatype(dtype)?;
+        }
+        Some(match collective {
+            Collective::AllReduce => Native::AllReduce(dtype, op),
+            Collective::Reduce => Native::Reduce(dtype, op, root),
+            Collective::ReduceScatter => Native::ReduceScatter(dtype, op),
+            Collective::Broadcast => Native::Broadcast(root),
+            Collective::AllGather => Native::AllGather,
+            Collective::AllToAll => Native::AllToAll,
+            Collective::Gather => Native::Gather(root),
+            Collective::Scatter => Native::Scatter(root),
+            Collective::Barrier => Native::Barrier,
+            Collective::SendRecv => return None,
+        })
+    }
 }
 
 fn filled(status: &ffi::MPI_Status) -> Result<usize> {

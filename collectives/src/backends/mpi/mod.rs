@@ -33,6 +33,7 @@ mod group;
 mod native;
 
 use super::real_time::RealTime;
+use super::real_time::clock;
 use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
 use crate::transport::{Pool, Transport};
 use crate::{Error, Lost, Rank, Result};
@@ -86,11 +87,6 @@ pub(crate) struct Mpi {
 struct Groups {
     all: Vec<Arc<Group>>,
     keys: BTreeMap<GroupKey, GroupId>,
-}
-
-#[allow(clippy::disallowed_methods, reason = "MPI's processes are on real time")]
-fn clock() -> Instant {
-    Instant::now()
 }
 
 #[allow(clippy::disallowed_methods, reason = "MPI has no event to wait for but by looking again and again")]

@@ -2,34 +2,12 @@
 //! other ranks say and at the deadline, and on copies, so that a call that has failed leaves MPI nothing of the caller's.
 
 use super::endpoint::Endpoint;
-use super::foreign::{Native, Request, datatype};
+use super::foreign::{Native, Request};
 use crate::transport::{Payload, Transport};
-use crate::{Call, Collective, Error, Operation, Rank, ReduceOp, Result};
+use crate::{Call, Error, Rank, ReduceOp, Result};
 use allfold_kernels::divide_bytes;
 use allfold_kernels::fused::Ends;
 use std::sync::Arc;
-
-/// The collective of MPI's that is this call; none where it has none, or no such type.
-pub(super) fn of(call: &Call) -> Option<Native> {
-    let Operation::Collective(collective) = call.operation else { return None };
-    let (dtype, op) = (call.dtype, call.op.unwrap_or(ReduceOp::Sum));
-    let root = call.root.unwrap_or(Rank(0));
-    if collective.reduces() {
-        datatype(dtype)?;
-    }
-    Some(match collective {
-        Collective::AllReduce => Native::AllReduce(dtype, op),
-        Collective::Reduce => Native::Reduce(dtype, op, root),
-        Collective::ReduceScatter => Native::ReduceScatter(dtype, op),
-        Collective::Broadcast => Native::Broadcast(root),
-        Collective::AllGather => Native::AllGather,
-        Collective::AllToAll => Native::AllToAll,
-        Collective::Gather => Native::Gather(root),
-        Collective::Scatter => Native::Scatter(root),
-        Collective::Barrier => Native::Barrier,
-        Collective::SendRecv => return None,
-    })
-}
 
 impl Endpoint {
     fn copy(&self, bytes: &[u8]) -> Payload {
@@ -40,7 +18,7 @@ impl Endpoint {
 
     /// Runs a call by MPI's own collective.
     pub(super) fn run_native(&mut self, call: &Arc<Call>, ends: Ends<'_>) -> Result<()> {
-        let what = of(call).ok_or_else(|| Error::Argument(format!("MPI has no {call}")))?;
+        let what = Native::of(call).ok_or_else(|| Error::Argument(format!("MPI has no {call}")))?;
         self.enter(call)?;
         let typed = matches!(what, Native::AllReduce(..) | Native::Reduce(..) | Native::ReduceScatter(..));
         let block = call.count as usize * if typed { 1 } else { call.dtype.size() };

@@ -1,6 +1,7 @@
 //! A backend's transport with the data of collectives going through a board instead. The backend is asked only by who
 //! has to wait: it knows of peers that died, left, failed or called something else.
 
+use super::super::real_time::clock;
 use crate::transport::{Direct, Event, Frame, Payload, Summons, Transport};
 use crate::{Call, Error, Rank, Result};
 use allfold_kernels::fused::{Board, Ends, Exchange, Party, Patience, Stopped};
@@ -32,11 +33,6 @@ struct Wait<'a> {
     summons: Summons<'a>,
     /// Once it had to wait: until when, and the call that the backend knows it to be in.
     entered: Option<(Instant, Arc<Call>)>,
-}
-
-#[allow(clippy::disallowed_methods, reason = "deadlines of processes are real time")]
-fn clock() -> Instant {
-    Instant::now()
 }
 
 impl Wait<'_> {

@@ -1,5 +1,6 @@
 //! A rank's way to its peers through mailboxes.
 
+use super::super::real_time::clock;
 use super::Options;
 use super::group::{Group, Mail};
 use super::together::Wait;
@@ -27,11 +28,6 @@ pub(super) struct Endpoint {
     sends: VecDeque<(Rank, u32, u64)>,
     recvs: VecDeque<(Rank, u32)>,
     ready: VecDeque<Event>,
-}
-
-#[allow(clippy::disallowed_methods, reason = "deadlines of ranks as threads are real time")]
-pub(super) fn clock() -> Instant {
-    Instant::now()
 }
 
 impl Endpoint {

@@ -1,5 +1,6 @@
 //! One group of ranks: a mailbox each, the ledger, and the bell that is rung when the group fails.
 
+use super::super::real_time::clock;
 use crate::ledger::Ledger;
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank, Result};
@@ -7,7 +8,7 @@ use allfold_kernels::fused::{Board, Pace};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The ranks of one communicator.
 pub(super) struct Group {
@@ -77,11 +78,6 @@ impl Mailbox {
         let (mut mail, _) = self.bell.wait_timeout(mail, patience).unwrap_or_else(PoisonError::into_inner);
         mail.asleep = false;
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "ranks as threads wait for each other in real time")]
-fn clock() -> Instant {
-    Instant::now()
 }
 
 impl Group {

@@ -6,7 +6,7 @@
 //! labels differ         everybody enters the ledger, and the second one of two that differ is told of both
 //! ```
 
-use super::endpoint::clock;
+use super::super::real_time::clock;
 use super::group::Group;
 use crate::transport::Summons;
 use crate::{Call, Error, Rank, Result};

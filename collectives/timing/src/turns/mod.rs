@@ -23,6 +23,7 @@ mod program;
 mod tests;
 mod timetable;
 
+use super::cast::Weighed;
 use super::{Cast, Error, Everyone, Job, Method, Outcome, Run, fold};
 use allfold_sim::{EventHash, Picos};
 use program::{Program, Round};
@@ -36,7 +37,7 @@ pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
     match fold::Lane::of(job) {
         Some(lane) => {
             let lanes = lane.lanes;
-            let cast = fold::Weighed { cast: &everyone, weight: lanes };
+            let cast = Weighed { cast: &everyone, weight: lanes };
             let run = timed(&lane.job(job), &cast, true)?.times(lanes);
             Ok(Outcome { folded: lanes, ..run.outcome(job, &everyone, Method::Turns)? })
         }
