@@ -56,6 +56,57 @@ pub fn wheels(cuda: u32) -> Result<PathBuf, String> {
         .map_err(|_| format!("no wheels of CUDA {cuda}: run scripts/install-cuda-libraries.sh"))
 }
 
+/// Names the CUDA version, in a process that a test has started for its wheels.
+const CHILD: &str = "ALLFOLD_TEST_WHEELS";
+
+/// Runs a test for the wheels of CUDA 12 and of CUDA 13, each in a process of its own: libraries are loaded once. `test` is its
+/// whole name, by which it is started again; `body` is given the version and the folder. In its process the wheels are those
+/// of a virtual environment, and nothing else of CUDA's is in sight but what `target/cuda` holds.
+///
+/// Says what it skipped, and what the bodies printed.
+///
+/// # Errors
+/// What a process printed that did not pass the test.
+pub fn each(test: &str, body: impl Fn(u32, &Path)) -> Result<(), String> {
+    if let Some(cuda) = std::env::var(CHILD).ok().and_then(|cuda| cuda.parse().ok()) {
+        body(cuda, &wheels(cuda)?);
+        return Ok(());
+    }
+    for cuda in [12, 13] {
+        match wheels(cuda) {
+            Ok(folder) => println!("{}", start(test, cuda, &folder)?),
+            Err(why) => println!("SKIP {test}, CUDA {cuda}: {why}"),
+        }
+    }
+    Ok(())
+}
+
+fn start(test: &str, cuda: u32, folder: &Path) -> Result<String, String> {
+    let said = |error: std::io::Error| error.to_string();
+    let name = format!("allfold-wheels-{cuda}-{}-{}", std::process::id(), test.replace(':', "-"));
+    let environment = std::env::temp_dir().join(name);
+    let packages = environment.join("lib/python3");
+    std::fs::create_dir_all(&packages).map_err(said)?;
+    std::os::unix::fs::symlink(folder, packages.join("site-packages")).map_err(said)?;
+    let mut command = Command::new(std::env::current_exe().map_err(said)?);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    for other in ["LD_LIBRARY_PATH", "ALLFOLD_CUDA", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "HOME"] {
+        command.env_remove(other);
+    }
+    // NCCL looks for an interface before it makes an id.
+    command.env(CHILD, cuda.to_string()).env("VIRTUAL_ENV", &environment).env("NCCL_SOCKET_IFNAME", "lo");
+    let output = command.output();
+    let _ = std::fs::remove_dir_all(&environment);
+    let output = output.map_err(said)?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() || !text.contains(" 1 passed") {
+        return Err(format!("CUDA {cuda}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let own =
+        |line: &&str| !line.trim().is_empty() && !line.starts_with("running ") && !line.starts_with("test ");
+    Ok(text.lines().filter(own).collect::<Vec<_>>().join("\n"))
+}
+
 /// Assertions about headers.
 #[derive(Clone, Debug)]
 pub struct Assertions {
@@ -88,6 +139,11 @@ impl Assertions {
     fn holds(&mut self, condition: &str, what: &str) {
         self.count += 1;
         let _ = writeln!(self.text, "static_assert({condition}, \"{what}\");");
+    }
+
+    /// A declaration that later assertions name.
+    pub fn given(&mut self, declaration: &str) {
+        let _ = writeln!(self.text, "{declaration}");
     }
 
     /// What follows is held only where this condition of the preprocessor holds: functions of later versions.

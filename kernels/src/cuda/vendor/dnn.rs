@@ -119,6 +119,18 @@ impl Described {
     }
 }
 
+/// What the library finds as the shape of a convolution's output.
+#[cfg(feature = "shim")]
+pub(super) fn output(s: &Conv) -> Result<[usize; 4]> {
+    let Described { x, w, conv, .. } = &Described::new(s)?;
+    let [mut n, mut c, mut h, mut v]: [c_int; 4] = [0; 4];
+    // SAFETY: live descriptions, and places for four integers.
+    let answer =
+        unsafe { sys::cudnnGetConvolution2dForwardOutputDim(*conv, *x, *w, &mut n, &mut c, &mut h, &mut v) };
+    check("tell the shape of a convolution", answer.result())?;
+    Ok([n, c, h, v].map(|side| side as usize))
+}
+
 /// f32 is multiplied as f32, as everywhere here; 16 bits by tensor cores.
 fn math(dtype: DType) -> sys::cudnnMathType_t {
     match dtype {

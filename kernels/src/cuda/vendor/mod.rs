@@ -99,6 +99,17 @@ pub fn names(queue: &Queue) -> [&'static str; 2] {
     [if blas { "cuBLASLt" } else { "own products" }, if dnn { "cuDNN" } else { "own convolutions" }]
 }
 
+/// The shape of a convolution's output, `[N, K, P, Q]`, as cuDNN computes it from the descriptions that it is given; asked
+/// without a GPU. For tests.
+///
+/// # Errors
+/// As [`version`]; what the library refused.
+#[cfg(feature = "shim")]
+pub fn convolved(s: &Conv) -> Result<[usize; 4]> {
+    version(Library::Cudnn)?;
+    dnn::output(s)
+}
+
 /// A handle of a library; a pointer that may be used from any thread, by one at a time.
 #[derive(Clone, Copy)]
 struct Handle<T>(T);
