@@ -9,6 +9,9 @@ use allfold_kernels::cuda::{self, Queue};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
+#[cfg(test)]
+mod abi;
+
 pub(super) type RawComm = *mut c_void;
 pub(super) type Stream = *mut c_void;
 pub(super) type Answer = c_int;
@@ -91,6 +94,16 @@ macro_rules! table {
                     $($late: library.get($name.as_bytes()).ok().map(|symbol| *symbol),)*
                 })
             }
+        }
+
+        /// The type of each function, by its name; of those that may be missing after the others.
+        #[cfg(test)]
+        fn signatures() -> [Vec<(&'static str, &'static str)>; 2] {
+            use std::any::type_name;
+            [
+                vec![$(($symbol, type_name::<unsafe extern "C" fn($($argument),*) -> Answer>())),*],
+                vec![$(($name, type_name::<unsafe extern "C" fn($($late_argument),*) -> Answer>())),*],
+            ]
         }
     };
 }
