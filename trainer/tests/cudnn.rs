@@ -1,0 +1,76 @@
+//! cuDNN and we agree on the output of every convolution of every model that ships: asked of the oldest and the newest library,
+//! from our descriptions, without a GPU. Where the wheels are missing, the test prints SKIP.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use allfold_kernels::DType;
+use allfold_kernels::cuda::abi::each;
+use allfold_kernels::cuda::launch::{Conv, Layout};
+use allfold_kernels::cuda::vendor::convolved;
+use allfold_kernels::nn::Conv2d;
+use allfold_trainer::layers::Operation;
+use allfold_trainer::models::{MODELS, build};
+use allfold_trainer::{Config, Network};
+
+/// The samples that models are trained on: channels, height, width, and whether they are large enough for ImageNet's stem.
+const SAMPLES: [(&str, (usize, usize, usize), bool); 4] = [
+    ("digits", (1, 8, 8), false),
+    ("mnist", (1, 28, 28), false),
+    ("cifar", (3, 32, 32), false),
+    ("imagenet", (3, 224, 224), true),
+];
+
+fn convolutions(model: &str, shape: (usize, usize, usize), imagenet_stem: bool) -> Vec<Conv2d> {
+    let config = Config { model: model.into(), imagenet_stem, ..Config::default() };
+    let network: Network<f32> = build(&config, shape, 10).unwrap();
+    let shapes = network.layers().iter().filter_map(|layer| match layer.operation() {
+        Operation::Conv { shape, .. } => Some(shape),
+        _ => None,
+    });
+    shapes.collect()
+}
+
+fn agree(shape: &Conv2d, n: usize) -> usize {
+    let (p, q) = shape.output_picture();
+    let mut count = 0;
+    for layout in [Layout::Planes, Layout::ChannelsLast] {
+        for dtype in [DType::F32, DType::F16, DType::Bf16] {
+            let conv = Conv {
+                dtype,
+                n,
+                channels: shape.inputs,
+                picture: shape.picture,
+                filters: shape.outputs,
+                side: shape.kernel,
+                stride: shape.stride,
+                padding: shape.padding,
+                groups: shape.groups,
+                layout,
+            };
+            assert_eq!(conv.output_picture().unwrap(), (p, q), "{conv:?}: the CPU's and the GPU's formula");
+            assert_eq!(convolved(&conv), Ok([n, shape.outputs, p, q]), "{conv:?}");
+            count += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn every_convolution_of_every_model_has_cudnns_shape() {
+    let agreed = each("every_convolution_of_every_model_has_cudnns_shape", |cuda, _| {
+        let (mut all, mut asked) = (0, 0);
+        for (model, _) in MODELS {
+            let mut own = 0;
+            for (_, shape, stem) in SAMPLES.iter().filter(|sample| !sample.2 || model.starts_with("resnet")) {
+                // Words and rows have no pictures.
+                let convolutions =
+                    if *model == "gpt" { Vec::new() } else { convolutions(model, *shape, *stem) };
+                own += convolutions.len();
+                asked += convolutions.iter().map(|shape| agree(shape, 1) + agree(shape, 32)).sum::<usize>();
+            }
+            assert_eq!(own == 0, ["mlp", "gpt"].contains(model), "convolutions of {model}");
+            all += own;
+        }
+        println!("CUDA {cuda}: cuDNN has our shapes of all {all} convolutions, asked {asked} times");
+    });
+    agreed.unwrap();
+}
