@@ -98,7 +98,7 @@ pub enum Error {
         waits: Vec<String>,
     },
     /// On virtual time a rank may block only in Allfold's calls; these were busy elsewhere for too long.
-    #[error("{} neither called nor returned for {after:?} while the others waited: ranks on virtual time may block only in Allfold's calls", ranks(.waiting_on))]
+    #[error("{} neither called nor returned for {after:?} while the others waited: ranks on virtual time may block only in Allfold's calls", Rank::list(.waiting_on))]
     Unresponsive {
         /// Who was busy, as world ranks.
         waiting_on: Vec<Rank>,
@@ -155,7 +155,7 @@ pub enum Error {
         cause: crate::rendezvous::Failure,
     },
     /// Some ranks could not be reached at the start.
-    #[error("{} did not come within {after:?}", ranks(.missing))]
+    #[error("{} did not come within {after:?}", Rank::list(.missing))]
     Missing {
         /// Who did not come, as world ranks.
         missing: Vec<Rank>,
@@ -220,6 +220,18 @@ impl fmt::Display for Lost {
     }
 }
 
+impl From<allfold_net::Error> for Error {
+    fn from(error: allfold_net::Error) -> Error {
+        use allfold_net::Error as Net;
+        match error {
+            Net::Argument(what) => Error::Argument(what),
+            Net::Environment { variable, read, wanted } => Error::Environment { variable, read, wanted },
+            Net::System(what) => Error::System(what),
+            other => Error::System(other.to_string()),
+        }
+    }
+}
+
 impl Error {
     /// Whether the call itself was wrong, so that nothing was sent and the communicator stays usable.
     pub(crate) fn is_callers(&self) -> bool {
@@ -245,16 +257,8 @@ fn during(call: &Option<Box<Call>>) -> String {
     call.as_ref().map_or_else(String::new, |call| format!("; others wait for it in {call}"))
 }
 
-pub(crate) fn ranks(of: &[Rank]) -> String {
-    let list: Vec<String> = of.iter().map(Rank::to_string).collect();
-    match list.len() {
-        1 => format!("rank {}", list[0]),
-        _ => format!("ranks {}", list.join(", ")),
-    }
-}
-
 fn suspected(suspects: &[Rank]) -> String {
-    if suspects.is_empty() { "the device".into() } else { format!("among {}", ranks(suspects)) }
+    if suspects.is_empty() { "the device".into() } else { format!("among {}", Rank::list(suspects)) }
 }
 
 fn late(
@@ -267,8 +271,8 @@ fn late(
 ) -> String {
     let why = match (waiting_on, entered) {
         ([], _) => String::new(),
-        (of, false) => format!(": {} never entered it", ranks(of)),
-        (of, true) => format!(", waiting for {}", ranks(of)),
+        (of, false) => format!(": {} never entered it", Rank::list(of)),
+        (of, true) => format!(", waiting for {}", Rank::list(of)),
     };
     format!("deadline of {after:?} exceeded by rank {rank} in {call}, round {round}{why}")
 }

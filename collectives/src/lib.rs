@@ -24,18 +24,15 @@
 //!
 //! With `World::threads(16)` the same program runs on real time and gives the same bits.
 
-mod arrivals;
 mod backends;
 mod buffer;
 mod communicator;
-pub mod environment;
 mod error;
 mod exec;
 mod fingerprint;
 pub mod flight;
 mod fused;
 mod ledger;
-pub mod rendezvous;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod transport;
@@ -43,6 +40,7 @@ mod work;
 mod world;
 
 pub use allfold_kernels::{DType, Element, ReduceOp};
+pub use allfold_net::{environment, rendezvous};
 pub use allfold_schedules::{Collective, Geometry, Rank};
 pub use allfold_schedules::{algorithms, check, registry, render, schedule};
 pub use allfold_timing as time;

@@ -53,9 +53,9 @@ fn what_is_not_pure_is_found_where_it_is_needed() {
     assert!(impure("allfold-experiments", &[]).contains(&"clap"));
 }
 
-/// Schedules are proved without a simulator, and timed without numbers or ranks.
+/// Schedules are proved without a simulator and timed without ranks; connections know neither.
 #[test]
-fn pure_crates_depend_downwards_only() {
+fn crates_depend_downwards_only() {
     let ours = |krate: &str| -> Vec<String> {
         needs(krate, &["--all-features"]).into_iter().filter(|name| name.starts_with("allfold-")).collect()
     };
@@ -68,5 +68,6 @@ fn pure_crates_depend_downwards_only() {
     );
     let all = ["allfold-base", "allfold-nccl-model", "allfold-schedules", "allfold-sim", "allfold-timing"];
     assert_eq!(ours("allfold-nccl-model"), all);
+    assert_eq!(ours("allfold-net"), ["allfold-base", "allfold-kernels", "allfold-net"]);
     assert!(!needs("allfold-collectives", &[]).contains("allfold-nccl-model"));
 }

@@ -12,7 +12,6 @@
 //! counts, and lets pass whoever waits for a count; asynchronous work is handed over through gates.
 
 pub mod device;
-mod invitation;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 #[allow(unsafe_code, reason = "NCCL is a foreign library; each call says why it is sound")]
@@ -23,7 +22,7 @@ pub(crate) mod sim;
 pub mod tcp;
 pub(crate) mod threads;
 
-pub use invitation::{Host, Invitation};
+pub use allfold_net::{Host, Invitation};
 
 use crate::transport::Transport;
 use crate::{Lost, Rank, Result};

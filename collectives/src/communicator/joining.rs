@@ -58,7 +58,7 @@ impl Joining {
         let secret = variables.text("ALLFOLD_SECRET_FILE");
         let secret = secret.map(|path| Secret::read(path.as_ref())).transpose()?;
         let mode = variables.text("ALLFOLD_SECURITY");
-        let unfit = |wanted| Err(wrong("ALLFOLD_SECURITY", mode.as_deref(), wanted));
+        let unfit = |wanted| Err(wrong("ALLFOLD_SECURITY", mode.as_deref(), wanted).into());
         let security = match (mode.as_deref(), secret) {
             (None, None) => Security::Loopback,
             (None | Some("tls"), Some(secret)) => Security::Tls(secret),
@@ -72,7 +72,7 @@ impl Joining {
         let share = match variables.text("ALLFOLD_SHARED_MEMORY").as_deref() {
             None | Some("on") => true,
             Some("off") => false,
-            other => return Err(wrong("ALLFOLD_SHARED_MEMORY", other, "there are on and off")),
+            other => return Err(wrong("ALLFOLD_SHARED_MEMORY", other, "there are on and off").into()),
         };
         let mut patience = Patience::default();
         patience.rendezvous = seconds(variables, "ALLFOLD_RENDEZVOUS_TIMEOUT", patience.rendezvous)?;
@@ -92,7 +92,7 @@ impl Joining {
 /// What a variable says in seconds, if it is there.
 fn seconds(variables: &Variables<'_>, name: &str, otherwise: Duration) -> Result<Duration> {
     let Some(read) = variables.text(name) else { return Ok(otherwise) };
-    environment::seconds(&read).map_err(|wanted| wrong(name, Some(&read), &wanted))
+    environment::seconds(&read).map_err(|wanted| wrong(name, Some(&read), &wanted).into())
 }
 
 impl Communicator {

@@ -7,7 +7,6 @@
 
 use super::record::{Entry, Record, State};
 use crate::Rank;
-use crate::error::ranks as named;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -177,18 +176,18 @@ impl fmt::Display for Verdict {
             Verdict::Diverged { group, sequence, calls, skipped } => {
                 write!(f, "diverged at operation {sequence}{}:", of(group))?;
                 for (at, (call, ranks)) in calls.iter().enumerate() {
-                    write!(f, "{} {} called {call}", if at > 0 { ";" } else { "" }, named(ranks))?;
+                    write!(f, "{} {} called {call}", if at > 0 { ";" } else { "" }, Rank::list(ranks))?;
                 }
                 match &skipped[..] {
                     [] => Ok(()),
-                    skipped => write!(f, "; {} left one call out", named(skipped)),
+                    skipped => write!(f, "; {} left one call out", Rank::list(skipped)),
                 }
             }
             Verdict::NeverEntered { group, sequence, call, absent, .. } => {
-                write!(f, "{} never entered operation {sequence}{}, {call}", named(absent), of(group))
+                write!(f, "{} never entered operation {sequence}{}, {call}", Rank::list(absent), of(group))
             }
             Verdict::Unfinished { group, sequence, call, ranks, errors } => {
-                write!(f, "{} did not finish operation {sequence}{}, {call}", named(ranks), of(group))?;
+                write!(f, "{} did not finish operation {sequence}{}, {call}", Rank::list(ranks), of(group))?;
                 match errors.first() {
                     Some((rank, error)) => write!(f, "; rank {rank} says: {error}"),
                     None => Ok(()),

@@ -308,7 +308,7 @@ impl Args {
                 return Ok((name, Carrier::World(choice.on(World::shm(ranks))), how));
             }
             (Backend::Tcp | Backend::Sim | Backend::Device | Backend::Nccl, None) => {
-                let secret = || Secret::random().map_err(measure::failed);
+                let secret = || Secret::random().map_err(|error| measure::failed(error.into()));
                 let security = match self.security.unwrap_or(Mode::Loopback) {
                     Mode::Loopback => Security::Loopback,
                     Mode::Tls => Security::Tls(secret()?),

@@ -16,6 +16,15 @@ impl Rank {
     pub fn index(self) -> usize {
         self.0 as usize
     }
+
+    /// Several ranks in a sentence: "rank 3", "ranks 2, 5".
+    pub fn list(of: &[Rank]) -> String {
+        let list: Vec<String> = of.iter().map(Rank::to_string).collect();
+        match list.len() {
+            1 => format!("rank {}", list[0]),
+            _ => format!("ranks {}", list.join(", ")),
+        }
+    }
 }
 
 impl fmt::Display for Rank {

@@ -1,15 +1,15 @@
 //! The tasks beside the computing threads: they connect and accept, and read and write control frames.
 
 use super::super::Invitation;
-use super::beside::Offer;
 use super::frame::{HEADER, Header, Kind};
-use super::handshake::{Claims, Purpose, Refusal, Verdict};
 use super::node::Node;
 use super::options::Deadlines;
-use super::secured::Secured;
-use super::wire::Wire;
-use crate::arrivals::Arrivals;
 use crate::{Error, Lost, Rank, Result};
+use allfold_net::Secured;
+use allfold_net::arrivals::Arrivals;
+use allfold_net::beside::Offer;
+use allfold_net::handshake::{Claims, Purpose, Refusal, Verdict};
+use allfold_net::wire::Wire;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc as blocking;
@@ -158,7 +158,7 @@ async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<Secured>) -> Lo
 /// Accepts connections until the node closes.
 pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::task::AbortHandle> {
     let failed = |error: std::io::Error| Error::System(format!("cannot listen: {error}"));
-    super::socket::listen(&listener);
+    allfold_net::socket::listen(&listener);
     listener.set_nonblocking(true).map_err(failed)?;
     let runtime = runtime()?;
     let guard = runtime.enter();

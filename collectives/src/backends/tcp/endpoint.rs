@@ -6,13 +6,13 @@
 use super::control;
 use super::fingerprint::Fingerprint;
 use super::group::{Group, Links};
-use super::handshake::Purpose;
 use super::link::{Done, Fault, Link, Scene, Source, Target};
 use super::node::Node;
 use crate::schedule::{Combine, Span};
 use crate::transport::{Direct, Event, Frame, Memory, NoMemory, Payload, Transport};
 use crate::{Call, Error, Lost, Operation, Rank, Result};
 use allfold_kernels::fused::Wants;
+use allfold_net::handshake::Purpose;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

@@ -11,17 +11,12 @@
 //! sizes an allocation.
 
 use super::fingerprint::Fingerprint;
+use allfold_net::VERSION;
+pub use allfold_net::{FRAGMENT, HEADER};
 use crc_fast::{CrcAlgorithm, checksum};
 
-/// Bytes of a header.
-pub const HEADER: usize = 64;
-/// The most payload one frame carries: so little that a fragment is summed, sent, received, summed and reduced while it
-/// is in a core's second-level cache, also where two ranks share the core.
-pub const FRAGMENT: usize = 128 << 10;
 /// The most payload that a control frame carries.
 pub const CONTROL: usize = 4 << 10;
-/// Both sides must speak this version.
-pub const VERSION: u8 = 3;
 
 const MAGIC: [u8; 4] = *b"ALFD";
 const LAST: u16 = 1;

@@ -3,10 +3,10 @@
 use super::agreement::Agreement;
 use super::bell::Bell;
 use super::book::Book;
-use super::handshake::Purpose;
 use super::link::Link;
-use super::wire::Wire;
 use crate::{Error, Rank, Result};
+use allfold_net::handshake::Purpose;
+use allfold_net::wire::Wire;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

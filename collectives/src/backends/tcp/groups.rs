@@ -11,9 +11,9 @@
 
 use super::frame::Kind;
 use super::group::Group;
-use super::handshake::Purpose;
-use super::wire::Wire;
 use crate::Rank;
+use allfold_net::handshake::Purpose;
+use allfold_net::wire::Wire;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 

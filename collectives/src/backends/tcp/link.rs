@@ -11,10 +11,10 @@
 
 use super::fingerprint::Fingerprint;
 use super::frame::{FRAGMENT, HEADER, Header, Kind, crc32c};
-use super::wire::Wire;
 use crate::Rank;
 use crate::schedule::{Combine, Span};
 use crate::transport::{Memory, Payload, Pool};
+use allfold_net::wire::Wire;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 //! between processes.
 
 use super::super::Host;
-use super::{Deadlines, Judge, Peers, Proxy, Rules, Security, Tcp, handshake};
+use super::{Deadlines, Judge, Peers, Proxy, Rules, Security, Tcp};
 use crate::{Error, Rank, Result};
 use allfold_sim::Faults;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -39,7 +39,7 @@ impl Local {
         if let Some(proxy) = &proxy {
             addresses = proxy.addresses().to_vec();
         }
-        let job = handshake::random()?;
+        let job = super::random()?;
         let ranks: Vec<Result<Arc<Tcp>>> = std::thread::scope(|scope| {
             let start = |(listener, rank)| {
                 let peers = Peers {
@@ -85,12 +85,12 @@ impl Local {
 
 #[cfg(test)]
 mod tests {
-    use super::super::handshake::Purpose;
-    use super::super::wire::Wire;
     use super::*;
     use crate::backends::{ActorId, Backend, GroupId, Member};
     use crate::transport::{Event, Frame};
     use crate::{Call, Collective, DType, Operation};
+    use allfold_net::handshake::Purpose;
+    use allfold_net::wire::Wire;
 
     /// Trades a message with every other rank; which of them it reached through memory.
     fn trade(tcp: &Arc<Tcp>, rank: Rank, ranks: u32) -> Vec<Rank> {

@@ -7,47 +7,35 @@
 //!                 Group: Book, Bell <--------------------------------------------- failures, departures ==>
 //! ```
 //!
-//! Every connection begins with a handshake under the job's secret (`handshake`), then carries frames of 64 bytes and
-//! what they announce (`frame`); between ranks of one host those go through memory (`beside`). Control connections are made between all ranks at the start; data connections when two
-//! ranks of a group first need one. The thread that calls a collective moves its bytes itself, straight between the
-//! kernel and the caller's buffer.
+//! Every connection begins with a handshake under the job's secret ([`allfold_net::handshake`]), then carries frames of 64
+//! bytes and what they announce (`frame`); between ranks of one host those go through memory ([`allfold_net::beside`]).
+//! Control connections are made between all ranks at the start; data connections when two ranks of a group first need
+//! one. The thread that calls a collective moves its bytes itself, straight between the kernel and the caller's buffer.
 
 mod agreement;
 mod bell;
-mod beside;
 mod book;
 mod codec;
 mod control;
-mod duplex;
 mod endpoint;
 mod fingerprint;
 mod frame;
 mod group;
 mod groups;
-mod handshake;
 mod link;
 mod local;
 mod node;
 mod options;
 mod proxy;
-mod records;
-mod secured;
-mod security;
-mod socket;
-mod tls;
-mod tls_handshake;
-mod wire;
 
-pub use super::{Host, Invitation};
-pub use duplex::duplex;
+pub(crate) use allfold_net::random;
+pub use allfold_net::{
+    Claims, Door, Host, Invitation, Purpose, Refusal, Secret, Secured, Security, Stranger, Verdict, duplex,
+};
 pub use fingerprint::Fingerprint;
 pub use frame::{FRAGMENT, HEADER, Header, Kind};
-pub(crate) use handshake::random;
-pub use handshake::{Claims, Purpose, Refusal, Stranger, Verdict};
 pub use options::{Deadlines, Peers};
 pub use proxy::{Action, Judge, Passing, Proxy, Rules};
-pub use secured::{Door, Secured};
-pub use security::{Secret, Security};
 
 #[cfg(feature = "mpi")]
 pub(super) use book::Book;
@@ -62,6 +50,7 @@ use super::real_time::RealTime;
 use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
 use crate::transport::Transport;
 use crate::{Error, Lost, Rank, Result};
+use allfold_net::handshake;
 use endpoint::Endpoint;
 use node::Node;
 use std::sync::Arc;

@@ -9,20 +9,21 @@
 
 use super::super::Host;
 use super::agreement::{Agreement, Letters, Message};
-use super::beside::Offer;
 use super::codec::{Reader, Writer};
 use super::control::Outbox;
 use super::fingerprint::Fingerprint;
 use super::frame::{Header, Kind};
 use super::group::{Group, locked};
 use super::groups::{Groups, News};
-use super::handshake::{Claims, Purpose, Verdict};
 use super::options::Deadlines;
-use super::secured::{Door, Secured};
-use super::wire::Wire;
 use crate::transport::Pool;
-use crate::{Call, Error, Lost, Rank, Result, arrivals};
+use crate::{Call, Error, Lost, Rank, Result};
 use allfold_kernels::fused::Pipe;
+use allfold_net::arrivals;
+use allfold_net::beside::Offer;
+use allfold_net::handshake::{Claims, Purpose, Verdict};
+use allfold_net::wire::Wire;
+use allfold_net::{Door, Secured};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -174,7 +175,7 @@ impl Node {
 
     /// A connection was made, by this side or the other.
     pub fn join(self: &Arc<Node>, peer: Rank, claims: &Claims, stream: Secured, memory: Option<Pipe>) {
-        super::socket::tune(stream.socket(), self.deadlines.dead);
+        allfold_net::socket::tune(stream.socket(), self.deadlines.dead);
         if claims.purpose == Purpose::Control {
             let outbox = super::control::serve(self.clone(), peer, stream);
             let mut peers = locked(&self.peers);

@@ -1,8 +1,8 @@
 //! What a rank is given to find the others: who it is, where they listen, and how long it waits for what.
 
-use super::security::Security;
 use crate::Rank;
 use crate::backends::Host;
+use allfold_net::Security;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 

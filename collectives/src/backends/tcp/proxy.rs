@@ -12,8 +12,8 @@
 
 use super::control::runtime;
 use super::frame::{HEADER, Header, Kind};
-use super::handshake::{OPENING, PROOF, WELCOME};
 use crate::{Error, Rank, Result};
+use allfold_net::handshake::{OPENING, PROOF, WELCOME};
 use allfold_sim::Faults;
 use allfold_sim::Picos;
 use allfold_sim::fault::{Death, Message};
@@ -266,8 +266,8 @@ async fn shake(
     let mut welcome = [0; WELCOME];
     far_in.read_exact(&mut welcome).await.ok()?;
     near_out.write_all(&welcome).await.ok()?;
-    let claims = super::handshake::Claims::peek(&proof)?;
-    let is_data = claims.purpose != super::handshake::Purpose::Control;
+    let claims = allfold_net::handshake::Claims::peek(&proof)?;
+    let is_data = claims.purpose != allfold_net::handshake::Purpose::Control;
     Some((near_out, far_out, is_data, claims.rank, claims.peer))
 }
 

@@ -10,7 +10,7 @@
 
 mod aead;
 
-use super::frame::{FRAGMENT, HEADER};
+use crate::format::{FRAGMENT, HEADER};
 use aead::{Aead, NONCE, TAG};
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;

@@ -164,13 +164,13 @@ impl Secured {
     }
 
     /// The socket below.
-    pub(super) fn socket(&self) -> &TcpStream {
+    pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
     /// Leaves the asynchronous runtime: the same connection for a thread that asks it directly. With memory of this host
     /// for its bytes, there is nothing on the socket that TLS would have to protect.
-    pub(super) fn into_wire(self, memory: Option<Pipe>) -> Result<Wire> {
+    pub fn into_wire(self, memory: Option<Pipe>) -> Result<Wire> {
         let failed = |error: io::Error| Error::System(format!("a socket cannot be taken over: {error}"));
         let socket = self.socket.into_std().map_err(failed)?;
         Ok(match memory {

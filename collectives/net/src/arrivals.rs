@@ -12,9 +12,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
 /// Connections that have not said who they are.
-pub(crate) const PENDING: usize = if cfg!(test) { 64 } else { 512 };
+pub const PENDING: usize = if cfg!(test) { 64 } else { 512 };
 
-pub(crate) struct Arrivals {
+/// A listener, and the tasks of connections that have not said who they are.
+pub struct Arrivals {
     listener: TcpListener,
     pending: VecDeque<AbortHandle>,
     starved: Arc<AtomicBool>,
@@ -56,6 +57,6 @@ impl Arrivals {
 }
 
 /// How many descriptors this process may have.
-pub(crate) fn descriptors() -> u64 {
+pub fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

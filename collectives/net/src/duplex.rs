@@ -1,7 +1,7 @@
 //! What sockets of this machine carry at best: the limit of a collective over TCP, to be measured beside it.
 
-use super::frame::FRAGMENT;
 use super::socket;
+use crate::format::FRAGMENT;
 use crate::{Error, Result};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

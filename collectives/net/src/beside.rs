@@ -1,8 +1,8 @@
 //! A connection within a host: its bytes go through memory that both ends have mapped, and its socket carries what wakes
 //! an end that sleeps, and tells of the other's end.
 
-use super::super::{Host, Invitation};
 use super::wire::again;
+use crate::{Host, Invitation};
 use allfold_kernels::fused::{Pipe, Wants};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const LOOKS: u32 = 64;
 
 /// One end.
-pub(super) struct Beside {
+pub struct Beside {
     pipe: Pipe,
     socket: TcpStream,
     /// How often nothing was to be done since the socket was asked.
@@ -22,8 +22,10 @@ pub(super) struct Beside {
 }
 
 /// Memory for a connection that is being made.
-pub(super) struct Offer {
+pub struct Offer {
+    /// This end of it.
     pub pipe: Pipe,
+    /// Where the other end finds it.
     pub memory: Invitation,
     /// Open until the other end has opened it too.
     _descriptor: OwnedFd,
@@ -50,6 +52,10 @@ impl Beside {
         Beside { pipe, socket, looks: 0, ended: None }
     }
 
+    /// Reads what is there. 0: the other side will put nothing more in.
+    ///
+    /// # Errors
+    /// `WouldBlock` where nothing is there now; or how the connection ended.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.pipe.take(into).map_err(damaged)? {
@@ -64,6 +70,10 @@ impl Beside {
         }
     }
 
+    /// Puts in some of what is given.
+    ///
+    /// # Errors
+    /// `WouldBlock` where there is no room now; or how the connection ended.
     pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         loop {
             let mut bytes = self.pipe.put(first).map_err(damaged)?;

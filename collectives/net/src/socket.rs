@@ -32,7 +32,7 @@ pub(super) fn connect_now(to: SocketAddr) -> io::Result<std::net::TcpStream> {
 }
 
 /// Prepares a listener: what connects to it inherits this.
-pub(super) fn listen(listener: &TcpListener) {
+pub fn listen(listener: &TcpListener) {
     if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
         hasten(listener);
     }
@@ -48,7 +48,7 @@ fn hasten(socket: &impl AsFd) {
 }
 
 /// Settings of every connection: no delay for small frames, and an end for peers whose host has vanished.
-pub(super) fn tune(socket: &TcpStream, dead: Duration) {
+pub fn tune(socket: &TcpStream, dead: Duration) {
     let socket = SockRef::from(socket);
     let probes =
         TcpKeepalive::new().with_time(dead / 2).with_interval((dead / 8).max(Duration::from_secs(1)));

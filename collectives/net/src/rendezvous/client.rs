@@ -3,7 +3,7 @@
 use super::wire::{ANSWER, Hello, decode_answer, decode_table, table_size};
 use super::{Failure, Patience, Peer, Table};
 use crate::environment::Meeting;
-use crate::tcp::{Door, Refusal, Secured};
+use crate::{Door, Refusal, Secured};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -17,14 +17,15 @@ const LONGEST: Duration = Duration::from_millis(500);
 const DOUBTS: u32 = 3;
 
 /// What a rank has once all have come.
-pub(crate) struct Joined {
+pub struct Joined {
+    /// Where every rank is.
     pub table: Table,
     /// Where this rank's peers will call it.
     pub listener: TcpListener,
 }
 
 /// Calls at `meeting` as `hello` says (but for its port), and waits for everyone. `hosts`: the world has several.
-pub(crate) async fn join(
+pub async fn join(
     meeting: &Meeting,
     hosts: bool,
     hello: Hello,

@@ -19,7 +19,7 @@ pub use variables::seconds;
 
 use crate::{Error, Rank, Result};
 use std::fmt;
-pub(crate) use variables::{Variables, wrong};
+pub use variables::{Variables, wrong};
 
 /// Whose variables were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,12 +115,12 @@ impl Environment {
 }
 
 /// A variable of this process' own environment.
-pub(crate) fn variable(name: &str) -> Option<String> {
+pub fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// The error of a process that no launcher started.
-pub(crate) fn absent() -> Error {
+pub fn absent() -> Error {
     Error::Environment {
         variable: "RANK".into(),
         read: None,

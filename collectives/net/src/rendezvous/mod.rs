@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Whoever comes says what it believes of the world, and all must believe the same: size, epoch, job, configuration,
-//! version. A connection proves the job's secret before anything it says is read (`crate::tcp`), and nothing that arrives is trusted with a length: every message has a size that its reader knows.
+//! version. A connection proves the job's secret before anything it says is read (`crate::secured`), and nothing that arrives is trusted with a length: every message has a size that its reader knows.
 
 mod client;
 mod failure;
@@ -20,13 +20,13 @@ mod wire;
 pub use client::{address_for, call};
 pub use failure::Failure;
 
-pub(crate) use client::{Joined, join};
-pub(crate) use server::serve_world;
+pub use client::{Joined, join};
+pub use server::serve_world;
 pub use server::{Caller, Server};
 pub use wire::{Hello, Kind};
 
 use crate::Rank;
-use crate::tcp::{Claims, Door, Invitation, Purpose, Security};
+use crate::{Claims, Door, Invitation, Purpose, Security};
 use std::net::SocketAddr;
 use std::time::Duration;
 

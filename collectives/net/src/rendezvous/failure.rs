@@ -1,7 +1,7 @@
 //! Why ranks did not find each other: one line each, with a name.
 
 use crate::Rank;
-use crate::tcp::Stranger;
+use crate::Stranger;
 use std::time::Duration;
 
 /// What went wrong at a rendezvous.
@@ -9,7 +9,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Failure {
     /// Not all ranks came in time.
-    #[error("{} did not come within {after:?}", crate::error::ranks(.ranks))]
+    #[error("{} did not come within {after:?}", Rank::list(.ranks))]
     Missing {
         /// Who did not come.
         ranks: Vec<Rank>,

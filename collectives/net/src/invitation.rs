@@ -3,7 +3,7 @@
 //! It opens the other's descriptor through `/proc/PID/fd/N`, after it has seen there that this is the memory it was
 //! invited to: the name of the memory carries a random word.
 
-use allfold_sim::fnv1a;
+use allfold_base::fnv1a;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Tells hosts apart: processes that name the same one see each other's memory.
@@ -32,56 +32,58 @@ impl Host {
     }
 
     /// One of several that this one stands in for, in tests and measurements.
-    pub(crate) fn pretended(number: u32) -> Host {
+    pub fn pretended(number: u32) -> Host {
         Host(u64::from(number) + 1)
     }
 }
 
 impl Invitation {
     /// An invitation's size as words.
-    pub(crate) const WORDS: usize = 4;
+    pub const WORDS: usize = 4;
     /// And as bytes.
-    pub(crate) const BYTES: usize = 8 * Invitation::WORDS;
+    pub const BYTES: usize = 8 * Invitation::WORDS;
 
     /// To no memory.
-    pub(crate) fn none(host: Option<Host>) -> Invitation {
+    pub fn none(host: Option<Host>) -> Invitation {
         let host = host.map_or(0, |host| host.0);
         Invitation { host, process: std::process::id(), descriptor: 0, nonce: 0 }
     }
 
     /// To the memory behind this descriptor, which was made with the name that this word gives.
-    pub(crate) fn to(host: Option<Host>, descriptor: &OwnedFd, nonce: u64) -> Invitation {
+    pub fn to(host: Option<Host>, descriptor: &OwnedFd, nonce: u64) -> Invitation {
         Invitation { descriptor: descriptor.as_raw_fd() as u32, nonce, ..Invitation::none(host) }
     }
 
     /// A word that nobody else has, for a name; not 0.
-    pub(crate) fn nonce() -> Option<u64> {
-        let word = crate::backends::tcp::random::<8>().ok()?;
+    pub fn nonce() -> Option<u64> {
+        let word = crate::random::<8>().ok()?;
         Some(u64::from_ne_bytes(word) | 1)
     }
 
     /// What the memory with this word is called.
-    pub(crate) fn name(nonce: u64) -> String {
+    pub fn name(nonce: u64) -> String {
         format!("allfold-{nonce:016x}")
     }
 
-    pub(crate) fn words(self) -> [i64; Invitation::WORDS] {
+    /// The invitation as words, to be sent.
+    pub fn words(self) -> [i64; Invitation::WORDS] {
         [self.host as i64, self.process.into(), self.descriptor.into(), self.nonce as i64]
     }
 
-    pub(crate) fn read(words: &[i64]) -> Option<Invitation> {
+    /// The invitation that these words are. `None` for words that are none.
+    pub fn read(words: &[i64]) -> Option<Invitation> {
         let [host, process, descriptor, nonce] = *words.first_chunk()?;
         let (process, descriptor) = (u32::try_from(process).ok()?, u32::try_from(descriptor).ok()?);
         Some(Invitation { host: host as u64, process, descriptor, nonce: nonce as u64 })
     }
 
     /// Whether both are of one host.
-    pub(crate) fn is_beside(&self, other: &Invitation) -> bool {
+    pub fn is_beside(&self, other: &Invitation) -> bool {
         self.host != 0 && self.host == other.host
     }
 
     /// Opens the memory, if it is there and is what this invites to.
-    pub(crate) fn open(&self) -> Option<OwnedFd> {
+    pub fn open(&self) -> Option<OwnedFd> {
         let path = format!("/proc/{}/fd/{}", self.process, self.descriptor);
         let target = std::fs::read_link(&path).ok()?;
         let expected = format!("/memfd:{} (deleted)", Invitation::name(self.nonce));

@@ -5,7 +5,7 @@ use super::wire::{Kind, NUMBERS};
 use super::{Failure, Hello, Joined, Patience, Server, join};
 use crate::Rank;
 use crate::environment::Meeting;
-use crate::tcp::{Secret, Secured, Security};
+use crate::{Secret, Secured, Security};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
@@ -44,7 +44,7 @@ async fn meet(patience: Patience, hellos: &[Hello]) -> Vec<Result<Joined, Failur
 }
 
 /// A door that asks for no secret.
-fn open() -> crate::tcp::Door {
+fn open() -> crate::Door {
     door(&Security::Loopback, LONG).unwrap()
 }
 

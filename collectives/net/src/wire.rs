@@ -9,36 +9,42 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// A non-blocking connection.
-pub(super) enum Wire {
+pub enum Wire {
+    /// Bytes as they are.
     Plain(TcpStream),
+    /// TLS 1.3.
     Tls(Tls),
     /// Through memory of the host.
     Beside(Beside),
 }
 
-pub(super) struct Tls {
+/// A socket, and the records that are on it.
+pub struct Tls {
     socket: TcpStream,
     records: Box<Records>,
 }
 
 impl Wire {
-    pub fn new(socket: TcpStream, tls: Option<Box<Records>>) -> Wire {
+    pub(crate) fn new(socket: TcpStream, tls: Option<Box<Records>>) -> Wire {
         match tls {
             Some(records) => Wire::Tls(Tls { socket, records }),
             None => Wire::Plain(socket),
         }
     }
 
+    /// Through this memory; the socket wakes an end that sleeps.
     pub fn beside(socket: TcpStream, pipe: Pipe) -> Wire {
         Wire::Beside(Beside::new(pipe, socket))
     }
 
     /// Whether no byte can be changed on the way unnoticed.
+    #[inline]
     pub fn is_authentic(&self) -> bool {
         !matches!(self, Wire::Plain(_))
     }
 
     /// Reads what is there, up to the buffer's length. 0: the other side will send nothing more.
+    #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Wire::Plain(socket) => again(|| socket.read(into)),
@@ -48,6 +54,7 @@ impl Wire {
     }
 
     /// Writes some of what is given.
+    #[inline]
     pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         match self {
             Wire::Plain(socket) => again(|| match (first.is_empty(), second.is_empty()) {
@@ -61,6 +68,7 @@ impl Wire {
     }
 
     /// Hands the kernel what is held here. Whether all of it has gone.
+    #[inline]
     pub fn flush(&mut self) -> io::Result<bool> {
         match self {
             Wire::Tls(tls) => tls.flush(),
@@ -88,6 +96,7 @@ impl Wire {
 
     /// What its descriptor is to be asked for by who sleeps until one of these can be done. `None`: sleep not, one of
     /// them can be done now. [`Wire::get_up`] follows either way.
+    #[inline]
     pub fn lie_down(&self, wants: Wants) -> Option<PollFlags> {
         if let Wire::Beside(beside) = self {
             return beside.lie_down(wants).then_some(PollFlags::IN);
@@ -98,6 +107,8 @@ impl Wire {
         Some(flags)
     }
 
+    /// It sleeps no longer.
+    #[inline]
     pub fn get_up(&mut self) {
         if let Wire::Beside(beside) = self {
             beside.get_up();

@@ -13,15 +13,15 @@
 //! certificates' SHA-256 stand in the transcript, so the TLS that follows is bound to the secret. Every message has a
 //! fixed size below 256 bytes, and nothing here does any I/O.
 
-use super::super::Invitation;
 use super::security::Security;
+use crate::Invitation;
 use crate::{Error, Rank, Result};
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 
 /// The version of what follows a handshake.
-const VERSION: u8 = super::frame::VERSION;
+const VERSION: u8 = crate::format::VERSION;
 const MAGIC: [u8; 4] = *b"ALFH";
 /// Bytes of a hello and of a challenge.
 pub const OPENING: usize = 4 + 4 + 32 + 32;
@@ -100,7 +100,7 @@ impl Claims {
     }
 
     /// What a proof claims, believed or not.
-    pub(super) fn peek(proof: &[u8; PROOF]) -> Option<Claims> {
+    pub fn peek(proof: &[u8; PROOF]) -> Option<Claims> {
         proof.first_chunk().and_then(Claims::decode)
     }
 

@@ -4,7 +4,7 @@ use super::wire::{HELLO, Hello, Kind, NUMBERS, encode_answer, encode_table};
 use super::{Failure, Patience, Peer, Table};
 use crate::Rank;
 use crate::arrivals::{self, Arrivals, PENDING};
-use crate::tcp::{Door, Purpose, Secured, Verdict};
+use crate::{Door, Purpose, Secured, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -110,7 +110,7 @@ impl Server {
 
 /// Serves one world: rank 0's own server, where no launcher serves. Where ranks disagree it stays until all have been told, or
 /// for the time of a handshake.
-pub(crate) async fn serve_world(server: Server, door: Door, patience: Patience) -> Result<(), Failure> {
+pub async fn serve_world(server: Server, door: Door, patience: Patience) -> Result<(), Failure> {
     server.gather(door, patience, None, true).await
 }
 
@@ -254,7 +254,7 @@ impl World {
             host: caller.hello.host,
         });
         // Worlds that could not be told apart would still be of other epochs.
-        let world = crate::tcp::random().unwrap_or_default();
+        let world = crate::random().unwrap_or_default();
         let table = Table { world, epoch: self.epoch, peers: peers.collect() };
         let mut bytes = encode_answer(None).to_vec();
         bytes.extend(encode_table(&table));

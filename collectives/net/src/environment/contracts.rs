@@ -115,7 +115,7 @@ pub(super) fn open_mpi(variables: &Variables) -> Result<Place> {
         // OMPI_COMM_WORLD_NODE_RANK is the process' number on its host, over all jobs there.
         node: 0,
         host: here(local_world == world),
-        port: job.as_ref().map(|(_, job)| port_of(allfold_sim::fnv1a(job.as_bytes()))).ok_or(NO_PORT),
+        port: job.as_ref().map(|(_, job)| port_of(allfold_base::fnv1a(job.as_bytes()))).ok_or(NO_PORT),
         epoch: 0,
         job: job.map_or_else(String::new, |(_, job)| format!("mpi-{job}")),
     })

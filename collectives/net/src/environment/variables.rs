@@ -5,11 +5,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// An environment that can be looked things up in.
-pub(crate) struct Variables<'a> {
+pub struct Variables<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl<'a> Variables<'a> {
+    /// The variables that this gives by their names.
     pub fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Variables<'a> {
         Variables { lookup }
     }
@@ -61,7 +62,7 @@ pub fn seconds(text: &str) -> std::result::Result<Duration, String> {
 }
 
 /// The error of a variable.
-pub(crate) fn wrong(variable: &str, read: Option<&str>, wanted: &str) -> Error {
+pub fn wrong(variable: &str, read: Option<&str>, wanted: &str) -> Error {
     Error::Environment { variable: variable.into(), read: read.map(String::from), wanted: wanted.into() }
 }
 

@@ -1,0 +1,31 @@
+//! Why a process cannot join others.
+
+/// The result of anything that prepares connections.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What keeps a process from making connections. Why one connection fails is a [`crate::Refusal`]; why ranks do not find
+/// each other, a [`crate::rendezvous::Failure`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What was asked for cannot be right: a secret, an address.
+    #[error("{0}")]
+    Argument(String),
+    /// The environment does not say which rank this process is, or says what cannot be.
+    #[error("environment: {variable} is {}: {wanted}", was(.read))]
+    Environment {
+        /// The variable.
+        variable: String,
+        /// What was read; nothing where it is not set.
+        read: Option<String>,
+        /// What would be right.
+        wanted: String,
+    },
+    /// The operating system refused something.
+    #[error("{0}")]
+    System(String),
+}
+
+fn was(read: &Option<String>) -> String {
+    read.as_ref().map_or_else(|| "not set".into(), |read| format!("`{read}`"))
+}

@@ -1,0 +1,47 @@
+//! Connections between the processes of one job: authenticated, encrypted where asked for, and found by what launchers say.
+//!
+//! ```text
+//! environment    what torchrun, Slurm, Open MPI or PMI tell a process: its rank, and where the others meet
+//! rendezvous     where they meet: one process listens, all others call, everybody gets the table of addresses
+//! secured        TcpStream -- handshake under the job's secret -- (TLS 1.3, bound to it) -- bytes in both directions
+//! wire           the same for a thread that asks sockets directly; between processes of a host, through shared memory
+//! ```
+//!
+//! This crate knows bytes and who sent them. It has never heard of a collective, and trusts nothing that arrives with a
+//! length.
+//!
+//! ```
+//! use allfold_net::environment::Environment;
+//!
+//! let variables = [("RANK", "3"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "node0"), ("MASTER_PORT", "29500")];
+//! let lookup = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
+//! let told = Environment::read(lookup)?.expect("a launcher's variables");
+//! assert_eq!((told.rank.0, told.world_size, told.meeting.to_string()), (3, 8, "node0:29500".into()));
+//! # Ok::<(), allfold_net::Error>(())
+//! ```
+
+pub mod arrivals;
+pub mod beside;
+mod duplex;
+pub mod environment;
+mod error;
+mod format;
+pub mod handshake;
+mod invitation;
+mod records;
+pub mod rendezvous;
+mod secured;
+mod security;
+pub mod socket;
+mod tls;
+mod tls_handshake;
+pub mod wire;
+
+pub use allfold_base::Rank;
+pub use duplex::duplex;
+pub use error::{Error, Result};
+pub use format::{FRAGMENT, HEADER, VERSION};
+pub use handshake::{Claims, Purpose, Refusal, Stranger, Verdict, random};
+pub use invitation::{Host, Invitation};
+pub use secured::{Door, Secured};
+pub use security::{Secret, Security};
