@@ -37,6 +37,8 @@ struct Fibre {
 struct Kernel {
     void (*call)(const void*, void**);
     const void* kernel;
+    const char* file;
+    const size_t* sizes;
 };
 
 std::map<std::string, Kernel>& kernels() {
@@ -221,7 +223,9 @@ unsigned ballot(unsigned mask, bool value, const char* file, int line) {
     return votes;
 }
 
-void enrol(const char* name, void (*call)(const void*, void**), const void* kernel) { kernels()[name] = {call, kernel}; }
+void enrol(const char* name, const char* file, void (*call)(const void*, void**), const void* kernel, const size_t* sizes) {
+    kernels()[name] = {call, kernel, file, sizes};
+}
 }  // namespace shim
 
 // Runs a kernel. 0: done; 1: no such kernel; 2: it went wrong, and `message` says how.
@@ -254,4 +258,12 @@ extern "C" const char* shim_kernel(size_t nth) {
     for (auto& entry : shim::kernels())
         if (nth-- == 0) return entry.first.c_str();
     return nullptr;
+}
+
+// The file that a kernel is in, and the bytes of its arguments, closed by 0; null for a name that is no kernel's.
+extern "C" const char* shim_describe(const char* name, const size_t** sizes) {
+    auto found = shim::kernels().find(name);
+    if (found == shim::kernels().end()) return nullptr;
+    *sizes = found->second.sizes;
+    return found->second.file;
 }

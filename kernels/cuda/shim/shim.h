@@ -37,7 +37,9 @@ void barrier(const char* file, int line);
 // Gives this lane's value and returns that of `lane`; the whole of `mask` must come.
 uint64_t exchange(unsigned mask, uint64_t value, unsigned lane, const char* file, int line);
 unsigned ballot(unsigned mask, bool value, const char* file, int line);
-void enrol(const char* name, void (*call)(const void* kernel, void** arguments), const void* kernel);
+// `sizes`: bytes of each argument, closed by 0.
+void enrol(const char* name, const char* file, void (*call)(const void* kernel, void** arguments), const void* kernel,
+           const size_t* sizes);
 
 template <class... A, size_t... I> void call_with(void (*kernel)(A...), void** arguments, std::index_sequence<I...>) {
     kernel(*static_cast<A*>(arguments[I])...);
@@ -46,8 +48,9 @@ template <class... A> void call(const void* kernel, void** arguments) {
     call_with(reinterpret_cast<void (*)(A...)>(const_cast<void*>(kernel)), arguments, std::index_sequence_for<A...>());
 }
 struct Enrolled {
-    template <class... A> Enrolled(const char* name, void (*kernel)(A...)) {
-        enrol(name, call<A...>, reinterpret_cast<const void*>(kernel));
+    template <class... A> Enrolled(const char* name, const char* file, void (*kernel)(A...)) {
+        static const size_t sizes[] = {sizeof(A)..., 0};
+        enrol(name, file, call<A...>, reinterpret_cast<const void*>(kernel), sizes);
     }
 };
 
@@ -62,9 +65,9 @@ template <class T> T shuffled(unsigned mask, T value, unsigned lane, const char*
 inline unsigned lane() { return thread % 32; }
 }  // namespace shim
 
-#define KERNEL(name, ...)                                \
-    extern "C" void name(__VA_ARGS__);                   \
-    static shim::Enrolled enrolled_##name(#name, name);  \
+#define KERNEL(name, ...)                                          \
+    extern "C" void name(__VA_ARGS__);                             \
+    static shim::Enrolled enrolled_##name(#name, __FILE__, name);  \
     extern "C" void name(__VA_ARGS__)
 
 #define gridDim shim::grid_dim

@@ -46,6 +46,8 @@ mod probe;
 #[cfg(feature = "shim")]
 mod shim;
 mod source;
+#[cfg(feature = "shim")]
+pub mod standin;
 pub mod vendor;
 
 pub use compile::{compile_ptx, nvrtc_version};

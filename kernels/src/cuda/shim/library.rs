@@ -44,6 +44,7 @@ const FLAGS: &[&str] = &[
 pub(super) struct Entries {
     pub launch: ShimLaunch,
     pub kernel: unsafe extern "C" fn(usize) -> *const c_char,
+    pub describe: unsafe extern "C" fn(*const c_char, *mut *const usize) -> *const c_char,
 }
 
 pub(super) fn loaded() -> Result<Entries> {
@@ -55,11 +56,12 @@ fn load() -> Result<Entries> {
     let library = build()?;
     // SAFETY: our own library, whose initialisers only list kernels; it stays loaded.
     let library = Box::leak(Box::new(unsafe { Library::new(&library) }.map_err(|error| failed(&error))?));
-    // SAFETY: both functions have these types in shim.cc.
+    // SAFETY: the functions have these types in shim.cc.
     unsafe {
         let launch = *library.get(b"shim_launch").map_err(|error| failed(&error))?;
         let kernel = *library.get(b"shim_kernel").map_err(|error| failed(&error))?;
-        Ok(Entries { launch, kernel })
+        let describe = *library.get(b"shim_describe").map_err(|error| failed(&error))?;
+        Ok(Entries { launch, kernel, describe })
     }
 }
 

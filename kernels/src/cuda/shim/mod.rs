@@ -19,11 +19,14 @@ mod capture;
 mod foreign;
 mod library;
 mod memory;
+mod named;
 mod races;
 mod streams;
 #[cfg(test)]
 mod tests;
 mod work;
+
+pub(super) use named::{argument_sizes, is_of, run_by_name};
 
 pub use foreign::{Foreign, Poll, Progress};
 pub use work::shim_launched;

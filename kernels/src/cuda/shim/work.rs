@@ -11,9 +11,9 @@ use std::ffi::{CString, c_char, c_int};
 use std::sync::{Arc, Mutex};
 
 /// Fibres and their blocks are global to the loaded library: one kernel runs at a time, whatever the number of shims.
-static RUNNING: Mutex<()> = Mutex::new(());
+pub(super) static RUNNING: Mutex<()> = Mutex::new(());
 /// Kernels that have run to their end, by name.
-static LAUNCHED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+pub(super) static LAUNCHED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Every kernel that has run on a shim of this process.
 pub fn shim_launched() -> BTreeSet<String> {

@@ -1,0 +1,63 @@
+//! Events.
+
+use super::device::put;
+use super::table::entries;
+use super::work::Ticket;
+use super::world::{Event, Recorded, World, here};
+use cudarc::driver::sys::CUresult as Code;
+use std::ffi::c_uint;
+use std::sync::Arc;
+
+/// Where an event was recorded; none if it never was.
+fn ticket(here: &mut World, event: u64, call: &str) -> Result<Option<Arc<Ticket>>, Code> {
+    match &here.event(event, call)?.last {
+        Recorded::Never => Ok(None),
+        Recorded::At(ticket) => Ok(Some(ticket.clone())),
+        Recorded::Captured(..) => Err(Code::CUDA_ERROR_CAPTURED_EVENT),
+    }
+}
+
+entries! {
+    cuEventCreate(place: *mut u64, _flags: c_uint) "of the current context" {
+        let mut here = here();
+        let context = here.current()?;
+        let handle = here.handle();
+        here.events.insert(handle, Event { context, last: Recorded::Never });
+        put(place, handle)
+    }
+    cuEventDestroy_v2(event: u64) "returns at once; who waits for it already still does" {
+        let mut here = here();
+        here.event(event, "cuEventDestroy")?;
+        here.events.remove(&event);
+        Ok(())
+    }
+    cuEventRecord(event: u64, stream: u64) "both of the current context; in a capture it is a captured event" {
+        here().record(event, stream)
+    }
+    cuEventSynchronize(event: u64) "waits; one that was never recorded has happened; 907 for a captured one" {
+        let mut here = here();
+        let context = here.event(event, "cuEventSynchronize")?.context;
+        if let Some(ticket) = ticket(&mut here, event, "cuEventSynchronize")? {
+            here = here.until("cuEventSynchronize", |_| ticket.is_done())?;
+        }
+        here.contexts.get(&context).and_then(|context| context.failed).map_or(Ok(()), Err)
+    }
+    cuEventQuery(event: u64) "as cuEventSynchronize, without the wait" {
+        match ticket(&mut here(), event, "cuEventQuery")? {
+            Some(ticket) if !ticket.is_done() => Err(Code::CUDA_ERROR_NOT_READY),
+            _ => Ok(()),
+        }
+    }
+    cuEventElapsedTime_v2(place: *mut f32, from: u64, to: u64) "both recorded and happened, of one context" {
+        let mut here = here();
+        if here.event(from, "cuEventElapsedTime")?.context != here.event(to, "cuEventElapsedTime")?.context {
+            return Err(Code::CUDA_ERROR_INVALID_HANDLE);
+        }
+        let times = [from, to].map(|event| ticket(&mut here, event, "cuEventElapsedTime"));
+        let [Some(from), Some(to)] = [times[0].clone()?, times[1].clone()?] else {
+            return Err(Code::CUDA_ERROR_INVALID_HANDLE);
+        };
+        let (Some(from), Some(to)) = (from.time(), to.time()) else { return Err(Code::CUDA_ERROR_NOT_READY) };
+        put(place, to.saturating_duration_since(from).as_secs_f32() * 1e3)
+    }
+}

@@ -1,0 +1,115 @@
+//! A stand-in for NVIDIA's driver and NVRTC, so that [`super::Gpu`] and every call of cudarc's run where there is no GPU.
+//!
+//! ```text
+//! Gpu -> cudarc -> dlopen("libcuda.so.1")
+//!                    |  library.rs   finds this library, which jumps into the tables below
+//!                    |  device.rs memory.rs stream.rs event.rs module.rs graph.rs     a function and its rule, row by row
+//!                    |  world.rs     what there is: contexts, streams, events, modules, graphs, memory
+//!                    |  work.rs      a thread per stream runs copies, and kernels by the shim, after seeded random delays
+//!                    |  range.rs     device memory, page by page: what a kernel must not touch is noticed
+//! compile.rs -> dlopen("libnvrtc.so.13")   nvrtc.rs
+//! vendor     -> dlopen("libcublasLt.so.13"), dlopen("libcudnn.so.9")   blas.rs dnn.rs
+//! ```
+//!
+//! A process has one stand-in, [`install`]ed before the first call of CUDA; [`standin_rules`] lists what each function is
+//! held to. What a real driver leaves undefined (a destroyed handle, memory that was freed) is noted in
+//! [`standin_violations`].
+
+#![allow(non_snake_case, reason = "the functions have the driver's names")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a driver has a clock: streams are delayed, waits have a limit, and events are timed"
+)]
+
+mod capture;
+mod device;
+mod event;
+mod graph;
+mod library;
+mod memory;
+mod module;
+mod nvrtc;
+mod range;
+mod stream;
+mod table;
+mod work;
+mod world;
+
+pub use nvrtc::{Nvrtc, standin_compilations};
+pub use table::standin_rules;
+pub use work::{Gate, standin_spin};
+pub use world::{Live, standin_live, standin_violations};
+
+use super::Result;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// What the stand-in is.
+#[derive(Clone, Debug)]
+pub struct StandinOptions {
+    /// GPUs.
+    pub devices: usize,
+    /// The driver's CUDA, as the driver counts: 13000 is 13.0.
+    pub driver: i32,
+    /// What `cuInit` answers; 0 is success.
+    pub init: u32,
+    /// The GPUs' architecture.
+    pub arch: u32,
+    /// GPUs in exclusive-process mode that another process holds.
+    pub taken: &'static [usize],
+    /// Whether kernels of a GPU can be let to reach the others' memory.
+    pub peers: bool,
+    /// Bytes of each GPU.
+    pub memory: u64,
+    /// NVRTC; `None`: it is not there.
+    pub nvrtc: Option<Nvrtc>,
+    /// The longest that a stream waits before a task.
+    pub delay: Duration,
+    /// What the delays are drawn from.
+    pub seed: u64,
+    /// A call that waits longer than this is a violation, and answers that a launch timed out.
+    pub limit: Duration,
+    /// Defects of `docs/GPU.md` that are put back in: [`super::Machine::seeded`] answers by this list.
+    pub seeded: &'static [u8],
+}
+
+impl Default for StandinOptions {
+    fn default() -> StandinOptions {
+        StandinOptions {
+            devices: 1,
+            driver: 13_000,
+            init: 0,
+            arch: 90,
+            taken: &[],
+            peers: true,
+            memory: 8 << 30,
+            nvrtc: Some(Nvrtc::default()),
+            delay: Duration::from_micros(100),
+            seed: 1,
+            limit: Duration::from_secs(20),
+            seeded: &[],
+        }
+    }
+}
+
+static SEEDED: Mutex<&[u8]> = Mutex::new(&[]);
+
+/// Whether a defect was put back in, by its number.
+pub(super) fn seeded(defect: u8) -> bool {
+    world::lock(&SEEDED).contains(&defect)
+}
+
+/// Makes the stand-in this process's CUDA. Call it before anything else of CUDA, once.
+///
+/// # Errors
+/// What does not compile or load, or [`super::Error::Argument`] the second time.
+pub fn install(options: StandinOptions) -> Result<()> {
+    *world::lock(&SEEDED) = options.seeded;
+    let nvrtc = options.nvrtc.clone();
+    world::begin(options)?;
+    library::install(&["libcuda.so.1", "libcuda.so"], table::DRIVER)?;
+    if let Some(nvrtc) = nvrtc {
+        library::install(&[nvrtc.file], &[nvrtc::ENTRIES])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! NVRTC: it compiles nothing, and makes images that name what the shim has compiled.
+
+use super::table::entries;
+use super::world::lock;
+use cudarc::nvrtc::sys::nvrtcResult as Code;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::Mutex;
+
+/// An NVRTC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nvrtc {
+    /// The name of its library.
+    pub file: &'static str,
+    /// Its version.
+    pub version: (i32, i32),
+    /// The architectures that it compiles for.
+    pub architectures: &'static [u32],
+    /// Files that it says do not compile.
+    pub broken: &'static [&'static str],
+}
+
+impl Default for Nvrtc {
+    fn default() -> Nvrtc {
+        let architectures = &[75, 80, 86, 89, 90, 100, 103, 120];
+        Nvrtc { file: "libnvrtc.so.13", version: (13, 0), architectures, broken: &[] }
+    }
+}
+
+#[derive(Default)]
+struct Program {
+    file: String,
+    image: Vec<u8>,
+    log: Vec<u8>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    programs: BTreeMap<u64, Program>,
+    /// What was compiled, in order: file and target.
+    compiled: Vec<(String, String)>,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+/// What the stand-in for NVRTC has compiled so far, in order: file, options.
+pub fn standin_compilations() -> Vec<(String, String)> {
+    lock(&STATE).as_ref().map_or_else(Vec::new, |state| state.compiled.clone())
+}
+
+fn options() -> Nvrtc {
+    super::world::here().options.nvrtc.clone().unwrap_or_default()
+}
+
+fn put<T>(place: *mut T, value: T) -> Result<(), Code> {
+    if place.is_null() {
+        return Err(Code::NVRTC_ERROR_INVALID_INPUT);
+    }
+    // SAFETY: not null, and the caller promises room for one value.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+fn with<T>(program: u64, body: impl FnOnce(&mut Program) -> Result<T, Code>) -> Result<T, Code> {
+    let mut state = lock(&STATE);
+    let program = state.get_or_insert_default().programs.get_mut(&program);
+    body(program.ok_or(Code::NVRTC_ERROR_INVALID_PROGRAM)?)
+}
+
+fn string(from: *const c_char) -> String {
+    // SAFETY: the caller gives strings that a zero byte closes.
+    unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
+}
+
+/// Copies bytes to a caller that has asked for their number before.
+fn hand_over(bytes: &[u8], place: *mut c_char) -> Result<(), Code> {
+    // SAFETY: the caller has room for as many bytes as it was told.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len()) };
+    Ok(())
+}
+
+fn compile(program: u64, given: &[String]) -> Result<(), Code> {
+    let nvrtc = options();
+    let target = given.iter().find_map(|option| option.strip_prefix("--gpu-architecture="));
+    let (form, arch) = match target.and_then(|target| target.split_once('_')) {
+        Some(("sm", arch)) => ("cubin", arch),
+        Some(("compute", arch)) => ("ptx", arch),
+        _ => return Err(Code::NVRTC_ERROR_INVALID_OPTION),
+    };
+    if !arch.parse().is_ok_and(|arch: u32| nvrtc.architectures.contains(&arch)) {
+        return Err(Code::NVRTC_ERROR_INVALID_OPTION);
+    }
+    let file = with(program, |program| {
+        if nvrtc.broken.contains(&program.file.as_str()) {
+            program.log = format!("{}(1): error: it is said to be broken\n\n1 error\0", program.file).into();
+            return Err(Code::NVRTC_ERROR_COMPILATION);
+        }
+        program.image = format!("standin {form} {arch} {} {}\0", program.file, nvrtc.version.0).into();
+        Ok(program.file.clone())
+    })?;
+    lock(&STATE).get_or_insert_default().compiled.push((file, given.join(" ")));
+    Ok(())
+}
+
+entries! {
+    nvrtcVersion(major: *mut c_int, minor: *mut c_int) "without a driver too" {
+        put(major, options().version.0)?;
+        put(minor, options().version.1)
+    }
+    nvrtcGetNumSupportedArchs(count: *mut c_int) "as many as nvrtcGetSupportedArchs writes" {
+        put(count, options().architectures.len() as c_int)
+    }
+    nvrtcGetSupportedArchs(place: *mut c_int) "upwards" {
+        for (nth, arch) in options().architectures.iter().enumerate() {
+            // SAFETY: the caller has room for as many as it was told.
+            unsafe { place.add(nth).write(*arch as c_int) };
+        }
+        Ok(())
+    }
+    nvrtcCreateProgram(
+        place: *mut u64, source: *const c_char, name: *const c_char, headers: c_int,
+        _texts: *const *const c_char, _names: *const *const c_char,
+    )
+    "a source that is not empty, with one header" {
+        if string(source).is_empty() || headers != 1 {
+            return Err(Code::NVRTC_ERROR_INVALID_INPUT);
+        }
+        let mut state = lock(&STATE);
+        let state = state.get_or_insert_default();
+        state.next += 1;
+        state.programs.insert(state.next, Program { file: string(name), ..Program::default() });
+        put(place, state.next)
+    }
+    nvrtcCompileProgram(program: u64, count: c_int, given: *const *const c_char)
+    "for an architecture of its list; a file that is said to be broken leaves a log" {
+        // SAFETY: the caller gives as many strings as it says.
+        let given: Vec<String> = (0..count as usize).map(|nth| string(unsafe { *given.add(nth) })).collect();
+        compile(program, &given)
+    }
+    nvrtcGetProgramLogSize(program: u64, size: *mut usize) "with the closing zero" {
+        put(size, with(program, |program| Ok(program.log.len().max(1)))?)
+    }
+    nvrtcGetProgramLog(program: u64, place: *mut c_char) "as many bytes as its size" {
+        with(program, |program| hand_over(if program.log.is_empty() { b"\0" } else { &program.log }, place))
+    }
+    nvrtcGetCUBINSize(program: u64, size: *mut usize) "of a program that was compiled for sm_" {
+        put(size, with(program, |program| Ok(program.image.len()))?)
+    }
+    nvrtcGetCUBIN(program: u64, place: *mut c_char) "as many bytes as its size" {
+        with(program, |program| hand_over(&program.image, place))
+    }
+    nvrtcGetPTXSize(program: u64, size: *mut usize) "with the closing zero" {
+        put(size, with(program, |program| Ok(program.image.len()))?)
+    }
+    nvrtcGetPTX(program: u64, place: *mut c_char) "as many bytes as its size" {
+        with(program, |program| hand_over(&program.image, place))
+    }
+    nvrtcDestroyProgram(place: *mut u64) "once; its handle becomes null" {
+        if place.is_null() {
+            return Err(Code::NVRTC_ERROR_INVALID_INPUT);
+        }
+        // SAFETY: not null, and the caller's handle is there.
+        let program = unsafe { place.read() };
+        let removed = lock(&STATE).as_mut().and_then(|state| state.programs.remove(&program));
+        put(place, 0)?;
+        removed.map(|_| ()).ok_or(Code::NVRTC_ERROR_INVALID_PROGRAM)
+    }
+}

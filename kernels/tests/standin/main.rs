@@ -1,0 +1,10 @@
+//! [`allfold_kernels::cuda::Gpu`] and every call of cudarc's on a stand-in for NVIDIA's driver: no GPU is needed.
+//!
+//! ```text
+//! alone.rs       a test in a process of its own, with a stand-in of its own
+//! first.rs       from the probe to a kernel's result
+//! ```
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod alone;
+mod first;
