@@ -1,11 +1,34 @@
 //! NVRTC: from source to what a device runs.
 
 use super::libraries::Library;
+use super::symbols::symbols;
 use super::{Error, Family, HEADER, Result};
 use crate::DType;
-use cudarc::nvrtc::sys;
-use std::ffi::CString;
+use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int};
 use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+symbols! {
+    /// NVRTC's functions.
+    Nvrtc {
+        nvrtcVersion(*mut c_int, *mut c_int) -> nvrtcResult;
+        nvrtcGetNumSupportedArchs(*mut c_int) -> nvrtcResult;
+        nvrtcGetSupportedArchs(*mut c_int) -> nvrtcResult;
+        nvrtcCreateProgram(
+            *mut nvrtcProgram, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
+        ) -> nvrtcResult;
+        nvrtcCompileProgram(nvrtcProgram, c_int, *const *const c_char) -> nvrtcResult;
+        nvrtcGetProgramLogSize(nvrtcProgram, *mut usize) -> nvrtcResult;
+        nvrtcGetProgramLog(nvrtcProgram, *mut c_char) -> nvrtcResult;
+        nvrtcGetCUBINSize(nvrtcProgram, *mut usize) -> nvrtcResult;
+        nvrtcGetCUBIN(nvrtcProgram, *mut c_char) -> nvrtcResult;
+        nvrtcGetPTXSize(nvrtcProgram, *mut usize) -> nvrtcResult;
+        nvrtcGetPTX(nvrtcProgram, *mut c_char) -> nvrtcResult;
+        nvrtcDestroyProgram(*mut nvrtcProgram) -> nvrtcResult;
+    }
+}
 
 /// What comes out of a compilation.
 pub(super) enum Form {
@@ -39,59 +62,81 @@ pub fn compile_ptx(family: Family, only: Option<DType>, arch: u32) -> Result<Str
 /// # Errors
 /// [`Error::Missing`] without it.
 pub fn nvrtc_version() -> Result<(i32, i32)> {
-    present()?;
+    let nvrtc = nvrtc()?;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: two places for integers.
-    check("tell NVRTC's version", unsafe { sys::nvrtcVersion(&mut major, &mut minor) })?;
+    check("tell NVRTC's version", unsafe { (nvrtc.nvrtcVersion)(&mut major, &mut minor) })?;
     Ok((major, minor))
 }
 
-/// Code for the device that is there: its own machine code, or PTX where this NVRTC is older than the device.
-pub(super) fn compile_for(family: Family, only: Option<DType>, arch: u32) -> Result<Vec<u8>> {
+type Key = (Family, Option<DType>, u32);
+type Image = Arc<[u8]>;
+
+/// Code for the device that is there: its own machine code, or PTX where this NVRTC is older than the device. Compiled once
+/// for the process, unless `anew`; who asks for one that is being compiled waits for that one alone.
+pub(super) fn image_for(family: Family, only: Option<DType>, arch: u32, anew: bool) -> Result<Image> {
+    static IMAGES: Mutex<BTreeMap<Key, Arc<Mutex<Option<Image>>>>> = Mutex::new(BTreeMap::new());
+    let place = {
+        let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        images.entry((family, only, arch)).or_default().clone()
+    };
+    let mut image = place.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*image {
+        Some(image) if !anew => Ok(image.clone()),
+        _ => Ok(image.insert(compile_for(family, only, arch)?.into()).clone()),
+    }
+}
+
+fn compile_for(family: Family, only: Option<DType>, arch: u32) -> Result<Vec<u8>> {
     let known = architectures()?;
     match known.iter().copied().filter(|known| *known <= arch).max() {
         Some(newest) if newest == arch => compile(family, only, Form::Cubin(arch)),
         Some(newest) => compile(family, only, Form::Ptx(newest)),
-        None => Err(Error::NoDevice(format!("NVRTC compiles for {known:?}, and the device is {arch}"))),
+        None => {
+            let ((major, minor), least) = (nvrtc_version()?, known.iter().min().copied().unwrap_or(0));
+            Err(Error::NoDevice(format!(
+                "NVRTC {major}.{minor} compiles for compute {least} and newer, and the device is compute {arch}: take an older NVRTC, by ALLFOLD_CUDA or LD_LIBRARY_PATH, or a newer GPU"
+            )))
+        }
     }
 }
 
-fn present() -> Result<()> {
-    let missing =
-        |looked_for: &str| Error::Missing { library: Library::Nvrtc, looked_for: looked_for.into() };
-    Library::Nvrtc.load().ok_or_else(|| missing("no libnvrtc.so.13 or .12"))?;
-    // SAFETY: only looks for a library by name, and loads it.
-    match unsafe { sys::is_culib_present() } {
-        true => Ok(()),
-        false => Err(missing("libnvrtc cannot be loaded")),
-    }
+/// NVRTC's functions, found once.
+fn nvrtc() -> Result<&'static Nvrtc> {
+    static FOUND: OnceLock<Result<Nvrtc>> = OnceLock::new();
+    let missing = |looked_for: String| Error::Missing { library: Library::Nvrtc, looked_for };
+    let find = || {
+        let path = Library::Nvrtc.load().ok_or_else(|| missing("no libnvrtc.so.13 or .12".into()))?;
+        Nvrtc::open(path).map_err(missing)
+    };
+    FOUND.get_or_init(find).as_ref().map_err(Error::clone)
 }
 
 fn architectures() -> Result<Vec<u32>> {
-    present()?;
+    let nvrtc = nvrtc()?;
     let mut count = 0;
     // SAFETY: a place for one integer, then a place for as many as it said.
-    check("list its targets", unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) })?;
+    check("list its targets", unsafe { (nvrtc.nvrtcGetNumSupportedArchs)(&mut count) })?;
     let mut all = vec![0; count.max(0) as usize];
     // SAFETY: as above.
-    check("list its targets", unsafe { sys::nvrtcGetSupportedArchs(all.as_mut_ptr()) })?;
+    check("list its targets", unsafe { (nvrtc.nvrtcGetSupportedArchs)(all.as_mut_ptr()) })?;
     Ok(all.into_iter().map(|arch| arch as u32).collect())
 }
 
-fn check(call: &'static str, answer: sys::nvrtcResult) -> Result<()> {
+fn check(call: &'static str, answer: nvrtcResult) -> Result<()> {
     match answer {
-        sys::nvrtcResult::NVRTC_SUCCESS => Ok(()),
+        nvrtcResult::NVRTC_SUCCESS => Ok(()),
         other => Err(Error::Refused { call, answer: format!("{other:?}") }),
     }
 }
 
 /// A program of NVRTC, destroyed at the end.
-struct Program(sys::nvrtcProgram);
+struct Program(nvrtcProgram, &'static Nvrtc);
 
 impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: the program was created by NVRTC and is destroyed once.
-        unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
+        unsafe { (self.1.nvrtcDestroyProgram)(&mut self.0) };
     }
 }
 
@@ -100,15 +145,15 @@ fn text(from: &str) -> Result<CString> {
 }
 
 fn compile(family: Family, only: Option<DType>, form: Form) -> Result<Vec<u8>> {
-    present()?;
+    let nvrtc = nvrtc()?;
     let (source, name) = (text(family.source())?, text(family.file())?);
     let (header, header_name) = (text(HEADER)?, text("element.cuh")?);
-    let mut program = Program(ptr::null_mut());
+    let mut program = Program(ptr::null_mut(), nvrtc);
     // SAFETY: every pointer is to a string that lives until the end of this function, with one header and one name.
     check("take a source", unsafe {
         let (headers, names) = ([header.as_ptr()], [header_name.as_ptr()]);
         let (headers, names) = (headers.as_ptr(), names.as_ptr());
-        sys::nvrtcCreateProgram(&mut program.0, source.as_ptr(), name.as_ptr(), 1, headers, names)
+        (nvrtc.nvrtcCreateProgram)(&mut program.0, source.as_ptr(), name.as_ptr(), 1, headers, names)
     })?;
     let mut options = vec![format!("--gpu-architecture={}", form.target())];
     // A contracted multiply-add rounds once where the CPU rounds twice.
@@ -117,9 +162,9 @@ fn compile(family: Family, only: Option<DType>, form: Form) -> Result<Vec<u8>> {
     let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>>>()?;
     let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
     // SAFETY: as many strings as are said, all alive.
-    let answer = unsafe { sys::nvrtcCompileProgram(program.0, pointers.len() as i32, pointers.as_ptr()) };
-    if answer != sys::nvrtcResult::NVRTC_SUCCESS {
-        let log = fetch(&program, sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog)?;
+    let answer = unsafe { (nvrtc.nvrtcCompileProgram)(program.0, pointers.len() as i32, pointers.as_ptr()) };
+    if answer != nvrtcResult::NVRTC_SUCCESS {
+        let log = fetch(&program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)?;
         let log = String::from_utf8_lossy(&log);
         let log: Vec<&str> =
             log.trim_end_matches('\0').lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -127,13 +172,13 @@ fn compile(family: Family, only: Option<DType>, form: Form) -> Result<Vec<u8>> {
         return Err(Error::Compile { file: family.file(), target: form.target(), log });
     }
     match form {
-        Form::Cubin(_) => fetch(&program, sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN),
-        Form::Ptx(_) => fetch(&program, sys::nvrtcGetPTXSize, sys::nvrtcGetPTX),
+        Form::Cubin(_) => fetch(&program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
+        Form::Ptx(_) => fetch(&program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
     }
 }
 
-type SizeOf = unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult;
-type Fetch = unsafe fn(sys::nvrtcProgram, *mut std::ffi::c_char) -> sys::nvrtcResult;
+type SizeOf = unsafe extern "C" fn(nvrtcProgram, *mut usize) -> nvrtcResult;
+type Fetch = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> nvrtcResult;
 
 fn fetch(program: &Program, size_of: SizeOf, fetch: Fetch) -> Result<Vec<u8>> {
     let mut size = 0;

@@ -48,6 +48,7 @@ mod shim;
 mod source;
 #[cfg(feature = "shim")]
 pub mod standin;
+mod symbols;
 pub mod vendor;
 
 pub use compile::{compile_ptx, nvrtc_version};

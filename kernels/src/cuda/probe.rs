@@ -20,6 +20,8 @@ pub struct Device {
     pub memory: u64,
     /// Multiprocessors.
     pub multiprocessors: u32,
+    /// What tells it from every other GPU.
+    pub uuid: [u8; 16],
 }
 
 /// A driver with at least one device, and a compiler.
@@ -60,14 +62,32 @@ fn look() -> Result<Probe> {
         return Err(missing(format!("its CUDA is {}.{}, and 12.8 or newer is needed", cuda.0, cuda.1)));
     }
     if let Err(error) = result::init() {
-        return Err(Error::NoDevice(format!("cuInit answered {:?}", error.0)));
+        return Err(Error::NoDevice(format!("cuInit answered {:?}: {}", error.0, remedy(error.0))));
     }
     let count = driver("count devices", result::device::get_count())?;
     if count == 0 {
-        return Err(Error::NoDevice("the driver lists none (CUDA_VISIBLE_DEVICES?)".into()));
+        return Err(Error::NoDevice(
+            "the driver lists none: see what `nvidia-smi -L` lists and what CUDA_VISIBLE_DEVICES hides"
+                .into(),
+        ));
     }
     let devices = (0..count).map(describe).collect::<Result<Vec<_>>>()?;
     Ok(Probe { cuda, nvrtc: nvrtc_version()?, devices })
+}
+
+/// What would help where the driver does not start.
+fn remedy(code: sys::CUresult) -> &'static str {
+    match code {
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => {
+            "see what `nvidia-smi -L` lists and what CUDA_VISIBLE_DEVICES hides; a container needs --gpus all"
+        }
+        sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+        | sys::CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
+            "libcuda.so.1 and the kernel's module are of different versions: restart the machine after an update of the driver, and take CUDA's compat folder off LD_LIBRARY_PATH"
+        }
+        sys::CUresult::CUDA_ERROR_SYSTEM_NOT_READY => "start nvidia-fabricmanager, which NVSwitch needs",
+        _ => "see whether `nvidia-smi` works and the module nvidia_uvm is loaded; else restart the machine",
+    }
 }
 
 fn describe(ordinal: i32) -> Result<Device> {
@@ -83,11 +103,13 @@ fn describe(ordinal: i32) -> Result<Device> {
     // SAFETY: as above.
     let memory = driver("tell a device's memory", unsafe { result::device::total_mem(device) })?;
     let name = driver("name a device", result::device::get_name(device))?;
+    let uuid = driver("tell a device's UUID", result::device::get_uuid(device))?;
     Ok(Device {
         name,
         arch: (major * 10 + minor) as u32,
         memory: memory as u64,
         multiprocessors: multiprocessors as u32,
+        uuid: uuid.bytes.map(|byte| byte as u8),
     })
 }
 

@@ -3,8 +3,10 @@
 //! ```text
 //! alone.rs       a test in a process of its own, with a stand-in of its own
 //! first.rs       from the probe to a kernel's result
+//! defects.rs     defects that are put back in, caught, and mended
 //! ```
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod alone;
+mod defects;
 mod first;

@@ -80,6 +80,12 @@ entries! {
         here.functions.insert(handle, Function { module, context, name });
         put(place, handle)
     }
+    cuFuncLoad(function: u64) "of the current context" {
+        let here = here();
+        let current = here.current()?;
+        let context = here.functions.get(&function).ok_or(Code::CUDA_ERROR_INVALID_HANDLE)?.context;
+        if context == current { Ok(()) } else { Err(Code::CUDA_ERROR_INVALID_CONTEXT) }
+    }
     cuLaunchKernel(
         function: u64, x: c_uint, y: c_uint, z: c_uint, tx: c_uint, ty: c_uint, tz: c_uint,
         shared: c_uint, stream: u64, pointers: *const *const c_void, extra: *const *const c_void,

@@ -1,0 +1,115 @@
+//! The devices' primary contexts, one set for the process: a context is opened when its device is first used.
+//!
+//! A context costs some hundred megabytes of its device and a part of a second, so a process has one for each device that it
+//! uses and no other. Two devices are let to reach each other when the second of them is opened.
+
+use super::numbered::{Handle, lock};
+use crate::cuda::error::driver;
+use crate::cuda::{Error, Result};
+use cudarc::driver::{result, sys};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, OnceLock};
+
+/// The contexts of all devices that the driver lists.
+pub(super) struct Contexts {
+    opened: Vec<OnceLock<Handle<sys::CUcontext>>>,
+    /// Pairs of devices of which the first one's kernels may touch the second one's memory. Held while a context is opened.
+    peers: Mutex<BTreeSet<(usize, usize)>>,
+}
+
+impl Contexts {
+    /// Those of this process, none opened by this.
+    pub fn of_process(devices: usize) -> &'static Contexts {
+        static ALL: OnceLock<Contexts> = OnceLock::new();
+        ALL.get_or_init(|| Contexts {
+            opened: (0..devices).map(|_| OnceLock::new()).collect(),
+            peers: Mutex::default(),
+        })
+    }
+
+    /// Makes a device's context the calling thread's, and opens it before if nobody has.
+    pub fn enter(&self, device: usize) -> Result<()> {
+        let place = self.opened.get(device);
+        let place =
+            place.ok_or_else(|| Error::Argument(format!("device {device} of {}", self.opened.len())))?;
+        let context = match place.get() {
+            Some(context) => *context,
+            None => self.open(device, place)?,
+        };
+        make_current(context)
+    }
+
+    /// Makes a context of a device that was opened the calling thread's; the first device's if none was.
+    pub fn enter_any(&self) -> Result<()> {
+        self.enter(self.opened.iter().position(|place| place.get().is_some()).unwrap_or(0))
+    }
+
+    /// Whether kernels of one device may touch memory of another; opens both.
+    pub fn reaches(&self, from: usize, to: usize) -> bool {
+        from == to
+            || self.enter(to).and_then(|()| self.enter(from)).is_ok()
+                && lock(&self.peers).contains(&(from, to))
+    }
+
+    fn open(
+        &self,
+        device: usize,
+        place: &OnceLock<Handle<sys::CUcontext>>,
+    ) -> Result<Handle<sys::CUcontext>> {
+        let mut peers = lock(&self.peers);
+        if let Some(context) = place.get() {
+            return Ok(*context);
+        }
+        let handle = driver("open a device", result::device::get(device as i32))?;
+        // SAFETY: a device that the driver gave; released when the program ends.
+        let context = match unsafe { result::primary_ctx::retain(handle) } {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
+                return Err(busy(device));
+            }
+            context => Handle(driver("make a context", context)?),
+        };
+        for (other, of_other) in self.opened.iter().enumerate() {
+            let Some(of_other) = of_other.get() else { continue };
+            for ((from, a), (to, b)) in
+                [((device, context), (other, *of_other)), ((other, *of_other), (device, context))]
+            {
+                if can_reach(from, to)? && befriend(a, b)? {
+                    peers.insert((from, to));
+                }
+            }
+        }
+        Ok(*place.get_or_init(|| context))
+    }
+}
+
+fn busy(device: usize) -> Error {
+    Error::NoDevice(format!(
+        "device {device} is in exclusive-process mode and another process holds it: leave it out of CUDA_VISIBLE_DEVICES, or share it by `nvidia-smi -i {device} -c DEFAULT`"
+    ))
+}
+
+fn make_current(context: Handle<sys::CUcontext>) -> Result<()> {
+    // SAFETY: a live context: none is released before the program ends.
+    driver("enter a context", unsafe { result::ctx::set_current(context.0) })
+}
+
+fn can_reach(from: usize, to: usize) -> Result<bool> {
+    let mut can = 0;
+    // SAFETY: ordinals that the driver counted; a place for one integer.
+    let answer = unsafe { sys::cuDeviceCanAccessPeer(&mut can, from as i32, to as i32) };
+    driver("tell whether devices reach each other", answer.result())?;
+    Ok(can == 1)
+}
+
+/// Lets the kernels of one context touch the memory of another. Whether they may: a device has peers up to a number.
+fn befriend(from: Handle<sys::CUcontext>, to: Handle<sys::CUcontext>) -> Result<bool> {
+    make_current(from)?;
+    // SAFETY: two live contexts.
+    match unsafe { sys::cuCtxEnablePeerAccess(to.0, 0) } {
+        sys::CUresult::CUDA_SUCCESS | sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
+        sys::CUresult::CUDA_ERROR_TOO_MANY_PEERS | sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED => {
+            Ok(false)
+        }
+        answer => driver("let a device reach another", answer.result()).map(|()| false),
+    }
+}

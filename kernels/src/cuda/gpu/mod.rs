@@ -1,0 +1,394 @@
+//! The machine that is a GPU, or several: cudarc's driver calls, with the kernels compiled and loaded as they are needed.
+//!
+//! ```text
+//! Gpu --- contexts   the devices' contexts, opened when a device is first used; which devices reach each other
+//!      |- modules    kernels, compiled and loaded once for the process
+//!      |- staging    small copies from the host, without a wait
+//!      \- numbered   streams, events and graphs by number
+//! ```
+//!
+//! Every call enters the context that it needs: the driver keeps the current one by thread, and any thread may call.
+
+mod contexts;
+mod modules;
+mod numbered;
+mod staging;
+
+use super::error::driver;
+use super::machine::{Event, Graph, Launch, Machine, Stream, THREADS};
+use super::{Device, Error, Result, probe};
+use contexts::Contexts;
+use cudarc::driver::{result, sys};
+use numbered::{Handle, Numbered, lock};
+use staging::Ring;
+use std::sync::{Arc, Mutex};
+
+/// A stream of a device, and the ring that its small copies from the host go by.
+struct OwnStream {
+    device: usize,
+    handle: Handle<sys::CUstream>,
+    ring: Mutex<Option<Ring>>,
+}
+
+/// All GPUs of this machine that the driver lists, each with its primary context, which is opened when it is first used.
+pub struct Gpu {
+    devices: Vec<Device>,
+    contexts: &'static Contexts,
+    streams: Numbered<Arc<OwnStream>>,
+    events: Numbered<(usize, Handle<sys::CUevent>)>,
+    graphs: Numbered<(usize, Handle<sys::CUgraphExec>)>,
+}
+
+impl Gpu {
+    /// All devices; none is opened yet.
+    ///
+    /// # Errors
+    /// As [`probe()`].
+    pub fn open() -> Result<Arc<dyn Machine>> {
+        let devices = probe()?.devices;
+        let contexts = Contexts::of_process(devices.len());
+        let (streams, events, graphs) = Default::default();
+        let gpu = Gpu { devices, contexts, streams, events, graphs };
+        if gpu.seeded(14) {
+            (0..gpu.devices.len()).try_for_each(|device| gpu.enter(device))?;
+        }
+        Ok(Arc::new(gpu))
+    }
+
+    /// Makes a device the calling thread's.
+    fn enter(&self, device: usize) -> Result<()> {
+        self.contexts.enter(device)
+    }
+
+    /// As [`Gpu::enter`], where defect 18 did not.
+    fn enter_too(&self, device: usize) -> Result<()> {
+        if self.seeded(18) { Ok(()) } else { self.enter(device) }
+    }
+
+    fn own(&self, stream: Stream) -> Result<Arc<OwnStream>> {
+        let found = self.streams.get(stream.0);
+        found.ok_or_else(|| {
+            Error::Argument(format!("stream {} is destroyed, or of another machine", stream.0))
+        })
+    }
+
+    /// A stream's handle; its device is the thread's from here on.
+    fn at(&self, stream: Stream) -> Result<sys::CUstream> {
+        let own = self.own(stream)?;
+        self.enter(own.device)?;
+        Ok(own.handle.0)
+    }
+
+    fn of_event(&self, event: Event) -> Result<(usize, sys::CUevent)> {
+        let found = self.events.get(event.0);
+        let found = found.ok_or_else(|| {
+            Error::Argument(format!("event {} is destroyed, or of another machine", event.0))
+        })?;
+        Ok((found.0, found.1.0))
+    }
+
+    /// Destroys what is no more needed, in its device's context. An error here is one of the work before, which whoever waits
+    /// for that work is told.
+    fn destroy(&self, device: usize, destroy: impl FnOnce() -> std::result::Result<(), result::DriverError>) {
+        if self.enter_too(device).is_ok() {
+            let _ = destroy();
+        }
+    }
+
+    fn destroy_stream(&self, own: &OwnStream) {
+        self.destroy(own.device, || {
+            if let Some(ring) = lock(&own.ring).take() {
+                ring.retire(own.device, own.handle.0);
+            }
+            // SAFETY: taken off the list by the caller, so destroyed once; the driver still runs what it was given.
+            unsafe { result::stream::destroy(own.handle.0) }
+        });
+    }
+
+    /// Too little memory: how much was wanted, and how much there is.
+    fn out_of_memory(&self, device: usize, wanted: usize) -> Error {
+        let (free, total) = result::mem_get_info().unwrap_or_default();
+        let answer = format!(
+            "CUDA_ERROR_OUT_OF_MEMORY: {wanted} bytes are wanted, {free} of {total} are free on device {device}: use a smaller batch, or end what else uses this GPU (nvidia-smi lists it)"
+        );
+        Error::Refused { call: "allocate memory", answer }
+    }
+}
+
+impl Machine for Gpu {
+    fn name(&self) -> String {
+        self.devices.first().map_or_else(String::new, |device| device.name.clone())
+    }
+
+    fn devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    fn multiprocessors(&self, device: usize) -> u32 {
+        self.devices.get(device).map_or(1, |device| device.multiprocessors)
+    }
+
+    fn reaches(&self, from: usize, to: usize) -> bool {
+        self.seeded(8) || self.contexts.reaches(from, to)
+    }
+
+    fn identity(&self, device: usize) -> [u8; 16] {
+        self.devices.get(device).map_or([0; 16], |device| device.uuid)
+    }
+
+    #[cfg(feature = "shim")]
+    fn seeded(&self, defect: u8) -> bool {
+        super::standin::seeded(defect)
+    }
+
+    fn stream(&self, device: usize) -> Result<Stream> {
+        self.enter(device)?;
+        let stream =
+            driver("make a stream", result::stream::create(result::stream::StreamKind::NonBlocking))?;
+        let own = OwnStream { device, handle: Handle(stream), ring: Mutex::default() };
+        Ok(Stream(self.streams.add(Arc::new(own))))
+    }
+
+    fn retire_stream(&self, stream: Stream) {
+        if self.seeded(20) {
+            return;
+        }
+        if let Some(own) = self.streams.take(stream.0) {
+            self.destroy_stream(&own);
+        }
+    }
+
+    fn retire_event(&self, event: Event) {
+        if self.seeded(20) {
+            return;
+        }
+        if let Some((device, event)) = self.events.take(event.0) {
+            // SAFETY: taken off the list, so destroyed once; who waits for it already still does.
+            self.destroy(device, || unsafe { result::event::destroy(event.0) });
+        }
+    }
+
+    fn native(&self, stream: Stream) -> Result<u64> {
+        self.at(stream).map(|handle| handle as u64)
+    }
+
+    fn acquire(&self, device: usize, bytes: usize) -> Result<u64> {
+        self.enter(device)?;
+        // SAFETY: the memory's content is undefined, and said to be.
+        match unsafe { result::malloc_sync(bytes.max(1)) } {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                Err(self.out_of_memory(device, bytes))
+            }
+            answer => driver("allocate memory", answer),
+        }
+    }
+
+    unsafe fn release(&self, device: usize, address: u64) {
+        if self.enter(device).is_ok() {
+            // SAFETY: the caller's promise. An error here is one of the work before, which whoever waits for it is told.
+            let _ = unsafe { result::free_sync(address) };
+        }
+    }
+
+    fn pin(&self, device: usize, bytes: usize) -> Result<u64> {
+        self.enter(device)?;
+        let portable = sys::CU_MEMHOSTALLOC_PORTABLE;
+        // The driver refuses 0 bytes.
+        let bytes = if self.seeded(22) { bytes } else { bytes.max(1) };
+        // SAFETY: memory of the host whose content is undefined, and said to be.
+        let pinned = unsafe { result::malloc_host(bytes, portable) };
+        driver("pin memory of the host", pinned).map(|address| address as u64)
+    }
+
+    unsafe fn unpin(&self, address: u64) {
+        // Any context will do, and one whose device this process uses must be taken: whoever pinned it has opened one.
+        if self.contexts.enter_any().is_ok() {
+            // SAFETY: the caller's promise.
+            let _ = unsafe { result::free_host(address as *mut _) };
+        }
+    }
+
+    unsafe fn fetch(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+        let stream = self.at(stream)?;
+        // SAFETY: the caller's promise: as many bytes are there, and stay until they are read.
+        let from = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
+        // SAFETY: as above.
+        driver("copy to the device", unsafe { result::memcpy_htod_async(into, from, stream) })
+    }
+
+    unsafe fn write(&self, stream: Stream, into: u64, from: &[u8]) -> Result<()> {
+        let own = self.own(stream)?;
+        self.enter(own.device)?;
+        let handle = own.handle.0;
+        // SAFETY: a live stream.
+        let status = unsafe { result::stream::is_capturing(handle) };
+        if driver("ask a stream", status)? != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            return Err(Error::Argument(
+                "a copy from the host's own memory within a capture, which every replay would read again: copy before the capture begins, or from pinned memory".into(),
+            ));
+        }
+        if self.seeded(15) {
+            // SAFETY: the caller's promise; `from` may be reused too early, which is the defect.
+            return driver("copy to the device", unsafe { result::memcpy_htod_async(into, from, handle) });
+        }
+        if from.len() <= staging::QUARTER {
+            let mut ring = lock(&own.ring);
+            let ring = match &mut *ring {
+                Some(ring) => ring,
+                none => none.insert(Ring::new(own.device)?),
+            };
+            // SAFETY: a live stream, whose context was entered; the rest is the caller's promise.
+            return unsafe { ring.write(handle, into, from) };
+        }
+        // SAFETY: the caller's promise; `from` is not given back before the stream is done.
+        driver("copy to the device", unsafe { result::memcpy_htod_async(into, from, handle) })?;
+        // SAFETY: a live stream.
+        driver("finish a stream", unsafe { result::stream::synchronize(handle) })
+    }
+
+    unsafe fn read(&self, stream: Stream, into: &mut [u8], from: u64) -> Result<()> {
+        let stream = self.at(stream)?;
+        // SAFETY: the caller's promise, and `into` is not touched before the stream is done.
+        driver("copy from the device", unsafe { result::memcpy_dtoh_async(into, from, stream) })?;
+        // SAFETY: a live stream.
+        driver("finish a stream", unsafe { result::stream::synchronize(stream) })
+    }
+
+    unsafe fn copy(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+        let stream = self.at(stream)?;
+        // SAFETY: the caller's promise. Addresses are unified, so this copies between devices too.
+        driver("copy on the device", unsafe { sys::cuMemcpyAsync(into, from, bytes, stream) }.result())
+    }
+
+    unsafe fn fill(&self, stream: Stream, into: u64, bytes: usize, value: u8) -> Result<()> {
+        let stream = self.at(stream)?;
+        // SAFETY: the caller's promise.
+        driver("fill memory", unsafe { result::memset_d8_async(into, value, bytes, stream) })
+    }
+
+    unsafe fn launch(&self, stream: Stream, launch: &Launch) -> Result<()> {
+        let ordinal = self.own(stream)?.device;
+        let device = self.devices.get(ordinal).ok_or_else(|| Error::Argument(format!("device {ordinal}")))?;
+        let seeded = |defect| self.seeded(defect);
+        let function = modules::function(self.contexts, (ordinal, device), &launch.kernel, seeded)?;
+        let stream = self.at(stream)?;
+        let mut arguments = launch.arguments.clone();
+        let mut pointers = arguments.pointers();
+        let [x, y, z] = launch.grid;
+        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+        driver("launch a kernel", unsafe {
+            result::launch_kernel(function, (x, y, z), (THREADS, 1, 1), 0, stream, &mut pointers)
+        })
+    }
+
+    fn record(&self, stream: Stream) -> Result<Event> {
+        let device = self.own(stream)?.device;
+        let stream = self.at(stream)?;
+        let event = driver("make an event", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT))?;
+        // SAFETY: both are live.
+        if let Err(error) = driver("record an event", unsafe { result::event::record(event, stream) }) {
+            // SAFETY: made above, and nobody else knows of it.
+            let _ = unsafe { result::event::destroy(event) };
+            return Err(error);
+        }
+        Ok(Event(self.events.add((device, Handle(event)))))
+    }
+
+    fn record_again(&self, event: Event, stream: Stream) -> Result<()> {
+        let (event, stream) = (self.of_event(event)?.1, self.at(stream)?);
+        // SAFETY: both are live.
+        driver("record an event", unsafe { result::event::record(event, stream) })
+    }
+
+    fn wait(&self, stream: Stream, event: Event) -> Result<()> {
+        let (event, stream) = (self.of_event(event)?.1, self.at(stream)?);
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both are live.
+        driver("wait for an event", unsafe { result::stream::wait_event(stream, event, flags) })
+    }
+
+    fn finish(&self, stream: Stream) -> Result<()> {
+        let stream = self.at(stream)?;
+        // SAFETY: a live stream.
+        driver("finish a stream", unsafe { result::stream::synchronize(stream) })
+    }
+
+    fn idle(&self, stream: Stream) -> Result<bool> {
+        let stream = self.at(stream)?;
+        // SAFETY: a live stream.
+        match unsafe { sys::cuStreamQuery(stream) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            answer => driver("ask a stream", answer.result()).map(|()| true),
+        }
+    }
+
+    fn happened(&self, event: Event) -> Result<()> {
+        let (device, event) = self.of_event(event)?;
+        self.enter_too(device)?;
+        // SAFETY: a live event.
+        driver("wait for an event", unsafe { result::event::synchronize(event) })
+    }
+
+    fn between(&self, from: Event, to: Event) -> Result<u64> {
+        let ((_, from), (device, to)) = (self.of_event(from)?, self.of_event(to)?);
+        self.enter_too(device)?;
+        // SAFETY: both are live.
+        driver("wait for an event", unsafe { result::event::synchronize(to) })?;
+        // SAFETY: both are live, and have happened.
+        let milliseconds = driver("time two events", unsafe { result::event::elapsed(from, to) })?;
+        Ok((f64::from(milliseconds) * 1e6) as u64)
+    }
+
+    fn begin_capture(&self, stream: Stream) -> Result<()> {
+        let stream = self.at(stream)?;
+        // Relaxed, since a kernel that is launched for the first time is loaded meanwhile, which is no part of the graph.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: a live stream.
+        driver("begin a capture", unsafe { result::stream::begin_capture(stream, mode) })
+    }
+
+    fn end_capture(&self, stream: Stream) -> Result<Graph> {
+        let device = self.own(stream)?.device;
+        let stream = self.at(stream)?;
+        // SAFETY: a live stream, whose capture was begun.
+        let graph = driver("end a capture", unsafe { result::stream::end_capture(stream) })?;
+        let plain = sys::CUgraphInstantiate_flags(0);
+        // SAFETY: a graph that the driver made; instantiated, it is needed no more.
+        let made = unsafe {
+            let made = result::graph::instantiate(graph, plain);
+            let _ = result::graph::destroy(graph);
+            made
+        };
+        let made = driver("instantiate a graph", made)?;
+        Ok(Graph(self.graphs.add((device, Handle(made)))))
+    }
+
+    unsafe fn replay(&self, stream: Stream, graph: Graph) -> Result<()> {
+        let made = self.graphs.get(graph.0);
+        let (_, made) = made.ok_or_else(|| Error::Argument(format!("graph {} is no more", graph.0)))?;
+        let stream = self.at(stream)?;
+        // SAFETY: both are live; the memory is the caller's promise.
+        driver("launch a graph", unsafe { result::graph::launch(made.0, stream) })
+    }
+
+    fn forget(&self, graph: Graph) {
+        if let Some((device, made)) = self.graphs.take(graph.0) {
+            // SAFETY: taken off the list, so destroyed once; the driver waits for a launch that is under way.
+            self.destroy(device, || unsafe { result::graph::exec_destroy(made.0) });
+        }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        for (device, graph) in self.graphs.drain() {
+            // SAFETY: each is destroyed once, here.
+            self.destroy(device, || unsafe { result::graph::exec_destroy(graph.0) });
+        }
+        for (device, event) in self.events.drain() {
+            // SAFETY: as above.
+            self.destroy(device, || unsafe { result::event::destroy(event.0) });
+        }
+        self.streams.drain().iter().for_each(|own| self.destroy_stream(own));
+    }
+}

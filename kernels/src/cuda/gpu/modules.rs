@@ -1,0 +1,93 @@
+//! Kernels that are loaded, one set for the process, by device.
+//!
+//! No lock is held while NVRTC compiles or the driver loads. Loading may wait until the device is idle, which may wait for
+//! another rank's part of a collective; were that rank a thread that waits here for the lock, both would wait for good. Two
+//! threads may so load the same module; the second is unloaded again.
+
+use super::contexts::Contexts;
+use super::numbered::{Handle, lock};
+use crate::DType;
+use crate::cuda::compile::image_for;
+use crate::cuda::error::driver;
+use crate::cuda::{Device, Error, Family, Kernel, Result};
+use cudarc::driver::{result, sys};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::sync::Mutex;
+
+type ModuleKey = (usize, Family, Option<DType>);
+
+struct Loaded {
+    modules: BTreeMap<ModuleKey, Handle<sys::CUmodule>>,
+    functions: BTreeMap<(usize, Kernel), Handle<sys::CUfunction>>,
+}
+
+static LOADED: Mutex<Loaded> = Mutex::new(Loaded { modules: BTreeMap::new(), functions: BTreeMap::new() });
+/// Held across everything where defect 9 is put back in.
+static ALL_THE_WAY: Mutex<()> = Mutex::new(());
+
+/// A kernel of a device, compiled and loaded if it was not yet. The device's context is the thread's from here on.
+pub(super) fn function(
+    contexts: &Contexts,
+    (ordinal, device): (usize, &Device),
+    kernel: &Kernel,
+    seeded: impl Fn(u8) -> bool,
+) -> Result<sys::CUfunction> {
+    let _held = seeded(9).then(|| lock(&ALL_THE_WAY));
+    let key = (ordinal, kernel.clone());
+    if let Some(function) = lock(&LOADED).functions.get(&key) {
+        return Ok(function.0);
+    }
+    let module = module(contexts, (ordinal, device), kernel, seeded(13))?;
+    if !seeded(18) {
+        contexts.enter(ordinal)?;
+    }
+    let name = CString::new(kernel.name.as_str())
+        .map_err(|_| Error::Argument("a kernel's name with a zero byte".into()))?;
+    // SAFETY: a live module: none that is listed is ever unloaded.
+    let function = unsafe { result::module::get_function(module.0, name) };
+    let function = driver("find a kernel in its module", function)?;
+    // The driver would load it at its first launch otherwise, and may wait there until the device is idle.
+    // SAFETY: a function that the driver gave.
+    driver("load a kernel", unsafe { sys::cuFuncLoad(function) }.result())?;
+    Ok(lock(&LOADED).functions.entry(key).or_insert(Handle(function)).0)
+}
+
+fn module(
+    contexts: &Contexts,
+    (ordinal, device): (usize, &Device),
+    kernel: &Kernel,
+    anew: bool,
+) -> Result<Handle<sys::CUmodule>> {
+    let key = (ordinal, kernel.family, kernel.dtype);
+    if let Some(module) = lock(&LOADED).modules.get(&key) {
+        return Ok(*module);
+    }
+    let image = image_for(kernel.family, kernel.dtype, device.arch, anew)?;
+    contexts.enter(ordinal)?;
+    // SAFETY: an image that NVRTC made; PTX comes with its closing zero.
+    let module = match unsafe { result::module::load_data(image.as_ptr().cast()) } {
+        Err(error) if error.0 == sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+            return Err(too_new());
+        }
+        module => Handle(driver("load a module", module)?),
+    };
+    let kept = *lock(&LOADED).modules.entry(key).or_insert(module);
+    if kept.0 != module.0 {
+        // SAFETY: loaded above, and nobody else knows of it.
+        let _ = unsafe { result::module::unload(module.0) };
+    }
+    Ok(kept)
+}
+
+fn too_new() -> Error {
+    let (major, minor) = crate::cuda::nvrtc_version().unwrap_or_default();
+    let driver = crate::cuda::probe().map(|probe| probe.cuda).unwrap_or_default();
+    Error::Refused {
+        call: "load a module",
+        answer: format!(
+            "NVRTC {major}.{minor} is newer than the driver's CUDA {}.{}: pip install 'nvidia-cuda-nvrtc-cu{}', or a newer driver",
+            driver.0, driver.1, driver.0
+        ),
+    }
+}

@@ -1,0 +1,68 @@
+//! Things by number. A number is given once: when its thing is gone it names nothing, and never another's.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is behind these locks is whole between any two of its changes: a panic leaves it so.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A handle of the driver. They are pointers, and may be used from any thread.
+#[derive(Clone, Copy)]
+pub(super) struct Handle<T>(pub T);
+
+// SAFETY: the driver's handles are shared between threads; the driver locks what must be locked.
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Handle<T> {}
+
+/// Numbered things.
+pub(super) struct Numbered<T>(Mutex<(u32, BTreeMap<u32, T>)>);
+
+impl<T> Default for Numbered<T> {
+    fn default() -> Numbered<T> {
+        Numbered(Mutex::default())
+    }
+}
+
+impl<T: Clone> Numbered<T> {
+    /// A new number for a thing.
+    pub fn add(&self, thing: T) -> u32 {
+        let (next, things) = &mut *lock(&self.0);
+        let number = *next;
+        *next += 1;
+        things.insert(number, thing);
+        number
+    }
+
+    /// The thing of a number, if it is still there.
+    pub fn get(&self, number: u32) -> Option<T> {
+        lock(&self.0).1.get(&number).cloned()
+    }
+
+    /// Takes a thing away.
+    pub fn take(&self, number: u32) -> Option<T> {
+        lock(&self.0).1.remove(&number)
+    }
+
+    /// Takes all away.
+    pub fn drain(&self) -> Vec<T> {
+        std::mem::take(&mut lock(&self.0).1).into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Numbered;
+
+    #[test]
+    fn a_number_that_is_gone_names_nothing() {
+        let numbered = Numbered::default();
+        let (a, b) = (numbered.add('a'), numbered.add('b'));
+        assert_eq!((numbered.take(a), numbered.take(a), numbered.get(a)), (Some('a'), None, None));
+        let c = numbered.add('c');
+        assert!(c != a && c != b);
+        assert_eq!((numbered.get(a), numbered.get(b), numbered.get(c)), (None, Some('b'), Some('c')));
+    }
+}
