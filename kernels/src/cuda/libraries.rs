@@ -2,6 +2,8 @@
 //!
 //! A library that the linker does not find by itself is loaded here by its whole path and kept; whoever then asks for it
 //! by its bare name gets the one that is loaded. That is how a machine whose only CUDA came with PyTorch is enough.
+//!
+//! A library of a newer major version than the driver's CUDA is the last choice: its code does not load there.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -75,11 +77,16 @@ impl Library {
     }
 
     fn find_and_load(self) -> Option<PathBuf> {
-        let bare = self.files().iter().map(PathBuf::from);
+        #[cfg(feature = "shim")]
+        if super::standin::hides(self) {
+            return None;
+        }
+        let major = if self == Library::Driver { None } else { driver_major() };
         let folders = folders();
-        // Files may stand under names that the linker's cache does not know; folders are in order of preference.
-        let whole = folders.iter().flat_map(|folder| self.files().iter().map(move |file| folder.join(file)));
-        let found = bare.chain(whole.filter(|path| path.is_file())).find(|path| keep(path))?;
+        let found = self
+            .candidates(major, &folders)
+            .into_iter()
+            .find(|path| (path.components().count() == 1 || path.is_file()) && keep(path))?;
         // NVRTC opens its built-in functions by their bare name at the first compilation: from the same folder.
         if let (Library::Nvrtc, Some(folder)) = (self, found.parent().filter(|folder| folder.is_absolute())) {
             for path in entries(folder).iter().filter(|path| named(path, "libnvrtc-builtins.so")) {
@@ -89,11 +96,41 @@ impl Library {
         Some(found)
     }
 
+    /// Whether a driver of this major version of CUDA runs what a file of ours makes or has.
+    fn fits(self, file: &str, driver: Option<i32>) -> bool {
+        let versioned = matches!(self, Library::Nvrtc | Library::CublasLt);
+        let major = file.rsplit('.').next().and_then(|major| major.parse::<i32>().ok());
+        !versioned || driver.zip(major).is_none_or(|(driver, major)| major <= driver)
+    }
+
+    /// Where it may be, in order: what the driver runs before what it may not; the linker's before the folders'.
+    fn candidates(self, driver: Option<i32>, folders: &[PathBuf]) -> Vec<PathBuf> {
+        let mut all = Vec::new();
+        for fits in [true, false] {
+            let files = || self.files().iter().filter(move |file| self.fits(file, driver) == fits);
+            all.extend(files().map(PathBuf::from));
+            // Files may stand under names that the linker's cache does not know; folders are in order of preference.
+            all.extend(folders.iter().flat_map(|folder| files().map(move |file| folder.join(file))));
+        }
+        all
+    }
+
     /// Where the file lies, without loading it.
     pub fn locate(self) -> Option<PathBuf> {
         let folders = folders();
         folders.iter().flat_map(|f| self.files().iter().map(|file| f.join(file))).find(|path| path.is_file())
     }
+}
+
+/// The major version of the driver's CUDA; none where there is no driver.
+fn driver_major() -> Option<i32> {
+    Library::Driver.load()?;
+    let mut version = 0;
+    // SAFETY: only looks for a library by name, and loads it; then a place for one integer, before cuInit too.
+    let answer = unsafe {
+        cudarc::driver::sys::is_culib_present().then(|| cudarc::driver::sys::cuDriverGetVersion(&mut version))
+    };
+    (answer?.result().is_ok() && version > 0).then_some(version / 1000)
 }
 
 /// Loads a library for good, its names visible to those that come later. Whether it could be.
@@ -160,4 +197,34 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
     paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(library: Library, driver: Option<i32>) -> Vec<String> {
+        let all = library.candidates(driver, &["/a".into(), "/b".into()]);
+        all.iter().map(|path| path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn a_library_newer_than_the_driver_is_the_last_choice() {
+        let of_12 = ["12", "/a/12", "/b/12", "13", "/a/13", "/b/13"];
+        let of_13 = ["13", "12", "/a/13", "/a/12", "/b/13", "/b/12"];
+        for (library, stem) in [(Library::Nvrtc, "libnvrtc.so."), (Library::CublasLt, "libcublasLt.so.")] {
+            let named = |short: &str| match short.rsplit_once('/') {
+                Some((folder, major)) => format!("{folder}/{stem}{major}"),
+                None => format!("{stem}{short}"),
+            };
+            assert_eq!(order(library, Some(12)), of_12.map(named));
+            assert_eq!(order(library, Some(13)), of_13.map(named));
+            assert_eq!(order(library, Some(14)), of_13.map(named));
+            assert_eq!(order(library, None), of_13.map(named));
+        }
+        assert_eq!(
+            order(Library::Cudnn, Some(12)),
+            ["libcudnn.so.9", "/a/libcudnn.so.9", "/b/libcudnn.so.9"]
+        );
+    }
 }

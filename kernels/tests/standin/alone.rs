@@ -10,6 +10,11 @@ const WRONG: &str = "WRONG ";
 /// What a body found wrong.
 pub type Found = Result<(), Box<dyn std::error::Error>>;
 
+/// Whether this is the process of one body: what it asks of another process is not run, and answered by nothing.
+pub fn is_child() -> bool {
+    std::env::var(NAME).is_ok()
+}
+
 /// Runs a body in a new process that has such a stand-in, and gives what was wrong there: what the body found, and what the
 /// stand-in noted. The test's name is its path in this binary, and the variant's tells its processes apart.
 fn child(
@@ -50,7 +55,7 @@ pub fn alone(test: &str, variant: &str, options: StandinOptions, body: impl FnOn
 pub fn seeded(test: &str, defect: &'static [u8], options: StandinOptions, body: impl Fn() -> Found) {
     alone(test, "mended", options.clone(), &body);
     let (wrong, text) = child(test, "seeded", StandinOptions { seeded: defect, ..options }, &body);
-    if std::env::var(NAME).is_ok() {
+    if is_child() {
         return;
     }
     assert!(!wrong.is_empty(), "{test}: defect {defect:?} is not caught\n{text}");

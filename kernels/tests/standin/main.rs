@@ -4,9 +4,15 @@
 //! alone.rs       a test in a process of its own, with a stand-in of its own
 //! first.rs       from the probe to a kernel's result
 //! defects.rs     defects that are put back in, caught, and mended
+//! vendor.rs      products and convolutions by stand-ins for cuBLASLt and cuDNN
+//! rules.rs       order, captures, memory
+//! bad_input.rs   machines that cannot be used: one line each
 //! ```
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod alone;
+mod bad_input;
 mod defects;
 mod first;
+mod rules;
+mod vendor;

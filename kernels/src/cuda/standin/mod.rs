@@ -21,9 +21,12 @@
     reason = "a driver has a clock: streams are delayed, waits have a limit, and events are timed"
 )]
 
+mod blas;
 mod capture;
 mod device;
+mod dnn;
 mod event;
+mod foreign;
 mod graph;
 mod library;
 mod memory;
@@ -35,12 +38,15 @@ mod table;
 mod work;
 mod world;
 
+pub use blas::{Products, standin_products};
+pub use dnn::{Convolutions, Used, standin_convolutions};
 pub use nvrtc::{Nvrtc, standin_compilations};
 pub use table::standin_rules;
 pub use work::{Gate, standin_spin};
 pub use world::{Live, standin_live, standin_violations};
 
 use super::Result;
+use super::libraries::Library;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -63,6 +69,12 @@ pub struct StandinOptions {
     pub memory: u64,
     /// NVRTC; `None`: it is not there.
     pub nvrtc: Option<Nvrtc>,
+    /// cuBLASLt; `None`: it is not there.
+    pub products: Option<Products>,
+    /// cuDNN; `None`: it is not there.
+    pub convolutions: Option<Convolutions>,
+    /// Names of libraries of other versions that are there too.
+    pub others: &'static [&'static str],
     /// The longest that a stream waits before a task.
     pub delay: Duration,
     /// What the delays are drawn from.
@@ -84,6 +96,9 @@ impl Default for StandinOptions {
             peers: true,
             memory: 8 << 30,
             nvrtc: Some(Nvrtc::default()),
+            products: None,
+            convolutions: None,
+            others: &[],
             delay: Duration::from_micros(100),
             seed: 1,
             limit: Duration::from_secs(20),
@@ -105,11 +120,35 @@ pub(super) fn seeded(defect: u8) -> bool {
 /// What does not compile or load, or [`super::Error::Argument`] the second time.
 pub fn install(options: StandinOptions) -> Result<()> {
     *world::lock(&SEEDED) = options.seeded;
-    let nvrtc = options.nvrtc.clone();
+    let StandinOptions { nvrtc, products, convolutions, others, .. } = options.clone();
     world::begin(options)?;
     library::install(&["libcuda.so.1", "libcuda.so"], table::DRIVER)?;
     if let Some(nvrtc) = nvrtc {
         library::install(&[nvrtc.file], &[nvrtc::ENTRIES])?;
     }
+    if let Some(products) = products {
+        library::install(&[products.file], blas::TABLE)?;
+    }
+    if convolutions.is_some() {
+        library::install(&["libcudnn.so.9"], dnn::TABLE)?;
+    }
+    for other in others {
+        let table = if other.starts_with("libnvrtc") { &[nvrtc::ENTRIES] } else { blas::TABLE };
+        library::install(&[other], table)?;
+    }
     Ok(())
+}
+
+/// Whether a library of NVIDIA's is kept from this process, which has a stand-in without it.
+pub(super) fn hides(library: Library) -> bool {
+    let here = world::here();
+    let options = &here.options;
+    here.is_begun()
+        && match library {
+            Library::Driver => false,
+            Library::Nvrtc => options.nvrtc.is_none(),
+            Library::CublasLt => options.products.is_none(),
+            Library::Cudnn => options.convolutions.is_none(),
+            Library::Nccl => true,
+        }
 }

@@ -1,6 +1,6 @@
 //! The tables of functions: names, where they are, and the rule that each is held to.
 
-use super::{device, event, graph, memory, module, nvrtc, stream};
+use super::{blas, device, dnn, event, graph, memory, module, nvrtc, stream};
 
 /// A function of a stand-in library.
 #[derive(Clone, Copy)]
@@ -35,6 +35,6 @@ pub(super) const DRIVER: &[&[Entry]] =
 
 /// Every function of the stand-in libraries, and the rule that it is held to.
 pub fn standin_rules() -> Vec<(&'static str, &'static str)> {
-    let tables = DRIVER.iter().copied().chain([nvrtc::ENTRIES]);
+    let tables = [DRIVER, &[nvrtc::ENTRIES], blas::TABLE, dnn::TABLE].into_iter().flatten().copied();
     tables.flatten().map(|entry| (entry.name, entry.rule)).collect()
 }

@@ -72,12 +72,22 @@ pub(super) struct Kernel {
 /// What a stream does.
 #[derive(Clone)]
 pub(super) enum Task {
-    Copy { into: u64, from: u64, bytes: u64 },
-    Fill { into: u64, bytes: u64, value: u8 },
+    Copy {
+        into: u64,
+        from: u64,
+        bytes: u64,
+    },
+    Fill {
+        into: u64,
+        bytes: u64,
+        value: u8,
+    },
     Kernel(Arc<Kernel>),
     Record(Arc<Ticket>),
     Wait(Arc<Ticket>),
     Spin(Arc<Gate>),
+    /// Another library's, with the ranges that it touches.
+    Foreign(Arc<[(u64, u64)]>, Arc<dyn Fn() + Send + Sync>),
 }
 
 /// Device work runs one task at a time: the shim's fibres are global, and so is what a kernel must not touch.
@@ -164,6 +174,7 @@ fn run(task: &Task, context: u64) -> Result<(), Code> {
             // SAFETY: as above.
             unsafe { std::ptr::write_bytes(*into as *mut u8, *value, *bytes as usize) }
         }),
+        Task::Foreign(ranges, work) => touch(ranges).map(|()| work()),
         Task::Kernel(kernel) => run_kernel(kernel, context),
         Task::Record(_) | Task::Wait(_) | Task::Spin(_) => Ok(()),
     };
@@ -175,7 +186,7 @@ fn run(task: &Task, context: u64) -> Result<(), Code> {
 fn touch(ranges: &[(u64, u64)]) -> Result<(), Code> {
     let mut world = here();
     for (address, bytes) in ranges {
-        if world.is_ours(*address) && world.holds(*address, *bytes).is_none() {
+        if *bytes > 0 && world.is_ours(*address) && world.holds(*address, *bytes).is_none() {
             world.violates(format!(
                 "a copy touches {bytes} bytes at {address:#x}, which were freed before it ran"
             ));

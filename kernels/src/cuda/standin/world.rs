@@ -198,6 +198,11 @@ pub fn standin_violations() -> Vec<String> {
 }
 
 impl World {
+    /// Whether there is a stand-in.
+    pub fn is_begun(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
     /// A new handle; none is given twice.
     pub fn handle(&mut self) -> u64 {
         self.next += 1;

@@ -1,13 +1,15 @@
 //! cuBLASLt: products with the bias in the same call, the fastest of its algorithms by shape.
 
-use super::{Handle, Handles, lock, native, pointer, refused};
+use super::cublas_lt::{CublasLt, cublas_lt};
+use super::{Handle, Handles, deterministic, lock, native, pointer, refused};
 use crate::DType;
 use crate::cuda::launch::{self, Matrix, Moved};
 use crate::cuda::libraries::Library;
 use crate::cuda::{Error, Queue, Result, Slice};
-use cudarc::cublaslt::{result, sys};
+use cudarc::cublaslt::sys;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::ptr;
 use std::sync::{Arc, Mutex};
 
 /// Bytes that an algorithm may use beside its operands: what NVIDIA advises for Hopper.
@@ -17,30 +19,38 @@ const TRIED: usize = 8;
 /// Runs of each.
 const RUNS: u32 = 3;
 
-/// m, n, k, transposes, type, whether it adds to c, whether a bias is added.
-type Shape = (usize, usize, usize, bool, bool, DType, bool, bool);
+/// m, n, k, transposes, type, whether it adds to c, whether a bias is added, the alignment of the operands.
+type Shape = (usize, usize, usize, bool, bool, DType, bool, bool, [u32; 3]);
 
 /// The library on one device.
 pub(super) struct Blas {
+    library: &'static CublasLt,
     handle: Mutex<Handle<sys::cublasLtHandle_t>>,
     chosen: Mutex<BTreeMap<Shape, sys::cublasLtMatmulAlgo_t>>,
 }
 
-/// Whether it can be loaded by its name.
+/// Whether it can be loaded.
 pub(super) fn present() -> bool {
-    // SAFETY: only looks for a library by name, and loads it.
-    unsafe { sys::is_culib_present() }
+    cublas_lt().is_ok()
 }
 
-/// Its version; only where it is present.
+/// Its version; zeros where it is not there.
 pub(super) fn version() -> (usize, usize, usize) {
     // SAFETY: takes nothing.
-    let version = unsafe { sys::cublasLtGetVersion() };
+    let version = cublas_lt().map_or(0, |library| unsafe { (library.cublasLtGetVersion)() });
     (version / 10_000, version / 100 % 100, version % 100)
 }
 
-fn check(call: &'static str, answer: std::result::Result<(), result::CublasError>) -> Result<()> {
-    answer.map_err(|error| refused(call, error.0))
+fn check(call: &'static str, answer: sys::cublasStatus_t) -> Result<()> {
+    match answer {
+        sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS => Ok(()),
+        other => Err(refused(call, other)),
+    }
+}
+
+/// The bytes that an address is a multiple of, up to what allocations are aligned to.
+fn alignment(address: u64) -> u32 {
+    1 << address.trailing_zeros().min(8)
 }
 
 fn type_of(dtype: DType) -> Result<sys::cudaDataType> {
@@ -53,39 +63,80 @@ fn type_of(dtype: DType) -> Result<sys::cudaDataType> {
 }
 
 /// A matrix of the library's: column by column, `ld` elements from one to the next.
-struct Layout(sys::cublasLtMatrixLayout_t);
+struct Layout(sys::cublasLtMatrixLayout_t, &'static CublasLt);
 
 impl Layout {
     /// Of a row-major matrix of `rows` by `columns` in memory, which column by column is its transpose.
-    fn of(dtype: DType, rows: usize, columns: usize) -> Result<Layout> {
-        let made = result::create_matrix_layout(type_of(dtype)?, columns as u64, rows as u64, columns as i64);
-        made.map(Layout).map_err(|error| refused("describe a matrix", error.0))
+    fn of(library: &'static CublasLt, dtype: DType, rows: usize, columns: usize) -> Result<Layout> {
+        let (kind, mut made) = (type_of(dtype)?, ptr::null_mut());
+        let (across, down) = (columns as u64, rows as u64);
+        // SAFETY: a place for one handle.
+        let answer =
+            unsafe { (library.cublasLtMatrixLayoutCreate)(&mut made, kind, across, down, columns as i64) };
+        check("describe a matrix", answer).map(|()| Layout(made, library))
     }
 }
 
 impl Drop for Layout {
     fn drop(&mut self) {
         // SAFETY: made in `of`, destroyed once.
-        let _ = unsafe { result::destroy_matrix_layout(self.0) };
+        let _ = unsafe { (self.1.cublasLtMatrixLayoutDestroy)(self.0) };
     }
 }
 
-struct Description(sys::cublasLtMatmulDesc_t);
+struct Description(sys::cublasLtMatmulDesc_t, &'static CublasLt);
 
 impl Description {
+    /// Of a product whose sums and scales are f32.
+    fn new(library: &'static CublasLt) -> Result<Description> {
+        let (compute, scale) =
+            (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F);
+        let mut made = ptr::null_mut();
+        // SAFETY: a place for one handle.
+        let answer = unsafe { (library.cublasLtMatmulDescCreate)(&mut made, compute, scale) };
+        check("describe a product", answer).map(|()| Description(made, library))
+    }
+
     fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: T) -> Result<()> {
+        let from = (&raw const value).cast();
         // SAFETY: a live description, and a value of the size that is said.
-        let answer = unsafe {
-            result::set_matmul_desc_attribute(self.0, attribute, (&raw const value).cast(), size_of::<T>())
-        };
-        check("describe a product", answer)
+        check("describe a product", unsafe {
+            (self.1.cublasLtMatmulDescSetAttribute)(self.0, attribute, from, size_of::<T>())
+        })
     }
 }
 
 impl Drop for Description {
     fn drop(&mut self) {
-        // SAFETY: made by `create_matmul_desc`, destroyed once.
-        let _ = unsafe { result::destroy_matmul_desc(self.0) };
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { (self.1.cublasLtMatmulDescDestroy)(self.0) };
+    }
+}
+
+/// What algorithms are asked for.
+struct Preference(sys::cublasLtMatmulPreference_t, &'static CublasLt);
+
+impl Preference {
+    fn new(library: &'static CublasLt) -> Result<Preference> {
+        let mut made = ptr::null_mut();
+        // SAFETY: a place for one handle.
+        let answer = unsafe { (library.cublasLtMatmulPreferenceCreate)(&mut made) };
+        check("state a preference", answer).map(|()| Preference(made, library))
+    }
+
+    fn set<T>(&self, attribute: sys::cublasLtMatmulPreferenceAttributes_t, value: T) -> Result<()> {
+        let from = (&raw const value).cast();
+        // SAFETY: a live preference, and a value of the size that is said.
+        check("state a preference", unsafe {
+            (self.1.cublasLtMatmulPreferenceSetAttribute)(self.0, attribute, from, size_of::<T>())
+        })
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { (self.1.cublasLtMatmulPreferenceDestroy)(self.0) };
     }
 }
 
@@ -94,6 +145,8 @@ struct Call<'a> {
     description: Description,
     layouts: [Layout; 3],
     operands: [*mut c_void; 2],
+    /// Bytes that the operands and the result are aligned to.
+    aligned: [u32; 3],
     keep: f32,
     queue: &'a Queue,
 }
@@ -103,8 +156,10 @@ impl Blas {
     pub fn of(queue: &Queue) -> Result<Option<Arc<Blas>>> {
         static ALL: Handles<Blas> = Handles::new();
         ALL.of(queue, Library::CublasLt, || {
-            let handle = result::create_handle().map_err(|error| refused("start cuBLASLt", error.0))?;
-            Ok(Blas { handle: Mutex::new(Handle(handle)), chosen: Mutex::default() })
+            let (library, mut handle) = (cublas_lt()?, ptr::null_mut());
+            // SAFETY: a place for one handle, in the context of the queue's device.
+            check("start cuBLASLt", unsafe { (library.cublasLtCreate)(&mut handle) })?;
+            Ok(Blas { library, handle: Mutex::new(Handle(handle)), chosen: Mutex::default() })
         })
     }
 
@@ -126,12 +181,10 @@ impl Blas {
         // The library takes a bias of c's own type.
         let inside = bias.filter(|_| dtype == DType::F32);
         let lies = |matrix: &Matrix<'_>| match matrix.transposed {
-            true => Layout::of(dtype, matrix.columns, matrix.rows),
-            false => Layout::of(dtype, matrix.rows, matrix.columns),
+            true => Layout::of(self.library, dtype, matrix.columns, matrix.rows),
+            false => Layout::of(self.library, dtype, matrix.rows, matrix.columns),
         };
-        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
-        let made = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F);
-        let description = made.map(Description).map_err(|error| refused("describe a product", error.0))?;
+        let description = Description::new(self.library)?;
         // cublasOperation_t: 0 as it lies, 1 transposed.
         let turn = |turned: bool| i32::from(turned);
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
@@ -144,12 +197,14 @@ impl Blas {
         }
         let call = Call {
             description,
-            layouts: [lies(&b)?, lies(&a)?, Layout::of(dtype, m, n)?],
+            layouts: [lies(&b)?, lies(&a)?, Layout::of(self.library, dtype, m, n)?],
             operands: [pointer(b.data), pointer(a.data)],
+            aligned: [b.data, a.data, c].map(|operand| alignment(operand.address())),
             keep,
             queue,
         };
-        let shape = (m, n, k, a.transposed, b.transposed, dtype, keep != 0.0, inside.is_some());
+        let adds = (keep != 0.0, inside.is_some());
+        let shape = (m, n, k, a.transposed, b.transposed, dtype, adds.0, adds.1, call.aligned);
         let known = lock(&self.chosen).get(&shape).copied();
         let algorithm = match known {
             Some(known) => known,
@@ -174,15 +229,15 @@ impl Blas {
         // SAFETY: live descriptions over memory of the lengths that they say, checked by the caller; scalars of the scale's
         // type. The workspace is the queue's, so whoever has it next comes after this.
         check("multiply matrices", unsafe {
-            result::matmul(
+            (self.library.cublasLtMatmul)(
                 handle.0,
                 call.description.0,
                 (&raw const one).cast(),
-                (&raw const call.keep).cast(),
                 call.operands[0],
                 a.0,
                 call.operands[1],
                 b.0,
+                (&raw const call.keep).cast(),
                 pointer(c),
                 d.0,
                 pointer(c),
@@ -195,7 +250,8 @@ impl Blas {
         })
     }
 
-    /// The fastest of the library's proposals, timed over a result that is thrown away.
+    /// The fastest of the library's proposals, timed over a result that is thrown away; its first that runs, where every run
+    /// must choose alike.
     fn fastest(&self, call: &Call<'_>, c: Slice<'_>) -> Result<sys::cublasLtMatmulAlgo_t> {
         let proposals = self.proposals(call)?;
         let scratch = call.queue.memory(c.len())?;
@@ -206,6 +262,9 @@ impl Blas {
             // One that is refused after all is passed over.
             if self.run(call, &algorithm, scratch.all()).is_err() {
                 continue;
+            }
+            if deterministic() {
+                return Ok(algorithm);
             }
             from.move_to(call.queue)?;
             (0..RUNS).try_for_each(|_| self.run(call, &algorithm, scratch.all()))?;
@@ -219,35 +278,40 @@ impl Blas {
     }
 
     fn proposals(&self, call: &Call<'_>) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
-        let preference =
-            result::create_matmul_pref().map_err(|error| refused("state a preference", error.0))?;
-        let limit = WORKSPACE as u64;
-        let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-        // SAFETY: a live preference and a value of the size that is said.
-        let set =
-            unsafe { result::set_matmul_pref_attribute(preference, attribute, (&raw const limit).cast(), 8) };
+        let preference = Preference::new(self.library)?;
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, WORKSPACE as u64)?;
+        // 256 bytes unless said otherwise, and a part of a buffer may begin anywhere.
+        let [a, b, d] = call.aligned;
+        for (attribute, bytes) in [
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, d),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d),
+        ] {
+            if !call.queue.machine().seeded(21) {
+                preference.set(attribute, bytes)?;
+            }
+        }
         let mut found =
             [const { std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed() }; TRIED];
         let (mut count, handle, [a, b, d]) = (0, lock(&self.handle), &call.layouts);
         // SAFETY: live descriptions, and a place for as many answers as are asked for.
         let answer = unsafe {
-            sys::cublasLtMatmulAlgoGetHeuristic(
+            (self.library.cublasLtMatmulAlgoGetHeuristic)(
                 handle.0,
                 call.description.0,
                 a.0,
                 b.0,
                 d.0,
                 d.0,
-                preference,
+                preference.0,
                 TRIED as i32,
                 found.as_mut_ptr().cast(),
                 &mut count,
             )
         };
-        // SAFETY: made above, destroyed once.
-        let _ = unsafe { result::destroy_matmul_pref(preference) };
-        check("state a preference", set)?;
-        check("propose algorithms", answer.result())?;
+        check("propose algorithms", answer)?;
         // SAFETY: the library has written the first `count`.
         Ok(found[..count.clamp(0, TRIED as i32) as usize]
             .iter()

@@ -1,6 +1,6 @@
 //! cuDNN: convolutions, the fastest of its algorithms by shape.
 
-use super::{Handle, Handles, Part, lock, native, pointer, refused};
+use super::{Handle, Handles, Part, deterministic, lock, native, pointer, refused};
 use crate::DType;
 use crate::cuda::launch::{Conv, Layout, Moved};
 use crate::cuda::libraries::Library;
@@ -8,6 +8,7 @@ use crate::cuda::{Error, Queue, Result, Slice};
 use cudarc::cudnn::{result, sys};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::{Arc, Mutex};
 
 /// Algorithms that are tried.
@@ -36,7 +37,8 @@ type Shape = (Part, DType, [usize; 10]);
 /// The library on one device.
 pub(super) struct Dnn {
     handle: Mutex<Handle<sys::cudnnHandle_t>>,
-    chosen: Mutex<BTreeMap<Shape, Choice>>,
+    /// The algorithm of each shape; `None` where the library has none.
+    chosen: Mutex<BTreeMap<Shape, Option<Choice>>>,
 }
 
 /// Whether it can be loaded by its name.
@@ -55,7 +57,7 @@ fn check(call: &'static str, answer: std::result::Result<(), result::CudnnError>
     answer.map_err(|error| refused(call, error.0))
 }
 
-/// Descriptions of x, y, w and the convolution; destroyed at the end.
+/// Descriptions of x, y, w and the convolution; those that were made are destroyed at the end.
 struct Described {
     x: sys::cudnnTensorDescriptor_t,
     y: sys::cudnnTensorDescriptor_t,
@@ -70,12 +72,12 @@ fn int(n: usize) -> Result<c_int> {
 impl Described {
     fn new(s: &Conv) -> Result<Described> {
         let made = |error: result::CudnnError| refused("describe a convolution", error.0);
-        let described = Described {
-            x: result::create_tensor_descriptor().map_err(made)?,
-            y: result::create_tensor_descriptor().map_err(made)?,
-            w: result::create_filter_descriptor().map_err(made)?,
-            conv: result::create_convolution_descriptor().map_err(made)?,
-        };
+        let (x, y, w, conv) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        let mut described = Described { x, y, w, conv };
+        described.x = result::create_tensor_descriptor().map_err(made)?;
+        described.y = result::create_tensor_descriptor().map_err(made)?;
+        described.w = result::create_filter_descriptor().map_err(made)?;
+        described.conv = result::create_convolution_descriptor().map_err(made)?;
         let dtype = match s.dtype {
             DType::F32 => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
             DType::F16 => sys::cudnnDataType_t::CUDNN_DATA_HALF,
@@ -141,29 +143,48 @@ fn math(dtype: DType) -> sys::cudnnMathType_t {
 
 impl Drop for Described {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, each destroyed once.
+        // SAFETY: made in `new` where they are not null, each destroyed once.
         unsafe {
-            let _ = result::destroy_tensor_descriptor(self.x);
-            let _ = result::destroy_tensor_descriptor(self.y);
-            let _ = result::destroy_filter_descriptor(self.w);
-            let _ = result::destroy_convolution_descriptor(self.conv);
+            for tensor in [self.x, self.y].into_iter().filter(|tensor| !tensor.is_null()) {
+                let _ = result::destroy_tensor_descriptor(tensor);
+            }
+            if !self.w.is_null() {
+                let _ = result::destroy_filter_descriptor(self.w);
+            }
+            if !self.conv.is_null() {
+                let _ = result::destroy_convolution_descriptor(self.conv);
+            }
         }
     }
 }
 
-/// The best of what a search has found: it ran, and needs no more memory than there is for it.
+/// The best of what the library has found, by a search that runs its algorithms, or by its rules alone where every run must
+/// choose alike: it is supported, answers the same bits if that is asked for, and needs no more memory than there is for it.
 macro_rules! best {
-    ($search:ident($($argument:expr),*), $found:ty, $kind:path) => {{
+    ($search:ident, $rules:ident($($argument:expr),*), $found:ty, $kind:path) => {{
+        let same_bits = deterministic();
         let mut found = [const { std::mem::MaybeUninit::<$found>::zeroed() }; TRIED];
         let mut count = 0;
         // SAFETY: live descriptions, and a place for as many answers as are asked for.
-        let answer = unsafe { sys::$search($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()) };
-        check("search for a convolution's algorithm", answer.result())?;
+        let answer = unsafe {
+            match same_bits {
+                true => sys::$rules($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()),
+                false => sys::$search($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()),
+            }
+        };
+        // A library that finds nothing for a shape may say so by its answer too.
+        if answer == sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED {
+            count = 0;
+        } else {
+            check("search for a convolution's algorithm", answer.result())?;
+        }
         let count = count.clamp(0, TRIED as c_int) as usize;
         // SAFETY: the library has written the first `count`, fastest first.
-        let mut found = found[..count].iter().map(|one| unsafe { one.assume_init_ref() });
+        let found = found[..count].iter().map(|one| unsafe { one.assume_init_ref() });
+        let mut found = found
+            .filter(|one| one.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS && one.memory <= WORKSPACE);
         found
-            .find(|one| one.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS && one.memory <= WORKSPACE)
+            .find(|one| !same_bits || one.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC)
             .map(|one| Choice { algorithm: $kind(one.algo), workspace: one.memory, math: one.mathType })
     }};
 }
@@ -178,7 +199,7 @@ impl Dnn {
         })
     }
 
-    /// One product of a convolution whose operands have been checked.
+    /// One product of a convolution whose operands have been checked; `None` where no algorithm of the library's does it.
     pub fn conv(
         &self,
         queue: &Queue,
@@ -186,7 +207,7 @@ impl Dnn {
         s: &Conv,
         (a, b): (Slice<'_>, Slice<'_>),
         out: Slice<'_>,
-    ) -> Result<Moved> {
+    ) -> Result<Option<Moved>> {
         let described = Described::new(s)?;
         let handle = lock(&self.handle);
         // SAFETY: a live handle and stream.
@@ -200,11 +221,11 @@ impl Dnn {
             Some(known) => known,
             None => {
                 let found = search(handle.0, part, &described)?;
-                let found = found.ok_or_else(|| refused("convolve", "no algorithm runs"))?;
                 lock(&self.chosen).insert(shape, found);
                 found
             }
         };
+        let Some(choice) = choice else { return Ok(None) };
         // SAFETY: a live description.
         check("choose how to multiply", unsafe {
             result::set_convolution_math_type(described.conv, choice.math)
@@ -229,7 +250,7 @@ impl Dnn {
                 ),
             }
         })?;
-        Ok(out.len() as u64)
+        Ok(Some(out.len() as u64))
     }
 }
 
@@ -237,17 +258,20 @@ impl Dnn {
 fn search(handle: sys::cudnnHandle_t, part: Part, d: &Described) -> Result<Option<Choice>> {
     Ok(match part {
         Part::Forward => best!(
-            cudnnFindConvolutionForwardAlgorithm(handle, d.x, d.w, d.conv, d.y),
+            cudnnFindConvolutionForwardAlgorithm,
+            cudnnGetConvolutionForwardAlgorithm_v7(handle, d.x, d.w, d.conv, d.y),
             sys::cudnnConvolutionFwdAlgoPerf_t,
             Algorithm::Forward
         ),
         Part::Input => best!(
-            cudnnFindConvolutionBackwardDataAlgorithm(handle, d.w, d.y, d.conv, d.x),
+            cudnnFindConvolutionBackwardDataAlgorithm,
+            cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, d.w, d.y, d.conv, d.x),
             sys::cudnnConvolutionBwdDataAlgoPerf_t,
             Algorithm::Input
         ),
         Part::Weight => best!(
-            cudnnFindConvolutionBackwardFilterAlgorithm(handle, d.x, d.y, d.conv, d.w),
+            cudnnFindConvolutionBackwardFilterAlgorithm,
+            cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, d.x, d.y, d.conv, d.w),
             sys::cudnnConvolutionBwdFilterAlgoPerf_t,
             Algorithm::Weight
         ),

@@ -2,8 +2,12 @@
 //!
 //! Whether a library is there is asked once. The first call of a shape tries the library's algorithms and keeps the fastest,
 //! so a step must have run once before it is captured. Both sides read pictures as `[N, C, H, W]` and channels last.
+//!
+//! [`set_deterministic`] makes the choice the same in every run: by the libraries' rules and not by the clock, among
+//! algorithms that answer the same bits every time.
 
 mod blas;
+mod cublas_lt;
 mod dnn;
 
 use super::launch::{self, Conv, Matrix, Moved};
@@ -11,7 +15,8 @@ use super::libraries::Library;
 use super::{Error, Queue, Result, Slice};
 use crate::DType;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// `c = a b + keep c + bias`, as [`launch::matmul`], by cuBLASLt where it is.
 ///
@@ -61,14 +66,40 @@ pub fn conv(
         Part::Weight => [operands.0, out, operands.1],
     })?;
     let empty = operands.0.is_empty() || operands.1.is_empty() || out.is_empty();
-    match if empty { None } else { dnn::Dnn::of(queue)? } {
-        Some(dnn) => dnn.conv(queue, part, s, operands, out),
-        None => match part {
-            Part::Forward => launch::conv(queue, s, operands.0, operands.1, out),
-            Part::Input => launch::conv_input(queue, s, operands.0, operands.1, out),
-            Part::Weight => launch::conv_weight(queue, s, operands.0, operands.1, out),
-        },
+    if let Some(dnn) = if empty { None } else { dnn::Dnn::of(queue)? } {
+        // Where the library has no algorithm for a shape, ours has one.
+        if let Some(moved) = dnn.conv(queue, part, s, operands, out)? {
+            return Ok(moved);
+        }
     }
+    match part {
+        Part::Forward => launch::conv(queue, s, operands.0, operands.1, out),
+        Part::Input => launch::conv_input(queue, s, operands.0, operands.1, out),
+        Part::Weight => launch::conv_weight(queue, s, operands.0, operands.1, out),
+    }
+}
+
+/// Whether algorithms are chosen so that every run has the same bits.
+static DETERMINISTIC: OnceLock<AtomicBool> = OnceLock::new();
+
+fn choice() -> &'static AtomicBool {
+    DETERMINISTIC.get_or_init(|| {
+        let set =
+            std::env::var("ALLFOLD_DETERMINISTIC").is_ok_and(|value| !matches!(value.as_str(), "" | "0"));
+        AtomicBool::new(set)
+    })
+}
+
+/// Chooses algorithms, from here on and in the whole process, so that every run has the same bits, or by speed alone, which is
+/// the default. The environment variable `ALLFOLD_DETERMINISTIC=1` does the same. Shapes whose algorithm is chosen keep
+/// it, so call this before the first product.
+pub fn set_deterministic(on: bool) {
+    choice().store(on, Ordering::Relaxed);
+}
+
+/// What [`set_deterministic`] or the environment have said.
+pub fn deterministic() -> bool {
+    choice().load(Ordering::Relaxed)
 }
 
 /// The version of a library of products or convolutions, (13, 0, 2); asked without a GPU.
@@ -143,9 +174,18 @@ impl<T> Handles<T> {
         if let Some(known) = all.get(&queue.device()) {
             return Ok(known.clone());
         }
-        let made = match version(library).is_ok() {
-            true => Some(Arc::new(make()?)),
-            false => None,
+        let made = match version(library).is_ok().then(make) {
+            Some(Ok(made)) => Some(Arc::new(made)),
+            Some(Err(error)) => {
+                // As where the library is of another CUDA than the driver: the run goes on, slower.
+                eprintln!(
+                    "warning: {} is there and does not start on device {} ({error}), so Allfold's own kernels are used: install the version for this driver's CUDA",
+                    library.name(),
+                    queue.device()
+                );
+                None
+            }
+            None => None,
         };
         all.insert(queue.device(), made.clone());
         Ok(made)

@@ -1,0 +1,244 @@
+//! cuBLASLt: products column by column in plain arithmetic, and algorithms that hold only for what they were asked for.
+
+use super::foreign::{Kind, Table, give};
+use super::table::entries;
+use super::world::{here, lock};
+use cudarc::cublaslt::sys::cublasStatus_t as Code;
+use std::ffi::c_int;
+use std::sync::Mutex;
+
+/// A cuBLASLt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Products {
+    /// The name of its library.
+    pub file: &'static str,
+    /// Its version, as it counts: 130000 is 13.0.
+    pub version: usize,
+    /// Whether a handle can be made.
+    pub starts: bool,
+}
+
+impl Default for Products {
+    fn default() -> Products {
+        Products { file: "libcublasLt.so.13", version: 130_000, starts: true }
+    }
+}
+
+/// Products that were computed so far, and descriptions that were not destroyed.
+pub fn standin_products() -> (usize, usize) {
+    (*lock(&COMPUTED), PRODUCTS.len() + LAYOUTS.len() + PREFERENCES.len())
+}
+
+static COMPUTED: Mutex<usize> = Mutex::new(0);
+static PRODUCTS: Table<Product> = Table::new();
+static LAYOUTS: Table<Layout> = Table::new();
+static PREFERENCES: Table<Preference> = Table::new();
+
+#[derive(Clone, Copy, Default)]
+struct Product {
+    turned: [bool; 2],
+    bias: Option<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Layout {
+    kind: Kind,
+    rows: usize,
+    columns: usize,
+    ld: usize,
+}
+
+/// What algorithms are asked for: the alignment of A, B, C and D, 256 bytes where nothing is said.
+#[derive(Clone, Copy)]
+struct Preference([u32; 4]);
+
+impl Layout {
+    fn bytes(&self) -> u64 {
+        match self.columns {
+            0 => 0,
+            columns => ((columns - 1) * self.ld + self.rows) as u64 * self.kind.size(),
+        }
+    }
+}
+
+fn put<T>(place: *mut T, value: T) -> Result<(), Code> {
+    if place.is_null() {
+        return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
+    }
+    // SAFETY: not null, and the caller promises room for one value.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+/// A value of an attribute, of the size that is said.
+fn value<T: Copy>(from: *const T, bytes: usize) -> Result<T, Code> {
+    if from.is_null() || bytes != size_of::<T>() {
+        return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
+    }
+    // SAFETY: not null, and of the size that the caller says.
+    Ok(unsafe { from.read_unaligned() })
+}
+
+fn ended(was_there: bool) -> Result<(), Code> {
+    if was_there { Ok(()) } else { Err(Code::CUBLAS_STATUS_INVALID_VALUE) }
+}
+
+/// The shape of a product whose layouts fit: rows, columns, and the length of its sums.
+fn shape(product: &Product, [a, b, d]: [Layout; 3]) -> Result<(usize, usize, usize), Code> {
+    let side = |l: &Layout, turned: bool| if turned { (l.columns, l.rows) } else { (l.rows, l.columns) };
+    let ((m, k), (k2, n)) = (side(&a, product.turned[0]), side(&b, product.turned[1]));
+    match k == k2 && (d.rows, d.columns) == (m, n) && [a, b, d].iter().all(|l| l.ld >= l.rows) {
+        true => Ok((m, n, k)),
+        false => Err(Code::CUBLAS_STATUS_INVALID_VALUE),
+    }
+}
+
+/// `d = alpha op(a) op(b) + beta c`, and a bias per row of d.
+fn compute(
+    product: &Product,
+    [a, b, d]: [Layout; 3],
+    (m, n, k): (usize, usize, usize),
+    [at_a, at_b, at_c, at_d]: [u64; 4],
+    (alpha, beta): (f32, f32),
+) {
+    let read = |l: &Layout, at| l.kind.read(at, (l.bytes() / l.kind.size()) as usize);
+    let (va, vb) = (read(&a, at_a), read(&b, at_b));
+    let old = if beta == 0.0 { Vec::new() } else { read(&d, at_c) };
+    let bias = product.bias.map(|at| d.kind.read(at, m));
+    for j in 0..n {
+        let column = (0..m).map(|i| {
+            let sum: f32 = (0..k)
+                .map(|l| {
+                    let x = if product.turned[0] { va[i * a.ld + l] } else { va[l * a.ld + i] };
+                    let y = if product.turned[1] { vb[l * b.ld + j] } else { vb[j * b.ld + l] };
+                    x * y
+                })
+                .sum();
+            let kept = if beta == 0.0 { 0.0 } else { beta * old[j * d.ld + i] };
+            alpha * sum + kept + bias.as_ref().map_or(0.0, |bias| bias[i])
+        });
+        d.kind.write(at_d + (j * d.ld) as u64 * d.kind.size(), &column.collect::<Vec<_>>());
+    }
+    *lock(&COMPUTED) += 1;
+}
+
+extern "C" fn cublasLtGetVersion() -> usize {
+    here().options.products.as_ref().map_or(0, |products| products.version)
+}
+
+/// The functions, and the one that answers a number.
+pub(super) const TABLE: &[&[super::table::Entry]] = &[
+    ENTRIES,
+    &[super::table::Entry {
+        name: "cublasLtGetVersion",
+        at: cublasLtGetVersion as *const (),
+        rule: "without a handle",
+    }],
+];
+
+entries! {
+    cublasLtCreate(place: *mut u64) "in a context; refused where the library is newer than the driver" {
+        let here = here();
+        let starts = here.options.products.as_ref().is_some_and(|products| products.starts);
+        match here.current().is_ok() && starts {
+            true => put(place, 16),
+            false => Err(Code::CUBLAS_STATUS_NOT_INITIALIZED),
+        }
+    }
+    cublasLtMatmulDescCreate(place: *mut u64, compute: c_int, scale: c_int) "sums and scales in f32" {
+        // CUBLAS_COMPUTE_32F, CUDA_R_32F.
+        if (compute, scale) != (68, 0) {
+            return Err(Code::CUBLAS_STATUS_NOT_SUPPORTED);
+        }
+        put(place, PRODUCTS.make(Product::default()))
+    }
+    cublasLtMatmulDescSetAttribute(product: u64, attribute: c_int, from: *const u64, bytes: usize)
+    "of the size of its attribute" {
+        let flag = |nth: usize| -> Result<bool, Code> {
+            let turned = value::<i32>(from.cast(), bytes)? == 1;
+            Ok(PRODUCTS.change(product, |product| product.turned[nth] = turned))
+        };
+        ended(match attribute {
+            3 => flag(0)?,
+            4 => flag(1)?,
+            // CUBLASLT_EPILOGUE_BIAS
+            7 if value::<i32>(from.cast(), bytes)? == 4 => true,
+            8 => {
+                let at = value::<u64>(from, bytes)?;
+                PRODUCTS.change(product, |product| product.bias = Some(at))
+            }
+            _ => false,
+        })
+    }
+    cublasLtMatmulDescDestroy(product: u64) "once" { ended(PRODUCTS.end(product)) }
+    cublasLtMatrixLayoutCreate(place: *mut u64, kind: c_int, rows: u64, columns: u64, ld: i64) "column by column" {
+        let kind = match kind {
+            0 => Kind::F32,
+            2 => Kind::F16,
+            14 => Kind::Bf16,
+            _ => return Err(Code::CUBLAS_STATUS_NOT_SUPPORTED),
+        };
+        let (rows, columns, ld) = (rows as usize, columns as usize, ld as usize);
+        put(place, LAYOUTS.make(Layout { kind, rows, columns, ld }))
+    }
+    cublasLtMatrixLayoutDestroy(layout: u64) "once" { ended(LAYOUTS.end(layout)) }
+    cublasLtMatmulPreferenceCreate(place: *mut u64) "256 bytes of alignment where nothing is said" {
+        put(place, PREFERENCES.make(Preference([256; 4])))
+    }
+    cublasLtMatmulPreferenceSetAttribute(preference: u64, attribute: c_int, from: *const u64, bytes: usize)
+    "workspace, and the alignment of A, B, C, D" {
+        ended(match attribute {
+            1 => value::<u64>(from, bytes).is_ok(),
+            5..=8 => {
+                let aligned = value::<u32>(from.cast(), bytes)?;
+                PREFERENCES.change(preference, |preference| preference.0[attribute as usize - 5] = aligned)
+            }
+            _ => false,
+        })
+    }
+    cublasLtMatmulPreferenceDestroy(preference: u64) "once" { ended(PREFERENCES.end(preference)) }
+    cublasLtMatmulAlgoGetHeuristic(
+        _handle: u64, product: u64, a: u64, b: u64, _c: u64, d: u64, preference: u64,
+        asked: c_int, found: *mut [u64; 12], count: *mut c_int,
+    )
+    "algorithms that hold for the alignment that was stated" {
+        let (Some(product), Some(Preference(aligned))) = (PRODUCTS.get(product), PREFERENCES.get(preference)) else {
+            return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
+        };
+        let (Some(a), Some(b), Some(d)) = (LAYOUTS.get(a), LAYOUTS.get(b), LAYOUTS.get(d)) else {
+            return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
+        };
+        shape(&product, [a, b, d])?;
+        let proposed = asked.min(2);
+        for nth in 0..proposed as usize {
+            let mut words = [0u64; 12];
+            words[..4].copy_from_slice(&aligned.map(u64::from));
+            // SAFETY: the caller has room for as many as it asked for: a description of 64 bytes, and 32 more.
+            unsafe { found.add(nth).write(words) };
+        }
+        put(count, proposed)
+    }
+    cublasLtMatmul(
+        _handle: u64, product: u64, alpha: *const f32, at_a: u64, a: u64, at_b: u64, b: u64, beta: *const f32,
+        at_c: u64, _c: u64, at_d: u64, d: u64, algorithm: *const [u64; 8], _workspace: u64, _bytes: usize, stream: u64,
+    )
+    "runs on the stream; operands must be aligned as the algorithm was told" {
+        let (Some(product), Some(a), Some(b), Some(d)) =
+            (PRODUCTS.get(product), LAYOUTS.get(a), LAYOUTS.get(b), LAYOUTS.get(d))
+        else {
+            return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
+        };
+        let sides = shape(&product, [a, b, d])?;
+        let addresses = [at_a, at_b, at_c, at_d];
+        // SAFETY: the algorithm is one of ours, and scales are f32.
+        let (aligned, scales) = unsafe { (*algorithm, (*alpha, *beta)) };
+        if let Some(at) = (0..4).find(|at| addresses[*at] % aligned[*at].max(1) != 0) {
+            let wanted = aligned[at];
+            here().violates(format!("cublasLtMatmul: operand {at} is not aligned to {wanted} bytes, as its algorithm needs"));
+            return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
+        }
+        let ranges = vec![(at_a, a.bytes()), (at_b, b.bytes()), (at_c, d.bytes()), (at_d, d.bytes())];
+        let work = move || compute(&product, [a, b, d], sides, addresses, scales);
+        give(stream, "cublasLtMatmul", ranges, work).map_err(|_| Code::CUBLAS_STATUS_EXECUTION_FAILED)
+    }
+}
