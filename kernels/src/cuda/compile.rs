@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 symbols! {
     /// NVRTC's functions.
-    Nvrtc {
+    Nvrtc of cudarc::nvrtc::sys {
         nvrtcVersion(*mut c_int, *mut c_int) -> nvrtcResult;
         nvrtcGetNumSupportedArchs(*mut c_int) -> nvrtcResult;
         nvrtcGetSupportedArchs(*mut c_int) -> nvrtcResult;

@@ -78,7 +78,7 @@ impl Library {
 
     fn find_and_load(self) -> Option<PathBuf> {
         #[cfg(feature = "shim")]
-        if super::standin::hides(self) {
+        if super::standin::by_environment().is_err() || super::standin::hides(self) {
             return None;
         }
         let major = if self == Library::Driver { None } else { driver_major() };

@@ -1,4 +1,4 @@
-//! The driver: what `gpu.rs` and `probe.rs` call, by cudarc or through it.
+//! The driver: what `gpu/` and `probe.rs` call, by cudarc or through it.
 
 use crate::{enumerators, functions, structure};
 use allfold_kernels::cuda::abi::Assertions;
@@ -24,10 +24,13 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
         cuCtxEnablePeerAccess(_, _),
         cuModuleLoadData(_, _),
         cuModuleGetFunction(_, _, _),
+        cuModuleUnload(_),
+        cuFuncLoad(_),
         cuLaunchKernel(_, _, _, _, _, _, _, _, _, _, _),
     );
     functions!(
         all,
+        cuMemGetInfo_v2(_, _),
         cuMemAlloc_v2(_, _),
         cuMemFree_v2(_),
         cuMemHostAlloc(_, _, _),
@@ -44,6 +47,7 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
         cuStreamSynchronize(_),
         cuStreamQuery(_),
         cuStreamWaitEvent(_, _, _),
+        cuStreamIsCapturing(_, _),
         cuStreamBeginCapture_v2(_, _),
         cuStreamEndCapture(_, _),
         cuEventCreate(_, _),
@@ -64,13 +68,22 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
         CUresult::CUDA_ERROR_NO_DEVICE,
         CUresult::CUDA_ERROR_NOT_READY,
         CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
+        CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+        CUresult::CUDA_ERROR_TOO_MANY_PEERS,
+        CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE,
+        CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        CUresult::CUDA_ERROR_SYSTEM_NOT_READY,
+        CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
         CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
         CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
         CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
         CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE,
         CUstream_flags::CU_STREAM_NON_BLOCKING,
         CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+        CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
         CUevent_flags::CU_EVENT_DEFAULT,
+        CUevent_flags::CU_EVENT_DISABLE_TIMING,
         CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
     );
     all.value("CU_MEMHOSTALLOC_PORTABLE", i64::from(sys::CU_MEMHOSTALLOC_PORTABLE));

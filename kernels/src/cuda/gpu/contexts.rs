@@ -68,17 +68,31 @@ impl Contexts {
             }
             context => Handle(driver("make a context", context)?),
         };
-        for (other, of_other) in self.opened.iter().enumerate() {
-            let Some(of_other) = of_other.get() else { continue };
-            for ((from, a), (to, b)) in
-                [((device, context), (other, *of_other)), ((other, *of_other), (device, context))]
-            {
-                if can_reach(from, to)? && befriend(a, b)? {
-                    peers.insert((from, to));
-                }
+        match self.befriend_all(device, context) {
+            Ok(found) => peers.extend(found),
+            Err(error) => {
+                // SAFETY: retained above, and nobody else knows of it.
+                let _ = unsafe { result::primary_ctx::release(handle) };
+                return Err(error);
             }
         }
         Ok(*place.get_or_init(|| context))
+    }
+
+    /// Lets a device and every other that is opened reach each other, where they can. The pairs that do.
+    fn befriend_all(&self, device: usize, context: Handle<sys::CUcontext>) -> Result<Vec<(usize, usize)>> {
+        let mut pairs = Vec::new();
+        let others = self.opened.iter().enumerate();
+        for (other, of_other) in others.filter_map(|(other, place)| Some((other, *place.get()?))) {
+            for ((from, a), (to, b)) in
+                [((device, context), (other, of_other)), ((other, of_other), (device, context))]
+            {
+                if can_reach(from, to)? && befriend(a, b)? {
+                    pairs.push((from, to));
+                }
+            }
+        }
+        Ok(pairs)
     }
 }
 

@@ -11,9 +11,9 @@
 //! vendor     -> dlopen("libcublasLt.so.13"), dlopen("libcudnn.so.9")   blas.rs dnn.rs
 //! ```
 //!
-//! A process has one stand-in, [`install`]ed before the first call of CUDA; [`standin_rules`] lists what each function is
-//! held to. What a real driver leaves undefined (a destroyed handle, memory that was freed) is noted in
-//! [`standin_violations`].
+//! A process has one stand-in, [`install`]ed before the first call of CUDA, or by `ALLFOLD_STANDIN=2` in the environment of
+//! any test, for two GPUs; [`standin_rules`] lists what each function is held to. What a real driver leaves undefined (a
+//! destroyed handle, memory that was freed) is noted in [`standin_violations`].
 
 #![allow(non_snake_case, reason = "the functions have the driver's names")]
 #![allow(
@@ -47,7 +47,7 @@ pub use world::{Live, standin_live, standin_violations};
 
 use super::Result;
 use super::libraries::Library;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// What the stand-in is.
@@ -137,6 +137,25 @@ pub fn install(options: StandinOptions) -> Result<()> {
         library::install(&[other], table)?;
     }
     Ok(())
+}
+
+/// Installs a stand-in of as many GPUs as the environment variable `ALLFOLD_STANDIN` says, if it is set and there is none yet:
+/// so any test runs over the driver's calls. Its streams wait less than usual, since such a test has many tasks.
+///
+/// # Errors
+/// As [`install`], and [`super::Error::Argument`] for what is no number of GPUs.
+pub(super) fn by_environment() -> Result<()> {
+    static DONE: OnceLock<Result<()>> = OnceLock::new();
+    let Ok(text) = std::env::var("ALLFOLD_STANDIN") else { return Ok(()) };
+    let wanted = || match text.parse() {
+        _ if world::here().is_begun() => Ok(()),
+        Ok(devices) => {
+            let delay = Duration::from_micros(20);
+            install(StandinOptions { devices, delay, ..StandinOptions::default() })
+        }
+        Err(_) => Err(super::Error::Argument(format!("ALLFOLD_STANDIN={text}: a number of GPUs, such as 2"))),
+    };
+    DONE.get_or_init(wanted).clone()
 }
 
 /// Whether a library of NVIDIA's is kept from this process, which has a stand-in without it.

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 symbols! {
     /// cuBLASLt's functions.
-    CublasLt {
+    CublasLt of cudarc::cublaslt::sys {
         cublasLtGetVersion() -> usize;
         cublasLtCreate(*mut cublasLtHandle_t) -> cublasStatus_t;
         cublasLtMatrixLayoutCreate(*mut cublasLtMatrixLayout_t, cudaDataType, u64, u64, i64) -> cublasStatus_t;

@@ -1,0 +1,51 @@
+//! The conformance of every algorithm on GPUs that a stand-in for the driver has: by the driver's calls, with streams that are
+//! threads and wait for random times, and no GPU.
+//!
+//! ```text
+//! parent   1, 2 and 4 GPUs --- a process each, since a process has one driver
+//! child    Gpu::open -> conforms_on -> what is still alive, and what a driver leaves undefined
+//! ```
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use allfold_collectives::registry::ALGORITHMS;
+use allfold_collectives::testing::conforms_on;
+use allfold_kernels::cuda::Gpu;
+use allfold_kernels::cuda::standin::{StandinOptions, install, standin_live, standin_violations};
+use std::process::Command;
+use std::time::Duration;
+
+const NAME: &str = "ALLFOLD_STANDIN_TEST";
+
+fn child(devices: usize) {
+    let delay = Duration::from_micros(20);
+    install(StandinOptions { devices, delay, ..StandinOptions::default() }).unwrap();
+    let gpu = Gpu::open().unwrap();
+    conforms_on(&gpu, ALGORITHMS).unwrap();
+    drop(gpu);
+    let live = standin_live();
+    println!(
+        "{} algorithms on {devices} GPUs of the stand-in conform; alive after them: {live:?}",
+        ALGORITHMS.len()
+    );
+    assert_eq!((live.contexts, live.streams, live.graphs, live.memory), (devices, 0, 0, 0), "{live:?}");
+    // Rings of small copies stay for the next stream, with up to four events each.
+    assert!(live.events <= 4 * live.pinned, "{live:?}");
+    assert_eq!(standin_violations(), [""; 0]);
+}
+
+#[test]
+fn every_algorithm_conforms_over_the_drivers_calls() {
+    if let Ok(devices) = std::env::var(NAME) {
+        return child(devices.parse().unwrap());
+    }
+    for devices in [1, 2, 4] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let test = "every_algorithm_conforms_over_the_drivers_calls";
+        let output =
+            command.args([test, "--exact", "--nocapture"]).env(NAME, devices.to_string()).output().unwrap();
+        let text =
+            [output.stdout, output.stderr].map(|part| String::from_utf8_lossy(&part).into_owned()).concat();
+        assert!(output.status.success() && text.contains("conform"), "{devices} GPUs\n{text}");
+        text.lines().filter(|line| line.contains("conform;")).for_each(|line| println!("{line}"));
+    }
+}
