@@ -102,9 +102,10 @@ fn start(test: &str, cuda: u32, folder: &Path) -> Result<String, String> {
     if !output.status.success() || !text.contains(" 1 passed") {
         return Err(format!("CUDA {cuda}: {text}{}", String::from_utf8_lossy(&output.stderr)));
     }
-    let own =
-        |line: &&str| !line.trim().is_empty() && !line.starts_with("running ") && !line.starts_with("test ");
-    Ok(text.lines().filter(own).collect::<Vec<_>>().join("\n"))
+    let (before, passed) = (format!("test {test} ... "), ["ok", "test result", "running "]);
+    let lines = text.lines().map(|line| line.strip_prefix(&before).unwrap_or(line).trim());
+    let own = |line: &&str| !line.is_empty() && !passed.iter().any(|other| line.starts_with(other));
+    Ok(lines.filter(own).collect::<Vec<_>>().join("\n"))
 }
 
 /// Assertions about headers.

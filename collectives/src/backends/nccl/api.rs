@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 
 #[cfg(test)]
 mod abi;
+#[cfg(test)]
+mod real;
 
 pub(super) type RawComm = *mut c_void;
 pub(super) type Stream = *mut c_void;
