@@ -1,7 +1,7 @@
 //! A connection within a host: its bytes go through memory that both ends have mapped, and its socket carries what wakes
 //! an end that sleeps, and tells of the other's end.
 
-use super::wire::again;
+use super::socket::again;
 use crate::{Host, Invitation};
 use allfold_kernels::fused::{Pipe, Wants};
 use std::io::{self, ErrorKind, Read, Write};

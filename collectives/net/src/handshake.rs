@@ -13,12 +13,11 @@
 //! certificates' SHA-256 stand in the transcript, so the TLS that follows is bound to the secret. Every message has a
 //! fixed size below 256 bytes, and nothing here does any I/O.
 
+use super::crypto::random;
 use super::security::Security;
 use crate::Invitation;
-use crate::{Error, Rank, Result};
-use aws_lc_rs::digest::{SHA256, digest};
+use crate::Rank;
 use aws_lc_rs::hmac;
-use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 
 /// The version of what follows a handshake.
 const VERSION: u8 = crate::format::VERSION;
@@ -29,21 +28,6 @@ pub const OPENING: usize = 4 + 4 + 32 + 32;
 pub const PROOF: usize = Claims::BYTES + 32;
 /// Bytes of a welcome.
 pub const WELCOME: usize = 16 + 32;
-
-/// Random bytes from the operating system.
-pub fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let failed = |_| Error::System("the operating system's random generator fails".into());
-    SystemRandom::new().fill(&mut bytes).map_err(failed)?;
-    Ok(bytes)
-}
-
-/// SHA-256.
-pub fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let mut out = [0; 32];
-    out.copy_from_slice(digest(&SHA256, bytes).as_ref());
-    out
-}
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

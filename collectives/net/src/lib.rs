@@ -22,6 +22,7 @@
 
 pub mod arrivals;
 pub mod beside;
+mod crypto;
 mod duplex;
 pub mod environment;
 mod error;
@@ -38,10 +39,11 @@ mod tls_handshake;
 pub mod wire;
 
 pub use allfold_base::Rank;
+pub use crypto::random;
 pub use duplex::duplex;
 pub use error::{Error, Result};
 pub use format::{FRAGMENT, HEADER, VERSION};
-pub use handshake::{Claims, Purpose, Refusal, Stranger, Verdict, random};
+pub use handshake::{Claims, Purpose, Refusal, Stranger, Verdict};
 pub use invitation::{Host, Invitation};
 pub use secured::{Door, Secured};
 pub use security::{Secret, Security};

@@ -4,8 +4,9 @@
 //! TcpStream -- handshake under the secret -- (TLS 1.3, pinned to it) -- Secured: read and write
 //! ```
 
+use super::crypto::random;
 use super::handshake::{
-    Acceptor, Claims, Connector, OPENING, PROOF, Refusal, Verdict, WELCOME, opening, random, read_opening,
+    Acceptor, Claims, Connector, OPENING, PROOF, Refusal, Verdict, WELCOME, opening, read_opening,
 };
 use super::records::{Opened, Records};
 use super::security::Security;

@@ -45,7 +45,7 @@ impl Secret {
     /// # Errors
     /// The generator fails.
     pub fn random() -> Result<Secret> {
-        Ok(Secret::new(super::handshake::random()?))
+        Ok(Secret::new(super::crypto::random()?))
     }
 
     /// Reads one from a file: 32 bytes, or 64 hexadecimal digits and white space. Secrets come from files or inherited

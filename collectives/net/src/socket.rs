@@ -31,6 +31,16 @@ pub(super) fn connect_now(to: SocketAddr) -> io::Result<std::net::TcpStream> {
     Ok(socket.into())
 }
 
+/// Repeats what a signal interrupted.
+pub(super) fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
 /// Prepares a listener: what connects to it inherits this.
 pub fn listen(listener: &TcpListener) {
     if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {

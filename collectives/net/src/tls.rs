@@ -1,7 +1,7 @@
 //! TLS 1.3 without a certificate authority: every rank makes its own certificate, and a handshake under the job's secret
 //! says which one belongs to whom.
 
-use super::handshake::sha256;
+use super::crypto::sha256;
 use crate::{Error, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};

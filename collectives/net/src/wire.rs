@@ -2,6 +2,7 @@
 
 use super::beside::Beside;
 use super::records::{Opened, Records};
+use super::socket::again;
 use allfold_kernels::fused::{Pipe, Wants};
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -168,15 +169,5 @@ impl Tls {
         self.records.close();
         let _ = self.flush();
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
-    }
-}
-
-/// Repeats what a signal interrupted.
-pub(super) fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            other => return other,
-        }
     }
 }

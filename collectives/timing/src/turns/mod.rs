@@ -18,6 +18,7 @@
 //!
 //! Cost: some 25 ns a message; memory for ranks x window, and for what a piece's steps wait for.
 
+mod acts;
 mod program;
 #[cfg(test)]
 mod tests;
@@ -52,7 +53,7 @@ fn timed(job: &Job<'_>, cast: &impl Cast, skip: bool) -> Result<Run, Error> {
             "turns: with a fault or a deadline links are shared; use another engine (`full`)".into(),
         ));
     }
-    let program = Program::new(job, cast)?;
+    let program = timetable::program(job, cast)?;
     let chain = Sweep::new(job, cast, &program).chain();
     let mut sweep = Sweep::new(job, cast, &program);
     let skipped = sweep.all(skip)?;

@@ -6,17 +6,13 @@
 //! ```
 
 use super::super::rates::Rates;
-use super::timetable::{Acts, retimed};
+use super::acts::{Acts, refusal};
 use super::{Cast, Error, Job};
-use allfold_schedules::schedule::{Combine, Rank, Schedule, Span, Step};
+use allfold_schedules::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{Bytes, BytesPerSec, Crossing, LinkId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Steps of all ranks, and of one rank, with one piece: more are refused. A tree has 8 a rank, and each step is held against
-/// the rank's earlier ones.
-const MOST: usize = 1 << 23;
-const EACH: usize = 256;
 const NONE: u32 = u32::MAX;
 
 /// All that one piece goes through.
@@ -110,24 +106,6 @@ struct Builder<'j, 'a, C> {
 }
 
 impl Program {
-    pub(super) fn new<C: Cast>(job: &Job<'_>, cast: &C) -> Result<Program, Error> {
-        let (of, pieces, lap): (&dyn Schedule, u64, u64) = match job.schedule.pipeline() {
-            Some(pipeline) => (pipeline.of, pipeline.pieces, pipeline.lap),
-            None => (job.schedule, u64::from(job.schedule.segments()), 1),
-        };
-        let stride = if pieces == 1 { 1 } else { (lap - 1) / pieces };
-        if stride == 0 {
-            return Err(refusal("pieces that go round by round do not follow each other"));
-        }
-        let acts = acts(of, cast)?;
-        let own = Program::laid_out(job, cast, &acts, pieces, stride)?;
-        let table = retimed(&own, &acts, cast.links() as usize).filter(|_| pieces > 1);
-        let Some((table, stride)) = table else { return Ok(own) };
-        // Either is large: one at a time.
-        drop((own, acts));
-        Program::laid_out(job, cast, &table, pieces, stride)
-    }
-
     /// These steps, by round.
     pub(super) fn laid_out<C: Cast>(
         job: &Job<'_>,
@@ -346,25 +324,6 @@ impl<C: Cast> Builder<'_, '_, C> {
     }
 }
 
-/// What every actor does with a piece, by round.
-pub(super) fn acts(of: &dyn Schedule, cast: &impl Cast) -> Result<Acts, Error> {
-    let rounds = usize::try_from(of.rounds()).ok().filter(|rounds| *rounds <= MOST);
-    let mut acts =
-        vec![Vec::new(); rounds.ok_or_else(|| refusal("it has too many rounds to be remembered"))?];
-    let mut count = 0;
-    for actor in 0..cast.actors() {
-        let (rank, mut from, before) = (cast.rank(actor), 0, count);
-        while let Some(round) = of.next(rank, from) {
-            acts[round as usize].push((actor, of.step(rank, round)));
-            (from, count) = (round + 1, count + 1);
-            if count > MOST || count - before > EACH {
-                return Err(refusal("it has too many steps to be remembered"));
-            }
-        }
-    }
-    Ok(acts)
-}
-
 /// Where pieces change size: the first of each stretch, and the number of pieces.
 fn stretches(job: &Job<'_>, pieces: u64) -> Vec<u64> {
     let mut stretches = BTreeSet::from([0, pieces]);
@@ -388,8 +347,4 @@ fn conflict(later: &Step, earlier: &Step) -> bool {
 
 fn unmatched(rank: Rank, round: usize, what: String) -> Error {
     Error::Unmatched { rank, round: round as u64, what }
-}
-
-fn refusal(why: &str) -> Error {
-    Error::Job(format!("turns: {why}; take a pipeline of few steps a rank, or another engine (`full`)"))
 }

@@ -101,7 +101,7 @@ static NOTHING: Faults = Faults::NONE;
 /// The steps of a program as a schedule.
 struct Retimed<'a> {
     of: &'a dyn Schedule,
-    acts: timetable::Acts,
+    acts: acts::Acts,
     stride: u64,
 }
 
@@ -132,7 +132,7 @@ fn retimed<'a>(job: &Job<'a>) -> Segments<Retimed<'a>> {
     let pipeline = job.schedule.pipeline().unwrap();
     let (of, stride) = (pipeline.of, (pipeline.lap - 1) / pipeline.pieces);
     let everyone = Everyone::of(job.topology, &NOTHING);
-    let acts = program::acts(of, &everyone).unwrap();
+    let acts = acts::acts(of, &everyone).unwrap();
     let own = Program::laid_out(job, &everyone, &acts, pipeline.pieces, stride).unwrap();
     let table =
         timetable::retimed(&own, &acts, job.topology.links() as usize).filter(|_| pipeline.pieces > 1);

@@ -11,15 +11,33 @@
 //! Euler partitions: H. Gabow, Int. J. Comput. Inf. Sci. 5 (1976)). Steps that wait for each other keep their order, with a
 //! slot more where the message before is still in flight.
 
+use super::acts::{Acts, acts, refusal};
 use super::program::Program;
-use allfold_schedules::schedule::Step;
-
-/// The steps of one piece by round.
-pub(super) type Acts = Vec<Vec<(u32, Step)>>;
+use super::{Cast, Error, Job};
+use allfold_schedules::schedule::{Schedule, Step};
 
 const NONE: u32 = u32::MAX;
 /// At most this many slots for a message in flight: a longer one delays what comes after it.
 const FLIGHT: u64 = 32;
+
+/// The program of a job: by a timetable where pieces leave links idle, else by its own rounds.
+pub(super) fn program<C: Cast>(job: &Job<'_>, cast: &C) -> Result<Program, Error> {
+    let (of, pieces, lap): (&dyn Schedule, u64, u64) = match job.schedule.pipeline() {
+        Some(pipeline) => (pipeline.of, pipeline.pieces, pipeline.lap),
+        None => (job.schedule, u64::from(job.schedule.segments()), 1),
+    };
+    let stride = if pieces == 1 { 1 } else { (lap - 1) / pieces };
+    if stride == 0 {
+        return Err(refusal("pieces that go round by round do not follow each other"));
+    }
+    let acts = acts(of, cast)?;
+    let own = Program::laid_out(job, cast, &acts, pieces, stride)?;
+    let table = retimed(&own, &acts, cast.links() as usize).filter(|_| pieces > 1);
+    let Some((table, stride)) = table else { return Ok(own) };
+    // Either is large: one at a time.
+    drop((own, acts));
+    Program::laid_out(job, cast, &table, pieces, stride)
+}
 
 /// The same steps in rounds of the timetable, and its stride; `None` where steps send and receive at once, whose two
 /// messages have one round.

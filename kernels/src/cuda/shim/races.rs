@@ -154,9 +154,10 @@ impl Races {
         let segments: Vec<_> = keys.iter().filter_map(|start| self.segments.remove(start)).collect();
         let mut touches = segments.iter().flat_map(|segment| segment.write.iter().chain(&segment.reads));
         match touches.find(|touch| !touch.known(&self.host)) {
-            Some(touch) => {
-                Err(format!("{bytes} bytes are given back while {} of stream {} may use them", touch.name, touch.stream))
-            }
+            Some(touch) => Err(format!(
+                "{bytes} bytes are given back while {} of stream {} may use them",
+                touch.name, touch.stream
+            )),
             None => Ok(()),
         }
     }
@@ -194,7 +195,9 @@ fn describe(touch: &Touch, other: &Touch, writes: bool, bytes: std::ops::Range<u
     let how = if writes { "writes" } else { "reads" };
     let n = bytes.end - bytes.start;
     let (name, stream, earlier, from) = (&touch.name, touch.stream, &other.name, other.stream);
-    format!("{name} on stream {stream} {how} {n} bytes that {earlier} on stream {from} touches; no event orders the two")
+    format!(
+        "{name} on stream {stream} {how} {n} bytes that {earlier} on stream {from} touches; no event orders the two"
+    )
 }
 
 #[cfg(test)]

@@ -21,7 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 type Instance = Arc<AtomicBool>;
 
 enum Op {
-    Run { work: Work, replayed: bool },
+    Run {
+        work: Work,
+        replayed: bool,
+    },
     /// Foreign work that has begun.
     Under(Poll),
     Record(Instance),
@@ -121,7 +124,8 @@ impl Streams {
     /// Forgets destroyed streams that have nothing left to do.
     fn sweep(&mut self) {
         let gone = |stream: &Stream| stream.retired && stream.queue.is_empty() && stream.capture.is_none();
-        let gone: Vec<u32> = self.streams.iter().filter(|(_, s)| gone(s)).map(|(number, _)| *number).collect();
+        let gone: Vec<u32> =
+            self.streams.iter().filter(|(_, s)| gone(s)).map(|(number, _)| *number).collect();
         for stream in gone {
             self.streams.remove(&stream);
             self.races.retire(stream);
@@ -290,8 +294,12 @@ impl Streams {
     /// Whether all streams of a device have nothing left to do.
     pub fn device_idle(&mut self, device: usize) -> Result<bool> {
         self.pump()?;
-        let on_device: Vec<u32> =
-            self.streams.iter().filter(|(_, stream)| stream.device == device).map(|(number, _)| *number).collect();
+        let on_device: Vec<u32> = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| stream.device == device)
+            .map(|(number, _)| *number)
+            .collect();
         let busy = |stream: &u32| self.streams.get(stream).is_some_and(|stream| !stream.queue.is_empty());
         if on_device.iter().any(busy) {
             return Ok(false);

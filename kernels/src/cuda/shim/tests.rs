@@ -16,9 +16,9 @@ fn held(on: &Queue, until: &Arc<AtomicBool>, touches: Slice<'_>) {
         let until = until.clone();
         Box::new(move || if until.load(Ordering::SeqCst) { Progress::Done } else { Progress::Busy })
     };
-    let access =
-        crate::cuda::Access { address: touches.address(), bytes: touches.len() as u64, write: true };
-    let foreign = Foreign { name: "held", accesses: vec![access], start: Arc::new(start), graphs: Arc::new(()) };
+    let access = crate::cuda::Access { address: touches.address(), bytes: touches.len() as u64, write: true };
+    let foreign =
+        Foreign { name: "held", accesses: vec![access], start: Arc::new(start), graphs: Arc::new(()) };
     on.machine().as_shim().unwrap().give_foreign(on.stream(), foreign).unwrap();
 }
 
@@ -167,7 +167,8 @@ fn kernels_stay_within_the_reach_of_their_device_and_copies_do_not_need_it() {
     let (x, y) = (a.upload(&[1.0f32; 8]).unwrap(), b.upload(&[2.0f32; 8]).unwrap());
     b.finish().unwrap();
     a.copy(x.all(), y.all()).unwrap();
-    let sum = |q: &Queue| crate::cuda::launch::reduce(q, crate::DType::F32, crate::ReduceOp::Sum, x.all(), y.all());
+    let sum =
+        |q: &Queue| crate::cuda::launch::reduce(q, crate::DType::F32, crate::ReduceOp::Sum, x.all(), y.all());
     assert!(text(sum(&a)).contains("CUDA_ERROR_ILLEGAL_ADDRESS: device 0 does not reach"));
     assert!(!a.machine().reaches(0, 1) && a.machine().reaches(1, 1));
 }

@@ -23,10 +23,21 @@ pub fn shim_launched() -> BTreeSet<String> {
 /// A task of a stream.
 #[derive(Clone)]
 pub(super) enum Work {
-    Copy { into: u64, from: u64, bytes: usize },
+    Copy {
+        into: u64,
+        from: u64,
+        bytes: usize,
+    },
     /// From the host, which may reuse its memory at once.
-    Upload { into: u64, bytes: Arc<[u8]> },
-    Fill { into: u64, bytes: usize, value: u8 },
+    Upload {
+        into: u64,
+        bytes: Arc<[u8]>,
+    },
+    Fill {
+        into: u64,
+        bytes: usize,
+        value: u8,
+    },
     Launch(Arc<Launch>),
     Foreign(Foreign),
 }
@@ -45,7 +56,9 @@ impl Work {
     pub fn accesses(&self) -> Vec<Access> {
         let access = |address: u64, bytes: usize, write| Access { address, bytes: bytes as u64, write };
         match self {
-            Work::Copy { into, from, bytes } => vec![access(*from, *bytes, false), access(*into, *bytes, true)],
+            Work::Copy { into, from, bytes } => {
+                vec![access(*from, *bytes, false), access(*into, *bytes, true)]
+            }
             Work::Upload { into, bytes } => vec![access(*into, bytes.len(), true)],
             Work::Fill { into, bytes, .. } => vec![access(*into, *bytes, true)],
             Work::Launch(launch) => launch.arguments.accesses().to_vec(),
