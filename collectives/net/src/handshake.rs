@@ -13,7 +13,6 @@
 //! certificates' SHA-256 stand in the transcript, so the TLS that follows is bound to the secret. Every message has a
 //! fixed size below 256 bytes, and nothing here does any I/O.
 
-use super::crypto::random;
 use super::security::Security;
 use crate::Invitation;
 use crate::Rank;
@@ -364,6 +363,7 @@ impl Acceptor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::crypto::random;
     use super::super::security::Secret;
     use super::*;
     use proptest::prelude::*;

@@ -2,9 +2,12 @@
 
 use super::super::Invitation;
 use super::frame::{HEADER, Header, Kind};
+use super::groups::News;
 use super::node::Node;
 use super::options::Deadlines;
+use super::outbox::{Outbox, Outgoing};
 use crate::{Error, Lost, Rank, Result};
+use allfold_kernels::fused::Pipe;
 use allfold_net::Secured;
 use allfold_net::arrivals::Arrivals;
 use allfold_net::beside::Offer;
@@ -35,38 +38,18 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
     made.as_ref().map_err(|error| Error::System(format!("no runtime for connections: {error}")))
 }
 
-/// Where control frames for a peer are put. They leave in order.
-pub(super) struct Outbox {
-    frames: mpsc::UnboundedSender<Outgoing>,
-    written: blocking::Receiver<()>,
-}
-
-enum Outgoing {
-    Frame(Vec<u8>),
-    /// The end of another connection to the peer.
-    Part(Wire),
-}
-
-impl Outbox {
-    pub fn send(&self, frame: Vec<u8>) {
-        // To a peer that is lost nothing is sent any more.
-        let _ = self.frames.send(Outgoing::Frame(frame));
+/// A connection was made, by this side or the other.
+pub(super) fn join(node: &Arc<Node>, peer: Rank, claims: &Claims, stream: Secured, memory: Option<Pipe>) {
+    allfold_net::socket::tune(stream.socket(), node.deadlines.dead);
+    if claims.purpose == Purpose::Control {
+        return node.keep(peer, serve(node.clone(), peer, stream));
     }
-
-    /// Ends a connection once the peer has been told of all that was sent here before: of why it ends.
-    pub fn part(&self, wire: Wire) {
-        let _ = self.frames.send(Outgoing::Part(wire));
-    }
-
-    /// Waits until all has been written, or for `patience`.
-    pub fn drain(self, patience: Duration) {
-        drop(self.frames);
-        let _ = self.written.recv_timeout(patience);
-    }
+    let Ok(wire) = stream.into_wire(memory) else { return };
+    node.deliver(claims.group, peer, News::Wire(claims.purpose, wire));
 }
 
 /// Starts the two tasks of a control connection.
-pub(super) fn serve(node: Arc<Node>, peer: Rank, stream: Secured) -> Outbox {
+fn serve(node: Arc<Node>, peer: Rank, stream: Secured) -> Outbox {
     let (reader, writer) = tokio::io::split(stream);
     let (frames, waiting) = mpsc::unbounded_channel();
     let (done, written) = blocking::channel();
@@ -178,7 +161,7 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
                     verdict
                 };
                 match one.door.accept(socket, judge).await {
-                    Ok((stream, claims)) => one.join(claims.rank, &claims, stream, memory),
+                    Ok((stream, claims)) => join(&one, claims.rank, &claims, stream, memory),
                     Err(_) => {
                         one.refused.fetch_add(1, Ordering::Relaxed);
                     }
@@ -222,7 +205,7 @@ pub(super) fn connect(
                 match node.door.connect(address, Claims { memory, ..claims }).await {
                     Ok((stream, verdict)) => {
                         let accepted = offer.filter(|_| verdict == Verdict::Beside);
-                        node.join(peer, &claims, stream, accepted.map(|offer| offer.pipe));
+                        join(&node, peer, &claims, stream, accepted.map(|offer| offer.pipe));
                         return None;
                     }
                     Err(Refusal::Broken(why)) => last = Error::Refused { peer, why },

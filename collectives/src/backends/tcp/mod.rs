@@ -26,6 +26,7 @@ mod link;
 mod local;
 mod node;
 mod options;
+mod outbox;
 mod proxy;
 
 pub(crate) use allfold_net::random;

@@ -10,20 +10,20 @@
 use super::super::Host;
 use super::agreement::{Agreement, Letters, Message};
 use super::codec::{Reader, Writer};
-use super::control::Outbox;
 use super::fingerprint::Fingerprint;
 use super::frame::{Header, Kind};
 use super::group::{Group, locked};
 use super::groups::{Groups, News};
 use super::options::Deadlines;
+use super::outbox::Outbox;
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_kernels::fused::Pipe;
+use allfold_net::Door;
 use allfold_net::arrivals;
 use allfold_net::beside::Offer;
 use allfold_net::handshake::{Claims, Purpose, Verdict};
 use allfold_net::wire::Wire;
-use allfold_net::{Door, Secured};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -173,22 +173,13 @@ impl Node {
         }
     }
 
-    /// A connection was made, by this side or the other.
-    pub fn join(self: &Arc<Node>, peer: Rank, claims: &Claims, stream: Secured, memory: Option<Pipe>) {
-        allfold_net::socket::tune(stream.socket(), self.deadlines.dead);
-        if claims.purpose == Purpose::Control {
-            let outbox = super::control::serve(self.clone(), peer, stream);
-            let mut peers = locked(&self.peers);
-            peers[peer.index()].outbox.get_or_insert(outbox);
-            drop(peers);
-            self.changed.notify_all();
-            return;
-        }
-        let Ok(wire) = stream.into_wire(memory) else { return };
-        self.deliver(claims.group, peer, News::Wire(claims.purpose, wire));
+    /// A peer's control connection is made; the first one counts.
+    pub fn keep(&self, peer: Rank, outbox: Outbox) {
+        locked(&self.peers)[peer.index()].outbox.get_or_insert(outbox);
+        self.changed.notify_all();
     }
 
-    fn deliver(&self, wire: u64, from: Rank, news: News) {
+    pub fn deliver(&self, wire: u64, from: Rank, news: News) {
         let found = locked(&self.groups).deliver(wire, from, news);
         if let Some((group, news)) = found {
             self.take(&group, from, news);

@@ -1,0 +1,37 @@
+//! What a node has for a peer's control connection: frames, and the ends of other connections.
+
+use allfold_net::wire::Wire;
+use std::sync::mpsc as blocking;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Where control frames for a peer are put. They leave in order.
+pub(super) struct Outbox {
+    pub frames: mpsc::UnboundedSender<Outgoing>,
+    pub written: blocking::Receiver<()>,
+}
+
+/// What leaves by a control connection.
+pub(super) enum Outgoing {
+    Frame(Vec<u8>),
+    /// The end of another connection to the peer.
+    Part(Wire),
+}
+
+impl Outbox {
+    pub fn send(&self, frame: Vec<u8>) {
+        // To a peer that is lost nothing is sent any more.
+        let _ = self.frames.send(Outgoing::Frame(frame));
+    }
+
+    /// Ends a connection once the peer has been told of all that was sent here before: of why it ends.
+    pub fn part(&self, wire: Wire) {
+        let _ = self.frames.send(Outgoing::Part(wire));
+    }
+
+    /// Waits until all has been written, or for `patience`.
+    pub fn drain(self, patience: Duration) {
+        drop(self.frames);
+        let _ = self.written.recv_timeout(patience);
+    }
+}
