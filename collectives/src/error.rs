@@ -65,6 +65,18 @@ pub enum Error {
         /// The deadline.
         after: Duration,
     },
+    /// A GPU did not do in time what it was given, by other ways than NCCL.
+    #[error("deadline of {after:?} exceeded by rank {rank}: the GPU did not {what}; the cause is {}", suspected(.suspects))]
+    QueueDeadline {
+        /// Whose time ran out.
+        rank: Rank,
+        /// What the GPU was to do.
+        what: String,
+        /// Whom it may have waited for; nobody but the device where no other rank takes part.
+        suspects: Vec<Rank>,
+        /// The deadline.
+        after: Duration,
+    },
     /// NCCL refused a call, or found a failure while it ran.
     #[error("rank {rank}: NCCL could not {what}: {why}")]
     Nccl {

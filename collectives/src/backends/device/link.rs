@@ -70,6 +70,7 @@ pub struct Link<'a> {
     over: Over,
     /// When what is to be added up is there, and when it has been.
     marks: (Mark, Mark),
+    deadline: Duration,
 }
 
 impl<'a> Link<'a> {
@@ -99,7 +100,7 @@ impl<'a> Link<'a> {
                 Over::Scheduled(Box::new(join(comm, &queue, deadline)?), schedule)
             }
         };
-        Ok(Link { comm, queue, over, marks })
+        Ok(Link { comm, queue, over, marks, deadline })
     }
 
     /// Ranks that add up.
@@ -179,6 +180,41 @@ impl<'a> Link<'a> {
         }
         self.marks.1.move_to(&self.queue).map_err(failed)?;
         queue.wait(&self.marks.1).map_err(failed)
+    }
+}
+
+/// Failures: how a rank comes back from sums that another rank left.
+impl Link<'_> {
+    /// Waits until `queue` is done with all that it was given, sums among it: `what`, in words that follow "could not". Asks
+    /// the queue, and NCCL for failures, and gives up at the deadline; nothing here blocks on the device.
+    ///
+    /// After an error the link sums nothing more. The caller destroys the captured graphs that hold sums of this link, then
+    /// calls [`Link::abandon`], then gives back the memory that the sums use: in this order, since NCCL's abort waits for
+    /// graphs, and kernels may use memory until the abort has ended.
+    ///
+    /// # Errors
+    /// The deadline, with the ranks that may have caused it; what NCCL or the driver found on the way.
+    pub fn wait(&mut self, queue: &Queue, what: &str) -> Result<()> {
+        if let Over::Nccl(comm) | Over::Scheduled(comm, _) = &mut self.over {
+            return comm.wait_for(queue, what);
+        }
+        let idle = || queue.machine().idle(queue.stream()).map_err(failed);
+        if nccl::until(self.deadline, idle)? {
+            return Ok(());
+        }
+        let rank = self.comm.rank();
+        let shared = matches!(self.over, Over::Device(_));
+        let suspects = (0..self.comm.size()).map(Rank).filter(|other| shared && *other != rank).collect();
+        Err(Error::QueueDeadline { rank, what: what.into(), suspects, after: self.deadline })
+    }
+
+    /// Aborts this rank's part in sums that are under way, so that no kernel of this rank waits for ever. The caller has
+    /// destroyed the captured graphs that hold sums of this link before. A second call does nothing; dropping the link
+    /// after an error of [`Link::wait`] does the same.
+    pub fn abandon(&mut self) {
+        if let Over::Nccl(comm) | Over::Scheduled(comm, _) = &mut self.over {
+            comm.abandon();
+        }
     }
 }
 

@@ -212,25 +212,45 @@ impl NcclComm {
     /// Waits until all that was issued is done on the device.
     ///
     /// # Errors
-    /// The deadline, or what NCCL or the driver found on the way; the communicator is aborted then.
+    /// The deadline, or what NCCL or the driver found on the way. The communicator fails then, and is aborted when it is
+    /// dropped or [`NcclComm::abandon`] is called, which must be after the destruction of all captured graphs that hold its
+    /// collectives: `ncclCommAbort` waits for those.
     pub fn wait(&mut self, what: &str) -> Result<()> {
+        let queue = self.queue.clone();
+        self.wait_for(&queue, what)
+    }
+
+    /// Waits until a queue is done with all that it was given, which may wait for this communicator's collectives: a
+    /// captured step that holds them, for one.
+    ///
+    /// # Errors
+    /// As [`NcclComm::wait`].
+    pub fn wait_for(&mut self, queue: &Queue, what: &str) -> Result<()> {
+        self.whole()?;
         let begun = clock();
         loop {
-            match (self.api.idle)(&self.queue) {
+            match (self.api.idle)(queue) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => return Err(self.give_up(failed(error))),
             }
-            match self.asynchronous() {
-                SUCCESS | IN_PROGRESS => {}
-                answer => {
-                    return Err(self.refused(what, answer));
-                }
-            }
+            self.poll(what)?;
             if begun.elapsed() > self.deadline {
                 return Err(self.late(what));
             }
             pause();
+        }
+    }
+
+    /// Asks NCCL once whether it has found a failure; what is under way goes on.
+    ///
+    /// # Errors
+    /// What NCCL found, now or before.
+    pub fn poll(&mut self, what: &str) -> Result<()> {
+        self.whole()?;
+        match self.asynchronous() {
+            SUCCESS | IN_PROGRESS => Ok(()),
+            answer => Err(self.refused(what, answer)),
         }
     }
 
@@ -254,11 +274,17 @@ impl NcclComm {
         self.give_up(Error::NcclDeadline { rank, what, suspects, after })
     }
 
-    /// Aborts, so that nothing of ours waits in a kernel for ever, and remembers why.
+    /// Remembers why it cannot be used any more.
     fn give_up(&mut self, error: Error) -> Error {
         self.broken.get_or_insert_with(|| error.to_string());
-        self.end(|api| api.abort);
         error
+    }
+
+    /// Aborts what is under way, so that nothing of this rank waits in a kernel for ever. All captured graphs that hold its
+    /// collectives are destroyed before. A second call does nothing.
+    pub fn abandon(&mut self) {
+        self.broken.get_or_insert_with(|| "it was abandoned".into());
+        self.end(|api| api.abort);
     }
 
     /// Ends the handle by one of NCCL's ways, once.
@@ -274,6 +300,7 @@ impl NcclComm {
     pub fn abort(&mut self, why: &str) {
         let by = self.rank;
         self.give_up(Error::Aborted { by, why: why.into() });
+        self.abandon();
     }
 
     /// A communicator of the ranks that gave the same colour, in order of `key`; `None` for a negative colour.

@@ -20,6 +20,7 @@
 mod api;
 mod comm;
 mod control;
+mod deadline;
 mod native;
 mod scheduled;
 #[cfg(any(test, feature = "testing"))]
@@ -30,6 +31,7 @@ mod tests;
 pub use api::version;
 pub use comm::{NcclComm, UniqueId};
 pub use control::{Alone, Control};
+pub(crate) use deadline::until;
 pub use scheduled::{Wire, run_scheduled};
 
 /// As [`NcclComm::join`], over the stand-in for NCCL: ranks are threads, and their memory is the shim's.
