@@ -14,7 +14,7 @@
 
 use super::failed;
 use super::shared::{Shared, together};
-use crate::nccl::{self, NcclComm};
+use crate::nccl::{self, Library, NcclComm};
 use crate::registry::{Shape, find};
 use crate::schedule::Schedule;
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
@@ -25,7 +25,7 @@ use std::time::Duration;
 /// How ranks on GPUs add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// NCCL where every rank has it, else the devices where ranks share a process, else the host.
+    /// NCCL where every rank has it and a GPU for itself, else the devices where ranks share a process, else the host.
     #[default]
     Auto,
     /// NCCL's own collectives.
@@ -83,17 +83,16 @@ impl<'a> Link<'a> {
         let over = match way {
             _ if comm.size() == 1 => Over::Nobody,
             Way::Host => Over::Host,
-            Way::Auto | Way::Device if way == Way::Device || !everywhere(comm, &queue)? => {
-                match together(comm, &queue)? {
-                    true => Over::Device(Box::new(Shared::new(&queue)?)),
-                    false if way == Way::Auto => Over::Host,
-                    false => {
-                        let what = "sums over devices need ranks that are threads of one process, 64 at most";
-                        return Err(Error::Argument(what.into()));
-                    }
+            Way::Auto if nccl_fits(comm, &queue)? => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
+            Way::Auto | Way::Device => match together(comm, &queue)? {
+                true => Over::Device(Box::new(Shared::new(comm, &queue, &marks.0)?)),
+                false if way == Way::Auto => Over::Host,
+                false => {
+                    let what = "sums over devices need ranks that are threads of one process, 64 at most";
+                    return Err(Error::Argument(what.into()));
                 }
-            }
-            Way::Auto | Way::Device | Way::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
+            },
+            Way::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
             Way::Scheduled => {
                 // Canonical, with the least bytes for any number of ranks.
                 let schedule = find(Collective::AllReduce, "direct")?.build(Shape::new(comm.size())?);
@@ -161,6 +160,7 @@ impl<'a> Link<'a> {
                 let count = data.elements(dtype.size()).map_err(failed)?;
                 let (geometry, divide) = (Geometry::whole(&**schedule, count), op == ReduceOp::Avg);
                 let rank = comm.rank();
+                comm.enter_schedule(count as usize, dtype, op)?;
                 nccl::run_scheduled(&mut **comm, rank, &**schedule, &geometry, (dtype, op), divide, data)
             }
             Over::Device(shared) => {
@@ -218,12 +218,11 @@ impl Link<'_> {
     }
 }
 
-/// Whether every rank is on a GPU and has NCCL.
-fn everywhere(comm: &Communicator, queue: &Queue) -> Result<bool> {
-    let here = queue.machine().native(queue.stream()).is_ok() && nccl::version().is_ok();
-    let mut all = [u8::from(here)];
-    comm.all_reduce(&mut all, ReduceOp::Min)?;
-    Ok(all[0] == 1)
+/// Whether every rank is on a GPU and has NCCL, and no two ranks share a GPU that NCCL gives to one rank only.
+fn nccl_fits(mut comm: &Communicator, queue: &Queue) -> Result<bool> {
+    let presence = Library::of(queue).ask(queue, Library::offered(queue), &mut comm)?;
+    let careless = queue.machine().seeded(7);
+    Ok(presence.lacks.is_none() && (careless || presence.shared.is_none()))
 }
 
 fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Result<NcclComm> {

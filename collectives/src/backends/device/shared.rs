@@ -13,14 +13,20 @@ use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Re
 use allfold_kernels::cuda::{Event, Mark, Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// One rank's end.
 pub(super) struct Shared {
     done: Mark,
+    /// The marks of all ranks: a rank may be gone before the others have passed its last events.
+    _marks: Vec<[Mark; 2]>,
     /// Tables by type, operator and elements of the slice.
     tables: BTreeMap<(DType, ReduceOp, u64), launch::Uploaded>,
 }
+
+/// Marks that a rank shows to the others, by a number of its own.
+static SHOWN: Mutex<BTreeMap<i64, [Mark; 2]>> = Mutex::new(BTreeMap::new());
 
 /// Whether all ranks of `comm` are threads of one process that share one machine, on devices that reach each other's memory;
 /// every rank asks alike.
@@ -37,8 +43,21 @@ pub(super) fn together(comm: &Communicator, queue: &Queue) -> Result<bool> {
 }
 
 impl Shared {
-    pub fn new(queue: &Queue) -> Result<Shared> {
-        Ok(Shared { done: queue.record().map_err(failed)?, tables: BTreeMap::new() })
+    /// Every rank calls it, with the mark before which its buffers are not ready.
+    pub fn new(comm: &Communicator, queue: &Queue, ready: &Mark) -> Result<Shared> {
+        static NUMBERS: AtomicI64 = AtomicI64::new(0);
+        let shown = || SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let (done, mine) = (queue.record().map_err(failed)?, NUMBERS.fetch_add(1, Ordering::Relaxed));
+        shown().insert(mine, [ready.clone(), done.clone()]);
+        let mut all = vec![0i64; comm.size() as usize];
+        let told = comm.all_gather(&[mine], &mut all);
+        let marks: Option<Vec<[Mark; 2]>> = all.iter().map(|number| shown().get(number).cloned()).collect();
+        // Taken back when all ranks have looked.
+        let told = told.and_then(|()| comm.barrier());
+        shown().remove(&mine);
+        told?;
+        let _marks = marks.ok_or_else(|| Error::System("a rank has shown no marks".into()))?;
+        Ok(Shared { done, _marks, tables: BTreeMap::new() })
     }
 
     /// Queues this rank's part; afterwards the queue is behind everybody's.
@@ -51,16 +70,27 @@ impl Shared {
         data: Slice<'_>,
     ) -> Result<()> {
         let ranks = comm.size() as usize;
-        let mine =
-            [data.address() as i64, data.device() as i64, data.len() as i64, i64::from(ready.event().0)];
-        let mut all = vec![0i64; 4 * ranks];
+        // One number for what is summed and how: ranks must agree on it.
+        let kind = |dtype: DType, op: ReduceOp| dtype as i64 * 16 + op as i64;
+        let (address, device) = (data.address() as i64, data.device() as i64);
+        let mine = [address, device, data.len() as i64, i64::from(ready.event().0), kind(dtype, op)];
+        let mut all = vec![0i64; mine.len() * ranks];
         comm.all_gather(&mine, &mut all)?;
-        if let Some(rank) = all.chunks_exact(4).position(|other| other[2] != mine[2]) {
-            let (theirs, ours) = (all[4 * rank + 2], mine[2]);
-            return Err(Error::Argument(format!("a sum of {ours} bytes here and {theirs} on rank {rank}")));
+        let differs = |other: &[i64]| other[2] != mine[2] || other[4] != mine[4];
+        if let Some((rank, other)) = all.chunks_exact(5).enumerate().find(|(_, other)| differs(other)) {
+            let kinds = DType::ALL.iter().flat_map(|dtype| ReduceOp::ALL.iter().map(move |op| (*dtype, *op)));
+            let theirs = kinds.into_iter().find(|(dtype, op)| kind(*dtype, *op) == other[4]);
+            let theirs = theirs.map_or_else(String::new, |(dtype, op)| format!("{dtype}, {op}"));
+            return Err(Error::Argument(format!(
+                "ranks disagree: rank {} called all_reduce({} bytes of {dtype}, {op}), but rank {rank} called \
+                 all_reduce({} bytes of {theirs})",
+                comm.rank(),
+                mine[2],
+                other[2]
+            )));
         }
         let peers: Vec<Memory> = all
-            .chunks_exact(4)
+            .chunks_exact(5)
             .map(|other| {
                 #[allow(unsafe_code, reason = "threads of one process show each other addresses")]
                 // SAFETY: the rank that showed it lends its buffer to this call, and leaves the call, as every rank does,
@@ -70,7 +100,7 @@ impl Shared {
                 }
             })
             .collect();
-        for other in all.chunks_exact(4) {
+        for other in all.chunks_exact(5) {
             queue.wait_for(Event(other[3] as u32)).map_err(failed)?;
         }
         let n = data.elements(dtype.size()).map_err(failed)?;

@@ -32,7 +32,7 @@ pub(super) struct Config {
     size: usize,
     magic: u32,
     version: u32,
-    blocking: c_int,
+    pub(super) blocking: c_int,
     cga_cluster_size: c_int,
     min_ctas: c_int,
     max_ctas: c_int,
@@ -41,14 +41,14 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Calls return at once and are asked after; everything else is NCCL's choice.
-    pub fn without_blocking() -> Config {
+    /// Calls return when their work is queued, or at once and are asked after; everything else is NCCL's choice.
+    pub fn new(blocking: bool) -> Config {
         let (undefined, size) = (c_int::MIN, size_of::<Config>());
         Config {
             size,
             magic: 0xcafe_beef,
             version: 21_800,
-            blocking: 0,
+            blocking: c_int::from(blocking),
             cga_cluster_size: undefined,
             min_ctas: undefined,
             max_ctas: undefined,
@@ -85,6 +85,10 @@ macro_rules! table {
             $(pub $field: unsafe extern "C" fn($($argument),*) -> Answer,)*
             $(pub $late: Option<unsafe extern "C" fn($($late_argument),*) -> Answer>,)*
         }
+
+        /// Every function that is called, by its name.
+        #[cfg(test)]
+        pub(super) const FUNCTIONS: &[&str] = &[$($symbol,)* $($name),*];
 
         fn look_up(library: &libloading::Library) -> Result<Api> {
             // SAFETY: each function has this type in nccl.h, in every version that has it.
@@ -132,7 +136,7 @@ table! {
     split = "ncclCommSplit": fn(RawComm, c_int, c_int, *mut RawComm, *mut Config)
     ;
     simulate = "ncclGroupSimulateEnd": fn(*mut SimInfo),
-    shrink = "ncclCommShrink": fn(RawComm, *const c_int, c_int, *mut RawComm, *mut Config, c_int)
+    shrink = "ncclCommShrink": fn(RawComm, *mut c_int, c_int, *mut RawComm, *mut Config, c_int)
 }
 
 fn missing(looked_for: String) -> Error {
@@ -164,11 +168,30 @@ fn load() -> Result<Api> {
 /// # Errors
 /// That it is missing, and how to get it.
 pub fn version() -> Result<(i32, i32, i32)> {
-    let mut version = 0;
+    supported(api()?)
+}
+
+/// The version of a library that can be used.
+///
+/// # Errors
+/// That its version is another.
+pub(super) fn supported(api: &Api) -> Result<(i32, i32, i32)> {
+    let mut code = 0;
     // SAFETY: a place for one integer.
-    let answer = unsafe { (api()?.get_version)(&mut version) };
-    check("tell its version", answer)?;
-    Ok((version / 10_000, version / 100 % 100, version % 100))
+    check("tell its version", unsafe { (api.get_version)(&mut code) })?;
+    // Up to 2.8 the major version counted thousands.
+    let version = match code {
+        ..10_000 => (code / 1000, code / 100 % 10, code % 100),
+        _ => (code / 10_000, code / 100 % 100, code % 100),
+    };
+    let (major, minor, patch) = version;
+    if major != 2 || minor < 18 {
+        let what = if major > 2 { "another major version" } else { "too old" };
+        return Err(missing(format!(
+            "NCCL {major}.{minor}.{patch} is {what}: a version 2 from 2.18 on is needed"
+        )));
+    }
+    Ok(version)
 }
 
 /// An answer that must be success.

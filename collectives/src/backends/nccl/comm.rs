@@ -1,11 +1,18 @@
-//! A communicator of NCCL's: made without blocking, waited for with a deadline, ended in one of two ways.
+//! A communicator of NCCL's: how ranks join it, and how what was issued is waited for.
 
-use super::api::{self, Api, Config, IN_PROGRESS, RawComm, RawId, SUCCESS, SimInfo, check};
+use super::api::{self, Answer, Api, Config, IN_PROGRESS, RawComm, RawId, SUCCESS, Stream, check};
+use super::aside::{Sent, aside};
+use super::call::{Call, Use};
 use super::control::{Control, agree};
+use super::deadline::{Wait, until};
+use super::presence::Library;
 use crate::{Error, Rank, Result};
-use allfold_kernels::cuda::{self, Queue};
+use allfold_kernels::cuda::{self, Memory, Queue};
+use std::collections::BTreeSet;
 use std::ffi::c_int;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
 
 /// The number by which the ranks of one communicator find each other: rank 0 makes it, and shows it to the others.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,28 +43,60 @@ impl UniqueId {
 }
 
 /// One rank of a communicator, for the thread that made it. Its collectives are issued in the same order by every rank.
+///
+/// After an error of NCCL's or of a deadline the communicator has failed: it refuses calls, and what is under way is aborted
+/// by [`NcclComm::abandon`] or when it is dropped. Captured graphs that hold its collectives are destroyed before.
 pub struct NcclComm {
     pub(super) api: &'static Api,
     pub(super) raw: RawComm,
     pub(super) queue: Queue,
-    rank: Rank,
-    size: u32,
-    deadline: Duration,
-    /// What compares calls beforehand, where that was asked for.
-    debug: Option<Box<dyn Control>>,
+    /// The queue's stream, as NCCL takes it.
+    pub(super) stream: Stream,
+    pub(super) rank: Rank,
+    pub(super) size: u32,
+    pub(super) deadline: Duration,
+    /// What compares calls beforehand, where ranks have joined by it.
+    control: Option<Box<dyn Control>>,
+    /// Whether every call is compared, and not only the first of each kind.
+    debug: bool,
+    /// Kinds of calls that all ranks have agreed on.
+    agreed: BTreeSet<Kind>,
     sequence: u64,
+    /// What a barrier reduces.
+    pub(super) one: Option<Memory>,
+    /// Calls that are noted for a group, or about to be made.
+    pub(super) posted: Vec<Call>,
+    /// Whether calls are noted only.
+    pub(super) open: bool,
+    /// What is connected.
+    pub(super) known: BTreeSet<Use>,
+    /// Calls since the device was last seen to be done.
+    pub(super) outstanding: u32,
+    /// Whether a call has not come back from NCCL.
+    pub(super) stuck: bool,
     /// Why it cannot be used any more.
-    broken: Option<String>,
+    pub(super) broken: Option<String>,
 }
 
-#[allow(clippy::disallowed_methods, reason = "deadlines of GPUs are real time")]
-fn clock() -> Instant {
-    Instant::now()
-}
+/// What ranks agree on the first time: the collective, its elements, type, and operator or root.
+pub(super) type Kind = (&'static str, usize, c_int, c_int);
 
-#[allow(clippy::disallowed_methods, reason = "a GPU is waited for in real time")]
-fn pause() {
-    std::thread::sleep(Duration::from_micros(20));
+/// Where NCCL stores a new communicator, perhaps after its call has returned.
+pub(super) struct Place(AtomicPtr<std::ffi::c_void>);
+
+impl Place {
+    pub fn new() -> Arc<Place> {
+        Arc::new(Place(AtomicPtr::new(std::ptr::null_mut())))
+    }
+
+    /// Its address, for NCCL. It is valid as long as the place lives.
+    pub fn address(&self) -> *mut RawComm {
+        self.0.as_ptr()
+    }
+
+    pub fn get(&self) -> RawComm {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 pub(super) fn failed(error: cuda::Error) -> Error {
@@ -67,42 +106,42 @@ pub(super) fn failed(error: cuda::Error) -> Error {
     }
 }
 
+/// Whether communicators block. Those that do not are of defects that a test puts back in.
+pub(super) fn blocking(queue: &Queue) -> bool {
+    ![3, 4, 11].into_iter().any(|defect| queue.machine().seeded(defect))
+}
+
 impl NcclComm {
-    /// Joins a communicator on the queue's device. Rank 0's unique id reaches the others through `control`, which with
-    /// `debug` also compares every call beforehand: a mismatch is then an error on all ranks, and not a hang.
+    /// Joins a communicator on the queue's device. Rank 0's unique id reaches the others through `control`, which also
+    /// compares collectives beforehand, so that a mismatch is an error and not a hang: the first of every kind (what it is,
+    /// its size, type, operator or root), and with `debug` every one.
     ///
     /// # Errors
-    /// That NCCL is missing; that not all ranks came by the deadline; what NCCL says.
+    /// That NCCL is missing or too old; that two ranks are on one GPU; that not all ranks came by the deadline; what NCCL
+    /// says.
     pub fn join(
-        queue: Queue,
-        place: (Rank, u32),
-        control: Box<dyn Control>,
-        deadline: Duration,
-        debug: bool,
-    ) -> Result<NcclComm> {
-        NcclComm::join_by(api::api(), queue, place, control, (deadline, debug))
-    }
-
-    /// As [`NcclComm::join`], by a library that was looked for.
-    pub(super) fn join_by(
-        library: Result<&'static Api>,
         queue: Queue,
         (rank, size): (Rank, u32),
         mut control: Box<dyn Control>,
-        (deadline, debug): (Duration, bool),
+        deadline: Duration,
+        debug: bool,
     ) -> Result<NcclComm> {
-        // Asked first, and told to all: a rank without NCCL must not leave the others waiting.
-        let everywhere = control.all_gather(&[u8::from(library.is_ok())])?;
-        let api = library?;
-        if let Some(rank) = everywhere.iter().position(|there| there != &[1]) {
+        // Told to all first: a rank without NCCL, or two on one GPU, must not leave the others waiting.
+        let library = Library::of(&queue);
+        let presence = library.ask(&queue, true, &mut *control)?;
+        let api = library.api.clone()?;
+        if let Some(rank) = presence.lacks {
             return Err(Error::System(format!("rank {rank} has no NCCL; `allfold doctor` there says why")));
+        }
+        if let Some(pair) = presence.shared {
+            return Err(library.refuses(pair));
         }
         let mine = if rank == Rank(0) { UniqueId::by(api)?.0 } else { [0; 128] };
         let shown = control.all_gather(&mine)?;
         let id = shown.first().and_then(|id| <[u8; 128]>::try_from(&id[..]).ok());
         let id = id.ok_or_else(|| Error::System("rank 0 showed no unique id".into()))?;
         let mut comm = NcclComm::make_by(api, queue, (rank, size), UniqueId(id), deadline)?;
-        comm.debug = debug.then_some(control);
+        (comm.control, comm.debug) = (Some(control), debug);
         Ok(comm)
     }
 
@@ -111,7 +150,8 @@ impl NcclComm {
     /// # Errors
     /// As [`NcclComm::join`].
     pub fn make(queue: Queue, place: (Rank, u32), id: UniqueId, deadline: Duration) -> Result<NcclComm> {
-        NcclComm::make_by(api::api()?, queue, place, id, deadline)
+        let api = Library::of(&queue).api?;
+        NcclComm::make_by(api, queue, place, id, deadline)
     }
 
     /// As [`NcclComm::make`], by a library that is there.
@@ -125,27 +165,52 @@ impl NcclComm {
         if rank.0 >= size {
             return Err(Error::Argument(format!("rank {rank} of {size}")));
         }
-        // NCCL takes the calling thread's current device; a finished queue has made its own current.
-        queue.finish().map_err(failed)?;
-        let (mut raw, mut config) = (std::ptr::null_mut(), Config::without_blocking());
-        // SAFETY: places for a handle and settings that live during the call.
-        let answer =
-            unsafe { (api.init)(&mut raw, size as c_int, RawId(id.0), rank.0 as c_int, &mut config) };
-        let comm = NcclComm::held(api, raw, queue, (rank, size), deadline);
-        comm.made("join", answer)
+        let mut comm = NcclComm::held(api, std::ptr::null_mut(), queue, (rank, size), deadline)?;
+        let place = Place::new();
+        let (to, blocking) = (place.clone(), blocking(&comm.queue));
+        let init = move |api: &Api, _: RawComm| {
+            let mut config = Config::new(blocking);
+            let (size, rank) = (size as c_int, rank.0 as c_int);
+            // SAFETY: a place that this closure keeps, and settings that live during the call.
+            unsafe { (api.init)(to.address(), size, RawId(id.0), rank, &mut config) }
+        };
+        let answer = comm.blocking_call("join", init);
+        // A failed init leaves a communicator too, which is aborted when `comm` is dropped.
+        comm.raw = place.get();
+        comm.made("join", answer?)
     }
 
-    fn held(
+    pub(super) fn held(
         api: &'static Api,
         raw: RawComm,
         queue: Queue,
         (rank, size): (Rank, u32),
         deadline: Duration,
-    ) -> NcclComm {
-        NcclComm { api, raw, queue, rank, size, deadline, debug: None, sequence: 0, broken: None }
+    ) -> Result<NcclComm> {
+        let stream = (api.native)(&queue).map_err(failed)? as Stream;
+        Ok(NcclComm {
+            api,
+            raw,
+            queue,
+            stream,
+            rank,
+            size,
+            deadline,
+            control: None,
+            debug: false,
+            agreed: BTreeSet::new(),
+            sequence: 0,
+            one: None,
+            posted: Vec::new(),
+            open: false,
+            known: BTreeSet::new(),
+            outstanding: 0,
+            stuck: false,
+            broken: None,
+        })
     }
 
-    fn made(mut self, what: &str, answer: c_int) -> Result<NcclComm> {
+    pub(super) fn made(mut self, what: &str, answer: Answer) -> Result<NcclComm> {
         self.settle(what, answer)?;
         // Who it is, it says itself: after a split or a shrink ranks are numbered anew.
         let (mut rank, mut size) = (0, 0);
@@ -173,15 +238,27 @@ impl NcclComm {
         &self.queue
     }
 
-    /// Before a call: whether the communicator is whole, and with `debug` whether all ranks call the same.
-    pub(super) fn enter(&mut self, call: &str) -> Result<()> {
+    /// Before a call: whether the communicator is whole, and whether all ranks call the same, where that is compared.
+    pub(super) fn enter(&mut self, kind: Option<Kind>, call: impl FnOnce() -> String) -> Result<()> {
         self.whole()?;
         self.sequence += 1;
-        let call = format!("{call} as operation {}", self.sequence);
-        match self.debug.as_deref_mut().map(|control| agree(control, &call)) {
-            Some(Err(error)) => Err(self.give_up(error)),
-            _ => Ok(()),
-        }
+        let new = self.debug || kind.is_some_and(|kind| !self.agreed.contains(&kind));
+        let Some(control) = self.control.as_deref_mut().filter(|_| new) else { return Ok(()) };
+        let call = format!("{} as operation {}", call(), self.sequence);
+        agree(control, &call).map_err(|error| self.give_up(error))?;
+        self.agreed.extend(kind);
+        Ok(())
+    }
+
+    /// Before a schedule over this communicator's messages, as [`NcclComm::all_reduce`] does before NCCL's own collective.
+    pub(crate) fn enter_schedule(
+        &mut self,
+        n: usize,
+        dtype: crate::DType,
+        op: crate::ReduceOp,
+    ) -> Result<()> {
+        let kind = ("schedule", n, dtype as c_int, op as c_int);
+        self.enter(Some(kind), || format!("a scheduled all_reduce({n} x {dtype}, {op})"))
     }
 
     /// Whether nothing has gone wrong yet.
@@ -192,16 +269,39 @@ impl NcclComm {
         }
     }
 
-    /// Waits until a call that does not block has been taken, or the deadline has passed.
-    pub(super) fn settle(&mut self, what: &str, answer: c_int) -> Result<()> {
-        let begun = clock();
-        let mut answer = answer;
+    /// Makes a call that may block, on a thread of its own, with the deadline.
+    pub(super) fn blocking_call(
+        &mut self,
+        what: &str,
+        call: impl FnOnce(&Api, RawComm) -> Answer + Send + 'static,
+    ) -> Result<Answer> {
+        let (api, raw, queue) = (self.api, Sent::new(self.raw), self.queue.clone());
+        let body = move || {
+            // NCCL takes the calling thread's device.
+            (api.native)(&queue).map(|_| call(api, raw.get()))
+        };
+        match aside(self.deadline, body) {
+            Ok(Some(Ok(answer))) => Ok(answer),
+            Ok(Some(Err(error))) => Err(self.give_up(failed(error))),
+            Ok(None) => {
+                self.stuck = true;
+                Err(self.late(what))
+            }
+            Err(error) => Err(self.give_up(error)),
+        }
+    }
+
+    /// Waits until a call has been taken, or the deadline has passed. A call that blocks has been when it returns.
+    pub(super) fn settle(&mut self, what: &str, mut answer: Answer) -> Result<()> {
+        if answer == SUCCESS {
+            return Ok(());
+        }
+        let mut wait = Wait::new(self.deadline);
         while answer == IN_PROGRESS {
-            pause();
-            answer = self.asynchronous();
-            if answer == IN_PROGRESS && begun.elapsed() > self.deadline {
+            if !wait.again() {
                 return Err(self.late(what));
             }
+            answer = self.asynchronous();
         }
         match answer {
             SUCCESS => Ok(()),
@@ -212,7 +312,7 @@ impl NcclComm {
     /// Waits until all that was issued is done on the device.
     ///
     /// # Errors
-    /// The deadline, or what NCCL or the driver found on the way. The communicator fails then, and is aborted when it is
+    /// The deadline, or what NCCL or the driver found on the way. The communicator has failed then, and is aborted when it is
     /// dropped or [`NcclComm::abandon`] is called, which must be after the destruction of all captured graphs that hold its
     /// collectives: `ncclCommAbort` waits for those.
     pub fn wait(&mut self, what: &str) -> Result<()> {
@@ -227,19 +327,16 @@ impl NcclComm {
     /// As [`NcclComm::wait`].
     pub fn wait_for(&mut self, queue: &Queue, what: &str) -> Result<()> {
         self.whole()?;
-        let begun = clock();
-        loop {
-            match (self.api.idle)(queue) {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(error) => return Err(self.give_up(failed(error))),
-            }
-            self.poll(what)?;
-            if begun.elapsed() > self.deadline {
-                return Err(self.late(what));
-            }
-            pause();
+        let done = until(self.deadline, || match (self.api.idle)(queue) {
+            Ok(true) => Ok(true),
+            Ok(false) => self.poll(what).map(|()| false),
+            Err(error) => Err(self.give_up(self.at_fault(what, &error))),
+        })?;
+        if !done {
+            return Err(self.late(what));
         }
+        self.outstanding = 0;
+        Ok(())
     }
 
     /// Asks NCCL once whether it has found a failure; what is under way goes on.
@@ -254,7 +351,7 @@ impl NcclComm {
         }
     }
 
-    fn asynchronous(&self) -> c_int {
+    pub(super) fn asynchronous(&self) -> Answer {
         let mut state = SUCCESS;
         // SAFETY: a live communicator and a place for one integer.
         match unsafe { (self.api.async_error)(self.raw, &mut state) } {
@@ -263,146 +360,24 @@ impl NcclComm {
         }
     }
 
-    fn refused(&mut self, what: &str, answer: c_int) -> Error {
+    fn at_fault(&self, what: &str, error: &cuda::Error) -> Error {
+        Error::System(format!("rank {} could not {what}: {error}", self.rank))
+    }
+
+    fn refused(&mut self, what: &str, answer: Answer) -> Error {
         let (rank, what) = (self.rank, what.to_string());
         self.give_up(Error::Nccl { rank, what, code: answer, why: api::name(answer) })
     }
 
-    fn late(&mut self, what: &str) -> Error {
+    pub(super) fn late(&mut self, what: &str) -> Error {
         let (rank, after, what) = (self.rank, self.deadline, what.to_string());
         let suspects = (0..self.size).map(Rank).filter(|other| *other != rank).collect();
         self.give_up(Error::NcclDeadline { rank, what, suspects, after })
     }
 
     /// Remembers why it cannot be used any more.
-    fn give_up(&mut self, error: Error) -> Error {
+    pub(super) fn give_up(&mut self, error: Error) -> Error {
         self.broken.get_or_insert_with(|| error.to_string());
         error
-    }
-
-    /// Aborts what is under way, so that nothing of this rank waits in a kernel for ever. All captured graphs that hold its
-    /// collectives are destroyed before. A second call does nothing.
-    pub fn abandon(&mut self) {
-        self.broken.get_or_insert_with(|| "it was abandoned".into());
-        self.end(|api| api.abort);
-    }
-
-    /// Ends the handle by one of NCCL's ways, once.
-    fn end(&mut self, way: impl Fn(&Api) -> unsafe extern "C" fn(RawComm) -> c_int) {
-        if !self.raw.is_null() {
-            // SAFETY: a live communicator, which is forgotten in the same breath.
-            unsafe { way(self.api)(self.raw) };
-            self.raw = std::ptr::null_mut();
-        }
-    }
-
-    /// Ends every rank's part in what is under way. The others are told by NCCL, or by their deadline.
-    pub fn abort(&mut self, why: &str) {
-        let by = self.rank;
-        self.give_up(Error::Aborted { by, why: why.into() });
-        self.abandon();
-    }
-
-    /// A communicator of the ranks that gave the same colour, in order of `key`; `None` for a negative colour.
-    ///
-    /// # Errors
-    /// The deadline, or what NCCL says.
-    pub fn split(&mut self, color: i32, key: i32) -> Result<Option<NcclComm>> {
-        self.enter("split()")?;
-        let (mut raw, mut config) = (std::ptr::null_mut(), Config::without_blocking());
-        let color = if color < 0 { -1 } else { color };
-        // SAFETY: a live communicator, places for a handle and settings.
-        let answer = unsafe { (self.api.split)(self.raw, color, key, &mut raw, &mut config) };
-        // The parent is busy until its child is made.
-        self.settle("split", answer)?;
-        if color < 0 {
-            return Ok(None);
-        }
-        let place = (self.rank, self.size);
-        let child = NcclComm::held(self.api, raw, self.queue.clone(), place, self.deadline);
-        child.made("split", IN_PROGRESS).map(Some)
-    }
-
-    /// A communicator without these ranks, made by those that are left after some of them failed: what is under way is
-    /// aborted. Ranks are numbered anew, without gaps.
-    ///
-    /// # Errors
-    /// That this NCCL is older than 2.27; the deadline; what NCCL says.
-    pub fn shrink(mut self, without: &[Rank]) -> Result<NcclComm> {
-        const ABORT: c_int = 1;
-        let shrink = self.api.shrink.ok_or_else(|| {
-            Error::System("this NCCL has no ncclCommShrink; 2.27 or newer is needed to shrink".into())
-        })?;
-        if without.contains(&self.rank)
-            || without.iter().any(|rank| rank.0 >= self.size)
-            || self.raw.is_null()
-        {
-            return Err(Error::Argument(format!("rank {} cannot shrink without {without:?}", self.rank)));
-        }
-        let mut gone: Vec<c_int> = without.iter().map(|rank| rank.0 as c_int).collect();
-        gone.sort_unstable();
-        gone.dedup();
-        let (mut raw, mut config) = (std::ptr::null_mut(), Config::without_blocking());
-        // SAFETY: a live communicator, a list of as many ranks as is said, places for a handle and settings.
-        let answer =
-            unsafe { shrink(self.raw, gone.as_ptr(), gone.len() as c_int, &mut raw, &mut config, ABORT) };
-        self.settle("shrink", answer)?;
-        let place = (self.rank, self.size);
-        let child = NcclComm::held(self.api, raw, self.queue.clone(), place, self.deadline);
-        let child = child.made("shrink", IN_PROGRESS);
-        self.end(|api| api.abort);
-        child
-    }
-
-    /// Ends the communicator in good order: waits for all that was issued, on every rank.
-    ///
-    /// # Errors
-    /// The deadline, or what NCCL says.
-    pub fn finalize(mut self) -> Result<()> {
-        self.enter("finalize()")?;
-        self.wait("finish what was issued")?;
-        // SAFETY: a live communicator.
-        let answer = unsafe { (self.api.finalize)(self.raw) };
-        self.settle("finalize", answer)?;
-        self.end(|api| api.destroy);
-        Ok(())
-    }
-
-    /// Runs calls as one group: they start together, at its end.
-    pub(super) fn group(&mut self, what: &str, body: impl FnOnce(&mut NcclComm) -> Result<()>) -> Result<()> {
-        self.whole()?;
-        // SAFETY: takes nothing.
-        check("open a group", unsafe { (self.api.group_start)() })?;
-        let inside = body(self);
-        // SAFETY: the group was opened above, and is closed whatever became of its calls.
-        let answer = unsafe { (self.api.group_end)() };
-        inside?;
-        self.settle(what, answer)
-    }
-
-    /// NCCL's own estimate, in microseconds, of what the calls of a body would take as a group; nothing is run.
-    ///
-    /// # Errors
-    /// That this NCCL is older than 2.22.
-    pub fn estimate(&mut self, body: impl FnOnce(&mut NcclComm) -> Result<()>) -> Result<f64> {
-        let simulate = self.api.simulate.ok_or_else(|| {
-            Error::System("this NCCL has no ncclGroupSimulateEnd; 2.22 or newer is needed to estimate".into())
-        })?;
-        // SAFETY: takes nothing.
-        check("open a group", unsafe { (self.api.group_start)() })?;
-        let inside = body(self);
-        let mut info = SimInfo::new();
-        // SAFETY: a place that says its own size; closes the group that was opened above.
-        let answer = unsafe { simulate(&mut info) };
-        inside?;
-        self.settle("estimate a group", answer)?;
-        Ok(f64::from(info.estimated_us))
-    }
-}
-
-impl Drop for NcclComm {
-    fn drop(&mut self) {
-        // Not finalised: whatever is under way is not waited for.
-        self.end(|api| api.abort);
     }
 }

@@ -24,6 +24,13 @@ impl Control for Alone {
 /// Any communicator of Allfold's will do: threads of one process, or TCP under its authenticated rendezvous.
 impl Control for Communicator {
     fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Control::all_gather(&mut &*self, mine)
+    }
+}
+
+/// One that is lent.
+impl Control for &Communicator {
+    fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         if mine.is_empty() {
             return Ok(vec![Vec::new(); self.size() as usize]);
         }

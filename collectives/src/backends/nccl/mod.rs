@@ -11,17 +11,25 @@
 //!
 //! No crate named `nccl-rs` is published, and `nccl` is a configuration format. cudarc binds NCCL, but looks for
 //! `libnccl.so`, which NVIDIA's Python wheels do not ship, and panics where a function is missing; hence a table of our
-//! own over the functions that are used. Initialisation does not block, every wait has a deadline and asks NCCL for its
-//! asynchronous errors, and what is late or failed is aborted.
+//! own over the functions that are used. Communicators block, so that a call costs no thread within NCCL; calls that may wait
+//! for other ranks are made on a thread of their own with the deadline (`aside` says which). Every wait has a deadline and
+//! asks NCCL for its asynchronous errors, and what is late or failed is aborted from outside.
+//!
+//! On the shim of `allfold_kernels::cuda` a stand-in takes the library's place in tests (feature `testing`).
 //!
 //! Scheduled collectives run with a window of 1, one communicator per call, since a stream runs its groups one after
 //! another: for conformance and algorithms of one's own, not for speed.
 
 mod api;
+mod aside;
+mod call;
 mod comm;
 mod control;
 mod deadline;
+mod ending;
+mod issue;
 mod native;
+mod presence;
 mod scheduled;
 #[cfg(any(test, feature = "testing"))]
 mod standin;
@@ -32,18 +40,7 @@ pub use api::version;
 pub use comm::{NcclComm, UniqueId};
 pub use control::{Alone, Control};
 pub(crate) use deadline::until;
+pub(crate) use presence::Library;
 pub use scheduled::{Wire, run_scheduled};
-
-/// As [`NcclComm::join`], over the stand-in for NCCL: ranks are threads, and their memory is the shim's.
-///
-/// # Errors
-/// As [`NcclComm::join`].
 #[cfg(any(test, feature = "testing"))]
-pub(crate) fn join_stand_in(
-    queue: allfold_kernels::cuda::Queue,
-    place: (crate::Rank, u32),
-    control: Box<dyn Control>,
-    deadline: std::time::Duration,
-) -> crate::Result<NcclComm> {
-    NcclComm::join_by(Ok(&standin::API), queue, place, control, (deadline, true))
-}
+pub use standin::{Lost, StandIn, stand_in};

@@ -1,9 +1,10 @@
 //! NCCL's own collectives, over buffers whose lengths are checked. Issued on the stream; [`NcclComm::wait`] finishes them.
 
+use super::call::{BYTES, Call};
 use super::comm::{NcclComm, failed};
 use crate::{DType, Error, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::Slice;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 /// ncclDataType_t. NCCL has no 16-bit integers.
 pub(super) fn number(dtype: DType) -> Option<c_int> {
@@ -19,8 +20,6 @@ pub(super) fn number(dtype: DType) -> Option<c_int> {
         DType::I16 => return None,
     })
 }
-
-const BYTES: c_int = 1;
 
 /// ncclRedOp_t.
 pub(super) fn operator(op: ReduceOp) -> c_int {
@@ -50,19 +49,7 @@ fn want(what: &str, part: Slice<'_>, bytes: usize) -> Result<()> {
     }
 }
 
-fn from(part: Slice<'_>) -> *const c_void {
-    part.address() as *const c_void
-}
-
-fn into(part: Slice<'_>) -> *mut c_void {
-    part.address() as *mut c_void
-}
-
 impl NcclComm {
-    fn stream(&self) -> Result<*mut c_void> {
-        (self.api.native)(&self.queue).map(|stream| stream as *mut c_void).map_err(failed)
-    }
-
     fn peer(&self, rank: Rank) -> Result<c_int> {
         match rank.0 < self.size() {
             true => Ok(rank.0 as c_int),
@@ -83,13 +70,11 @@ impl NcclComm {
     ) -> Result<()> {
         let (n, number) = (elements(dtype, input)?, reduced(dtype)?);
         want("the output of an all-reduce", output, input.len())?;
-        self.enter(&format!("all_reduce({n} x {dtype}, {op})"))?;
-        let stream = self.stream()?;
-        // SAFETY: both parts hold n elements on this communicator's device; the queue outlives what is issued on it.
-        let answer = unsafe {
-            (self.api.all_reduce)(from(input), into(output), n, number, operator(op), self.raw, stream)
-        };
-        self.settle("issue an all-reduce", answer)
+        self.enter(Some(("all_reduce", n, number, operator(op))), || {
+            format!("all_reduce({n} x {dtype}, {op})")
+        })?;
+        let (from, into, op) = (input.address(), output.address(), operator(op));
+        self.take("issue an all-reduce", Call::AllReduce { from, into, n, dtype: number, op })
     }
 
     /// The root's buffer to all, in place.
@@ -98,12 +83,8 @@ impl NcclComm {
     /// As [`NcclComm::all_reduce`].
     pub fn broadcast(&mut self, data: Slice<'_>, root: Rank) -> Result<()> {
         let (root, n) = (self.peer(root)?, data.len());
-        self.enter(&format!("broadcast({n} bytes, root {root})"))?;
-        let stream = self.stream()?;
-        // SAFETY: as in `all_reduce`.
-        let answer =
-            unsafe { (self.api.broadcast)(from(data), into(data), n, BYTES, root, self.raw, stream) };
-        self.settle("issue a broadcast", answer)
+        self.enter(Some(("broadcast", n, BYTES, root)), || format!("broadcast({n} bytes, root {root})"))?;
+        self.take("issue a broadcast", Call::Broadcast { data: data.address(), bytes: n, root })
     }
 
     /// `output` of the root = the reduction of all inputs.
@@ -120,13 +101,11 @@ impl NcclComm {
     ) -> Result<()> {
         let (n, number, root) = (elements(dtype, input)?, reduced(dtype)?, self.peer(root)?);
         want("the output of a reduce", output, input.len())?;
-        self.enter(&format!("reduce({n} x {dtype}, {op}, root {root})"))?;
-        let stream = self.stream()?;
-        // SAFETY: as in `all_reduce`.
-        let answer = unsafe {
-            (self.api.reduce)(from(input), into(output), n, number, operator(op), root, self.raw, stream)
-        };
-        self.settle("issue a reduce", answer)
+        self.enter(Some(("reduce", n, number, operator(op) << 16 | root)), || {
+            format!("reduce({n} x {dtype}, {op}, root {root})")
+        })?;
+        let (from, into, op) = (input.address(), output.address(), operator(op));
+        self.take("issue a reduce", Call::Reduce { from, into, n, dtype: number, op, root })
     }
 
     /// `output` = every rank's `block`, in order of ranks.
@@ -136,11 +115,9 @@ impl NcclComm {
     pub fn all_gather(&mut self, block: Slice<'_>, output: Slice<'_>) -> Result<()> {
         let n = block.len();
         want("the output of an all-gather", output, n * self.size() as usize)?;
-        self.enter(&format!("all_gather({n} bytes)"))?;
-        let stream = self.stream()?;
-        // SAFETY: as in `all_reduce`; the output has room for every rank's block.
-        let answer = unsafe { (self.api.all_gather)(from(block), into(output), n, BYTES, self.raw, stream) };
-        self.settle("issue an all-gather", answer)
+        self.enter(Some(("all_gather", n, BYTES, 0)), || format!("all_gather({n} bytes)"))?;
+        let (from, into) = (block.address(), output.address());
+        self.take("issue an all-gather", Call::AllGather { from, into, bytes: n })
     }
 
     /// `block` = this rank's part of the reduction of all inputs.
@@ -156,13 +133,11 @@ impl NcclComm {
     ) -> Result<()> {
         let (n, number) = (elements(dtype, block)?, reduced(dtype)?);
         want("the input of a reduce-scatter", input, block.len() * self.size() as usize)?;
-        self.enter(&format!("reduce_scatter({n} x {dtype} a rank, {op})"))?;
-        let stream = self.stream()?;
-        // SAFETY: as in `all_reduce`; the input holds every rank's block.
-        let answer = unsafe {
-            (self.api.reduce_scatter)(from(input), into(block), n, number, operator(op), self.raw, stream)
-        };
-        self.settle("issue a reduce-scatter", answer)
+        self.enter(Some(("reduce_scatter", n, number, operator(op))), || {
+            format!("reduce_scatter({n} x {dtype} a rank, {op})")
+        })?;
+        let (from, into, op) = (input.address(), block.address(), operator(op));
+        self.take("issue a reduce-scatter", Call::ReduceScatter { from, into, n, dtype: number, op })
     }
 
     /// Block r of every rank's input to rank r, grouped sends and receives.
@@ -176,7 +151,7 @@ impl NcclComm {
             return Err(Error::Argument(format!("{} bytes are no {ranks} blocks", input.len())));
         }
         let block = input.len() / ranks;
-        self.enter(&format!("all_to_all({block} bytes a rank)"))?;
+        self.enter(Some(("all_to_all", block, BYTES, 0)), || format!("all_to_all({block} bytes a rank)"))?;
         self.group("issue an all-to-all", |comm| {
             (0..ranks).try_for_each(|rank| {
                 let peer = Rank(rank as u32);
@@ -226,7 +201,13 @@ impl NcclComm {
         })
     }
 
-    fn rooted(&mut self, what: &str, block: usize, root: Rank, whole: Option<Slice<'_>>) -> Result<()> {
+    fn rooted(
+        &mut self,
+        what: &'static str,
+        block: usize,
+        root: Rank,
+        whole: Option<Slice<'_>>,
+    ) -> Result<()> {
         self.peer(root)?;
         match whole {
             Some(whole) => want("the root's buffer", whole, block * self.size() as usize)?,
@@ -235,7 +216,9 @@ impl NcclComm {
             }
             None => {}
         }
-        self.enter(&format!("{what}({block} bytes a rank, root {root})"))
+        self.enter(Some((what, block, BYTES, root.0 as c_int)), || {
+            format!("{what}({block} bytes a rank, root {root})")
+        })
     }
 
     /// Waits until every rank is here, and for all that was issued before.
@@ -243,8 +226,14 @@ impl NcclComm {
     /// # Errors
     /// As [`NcclComm::wait`].
     pub fn barrier(&mut self) -> Result<()> {
-        let one = self.queue.upload(&[0u8]).map_err(failed)?;
-        self.all_reduce(DType::U8, ReduceOp::Max, one.all(), one.all())?;
+        let one = match self.one.take() {
+            Some(one) => one,
+            None => self.queue.upload(&[0u8]).map_err(failed)?,
+        };
+        let passed = self.all_reduce(DType::U8, ReduceOp::Max, one.all(), one.all());
+        // Kept in any case: it is given back after an abort at the earliest.
+        self.one = Some(one);
+        passed?;
         self.wait("pass a barrier")
     }
 
@@ -267,16 +256,12 @@ impl NcclComm {
     }
 
     pub(super) fn post_send(&mut self, data: Slice<'_>, to: Rank) -> Result<()> {
-        let (to, stream) = (self.peer(to)?, self.stream()?);
-        // SAFETY: as in `all_reduce`.
-        let answer = unsafe { (self.api.send)(from(data), data.len(), BYTES, to, self.raw, stream) };
-        self.settle("issue a send", answer)
+        let to = self.peer(to)?;
+        self.take("issue a send", Call::Send { from: data.address(), bytes: data.len(), to })
     }
 
     pub(super) fn post_recv(&mut self, data: Slice<'_>, of: Rank) -> Result<()> {
-        let (of, stream) = (self.peer(of)?, self.stream()?);
-        // SAFETY: as in `all_reduce`.
-        let answer = unsafe { (self.api.recv)(into(data), data.len(), BYTES, of, self.raw, stream) };
-        self.settle("issue a receive", answer)
+        let of = self.peer(of)?;
+        self.take("issue a receive", Call::Recv { into: data.address(), bytes: data.len(), of })
     }
 }

@@ -21,6 +21,13 @@ pub trait Wire {
     /// # Errors
     /// What the wire says.
     fn exchange(&mut self, send: Option<(Slice<'_>, Rank)>, recv: Option<(Slice<'_>, Rank)>) -> Result<()>;
+    /// Waits until all that was queued has run, with the wire's deadline.
+    ///
+    /// # Errors
+    /// The deadline, or what the wire says.
+    fn finish(&mut self) -> Result<()>;
+    /// Aborts what is queued, after an error, so that the places aside can be given back.
+    fn abandon(&mut self);
 }
 
 impl Wire for NcclComm {
@@ -33,6 +40,14 @@ impl Wire for NcclComm {
             send.map_or(Ok(()), |(data, to)| comm.post_send(data, to))?;
             recv.map_or(Ok(()), |(data, from)| comm.post_recv(data, from))
         })
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.wait("finish a scheduled collective")
+    }
+
+    fn abandon(&mut self) {
+        NcclComm::abandon(self);
     }
 }
 
@@ -101,7 +116,7 @@ impl Store<'_> {
 }
 
 /// Runs one rank's part of a schedule in place over its whole data, which has the geometry's count of elements. Queued
-/// on the wire's stream when it returns; an average is divided at the end.
+/// on the wire's stream and waited for; an average is divided at the end. After an error the wire is aborted.
 ///
 /// # Errors
 /// Lengths that do not fit, a schedule that cannot be run, or what the wire says.
@@ -120,6 +135,25 @@ pub fn run_scheduled(
     }
     let (out, came) = (queue.memory(data.len()).map_err(failed)?, queue.memory(data.len()).map_err(failed)?);
     let mut store = Store { queue: queue.clone(), data, geometry, dtype, op, shadows: BTreeMap::new() };
+    let ran = rounds(wire, rank, schedule, &mut store, (&out, &came)).and_then(|()| {
+        if divide {
+            launch::divide(&queue, dtype, data, schedule.ranks()).map_err(failed)?;
+        }
+        // The places aside are given back when all that was queued has run.
+        wire.finish()
+    });
+    // Given back while a kernel uses them, they would be waited for without end.
+    ran.inspect_err(|_| wire.abandon())
+}
+
+/// The rank's steps, one after the other.
+fn rounds(
+    wire: &mut dyn Wire,
+    rank: Rank,
+    schedule: &dyn Schedule,
+    store: &mut Store<'_>,
+    (out, came): (&Memory, &Memory),
+) -> Result<()> {
     let mut next = schedule.next(rank, 0);
     while let Some(round) = next {
         next = schedule.next(rank, round + 1);
@@ -127,16 +161,16 @@ pub fn run_scheduled(
         if let Some((_, Span { place: Place::Scratch(shadow), .. }, _)) = step.recv
             && !store.shadows.contains_key(&shadow)
         {
-            store.shadows.insert(shadow, queue.memory(data.len()).map_err(failed)?);
+            store.shadows.insert(shadow, store.queue.memory(store.data.len()).map_err(failed)?);
         }
         let local = step.send.is_some_and(|(to, _)| to == rank);
-        let packed = |(to, span)| Ok::<_, Error>((store.packed(span, local, &out)?, to));
+        let packed = |(to, span)| Ok::<_, Error>((store.packed(span, local, out)?, to));
         let send: Option<(Slice<'_>, Rank)> = step.send.map(packed).transpose()?;
         if let (true, Some((value, _)), Some((_, into, how))) = (local, send, step.recv) {
             store.apply(into, how, value)?;
             continue;
         }
-        let bytes = |span| store.geometry.elements(span) as usize * dtype.size();
+        let bytes = |span| store.geometry.elements(span) as usize * store.dtype.size();
         let aside =
             |(from, span, _)| Ok::<_, Error>((came.all().part(0, bytes(span)).map_err(failed)?, from));
         let recv: Option<(Slice<'_>, Rank)> = step.recv.map(aside).transpose()?;
@@ -149,9 +183,5 @@ pub fn run_scheduled(
             store.apply(span, how, value)?;
         }
     }
-    if divide {
-        launch::divide(&queue, dtype, data, schedule.ranks()).map_err(failed)?;
-    }
-    // The places aside are given back when all that was queued has run.
-    queue.finish().map_err(failed)
+    Ok(())
 }

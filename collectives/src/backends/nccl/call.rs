@@ -1,0 +1,112 @@
+//! One call of NCCL's as data, so that the calls of a group can be noted, made on another thread, or only estimated.
+
+use super::api::{Answer, Api, IN_PROGRESS, RawComm, SUCCESS, Stream};
+use std::ffi::{c_int, c_void};
+
+/// A collective, or half of a message, by device addresses. Counts are elements, and bytes where there is no type.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Call {
+    AllReduce { from: u64, into: u64, n: usize, dtype: c_int, op: c_int },
+    Broadcast { data: u64, bytes: usize, root: c_int },
+    Reduce { from: u64, into: u64, n: usize, dtype: c_int, op: c_int, root: c_int },
+    AllGather { from: u64, into: u64, bytes: usize },
+    ReduceScatter { from: u64, into: u64, n: usize, dtype: c_int, op: c_int },
+    Send { from: u64, bytes: usize, to: c_int },
+    Recv { into: u64, bytes: usize, of: c_int },
+}
+
+/// What NCCL connects for: a connection is made in the first call that needs it, which waits for the peers' first calls. A
+/// collective's algorithm, and with it the connections, follows from the collective, the size, the type and the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Use {
+    Collective { kind: u8, n: usize, dtype: c_int, op: c_int },
+    SendTo(c_int),
+    RecvFrom(c_int),
+}
+
+/// ncclDataType_t of a byte.
+pub(super) const BYTES: c_int = 1;
+
+impl Call {
+    pub fn uses(&self) -> Use {
+        let collective = |kind, n, dtype, op| Use::Collective { kind, n, dtype, op };
+        match *self {
+            Call::AllReduce { n, dtype, op, .. } => collective(0, n, dtype, op),
+            Call::Broadcast { bytes, .. } => collective(1, bytes, BYTES, 0),
+            Call::Reduce { n, dtype, op, .. } => collective(2, n, dtype, op),
+            Call::AllGather { bytes, .. } => collective(3, bytes, BYTES, 0),
+            Call::ReduceScatter { n, dtype, op, .. } => collective(4, n, dtype, op),
+            Call::Send { to, .. } => Use::SendTo(to),
+            Call::Recv { of, .. } => Use::RecvFrom(of),
+        }
+    }
+
+    /// Makes the call.
+    ///
+    /// # Safety
+    /// A live communicator and stream of one device; the addresses are memory of that device with as many elements as is
+    /// said, and stay so until the stream has passed.
+    unsafe fn make(self, api: &Api, comm: RawComm, stream: Stream) -> Answer {
+        let (from, into) = (|at: u64| at as *const c_void, |at: u64| at as *mut c_void);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Call::AllReduce { from: a, into: b, n, dtype, op } => {
+                    (api.all_reduce)(from(a), into(b), n, dtype, op, comm, stream)
+                }
+                Call::Broadcast { data, bytes, root } => {
+                    (api.broadcast)(from(data), into(data), bytes, BYTES, root, comm, stream)
+                }
+                Call::Reduce { from: a, into: b, n, dtype, op, root } => {
+                    (api.reduce)(from(a), into(b), n, dtype, op, root, comm, stream)
+                }
+                Call::AllGather { from: a, into: b, bytes } => {
+                    (api.all_gather)(from(a), into(b), bytes, BYTES, comm, stream)
+                }
+                Call::ReduceScatter { from: a, into: b, n, dtype, op } => {
+                    (api.reduce_scatter)(from(a), into(b), n, dtype, op, comm, stream)
+                }
+                Call::Send { from: a, bytes, to } => (api.send)(from(a), bytes, BYTES, to, comm, stream),
+                Call::Recv { into: b, bytes, of } => (api.recv)(into(b), bytes, BYTES, of, comm, stream),
+            }
+        }
+    }
+}
+
+/// Makes calls: one by itself, several as a group, which is closed whatever became of its calls.
+///
+/// # Safety
+/// As `Call::make`, for each.
+pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: Stream, calls: &[Call]) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match calls {
+            [] => SUCCESS,
+            [call] => call.make(api, comm, stream),
+            calls => within_group(api, comm, stream, calls, || (api.group_end)()),
+        }
+    }
+}
+
+/// As [`run`], as a group that is closed by `end`.
+///
+/// # Safety
+/// As [`run`].
+pub(super) unsafe fn within_group(
+    api: &Api,
+    comm: RawComm,
+    stream: Stream,
+    calls: &[Call],
+    end: impl FnOnce() -> Answer,
+) -> Answer {
+    // SAFETY: takes nothing.
+    let opened = unsafe { (api.group_start)() };
+    if opened != SUCCESS {
+        return opened;
+    }
+    // SAFETY: the caller's promise.
+    let mut answers = calls.iter().map(|call| unsafe { call.make(api, comm, stream) });
+    let refused = answers.find(|answer| !matches!(*answer, SUCCESS | IN_PROGRESS));
+    let ended = end();
+    refused.unwrap_or(ended)
+}

@@ -1,0 +1,97 @@
+//! What every rank has, told to all before NCCL is asked: the library, its version, and which GPU each rank is on.
+//!
+//! A rank without NCCL, or two ranks on one GPU, must not leave the others waiting within `ncclCommInitRankConfig`.
+
+use super::api::{self, Api};
+use super::control::Control;
+use crate::{Error, Rank, Result};
+use allfold_kernels::cuda::Queue;
+
+/// The first version that can have several ranks on one GPU, if it is allowed to.
+const SHARES_FROM: (i32, i32, i32) = (2, 30, 0);
+/// The variable that allows it.
+const SHARES: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+
+/// NCCL's library, as one rank sees it.
+pub(crate) struct Library {
+    pub(super) api: Result<&'static Api>,
+    version: (i32, i32, i32),
+    /// Whether several ranks of one GPU are allowed.
+    shares: bool,
+}
+
+/// What all ranks said.
+pub(crate) struct Presence {
+    /// The first rank that has no usable NCCL.
+    pub lacks: Option<Rank>,
+    /// The first two ranks on one GPU that NCCL refuses there.
+    pub shared: Option<(Rank, Rank)>,
+}
+
+impl Library {
+    /// What is there for a queue: the stand-in where the queue is the shim's, else the library of this machine.
+    pub fn of(queue: &Queue) -> Library {
+        #[cfg(any(test, feature = "testing"))]
+        if queue.machine().as_shim().is_some() {
+            let options = super::standin::options(queue.machine());
+            return Library::new(super::standin::table(&options), options.shares);
+        }
+        let _ = queue;
+        Library::new(api::api(), std::env::var_os(SHARES).is_some_and(|value| value == "1"))
+    }
+
+    fn new(api: Result<&'static Api>, allowed: bool) -> Library {
+        let known = api.and_then(|api| Ok((api, api::supported(api)?)));
+        match known {
+            Ok((api, version)) => {
+                Library { api: Ok(api), version, shares: allowed && version >= SHARES_FROM }
+            }
+            Err(error) => Library { api: Err(error), version: (0, 0, 0), shares: false },
+        }
+    }
+
+    /// Whether `auto` may take it: always on a GPU, on the shim where a test says so.
+    pub fn offered(queue: &Queue) -> bool {
+        #[cfg(any(test, feature = "testing"))]
+        if queue.machine().as_shim().is_some() {
+            return super::standin::options(queue.machine()).offered;
+        }
+        queue.machine().native(queue.stream()).is_ok()
+    }
+
+    /// Tells all ranks what is here, and hears what is there. Every rank calls it.
+    ///
+    /// # Errors
+    /// What the channel says.
+    pub fn ask(&self, queue: &Queue, usable: bool, control: &mut dyn Control) -> Result<Presence> {
+        let mut mine = vec![u8::from(usable && self.api.is_ok()), u8::from(self.shares)];
+        mine.extend(host());
+        mine.extend(queue.machine().identity(queue.device()));
+        let all = control.all_gather(&mine)?;
+        let rank = |at: usize| Rank(at as u32);
+        let lacks = all.iter().position(|said| said.first() != Some(&1)).map(rank);
+        let shares = all.iter().all(|said| said.get(1) == Some(&1));
+        let place = |at: usize| all.get(at).and_then(|said| said.get(2..));
+        let pair =
+            (0..all.len()).find_map(|b| (0..b).find(|a| place(*a) == place(b)).map(|a| (rank(a), rank(b))));
+        Ok(Presence { lacks, shared: pair.filter(|_| !shares) })
+    }
+
+    /// Why two ranks cannot share a GPU, and what they can do.
+    pub fn refuses(&self, (a, b): (Rank, Rank)) -> Error {
+        let (major, minor, patch) = self.version;
+        Error::Argument(format!(
+            "ranks {a} and {b} are on one GPU, which NCCL {major}.{minor}.{patch} refuses here: give each rank a GPU, \
+             set {SHARES}=1 with NCCL 2.30 or newer, or exchange by `device` or `host`"
+        ))
+    }
+}
+
+/// What tells this host from others: the kernel's boot id, or zeros where there is none.
+fn host() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
+    let mut id = [0; 16];
+    digits.chunks_exact(2).zip(&mut id).for_each(|(pair, byte)| *byte = pair[0] << 4 | pair[1]);
+    id
+}

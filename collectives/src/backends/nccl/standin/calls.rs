@@ -1,0 +1,230 @@
+//! The functions by their names, and the tables of the versions that there are.
+
+use super::super::api::{Answer, Api, RawComm, SUCCESS, Stream};
+use super::super::native::{number, operator};
+use super::kernel::{Op, Said};
+use super::world::{Comm, find, native, on};
+use super::{INVALID_ARGUMENT, ending, group, making};
+use crate::{DType, ReduceOp};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+unsafe extern "C" fn async_error(comm: RawComm, state: *mut Answer) -> Answer {
+    let Some(comm) = find(comm) else { return INVALID_ARGUMENT };
+    // SAFETY: a place for one integer, by the caller's promise, here and below.
+    unsafe { *state = comm.state.load(Ordering::Acquire) };
+    SUCCESS
+}
+
+unsafe extern "C" fn user_rank(comm: RawComm, rank: *mut c_int) -> Answer {
+    on(comm, |comm| {
+        // SAFETY: as in `async_error`.
+        unsafe { *rank = comm.rank as c_int };
+        SUCCESS
+    })
+}
+
+unsafe extern "C" fn count(comm: RawComm, count: *mut c_int) -> Answer {
+    on(comm, |comm| {
+        // SAFETY: as in `async_error`.
+        unsafe { *count = comm.group.size as c_int };
+        SUCCESS
+    })
+}
+
+/// A communicator that is ready, and a rank of it.
+fn checked(comm: RawComm, rank: c_int) -> Result<Arc<Comm>, Answer> {
+    let comm = find(comm).ok_or(INVALID_ARGUMENT)?;
+    match comm.ready() {
+        SUCCESS if (0..comm.group.size as c_int).contains(&rank) => Ok(comm),
+        SUCCESS => Err(INVALID_ARGUMENT),
+        answer => Err(answer),
+    }
+}
+
+/// Bytes of a type that is reduced by an operator.
+fn width(dtype: c_int, op: c_int) -> Result<usize, Answer> {
+    let known = ReduceOp::ALL.into_iter().any(|known| operator(known) == op);
+    let dtype = DType::ALL.into_iter().find(|known| number(*known) == Some(dtype));
+    dtype.filter(|_| known).map(DType::size).ok_or(INVALID_ARGUMENT)
+}
+
+/// A collective in which each rank puts in `n` elements for each of `blocks` ranks.
+fn meet(
+    (kind, root): (&'static str, c_int),
+    (from, into): (*const c_void, *mut c_void),
+    (n, dtype, op): (usize, c_int, c_int),
+    blocked: bool,
+    comm: RawComm,
+    stream: Stream,
+) -> Answer {
+    let call = || {
+        let comm = checked(comm, root)?;
+        let blocks = if blocked { comm.group.size } else { 1 };
+        let bytes = n * width(dtype, op)? * blocks;
+        let said = Said { kind, bytes, dtype, op, root: root as usize };
+        Ok((comm, stream as u64, Op::Meet { said, from: from as u64, into: into as u64 }))
+    };
+    group::give(call())
+}
+
+unsafe extern "C" fn all_reduce(
+    from: *const c_void,
+    into: *mut c_void,
+    n: usize,
+    dtype: c_int,
+    op: c_int,
+    comm: RawComm,
+    stream: Stream,
+) -> Answer {
+    meet(("all_reduce", 0), (from, into), (n, dtype, op), false, comm, stream)
+}
+
+unsafe extern "C" fn broadcast(
+    from: *const c_void,
+    into: *mut c_void,
+    n: usize,
+    dtype: c_int,
+    root: c_int,
+    comm: RawComm,
+    stream: Stream,
+) -> Answer {
+    meet(("broadcast", root), (from, into), (n, dtype, 0), false, comm, stream)
+}
+
+unsafe extern "C" fn reduce(
+    from: *const c_void,
+    into: *mut c_void,
+    n: usize,
+    dtype: c_int,
+    op: c_int,
+    root: c_int,
+    comm: RawComm,
+    stream: Stream,
+) -> Answer {
+    meet(("reduce", root), (from, into), (n, dtype, op), false, comm, stream)
+}
+
+unsafe extern "C" fn all_gather(
+    from: *const c_void,
+    into: *mut c_void,
+    n: usize,
+    dtype: c_int,
+    comm: RawComm,
+    stream: Stream,
+) -> Answer {
+    meet(("all_gather", 0), (from, into), (n, dtype, 0), false, comm, stream)
+}
+
+unsafe extern "C" fn reduce_scatter(
+    from: *const c_void,
+    into: *mut c_void,
+    n: usize,
+    dtype: c_int,
+    op: c_int,
+    comm: RawComm,
+    stream: Stream,
+) -> Answer {
+    meet(("reduce_scatter", 0), (from, into), (n, dtype, op), true, comm, stream)
+}
+
+unsafe extern "C" fn send(
+    from: *const c_void,
+    n: usize,
+    dtype: c_int,
+    to: c_int,
+    comm: RawComm,
+    stream: Stream,
+) -> Answer {
+    let call = || {
+        let op = Op::Send { from: from as u64, bytes: n * width(dtype, 0)?, to: to as usize };
+        Ok((checked(comm, to)?, stream as u64, op))
+    };
+    group::give(call())
+}
+
+unsafe extern "C" fn recv(
+    into: *mut c_void,
+    n: usize,
+    dtype: c_int,
+    of: c_int,
+    comm: RawComm,
+    stream: Stream,
+) -> Answer {
+    let call = || {
+        let op = Op::Receive { into: into as u64, bytes: n * width(dtype, 0)?, of: of as usize };
+        Ok((checked(comm, of)?, stream as u64, op))
+    };
+    group::give(call())
+}
+
+unsafe extern "C" fn version<const CODE: i32>(version: *mut c_int) -> Answer {
+    // SAFETY: as in `async_error`.
+    unsafe { *version = CODE };
+    SUCCESS
+}
+
+const TABLE: Api = Api {
+    native: |queue| Ok(native(queue)),
+    idle: |queue| queue.machine().idle(queue.stream()),
+    get_version: version::<23_003>,
+    get_unique_id: making::get_unique_id,
+    init: making::init,
+    async_error,
+    user_rank,
+    count,
+    finalize: ending::finalize,
+    destroy: ending::destroy,
+    abort: ending::abort,
+    group_start: group::group_start,
+    group_end: group::group_end,
+    all_reduce,
+    broadcast,
+    reduce,
+    all_gather,
+    reduce_scatter,
+    send,
+    recv,
+    split: making::split,
+    simulate: Some(group::simulate),
+    shrink: Some(making::shrink),
+};
+
+/// 2.30.3.
+pub(super) static CURRENT: Api = TABLE;
+/// 2.21.5: neither estimates nor shrinks.
+pub(super) static NO_ESTIMATES: Api =
+    Api { get_version: version::<22_105>, simulate: None, shrink: None, ..TABLE };
+/// 2.17.1, before splits.
+pub(super) static TOO_OLD: Api = Api { get_version: version::<21_701>, ..TABLE };
+/// 3.0.0.
+pub(super) static NEXT_MAJOR: Api = Api { get_version: version::<30_000>, ..TABLE };
+
+macro_rules! nothing {
+    ($($name:ident($($argument:ty),*)),*) => {
+        $(unsafe extern "C" fn $name($(_: $argument),*) -> Answer {
+            SUCCESS
+        })*
+    };
+}
+
+nothing! {
+    no_reduction(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, Stream),
+    no_reduce(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, Stream),
+    no_gather(*const c_void, *mut c_void, usize, c_int, RawComm, Stream),
+    no_send(*const c_void, usize, c_int, c_int, RawComm, Stream),
+    no_recv(*mut c_void, usize, c_int, c_int, RawComm, Stream)
+}
+
+/// 2.30.3, whose collectives return at once.
+pub(super) static INSTANT: Api = Api {
+    all_reduce: no_reduction,
+    broadcast: no_reduction,
+    reduce: no_reduce,
+    all_gather: no_gather,
+    reduce_scatter: no_reduction,
+    send: no_send,
+    recv: no_recv,
+    ..TABLE
+};

@@ -1,0 +1,293 @@
+//! What runs on a stream: a group of collectives and messages, which waits for the peers' and moves the data.
+
+use super::super::api::{Answer, SUCCESS};
+use super::super::native::{number, operator};
+use super::options::Lost;
+use super::world::{Comm, Link, State, lock, stream};
+use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
+use crate::{DType, ReduceOp};
+use allfold_kernels::cuda::{Access, Foreign, Poll, Progress};
+use allfold_kernels::{Element, divide, for_dtype, reduce};
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes from which on a collective takes another algorithm, with connections of its own.
+const LARGE: usize = 64 << 10;
+
+/// What a collective is; all ranks must agree on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    pub kind: &'static str,
+    /// Bytes that each rank puts in.
+    pub bytes: usize,
+    pub dtype: c_int,
+    pub op: c_int,
+    pub root: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op {
+    Meet { said: Said, from: u64, into: u64 },
+    Send { from: u64, bytes: usize, to: usize },
+    Receive { into: u64, bytes: usize, of: usize },
+}
+
+/// What a rank has put into a collective: what it is, whether a graph runs it, its input.
+pub(super) type Entry = (Said, bool, Arc<Vec<u8>>);
+
+/// The entries of all ranks, and how many have taken their result.
+pub(super) struct Meeting {
+    entries: Vec<Option<Entry>>,
+    taken: usize,
+}
+
+/// A message on its way, and whether it has been received.
+pub(super) struct Letter {
+    bytes: Vec<u8>,
+    taken: Arc<AtomicBool>,
+}
+
+/// An operation that is not done.
+enum Pending {
+    Meet { at: u64, into: u64 },
+    Sent { to: usize, taken: Arc<AtomicBool> },
+    Receive { into: u64, bytes: usize, of: usize },
+}
+
+impl Op {
+    pub fn link(&self, rank: usize) -> Link {
+        match *self {
+            Op::Meet { said, .. } => Link::All { large: said.bytes > LARGE },
+            Op::Send { to, .. } => Link::Pair { from: rank, to },
+            Op::Receive { of, .. } => Link::Pair { from: of, to: rank },
+        }
+    }
+
+    fn accesses(&self, comm: &Comm) -> Vec<Access> {
+        let access = |address, bytes: usize, write| Access { address, bytes: bytes as u64, write };
+        match *self {
+            Op::Meet { said, from, into } => {
+                let wide = said.result(comm.rank, comm.group.size);
+                vec![access(from, said.bytes, false), access(into, wide, true)]
+            }
+            Op::Send { from, bytes, .. } => vec![access(from, bytes, false)],
+            Op::Receive { into, bytes, .. } => vec![access(into, bytes, true)],
+        }
+    }
+}
+
+impl Said {
+    /// Bytes of a rank's result.
+    fn result(&self, rank: usize, size: usize) -> usize {
+        match self.kind {
+            "all_gather" => self.bytes * size,
+            "reduce_scatter" => self.bytes / size,
+            "reduce" if rank != self.root => 0,
+            _ => self.bytes,
+        }
+    }
+
+    /// A rank's result, of all inputs.
+    fn of(&self, rank: usize, all: &[Arc<Vec<u8>>]) -> Vec<u8> {
+        match self.kind {
+            "broadcast" => all[self.root].to_vec(),
+            "all_gather" => all.iter().flat_map(|input| input.iter().copied()).collect(),
+            "reduce" if rank != self.root => Vec::new(),
+            "reduce_scatter" => {
+                let block = self.bytes / all.len();
+                self.reduced(all)[rank * block..][..block].to_vec()
+            }
+            _ => self.reduced(all),
+        }
+    }
+
+    /// The reduction of all inputs, in order of ranks.
+    fn reduced(&self, all: &[Arc<Vec<u8>>]) -> Vec<u8> {
+        fn of<T: Element>(op: ReduceOp, all: &[Arc<Vec<u8>>]) -> Vec<u8> {
+            let values = |bytes: &[u8]| -> Vec<T> {
+                bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+            };
+            let mut sum = values(&all[0]);
+            all[1..].iter().for_each(|other| reduce(op, &mut sum, &values(other)));
+            if op == ReduceOp::Avg {
+                divide(&mut sum, all.len() as u32);
+            }
+            bytemuck::cast_slice(&sum).to_vec()
+        }
+        let op = ReduceOp::ALL.into_iter().find(|known| operator(*known) == self.op);
+        let dtype = DType::ALL.into_iter().find(|known| number(*known) == Some(self.dtype));
+        match (op, dtype) {
+            (Some(op), Some(dtype)) => for_dtype!(dtype, of(op, all)),
+            // Both were looked at when the call was made.
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Gives a stream a group.
+pub(super) fn queue(comm: &Arc<Comm>, handle: u64, ops: Vec<Op>) -> Answer {
+    let Some((machine, at)) = stream(handle) else { return INVALID_ARGUMENT };
+    let Some(shim) = machine.as_shim() else { return INVALID_ARGUMENT };
+    let accesses = ops.iter().flat_map(|op| op.accesses(comm)).filter(|access| access.bytes > 0).collect();
+    let (of, ops) = (comm.clone(), Arc::<[Op]>::from(ops));
+    let start = move |replayed: bool| {
+        if replayed {
+            of.outstanding.fetch_add(1, Ordering::AcqRel);
+        }
+        let (comm, mut pending) = (of.clone(), enter(&of, &ops, replayed));
+        let poll = move || {
+            let progress = go_on(&comm, &mut pending);
+            if progress != Progress::Busy {
+                comm.outstanding.fetch_sub(1, Ordering::AcqRel);
+            }
+            progress
+        };
+        Box::new(poll) as Poll
+    };
+    let held = Arc::strong_count(&comm.graphs);
+    let (start, graphs) = (Arc::new(start), comm.graphs.clone());
+    comm.outstanding.fetch_add(1, Ordering::AcqRel);
+    let given = shim.give_foreign(at, Foreign { name: "a kernel of NCCL's", accesses, start, graphs });
+    if given.is_err() || Arc::strong_count(&comm.graphs) > held {
+        // Nothing runs: it was refused, or noted in a capture, which holds on to the communicator.
+        comm.outstanding.fetch_sub(1, Ordering::AcqRel);
+    }
+    if given.is_ok() { SUCCESS } else { UNHANDLED_CUDA }
+}
+
+/// Puts in what this rank has.
+fn enter(comm: &Comm, ops: &[Op], replayed: bool) -> Vec<Pending> {
+    if comm.is_aborted() {
+        return Vec::new();
+    }
+    let mut state = lock(&comm.group.state);
+    let State { begun, meetings, mail, .. } = &mut *state;
+    let pending = ops.iter().map(|op| match *op {
+        Op::Meet { said, from, into } => {
+            let at = begun.entry(comm.rank).or_default();
+            *at += 1;
+            let empty = || Meeting { entries: (0..comm.group.size).map(|_| None).collect(), taken: 0 };
+            let meeting = meetings.entry(*at).or_insert_with(empty);
+            meeting.entries[comm.rank] = Some((said, replayed, Arc::new(get(from, said.bytes))));
+            Pending::Meet { at: *at, into }
+        }
+        Op::Send { from, bytes, to } => {
+            let taken = Arc::new(AtomicBool::new(false));
+            let letter = Letter { bytes: get(from, bytes), taken: taken.clone() };
+            mail.entry((comm.rank, to)).or_default().push_back(letter);
+            Pending::Sent { to, taken }
+        }
+        Op::Receive { into, bytes, of } => Pending::Receive { into, bytes, of },
+    });
+    pending.collect()
+}
+
+/// Ends what can be ended.
+fn go_on(comm: &Comm, pending: &mut Vec<Pending>) -> Progress {
+    if comm.is_aborted() {
+        return Progress::Done;
+    }
+    if comm.group.options.hangs {
+        return Progress::Busy;
+    }
+    let mut state = lock(&comm.group.state);
+    let (mut lost, mut wrong) = (false, None);
+    // Receives of one peer are served in order.
+    let mut blocked = Vec::new();
+    pending.retain(|operation| {
+        let outcome = match operation {
+            Pending::Meet { at, into } => meet(comm, &mut state, *at, *into),
+            Pending::Sent { to, taken } if !taken.load(Ordering::Acquire) => Outcome::Waits(vec![*to]),
+            Pending::Sent { .. } => Outcome::Done,
+            Pending::Receive { of, .. } if blocked.contains(of) => Outcome::Waits(vec![*of]),
+            Pending::Receive { into, bytes, of } => receive(comm, &mut state, *of, *into, *bytes),
+        };
+        match outcome {
+            Outcome::Done => false,
+            Outcome::Waits(peers) => {
+                lost |= peers.iter().any(|peer| state.gone.contains(peer));
+                if let Pending::Receive { of, .. } = operation {
+                    blocked.push(*of);
+                }
+                true
+            }
+            Outcome::Wrong(what) => {
+                wrong.get_or_insert(what);
+                true
+            }
+        }
+    });
+    if lost && comm.group.options.lost == Lost::Told {
+        comm.state.store(REMOTE_ERROR, Ordering::Release);
+    }
+    match wrong {
+        Some(what) if comm.group.options.tells_mismatch => Progress::Failed(what),
+        _ if pending.is_empty() => Progress::Done,
+        _ => Progress::Busy,
+    }
+}
+
+enum Outcome {
+    Done,
+    /// For these ranks.
+    Waits(Vec<usize>),
+    Wrong(String),
+}
+
+fn meet(comm: &Comm, state: &mut State, at: u64, into: u64) -> Outcome {
+    let Some(meeting) = state.meetings.get_mut(&at) else {
+        return Outcome::Wrong(format!("no meeting {at}"));
+    };
+    let missing = |(rank, entry): (usize, &Option<Entry>)| entry.is_none().then_some(rank);
+    let missing: Vec<usize> = meeting.entries.iter().enumerate().filter_map(missing).collect();
+    let entries: Vec<&Entry> = meeting.entries.iter().flatten().collect();
+    if !missing.is_empty() {
+        return Outcome::Waits(missing);
+    }
+    let differs = |other: &&Entry| (other.0, other.1) != (entries[0].0, entries[0].1);
+    if let Some(other) = entries.iter().position(differs) {
+        let says =
+            |(said, replayed, _): &Entry| format!("{said:?}{}", if *replayed { " in a graph" } else { "" });
+        let (a, b) = (says(entries[0]), says(entries[other]));
+        return Outcome::Wrong(format!("ranks disagree: rank 0 runs {a}, rank {other} runs {b}"));
+    }
+    let inputs: Vec<Arc<Vec<u8>>> = entries.iter().map(|entry| entry.2.clone()).collect();
+    put(into, &entries[0].0.of(comm.rank, &inputs));
+    meeting.taken += 1;
+    if meeting.taken == comm.group.size {
+        state.meetings.remove(&at);
+    }
+    Outcome::Done
+}
+
+fn receive(comm: &Comm, state: &mut State, of: usize, into: u64, bytes: usize) -> Outcome {
+    let letters = state.mail.entry((of, comm.rank)).or_default();
+    match letters.front() {
+        None => Outcome::Waits(vec![of]),
+        Some(letter) if letter.bytes.len() != bytes => {
+            let (sent, rank) = (letter.bytes.len(), comm.rank);
+            Outcome::Wrong(format!(
+                "ranks disagree: rank {of} sends {sent} bytes, rank {rank} receives {bytes}"
+            ))
+        }
+        Some(letter) => {
+            put(into, &letter.bytes);
+            letter.taken.store(true, Ordering::Release);
+            letters.pop_front();
+            Outcome::Done
+        }
+    }
+}
+
+fn put(into: u64, bytes: &[u8]) {
+    // SAFETY: whoever gave the address promised so many bytes of the shim's memory, which is this process's.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), into as *mut u8, bytes.len()) };
+}
+
+fn get(from: u64, bytes: usize) -> Vec<u8> {
+    let mut copy = vec![0; bytes];
+    // SAFETY: as in `put`.
+    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, copy.as_mut_ptr(), bytes) };
+    copy
+}

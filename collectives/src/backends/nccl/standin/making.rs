@@ -1,0 +1,168 @@
+//! Init, split and shrink.
+
+use super::super::api::{Answer, Config, RawComm, RawId, SUCCESS};
+use super::options::options;
+use super::world::{Comm, Group, current, lock, on};
+use super::{INVALID_ARGUMENT, INVALID_USAGE};
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Communicators that are being joined, by the number in their unique id.
+static JOINING: Mutex<BTreeMap<u64, Arc<Group>>> = Mutex::new(BTreeMap::new());
+
+pub(super) unsafe extern "C" fn get_unique_id(id: *mut RawId) -> Answer {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let mut bytes = [0; 128];
+    bytes[..8].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    // SAFETY: a place for one id, by the caller's promise.
+    unsafe { *id = RawId(bytes) };
+    SUCCESS
+}
+
+pub(super) unsafe extern "C" fn init(
+    out: *mut RawComm,
+    size: c_int,
+    id: RawId,
+    rank: c_int,
+    config: *mut Config,
+) -> Answer {
+    // The thread has entered no device.
+    let Some(place) = current() else { return INVALID_USAGE };
+    let mut number = [0; 8];
+    number.copy_from_slice(&id.0[..8]);
+    let number = u64::from_le_bytes(number);
+    let made = || Group::new(size as usize, options(&place.machine));
+    let group = lock(&JOINING).entry(number).or_insert_with(made).clone();
+    // SAFETY: settings that live during the call, by the caller's promise.
+    let blocking = unsafe { (*config).blocking } != 0;
+    let comm = Comm::register(&group, rank as usize, blocking, place);
+    // SAFETY: a place for a handle, by the caller's promise. NCCL sets it before it waits for the others.
+    unsafe { publish(out, comm.raw()) };
+    let joining = comm.clone();
+    comm.work(move || {
+        let answer = join(&joining);
+        lock(&JOINING).remove(&number);
+        answer
+    })
+}
+
+/// Waits for all ranks of a communicator.
+fn join(comm: &Comm) -> Answer {
+    let (machine, device) = comm.device();
+    let (identity, size) = (machine.identity(device), comm.group.size);
+    lock(&comm.group.state).joined.insert(comm.rank, identity);
+    comm.group.changed.notify_all();
+    let all = comm.await_all(|state| (state.joined.len() == size).then(|| state.joined.clone()));
+    match all {
+        Err(answer) => answer,
+        Ok(all) => {
+            let twice = all.iter().any(|(a, gpu)| all.iter().any(|(b, other)| a < b && gpu == other));
+            if twice && !comm.group.options.shares { INVALID_USAGE } else { SUCCESS }
+        }
+    }
+}
+
+/// Stores a handle where the caller looks for it.
+///
+/// # Safety
+/// A place for a handle.
+unsafe fn publish(out: *mut RawComm, raw: RawComm) {
+    // SAFETY: the caller's promise; another thread may look at the same time.
+    unsafe { AtomicPtr::from_ptr(out) }.store(raw, Ordering::Release);
+}
+
+/// Makes a communicator of another: returns at once where the parent does not block, and stores the handle when it is made.
+fn child(
+    parent: &Arc<Comm>,
+    out: *mut RawComm,
+    config: *mut Config,
+    place: impl FnOnce(&Comm) -> Result<Option<(Arc<Group>, usize)>, Answer> + Send + 'static,
+) -> Answer {
+    // SAFETY: null, or settings that live during the call.
+    let blocking = unsafe { config.as_ref() }.map_or(parent.blocking, |config| config.blocking != 0);
+    // SAFETY: a place for a handle, by the caller's promise.
+    unsafe { publish(out, std::ptr::null_mut()) };
+    let (of, at) = (parent.clone(), out as usize);
+    let answer = parent.work(move || match place(&of) {
+        Err(answer) => answer,
+        Ok(None) => SUCCESS,
+        Ok(Some((group, rank))) => {
+            let comm = Comm::register(&group, rank, blocking, of.place());
+            let answer = join(&comm);
+            comm.state.store(answer, Ordering::Release);
+            if answer == SUCCESS {
+                // SAFETY: as above; the caller keeps the place until its parent is in progress no more.
+                unsafe { publish(at as *mut RawComm, comm.raw()) };
+            }
+            answer
+        }
+    });
+    // NCCL hides that it goes on.
+    if parent.blocking { answer } else { SUCCESS }
+}
+
+pub(super) unsafe extern "C" fn split(
+    comm: RawComm,
+    color: c_int,
+    key: c_int,
+    out: *mut RawComm,
+    config: *mut Config,
+) -> Answer {
+    on(comm, |parent| {
+        let nth = parent.splits.fetch_add(1, Ordering::Relaxed);
+        child(&parent, out, config, move |parent| {
+            lock(&parent.group.state).splits.entry(nth).or_default().insert(parent.rank, (color, key));
+            parent.group.changed.notify_all();
+            let size = parent.group.size;
+            parent.await_all(|state| {
+                let said = state.splits.get(&nth).filter(|said| said.len() == size)?;
+                let same = said.iter().filter(|(_, (other, _))| *other == color);
+                let mut members: Vec<(i32, usize)> = same.map(|(rank, (_, key))| (*key, *rank)).collect();
+                members.sort_unstable();
+                let place = members.iter().position(|(_, member)| *member == parent.rank)?;
+                if color < 0 {
+                    return Some(None);
+                }
+                let made = || Group::new(members.len(), parent.group.options);
+                let name = format!("split {nth} into {color}");
+                Some(Some((state.children.entry(name).or_insert_with(made).clone(), place)))
+            })
+        })
+    })
+}
+
+pub(super) unsafe extern "C" fn shrink(
+    comm: RawComm,
+    without: *mut c_int,
+    n: c_int,
+    out: *mut RawComm,
+    config: *mut Config,
+    flags: c_int,
+) -> Answer {
+    const ABORT: c_int = 1;
+    let Some(parent) = super::world::find(comm) else { return INVALID_ARGUMENT };
+    if flags & ABORT != 0 {
+        // What runs is ended, and then the flag is taken back.
+        parent.aborted.store(true, Ordering::Release);
+        parent.until(|| parent.outstanding.load(Ordering::Acquire) == 0);
+        parent.aborted.store(false, Ordering::Release);
+    }
+    // SAFETY: as many as the caller says, in a list that it lets NCCL sort.
+    let without = unsafe { std::slice::from_raw_parts_mut(without, n as usize) };
+    without.sort_unstable();
+    if without.is_empty() || without.contains(&(parent.rank as c_int)) {
+        return INVALID_ARGUMENT;
+    }
+    let gone: Vec<usize> = without.iter().map(|rank| *rank as usize).collect();
+    on(comm, |parent| {
+        child(&parent, out, config, move |parent| {
+            let left: Vec<usize> = (0..parent.group.size).filter(|rank| !gone.contains(rank)).collect();
+            let place = left.iter().position(|rank| *rank == parent.rank).ok_or(INVALID_ARGUMENT)?;
+            let made = || Group::new(left.len(), parent.group.options);
+            let mut state = lock(&parent.group.state);
+            Ok(Some((state.children.entry(format!("shrink {gone:?}")).or_insert_with(made).clone(), place)))
+        })
+    })
+}

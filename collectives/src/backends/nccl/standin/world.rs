@@ -1,0 +1,253 @@
+//! Handles, communicators, and what the ranks of one share.
+
+use super::super::api::{Answer, IN_PROGRESS, RawComm, SUCCESS};
+use super::options::StandIn;
+use super::{INTERNAL_ERROR, INVALID_ARGUMENT, kernel};
+use allfold_kernels::cuda::{Machine, Queue, Stream};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One rank's communicator. NCCL's handle is its number: a handle that is gone is found to be, and harms nobody.
+pub(super) struct Comm {
+    pub number: usize,
+    pub group: Arc<Group>,
+    pub rank: usize,
+    pub blocking: bool,
+    /// What `ncclCommGetAsyncError` answers.
+    pub state: AtomicI32,
+    /// The abort flag: kernels end, and so do calls that wait.
+    pub aborted: AtomicBool,
+    pub finalized: AtomicBool,
+    /// Held by captured graphs too.
+    pub graphs: Arc<()>,
+    /// Groups that are queued or run.
+    pub outstanding: AtomicUsize,
+    /// What this rank has connected.
+    pub connected: Mutex<BTreeSet<Link>>,
+    pub splits: AtomicUsize,
+    place: Place,
+}
+
+/// A device, and a stream of it on which nothing is queued: asking it lets the machine's other streams go on.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub machine: Arc<dyn Machine>,
+    pub device: usize,
+}
+
+/// A connection: one way of two ranks, or what an algorithm needs of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Link {
+    Pair {
+        from: usize,
+        to: usize,
+    },
+    /// For small messages, or for large ones.
+    All {
+        large: bool,
+    },
+}
+
+/// What the ranks of a communicator share.
+pub(super) struct Group {
+    pub size: usize,
+    pub options: StandIn,
+    pub state: Mutex<State>,
+    pub changed: Condvar,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// The GPU of each rank that has come.
+    pub joined: BTreeMap<usize, [u8; 16]>,
+    /// Ranks that have aborted, died or were destroyed.
+    pub gone: BTreeSet<usize>,
+    pub links: BTreeMap<Link, BTreeSet<usize>>,
+    /// Collectives that each rank has begun.
+    pub begun: BTreeMap<usize, u64>,
+    pub meetings: BTreeMap<u64, kernel::Meeting>,
+    pub mail: BTreeMap<(usize, usize), VecDeque<kernel::Letter>>,
+    /// Colours and keys of the nth split, by rank.
+    pub splits: BTreeMap<usize, BTreeMap<usize, (i32, i32)>>,
+    pub children: BTreeMap<String, Arc<Group>>,
+}
+
+static COMMS: Mutex<BTreeMap<usize, Arc<Comm>>> = Mutex::new(BTreeMap::new());
+static STREAMS: Mutex<Vec<(Weak<dyn Machine>, Stream)>> = Mutex::new(Vec::new());
+static THREADS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The calling thread's current device, as the driver has one.
+    static CURRENT: RefCell<Option<Place>> = const { RefCell::new(None) };
+}
+
+/// Threads that calls without blocking have started in this process.
+#[cfg(test)]
+pub(in super::super) fn threads_started() -> u64 {
+    THREADS.load(Ordering::Relaxed)
+}
+
+/// A queue's stream as the library takes it; its device becomes the calling thread's.
+pub(super) fn native(queue: &Queue) -> u64 {
+    let machine = queue.machine();
+    CURRENT.set(Some(Place { machine: machine.clone(), device: queue.device() }));
+    let mut all = lock(&STREAMS);
+    let known = |(of, stream): &(Weak<dyn Machine>, Stream)| {
+        std::ptr::addr_eq(of.as_ptr(), Arc::as_ptr(machine)) && *stream == queue.stream()
+    };
+    let at = all.iter().position(known).unwrap_or_else(|| {
+        all.push((Arc::downgrade(machine), queue.stream()));
+        all.len() - 1
+    });
+    at as u64 + 1
+}
+
+pub(super) fn stream(handle: u64) -> Option<(Arc<dyn Machine>, Stream)> {
+    let (machine, stream) = lock(&STREAMS).get(usize::try_from(handle).ok()?.checked_sub(1)?).cloned()?;
+    Some((machine.upgrade()?, stream))
+}
+
+/// The calling thread's device.
+pub(super) fn current() -> Option<Place> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+pub(super) fn find(raw: RawComm) -> Option<Arc<Comm>> {
+    lock(&COMMS).get(&(raw as usize)).cloned()
+}
+
+/// A rank's process is gone, and the kernels that it had queued.
+#[cfg(test)]
+pub(in super::super) fn die(raw: RawComm) {
+    if let Some(comm) = find(raw) {
+        comm.aborted.store(true, Ordering::Release);
+        comm.leave();
+        comm.forget();
+    }
+}
+
+impl Group {
+    pub fn new(size: usize, options: StandIn) -> Arc<Group> {
+        Arc::new(Group { size, options, state: Mutex::default(), changed: Condvar::new() })
+    }
+}
+
+impl Comm {
+    /// A communicator that is known by its handle, and in progress until it is made.
+    pub fn register(group: &Arc<Group>, rank: usize, blocking: bool, place: Place) -> Arc<Comm> {
+        static NUMBERS: AtomicUsize = AtomicUsize::new(0x1000);
+        let comm = Arc::new(Comm {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            group: group.clone(),
+            rank,
+            blocking,
+            state: AtomicI32::new(IN_PROGRESS),
+            aborted: AtomicBool::new(false),
+            finalized: AtomicBool::new(false),
+            graphs: Arc::new(()),
+            outstanding: AtomicUsize::new(0),
+            connected: Mutex::default(),
+            splits: AtomicUsize::new(0),
+            place,
+        });
+        lock(&COMMS).insert(comm.number, comm.clone());
+        comm
+    }
+
+    pub fn raw(&self) -> RawComm {
+        self.number as RawComm
+    }
+
+    /// The handle is known no more.
+    pub fn forget(&self) {
+        lock(&COMMS).remove(&self.number);
+    }
+
+    pub fn device(&self) -> (&Arc<dyn Machine>, usize) {
+        (&self.place.machine, self.place.device)
+    }
+
+    pub fn place(&self) -> Place {
+        self.place.clone()
+    }
+
+    pub fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Acquire)
+    }
+
+    /// What `ncclCommEnsureReady` says.
+    pub fn ready(&self) -> Answer {
+        match self.state.load(Ordering::Acquire) {
+            IN_PROGRESS => INVALID_ARGUMENT,
+            answer => answer,
+        }
+    }
+
+    /// Does a job of a call: here where the communicator blocks, else on a thread, and the communicator is in progress.
+    pub fn work(self: &Arc<Comm>, job: impl FnOnce() -> Answer + Send + 'static) -> Answer {
+        if self.blocking {
+            let answer = job();
+            if self.state.load(Ordering::Acquire) == IN_PROGRESS {
+                self.state.store(answer, Ordering::Release);
+            }
+            return answer;
+        }
+        self.state.store(IN_PROGRESS, Ordering::Release);
+        THREADS.fetch_add(1, Ordering::Relaxed);
+        let comm = self.clone();
+        std::thread::spawn(move || comm.state.store(job(), Ordering::Release));
+        IN_PROGRESS
+    }
+
+    /// Waits until the ranks' common state allows to go on; the abort flag ends the wait.
+    pub fn await_all<R>(&self, mut ready: impl FnMut(&mut State) -> Option<R>) -> Result<R, Answer> {
+        let mut state = lock(&self.group.state);
+        loop {
+            if let Some(found) = ready(&mut state) {
+                self.group.changed.notify_all();
+                return Ok(found);
+            }
+            if self.is_aborted() {
+                return Err(INTERNAL_ERROR);
+            }
+            let waited = self.group.changed.wait_timeout(state, Duration::from_millis(2));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Lets the machine's streams go on, until the condition holds.
+    #[allow(clippy::disallowed_methods, reason = "threads wait for each other in real time")]
+    pub fn until(&self, done: impl Fn() -> bool) {
+        // A stream of its own: asking one that is captured would spoil the capture.
+        let Ok(side) = self.place.machine.stream(self.place.device) else { return };
+        while !done() {
+            let _ = self.place.machine.idle(side);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        self.place.machine.retire_stream(side);
+    }
+
+    /// This rank takes part no more.
+    pub fn leave(&self) {
+        lock(&self.group.state).gone.insert(self.rank);
+        self.group.changed.notify_all();
+    }
+}
+
+/// A call on a communicator that must be ready.
+pub(super) fn on(raw: RawComm, call: impl FnOnce(Arc<Comm>) -> Answer) -> Answer {
+    match find(raw) {
+        None => INVALID_ARGUMENT,
+        Some(comm) => match comm.ready() {
+            SUCCESS => call(comm),
+            answer => answer,
+        },
+    }
+}

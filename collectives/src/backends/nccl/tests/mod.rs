@@ -1,0 +1,80 @@
+//! Our use of NCCL, over the stand-in for its library.
+//!
+//! | file | shows |
+//! |---|---|
+//! | `life` | how communicators begin, split, shrink and end; with defects put back in, that the stand-in finds them |
+//! | `calls` | groups, estimates, what blocks on which thread, captured collectives |
+//! | `places` | versions, and ranks that share a GPU |
+//! | `faults` | the fault matrix: dead, slow, disagreeing and late ranks |
+
+mod calls;
+mod faults;
+mod life;
+mod places;
+
+use super::standin::{Lost, StandIn, stand_in};
+use super::{NcclComm, UniqueId};
+use crate::{DType, Error, Rank, ReduceOp, Result, World};
+use allfold_kernels::cuda::{Machine, Queue, Shim, ShimOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Long enough for everything that ends, however busy the machine is.
+const LONG: Duration = Duration::from_secs(60);
+/// For what never ends.
+const SHORT: Duration = Duration::from_millis(400);
+
+/// A shim with a device for every rank.
+fn shim(devices: u32, seeded: &'static [u8], options: StandIn) -> Arc<dyn Machine> {
+    let machine =
+        Shim::with(ShimOptions { devices: devices as usize, seeded, ..ShimOptions::default() }).unwrap();
+    stand_in(&machine, options);
+    machine
+}
+
+fn queue(machine: &Arc<dyn Machine>, rank: u32) -> Queue {
+    Queue::new(machine.clone(), rank as usize % machine.devices()).unwrap()
+}
+
+/// Runs a body on every rank of a communicator, with this deadline, and gives what each came to.
+fn each<R: Send>(
+    machine: &Arc<dyn Machine>,
+    size: u32,
+    deadline: Duration,
+    body: impl Fn(NcclComm) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    let world = World::threads(size).deadline(LONG);
+    let report = world.run_each(|control| {
+        let (rank, size) = (control.rank(), control.size());
+        let mut comm = NcclComm::join(queue(machine, rank.0), (rank, size), Box::new(control), LONG, false)?;
+        comm.deadline = deadline;
+        body(comm)
+    });
+    report.unwrap().ranks
+}
+
+/// The same where all goes well, with calls that are compared beforehand.
+fn ranks<R: Send>(size: u32, body: impl Fn(NcclComm) -> Result<R> + Sync) -> Vec<R> {
+    let machine = shim(size, &[], StandIn::default());
+    each(&machine, size, LONG, body).into_iter().collect::<Result<Vec<R>>>().unwrap()
+}
+
+/// The sum of a value over all ranks.
+fn sum(comm: &mut NcclComm, value: i32) -> Result<i32> {
+    let data = comm.queue().upload(&[value]).unwrap();
+    let summed = comm
+        .all_reduce(DType::I32, ReduceOp::Sum, data.all(), data.all())
+        .and_then(|()| comm.wait("finish a sum"));
+    if let Err(error) = summed {
+        // Memory is given back after the abort.
+        comm.abandon();
+        return Err(error);
+    }
+    Ok(comm.queue().download(data.all()).unwrap()[0])
+}
+
+/// A rank that dies: nothing of it runs any more, and nobody has ended its communicator.
+fn die(mut comm: NcclComm) {
+    super::standin::die(comm.raw);
+    comm.raw = std::ptr::null_mut();
+}

@@ -1,0 +1,84 @@
+//! Versions of the library, and ranks that share a GPU: one line each, on every rank.
+
+use super::*;
+use crate::device::{Link, Way};
+
+/// Why two ranks cannot join.
+fn refused(machine: &Arc<dyn Machine>) -> Vec<String> {
+    let report = World::threads(2).deadline(LONG).run_each(|control| {
+        let place = (control.rank(), control.size());
+        NcclComm::join(queue(machine, place.0.0), place, Box::new(control), LONG, false).map(drop)
+    });
+    report.unwrap().ranks.into_iter().map(|told| told.unwrap_err().to_string()).collect()
+}
+
+#[test]
+fn a_library_that_is_too_old_or_of_another_major_version_is_one_line() {
+    for (version, says) in
+        [((2, 17), "NCCL 2.17.1 is too old"), ((3, 0), "NCCL 3.0.0 is another major version")]
+    {
+        for text in refused(&shim(2, &[], StandIn { version, ..StandIn::default() })) {
+            assert!(text.contains(says) && text.contains("a version 2 from 2.18 on is needed"), "{text}");
+            assert!(text.contains("pip install") && !text.contains('\n'), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_library_without_estimates_or_shrinking_says_which_version_has_them() {
+    let machine = shim(2, &[], StandIn { version: (2, 21), ..StandIn::default() });
+    let told = each(&machine, 2, LONG, |mut comm| {
+        sum(&mut comm, 1)?;
+        let text = comm.estimate(|_| Ok(())).unwrap_err().to_string();
+        assert!(text.contains("2.22 or newer is needed to estimate"), "{text}");
+        let other = Rank(1 - comm.rank().0);
+        let Err(error) = comm.shrink(&[other]) else { return Ok(()) };
+        assert!(error.to_string().contains("2.27 or newer is needed to shrink"), "{error}");
+        Ok(())
+    });
+    told.into_iter().for_each(Result::unwrap);
+}
+
+fn one_gpu(seeded: &'static [u8], options: StandIn) -> Arc<dyn Machine> {
+    let one = ShimOptions { devices: 2, one_gpu: true, seeded, ..ShimOptions::default() };
+    let machine = Shim::with(one).unwrap();
+    stand_in(&machine, options);
+    machine
+}
+
+#[test]
+fn two_ranks_on_one_gpu_are_one_line_that_says_what_would_be_right() {
+    for text in refused(&one_gpu(&[], StandIn::default())) {
+        assert_eq!(
+            text,
+            "ranks 0 and 1 are on one GPU, which NCCL 2.30.3 refuses here: give each rank a GPU, set \
+             NCCL_MULTI_RANK_GPU_ENABLE=1 with NCCL 2.30 or newer, or exchange by `device` or `host`"
+        );
+    }
+    let shared = one_gpu(&[], StandIn { shares: true, ..StandIn::default() });
+    let sums = each(&shared, 2, LONG, |mut comm| sum(&mut comm, 2));
+    assert_eq!(sums, [Ok(4), Ok(4)]);
+}
+
+/// How two ranks on one machine exchange that leave it to `auto`.
+fn auto(machine: &Arc<dyn Machine>) -> Vec<Result<&'static str>> {
+    let report = World::threads(2).deadline(LONG).run_each(|comm| {
+        let link = Link::open(&comm, queue(machine, comm.rank().0), Way::Auto, Duration::from_secs(5))?;
+        Ok(link.name())
+    });
+    report.unwrap().ranks
+}
+
+#[test]
+fn defect_7_auto_takes_nccl_only_where_ranks_have_gpus_of_their_own() {
+    let offered = StandIn { offered: true, ..StandIn::default() };
+    let careless = auto(&one_gpu(&[7], offered));
+    assert!(careless.iter().all(Result::is_err), "{careless:?}");
+    let device = Ok("a fused kernel over all ranks' buffers");
+    assert_eq!(auto(&one_gpu(&[], offered)), [device.clone(), device.clone()]);
+    let nccl = Ok("NCCL's all-reduce");
+    assert_eq!(auto(&shim(2, &[], offered)), [nccl.clone(), nccl.clone()]);
+    assert_eq!(auto(&one_gpu(&[], StandIn { shares: true, ..offered })), [nccl.clone(), nccl]);
+    // On the shim only where a test offers it.
+    assert_eq!(auto(&shim(2, &[], StandIn::default())), [device.clone(), device]);
+}
