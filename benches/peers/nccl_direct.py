@@ -44,22 +44,28 @@ def rank_of(cuda, nccl, rank, ranks, devices, unique, sizes, times, meet):
     calling(nccl, "ncclCommInitRank")(ctypes.byref(comm), ranks, unique, rank)
     all_reduce = calling(nccl, "ncclAllReduce")
     synchronize = calling(cuda, "cuStreamSynchronize")
+    # One buffer for all sizes, and waits for this stream alone: allocating, freeing and waiting for the device would also
+    # wait for the kernels of other ranks, which wait for this rank.
+    data = ctypes.c_uint64()
+    calling(cuda, "cuMemAlloc_v2")(ctypes.byref(data), ctypes.c_size_t(max(sizes)))
+    meet.wait(60)
+
+    def fill(word, size):
+        calling(cuda, "cuMemsetD32Async")(data, ctypes.c_uint32(word), ctypes.c_size_t(size // 4), stream)
+        synchronize(stream)
+
     for size in sizes:
-        data = ctypes.c_uint64()
-        calling(cuda, "cuMemAlloc_v2")(ctypes.byref(data), ctypes.c_size_t(size))
-        one = 0x3F800000
-        calling(cuda, "cuMemsetD32_v2")(data, ctypes.c_uint32(one), ctypes.c_size_t(size // 4))
-        calling(cuda, "cuCtxSynchronize")()
+        fill(0x3F800000, size)
         buffer = ctypes.c_void_p(data.value)
         call = (buffer, buffer, ctypes.c_size_t(size // 4), FLOAT32, SUM, comm, stream)
         all_reduce(*call)
         synchronize(stream)
         got = ctypes.c_float()
-        calling(cuda, "cuMemcpyDtoH_v2")(ctypes.byref(got), data, ctypes.c_size_t(4))
+        calling(cuda, "cuMemcpyDtoHAsync_v2")(ctypes.byref(got), data, ctypes.c_size_t(4), stream)
+        synchronize(stream)
         if got.value != ranks:
             raise RuntimeError(f"rank {rank} got {got.value} for a sum of {ranks} ones")
-        calling(cuda, "cuMemsetD32_v2")(data, ctypes.c_uint32(0), ctypes.c_size_t(size // 4))
-        calling(cuda, "cuCtxSynchronize")()
+        fill(0, size)
         stretches = []
         for _ in range(STRETCHES):
             meet.wait(60)
@@ -72,8 +78,9 @@ def rank_of(cuda, nccl, rank, ranks, devices, unique, sizes, times, meet):
             calling(cuda, "cuEventElapsedTime")(ctypes.byref(milliseconds), first, last)
             stretches.append(1e3 * milliseconds.value / CALLS)
         times[rank][size] = stretches
-        calling(cuda, "cuMemFree_v2")(data)
     calling(nccl, "ncclCommDestroy")(comm)
+    meet.wait(60)
+    calling(cuda, "cuMemFree_v2")(data)
 
 
 def measure(cuda, nccl, ranks, devices, sizes):

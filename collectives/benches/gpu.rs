@@ -2,6 +2,7 @@
 //!
 //! A plain program, so that the binary runs where there is no cargo: `gpu [kernels|device|nccl] [MIB]`. Ceilings are measured
 //! first, in the same run. Each line is also a JSON record where ALLFOLD_RECORDS names a file. Without a GPU: SKIP and why.
+//! Every result is checked: the exit code is 1 where one is wrong or a part has failed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::device::{DeviceRanks, Form, Job};
@@ -11,6 +12,7 @@ use allfold_collectives::{Collective, Communicator, DType, Error, Rank, ReduceOp
 use allfold_kernels::cuda::launch::{self, AdamRule, BatchNorm, Bucket, Layout, Param, Params, Saved};
 use allfold_kernels::cuda::{Gpu, Machine, Memory, Queue, probe};
 use std::io::Write;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,8 +128,11 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
     row("kernel", "turn_f32, planes to channels last", moved, gbps(queue, moved, turn), copy);
 }
 
-fn device(machine: &Arc<dyn Machine>, mib: usize, copy: f64) {
+/// Every all-reduce of 8 ranks; whether all results are right.
+fn device(machine: &Arc<dyn Machine>, mib: usize, copy: f64) -> bool {
     let ranks = 8;
+    let ones = vec![1.0f32; (mib << 20) / 4];
+    let mut right = true;
     let mut group = DeviceRanks::new(machine.clone(), ranks).unwrap();
     let memory = |rank| {
         let queue = group.queue(Rank(rank)).unwrap();
@@ -142,7 +147,15 @@ fn device(machine: &Arc<dyn Machine>, mib: usize, copy: f64) {
         for form in [Form::Messages, Form::Fused] {
             let (dtype, op) = (DType::F32, ReduceOp::Sum);
             let job = Job { algorithm, root: Rank(0), dtype, op, form, segments: 1 };
+            slices.iter().for_each(|slice| group.main().write(*slice, &ones).unwrap());
             group.run(&job, &slices).unwrap();
+            let sums: Vec<f32> = group.main().download(slices[ranks as usize - 1]).unwrap();
+            if sums.iter().any(|sum| *sum != ranks as f32) {
+                println!("FAILED device: {} {form:?} gave a wrong sum", algorithm.name);
+                right = false;
+            }
+            slices.iter().for_each(|slice| group.main().fill(*slice, 0).unwrap());
+            group.main().finish().unwrap();
             let best = (0..REPEATS)
                 .map(|_| group.run(&job, &slices).unwrap())
                 .min_by_key(|ran| ran.nanoseconds)
@@ -151,6 +164,7 @@ fn device(machine: &Arc<dyn Machine>, mib: usize, copy: f64) {
             row("device", &format!("{} {form:?} 8 ranks", algorithm.name), best.moved, speed, copy);
         }
     }
+    right
 }
 
 /// One thread per rank, as many ranks as are asked for on the devices there are.
@@ -159,35 +173,44 @@ fn nccl(machine: &Arc<dyn Machine>, ranks: u32, mib: usize) -> Result<(), Error>
     let times = World::threads(ranks).run(|control: Communicator| {
         let rank = control.rank();
         let system = |error: allfold_kernels::cuda::Error| Error::System(error.to_string());
-        let queue = Queue::new(machine.clone(), rank.index() % devices).map_err(system)?;
+        let queue = Queue::new(machine.clone(), rank.index() % devices).map_err(system)?.pooled();
+        let (from, to) = (queue.record().map_err(system)?, queue.record().map_err(system)?);
+        // One buffer for all sizes, given back when all ranks are done: freeing waits for the whole device.
+        let whole = queue.memory(mib << 20).map_err(system)?;
+        let meet = control.split(Some(0), rank.0)?.ok_or_else(|| Error::System("no barrier".into()))?;
         let mut comm =
             NcclComm::join(queue.clone(), (rank, ranks), Box::new(control), Duration::from_secs(60), false)?;
         let mut times = Vec::new();
         for bytes in [8usize, 64 << 10, 1 << 20, 16 << 20, mib << 20] {
-            let data = queue.upload(&vec![1.0f32; bytes / 4]).map_err(system)?;
+            let data = whole.all().part(0, bytes).map_err(system)?;
+            queue.write(data, &vec![1.0f32; bytes / 4]).map_err(system)?;
             let estimate = comm
-                .estimate(|comm| comm.all_reduce(DType::F32, ReduceOp::Sum, data.all(), data.all()))
+                .estimate(|comm| comm.all_reduce(DType::F32, ReduceOp::Sum, data, data))
                 .unwrap_or(f64::NAN);
-            comm.all_reduce(DType::F32, ReduceOp::Sum, data.all(), data.all())?;
+            // The first call connects, and is no part of any time.
+            comm.all_reduce(DType::F32, ReduceOp::Sum, data, data)?;
             comm.wait("all-reduce")?;
-            let got: Vec<f32> = queue.download(data.all()).map_err(system)?;
+            let got: Vec<f32> = queue.download(data).map_err(system)?;
             if got.iter().any(|x| *x != ranks as f32) {
                 return Err(Error::System(format!("rank {rank} got a wrong sum of {bytes} bytes")));
             }
-            queue.fill(data.all(), 0).map_err(system)?;
+            queue.fill(data, 0).map_err(system)?;
             let mut stretches = [0.0; STRETCHES];
             for each in &mut stretches {
-                let from = queue.record().map_err(system)?;
+                // All ranks begin a stretch together, as in `benches/peers/nccl_direct.py`.
+                meet.barrier()?;
+                from.move_to(&queue).map_err(system)?;
                 for _ in 0..REPEATS {
-                    comm.all_reduce(DType::F32, ReduceOp::Sum, data.all(), data.all())?;
+                    comm.all_reduce(DType::F32, ReduceOp::Sum, data, data)?;
                 }
-                let to = queue.record().map_err(system)?;
+                to.move_to(&queue).map_err(system)?;
                 comm.wait("all-reduce")?;
                 *each = from.until(&to).map_err(system)? as f64 / f64::from(REPEATS) / 1e3;
             }
             times.push((bytes, stretches, estimate));
         }
         comm.finalize()?;
+        meet.barrier()?;
         Ok(times)
     })?;
     for (nth, (bytes, _, estimate)) in times[0].iter().enumerate() {
@@ -206,7 +229,9 @@ fn nccl(machine: &Arc<dyn Machine>, ranks: u32, mib: usize) -> Result<(), Error>
     Ok(())
 }
 
-fn main() {
+/// 0; 1 where a result was wrong or a part failed. A missing GPU or NCCL is no failure.
+fn main() -> ExitCode {
+    let mut right = true;
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let wanted = |part: &str| {
         words.iter().all(|word| word.parse::<usize>().is_ok()) || words.iter().any(|w| w == part)
@@ -214,16 +239,19 @@ fn main() {
     let mib = words.iter().find_map(|word| word.parse().ok()).unwrap_or(256usize).clamp(16, 4096);
     let machine = match Gpu::open() {
         Ok(machine) => machine,
-        Err(why) => return println!("SKIP gpu: {why}"),
+        Err(why) => {
+            println!("SKIP gpu: {why}");
+            return ExitCode::SUCCESS;
+        }
     };
     println!("{:?}", probe().unwrap());
-    let queue = Queue::new(machine.clone(), 0).unwrap();
+    let queue = Queue::new(machine.clone(), 0).unwrap().pooled();
     let copy = copy_ceiling(&queue, mib << 20);
     if wanted("kernels") {
         kernels(&queue, mib, copy);
     }
     if wanted("device") {
-        device(&machine, mib, copy);
+        right &= device(&machine, mib, copy);
     }
     if wanted("nccl") {
         match version() {
@@ -241,10 +269,13 @@ fn main() {
                         );
                         continue;
                     }
-                    nccl(&machine, ranks, mib)
-                        .unwrap_or_else(|why| println!("FAILED nccl, {ranks} ranks: {why}"));
+                    if let Err(why) = nccl(&machine, ranks, mib) {
+                        println!("FAILED nccl, {ranks} ranks: {why}");
+                        right = false;
+                    }
                 }
             }
         }
     }
+    if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
