@@ -177,6 +177,8 @@ fn copies_from_pageable_memory_are_refused_in_a_capture() {
     );
 }
 
+type Call<'a> = Box<dyn Fn() -> Result<(), Error> + Sync + Send + 'a>;
+
 /// Every call from a thread that has no context of its own.
 #[test]
 fn d18_calls_of_a_new_thread() {
@@ -191,7 +193,7 @@ fn d18_calls_of_a_new_thread() {
         gpu.begin_capture(queue.stream())?;
         kernel()?;
         let graph = gpu.end_capture(queue.stream())?;
-        let calls: Vec<(&str, Box<dyn Fn() -> Result<(), Error> + Sync + Send>)> = vec![
+        let calls: Vec<(&str, Call<'_>)> = vec![
             ("happened", Box::new(|| gpu.happened(from.event()))),
             ("between", Box::new(|| gpu.between(from.event(), to.event()).map(|_| ()))),
             // Of a family that is loaded, another kernel, which is looked up in the cached module.
@@ -209,7 +211,7 @@ fn d18_calls_of_a_new_thread() {
         let wrong: Vec<String> = calls
             .into_iter()
             .filter_map(|(name, call)| {
-                let answer = std::thread::scope(|scope| scope.spawn(|| call()).join().unwrap());
+                let answer = std::thread::scope(|scope| scope.spawn(&call).join().unwrap());
                 answer.err().map(|error| format!("{name}: {error}"))
             })
             .collect();

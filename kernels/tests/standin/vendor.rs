@@ -37,7 +37,8 @@ fn download(queue: &Queue, dtype: DType, memory: &Memory) -> Result<Vec<f32>, al
 }
 
 fn near(what: &str, left: &[f32], right: &[f32]) -> Found {
-    let wrong = left.iter().zip(right).position(|(l, r)| !((l - r).abs() <= 0.01 * (1.0 + r.abs())));
+    let wrong =
+        left.iter().zip(right).position(|(l, r)| l.is_nan() || (l - r).abs() > 0.01 * (1.0 + r.abs()));
     ensure(
         wrong.is_none() && left.len() == right.len(),
         format!("{what}: value {wrong:?} is not the kernels'"),

@@ -232,7 +232,7 @@ entries! {
         let addresses = [at_a, at_b, at_c, at_d];
         // SAFETY: the algorithm is one of ours, and scales are f32.
         let (aligned, scales) = unsafe { (*algorithm, (*alpha, *beta)) };
-        if let Some(at) = (0..4).find(|at| addresses[*at] % aligned[*at].max(1) != 0) {
+        if let Some(at) = (0..4).find(|at| !addresses[*at].is_multiple_of(aligned[*at].max(1))) {
             let wanted = aligned[at];
             here().violates(format!("cublasLtMatmul: operand {at} is not aligned to {wanted} bytes, as its algorithm needs"));
             return Err(Code::CUBLAS_STATUS_INVALID_VALUE);

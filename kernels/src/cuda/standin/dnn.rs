@@ -253,10 +253,10 @@ entries! {
         tensor(of, format, kind, [k, c, h, w])
     }
     cudnnSetConvolution2dDescriptor(
-        of: u64, pad: c_int, _pad: c_int, stride: c_int, _stride: c_int, dh: c_int, dw: c_int, mode: c_int, kind: c_int,
+        of: u64, pad: c_int, across: c_int, stride: c_int, along: c_int, dh: c_int, dw: c_int, mode: c_int, kind: c_int,
     )
-    "cross-correlation, not dilated, sums in f32" {
-        if (dh, dw, mode, kind) != (1, 1, 1, 0) {
+    "cross-correlation, alike in both directions, not dilated, sums in f32" {
+        if (dh, dw, mode, kind) != (1, 1, 1, 0) || (across, along) != (pad, stride) {
             return Err(Code::CUDNN_STATUS_NOT_SUPPORTED);
         }
         done(TURNS.change(of, |turn| (turn.padding, turn.stride, turn.groups) = (pad as usize, stride as usize, 1)))
