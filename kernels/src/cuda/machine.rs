@@ -118,7 +118,8 @@ pub trait Machine: Send + Sync {
     fn identity(&self, device: usize) -> [u8; 16] {
         (device as u128).to_le_bytes()
     }
-    /// Whether a test has put a defect that was mended back in, by its number in `docs/GPU.md`. Never on a GPU.
+    /// Whether a test has put a defect that was mended back in, by its number in `docs/GPU.md`. Never
+    /// without the feature `shim`.
     fn seeded(&self, defect: u8) -> bool {
         let _ = defect;
         false

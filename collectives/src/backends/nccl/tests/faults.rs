@@ -99,8 +99,10 @@ fn rank(
             given?;
             graph = Some(made.unwrap());
         }
-        // SAFETY: the buffer lives until the graph is forgotten.
-        graph.map(|graph| unsafe { machine.replay(compute.stream(), graph) }.unwrap());
+        if let Some(graph) = graph {
+            // SAFETY: the buffer lives until the graph is forgotten.
+            unsafe { machine.replay(compute.stream(), graph) }.unwrap();
+        }
         link.wait(&compute, &format!("finish replay {nth}"))
     });
     // Graphs first, then the abort, then the memory.

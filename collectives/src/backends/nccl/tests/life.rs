@@ -32,8 +32,11 @@ fn a_collective_that_hangs_is_a_deadline_and_ends_the_communicator() {
     .unwrap();
 }
 
+/// A rank's number in a child, the child's size and its sum.
+type Within = Option<(u32, u32, i32)>;
+
 /// Every second rank by itself, backwards; the last takes no part. The parent goes on.
-fn splits(seeded: &'static [u8]) -> Vec<Result<(Option<(u32, u32, i32)>, i32)>> {
+fn splits(seeded: &'static [u8]) -> Vec<Result<(Within, i32)>> {
     let machine = shim(5, seeded, StandIn::default());
     each(&machine, 5, Duration::from_secs(5), |mut comm| {
         let me = comm.rank().0 as i32;
@@ -60,7 +63,7 @@ fn defect_3_a_split_waits_for_the_handle_that_comes_later() {
 }
 
 /// Rank 2 dies in silence; the others notice by their deadline, and shrink.
-fn shrinks(seeded: &'static [u8]) -> Vec<Result<Option<(u32, u32, i32)>>> {
+fn shrinks(seeded: &'static [u8]) -> Vec<Result<Within>> {
     let machine = shim(4, seeded, StandIn { lost: Lost::Silent, ..StandIn::default() });
     each(&machine, 4, Duration::from_secs(2), |mut comm| {
         let me = comm.rank().0 as i32;

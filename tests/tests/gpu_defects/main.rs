@@ -1,0 +1,158 @@
+//! Every defect that was found in the GPU half by reading, put back in, and the check that finds it without a GPU.
+//!
+//! `cargo test -p allfold-tests --test gpu_defects` prints the table. Numbers are those of `docs/GPU.md`. Each body runs twice:
+//! with its defect, when the check must say the words of its row, and without, when it must pass.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod driver;
+
+use allfold_collectives::device::{DeviceRanks, Form, Job};
+use allfold_collectives::registry::find;
+use allfold_collectives::testing::{Case, runs_on};
+use allfold_collectives::{Collective, DType, Rank, ReduceOp};
+use allfold_kernels::cuda::{Machine, Memory, Shim, ShimOptions};
+use std::sync::Arc;
+
+/// One defect, what finds it, and a body that fails by these words when the defect is in.
+struct Defect {
+    number: u8,
+    what: &'static str,
+    check: &'static str,
+    says: &'static str,
+    body: Body,
+}
+
+enum Body {
+    /// On a shim of this process.
+    Shim(fn(Seeded) -> Result<(), String>),
+    /// Over the stand-in for the driver, in a process of its own.
+    Driver(fn(&driver::Run) -> driver::Found),
+}
+
+impl Defect {
+    fn run(&self, seeded: &[u8]) -> Result<(), String> {
+        let seeded: Seeded = Box::leak(seeded.into());
+        match self.body {
+            Body::Shim(_) if driver::is_child() => Ok(()),
+            Body::Shim(body) => body(seeded),
+            Body::Driver(body) => {
+                body(&driver::Run { seeded, number: self.number }).map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
+/// The defects that are put back in.
+type Seeded = &'static [u8];
+
+const RACES: &str = "race detector";
+const MEMORY: &str = "reach of devices";
+const DRIVER: &str = "stand-in for the driver";
+
+const DEFECTS: &[Defect] = &[
+    Defect {
+        number: 1,
+        what: "a value is put aside while a peer still reads the one before",
+        check: RACES,
+        says: "a race: a copy",
+        body: Body::Shim(|seeded| messages(seeded, "recursive_doubling", ReduceOp::Sum, None)),
+    },
+    Defect {
+        number: 2,
+        what: "a reader's earlier event replaces its later one",
+        check: RACES,
+        says: "a race: divide",
+        body: Body::Shim(|seeded| messages(seeded, "chain", ReduceOp::Avg, Some(8))),
+    },
+    Defect {
+        number: 8,
+        what: "kernels use memory that their device does not reach",
+        check: MEMORY,
+        says: "CUDA_ERROR_ILLEGAL_ADDRESS",
+        body: Body::Shim(without_peers),
+    },
+    Defect {
+        number: 8,
+        what: "the driver's answer about peer access is not looked at",
+        check: DRIVER,
+        says: "ILLEGAL_ADDRESS",
+        body: Body::Driver(driver::d8_peer_access),
+    },
+    Defect {
+        number: 9,
+        what: "a lock is held while kernels are compiled and loaded",
+        check: DRIVER,
+        says: "LAUNCH_TIMEOUT",
+        body: Body::Driver(driver::d9_loading_beside_a_collective),
+    },
+    Defect {
+        number: 14,
+        what: "every process makes a context on every GPU",
+        check: DRIVER,
+        says: "exclusive-process mode",
+        body: Body::Driver(driver::d14_contexts_are_opened_when_they_are_used),
+    },
+    Defect {
+        number: 15,
+        what: "the source of a copy from pageable memory is used again too soon",
+        check: DRIVER,
+        says: "holds other values",
+        body: Body::Driver(driver::d15_copies_from_pageable_memory),
+    },
+    Defect {
+        number: 18,
+        what: "calls are made without a current context",
+        check: DRIVER,
+        says: "INVALID_CONTEXT",
+        body: Body::Driver(driver::d18_calls_of_a_new_thread),
+    },
+];
+
+fn shim(options: ShimOptions) -> Arc<dyn Machine> {
+    Shim::with(options).unwrap()
+}
+
+fn messages(seeded: Seeded, algorithm: &str, op: ReduceOp, segment: Option<u64>) -> Result<(), String> {
+    let machine = shim(ShimOptions { seeded, ..ShimOptions::default() });
+    let algorithm = find(Collective::AllReduce, algorithm).unwrap();
+    let case =
+        Case { ranks: 4, root: Rank(0), count: 64, dtype: DType::F32, op, segment, window: 1, buffered: 0 };
+    runs_on(&machine, algorithm, &case).map_err(|failure| failure.to_string())
+}
+
+/// Two ranks on devices that do not reach each other: the collective is refused in one line and nothing is lost.
+fn without_peers(seeded: Seeded) -> Result<(), String> {
+    let machine = shim(ShimOptions { devices: 2, peers: false, seeded, ..ShimOptions::default() });
+    let mut group = match DeviceRanks::new(machine, 2) {
+        Err(refused) if refused.to_string().contains("no peer access") => return Ok(()),
+        Err(other) => return Err(other.to_string()),
+        Ok(group) => group,
+    };
+    let algorithm = find(Collective::AllReduce, "ring").unwrap();
+    let (dtype, op, form) = (DType::F32, ReduceOp::Sum, Form::Messages);
+    let job = Job { algorithm, root: Rank(0), dtype, op, form, segments: 1 };
+    let memories = [0, 1].map(|rank| group.queue(Rank(rank)).unwrap().upload(&[1.0f32; 4]).unwrap());
+    group.run(&job, &memories.each_ref().map(Memory::all)).map(|_| ()).map_err(|error| error.to_string())
+}
+
+fn main() {
+    if driver::is_child() {
+        // One of the rows ends this process.
+        for defect in DEFECTS {
+            let _ = (defect.run(&[]), defect.run(&[defect.number]));
+        }
+        return;
+    }
+    println!("{:>2} {:<74} {:<22} caught mended  what the check says", "", "defect", "check");
+    let mut wrong = Vec::new();
+    for defect in DEFECTS {
+        let (with, without) = (defect.run(&[defect.number]), defect.run(&[]));
+        let caught = with.as_ref().is_err_and(|error| error.contains(defect.says));
+        let Defect { number, what, check, says, .. } = defect;
+        println!("{number:>2} {what:<74} {check:<22} {caught:<6} {:<7} {says}", without.is_ok());
+        if !caught || without.is_err() {
+            wrong.push(format!("{number}: with the defect {with:?}, without {without:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
