@@ -1,4 +1,4 @@
-//! Means and their errors.
+//! Means and their errors, and medians.
 
 /// The mean, and its standard error; (0, 0) of nothing, no error of a single value.
 pub fn mean_and_error(values: &[f64]) -> (f64, f64) {
@@ -14,9 +14,29 @@ pub fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, (variance / count).sqrt())
 }
 
+/// The median after the first third, which warms up: the rule of `benches/peers/torch_gpu.py`. 0 of nothing.
+pub fn steady_median(values: &[f64]) -> f64 {
+    let mut steady = values[values.len() / 3..].to_vec();
+    steady.sort_by(f64::total_cmp);
+    let half = steady.len() / 2;
+    match steady.len() {
+        0 => 0.0,
+        length if length % 2 == 1 => steady[half],
+        _ => f64::midpoint(steady[half - 1], steady[half]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_steady_median_leaves_out_the_first_third() {
+        assert_eq!(steady_median(&[]), 0.0);
+        assert_eq!(steady_median(&[7.0]), 7.0);
+        assert_eq!(steady_median(&[900.0, 3.0, 2.0]), 2.5);
+        assert_eq!(steady_median(&[900.0, 800.0, 3.0, 1.0, 2.0, 5.0, 4.0]), 3.0);
+    }
 
     #[test]
     fn the_error_shrinks_with_the_root_of_the_count() {

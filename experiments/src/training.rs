@@ -307,6 +307,19 @@ impl Trained {
         statistics::mean_and_error(if times.len() > 1 { &times[1..] } else { &times })
     }
 
+    /// Training samples per second, over all ranks, by the median step of the slowest rank after the first third of the
+    /// steps that this process made.
+    pub fn steady_throughput(&self) -> f64 {
+        let slowest = |step: usize| {
+            let of = self.steps.iter().filter_map(|steps| steps.get(step));
+            of.map(|step| step.time.total().as_secs()).fold(0.0, f64::max)
+        };
+        let times: Vec<f64> = (0..self.made()).map(slowest).collect();
+        let samples = self.result.samples as f64 / self.made().max(1) as f64;
+        let median = statistics::steady_median(&times);
+        if median == 0.0 { 0.0 } else { samples / median }
+    }
+
     /// Steps that this process made: of a run that was gone on with, the last ones.
     pub fn made(&self) -> usize {
         self.steps[0].len()
@@ -417,6 +430,7 @@ macro_rules! records {
                 let end = $end {
                     accuracy: self.result.test.accuracy(),
                     samples_per_s: self.result.throughput(),
+                    steady_samples_per_s: (config.device == "cuda").then(|| self.steady_throughput()),
                     time_us: self.result.time.as_micros() / self.made().max(1) as f64,
                     breakdown: self.breakdown(),
                     memory: self.memory(),

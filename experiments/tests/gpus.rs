@@ -117,3 +117,41 @@ fn the_parts_of_the_check_of_a_gpu_machine_fit_in_its_time() {
     assert!(first.iter().any(|line| line.contains("resnet50")) && first.len() >= 13, "{text}");
     assert!(last.is_empty() || text.lines().rev().take(last.len()).all(|line| line.contains("compile:")));
 }
+
+/// What `gpu-check.sh` makes of a machine with one GPU and an NCCL that lets no ranks share it, by programs that only say what
+/// the real ones would: a part whose program fails is a failure of the whole, a part that cannot be is passed over by name, and
+/// training is held against PyTorch's by the steps after the warm-up.
+#[test]
+fn the_check_of_a_gpu_machine_fails_with_a_part_and_compares_warm_with_warm() {
+    use std::os::unix::fs::PermissionsExt;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/gpu-check.sh");
+    let train =
+        r#"{"kind":"train","model":"mlp","ranks":1,"samples_per_s":10.0,"steady_samples_per_s":300.0}"#;
+    let peer = r#"{"kind":"peer","model":"mlp","mode":"eager","samples_per_s":200.0}"#;
+    let said = |bench: &str| {
+        let folder = folder();
+        let program = |name: &str, body: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let doctor = "printf 'cuda yes 1 GPUs (H)\\nnccl yes 2.29.1, lib\\n'";
+        let trained =
+            format!("*configs/mlp.toml*json*) [ $# = 7 ] && printf '%s\\n' '{train}' '{peer}' >>$7 ;; ");
+        program("allfold", &format!("case \"$*\" in doctor) {doctor} ;; {trained} esac\nexit 0"));
+        program("gpu", bench);
+        ["cuda_kernels", "collectives", "trainer"].map(|name| program(name, "exit 0"));
+        std::fs::write(folder.path().join("commit"), "0\n").unwrap();
+        std::fs::write(folder.path().join("nccl_direct.py"), "print('{}')\n").unwrap();
+        let output = std::process::Command::new("bash").arg(script).arg(folder.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = said("exit 0");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("SKIP bench: NCCL native, 2 ranks: ranks that share a GPU"), "{text}");
+    assert!(text.lines().any(|line| line.contains("mlp") && line.ends_with("10 over all steps")), "{text}");
+    assert!(text.contains("ours is 1.50 of it"), "{text}");
+    let (code, text) = said("exit 7");
+    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(text.matches("== FAILED (7)").count(), 3, "{text}");
+}

@@ -114,6 +114,10 @@ pair! {
         accuracy: f64,
         /// Training samples per second, over all ranks.
         samples_per_s: f64,
+        /// The same by the median step of the slowest rank, after the first third of the steps. Only of runs on GPUs, whose
+        /// first steps compile kernels, search for the fastest algorithms and capture graphs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        steady_samples_per_s: Option<f64>,
         /// Mean time of a step, in microseconds.
         time_us: f64,
         /// Where it goes.
