@@ -108,6 +108,8 @@ impl<'a> Exchange<'a> {
                 Ok(())
             }
             Way::Host(hook) => {
+                // Backward may hold sums of its own, and the host is about to read.
+                with.link.wait(with.queue, "finish backward")?;
                 let mut sent = Vec::new();
                 for (at, bucket) in with.weights.members.iter().enumerate() {
                     let values = with.weights.read_bucket(with.queue, bucket)?;

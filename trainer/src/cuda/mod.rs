@@ -1,7 +1,9 @@
 //! Training on GPUs: the same run, with each rank's model on a device of its own.
 //!
 //! ```text
-//! run ---- Replica          a step: stage a batch, start, finish; evaluate; numbers to and from the host
+//! run ---- Replica          what a run calls; how it ends when a rank or the device fails
+//!             |-- State           a step: stage a batch, start, finish; evaluate; numbers to and from the host
+//!             |-- Captures        which parts of a step are graphs, alike on all ranks
 //!             |-- Passes          forward and backward by each layer's Operation, over kernels::cuda::launch
 //!             |     '-- Precision     which type every layer and activation has under autocast, and how pictures lie
 //!             |-- Weights         f32 parameters with narrow copies, gradients bucket by bucket
@@ -16,17 +18,19 @@
 //! very bits.
 
 mod backward;
+mod captures;
 mod exchange;
 mod layout;
 mod optimiser;
 mod passes;
 mod precision;
 mod replica;
+mod state;
 #[cfg(test)]
 mod tests;
 mod weights;
 
-pub use replica::{Outcome, Replica};
+pub use replica::{Outcome, Replica, Within, kept};
 
 use crate::{Config, Result};
 use allfold_collectives::Communicator;

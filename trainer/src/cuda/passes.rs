@@ -88,15 +88,18 @@ impl Passes {
         matches!(self.operations.first(), Some(Operation::Embedding { .. }))
     }
 
-    /// Makes room for so many samples; says whether addresses have changed.
-    pub fn reserve(&mut self, n: usize, queue: &Queue) -> Result<bool> {
+    /// Makes room for so many samples. Gives the memory for samples and labels that was there before, if it was too small.
+    pub fn reserve(&mut self, n: usize, queue: &Queue) -> Result<Option<[Memory; 2]>> {
         let (input, labels) = (4 * n * self.network.inputs(), 4 * n * self.network.rows());
         if self.input.len() >= input && self.labels.len() >= labels {
-            return Ok(false);
+            return Ok(None);
         }
-        self.input = Memory::new(queue.machine(), queue.device(), input)?;
-        self.labels = Memory::new(queue.machine(), queue.device(), labels)?;
-        Ok(true)
+        let fresh = |bytes| Memory::new(queue.machine(), queue.device(), bytes);
+        let fresh = [fresh(input)?, fresh(labels)?];
+        let [input, labels] = fresh;
+        let input = std::mem::replace(&mut self.input, input);
+        let labels = std::mem::replace(&mut self.labels, labels);
+        Ok(Some([input, labels]))
     }
 
     /// An activation, of n samples.

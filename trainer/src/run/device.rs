@@ -18,7 +18,7 @@ impl<F: Float> Run<'_, F> {
 
     /// Takes them back.
     pub(super) fn download(&mut self) -> Result<()> {
-        match &self.device {
+        match &mut self.device {
             Some(device) => {
                 device.download(&mut self.model.params, &mut self.model.buffers, &mut *self.optimiser)
             }
@@ -56,14 +56,17 @@ impl<F: Float> Run<'_, F> {
         batches: &mut Batches<F>,
         lr: f64,
     ) -> Result<Option<(f64, Breakdown)>> {
-        let Run { device: Some(device), comm, batch, model, scaler, .. } = self else { return Ok(None) };
+        let Run { device: Some(device), comm, batch, model, scaler, sampler, config, .. } = self else {
+            return Ok(None);
+        };
+        let everywhere = sampler.in_step(config, u64::from(model.moment.step) % sampler.steps(config).max(1));
         let start = comm.now();
         if !device.is_staged() {
             batches.next(batch)?;
             device.stage(batch)?;
         }
         let gathered = comm.now();
-        let samples = device.start(model.moment, lr, scaler.as_ref())?;
+        let samples = device.start(model.moment, everywhere, lr, scaler.as_ref())?;
         if batches.left() > 0 {
             batches.next(batch)?;
             device.stage(batch)?;

@@ -88,7 +88,8 @@ impl<'a> Link<'a> {
                 true => Over::Device(Box::new(Shared::new(comm, &queue, &marks.0)?)),
                 false if way == Way::Auto => Over::Host,
                 false => {
-                    let what = "sums over devices need ranks that are threads of one process, 64 at most";
+                    let what = "sums over devices need ranks that are threads of one process, 64 at most, on devices that \
+                                reach each other";
                     return Err(Error::Argument(what.into()));
                 }
             },
@@ -100,6 +101,17 @@ impl<'a> Link<'a> {
             }
         };
         Ok(Link { comm, queue, over, marks, deadline })
+    }
+
+    /// The stream of the sums.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Whether another rank's kernels may use memory that this rank gave to a sum which failed half-way: it is not known when
+    /// they end, so such memory is not to be given back.
+    pub fn is_lent(&self) -> bool {
+        matches!(&self.over, Over::Device(shared) if shared.is_lent())
     }
 
     /// Ranks that add up.

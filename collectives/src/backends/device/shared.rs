@@ -21,6 +21,8 @@ pub(super) struct Shared {
     done: Mark,
     /// The marks of all ranks: a rank may be gone before the others have passed its last events.
     _marks: Vec<[Mark; 2]>,
+    /// The others were shown this rank's memory, and it is not known that they have queued all that uses it.
+    lent: bool,
     /// Tables by type, operator and elements of the slice.
     tables: BTreeMap<(DType, ReduceOp, u64), launch::Uploaded>,
 }
@@ -57,7 +59,12 @@ impl Shared {
         shown().remove(&mine);
         told?;
         let _marks = marks.ok_or_else(|| Error::System("a rank has shown no marks".into()))?;
-        Ok(Shared { done, _marks, tables: BTreeMap::new() })
+        Ok(Shared { done, _marks, lent: false, tables: BTreeMap::new() })
+    }
+
+    /// Whether a sum failed half-way, and the others may have queued work on this rank's memory meanwhile.
+    pub fn is_lent(&self) -> bool {
+        self.lent
     }
 
     /// Queues this rank's part; afterwards the queue is behind everybody's.
@@ -89,6 +96,7 @@ impl Shared {
                 other[2]
             )));
         }
+        self.lent = true;
         let peers: Vec<Memory> = all
             .chunks_exact(5)
             .map(|other| {
@@ -125,7 +133,9 @@ impl Shared {
         self.done.move_to(queue).map_err(failed)?;
         let mut done = vec![0i64; ranks];
         comm.all_gather(&[i64::from(self.done.event().0)], &mut done)?;
-        done.iter().try_for_each(|event| queue.wait_for(Event(*event as u32))).map_err(failed)
+        done.iter().try_for_each(|event| queue.wait_for(Event(*event as u32))).map_err(failed)?;
+        self.lent = false;
+        Ok(())
     }
 }
 

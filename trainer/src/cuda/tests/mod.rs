@@ -1,6 +1,9 @@
 //! The shim trains what the CPU trains: losses, evaluation and weights, whatever the model and the precision. The same tests
 //! run on a GPU where ALLFOLD_TEST_GPU is set, with more room for rounding: libraries sum in orders of their own.
 
+mod ends;
+mod ways;
+
 use super::Replica;
 use super::layout::lasts;
 use crate::data::{Samples, digits};
@@ -16,11 +19,13 @@ use allfold_collectives::{Buffer, World};
 use allfold_kernels::cuda::{Gpu, Machine, Order, Shim};
 use allfold_kernels::nn::{self, Cost, Pool};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 fn machine() -> Arc<dyn Machine> {
+    // Opened and its kernels compiled once per process.
+    static GPU: OnceLock<Arc<dyn Machine>> = OnceLock::new();
     match std::env::var_os("ALLFOLD_TEST_GPU") {
-        Some(_) => Gpu::open().unwrap(),
+        Some(_) => GPU.get_or_init(|| Gpu::open().unwrap()).clone(),
         None => Shim::open(Order::Upwards).unwrap(),
     }
 }
@@ -353,7 +358,7 @@ fn a_batch_norm_of_one_value_per_channel_is_refused() {
             }
             let mut replica = Replica::of(&config, network, &comm, (machine(), 0))?;
             replica.stage(&Batch::<f32> { x: vec![1.0, 2.0], labels: vec![3] })?;
-            replica.start(Moment::default(), 0.1, None)
+            replica.start(Moment::default(), 1, 0.1, None)
         });
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("`bn` normalises by the batch") && error.contains(needs), "{error}");
@@ -394,13 +399,13 @@ fn block() -> Network<f32> {
 /// Every layer but those of the gpt, for as many steps as a captured one needs to be replayed, in batches of two sizes.
 #[test]
 fn a_residual_block_trains_as_on_the_cpu_and_becomes_graphs() {
-    residual(Config { lr: 0.05, momentum: 0.9, ..Config::default() });
+    residual(Config { lr: 0.05, momentum: 0.9, batch: 5, ..Config::default() });
 }
 
 /// Between its convolutions pictures have their channels last; layer norm and the linear layer want planes.
 #[test]
 fn a_residual_block_with_channels_last_trains_as_on_the_cpu() {
-    residual(Config { lr: 0.05, momentum: 0.9, channels_last: true, ..Config::default() });
+    residual(Config { lr: 0.05, momentum: 0.9, batch: 5, channels_last: true, ..Config::default() });
 }
 
 fn residual(config: Config) {
@@ -426,8 +431,9 @@ fn residual(config: Config) {
         assert!(replica.evaluate(&batch(7, 1))?.0.is_finite());
         let (mut losses, mut peak) = (Vec::new(), 0);
         for step in 0..9 {
-            replica.stage(&batch(if step % 3 == 2 { 3 } else { 5 }, step))?;
-            let samples = replica.start(Moment::default(), config.lr, None)?;
+            let n = if step % 3 == 2 { 3 } else { 5 };
+            replica.stage(&batch(n, step))?;
+            let samples = replica.start(Moment::default(), n as u64, config.lr, None)?;
             losses.push(replica.finish(samples)?.loss);
             if step == 5 {
                 peak = replica.memory().activations;

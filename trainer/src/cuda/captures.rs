@@ -1,0 +1,96 @@
+//! Which parts of a step are graphs: each runs once as it is, which compiles what it needs, then is captured, then is replayed.
+//!
+//! NCCL wants a collective to be captured on all ranks or on none, and what is replayed counts as captured. So all ranks must
+//! decide alike, and nobody asks the others: a part is looked up by a [`Part`], and whenever two ranks run the same one of a
+//! step, each has seen its own `Part` equally often. Where ranks have equally many samples this is so because they run the same
+//! parts. Under `uneven` they do not: the samples of all ranks together, which every rank knows from the sampler, say how many
+//! each rank has, so a `Part` names them, and the place of the micro-batch too.
+
+use crate::Result;
+use allfold_kernels::cuda::{Graph, Machine, Queue};
+use std::collections::BTreeMap;
+
+/// What a part of a step depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Part {
+    /// Samples of all ranks in the step.
+    pub everywhere: u64,
+    /// Which micro-batch it is, where ranks are uneven; else 0, since those in the middle are alike.
+    pub place: usize,
+    /// This rank's samples in the micro-batch.
+    pub samples: usize,
+    /// Bits of the divisor of the loss, in which the loss scale is.
+    pub divisor: u32,
+    /// The first micro-batch of the step.
+    pub first: bool,
+    /// The last micro-batch of the step, whose gradients are exchanged.
+    pub last: bool,
+}
+
+/// A part on its way to being a graph.
+enum Course {
+    /// It has run once.
+    Warm,
+    Captured(Graph),
+}
+
+/// The parts that have been run, and their graphs.
+#[derive(Default)]
+pub(super) struct Captures {
+    courses: BTreeMap<Part, Course>,
+}
+
+impl Captures {
+    /// Parts that are graphs.
+    pub fn graphs(&self) -> usize {
+        self.courses.values().filter(|course| matches!(course, Course::Captured(_))).count()
+    }
+
+    /// Runs a part: the first time as it is, the second as a graph that is captured, then that graph. Where `capturable` does
+    /// not hold, always as it is.
+    ///
+    /// # Errors
+    /// What the body or the driver says.
+    pub fn run(
+        &mut self,
+        queue: &Queue,
+        part: Part,
+        capturable: bool,
+        body: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let machine = queue.machine();
+        let graph = match self.courses.get(&part) {
+            Some(Course::Captured(graph)) => *graph,
+            Some(Course::Warm) => {
+                machine.begin_capture(queue.stream())?;
+                let done = body();
+                // The capture is ended whatever became of the body, else the stream would stay in it.
+                let graph = machine.end_capture(queue.stream());
+                done?;
+                let graph = graph?;
+                self.courses.insert(part, Course::Captured(graph));
+                graph
+            }
+            None => {
+                if capturable {
+                    self.courses.insert(part, Course::Warm);
+                }
+                return body();
+            }
+        };
+        #[allow(unsafe_code, reason = "graphs name memory by address")]
+        // SAFETY: what the graph names is the state's own and as long-lived, or of the queue's pool, which gives nothing back
+        // while the state lives; none of it is replaced.
+        unsafe { machine.replay(queue.stream(), graph) }?;
+        Ok(())
+    }
+
+    /// Destroys all graphs. NCCL's abort waits for those that hold its collectives.
+    pub fn clear(&mut self, machine: &dyn Machine) {
+        for course in std::mem::take(&mut self.courses).into_values() {
+            if let Course::Captured(graph) = course {
+                machine.forget(graph);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! How ranks end when one of them is gone: by the deadline, with its name, and with their memory given back.
+
+use super::super::Within;
+use super::{Replica, small};
+use crate::{Batch, Config, Error, Model, Moment, Result, models, optim};
+use allfold_collectives::nccl::{Lost, StandIn, stand_in};
+use allfold_collectives::{Communicator, Rank, World};
+use allfold_kernels::cuda::{Machine, Memory, Shim, ShimOptions};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// For every wait of a rank.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// After which a test has hung.
+const HUNG: Duration = Duration::from_secs(90);
+/// Bytes of each device.
+const BYTES: u64 = 4 << 20;
+/// The first two are launched and captured, the others replayed.
+const STEPS: u32 = 5;
+
+fn batch(step: u32, samples: u32) -> Batch<f32> {
+    let x =
+        (0..samples as usize * 64).map(|i| ((i + step as usize) * 37 % 101) as f32 / 50.0 - 1.0).collect();
+    Batch { x, labels: (0..samples).map(|i| (i + step) % 10).collect() }
+}
+
+fn step(replica: &mut Replica<'_>, step: u32, lr: f64) -> Result<f64> {
+    step_over(replica, step, (4, 12), lr)
+}
+
+/// A step over so many samples of this rank, and of all ranks.
+fn step_over(replica: &mut Replica<'_>, step: u32, (own, everywhere): (u32, u64), lr: f64) -> Result<f64> {
+    replica.stage(&batch(step, own))?;
+    let moment = Moment { step, ..Moment::default() };
+    let samples = replica.start(moment, everywhere, lr, None)?;
+    Ok(replica.finish(samples)?.loss)
+}
+
+/// Trains, and after some steps rank 1 goes: the others' errors, how long they took, and how many graphs they had.
+fn one_goes(
+    config: &Config,
+    comm: &Communicator,
+    machine: &Arc<dyn Machine>,
+) -> Result<Option<(String, Duration, usize)>> {
+    let device = comm.rank().index() % machine.devices();
+    let within = Within { machine: machine.clone(), device, deadline: DEADLINE };
+    let mut replica = Replica::new(config, ((1, 8, 8), 10), comm, within)?;
+    let network = models::build::<f32>(config, (1, 8, 8), 10)?;
+    let mut optimiser = optim::build(config, &network)?;
+    let start = Model::new(network, 1)?;
+    replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
+    for at in 0..STEPS {
+        step(&mut replica, at, config.lr)?;
+    }
+    if comm.rank() == Rank(1) {
+        return Ok(None);
+    }
+    let (begun, graphs) = (Instant::now(), replica.graphs());
+    // What was under way when it left may still end well.
+    let error = (STEPS..STEPS + 3).find_map(|at| step(&mut replica, at, config.lr).err());
+    let error = error.ok_or_else(|| Error::Lost("nobody noticed".into()))?;
+    drop(replica);
+    Ok(Some((error.to_string(), begun.elapsed(), graphs)))
+}
+
+/// Runs a body in a thread of its own, and fails if it does not end.
+fn watched<R: Send + 'static>(name: &str, body: impl FnOnce() -> R + Send + 'static) -> R {
+    let (send, receive) = channel();
+    std::thread::spawn(move || send.send(body()));
+    receive.recv_timeout(HUNG).unwrap_or_else(|_| panic!("{name} has hung"))
+}
+
+/// Whether the whole memory of every device can be had.
+fn all_given_back(machine: &Arc<dyn Machine>) {
+    for device in 0..machine.devices() {
+        Memory::new(machine, device, BYTES as usize).unwrap();
+    }
+}
+
+fn config(exchange: &str) -> Config {
+    Config { exchange: exchange.into(), first_bucket_kib: 0, bucket_kib: 1, ..small() }
+}
+
+fn lost(exchange: &'static str, how: Lost, options: ShimOptions) -> Vec<Option<(String, Duration, usize)>> {
+    watched(exchange, move || {
+        let machine = Shim::with(ShimOptions { devices: 3, memory: BYTES, ..options }).unwrap();
+        stand_in(&machine, StandIn { lost: how, ..StandIn::default() });
+        let config = config(exchange);
+        let world = World::threads(3).deadline(DEADLINE);
+        let ends = world.run(|comm| one_goes(&config, &comm, &machine)).unwrap();
+        all_given_back(&machine);
+        ends
+    })
+}
+
+#[test]
+fn a_rank_that_goes_while_the_others_replay_is_named_by_each_of_them_in_time() {
+    println!("{:<10} {:<7} {:>5} {:>7} {:>7}  error", "exchange", "noticed", "rank", "graphs", "ms");
+    for (exchange, how) in [
+        ("device", Lost::Told),
+        ("host", Lost::Told),
+        ("nccl", Lost::Told),
+        ("nccl", Lost::Silent),
+        ("scheduled", Lost::Told),
+        ("scheduled", Lost::Silent),
+    ] {
+        let ends = lost(exchange, how, ShimOptions::default());
+        for (rank, end) in ends.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+            let (error, took, graphs) = end.as_ref().unwrap();
+            println!("{exchange:<10} {how:<7?} {rank:>5} {graphs:>7} {:>7}  {error}", took.as_millis());
+            assert!(error.contains("rank 1"), "{exchange}, rank {rank}: {error}");
+            assert!(*took < 4 * DEADLINE, "{exchange}, rank {rank}: {took:?}");
+            assert_eq!(*graphs > 0, exchange == "nccl", "{exchange}: {graphs}");
+        }
+    }
+}
+
+/// Defect 5: a wait in the driver for a sum that never ends. The shim reports what would hang.
+#[test]
+fn a_wait_without_a_deadline_would_hang_when_a_rank_is_lost() {
+    let patience = Duration::from_millis(500);
+    let seeded = ShimOptions { seeded: &[5], patience, ..ShimOptions::default() };
+    let ends = lost("nccl", Lost::Silent, seeded);
+    for (error, ..) in ends.into_iter().flatten() {
+        assert!(error.contains("a hang"), "{error}");
+    }
+}
+
+/// A run that ends well leaves no stream, no event and no memory behind.
+#[test]
+fn a_run_leaves_nothing_on_its_device() {
+    for exchange in ["device", "nccl"] {
+        let machine =
+            Shim::with(ShimOptions { devices: 2, memory: BYTES, ..ShimOptions::default() }).unwrap();
+        let live = |machine: &Arc<dyn Machine>| machine.as_shim().map(Shim::live);
+        let before = live(&machine);
+        let config = config(exchange);
+        World::threads(2)
+            .run(|comm| {
+                let on = (machine.clone(), comm.rank().index());
+                let mut replica = Replica::new(&config, ((1, 8, 8), 10), &comm, on)?;
+                (0..STEPS).try_for_each(|at| step(&mut replica, at, 0.1).map(drop))?;
+                replica.evaluate(&batch(0, 4)).map(drop)
+            })
+            .unwrap();
+        all_given_back(&machine);
+        assert_eq!(live(&machine), before, "{exchange}");
+    }
+}
+
+/// Defect 19: rank 1 has 3 samples in every second step and rank 0 has 4 in each. By its own samples alone rank 0 would capture
+/// a sum in the second step, which rank 1 launches.
+#[test]
+fn ranks_that_capture_by_their_own_samples_alone_would_disagree() {
+    let train = |seeded: &'static [u8]| {
+        let machine = Shim::with(ShimOptions { devices: 2, seeded, ..ShimOptions::default() }).unwrap();
+        let config = Config { uneven: true, ..config("nccl") };
+        World::threads(2).deadline(DEADLINE).run(|comm| {
+            let rank = comm.rank().index();
+            let within = Within { machine: machine.clone(), device: rank, deadline: DEADLINE };
+            let mut replica = Replica::new(&config, ((1, 8, 8), 10), &comm, within)?;
+            for at in 0..8 {
+                let short = at % 2;
+                let own = if rank == 0 { 4 } else { 4 - short };
+                step_over(&mut replica, at, (own, u64::from(8 - short)), 0.1)?;
+            }
+            Ok::<_, Error>(replica.graphs())
+        })
+    };
+    let error = watched("seeded", move || train(&[19]).unwrap_err().to_string());
+    assert!(error.contains("ranks disagree") && error.contains("in a graph"), "{error}");
+    assert_eq!(watched("mended", move || train(&[]).unwrap()), [2, 2]);
+}

@@ -1,0 +1,151 @@
+//! Every way over which ranks add up, on shims that watch for races: alone with each hook and with AMP, on one device and on
+//! two, captured and not; and what a machine does not have, in one line.
+
+use super::{assert_near, cnn, pictures, small};
+use crate::{Config, Dataset, TrainResult, train_with};
+use allfold_collectives::World;
+use allfold_collectives::nccl::{StandIn, stand_in};
+use allfold_kernels::cuda::{Machine, Shim, ShimOptions};
+use std::sync::Arc;
+
+fn devices(devices: usize) -> Arc<dyn Machine> {
+    of(ShimOptions { devices, ..ShimOptions::default() })
+}
+
+fn of(options: ShimOptions) -> Arc<dyn Machine> {
+    Shim::with(options).unwrap()
+}
+
+type Trained = crate::Result<Vec<TrainResult>>;
+
+fn run(
+    config: &Config,
+    (train, test): &(Dataset, Dataset),
+    ranks: u32,
+    machine: Option<&Arc<dyn Machine>>,
+) -> Trained {
+    World::threads(ranks).run(|comm| train_with(config, train, test, &comm, machine.cloned(), &mut ()))
+}
+
+fn by(exchange: &str, config: &Config) -> Config {
+    Config { exchange: exchange.into(), first_bucket_kib: 0, bucket_kib: 1, ..config.clone() }
+}
+
+/// A race of two streams, an access that a launch does not name, or a capture that the driver refuses would be an error.
+#[test]
+fn every_way_trains_alike_without_races_on_one_and_two_devices() {
+    let data = pictures();
+    let hook = |hook: &str| Config { hook: hook.into(), topk_share: 0.2, local_steps: 2, ..small() };
+    let amp = Config { amp: "f16".into(), loss_scale: 512.0, ..small() };
+    let sync = Config { sync_batch_norm: true, ..cnn() };
+    println!(
+        "{:<10} {:<10} {:<4} {:>7} {:>5} {:<6} races",
+        "exchange", "hook", "amp", "devices", "steps", "bits"
+    );
+    for (config, within) in [
+        (hook("none"), 1e-5),
+        (hook("bf16"), 1e-2),
+        (hook("topk"), 2e-3),
+        (hook("local_sgd"), 1e-5),
+        (amp, 2e-2),
+        (Config { accumulate: 2, ..small() }, 1e-5),
+        (sync, 2e-5),
+    ] {
+        let cpu = run(&config, &data, 2, None).unwrap().remove(0);
+        for count in [1, 2] {
+            let machine = devices(count);
+            let mut bits: Option<(Vec<f64>, u64)> = None;
+            // NCCL wants a GPU for each rank.
+            let ways: &[&str] = &["host", "device", "scheduled", "nccl"][..2 * count];
+            for exchange in ways.iter().copied() {
+                let config = by(exchange, &config);
+                let ranks = run(&config, &data, 2, Some(&machine)).unwrap();
+                assert_eq!(ranks[0].weights_hash, ranks[1].weights_hash);
+                assert_near(&cpu, &ranks[0], within);
+                let mine = (ranks[0].losses.clone(), ranks[0].weights_hash);
+                // NCCL alone promises no order of its sums.
+                let promised = exchange != "nccl";
+                if promised {
+                    assert_eq!(*bits.get_or_insert_with(|| mine.clone()), mine, "{exchange}");
+                }
+                let (Config { hook, amp, .. }, steps) = (&config, mine.0.len());
+                let amp = if amp.is_empty() { "none" } else { &**amp };
+                let same = if promised { "equal" } else { "near" };
+                println!("{exchange:<10} {hook:<10} {amp:<4} {count:>7} {steps:>5} {same:<6} 0");
+            }
+        }
+    }
+}
+
+/// Defect 6: a capture in which no bucket is sent must not wait for the stream of the sums.
+#[test]
+fn a_join_without_sums_would_take_the_capture_into_a_stream_that_is_not_captured() {
+    let data = pictures();
+    let local = by("nccl", &Config { hook: "local_sgd".into(), local_steps: 2, ..small() });
+    let seeded = of(ShimOptions { devices: 2, seeded: &[6], ..ShimOptions::default() });
+    let error = run(&local, &data, 2, Some(&seeded)).unwrap_err().to_string();
+    assert!(error.contains("STREAM_CAPTURE_ISOLATION"), "{error}");
+    run(&local, &data, 2, Some(&devices(2))).unwrap();
+}
+
+/// 15 pictures, 2 ranks, batches of 4: the second rank's last batch of an epoch has 3 where the first one's has 4.
+fn uneven(exchange: &str) -> (Config, (Dataset, Dataset)) {
+    let (train, test) = pictures();
+    let config = by(exchange, &Config { uneven: true, epochs: 4, ..small() });
+    (config, (train.first(15), test))
+}
+
+/// As `ends::ranks_that_capture_by_their_own_samples_alone_would_disagree`, of a whole run.
+#[test]
+fn ranks_with_uneven_batches_train_as_on_the_cpu() {
+    for exchange in ["nccl", "device", "scheduled", "host"] {
+        let (config, data) = uneven(exchange);
+        let cpu = run(&config, &data, 2, None).unwrap().remove(0);
+        let ranks = run(&config, &data, 2, Some(&devices(2))).unwrap();
+        assert_near(&cpu, &ranks[0], 1e-5);
+    }
+}
+
+/// Ranks without any sample in a step, micro-batches of other sizes, and a batch norm of all ranks.
+#[test]
+fn ranks_without_samples_take_part_in_every_sum() {
+    let (train, test) = pictures();
+    for (config, samples) in [
+        (Config { uneven: true, epochs: 3, ..small() }, 9),
+        (Config { uneven: true, epochs: 3, accumulate: 3, batch: 6, ..small() }, 21),
+        (Config { uneven: true, sync_batch_norm: true, epochs: 3, ..cnn() }, 9),
+    ] {
+        let data = (train.clone().first(samples), test.clone());
+        let cpu = run(&config, &data, 2, None).unwrap().remove(0);
+        for exchange in ["nccl", "device"] {
+            let ranks = run(&by(exchange, &config), &data, 2, Some(&devices(2))).unwrap();
+            assert_near(&cpu, &ranks[0], 2e-5);
+        }
+    }
+}
+
+/// What a machine lacks is one line that says so, and `auto` takes another way where there is one.
+#[test]
+fn what_a_machine_lacks_is_said_in_one_line() {
+    let data = pictures();
+    let one_line = |config: &Config, machine: &Arc<dyn Machine>| {
+        let text = run(config, &data, 2, Some(machine)).unwrap_err().to_string();
+        assert!(!text.contains('\n'), "{text}");
+        text
+    };
+    let options = ShimOptions { devices: 2, ..ShimOptions::default() };
+
+    let one_gpu = of(ShimOptions { one_gpu: true, ..options });
+    stand_in(&one_gpu, StandIn { offered: true, ..StandIn::default() });
+    let text = one_line(&by("nccl", &small()), &one_gpu);
+    assert!(text.contains("GPU") && text.contains("rank"), "{text}");
+    run(&by("auto", &small()), &data, 2, Some(&one_gpu)).unwrap();
+
+    let apart = of(ShimOptions { peers: false, ..options });
+    let text = one_line(&by("device", &small()), &apart);
+    assert!(text.contains("reach each other"), "{text}");
+    run(&by("auto", &small()), &data, 2, Some(&apart)).unwrap();
+
+    let text = one_line(&by("device", &small()), &of(ShimOptions { memory: 20_000, ..options }));
+    assert!(text.contains("out of memory") && text.contains("wanted"), "{text}");
+}
