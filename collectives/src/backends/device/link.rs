@@ -70,6 +70,8 @@ pub struct Link<'a> {
     over: Over,
     /// When what is to be added up is there, and when it has been.
     marks: (Mark, Mark),
+    /// Whether the stream of the sums has been given any since it was joined last.
+    forked: bool,
     deadline: Duration,
 }
 
@@ -100,7 +102,7 @@ impl<'a> Link<'a> {
                 Over::Scheduled(Box::new(join(comm, &queue, deadline)?), schedule)
             }
         };
-        Ok(Link { comm, queue, over, marks, deadline })
+        Ok(Link { comm, queue, over, marks, forked: false, deadline })
     }
 
     /// The stream of the sums.
@@ -141,8 +143,7 @@ impl<'a> Link<'a> {
     /// # Errors
     /// As [`Link::all_reduce`].
     pub fn broadcast(&mut self, queue: &Queue, data: Slice<'_>) -> Result<()> {
-        self.marks.0.move_to(queue).map_err(failed)?;
-        self.queue.wait(&self.marks.0).map_err(failed)?;
+        self.fork(queue)?;
         match &mut self.over {
             Over::Nobody => return Ok(()),
             Over::Nccl(comm) | Over::Scheduled(comm, _) => comm.broadcast(data, Rank(0))?,
@@ -163,8 +164,7 @@ impl<'a> Link<'a> {
         if matches!(self.over, Over::Nobody) {
             return Ok(());
         }
-        self.marks.0.move_to(after).map_err(failed)?;
-        self.queue.wait(&self.marks.0).map_err(failed)?;
+        self.fork(after)?;
         match &mut self.over {
             Over::Nobody => Ok(()),
             Over::Nccl(comm) => comm.all_reduce(dtype, op, data, data),
@@ -182,16 +182,27 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// What `queue` is given from here on runs after all sums.
+    /// What the stream of the sums is given from here on runs after all that `after` was given; where `after` is captured, it
+    /// is captured too.
+    fn fork(&mut self, after: &Queue) -> Result<()> {
+        self.forked = true;
+        self.marks.0.move_to(after).map_err(failed)?;
+        self.queue.wait(&self.marks.0).map_err(failed)
+    }
+
+    /// What `queue`, for which the sums are, is given from here on runs after all of them. Where there were none since the
+    /// last time nothing is waited for: a stream that is captured must not wait for one that is not.
     ///
     /// # Errors
     /// What the driver refused.
     pub fn join(&mut self, queue: &Queue) -> Result<()> {
-        if matches!(self.over, Over::Nobody) {
+        if !self.forked && !queue.machine().seeded(6) || matches!(self.over, Over::Nobody) {
             return Ok(());
         }
         self.marks.1.move_to(&self.queue).map_err(failed)?;
-        queue.wait(&self.marks.1).map_err(failed)
+        queue.wait(&self.marks.1).map_err(failed)?;
+        self.forked = false;
+        Ok(())
     }
 }
 
