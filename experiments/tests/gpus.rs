@@ -140,7 +140,9 @@ fn the_check_of_a_gpu_machine_fails_with_a_part_and_compares_warm_with_warm() {
             format!("*configs/mlp.toml*json*) [ $# = 7 ] && printf '%s\\n' '{train}' '{peer}' >>$7 ;; ");
         program("allfold", &format!("case \"$*\" in doctor) {doctor} ;; {trained} esac\nexit 0"));
         program("gpu", bench);
-        ["cuda_kernels", "collectives", "trainer"].map(|name| program(name, "exit 0"));
+        for name in ["cuda_kernels", "collectives", "trainer"] {
+            program(name, "exit 0");
+        }
         std::fs::write(folder.path().join("commit"), "0\n").unwrap();
         std::fs::write(folder.path().join("nccl_direct.py"), "print('{}')\n").unwrap();
         let output = std::process::Command::new("bash").arg(script).arg(folder.path()).output().unwrap();

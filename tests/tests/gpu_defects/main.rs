@@ -5,6 +5,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod driver;
+mod nccl;
+mod training;
 
 use allfold_collectives::device::{DeviceRanks, Form, Job};
 use allfold_collectives::registry::find;
@@ -24,13 +26,13 @@ struct Defect {
 
 enum Body {
     /// On a shim of this process.
-    Shim(fn(Seeded) -> Result<(), String>),
+    Shim(fn(Seeded) -> Found),
     /// Over the stand-in for the driver, in a process of its own.
     Driver(fn(&driver::Run) -> driver::Found),
 }
 
 impl Defect {
-    fn run(&self, seeded: &[u8]) -> Result<(), String> {
+    fn run(&self, seeded: &[u8]) -> Found {
         let seeded: Seeded = Box::leak(seeded.into());
         match self.body {
             Body::Shim(_) if driver::is_child() => Ok(()),
@@ -45,8 +47,14 @@ impl Defect {
 /// The defects that are put back in.
 type Seeded = &'static [u8];
 
+/// What a body found wrong.
+type Found = Result<(), String>;
+
 const RACES: &str = "race detector";
 const MEMORY: &str = "reach of devices";
+const NCCL: &str = "stand-in for NCCL";
+const CAPTURES: &str = "capture rules";
+const HANGS: &str = "waits of the host";
 const DRIVER: &str = "stand-in for the driver";
 
 const DEFECTS: &[Defect] = &[
@@ -63,6 +71,41 @@ const DEFECTS: &[Defect] = &[
         check: RACES,
         says: "a race: divide",
         body: Body::Shim(|seeded| messages(seeded, "chain", ReduceOp::Avg, Some(8))),
+    },
+    Defect {
+        number: 3,
+        what: "a child's handle is used before NCCL has stored it",
+        check: NCCL,
+        says: "ncclInvalidArgument",
+        body: Body::Shim(nccl::d3_split),
+    },
+    Defect {
+        number: 4,
+        what: "an estimate runs the collective",
+        check: NCCL,
+        says: "an estimate has reduced the data",
+        body: Body::Shim(nccl::d4_estimate),
+    },
+    Defect {
+        number: 5,
+        what: "training waits in the driver for a sum that never ends",
+        check: HANGS,
+        says: "a hang",
+        body: Body::Shim(training::d5_lost_peer),
+    },
+    Defect {
+        number: 6,
+        what: "a captured step waits for a stream that was not captured",
+        check: CAPTURES,
+        says: "STREAM_CAPTURE_ISOLATION",
+        body: Body::Shim(training::d6_local_sgd),
+    },
+    Defect {
+        number: 7,
+        what: "NCCL is taken where two ranks share a GPU",
+        check: NCCL,
+        says: "ncclInvalidUsage",
+        body: Body::Shim(nccl::d7_one_gpu),
     },
     Defect {
         number: 8,
@@ -106,13 +149,20 @@ const DEFECTS: &[Defect] = &[
         says: "INVALID_CONTEXT",
         body: Body::Driver(driver::d18_calls_of_a_new_thread),
     },
+    Defect {
+        number: 19,
+        what: "a rank replays a captured sum that another launches",
+        check: NCCL,
+        says: "ranks disagree",
+        body: Body::Shim(training::d19_uneven),
+    },
 ];
 
 fn shim(options: ShimOptions) -> Arc<dyn Machine> {
     Shim::with(options).unwrap()
 }
 
-fn messages(seeded: Seeded, algorithm: &str, op: ReduceOp, segment: Option<u64>) -> Result<(), String> {
+fn messages(seeded: Seeded, algorithm: &str, op: ReduceOp, segment: Option<u64>) -> Found {
     let machine = shim(ShimOptions { seeded, ..ShimOptions::default() });
     let algorithm = find(Collective::AllReduce, algorithm).unwrap();
     let case =
@@ -121,7 +171,7 @@ fn messages(seeded: Seeded, algorithm: &str, op: ReduceOp, segment: Option<u64>)
 }
 
 /// Two ranks on devices that do not reach each other: the collective is refused in one line and nothing is lost.
-fn without_peers(seeded: Seeded) -> Result<(), String> {
+fn without_peers(seeded: Seeded) -> Found {
     let machine = shim(ShimOptions { devices: 2, peers: false, seeded, ..ShimOptions::default() });
     let mut group = match DeviceRanks::new(machine, 2) {
         Err(refused) if refused.to_string().contains("no peer access") => return Ok(()),

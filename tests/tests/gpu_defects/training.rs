@@ -1,0 +1,72 @@
+//! Defects of training on devices whose sums go over NCCL, on the shim and over the stand-in for NCCL's library.
+
+use crate::{Found, Seeded};
+use allfold_collectives::nccl::{Lost, StandIn, stand_in};
+use allfold_collectives::{Rank, World};
+use allfold_kernels::cuda::{Machine, Shim, ShimOptions};
+use allfold_trainer::cuda::{Replica, Within};
+use allfold_trainer::data::digits;
+use allfold_trainer::{Batch, Config, Error, Model, Moment, models, optim, train_with};
+use std::sync::Arc;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(2);
+
+fn config() -> Config {
+    let (model, exchange) = ("mlp".into(), "nccl".into());
+    Config { model, exchange, hidden: vec![16], batch: 4, epochs: 2, lr: 0.1, ..Config::default() }
+}
+
+fn machine(seeded: Seeded, patience: Duration) -> Arc<dyn Machine> {
+    Shim::with(ShimOptions { devices: 2, seeded, patience, ..ShimOptions::default() }).unwrap()
+}
+
+fn train(config: &Config, samples: usize, seeded: Seeded) -> Found {
+    let (train, test) = digits().unwrap();
+    let data = (train.first(samples), test.first(12));
+    let machine = machine(seeded, Duration::from_secs(20));
+    let world = World::threads(2).deadline(Duration::from_secs(20));
+    let trained =
+        world.run(|comm| train_with(config, &data.0, &data.1, &comm, Some(machine.clone()), &mut ()));
+    trained.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// Rank 1 leaves in silence after some steps: rank 0 must be told by its deadline, with rank 1's name.
+pub fn d5_lost_peer(seeded: Seeded) -> Found {
+    let machine = machine(seeded, Duration::from_millis(500));
+    stand_in(&machine, StandIn { lost: Lost::Silent, ..StandIn::default() });
+    let config = config();
+    let ends = World::threads(2).deadline(DEADLINE).run(|comm| {
+        let within = Within { machine: machine.clone(), device: comm.rank().index(), deadline: DEADLINE };
+        let mut replica = Replica::new(&config, ((1, 8, 8), 10), &comm, within)?;
+        let network = models::build::<f32>(&config, (1, 8, 8), 10)?;
+        let mut optimiser = optim::build(&config, &network)?;
+        let start = Model::new(network, 1)?;
+        replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
+        let mut step = |at: u32| {
+            let batch = Batch { x: vec![0.5; 4 * 64], labels: (0..4).map(|i| (i + at) % 10).collect() };
+            replica.stage(&batch)?;
+            let samples = replica.start(Moment { step: at, ..Moment::default() }, 8, 0.1, None)?;
+            replica.finish(samples).map(|_| ())
+        };
+        (0..4).try_for_each(&mut step)?;
+        if comm.rank() == Rank(1) {
+            return Ok(None);
+        }
+        Ok::<_, Error>((4..7).find_map(|at| step(at).err().map(|error| error.to_string())))
+    });
+    match ends.map_err(|error| error.to_string())?.remove(0) {
+        Some(error) if error.contains("rank 1") => Ok(()),
+        other => Err(format!("rank 0 was told {other:?}")),
+    }
+}
+
+/// Weights are averaged every second step, and nothing else is exchanged.
+pub fn d6_local_sgd(seeded: Seeded) -> Found {
+    train(&Config { hook: "local_sgd".into(), local_steps: 2, ..config() }, 32, seeded)
+}
+
+/// 15 pictures on 2 ranks in batches of 4: the last batches of an epoch have 4 and 3.
+pub fn d19_uneven(seeded: Seeded) -> Found {
+    train(&Config { uneven: true, epochs: 4, ..config() }, 15, seeded)
+}
