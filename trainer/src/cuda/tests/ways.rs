@@ -51,7 +51,7 @@ fn every_way_trains_alike_without_races_on_one_and_two_devices() {
         (Config { accumulate: 2, ..small() }, 1e-5),
         (sync, 2e-5),
     ] {
-        let cpu = run(&config, &data, 2, None).unwrap().remove(0);
+        let cpu = run(&by("host", &config), &data, 2, None).unwrap().remove(0);
         for count in [1, 2] {
             let machine = devices(count);
             let mut bits: Option<(Vec<f64>, u64)> = None;
