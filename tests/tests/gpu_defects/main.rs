@@ -9,7 +9,7 @@ mod nccl;
 mod training;
 
 use allfold_collectives::device::{DeviceRanks, Form, Job};
-use allfold_collectives::registry::find;
+use allfold_collectives::registry::{ALGORITHMS, find};
 use allfold_collectives::testing::{Case, runs_on};
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
 use allfold_kernels::cuda::{Machine, Memory, Shim, ShimOptions};
@@ -63,14 +63,14 @@ const DEFECTS: &[Defect] = &[
         what: "a value is put aside while a peer still reads the one before",
         check: RACES,
         says: "a race: a copy",
-        body: Body::Shim(|seeded| messages(seeded, "recursive_doubling", ReduceOp::Sum, None)),
+        body: Body::Shim(messages),
     },
     Defect {
         number: 2,
         what: "a reader's earlier event replaces its later one",
         check: RACES,
         says: "a race: divide",
-        body: Body::Shim(|seeded| messages(seeded, "chain", ReduceOp::Avg, Some(8))),
+        body: Body::Shim(messages),
     },
     Defect {
         number: 3,
@@ -104,7 +104,7 @@ const DEFECTS: &[Defect] = &[
         number: 7,
         what: "NCCL is taken where two ranks share a GPU",
         check: NCCL,
-        says: "ncclInvalidUsage",
+        says: "are on one GPU, which NCCL",
         body: Body::Shim(nccl::d7_one_gpu),
     },
     Defect {
@@ -162,12 +162,17 @@ fn shim(options: ShimOptions) -> Arc<dyn Machine> {
     Shim::with(options).unwrap()
 }
 
-fn messages(seeded: Seeded, algorithm: &str, op: ReduceOp, segment: Option<u64>) -> Found {
+/// Averages by every algorithm that reduces, whole and in segments.
+fn messages(seeded: Seeded) -> Found {
     let machine = shim(ShimOptions { seeded, ..ShimOptions::default() });
-    let algorithm = find(Collective::AllReduce, algorithm).unwrap();
-    let case =
-        Case { ranks: 4, root: Rank(0), count: 64, dtype: DType::F32, op, segment, window: 1, buffered: 0 };
-    runs_on(&machine, algorithm, &case).map_err(|failure| failure.to_string())
+    let reducing = ALGORITHMS.iter().filter(|algorithm| algorithm.collective.reduces());
+    let forms = [(4, None), (4, Some(16)), (7, Some(16))];
+    for (algorithm, (ranks, segment)) in reducing.flat_map(|one| forms.map(|form| (one, form))) {
+        let (dtype, op, root) = (DType::F64, ReduceOp::Avg, Rank(ranks - 2));
+        let case = Case { ranks, root, count: 9, dtype, op, segment, window: 1, buffered: 0 };
+        runs_on(&machine, algorithm, &case).map_err(|failure| failure.to_string())?;
+    }
+    Ok(())
 }
 
 /// Two ranks on devices that do not reach each other: the collective is refused in one line and nothing is lost.

@@ -6,7 +6,7 @@ use allfold_collectives::{Rank, World};
 use allfold_kernels::cuda::{Machine, Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::data::digits;
-use allfold_trainer::{Batch, Config, Error, Model, Moment, models, optim, train_with};
+use allfold_trainer::{Batch, Config, Model, Moment, models, optim, train_with};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ fn machine(seeded: Seeded, patience: Duration) -> Arc<dyn Machine> {
     Shim::with(ShimOptions { devices: 2, seeded, patience, ..ShimOptions::default() }).unwrap()
 }
 
-fn train(config: &Config, samples: usize, seeded: Seeded) -> Found {
+fn train(config: &Config, seeded: Seeded) -> Found {
     let (train, test) = digits().unwrap();
-    let data = (train.first(samples), test.first(12));
+    let data = (train.first(32), test.first(12));
     let machine = machine(seeded, Duration::from_secs(20));
     let world = World::threads(2).deadline(Duration::from_secs(20));
     let trained =
@@ -31,31 +31,44 @@ fn train(config: &Config, samples: usize, seeded: Seeded) -> Found {
     trained.map(|_| ()).map_err(|error| error.to_string())
 }
 
+/// A step, numbered, over so many samples of this rank and so many of all ranks.
+type Step<'a> = &'a mut dyn FnMut(u32, u32, u64) -> allfold_trainer::Result<()>;
+
+/// Two ranks with a device each that train step by step.
+fn steps<R: Send>(
+    config: &Config,
+    machine: &Arc<dyn Machine>,
+    body: impl Fn(Rank, Step<'_>) -> allfold_trainer::Result<R> + Sync,
+) -> Result<Vec<R>, String> {
+    let ended = World::threads(2).deadline(DEADLINE).run(|comm| {
+        let within = Within { machine: machine.clone(), device: comm.rank().index(), deadline: DEADLINE };
+        let mut replica = Replica::new(config, ((1, 8, 8), 10), &comm, within)?;
+        let network = models::build::<f32>(config, (1, 8, 8), 10)?;
+        let mut optimiser = optim::build(config, &network)?;
+        let start = Model::new(network, 1)?;
+        replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
+        let mut step = |at: u32, own: u32, everywhere: u64| {
+            let labels = (0..own).map(|i| (i + at) % 10).collect();
+            replica.stage(&Batch { x: vec![0.5; own as usize * 64], labels })?;
+            let moment = Moment { step: at, ..Moment::default() };
+            let samples = replica.start(moment, everywhere, 0.1, None)?;
+            replica.finish(samples).map(|_| ())
+        };
+        body(comm.rank(), &mut step)
+    });
+    ended.map_err(|error| error.to_string())
+}
+
 /// Rank 1 leaves in silence after some steps: rank 0 must be told by its deadline, with rank 1's name.
 pub fn d5_lost_peer(seeded: Seeded) -> Found {
     let machine = machine(seeded, Duration::from_millis(500));
     stand_in(&machine, StandIn { lost: Lost::Silent, ..StandIn::default() });
-    let config = config();
-    let ends = World::threads(2).deadline(DEADLINE).run(|comm| {
-        let within = Within { machine: machine.clone(), device: comm.rank().index(), deadline: DEADLINE };
-        let mut replica = Replica::new(&config, ((1, 8, 8), 10), &comm, within)?;
-        let network = models::build::<f32>(&config, (1, 8, 8), 10)?;
-        let mut optimiser = optim::build(&config, &network)?;
-        let start = Model::new(network, 1)?;
-        replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
-        let mut step = |at: u32| {
-            let batch = Batch { x: vec![0.5; 4 * 64], labels: (0..4).map(|i| (i + at) % 10).collect() };
-            replica.stage(&batch)?;
-            let samples = replica.start(Moment { step: at, ..Moment::default() }, 8, 0.1, None)?;
-            replica.finish(samples).map(|_| ())
-        };
-        (0..4).try_for_each(&mut step)?;
-        if comm.rank() == Rank(1) {
-            return Ok(None);
-        }
-        Ok::<_, Error>((4..7).find_map(|at| step(at).err().map(|error| error.to_string())))
+    let ends = steps(&config(), &machine, |rank, step| {
+        (0..4).try_for_each(|at| step(at, 4, 8))?;
+        let mut later = (4..7).filter(|_| rank == Rank(0));
+        Ok(later.find_map(|at| step(at, 4, 8).err().map(|error| error.to_string())))
     });
-    match ends.map_err(|error| error.to_string())?.remove(0) {
+    match ends?.remove(0) {
         Some(error) if error.contains("rank 1") => Ok(()),
         other => Err(format!("rank 0 was told {other:?}")),
     }
@@ -63,10 +76,17 @@ pub fn d5_lost_peer(seeded: Seeded) -> Found {
 
 /// Weights are averaged every second step, and nothing else is exchanged.
 pub fn d6_local_sgd(seeded: Seeded) -> Found {
-    train(&Config { hook: "local_sgd".into(), local_steps: 2, ..config() }, 32, seeded)
+    train(&Config { hook: "local_sgd".into(), local_steps: 2, ..config() }, seeded)
 }
 
-/// 15 pictures on 2 ranks in batches of 4: the last batches of an epoch have 4 and 3.
+/// Rank 1 has 3 samples in every second step, and rank 0 has 4 in each.
 pub fn d19_uneven(seeded: Seeded) -> Found {
-    train(&Config { uneven: true, epochs: 4, ..config() }, 15, seeded)
+    let config = Config { uneven: true, ..config() };
+    let ends = steps(&config, &machine(seeded, Duration::from_secs(20)), |rank, step| {
+        (0..8).try_for_each(|at| {
+            let short = at % 2;
+            step(at, 4 - short * rank.0, u64::from(8 - short))
+        })
+    });
+    ends.map(|_| ())
 }
