@@ -57,6 +57,9 @@ fn hold(what: &str, assertions: Assertions) {
     }
 }
 
+/// What an assertion is made to say wrongly, and by what.
+type Mistake = (&'static str, fn(&mut Assertions));
+
 /// A declaration with a mistake of each kind is refused by its name, and one without is not.
 #[test]
 fn a_wrong_declaration_is_found() {
@@ -71,7 +74,7 @@ fn a_wrong_declaration_is_found() {
     right.field("CUuuid", "bytes", 0, 16);
     right.only_if("CUDA_VERSION < 12000", |old| old.value("CUDA_VERSION", 0));
     assert_eq!(right.check(&folder), Ok(()));
-    let mistakes: [(&str, fn(&mut Assertions)); 7] = [
+    let mistakes: [Mistake; 7] = [
         ("CUuuid has 12 bytes", |a| a.size("CUuuid", 12)),
         ("CUuuid.bytes is bytes 4 .. 4 + 16", |a| a.field("CUuuid", "bytes", 4, 16)),
         ("CUDA_ERROR_NOT_READY is 601", |a| a.value("CUDA_ERROR_NOT_READY", 601)),

@@ -4,7 +4,7 @@
 use super::endpoint::Endpoint;
 use super::foreign::{Native, Request};
 use crate::transport::{Payload, Transport};
-use crate::{Call, Error, Rank, ReduceOp, Result};
+use crate::{Call, Error, ReduceOp, Result};
 use allfold_kernels::divide_bytes;
 use allfold_kernels::fused::Ends;
 use std::sync::Arc;
