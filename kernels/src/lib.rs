@@ -4,6 +4,7 @@
 pub mod cuda;
 mod element;
 pub mod fused;
+mod isa;
 pub mod nn;
 mod op;
 mod part;
@@ -12,9 +13,10 @@ mod ticks;
 
 pub use element::{DType, Element};
 pub use half::{bf16, f16};
+pub use isa::Isa;
 pub use op::ReduceOp;
 pub use part::Part;
 pub use reduce::{
-    Isa, combine, combine_by, copy_large, copy_part, divide, divide_bytes, reduce, reduce_by, reduce_bytes,
+    combine, combine_by, copy_large, copy_part, divide, divide_bytes, reduce, reduce_by, reduce_bytes,
 };
 pub use ticks::ticks;

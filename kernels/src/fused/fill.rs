@@ -3,7 +3,8 @@
 
 use super::exchange::{Exchange, From, Pattern, Route};
 use super::formula::{Formula, Operand};
-use crate::reduce::simd::{self, Isa};
+use crate::Isa;
+use crate::reduce::simd;
 use crate::reduce::{Typed, dispatch};
 use crate::{Element, ReduceOp};
 use std::ops::Range;

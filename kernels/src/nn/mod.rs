@@ -54,7 +54,6 @@ pub use matmul::{Matrix, Store, matmul, matmul_within};
 pub use narrow::Narrow;
 pub use pool::Pool;
 pub use relu::Relu;
-pub use simd::{Level, level};
 pub use sum::norm;
 pub use team::Team;
 pub use update::{Descent, Moments, adam, descend, divide};

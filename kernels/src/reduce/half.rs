@@ -8,7 +8,8 @@
 //! of its own, a block at a time (`simd/half`).
 
 use super::Arithmetic;
-use super::simd::{self, Isa};
+use super::simd;
+use crate::Isa;
 use crate::{ReduceOp, bf16, f16};
 
 /// Elements widened at a time for a division.

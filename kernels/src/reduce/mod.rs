@@ -14,8 +14,9 @@ mod half;
 mod int;
 pub(crate) mod simd;
 
+use crate::Isa;
 use crate::{DType, Element, ReduceOp, bf16, f16};
-pub use simd::{Isa, copy_large, copy_part};
+pub use simd::{copy_large, copy_part};
 
 /// What each element type does, one element at a time; sealed by living in a private module.
 pub trait Arithmetic: Copy {

@@ -2,9 +2,9 @@
 
 use super::SIDE_BY_SIDE;
 use super::tile::{self, ROWS, VECTOR};
-use crate::nn::Float;
 #[cfg(target_arch = "x86_64")]
-use crate::nn::simd::{Level, level};
+use crate::Isa;
+use crate::nn::Float;
 use std::ops::Range;
 
 /// A right operand, k x n.
@@ -106,8 +106,8 @@ pub(super) fn copy_lines<F: Float>(
     #[allow(unsafe_code, reason = "intrinsics")]
     unsafe {
         let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
-        match level() {
-            Level::Wide => tile::wide::copy_lines(from, step, (lines, width), to, apart),
+        match Isa::best() {
+            Isa::Avx512 => tile::wide::copy_lines(from, step, (lines, width), to, apart),
             _ => tile::middle::copy_lines(from, step, (lines, width), to, apart),
         }
     }
@@ -164,8 +164,8 @@ fn blocks<F: Float>(
     const AREA: usize = VECTOR * VECTOR;
     let whole = (depth / VECTOR, cols / VECTOR);
     let (from, to) = (data.as_ptr().cast::<f32>(), lines.as_mut_ptr().cast::<f32>());
-    let turn = match level() {
-        Level::Wide => tile::wide::transpose,
+    let turn = match Isa::best() {
+        Isa::Avx512 => tile::wide::transpose,
         _ => tile::middle::transpose,
     };
     let block = |k: usize, j: usize| {

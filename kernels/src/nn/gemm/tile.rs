@@ -5,8 +5,8 @@
 //! ```
 
 use super::Walk;
+use crate::Isa;
 use crate::nn::Float;
-use crate::nn::simd::{Level, level};
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod middle;
@@ -48,7 +48,7 @@ impl<F> Target<F> {
 
 /// Whether tiles of this type are written as [`Target`]s say.
 pub(super) fn targets<F: Float>() -> bool {
-    cfg!(target_arch = "x86_64") && level() != Level::Plain && size_of::<F>() == size_of::<f32>()
+    cfg!(target_arch = "x86_64") && Isa::best() != Isa::Baseline && size_of::<F>() == size_of::<f32>()
 }
 
 /// To `to`, or if that is `None` to `out` (lines `WIDTH` apart): the rows of `data` that start at `rows`, along `walk`, times
@@ -74,8 +74,8 @@ pub(super) fn tile<F: Float>(
         // has `ROWS` lines of `WIDTH` elements.
         #[allow(unsafe_code, reason = "intrinsics")]
         unsafe {
-            match (level(), size_of::<F>()) {
-                (Level::Wide, SINGLE) => {
+            match (Isa::best(), size_of::<F>()) {
+                (Isa::Avx512, SINGLE) => {
                     let (data, panel, to) = (cast(data), cast(panel), to.cast());
                     match vectors {
                         1 => wide::tile::<1>(data, rows, walk, panel, to),
@@ -84,17 +84,17 @@ pub(super) fn tile<F: Float>(
                     }
                     return;
                 }
-                (Level::Wide, _) => {
+                (Isa::Avx512, _) => {
                     let out = bytemuck::cast_slice_mut(out);
                     return wide::tile_f64(cast(data), rows, walk, cast(panel), vectors, out);
                 }
-                (Level::Middle, SINGLE) => {
+                (Isa::Avx2, SINGLE) => {
                     return middle::f32::tile(cast(data), rows, walk, (cast(panel), vectors), to.cast());
                 }
-                (Level::Middle, _) => {
+                (Isa::Avx2, _) => {
                     return middle::f64::tile(cast(data), rows, walk, (cast(panel), vectors), to.cast());
                 }
-                (Level::Plain, _) => {}
+                (Isa::Baseline, _) => {}
             }
         }
     }
@@ -118,10 +118,10 @@ pub(super) fn direct<F: Float>(
     // vouches for `to`; `gemm` asserts that the furthest row's walk ends inside `data`.
     #[allow(unsafe_code, reason = "intrinsics")]
     unsafe {
-        match (level(), bases) {
-            (Level::Wide, &[a]) => wide::direct([a], data, rows, step, right, offsets, to),
-            (Level::Wide, &[a, b]) => wide::direct([a, b], data, rows, step, right, offsets, to),
-            (Level::Wide, &[a, b, c]) => wide::direct([a, b, c], data, rows, step, right, offsets, to),
+        match (Isa::best(), bases) {
+            (Isa::Avx512, &[a]) => wide::direct([a], data, rows, step, right, offsets, to),
+            (Isa::Avx512, &[a, b]) => wide::direct([a, b], data, rows, step, right, offsets, to),
+            (Isa::Avx512, &[a, b, c]) => wide::direct([a, b, c], data, rows, step, right, offsets, to),
             _ => middle::direct((data, rows, step), (right, bases, offsets), to),
         }
     }
@@ -167,8 +167,7 @@ mod tests {
     const DEPTH: usize = 2 * 3 * 7;
 
     fn sets() -> (bool, bool) {
-        let middle = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        (middle, is_x86_feature_detected!("avx512f"))
+        (Isa::best() >= Isa::Avx2, Isa::best() >= Isa::Avx512)
     }
 
     /// A chain of fused multiply-adds for each element, and what was there before if it is added.

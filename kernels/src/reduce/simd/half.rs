@@ -1,6 +1,7 @@
 //! f16 by the processor's own conversions: a block is widened to f32, reduced there, and narrowed back.
 
-use super::{Isa, combine_lanes, reduce_lanes};
+use super::{combine_lanes, reduce_lanes};
+use crate::Isa;
 use crate::{ReduceOp, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;

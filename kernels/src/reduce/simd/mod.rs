@@ -12,74 +12,9 @@ pub(super) mod half;
 mod stream;
 
 use super::Arithmetic;
-use crate::ReduceOp;
-use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
+use crate::{Isa, ReduceOp};
 pub(crate) use stream::{copy, copy_apart, fence};
 pub use stream::{copy_large, copy_part};
-
-/// A class of vector instructions. What it computes is the same in all of them; how fast differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Isa {
-    /// What every processor of this target has.
-    Baseline,
-    /// AVX2, FMA-free, with the conversions of F16C.
-    Avx2,
-    /// AVX-512 F, BW, DQ and VL.
-    Avx512,
-}
-
-impl Isa {
-    /// Every class that this processor has, the widest last.
-    pub fn available() -> impl Iterator<Item = Isa> {
-        [Isa::Baseline, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= Isa::best())
-    }
-
-    /// The widest class that this processor has.
-    #[inline]
-    pub fn best() -> Isa {
-        /// One more than the class; 0 until somebody has asked.
-        static BEST: AtomicU8 = AtomicU8::new(0);
-        match BEST.load(Ordering::Relaxed) {
-            1 => Isa::Baseline,
-            2 => Isa::Avx2,
-            3 => Isa::Avx512,
-            _ => {
-                let best = Isa::detect();
-                BEST.store(best as u8 + 1, Ordering::Relaxed);
-                best
-            }
-        }
-    }
-
-    #[cold]
-    fn detect() -> Isa {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
-            let avx512 = is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl");
-            match (avx2, avx512) {
-                (true, true) => return Isa::Avx512,
-                (true, false) => return Isa::Avx2,
-                _ => {}
-            }
-        }
-        Isa::Baseline
-    }
-}
-
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Isa::Baseline => "baseline",
-            Isa::Avx2 => "AVX2",
-            Isa::Avx512 => "AVX-512",
-        })
-    }
-}
 
 /// `out[i] = f(a[i], b[i])`; all three have one length.
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! Copies, past the caches where what is written will not be read soon.
 
-use super::Isa;
+use crate::Isa;
 use std::hint::black_box;
 
 /// Copies `from` to `into`, which has its length. `stream`: with stores that pass the caches, which spares reading
