@@ -89,6 +89,7 @@ fn fixed() -> impl Iterator<Item = Case> {
         (DType::I32, ReduceOp::Prod),
         (DType::F16, ReduceOp::Min),
         (DType::F64, ReduceOp::Avg),
+        (DType::I8, ReduceOp::Max),
     ];
     let forms = [(1, None, 4), (3, Some(16), 0), (64, Some(8), 1)];
     [1u32, 2, 3, 4, 7].into_iter().flat_map(move |ranks| {
