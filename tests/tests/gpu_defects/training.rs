@@ -10,7 +10,7 @@ use allfold_trainer::{Batch, Config, Model, Moment, models, optim, train_with};
 use std::sync::Arc;
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_secs(2);
+const DEADLINE: Duration = Duration::from_secs(4);
 
 fn config() -> Config {
     let (model, exchange) = ("mlp".into(), "nccl".into());
@@ -61,7 +61,7 @@ fn steps<R: Send>(
 
 /// Rank 1 leaves in silence after some steps: rank 0 must be told by its deadline, with rank 1's name.
 pub fn d5_lost_peer(seeded: Seeded) -> Found {
-    let machine = machine(seeded, Duration::from_millis(500));
+    let machine = machine(seeded, Duration::from_secs(6));
     stand_in(&machine, StandIn { lost: Lost::Silent, ..StandIn::default() });
     let ends = steps(&config(), &machine, |rank, step| {
         (0..4).try_for_each(|at| step(at, 4, 8))?;

@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// For every wait of a rank.
-const DEADLINE: Duration = Duration::from_secs(2);
+const DEADLINE: Duration = Duration::from_secs(4);
 /// After which a test has hung.
 const HUNG: Duration = Duration::from_secs(90);
 /// Bytes of each device.

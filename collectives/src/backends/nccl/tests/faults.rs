@@ -6,7 +6,7 @@ use crate::device::{Link, Way};
 use std::sync::mpsc;
 
 /// How long ranks wait for each other on their device, and how long a slow one takes.
-const DEADLINE: Duration = Duration::from_millis(1500);
+const DEADLINE: Duration = Duration::from_millis(2500);
 const SLOW: Duration = Duration::from_millis(300);
 /// A test that is not over by then hangs.
 const HANG: Duration = Duration::from_secs(60);
