@@ -28,7 +28,7 @@ case "${1:-}" in
         mkdir -p target/gpu-check
         cp target/release/allfold target/gpu-check/
         cp "$(built cuda_kernels)" target/gpu-check/cuda_kernels
-        cp "$(built allfold_collectives)" target/gpu-check/collectives
+        cp "$(built allfold_gpu)" target/gpu-check/collectives
         cp "$(built allfold_trainer)" target/gpu-check/trainer
         cp "$(built gpu)" target/gpu-check/gpu
         cp -r experiments/configs/gpu target/gpu-check/configs

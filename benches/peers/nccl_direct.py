@@ -3,7 +3,7 @@
 
     nccl_direct.py [MIB]        ranks 1, 2, 4 and 8, a thread each, on the GPUs there are; the largest size in MiB
 
-Sizes, calls and clocks are those of collectives/benches/gpu.rs: f32 in place, 20 calls between two events, the least of five
+Sizes, calls and clocks are those of collectives/gpu/benches/gpu.rs: f32 in place, 20 calls between two events, the least of five
 such stretches, the slowest rank. Python lets one thread call at a time, which can make small sizes of many ranks slower.
 Prints a line of JSON for each size. Needs NCCL's library and CUDA's driver, no package.
 """

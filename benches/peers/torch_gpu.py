@@ -8,7 +8,7 @@
 Prints one line of JSON. Shapes, batch sizes, precision, optimisers and numbers of steps are those of the configurations. Both
 sides warm up alike. Training: the median step after the first third of the steps, as in `steady_samples_per_s` of the records
 of `allfold train`. Kernels: one call is not counted, then the best of three stretches of 20 calls between two events, as in
-`collectives/benches/gpu.rs`. Channels last and fused optimisers: PyTorch as its own guides advise. Needs torch; no other package.
+`collectives/gpu/benches/gpu.rs`. Channels last and fused optimisers: PyTorch as its own guides advise. Needs torch; no other package.
 """
 import argparse
 import json

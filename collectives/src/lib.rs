@@ -47,7 +47,7 @@ pub use allfold_timing as time;
 #[cfg(feature = "mpi")]
 pub use backends::mpi;
 pub use backends::sim::Activity;
-pub use backends::{device, nccl, tcp};
+pub use backends::tcp;
 pub use buffer::Buffer;
 pub use communicator::{Communicator, Joining, Plan, Planned};
 pub use error::{Error, Lost, Result};

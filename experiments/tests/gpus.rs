@@ -4,12 +4,12 @@
 
 mod common;
 
-use allfold_collectives::device::Form;
 use allfold_collectives::registry::{ALGORITHMS, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_experiments::gpus::Gpus;
 use allfold_experiments::measure::Timing;
 use allfold_experiments::plan::Choice;
+use allfold_gpu::device::Form;
 use allfold_kernels::cuda::{self, Order, Shim};
 use common::{allfold, folder, said};
 

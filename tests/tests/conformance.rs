@@ -258,7 +258,7 @@ proptest! {
         case in testing::cases(9),
     ) {
         let shim = Shim::open(Order::Upwards).unwrap();
-        testing::runs_on(&shim, algorithm, &case).map_err(|failure| TestCaseError::fail(failure.to_string()))?;
+        allfold_gpu::testing::runs_on(&shim, algorithm, &case).map_err(|failure| TestCaseError::fail(failure.to_string()))?;
     }
 
     #[test]

@@ -45,7 +45,9 @@ fn no_sockets_cryptography_or_drivers_reach_the_pure_crates() {
 #[test]
 fn what_is_not_pure_is_found_where_it_is_needed() {
     let collectives = impure("allfold-collectives", &[]);
-    for package in ["tokio", "rustls", "aws-lc-rs", "cudarc"] {
+    assert!(impure("allfold-gpu", &[]).contains(&"cudarc"));
+    assert!(!collectives.contains(&"cudarc"), "ranks on CPUs need no GPU");
+    for package in ["tokio", "rustls", "aws-lc-rs"] {
         assert!(collectives.contains(&package), "{package} is not among {collectives:?}");
     }
     assert_eq!(collectives.contains(&"ring"), cfg!(target_arch = "x86_64"));

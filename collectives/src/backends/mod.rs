@@ -11,11 +11,8 @@
 //! An *actor* is a thread that takes part for a rank: its own code, or one of its communication threads. A *gate*
 //! counts, and lets pass whoever waits for a count; asynchronous work is handed over through gates.
 
-pub mod device;
 #[cfg(feature = "mpi")]
 pub mod mpi;
-#[allow(unsafe_code, reason = "NCCL is a foreign library; each call says why it is sound")]
-pub mod nccl;
 mod real_time;
 pub(crate) mod shm;
 pub(crate) mod sim;

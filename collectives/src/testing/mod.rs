@@ -55,14 +55,14 @@
 //! ```
 
 mod case;
-mod gpus;
 mod run;
 
 pub use allfold_schedules::testing::{Failure, proves};
 pub use allfold_timing::testing::times;
 pub use case::{Case, cases};
-pub use gpus::{conforms_on, runs_on};
 pub use run::runs;
+#[doc(hidden)]
+pub use run::{Exact, block, left};
 
 use crate::registry::Algorithm;
 use crate::{DType, Rank, ReduceOp};
@@ -82,7 +82,7 @@ pub fn conforms(algorithm: &'static Algorithm) -> Result<(), Failure> {
 }
 
 /// The cases of [`conforms`].
-fn fixed() -> impl Iterator<Item = Case> {
+pub fn fixed() -> impl Iterator<Item = Case> {
     let kinds = [
         (DType::F32, ReduceOp::Sum),
         (DType::Bf16, ReduceOp::Sum),

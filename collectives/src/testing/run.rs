@@ -20,14 +20,19 @@ pub fn runs(algorithm: &'static Algorithm, case: &Case) -> Result<(), Failure> {
 }
 
 /// A case with its numbers: what every rank puts in, and what it must end with.
-pub(super) struct Exact<'a, T> {
+pub struct Exact<'a, T> {
     algorithm: &'a Algorithm,
     case: &'a Case,
+    /// What every rank puts in.
     pub inputs: Vec<Vec<T>>,
     expected: Vec<Vec<T>>,
 }
 
 impl<'a, T: Element> Exact<'a, T> {
+    /// Evaluates a case.
+    ///
+    /// # Errors
+    /// What the symbolic checker says.
     pub fn new(algorithm: &'a Algorithm, case: &'a Case) -> Result<Self, Failure> {
         let inputs: Vec<Vec<T>> =
             (0..case.ranks).map(|rank| input(algorithm.collective, case, rank)).collect();
@@ -36,12 +41,16 @@ impl<'a, T: Element> Exact<'a, T> {
         Ok(Exact { algorithm, case, inputs, expected })
     }
 
+    /// A failure of this case at a place.
     pub fn failed(&self, place: &str, what: impl ToString) -> Failure {
         let (case, what) = (self.case, what.to_string());
         Failure::new(self.algorithm, case.ranks, format!("{case:?}: on {place}: {what}"))
     }
 
     /// Whether every rank has ended with what it must.
+    ///
+    /// # Errors
+    /// The first element that differs.
     pub fn holds(&self, place: &str, results: &[Vec<T>]) -> Result<(), Failure> {
         if results.len() != self.expected.len() {
             return Err(self.failed(place, format!("{} ranks have ended", results.len())));
@@ -50,6 +59,9 @@ impl<'a, T: Element> Exact<'a, T> {
     }
 
     /// Whether a rank has.
+    ///
+    /// # Errors
+    /// As [`Exact::holds`].
     pub fn rank_holds(&self, place: &str, rank: Rank, got: &[T]) -> Result<(), Failure> {
         let want = &self.expected[rank.index()];
         if got.len() != want.len() {
@@ -89,7 +101,7 @@ fn worlds(algorithm: &'static Algorithm, case: &Case) -> Vec<(&'static str, Worl
 }
 
 /// The elements of a rank's block.
-pub(super) fn block(case: &Case, rank: u32) -> Range<usize> {
+pub fn block(case: &Case, rank: u32) -> Range<usize> {
     rank as usize * case.count..(rank as usize + 1) * case.count
 }
 
@@ -146,7 +158,7 @@ fn exact<T: Element>(algorithm: &Algorithm, case: &Case, inputs: &[Vec<T>]) -> R
 }
 
 /// What of a rank's whole buffer is its result, in the form in which [`call`] returns it.
-pub(super) fn left<T: Copy>(collective: Collective, case: &Case, rank: Rank, data: Vec<T>) -> Vec<T> {
+pub fn left<T: Copy>(collective: Collective, case: &Case, rank: Rank, data: Vec<T>) -> Vec<T> {
     match collective {
         Collective::Reduce | Collective::Gather if rank != case.root => Vec::new(),
         Collective::ReduceScatter | Collective::Scatter => data[block(case, rank.0)].to_vec(),

@@ -136,7 +136,7 @@ fn multiplies(item: &str, library: cuda::libraries::Library) -> Finding {
 
 fn nccl() -> Finding {
     let library = cuda::libraries::Library::Nccl;
-    match allfold_collectives::nccl::version() {
+    match allfold_gpu::nccl::version() {
         Ok((major, minor, patch)) => {
             let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
             found("nccl", format!("{major}.{minor}.{patch}{place}"))

@@ -8,10 +8,11 @@ mod driver;
 mod nccl;
 mod training;
 
-use allfold_collectives::device::{DeviceRanks, Form, Job};
 use allfold_collectives::registry::{ALGORITHMS, find};
-use allfold_collectives::testing::{Case, runs_on};
+use allfold_collectives::testing::Case;
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
+use allfold_gpu::device::{DeviceRanks, Form, Job};
+use allfold_gpu::testing::runs_on;
 use allfold_kernels::cuda::{Machine, Memory, Shim, ShimOptions};
 use std::sync::Arc;
 

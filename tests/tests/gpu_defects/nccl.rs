@@ -1,9 +1,9 @@
 //! Defects of our use of NCCL, over the stand-in for its library.
 
 use crate::{Found, Seeded};
-use allfold_collectives::device::{Link, Way};
-use allfold_collectives::nccl::{NcclComm, StandIn, stand_in};
 use allfold_collectives::{Communicator, DType, Error, ReduceOp, Result, World};
+use allfold_gpu::device::{Link, Way};
+use allfold_gpu::nccl::{NcclComm, StandIn, stand_in};
 use allfold_kernels::cuda::{Machine, Queue, Shim, ShimOptions};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Defects of training on devices whose sums go over NCCL, on the shim and over the stand-in for NCCL's library.
 
 use crate::{Found, Seeded};
-use allfold_collectives::nccl::{Lost, StandIn, stand_in};
 use allfold_collectives::{Rank, World};
+use allfold_gpu::nccl::{Lost, StandIn, stand_in};
 use allfold_kernels::cuda::{Machine, Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::data::digits;

@@ -9,7 +9,7 @@
 //!             |-- Weights         f32 parameters with narrow copies, gradients bucket by bucket
 //!             |-- DeviceOptimiser     one launch for all tensors
 //!             |-- Exchange        what becomes of buckets on their way, by the configuration's hook
-//!             '-- Link            sums over ranks on a stream of its own (collectives::device)
+//!             '-- Link            sums over ranks on a stream of its own (allfold_gpu::device)
 //! ```
 //!
 //! What a device is, the trait [`Machine`] says: a GPU, or the shim that runs the same kernels' source on this CPU, by which

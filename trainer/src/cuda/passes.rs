@@ -11,7 +11,7 @@ use crate::model::{normalises, normalises_all};
 use crate::network::Phase;
 use crate::{Error, Network, Result};
 use allfold_collectives::ReduceOp;
-use allfold_collectives::device::Link;
+use allfold_gpu::device::Link;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Memory, Queue, Slice, launch, vendor};
 use allfold_kernels::nn::LossKind;

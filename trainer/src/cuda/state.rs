@@ -20,7 +20,7 @@ use super::weights::{Weights, part};
 use crate::optim::Optimiser;
 use crate::{Batch, Config, Error, GradScaler, Memory as Held, Moment, Network, Result};
 use allfold_collectives::Communicator;
-use allfold_collectives::device::{Link, Way};
+use allfold_gpu::device::{Link, Way};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Feed, Mark, Memory, Queue, Slice, launch};
 use allfold_kernels::nn::{Float, Narrow};

@@ -6,7 +6,7 @@ use crate::gpus::{Gpus, Timed};
 use crate::records::{Call, MeasuredCollective};
 use crate::session::Session;
 use crate::{progress, table};
-use allfold_collectives::device::Form;
+use allfold_gpu::device::Form;
 
 /// Measures every size and prints the table.
 pub(super) fn run(args: &Args, bench: &Bench, sizes: &[u64]) -> Outcome {

@@ -3,8 +3,8 @@
 use super::super::Within;
 use super::{Replica, small};
 use crate::{Batch, Config, Error, Model, Moment, Result, models, optim};
-use allfold_collectives::nccl::{Lost, StandIn, stand_in};
 use allfold_collectives::{Communicator, Rank, World};
+use allfold_gpu::nccl::{Lost, StandIn, stand_in};
 use allfold_kernels::cuda::{Machine, Memory, Shim, ShimOptions};
 use std::sync::Arc;
 use std::sync::mpsc::channel;

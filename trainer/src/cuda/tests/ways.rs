@@ -4,7 +4,7 @@
 use super::{assert_near, cnn, pictures, small};
 use crate::{Config, Dataset, TrainResult, train_with};
 use allfold_collectives::World;
-use allfold_collectives::nccl::{StandIn, stand_in};
+use allfold_gpu::nccl::{StandIn, stand_in};
 use allfold_kernels::cuda::{Machine, Shim, ShimOptions};
 use std::sync::Arc;
 

@@ -5,10 +5,10 @@
 //! Every result is checked: the exit code is 1 where one is wrong or a part has failed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-use allfold_collectives::device::{DeviceRanks, Form, Job};
-use allfold_collectives::nccl::{NcclComm, version};
 use allfold_collectives::registry::of;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, ReduceOp, World};
+use allfold_gpu::device::{DeviceRanks, Form, Job};
+use allfold_gpu::nccl::{NcclComm, version};
 use allfold_kernels::cuda::launch::{self, AdamRule, BatchNorm, Bucket, Layout, Param, Params, Saved};
 use allfold_kernels::cuda::{Gpu, Machine, Memory, Queue, probe};
 use std::io::Write;

@@ -3,8 +3,8 @@
 //!
 //! The stand-in's functions return at once here, so nothing of its own is counted.
 
-use allfold_collectives::nccl::{Alone, NcclComm, StandIn, stand_in};
 use allfold_collectives::{DType, Error, Rank, ReduceOp};
+use allfold_gpu::nccl::{Alone, NcclComm, StandIn, stand_in};
 use allfold_kernels::cuda::{Order, Queue, Shim, Slice};
 use cap::Cap;
 use std::alloc::System;

@@ -10,14 +10,13 @@
 //! On the shim a stand-in for NCCL's library takes its place, so that all of ours runs; on GPUs the library itself, if it is
 //! there and can have so many ranks.
 
-use super::run::{Exact, block, left};
-use super::{Case, Failure, fixed};
 use crate::Result as Ran;
 use crate::device::{DeviceRanks, Form, Job};
 use crate::nccl::{self, NcclComm, StandIn, stand_in};
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
+use allfold_collectives::testing::{Case, Exact, Failure, block, fixed, left};
 use allfold_kernels::cuda::{self, Machine, Memory, Queue, Slice};
 use allfold_kernels::for_dtype;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use std::time::Duration;
 /// How long ranks wait for each other.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// As [`super::conforms`], of the same rank counts, sizes and types, for each algorithm on the devices of a machine and over
+/// As [`allfold_collectives::testing::conforms`], of the same rank counts, sizes and types, for each algorithm on the devices of a machine and over
 /// NCCL.
 ///
 /// # Errors

@@ -1,0 +1,42 @@
+//! Ranks on GPUs: collectives between the devices of one process, and over NCCL.
+//!
+//! ```text
+//! device   ranks as buffers, driven by one thread: messages or a fused kernel; `Link`: sums between ranks of their own
+//! nccl     one rank of a communicator of NCCL's on one GPU: NCCL's own collectives, or any schedule by its messages
+//! ```
+//!
+//! Both know of `allfold_collectives` what any user knows of it: a [`allfold_collectives::Communicator`] by which ranks agree.
+//! Machines are those of `allfold_kernels::cuda`: a GPU, or the CPU shim of the same kernels, by which this runs here:
+//!
+//! ```
+//! use allfold_collectives::registry::find;
+//! use allfold_collectives::{Collective, DType, Error, Rank, ReduceOp};
+//! use allfold_gpu::device::{DeviceRanks, Form, Job};
+//! use allfold_kernels::cuda::{Memory, Order, Shim};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut ranks = DeviceRanks::new(Shim::open(Order::Upwards)?, 4)?;
+//! let buffers: Vec<Memory> = (0..4)
+//!     .map(|rank| Ok::<_, Error>(ranks.queue(Rank(rank))?.upload(&[rank as f32; 8]).expect("memory")))
+//!     .collect::<Result<_, _>>()?;
+//! let slices: Vec<_> = buffers.iter().map(Memory::all).collect();
+//! let algorithm = find(Collective::AllReduce, "ring")?;
+//! let (dtype, op, form) = (DType::F32, ReduceOp::Sum, Form::Messages);
+//! ranks.run(&Job { algorithm, root: Rank(0), dtype, op, form, segments: 1 }, &slices)?;
+//! assert_eq!(ranks.main().download::<f32>(slices[3])?, [6.0; 8]);
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod device;
+#[allow(unsafe_code, reason = "NCCL is a foreign library; each call says why it is sound")]
+pub mod nccl;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use allfold_collectives::World;
+pub(crate) use allfold_collectives::{
+    Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, Result, check, registry,
+    schedule,
+};
