@@ -157,7 +157,7 @@ fn exact<T: Element>(algorithm: &Algorithm, case: &Case, inputs: &[Vec<T>]) -> R
     Ok((0..case.ranks).map(result).collect())
 }
 
-/// What of a rank's whole buffer is its result, in the form in which [`call`] returns it.
+/// What of a rank's whole buffer is its result, in the form in which `call` returns it.
 pub fn left<T: Copy>(collective: Collective, case: &Case, rank: Rank, data: Vec<T>) -> Vec<T> {
     match collective {
         Collective::Reduce | Collective::Gather if rank != case.root => Vec::new(),
