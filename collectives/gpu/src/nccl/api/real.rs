@@ -6,7 +6,7 @@ use allfold_kernels::cuda::abi::each;
 
 #[test]
 fn nccl_tells_its_version_and_makes_ids() {
-    let told = each("backends::nccl::api::real::nccl_tells_its_version_and_makes_ids", |cuda, _| {
+    let told = each("nccl::api::real::nccl_tells_its_version_and_makes_ids", |cuda, _| {
         let table = api().unwrap();
         assert_eq!(version(), Ok(if cuda == 12 { (2, 18, 3) } else { (2, 32, 3) }));
         // Functions of later versions are looked for, and not missed where there are none.
