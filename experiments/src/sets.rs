@@ -8,6 +8,7 @@
 
 use crate::failure::{Failure, Outcome};
 use flate2::read::GzDecoder;
+use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -106,8 +107,7 @@ impl Set {
 
     /// Unpacks an archive, if it is the pinned one.
     fn unpack(&self, bytes: &[u8], dir: &Path) -> Outcome<usize> {
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-        let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         if hex != self.sha256 {
             return Err(Failure::run(format!(
                 "{} has the SHA-256 {hex} and should have {}: nothing was unpacked",

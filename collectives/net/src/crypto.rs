@@ -1,20 +1,57 @@
-//! Random bytes and hashes, by the library that the handshake uses.
+//! Random bytes, hashes and tags for the handshake.
 
 use crate::{Error, Result};
-use aws_lc_rs::digest::{SHA256, digest};
-use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 
 /// Random bytes from the operating system.
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    let failed = |_| Error::System("the operating system's random generator fails".into());
-    SystemRandom::new().fill(&mut bytes).map_err(failed)?;
+    let failed = |error| Error::System(format!("the operating system's random generator fails: {error}"));
+    getrandom::fill(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 
 /// SHA-256.
+#[cfg(feature = "tls")]
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let mut out = [0; 32];
-    out.copy_from_slice(digest(&SHA256, bytes).as_ref());
-    out
+    use sha2::Digest;
+    Sha256::digest(bytes).into()
+}
+
+/// HMAC-SHA-256 (RFC 2104) of several pieces, one behind the other.
+pub fn tag(key: &[u8; 32], pieces: [&[u8]; 2]) -> [u8; 32] {
+    hmac(key, pieces).finalize().into_bytes().into()
+}
+
+/// Whether this is their tag, in constant time.
+pub fn holds(key: &[u8; 32], pieces: [&[u8]; 2], tag: &[u8]) -> bool {
+    hmac(key, pieces).verify_slice(tag).is_ok()
+}
+
+fn hmac(key: &[u8; 32], pieces: [&[u8]; 2]) -> Hmac<Sha256> {
+    // A key shorter than a block of SHA-256 is filled with zeros.
+    let mut block = [0; 64];
+    block[..key.len()].copy_from_slice(key);
+    let mut hmac = <Hmac<Sha256> as KeyInit>::new(&block.into());
+    pieces.into_iter().for_each(|piece| hmac.update(piece));
+    hmac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Python's `hmac` has it, for a key of the bytes 0 to 31.
+    #[test]
+    fn tags_are_those_of_the_standard_and_depend_on_every_bit() {
+        let key: [u8; 32] = std::array::from_fn(|byte| byte as u8);
+        let said = [&b"connector"[..], &b"said"[..]];
+        let mut made = tag(&key, said);
+        let hex: String = made.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "e11f2e095e1dd88a2d29772e3380a6d849fd9b954d8eb4de0e718fa2d8b416c8");
+        assert!(holds(&key, said, &made));
+        made[31] ^= 1;
+        assert!(!holds(&key, said, &made) && !holds(&key, said, &made[..31]));
+    }
 }

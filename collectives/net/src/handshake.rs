@@ -13,10 +13,11 @@
 //! certificates' SHA-256 stand in the transcript, so the TLS that follows is bound to the secret. Every message has a
 //! fixed size below 256 bytes, and nothing here does any I/O.
 
-use super::security::Security;
+use super::crypto;
+use super::security::{Secret, Security};
 use crate::Invitation;
 use crate::Rank;
-use aws_lc_rs::hmac;
+use zeroize::Zeroizing;
 
 /// The version of what follows a handshake.
 const VERSION: u8 = crate::format::VERSION;
@@ -183,13 +184,13 @@ impl Verdict {
 
 /// Both openings: what the proofs are about.
 struct Transcript {
-    key: hmac::Key,
+    key: Zeroizing<[u8; Secret::BYTES]>,
     said: Vec<u8>,
 }
 
 impl Transcript {
     fn new(security: &Security, hello: &[u8; OPENING], challenge: &[u8; OPENING]) -> Transcript {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, security.key());
+        let key = Zeroizing::new(*security.key());
         Transcript { key, said: [&hello[..], challenge].concat() }
     }
 
@@ -198,15 +199,12 @@ impl Transcript {
     }
 
     fn tag(&self, label: &str) -> [u8; 32] {
-        let tag = hmac::sign(&self.key, &[label.as_bytes(), &self.said].concat());
-        let mut out = [0; 32];
-        out.copy_from_slice(tag.as_ref());
-        out
+        crypto::tag(&self.key, [label.as_bytes(), &self.said])
     }
 
     /// In constant time.
     fn holds(&self, label: &str, tag: &[u8]) -> bool {
-        hmac::verify(&self.key, &[label.as_bytes(), &self.said].concat(), tag).is_ok()
+        crypto::holds(&self.key, [label.as_bytes(), &self.said], tag)
     }
 }
 
@@ -364,7 +362,7 @@ impl Acceptor {
 #[cfg(test)]
 mod tests {
     use super::super::crypto::random;
-    use super::super::security::Secret;
+
     use super::*;
     use proptest::prelude::*;
 

@@ -29,13 +29,12 @@ mod error;
 mod format;
 pub mod handshake;
 mod invitation;
-mod records;
 pub mod rendezvous;
 mod secured;
 mod security;
 pub mod socket;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
-mod tls_handshake;
 pub mod wire;
 
 pub use allfold_base::Rank;

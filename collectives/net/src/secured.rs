@@ -8,15 +8,11 @@ use super::crypto::random;
 use super::handshake::{
     Acceptor, Claims, Connector, OPENING, PROOF, Refusal, Verdict, WELCOME, opening, read_opening,
 };
-use super::records::{Opened, Records};
 use super::security::Security;
-use super::tls::Credentials;
-use super::tls_handshake::shake;
+use super::tls::{self, Credentials, Opened, Records};
 use super::wire::Wire;
 use crate::{Error, Result};
 use allfold_kernels::fused::Pipe;
-use rustls::client::UnbufferedClientConnection;
-use rustls::server::UnbufferedServerConnection;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -88,10 +84,7 @@ impl Door {
             let Some(credentials) = &self.credentials else {
                 return Ok((Secured { socket, tls: None }, verdict));
             };
-            let config = credentials.client(theirs).map_err(broken)?;
-            let name = Credentials::name().map_err(broken)?;
-            let side = UnbufferedClientConnection::new(config, name).map_err(broken)?;
-            let tls = shake(side, &mut socket).await.map_err(broken)?;
+            let tls = tls::connect(credentials, theirs, &mut socket).await.map_err(broken)?;
             Ok((Secured { socket, tls: Some(Box::new(tls)) }, verdict))
         };
         timeout(self.patience, whole).await.unwrap_or_else(|_| Err(self.late()))
@@ -127,9 +120,7 @@ impl Door {
             let Some(credentials) = &self.credentials else {
                 return Ok((Secured { socket, tls: None }, claims));
             };
-            let config = credentials.server(theirs).map_err(broken)?;
-            let side = UnbufferedServerConnection::new(config).map_err(broken)?;
-            let tls = shake(side, &mut socket).await.map_err(broken)?;
+            let tls = tls::accept(credentials, theirs, &mut socket).await.map_err(broken)?;
             Ok((Secured { socket, tls: Some(Box::new(tls)) }, claims))
         };
         timeout(self.patience, whole).await.unwrap_or_else(|_| Err(self.late()))

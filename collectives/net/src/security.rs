@@ -92,8 +92,8 @@ impl Secret {
         Ok(Secret::new(*raw))
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.0[..]
+    pub(super) fn bytes(&self) -> &[u8; Secret::BYTES] {
+        &self.0
     }
 }
 
@@ -135,7 +135,7 @@ impl Security {
     }
 
     /// What the handshake proves knowledge of. Without a secret that is nothing.
-    pub(super) fn key(&self) -> &[u8] {
+    pub(super) fn key(&self) -> &[u8; Secret::BYTES] {
         match self {
             Security::Tls(secret) | Security::TrustedFabric(secret) => secret.bytes(),
             Security::Loopback | Security::InsecurePlaintext => &[0; Secret::BYTES],

@@ -1,8 +1,8 @@
 //! A connection as the data path uses it: never waits, and moves bytes straight between the kernel and their place.
 
 use super::beside::Beside;
-use super::records::{Opened, Records};
 use super::socket::again;
+use super::tls::{Opened, Records};
 use allfold_kernels::fused::{Pipe, Wants};
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};

@@ -1,9 +1,9 @@
 //! Records between two ends that have shaken hands, and between one end and rustls' own record layer.
 
-use super::super::socket;
-use super::super::tls::Credentials;
-use super::super::tls_handshake::shake;
+use super::super::credentials::Credentials;
+use super::super::handshake::shake;
 use super::*;
+use crate::socket;
 use proptest::prelude::*;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;

@@ -1,7 +1,7 @@
 //! TLS 1.3 without a certificate authority: every rank makes its own certificate, and a handshake under the job's secret
 //! says which one belongs to whom.
 
-use super::crypto::sha256;
+use crate::crypto::sha256;
 use crate::{Error, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const NAME: &str = "allfold";
 
 /// A rank's certificate, its key, and the certificate's SHA-256.
-pub(super) struct Credentials {
+pub(crate) struct Credentials {
     certificate: CertificateDer<'static>,
     key: PrivatePkcs8KeyDer<'static>,
     pub fingerprint: [u8; 32],

@@ -20,7 +20,7 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 
 /// Bytes in front of a record: its type, a version, and how many follow.
-pub(super) const PREFIX: usize = 5;
+pub(crate) const PREFIX: usize = 5;
 /// The most content of a record.
 const CONTENT: usize = 1 << 14;
 /// What a record has besides its content: after which comes its true type, and the tag.
@@ -40,14 +40,14 @@ const REKEY: u64 = 1 << 20;
 const EMPTY: u32 = 32;
 
 /// What rustls keeps of a connection: the secrets that the next keys come from.
-pub(super) enum Session {
+pub(crate) enum Session {
     Client(KernelConnection<ClientConnectionData>),
     Server(KernelConnection<ServerConnectionData>),
 }
 
 /// What [`Records::open`] found.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Opened {
+pub(crate) enum Opened {
     Bytes(usize),
     /// No record is whole: more is to be read.
     Wanting,
@@ -64,7 +64,7 @@ struct Key {
 }
 
 /// Both directions of a connection.
-pub(super) struct Records {
+pub(crate) struct Records {
     session: Session,
     sealing: Key,
     opening: Key,

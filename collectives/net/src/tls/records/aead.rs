@@ -1,0 +1,72 @@
+//! What seals and opens records.
+
+use allfold_kernels::copy_large;
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use rustls::ConnectionTrafficSecrets;
+use std::io;
+
+/// Bytes that prove a record.
+pub const TAG: usize = 16;
+/// Bytes that make each record's cipher another.
+pub const NONCE: usize = 12;
+
+/// A key for one direction.
+pub struct Aead(LessSafeKey);
+
+/// A record that is not what its sender sealed.
+#[derive(Debug)]
+pub struct Forged;
+
+impl Aead {
+    /// The key, and what nonces are made of.
+    pub fn new(secrets: &ConnectionTrafficSecrets) -> io::Result<(Aead, [u8; NONCE])> {
+        let (algorithm, key, iv) = match secrets {
+            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
+            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
+            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
+            _ => return Err(super::invalid("TLS agreed on a cipher that is unknown here")),
+        };
+        let iv = iv.as_ref().try_into().map_err(super::invalid)?;
+        let key = UnboundKey::new(algorithm, key.as_ref()).map_err(super::invalid)?;
+        Ok((Aead(LessSafeKey::new(key)), iv))
+    }
+
+    /// Seals `first`, `second` and a last byte into `out`, which has room for them and the tag.
+    pub fn seal(
+        &self,
+        nonce: [u8; NONCE],
+        front: &[u8],
+        (first, second, last): (&[u8], &[u8], u8),
+        out: &mut [u8],
+    ) -> io::Result<()> {
+        let (body, back) = out.split_at_mut(first.len() + second.len());
+        let (nonce, front) = (Nonce::assume_unique_for_key(nonce), Aad::from(front));
+        // Bytes that lie in one piece are read where they lie.
+        let sealed = if first.is_empty() {
+            self.0.seal_out_of_place_scatter(nonce, front, second, body, &[last], back)
+        } else {
+            let (one, other) = body.split_at_mut(first.len());
+            one.copy_from_slice(first);
+            copy_large(other, second);
+            self.0.seal_in_place_scatter(nonce, front, body, &[last], back)
+        };
+        sealed.map_err(super::invalid)
+    }
+
+    /// Opens what stands before its tag at the end of `sealed`: into `place`, which has its length, or where it is.
+    pub fn open(
+        &self,
+        nonce: [u8; NONCE],
+        front: &[u8],
+        sealed: &mut [u8],
+        place: Option<&mut [u8]>,
+    ) -> Result<(), Forged> {
+        let (cipher, tag) = sealed.split_at_mut(sealed.len() - TAG);
+        let (nonce, front) = (Nonce::assume_unique_for_key(nonce), Aad::from(front));
+        let opened = match place {
+            Some(place) => self.0.open_separate_gather(nonce, front, cipher, tag, place),
+            None => self.0.open_in_place_separate_tag(nonce, front, tag, cipher).map(drop),
+        };
+        opened.map_err(|_| Forged)
+    }
+}
