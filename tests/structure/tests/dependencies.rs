@@ -15,7 +15,7 @@ fn needs(krate: &str, features: &[&str]) -> BTreeSet<String> {
     let tree = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--package", krate])
         .args(features)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(allfold_structure::root())
         .output()
         .unwrap();
     assert!(tree.status.success(), "{krate}: {}", String::from_utf8_lossy(&tree.stderr));

@@ -1,0 +1,41 @@
+#![allow(missing_docs, clippy::unwrap_used)]
+//! Files and crates that can be read: limits on their lines. Functions are held to 70 lines by clippy (`clippy.toml`).
+
+use allfold_structure::{members, root, rust_files};
+
+/// Lines of a crate's `src`.
+const CRATE: usize = 16_000;
+/// Lines of any file, tests included.
+const FILE: usize = 500;
+/// What half of the files have at most, and nine in ten.
+const MEDIAN: usize = 140;
+const NINE_IN_TEN: usize = 330;
+
+#[test]
+fn files_and_crates_stay_small() {
+    let mut every = Vec::new();
+    let mut wrong = Vec::new();
+    for member in members().unwrap() {
+        let files = rust_files(&root().join(&member).join("src")).unwrap();
+        let lines = |text: &str| text.lines().count();
+        let whole: usize = files.iter().map(|(_, text)| lines(text)).sum();
+        if whole > CRATE {
+            wrong.push(format!("{member}/src has {whole} lines: more than {CRATE}"));
+        }
+        every.extend(files.iter().map(|(_, text)| lines(text)));
+        for folder in ["src", "tests", "benches", "examples"] {
+            let path = root().join(&member).join(folder);
+            let files = if path.is_dir() { rust_files(&path).unwrap() } else { Vec::new() };
+            for (name, text) in files.iter().filter(|(_, text)| lines(text) > FILE) {
+                wrong.push(format!("{member}/{folder}/{name} has {} lines: more than {FILE}", lines(text)));
+            }
+        }
+    }
+    every.sort_unstable();
+    let (median, ninth) = (every[every.len() / 2], every[every.len() * 9 / 10]);
+    println!("{} files of src: median {median} lines, nine in ten below {ninth}", every.len());
+    if median > MEDIAN || ninth > NINE_IN_TEN {
+        wrong.push(format!("half of all files have up to {median} lines and nine in ten up to {ninth}: {MEDIAN} and {NINE_IN_TEN} are right"));
+    }
+    assert!(wrong.is_empty(), "too large:\n{}", wrong.join("\n"));
+}
