@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Compares two builds of `allfold` on one machine, by turns, and prints their medians and ratios as a table.
+
+    scripts/paired.py OLD NEW [--turns 5] [--only WORD]
+
+OLD and NEW are the programs, such as target/release/allfold of two commits. Each turn runs both, one after the other, first
+the one and in the next turn the other; the ratio is the median over turns of (new / old), so that a machine that is slow for
+a while slows both sides of a turn. Collectives: two ranks on two cores, out of place. Needs nothing but Python.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+
+SIZES = [("8 B", "8"), ("64 KiB", "64K"), ("64 MiB", "64M")]
+PLACES = [
+    ("threads", ["--backend", "threads"]),
+    ("shm", ["--backend", "shm"]),
+    ("tcp", ["--backend", "tcp"]),
+    ("tcp, TLS", ["--backend", "tcp", "--security", "tls"]),
+]
+SYNTHETIC = ["--set", "data=synthetic", "--set", "batch=16", "--ranks", "1", "--steps", "6"]
+STEPS = [
+    ("MLP", ["experiments/configs/wide-mlp.toml", "--set", "hidden=[1024, 1024]", "--ranks", "2", "--steps", "12"]),
+    ("GPT", ["experiments/configs/text-gpt.toml", "--set", "synthetic_classes=256", *SYNTHETIC]),
+    ("ResNet-18", ["experiments/configs/cifar-resnet18.toml", "--set", "threads=1", "--set", "checkpoint_every=0", *SYNTHETIC]),
+]
+
+
+def run(program, arguments):
+    """What the program writes to standard output."""
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{program} {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def collective(arguments, size, iterations):
+    """Microseconds of an all-reduce."""
+
+    def measure(program):
+        call = ["bench", "all_reduce", *arguments, "--ranks", "2", "-b", size, "-e", size, "-n", iterations]
+        for line in run(program, [*call, "--json", "-"]).splitlines():
+            record = json.loads(line)
+            if record["kind"] == "collective" and not record["in_place"]:
+                return record["time_us"]
+        sys.exit(f"{program}: no record of the call")
+
+    return measure
+
+
+def simulation(program):
+    """Microseconds of simulating a ring over 4,096 ranks."""
+    call = "simulate all_reduce --topology switch --ranks 4096 --algo ring -b 1G -e 1G --engine full"
+    return 1e6 * float(re.search(r"messages in ([0-9.]+) s of real time", run(program, call.split())).group(1))
+
+
+def step(arguments):
+    """Microseconds of a training step, the first one left out."""
+
+    def measure(program):
+        for line in run(program, ["train", "--config", *arguments, "--json", "-"]).splitlines():
+            record = json.loads(line)
+            if record["kind"] == "train" and "time_us" in record:
+                return record["time_us"]
+        sys.exit(f"{program}: no record with the time of a step")
+
+    return measure
+
+
+def rows():
+    """What is measured: a name, and a function of the program."""
+    for place, arguments in PLACES:
+        for name, size in SIZES:
+            iterations = "40" if size == "64M" else "2000"
+            yield f"all-reduce, {place}, {name}", collective(arguments, size, iterations)
+    yield "simulate, ring of 4,096 ranks", simulation
+    for name, arguments in STEPS:
+        yield f"step of {name}", step(arguments)
+
+
+def main():
+    """The table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("old")
+    parser.add_argument("new")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--only", default="", help="rows with this in their name")
+    chosen = parser.parse_args()
+    print(f"| | old, us | new, us | new / old ({chosen.turns} turns) | of each turn |\n|---|---|---|---|---|")
+    for name, measure in rows():
+        if chosen.only not in name:
+            continue
+        old, new = [], []
+        for turn in range(chosen.turns):
+            sides = [(chosen.old, old), (chosen.new, new)]
+            for program, times in sides if turn % 2 == 0 else reversed(sides):
+                times.append(measure(program))
+        ratios = [b / a for a, b in zip(old, new)]
+        middle = statistics.median
+        every = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
+        print(f"| {name} | {middle(old):,.1f} | {middle(new):,.1f} | {middle(ratios):.3f} | {every} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
