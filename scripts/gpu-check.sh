@@ -19,8 +19,7 @@ case "${1:-}" in
         cd "$here"
         # As the gate builds them, so that its results are used again.
         cargo build --release --quiet --workspace --bin allfold
-        tests=$(cargo test --quiet --workspace --features allfold-kernels/shim --lib --test cuda_kernels --bench gpu \
-            --no-run --message-format=json)
+        tests=$(cargo test --quiet --workspace --lib --test cuda_kernels --bench gpu --no-run --message-format=json)
         built() { # the executable of a target, as cargo names it
             sed -n 's/.*"name":"'"$1"'".*"executable":"\([^"]*\)".*/\1/p' <<<"$tests" | tail -1
         }

@@ -10,7 +10,8 @@ use allfold_experiments::gpus::Gpus;
 use allfold_experiments::measure::Timing;
 use allfold_experiments::plan::Choice;
 use allfold_gpu::device::Form;
-use allfold_kernels::cuda::{self, Order, Shim};
+use allfold_kernels::cuda;
+use allfold_standin::{Order, Shim};
 use common::{allfold, folder, said};
 
 /// What is missing on this machine; `None` where nothing is.

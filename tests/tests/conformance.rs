@@ -8,9 +8,9 @@ use allfold_collectives::schedule::{Schedule, Segments};
 use allfold_collectives::testing;
 use allfold_collectives::time::{Job, traced};
 use allfold_collectives::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
-use allfold_kernels::cuda::{Order, Shim};
 use allfold_kernels::{bf16, divide, f16, for_dtype, reduce};
 use allfold_sim::{BytesPerSec, Costs, Faults, LinkId, Picos, Sharing, Topology};
+use allfold_standin::{Order, Shim};
 use proptest::prelude::*;
 use std::sync::Arc;
 

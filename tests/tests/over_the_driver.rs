@@ -10,7 +10,7 @@
 use allfold_collectives::registry::ALGORITHMS;
 use allfold_gpu::testing::conforms_on;
 use allfold_kernels::cuda::Gpu;
-use allfold_kernels::cuda::standin::{StandinOptions, install, standin_live, standin_violations};
+use allfold_standin::{StandinOptions, install, standin_live, standin_violations};
 use std::process::Command;
 use std::time::Duration;
 

@@ -3,10 +3,10 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_kernels::DType;
-use allfold_kernels::cuda::abi::each;
 use allfold_kernels::cuda::launch::{Conv, Layout};
 use allfold_kernels::cuda::vendor::convolved;
 use allfold_kernels::nn::Conv2d;
+use allfold_standin::abi::each;
 use allfold_trainer::layers::Operation;
 use allfold_trainer::models::{MODELS, build};
 use allfold_trainer::{Config, Network};

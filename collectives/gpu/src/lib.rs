@@ -12,7 +12,8 @@
 //! use allfold_collectives::registry::find;
 //! use allfold_collectives::{Collective, DType, Error, Rank, ReduceOp};
 //! use allfold_gpu::device::{DeviceRanks, Form, Job};
-//! use allfold_kernels::cuda::{Memory, Order, Shim};
+//! use allfold_kernels::cuda::Memory;
+//! use allfold_standin::{Order, Shim};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut ranks = DeviceRanks::new(Shim::open(Order::Upwards)?, 4)?;

@@ -19,6 +19,7 @@ use crate::{Collective, Communicator, DType, Element, Error, Geometry, Rank, Red
 use allfold_collectives::testing::{Case, Exact, Failure, block, fixed, left};
 use allfold_kernels::cuda::{self, Machine, Memory, Queue, Slice};
 use allfold_kernels::for_dtype;
+use allfold_standin::Shim;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,7 +125,7 @@ fn twice<T: Element>(
 }
 
 fn is_gpu(machine: &Arc<dyn Machine>) -> bool {
-    machine.as_shim().is_none()
+    Shim::of(machine.as_ref()).is_none()
 }
 
 /// Whether NCCL, or its stand-in, can have so many ranks here.

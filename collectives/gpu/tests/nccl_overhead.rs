@@ -5,7 +5,8 @@
 
 use allfold_collectives::{DType, Error, Rank, ReduceOp};
 use allfold_gpu::nccl::{Alone, NcclComm, StandIn, stand_in};
-use allfold_kernels::cuda::{Order, Queue, Shim, Slice};
+use allfold_kernels::cuda::{Queue, Slice};
+use allfold_standin::{Order, Shim};
 use cap::Cap;
 use std::alloc::System;
 use std::time::{Duration, Instant};

@@ -77,8 +77,8 @@ impl Library {
     }
 
     fn find_and_load(self) -> Option<PathBuf> {
-        #[cfg(feature = "shim")]
-        if super::standin::by_environment().is_err() || super::standin::hides(self) {
+        #[cfg(feature = "testing")]
+        if hidden().contains(&self) {
             return None;
         }
         let major = if self == Library::Driver { None } else { driver_major() };
@@ -122,6 +122,20 @@ impl Library {
     }
 }
 
+/// Libraries that are not found in this process, whatever the machine has.
+#[cfg(feature = "testing")]
+fn hidden() -> std::sync::MutexGuard<'static, Vec<Library>> {
+    static HIDDEN: std::sync::Mutex<Vec<Library>> = std::sync::Mutex::new(Vec::new());
+    HIDDEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Keeps libraries from being found in this process: one that has stand-ins uses no other library of NVIDIA's. A library that
+/// was loaded before stays. For tests.
+#[cfg(feature = "testing")]
+pub fn hide(libraries: &[Library]) {
+    hidden().extend(libraries);
+}
+
 /// The major version of the driver's CUDA; none where there is no driver.
 fn driver_major() -> Option<i32> {
     Library::Driver.load()?;
@@ -152,7 +166,7 @@ pub fn folders() -> Vec<PathBuf> {
     let list = |name: &str| std::env::var_os(name).map(|value| std::env::split_paths(&value).collect());
     let mut folders: Vec<PathBuf> = list("LD_LIBRARY_PATH").unwrap_or_default();
     // Tests find what scripts/install-cuda-compiler.sh installs without being told.
-    #[cfg(feature = "shim")]
+    #[cfg(feature = "testing")]
     folders.extend(
         std::fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/cuda"))
             .iter()

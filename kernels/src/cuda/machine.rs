@@ -2,6 +2,7 @@
 
 use super::{Kernel, Result, Slice};
 use bytemuck::Pod;
+use std::any::Any;
 
 /// Threads of every block: the kernels are written for this many.
 pub const THREADS: u32 = 256;
@@ -93,7 +94,7 @@ impl Arguments {
     }
 
     /// A pointer to each argument; they live as long as `self` is not moved or changed.
-    pub(super) fn pointers(&mut self) -> Vec<*mut std::ffi::c_void> {
+    pub fn pointers(&mut self) -> Vec<*mut std::ffi::c_void> {
         let Arguments { words, starts, .. } = self;
         starts.iter().map(|start| words[*start..].as_mut_ptr().cast()).collect()
     }
@@ -102,7 +103,7 @@ impl Arguments {
 /// Where memory is and kernels run. Work of one stream runs in order; work of several, at once, unless an event orders it.
 ///
 /// Everything but the queries is `unsafe`, since addresses are numbers; [`super::Queue`] is the safe face.
-pub trait Machine: Send + Sync {
+pub trait Machine: Any + Send + Sync {
     /// What it is, in words.
     fn name(&self) -> String;
     /// Devices.
@@ -119,15 +120,10 @@ pub trait Machine: Send + Sync {
         (device as u128).to_le_bytes()
     }
     /// Whether a test has put a defect that was mended back in, by its number in `docs/GPU.md`. Never
-    /// without the feature `shim`.
+    /// without the feature `testing`.
     fn seeded(&self, defect: u8) -> bool {
         let _ = defect;
         false
-    }
-    /// The shim, if this is one.
-    #[cfg(feature = "shim")]
-    fn as_shim(&self) -> Option<&super::Shim> {
-        None
     }
     /// A new stream on a device.
     ///

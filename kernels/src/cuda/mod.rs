@@ -4,7 +4,7 @@
 //! launch::reduce(queue, ..)      one function per kernel: checks lengths, counts bytes
 //!        |
 //!      Queue ---- Machine ----- Gpu    the driver; NVRTC compiles a family of kernels for the device that is there
-//!                          \--- Shim   the same source on the CPU, a fibre per thread (feature `shim`)
+//!                          \--- Shim   the same source on the CPU, a fibre per thread (`allfold-standin`, for tests)
 //! ```
 //!
 //! Nothing here panics where CUDA is missing: [`probe()`] turns a missing driver, library or device into one
@@ -26,13 +26,8 @@
 //! }
 //! ```
 
-#![allow(
-    unsafe_code,
-    reason = "the driver, NVRTC and the shim are foreign functions; each use says why it is sound"
-)]
+#![allow(unsafe_code, reason = "the driver and NVRTC are foreign functions; each use says why it is sound")]
 
-#[cfg(feature = "shim")]
-pub mod abi;
 mod compile;
 mod error;
 mod gpu;
@@ -43,11 +38,9 @@ mod memory;
 mod pinned;
 mod pool;
 mod probe;
-#[cfg(feature = "shim")]
-mod shim;
+#[cfg(feature = "testing")]
+mod seeded;
 mod source;
-#[cfg(feature = "shim")]
-pub mod standin;
 mod symbols;
 pub mod vendor;
 
@@ -59,8 +52,8 @@ pub use memory::{Mark, Memory, Queue, Slice};
 pub use pinned::Feed;
 pub use pool::Usage;
 pub use probe::{Device, Probe, probe};
-#[cfg(feature = "shim")]
-pub use shim::{Foreign, Order, Poll, Progress, Shim, ShimOptions, shim_kernels, shim_launched};
+#[cfg(feature = "testing")]
+pub use seeded::seed_defects;
 pub use source::{Family, HEADER, Kernel};
 
 /// The result of anything on a GPU.

@@ -1,10 +1,8 @@
 //! Defects of the calls of the driver, over its stand-in: each body runs in a process of its own, since a process has one CUDA.
 
-use allfold_kernels::cuda::standin::{
-    Gate, StandinOptions, install, standin_live, standin_spin, standin_violations,
-};
 use allfold_kernels::cuda::{Error, Gpu, Queue, launch};
 use allfold_kernels::{DType, ReduceOp};
+use allfold_standin::{Gate, StandinOptions, install, standin_live, standin_spin, standin_violations};
 use std::process::Command;
 use std::time::Duration;
 

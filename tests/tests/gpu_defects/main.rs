@@ -13,7 +13,8 @@ use allfold_collectives::testing::Case;
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
 use allfold_gpu::device::{DeviceRanks, Form, Job};
 use allfold_gpu::testing::runs_on;
-use allfold_kernels::cuda::{Machine, Memory, Shim, ShimOptions};
+use allfold_kernels::cuda::{Machine, Memory};
+use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 
 /// One defect, what finds it, and a body that fails by these words when the defect is in.

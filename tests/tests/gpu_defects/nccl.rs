@@ -4,7 +4,8 @@ use crate::{Found, Seeded};
 use allfold_collectives::{Communicator, DType, Error, ReduceOp, Result, World};
 use allfold_gpu::device::{Link, Way};
 use allfold_gpu::nccl::{NcclComm, StandIn, stand_in};
-use allfold_kernels::cuda::{Machine, Queue, Shim, ShimOptions};
+use allfold_kernels::cuda::{Machine, Queue};
+use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,7 +3,8 @@
 use crate::{Found, Seeded};
 use allfold_collectives::{Rank, World};
 use allfold_gpu::nccl::{Lost, StandIn, stand_in};
-use allfold_kernels::cuda::{Machine, Shim, ShimOptions};
+use allfold_kernels::cuda::Machine;
+use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::data::digits;
 use allfold_trainer::{Batch, Config, Model, Moment, models, optim, train_with};

@@ -4,7 +4,7 @@
 use super::*;
 use crate::registry::ALGORITHMS;
 use crate::testing::conforms_on;
-use allfold_kernels::cuda::{Gpu, Order, Shim, ShimOptions};
+use allfold_standin::{Order, Shim, ShimOptions};
 
 fn table(machine: &Arc<dyn Machine>) {
     conforms_on(machine, ALGORITHMS).unwrap();
@@ -20,7 +20,7 @@ fn every_algorithm_on_shims_of_1_2_and_4_devices() {
     for devices in [1, 2, 4] {
         let machine = Shim::with(shim(devices)).unwrap();
         table(&machine);
-        assert_eq!(machine.as_shim().unwrap().live(), (0, 0), "streams and events after it");
+        assert_eq!(Shim::of(machine.as_ref()).unwrap().live(), (0, 0), "streams and events after it");
     }
 }
 
@@ -36,7 +36,7 @@ fn seeded_races_of_the_message_form_are_found() {
 
 #[test]
 fn every_algorithm_on_a_gpu() {
-    match Gpu::open() {
+    match allfold_standin::gpu() {
         Ok(machine) => table(&machine),
         Err(why) => println!("SKIP gpu: {why}"),
     }

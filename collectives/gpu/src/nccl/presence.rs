@@ -6,6 +6,8 @@ use super::api::{self, Api};
 use super::control::Control;
 use crate::{Error, Rank, Result};
 use allfold_kernels::cuda::Queue;
+#[cfg(any(test, feature = "testing"))]
+use allfold_standin::Shim;
 
 /// The first version that can have several ranks on one GPU, if it is allowed to.
 const SHARES_FROM: (i32, i32, i32) = (2, 30, 0);
@@ -32,7 +34,7 @@ impl Library {
     /// What is there for a queue: the stand-in where the queue is the shim's, else the library of this machine.
     pub fn of(queue: &Queue) -> Library {
         #[cfg(any(test, feature = "testing"))]
-        if queue.machine().as_shim().is_some() {
+        if Shim::of(queue.machine().as_ref()).is_some() {
             let options = super::standin::options(queue.machine());
             return Library::new(super::standin::table(&options), options.shares);
         }
@@ -53,7 +55,7 @@ impl Library {
     /// Whether `auto` may take it: always on a GPU, on the shim where a test says so.
     pub fn offered(queue: &Queue) -> bool {
         #[cfg(any(test, feature = "testing"))]
-        if queue.machine().as_shim().is_some() {
+        if Shim::of(queue.machine().as_ref()).is_some() {
             return super::standin::options(queue.machine()).offered;
         }
         queue.machine().native(queue.stream()).is_ok()

@@ -136,9 +136,9 @@ impl Machine for Gpu {
         self.devices.get(device).map_or([0; 16], |device| device.uuid)
     }
 
-    #[cfg(feature = "shim")]
+    #[cfg(feature = "testing")]
     fn seeded(&self, defect: u8) -> bool {
-        super::standin::seeded(defect)
+        super::seeded::is_seeded(defect)
     }
 
     fn stream(&self, device: usize) -> Result<Stream> {

@@ -122,7 +122,7 @@ impl Described {
 }
 
 /// What the library finds as the shape of a convolution's output.
-#[cfg(feature = "shim")]
+#[cfg(feature = "testing")]
 pub(super) fn output(s: &Conv) -> Result<[usize; 4]> {
     let Described { x, w, conv, .. } = &Described::new(s)?;
     let [mut n, mut c, mut h, mut v]: [c_int; 4] = [0; 4];

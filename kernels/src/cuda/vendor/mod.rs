@@ -135,7 +135,7 @@ pub fn names(queue: &Queue) -> [&'static str; 2] {
 ///
 /// # Errors
 /// As [`version`]; what the library refused.
-#[cfg(feature = "shim")]
+#[cfg(feature = "testing")]
 pub fn convolved(s: &Conv) -> Result<[usize; 4]> {
     version(Library::Cudnn)?;
     dnn::output(s)

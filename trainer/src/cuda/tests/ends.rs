@@ -5,7 +5,8 @@ use super::{Replica, small};
 use crate::{Batch, Config, Error, Model, Moment, Result, models, optim};
 use allfold_collectives::{Communicator, Rank, World};
 use allfold_gpu::nccl::{Lost, StandIn, stand_in};
-use allfold_kernels::cuda::{Machine, Memory, Shim, ShimOptions};
+use allfold_kernels::cuda::{Machine, Memory};
+use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -138,7 +139,7 @@ fn a_run_leaves_nothing_on_its_device() {
     for exchange in ["device", "nccl"] {
         let machine =
             Shim::with(ShimOptions { devices: 2, memory: BYTES, ..ShimOptions::default() }).unwrap();
-        let live = |machine: &Arc<dyn Machine>| machine.as_shim().map(Shim::live);
+        let live = |machine: &Arc<dyn Machine>| Shim::of(machine.as_ref()).map(Shim::live);
         let before = live(&machine);
         let config = config(exchange);
         World::threads(2)

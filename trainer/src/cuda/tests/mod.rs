@@ -16,8 +16,9 @@ use crate::{
     Batch, Config, Dataset, Listener, Model, Moment, Network, Objective, Result, TrainResult, train_with,
 };
 use allfold_collectives::{Buffer, World};
-use allfold_kernels::cuda::{Gpu, Machine, Order, Shim};
+use allfold_kernels::cuda::Machine;
 use allfold_kernels::nn::{self, Cost, Pool};
+use allfold_standin::{Order, Shim};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -25,7 +26,7 @@ fn machine() -> Arc<dyn Machine> {
     // Opened and its kernels compiled once per process.
     static GPU: OnceLock<Arc<dyn Machine>> = OnceLock::new();
     match std::env::var_os("ALLFOLD_TEST_GPU") {
-        Some(_) => GPU.get_or_init(|| Gpu::open().unwrap()).clone(),
+        Some(_) => GPU.get_or_init(|| allfold_standin::gpu().unwrap()).clone(),
         None => Shim::open(Order::Upwards).unwrap(),
     }
 }

@@ -5,7 +5,8 @@ use super::{assert_near, cnn, pictures, small};
 use crate::{Config, Dataset, TrainResult, train_with};
 use allfold_collectives::World;
 use allfold_gpu::nccl::{StandIn, stand_in};
-use allfold_kernels::cuda::{Machine, Shim, ShimOptions};
+use allfold_kernels::cuda::Machine;
+use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 
 fn devices(devices: usize) -> Arc<dyn Machine> {

@@ -4,7 +4,7 @@
 use super::super::native::{number, operator};
 use super::*;
 use crate::{DType, ReduceOp};
-use allfold_kernels::cuda::abi::{Assertions, wheels};
+use allfold_standin::abi::{Assertions, wheels};
 use std::mem::offset_of;
 
 const NAMES: &[(&str, &str)] =

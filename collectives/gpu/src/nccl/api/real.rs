@@ -2,7 +2,7 @@
 
 use super::super::UniqueId;
 use super::*;
-use allfold_kernels::cuda::abi::each;
+use allfold_standin::abi::each;
 
 #[test]
 fn nccl_tells_its_version_and_makes_ids() {

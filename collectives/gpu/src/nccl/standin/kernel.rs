@@ -6,8 +6,9 @@ use super::options::Lost;
 use super::world::{Comm, Link, State, lock, stream};
 use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
 use crate::{DType, ReduceOp};
-use allfold_kernels::cuda::{Access, Foreign, Poll, Progress};
+use allfold_kernels::cuda::Access;
 use allfold_kernels::{Element, divide, for_dtype, reduce};
+use allfold_standin::{Foreign, Poll, Progress, Shim};
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,7 +129,7 @@ impl Said {
 /// Gives a stream a group.
 pub(super) fn queue(comm: &Arc<Comm>, handle: u64, ops: Vec<Op>) -> Answer {
     let Some((machine, at)) = stream(handle) else { return INVALID_ARGUMENT };
-    let Some(shim) = machine.as_shim() else { return INVALID_ARGUMENT };
+    let Some(shim) = Shim::of(machine.as_ref()) else { return INVALID_ARGUMENT };
     let accesses = ops.iter().flat_map(|op| op.accesses(comm)).filter(|access| access.bytes > 0).collect();
     let (of, ops) = (comm.clone(), Arc::<[Op]>::from(ops));
     let start = move |replayed: bool| {

@@ -15,7 +15,8 @@ mod places;
 use super::standin::{Lost, StandIn, stand_in};
 use super::{NcclComm, UniqueId};
 use crate::{DType, Error, Rank, ReduceOp, Result, World};
-use allfold_kernels::cuda::{Machine, Queue, Shim, ShimOptions};
+use allfold_kernels::cuda::{Machine, Queue};
+use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,0 +1,31 @@
+//! A GPU and NVIDIA's libraries, for tests where there are none: stand-ins that keep the real ones' rules and say where they
+//! are broken.
+//!
+//! ```text
+//! shim        a `Machine` that is this CPU: the kernels' own source, a fibre per thread, with a race detector
+//! libraries   the driver, NVRTC, cuBLASLt and cuDNN under `allfold_kernels::cuda::Gpu`; kernels run on the shim
+//! abi         what is declared of NVIDIA's libraries, held to their headers
+//! ```
+//!
+//! ```
+//! use allfold_kernels::{DType, ReduceOp, cuda};
+//! use allfold_standin::{Order, Shim};
+//!
+//! # fn main() -> Result<(), cuda::Error> {
+//! let queue = cuda::Queue::new(Shim::open(Order::Upwards)?, 0)?;
+//! let (a, b) = (queue.upload(&[1.0f32, 2.0])?, queue.upload(&[10.0f32, 20.0])?);
+//! cuda::launch::reduce(&queue, DType::F32, ReduceOp::Sum, a.all(), b.all())?;
+//! assert_eq!(queue.download::<f32>(a.all())?, [11.0, 22.0]);
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod abi;
+mod libraries;
+mod shim;
+
+pub use libraries::{
+    Convolutions, Gate, Live, Nvrtc, Products, StandinOptions, Used, gpu, install, standin_compilations,
+    standin_convolutions, standin_live, standin_products, standin_rules, standin_spin, standin_violations,
+};
+pub use shim::{Foreign, Order, Poll, Progress, Shim, ShimOptions, shim_kernels, shim_launched};

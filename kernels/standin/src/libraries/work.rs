@@ -1,0 +1,236 @@
+//! What streams do: a thread each, which takes its tasks in order, after a seeded random delay.
+
+use super::range;
+use super::world::{World, here, lock};
+use crate::shim;
+use cudarc::driver::sys::CUresult as Code;
+use std::collections::BTreeSet;
+use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// A point in a stream.
+#[derive(Default)]
+pub(super) struct Ticket {
+    done: AtomicBool,
+    time: OnceLock<Instant>,
+}
+
+impl Ticket {
+    pub fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    pub fn time(&self) -> Option<Instant> {
+        self.time.get().copied()
+    }
+
+    fn punch(&self) {
+        let _ = self.time.set(Instant::now());
+        self.done.store(true, Ordering::Release);
+    }
+}
+
+/// Several streams that wait for each other, as the kernels of a collective do: each turns in place until all have come.
+pub struct Gate {
+    members: usize,
+    came: Mutex<BTreeSet<u64>>,
+}
+
+impl Gate {
+    /// For so many streams.
+    pub fn new(members: usize) -> Arc<Gate> {
+        Arc::new(Gate { members, came: Mutex::default() })
+    }
+
+    /// Whether a stream that stands here may pass; whether it is the last that was missing.
+    fn arrive(&self, stream: u64) -> (bool, bool) {
+        let mut came = lock(&self.came);
+        let new = came.insert(stream);
+        (came.len() >= self.members, new && came.len() == self.members)
+    }
+}
+
+/// Gives a stream, by its native handle, a kernel that turns until all members of a gate have come.
+pub fn standin_spin(stream: u64, gate: &Arc<Gate>) {
+    let mut here = here();
+    if let Some(found) = here.streams.get_mut(&stream) {
+        found.queue.push_back(Task::Spin(gate.clone()));
+        here.wake();
+    }
+}
+
+/// A kernel with the arguments that were copied when it was launched.
+pub(super) struct Kernel {
+    pub name: CString,
+    pub grid: [u32; 3],
+    pub threads: u32,
+    pub arguments: Vec<Vec<u64>>,
+}
+
+/// What a stream does.
+#[derive(Clone)]
+pub(super) enum Task {
+    Copy {
+        into: u64,
+        from: u64,
+        bytes: u64,
+    },
+    Fill {
+        into: u64,
+        bytes: u64,
+        value: u8,
+    },
+    Kernel(Arc<Kernel>),
+    Record(Arc<Ticket>),
+    Wait(Arc<Ticket>),
+    Spin(Arc<Gate>),
+    /// Another library's, with the ranges that it touches.
+    Foreign(Arc<[(u64, u64)]>, Arc<dyn Fn() + Send + Sync>),
+}
+
+/// Device work runs one task at a time: the shim's fibres are global, and so is what a kernel must not touch.
+static ENGINE: Mutex<()> = Mutex::new(());
+
+/// The thread of a stream.
+pub(super) fn begin(stream: u64, seed: u64) {
+    std::thread::spawn(move || serve(stream, seed ^ stream));
+}
+
+fn serve(id: u64, mut draw: u64) {
+    let mut world = here();
+    loop {
+        let Some(stream) = world.streams.get(&id) else { return };
+        let (context, wake) = (stream.context, stream.wake.clone());
+        let mut opened = false;
+        let runs = match stream.queue.front() {
+            None if stream.dead => {
+                world.streams.remove(&id);
+                return world.wake();
+            }
+            None => false,
+            Some(Task::Wait(ticket)) => ticket.is_done(),
+            Some(Task::Spin(gate)) => {
+                let (open, last) = gate.arrive(id);
+                opened = last;
+                open
+            }
+            Some(_) => true,
+        };
+        if opened {
+            world.wake();
+        }
+        if !runs {
+            world = world.sleep(&wake);
+            continue;
+        }
+        let failed = world.contexts.get(&context).is_none_or(|context| context.failed.is_some());
+        let longest = world.options.delay;
+        let Some(stream) = world.streams.get_mut(&id) else { return };
+        let Some(task) = stream.queue.pop_front() else { continue };
+        stream.busy = true;
+        drop(world);
+        let done = match (&task, failed) {
+            // What comes after an error of its context is not run.
+            (Task::Record(_) | Task::Wait(_) | Task::Spin(_), _) | (_, true) => Ok(()),
+            _ => {
+                delay(&mut draw, longest);
+                run(&task, context)
+            }
+        };
+        world = here();
+        if let Err(code) = done {
+            world.fail(context, code);
+        }
+        if let Task::Record(ticket) = &task {
+            ticket.punch();
+        }
+        if let Some(stream) = world.streams.get_mut(&id) {
+            stream.busy = false;
+        }
+        world.wake();
+    }
+}
+
+/// Half of all tasks begin at once, the others later by a draw.
+fn delay(draw: &mut u64, longest: Duration) {
+    // Knuth's multiplier of a linear congruential generator modulo 2^64.
+    *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    let drawn = (*draw >> 33) as u32;
+    if drawn & 1 == 1 && !longest.is_zero() {
+        std::thread::sleep(longest.mul_f64(f64::from(drawn >> 1) / f64::from(1 << 30)));
+    }
+}
+
+fn run(task: &Task, context: u64) -> Result<(), Code> {
+    let engine = lock(&ENGINE);
+    let done = match task {
+        Task::Copy { into, from, bytes } => touch(&[(*into, *bytes), (*from, *bytes)]).map(|()| {
+            // SAFETY: memory of the range is allocated, as was just seen, and the host's is the caller's promise to the driver.
+            unsafe { std::ptr::copy(*from as *const u8, *into as *mut u8, *bytes as usize) }
+        }),
+        Task::Fill { into, bytes, value } => touch(&[(*into, *bytes)]).map(|()| {
+            // SAFETY: as above.
+            unsafe { std::ptr::write_bytes(*into as *mut u8, *value, *bytes as usize) }
+        }),
+        Task::Foreign(ranges, work) => touch(ranges).map(|()| work()),
+        Task::Kernel(kernel) => run_kernel(kernel, context),
+        Task::Record(_) | Task::Wait(_) | Task::Spin(_) => Ok(()),
+    };
+    drop(engine);
+    done
+}
+
+/// Checks that memory is still there when the stream comes to it.
+fn touch(ranges: &[(u64, u64)]) -> Result<(), Code> {
+    let mut world = here();
+    for (address, bytes) in ranges {
+        if *bytes > 0 && world.is_ours(*address) && world.holds(*address, *bytes).is_none() {
+            world.violates(format!(
+                "a copy touches {bytes} bytes at {address:#x}, which were freed before it ran"
+            ));
+            return Err(Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+        }
+    }
+    Ok(())
+}
+
+/// Memory of devices that a context's kernels must not touch.
+fn beyond(world: &World, context: u64) -> Vec<(u64, u64)> {
+    let Some(context) = world.contexts.get(&context) else { return Vec::new() };
+    let ours = |device| {
+        device == context.device || device == world.options.devices || context.peers.contains(&device)
+    };
+    world.memory.iter().filter(|(_, one)| !ours(one.device)).map(|(at, one)| (*at, one.bytes)).collect()
+}
+
+fn run_kernel(kernel: &Kernel, context: u64) -> Result<(), Code> {
+    let beyond = beyond(&here(), context);
+    beyond.iter().for_each(|(at, bytes)| range::open(*at, *bytes, false, false));
+    let mut arguments = kernel.arguments.clone();
+    let mut pointers: Vec<*mut c_void> =
+        arguments.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
+    let (answer, addresses, faults) =
+        range::watched(|| shim::run_by_name(&kernel.name, kernel.grid, kernel.threads, &mut pointers));
+    let mut world = here();
+    for address in &addresses {
+        let page = address & !(range::PAGE - 1);
+        if world.holds(page, 1).is_none() {
+            range::open(page, range::PAGE, false, true);
+        }
+    }
+    beyond.iter().for_each(|(at, bytes)| range::open(*at, *bytes, true, false));
+    let name = kernel.name.to_string_lossy();
+    if let Some(first) = addresses.first() {
+        let device = world.device_of(context);
+        world.violates(format!(
+            "kernel {name} on device {device} touched {faults} pages that it cannot reach, the first at {first:#x}"
+        ));
+        return Err(Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    answer.map_err(|why| {
+        world.violates(format!("kernel {name}: {why}"));
+        Code::CUDA_ERROR_LAUNCH_FAILED
+    })
+}

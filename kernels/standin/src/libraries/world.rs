@@ -1,0 +1,301 @@
+//! What there is: contexts, streams, events, modules, graphs and memory, behind one lock.
+
+use super::StandinOptions;
+use super::capture::Capture;
+use super::range;
+use super::work::{Task, Ticket};
+use allfold_kernels::cuda::{Error, Result};
+use cudarc::driver::sys::CUresult as Code;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// A device's primary context.
+pub(super) struct Context {
+    pub device: usize,
+    /// How often it was retained and not released.
+    pub retained: u32,
+    /// The error that all of its calls answer from now on.
+    pub failed: Option<Code>,
+    /// Devices whose memory its kernels may touch.
+    pub peers: BTreeSet<usize>,
+}
+
+pub(super) struct Stream {
+    pub context: u64,
+    pub queue: VecDeque<Task>,
+    /// A task is being run.
+    pub busy: bool,
+    /// Destroyed; what it was given still runs.
+    pub dead: bool,
+    pub wake: Arc<Condvar>,
+    /// The capture that it belongs to.
+    pub capture: Option<u64>,
+}
+
+/// Where an event was last recorded.
+pub(super) enum Recorded {
+    Never,
+    At(Arc<Ticket>),
+    /// In a capture: how many nodes of each stream come before it.
+    Captured(u64, BTreeMap<u64, usize>),
+}
+
+pub(super) struct Event {
+    pub context: u64,
+    pub last: Recorded,
+}
+
+pub(super) struct Module {
+    pub context: u64,
+    /// The image that it was made of.
+    pub family: String,
+}
+
+pub(super) struct Function {
+    pub module: u64,
+    pub context: u64,
+    pub name: std::ffi::CString,
+}
+
+pub(super) struct Allocation {
+    /// The device; the number of devices for pinned memory of the host.
+    pub device: usize,
+    pub bytes: u64,
+}
+
+/// Everything.
+#[derive(Default)]
+pub(super) struct World {
+    pub options: StandinOptions,
+    pub started: bool,
+    next: u64,
+    pub contexts: BTreeMap<u64, Context>,
+    pub streams: BTreeMap<u64, Stream>,
+    pub events: BTreeMap<u64, Event>,
+    pub modules: BTreeMap<u64, Module>,
+    pub functions: BTreeMap<u64, Function>,
+    pub captures: BTreeMap<u64, Capture>,
+    /// Graphs, and graphs that can be launched.
+    pub graphs: BTreeMap<u64, Arc<Vec<Task>>>,
+    pub executables: BTreeMap<u64, Arc<Vec<Task>>>,
+    /// By address, what is allocated.
+    pub memory: BTreeMap<u64, Allocation>,
+    /// By device, and then the host: where the next allocation begins, and the bytes that are allocated.
+    pub parts: Vec<(u64, u64)>,
+    pub violations: Vec<String>,
+}
+
+static WORLD: Mutex<Option<World>> = Mutex::new(None);
+/// The host's threads wait here.
+static HOST: Condvar = Condvar::new();
+
+thread_local! {
+    static CURRENT: Cell<u64> = const { Cell::new(0) };
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The world, locked. Before [`begin`] it is empty.
+pub(super) struct Here(MutexGuard<'static, Option<World>>);
+
+impl std::ops::Deref for Here {
+    type Target = World;
+    fn deref(&self) -> &World {
+        static EMPTY: std::sync::LazyLock<World> = std::sync::LazyLock::new(World::default);
+        self.0.as_ref().unwrap_or(&EMPTY)
+    }
+}
+
+impl std::ops::DerefMut for Here {
+    fn deref_mut(&mut self) -> &mut World {
+        self.0.get_or_insert_default()
+    }
+}
+
+pub(super) fn here() -> Here {
+    Here(lock(&WORLD))
+}
+
+impl Here {
+    /// Waits on a condition of streams until it is notified.
+    pub fn sleep(self, on: &Condvar) -> Here {
+        Here(on.wait(self.0).unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until something is so; too long a wait is a violation.
+    pub fn until(
+        mut self,
+        call: &str,
+        mut so: impl FnMut(&World) -> bool,
+    ) -> std::result::Result<Here, Code> {
+        let end = Instant::now() + self.options.limit;
+        while !so(&self) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let limit = self.options.limit;
+                self.violates(format!("{call} has waited for {limit:?}"));
+                return Err(Code::CUDA_ERROR_LAUNCH_TIMEOUT);
+            }
+            self = Here(HOST.wait_timeout(self.0, left).unwrap_or_else(PoisonError::into_inner).0);
+        }
+        Ok(self)
+    }
+}
+
+/// Begins a world.
+pub(super) fn begin(options: StandinOptions) -> Result<()> {
+    let mut here = here();
+    if !here.parts.is_empty() {
+        return Err(Error::Argument("a process has one stand-in driver, and it is installed".into()));
+    }
+    range::reserve(options.devices)?;
+    here.parts = (0..=options.devices).map(|device| (range::part(device), 0)).collect();
+    here.options = options;
+    Ok(())
+}
+
+/// Counts of what is alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Contexts, of all devices.
+    pub contexts: usize,
+    /// Streams that were not destroyed.
+    pub streams: usize,
+    /// Events that were not destroyed.
+    pub events: usize,
+    /// Modules that were not unloaded.
+    pub modules: usize,
+    /// Graphs and executable graphs that were not destroyed.
+    pub graphs: usize,
+    /// Allocations of device memory.
+    pub memory: usize,
+    /// Allocations of pinned memory.
+    pub pinned: usize,
+}
+
+/// What is alive in the stand-in.
+pub fn standin_live() -> Live {
+    let here = here();
+    let pinned = here.memory.values().filter(|one| one.device == here.options.devices).count();
+    Live {
+        contexts: here.contexts.len(),
+        streams: here.streams.values().filter(|stream| !stream.dead).count(),
+        events: here.events.len(),
+        modules: here.modules.len(),
+        graphs: here.graphs.len() + here.executables.len(),
+        memory: here.memory.len() - pinned,
+        pinned,
+    }
+}
+
+/// What was done that a real driver leaves undefined, or that waited without end; once read, forgotten.
+pub fn standin_violations() -> Vec<String> {
+    std::mem::take(&mut here().violations)
+}
+
+impl World {
+    /// Whether there is a stand-in.
+    pub fn is_begun(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// A new handle; none is given twice.
+    pub fn handle(&mut self) -> u64 {
+        self.next += 1;
+        self.next << 4
+    }
+
+    /// Notes what must not be.
+    pub fn violates(&mut self, what: String) {
+        self.violations.push(what);
+    }
+
+    /// The calling thread's context, with whatever error it is stuck in.
+    pub fn current(&self) -> std::result::Result<u64, Code> {
+        let current = CURRENT.get();
+        match self.contexts.get(&current) {
+            None => Err(Code::CUDA_ERROR_INVALID_CONTEXT),
+            Some(context) => context.failed.map_or(Ok(current), Err),
+        }
+    }
+
+    /// The device of a context.
+    pub fn device_of(&self, context: u64) -> usize {
+        self.contexts.get(&context).map_or(0, |context| context.device)
+    }
+
+    /// A stream that was not destroyed; the thread must have a context.
+    pub fn stream(&mut self, stream: u64, call: &str) -> std::result::Result<&mut Stream, Code> {
+        self.current()?;
+        if self.streams.get(&stream).is_none_or(|stream| stream.dead) {
+            self.violates(format!("{call}: no stream {stream:#x}"));
+            return Err(Code::CUDA_ERROR_INVALID_HANDLE);
+        }
+        self.streams.get_mut(&stream).ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// A stream of the calling thread's own context.
+    pub fn own(&mut self, stream: u64, call: &str) -> std::result::Result<&mut Stream, Code> {
+        let current = self.current()?;
+        let context = self.stream(stream, call)?.context;
+        match context == current {
+            true => self.stream(stream, call),
+            false => Err(Code::CUDA_ERROR_INVALID_CONTEXT),
+        }
+    }
+
+    /// An event that was not destroyed; the thread must have a context.
+    pub fn event(&mut self, event: u64, call: &str) -> std::result::Result<&mut Event, Code> {
+        self.current()?;
+        if !self.events.contains_key(&event) {
+            self.violates(format!("{call}: no event {event:#x}"));
+        }
+        self.events.get_mut(&event).ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// The allocation that holds a range whole.
+    pub fn holds(&self, address: u64, bytes: u64) -> Option<&Allocation> {
+        let (start, one) = self.memory.range(..=address).next_back()?;
+        (address + bytes <= start + one.bytes).then_some(one)
+    }
+
+    /// Whether an address is in the range of device memory and pinned memory.
+    pub fn is_ours(&self, address: u64) -> bool {
+        (range::part(0)..range::part(self.options.devices + 1)).contains(&address)
+    }
+
+    /// Whether the streams of a context have nothing left to do.
+    pub fn idle(&self, context: u64) -> bool {
+        self.streams.values().all(|stream| stream.context != context || stream.is_idle())
+    }
+
+    /// Lets streams and the host look again.
+    pub fn wake(&self) {
+        self.streams.values().filter(|stream| !stream.queue.is_empty() || stream.dead).for_each(|stream| {
+            stream.wake.notify_all();
+        });
+        HOST.notify_all();
+    }
+
+    /// From here on every call of a context answers this error.
+    pub fn fail(&mut self, context: u64, code: Code) {
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.failed.get_or_insert(code);
+        }
+    }
+}
+
+impl Stream {
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && !self.busy
+    }
+}
+
+/// Makes a context the calling thread's; 0 is none.
+pub(super) fn enter(context: u64) {
+    CURRENT.set(context);
+}

@@ -1,0 +1,31 @@
+//! Work of a foreign library on a stream of the shim: what a stand-in for NCCL queues.
+
+use allfold_kernels::cuda::Access;
+use std::sync::Arc;
+
+/// How far a piece of foreign work is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It waits for something outside of its stream.
+    Busy,
+    /// It has ended, well or not: the stream goes on.
+    Done,
+    /// It has broken its device: every later call on the stream fails with this.
+    Failed(String),
+}
+
+/// Asked until foreign work has ended. It is called under the shim's lock, and must not call the shim.
+pub type Poll = Box<dyn FnMut() -> Progress + Send>;
+
+/// Work of a foreign library.
+#[derive(Clone)]
+pub struct Foreign {
+    /// What it is called in messages.
+    pub name: &'static str,
+    /// The memory that it reads and writes.
+    pub accesses: Vec<Access>,
+    /// Called whenever the stream comes to it, with whether a graph runs it.
+    pub start: Arc<dyn Fn(bool) -> Poll + Send + Sync>,
+    /// Held by every graph that contains this work, until the graph is forgotten.
+    pub graphs: Arc<()>,
+}

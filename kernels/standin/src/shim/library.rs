@@ -1,0 +1,131 @@
+//! The kernels' own source as a library of this CPU: compiled once per version of the sources, and loaded for good.
+
+use allfold_kernels::cuda::{Error, Family, HEADER, Result};
+use libloading::Library;
+use std::ffi::{c_char, c_int, c_void};
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+type ShimLaunch = unsafe extern "C" fn(
+    *const c_char,
+    *const u32,
+    u32,
+    *mut *mut c_void,
+    c_int,
+    *mut c_char,
+    usize,
+) -> c_int;
+
+const SHIM_H: &str = include_str!("../../native/shim.h");
+const SHIM_CC: &str = include_str!("../../native/shim.cc");
+/// Kernels with a mistake each.
+const WRONG: (&str, &str) = ("wrong.cu", include_str!("../../native/wrong.cu"));
+/// GCC 12 breaks off in its scalar replacement of unions, hence the second line; unions and casts are how words move.
+const FLAGS: &[&str] = &[
+    "-std=c++17",
+    "-O1",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fno-tree-sra",
+    "-Wno-unknown-pragmas",
+    "-include",
+    "shim.h",
+    "-I.",
+    "-x",
+    "c++",
+    "-c",
+];
+
+/// The functions of the loaded library.
+#[derive(Clone, Copy)]
+pub(super) struct Entries {
+    pub launch: ShimLaunch,
+    pub kernel: unsafe extern "C" fn(usize) -> *const c_char,
+    pub describe: unsafe extern "C" fn(*const c_char, *mut *const usize) -> *const c_char,
+}
+
+pub(super) fn loaded() -> Result<Entries> {
+    static LOADED: OnceLock<Result<Entries>> = OnceLock::new();
+    LOADED.get_or_init(load).clone()
+}
+
+fn load() -> Result<Entries> {
+    let library = build()?;
+    // SAFETY: our own library, whose initialisers only list kernels; it stays loaded.
+    let library = Box::leak(Box::new(unsafe { Library::new(&library) }.map_err(|error| failed(&error))?));
+    // SAFETY: the functions have these types in shim.cc.
+    unsafe {
+        let launch = *library.get(b"shim_launch").map_err(|error| failed(&error))?;
+        let kernel = *library.get(b"shim_kernel").map_err(|error| failed(&error))?;
+        let describe = *library.get(b"shim_describe").map_err(|error| failed(&error))?;
+        Ok(Entries { launch, kernel, describe })
+    }
+}
+
+fn failed(why: &dyn std::fmt::Display) -> Error {
+    let log = why.to_string().lines().take(6).collect::<Vec<_>>().join(" | ");
+    Error::Compile { file: "shim.cc", target: "the CPU shim".into(), log }
+}
+
+/// The library for these very sources, compiled if it is not there yet.
+fn build() -> Result<PathBuf> {
+    let families = Family::ALL.iter().map(|family| (family.file(), family.source())).chain([WRONG]);
+    let sources: Vec<(&str, &str)> = families.collect();
+    #[allow(
+        deprecated,
+        reason = "stable between runs, which the default hasher does not promise and this one does"
+    )]
+    let mut hash = std::hash::SipHasher::new();
+    (HEADER, SHIM_H, SHIM_CC, &sources, FLAGS).hash(&mut hash);
+    // Beside cargo's other results; two processes may build at once, and the last to finish wins with equal bytes.
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let name = format!("shim-{:016x}", hash.finish());
+    let library = target.join(format!("{name}.so"));
+    if library.is_file() {
+        return Ok(library);
+    }
+    let folder = target.join(format!("{name}-{}", std::process::id()));
+    let built =
+        compile(&folder, &sources).and_then(|made| std::fs::rename(made, &library).map_err(|e| failed(&e)));
+    let _ = std::fs::remove_dir_all(&folder);
+    built.map(|()| library)
+}
+
+fn compile(folder: &Path, sources: &[(&str, &str)]) -> Result<PathBuf> {
+    std::fs::create_dir_all(folder).map_err(|error| failed(&error))?;
+    let fixed = [("element.cuh", HEADER), ("shim.h", SHIM_H), ("shim.cc", SHIM_CC)];
+    for (name, text) in fixed.iter().chain(sources) {
+        std::fs::write(folder.join(name), text).map_err(|error| failed(&error))?;
+    }
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let files: Vec<&str> = sources.iter().map(|source| source.0).chain(["shim.cc"]).collect();
+    // Several at a time: each is a second or two.
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let work = || -> Result<()> {
+        while let Some(file) = files.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+            let mut command = Command::new(&compiler);
+            run(command.current_dir(folder).args(FLAGS).arg(file).args(["-o", &format!("{file}.o")]))?;
+        }
+        Ok(())
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(failed(&"a panic"))))
+    })?;
+    let objects = files.iter().map(|file| format!("{file}.o"));
+    run(Command::new(&compiler).current_dir(folder).args(["-shared", "-o", "shim.so"]).args(objects))?;
+    Ok(folder.join("shim.so"))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output =
+        command.output().map_err(|error| failed(&format!("no C++ compiler ({error}): install g++")))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failed(&String::from_utf8_lossy(&output.stderr))),
+    }
+}

@@ -1,0 +1,58 @@
+//! Kernels by name alone, for the stand-in driver: a launch of the driver's has a name and pointers to arguments.
+
+use super::library::loaded;
+use super::lock;
+use super::work::{LAUNCHED, RUNNING};
+use std::ffi::{CStr, c_char, c_void};
+
+/// The file that a kernel is in, and the bytes of each of its arguments.
+fn describe(name: &CStr) -> Option<(&'static CStr, Vec<usize>)> {
+    let entries = loaded().ok()?;
+    let mut sizes = std::ptr::null();
+    // SAFETY: a name that a zero byte closes, and a place for one pointer.
+    let file = unsafe { (entries.describe)(name.as_ptr(), &mut sizes) };
+    if file.is_null() {
+        return None;
+    }
+    // SAFETY: both live as long as the library, which is for good; a 0 closes the sizes.
+    unsafe {
+        let sizes = (0..).map(|nth| *sizes.add(nth)).take_while(|size| *size > 0).collect();
+        Some((CStr::from_ptr(file), sizes))
+    }
+}
+
+/// Whether a file has a kernel of this name.
+pub(crate) fn is_of(name: &CStr, file: &str) -> bool {
+    describe(name).is_some_and(|(found, _)| found.to_bytes() == file.as_bytes())
+}
+
+/// Bytes of each argument of a kernel.
+pub(crate) fn argument_sizes(name: &CStr) -> Vec<usize> {
+    describe(name).map_or_else(Vec::new, |(_, sizes)| sizes)
+}
+
+/// Runs a kernel with arguments of its own types.
+pub(crate) fn run_by_name(
+    name: &CStr,
+    grid: [u32; 3],
+    threads: u32,
+    arguments: &mut [*mut c_void],
+) -> Result<(), String> {
+    let entries = loaded().map_err(|error| error.to_string())?;
+    let mut message = [0 as c_char; 512];
+    let running = lock(&RUNNING);
+    // SAFETY: the caller has copied as many arguments as the kernel has; the message has the room that is said.
+    let answer = unsafe {
+        let (arguments, message) = (arguments.as_mut_ptr(), message.as_mut_ptr());
+        (entries.launch)(name.as_ptr(), grid.as_ptr(), threads, arguments, 0, message, 512)
+    };
+    drop(running);
+    match answer {
+        0 => {
+            lock(&LAUNCHED).insert(name.to_string_lossy().into_owned());
+            Ok(())
+        }
+        1 => Err("no such kernel".into()),
+        _ => Err(message.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect()),
+    }
+}

@@ -1,0 +1,253 @@
+//! A race detector over streams: which accesses of device memory nothing orders.
+//!
+//! ```text
+//! stream a   write x (a:1)   record E {a:1}
+//! stream b                       wait E -> b knows {a:1}    read x: a:1 is known, in order
+//! stream c                                                  read x: a:1 is not known, a race
+//! ```
+//!
+//! Every stream has a vector clock, every event the clock of its stream where it was recorded. What the host has waited for is
+//! known to whatever any thread gives a stream afterwards: threads tell each other by ways that cannot be seen from here, so a
+//! race that only lucky timing hides between threads may be missed, and none is reported that is not there. Clocks advance
+//! when work is given, not when it runs: the verdict does not depend on timing.
+//!
+//! The method is that of vector clocks (Mattern 1989; Flanagan and Freund, FastTrack, PLDI 2009).
+
+use allfold_kernels::cuda::Access;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is known of each stream: its latest task that comes before.
+pub(super) type Clock = BTreeMap<u32, u64>;
+
+/// A task that touched memory.
+#[derive(Clone)]
+struct Touch {
+    stream: u32,
+    tick: u64,
+    name: Arc<str>,
+}
+
+impl Touch {
+    fn known(&self, clock: &Clock) -> bool {
+        clock.get(&self.stream).is_some_and(|tick| *tick >= self.tick)
+    }
+}
+
+/// Bytes that were touched alike.
+#[derive(Clone)]
+struct Segment {
+    end: u64,
+    write: Option<Touch>,
+    reads: Vec<Touch>,
+}
+
+/// The clocks of all streams, and who touched which bytes last.
+#[derive(Default)]
+pub(super) struct Races {
+    clocks: BTreeMap<u32, Clock>,
+    host: Clock,
+    /// The last task of each stream that is gone.
+    retired: BTreeMap<u32, u64>,
+    segments: BTreeMap<u64, Segment>,
+}
+
+fn join(into: &mut Clock, other: &Clock) {
+    for (stream, tick) in other {
+        let known = into.entry(*stream).or_default();
+        *known = (*known).max(*tick);
+    }
+}
+
+impl Races {
+    /// What an event that is recorded now stands for.
+    pub fn snapshot(&self, stream: u32) -> Clock {
+        self.clocks.get(&stream).cloned().unwrap_or_default()
+    }
+
+    /// The stream goes on after an event.
+    pub fn wait(&mut self, stream: u32, snapshot: &Clock) {
+        join(self.clocks.entry(stream).or_default(), snapshot);
+    }
+
+    /// The host has waited for a stream.
+    pub fn host_waits_for(&mut self, stream: u32) {
+        let clock = self.snapshot(stream);
+        self.host_knows(&clock);
+    }
+
+    /// The host has waited for an event. What it knows orders everything that follows, and is forgotten.
+    pub fn host_knows(&mut self, snapshot: &Clock) {
+        join(&mut self.host, snapshot);
+        let host = &self.host;
+        self.segments.retain(|_, segment| {
+            segment.reads.retain(|read| !read.known(host));
+            segment.write = segment.write.take().filter(|write| !write.known(host));
+            segment.write.is_some() || !segment.reads.is_empty()
+        });
+        self.forget_retired();
+    }
+
+    /// A stream is gone. Its last task is remembered until the host knows of it.
+    pub fn retire(&mut self, stream: u32) {
+        let last = self.clocks.remove(&stream).and_then(|clock| clock.get(&stream).copied()).unwrap_or(0);
+        self.retired.insert(stream, last);
+        self.forget_retired();
+    }
+
+    /// Forgets the streams that are gone and whose tasks the host has all waited for.
+    fn forget_retired(&mut self) {
+        let Races { clocks, host, retired, .. } = self;
+        retired.retain(|stream, last| {
+            let known = *last == 0 || host.get(stream).is_some_and(|tick| tick >= last);
+            if known {
+                host.remove(stream);
+                clocks.values_mut().for_each(|clock| {
+                    clock.remove(stream);
+                });
+            }
+            !known
+        });
+    }
+
+    /// A task of a stream touches memory.
+    ///
+    /// # Errors
+    /// The other task, and the bytes that both touch, if nothing orders the two.
+    pub fn touch(&mut self, stream: u32, name: &str, accesses: &[Access]) -> Result<(), String> {
+        let clock = self.clocks.entry(stream).or_default();
+        join(clock, &self.host);
+        let tick = clock.entry(stream).or_default();
+        *tick += 1;
+        let touch = Touch { stream, tick: *tick, name: name.into() };
+        let clock = clock.clone();
+        for access in accesses.iter().filter(|access| access.bytes > 0) {
+            let range = access.address..access.address + access.bytes;
+            self.cut(range.start);
+            self.cut(range.end);
+            self.fill(range.clone());
+            for (start, segment) in self.segments.range_mut(range) {
+                let reads = segment.reads.iter().filter(|_| access.write);
+                if let Some(other) = segment.write.iter().chain(reads).find(|other| !other.known(&clock)) {
+                    return Err(describe(&touch, other, access.write, *start..segment.end));
+                }
+                match access.write {
+                    true => (segment.write, segment.reads) = (Some(touch.clone()), Vec::new()),
+                    false => {
+                        segment.reads.retain(|read| read.stream != stream);
+                        segment.reads.push(touch.clone());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory is given back, after the host has waited for its device.
+    ///
+    /// # Errors
+    /// A task of another device that may still use it.
+    pub fn release(&mut self, address: u64, bytes: u64) -> Result<(), String> {
+        self.cut(address);
+        self.cut(address + bytes);
+        let keys: Vec<u64> = self.segments.range(address..address + bytes).map(|(start, _)| *start).collect();
+        let segments: Vec<_> = keys.iter().filter_map(|start| self.segments.remove(start)).collect();
+        let mut touches = segments.iter().flat_map(|segment| segment.write.iter().chain(&segment.reads));
+        match touches.find(|touch| !touch.known(&self.host)) {
+            Some(touch) => Err(format!(
+                "{bytes} bytes are given back while {} of stream {} may use them",
+                touch.name, touch.stream
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a segment begin at an address, if one spans it.
+    fn cut(&mut self, at: u64) {
+        if let Some((_, segment)) = self.segments.range_mut(..at).next_back()
+            && segment.end > at
+        {
+            let upper = segment.clone();
+            segment.end = at;
+            self.segments.insert(at, upper);
+        }
+    }
+
+    /// Makes segments of the gaps of a range whose ends are cut.
+    fn fill(&mut self, range: std::ops::Range<u64>) {
+        let (mut at, mut gaps) = (range.start, Vec::new());
+        for (start, segment) in self.segments.range(range.clone()) {
+            if at < *start {
+                gaps.push(at..*start);
+            }
+            at = segment.end;
+        }
+        if at < range.end {
+            gaps.push(at..range.end);
+        }
+        for gap in gaps {
+            self.segments.insert(gap.start, Segment { end: gap.end, write: None, reads: Vec::new() });
+        }
+    }
+}
+
+fn describe(touch: &Touch, other: &Touch, writes: bool, bytes: std::ops::Range<u64>) -> String {
+    let how = if writes { "writes" } else { "reads" };
+    let n = bytes.end - bytes.start;
+    let (name, stream, earlier, from) = (&touch.name, touch.stream, &other.name, other.stream);
+    format!(
+        "{name} on stream {stream} {how} {n} bytes that {earlier} on stream {from} touches; no event orders the two"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(write: bool, range: std::ops::Range<u64>) -> [Access; 1] {
+        [Access { address: range.start, bytes: range.end - range.start, write }]
+    }
+
+    #[test]
+    fn two_writes_without_an_event_are_a_race_and_with_one_are_not() {
+        let mut races = Races::default();
+        races.touch(0, "fill", &on(true, 0..100)).unwrap();
+        let error = races.touch(1, "copy", &on(true, 90..120)).unwrap_err();
+        assert!(error.contains("copy on stream 1 writes 10 bytes that fill on stream 0 touches"), "{error}");
+
+        let mut races = Races::default();
+        races.touch(0, "fill", &on(true, 0..100)).unwrap();
+        races.wait(1, &races.snapshot(0));
+        races.touch(1, "copy", &on(true, 90..120)).unwrap();
+        // What stream 0 does next is not ordered after stream 1.
+        assert!(races.touch(0, "fill", &on(true, 95..96)).is_err());
+    }
+
+    #[test]
+    fn readers_do_not_race_with_each_other_but_with_the_next_writer() {
+        let mut races = Races::default();
+        races.touch(0, "a", &on(false, 0..8)).unwrap();
+        races.touch(1, "b", &on(false, 4..12)).unwrap();
+        races.touch(2, "c", &on(true, 12..20)).unwrap();
+        races.wait(2, &races.snapshot(0));
+        races.touch(2, "c", &on(true, 0..4)).unwrap();
+        assert!(races.touch(2, "c", &on(true, 0..8)).is_err());
+    }
+
+    #[test]
+    fn what_the_host_has_waited_for_is_in_order_and_forgotten() {
+        let mut races = Races::default();
+        for stream in 0..4 {
+            let at = u64::from(stream) * 10;
+            races.touch(stream, "fill", &on(true, at..at + 10)).unwrap();
+        }
+        (0..3).for_each(|stream| races.host_waits_for(stream));
+        races.touch(9, "copy", &on(true, 0..30)).unwrap();
+        assert!(races.touch(9, "copy", &on(false, 30..31)).is_err());
+        assert!(races.release(30, 10).unwrap_err().contains("fill of stream 3"));
+        (0..10).for_each(|stream| races.host_waits_for(stream));
+        assert!(races.segments.is_empty());
+        (0..10).for_each(|stream| races.retire(stream));
+        assert!(races.clocks.is_empty() && races.host.is_empty());
+    }
+}

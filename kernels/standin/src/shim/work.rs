@@ -1,0 +1,132 @@
+//! What streams of the shim run.
+
+use super::foreign::Foreign;
+use super::library::Entries;
+use super::memory::Blocks;
+use super::{Order, lock};
+use allfold_kernels::cuda::THREADS;
+use allfold_kernels::cuda::{Access, Error, Launch, Result};
+use std::collections::BTreeSet;
+use std::ffi::{CString, c_char, c_int};
+use std::sync::{Arc, Mutex};
+
+/// Fibres and their blocks are global to the loaded library: one kernel runs at a time, whatever the number of shims.
+pub(super) static RUNNING: Mutex<()> = Mutex::new(());
+/// Kernels that have run to their end, by name.
+pub(super) static LAUNCHED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Every kernel that has run on a shim of this process.
+pub fn shim_launched() -> BTreeSet<String> {
+    lock(&LAUNCHED).clone()
+}
+
+/// A task of a stream.
+#[derive(Clone)]
+pub(super) enum Work {
+    Copy {
+        into: u64,
+        from: u64,
+        bytes: usize,
+    },
+    /// From the host, which may reuse its memory at once.
+    Upload {
+        into: u64,
+        bytes: Arc<[u8]>,
+    },
+    Fill {
+        into: u64,
+        bytes: usize,
+        value: u8,
+    },
+    Launch(Arc<Launch>),
+    Foreign(Foreign),
+}
+
+impl Work {
+    pub fn name(&self) -> &str {
+        match self {
+            Work::Copy { .. } => "a copy",
+            Work::Upload { .. } => "a copy from the host",
+            Work::Fill { .. } => "a fill",
+            Work::Launch(launch) => &launch.kernel.name,
+            Work::Foreign(foreign) => foreign.name,
+        }
+    }
+
+    pub fn accesses(&self) -> Vec<Access> {
+        let access = |address: u64, bytes: usize, write| Access { address, bytes: bytes as u64, write };
+        match self {
+            Work::Copy { into, from, bytes } => {
+                vec![access(*from, *bytes, false), access(*into, *bytes, true)]
+            }
+            Work::Upload { into, bytes } => vec![access(*into, bytes.len(), true)],
+            Work::Fill { into, bytes, .. } => vec![access(*into, *bytes, true)],
+            Work::Launch(launch) => launch.arguments.accesses().to_vec(),
+            Work::Foreign(foreign) => foreign.accesses.clone(),
+        }
+    }
+}
+
+/// How kernels are run.
+pub(super) struct Runner {
+    pub entries: Entries,
+    pub order: Order,
+    /// Whether what a launch does not name is kept from it.
+    pub audit: bool,
+}
+
+impl Runner {
+    /// Runs a task of ours to its end.
+    pub fn run(&self, work: &Work, blocks: &Blocks) -> Result<()> {
+        match work {
+            // SAFETY: the task was given with acquired memory that does not overlap.
+            Work::Copy { into, from, bytes } => unsafe {
+                std::ptr::copy_nonoverlapping(*from as *const u8, *into as *mut u8, *bytes);
+            },
+            // SAFETY: as above.
+            Work::Upload { into, bytes } => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), *into as *mut u8, bytes.len());
+            },
+            // SAFETY: as above.
+            Work::Fill { into, bytes, value } => unsafe {
+                std::ptr::write_bytes(*into as *mut u8, *value, *bytes)
+            },
+            Work::Launch(launch) if self.audit => {
+                let named = launch.arguments.accesses();
+                let failed = |error| match error {
+                    Error::Argument(what) => Error::Kernel { kernel: launch.kernel.name.clone(), what },
+                    other => other,
+                };
+                blocks.audited(named, || self.kernel(launch, blocks)).map_err(failed)?;
+            }
+            Work::Launch(launch) => self.kernel(launch, blocks)?,
+            Work::Foreign(_) => {}
+        }
+        Ok(())
+    }
+
+    fn kernel(&self, launch: &Launch, blocks: &Blocks) -> Result<()> {
+        let failed = |what: String| Error::Kernel { kernel: launch.kernel.name.clone(), what };
+        let name = CString::new(launch.kernel.name.as_str()).map_err(|_| failed("no such name".into()))?;
+        let mut arguments = launch.arguments.clone();
+        let mut pointers = arguments.pointers();
+        let mut message = [0 as c_char; 512];
+        let (grid, downwards) = (launch.grid, c_int::from(self.order == Order::Downwards));
+        let running = lock(&RUNNING);
+        // SAFETY: the launch was given with arguments of the kernel's types; the message has the room that is said.
+        let answer = unsafe {
+            let (pointers, message) = (pointers.as_mut_ptr(), message.as_mut_ptr());
+            (self.entries.launch)(name.as_ptr(), grid.as_ptr(), THREADS, pointers, downwards, message, 512)
+        };
+        drop(running);
+        let message: String = message.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect();
+        match answer {
+            0 => {
+                lock(&LAUNCHED).insert(launch.kernel.name.clone());
+                blocks.strips().map_err(failed)
+            }
+            1 => Err(failed("no such kernel".into())),
+            _ => Err(failed(message)),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! cuBLASLt takes the descriptions of `vendor/blas.rs`, and reads them as they are meant: attributes in the sizes in which they are
+//! set, row-major matrices as their transposes column by column.
+
+use allfold_kernels::cuda::libraries::Library;
+use allfold_standin::abi::each;
+use cudarc::cublaslt::{result, sys};
+
+type Attribute = sys::cublasLtMatmulDescAttributes_t;
+type LayoutAttribute = sys::cublasLtMatrixLayoutAttribute_t;
+
+fn set<T>(of: sys::cublasLtMatmulDesc_t, attribute: Attribute, value: T) -> sys::cublasStatus_t {
+    // SAFETY: a live description, and a value of the size that is said.
+    unsafe { sys::cublasLtMatmulDescSetAttribute(of, attribute, (&raw const value).cast(), size_of::<T>()) }
+}
+
+/// An attribute, which the library must write in as many bytes as the type has.
+fn get<T: Default>(of: sys::cublasLtMatmulDesc_t, attribute: Attribute) -> T {
+    let (mut value, mut wrote) = (T::default(), 0);
+    // SAFETY: a live description, and a place for a value of the size that is said.
+    let answer = unsafe {
+        sys::cublasLtMatmulDescGetAttribute(
+            of,
+            attribute,
+            (&raw mut value).cast(),
+            size_of::<T>(),
+            &mut wrote,
+        )
+    };
+    assert_eq!(
+        (answer, wrote),
+        (sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS, size_of::<T>()),
+        "{attribute:?}"
+    );
+    value
+}
+
+fn laid<T: Default>(of: sys::cublasLtMatrixLayout_t, attribute: LayoutAttribute) -> T {
+    let (mut value, mut wrote) = (T::default(), 0);
+    // SAFETY: a live description, and a place for a value of the size that is said.
+    let answer = unsafe {
+        sys::cublasLtMatrixLayoutGetAttribute(
+            of,
+            attribute,
+            (&raw mut value).cast(),
+            size_of::<T>(),
+            &mut wrote,
+        )
+    };
+    assert_eq!(
+        (answer, wrote),
+        (sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS, size_of::<T>()),
+        "{attribute:?}"
+    );
+    value
+}
+
+fn products() {
+    let kinds = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+    for (a, b, bias) in [(0i32, 0i32, None), (1, 0, Some(0x7f00_0000_1000u64)), (0, 1, None), (1, 1, None)] {
+        let product = result::create_matmul_desc(kinds, sys::cudaDataType_t::CUDA_R_32F).unwrap();
+        let good = sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS;
+        assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, a), good);
+        assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, b), good);
+        if let Some(bias) = bias {
+            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
+            assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue), good);
+            assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias), good);
+            assert_eq!(get::<u64>(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER), bias);
+            assert_eq!(get::<u32>(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE), epilogue as u32);
+        }
+        assert_eq!(get::<i32>(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA), a);
+        assert_eq!(get::<i32>(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSB), b);
+        // A value of another size is refused: what is asserted here can fail.
+        assert_ne!(set(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, 0u8), good);
+        assert_ne!(set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, 0u32), good);
+        // SAFETY: made above, destroyed once.
+        unsafe { result::destroy_matmul_desc(product) }.unwrap();
+    }
+}
+
+/// Row-major `rows` by `columns` is column-major `columns` by `rows`, each column a row of ours.
+fn layouts() {
+    use LayoutAttribute as A;
+    for kind in
+        [sys::cudaDataType_t::CUDA_R_32F, sys::cudaDataType_t::CUDA_R_16F, sys::cudaDataType_t::CUDA_R_16BF]
+    {
+        for (rows, columns) in [(1u64, 1u64), (64, 10), (768, 2304), (50_257, 768), (3, 1)] {
+            let made = result::create_matrix_layout(kind, columns, rows, columns as i64).unwrap();
+            assert_eq!(laid::<u64>(made, A::CUBLASLT_MATRIX_LAYOUT_ROWS), columns);
+            assert_eq!(laid::<u64>(made, A::CUBLASLT_MATRIX_LAYOUT_COLS), rows);
+            assert_eq!(laid::<i64>(made, A::CUBLASLT_MATRIX_LAYOUT_LD), columns as i64);
+            assert_eq!(laid::<u32>(made, A::CUBLASLT_MATRIX_LAYOUT_TYPE), kind as u32);
+            let by_columns = sys::cublasLtOrder_t::CUBLASLT_ORDER_COL as u32;
+            assert_eq!(laid::<u32>(made, A::CUBLASLT_MATRIX_LAYOUT_ORDER), by_columns);
+            // SAFETY: made above, destroyed once.
+            unsafe { result::destroy_matrix_layout(made) }.unwrap();
+        }
+    }
+}
+
+fn preferences() {
+    use sys::cublasLtMatmulPreferenceAttributes_t as A;
+    let preference = result::create_matmul_pref().unwrap();
+    let set = |attribute, value: *const std::ffi::c_void, bytes| {
+        // SAFETY: a live preference, and a value of the size that is said.
+        unsafe { result::set_matmul_pref_attribute(preference, attribute, value, bytes) }
+    };
+    let (limit, aligned) = (32u64 << 20, 128u32);
+    set(A::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const limit).cast(), 8).unwrap();
+    for attribute in [
+        A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+        A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+        A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+    ] {
+        set(attribute, (&raw const aligned).cast(), 4).unwrap();
+    }
+    assert!(set(A::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const limit).cast(), 4).is_err());
+    // SAFETY: made above, destroyed once.
+    unsafe { result::destroy_matmul_pref(preference) }.unwrap();
+}
+
+#[test]
+fn cublas_lt_takes_our_descriptions() {
+    let taken = each("blas::cublas_lt_takes_our_descriptions", |cuda, _| {
+        Library::CublasLt.load().expect("cuBLASLt");
+        products();
+        layouts();
+        preferences();
+        let handle = result::create_handle().map_err(|error| error.0);
+        assert_eq!(
+            handle.err(),
+            Some(sys::cublasStatus_t::CUBLAS_STATUS_NOT_INITIALIZED),
+            "without a driver"
+        );
+        println!("CUDA {cuda}: cuBLASLt takes our products, matrices and preferences");
+    });
+    taken.unwrap();
+}

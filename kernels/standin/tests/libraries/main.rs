@@ -1,0 +1,56 @@
+//! NVIDIA's own libraries, the oldest and the newest that Allfold works with, as far as they work without a driver: they are found
+//! and loaded, take the descriptions that they are given, and compute the shapes that we do.
+//!
+//! Each test runs in a process for each CUDA version; where the wheels are missing it prints SKIP.
+#![allow(missing_docs, unsafe_code, clippy::unwrap_used, clippy::expect_used)]
+
+mod blas;
+mod dnn;
+
+use allfold_kernels::DType;
+use allfold_kernels::cuda::libraries::Library;
+use allfold_kernels::cuda::{Family, compile_ptx, nvrtc_version, vendor};
+use allfold_standin::abi::each;
+
+/// The versions that scripts/install-cuda-libraries.sh installs.
+fn installed(cuda: u32, library: Library) -> (usize, usize, usize) {
+    match (cuda, library) {
+        (12, Library::CublasLt) => (12, 1, 3),
+        (12, _) => (9, 1, 0),
+        (_, Library::CublasLt) => (13, 10, 0),
+        _ => (9, 28, 1),
+    }
+}
+
+#[test]
+fn wheels_are_found_and_loaded() {
+    let found = each("wheels_are_found_and_loaded", |cuda, folder| {
+        // Seen through the virtual environment's link.
+        let inside = |path: &std::path::Path| std::fs::canonicalize(path).unwrap().starts_with(folder);
+        for library in [Library::CublasLt, Library::Cudnn, Library::Nccl] {
+            let located = library.locate().unwrap_or_else(|| panic!("no {}", library.name()));
+            assert!(inside(&located), "{} is {}", library.name(), located.display());
+            assert_eq!(library.load(), Some(&*located), "{}", library.name());
+        }
+        for library in [Library::CublasLt, Library::Cudnn] {
+            assert_eq!(vendor::version(library), Ok(installed(cuda, library)), "{}", library.name());
+        }
+        let nvrtc = Library::Nvrtc.load().expect("NVRTC");
+        let version = nvrtc_version().unwrap();
+        // The compiler that other tests use comes first where it is installed.
+        if inside(nvrtc) {
+            assert_eq!(version, if cuda == 12 { (12, 1) } else { (13, 0) });
+        }
+        for family in Family::ALL {
+            let ptx = compile_ptx(*family, Some(DType::F32), 80).unwrap();
+            assert!(ptx.contains(".target sm_80"), "{}", family.file());
+        }
+        println!(
+            "CUDA {cuda}: {} found and loaded, NVRTC {version:?} compiles every family of kernels",
+            Library::ALL[1..].iter().map(|library| library.name()).collect::<Vec<_>>().join(", ")
+        );
+        // There is no driver of the wheels', so nothing further starts.
+        assert_eq!(Library::Driver.locate().filter(|path| inside(path)), None);
+    });
+    found.unwrap();
+}

@@ -1,0 +1,68 @@
+//! A test in a process of its own: a process has one CUDA, and one stand-in for it.
+
+use allfold_standin::{StandinOptions, install, standin_violations};
+use std::process::Command;
+
+const NAME: &str = "ALLFOLD_STANDIN_TEST";
+/// What a line of a child begins with that says what was wrong.
+const WRONG: &str = "WRONG ";
+
+/// What a body found wrong.
+pub type Found = Result<(), Box<dyn std::error::Error>>;
+
+/// Whether this is the process of one body: what it asks of another process is not run, and answered by nothing.
+pub fn is_child() -> bool {
+    std::env::var(NAME).is_ok()
+}
+
+/// Runs a body in a new process that has such a stand-in, and gives what was wrong there: what the body found, and what the
+/// stand-in noted. The test's name is its path in this binary, and the variant's tells its processes apart.
+fn child(
+    test: &str,
+    variant: &str,
+    options: StandinOptions,
+    body: impl FnOnce() -> Found,
+) -> (Vec<String>, String) {
+    let name = format!("{test} {variant}");
+    if let Ok(this) = std::env::var(NAME) {
+        if this == name {
+            install(options).unwrap();
+            body().err().iter().for_each(|error| println!("{WRONG}{error}"));
+            standin_violations().iter().for_each(|violation| println!("{WRONG}{violation}"));
+            println!("DONE");
+            std::process::exit(0);
+        }
+        return (Vec::new(), String::new());
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args([test, "--exact", "--nocapture"]).env(NAME, name).output().unwrap();
+    let text =
+        [output.stdout, output.stderr].map(|part| String::from_utf8_lossy(&part).into_owned()).concat();
+    assert!(output.status.success() && text.contains("DONE"), "{}\n{text}", output.status);
+    let wrong = text.lines().filter_map(|line| line.split_once(WRONG)).map(|(_, what)| what.into()).collect();
+    (wrong, text)
+}
+
+/// Runs a body in a new process that has such a stand-in. Fails where the body does, or where the stand-in has noted a
+/// violation that the body has not taken. Gives what the process printed.
+pub fn alone(test: &str, variant: &str, options: StandinOptions, body: impl FnOnce() -> Found) -> String {
+    let (wrong, text) = child(test, variant, options, body);
+    assert!(wrong.is_empty(), "{test} {variant}: {wrong:#?}");
+    text
+}
+
+/// Runs a body twice: as it is, where nothing may be wrong, and with a defect put back in, where something must be.
+pub fn seeded(test: &str, defect: &'static [u8], options: StandinOptions, body: impl Fn() -> Found) {
+    alone(test, "mended", options.clone(), &body);
+    let (wrong, text) = child(test, "seeded", StandinOptions { seeded: defect, ..options }, &body);
+    if is_child() {
+        return;
+    }
+    assert!(!wrong.is_empty(), "{test}: defect {defect:?} is not caught\n{text}");
+    println!("| {} | {} | {} | caught | mended |", defect[0], test.rsplit("::").next().unwrap(), wrong[0]);
+}
+
+/// An error where a condition does not hold.
+pub fn ensure(holds: bool, what: impl std::fmt::Debug) -> Found {
+    if holds { Ok(()) } else { Err(format!("{what:?}").into()) }
+}

@@ -1,0 +1,239 @@
+//! Products and convolutions by stand-ins for cuBLASLt and cuDNN, beside the own kernels on the same device.
+
+use crate::alone::{Found, alone, ensure, is_child, seeded};
+use allfold_kernels::cuda::launch::{self, Conv, Layout, Matrix};
+use allfold_kernels::cuda::libraries::Library;
+use allfold_kernels::cuda::vendor::{self, Part};
+use allfold_kernels::cuda::{Gpu, Memory, Queue};
+use allfold_kernels::{DType, bf16, f16};
+use allfold_standin::{
+    Convolutions, Nvrtc, Products, StandinOptions, standin_convolutions, standin_products,
+};
+
+fn both() -> StandinOptions {
+    let (products, convolutions) = (Some(Products::default()), Some(Convolutions::default()));
+    StandinOptions { products, convolutions, ..StandinOptions::default() }
+}
+
+/// Values that differ, in units of an eighth, so that sums of few are exact in 16 bits too.
+fn values(count: usize, salt: usize) -> Vec<f32> {
+    (0..count).map(|nth| ((nth * 7 + salt * 5) % 13) as f32 / 8.0 - 0.75).collect()
+}
+
+fn upload(queue: &Queue, dtype: DType, values: &[f32]) -> Result<Memory, allfold_kernels::cuda::Error> {
+    match dtype {
+        DType::F16 => queue.upload(&values.iter().map(|x| f16::from_f32(*x)).collect::<Vec<_>>()),
+        DType::Bf16 => queue.upload(&values.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>()),
+        _ => queue.upload(values),
+    }
+}
+
+fn download(queue: &Queue, dtype: DType, memory: &Memory) -> Result<Vec<f32>, allfold_kernels::cuda::Error> {
+    Ok(match dtype {
+        DType::F16 => queue.download::<f16>(memory.all())?.iter().map(|x| x.to_f32()).collect(),
+        DType::Bf16 => queue.download::<bf16>(memory.all())?.iter().map(|x| x.to_f32()).collect(),
+        _ => queue.download::<f32>(memory.all())?,
+    })
+}
+
+fn near(what: &str, left: &[f32], right: &[f32]) -> Found {
+    let wrong =
+        left.iter().zip(right).position(|(l, r)| l.is_nan() || (l - r).abs() > 0.01 * (1.0 + r.abs()));
+    ensure(
+        wrong.is_none() && left.len() == right.len(),
+        format!("{what}: value {wrong:?} is not the kernels'"),
+    )
+}
+
+fn products(queue: &Queue) -> Found {
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        for (m, n, k) in [(1, 1, 1), (3, 5, 2), (7, 4, 9)] {
+            for (ta, tb, keep, biased) in [
+                (false, false, 0.0, true),
+                (true, false, 1.0, false),
+                (false, true, 0.5, true),
+                (true, true, 0.0, false),
+            ] {
+                let a = upload(queue, dtype, &values(m * k, 1))?;
+                let b = upload(queue, dtype, &values(k * n, 2))?;
+                let c = values(m * n, 3);
+                let (by, own) = (upload(queue, dtype, &c)?, upload(queue, dtype, &c)?);
+                let bias = queue.upload(&values(n, 4))?;
+                let bias = biased.then(|| bias.all());
+                let left = Matrix { data: a.all(), rows: m, columns: k, transposed: ta };
+                let right = Matrix { data: b.all(), rows: k, columns: n, transposed: tb };
+                vendor::matmul(queue, dtype, (left, right), by.all(), keep, bias)?;
+                launch::matmul(queue, dtype, left, right, own.all(), keep, bias)?;
+                let what = format!("product {m} x {k} x {n}, {ta} {tb} {keep} {biased}, {dtype}");
+                near(&what, &download(queue, dtype, &by)?, &download(queue, dtype, &own)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn convolutions(queue: &Queue) -> Found {
+    for layout in [Layout::Planes, Layout::ChannelsLast] {
+        for (dtype, side, stride, padding, groups) in
+            [(DType::F32, 3, 1, 1, 1), (DType::F32, 3, 2, 1, 2), (DType::F16, 1, 1, 0, 1)]
+        {
+            let (n, channels, picture, filters) = (2, 4, (5, 4), 6);
+            let s = Conv { dtype, n, channels, picture, filters, side, stride, padding, groups, layout };
+            let (p, q) = s.output_picture()?;
+            let lengths = [n * channels * 20, filters * channels / groups * side * side, n * filters * p * q];
+            let [x, w, y] = [0, 1, 2].map(|nth| upload(queue, dtype, &values(lengths[nth], nth)));
+            let (x, w, y) = (x?, w?, y?);
+            for part in [Part::Forward, Part::Input, Part::Weight] {
+                let length = lengths[match part {
+                    Part::Forward => 2,
+                    Part::Input => 0,
+                    Part::Weight => 1,
+                }];
+                let zeros = vec![0.0; length];
+                let (by, own) = (upload(queue, dtype, &zeros)?, upload(queue, dtype, &zeros)?);
+                match part {
+                    Part::Forward => {
+                        vendor::conv(queue, part, &s, (x.all(), w.all()), by.all())?;
+                        launch::conv(queue, &s, x.all(), w.all(), own.all())?;
+                    }
+                    Part::Input => {
+                        vendor::conv(queue, part, &s, (y.all(), w.all()), by.all())?;
+                        launch::conv_input(queue, &s, y.all(), w.all(), own.all())?;
+                    }
+                    Part::Weight => {
+                        vendor::conv(queue, part, &s, (x.all(), y.all()), by.all())?;
+                        launch::conv_weight(queue, &s, x.all(), y.all(), own.all())?;
+                    }
+                }
+                let what = format!("{part:?} of {s:?}");
+                near(&what, &download(queue, dtype, &by)?, &download(queue, dtype, &own)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn products_and_convolutions_are_the_kernels() {
+    alone("vendor::products_and_convolutions_are_the_kernels", "", both(), || {
+        let queue = Queue::new(Gpu::open()?, 0)?.pooled();
+        ensure(vendor::names(&queue) == ["cuBLASLt", "cuDNN"], vendor::names(&queue))?;
+        products(&queue)?;
+        convolutions(&queue)?;
+        let ((computed, described), used) = (standin_products(), standin_convolutions());
+        ensure(computed > 36 && described == 0, (computed, described))?;
+        ensure(used.searches > 0 && used.other_bits > 0 && used.described == 0, used)
+    });
+}
+
+/// 16-bit weights begin anywhere in their bucket.
+#[test]
+fn d21_operands_are_aligned_as_was_said() {
+    seeded("vendor::d21_operands_are_aligned_as_was_said", &[21], both(), || {
+        let queue = Queue::new(Gpu::open()?, 0)?;
+        let bucket = upload(&queue, DType::F16, &values(1000, 1))?;
+        let (b, c) = (upload(&queue, DType::F16, &values(64, 2))?, queue.memory(128)?);
+        // The same shape at other places: what was chosen for one does not hold for the others.
+        for at in [256, 128, 0, 130, 64] {
+            let data = bucket.all().part(at, 128)?;
+            let left = Matrix { data, rows: 8, columns: 8, transposed: false };
+            let right = Matrix { data: b.all(), rows: 8, columns: 8, transposed: false };
+            vendor::matmul(&queue, DType::F16, (left, right), c.all(), 0.0, None)?;
+            let own = queue.memory(128)?;
+            launch::matmul(&queue, DType::F16, left, right, own.all(), 0.0, None)?;
+            near("a part", &download(&queue, DType::F16, &c)?, &download(&queue, DType::F16, &own)?)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn d21_descriptions_are_given_back_where_one_cannot_be_made() {
+    for descriptions in 0..4 {
+        let convolutions = Some(Convolutions { descriptions, ..Convolutions::default() });
+        let test = "vendor::d21_descriptions_are_given_back_where_one_cannot_be_made";
+        let options = StandinOptions { convolutions, ..both() };
+        alone(test, &descriptions.to_string(), options, || {
+            let queue = Queue::new(Gpu::open()?, 0)?;
+            let error = convolutions_once(&queue).unwrap_err().to_string();
+            ensure(error.contains("ALLOCATION_FAILED"), error)?;
+            ensure(standin_convolutions().described == 0, standin_convolutions())
+        });
+    }
+}
+
+fn convolutions_once(queue: &Queue) -> Found {
+    let s = Conv {
+        dtype: DType::F32,
+        n: 1,
+        channels: 1,
+        picture: (3, 3),
+        filters: 1,
+        side: 1,
+        stride: 1,
+        padding: 0,
+        groups: 1,
+        layout: Layout::Planes,
+    };
+    let (x, w, y) = (queue.upload(&[1.0f32; 9])?, queue.upload(&[2.0f32])?, queue.memory(36)?);
+    vendor::conv(queue, Part::Forward, &s, (x.all(), w.all()), y.all())?;
+    ensure(queue.download::<f32>(y.all())? == [2.0; 9], "2.0")
+}
+
+#[test]
+fn d17_a_shape_that_cudnn_does_not_support_is_ours() {
+    let convolutions_of = Some(Convolutions { supports: false, ..Convolutions::default() });
+    let options = StandinOptions { convolutions: convolutions_of, ..both() };
+    alone("vendor::d17_a_shape_that_cudnn_does_not_support_is_ours", "", options, || {
+        convolutions(&Queue::new(Gpu::open()?, 0)?)?;
+        let used = standin_convolutions();
+        ensure(used.same_bits + used.other_bits == 0 && used.searches > 0, used)
+    });
+}
+
+#[test]
+fn d17_the_same_bits_in_every_run() {
+    alone("vendor::d17_the_same_bits_in_every_run", "", both(), || {
+        vendor::set_deterministic(true);
+        let queue = Queue::new(Gpu::open()?, 0)?;
+        products(&queue)?;
+        convolutions(&queue)?;
+        let used = standin_convolutions();
+        // Nothing is chosen by the clock, and no algorithm that adds up in any order runs.
+        ensure(used.searches == 0 && used.other_bits == 0 && used.same_bits > 0, used)
+    });
+}
+
+#[test]
+fn d16_a_library_that_does_not_start_is_absent() {
+    let products_of = Some(Products { starts: false, ..Products::default() });
+    let convolutions_of = Some(Convolutions { starts: false, ..Convolutions::default() });
+    let options = StandinOptions { products: products_of, convolutions: convolutions_of, ..both() };
+    let text = alone("vendor::d16_a_library_that_does_not_start_is_absent", "", options, || {
+        let queue = Queue::new(Gpu::open()?, 0)?;
+        products(&queue)?;
+        convolutions(&queue)?;
+        ensure(vendor::names(&queue) == ["own products", "own convolutions"], vendor::names(&queue))?;
+        ensure(standin_products().0 == 0, standin_products())
+    });
+    let warnings: Vec<&str> = text.lines().filter(|line| line.starts_with("warning: ")).collect();
+    let names = warnings.iter().map(|line| line.contains("cuBLASLt is there and does not start on device 0"));
+    assert!(is_child() || (warnings.len() == 2 && names.filter(|is| *is).count() == 1), "{text}");
+}
+
+#[test]
+fn d16_libraries_of_the_drivers_own_major_version() {
+    let options = StandinOptions {
+        driver: 12_080,
+        nvrtc: Some(Nvrtc { file: "libnvrtc.so.12", version: (12, 8), ..Nvrtc::default() }),
+        products: Some(Products { file: "libcublasLt.so.12", version: 120_800, starts: true }),
+        others: &["libnvrtc.so.13", "libcublasLt.so.13"],
+        ..StandinOptions::default()
+    };
+    alone("vendor::d16_libraries_of_the_drivers_own_major_version", "", options, || {
+        let found =
+            [Library::Nvrtc, Library::CublasLt].map(|library| library.load().unwrap().display().to_string());
+        ensure(found == ["libnvrtc.so.12", "libcublasLt.so.12"], &found)?;
+        products(&Queue::new(Gpu::open()?, 0)?)
+    });
+}
