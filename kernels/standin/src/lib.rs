@@ -22,6 +22,7 @@
 
 pub mod abi;
 mod libraries;
+mod lock;
 mod shim;
 
 pub use libraries::{

@@ -1,28 +1,12 @@
 //! cuBLASLt: products column by column in plain arithmetic, and algorithms that hold only for what they were asked for.
 
+use super::entry::entries;
 use super::foreign::{Kind, Table, give};
-use super::table::entries;
-use super::world::{here, lock};
+use super::world::here;
+use crate::lock::lock;
 use cudarc::cublaslt::sys::cublasStatus_t as Code;
 use std::ffi::c_int;
 use std::sync::Mutex;
-
-/// A cuBLASLt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Products {
-    /// The name of its library.
-    pub file: &'static str,
-    /// Its version, as it counts: 130000 is 13.0.
-    pub version: usize,
-    /// Whether a handle can be made.
-    pub starts: bool,
-}
-
-impl Default for Products {
-    fn default() -> Products {
-        Products { file: "libcublasLt.so.13", version: 130_000, starts: true }
-    }
-}
 
 /// Products that were computed so far, and descriptions that were not destroyed.
 pub fn standin_products() -> (usize, usize) {
@@ -127,9 +111,9 @@ extern "C" fn cublasLtGetVersion() -> usize {
 }
 
 /// The functions, and the one that answers a number.
-pub(super) const TABLE: &[&[super::table::Entry]] = &[
+pub(super) const TABLE: &[&[super::entry::Entry]] = &[
     ENTRIES,
-    &[super::table::Entry {
+    &[super::entry::Entry {
         name: "cublasLtGetVersion",
         at: cublasLtGetVersion as *const (),
         rule: "without a handle",

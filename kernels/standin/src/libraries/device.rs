@@ -1,6 +1,6 @@
 //! The driver, its devices and their contexts.
 
-use super::table::entries;
+use super::entry::entries;
 use super::world::{self, Context, here};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult as Code};
 use std::ffi::{c_char, c_int, c_uint};

@@ -1,28 +1,13 @@
 //! cuDNN: convolutions in plain arithmetic.
 
+use super::entry::{Entry, entries};
 use super::foreign::{Kind, Table, give};
-use super::table::{Entry, entries};
-use super::world::{here, lock};
+use super::options::Convolutions;
+use super::world::here;
+use crate::lock::lock;
 use cudarc::cudnn::sys::cudnnStatus_t as Code;
 use std::ffi::c_int;
 use std::sync::Mutex;
-
-/// A cuDNN.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Convolutions {
-    /// Whether a handle can be made.
-    pub starts: bool,
-    /// Whether some algorithm supports a shape.
-    pub supports: bool,
-    /// How many descriptions can be made before memory runs out.
-    pub descriptions: usize,
-}
-
-impl Default for Convolutions {
-    fn default() -> Convolutions {
-        Convolutions { starts: true, supports: true, descriptions: usize::MAX }
-    }
-}
 
 /// What cuDNN was used for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

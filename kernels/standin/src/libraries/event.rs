@@ -1,8 +1,8 @@
 //! Events.
 
 use super::device::put;
-use super::table::entries;
-use super::work::Ticket;
+use super::entry::entries;
+use super::task::Ticket;
 use super::world::{Event, Recorded, World, here};
 use cudarc::driver::sys::CUresult as Code;
 use std::ffi::c_uint;

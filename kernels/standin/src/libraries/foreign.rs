@@ -1,8 +1,9 @@
 //! What the stand-ins for cuBLASLt and cuDNN have in common: descriptions by number, matrices of any type as f32, and work that
 //! streams do.
 
-use super::work::Task;
-use super::world::{here, lock};
+use super::task::Task;
+use super::world::here;
+use crate::lock::lock;
 use cudarc::driver::sys::CUresult;
 use half::{bf16, f16};
 use std::collections::BTreeMap;

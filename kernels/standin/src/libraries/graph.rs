@@ -1,7 +1,7 @@
 //! Graphs.
 
 use super::device::put;
-use super::table::entries;
+use super::entry::entries;
 use super::world::here;
 use cudarc::driver::sys::CUresult as Code;
 use std::ffi::c_ulonglong;

@@ -1,6 +1,6 @@
 //! Compiles a library with the names of one of NVIDIA's, loads it by its path, and points its functions at a table.
 
-use super::table::Entry;
+use super::entry::Entry;
 use allfold_kernels::cuda::{Error, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::c_void;

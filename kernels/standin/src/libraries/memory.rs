@@ -1,9 +1,9 @@
 //! Memory of devices, pinned memory of the host, and copies.
 
 use super::device::put;
+use super::entry::entries;
 use super::range;
-use super::table::entries;
-use super::work::Task;
+use super::task::Task;
 use super::world::{Allocation, World, here};
 use cudarc::driver::sys::CUresult as Code;
 use std::ffi::{c_uint, c_void};

@@ -1,8 +1,8 @@
 //! Modules, their functions, and launches.
 
 use super::device::put;
-use super::table::entries;
-use super::work::{Kernel, Task};
+use super::entry::entries;
+use super::task::{Kernel, Task};
 use super::world::{Function, Module, here};
 use crate::shim;
 use cudarc::driver::sys::CUresult as Code;

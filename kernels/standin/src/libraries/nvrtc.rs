@@ -1,31 +1,12 @@
 //! NVRTC: it compiles nothing, and makes images that name what the shim has compiled.
 
-use super::table::entries;
-use super::world::lock;
+use super::entry::entries;
+use super::options::Nvrtc;
+use crate::lock::lock;
 use cudarc::nvrtc::sys::nvrtcResult as Code;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Mutex;
-
-/// An NVRTC.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nvrtc {
-    /// The name of its library.
-    pub file: &'static str,
-    /// Its version.
-    pub version: (i32, i32),
-    /// The architectures that it compiles for.
-    pub architectures: &'static [u32],
-    /// Files that it says do not compile.
-    pub broken: &'static [&'static str],
-}
-
-impl Default for Nvrtc {
-    fn default() -> Nvrtc {
-        let architectures = &[75, 80, 86, 89, 90, 100, 103, 120];
-        Nvrtc { file: "libnvrtc.so.13", version: (13, 0), architectures, broken: &[] }
-    }
-}
 
 #[derive(Default)]
 struct Program {

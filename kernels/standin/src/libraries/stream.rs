@@ -1,7 +1,7 @@
 //! Streams.
 
 use super::device::put;
-use super::table::entries;
+use super::entry::entries;
 use super::work;
 use super::world::{Stream, here};
 use cudarc::driver::sys::CUresult as Code;

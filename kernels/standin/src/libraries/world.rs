@@ -1,9 +1,10 @@
 //! What there is: contexts, streams, events, modules, graphs and memory, behind one lock.
 
-use super::StandinOptions;
-use super::capture::Capture;
+use super::capture::{Capture, Clock};
+use super::options::StandinOptions;
 use super::range;
-use super::work::{Task, Ticket};
+use super::task::{Task, Ticket};
+use crate::lock::lock;
 use allfold_kernels::cuda::{Error, Result};
 use cudarc::driver::sys::CUresult as Code;
 use std::cell::Cell;
@@ -39,7 +40,7 @@ pub(super) enum Recorded {
     Never,
     At(Arc<Ticket>),
     /// In a capture: how many nodes of each stream come before it.
-    Captured(u64, BTreeMap<u64, usize>),
+    Captured(u64, Clock),
 }
 
 pub(super) struct Event {
@@ -93,10 +94,6 @@ static HOST: Condvar = Condvar::new();
 
 thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The world, locked. Before [`begin`] it is empty.

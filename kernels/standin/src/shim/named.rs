@@ -1,9 +1,20 @@
 //! Kernels by name alone, for the stand-in driver: a launch of the driver's has a name and pointers to arguments.
 
 use super::library::loaded;
-use super::lock;
 use super::work::{LAUNCHED, RUNNING};
+use crate::lock::lock;
 use std::ffi::{CStr, c_char, c_void};
+
+/// Every kernel that the shim has.
+pub fn shim_kernels() -> Vec<String> {
+    let Ok(entries) = loaded() else { return Vec::new() };
+    // SAFETY: the function returns null or a string that lives as long as the library, which is for good.
+    let name = |nth| unsafe {
+        let name = (entries.kernel)(nth);
+        (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
+    };
+    (0..).map_while(name).collect()
+}
 
 /// The file that a kernel is in, and the bytes of each of its arguments.
 fn describe(name: &CStr) -> Option<(&'static CStr, Vec<usize>)> {

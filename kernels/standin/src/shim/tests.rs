@@ -1,8 +1,10 @@
 //! The driver's rules, as the shim holds them: order between streams, captures, memory, waits.
 
-use super::*;
-use allfold_kernels::cuda::{Memory, Queue, Slice};
+use super::{Foreign, Poll, Progress, Shim, ShimOptions};
+use allfold_kernels::cuda::{Access, Memory, Queue, Result, Slice};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 fn queues<const N: usize>(options: ShimOptions) -> [Queue; N] {
     let machine = Shim::with(options).unwrap();
@@ -16,11 +18,7 @@ fn held(on: &Queue, until: &Arc<AtomicBool>, touches: Slice<'_>) {
         let until = until.clone();
         Box::new(move || if until.load(Ordering::SeqCst) { Progress::Done } else { Progress::Busy })
     };
-    let access = allfold_kernels::cuda::Access {
-        address: touches.address(),
-        bytes: touches.len() as u64,
-        write: true,
-    };
+    let access = Access { address: touches.address(), bytes: touches.len() as u64, write: true };
     let foreign =
         Foreign { name: "held", accesses: vec![access], start: Arc::new(start), graphs: Arc::new(()) };
     Shim::of(on.machine().as_ref()).unwrap().give_foreign(on.stream(), foreign).unwrap();

@@ -3,7 +3,8 @@
 use super::foreign::Foreign;
 use super::library::Entries;
 use super::memory::Blocks;
-use super::{Order, lock};
+use super::options::Order;
+use crate::lock::lock;
 use allfold_kernels::cuda::THREADS;
 use allfold_kernels::cuda::{Access, Error, Launch, Result};
 use std::collections::BTreeSet;

@@ -1,0 +1,28 @@
+//! A function of a stand-in library, and how a table of them is written.
+
+/// A function of a stand-in library.
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    /// Its symbol.
+    pub name: &'static str,
+    /// Where it is.
+    pub at: *const (),
+    /// What it is held to, beyond what its name says.
+    pub rule: &'static str,
+}
+
+/// Functions with the C calling convention, and the table of them. A body answers `Result<(), _>` of the library's codes.
+macro_rules! entries {
+    ($($name:ident($($argument:ident: $type:ty),* $(,)?) $rule:literal $body:block)*) => {
+        $(
+            extern "C" fn $name($($argument: $type),*) -> u32 {
+                let body = || -> std::result::Result<(), Code> { $body };
+                body().err().map_or(0, |code| code as u32)
+            }
+        )*
+        pub(super) const ENTRIES: &[crate::libraries::entry::Entry] = &[$(
+            crate::libraries::entry::Entry { name: stringify!($name), at: $name as *const (), rule: $rule }
+        ),*];
+    };
+}
+pub(super) use entries;

@@ -1,0 +1,241 @@
+//! The machine that the shim is.
+
+use super::foreign::Foreign;
+use super::library;
+use super::memory::Blocks;
+use super::options::{Order, ShimOptions};
+use super::streams::Streams;
+use super::work::{Runner, Work};
+use crate::lock::lock;
+use allfold_kernels::cuda::{Error, Event, Graph, Launch, Machine, Result, Stream};
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// A CPU that runs CUDA kernels, slowly and to the letter.
+pub struct Shim {
+    options: ShimOptions,
+    streams: Mutex<Streams>,
+    /// A wait that could not be answered where it failed: giving back memory has no result.
+    lost: Mutex<Option<Error>>,
+}
+
+impl Shim {
+    /// One device, with the fibres of a block in this order.
+    ///
+    /// # Errors
+    /// As [`Shim::with`].
+    pub fn open(order: Order) -> Result<Arc<dyn Machine>> {
+        Shim::with(ShimOptions { order, ..ShimOptions::default() })
+    }
+
+    /// Compiles the kernels (some seconds, once per version of the sources) and loads them.
+    ///
+    /// # Errors
+    /// [`Error::Compile`] with the compiler's words, or that there is none.
+    pub fn with(options: ShimOptions) -> Result<Arc<dyn Machine>> {
+        let runner = Runner { entries: library::loaded()?, order: options.order, audit: options.audit };
+        let streams = Streams::new(runner, Blocks::new(options.memory, options.peers));
+        Ok(Arc::new(Shim { options, streams: Mutex::new(streams), lost: Mutex::default() }))
+    }
+
+    /// A machine as the shim that it is; `None` for a GPU.
+    pub fn of(machine: &dyn Machine) -> Option<&Shim> {
+        (machine as &dyn Any).downcast_ref()
+    }
+
+    /// What it is like.
+    pub fn options(&self) -> &ShimOptions {
+        &self.options
+    }
+
+    /// Streams and events that are not destroyed.
+    pub fn live(&self) -> (usize, usize) {
+        self.state().live()
+    }
+
+    /// Gives a stream work of a foreign library.
+    ///
+    /// # Errors
+    /// As [`Machine::launch`].
+    pub fn give_foreign(&self, stream: Stream, foreign: Foreign) -> Result<()> {
+        self.give(stream, Work::Foreign(foreign))
+    }
+
+    fn state(&self) -> MutexGuard<'_, Streams> {
+        lock(&self.streams)
+    }
+
+    fn give(&self, stream: Stream, work: Work) -> Result<()> {
+        match lock(&self.lost).clone() {
+            Some(error) => Err(error),
+            None => self.state().give(stream.0, work),
+        }
+    }
+
+    /// Asks until the answer is yes; other threads may give their streams work meanwhile.
+    #[allow(clippy::disallowed_methods, reason = "what waits here waits for other threads, in real time")]
+    fn until(&self, call: &'static str, ready: impl Fn(&mut Streams) -> Result<bool>) -> Result<()> {
+        let begun = Instant::now();
+        while !ready(&mut self.state())? {
+            if begun.elapsed() > self.options.patience {
+                let answer =
+                    format!("a hang: the host has waited {:?} without a deadline", self.options.patience);
+                return Err(Error::Refused { call, answer });
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+}
+
+impl Machine for Shim {
+    fn name(&self) -> String {
+        "the CPU shim".into()
+    }
+
+    fn devices(&self) -> usize {
+        self.options.devices
+    }
+
+    /// Few, so that grids are small and their strides are walked.
+    fn multiprocessors(&self, _device: usize) -> u32 {
+        1
+    }
+
+    fn reaches(&self, from: usize, to: usize) -> bool {
+        from == to || self.options.peers
+    }
+
+    fn identity(&self, device: usize) -> [u8; 16] {
+        if self.options.one_gpu { [0; 16] } else { (device as u128).to_le_bytes() }
+    }
+
+    fn seeded(&self, defect: u8) -> bool {
+        self.options.seeded.contains(&defect)
+    }
+
+    fn stream(&self, device: usize) -> Result<Stream> {
+        Ok(Stream(self.state().create(device)))
+    }
+
+    fn retire_stream(&self, stream: Stream) {
+        self.state().retire(stream.0);
+    }
+
+    fn retire_event(&self, event: Event) {
+        self.state().retire_event(event.0);
+    }
+
+    fn native(&self, _stream: Stream) -> Result<u64> {
+        Err(Error::Argument("the CPU shim has no streams of CUDA's".into()))
+    }
+
+    fn acquire(&self, device: usize, bytes: usize) -> Result<u64> {
+        self.state().blocks.acquire(Some(device), bytes)
+    }
+
+    /// As the driver does, waits for all that the device has been given.
+    unsafe fn release(&self, _device: usize, address: u64) {
+        let Some((bytes, device)) = self.state().blocks.find(address) else { return };
+        let waited = match device {
+            Some(device) => self.until("give memory back", |streams| streams.device_idle(device)),
+            None => Ok(()),
+        };
+        let mut state = self.state();
+        let raced = waited.and_then(|()| match device {
+            Some(_) => state.races.release(address, bytes as u64).map_err(Error::Race),
+            None => Ok(()),
+        });
+        match raced {
+            Ok(()) => state.blocks.release(address),
+            // Whoever still uses it finds it where it was.
+            Err(error) => {
+                lock(&self.lost).get_or_insert(error);
+            }
+        }
+    }
+
+    fn pin(&self, _device: usize, bytes: usize) -> Result<u64> {
+        self.state().blocks.acquire(None, bytes)
+    }
+
+    unsafe fn unpin(&self, address: u64) {
+        // SAFETY: the caller's promise: of `pin`, which is host memory of the same list.
+        unsafe { self.release(0, address) };
+    }
+
+    unsafe fn fetch(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+        self.give(stream, Work::Copy { into, from, bytes })
+    }
+
+    unsafe fn write(&self, stream: Stream, into: u64, from: &[u8]) -> Result<()> {
+        self.give(stream, Work::Upload { into, bytes: from.into() })
+    }
+
+    unsafe fn read(&self, stream: Stream, into: &mut [u8], from: u64) -> Result<()> {
+        self.state().read(stream.0, from, into.len())?;
+        self.finish(stream)?;
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+        self.give(stream, Work::Copy { into, from, bytes })
+    }
+
+    unsafe fn fill(&self, stream: Stream, into: u64, bytes: usize, value: u8) -> Result<()> {
+        self.give(stream, Work::Fill { into, bytes, value })
+    }
+
+    unsafe fn launch(&self, stream: Stream, launch: &Launch) -> Result<()> {
+        self.give(stream, Work::Launch(Arc::new(launch.clone())))
+    }
+
+    fn record(&self, stream: Stream) -> Result<Event> {
+        self.state().record(stream.0).map(Event)
+    }
+
+    fn record_again(&self, event: Event, stream: Stream) -> Result<()> {
+        self.state().record_again(event.0, stream.0)
+    }
+
+    fn wait(&self, stream: Stream, event: Event) -> Result<()> {
+        self.state().wait(stream.0, event.0)
+    }
+
+    fn finish(&self, stream: Stream) -> Result<()> {
+        const CALL: &str = "finish a stream";
+        self.until(CALL, |streams| streams.idle(stream.0, CALL))
+    }
+
+    fn idle(&self, stream: Stream) -> Result<bool> {
+        self.state().idle(stream.0, "ask a stream")
+    }
+
+    fn happened(&self, event: Event) -> Result<()> {
+        self.until("wait for an event", |streams| streams.happened(event.0))
+    }
+
+    fn between(&self, from: Event, to: Event) -> Result<u64> {
+        self.happened(from)?;
+        self.happened(to).map(|()| 0)
+    }
+
+    fn begin_capture(&self, stream: Stream) -> Result<()> {
+        self.state().begin_capture(stream.0)
+    }
+
+    fn end_capture(&self, stream: Stream) -> Result<Graph> {
+        self.state().end_capture(stream.0).map(Graph)
+    }
+
+    unsafe fn replay(&self, stream: Stream, graph: Graph) -> Result<()> {
+        self.state().replay(stream.0, graph.0)
+    }
+
+    fn forget(&self, graph: Graph) {
+        self.state().forget(graph.0);
+    }
+}
