@@ -1,6 +1,6 @@
 //! The element types that buffers hold.
 
-use crate::reduce::Arithmetic;
+use crate::reduce::Loops;
 use crate::{bf16, f16};
 use std::fmt;
 
@@ -99,7 +99,7 @@ mod sealed {
 
 /// A type that collectives carry: plain old data with a [`DType`].
 pub trait Element:
-    bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + Arithmetic + sealed::Sealed + 'static
+    bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + Loops + sealed::Sealed + 'static
 {
     /// Its name on the wire.
     const DTYPE: DType;

@@ -44,6 +44,9 @@ pub enum Error {
     Argument(String),
 }
 
+/// The result of anything on a GPU.
+pub type Result<T> = std::result::Result<T, Error>;
+
 impl std::error::Error for Error {}
 
 impl std::fmt::Display for Error {
@@ -66,7 +69,7 @@ impl std::fmt::Display for Error {
 pub(super) fn driver<T>(
     call: &'static str,
     answer: std::result::Result<T, cudarc::driver::result::DriverError>,
-) -> super::Result<T> {
+) -> Result<T> {
     // By the code's own name: asking the driver for its words is one more call that can fail.
     answer.map_err(|error| Error::Refused { call, answer: format!("{:?}", error.0) })
 }

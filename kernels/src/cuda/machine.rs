@@ -1,6 +1,6 @@
 //! What runs kernels: a GPU, or the shim. The interface underneath [`super::Queue`], in raw addresses.
 
-use super::{Kernel, Result, Slice};
+use super::{Kernel, Result};
 use bytemuck::Pod;
 use std::any::Any;
 
@@ -66,23 +66,7 @@ impl Arguments {
         self
     }
 
-    /// The address of a part that the kernel reads and does not write.
-    pub fn reads(self, part: Slice<'_>) -> Arguments {
-        self.touches(part, false).with(part.address())
-    }
-
-    /// The address of a part that the kernel writes; it may read it too.
-    pub fn writes(self, part: Slice<'_>) -> Arguments {
-        self.touches(part, true).with(part.address())
-    }
-
-    /// Notes a part that the kernel reaches through a table, or that is passed in another form. Passes nothing.
-    pub fn touches(mut self, part: Slice<'_>, write: bool) -> Arguments {
-        self.accesses.push(Access { address: part.address(), bytes: part.len() as u64, write });
-        self
-    }
-
-    /// As [`Arguments::touches`], for parts whose ranges a table has kept.
+    /// Notes ranges that the kernel reads or writes. Passes nothing.
     pub(super) fn notes(mut self, accesses: impl IntoIterator<Item = Access>) -> Arguments {
         self.accesses.extend(accesses);
         self

@@ -35,6 +35,7 @@ pub mod launch;
 pub mod libraries;
 mod machine;
 mod memory;
+mod operands;
 mod pinned;
 mod pool;
 mod probe;
@@ -45,7 +46,7 @@ mod symbols;
 pub mod vendor;
 
 pub use compile::{compile_ptx, nvrtc_version};
-pub use error::Error;
+pub use error::{Error, Result};
 pub use gpu::Gpu;
 pub use machine::{Access, Arguments, Event, Graph, Launch, Machine, Stream, THREADS};
 pub use memory::{Mark, Memory, Queue, Slice};
@@ -55,6 +56,3 @@ pub use probe::{Device, Probe, probe};
 #[cfg(feature = "testing")]
 pub use seeded::seed_defects;
 pub use source::{Family, HEADER, Kernel};
-
-/// The result of anything on a GPU.
-pub type Result<T> = std::result::Result<T, Error>;

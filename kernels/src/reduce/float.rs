@@ -1,6 +1,6 @@
 //! f64 and f32: plain IEEE 754 arithmetic, with NaN made canonical. Written so that loops over it vectorise.
 
-use super::Arithmetic;
+use super::arithmetic::Arithmetic;
 
 macro_rules! float {
     ($float:ty, $quiet:expr, $divisor:expr) => {

@@ -7,7 +7,8 @@
 //! bf16 is the upper half of an f32, so its conversions are shifts and vectorise by themselves. f16 has instructions
 //! of its own, a block at a time (`simd/half`).
 
-use super::Arithmetic;
+use super::arithmetic::Arithmetic;
+use super::loops::Loops;
 use super::simd;
 use crate::Isa;
 use crate::{ReduceOp, bf16, f16};
@@ -87,7 +88,9 @@ impl Arithmetic for f16 {
             into.convert_from_f32_slice(block);
         }
     }
+}
 
+impl Loops for f16 {
     fn combine(isa: Isa, op: ReduceOp, out: &mut [f16], a: &[f16], b: &[f16]) {
         simd::half::combine(isa, op, out, a, b);
     }

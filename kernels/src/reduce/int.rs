@@ -1,6 +1,6 @@
 //! Integers: wrapping sums and products, ordinary minimum and maximum, division towards zero.
 
-use super::Arithmetic;
+use super::arithmetic::Arithmetic;
 
 macro_rules! int {
     ($($int:ty as $wide:ty),*) => {$(

@@ -1,6 +1,7 @@
 //! The kernels against a scalar statement of the rule.
 
 use super::*;
+use crate::{Element, Isa, ReduceOp, bf16, f16};
 use proptest::prelude::*;
 
 /// The rule for one element of one type, said as plainly as possible and without the kernels' tricks.

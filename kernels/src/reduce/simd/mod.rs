@@ -11,7 +11,7 @@
 pub(super) mod half;
 mod stream;
 
-use super::Arithmetic;
+use super::arithmetic::Arithmetic;
 use crate::{Isa, ReduceOp};
 pub(crate) use stream::{copy, copy_apart, fence};
 pub use stream::{copy_large, copy_part};

@@ -1,0 +1,60 @@
+//! Reductions of buffers whose element type is known.
+
+use super::simd;
+use crate::{Element, Isa, ReduceOp};
+
+/// Reduces `from` into `into`: `into[i] = into[i] (+) from[i]`.
+///
+/// Floats round to their own type (f16 and bf16 are computed in f32 and rounded once, which is the same);
+/// integers wrap; [`ReduceOp::Avg`] sums, and [`divide`] finishes it once at the end.
+///
+/// # Panics
+/// If the slices differ in length: that is a mistake of the caller, as with `copy_from_slice`.
+#[track_caller]
+pub fn reduce<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
+    assert_eq!(into.len(), from.len(), "reduce: both buffers must have one length");
+    T::reduce(Isa::best(), op, into, from);
+}
+
+/// [`reduce`] to a third buffer: `out[i] = a[i] (+) b[i]`, by the instructions of one class.
+///
+/// # Panics
+/// If the slices differ in length, or the processor has no such instructions.
+#[track_caller]
+pub fn combine_by<T: Element>(isa: Isa, op: ReduceOp, out: &mut [T], a: &[T], b: &[T]) {
+    assert!(out.len() == a.len() && a.len() == b.len(), "combine: all three buffers must have one length");
+    assert!(isa <= Isa::best(), "this processor has no {isa}");
+    T::combine(isa, op, out, a, b);
+}
+
+/// [`reduce`] by the instructions of one class.
+///
+/// # Panics
+/// If the slices differ in length, or the processor has no such instructions.
+#[track_caller]
+pub fn reduce_by<T: Element>(isa: Isa, op: ReduceOp, into: &mut [T], from: &[T]) {
+    assert_eq!(into.len(), from.len(), "reduce: both buffers must have one length");
+    assert!(isa <= Isa::best(), "this processor has no {isa}");
+    T::reduce(isa, op, into, from);
+}
+
+/// One element of [`reduce`]: `a (+) b`.
+pub fn combine<T: Element>(op: ReduceOp, a: T, b: T) -> T {
+    match op {
+        ReduceOp::Sum | ReduceOp::Avg => T::sum(a, b),
+        ReduceOp::Prod => T::prod(a, b),
+        ReduceOp::Min => T::min(a, b),
+        ReduceOp::Max => T::max(a, b),
+    }
+}
+
+/// Divides every element by `parts`, which is how an average ends: floats are divided in their own type and
+/// rounded once (f16 and bf16 in f32, then rounded); integers truncate towards zero.
+///
+/// # Panics
+/// If `parts` is zero.
+#[track_caller]
+pub fn divide<T: Element>(into: &mut [T], parts: u32) {
+    assert_ne!(parts, 0, "divide: an average is over 1 part or more");
+    simd::divide(Isa::best(), into, parts);
+}
