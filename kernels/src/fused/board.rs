@@ -10,7 +10,9 @@
 //! Slots are used in turn. A party writes a slot again two exchanges later, when it has seen all flags of the exchange
 //! between, which their parties raise only after they have read everything of the one before: nobody is still reading.
 
-use super::lease::{Leases, RESERVE};
+use super::leases::Leases;
+#[cfg(target_os = "linux")]
+use super::leases::{LARGE, RESERVE};
 use super::memory::Memory;
 use super::sync::Bell;
 #[cfg(target_os = "linux")]
@@ -130,9 +132,9 @@ impl Board {
     /// Bytes of shared memory with room for leases, and without.
     #[cfg(target_os = "linux")]
     fn sizes(parties: u32, room: usize) -> [usize; 2] {
-        let without = Board::bytes(parties, room).next_multiple_of(super::lease::LARGE);
+        let without = Board::bytes(parties, room).next_multiple_of(LARGE);
         let parties = parties as usize;
-        let each = RESERVE.min(ADDRESSES / (parties * parties) / super::lease::LARGE * super::lease::LARGE);
+        let each = RESERVE.min(ADDRESSES / (parties * parties) / LARGE * LARGE);
         [without + each * parties, without]
     }
 

@@ -9,94 +9,9 @@
 //! Each party leases of its own part, so nobody is asked. What is given back becomes zeros, and memory of nobody.
 
 use super::board::Board;
-use std::collections::BTreeMap;
+use super::leases::UNIT;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Bytes of addresses that a party's leases come from, where there are not very many parties.
-pub(super) const RESERVE: usize = 64 << 30;
-
-/// Bytes of a large page. A lease of at least as much begins on one.
-pub(super) const LARGE: usize = 2 << 20;
-
-/// Leases are of whole units: of any system's pages.
-const UNIT: usize = 64 << 10;
-
-/// First leases of as many parties do not lie whole parts apart. Zen's first-level cache tells lines apart by a few bits
-/// of their addresses: of two places that agree in those and are used in turn, only one is ever in it.
-const COLORS: usize = 16;
-
-/// What is leased of each party's part: in this process, so in general only of one.
-pub(super) struct Leases {
-    /// Where the first party's part begins in the memory.
-    from: usize,
-    /// Bytes of each part; 0 where nothing can be leased.
-    each: usize,
-    held: Mutex<BTreeMap<usize, Held>>,
-}
-
-/// A lease, by where it begins.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    /// Bytes that were asked for.
-    bytes: usize,
-    /// Others may still write there, some time: it is used for nothing more.
-    lost: bool,
-}
-
-impl Held {
-    fn end(self, start: usize) -> usize {
-        start + self.bytes.next_multiple_of(UNIT)
-    }
-}
-
-impl Leases {
-    pub fn none() -> Leases {
-        Leases { from: 0, each: 0, held: Mutex::default() }
-    }
-
-    #[cfg(target_os = "linux")]
-    pub fn behind(from: usize, each: usize) -> Leases {
-        Leases { from, each, held: Mutex::default() }
-    }
-
-    fn part(&self, party: u32) -> Range<usize> {
-        let start = self.from + party as usize * self.each;
-        start..start + self.each
-    }
-
-    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The first place that is free.
-    fn take(&self, party: u32, bytes: usize) -> Option<usize> {
-        let part = self.part(party);
-        let unit = if bytes < LARGE { UNIT } else { LARGE };
-        let mut held = self.held();
-        let mut start = part.start + party as usize % COLORS * LARGE;
-        for (&other, lease) in held.range(part.clone()) {
-            if other >= start.checked_add(bytes)? {
-                break;
-            }
-            start = start.max(lease.end(other).next_multiple_of(unit));
-        }
-        let new = Held { bytes, lost: false };
-        (bytes > 0 && part.contains(&start) && new.end(start) <= part.end)
-            .then(|| held.insert(start, new))?;
-        Some(start)
-    }
-
-    /// The lease in which bytes of the memory lie: where it begins, and what is known of it.
-    fn around(&self, party: u32, bytes: &Range<usize>) -> Option<Range<usize>> {
-        if self.each == 0 || !self.part(party).contains(&bytes.start) {
-            return None;
-        }
-        let held = self.held();
-        let (&start, lease) = held.range(..=bytes.start).next_back()?;
-        (!lease.lost && bytes.end <= start + lease.bytes).then_some(start..start + lease.bytes)
-    }
-}
+use std::sync::Arc;
 
 /// Bytes that all parties of a board have mapped, zeros at first. They belong to this process, as any buffer does; others
 /// touch them only in exchanges that they are given to, until those return.
@@ -185,7 +100,8 @@ impl Drop for Lease {
 #[cfg(all(test, target_os = "linux", not(miri)))]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::Pace;
+    use super::super::board::Pace;
+    use super::super::leases::{LARGE, RESERVE};
     use super::*;
 
     fn board() -> Arc<Board> {

@@ -19,10 +19,13 @@
 //! waits no longer for its share marks the exchange as failed for all, and takes its own buffer out of the shared memory.
 
 mod board;
+mod desk;
 mod exchange;
 mod fill;
 mod formula;
 mod lease;
+mod leases;
+mod meeting;
 mod memory;
 mod party;
 mod pipe;
@@ -32,7 +35,8 @@ pub use board::{Board, Pace};
 pub use exchange::{Exchange, Pattern};
 pub use formula::{Formula, Term};
 pub use lease::Lease;
-pub use party::{Ends, Party, Patience, Stopped};
+pub use meeting::{Patience, Stopped};
+pub use party::{Ends, Party};
 pub use pipe::{Damaged, Pipe, Wants};
 
 #[cfg(all(test, not(miri)))]

@@ -1,0 +1,90 @@
+//! What is leased of the memory behind a board's slots, party by party.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of addresses that a party's leases come from, where there are not very many parties.
+pub(super) const RESERVE: usize = 64 << 30;
+
+/// Bytes of a large page. A lease of at least as much begins on one.
+pub(super) const LARGE: usize = 2 << 20;
+
+/// Leases are of whole units: of any system's pages.
+pub(super) const UNIT: usize = 64 << 10;
+
+/// First leases of as many parties do not lie whole parts apart. Zen's first-level cache tells lines apart by a few bits
+/// of their addresses: of two places that agree in those and are used in turn, only one is ever in it.
+const COLORS: usize = 16;
+
+/// What is leased of each party's part: in this process, so in general only of one.
+pub(super) struct Leases {
+    /// Where the first party's part begins in the memory.
+    from: usize,
+    /// Bytes of each part; 0 where nothing can be leased.
+    each: usize,
+    held: Mutex<BTreeMap<usize, Held>>,
+}
+
+/// A lease, by where it begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// Bytes that were asked for.
+    bytes: usize,
+    /// Others may still write there, some time: it is used for nothing more.
+    pub lost: bool,
+}
+
+impl Held {
+    pub fn end(self, start: usize) -> usize {
+        start + self.bytes.next_multiple_of(UNIT)
+    }
+}
+
+impl Leases {
+    pub fn none() -> Leases {
+        Leases { from: 0, each: 0, held: Mutex::default() }
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn behind(from: usize, each: usize) -> Leases {
+        Leases { from, each, held: Mutex::default() }
+    }
+
+    pub fn part(&self, party: u32) -> Range<usize> {
+        let start = self.from + party as usize * self.each;
+        start..start + self.each
+    }
+
+    pub fn held(&self) -> MutexGuard<'_, BTreeMap<usize, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first place that is free.
+    pub fn take(&self, party: u32, bytes: usize) -> Option<usize> {
+        let part = self.part(party);
+        let unit = if bytes < LARGE { UNIT } else { LARGE };
+        let mut held = self.held();
+        let mut start = part.start + party as usize % COLORS * LARGE;
+        for (&other, lease) in held.range(part.clone()) {
+            if other >= start.checked_add(bytes)? {
+                break;
+            }
+            start = start.max(lease.end(other).next_multiple_of(unit));
+        }
+        let new = Held { bytes, lost: false };
+        (bytes > 0 && part.contains(&start) && new.end(start) <= part.end)
+            .then(|| held.insert(start, new))?;
+        Some(start)
+    }
+
+    /// The lease in which bytes of the memory lie: where it begins, and what is known of it.
+    pub fn around(&self, party: u32, bytes: &Range<usize>) -> Option<Range<usize>> {
+        if self.each == 0 || !self.part(party).contains(&bytes.start) {
+            return None;
+        }
+        let held = self.held();
+        let (&start, lease) = held.range(..=bytes.start).next_back()?;
+        (!lease.lost && bytes.end <= start + lease.bytes).then_some(start..start + lease.bytes)
+    }
+}
