@@ -1,0 +1,168 @@
+//! Backward: the gradients of the weight, the input and the bias.
+
+use super::Conv2d;
+use super::turn::{pad, turn};
+use super::winograd::Winograd;
+use crate::nn::Float;
+use crate::nn::gemm::{Left, Lines, Patches, Place, Walk, gemm};
+use crate::nn::sum::sum;
+use crate::nn::team::share_rows;
+
+impl Conv2d {
+    /// The gradient of the weight, replaced; `work` is what the forward pass left.
+    pub fn backward_params<F: Float>(&self, n: usize, x: &[F], work: &mut [F], dy: &[F], dw: &mut [F]) {
+        let (patch, pixels, outputs) = (self.patch(), self.pixels(), self.outputs / self.groups);
+        self.lengths(n, x, dy, dw, work);
+        if n == 0 {
+            return dw.fill(F::ZERO);
+        }
+        if let Some(winograd) = Winograd::of(self) {
+            return winograd.backward_params(x, dy, dw);
+        }
+        let (height, width) = self.padded_picture();
+        let (padded, rest) = work.split_at_mut(n * self.padded());
+        let (x, turned) = (if self.padding == 0 { x } else { padded }, &mut rest[..outputs * patch]);
+        let (rows, cols) = self.output_picture();
+        for group in 0..self.groups {
+            let area = self.kernel * self.kernel;
+            let left = Left {
+                data: &x[group * self.inputs / self.groups * height * width..],
+                row: |at| (at / area * height + at % area / self.kernel) * width + at % self.kernel,
+                walk: Walk {
+                    counts: [n, rows, cols],
+                    steps: [self.padded(), self.stride * width, self.stride],
+                },
+            };
+            let dy = Lines {
+                data: &dy[group * outputs * pixels..],
+                k_step: 1,
+                j_step: pixels,
+                plane: pixels,
+                sample: self.outputs * pixels,
+            };
+            gemm((patch, outputs), left, &dy, (turned, Place::matrix(outputs)), false);
+            let dw = &mut dw[group * outputs * patch..(group + 1) * outputs * patch];
+            turn(turned, outputs, dw);
+        }
+    }
+
+    /// The gradient of the input, replaced. `work` is what the forward pass left, and is used up.
+    pub fn backward_input<F: Float>(&self, n: usize, w: &[F], dy: &[F], work: &mut [F], dx: &mut [F]) {
+        self.lengths(n, dx, dy, w, work);
+        if n == 0 {
+            return;
+        }
+        if let Some(winograd) = Winograd::of(self) {
+            return winograd.backward_input(dy, &work[..winograd.weights()], dx);
+        }
+        match self.turned() {
+            Some((padding, picture)) => self.backward_turned(n, w, dy, work, dx, padding, picture),
+            None => self.backward_patches(n, w, dy, work, dx),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a part of backward_input")]
+    fn backward_turned<F: Float>(
+        &self,
+        n: usize,
+        w: &[F],
+        dy: &[F],
+        work: &mut [F],
+        dx: &mut [F],
+        padding: usize,
+        picture: (usize, usize),
+    ) {
+        let (turned, rest) = work.split_at_mut(self.weights());
+        self.turn_weight(w, turned);
+        let back = Conv2d { inputs: self.outputs, outputs: self.inputs, picture, padding: 0, ..*self };
+        let dy = if padding == 0 {
+            dy
+        } else {
+            let padded = &mut rest[..n * back.input()];
+            pad(dy, self.output_picture(), padding, padded);
+            padded
+        };
+        // Not as `forward` would choose: there is no room for a transformed weight.
+        back.products(n, dy, turned, dx);
+    }
+
+    /// `turned[c][o][flipped kernel] = w[o][c][kernel]`, group by group.
+    fn turn_weight<F: Float>(&self, w: &[F], turned: &mut [F]) {
+        let (inputs, outputs, area) =
+            (self.inputs / self.groups, self.outputs / self.groups, self.kernel * self.kernel);
+        share_rows(turned, outputs * area, |channels, turned| {
+            for (c, turned) in channels.zip(turned.chunks_exact_mut(outputs * area)) {
+                let (group, c) = (c / inputs, c % inputs);
+                for (o, to) in turned.chunks_exact_mut(area).enumerate() {
+                    let from = &w[((group * outputs + o) * inputs + c) * area..][..area];
+                    to.iter_mut().zip(from.iter().rev()).for_each(|(to, &from)| *to = from);
+                }
+            }
+        });
+    }
+
+    fn backward_patches<F: Float>(&self, n: usize, w: &[F], dy: &[F], work: &mut [F], dx: &mut [F]) {
+        let (patch, pixels, outputs) = (self.patch(), self.pixels(), self.outputs / self.groups);
+        let (height, width) = self.output_picture();
+        let inputs = self.inputs / self.groups;
+        let plane = self.picture.0 * self.picture.1;
+        for group in 0..self.groups {
+            let left = Left {
+                data: &w[group * outputs * patch..(group + 1) * outputs * patch],
+                row: |at| at,
+                walk: Walk { counts: [1, 1, outputs], steps: [0, 0, patch] },
+            };
+            let dy = Patches {
+                data: &dy[group * outputs * pixels..],
+                sample: self.outputs * pixels,
+                height,
+                width,
+                kernel: 1,
+                stride: 1,
+                output: (height, width),
+            };
+            let columns = &mut work[..patch * n * pixels];
+            gemm((patch, n * pixels), left, &dy, (columns, Place::matrix(n * pixels)), false);
+            let columns = &*columns;
+            share_rows(dx, self.inputs * plane, |samples, dx| {
+                for (sample, dx) in samples.zip(dx.chunks_exact_mut(self.inputs * plane)) {
+                    for c in 0..inputs {
+                        let at = c * self.kernel * self.kernel * n * pixels + sample * pixels;
+                        let dx = &mut dx[(group * inputs + c) * plane..][..plane];
+                        self.fold(&columns[at..], n * pixels, dx);
+                    }
+                }
+            });
+        }
+    }
+
+    /// Adds the columns of one channel and sample, `step` elements from one kernel position to the next, into the
+    /// pixels that they came from, in a fixed order.
+    fn fold<F: Float>(&self, columns: &[F], step: usize, dx: &mut [F]) {
+        let ((height, width), (rows, cols)) = (self.picture, self.output_picture());
+        let (stride, padding) = (self.stride, self.padding);
+        dx.fill(F::ZERO);
+        for (at, (i, j)) in (0..self.kernel).flat_map(|i| (0..self.kernel).map(move |j| (i, j))).enumerate() {
+            let from = padding.saturating_sub(j).div_ceil(stride).min(cols);
+            let to = (width + padding).saturating_sub(j).div_ceil(stride).clamp(from, cols);
+            for p in 0..rows {
+                let Some(y) = (p * stride + i).checked_sub(padding).filter(|&y| y < height && from < to)
+                else {
+                    continue;
+                };
+                let column = &columns[at * step + p * cols..][from..to];
+                let row = &mut dx[y * width + from * stride + j - padding..];
+                column.iter().zip(row.iter_mut().step_by(stride)).for_each(|(&part, dx)| *dx += part);
+            }
+        }
+    }
+
+    /// The gradient of the bias, replaced: the sum of `dy` over samples and pixels.
+    pub fn backward_bias<F: Float>(&self, dy: &[F], db: &mut [F]) {
+        let pixels = self.pixels();
+        for (o, db) in db.iter_mut().enumerate() {
+            let planes = dy.chunks_exact(pixels).skip(o).step_by(self.outputs);
+            *db = F::from_f64(planes.map(|plane| sum(plane, |dy| dy)).sum());
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Convolution by a 3 x 3 kernel with stride 1, after S. Winograd: the 4 x 4 pixels under 2 x 2 outputs, and the kernel,
+//! are transformed so that 16 products take the place of 36 (A. Lavin and S. Gray, "Fast Algorithms for Convolutional
+//! Neural Networks", CVPR 2016).
+//!
+//! ```text
+//! forward    pixels d [4 x 4]      V = B' d B                M[p] = V[p] . U[p]  for each of 16 places p     y = A' M A
+//!            kernel g [3 x 3]      U = G g G'
+//! weights    Z = A dy A'           P[p] = V[p]^T . Z[p]                                                      dg = G' P G
+//! input      V of dy, and U of the flipped kernel: U with its first and last rows, and columns, exchanged
+//!
+//!      | 1  0 -1  0 |          | 1   0   0  |
+//! B' = | 0  1  1  0 |      G = | 1/2 1/2 1/2|      A' = | 1  1  1  0 |
+//!      | 0 -1  1  0 |          | 1/2-1/2 1/2|           | 0  1 -1 -1 |
+//!      | 0  1  0 -1 |          | 0   0   1  |
+//! ```
+//!
+//! Pixels are turned channel-last on the way, so that a transform works on whole vectors of channels whatever the
+//! picture's size. A block of tiles goes through all of it while it is in the cache.
+//!
+//! What an element is summed from depends on neither the blocks of a batch that a thread takes nor their number: tiles
+//! are independent going forward, and the gradient of the weights goes through blocks that follow from the shape alone.
+
+mod pictures;
+#[cfg(test)]
+mod tests;
+mod transforms;
+
+use super::Conv2d;
+use super::turn::turn;
+use crate::nn::Float;
+use crate::nn::gemm::{Left, Lines, Place, Walk, gemm, room, transpose};
+use crate::nn::team::{share, share_rows, threads};
+use pictures::Pictures;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use transforms::{VECTOR, gradients, kernels};
+
+/// Places of a transformed tile.
+const PLACES: usize = 16;
+/// Fewer channels than this on either side do not repay the transforms.
+const LEAST: usize = 64;
+/// Nor do pictures of less than this on either side: the weight's transform is then most of the work.
+const SIDE: usize = 4;
+/// Elements of transformed tiles that a block may have, in and out together: about the nearest large cache.
+const BLOCK: usize = 1 << 18;
+
+/// How a convolution's output is cut into tiles.
+#[derive(Clone, Copy)]
+pub(in crate::nn::conv) struct Winograd {
+    inputs: Pictures,
+    outputs: Pictures,
+}
+
+impl Winograd {
+    /// For the convolutions that it pays for.
+    pub fn of(shape: &Conv2d) -> Option<Winograd> {
+        let Conv2d { inputs, outputs, picture, kernel, stride, padding, groups } = *shape;
+        let pays = |channels: usize| channels >= LEAST && channels.is_multiple_of(VECTOR);
+        if (kernel, stride, groups) != (3, 1, 1) || padding > 2 || !pays(inputs) || !pays(outputs) {
+            return None;
+        }
+        let (rows, cols) = shape.output_picture();
+        if rows.min(cols) < SIDE {
+            return None;
+        }
+        let tiles = (rows.div_ceil(2), cols.div_ceil(2));
+        Some(Winograd {
+            inputs: Pictures { channels: inputs, picture, before: padding, tiles },
+            outputs: Pictures { channels: outputs, picture: (rows, cols), before: 0, tiles },
+        })
+    }
+
+    /// Elements of the transformed weight.
+    pub fn weights(&self) -> usize {
+        PLACES * self.inputs.channels * self.outputs.channels
+    }
+
+    /// The transformed weight, `u[place][c][o]`.
+    pub fn transform<F: Float>(&self, w: &[F], u: &mut [F]) {
+        let (c, o) = (self.inputs.channels, self.outputs.channels);
+        let parts = threads().min(c);
+        let cut = |part: usize| c * part / parts;
+        let mut planes: Vec<&mut [F]> = u.chunks_exact_mut(c * o).collect();
+        let piece = |part: usize| {
+            let length = (cut(part + 1) - cut(part)) * o;
+            let heads = planes.iter_mut().map(|plane| plane.split_off_mut(..length).unwrap_or_default());
+            Mutex::new(heads.collect::<Vec<_>>())
+        };
+        let pieces: Vec<_> = (0..parts).map(piece).collect();
+        room(w.len(), |turned| {
+            turn(w, 9 * c, turned);
+            share(parts, |part| {
+                let mut piece = pieces[part].lock().unwrap_or_else(PoisonError::into_inner);
+                kernels(&turned[cut(part) * 9 * o..cut(part + 1) * 9 * o], o, &mut piece);
+            });
+        });
+    }
+
+    /// `x` to `y`, by the transformed weight.
+    pub fn forward<F: Float>(&self, x: &[F], u: &[F], y: &mut [F]) {
+        let (c, o) = (self.inputs.channels, self.outputs.channels);
+        let right = |place: usize| Lines::matrix(&u[place * c * o..(place + 1) * c * o], o);
+        convolve(self.inputs, self.outputs, x, right, y);
+    }
+
+    /// The gradient of the input, by the transformed weight of the forward pass.
+    pub fn backward_input<F: Float>(&self, dy: &[F], u: &[F], dx: &mut [F]) {
+        let (c, o) = (self.inputs.channels, self.outputs.channels);
+        let padding = 2 - self.inputs.before;
+        let tiles = (self.inputs.picture.0.div_ceil(2), self.inputs.picture.1.div_ceil(2));
+        let from = Pictures { before: padding, tiles, ..self.outputs };
+        let to = Pictures { before: 0, tiles, ..self.inputs };
+        let right = |place: usize| Lines::turned(&u[flipped(place) * c * o..][..c * o], o);
+        convolve(from, to, dy, right, dx);
+    }
+
+    /// The gradient of the weight, replaced.
+    pub fn backward_params<F: Float>(&self, x: &[F], dy: &[F], dw: &mut [F]) {
+        let o = self.outputs.channels;
+        room(dw.len(), |turned| {
+            // Each thread has some channels of the input, and transforms all of the output for itself.
+            share_rows(turned, VECTOR * 9 * o, |vectors, turned| {
+                let channels = vectors.start * VECTOR..vectors.end * VECTOR;
+                let plane = channels.len() * o;
+                room(PLACES * plane, |p| {
+                    self.weight_sums((x, channels), dy, p);
+                    gradients(p, plane, o, turned);
+                });
+            });
+            turn(turned, o, dw);
+        });
+    }
+
+    /// `p[place][c][o]` for some channels c: sums over all tiles, one block of them after another.
+    fn weight_sums<F: Float>(&self, (x, channels): (&[F], Range<usize>), dy: &[F], p: &mut [F]) {
+        let (all, c, o) = (self.inputs.channels, channels.len(), self.outputs.channels);
+        let from = Pictures { channels: c, ..self.inputs };
+        let (pixels, out_pixels, each) = (from.pixels(), self.outputs.pixels(), from.each());
+        let n = dy.len() / (o * out_pixels);
+        // Blocks follow from the shape alone: the order of additions does.
+        let (samples, most) = block(each, all + o);
+        let sizes = [samples * pixels * c + c, samples * out_pixels * o + o, PLACES * most * c];
+        room(sizes.iter().sum::<usize>() + PLACES * most * o, |rooms| {
+            let (xs, rooms) = rooms.split_at_mut(sizes[0]);
+            let (ys, rooms) = rooms.split_at_mut(sizes[1]);
+            let (v, z) = rooms.split_at_mut(sizes[2]);
+            for first in (0..n).step_by(samples) {
+                let count = samples.min(n - first);
+                let xs = turned(&x[first * all * pixels..], (all, channels.clone()), pixels, count, xs);
+                let ys = turned(&dy[first * o * out_pixels..], (o, 0..o), out_pixels, count, ys);
+                for start in (0..count * each).step_by(most) {
+                    let tiles = most.min(count * each - start);
+                    from.transformed(xs, start, tiles, v);
+                    self.outputs.spread(ys, start, tiles, z);
+                    for place in 0..PLACES {
+                        let left = Left {
+                            data: &v[place * tiles * c..(place + 1) * tiles * c],
+                            row: |i| i,
+                            walk: Walk { counts: [1, 1, tiles], steps: [0, 0, c] },
+                        };
+                        let right = Lines::matrix(&z[place * tiles * o..(place + 1) * tiles * o], o);
+                        let out = &mut p[place * c * o..(place + 1) * c * o];
+                        gemm((c, o), left, &right, (out, Place::matrix(o)), first + start > 0);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Some channels of the first `count` pictures of `x`, which has `all`, turned channel-last; then a pixel of zeros.
+fn turned<'r, F: Float>(
+    x: &[F],
+    (all, channels): (usize, Range<usize>),
+    pixels: usize,
+    count: usize,
+    to: &'r mut [F],
+) -> &'r [F] {
+    let c = channels.len();
+    for (sample, to) in to.chunks_exact_mut(pixels * c).take(count).enumerate() {
+        transpose(&x[(sample * all + channels.start) * pixels..], (pixels, c), pixels, to, c);
+    }
+    to[count * pixels * c..][..c].fill(F::ZERO);
+    &to[..(count * pixels + 1) * c]
+}
+
+/// The place that a place of a flipped kernel was: of four rows, the first and the last are exchanged, and of columns.
+fn flipped(place: usize) -> usize {
+    let flip = |at: usize| if at.is_multiple_of(3) { 3 - at } else { at };
+    4 * flip(place / 4) + flip(place % 4)
+}
+
+/// (Samples, tiles) of a block, where a sample has `each` tiles and a tile `channels`, in and out together.
+fn block(each: usize, channels: usize) -> (usize, usize) {
+    let tiles = (BLOCK / channels / 8 * 8).clamp(64, 256);
+    (tiles.div_ceil(each), tiles)
+}
+
+/// Every picture of `x` to one of `y`; `right(place)` is the transformed weight there, one line per channel of `x`.
+fn convolve<'a, F: Float>(
+    from: Pictures,
+    to: Pictures,
+    x: &[F],
+    right: impl Fn(usize) -> Lines<'a, F> + Sync,
+    y: &mut [F],
+) {
+    let (c, o, each) = (from.channels, to.channels, from.each());
+    let (pixels, out_pixels) = (from.pixels(), to.pixels());
+    let n = y.len() / (o * out_pixels);
+    let (samples, most) = block(each, c + o);
+    let samples = samples.min(n.div_ceil(threads()));
+    let most = most.min(samples * each);
+    let sizes = [samples * pixels * c + c, samples * out_pixels * o, PLACES * most * c];
+    share_rows(y, o * out_pixels, |range, y| {
+        room(sizes.iter().sum::<usize>() + PLACES * most * o, |rooms| {
+            let (xs, rooms) = rooms.split_at_mut(sizes[0]);
+            let (ys, rooms) = rooms.split_at_mut(sizes[1]);
+            let (v, m) = rooms.split_at_mut(sizes[2]);
+            for (first, y) in range.step_by(samples).zip(y.chunks_mut(samples * o * out_pixels)) {
+                let count = y.len() / (o * out_pixels);
+                let xs = turned(&x[first * c * pixels..], (c, 0..c), pixels, count, xs);
+                for start in (0..count * each).step_by(most) {
+                    let tiles = most.min(count * each - start);
+                    from.transformed(xs, start, tiles, v);
+                    for place in 0..PLACES {
+                        let left = Left {
+                            data: &v[place * tiles * c..(place + 1) * tiles * c],
+                            row: |i| i * c,
+                            walk: Walk { counts: [1, 1, c], steps: [0, 0, 1] },
+                        };
+                        let out = &mut m[place * tiles * o..(place + 1) * tiles * o];
+                        gemm((tiles, o), left, &right(place), (out, Place::matrix(o)), false);
+                    }
+                    to.gathered(m, start, tiles, ys);
+                }
+                for (sample, y) in y.chunks_exact_mut(o * out_pixels).enumerate() {
+                    transpose(&ys[sample * out_pixels * o..], (o, out_pixels), o, y, out_pixels);
+                }
+            }
+        });
+    });
+}

@@ -1,0 +1,26 @@
+//! The room that a convolution's passes share, and the lengths of what they are given.
+
+use super::Conv2d;
+use super::winograd::Winograd;
+
+impl Conv2d {
+    /// Elements of `work` that a batch of `n` needs: the transformed weight, or padded pictures or patches, and once the
+    /// weight.
+    pub fn work(&self, n: usize) -> usize {
+        if let Some(winograd) = Winograd::of(self) {
+            return winograd.weights();
+        }
+        let gradient = match self.turned() {
+            Some((_, (height, width))) => self.outputs * height * width,
+            None => self.patch() * self.pixels(),
+        };
+        n * gradient.max(self.padded()) + self.weights()
+    }
+
+    pub(super) fn lengths<F>(&self, n: usize, x: &[F], y: &[F], w: &[F], work: &[F]) {
+        let want = (n * self.input(), n * self.outputs * self.pixels(), self.weights());
+        assert_eq!((x.len(), y.len(), w.len()), want, "input, output and weight of {n} samples");
+        let needed = Winograd::of(self).map_or(n * self.padded(), |winograd| winograd.weights());
+        assert!(self.padding == 0 || work.len() >= needed, "{} elements of room for {n} samples", work.len());
+    }
+}
