@@ -10,18 +10,8 @@
 //! narrow activation is held in an f32 whose value f16 or bf16 has: sums inside an operation are in f32, as on GPUs.
 
 use crate::Network;
+pub use crate::layers::Cast;
 use allfold_kernels::nn::{Float, Narrow};
-
-/// Which precision a layer runs in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cast {
-    /// The narrow one.
-    Narrow,
-    /// The parameters' own.
-    Full,
-    /// That of its inputs, the widest if they differ.
-    Follow,
-}
 
 /// What is narrow in a network, and room for the rounded copies.
 pub(crate) struct Autocast<F> {

@@ -15,6 +15,7 @@ mod default;
 
 use crate::buckets::Caps;
 use crate::scaler::{GradScaler, Rules};
+use crate::unknown::{suggestion, unknown};
 use crate::{Error, Result};
 use allfold_kernels::nn::Narrow;
 use documented::DocumentedFields;
@@ -281,20 +282,6 @@ impl Config {
     /// Samples in each of the micro-batches that `samples` of a step are cut into; the last one may have fewer.
     pub fn micro_batch(&self, samples: usize) -> usize {
         samples.div_ceil(self.accumulate.max(1)).max(1)
-    }
-}
-
-/// The error for a name that is none of `names`: it suggests the nearest, or lists them all.
-pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a str>) -> Error {
-    let names: Vec<&str> = names.collect();
-    Error::Config(format!("unknown {what} `{got}`; {}", suggestion(got, &names)))
-}
-
-/// `the nearest is ...` where a name is at all like `got`, else `there are ...`.
-fn suggestion(got: &str, names: &[&str]) -> String {
-    match allfold_sim::suggest::nearest(got, names.iter().copied()) {
-        Some(nearest) => format!("the nearest is `{nearest}`"),
-        None => format!("there are {}", names.join(", ")),
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// The result of anything in this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
 /// An error of the trainer. Each message says what is wrong and what would be right.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]

@@ -44,12 +44,13 @@ pub mod scaler;
 pub mod schedule;
 pub mod strategies;
 pub mod timing;
+mod unknown;
 pub mod weights;
 pub mod workloads;
 
 pub use config::Config;
 pub use data::{Batch, Dataset};
-pub use error::Error;
+pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};
 pub use model::{Listener, Memory, Model, Moment, Objective};
 pub use network::{Builder, Network, Phase, Place};
@@ -58,6 +59,3 @@ pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on, t
 pub use sampler::Sampler;
 pub use scaler::GradScaler;
 pub use schedule::Schedule;
-
-/// The result of anything in this crate.
-pub type Result<T> = std::result::Result<T, Error>;

@@ -267,7 +267,7 @@ impl<F: Float> Network<F> {
             }
             if !found {
                 let names = self.names.iter().map(String::as_str);
-                return Err(crate::config::unknown("frozen layer", prefix, names));
+                return Err(crate::unknown::unknown("frozen layer", prefix, names));
             }
         }
         if !self.frozen.is_empty() && self.frozen.iter().all(|&frozen| frozen) {

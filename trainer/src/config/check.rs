@@ -1,12 +1,13 @@
 //! Whether the values of a configuration make sense, one by one and together.
 
-use super::{Config, DEVICES, EXCHANGES, unknown};
+use super::{Config, DEVICES, EXCHANGES};
 use crate::data::DATA;
 use crate::models::MODELS;
 use crate::optim::OPTIMISERS;
 use crate::schedule::SCHEDULES;
 use crate::strategies::STRATEGIES;
 use crate::strategies::hooks::HOOKS;
+use crate::unknown::unknown;
 use crate::{Error, Result};
 
 /// The largest batch and the widest layer: with both, the operations of a layer still fit in 64 bits.

@@ -22,6 +22,7 @@ mod captures;
 mod exchange;
 mod layout;
 mod optimiser;
+mod outcome;
 mod passes;
 mod precision;
 mod replica;
@@ -29,8 +30,11 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod within;
 
-pub use replica::{Outcome, Replica, Within, kept};
+pub use outcome::Outcome;
+pub use replica::{Replica, kept};
+pub use within::Within;
 
 use crate::{Config, Result};
 use allfold_collectives::Communicator;

@@ -10,19 +10,16 @@
 //! rank use memory until the abort has ended them. Memory that a device may still use is never freed: what does not end by the
 //! deadline keeps it, and [`kept`] counts it. Whom NCCL's errors do not name, the ranks' communicator does.
 
+use super::outcome::Outcome;
 use super::state::State;
+use super::within::Within;
 use crate::optim::Optimiser;
 use crate::{Batch, Config, Error, GradScaler, Memory as Held, Moment, Network, Result, models};
 use allfold_collectives::{Communicator, Error as Failure};
-use allfold_kernels::cuda::Machine;
 use allfold_kernels::nn::Float;
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// How long a rank waits for the others and for its device, if nobody says so.
-const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Replicas whose memory was not given back.
 static KEPT: AtomicU64 = AtomicU64::new(0);
@@ -32,39 +29,12 @@ pub fn kept() -> u64 {
     KEPT.load(Ordering::Relaxed)
 }
 
-/// Where a replica is, and how long it waits.
-#[derive(Clone)]
-pub struct Within {
-    /// What runs kernels.
-    pub machine: Arc<dyn Machine>,
-    /// Which of its devices.
-    pub device: usize,
-    /// How long the rank waits for others to join, and for its device to finish a step.
-    pub deadline: Duration,
-}
-
-impl From<(Arc<dyn Machine>, usize)> for Within {
-    /// With a deadline of two minutes.
-    fn from((machine, device): (Arc<dyn Machine>, usize)) -> Within {
-        Within { machine, device, deadline: DEADLINE }
-    }
-}
-
 /// One rank's model on a device. After an error it trains no more.
 pub struct Replica<'a> {
     state: ManuallyDrop<State<'a>>,
     comm: &'a Communicator,
     deadline: Duration,
     failed: bool,
-}
-
-/// What a step says.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
-    /// The mean loss of this rank's samples.
-    pub loss: f64,
-    /// Whether a gradient was not finite, and the step was none.
-    pub skipped: bool,
 }
 
 impl<'a> Replica<'a> {

@@ -14,9 +14,10 @@
 use super::captures::{Captures, Part};
 use super::exchange::Exchange;
 use super::optimiser::DeviceOptimiser;
+use super::outcome::Outcome;
 use super::passes::{Passes, With};
-use super::replica::{Outcome, Within};
 use super::weights::{Weights, part};
+use super::within::Within;
 use crate::optim::Optimiser;
 use crate::{Batch, Config, Error, GradScaler, Memory as Held, Moment, Network, Result};
 use allfold_collectives::Communicator;

@@ -74,7 +74,7 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
         "cifar10" => cifar::load(&directory.join("cifar10")),
         "text" => text::load(&directory.join("text.txt"), config.positions),
         "synthetic" => synthetic::load(config),
-        other => Err(crate::config::unknown("data", other, DATA.iter().map(|(name, _)| *name))),
+        other => Err(crate::unknown::unknown("data", other, DATA.iter().map(|(name, _)| *name))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Causal self-attention over queries, keys and values side by side.
 
+use super::Cast;
 use super::{Backward, Forward, Layer, LayerCost, Operation};
-use crate::amp::Cast;
 use allfold_kernels::nn::{Attention as Shape, Dropout, Float, Stream};
 
 /// An attention: from `[T, 3 C]` to `[T, C]` per sample. Its draws, where it drops any of its probabilities, are those of a

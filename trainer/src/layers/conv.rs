@@ -1,7 +1,7 @@
 //! Convolution with a square kernel.
 
+use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
-use crate::amp::Cast;
 use allfold_kernels::nn::{Conv2d as Shape, Cost, Float};
 
 /// A convolution. It keeps the padded pictures of the forward pass for the backward pass.

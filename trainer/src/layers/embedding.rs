@@ -1,7 +1,7 @@
 //! Tables: a row for each token, and a row for each position.
 
+use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
-use crate::amp::Cast;
 use allfold_kernels::nn::{self, Cost, Embedding as Shape, Float};
 
 /// From `positions` tokens, as whole numbers, to a row of the table for each.

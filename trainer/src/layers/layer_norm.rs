@@ -1,7 +1,7 @@
 //! Layer normalisation of each row, with a weight and a bias.
 
+use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
-use crate::amp::Cast;
 use allfold_kernels::nn::{Cost, Float, LayerNorm as Shape};
 
 /// A layer norm over `rows` rows per sample.

@@ -1,7 +1,7 @@
 //! Fully connected: `y = x w^T + b`, for every row of a sample.
 
+use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
-use crate::amp::Cast;
 use allfold_kernels::nn::{Cost, Float, Linear as Shape};
 
 /// A fully connected layer.

@@ -15,6 +15,7 @@
 mod add;
 mod attention;
 mod batch_norm;
+mod cast;
 mod conv;
 mod dropout;
 mod embedding;
@@ -27,6 +28,7 @@ mod unit;
 pub use add::Add;
 pub use attention::Attention;
 pub use batch_norm::BatchNorm;
+pub use cast::Cast;
 pub use conv::Conv2d;
 pub use dropout::Dropout;
 pub use embedding::{Embedding, Positions};
@@ -36,7 +38,6 @@ pub use operation::Operation;
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
 pub use unit::{Function, Gelu, Relu, Unit};
 
-use crate::amp::Cast;
 use allfold_kernels::nn::{Cost, Float, Stream};
 
 /// How a parameter's initial values are drawn.

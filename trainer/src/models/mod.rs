@@ -45,7 +45,7 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
             attention_dropout: config.attention_dropout,
             tied: config.tied,
         }),
-        other => Err(crate::config::unknown("model", other, MODELS.iter().map(|(name, _)| *name))),
+        other => Err(crate::unknown::unknown("model", other, MODELS.iter().map(|(name, _)| *name))),
     }?;
     if config.sync_batch_norm && network.synchronise() == 0 {
         let what = "`sync_batch_norm` is for batch norms, and the model has none";
@@ -55,7 +55,7 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
     let named = |prefix: &String| network.params().iter().any(|place| place.name.starts_with(&**prefix));
     if let Some(prefix) = config.groups.iter().find(|prefix| !named(prefix)) {
         let names = network.names().iter().map(String::as_str);
-        return Err(crate::config::unknown("group of parameters", prefix, names));
+        return Err(crate::unknown::unknown("group of parameters", prefix, names));
     }
     if config.loss == "mse" {
         network.set_loss(LossKind::Mse);

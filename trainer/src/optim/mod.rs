@@ -60,6 +60,6 @@ pub fn build<F: Float>(config: &Config, network: &Network<F>) -> Result<Box<dyn 
         "adam" => Ok(Box::new(adam(false))),
         "adamw" => Ok(Box::new(adam(true))),
         "lars" => Ok(Box::new(Lars::new(momentum, weight_decay, config.trust, network.params()))),
-        other => Err(crate::config::unknown("optimiser", other, OPTIMISERS.iter().map(|(name, _)| *name))),
+        other => Err(crate::unknown::unknown("optimiser", other, OPTIMISERS.iter().map(|(name, _)| *name))),
     }
 }

@@ -120,6 +120,6 @@ pub fn build<'a, F: Float>(
     match config.strategy.as_str() {
         "single" => Ok(Box::new(single::Single::new(comm))),
         "ddp" => Ok(Box::new(ddp::Ddp::new(network, config, comm))),
-        other => Err(crate::config::unknown("strategy", other, STRATEGIES.iter().map(|(name, _)| *name))),
+        other => Err(crate::unknown::unknown("strategy", other, STRATEGIES.iter().map(|(name, _)| *name))),
     }
 }

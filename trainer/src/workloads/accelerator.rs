@@ -8,7 +8,7 @@
 //! vendors' datasheets, dense. What is reached is assumed once for all devices and chosen to meet four published figures of ResNet-50 on
 //! one device (see [`Class::efficiency`]).
 
-use super::Kernel;
+use super::kernel::{Class, Kernel};
 use crate::{Error, Result};
 use allfold_sim::{Picos, suggest};
 
@@ -40,21 +40,6 @@ impl Precision {
             Precision::Half => "amp",
         }
     }
-}
-
-/// What a kernel does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// A matrix product.
-    Product,
-    /// A convolution.
-    Convolution,
-    /// Attention's products and softmax.
-    Attention,
-    /// Batch or layer normalisation.
-    Normalisation,
-    /// Element by element; pooling; embeddings.
-    Elementwise,
 }
 
 /// Shares of the peak and of the memory's rate that a class of kernel reaches.

@@ -10,12 +10,14 @@
 //! as a real network ([`crate::modeled`]), in the same phases.
 
 mod accelerator;
+mod kernel;
 mod language;
 mod table;
 mod vision;
 
-pub use accelerator::{ACCELERATORS, Accelerator, Class, Efficiency, Precision};
-pub use table::{Kernel, Layer, Workload};
+pub use accelerator::{ACCELERATORS, Accelerator, Efficiency, Precision};
+pub use kernel::{Class, Kernel};
+pub use table::{Layer, Workload};
 
 use crate::{Error, Result};
 use allfold_sim::suggest;

@@ -1,23 +1,8 @@
 //! A table of layers, and its phases.
 
-use super::Class;
+use super::kernel::Kernel;
 use crate::layers::Init;
 use crate::{Phase, Place};
-
-/// One kernel, or a few that belong together, by sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel {
-    /// What it does; decides how much of the device it reaches.
-    pub class: Class,
-    /// Floating-point operations for one sample; a multiply-add is two.
-    pub flops: u64,
-    /// Numbers read and written for one sample.
-    pub values: u64,
-    /// Numbers read and written however many samples there are: weights.
-    pub weights: u64,
-    /// How many are launched.
-    pub launches: u32,
-}
 
 /// One layer.
 #[derive(Clone, Debug, PartialEq, Eq)]

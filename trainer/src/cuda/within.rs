@@ -1,0 +1,26 @@
+//! Where a replica is, and how long it waits.
+
+use allfold_kernels::cuda::Machine;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a rank waits for the others and for its device, if nobody says so.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A device, and how long a rank waits there.
+#[derive(Clone)]
+pub struct Within {
+    /// What runs kernels.
+    pub machine: Arc<dyn Machine>,
+    /// Which of its devices.
+    pub device: usize,
+    /// How long the rank waits for others to join, and for its device to finish a step.
+    pub deadline: Duration,
+}
+
+impl From<(Arc<dyn Machine>, usize)> for Within {
+    /// With a deadline of two minutes.
+    fn from((machine, device): (Arc<dyn Machine>, usize)) -> Within {
+        Within { machine, device, deadline: DEADLINE }
+    }
+}

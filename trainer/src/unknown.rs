@@ -1,0 +1,17 @@
+//! Names that are none of those there are.
+
+use crate::Error;
+
+/// The error for a name that is none of `names`: it suggests the nearest, or lists them all.
+pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    let names: Vec<&str> = names.collect();
+    Error::Config(format!("unknown {what} `{got}`; {}", suggestion(got, &names)))
+}
+
+/// `the nearest is ...` where a name is at all like `got`, else `there are ...`.
+pub(crate) fn suggestion(got: &str, names: &[&str]) -> String {
+    match allfold_sim::suggest::nearest(got, names.iter().copied()) {
+        Some(nearest) => format!("the nearest is `{nearest}`"),
+        None => format!("there are {}", names.join(", ")),
+    }
+}

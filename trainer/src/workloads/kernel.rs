@@ -1,0 +1,31 @@
+//! A kernel of a layer table: what it does, and how much of it.
+
+/// What a kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// A matrix product.
+    Product,
+    /// A convolution.
+    Convolution,
+    /// Attention's products and softmax.
+    Attention,
+    /// Batch or layer normalisation.
+    Normalisation,
+    /// Element by element; pooling; embeddings.
+    Elementwise,
+}
+
+/// One kernel, or a few that belong together, by sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// What it does; decides how much of the device it reaches.
+    pub class: Class,
+    /// Floating-point operations for one sample; a multiply-add is two.
+    pub flops: u64,
+    /// Numbers read and written for one sample.
+    pub values: u64,
+    /// Numbers read and written however many samples there are: weights.
+    pub weights: u64,
+    /// How many are launched.
+    pub launches: u32,
+}
