@@ -14,6 +14,7 @@ use crate::{Batch, Result};
 use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Cost, Float, Narrow, Stream, add_to};
 use spare::Spare;
+use std::ops::Range;
 
 /// A network with parameters, gradients, buffers and activations.
 pub struct Model<F: Float> {
@@ -34,6 +35,8 @@ pub struct Model<F: Float> {
     spare: Spare<F>,
     /// The gradients of the micro-batches of this step so far; empty where there is none.
     held: Vec<F>,
+    /// The elements of the parameters that the loss does not depend on: of the network alone, so they stay what they are.
+    unreached: Vec<Range<usize>>,
     /// What the layers' totals pass through.
     totals: Vec<f64>,
     amp: Autocast<F>,
@@ -58,6 +61,7 @@ impl<F: Float> Model<F> {
             down: vec![None; layers + 1],
             spare: Spare::default(),
             held: Vec::new(),
+            unreached: network.unreached().iter().map(|at| network.params()[*at].range.clone()).collect(),
             totals: Vec::new(),
             amp: Autocast::off(),
             network,
@@ -134,7 +138,7 @@ impl<F: Float> Model<F> {
         let mut from = self.network.from(l).iter().map(|&from| &below[self.network.home(from)][..]);
         let (x, other) = (from.next().unwrap_or_default(), from.next().unwrap_or_default());
         let (params, x) = self.amp.inputs(&self.network, l, &self.params, x);
-        let Moment { seed, step, micro, rank } = self.moment;
+        let (seed, [step, part]) = (self.moment.seed, self.moment.key());
         layer.forward(Forward {
             n,
             train,
@@ -145,7 +149,7 @@ impl<F: Float> Model<F> {
             y,
             saved,
             totals: &self.totals,
-            stream: Stream { seed, place: [step, u32::from(micro) << 16 | u32::from(rank), l as u32] },
+            stream: Stream { seed, place: [step, part, l as u32] },
         });
         self.amp.round(l + 1, y);
     }
@@ -185,8 +189,8 @@ impl<F: Float> Model<F> {
             self.grads = Buffer::zeroed(self.params.len());
         }
         self.down.iter_mut().for_each(|down| self.spare.extend(down.take()));
-        for param in self.network.unreached() {
-            self.grads[self.network.params()[param].range.clone()].fill(F::ZERO);
+        for elements in &self.unreached {
+            self.grads[elements.clone()].fill(F::ZERO);
         }
         for phase in self.network.backward_phases() {
             match phase {

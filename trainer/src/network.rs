@@ -406,8 +406,9 @@ impl<F: Float> Network<F> {
 
     /// The parameters that are trained but that the loss does not depend on.
     pub fn unreached(&self) -> Vec<usize> {
-        let order = self.order();
-        (0..self.params.len()).filter(|param| !self.frozen[*param] && !order.contains(param)).collect()
+        let mut reached = self.frozen.clone();
+        self.order().into_iter().for_each(|param| reached[param] = true);
+        (0..reached.len()).filter(|param| !reached[*param]).collect()
     }
 
     /// Of each activation: whether the loss depends on it.

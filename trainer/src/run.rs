@@ -185,9 +185,9 @@ impl<'a, F: Float> Run<'a, F> {
                     let step = result.losses.len() as u64;
                     let rank = self.comm.rank().0 as u16;
                     self.model.moment = Moment { seed: self.config.seed, step: step as u32, micro: 0, rank };
-                    let before = self.before_scaled();
+                    let scale = self.scaler.map(|scaler| scaler.scale);
                     let (loss, time) = self.step(batches, schedule.at(step))?;
-                    self.after_scaled(step + 1, before);
+                    self.after_scaled(scale);
                     result.losses.push(loss);
                     result.samples += self.sampler.in_step(self.config, step % per_epoch);
                     result.breakdown += time;
@@ -315,3 +315,6 @@ impl<'a, F: Float> Run<'a, F> {
 pub(crate) fn data_cost<F>(elements: usize) -> Cost {
     Cost::launch(0, 2 * elements, size_of::<F>())
 }
+
+#[cfg(test)]
+mod tests;

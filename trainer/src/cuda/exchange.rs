@@ -146,6 +146,20 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// As [`crate::strategies::Strategy::undo`].
+    pub fn undo(&mut self) {
+        if let Way::Host(hook) = &mut self.way {
+            hook.undo();
+        }
+    }
+
+    /// As [`crate::strategies::Strategy::rescale`].
+    pub fn rescale(&mut self, by: f32) {
+        if let Way::Host(hook) = &mut self.way {
+            hook.rescale(by);
+        }
+    }
+
     /// As [`crate::strategies::Strategy::remember`].
     pub fn remember(&mut self, network: &Network<f32>, weights: &Weights, steps: u64, values: &[Vec<f32>]) {
         self.steps = steps;

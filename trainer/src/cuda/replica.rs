@@ -124,6 +124,16 @@ impl<'a> Replica<'a> {
         exchange.remember(&passes.network, weights, steps, &values);
     }
 
+    /// Takes back what the last step changed of what this rank's hook remembers: the step was skipped.
+    pub fn undo(&mut self) {
+        self.state.exchange.undo();
+    }
+
+    /// Multiplies the errors that this rank's hook remembers, which are in units of the loss scale.
+    pub fn rescale(&mut self, by: f32) {
+        self.state.exchange.rescale(by);
+    }
+
     /// Bytes that the model holds on the device. Activations are the most that a step has had at once, with all that is
     /// kept for the way back.
     pub fn memory(&self) -> Held {

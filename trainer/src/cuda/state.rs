@@ -226,9 +226,8 @@ impl<'a> State<'a> {
             let from = (micro * size).min(samples);
             let n = size.min(samples - from);
             self.bring(half, from, n)?;
-            let place =
-                [moment.step, (u32::from(moment.micro) + micro as u32 + 1) << 16 | u32::from(moment.rank)];
-            let draws = [moment.seed as u32, (moment.seed >> 32) as u32, place[0], place[1]];
+            let [step, part] = Moment { micro: moment.micro + micro as u32 + 1, ..moment }.key();
+            let draws = [moment.seed as u32, (moment.seed >> 32) as u32, step, part];
             self.queue.write(self.passes.stream.all(), &draws)?;
             let share = n as f64 / samples.max(1) as f64;
             let divisor = ((n * self.passes.network.rows()) as f64 / (share * scale)) as f32;

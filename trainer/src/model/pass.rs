@@ -52,10 +52,18 @@ pub struct Moment {
     pub seed: u64,
     /// Step of the run.
     pub step: u32,
-    /// Micro-batch of the step.
-    pub micro: u16,
+    /// Micro-batch of the step, from 1 while there is one; `accumulate` may be 65,536.
+    pub micro: u32,
     /// Rank, of which no two draw alike.
     pub rank: u16,
+}
+
+impl Moment {
+    /// Step, and micro-batch with rank, as draws are keyed: another key for each of 65,536 micro-batches and as many ranks.
+    pub(crate) fn key(&self) -> [u32; 2] {
+        // Micro-batch 65,536 takes the key that 0 would have, which no pass has.
+        [self.step, self.micro << 16 | u32::from(self.rank)]
+    }
 }
 
 /// Bytes that a rank holds.

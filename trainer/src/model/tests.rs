@@ -5,7 +5,6 @@ use crate::layers::{
 use crate::models::{Cnn, Gpt, cnn, gpt, mlp};
 use crate::network::Builder;
 use allfold_kernels::nn::{self, Pool};
-use std::ops::Range;
 
 /// Remembers who was ready, and that the gradient was the final one.
 struct Log(Vec<(usize, Vec<f64>)>, Cost);
@@ -279,4 +278,53 @@ fn layers_that_do_not_fit_are_refused() {
         vec![("a".into(), Box::new(Linear::new(3, 4))), ("b".into(), Box::new(Linear::new(5, 2)))];
     let error = Network::new(layers).err().unwrap();
     assert_eq!(error.to_string(), "network: a gives 4 numbers but b takes 5");
+}
+
+/// The identity, which counts how often it is asked what the ranks add up: once whenever the phases of a pass are listed.
+struct Counted(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl Layer<f64> for Counted {
+    fn inputs(&self) -> usize {
+        3
+    }
+    fn outputs(&self) -> usize {
+        3
+    }
+    fn shared(&self) -> (usize, usize) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        (0, 0)
+    }
+    fn passes_on(&self) -> bool {
+        true
+    }
+    fn forward(&self, pass: Forward<f64>) {
+        pass.y.copy_from_slice(pass.x);
+    }
+    fn cost(&self, _n: usize) -> crate::layers::LayerCost {
+        crate::layers::LayerCost::default()
+    }
+}
+
+/// Which parameters the loss does not reach was found anew in every backward pass, by listing the phases a second time.
+#[test]
+fn a_backward_pass_lists_its_phases_once() {
+    let asked = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
+    let layers: Vec<(String, Box<dyn Layer<f64>>)> = vec![
+        ("fc".into(), Box::new(Linear::new(2, 3))),
+        ("counted".into(), Box::new(Counted(asked.clone()))),
+    ];
+    let mut model = Model::new(Network::new(layers).unwrap(), 1).unwrap();
+    model.forward(&[0.5, 0.25], &mut Log(Vec::new(), Cost::default())).unwrap();
+    let before = asked.load(std::sync::atomic::Ordering::Relaxed);
+    model.backward(Objective::mean(&[1]), &mut Log(Vec::new(), Cost::default())).unwrap();
+    assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed) - before, 1);
+}
+
+/// Micro-batches were counted in 16 bits, and `accumulate` may be 65,536.
+#[test]
+fn every_micro_batch_of_the_largest_step_draws_apart() {
+    let keys: std::collections::BTreeSet<[u32; 2]> =
+        (1..=65_536).map(|micro| Moment { micro, rank: 7, ..Moment::default() }.key()).collect();
+    assert_eq!(keys.len(), 65_536);
+    assert!(!keys.contains(&Moment { micro: 1, rank: 8, ..Moment::default() }.key()));
 }

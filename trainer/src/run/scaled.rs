@@ -4,9 +4,6 @@ use super::Run;
 use crate::checkpoint::Own;
 use allfold_kernels::nn::Float;
 
-/// The scale before a step, and what the hook remembered then.
-pub(super) type Before<F> = Option<(f32, Own<F>)>;
-
 impl<F: Float> Run<'_, F> {
     /// What the hook remembers from step to step.
     pub(super) fn hook(&mut self) -> Own<F> {
@@ -16,30 +13,28 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Before a step that a loss scale may skip.
-    pub(super) fn before_scaled(&mut self) -> Before<F> {
-        self.scaler.map(|scaler| (scaler.scale, self.hook()))
-    }
-
-    /// After that step, of which the run has made `steps`: the hook goes on from before a step that was skipped, with
-    /// errors that fit the scale as it is now.
-    pub(super) fn after_scaled(&mut self, steps: u64, before: Before<F>) {
-        let (Some(scaler), Some((scale, before))) = (self.scaler, before) else { return };
-        if before.is_empty() || (!scaler.skipped && scaler.scale == scale) {
-            return;
-        }
-        let by = F::from_f64(f64::from(scaler.scale) / f64::from(scale));
-        let now = if scaler.skipped { before } else { self.hook() };
-        let fitting = |(name, mut values): (&str, Vec<F>)| {
-            if name == "error" {
-                values.iter_mut().for_each(|value| *value = *value * by);
-            }
-            values
-        };
-        let now: Vec<Vec<F>> = now.into_iter().map(fitting).collect();
+    /// After a step that began with the loss scale `before`, if there is one: the hook goes on from before a step that was
+    /// skipped, with errors that fit the scale as it is now.
+    pub(super) fn after_scaled(&mut self, before: Option<f32>) {
+        let (Some(scaler), Some(before)) = (self.scaler, before) else { return };
+        let by = f64::from(scaler.scale) / f64::from(before);
         match &mut self.device {
-            Some(device) => device.remember(steps, &now),
-            None => self.strategy.remember(steps, &now),
+            Some(device) => {
+                if scaler.skipped {
+                    device.undo();
+                }
+                if scaler.scale != before {
+                    device.rescale(by as f32);
+                }
+            }
+            None => {
+                if scaler.skipped {
+                    self.strategy.undo();
+                }
+                if scaler.scale != before {
+                    self.strategy.rescale(F::from_f64(by));
+                }
+            }
         }
     }
 }

@@ -291,6 +291,14 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
         self.hook.remember(&self.buckets, &self.params, values);
     }
 
+    fn undo(&mut self) {
+        self.hook.undo();
+    }
+
+    fn rescale(&mut self, by: F) {
+        self.hook.rescale(by);
+    }
+
     fn apart(&self) -> bool {
         matches!(self.hook, Hook::LocalSgd)
     }

@@ -73,6 +73,12 @@ pub trait Strategy<F: Float> {
     /// Goes on after `steps` steps from what [`Strategy::remembered`] gave.
     fn remember(&mut self, _steps: u64, _values: &[Vec<F>]) {}
 
+    /// Takes back what the last step changed of what this rank remembers: the step was skipped.
+    fn undo(&mut self) {}
+
+    /// Multiplies remembered errors, which are in units of the loss scale.
+    fn rescale(&mut self, _by: F) {}
+
     /// Whether weights, and so the optimiser's state, are each rank's own between two steps.
     fn apart(&self) -> bool {
         false

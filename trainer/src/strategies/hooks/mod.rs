@@ -12,6 +12,7 @@
 //! A hook gets a bucket that is already divided by the number of ranks, and gives back the sum over ranks. The first three
 //! do not mix elements: with them and a canonical algorithm, a bucket's size changes no bits.
 
+mod feedback;
 mod int8;
 pub mod powersgd;
 pub mod topk;
@@ -75,11 +76,15 @@ pub enum InFlight<F: Float> {
 impl<F: Float> Hook<F> {
     /// The hook of this name.
     pub fn named(config: &crate::Config) -> Hook<F> {
+        // A step that overflows is skipped, and was none for the hook either.
+        let undoable = config.loss_scale > 0.0;
         match config.hook.as_str() {
             "fp16" => Hook::Fp16,
             "bf16" => Hook::Bf16,
-            "powersgd" => Hook::PowerSgd(powersgd::PowerSgd::new(config.powersgd_rank, config.seed)),
-            "topk" => Hook::TopK(topk::TopK::new(config.topk_share)),
+            "powersgd" => {
+                Hook::PowerSgd(powersgd::PowerSgd::new(config.powersgd_rank, config.seed, undoable))
+            }
+            "topk" => Hook::TopK(topk::TopK::new(config.topk_share, undoable)),
             "int8" => Hook::Int8,
             "local_sgd" => Hook::LocalSgd,
             _ => Hook::None,
@@ -90,7 +95,7 @@ impl<F: Float> Hook<F> {
     pub fn reset(&mut self) {
         match self {
             Hook::PowerSgd(state) => state.reset(),
-            Hook::TopK(state) => state.reset(),
+            Hook::TopK(state) => state.errors_mut().clear(),
             _ => {}
         }
     }
@@ -99,7 +104,7 @@ impl<F: Float> Hook<F> {
     pub fn elements(&self) -> usize {
         match self {
             Hook::PowerSgd(state) => state.elements(),
-            Hook::TopK(state) => state.elements(),
+            Hook::TopK(state) => state.errors().elements(),
             _ => 0,
         }
     }
@@ -112,7 +117,7 @@ impl<F: Float> Hook<F> {
                 let (errors, rights) = state.remembered(buckets, params);
                 vec![("error", flat(buckets, params, &errors)), ("right", rights)]
             }
-            Hook::TopK(state) => vec![("error", flat(buckets, params, state.errors()))],
+            Hook::TopK(state) => vec![("error", flat(buckets, params, state.errors().values()))],
             _ => Vec::new(),
         }
     }
@@ -123,7 +128,25 @@ impl<F: Float> Hook<F> {
             (Hook::PowerSgd(state), [errors, rights]) => {
                 state.remember(buckets, params, parted(buckets, params, errors), rights);
             }
-            (Hook::TopK(state), [errors]) => *state.errors() = parted(buckets, params, errors),
+            (Hook::TopK(state), [errors]) => state.errors_mut().set(parted(buckets, params, errors)),
+            _ => {}
+        }
+    }
+
+    /// Takes back what the last step changed of what it remembers: a loss scale skipped the step.
+    pub fn undo(&mut self) {
+        match self {
+            Hook::PowerSgd(state) => state.undo(),
+            Hook::TopK(state) => state.errors_mut().undo(),
+            _ => {}
+        }
+    }
+
+    /// Multiplies remembered errors: they are in units of the loss scale, which has changed.
+    pub fn rescale(&mut self, by: F) {
+        match self {
+            Hook::PowerSgd(state) => state.rescale(by),
+            Hook::TopK(state) => state.errors_mut().rescale(by),
             _ => {}
         }
     }

@@ -10,6 +10,7 @@
 //!
 //! What two thin matrices would not make smaller, biases and norms among them, is summed as it is.
 
+use super::feedback::Feedback;
 use crate::Result;
 use crate::buckets::Bucket;
 use crate::network::Place;
@@ -23,8 +24,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 pub struct PowerSgd<F> {
     rank: usize,
     seed: u64,
-    errors: Vec<Vec<F>>,
-    rights: Vec<Vec<F>>,
+    errors: Feedback<F>,
+    rights: Feedback<F>,
 }
 
 /// A parameter as a matrix in a bucket.
@@ -36,9 +37,9 @@ struct Part {
 }
 
 impl<F: Float> PowerSgd<F> {
-    /// By matrices of this rank.
-    pub fn new(rank: usize, seed: u64) -> PowerSgd<F> {
-        PowerSgd { rank, seed, errors: Vec::new(), rights: Vec::new() }
+    /// By matrices of this rank; `undoable` where a step may be taken back.
+    pub fn new(rank: usize, seed: u64, undoable: bool) -> PowerSgd<F> {
+        PowerSgd { rank, seed, errors: Feedback::new(undoable), rights: Feedback::new(undoable) }
     }
 
     /// Forgets all.
@@ -49,14 +50,25 @@ impl<F: Float> PowerSgd<F> {
 
     /// How many elements it remembers.
     pub fn elements(&self) -> usize {
-        self.errors.iter().chain(&self.rights).map(Vec::capacity).sum()
+        self.errors.elements() + self.rights.elements()
+    }
+
+    /// Takes the last step back.
+    pub fn undo(&mut self) {
+        self.errors.undo();
+        self.rights.undo();
+    }
+
+    /// Multiplies the errors: gradients come in another unit from here on.
+    pub fn rescale(&mut self, by: F) {
+        self.errors.rescale(by);
     }
 
     /// What a run goes on from: errors bucket by bucket, and right matrices by parameter.
     pub fn remembered(&mut self, buckets: &[Bucket], params: &[Place]) -> (Vec<Vec<F>>, Vec<F>) {
         let mut rights: Vec<Vec<F>> = vec![Vec::new(); params.len()];
         self.each_right(buckets, params, |param, right| rights[param] = right.to_vec());
-        (self.errors.clone(), rights.concat())
+        (self.errors.values().to_vec(), rights.concat())
     }
 
     /// Goes on from that.
@@ -67,7 +79,7 @@ impl<F: Float> PowerSgd<F> {
         self.each_right(buckets, params, |param, right| {
             right.copy_from_slice(&rights[start(param)..][..right.len()]);
         });
-        self.errors = errors;
+        self.errors.set(errors);
     }
 
     /// Calls `each` with every parameter that has a right matrix, and that matrix.
@@ -75,7 +87,7 @@ impl<F: Float> PowerSgd<F> {
         for (index, bucket) in buckets.iter().enumerate() {
             let (parts, _) = self.split(bucket, params);
             self.prepare(index, &parts, bucket.elements);
-            let mut rest = &mut self.rights[index][..];
+            let mut rest = &mut self.rights.bucket(index)[..];
             for part in parts {
                 let (right, after) = rest.split_at_mut(part.cols * self.rank);
                 each(part.param, right);
@@ -98,7 +110,7 @@ impl<F: Float> PowerSgd<F> {
     ) -> Result<()> {
         let (parts, plain) = self.split(bucket, params);
         self.prepare(index, &parts, buffer.len());
-        let (r, error) = (self.rank, &mut self.errors[index]);
+        let (r, error) = (self.rank, &self.errors.values()[index]);
         for part in &parts {
             let range = part.start..part.start + part.rows * part.cols;
             buffer[range.clone()].iter_mut().zip(&error[range]).for_each(|(g, &e)| *g += e);
@@ -119,13 +131,14 @@ impl<F: Float> PowerSgd<F> {
         let (mut p_at, mut q_at) = (0, 0);
         for part in &parts {
             let m = Matrix::new(&buffer[matrix(part)], part.rows, part.cols);
-            let q = Matrix::new(&self.rights[index][q_at..q_at + part.cols * r], part.cols, r);
+            let q = Matrix::new(&self.rights.values()[index][q_at..q_at + part.cols * r], part.cols, r);
             matmul(&mut lefts[p_at..p_at + part.rows * r], Store::Replace, m, q);
             (p_at, q_at) = (p_at + part.rows * r, q_at + part.cols * r);
         }
         comm.all_reduce(&mut lefts, ReduceOp::Sum)?;
         (p_at, q_at) = (0, 0);
-        let rights = &mut self.rights[index];
+        // What was read up to here is replaced from here on; where nothing is sent compressed, errors are 0 for good.
+        let ((error, _), (rights, _)) = (self.errors.turn(index), self.rights.turn(index));
         for part in &parts {
             let p = &mut lefts[p_at..p_at + part.rows * r];
             orthonormal(p, r);
@@ -172,19 +185,16 @@ impl<F: Float> PowerSgd<F> {
 
     /// Errors of zero and random right matrices, the same on all ranks, for a bucket that is new.
     fn prepare(&mut self, index: usize, parts: &[Part], elements: usize) {
-        if self.errors.len() <= index {
-            self.errors.resize(index + 1, Vec::new());
-            self.rights.resize(index + 1, Vec::new());
-        }
-        if self.errors[index].len() == elements {
+        self.rights.bucket(index);
+        if self.errors.bucket(index).len() == elements {
             return;
         }
-        self.errors[index] = vec![F::ZERO; elements];
+        *self.errors.bucket(index) = vec![F::ZERO; elements];
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
         random.set_stream(u64::MAX - index as u64);
         let count = parts.iter().map(|part| part.cols * self.rank).sum();
         let uniform = |_| F::from_f64((random.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0);
-        self.rights[index] = (0..count).map(uniform).collect();
+        *self.rights.bucket(index) = (0..count).map(uniform).collect();
     }
 }
 
@@ -223,7 +233,7 @@ mod tests {
             (1.0 + rank) * row * col + (row - 3.0) * (col * col - 5.0) * (2.0 - rank)
         };
         let all = World::threads(2).run(|comm| {
-            let mut hook = PowerSgd::<f64>::new(2, 7);
+            let mut hook = PowerSgd::<f64>::new(2, 7, true);
             let rank = f64::from(comm.rank().0);
             let mut last = Vec::new();
             for _ in 0..2 {

@@ -6,44 +6,42 @@
 //! error = m where nothing was sent, else 0
 //! ```
 
+use super::feedback::Feedback;
 use allfold_collectives::Buffer;
 use allfold_kernels::nn::Float;
 
 /// What each bucket has not sent yet.
 pub struct TopK<F> {
     share: f64,
-    errors: Vec<Vec<F>>,
+    errors: Feedback<F>,
 }
 
 impl<F: Float> TopK<F> {
-    /// Sends this share of a bucket, and one element at least.
-    pub fn new(share: f64) -> TopK<F> {
-        TopK { share, errors: Vec::new() }
+    /// Sends this share of a bucket, and one element at least; `undoable` where a step may be taken back.
+    pub fn new(share: f64, undoable: bool) -> TopK<F> {
+        TopK { share, errors: Feedback::new(undoable) }
     }
 
-    /// Forgets all.
-    pub fn reset(&mut self) {
-        self.errors.clear();
+    /// What was not sent yet.
+    pub fn errors(&self) -> &Feedback<F> {
+        &self.errors
     }
 
-    /// How many elements it remembers.
-    pub fn elements(&self) -> usize {
-        self.errors.iter().map(Vec::capacity).sum()
-    }
-
-    /// What was not sent yet, bucket by bucket; nothing of those that are still to come.
-    pub fn errors(&mut self) -> &mut Vec<Vec<F>> {
+    /// As [`TopK::errors`], to be changed.
+    pub fn errors_mut(&mut self) -> &mut Feedback<F> {
         &mut self.errors
     }
 
     /// Places and values, in order of places.
     pub fn encode(&mut self, bucket: usize, gradient: &[F]) -> (Buffer<i32>, Buffer<F>) {
-        if self.errors.len() <= bucket {
-            self.errors.resize(bucket + 1, Vec::new());
+        self.errors.bucket(bucket).resize(gradient.len(), F::ZERO);
+        let (m, errors) = self.errors.turn(bucket);
+        match errors {
+            None => m.iter_mut().zip(gradient).for_each(|(m, &g)| *m += g),
+            Some(errors) => {
+                m.iter_mut().zip(errors.iter().zip(gradient)).for_each(|(m, (&e, &g))| *m = e + g);
+            }
         }
-        let m = &mut self.errors[bucket];
-        m.resize(gradient.len(), F::ZERO);
-        m.iter_mut().zip(gradient).for_each(|(m, &g)| *m += g);
         let k = ((gradient.len() as f64 * self.share).ceil() as usize).clamp(1.min(m.len()), m.len());
         let mut order: Vec<i32> = (0..m.len() as i32).collect();
         // The largest first, of equals the first; what is not a number is larger than all.
@@ -77,7 +75,7 @@ mod tests {
 
     #[test]
     fn what_is_not_sent_is_kept_for_later() {
-        let mut top = TopK::new(0.4);
+        let mut top = TopK::new(0.4, true);
         let (places, values) = top.encode(0, &[1.0, -5.0, 2.0, 0.5, 3.0]);
         assert_eq!((&places[..], &values[..]), (&[1, 4][..], &[-5.0, 3.0][..]));
         let (places, values) = top.encode(0, &[1.0, 0.0, 0.5, 0.0, 0.0]);
