@@ -11,6 +11,7 @@
 
 mod claims;
 mod cost;
+mod counterexample;
 mod matching;
 mod symbolic;
 mod tree;
@@ -18,6 +19,7 @@ mod walk;
 
 pub use claims::claims;
 pub use cost::Cost;
+pub use counterexample::Counterexample;
 pub use matching::{matching, matching_round};
 pub use symbolic::{Order, Proof, symbolic};
 pub use tree::{Forest, Tree, TreeHash};
@@ -27,30 +29,7 @@ use crate::Collective;
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Lanes, Rank, Schedule, Segments};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
-
-/// Where a schedule goes wrong, and how.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Counterexample {
-    /// The rank that does it or ends with it.
-    pub rank: Rank,
-    /// The round, where one is to blame.
-    pub round: Option<u64>,
-    /// The chunk of the data, where one is to blame.
-    pub chunk: Option<u32>,
-    /// What was expected and what was found.
-    pub what: String,
-}
-
-impl fmt::Display for Counterexample {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {}", self.rank)?;
-        self.round.map_or(Ok(()), |round| write!(f, ", round {round}"))?;
-        self.chunk.map_or(Ok(()), |chunk| write!(f, ", chunk {chunk}"))?;
-        write!(f, ": {}", self.what)
-    }
-}
 
 /// Both proofs of one schedule, and what it says of itself, which they rely on.
 ///

@@ -3,7 +3,8 @@
 //! Files in [`crate::algorithms`] say reduces, gathers and reduce-scatters; combinators make the rest of them:
 //! backwards a reduce is a broadcast and a gather a scatter, there and back they are an all-reduce.
 
-use super::{Algorithm, Shape};
+use super::algorithm::Algorithm;
+use super::shape::Shape;
 use crate::Collective::{self, *};
 use crate::algorithms::*;
 use crate::schedule::{Rank, Reverse, Schedule, Then, there_and_back};

@@ -1,0 +1,26 @@
+//! What a proof finds wrong.
+
+use crate::schedule::Rank;
+use std::fmt;
+
+/// Where a schedule goes wrong, and how.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Counterexample {
+    /// The rank that does it or ends with it.
+    pub rank: Rank,
+    /// The round, where one is to blame.
+    pub round: Option<u64>,
+    /// The chunk of the data, where one is to blame.
+    pub chunk: Option<u32>,
+    /// What was expected and what was found.
+    pub what: String,
+}
+
+impl fmt::Display for Counterexample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.rank)?;
+        self.round.map_or(Ok(()), |round| write!(f, ", round {round}"))?;
+        self.chunk.map_or(Ok(()), |chunk| write!(f, ", chunk {chunk}"))?;
+        write!(f, ": {}", self.what)
+    }
+}

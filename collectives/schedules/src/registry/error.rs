@@ -1,0 +1,46 @@
+//! What cannot be asked of the table.
+
+use crate::Collective;
+use crate::schedule::Rank;
+use allfold_base::suggest::unknown;
+
+/// What cannot be asked of the table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Zero ranks.
+    #[error("no ranks: a collective needs at least 1")]
+    NoRanks,
+    /// A root outside the group.
+    #[error("root {root} is outside the group: it has ranks 0 to {}", ranks - 1)]
+    Root {
+        /// What was asked for.
+        root: Rank,
+        /// How many ranks there are.
+        ranks: u32,
+    },
+    /// Groups that do not come out even.
+    #[error("groups of {group} do not divide {ranks} ranks")]
+    Group {
+        /// What was asked for.
+        group: u32,
+        /// How many ranks there are.
+        ranks: u32,
+    },
+    /// No collective of this name.
+    #[error("{}", unknown("collective", .name, &Collective::ALL.map(Collective::name)))]
+    Collective {
+        /// What was asked for.
+        name: String,
+    },
+    /// No algorithm of this name for this collective.
+    #[error("{}", unknown(&format!("algorithm of {collective}"), .name, .known))]
+    Algorithm {
+        /// For which collective.
+        collective: Collective,
+        /// What was asked for.
+        name: String,
+        /// What its algorithms are called.
+        known: Vec<&'static str>,
+    },
+}

@@ -1,0 +1,56 @@
+//! What a schedule is asked for.
+
+use super::error::Error;
+use crate::schedule::Rank;
+
+/// What a schedule is asked for: how many ranks, which of them is the root, how many to a group. Always valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub(super) ranks: u32,
+    pub(super) root: Rank,
+    pub(super) group: u32,
+}
+
+impl Shape {
+    /// A shape of `ranks` ranks with root 0, in groups of the largest divisor of `ranks` up to 8.
+    ///
+    /// # Errors
+    /// No ranks at all.
+    pub fn new(ranks: u32) -> Result<Shape, Error> {
+        let group = (1..=8).rev().find(|size| ranks.is_multiple_of(*size)).unwrap_or(1);
+        if ranks == 0 { Err(Error::NoRanks) } else { Ok(Shape { ranks, root: Rank(0), group }) }
+    }
+
+    /// The same with another root; ignored by collectives that have none.
+    ///
+    /// # Errors
+    /// The root is no rank of the shape.
+    pub fn rooted(self, root: Rank) -> Result<Shape, Error> {
+        let inside = root.0 < self.ranks;
+        if inside { Ok(Shape { root, ..self }) } else { Err(Error::Root { root, ranks: self.ranks }) }
+    }
+
+    /// The same in groups of `group` consecutive ranks; only hierarchical algorithms look at it.
+    ///
+    /// # Errors
+    /// The group size does not divide the number of ranks.
+    pub fn grouped(self, group: u32) -> Result<Shape, Error> {
+        let divides = group > 0 && self.ranks.is_multiple_of(group);
+        if divides { Ok(Shape { group, ..self }) } else { Err(Error::Group { group, ranks: self.ranks }) }
+    }
+
+    /// Number of ranks, 1 or more.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The root.
+    pub fn root(&self) -> Rank {
+        self.root
+    }
+
+    /// Ranks per group.
+    pub fn group(&self) -> u32 {
+        self.group
+    }
+}
