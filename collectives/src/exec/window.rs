@@ -1,7 +1,7 @@
 //! The steps of a rank that are issued and not finished, and what stands in whose way.
 
 use crate::Rank;
-use crate::schedule::{Schedule, Span, Step};
+use crate::schedule::{Schedule, Step};
 use crate::transport::Payload;
 use std::collections::VecDeque;
 
@@ -41,16 +41,6 @@ impl Slot {
     }
 }
 
-/// Whether one of two steps writes what the other reads or writes. Two reads do not conflict.
-fn conflict(a: &Step, b: &Step) -> bool {
-    let writes = |step: &Step| step.recv.map(|(_, span, _)| span);
-    let touches = |step: &Step, span: &Span| {
-        step.send.is_some_and(|(_, read)| read.overlaps(span))
-            || step.recv.is_some_and(|(_, written, _)| written.overlaps(span))
-    };
-    writes(a).is_some_and(|span| touches(b, &span)) || writes(b).is_some_and(|span| touches(a, &span))
-}
-
 /// W steps from the oldest unfinished one, in the order of the program.
 pub(super) struct Window<'a> {
     schedule: &'a dyn Schedule,
@@ -77,7 +67,7 @@ impl<'a> Window<'a> {
             if step.is_idle() {
                 continue;
             }
-            let earlier = self.slots.iter().filter(|slot| !slot.finished && conflict(&slot.step, &step));
+            let earlier = self.slots.iter().filter(|slot| !slot.finished && step.conflicts(&slot.step));
             let half = |there: bool| if there { Half::Due } else { Half::Done };
             self.slots.push_back(Slot {
                 round,
@@ -111,7 +101,7 @@ impl<'a> Window<'a> {
             any = true;
             let step = slot.step;
             for later in self.slots.range_mut(at + 1..).filter(|later| !later.started) {
-                later.blockers -= u32::from(conflict(&step, &later.step));
+                later.blockers -= u32::from(later.step.conflicts(&step));
             }
         }
         while self.slots.front().is_some_and(|slot| slot.finished) {

@@ -10,6 +10,7 @@ mod msccl;
 mod over;
 mod reverse;
 mod segments;
+mod step;
 mod symmetry;
 mod table;
 mod then;
@@ -19,109 +20,13 @@ pub use fold::{Folded, Pairs};
 pub use lanes::Lanes;
 pub use over::Over;
 pub use reverse::{Reverse, there_and_back};
-pub use segments::{Pipeline, Segments};
+pub use segments::Segments;
+pub use step::{Access, Combine, Place, Span, Step};
 pub use symmetry::Permutation;
 pub use table::{Table, TableError};
 pub use then::Then;
 
 use std::ops::Range;
-
-/// Which of a rank's buffers a span lies in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
-    /// The buffer of the collective, cut into [`Schedule::chunks`] near-equal chunks.
-    Data,
-    /// A private shadow of the data, by number: chunk `c` of it has the size of the data's chunk `c`. Nothing is
-    /// stored for a shadow's chunk until something is written there.
-    Scratch(u32),
-}
-
-/// Consecutive chunks of one place, or one piece of each of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Span {
-    /// The buffer.
-    pub place: Place,
-    /// First chunk.
-    pub at: u32,
-    /// Number of chunks; 1 or more.
-    pub len: u32,
-    /// Which of the [`Schedule::segments`] pieces of every chunk; 0 where chunks are not cut.
-    pub segment: u32,
-}
-
-impl Span {
-    /// Chunks `at .. at + len` of the data, whole.
-    #[inline]
-    pub const fn data(at: u32, len: u32) -> Span {
-        Span { place: Place::Data, at, len, segment: 0 }
-    }
-
-    /// Chunks `at .. at + len` of a shadow, whole.
-    #[inline]
-    pub const fn scratch(shadow: u32, at: u32, len: u32) -> Span {
-        Span { place: Place::Scratch(shadow), at, len, segment: 0 }
-    }
-
-    /// The same span where every chunk became `by` chunks, counted from chunk `from` on.
-    #[inline]
-    pub const fn refined(self, by: u32, from: u32) -> Span {
-        Span { at: from + self.at * by, len: self.len * by, ..self }
-    }
-
-    /// Whether the two touch the same elements.
-    #[inline]
-    pub fn overlaps(&self, other: &Span) -> bool {
-        self.place == other.place
-            && self.segment == other.segment
-            && self.at < other.at + other.len
-            && other.at < self.at + self.len
-    }
-}
-
-/// What a receiver does with what arrives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Combine {
-    /// It replaces what is there.
-    Copy,
-    /// It is reduced into what is there: incoming (+) local.
-    Reduce,
-}
-
-/// What one rank does in one round. A round is a match tag for the checkers: not a barrier and not a wire tag.
-/// A step whose peer is the rank itself, in both halves, is a local move or reduce.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Step {
-    /// To whom, and what; the value is the one from before the step.
-    pub send: Option<(Rank, Span)>,
-    /// From whom, where to, and how.
-    pub recv: Option<(Rank, Span, Combine)>,
-}
-
-impl Step {
-    /// A step in which the rank does nothing.
-    pub const IDLE: Step = Step { send: None, recv: None };
-
-    /// A move or a reduction inside one rank.
-    #[inline]
-    pub const fn local(rank: Rank, from: Span, into: Span, how: Combine) -> Step {
-        Step { send: Some((rank, from)), recv: Some((rank, into, how)) }
-    }
-
-    /// The step with both its spans, and the ranks it names, seen through these.
-    #[inline]
-    pub fn map(self, rank: impl Fn(Rank) -> Rank, span: impl Fn(Span) -> Span) -> Step {
-        Step {
-            send: self.send.map(|(to, what)| (rank(to), span(what))),
-            recv: self.recv.map(|(from, what, how)| (rank(from), span(what), how)),
-        }
-    }
-
-    /// Whether the rank does nothing.
-    #[inline]
-    pub fn is_idle(&self) -> bool {
-        self.send.is_none() && self.recv.is_none()
-    }
-}
 
 /// A collective algorithm for a given number of ranks. The execution rule that every interpreter follows is in
 /// `docs/ARCHITECTURE.md`; in one line: a rank issues its steps in order within a window, and a step starts as
@@ -195,6 +100,18 @@ pub trait Schedule: Send + Sync {
         let (chunk, ranks, chunks) = (u64::from(chunk), u64::from(self.ranks()), u64::from(self.chunks()));
         Rank((chunk * ranks / chunks) as u32)
     }
+}
+
+/// The parts of a schedule that is nothing but pieces: piece p does round i of `of` in round
+/// `i * pieces + p * lap`.
+#[derive(Clone, Copy)]
+pub struct Pipeline<'a> {
+    /// What every piece goes through.
+    pub of: &'a dyn Schedule,
+    /// How many pieces.
+    pub pieces: u64,
+    /// Rounds from what one piece does to the same of the next piece.
+    pub lap: u64,
 }
 
 /// A pointer to a schedule is a schedule.

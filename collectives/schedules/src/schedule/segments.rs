@@ -9,7 +9,7 @@
 //!
 //! It cuts inside chunks, never before them, so every piece keeps the reduction tree of its chunk.
 
-use super::{Permutation, Rank, Schedule, Span, Step};
+use super::{Permutation, Pipeline, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
 /// A schedule whose chunks are cut into pieces. Pieces of pieces are not made: cut once, at the outside.
@@ -19,18 +19,6 @@ pub struct Segments<S> {
     count: u64,
     stride: u64,
     rounds: u64,
-}
-
-/// The parts of a schedule that is nothing but pieces: piece p does round i of `of` in round
-/// `i * pieces + p * lap`.
-#[derive(Clone, Copy)]
-pub struct Pipeline<'a> {
-    /// What every piece goes through.
-    pub of: &'a dyn Schedule,
-    /// How many pieces.
-    pub pieces: u64,
-    /// Rounds from what one piece does to the same of the next piece.
-    pub lap: u64,
 }
 
 impl<S: Schedule> Segments<S> {

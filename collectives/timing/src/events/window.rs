@@ -11,7 +11,7 @@
 //!
 //! The windows of many ranks do not fit a cache, so what a step needs while it is under way fits one line of it.
 
-use allfold_schedules::schedule::{Place, Span};
+use allfold_schedules::schedule::{Access, Place, Span};
 
 /// No slot, no channel, no entry of a list.
 pub(super) const NONE: u32 = u32::MAX;
@@ -94,10 +94,9 @@ impl Slot {
     }
 
     fn conflicts(&self, earlier: &Slot) -> bool {
+        let access = |slot: &Slot| Access { reads: Some(slot.send), writes: Some(slot.receive) };
         self.segment == earlier.segment
-            && (self.receive.overlaps(&earlier.send)
-                || self.receive.overlaps(&earlier.receive)
-                || self.send.overlaps(&earlier.receive))
+            && access(self).conflicts(&access(earlier), |one, other| one.overlaps(&other))
     }
 
     /// What a scan compares: never 0, the same for steps of one piece.

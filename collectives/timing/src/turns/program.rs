@@ -185,7 +185,7 @@ impl Program {
                 let from = self.blockers.len() as u32;
                 for &(earlier, place) in &before[*actor as usize] {
                     let other = &acts[earlier as usize][place as usize].1;
-                    if conflict(step, other) {
+                    if step.conflicts(other) {
                         self.blockers.push(Blocker { round: earlier, at: place });
                         let kept = &mut self.rounds[earlier as usize].kept;
                         kept.depth = kept.depth.max((round as u64 - u64::from(earlier)) / self.stride + 1);
@@ -332,17 +332,6 @@ fn stretches(job: &Job<'_>, pieces: u64) -> Vec<u64> {
         stretches.insert((chunk.end - chunk.start) % pieces);
     }
     stretches.into_iter().collect()
-}
-
-/// Whether a later step of a piece must wait for an earlier one.
-fn conflict(later: &Step, earlier: &Step) -> bool {
-    let overlap = |a: &Span, b: &Span| a.place == b.place && a.at < b.at + b.len && b.at < a.at + a.len;
-    let reads = |step: &Step| step.send.map(|(_, span)| span);
-    let writes = |step: &Step| step.recv.map(|(_, span, _)| span);
-    let meet = |a: Option<Span>, b: Option<Span>| a.zip(b).is_some_and(|(a, b)| overlap(&a, &b));
-    meet(writes(later), reads(earlier))
-        || meet(writes(later), writes(earlier))
-        || meet(reads(later), writes(earlier))
 }
 
 fn unmatched(rank: Rank, round: usize, what: String) -> Error {

@@ -1,0 +1,158 @@
+//! What a rank does in one round: what it sends, what it receives, and which steps must wait for each other.
+
+use allfold_base::Rank;
+
+/// Which of a rank's buffers a span lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// The buffer of the collective, cut into [`Schedule::chunks`](super::Schedule::chunks) near-equal chunks.
+    Data,
+    /// A private shadow of the data, by number: chunk `c` of it has the size of the data's chunk `c`. Nothing is
+    /// stored for a shadow's chunk until something is written there.
+    Scratch(u32),
+}
+
+/// Consecutive chunks of one place, or one piece of each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// The buffer.
+    pub place: Place,
+    /// First chunk.
+    pub at: u32,
+    /// Number of chunks; 1 or more.
+    pub len: u32,
+    /// Which of the [`Schedule::segments`](super::Schedule::segments) pieces of every chunk; 0 where chunks are not cut.
+    pub segment: u32,
+}
+
+impl Span {
+    /// Chunks `at .. at + len` of the data, whole.
+    #[inline]
+    pub const fn data(at: u32, len: u32) -> Span {
+        Span { place: Place::Data, at, len, segment: 0 }
+    }
+
+    /// Chunks `at .. at + len` of a shadow, whole.
+    #[inline]
+    pub const fn scratch(shadow: u32, at: u32, len: u32) -> Span {
+        Span { place: Place::Scratch(shadow), at, len, segment: 0 }
+    }
+
+    /// The same span where every chunk became `by` chunks, counted from chunk `from` on.
+    #[inline]
+    pub const fn refined(self, by: u32, from: u32) -> Span {
+        Span { at: from + self.at * by, len: self.len * by, ..self }
+    }
+
+    /// Whether the two touch the same elements.
+    #[inline]
+    pub fn overlaps(&self, other: &Span) -> bool {
+        self.place == other.place
+            && self.segment == other.segment
+            && self.at < other.at + other.len
+            && other.at < self.at + self.len
+    }
+}
+
+/// What a receiver does with what arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Combine {
+    /// It replaces what is there.
+    Copy,
+    /// It is reduced into what is there: incoming (+) local.
+    Reduce,
+}
+
+/// What one rank does in one round. A round is a match tag for the checkers: not a barrier and not a wire tag.
+/// A step whose peer is the rank itself, in both halves, is a local move or reduce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// To whom, and what; the value is the one from before the step.
+    pub send: Option<(Rank, Span)>,
+    /// From whom, where to, and how.
+    pub recv: Option<(Rank, Span, Combine)>,
+}
+
+impl Step {
+    /// A step in which the rank does nothing.
+    pub const IDLE: Step = Step { send: None, recv: None };
+
+    /// A move or a reduction inside one rank.
+    #[inline]
+    pub const fn local(rank: Rank, from: Span, into: Span, how: Combine) -> Step {
+        Step { send: Some((rank, from)), recv: Some((rank, into, how)) }
+    }
+
+    /// The step with both its spans, and the ranks it names, seen through these.
+    #[inline]
+    pub fn map(self, rank: impl Fn(Rank) -> Rank, span: impl Fn(Span) -> Span) -> Step {
+        Step {
+            send: self.send.map(|(to, what)| (rank(to), span(what))),
+            recv: self.recv.map(|(from, what, how)| (rank(from), span(what), how)),
+        }
+    }
+
+    /// What the step reads and writes.
+    #[inline]
+    pub fn access(&self) -> Access<Span> {
+        Access { reads: self.send.map(|(_, span)| span), writes: self.recv.map(|(_, span, _)| span) }
+    }
+
+    /// Whether the later of two steps of a rank must wait for the earlier one. See [`Access::conflicts`].
+    #[inline]
+    pub fn conflicts(&self, other: &Step) -> bool {
+        self.access().conflicts(&other.access(), |one, other| one.overlaps(&other))
+    }
+
+    /// Whether the rank does nothing.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.send.is_none() && self.recv.is_none()
+    }
+}
+
+/// What a step reads and what it writes, in whatever form an interpreter keeps spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access<S> {
+    /// What its send takes.
+    pub reads: Option<S>,
+    /// Where its receive puts what arrives.
+    pub writes: Option<S>,
+}
+
+impl<S: Copy> Access<S> {
+    /// Whether one of two steps writes what the other reads or writes: the later one then waits for the earlier one. Two
+    /// reads do not conflict. Every interpreter of the execution rule asks this.
+    #[inline]
+    pub fn conflicts(&self, other: &Access<S>, overlaps: impl Fn(S, S) -> bool) -> bool {
+        let meet = |one: Option<S>, other: Option<S>| one.zip(other).is_some_and(|(a, b)| overlaps(a, b));
+        meet(self.writes, other.reads) || meet(self.writes, other.writes) || meet(self.reads, other.writes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_conflict_where_one_writes_what_the_other_touches() {
+        let (here, there) = (Span::data(2, 3), Span::data(4, 1));
+        let (send, recv) = (
+            |span| Step { send: Some((Rank(1), span)), recv: None },
+            |span| Step { send: None, recv: Some((Rank(1), span, Combine::Copy)) },
+        );
+        for (one, other, wait) in [
+            (send(here), send(there), false),
+            (send(here), recv(there), true),
+            (recv(here), send(there), true),
+            (recv(here), recv(there), true),
+            (recv(here), send(Span::data(5, 1)), false),
+            (recv(here), send(Span::scratch(0, 4, 1)), false),
+            (recv(here), send(Span { segment: 1, ..there }), false),
+            (recv(here), Step::IDLE, false),
+        ] {
+            assert_eq!(one.conflicts(&other), wait, "{one:?} {other:?}");
+            assert_eq!(other.conflicts(&one), wait, "{other:?} {one:?}");
+        }
+    }
+}
