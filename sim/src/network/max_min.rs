@@ -4,37 +4,9 @@
 //! level, and the rest rises on. Links that fill at the same level freeze together, so the result does not depend
 //! on the order in which flows began. (D. Bertsekas and R. Gallager, "Data Networks", 2nd ed., section 6.5.2.)
 
-use super::Network;
+use super::filling::{Filling, Open};
+use super::{LinkState, Network};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
-/// Scratch space, kept from one solution to the next.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Filling {
-    /// Links of the components, with what is left of each and the weight that still shares it.
-    links: Vec<Open>,
-    /// Where a link stands in `links`; valid where its epoch is the present one.
-    place: Vec<u32>,
-    /// Levels at which links would fill, as they were when pushed: a level only ever rises.
-    levels: BinaryHeap<Reverse<(u64, u32)>>,
-    full: Vec<u32>,
-    rates: Vec<(u32, u64)>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    link: u32,
-    left: u64,
-    weight: u64,
-    /// 1, or 0 where the link has no bandwidth at all.
-    least: u64,
-}
-
-impl Open {
-    fn level(&self) -> u64 {
-        (self.left / self.weight).max(self.least)
-    }
-}
 
 impl Network {
     pub(super) fn settle_max_min(&mut self, now: u64) {
@@ -50,7 +22,7 @@ impl Network {
         let Network { links, flows, cells, changed, epoch, filling, .. } = self;
         filling.links.clear();
         filling.place.resize(links.len(), 0);
-        let visit = |link: u32, state: &mut super::LinkState, filling: &mut Filling| {
+        let visit = |link: u32, state: &mut LinkState, filling: &mut Filling| {
             if state.epoch != *epoch {
                 state.epoch = *epoch;
                 filling.place[link as usize] = filling.links.len() as u32;

@@ -15,6 +15,7 @@
 //! in byte x 1e-12, and a finish is rounded up to a whole picosecond. In steady state nothing is allocated: flows
 //! and their places on links live in slabs, joined by lists through them.
 
+mod filling;
 mod heap;
 mod max_min;
 mod split;
@@ -22,6 +23,7 @@ mod split;
 mod tests;
 
 use crate::{Bytes, BytesPerSec, Crossing, LinkId, Picos, Sharing};
+use filling::Filling;
 use heap::Heap;
 use std::hint::black_box;
 
@@ -108,7 +110,7 @@ pub struct Network {
     changed: Vec<u32>,
     epoch: u64,
     affected: Vec<u32>,
-    filling: max_min::Filling,
+    filling: Filling,
 }
 
 impl Network {
@@ -137,7 +139,7 @@ impl Network {
             changed: Vec::new(),
             epoch: 0,
             affected: Vec::new(),
-            filling: max_min::Filling::default(),
+            filling: Filling::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::nics::Exit;
 use super::paths::Way;
 use super::{Kind, Node, Wire};
-use crate::topology::cluster::{Cluster, Hop, Kind as Family};
+use crate::topology::{Cluster, Hop, Kind as Family};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use std::collections::BTreeMap;
 

@@ -9,12 +9,15 @@
 //! Presets and NCCL's topology files both end up here, so that they cannot come to mean different things.
 
 mod build;
+mod flow;
 mod nics;
 mod paths;
 #[cfg(test)]
 mod tests;
 
 pub use build::Fabrics;
+
+use flow::Flow;
 
 /// What a wire is. It decides which way traffic takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,7 +115,7 @@ impl Node {
         let has_nvlink = self.wires.iter().any(|wire| wire.kind == Kind::NvLink);
         let halves = (0u32..1 << n).filter(|set| set.count_ones() == n / 2);
         let cut = |set: u32| {
-            let mut flow = paths::Flow::new(places + 2);
+            let mut flow = Flow::new(places + 2);
             let (source, sink) = (places, places + 1);
             for device in 0..n {
                 match set >> device & 1 {
