@@ -31,6 +31,7 @@
 //! # Ok::<(), allfold_sim::Error>(())
 //! ```
 
+pub mod catalogue;
 mod costs;
 mod crossing;
 mod device;

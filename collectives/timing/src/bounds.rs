@@ -10,9 +10,10 @@
 //!
 //! A simulator that returns less has a bug: such a time is an [`Error::BeatsBound`] and is never shown.
 
-use super::ports::{Group, groups};
-use super::{Cast, Error, Job, Run};
+use super::run::Run;
+use super::{Cast, Error, Job};
 use allfold_schedules::Collective;
+use allfold_sim::topology::PortGroup;
 use allfold_sim::{LinkId, Picos, Rounding};
 
 /// The bounds of one run.
@@ -33,7 +34,8 @@ impl Bounds {
             .zip(&run.links)
             .map(|(link, &bytes)| over(u128::from(bytes), u128::from(cast.link(LinkId(link)).bandwidth.0)));
         let bytes = u128::from(job.geometry.count()) * u128::from(job.element);
-        let collective = job.collective.map(|what| Bounds::collective(what, bytes, &groups(job.topology)));
+        let collective =
+            job.collective.map(|what| Bounds::collective(what, bytes, &job.topology.port_groups()));
         Bounds {
             links: links.max().unwrap_or_default(),
             chain: run.chain,
@@ -44,8 +46,8 @@ impl Bounds {
     /// The least time in which any algorithm moves what a collective over `bytes` in all must move through each
     /// partition of the ranks into groups. Broadcast and reduction: R. Chan et al., "Collective communication:
     /// theory, practice, and experience", Concurrency and Computation 19 (2007), table I.
-    fn collective(what: Collective, bytes: u128, partitions: &[Group]) -> Picos {
-        let bound = |group: &Group| {
+    fn collective(what: Collective, bytes: u128, partitions: &[PortGroup]) -> Picos {
+        let bound = |group: &PortGroup| {
             let (ranks, size, count) =
                 (u128::from(group.ranks), u128::from(group.size), u128::from(group.count));
             // What every other rank has or wants of a buffer of one block per rank.
@@ -105,8 +107,11 @@ mod tests {
     fn a_ring_meets_the_bound_of_all_reduce_when_nothing_else_costs() {
         let link =
             allfold_sim::Link { bandwidth: allfold_sim::BytesPerSec(1_000_000_000), latency: Picos(0) };
-        let bound =
-            Bounds::collective(Collective::AllReduce, 8_000, &groups(&Topology::switch(8, link).unwrap()));
+        let bound = Bounds::collective(
+            Collective::AllReduce,
+            8_000,
+            &Topology::switch(8, link).unwrap().port_groups(),
+        );
         assert_eq!(bound, Picos::from_micros(14));
     }
 
@@ -114,7 +119,7 @@ mod tests {
     fn nodes_are_bound_by_their_nics() {
         let topology = Topology::named("nodes8x1", 32).unwrap();
         // 4 nodes: 2 x 3 x S / (4 x 25 GB/s).
-        let bound = Bounds::collective(Collective::AllReduce, 1 << 30, &groups(&topology));
+        let bound = Bounds::collective(Collective::AllReduce, 1 << 30, &topology.port_groups());
         assert_eq!(bound, over(6 << 30, 100_000_000_000));
     }
 

@@ -17,7 +17,8 @@
 use super::owners::Owners;
 use super::rates::Rates;
 use super::rounds::Rounds;
-use super::{Cast, Error, Job, Run};
+use super::run::Run;
+use super::{Cast, Error, Job};
 use allfold_schedules::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{Bytes, Costs, Crossing, EventHash, Picos};
 

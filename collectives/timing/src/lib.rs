@@ -44,10 +44,11 @@ mod job;
 mod orbit;
 mod outcome;
 mod owners;
-mod ports;
 mod quotient;
 mod rates;
 mod rounds;
+mod run;
+mod simulate;
 pub mod testing;
 mod turns;
 
@@ -59,54 +60,4 @@ pub use explain::{Explanation, Hop, LinkUse, Parts, explain};
 pub use failure::{Cause, Culprit, Failure};
 pub use job::{Engine, Job};
 pub use outcome::{Method, Outcome};
-
-pub(crate) use outcome::Run;
-
-/// When every rank is done, and what it took.
-///
-/// # Errors
-/// Where the job's parts do not belong together, halves of messages do not meet, `Engine::Orbit` finds no
-/// symmetry, or a number does not fit.
-pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
-    job.check()?;
-    match engine {
-        Engine::Full => match fold::run(job, false)? {
-            Some(outcome) => Ok(outcome),
-            None => full(job),
-        },
-        Engine::Events => queue(job, None),
-        Engine::Orbit => orbit::run(job, false),
-        Engine::OrbitRounded => orbit::run(job, true),
-        Engine::Turns => turns::run(job),
-        Engine::Auto => match fold::run(job, true)? {
-            Some(outcome) => Ok(outcome),
-            None => match orbit::run(job, false) {
-                Err(Error::NoSymmetry { .. }) => full(job),
-                exact => exact,
-            },
-        },
-    }
-}
-
-/// As [`Engine::Full`] over the event queue, with every message told to `sink` as it arrives.
-///
-/// # Errors
-/// As [`simulate`].
-pub fn traced(job: &Job<'_>, sink: Sink<'_>) -> Result<Outcome, Error> {
-    job.check()?;
-    queue(job, Some(sink))
-}
-
-/// Every rank stepped, without a queue where that is exact.
-fn full(job: &Job<'_>) -> Result<Outcome, Error> {
-    let everyone = Everyone::of(job.topology, job.faults);
-    match clocks::run(job, &everyone)? {
-        Some(run) => run.outcome(job, &everyone, Method::Clocks),
-        None => queue(job, None),
-    }
-}
-
-fn queue(job: &Job<'_>, sink: Option<Sink<'_>>) -> Result<Outcome, Error> {
-    let everyone = Everyone::of(job.topology, job.faults);
-    events::run(job, &everyone, sink)?.outcome(job, &everyone, Method::Events)
-}
+pub use simulate::{simulate, traced};

@@ -17,7 +17,6 @@ use super::quotient::Quotient;
 use super::{Error, Job, Method, Outcome, clocks, events};
 use allfold_schedules::schedule::Permutation;
 use allfold_sim::Topology;
-use allfold_sim::topology::Wiring;
 
 /// Times a job by symmetry classes; with `round_up` chunks of unequal size are made equal first.
 pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
@@ -100,60 +99,31 @@ fn common(job: &Job<'_>) -> Result<Classes, Error> {
     }
 }
 
-/// Rotations by the common multiples of the schedule's and the wiring's.
+/// Rotations by the common multiples of the schedule's and the topology's.
 fn rotations(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
-    let (ranks, wiring) = (topology.ranks(), topology.wiring());
+    let ranks = topology.ranks();
     let schedule = symmetry.iter().filter_map(|permutation| match permutation {
         Permutation::Rotate(by) => Some(*by),
         Permutation::Xor(_) => None,
     });
     let schedule = schedule.reduce(gcd).map(|by| gcd(by, ranks))?;
-    let wired = match wiring {
-        Wiring::Switch | Wiring::Ring | Wiring::Mesh => 1,
-        Wiring::Nodes { devices, .. } if ranks <= devices => 1,
-        Wiring::Nodes { devices, .. } if ranks.is_multiple_of(devices) => devices,
-        Wiring::Cluster { devices, pod } if ranks.is_multiple_of(devices) => match pod {
-            // Every device of a node is another; so is every node of a pod, where there are several pods.
-            0 => devices,
-            pod if ranks <= pod && !topology.cluster_has_rails() => devices,
-            pod if ranks.is_multiple_of(pod) => pod,
-            _ => return None,
-        },
-        Wiring::Nodes { .. } | Wiring::Cluster { .. } | Wiring::Graph => return None,
-    };
+    let wired = topology.symmetry().rotations?;
     let step = schedule / gcd(schedule, wired) * wired;
     Some(Classes::Rotations { ranks, step })
 }
 
-/// Xor with the schedule's masks, where the wiring has them all.
+/// Xor with those of the schedule's masks that the topology has.
 fn masks(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
-    let (ranks, wiring) = (topology.ranks(), topology.wiring());
-    // The devices of a node that no switch makes alike stay in their places: whole nodes alone change theirs.
-    let uneven = match wiring {
-        Wiring::Cluster { devices, .. } if !topology.cluster_is_even() => devices,
-        _ => 1,
-    };
+    let ranks = topology.ranks();
+    let unit = topology.symmetry().masks?;
     let masks = symmetry.iter().filter_map(|permutation| match permutation {
-        Permutation::Xor(mask) => Some(*mask).filter(|mask| mask % uneven == 0),
+        Permutation::Xor(mask) => Some(*mask).filter(|mask| mask % unit == 0),
         Permutation::Rotate(_) => None,
     });
     let basis = Basis::spanned_by(masks);
-    // Every mask must map the ranks to the ranks, and nodes to nodes.
+    // Every mask must map the ranks to the ranks.
     let whole = basis.masks().all(|mask| ranks.is_multiple_of(1 << (mask.ilog2() + 1)));
-    let wired = match wiring {
-        Wiring::Switch | Wiring::Mesh => true,
-        Wiring::Ring | Wiring::Graph => false,
-        Wiring::Nodes { devices, .. } if ranks <= devices => true,
-        Wiring::Nodes { devices, nics } => {
-            ranks.is_multiple_of(devices) && devices.is_power_of_two() && nics.is_power_of_two()
-        }
-        Wiring::Cluster { devices, pod } => {
-            let within = ranks <= pod && !topology.cluster_has_rails();
-            let whole_pods = pod == 0 || within || (ranks.is_multiple_of(pod) && pod.is_power_of_two());
-            ranks.is_multiple_of(devices) && devices.is_power_of_two() && whole_pods
-        }
-    };
-    (whole && wired).then_some(Classes::Masks { ranks, basis })
+    whole.then_some(Classes::Masks { ranks, basis })
 }
 
 fn gcd(a: u32, b: u32) -> u32 {

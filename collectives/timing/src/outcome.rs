@@ -1,5 +1,6 @@
 //! What a timed run gives.
 
+use super::run::Run;
 use super::{Bounds, Cast, Error, Job};
 use allfold_sim::{Bytes, Picos};
 
@@ -59,39 +60,7 @@ pub struct Outcome {
     pub skipped: u64,
 }
 
-/// What an engine hands back.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Run {
-    /// When each actor is done.
-    pub finish: Vec<Picos>,
-    /// The same run if no message had any bytes: a second clock, carried beside the first through the same
-    /// dependencies. [`Outcome::time`] may never beat it.
-    pub chain: Picos,
-    /// Messages that actors sent to other ranks.
-    pub messages: u64,
-    /// Bytes in those messages.
-    pub bytes: u64,
-    /// Bytes over each link, or over one link of each class.
-    pub links: Vec<u64>,
-    /// Of every message with its time.
-    pub hash: u64,
-    /// Messages that were jumped over.
-    pub skipped: u64,
-}
-
 impl Run {
-    /// The same where each message stands for several.
-    pub fn times(self, lanes: u32) -> Run {
-        let times = u64::from(lanes);
-        Run {
-            messages: self.messages * times,
-            bytes: self.bytes.saturating_mul(times),
-            hash: self.hash.wrapping_mul(times),
-            skipped: self.skipped * times,
-            ..self
-        }
-    }
-
     /// The outcome for all ranks, held against its bounds.
     pub fn outcome(self, job: &Job<'_>, cast: &impl Cast, method: Method) -> Result<Outcome, Error> {
         let bounds = Bounds::of(job, cast, &self);

@@ -11,7 +11,6 @@
 use super::Cast;
 use super::classes::Classes;
 use allfold_schedules::schedule::Rank;
-use allfold_sim::topology::Wiring;
 use allfold_sim::{Crossing, Link, LinkId, Picos, Topology};
 
 /// The classes of one family of links.
@@ -35,7 +34,7 @@ impl<'a> Quotient<'a> {
     /// `ranks` must be orbits of renumberings that the topology's wiring has.
     pub fn new(topology: &'a Topology, ranks: Classes) -> Quotient<'a> {
         let mut quotient = Quotient { topology, ranks, families: Vec::new() };
-        if topology.wiring() != Wiring::Mesh {
+        if !topology.joins_pairs() {
             for family in topology.families() {
                 // A block may be torn apart only within a single node, where nothing crosses the NICs.
                 let unused = || (Classes::Rotations { ranks: 1, step: 1 }, 1);

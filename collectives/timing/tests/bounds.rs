@@ -8,8 +8,8 @@
 use allfold_schedules::registry::{self, Algorithm, Shape};
 use allfold_schedules::schedule::{Schedule, Segments};
 use allfold_schedules::{Collective, Geometry, Rank};
+use allfold_sim::catalogue::{DEVICE_LINK, NIC_LINK};
 use allfold_sim::fault::Draw;
-use allfold_sim::topology::{DEVICE_LINK, NIC_LINK};
 use allfold_sim::{BytesPerSec, Faults, Link, LinkId, Picos, Sharing, Topology};
 use allfold_timing::{Engine, Error, Job, simulate};
 

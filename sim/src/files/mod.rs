@@ -25,25 +25,23 @@ use crate::{Error, Result, Topology};
 /// A file longer than this describes no node.
 const LONGEST: usize = 16 << 20;
 
-impl Topology {
-    /// A topology from a file of another tool, over `ranks` ranks: `FILE[,OPTIONS]`, options as after the name of a machine
-    /// and `machine=NAME`, which completes an NCCL file. `None` where the name is that of no such file.
-    pub(crate) fn from_other_tools(name: &str, ranks: u32) -> Result<Option<Topology>> {
-        let (path, options) = name.split_once(',').unwrap_or((name, ""));
-        let ends = |ending: &str| path.to_ascii_lowercase().ends_with(ending);
-        if !(ends(".xml") || ends(".yml") || ends(".yaml")) {
-            return Ok(None);
-        }
-        let text = load(path)?;
-        if !ends(".xml") {
-            return astra::topology(path, &text, ranks).map(Some);
-        }
-        let spec = Spec::read(&if options.is_empty() { String::new() } else { format!(",{options}") })?;
-        let preset = spec.machine.as_deref().map(Preset::named).transpose()?;
-        let read = NcclTopology::read(path, &text, preset.as_ref())?;
-        let topology = read.node.topology(ranks, spec.fabrics)?.renamed(name).with_notes(read.notes);
-        Ok(Some(topology))
+/// A topology from a file of another tool, over `ranks` ranks: `FILE[,OPTIONS]`, options as after the name of a machine
+/// and `machine=NAME`, which completes an NCCL file. `None` where the name is that of no such file.
+pub(crate) fn topology(name: &str, ranks: u32) -> Result<Option<Topology>> {
+    let (path, options) = name.split_once(',').unwrap_or((name, ""));
+    let ends = |ending: &str| path.to_ascii_lowercase().ends_with(ending);
+    if !(ends(".xml") || ends(".yml") || ends(".yaml")) {
+        return Ok(None);
     }
+    let text = load(path)?;
+    if !ends(".xml") {
+        return astra::topology(path, &text, ranks).map(Some);
+    }
+    let spec = Spec::read(&if options.is_empty() { String::new() } else { format!(",{options}") })?;
+    let preset = spec.machine.as_deref().map(Preset::named).transpose()?;
+    let read = NcclTopology::read(path, &text, preset.as_ref())?;
+    let topology = read.node.topology(ranks, spec.fabrics)?.renamed(name).with_notes(read.notes);
+    Ok(Some(topology))
 }
 
 impl Topology {

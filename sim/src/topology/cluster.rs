@@ -11,9 +11,8 @@
 //! A family of links serves blocks of consecutive ranks: a rank, a node or a pod. So a hundred thousand ranks take
 //! no more than the table of one node.
 
-use super::{Link, LinkId, Topology, Wiring};
-use crate::{Error, Rank, Result};
-use std::sync::Arc;
+use super::links::{Family, Link, LinkId};
+use crate::Rank;
 
 /// One link of a path: of which family, and whether it is the receiver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,47 +65,30 @@ impl Cluster {
         let over = spine.then(|| [self.up[a], self.down[b]]).into_iter().flatten();
         inside.iter().chain(out).copied().chain(over).chain(into.iter().copied())
     }
-}
 
-impl Topology {
-    /// Puts the pieces together.
-    pub(crate) fn cluster(name: &str, ranks: u32, kinds: &[Kind], cluster: Cluster) -> Result<Topology> {
-        let families: Vec<(&str, u32, Link)> =
-            kinds.iter().map(|kind| (kind.name.as_str(), kind.block, kind.link)).collect();
-        if cluster.devices == 0 || families.len() > usize::from(u16::MAX) {
-            return Err(Error::Topology(format!("{} kinds of links in a node", families.len())));
-        }
-        let wiring = Wiring::Cluster { devices: cluster.devices, pod: cluster.pod };
-        let mut topology = Topology::build(name, ranks, wiring, &families)?;
-        topology.cluster = Some(Arc::new(cluster));
-        Ok(topology)
-    }
-
-    pub(super) fn cluster_route(&self, from: Rank, to: Rank) -> impl Iterator<Item = LinkId> {
-        let hops = self.cluster.iter().flat_map(move |cluster| cluster.hops(from, to));
-        hops.map(move |hop| {
-            let family = &self.families[usize::from(hop.family)];
+    /// The links from one rank to another, in order.
+    pub(super) fn route(&self, families: &[Family], from: Rank, to: Rank) -> impl Iterator<Item = LinkId> {
+        self.hops(from, to).map(move |hop| {
+            let family = &families[usize::from(hop.family)];
             LinkId(family.first + if hop.receiver { to.0 } else { from.0 } / family.block)
         })
     }
 
-    /// What can leave, or enter, (the best rank, all ranks together), (a node), (a pod), in bytes per second: each an
-    /// upper limit. Zero where nothing does. `None` where the topology is no cluster.
-    pub fn cluster_ports(&self) -> Option<ClusterPorts> {
-        let cluster = self.cluster.as_ref()?;
-        let rate = |family: u16| u128::from(self.families[usize::from(family)].link.bandwidth.0);
-        let n = cluster.devices as usize;
-        let used = (self.ranks as usize).min(n);
-        let across = self.ranks > cluster.devices;
+    /// What can leave, or enter, parts of `ranks` ranks.
+    pub(super) fn ports(&self, families: &[Family], ranks: u32) -> Ports {
+        let rate = |family: u16| u128::from(families[usize::from(family)].link.bandwidth.0);
+        let n = self.devices as usize;
+        let used = (ranks as usize).min(n);
+        let across = ranks > self.devices;
         // The first link of a path leaves the sender, the last one enters the receiver.
         let port = |device: usize, sends: bool| {
             let end = |path: &Vec<Hop>| if sends { path.first() } else { path.last() }.map(|hop| hop.family);
             let peers = (0..used).filter(|peer| *peer != device);
             let inside = peers.filter_map(|peer| {
                 let at = if sends { device * n + peer } else { peer * n + device };
-                end(&cluster.inside[at])
+                end(&self.inside[at])
             });
-            let network = if sends { cluster.out.get(device) } else { cluster.into.get(device) };
+            let network = if sends { self.out.get(device) } else { self.into.get(device) };
             let network = network.and_then(end).filter(|_| across);
             let mut families: Vec<u16> = inside.chain(network).collect();
             families.sort_unstable();
@@ -114,52 +96,50 @@ impl Topology {
             families.into_iter().map(rate).sum::<u128>()
         };
         let ports: Vec<u128> = (0..used).map(|device| port(device, true).max(port(device, false))).collect();
-        let nodes = u128::from(self.ranks.div_ceil(cluster.devices));
-        let blocks =
-            |family: u16, size: u32| u128::from((size / self.families[usize::from(family)].block).max(1));
+        let nodes = u128::from(ranks.div_ceil(self.devices));
+        let blocks = |family: u16, size: u32| u128::from((size / families[usize::from(family)].block).max(1));
         let total = |families: &[u16], size: u32| -> u128 {
             families.iter().map(|&family| rate(family) * blocks(family, size)).sum()
         };
-        Some(ClusterPorts {
+        Ports {
             rank: ports.iter().copied().max().unwrap_or(0),
             ranks: ports.iter().sum::<u128>() * nodes,
-            node: total(&cluster.nics, cluster.devices),
-            pod: total(&cluster.spine, cluster.pod),
-        })
+            node: total(&self.nics, self.devices),
+            pod: total(&self.spine, self.pod),
+        }
     }
 
     /// Whether the devices of a node are on different leaves, so that the spine is crossed within a pod as well.
-    pub fn cluster_has_rails(&self) -> bool {
-        self.cluster.as_ref().is_some_and(|c| c.pod > 0 && c.leaf.iter().any(|leaf| *leaf != c.leaf[0]))
+    pub(super) fn has_rails(&self) -> bool {
+        self.pod > 0 && self.leaf.iter().any(|leaf| *leaf != self.leaf[0])
     }
 
     /// Whether the devices of a node may be renumbered among themselves by xor, and so may its NICs.
-    pub fn cluster_is_even(&self) -> bool {
-        let Some(cluster) = &self.cluster else { return false };
+    pub(super) fn is_even(&self, families: &[Family]) -> bool {
         let power = |n: u32| n.is_power_of_two();
         let even = |hops: &Vec<Hop>| {
             hops.iter().all(|hop| {
-                let block = self.families[usize::from(hop.family)].block;
-                block < cluster.devices || cluster.devices == 1
+                let block = families[usize::from(hop.family)].block;
+                block < self.devices || self.devices == 1
             })
         };
-        power(cluster.devices)
-            && (cluster.pod == 0 || power(cluster.pod))
-            && !self.cluster_has_rails()
-            && self.families.iter().all(|family| power(family.block))
-            && cluster.inside.iter().chain(&cluster.out).chain(&cluster.into).all(even)
+        power(self.devices)
+            && (self.pod == 0 || power(self.pod))
+            && !self.has_rails()
+            && families.iter().all(|family| power(family.block))
+            && self.inside.iter().chain(&self.out).chain(&self.into).all(even)
     }
 }
 
-/// See [`Topology::cluster_ports`].
+/// What can leave, or enter, parts of a cluster, in bytes per second: each an upper limit; zero where nothing does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClusterPorts {
-    /// Of the best rank.
+pub(super) struct Ports {
+    /// The rank with the fastest port.
     pub rank: u128,
-    /// Of all ranks together.
+    /// All ranks together.
     pub ranks: u128,
-    /// Of one node.
+    /// One node.
     pub node: u128,
-    /// Of one pod.
+    /// One pod.
     pub pod: u128,
 }

@@ -292,7 +292,7 @@ mod tests {
         topology.route(Rank(3), Rank(1), &mut path);
         let names: Vec<String> = path.iter().map(|link: &LinkId| topology.link_name(*link)).collect();
         assert_eq!(names, ["rank3>leaf[0]", "leaf>rank1[0]"]);
-        assert_eq!(topology.graph_ports(), Some((25_000_000_000, 100_000_000_000)));
+        assert_eq!(topology.graph.as_ref().unwrap().ports(4), (25_000_000_000, 100_000_000_000));
     }
 
     #[test]

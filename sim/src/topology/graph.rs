@@ -9,7 +9,7 @@
 //! The way to a rank is worked out when the first message goes there, for all places at once, and then kept:
 //! 4 bytes for every pair of a destination in use and a place.
 
-use super::{Family, Link, LinkId, Topology, Wiring};
+use super::links::{Link, LinkId};
 use crate::{BytesPerSec, Error, Rank, Result};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -47,7 +47,7 @@ impl PartialEq for Graph {
 impl Eq for Graph {}
 
 impl Graph {
-    fn new(ranks: u32, places: usize, edges: Vec<Edge>) -> Graph {
+    pub(super) fn new(ranks: u32, places: usize, edges: Vec<Edge>) -> Graph {
         let mut into = vec![Vec::new(); places];
         for (number, edge) in edges.iter().enumerate() {
             into[edge.to as usize].push(number as u32);
@@ -69,7 +69,7 @@ impl Graph {
     }
 
     /// Every rank reaches rank 0 and rank 0 reaches every rank, hence each reaches each.
-    fn check_connected(&self, ranks: u32) -> Result<()> {
+    pub(super) fn check_connected(&self, ranks: u32) -> Result<()> {
         let broken =
             |from, to| Err(Error::Topology(format!("no links lead from rank {from} to rank {to}; add some")));
         let mut reached = vec![false; self.into.len()];
@@ -116,53 +116,25 @@ impl Graph {
         }
         best.into_iter().map(|(_, _, edge)| edge).collect()
     }
-}
 
-impl Topology {
-    /// An explicit graph of `ranks` ranks and of switches by name. Every rank must reach every other.
-    pub fn graph(ranks: u32, switches: &[String], edges: Vec<Edge>) -> Result<Topology> {
-        let places = ranks as usize + switches.len();
-        let name = |place: u32| match (place as usize).checked_sub(ranks as usize) {
-            None => format!("rank{place}"),
-            Some(switch) => switches[switch].clone(),
-        };
-        let mut families = Vec::with_capacity(edges.len());
-        for (number, Edge { from, to, link }) in edges.iter().enumerate() {
-            if (*from).max(*to) as usize >= places {
-                return Err(Error::Topology(format!("a link between places {from} and {to} of {places}")));
-            }
-            let (first, name) = (number as u32, format!("{}>{}", name(*from), name(*to)));
-            families.push(Family { name, first, block: ranks, count: 1, link: *link });
-        }
-        let kinds: Vec<(&str, u32, Link)> =
-            families.iter().map(|f| (f.name.as_str(), ranks, f.link)).collect();
-        let mut topology = Topology::build("graph", ranks, Wiring::Graph, &kinds)?;
-        let graph = Graph::new(ranks, places, edges);
-        graph.check_connected(ranks)?;
-        topology.graph = Some(std::sync::Arc::new(graph));
-        Ok(topology)
-    }
-
-    /// What can leave, or enter, the rank of a graph that has most links, and all ranks together, in bytes per second.
-    /// `None` where the topology is no graph.
-    pub fn graph_ports(&self) -> Option<(u128, u128)> {
-        let graph = self.graph.as_ref()?;
-        let mut ports = vec![[0u128; 2]; graph.into.len()];
-        for Edge { from, to, link: Link { bandwidth: BytesPerSec(rate), .. } } in &graph.edges {
+    /// What can leave, or enter, the rank that has most links, and all `ranks` together, in bytes per second.
+    pub(super) fn ports(&self, ranks: u32) -> (u128, u128) {
+        let mut ports = vec![[0u128; 2]; self.into.len()];
+        for Edge { from, to, link: Link { bandwidth: BytesPerSec(rate), .. } } in &self.edges {
             ports[*from as usize][0] += u128::from(*rate);
             ports[*to as usize][1] += u128::from(*rate);
         }
-        let ranks = &ports[..self.ranks as usize];
+        let ranks = &ports[..ranks as usize];
         let best = ranks.iter().map(|[out, into]| *out.max(into)).max().unwrap_or(0);
         let all = |way: usize| ranks.iter().map(|port| port[way]).sum::<u128>();
-        Some((best, all(0).max(all(1))))
+        (best, all(0).max(all(1)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Picos;
+    use crate::{Picos, Topology};
 
     fn both(from: u32, to: u32, nanos: u64) -> [Edge; 2] {
         let link = Link { bandwidth: BytesPerSec(1_000_000_000), latency: Picos::from_nanos(nanos) };

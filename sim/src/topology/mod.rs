@@ -13,73 +13,25 @@
 //! graph     any: ranks and switches joined by links, from a file     a family for every link
 //! ```
 
-pub(crate) mod cluster;
+mod build;
+mod cluster;
 mod file;
 mod graph;
-mod presets;
+mod links;
+mod ports;
+mod symmetry;
+mod wiring;
 
-pub use cluster::ClusterPorts;
+pub(crate) use cluster::{Cluster, Hop, Kind};
 pub use graph::Edge;
-pub use presets::{DEVICE_LINK, NAMES, NIC_LINK};
+pub use links::{Family, Link, LinkId};
+pub use ports::PortGroup;
+pub use symmetry::Symmetry;
 
-use crate::{BytesPerSec, Costs, Error, Picos, Rank, Result, suggest};
+use crate::{Costs, Error, Rank, Result, suggest};
+use graph::Graph;
 use std::sync::Arc;
-
-/// A directed link, numbered densely from 0 over all families.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId(pub u32);
-
-/// What one directed link can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// Bytes per second.
-    pub bandwidth: BytesPerSec,
-    /// Time of flight over this link; added once per message, whatever its size.
-    pub latency: Picos,
-}
-
-/// Links of one kind. Link `first + i` serves the ranks `i * block .. (i + 1) * block`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Family {
-    /// What the links are called: `up`, `down`, `nic_out`, ...
-    pub name: String,
-    /// Number of the first link.
-    pub first: u32,
-    /// How many consecutive ranks share one link.
-    pub block: u32,
-    /// How many links: `ranks / block`, rounded up.
-    pub count: u32,
-    /// What each of them can do.
-    pub link: Link,
-}
-
-/// How the ranks are wired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wiring {
-    /// Every rank has one port to one switch that never blocks. Families: up, down.
-    Switch,
-    /// Each rank has a link to its next and its previous neighbour. Families: cw, ccw.
-    Ring,
-    /// A link for every ordered pair. Family d (from 1 to n - 1): from r to r + d, modulo n.
-    Mesh,
-    /// Nodes of `devices` ranks behind a switch of their own, with `nics` NICs (each shared by
-    /// `devices / nics` consecutive devices) to a switch between the nodes. Families: up, down, nic_out, nic_in.
-    Nodes {
-        /// Ranks per node.
-        devices: u32,
-        /// NICs per node; it divides `devices`.
-        nics: u32,
-    },
-    /// Nodes of `devices` ranks wired by a table of their own, in pods of `pod` ranks (0: no spine is modelled).
-    Cluster {
-        /// Ranks per node.
-        devices: u32,
-        /// Ranks per pod, a multiple of `devices`; 0 where there is none.
-        pod: u32,
-    },
-    /// An explicit graph. A family per directed link, called `FROM>TO`.
-    Graph,
-}
+use wiring::Wiring;
 
 /// The wiring of all ranks. See the module's picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,9 +41,9 @@ pub struct Topology {
     wiring: Wiring,
     families: Vec<Family>,
     /// The links of `Wiring::Graph`.
-    graph: Option<Arc<graph::Graph>>,
+    graph: Option<Arc<Graph>>,
     /// The table of `Wiring::Cluster`.
-    cluster: Option<Arc<cluster::Cluster>>,
+    cluster: Option<Arc<Cluster>>,
     costs: Costs,
     /// What was completed or assumed when it was read.
     notes: Vec<String>,
@@ -123,11 +75,6 @@ impl Topology {
     /// How many ranks it joins.
     pub fn ranks(&self) -> u32 {
         self.ranks
-    }
-
-    /// How they are wired.
-    pub fn wiring(&self) -> Wiring {
-        self.wiring
     }
 
     /// What messages and reductions cost on it: what its file says, else [`Costs::default`].
@@ -209,40 +156,10 @@ impl Topology {
                 path.extend([link(0, from.0), link(1, to.0)]);
             }
             Wiring::Nodes { .. } => path.extend([link(2, from.0), link(3, to.0)]),
-            Wiring::Cluster { .. } => path.extend(self.cluster_route(from, to)),
+            Wiring::Cluster { .. } => {
+                path.extend(self.cluster.iter().flat_map(|cluster| cluster.route(&self.families, from, to)));
+            }
             Wiring::Graph => path.extend(self.graph.iter().flat_map(|graph| graph.route(from, to))),
         }
-    }
-
-    fn build(name: &str, ranks: u32, wiring: Wiring, kinds: &[(&str, u32, Link)]) -> Result<Topology> {
-        if ranks == 0 {
-            return Err(Error::Topology("zero ranks; a topology joins 1 or more".into()));
-        }
-        let mut first: u32 = 0;
-        let mut families = Vec::with_capacity(kinds.len());
-        for &(kind, block, link) in kinds {
-            if link.bandwidth.0 == 0 {
-                return Err(Error::Topology(format!(
-                    "link `{kind}` has no bandwidth; give 1 byte/s or more"
-                )));
-            }
-            let count = ranks.div_ceil(block);
-            families.push(Family { name: kind.into(), first, block, count, link });
-            first = first.checked_add(count).ok_or_else(|| {
-                Error::Topology(format!(
-                    "{ranks} ranks need more than 2^32 links; use fewer ranks or a switch"
-                ))
-            })?;
-        }
-        Ok(Topology {
-            name: name.into(),
-            ranks,
-            wiring,
-            families,
-            graph: None,
-            cluster: None,
-            costs: Costs::default(),
-            notes: Vec::new(),
-        })
     }
 }

@@ -23,7 +23,8 @@ mod tests;
 mod trouble;
 mod window;
 
-use super::{Cast, Error, Job, Run};
+use super::run::Run;
+use super::{Cast, Error, Job};
 use agenda::{Agenda, Due};
 use ahead::BATCH;
 use allfold_schedules::schedule::{Combine, Rank, Span, Step};

@@ -25,7 +25,8 @@ mod tests;
 mod timetable;
 
 use super::cast::Weighed;
-use super::{Cast, Error, Everyone, Job, Method, Outcome, Run, fold};
+use super::run::Run;
+use super::{Cast, Error, Everyone, Job, Method, Outcome, fold};
 use allfold_sim::{EventHash, Picos};
 use program::{Program, Round};
 

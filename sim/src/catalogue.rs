@@ -1,0 +1,58 @@
+//! Topologies by name: built-in shapes, machines, and files.
+//!
+//! ```text
+//! switch, nodes8x4      the shapes of `topology`, with links of an A100 node
+//! hgx-h100:64           a machine of `machines`
+//! dump.xml, net.yml     a file of another tool, read by `files`
+//! ./own.toml            a file of our own, read by `topology`
+//! ```
+
+use crate::machines::presets::Preset;
+use crate::{BytesPerSec, Error, Link, Picos, Result, Topology, files, suggest};
+use std::path::Path;
+
+/// A GPU's port to its node's switch: one direction of NVLink 3, 12 links of 25 GB/s (NVIDIA A100 datasheet:
+/// 600 GB/s both ways); latency is the hardware term NCCL's tuner uses for NVLink with its LL protocol.
+pub const DEVICE_LINK: Link = Link { bandwidth: BytesPerSec(300_000_000_000), latency: Picos(600_000) };
+/// A NIC: 200 Gb/s HDR InfiniBand (25 GB/s each way); latency as NCCL's tuner has it for a network hop with LL.
+pub const NIC_LINK: Link = Link { bandwidth: BytesPerSec(25_000_000_000), latency: Picos(2_700_000) };
+
+/// The names that [`Topology::named`] knows, for help texts and suggestions.
+pub const NAMES: [&str; 6] = ["switch", "ring", "mesh", "nodes8", "nodes8x4", "nodes8x1"];
+
+impl Topology {
+    /// A topology by name, one of [`NAMES`], or `nodesK` and `nodesKxM` for any K devices and M NICs; a machine such
+    /// as `dgx-a100` or `hgx-h100:64,fat-tree=2:1` ([`crate::machines::presets`]); a file of another tool
+    /// ([`crate::files`]); or a TOML file, where the name is a path (it ends in `.toml` or has a `/` in it).
+    pub fn named(name: &str, ranks: u32) -> Result<Topology> {
+        if let Some(topology) = files::topology(name, ranks)? {
+            return Ok(topology);
+        }
+        if name.ends_with(".toml") || name.contains('/') {
+            return Topology::load(Path::new(name), ranks);
+        }
+        match name {
+            "switch" => return Topology::switch(ranks, DEVICE_LINK),
+            "ring" => return Topology::ring(ranks, DEVICE_LINK),
+            "mesh" => return Topology::mesh(ranks, DEVICE_LINK),
+            _ => {}
+        }
+        if let Some(machine) = Preset::asked(name, ranks)? {
+            return Ok(machine);
+        }
+        let nodes = name.strip_prefix("nodes").and_then(|sizes| {
+            let (devices, nics) = sizes.split_once('x').unwrap_or((sizes, sizes));
+            Some((devices.parse().ok()?, nics.parse().ok()?))
+        });
+        match nodes {
+            Some((devices, nics)) => Topology::nodes(ranks, devices, nics, DEVICE_LINK, NIC_LINK),
+            None => {
+                let head = name.split([':', ',']).next().unwrap_or_default();
+                let what = suggest::unknown("topology", head, &[&NAMES[..], &Preset::names()].concat());
+                Err(Error::Topology(format!(
+                    "{what}; `allfold machines` describes them; or name a file that ends in .toml, .xml or .yml"
+                )))
+            }
+        }
+    }
+}

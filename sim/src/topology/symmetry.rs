@@ -1,0 +1,98 @@
+//! Which renumberings of the ranks map a topology to itself, in closed form.
+//!
+//! ```text
+//! ring, mesh, switch    every rotation: r becomes r + s
+//! nodes of 8            rotations by whole nodes; xor with any mask, where every node is full
+//! cluster               rotations by nodes or by pods; xor with masks of whole nodes, or of devices that are alike
+//! graph                 none that is looked for
+//! ```
+
+use super::Topology;
+use super::wiring::Wiring;
+
+/// Renumberings that map every link to a link of the same family, and every path to a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symmetry {
+    /// r becomes r + s modulo the number of ranks, for every multiple s of this; `None`: for no s.
+    pub rotations: Option<u32>,
+    /// r becomes r ^ m, for every multiple m of this that maps the ranks to the ranks; `None`: for no m.
+    pub masks: Option<u32>,
+}
+
+impl Topology {
+    /// The renumberings of the ranks that this topology has.
+    pub fn symmetry(&self) -> Symmetry {
+        Symmetry { rotations: self.rotations(), masks: self.masks() }
+    }
+
+    /// Whether there is a link for every ordered pair of ranks: link r of family d leads from rank r to rank r + d + 1,
+    /// modulo the number of ranks.
+    pub fn joins_pairs(&self) -> bool {
+        self.wiring == Wiring::Mesh
+    }
+
+    fn rotations(&self) -> Option<u32> {
+        let ranks = self.ranks;
+        match self.wiring {
+            Wiring::Switch | Wiring::Ring | Wiring::Mesh => Some(1),
+            Wiring::Nodes { devices, .. } if ranks <= devices => Some(1),
+            Wiring::Nodes { devices, .. } if ranks.is_multiple_of(devices) => Some(devices),
+            Wiring::Cluster { devices, pod } if ranks.is_multiple_of(devices) => match pod {
+                // Every device of a node is another; so is every node of a pod, where there are several pods.
+                0 => Some(devices),
+                pod if ranks <= pod && !self.has_rails() => Some(devices),
+                pod if ranks.is_multiple_of(pod) => Some(pod),
+                _ => None,
+            },
+            Wiring::Nodes { .. } | Wiring::Cluster { .. } | Wiring::Graph => None,
+        }
+    }
+
+    fn masks(&self) -> Option<u32> {
+        let ranks = self.ranks;
+        match self.wiring {
+            Wiring::Switch | Wiring::Mesh => Some(1),
+            Wiring::Ring | Wiring::Graph => None,
+            Wiring::Nodes { devices, .. } if ranks <= devices => Some(1),
+            Wiring::Nodes { devices, nics } => {
+                let even = devices.is_power_of_two() && nics.is_power_of_two();
+                (ranks.is_multiple_of(devices) && even).then_some(1)
+            }
+            Wiring::Cluster { devices, pod } => {
+                let within = ranks <= pod && !self.has_rails();
+                let whole_pods = pod == 0 || within || (ranks.is_multiple_of(pod) && pod.is_power_of_two());
+                // The devices of a node that no switch makes alike stay in their places: whole nodes alone change theirs.
+                let even = self.cluster.as_ref().is_some_and(|cluster| cluster.is_even(&self.families));
+                let unit = if even { 1 } else { devices };
+                (ranks.is_multiple_of(devices) && devices.is_power_of_two() && whole_pods).then_some(unit)
+            }
+        }
+    }
+
+    fn has_rails(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.has_rails())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symmetry(name: &str, ranks: u32) -> (Option<u32>, Option<u32>) {
+        let Symmetry { rotations, masks } = Topology::named(name, ranks).unwrap().symmetry();
+        (rotations, masks)
+    }
+
+    #[test]
+    fn shapes_have_the_renumberings_of_their_full_nodes_and_pods() {
+        assert_eq!(symmetry("switch", 12), (Some(1), Some(1)));
+        assert_eq!(symmetry("mesh", 5), (Some(1), Some(1)));
+        assert_eq!(symmetry("ring", 8), (Some(1), None));
+        assert_eq!(symmetry("nodes8", 64), (Some(8), Some(1)));
+        assert_eq!(symmetry("nodes8", 6), (Some(1), Some(1)), "one node is a switch");
+        assert_eq!(symmetry("nodes8", 63), (None, None), "a node that is not full");
+        assert_eq!(symmetry("nodes6", 12), (Some(6), None), "six is no power of two");
+        let (rotations, masks) = symmetry("dgx1-v100", 32);
+        assert_eq!((rotations, masks), (Some(8), Some(8)), "devices of a hypercube mesh are no two alike");
+    }
+}
