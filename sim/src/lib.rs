@@ -43,6 +43,7 @@ pub mod machines;
 pub mod network;
 pub mod topology;
 mod trace;
+pub mod transit;
 
 pub use allfold_base::{Bytes, BytesPerSec, Picos, Rank, fnv1a, suggest};
 pub use costs::{Costs, Rounding, Sharing};
@@ -54,6 +55,7 @@ pub use fault::{Factor, Faults, Rule};
 pub use network::{FlowId, Network};
 pub use topology::{Link, LinkId, Topology};
 pub use trace::{ChromeTrace, Stretch};
+pub use transit::Transit;
 
 /// The result of anything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -41,7 +41,7 @@ pub use rule::{Death, Rule};
 pub use span::{When, span};
 pub use verdict::{Message, Verdict};
 
-use crate::{Error, LinkId, Rank, Result, Topology};
+use crate::{Error, LinkId, Picos, Rank, Result, Topology};
 
 /// All rules of a run, and the seed of what is random in them. Rules on the same rank or link add up: factors multiply,
 /// latencies and delays add.
@@ -135,6 +135,14 @@ impl Faults {
             | Rule::Delay { .. }
             | Rule::Reorder { .. } => true,
             _ => false,
+        })
+    }
+
+    /// The ranks that die at a time, and when.
+    pub fn deaths_by_clock(&self, ranks: u32) -> impl Iterator<Item = (Rank, Picos)> {
+        (0..ranks).map(Rank).filter_map(|rank| match self.death(rank) {
+            Some(Death::At(at)) => Some((rank, at)),
+            _ => None,
         })
     }
 

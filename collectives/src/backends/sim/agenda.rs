@@ -1,6 +1,6 @@
 //! What is to be applied, and in which order: by time, then rank, stream and sequence.
 
-use super::wires::MessageId;
+use super::message::{Half, MessageId};
 use crate::backends::{ActorId, GateId, Member};
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank};
@@ -37,13 +37,6 @@ pub(super) enum Due {
     Shrink { member: Member },
     /// An actor fails its group.
     Fail { actor: ActorId, member: Member, error: Error },
-}
-
-/// Who posted half of a message, and in which of its operations: what arrives for an earlier one is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Half {
-    pub actor: ActorId,
-    pub operation: u64,
 }
 
 /// Where something stands in the order. Events of the network and of earlier requests come before the requests of

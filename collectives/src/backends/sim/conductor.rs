@@ -1,12 +1,14 @@
 //! The conductor: what happens while every actor is blocked, instant by instant, and who is woken.
 
-use super::agenda::{Due, Half};
+use super::agenda::Due;
+use super::message::{Channel, Half};
 use super::state::{Actor, Doing, Entered, LAST, State, Wait};
-use super::wires::{Channel, News};
+use super::wires::News;
 use crate::backends::{ActorId, GateId, GroupId};
 use crate::ledger::Ledger;
 use crate::transport::Event;
 use crate::{Error, Operation, Rank};
+use allfold_sim::Picos;
 use std::collections::BTreeSet;
 use std::mem;
 use std::time::Duration;
@@ -21,11 +23,9 @@ impl State {
             if !self.woken.is_empty() {
                 return self.release();
             }
-            self.wires.weather(&self.options.faults, self.now);
-            self.wires.settle(self.now);
-            let next = [self.agenda.next(), self.wires.next()].into_iter().flatten().min();
-            let change = self.wires.next_change(&self.options.faults, next);
-            let next = [next, change].into_iter().flatten().min();
+            let (transit, faults) = (&mut self.wires.transit, &self.options.faults);
+            transit.settle(faults, Picos(self.now));
+            let next = transit.next(faults, self.agenda.next().map(Picos)).map(|next| next.0);
             let late = self.deadlines.first().copied();
             match (next, late) {
                 (Some(next), Some(late)) if late.0 < next => {
@@ -47,7 +47,7 @@ impl State {
                     tell.into_iter().for_each(|news| self.tell(news));
                 }
                 // Where messages may be lost, a rank that waits for one is told at its deadline.
-                (None, Some(late)) if self.wires.trouble.is_some() => {
+                (None, Some(late)) if self.wires.transit.faults.is_some() => {
                     self.now = self.now.max(late.0);
                     self.deadlines.remove(&late);
                     self.expire(late.3);
@@ -110,13 +110,13 @@ impl State {
                 let channel = (member.group, member.rank, to, lane);
                 let ends = self.ends(channel);
                 self.wires.send(channel, ends, (half, frame), self.now, &self.options, &mut self.agenda);
-                self.mourn(channel);
+                self.fail_orphaned(channel);
             }
             Due::Receive { half, member, from, lane, reduced } => {
                 let channel = (member.group, from, member.rank, lane);
                 let ends = self.ends(channel);
                 self.wires.receive(channel, ends, (half, reduced), self.now, &self.options, &mut self.agenda);
-                self.mourn(channel);
+                self.fail_orphaned(channel);
             }
             Due::Raise { actor, gate: GateId(gate) } => {
                 let gate = &mut self.gates[gate as usize];
@@ -141,7 +141,7 @@ impl State {
                 }
                 self.decided(member.group);
                 let letters = self.wires.letters(member.group, member.rank);
-                letters.into_iter().for_each(|channel| self.mourn(channel));
+                letters.into_iter().for_each(|channel| self.fail_orphaned(channel));
             }
             Due::Shrink { member } => {
                 self.ledger(member.group).shrink(member.rank);
@@ -171,7 +171,7 @@ impl State {
     /// Whether whoever posts has died.
     fn posts_in_vain(&mut self, half: Half) -> bool {
         let rank = self.at(half.actor).rank;
-        self.wires.is_dead(rank)
+        self.wires.transit.is_dead(rank)
     }
 
     fn tell(&mut self, news: News) {
@@ -216,7 +216,7 @@ impl State {
     }
 
     /// A letter whose other side has left never arrives: its group fails.
-    pub(super) fn mourn(&mut self, channel: Channel) {
+    pub(super) fn fail_orphaned(&mut self, channel: Channel) {
         let Some((half, me, peer)) = self.wires.lonely(channel) else { return };
         if !self.ledger(channel.0).has_left(peer) {
             return;
@@ -242,7 +242,7 @@ impl State {
         };
         let entered = waiting_on.is_empty();
         let (mut rank, mut round) = (member.rank, round);
-        if entered && self.wires.trouble.is_some() {
+        if entered && self.wires.transit.faults.is_some() {
             (rank, waiting_on, round) = self.blame(actor);
         } else if entered {
             waiting_on = self.wires.peers(half).into_iter().collect();

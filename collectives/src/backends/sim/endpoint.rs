@@ -1,7 +1,7 @@
 //! A rank's way to its peers over virtual links.
 
-use super::Sim;
 use super::agenda::Due;
+use super::core::Core;
 use super::state::Wait;
 use crate::backends::{ActorId, Member};
 use crate::transport::{Event, Frame, Payload, Transport};
@@ -10,13 +10,13 @@ use allfold_sim::Picos;
 use std::sync::Arc;
 
 pub(super) struct Endpoint {
-    sim: Arc<Sim>,
+    sim: Arc<Core>,
     actor: ActorId,
     member: Member,
 }
 
 impl Endpoint {
-    pub fn new(sim: Arc<Sim>, actor: ActorId, member: Member) -> Endpoint {
+    pub fn new(sim: Arc<Core>, actor: ActorId, member: Member) -> Endpoint {
         Endpoint { sim, actor, member }
     }
 }

@@ -1,8 +1,9 @@
 //! All that a world on virtual time is, under one lock, and what its actors ask of it while they run.
 
-use super::agenda::{Agenda, Due, Half};
+use super::agenda::{Agenda, Due};
+use super::message::Half;
+use super::options::{Activity, Options};
 use super::wires::Wires;
-use super::{Activity, Options};
 use crate::backends::{ActorId, GateId, GroupId, GroupKey, Member};
 use crate::ledger::Ledger;
 use crate::transport::Event;
@@ -126,7 +127,9 @@ impl State {
         for rank in members {
             state.actor(rank, 0, 0);
         }
-        state.foretell();
+        for (rank, at) in state.options.faults.deaths_by_clock(ranks) {
+            state.agenda.event(at.0, Due::Die { rank });
+        }
         state
     }
 
@@ -295,7 +298,7 @@ impl State {
     /// Why a member cannot go on, if it cannot.
     pub fn failure(&self, member: Member) -> Option<Error> {
         let Group { ledger, members } = &self.groups[member.group.0 as usize];
-        if self.wires.is_dead(members[member.rank.index()]) {
+        if self.wires.transit.is_dead(members[member.rank.index()]) {
             return Some(ledger.lost(member.rank));
         }
         self.broken.clone().or_else(|| ledger.failure(member.rank))

@@ -1,25 +1,21 @@
-//! Messages under way: channels, and the network that their bytes share.
+//! Channels, and the messages under way on them.
+//!
+//! A message goes through the life cycle of [`allfold_sim::transit`], as in `allfold_timing`:
 //!
 //! ```text
 //! start = max(sender posted, receiver posted, channel free) --overhead--> flow ... left --latency, reduction--> arrived
 //! ```
 
-use super::Options;
-use super::agenda::{Agenda, Due, Half};
-use super::trouble::{Fate, Trouble, copy};
+use super::agenda::{Agenda, Due};
+use super::message::{Channel, Half, MessageId};
+use super::options::Options;
 use crate::Rank;
 use crate::backends::GroupId;
 use crate::time::{Cast, Everyone};
 use crate::transport::{Frame, LETTERS};
-use allfold_sim::{Bytes, BytesPerSec, Crossing, EventHash, FlowId, LinkId, Network, Picos};
+use allfold_sim::fault::Message;
+use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Picos, Transit};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// A message between its start and its arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MessageId(usize);
-
-/// A channel: the group, the sender and the receiver in it, the lane.
-pub(super) type Channel = (GroupId, Rank, Rank, u32);
 
 /// What the actors of a message are told.
 pub(super) enum News {
@@ -44,6 +40,7 @@ pub(super) enum News {
 }
 
 struct Wire {
+    key: Channel,
     sends: VecDeque<(Half, Frame)>,
     receives: VecDeque<(Half, bool)>,
     busy: bool,
@@ -53,16 +50,12 @@ struct Wire {
     ends: (Rank, Rank),
 }
 
-struct Message {
-    channel: Channel,
+/// The two halves of a message, and what it carries.
+pub(super) struct Posted {
     sender: Half,
     receiver: Half,
     reduced: bool,
     frame: Frame,
-    flow: u64,
-    fate: Fate,
-    /// Its last byte is on its way.
-    left: bool,
 }
 
 /// What a frame's bytes come to: CRC-32C.
@@ -71,44 +64,45 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 pub(super) struct Wires {
-    wires: BTreeMap<Channel, Wire>,
-    messages: Vec<Option<Message>>,
-    free: Vec<usize>,
-    pub network: Network,
-    pub carried: Vec<MessageId>,
+    /// Channels get their numbers in order of their first use.
+    numbers: BTreeMap<Channel, u32>,
+    wires: Vec<Wire>,
+    /// `None` in it: the message has arrived, or is the copy of another.
+    pub transit: Transit<Option<Posted>>,
     finished: Vec<FlowId>,
     /// Of every message that has arrived, as the time-only engines have it.
     pub hash: EventHash,
-    /// What fault rules do beside making ranks and links slower once and for all.
-    pub trouble: Option<Trouble>,
 }
 
 impl Wires {
     pub fn new(options: &Options) -> Wires {
         let everyone = Everyone::of(&options.topology, &options.faults);
-        let steady = |link| everyone.link(link).bandwidth;
-        let gates = std::iter::repeat_n(BytesPerSec(u64::MAX), options.faults.gates() as usize);
-        let links = (0..everyone.links()).map(|link| steady(LinkId(link))).chain(gates);
-        let trouble = Trouble::new(&options.faults, everyone.links(), steady);
+        let links = (0..everyone.links()).map(|link| everyone.link(LinkId(link)).bandwidth).collect();
         Wires {
-            trouble,
-            wires: BTreeMap::new(),
-            messages: Vec::new(),
-            free: Vec::new(),
-            network: Network::new(links, options.sharing),
-            carried: Vec::new(),
+            numbers: BTreeMap::new(),
+            wires: Vec::new(),
+            transit: Transit::new(links, options.topology.ranks(), &options.faults, options.sharing),
             finished: Vec::new(),
             hash: EventHash::default(),
         }
     }
 
-    fn wire(&mut self, channel: Channel, ends: (Rank, Rank), options: &Options) -> &mut Wire {
-        self.wires.entry(channel).or_insert_with(|| {
+    /// The number of a channel, which is opened where it is new.
+    fn number(&mut self, key: Channel, ends: (Rank, Rank), options: &Options) -> u32 {
+        let next = self.wires.len() as u32;
+        let number = *self.numbers.entry(key).or_insert(next);
+        if number == next {
             let mut path = Vec::new();
             let everyone = Everyone::of(&options.topology, &options.faults);
             let latency = everyone.route(ends.0, ends.1, &mut path);
-            Wire { sends: VecDeque::new(), receives: VecDeque::new(), busy: false, path, latency, ends }
-        })
+            let (sends, receives) = (VecDeque::new(), VecDeque::new());
+            self.wires.push(Wire { key, sends, receives, busy: false, path, latency, ends });
+        }
+        number
+    }
+
+    fn wire(&self, key: Channel) -> Option<&Wire> {
+        self.numbers.get(&key).map(|number| &self.wires[*number as usize])
     }
 
     /// The sender posts its half.
@@ -121,8 +115,9 @@ impl Wires {
         options: &Options,
         agenda: &mut Agenda,
     ) {
-        self.wire(channel, ends, options).sends.push_back(half);
-        self.start(channel, now, options, agenda);
+        let number = self.number(channel, ends, options);
+        self.wires[number as usize].sends.push_back(half);
+        self.start(number, now, options, agenda);
     }
 
     /// The receiver posts its half.
@@ -135,145 +130,115 @@ impl Wires {
         options: &Options,
         agenda: &mut Agenda,
     ) {
-        self.wire(channel, ends, options).receives.push_back(half);
-        self.start(channel, now, options, agenda);
+        let number = self.number(channel, ends, options);
+        self.wires[number as usize].receives.push_back(half);
+        self.start(number, now, options, agenda);
+    }
+
+    /// Whether one end of a channel is dead.
+    fn is_cut_off(&self, channel: u32) -> bool {
+        let (from, to) = self.wires[channel as usize].ends;
+        self.transit.is_dead(from) || self.transit.is_dead(to)
     }
 
     /// Starts the next message of a channel, where both halves are posted and the channel is free.
-    fn start(&mut self, channel: Channel, now: u64, options: &Options, agenda: &mut Agenda) {
-        let Some(wire) = self.wires.get_mut(&channel).filter(|wire| !wire.busy && !wire.receives.is_empty())
-        else {
-            return;
-        };
-        let trouble = self.trouble.as_mut();
-        if trouble.as_ref().is_some_and(|t| t.dead.contains(&wire.ends.0) || t.dead.contains(&wire.ends.1)) {
+    fn start(&mut self, channel: u32, now: u64, options: &Options, agenda: &mut Agenda) {
+        let cut_off = self.is_cut_off(channel);
+        let wire = &mut self.wires[channel as usize];
+        if wire.busy || cut_off || wire.receives.is_empty() {
             return;
         }
         let Some((sender, frame)) = wire.sends.pop_front() else { return };
         let Some((receiver, reduced)) = wire.receives.pop_front() else { return };
         wire.busy = true;
-        let overhead = options.faults.costs(wire.ends.0, &options.costs).overhead;
-        let overhead = options.faults.takes(wire.ends.0, Picos(now), overhead).0;
-        let fate = trouble.map_or(Fate::default(), |trouble| {
-            let of = (frame.call.sequence, frame.round);
-            trouble.judge(&options.faults, wire.ends, of, now, wire.path.iter().map(|crossing| crossing.link))
-        });
-        let message = Message { channel, sender, receiver, reduced, frame, flow: now, fate, left: false };
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.messages[id] = Some(message);
-                MessageId(id)
-            }
-            None => {
-                self.messages.push(Some(message));
-                MessageId(self.messages.len() - 1)
-            }
-        };
+        let (faults, (from, to), at) = (&options.faults, wire.ends, Picos(now));
+        let overhead = self.transit.overhead(faults, from, at, faults.costs(from, &options.costs).overhead);
+        let (operation, round) = (frame.call.sequence, frame.round);
+        let bytes = Bytes(frame.payload.len() as u64);
+        let number =
+            self.transit.start(at, channel, bytes, Some(Posted { sender, receiver, reduced, frame }));
+        if let Some(state) = &mut self.transit.faults {
+            let message = Message { from, to, operation, round, nth: 0, at };
+            state.decide(faults, number, message, wire.path.iter().map(|crossing| crossing.link));
+        }
         match overhead {
-            0 => self.flow(id, now),
-            _ => agenda.event(now.saturating_add(overhead), Due::Flow(id)),
+            Picos::ZERO => self.flow(MessageId(number), now),
+            _ => agenda.event(now.saturating_add(overhead.0), Due::Flow(MessageId(number))),
         }
     }
 
     /// A message's bytes begin to flow.
-    pub fn flow(&mut self, id: MessageId, now: u64) {
-        let torn = self.channel_of(id).and_then(|channel| self.ends_of(channel));
-        if torn.is_some_and(|(from, to)| self.is_dead(from) || self.is_dead(to)) {
-            return;
+    pub fn flow(&mut self, MessageId(number): MessageId, now: u64) {
+        let channel = self.transit.get(number).channel;
+        if !self.is_cut_off(channel) {
+            self.transit.flow(Picos(now), number, &self.wires[channel as usize].path);
         }
-        let Some(message) = &mut self.messages[id.0] else { return };
-        message.flow = now;
-        let path = self.wires.get(&message.channel).map_or(&[][..], |wire| &wire.path);
-        let bytes = Bytes(message.frame.payload.len() as u64);
-        let FlowId(flow) = self.network.begin(Picos(now), path, bytes);
-        let flow = flow as usize;
-        if self.carried.len() <= flow {
-            self.carried.resize(flow + 1, MessageId(usize::MAX));
-        }
-        self.carried[flow] = id;
-    }
-
-    /// Shares the links out among the flows, once all is applied that happens at an instant.
-    pub fn settle(&mut self, now: u64) {
-        self.network.settle(Picos(now));
-    }
-
-    /// When the next message has left, once the instant is settled.
-    pub fn next(&mut self) -> Option<u64> {
-        self.network.next_finish().map(|finish| finish.0)
     }
 
     /// Takes the messages that have left by `now`.
     pub fn left(&mut self, now: u64, options: &Options, agenda: &mut Agenda, tell: &mut Vec<News>) {
         let mut finished = std::mem::take(&mut self.finished);
-        self.network.take_finished(Picos(now), &mut finished);
-        for FlowId(flow) in finished.drain(..) {
-            let copied = self.trouble.as_mut().and_then(|trouble| trouble.copies.remove(&flow));
-            if let Some(channel) = copied {
-                self.wires.get_mut(&channel).into_iter().for_each(|wire| wire.busy = false);
+        self.transit.network.take_finished(Picos(now), &mut finished);
+        for flow in finished.drain(..) {
+            let number = self.transit.carried(flow);
+            let channel = self.transit.get(number).channel;
+            let wire = &mut self.wires[channel as usize];
+            wire.busy = false;
+            if self.transit.ends_copy(number) {
                 self.start(channel, now, options, agenda);
                 continue;
             }
-            let id = self.carried[flow as usize];
-            let Some(message) = &mut self.messages[id.0] else { continue };
-            message.left = true;
-            let channel = message.channel;
-            let Some(wire) = self.wires.get_mut(&channel) else { continue };
-            wire.busy = false;
-            let costs = &options.costs;
-            // Whole nanoseconds are cut once, from the first byte to the arrival.
-            let arrives =
-                message.flow.saturating_add(costs.rounded(Picos(now - message.flow) + wire.latency).0);
-            let mut delay = arrives.saturating_sub(now).saturating_add(message.fate.late);
-            let bytes = Bytes(message.frame.payload.len() as u64);
-            if message.reduced {
-                let span = options.faults.costs(wire.ends.1, costs).reduce(bytes);
-                let at = Picos(now.saturating_add(delay));
-                delay = delay.saturating_add(options.faults.takes(wire.ends.1, at, span).0);
+            let Some(posted) = &self.transit.get(number).of else { continue };
+            tell.push(News::Left { half: posted.sender, to: wire.key.2, lane: wire.key.3 });
+            let way = (wire.latency, posted.reduced.then_some(wire.ends.1));
+            let leaving = self.transit.leave(Picos(now), number, way, &options.costs, &options.faults);
+            if let Some(arrives) = leaving.arrives {
+                agenda.event(arrives.0, Due::Arrive(MessageId(number)));
             }
-            let mut arrives = now.saturating_add(delay);
-            if let Some(trouble) = self.trouble.as_mut().filter(|_| !message.fate.dropped) {
-                let last = trouble.arrivals.entry(channel).or_default();
-                *last = arrives.max(*last);
-                arrives = *last;
-            }
-            if !message.fate.dropped {
-                agenda.event(arrives, Due::Arrive(id));
-            }
-            if message.fate.duplicated {
+            if leaving.copied {
                 wire.busy = true;
-                copy(self, channel, bytes.0, now);
+                self.transit.copy(Picos(now), number, None, &wire.path);
             }
-            let Some(message) = &self.messages[id.0] else { continue };
-            tell.push(News::Left { half: message.sender, to: channel.2, lane: channel.3 });
             self.start(channel, now, options, agenda);
         }
         self.finished = finished;
     }
 
     /// A message has arrived.
-    pub fn arrived(&mut self, id: MessageId, now: u64) -> Option<News> {
-        let Message { channel, receiver, mut frame, fate, .. } = self.messages[id.0].take()?;
-        self.hash.message(self.wires.get(&channel)?.ends.1.0, now);
-        self.free.push(id.0);
-        if let Some(bit) = fate.corrupted.filter(|_| !frame.payload.is_empty()) {
+    pub fn arrived(&mut self, MessageId(number): MessageId, now: u64) -> Option<News> {
+        let message = self.transit.get_mut(number);
+        let (channel, Posted { receiver, mut frame, .. }) = (message.channel, message.of.take()?);
+        self.transit.release(number);
+        let Wire { key: (_, from, _, lane), ends, .. } = self.wires[channel as usize];
+        self.hash.message(ends.1.0, now);
+        let corrupted = self.transit.faults.as_ref().and_then(|state| state.message(number).corrupted);
+        if let Some(bit) = corrupted.filter(|_| !frame.payload.is_empty()) {
             let sum = |frame: &Frame| checksum(&frame.payload);
             let left = sum(&frame);
             let bit = bit % (frame.payload.len() as u64 * 8);
             frame.payload[(bit / 8) as usize] ^= 1 << (bit % 8);
             let came = sum(&frame);
             if left != came {
-                return Some(News::Damaged { half: receiver, from: channel.1, frame, sums: (left, came) });
+                return Some(News::Damaged { half: receiver, from, frame, sums: (left, came) });
             }
         }
-        Some(News::Arrived { half: receiver, from: channel.1, lane: channel.3, frame })
+        Some(News::Arrived { half: receiver, from, lane, frame })
+    }
+
+    /// A rank dies: what it has not sent never leaves, what it has not received never arrives.
+    pub fn die(&mut self, rank: Rank, now: u64) {
+        let wires = &self.wires;
+        self.transit.die(rank, Picos(now), |transit, channel| {
+            let (from, to) = wires[channel as usize].ends;
+            transit.is_dead(from) || transit.is_dead(to)
+        });
     }
 
     /// Where one side of a letter's channel has posted and the other has not: what was posted, by whom, and who
     /// is missing.
     pub fn lonely(&self, channel: Channel) -> Option<(Half, Rank, Rank)> {
         let (_, from, to, lane) = channel;
-        let wire = self.wires.get(&channel).filter(|_| lane == LETTERS)?;
+        let wire = self.wire(channel).filter(|_| lane == LETTERS)?;
         match (wire.sends.front(), wire.receives.front()) {
             (Some((half, _)), None) => Some((*half, from, to)),
             (None, Some((half, _))) => Some((*half, to, from)),
@@ -281,27 +246,22 @@ impl Wires {
         }
     }
 
-    /// The channel of a message under way.
-    pub fn channel_of(&self, id: MessageId) -> Option<Channel> {
-        self.messages.get(id.0)?.as_ref().map(|message| message.channel)
-    }
-
-    /// The ends of a channel, as ranks of the world.
-    pub fn ends_of(&self, channel: Channel) -> Option<(Rank, Rank)> {
-        self.wires.get(&channel).map(|wire| wire.ends)
-    }
-
-    /// The path of a channel.
-    pub fn path_of(&self, channel: Channel) -> Option<Vec<Crossing>> {
-        self.wires.get(&channel).map(|wire| wire.path.clone())
+    /// The messages under way, with their numbers and their channels.
+    fn under_way(&self) -> impl Iterator<Item = (u32, &Posted, Channel)> {
+        (0u32..).zip(self.transit.messages()).filter_map(|(number, message)| {
+            Some((number, message.of.as_ref()?, self.wires[message.channel as usize].key))
+        })
     }
 
     /// The oldest message under way that one of an actor's halves waits for: from whom, to whom, of which round.
     pub fn stuck(&self, half: Half) -> Option<(Rank, Rank, u64)> {
-        let waits = |message: &&Message| message.receiver == half || message.sender == half && !message.left;
-        let oldest =
-            self.messages.iter().flatten().filter(waits).min_by_key(|message| message.frame.round)?;
-        Some((oldest.channel.1, oldest.channel.2, oldest.frame.round))
+        let has_left =
+            |number: u32| self.transit.faults.as_ref().is_some_and(|state| state.message(number).left);
+        let waits = |(number, posted, _): &(u32, &Posted, Channel)| {
+            posted.receiver == half || posted.sender == half && !has_left(*number)
+        };
+        let oldest = self.under_way().filter(waits).min_by_key(|(_, posted, _)| posted.frame.round);
+        oldest.map(|(_, posted, (_, from, to, _))| (from, to, posted.frame.round))
     }
 
     /// The channels of letters to and from a rank of a group.
@@ -310,19 +270,19 @@ impl Wires {
             let (of, from, to, lane) = **channel;
             of == group && lane == LETTERS && (from == rank || to == rank)
         };
-        self.wires.keys().filter(touches).copied().collect()
+        self.numbers.keys().filter(touches).copied().collect()
     }
 
     /// Whom an actor's posted halves wait for.
     pub fn peers(&self, half: Half) -> BTreeSet<Rank> {
-        let posted = self.wires.iter().flat_map(|(channel, wire)| {
-            let sends = wire.sends.iter().filter(move |(of, _)| *of == half).map(|_| channel.2);
-            let receives = wire.receives.iter().filter(move |(of, _)| *of == half).map(|_| channel.1);
+        let posted = self.wires.iter().flat_map(|wire| {
+            let sends = wire.sends.iter().filter(move |(of, _)| *of == half).map(|_| wire.key.2);
+            let receives = wire.receives.iter().filter(move |(of, _)| *of == half).map(|_| wire.key.1);
             sends.chain(receives)
         });
-        let under_way = self.messages.iter().flatten().filter_map(|message| match () {
-            () if message.sender == half => Some(message.channel.2),
-            () if message.receiver == half => Some(message.channel.1),
+        let under_way = self.under_way().filter_map(|(_, posted, (_, from, to, _))| match () {
+            () if posted.sender == half => Some(to),
+            () if posted.receiver == half => Some(from),
             () => None,
         });
         posted.chain(under_way).collect()

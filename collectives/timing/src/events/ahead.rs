@@ -9,14 +9,13 @@
 //! the processor waits for most of them in turn. A pass over a batch has loads that do not wait for each other. It
 //! changes nothing but the time of the passes after it.
 
+use super::super::Cast;
 use super::agenda::Due;
-use super::message::Message;
-use super::{Cast, Events};
+use super::engine::Events;
+use super::message::Halves;
 use allfold_sim::FlowId;
+use allfold_sim::transit::InFlight;
 use std::hint::black_box;
-
-/// How many events are looked at together: what they touch fits the nearest caches.
-pub(super) const BATCH: usize = 32;
 
 impl<C: Cast> Events<'_, '_, C> {
     /// Before messages whose flows are through leave.
@@ -24,19 +23,20 @@ impl<C: Cast> Events<'_, '_, C> {
         if through.len() < 2 {
             return;
         }
-        let messages = || through.iter().map(|flow| &self.messages[self.carried[flow.0 as usize] as usize]);
+        let messages = || through.iter().map(|flow| self.transit.get(self.transit.carried(*flow)));
         black_box(messages().fold(0, |sum, message| sum ^ message.channel));
         let slots = &self.windows.slots;
-        let near = |message: &Message| {
-            let steps = slots[message.sender as usize].segment ^ slots[message.receiver as usize].segment;
-            steps ^ u32::from(self.channels.get(message.channel).busy) ^ self.program(message.sender)
+        let near = |message: &InFlight<Halves>| {
+            let steps =
+                slots[message.of.sender as usize].segment ^ slots[message.of.receiver as usize].segment;
+            steps ^ u32::from(self.channels.get(message.channel).busy) ^ self.program(message.of.sender)
         };
         black_box(messages().fold(0, |sum, message| sum ^ near(message)));
-        let next = |message: &Message| {
+        let next = |message: &InFlight<Halves>| {
             let channel = self.channels.get(message.channel);
             let segment = |slot: u32| slots.get(slot as usize).map_or(0, |step| step.segment);
             let path = self.channels.path(message.channel).map_or(0, |path| path.len() as u32);
-            segment(channel.sends.0) ^ segment(channel.receives.0) ^ path ^ self.window(message.sender)
+            segment(channel.sends.0) ^ segment(channel.receives.0) ^ path ^ self.window(message.of.sender)
         };
         black_box(messages().fold(0, |sum, message| sum ^ next(message)));
     }
@@ -48,17 +48,19 @@ impl<C: Cast> Events<'_, '_, C> {
         }
         let arriving = || {
             events.iter().filter_map(|due| match due {
-                Due::Arrive(message) => Some(&self.messages[*message as usize]),
+                Due::Arrive(message) => Some(self.transit.get(*message)),
                 _ => None,
             })
         };
         black_box(arriving().fold(0, |sum, message| sum ^ message.channel));
-        let near = |message: &Message| {
+        let near = |message: &InFlight<Halves>| {
             let channel = self.channels.get(message.channel).under_way;
-            self.windows.slots[message.receiver as usize].segment ^ channel ^ self.program(message.receiver)
+            self.windows.slots[message.of.receiver as usize].segment
+                ^ channel
+                ^ self.program(message.of.receiver)
         };
         black_box(arriving().fold(0, |sum, message| sum ^ near(message)));
-        black_box(arriving().fold(0, |sum, message| sum ^ self.window(message.receiver)));
+        black_box(arriving().fold(0, |sum, message| sum ^ self.window(message.of.receiver)));
     }
 
     /// Where the actor of a step stands.

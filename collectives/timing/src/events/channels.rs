@@ -8,8 +8,9 @@
 //! A channel exists from its first message on. When the table is full, channels without messages make room, so
 //! it stays as large as the number of channels in use at one time.
 
+use super::super::Cast;
 use super::window::NONE;
-use allfold_sim::Crossing;
+use allfold_sim::{Crossing, Rank};
 
 /// The sending actor, the rank it sends to, the lane.
 pub(super) type Key = (u32, u32, u32);
@@ -125,6 +126,23 @@ impl Channels {
     /// The path of a channel, where it is short enough to be remembered.
     pub(super) fn path(&self, channel: u32) -> Option<&[Crossing]> {
         self.paths[channel as usize].get(..usize::from(self.items[channel as usize].hops))
+    }
+
+    /// The path of a channel, in `scratch` where it is too long to be remembered.
+    #[inline]
+    pub(super) fn whole_path<'p>(
+        &'p self,
+        channel: u32,
+        cast: &impl Cast,
+        scratch: &'p mut Vec<Crossing>,
+    ) -> &'p [Crossing] {
+        if let Some(path) = self.path(channel) {
+            return path;
+        }
+        let (from, to, _) = self.get(channel).key;
+        scratch.clear();
+        cast.route(cast.rank(from), Rank(to), scratch);
+        scratch
     }
 
     pub(super) fn get_mut(&mut self, channel: u32) -> &mut Channel {

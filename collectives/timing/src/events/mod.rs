@@ -14,51 +14,25 @@
 
 mod agenda;
 mod ahead;
+mod blame;
 mod channels;
+mod engine;
+mod faults;
+mod life_cycle;
 mod message;
 mod program;
+mod sent;
 mod skip;
 #[cfg(test)]
 mod tests;
-mod trouble;
 mod window;
+
+pub use sent::{Sent, Sink};
 
 use super::run::Run;
 use super::{Cast, Error, Job};
-use agenda::{Agenda, Due};
-use ahead::BATCH;
-use allfold_schedules::schedule::{Combine, Rank, Span, Step};
-use allfold_sim::{Bytes, BytesPerSec, Crossing, EventHash, FlowId, LinkId, Network, Picos};
-use channels::Channels;
-use message::Message;
-use program::{Next, Programs};
+use engine::Events;
 use skip::Skip;
-use trouble::Trouble;
-use window::{Half, NONE, Slot, Windows};
-
-/// A message, as a trace shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
-    /// Who sent it, and to whom.
-    pub from: Rank,
-    /// To whom.
-    pub to: Rank,
-    /// The round of the schedule it belongs to.
-    pub round: u64,
-    /// Its lane.
-    pub lane: u32,
-    /// Its size.
-    pub bytes: Bytes,
-    /// Both sides had posted it and its channel was free.
-    pub start: Picos,
-    /// Its last byte was on its way: the sender's half was done.
-    pub left: Picos,
-    /// It had arrived and, where it reduces, was combined: the receiver's half was done.
-    pub arrived: Picos,
-}
-
-/// Who is told of every message, when it has arrived.
-pub type Sink<'a> = &'a mut dyn FnMut(&Sent);
 
 /// When every actor is done. Where nobody is told of messages, pipelines that repeat themselves are skipped ahead.
 ///
@@ -66,354 +40,24 @@ pub type Sink<'a> = &'a mut dyn FnMut(&Sent);
 /// Where halves of messages do not meet, nothing moves any more, or a number does not fit.
 pub(crate) fn run<C: Cast>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> Result<Run, Error> {
     let mut events = Events::new(job, cast, sink)?;
-    let repeats = events.sink.is_none() && events.trouble.is_none();
-    let skip = if repeats { Skip::new(&events) } else { None };
-    events.run_to_end(skip)?;
+    let skip = if events.may_repeat() { Skip::new(&events) } else { None };
+    run_to_end(&mut events, skip)?;
     events.finish()
 }
 
-struct Events<'a, 's, C> {
-    job: &'a Job<'a>,
-    cast: &'a C,
-    programs: Programs<'a>,
-    windows: Windows,
-    channels: Channels,
-    network: Network,
-    agenda: Agenda,
-    messages: Vec<Message>,
-    free_messages: Vec<u32>,
-    /// The message that each flow carries.
-    carried: Vec<u32>,
-    /// Steps that nothing holds back any more.
-    ready: Vec<u32>,
-    through: Vec<FlowId>,
-    due: Vec<Due>,
-    path: Vec<Crossing>,
-    run: Run,
-    hash: EventHash,
-    sink: Option<Sink<'s>>,
-    /// What fault rules do beside making ranks and links slower once and for all.
-    trouble: Option<Box<Trouble>>,
-}
-
-/// Times beyond this do not fit: what is added to one instant must not wrap.
-const LAST: u64 = u64::MAX / 4;
-
-impl<'a, 's, C: Cast> Events<'a, 's, C> {
-    fn new(job: &'a Job<'a>, cast: &'a C, sink: Option<Sink<'s>>) -> Result<Events<'a, 's, C>, Error> {
-        let (actors, schedule) = (cast.actors(), job.schedule);
-        let windows = Windows::new(actors, job.window, schedule.rounds())
-            .ok_or(Error::Overflow("ranks x window (32 bits here, and a window of 32,768)"))?;
-        let mut agenda = Agenda::default();
-        for actor in 0..actors {
-            agenda.after(0, job.launched(cast.rank(actor)).0, Due::Launch(actor));
+/// Instant by instant, until nothing happens any more. Gives the search for a repetition back.
+fn run_to_end<C: Cast>(
+    events: &mut Events<'_, '_, C>,
+    mut skip: Option<Skip>,
+) -> Result<Option<Skip>, Error> {
+    while let Some(now) = events.next() {
+        if events.is_late(now) {
+            return Err(events.failure());
         }
-        let trouble = Trouble::new(job, cast, &mut agenda);
-        let gates = std::iter::repeat_n(BytesPerSec(u64::MAX), job.faults.gates() as usize);
-        let capacities = (0..cast.links()).map(|link| cast.link(LinkId(link)).bandwidth).chain(gates);
-        Ok(Events {
-            job,
-            cast,
-            programs: Programs::new(schedule, cast),
-            windows,
-            channels: Channels::new(),
-            network: Network::new(capacities, job.sharing),
-            agenda,
-            messages: Vec::new(),
-            free_messages: Vec::new(),
-            carried: Vec::new(),
-            ready: Vec::new(),
-            through: Vec::new(),
-            due: Vec::new(),
-            path: Vec::new(),
-            run: Run::default(),
-            hash: EventHash::default(),
-            sink,
-            trouble,
-        })
-    }
-
-    /// Instant by instant, until nothing happens any more. Gives the search for a repetition back.
-    fn run_to_end(&mut self, mut skip: Option<Skip>) -> Result<Option<Skip>, Error> {
-        while let Some(now) = self.next() {
-            if self.is_late(now) {
-                return Err(self.failure());
-            }
-            self.instant(now)?;
-            if let Some(skip) = &mut skip {
-                skip.look(now, self);
-            }
-        }
-        Ok(skip)
-    }
-
-    /// The next instant at which anything happens.
-    fn next(&mut self) -> Option<u64> {
-        let flow = self.network.next_finish().map(|finish| finish.0);
-        let next = [flow, self.agenda.next()].into_iter().flatten().min();
-        if self.trouble.is_some() { self.next_in_trouble(next) } else { next }
-    }
-
-    /// Applies all that happens at one instant, then shares the links out again.
-    fn instant(&mut self, now: u64) -> Result<(), Error> {
-        if now > LAST {
-            return Err(Error::Overflow("the time in picoseconds"));
-        }
-        let mut through = std::mem::take(&mut self.through);
-        self.network.take_finished(Picos(now), &mut through);
-        for batch in through.chunks(BATCH) {
-            self.read_ahead_of_leaving(batch);
-            for flow in batch {
-                self.left(now, self.carried[flow.0 as usize])?;
-            }
-        }
-        through.clear();
-        self.through = through;
-        let mut due = std::mem::take(&mut self.due);
-        loop {
-            self.agenda.take(now, BATCH, &mut due);
-            if due.is_empty() {
-                break;
-            }
-            self.read_ahead_of(&due);
-            for event in due.drain(..) {
-                self.happens(now, event)?;
-                self.post_ready(now)?;
-            }
-        }
-        self.due = due;
-        self.weather(now);
-        self.network.settle(Picos(now));
-        Ok(())
-    }
-
-    fn happens(&mut self, now: u64, event: Due) -> Result<(), Error> {
-        match event {
-            Due::Launch(actor) if self.is_dead(actor) => Ok(()),
-            Due::Launch(actor) => {
-                let state = &mut self.windows.states[actor as usize];
-                (state.finish, state.chain) = (now, now);
-                self.issue(actor)
-            }
-            Due::Flow(message) => {
-                self.flow(now, message);
-                Ok(())
-            }
-            Due::Arrive(message) => self.arrived(now, message),
-            Due::Die(actor) => {
-                self.die(now, actor);
-                Ok(())
-            }
-            Due::Local(slot) => self.half_done(now, slot, self.windows.slots[slot as usize].posted_chain),
+        events.instant(now)?;
+        if let Some(skip) = &mut skip {
+            skip.look(now, events);
         }
     }
-
-    /// Issues steps of an actor while its window has room.
-    fn issue(&mut self, actor: u32) -> Result<(), Error> {
-        let rank = self.cast.rank(actor);
-        while self.windows.has_room(actor)
-            && let Some(next) = self.programs.next(actor, rank)
-        {
-            self.issue_step(actor, rank, next)?;
-        }
-        Ok(())
-    }
-
-    fn issue_step(&mut self, actor: u32, rank: Rank, next: Next) -> Result<(), Error> {
-        let (round, Step { send, recv }, lane) = next;
-        let segment = send.map(|(_, span)| span.segment).or(recv.map(|(_, span, _)| span.segment));
-        let mut slot = Slot::new(round, segment.unwrap_or(0));
-        let at = self.windows.upcoming(actor);
-        let local = send.is_some_and(|(to, _)| to == rank) && recv.is_some_and(|(from, ..)| from == rank);
-        if let Some((to, span)) = send {
-            slot.send = self.half(rank, &slot, round, to, span)?;
-            slot.open += 1;
-        }
-        if let Some((from, span, combine)) = recv {
-            slot.receive = self.half(rank, &slot, round, from, span)?;
-            slot.reduces = combine == Combine::Reduce;
-            slot.open += 1;
-        }
-        // Each half joins its queue before the next channel is looked for: an idle channel may be let go.
-        if let Some((to, _)) = send.filter(|_| !local) {
-            slot.send.channel = self.channel(actor, to, lane);
-            self.windows.queue_send(&mut self.channels.get_mut(slot.send.channel).sends, at);
-        }
-        if let Some((from, ..)) = recv.filter(|_| !local) {
-            slot.receive.channel = self.receiving_channel(actor, rank, from, round, lane)?;
-            self.windows.queue_receive(&mut self.channels.get_mut(slot.receive.channel).receives, at);
-        }
-        if local {
-            slot.open = 1;
-        }
-        let (at, free) = self.windows.issue(actor, slot);
-        if free {
-            self.ready.push(at);
-        }
-        Ok(())
-    }
-
-    /// Half of a step, checked against what the schedule says of itself.
-    fn half(&self, rank: Rank, slot: &Slot, round: u64, peer: Rank, span: Span) -> Result<Half, Error> {
-        let schedule = self.job.schedule;
-        let fits = u64::from(span.at) + u64::from(span.len) <= u64::from(schedule.chunks());
-        if peer.0 >= schedule.ranks() || !fits || span.len == 0 || span.segment >= schedule.segments() {
-            let what = format!("names rank {peer} and {span:?}, which do not exist");
-            return Err(Error::Unmatched { rank, round, what });
-        }
-        if span.segment != slot.segment {
-            let what = format!("takes pieces {} and {} in one step", slot.segment, span.segment);
-            return Err(Error::Unmatched { rank, round, what });
-        }
-        Half::of(span).ok_or(Error::Overflow("the number of a shadow (16 bits here)"))
-    }
-
-    /// The channel from an actor to a rank.
-    fn channel(&mut self, actor: u32, to: Rank, lane: u32) -> u32 {
-        let key = (actor, to.0, lane);
-        if let Some(channel) = self.channels.find(key) {
-            return channel;
-        }
-        let from = self.cast.rank(actor);
-        self.path.clear();
-        let latency = self.cast.route(from, to, &mut self.path);
-        self.channels.open(key, &self.path, latency.0)
-    }
-
-    /// The channel on which an actor receives: where one rank stands for a class, the sender's representative
-    /// names the receiver by another number, which only its own step of that round tells.
-    fn receiving_channel(
-        &mut self,
-        actor: u32,
-        rank: Rank,
-        from: Rank,
-        round: u64,
-        lane: u32,
-    ) -> Result<u32, Error> {
-        let sender = self.cast.actor(from);
-        let represented = self.cast.rank(sender);
-        if represented == from {
-            return Ok(self.channel(sender, rank, lane));
-        }
-        match self.job.schedule.step(represented, round).send {
-            Some((to, _)) if self.cast.actor(to) == actor => Ok(self.channel(sender, to, lane)),
-            _ => {
-                let what = format!("waits for rank {from}, which does not send to it");
-                Err(Error::Unmatched { rank, round, what })
-            }
-        }
-    }
-
-    /// Posts both halves of a step.
-    fn post(&mut self, now: u64, slot: u32) -> Result<(), Error> {
-        if self.trouble.is_some() && self.dies_before(now, slot) {
-            return Ok(());
-        }
-        self.windows.post(slot);
-        let step = &self.windows.slots[slot as usize];
-        let (send, receive) = (step.send.channel, step.receive.channel);
-        if send == NONE && receive == NONE {
-            let step = self.windows.slots[slot as usize];
-            let bytes = self.bytes(&step.receive, step.segment);
-            let rank = self.cast.rank(self.windows.actor(slot));
-            let span = self.job.costs_of(rank).local(bytes, step.reduces);
-            let took = self.job.faults.takes(rank, Picos(now), span);
-            self.agenda.after(now, took.0, Due::Local(slot));
-            return Ok(());
-        }
-        if send != NONE {
-            let channel = self.channels.get_mut(send);
-            channel.send_posted |= channel.sends.0 == slot;
-            self.start(now, send)?;
-        }
-        if receive != NONE {
-            let channel = self.channels.get_mut(receive);
-            channel.receive_posted |= channel.receives.0 == slot;
-            self.start(now, receive)?;
-        }
-        Ok(())
-    }
-
-    /// One half of a step is done; with the last one the step is, and its actor goes on.
-    fn half_done(&mut self, now: u64, slot: u32, chain: u64) -> Result<(), Error> {
-        if self.is_dead(self.windows.actor(slot)) {
-            return Ok(());
-        }
-        let step = &mut self.windows.slots[slot as usize];
-        step.done_chain = step.done_chain.max(chain);
-        step.open -= 1;
-        if step.open > 0 {
-            return Ok(());
-        }
-        self.windows.finish(now, slot, &mut self.ready);
-        self.issue(self.windows.actor(slot))
-    }
-
-    fn post_ready(&mut self, now: u64) -> Result<(), Error> {
-        while let Some(slot) = self.ready.pop() {
-            self.post(now, slot)?;
-        }
-        Ok(())
-    }
-
-    /// What the rank of a step spends on each message it sends, before the first byte.
-    fn overhead(&self, slot: u32) -> u64 {
-        if self.job.faults.is_empty() {
-            return self.job.costs.overhead.0;
-        }
-        self.job.costs_of(self.cast.rank(self.windows.actor(slot))).overhead.0
-    }
-
-    fn bytes(&self, half: &Half, segment: u32) -> Bytes {
-        Bytes(self.job.geometry.elements(half.span(segment)) * u64::from(self.job.element))
-    }
-
-    /// What the run came to, once nothing moves any more.
-    fn finish(mut self) -> Result<Run, Error> {
-        let actors = self.cast.actors();
-        if let Some(actor) = (0..actors).find(|&actor| !self.is_finished(actor) && !self.is_dead(actor)) {
-            return Err(if self.trouble.is_some() { self.failure() } else { self.deadlock(actor) });
-        }
-        let end = Picos(self.windows.states.iter().map(|state| state.finish).max().unwrap_or(0));
-        let bytes = (0..self.cast.links()).map(|link| self.network.usage(LinkId(link), end).bytes);
-        self.run.links = bytes.collect();
-        self.run.finish = self.windows.states.iter().map(|state| Picos(state.finish)).collect();
-        self.run.chain = Picos(self.windows.states.iter().map(|state| state.chain).max().unwrap_or(0));
-        self.run.hash = self.hash.value();
-        Ok(self.run)
-    }
-
-    fn is_finished(&self, actor: u32) -> bool {
-        self.windows.is_empty(actor) && self.programs.is_over(actor, self.cast.rank(actor))
-    }
-
-    fn deadlock(&self, actor: u32) -> Error {
-        let rank = self.cast.rank(actor);
-        let oldest = self.windows.oldest(actor);
-        let (step, round) = (&self.windows.slots[oldest as usize], self.windows.round(oldest));
-        let what = match self.job.schedule.step(rank, round) {
-            _ if !self.windows.is_posted(oldest) => "an earlier step".into(),
-            Step { recv: Some((from, ..)), .. } if self.channels.get(step.receive.channel).waits() => {
-                format!("a message from rank {from}")
-            }
-            Step { send: Some((to, _)), .. } => format!("rank {to} to receive"),
-            Step { recv: Some((from, ..)), .. } => format!("a message from rank {from}"),
-            _ => "nothing".into(),
-        };
-        Error::Deadlock { rank, round, what }
-    }
-
-    /// Two halves at the heads of one channel that are not one message.
-    fn unmatched(&self, sender: u32, receiver: u32) -> Error {
-        let rank = |slot| self.cast.rank(self.windows.actor(slot));
-        let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
-        let what = format!(
-            "sends {} bytes that rank {} receives in round {} as {} bytes",
-            self.bytes(&sent.send, sent.segment).0,
-            rank(receiver),
-            self.windows.round(receiver),
-            self.bytes(&received.receive, received.segment).0
-        );
-        Error::Unmatched { rank: rank(sender), round: self.windows.round(sender), what }
-    }
+    Ok(skip)
 }

@@ -14,9 +14,10 @@
 //! method ("An improved Monte Carlo factorization algorithm", BIT 20 (1980)); that it has is shown by a hash of all
 //! of it, taken twice, one period apart. Where it does not come round the search costs little and finds nothing.
 
+use super::super::Cast;
 use super::agenda::Due;
+use super::engine::{Events, LAST};
 use super::window::{NONE, Slot};
-use super::{Cast, Events, LAST};
 use allfold_sim::network::Usage;
 use allfold_sim::{LinkId, Picos};
 use std::collections::BTreeSet;
@@ -119,7 +120,7 @@ impl Skip {
             self.candidate = Some(Candidate {
                 ends: self.seen + (self.seen - self.saved),
                 state,
-                usage: links.map(|link| events.network.usage(LinkId(link), Picos(now))).collect(),
+                usage: links.map(|link| events.transit.network.usage(LinkId(link), Picos(now))).collect(),
                 messages: events.run.messages,
                 bytes: events.run.bytes,
             });
@@ -150,9 +151,9 @@ impl Skip {
         let chain = if state.chains == before.state.chains { state.chain - before.state.chain } else { 0 };
         let jump = Jump { pieces: pieces * times, span: span * times, chain: chain * times };
         for (link, old) in before.usage.iter().enumerate() {
-            let new = events.network.usage(LinkId(link as u32), Picos(now));
+            let new = events.transit.network.usage(LinkId(link as u32), Picos(now));
             let (bytes, busy) = ((new.bytes - old.bytes) * times, Picos((new.busy.0 - old.busy.0) * times));
-            events.network.credit(LinkId(link as u32), Usage { bytes, busy });
+            events.transit.network.credit(LinkId(link as u32), Usage { bytes, busy });
         }
         let skipped = (events.run.messages - before.messages) * times;
         events.run.messages += skipped;
@@ -183,12 +184,12 @@ impl Jump {
         }
         events.channels.shift_chains(self.chain);
         events.agenda.shift(self.span);
-        events.network.shift(Picos(self.span));
-        for message in &mut events.messages {
-            message.start += self.span;
-            message.flow += self.span;
-            message.left += self.span;
-            message.chain += self.chain;
+        events.transit.network.shift(Picos(self.span));
+        for message in events.transit.messages_mut() {
+            message.flow += Picos(self.span);
+            message.of.start += self.span;
+            message.of.left += self.span;
+            message.of.chain += self.chain;
         }
     }
 }
@@ -234,14 +235,14 @@ impl State {
             hash.chain(&key, channel.chain);
         }
         let message = |hash: &mut Relative, kind: u64, number: u32, due: u64| {
-            let message = &events.messages[number as usize];
+            let message = events.transit.get(number);
             let (from, to, lane) = events.channels.get(message.channel).key;
             let ends = u64::from(from) << 32 | u64::from(to);
-            let receiver = named(hash, message.receiver);
+            let receiver = named(hash, message.of.receiver);
             let words =
-                [kind, ends, lane.into(), receiver, message.bytes, due, now.wrapping_sub(message.flow)];
+                [kind, ends, lane.into(), receiver, message.bytes.0, due, now.wrapping_sub(message.flow.0)];
             hash.add(&words);
-            hash.chain(&[kind, ends, lane.into(), receiver], message.chain);
+            hash.chain(&[kind, ends, lane.into(), receiver], message.of.chain);
         };
         for (at, due) in events.agenda.iter() {
             match due {
@@ -254,9 +255,9 @@ impl State {
                 }
             }
         }
-        for flow in events.network.flows() {
-            let remaining = events.network.remaining(flow, Picos(now));
-            let number = events.carried[flow.0 as usize];
+        for flow in events.transit.network.flows() {
+            let remaining = events.transit.network.remaining(flow, Picos(now));
+            let number = events.transit.carried(flow);
             message(&mut hash, 9, number, remaining as u64);
             hash.add(&[10, (remaining >> 64) as u64]);
         }

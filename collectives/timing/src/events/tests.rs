@@ -5,7 +5,8 @@ use crate::{Engine, Everyone, simulate};
 use allfold_schedules::Geometry;
 use allfold_schedules::algorithms::RingAllReduce;
 use allfold_schedules::schedule::Schedule;
-use allfold_sim::{BytesPerSec, Costs, Faults, Link, Rounding, Sharing, Topology};
+use allfold_schedules::schedule::{Combine, Rank, Span, Step};
+use allfold_sim::{BytesPerSec, Costs, Faults, Link, Picos, Rounding, Sharing, Topology};
 
 /// Explicit steps, by round and rank.
 struct Steps {
@@ -222,7 +223,7 @@ mod skipping {
         let timed = |skipping: bool| {
             let mut events = Events::new(&job, &everyone, None).unwrap();
             let skip = if skipping { Skip::new(&events) } else { None };
-            let skip = events.run_to_end(skip).unwrap();
+            let skip = run_to_end(&mut events, skip).unwrap();
             (events.finish().unwrap(), skip.map_or(0, |skip| skip.periods))
         };
         let ((skipped, periods), (stepped, _)) = (timed(true), timed(false));

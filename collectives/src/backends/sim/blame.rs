@@ -1,0 +1,46 @@
+//! Who is to blame where a deadline passes: from the rank that is late along what each waits for, to who or what waits
+//! for nobody.
+
+use super::state::{Actor, Doing, Entered, State, Wait};
+use crate::Rank;
+use crate::backends::ActorId;
+use std::collections::BTreeSet;
+
+impl State {
+    /// Who is to blame for a rank that is late: who waits, for whom, in which round.
+    pub fn blame(&mut self, late: ActorId) -> (Rank, Vec<Rank>, u64) {
+        let mut at = late;
+        let mut seen = BTreeSet::new();
+        loop {
+            let half = self.half(at);
+            let of = self.at(at);
+            let (doing, rank) =
+                (of.doing, of.entered.as_ref().map_or(of.rank, |entered| entered.member.rank));
+            let Doing::Blocked(Wait::Posts { group, round }) = doing else { return (rank, vec![rank], 0) };
+            if let Some((from, to, sent)) = self.wires.stuck(half) {
+                return (to, vec![from], sent);
+            }
+            let peers: Vec<Rank> = self.wires.peers(half).into_iter().collect();
+            let waits = |state: &State, peer: Rank| {
+                let in_it = |of: &Actor| {
+                    let here =
+                        |entered: &Entered| entered.member.group == group && entered.member.rank == peer;
+                    of.entered.as_ref().is_some_and(here)
+                        && matches!(of.doing, Doing::Blocked(Wait::Posts { .. }))
+                };
+                state.those(in_it).first().copied()
+            };
+            seen.insert(at);
+            // Who is no longer in the operation waits for nobody; else on along the first who waits as well.
+            let next = peers.iter().map(|peer| waits(self, *peer)).collect::<Option<Vec<_>>>();
+            match next.and_then(|next| next.into_iter().find(|actor| !seen.contains(actor))) {
+                Some(next) if !peers.is_empty() => at = next,
+                _ => {
+                    let busy = |peer: &Rank| waits(self, *peer).is_none();
+                    let blamed: Vec<Rank> = peers.iter().copied().filter(busy).collect();
+                    return (rank, if blamed.is_empty() { peers } else { blamed }, round);
+                }
+            }
+        }
+    }
+}

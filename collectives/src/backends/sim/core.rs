@@ -1,0 +1,55 @@
+//! What all handles of a world on virtual time share.
+
+use super::options::Options;
+use super::state::{State, Wait};
+use crate::backends::ActorId;
+use crate::transport::Pool;
+use allfold_sim::Picos;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The deadline of operations where messages may be lost and none is given: 300 s of virtual time.
+const PATIENCE: Picos = Picos(300_000_000_000_000);
+
+/// The state behind its lock, and what is shared beside it.
+pub(super) struct Core {
+    state: Mutex<State>,
+    pub pool: Pool,
+    watchdog: Duration,
+}
+
+impl Core {
+    /// One rank for each of the topology; all of them are group 0.
+    pub fn new(mut options: Options) -> Core {
+        if !options.faults.is_steady() {
+            options.deadline.get_or_insert(PATIENCE);
+        }
+        let watchdog = options.watchdog;
+        Core { state: Mutex::new(State::new(options)), pool: Pool::default(), watchdog }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks an actor until the conductor wakes it; conducts where nobody else runs any more.
+    pub fn block<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        actor: ActorId,
+        wait: Wait,
+    ) -> MutexGuard<'a, State> {
+        state.block(actor, wait);
+        let bell = state.bell(actor);
+        while !state.is_running(actor) {
+            let seen = state.progress();
+            let (next, waited) =
+                bell.wait_timeout(state, self.watchdog).unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if waited.timed_out() && state.progress() == seen && !state.is_running(actor) {
+                state.give_up(self.watchdog);
+            }
+        }
+        state
+    }
+}

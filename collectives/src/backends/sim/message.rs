@@ -1,0 +1,18 @@
+//! The names of messages, of their halves and of their channels.
+
+use crate::Rank;
+use crate::backends::{ActorId, GroupId};
+
+/// A message between its start and its arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MessageId(pub u32);
+
+/// Who posted half of a message, and in which of its operations: what arrives for an earlier one is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Half {
+    pub actor: ActorId,
+    pub operation: u64,
+}
+
+/// A channel: the group, the sender and the receiver in it, the lane.
+pub(super) type Channel = (GroupId, Rank, Rank, u32);

@@ -1,0 +1,36 @@
+//! What a world on virtual time is asked for, and what it tells of its ranks.
+
+use crate::Rank;
+use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
+use std::time::Duration;
+
+/// What can be chosen about ranks on virtual time.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub topology: Topology,
+    pub costs: Costs,
+    pub sharing: Sharing,
+    pub faults: Faults,
+    pub device: Device,
+    /// How long an operation may take, in virtual time.
+    pub deadline: Option<Picos>,
+    /// How long, in real time, a rank may be busy outside of Allfold's calls while all others wait.
+    pub watchdog: Duration,
+    /// Whether what ranks do is recorded.
+    pub timeline: bool,
+}
+
+/// Something that a rank did, on virtual time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// Which rank of the world.
+    pub rank: Rank,
+    /// 0: the rank's own code; from 1 on: its communication threads, in order of their start.
+    pub stream: u32,
+    /// `compute`, or the operation.
+    pub what: String,
+    /// When it began.
+    pub start: Picos,
+    /// When it was done.
+    pub end: Picos,
+}

@@ -1,0 +1,139 @@
+//! Who or what is to blame where ranks cannot finish.
+//!
+//! ```text
+//! rank 5 waits for rank 4, which waits for rank 3, which waits for the message from 2 that was lost: the way from 2 to 3
+//! ```
+
+use super::super::{Cast, Error};
+use super::engine::Events;
+use super::window::NONE;
+use crate::{Cause, Culprit, Failure};
+use allfold_schedules::schedule::{Rank, Step};
+use allfold_sim::transit::MessageFault;
+use allfold_sim::{BytesPerSec, FlowId};
+use std::collections::BTreeSet;
+
+/// What a step waits for.
+enum Wait {
+    /// A rank that has not posted its half.
+    Peer(Rank),
+    /// A message under way.
+    Message(Rank, Rank, Cause),
+    /// Time of its own.
+    Itself,
+}
+
+impl<C: Cast> Events<'_, '_, C> {
+    /// Whether the deadline has passed and some survivor is not done.
+    pub(super) fn is_late(&self, now: u64) -> bool {
+        let open = |actor| !self.is_finished(actor) && !self.is_dead(actor);
+        self.job.deadline.is_some_and(|deadline| now > deadline.0) && (0..self.cast.actors()).any(open)
+    }
+
+    /// Why survivors cannot finish: from one of them along what each waits for, to what waits for nobody.
+    pub(super) fn failure(&self) -> Error {
+        let open = |actor: &u32| !self.is_finished(*actor) && !self.is_dead(*actor);
+        let Some(mut actor) = (0..self.cast.actors()).find(open) else { return self.deadlock(0) };
+        let faults = self.transit.faults.as_ref();
+        let died = |rank: Rank| faults.and_then(|faults| Some((rank, faults.died(rank)?)));
+        let mut round = 0;
+        for _ in 0..self.cast.actors() {
+            let told = self.cast.rank(actor);
+            let failed = |culprit, cause, round, at| {
+                Error::Fault(Box::new(Failure { culprit, cause, told, round, at }))
+            };
+            if self.windows.is_empty(actor) {
+                return failed(Culprit::Rank(told), Cause::Late, round, self.job.deadline);
+            }
+            let slot = self.windows.oldest(actor);
+            round = self.windows.round(slot);
+            let peer = match self.waits_for(slot, told, round) {
+                Wait::Peer(peer) => peer,
+                Wait::Message(from, to, cause) => {
+                    if let Some((rank, at)) = [from, to].into_iter().find_map(died) {
+                        return failed(Culprit::Rank(rank), Cause::Died(at), round, Some(at));
+                    }
+                    return failed(Culprit::Way { from, to }, cause, round, self.job.deadline);
+                }
+                Wait::Itself => return failed(Culprit::Rank(told), Cause::Late, round, self.job.deadline),
+            };
+            if let Some((rank, at)) = died(peer) {
+                return failed(Culprit::Rank(rank), Cause::Died(at), round, Some(at));
+            }
+            actor = self.cast.actor(peer);
+        }
+        self.deadlock(actor)
+    }
+
+    /// What the oldest step of a rank waits for.
+    fn waits_for(&self, slot: u32, rank: Rank, round: u64) -> Wait {
+        let idle: BTreeSet<u32> = self.transit.released().iter().copied().collect();
+        let fault = |number: u32| {
+            self.transit.faults.as_ref().map_or(MessageFault::default(), |faults| faults.message(number))
+        };
+        let mut messages = (0u32..).zip(self.transit.messages());
+        let under_way = messages.find(|(number, message)| {
+            let (sends, receives) = (message.of.sender == slot, message.of.receiver == slot);
+            !idle.contains(number) && (if sends { !fault(*number).left } else { receives })
+        });
+        let step = self.job.schedule.step(rank, round);
+        if let Some((number, _)) = under_way {
+            let (from, to) = self.ends(number);
+            let network = &self.transit.network;
+            let stands =
+                |flow: FlowId| self.transit.carried(flow) == number && network.rate(flow) == BytesPerSec(0);
+            let cause = match () {
+                () if fault(number).dropped => Cause::Lost,
+                () if network.flows().any(stands) => Cause::Apart,
+                () => Cause::Late,
+            };
+            return Wait::Message(from, to, cause);
+        }
+        let queued = |channel: u32, receives: bool| {
+            channel != NONE && {
+                let channel = self.channels.get(channel);
+                if receives { channel.receives.0 == slot } else { channel.sends.0 == slot }
+            }
+        };
+        let half = &self.windows.slots[slot as usize];
+        match step {
+            Step { recv: Some((from, ..)), .. } if from != rank && queued(half.receive.channel, true) => {
+                Wait::Peer(from)
+            }
+            Step { send: Some((to, _)), .. } if to != rank && queued(half.send.channel, false) => {
+                Wait::Peer(to)
+            }
+            _ => Wait::Itself,
+        }
+    }
+
+    pub(super) fn deadlock(&self, actor: u32) -> Error {
+        let rank = self.cast.rank(actor);
+        let oldest = self.windows.oldest(actor);
+        let (step, round) = (&self.windows.slots[oldest as usize], self.windows.round(oldest));
+        let what = match self.job.schedule.step(rank, round) {
+            _ if !self.windows.is_posted(oldest) => "an earlier step".into(),
+            Step { recv: Some((from, ..)), .. } if self.channels.get(step.receive.channel).waits() => {
+                format!("a message from rank {from}")
+            }
+            Step { send: Some((to, _)), .. } => format!("rank {to} to receive"),
+            Step { recv: Some((from, ..)), .. } => format!("a message from rank {from}"),
+            _ => "nothing".into(),
+        };
+        Error::Deadlock { rank, round, what }
+    }
+
+    /// Two halves at the heads of one channel that are not one message.
+    pub(super) fn unmatched(&self, sender: u32, receiver: u32) -> Error {
+        let rank = |slot| self.cast.rank(self.windows.actor(slot));
+        let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
+        let what = format!(
+            "sends {} bytes that rank {} receives in round {} as {} bytes",
+            self.bytes(&sent.send, sent.segment).0,
+            rank(receiver),
+            self.windows.round(receiver),
+            self.bytes(&received.receive, received.segment).0
+        );
+        Error::Unmatched { rank: rank(sender), round: self.windows.round(sender), what }
+    }
+}

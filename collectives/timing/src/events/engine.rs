@@ -1,0 +1,316 @@
+//! The state of a run, and what a step goes through.
+
+use super::super::run::Run;
+use super::super::{Cast, Error, Job};
+use super::agenda::{Agenda, Due};
+use super::channels::Channels;
+use super::message::Halves;
+use super::program::{Next, Programs};
+use super::sent::Sink;
+use super::window::{Half, NONE, Slot, Windows};
+use allfold_schedules::schedule::{Combine, Rank, Span, Step};
+use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Picos, Transit};
+
+/// How many events are looked at together: what they touch fits the nearest caches.
+pub(super) const BATCH: usize = 32;
+
+pub(super) struct Events<'a, 's, C> {
+    pub(super) job: &'a Job<'a>,
+    pub(super) cast: &'a C,
+    pub(super) programs: Programs<'a>,
+    pub(super) windows: Windows,
+    pub(super) channels: Channels,
+    pub(super) agenda: Agenda,
+    pub(super) transit: Transit<Halves>,
+    /// Steps that nothing holds back any more.
+    ready: Vec<u32>,
+    through: Vec<FlowId>,
+    due: Vec<Due>,
+    pub(super) path: Vec<Crossing>,
+    pub(super) run: Run,
+    pub(super) hash: EventHash,
+    pub(super) sink: Option<Sink<'s>>,
+}
+
+/// Times beyond this do not fit: what is added to one instant must not wrap.
+pub(super) const LAST: u64 = u64::MAX / 4;
+
+impl<'a, 's, C: Cast> Events<'a, 's, C> {
+    pub(super) fn new(
+        job: &'a Job<'a>,
+        cast: &'a C,
+        sink: Option<Sink<'s>>,
+    ) -> Result<Events<'a, 's, C>, Error> {
+        let (actors, schedule) = (cast.actors(), job.schedule);
+        let windows = Windows::new(actors, job.window, schedule.rounds())
+            .ok_or(Error::Overflow("ranks x window (32 bits here, and a window of 32,768)"))?;
+        let mut agenda = Agenda::default();
+        for actor in 0..actors {
+            agenda.after(0, job.launched(cast.rank(actor)).0, Due::Launch(actor));
+        }
+        for (rank, at) in job.faults.deaths_by_clock(cast.actors()) {
+            agenda.after(0, at.0, Due::Die(cast.actor(rank)));
+        }
+        let links = (0..cast.links()).map(|link| cast.link(LinkId(link)).bandwidth).collect();
+        Ok(Events {
+            job,
+            cast,
+            programs: Programs::new(schedule, cast),
+            windows,
+            channels: Channels::new(),
+            agenda,
+            transit: Transit::new(links, cast.actors(), job.faults, job.sharing),
+            ready: Vec::new(),
+            through: Vec::new(),
+            due: Vec::new(),
+            path: Vec::new(),
+            run: Run::default(),
+            hash: EventHash::default(),
+            sink,
+        })
+    }
+
+    /// Whether a repetition may be looked for: nobody is told of messages, and all of them are alike.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.sink.is_none() && self.transit.faults.is_none()
+    }
+
+    /// The next instant at which anything happens.
+    pub(super) fn next(&mut self) -> Option<u64> {
+        let queued = self.agenda.next().map(Picos);
+        self.transit.next(self.job.faults, queued).map(|next| next.0)
+    }
+
+    /// Applies all that happens at one instant, then shares the links out again.
+    pub(super) fn instant(&mut self, now: u64) -> Result<(), Error> {
+        if now > LAST {
+            return Err(Error::Overflow("the time in picoseconds"));
+        }
+        let mut through = std::mem::take(&mut self.through);
+        self.transit.network.take_finished(Picos(now), &mut through);
+        for batch in through.chunks(BATCH) {
+            self.read_ahead_of_leaving(batch);
+            for flow in batch {
+                self.left(now, self.transit.carried(*flow))?;
+            }
+        }
+        through.clear();
+        self.through = through;
+        let mut due = std::mem::take(&mut self.due);
+        loop {
+            self.agenda.take(now, BATCH, &mut due);
+            if due.is_empty() {
+                break;
+            }
+            self.read_ahead_of(&due);
+            for event in due.drain(..) {
+                self.happens(now, event)?;
+                self.post_ready(now)?;
+            }
+        }
+        self.due = due;
+        self.transit.settle(self.job.faults, Picos(now));
+        Ok(())
+    }
+
+    fn happens(&mut self, now: u64, event: Due) -> Result<(), Error> {
+        match event {
+            Due::Launch(actor) if self.is_dead(actor) => Ok(()),
+            Due::Launch(actor) => {
+                let state = &mut self.windows.states[actor as usize];
+                (state.finish, state.chain) = (now, now);
+                self.issue(actor)
+            }
+            Due::Flow(message) => {
+                self.flow(now, message);
+                Ok(())
+            }
+            Due::Arrive(message) => self.arrived(now, message),
+            Due::Die(actor) => {
+                self.die(now, actor);
+                Ok(())
+            }
+            Due::Local(slot) => self.half_done(now, slot, self.windows.slots[slot as usize].posted_chain),
+        }
+    }
+
+    /// Issues steps of an actor while its window has room.
+    fn issue(&mut self, actor: u32) -> Result<(), Error> {
+        let rank = self.cast.rank(actor);
+        while self.windows.has_room(actor)
+            && let Some(next) = self.programs.next(actor, rank)
+        {
+            self.issue_step(actor, rank, next)?;
+        }
+        Ok(())
+    }
+
+    fn issue_step(&mut self, actor: u32, rank: Rank, next: Next) -> Result<(), Error> {
+        let (round, Step { send, recv }, lane) = next;
+        let segment = send.map(|(_, span)| span.segment).or(recv.map(|(_, span, _)| span.segment));
+        let mut slot = Slot::new(round, segment.unwrap_or(0));
+        let at = self.windows.upcoming(actor);
+        let local = send.is_some_and(|(to, _)| to == rank) && recv.is_some_and(|(from, ..)| from == rank);
+        if let Some((to, span)) = send {
+            slot.send = self.half(rank, &slot, round, to, span)?;
+            slot.open += 1;
+        }
+        if let Some((from, span, combine)) = recv {
+            slot.receive = self.half(rank, &slot, round, from, span)?;
+            slot.reduces = combine == Combine::Reduce;
+            slot.open += 1;
+        }
+        // Each half joins its queue before the next channel is looked for: an idle channel may be let go.
+        if let Some((to, _)) = send.filter(|_| !local) {
+            slot.send.channel = self.channel(actor, to, lane);
+            self.windows.queue_send(&mut self.channels.get_mut(slot.send.channel).sends, at);
+        }
+        if let Some((from, ..)) = recv.filter(|_| !local) {
+            slot.receive.channel = self.receiving_channel(actor, rank, from, round, lane)?;
+            self.windows.queue_receive(&mut self.channels.get_mut(slot.receive.channel).receives, at);
+        }
+        if local {
+            slot.open = 1;
+        }
+        let (at, free) = self.windows.issue(actor, slot);
+        if free {
+            self.ready.push(at);
+        }
+        Ok(())
+    }
+
+    /// Half of a step, checked against what the schedule says of itself.
+    fn half(&self, rank: Rank, slot: &Slot, round: u64, peer: Rank, span: Span) -> Result<Half, Error> {
+        let schedule = self.job.schedule;
+        let fits = u64::from(span.at) + u64::from(span.len) <= u64::from(schedule.chunks());
+        if peer.0 >= schedule.ranks() || !fits || span.len == 0 || span.segment >= schedule.segments() {
+            let what = format!("names rank {peer} and {span:?}, which do not exist");
+            return Err(Error::Unmatched { rank, round, what });
+        }
+        if span.segment != slot.segment {
+            let what = format!("takes pieces {} and {} in one step", slot.segment, span.segment);
+            return Err(Error::Unmatched { rank, round, what });
+        }
+        Half::of(span).ok_or(Error::Overflow("the number of a shadow (16 bits here)"))
+    }
+
+    /// The channel from an actor to a rank.
+    fn channel(&mut self, actor: u32, to: Rank, lane: u32) -> u32 {
+        let key = (actor, to.0, lane);
+        if let Some(channel) = self.channels.find(key) {
+            return channel;
+        }
+        let from = self.cast.rank(actor);
+        self.path.clear();
+        let latency = self.cast.route(from, to, &mut self.path);
+        self.channels.open(key, &self.path, latency.0)
+    }
+
+    /// The channel on which an actor receives: where one rank stands for a class, the sender's representative
+    /// names the receiver by another number, which only its own step of that round tells.
+    fn receiving_channel(
+        &mut self,
+        actor: u32,
+        rank: Rank,
+        from: Rank,
+        round: u64,
+        lane: u32,
+    ) -> Result<u32, Error> {
+        let sender = self.cast.actor(from);
+        let represented = self.cast.rank(sender);
+        if represented == from {
+            return Ok(self.channel(sender, rank, lane));
+        }
+        match self.job.schedule.step(represented, round).send {
+            Some((to, _)) if self.cast.actor(to) == actor => Ok(self.channel(sender, to, lane)),
+            _ => {
+                let what = format!("waits for rank {from}, which does not send to it");
+                Err(Error::Unmatched { rank, round, what })
+            }
+        }
+    }
+
+    /// Posts both halves of a step.
+    fn post(&mut self, now: u64, slot: u32) -> Result<(), Error> {
+        if self.transit.faults.is_some() && self.dies_before(now, slot) {
+            return Ok(());
+        }
+        self.windows.post(slot);
+        let step = &self.windows.slots[slot as usize];
+        let (send, receive) = (step.send.channel, step.receive.channel);
+        if send == NONE && receive == NONE {
+            let step = self.windows.slots[slot as usize];
+            let bytes = self.bytes(&step.receive, step.segment);
+            let rank = self.cast.rank(self.windows.actor(slot));
+            let span = self.job.costs_of(rank).local(bytes, step.reduces);
+            let took = self.job.faults.takes(rank, Picos(now), span);
+            self.agenda.after(now, took.0, Due::Local(slot));
+            return Ok(());
+        }
+        if send != NONE {
+            let channel = self.channels.get_mut(send);
+            channel.send_posted |= channel.sends.0 == slot;
+            self.start(now, send)?;
+        }
+        if receive != NONE {
+            let channel = self.channels.get_mut(receive);
+            channel.receive_posted |= channel.receives.0 == slot;
+            self.start(now, receive)?;
+        }
+        Ok(())
+    }
+
+    /// One half of a step is done; with the last one the step is, and its actor goes on.
+    pub(super) fn half_done(&mut self, now: u64, slot: u32, chain: u64) -> Result<(), Error> {
+        if self.is_dead(self.windows.actor(slot)) {
+            return Ok(());
+        }
+        let step = &mut self.windows.slots[slot as usize];
+        step.done_chain = step.done_chain.max(chain);
+        step.open -= 1;
+        if step.open > 0 {
+            return Ok(());
+        }
+        self.windows.finish(now, slot, &mut self.ready);
+        self.issue(self.windows.actor(slot))
+    }
+
+    pub(super) fn post_ready(&mut self, now: u64) -> Result<(), Error> {
+        while let Some(slot) = self.ready.pop() {
+            self.post(now, slot)?;
+        }
+        Ok(())
+    }
+
+    /// What the rank of a step spends on each message it sends, before the first byte.
+    pub(super) fn overhead(&self, slot: u32) -> u64 {
+        if self.job.faults.is_empty() {
+            return self.job.costs.overhead.0;
+        }
+        self.job.costs_of(self.cast.rank(self.windows.actor(slot))).overhead.0
+    }
+
+    pub(super) fn bytes(&self, half: &Half, segment: u32) -> Bytes {
+        Bytes(self.job.geometry.elements(half.span(segment)) * u64::from(self.job.element))
+    }
+
+    /// What the run came to, once nothing moves any more.
+    pub(super) fn finish(mut self) -> Result<Run, Error> {
+        let actors = self.cast.actors();
+        if let Some(actor) = (0..actors).find(|&actor| !self.is_finished(actor) && !self.is_dead(actor)) {
+            return Err(if self.transit.faults.is_some() { self.failure() } else { self.deadlock(actor) });
+        }
+        let end = Picos(self.windows.states.iter().map(|state| state.finish).max().unwrap_or(0));
+        let usage = |link| self.transit.network.usage(LinkId(link), end);
+        let bytes = (0..self.cast.links()).map(|link| usage(link).bytes);
+        self.run.links = bytes.collect();
+        self.run.finish = self.windows.states.iter().map(|state| Picos(state.finish)).collect();
+        self.run.chain = Picos(self.windows.states.iter().map(|state| state.chain).max().unwrap_or(0));
+        self.run.hash = self.hash.value();
+        Ok(self.run)
+    }
+
+    pub(super) fn is_finished(&self, actor: u32) -> bool {
+        self.windows.is_empty(actor) && self.programs.is_over(actor, self.cast.rank(actor))
+    }
+}

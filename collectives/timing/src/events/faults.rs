@@ -1,0 +1,100 @@
+//! What fault rules do to steps and messages of a run beside making ranks and links slower once and for all.
+//!
+//! A run without such rules has no fault state: whoever comes here has asked for it first.
+
+use super::super::{Cast, Error};
+use super::engine::Events;
+use crate::{Cause, Culprit, Failure};
+use allfold_schedules::schedule::Rank;
+use allfold_sim::Picos;
+use allfold_sim::fault::{Death, Message};
+use allfold_sim::transit::InFlight;
+
+impl<C: Cast> Events<'_, '_, C> {
+    /// Decides what becomes of a message that starts.
+    pub(super) fn decide(&mut self, now: u64, number: u32) {
+        let (from, to) = self.ends(number);
+        let round = self.transit.get(number).of.round;
+        let Some(state) = &mut self.transit.faults else { return };
+        self.path.clear();
+        if state.touches_messages() {
+            self.cast.route(from, to, &mut self.path);
+        }
+        let message = Message { from, to, operation: 0, round, nth: 0, at: Picos(now) };
+        let links = self.path.iter().map(|crossing| crossing.link);
+        state.decide(self.job.faults, number, message, links);
+    }
+
+    /// The second of a message that is sent twice takes its channel and its links once more.
+    pub(super) fn send_copy(&mut self, now: u64, number: u32) {
+        let &InFlight { channel, of, .. } = self.transit.get(number);
+        let state = self.channels.get_mut(channel);
+        state.busy = true;
+        state.under_way += 1;
+        let path = self.channels.whole_path(channel, self.cast, &mut self.path);
+        self.transit.copy(Picos(now), number, of, path);
+    }
+
+    /// Whether what has left is a copy, which the receiver drops; its channel is then free.
+    pub(super) fn was_copy(&mut self, number: u32) -> bool {
+        let copy = self.transit.ends_copy(number);
+        if copy {
+            let channel = self.channels.get_mut(self.transit.get(number).channel);
+            channel.busy = false;
+            channel.under_way -= 1;
+        }
+        copy
+    }
+
+    /// Whether a message arrives with another checksum.
+    pub(super) fn is_corrupted(&self, number: u32) -> bool {
+        self.transit.faults.as_ref().is_some_and(|state| state.message(number).corrupted.is_some())
+    }
+
+    /// A message whose checksum does not match: its receiver fails the operation at once.
+    pub(super) fn damaged(&self, now: u64, number: u32) -> Error {
+        let (from, to) = self.ends(number);
+        let round = self.transit.get(number).of.round;
+        let (culprit, cause, at) = (Culprit::Way { from, to }, Cause::Corrupted, Some(Picos(now)));
+        Error::Fault(Box::new(Failure { culprit, cause, told: to, round, at }))
+    }
+
+    /// An actor dies: what it has not sent never leaves, what it has not received never arrives.
+    pub(super) fn die(&mut self, now: u64, actor: u32) {
+        if self.is_finished(actor) || self.is_dead(actor) {
+            return;
+        }
+        let Events { transit, channels, cast, .. } = self;
+        transit.die(cast.rank(actor), Picos(now), |transit, channel| {
+            let (from, to, _) = channels.get(channel).key;
+            transit.is_dead(cast.rank(from)) || transit.is_dead(Rank(to))
+        });
+    }
+
+    /// Whether an actor is dead when it comes to a step: the one before which it is to die, or a later one.
+    pub(super) fn dies_before(&mut self, now: u64, slot: u32) -> bool {
+        let actor = self.windows.actor(slot);
+        if let Some(Death::In { operation: 0, round }) = self.job.faults.death(self.cast.rank(actor))
+            && self.windows.round(slot) >= round
+        {
+            self.die(now, actor);
+        }
+        self.is_dead(actor)
+    }
+
+    pub(super) fn is_dead(&self, actor: u32) -> bool {
+        self.transit.faults.is_some() && self.transit.is_dead(self.cast.rank(actor))
+    }
+
+    /// Whether one end of a channel is dead.
+    pub(super) fn is_cut_off(&self, channel: u32) -> bool {
+        let (from, to, _) = self.channels.get(channel).key;
+        self.is_dead(from) || self.is_dead(self.cast.actor(Rank(to)))
+    }
+
+    /// Sender and receiver of a message.
+    pub(super) fn ends(&self, number: u32) -> (Rank, Rank) {
+        let (from, to, _) = self.channels.get(self.transit.get(number).channel).key;
+        (self.cast.rank(from), Rank(to))
+    }
+}

@@ -1,0 +1,163 @@
+//! What fault rules do in the course of a run beside making ranks and links slower once and for all: bandwidths that
+//! change, messages that are lost, damaged, sent twice or late, and ranks that die.
+
+use crate::fault::Message;
+use crate::{BytesPerSec, Faults, LinkId, Network, Picos, Rank};
+use std::collections::BTreeMap;
+
+/// What becomes of one message, decided when it starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageFault {
+    /// It never arrives.
+    pub dropped: bool,
+    /// The bit that is flipped, modulo how many there are.
+    pub corrupted: Option<u64>,
+    /// It is sent twice.
+    pub duplicated: bool,
+    /// It is the second of a message that is sent twice; the receiver drops it.
+    pub copy: bool,
+    /// Its last byte is on its way.
+    pub left: bool,
+    /// How much later it arrives.
+    pub late: Picos,
+}
+
+/// The faults of a run, as they come. A run whose rules are steady has none of this and pays nothing for it.
+#[derive(Clone, Debug)]
+pub struct FaultState {
+    /// When bandwidths or gates change next.
+    change: Option<Picos>,
+    /// The last instant at which anything else was due.
+    since: Picos,
+    /// The links whose bandwidth changes, and what it is without rules that have a time.
+    changing: Vec<(LinkId, BytesPerSec)>,
+    /// Links of the topology; gates come after them.
+    links: u32,
+    touches_messages: bool,
+    /// Messages that have started, by sender and receiver.
+    started: BTreeMap<(Rank, Rank), u64>,
+    /// What becomes of each message under way, by its number.
+    messages: Vec<MessageFault>,
+    /// When the last message of each channel arrives: those behind it arrive no sooner.
+    arrivals: Vec<Picos>,
+    /// When each rank died, where it did.
+    deaths: Vec<Option<Picos>>,
+}
+
+impl FaultState {
+    /// `links` are those of the topology, with the bandwidth that the steady rules leave them. `None` where all rules are
+    /// steady.
+    pub fn new(faults: &Faults, links: &[BytesPerSec], ranks: u32) -> Option<FaultState> {
+        if faults.is_steady() {
+            return None;
+        }
+        let changing: Vec<_> =
+            faults.changing().into_iter().map(|link| (link, links[link.0 as usize])).collect();
+        Some(FaultState {
+            change: (faults.gates() > 0 || !changing.is_empty()).then_some(Picos::ZERO),
+            since: Picos::ZERO,
+            changing,
+            links: links.len() as u32,
+            touches_messages: faults.touch_messages(),
+            started: BTreeMap::new(),
+            messages: Vec::new(),
+            arrivals: Vec::new(),
+            deaths: vec![None; ranks as usize],
+        })
+    }
+
+    /// The next instant, where bandwidths change with time and something else is due at `next`. Flows that stand still for
+    /// ever do not keep a run going.
+    pub(super) fn next(&mut self, faults: &Faults, next: Option<Picos>, network: &Network) -> Option<Picos> {
+        match (next, self.change) {
+            (Some(next), Some(change)) => {
+                self.since = next.min(change);
+                Some(self.since)
+            }
+            (None, Some(change)) => {
+                let waits = change <= faults.settled(self.since) && network.has_flows();
+                waits.then_some(change)
+            }
+            (next, None) => next,
+        }
+    }
+
+    /// Gives links the bandwidth that they have from now on.
+    pub(super) fn set_bandwidths(&mut self, faults: &Faults, now: Picos, network: &mut Network) {
+        if self.change.is_none_or(|at| at > now) {
+            return;
+        }
+        self.change = faults.change(now);
+        for &(link, steady) in &self.changing {
+            network.set_bandwidth(link, faults.bandwidth(link, steady, now));
+        }
+        for gate in 0..faults.gates() {
+            let open = BytesPerSec(if faults.is_open(gate, now) { u64::MAX } else { 0 });
+            network.set_bandwidth(LinkId(self.links + gate), open);
+        }
+    }
+
+    /// Whether any rule concerns single messages.
+    pub fn touches_messages(&self) -> bool {
+        self.touches_messages
+    }
+
+    /// Decides what becomes of the message of this number, which starts now over `path`: the next from its sender to its
+    /// receiver.
+    pub fn decide(
+        &mut self,
+        faults: &Faults,
+        number: u32,
+        message: Message,
+        path: impl Iterator<Item = LinkId>,
+    ) {
+        let mut fault = MessageFault::default();
+        if self.touches_messages {
+            let nth = self.started.entry((message.from, message.to)).or_default();
+            *nth += 1;
+            let message = Message { nth: *nth, ..message };
+            let verdict = faults.verdict(&message);
+            let late = verdict.delay + verdict.held.unwrap_or_default();
+            fault = MessageFault {
+                dropped: verdict.dropped,
+                corrupted: verdict.corrupted,
+                duplicated: verdict.duplicated,
+                late: path.fold(late, |sum, link| sum + faults.lateness(link, &message)),
+                ..fault
+            };
+        }
+        *self.message_mut(number) = fault;
+    }
+
+    /// What becomes of a message under way.
+    pub fn message(&self, number: u32) -> MessageFault {
+        self.messages.get(number as usize).copied().unwrap_or_default()
+    }
+
+    pub(super) fn message_mut(&mut self, number: u32) -> &mut MessageFault {
+        let number = number as usize;
+        if self.messages.len() <= number {
+            self.messages.resize(number + 1, MessageFault::default());
+        }
+        &mut self.messages[number]
+    }
+
+    /// When a message arrives that would arrive at `at` if there were none before it in its channel.
+    pub(super) fn in_order(&mut self, channel: u32, at: Picos) -> Picos {
+        let channel = channel as usize;
+        if self.arrivals.len() <= channel {
+            self.arrivals.resize(channel + 1, Picos::ZERO);
+        }
+        self.arrivals[channel] = self.arrivals[channel].later(at);
+        self.arrivals[channel]
+    }
+
+    pub(super) fn die(&mut self, rank: Rank, now: Picos) {
+        self.deaths[rank.index()].get_or_insert(now);
+    }
+
+    /// When a rank died, if it did.
+    pub fn died(&self, rank: Rank) -> Option<Picos> {
+        self.deaths[rank.index()]
+    }
+}
