@@ -1,20 +1,67 @@
 use super::*;
+use crate::machines::node::Fabrics;
 use crate::{BytesPerSec, Rank};
 use std::path::PathBuf;
 
+/// A file of this crate.
 fn fixture(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
     path.display().to_string()
 }
 
-fn nccl(name: &str, machine: &str) -> NcclTopology {
-    let path = fixture(&format!("nccl/{name}"));
+/// The folder of public topology files in the data that `ALLFOLD_DATA` names. `None`, and a line that says so, where it
+/// names none.
+fn public_files() -> Option<PathBuf> {
+    let folder = std::env::var_os("ALLFOLD_DATA").map(|data| PathBuf::from(data).join("topo"));
+    if folder.as_ref().is_none_or(|folder| !folder.is_dir()) {
+        println!("SKIP: ALLFOLD_DATA names no folder with `topo` in it, the public topology files of clouds");
+        return None;
+    }
+    folder
+}
+
+/// A node of two sockets as NCCL dumps it: its GPUs, what each says inside `<gpu>`, and a NIC beside each of them.
+fn dump(gpus: u32, sm: u32, inside: impl Fn(u32) -> String) -> String {
+    let mut text = String::from("<system version=\"1\">\n");
+    for socket in 0..2 {
+        text += &format!("<cpu numaid=\"{socket}\" arch=\"x86_64\" vendor=\"AuthenticAMD\">\n");
+        for gpu in socket * gpus / 2..(socket + 1) * gpus / 2 {
+            let pci = "link_speed=\"32 GT/s\" link_width=\"16\"";
+            text += &format!("<pci busid=\"{gpu}:0\" class=\"0x060400\" {pci}>\n");
+            text += &format!("<pci busid=\"{gpu}:1\" class=\"0x030200\" {pci}>");
+            text += &format!("<gpu dev=\"{gpu}\" sm=\"{sm}\">{}</gpu></pci>\n", inside(gpu));
+            let net = format!("<nic><net dev=\"{gpu}\" speed=\"200000\"/></nic>");
+            text += &format!("<pci busid=\"{gpu}:2\" class=\"0x020700\" {pci}>{net}</pci>\n</pci>\n");
+        }
+        text += "</cpu>\n";
+    }
+    text + "</system>\n"
+}
+
+/// A node as clouds list it: eight GPUs and eight NICs on PCI Express, and nothing of what is in them.
+fn listed() -> String {
+    let mut text = String::from("<system version=\"1\">\n");
+    for socket in 0..4 {
+        text += &format!("<cpu numaid=\"{socket}\" arch=\"x86_64\" vendor=\"AuthenticAMD\">\n");
+        let pci = "link_speed=\"16 GT/s\" link_width=\"16\"";
+        text += &format!("<pci busid=\"s{socket}\" class=\"0x060400\" {pci}>\n");
+        for device in [2 * socket, 2 * socket + 1] {
+            text += &format!("<pci busid=\"{device}:1\" class=\"0x030200\" {pci}/>\n");
+            text += &format!("<pci busid=\"{device}:2\" class=\"0x020700\" {pci}/>\n");
+        }
+        text += "</pci>\n</cpu>\n";
+    }
+    text + "</system>\n"
+}
+
+fn read(text: &str, machine: &str) -> Result<NcclTopology> {
     let preset = (!machine.is_empty()).then(|| Preset::named(machine).unwrap());
-    NcclTopology::read(name, &load(&path).unwrap(), preset.as_ref()).unwrap()
+    NcclTopology::read("own.xml", text, preset.as_ref())
 }
 
 #[test]
 fn every_file_that_clouds_publish_is_read_and_says_what_it_lacks() {
+    let Some(folder) = public_files() else { return };
     for (name, machine, devices, nvlink, network, notes) in [
         ("Azure_azhpc-images__ndv2-topo.xml", "ndv2", 8, 120.0, 12.5, 3),
         ("Azure_azhpc-images__ndv4-topo.xml", "nd-a100-v4", 8, 240.0, 200.0, 3),
@@ -28,15 +75,15 @@ fn every_file_that_clouds_publish_is_read_and_says_what_it_lacks() {
         ("magnate3_custom_allreduce_system.xml", "", 4, 370.8, 100.0, 0),
         ("magnate3_nccl_topo.xml", "", 4, 60.0, 100.0, 1),
     ] {
-        let read = nccl(name, machine);
+        let file = folder.join(name).display().to_string();
+        let read = read(&load(&file).unwrap(), machine).unwrap();
         assert_eq!(read.node.devices, devices, "{name}");
         let port = read.node.nvlink_gbps(0);
         assert!((port - nvlink).abs() < 1e-9, "{name}: {port} GB/s of NVLink");
         assert_eq!(read.node.network_gbps(), network, "{name}");
         assert_eq!(read.notes.len(), notes, "{name}: {:#?}", read.notes);
         for ranks in [devices, 3 * devices] {
-            let file = fixture(&format!("nccl/{name}"));
-            let text = if machine.is_empty() { file } else { format!("{file},machine={machine}") };
+            let text = if machine.is_empty() { file.clone() } else { format!("{file},machine={machine}") };
             let topology = Topology::named(&text, ranks).unwrap();
             assert_eq!(topology.notes().len(), notes);
             for (from, to) in (0..ranks).flat_map(|a| (0..ranks).map(move |b| (a, b))) {
@@ -49,55 +96,33 @@ fn every_file_that_clouds_publish_is_read_and_says_what_it_lacks() {
 }
 
 #[test]
-fn a_file_completed_from_its_machine_has_the_figures_of_the_machine() {
+fn what_clouds_and_clusters_publish_is_the_machine_of_that_name() {
+    let Some(folder) = public_files() else { return };
     for (name, machine) in [
         ("Azure_azhpc-images__ndv4-topo.xml", "nd-a100-v4"),
         ("Azure_azhpc-images__ndv5-topo.xml", "nd-h100-v5"),
         ("aws_aws-ofi-nccl__p4d-24xl-topo.xml", "p4d"),
     ] {
-        let (read, named) = (
-            Topology::named(&format!("{},machine={machine}", fixture(&format!("nccl/{name}"))), 32).unwrap(),
-            Topology::named(machine, 32).unwrap(),
-        );
-        let ports = |topology: &Topology| {
-            let families = topology.families().iter();
-            families.map(|f| (f.name.clone(), f.block, f.link.latency.0)).collect::<Vec<_>>()
-        };
-        assert_eq!(ports(&read), ports(&named), "{name}");
-        assert_eq!(read.families()[0], named.families()[0], "{name}");
+        same_figures(&load(&folder.join(name).display().to_string()).unwrap(), machine);
     }
-    let error =
-        Topology::named(&format!("{},machine=dgx2", fixture("nccl/Azure_azhpc-images__ndv4-topo.xml")), 8);
-    assert!(error.unwrap_err().to_string().contains("8 GPUs; dgx2 has 16"));
-}
-
-#[test]
-fn a_dump_of_an_h100_node_is_the_preset() {
-    let (dump, preset) = (nccl("oracle_oci-hpc__H100-topology.xml", ""), Preset::named("hgx-h100").unwrap());
-    let node = preset.node(&Spec::read("hgx-h100").unwrap()).unwrap();
-    assert_eq!(dump.node.bisection_gbps(), node.bisection_gbps());
+    let dumped = |name: &str, machine: &str| {
+        let node = read(&load(&folder.join(name).display().to_string()).unwrap(), "").unwrap().node;
+        let preset = Preset::named(machine).unwrap().node(&Spec::read(machine).unwrap()).unwrap();
+        assert!((node.bisection_gbps() - preset.bisection_gbps()).abs() < 1e-9, "{name}");
+        node
+    };
+    let h100 = dumped("oracle_oci-hpc__H100-topology.xml", "hgx-h100");
     // Two ports of a card each: 16 of 180 Gb/s as the file says, two for each GPU.
-    let topology = dump.node.topology(16, crate::machines::node::Fabrics::FLAT).unwrap();
+    let topology = h100.topology(16, Fabrics::FLAT).unwrap();
     let nic = topology.families().iter().find(|family| family.name == "nic_out").unwrap();
     assert_eq!((nic.count, nic.link.bandwidth), (16, BytesPerSec(45_000_000_000)));
+    dumped("magnate3_custom_allreduce_system.xml", "gh200x4");
 }
 
 #[test]
-fn gh200s_talk_over_the_links_between_each_pair() {
-    let read = nccl("magnate3_custom_allreduce_system.xml", "");
-    let preset = Preset::named("gh200x4").unwrap();
-    let node = preset.node(&Spec::read("gh200x4").unwrap()).unwrap();
-    assert!((read.node.bisection_gbps() - node.bisection_gbps()).abs() < 1e-9);
-    let topology = read.node.topology(4, crate::machines::node::Fabrics::FLAT).unwrap();
-    let mut path = Vec::new();
-    topology.route(Rank(0), Rank(3), &mut path);
-    assert_eq!(path.len(), 1);
-    assert!((topology.link(path[0]).bandwidth.as_gb() - 6.0 * 20.6).abs() < 1e-6);
-}
-
-#[test]
-fn a_graph_gives_orders_channels_and_round_figures() {
-    let text = load(&fixture("nccl/Azure_azhpc-images__ncv4-graph.xml")).unwrap();
+fn graphs_that_nccl_found_on_a_public_machine_are_read() {
+    let Some(folder) = public_files() else { return };
+    let text = load(&folder.join("Azure_azhpc-images__ncv4-graph.xml").display().to_string()).unwrap();
     let read = NcclGraphs::read("graph.xml", &text).unwrap();
     assert_eq!(read.graphs.iter().map(|graph| graph.id).collect::<Vec<_>>(), [0, 1, 2]);
     let rings = read.rings().unwrap();
@@ -105,6 +130,91 @@ fn a_graph_gives_orders_channels_and_round_figures() {
     assert_eq!((rings.bandwidth_gbps(), &*rings.inside, rings.same_channels), (24.0, "SYS", false));
     assert_eq!(read.graphs[1].pattern, Pattern::BalancedTree);
     assert_eq!(read.graphs[1].bandwidth_gbps(), 48.0);
+}
+
+/// A file completed from its machine has the families and the NVLinks of the machine.
+fn same_figures(text: &str, machine: &str) {
+    let spec = Spec::read(machine).unwrap();
+    let (read, named) = (
+        read(text, machine).unwrap().node.topology(32, spec.fabrics).unwrap(),
+        Topology::named(machine, 32).unwrap(),
+    );
+    let ports = |topology: &Topology| {
+        let families = topology.families().iter();
+        families.map(|f| (f.name.clone(), f.block, f.link.latency.0)).collect::<Vec<_>>()
+    };
+    assert_eq!(ports(&read), ports(&named), "{machine}");
+    assert_eq!(read.families()[0], named.families()[0], "{machine}");
+}
+
+#[test]
+fn a_file_completed_from_its_machine_has_the_figures_of_the_machine() {
+    same_figures(&listed(), "nd-a100-v4");
+    let completed = read(&listed(), "nd-a100-v4").unwrap();
+    assert_eq!((completed.node.nvlink_gbps(0), completed.node.network_gbps()), (240.0, 200.0));
+    assert_eq!(completed.notes.len(), 3, "{:#?}", completed.notes);
+    let error = read(&listed(), "dgx2").unwrap_err().to_string();
+    assert!(error.contains("8 GPUs; dgx2 has 16"), "{error}");
+}
+
+#[test]
+fn a_dump_of_a_node_with_nvlink_switches_is_the_preset() {
+    // Eighteen links of 20.6 GB/s each into switches, as in an H100 node.
+    let text = dump(8, 90, |_| "<nvlink target=\"ffff:1\" count=\"18\" tclass=\"0x068000\"/>".into());
+    let dump = read(&text, "").unwrap();
+    assert_eq!(dump.notes, Vec::<String>::new());
+    let node = Preset::named("hgx-h100").unwrap().node(&Spec::read("hgx-h100").unwrap()).unwrap();
+    assert_eq!(dump.node.bisection_gbps(), node.bisection_gbps());
+    let topology = dump.node.topology(16, Fabrics::FLAT).unwrap();
+    let nic = topology.families().iter().find(|family| family.name == "nic_out").unwrap();
+    assert_eq!((nic.count, nic.link.bandwidth), (16, BytesPerSec(25_000_000_000)));
+}
+
+#[test]
+fn gpus_talk_over_the_links_between_each_pair() {
+    // Six links between any two of four, as GH200s have.
+    let text = dump(4, 90, |gpu| {
+        let others = (0..4).filter(|other| *other != gpu);
+        let link = |other| format!("<nvlink target=\"{other}:1\" count=\"6\" tclass=\"0x030200\"/>");
+        others.map(link).collect()
+    });
+    let read = read(&text, "").unwrap();
+    let node = Preset::named("gh200x4").unwrap().node(&Spec::read("gh200x4").unwrap()).unwrap();
+    assert!((read.node.bisection_gbps() - node.bisection_gbps()).abs() < 1e-9);
+    let topology = read.node.topology(4, Fabrics::FLAT).unwrap();
+    let mut path = Vec::new();
+    topology.route(Rank(0), Rank(3), &mut path);
+    assert_eq!(path.len(), 1);
+    assert!((topology.link(path[0]).bandwidth.as_gb() - 6.0 * 20.6).abs() < 1e-6);
+}
+
+/// Two graphs over four GPUs: rings both ways round, and one tree.
+const GRAPH: &str = r#"<graphs version="1">
+  <graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="12" speedinter="12" typeintra="SYS" typeinter="PIX" samechannels="0">
+    <channel>
+      <gpu dev="0"/><gpu dev="1"/><gpu dev="2"/><gpu dev="3"/>
+    </channel>
+    <channel>
+      <gpu dev="0"/><gpu dev="3"/><gpu dev="2"/><gpu dev="1"/>
+    </channel>
+  </graph>
+  <graph id="1" pattern="1" crossnic="0" nchannels="1" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX" samechannels="1">
+    <channel>
+      <gpu dev="2"/><gpu dev="0"/><gpu dev="1"/><gpu dev="3"/>
+    </channel>
+  </graph>
+</graphs>
+"#;
+
+#[test]
+fn a_graph_gives_orders_channels_and_round_figures() {
+    let read = NcclGraphs::read("graph.xml", GRAPH).unwrap();
+    assert_eq!(read.graphs.iter().map(|graph| graph.id).collect::<Vec<_>>(), [0, 1]);
+    let rings = read.rings().unwrap();
+    assert_eq!(rings.channels, [[0, 1, 2, 3], [0, 3, 2, 1]]);
+    assert_eq!((rings.bandwidth_gbps(), &*rings.inside, rings.same_channels), (24.0, "SYS", false));
+    assert_eq!(read.graphs[1].pattern, Pattern::BalancedTree);
+    assert_eq!(read.graphs[1].bandwidth_gbps(), 20.0);
     for (from, to, said) in [
         ("<gpu dev=\"1\"/>", "<gpu dev=\"0\"/>", "graph.xml:3:5: the channel visits GPU 0 twice"),
         ("nchannels=\"2\"", "nchannels=\"3\"", "graph.xml:2:3: nchannels=\"3\"; the graph has 2 channels"),
@@ -112,7 +222,7 @@ fn a_graph_gives_orders_channels_and_round_figures() {
         ("version=\"1\"", "version=\"2\"", "graph.xml:1:1: <graphs> has version=\"2\"; expected 1 to 1"),
         ("<graphs", "<grafs", "expected <graphs>"),
     ] {
-        let error = NcclGraphs::read("graph.xml", &text.replacen(from, to, 1)).unwrap_err().to_string();
+        let error = NcclGraphs::read("graph.xml", &GRAPH.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(error.contains(said) || (to == "<grafs" && error.contains("graph.xml:")), "{error}");
     }
 }
