@@ -5,6 +5,7 @@
 
 use allfold_collectives::Element;
 use allfold_kernels::{bf16, f16};
+use allfold_sim::hash::{GOLDEN, splitmix};
 
 /// A type that samples can be made of.
 pub trait Sample: Element {
@@ -38,16 +39,8 @@ integers!(i8, i16, i32, i64, u8);
 
 /// `count` elements of rank `rank`.
 pub fn make<T: Sample>(seed: u64, rank: u32, count: usize) -> Vec<T> {
-    let start = mix(seed ^ mix(u64::from(rank) + 1));
-    (0..count as u64).map(|place| T::sample(mix(start.wrapping_add(place)))).collect()
-}
-
-/// SplitMix64's finaliser (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    let start = splitmix(seed ^ splitmix(u64::from(rank) + 1));
+    (0..count as u64).map(|place| T::sample(splitmix(start.wrapping_add(place)))).collect()
 }
 
 /// A hash of elements, bit for bit and in order.
@@ -58,14 +51,12 @@ pub fn hash<T: Element>(elements: &[T]) -> u64 {
         word[..chunk.len()].copy_from_slice(chunk);
         u64::from_le_bytes(word)
     });
-    words.fold(mix(bytes.len() as u64), |hash, word| {
-        (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-    })
+    words.fold(splitmix(bytes.len() as u64), |hash, word| (hash ^ word).wrapping_mul(GOLDEN).rotate_left(29))
 }
 
 /// Hashes of all ranks in one.
 pub fn join(hashes: impl IntoIterator<Item = u64>) -> String {
-    format!("{:016x}", hashes.into_iter().fold(0, |all, hash| mix(all ^ hash)))
+    format!("{:016x}", hashes.into_iter().fold(0, |all, hash| splitmix(all ^ hash)))
 }
 
 /// How many elements differ in any bit, and the first place where one does.

@@ -3,6 +3,7 @@
 //! Events of one instant come in the order (rank, stream, sequence), whoever was asked first: threads may race to
 //! ask, they never decide.
 
+use crate::hash::{GOLDEN, finalize};
 use crate::{Picos, Rank};
 use std::fmt;
 
@@ -38,7 +39,7 @@ impl EventHash {
     /// this is one round of the mix that [`EventHash::add`] makes of every word.
     #[inline]
     pub fn message(&mut self, rank: u32, time: u64) {
-        let of = (u64::from(rank) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let of = (u64::from(rank) + 1).wrapping_mul(GOLDEN);
         self.0 = self.0.wrapping_add(finalize(time.wrapping_add(of)));
     }
 
@@ -51,7 +52,7 @@ impl EventHash {
     pub fn add(&mut self, event: &Event) {
         let ends = u64::from(event.rank.0) << 32 | u64::from(event.stream);
         let words = [event.time.0, ends, event.sequence, event.what];
-        self.0 = self.0.wrapping_add(words.into_iter().fold(0x9e37_79b9_7f4a_7c15, mix));
+        self.0 = self.0.wrapping_add(words.into_iter().fold(GOLDEN, mix));
     }
 
     /// The hash so far.
@@ -62,15 +63,6 @@ impl EventHash {
 
 fn mix(before: u64, word: u64) -> u64 {
     finalize(before ^ word)
-}
-
-/// The finalizer of SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators",
-/// OOPSLA 2014).
-#[inline]
-fn finalize(z: u64) -> u64 {
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Two runs that should have been the same were not.

@@ -45,7 +45,7 @@ pub mod topology;
 mod trace;
 pub mod transit;
 
-pub use allfold_base::{Bytes, BytesPerSec, Picos, Rank, fnv1a, suggest};
+pub use allfold_base::{Bytes, BytesPerSec, Picos, Rank, fnv1a, hash, suggest};
 pub use costs::{Costs, Rounding, Sharing};
 pub use crossing::Crossing;
 pub use device::{Device, Work};

@@ -9,6 +9,7 @@ use allfold_collectives::testing;
 use allfold_collectives::time::{Job, traced};
 use allfold_collectives::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
 use allfold_kernels::{bf16, divide, f16, for_dtype, reduce};
+use allfold_sim::hash::splitmix;
 use allfold_sim::{BytesPerSec, Costs, Faults, LinkId, Picos, Sharing, Topology};
 use allfold_standin::{Order, Shim};
 use proptest::prelude::*;
@@ -98,16 +99,11 @@ macro_rules! draw_int {
 draw_float!(f64: |x| x, f32: |x| x as f32, f16: f16::from_f64, bf16: bf16::from_f64);
 draw_int!(i8, i16, i32, i64, u8);
 
-/// The whole buffer of every rank before the call (SplitMix64, Steele et al., OOPSLA 2014).
+/// The whole buffer of every rank before the call.
 fn inputs<T: Draw>(case: &Case) -> Vec<Vec<T>> {
-    let word = |mut x: u64| {
-        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    };
     let of = |rank: u32| {
-        (0..case.total()).map(move |i| T::draw(word(case.seed ^ word((u64::from(rank) << 32) + i as u64))))
+        (0..case.total())
+            .map(move |i| T::draw(splitmix(case.seed ^ splitmix((u64::from(rank) << 32) + i as u64))))
     };
     (0..case.ranks).map(|rank| of(rank).collect()).collect()
 }
@@ -281,7 +277,7 @@ proptest! {
         let (schedule, geometry) = case.schedule(4);
         let job = Job {
             costs,
-            sharing,
+            sharing: sharing.into(),
             faults: &faults,
             window: case.window.unwrap_or(case.algorithm.window()),
             ..Job::new(&*schedule, &geometry, 4, &topology)

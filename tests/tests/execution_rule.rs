@@ -6,6 +6,7 @@ use allfold_collectives::registry::Algorithm;
 use allfold_collectives::schedule::{Combine, Schedule, Span, Step};
 use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp, World};
 use allfold_sim::Topology;
+use allfold_sim::hash::SplitMix;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,17 +14,9 @@ use std::time::Duration;
 
 const CHUNKS: u32 = 4;
 
-/// SplitMix64 (Steele et al., OOPSLA 2014).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((x ^ (x >> 31)) % u64::from(n)) as u32
-    }
+/// A number below `n`.
+fn below(random: &mut SplitMix, n: u32) -> u32 {
+    (random.word() % u64::from(n)) as u32
 }
 
 /// Every rank sends to one rank and receives from one in most rounds; spans overlap at random.
@@ -34,22 +27,22 @@ struct Random {
 
 impl Random {
     fn new(ranks: u32, rounds: usize, seed: u64) -> Random {
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix(seed);
         let mut steps = vec![vec![Step::IDLE; ranks as usize]; rounds];
         for round in &mut steps {
             // A random permutation: r sends to its image, unless the pair is left out.
             let mut image: Vec<u32> = (0..ranks).collect();
             for i in (1..ranks as usize).rev() {
-                image.swap(i, rng.below(i as u32 + 1) as usize);
+                image.swap(i, below(&mut rng, i as u32 + 1) as usize);
             }
             for (from, to) in (0..ranks).zip(image) {
-                if rng.below(4) == 0 {
+                if below(&mut rng, 4) == 0 {
                     continue;
                 }
-                let len = 1 + rng.below(2);
-                let mut span = || Span::data(rng.below(CHUNKS - len + 1), len);
+                let len = 1 + below(&mut rng, 2);
+                let mut span = || Span::data(below(&mut rng, CHUNKS - len + 1), len);
                 let (out, into) = (span(), span());
-                let how = if rng.below(2) == 0 { Combine::Copy } else { Combine::Reduce };
+                let how = if below(&mut rng, 2) == 0 { Combine::Copy } else { Combine::Reduce };
                 round[from as usize].send = Some((Rank(to), out));
                 round[to as usize].recv = Some((Rank(from), into, how));
             }

@@ -9,6 +9,7 @@
 use super::fit::{Fit, Prior, fit_weighed};
 use super::prepare::Prepared;
 use allfold_nccl_model::physics::{COUNT, Terms};
+use allfold_sim::hash::SplitMix;
 
 /// Below this many systems a draw says nothing.
 const FEW: usize = 5;
@@ -19,10 +20,10 @@ pub fn intervals(runs: &[Prepared], prior: &Prior, terms: Terms, found: &Fit, ti
     let mut draws: Vec<Vec<f64>> = vec![Vec::new(); COUNT];
     let systems = &found.systems;
     let times = if systems.len() < FEW { 0 } else { times };
-    let mut state = 0x616c_6c66_6f6c_6421;
+    let mut random = SplitMix(0x616c_6c66_6f6c_6421);
     for _ in 0..times {
         let mut drawn = vec![0.0; systems.len()];
-        (0..systems.len()).for_each(|_| drawn[(next(&mut state) % systems.len() as u64) as usize] += 1.0);
+        (0..systems.len()).for_each(|_| drawn[(random.word() % systems.len() as u64) as usize] += 1.0);
         let weight = |run: &Prepared| {
             systems.iter().position(|system| *system == run.system).map_or(0.0, |place| drawn[place])
         };
@@ -41,12 +42,4 @@ pub fn intervals(runs: &[Prepared], prior: &Prior, terms: Terms, found: &Fit, ti
         ends.push((low, high));
     }
     ends
-}
-
-/// splitmix64.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -2,6 +2,7 @@
 
 use super::formula::Formula;
 use crate::{DType, ReduceOp};
+use allfold_base::hash::{GOLDEN, finalize};
 use std::ops::Range;
 
 /// Who ends with what. A party's source and result are made of blocks of one size.
@@ -67,12 +68,9 @@ pub struct Exchange {
     pub(super) digest: u64,
 }
 
-/// Mixes a word into a hash (the finaliser of SplitMix64, Steele et al., OOPSLA 2014).
+/// Mixes a word into a hash.
 pub(super) fn mix(hash: u64, word: u64) -> u64 {
-    let mut z = hash.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    finalize(hash.wrapping_add(GOLDEN) ^ word)
 }
 
 impl Exchange {

@@ -1,5 +1,5 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the line that answers a
-//! name which does not exist, and one hash.
+//! name which does not exist, and [hashes](hash).
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
 //! numbers.
@@ -11,7 +11,7 @@
 //! assert_eq!(suggest::nearest("rnig", ["mesh", "ring"]), Some("ring"));
 //! ```
 
-mod hash;
+pub mod hash;
 pub mod suggest;
 mod units;
 

@@ -8,13 +8,13 @@
 //! pareto(1us,1.5)      at least this, with this tail index: rare long stalls
 //! ```
 //!
-//! A draw is a hash of the seed and of what is asked for (SplitMix64's finaliser: G. Steele, D. Lea and C. Flood, "Fast
-//! splittable pseudorandom number generators", OOPSLA 2014), so nothing depends on the order in which engines ask.
+//! A draw is a hash of the seed and of what is asked for ([`splitmix`]), so nothing depends on the order in which engines ask.
 //! Logarithms and powers are those of the `libm` crate, which are the same to the bit on every machine.
 
 use super::factor::{MILLION, decimal, decimal_text};
 use super::span::{span, text};
 use crate::Picos;
+use crate::hash::splitmix;
 use std::fmt;
 
 /// A distribution of spans of time. Shapes are in millionths, so that they print as they were read.
@@ -99,25 +99,18 @@ pub struct Draw(u64);
 impl Draw {
     /// The draw for a question, which is a few numbers.
     pub fn of(seed: u64, question: &[u64]) -> Draw {
-        Draw(question.iter().fold(finish(seed), |state, word| finish(state ^ finish(*word))))
+        Draw(question.iter().fold(splitmix(seed), |state, word| splitmix(state ^ splitmix(*word))))
     }
 
     /// The n-th word of it.
     pub fn word(self, n: u64) -> u64 {
-        finish(self.0.wrapping_add(n))
+        splitmix(self.0.wrapping_add(n))
     }
 
     /// The n-th number of it, above 0 and up to 1.
     fn unit(self, n: u64) -> f64 {
         ((self.word(n) >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
-}
-
-fn finish(word: u64) -> u64 {
-    let z = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

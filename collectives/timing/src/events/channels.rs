@@ -10,6 +10,7 @@
 
 use super::super::Cast;
 use super::window::NONE;
+use allfold_sim::hash::GOLDEN;
 use allfold_sim::{Crossing, Rank};
 
 /// The sending actor, the rank it sends to, the lane.
@@ -182,9 +183,8 @@ impl Channels {
 
 #[inline]
 fn hash((from, to, lane): Key) -> usize {
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let ends = (u64::from(from) << 32 | u64::from(to)).wrapping_mul(SPREAD);
-    ((ends ^ u64::from(lane).rotate_left(40)).wrapping_mul(SPREAD) >> 32) as usize
+    let ends = (u64::from(from) << 32 | u64::from(to)).wrapping_mul(GOLDEN);
+    ((ends ^ u64::from(lane).rotate_left(40)).wrapping_mul(GOLDEN) >> 32) as usize
 }
 
 #[cfg(test)]

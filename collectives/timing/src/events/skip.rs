@@ -18,6 +18,7 @@ use super::super::Cast;
 use super::agenda::Due;
 use super::engine::{Events, LAST};
 use super::window::{NONE, Slot};
+use allfold_sim::hash::{GOLDEN, finalize};
 use allfold_sim::network::Usage;
 use allfold_sim::{LinkId, Picos};
 use std::collections::BTreeSet;
@@ -293,10 +294,5 @@ impl Relative {
 }
 
 fn mixed(words: &[u64]) -> u64 {
-    words.iter().fold(0x9e37_79b9_7f4a_7c15, |before, word| {
-        let z = before ^ word;
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
+    words.iter().fold(GOLDEN, |before, word| finalize(before ^ word))
 }

@@ -1,20 +1,20 @@
 //! Numbers to try kernels on, and how results are compared.
 
+use allfold_base::hash::SplitMix;
 use allfold_kernels::{DType, Element, bf16, f16};
 
 /// Lengths around every boundary: words of 16 bytes, warps, blocks, the grid's stride; none and one.
 pub const LENGTHS: [usize; 9] = [0, 1, 3, 7, 31, 64, 257, 1000, 4101];
 
-/// A small generator, the same everywhere (splitmix64: G. Steele, D. Lea and C. Flood, OOPSLA 2014).
+/// A small generator, the same everywhere.
 pub struct Random(pub u64);
 
 impl Random {
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let mut words = SplitMix(self.0);
+        let word = words.word();
+        self.0 = words.0;
+        word
     }
 
     /// From -1 to 1.
