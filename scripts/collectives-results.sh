@@ -18,18 +18,18 @@ block() { # the command as shown, then its output, then its time and memory (GNU
 
 Simulated; nothing here was measured but the simulator's own time. `16 lanes in one`: channels that are alike are folded, exactly.
 `8192 ranks in one`: ranks of one symmetry class are, exactly. `skipped`: a pipeline that repeats itself is skipped ahead, exactly.
-`turns`: links serve one message at a time, by a timetable, where the other engines share them: another rule, whose times are
+`serial_links`: links serve one message at a time, by a timetable, where `split` shares them: another rule, whose times are
 compared with those of shared links below.
 
 TEXT
     block scale --collective all_reduce --algo ring,double_binary_tree,halving_doubling,hierarchical --size 1G --lanes 16 \
         --topology nodes8 --ranks 1..131072 --plot $out/collectives.svg
-    printf '![time over ranks](collectives.svg)\n\n## Turns beside shared links\n\n'
+    printf '![time over ranks](collectives.svg)\n\n## Serial links beside shared links\n\n'
     for topology in switch nodes8; do
         for ranks in 64 1024; do
-            for engine in turns full; do
+            for rule in '--sharing serial_links' '--engine full'; do
                 block simulate all_reduce --topology $topology --ranks $ranks --algo double_binary_tree --lanes 16 \
-                    -b 1G -e 1G --engine $engine
+                    -b 1G -e 1G $rule
             done
         done
     done

@@ -28,8 +28,8 @@ number 'engine|float' allfold simulate all_reduce --topology nodes8 --ranks 1310
 tree=(allfold simulate all_reduce --algo double_binary_tree --lanes 16 -b 1G -e 1G)
 number 'engine|float' "${tree[@]}" --ranks 1024 --topology nodes8
 number 'engine|float' "${tree[@]}" --ranks 1024 --topology switch
-number 'engine|float' "${tree[@]}" --ranks 1024 --topology switch --engine turns
-number 'engine|float' "${tree[@]}" --ranks 131072 --topology switch --engine turns
+number 'engine|float' "${tree[@]}" --ranks 1024 --topology switch --sharing serial_links
+number 'engine|float' "${tree[@]}" --ranks 131072 --topology switch --sharing serial_links
 for algorithm in ring tree; do
     number 'float' allfold simulate all_reduce --topology hgx-h100 --ranks 1024 --algo nccl --nccl-algo "$algorithm" -b 1G -e 1G
 done

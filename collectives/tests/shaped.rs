@@ -244,7 +244,7 @@ fn time(comm: &Communicator, (collective, name, bytes): Case) -> Result<(f64, Pl
 fn simulated(topology: &Topology, planned: &Planned) -> f64 {
     let job = Job {
         window: planned.window,
-        sharing: Sharing::MaxMin,
+        sharing: Sharing::MaxMin.into(),
         ..Job::new(&*planned.schedule, &planned.geometry, 4, topology)
     };
     let outcome = traced(&job, &mut |_| {}).unwrap();

@@ -11,7 +11,7 @@ use crate::sizes::{RankCounts, Size};
 use crate::table;
 use crate::workload_scaling::thinned;
 use allfold_collectives::registry::{self, Algorithm, Shape};
-use allfold_collectives::time::Engine;
+use allfold_collectives::time::LinkSharing;
 use allfold_collectives::{Collective, DType, ReduceOp};
 use std::path::Path;
 use std::time::Instant;
@@ -100,7 +100,9 @@ fn point(args: &Call, algorithm: &'static Algorithm, topology: &str, ranks: u32)
     };
     let mut machine = Machine::named(topology, ranks)?;
     // One rule for a whole curve: shared links keep a large tree in a turmoil that has to be stepped message by message.
-    machine.engine = if algorithm.pipelined { Engine::Turns } else { Engine::Auto };
+    if algorithm.pipelined {
+        machine.sharing = LinkSharing::Serial;
+    }
     #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
     let start = Instant::now();
     let (record, _) = machine.time(&choice, args.size.0)?;
@@ -168,12 +170,12 @@ mod tests {
         assert_eq!((ring.engine.as_str(), ring.sharing.as_str()), ("orbit_events", "split"));
         assert_eq!((ring.folded_lanes, ring.folded_ranks, ring.skipped_messages), (Some(4), Some(32), None));
         let tree = timed("double_binary_tree", 64);
-        assert_eq!((tree.engine.as_str(), tree.sharing.as_str()), ("turns", "turns"));
+        assert_eq!((tree.engine.as_str(), tree.sharing.as_str()), ("serial_links", "serial_links"));
         assert_eq!((tree.folded_lanes, tree.folded_ranks), (Some(4), None));
         let (messages, skipped) = (tree.messages.unwrap(), tree.skipped_messages.unwrap());
         assert!(0 < skipped && skipped < messages, "{skipped} of {messages}");
         assert!(tree.time_us >= tree.bound_us.unwrap());
-        assert!(tree.stepped().starts_with("turns, 4 lanes in one, "), "{}", tree.stepped());
+        assert!(tree.stepped().starts_with("serial_links, 4 lanes in one, "), "{}", tree.stepped());
         assert_eq!(timed("double_binary_tree", 1).messages, Some(0));
     }
 }

@@ -211,6 +211,16 @@ fn an_engine_that_refuses_leaves_no_half_table() {
 
 #[cfg(unix)]
 #[test]
+fn serial_links_are_a_way_to_share_and_no_engine() {
+    let tree =
+        ["simulate", "all_reduce", "--topology", "switch", "--ranks", "8", "--algo", "double_binary_tree"];
+    let with = |more: &[&'static str]| [&tree[..], more].concat();
+    says(&with(&["--engine", "turns"]), &["--engine turns", "write --sharing serial_links"]);
+    says(&with(&["--sharing", "serial_links", "--engine", "orbit"]), &["engine `auto` or `full`", "`split`"]);
+    says(&with(&["--sharing", "serial_links", "--explain", "-b", "8", "-e", "8"]), &["without a trace"]);
+}
+
+#[test]
 fn arguments_need_not_be_text() {
     use std::os::unix::ffi::OsStrExt;
     let folder = folder();

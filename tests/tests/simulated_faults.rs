@@ -23,7 +23,7 @@ fn timed(algorithm: &str, pieces: u32, window: u32, rules: &[&str]) -> Result<Pi
     let mut times = [Sharing::Split, Sharing::MaxMin].map(|sharing| {
         let job = Job {
             faults: &faults,
-            sharing,
+            sharing: sharing.into(),
             window,
             deadline: Some(Picos::from_micros(10_000)),
             ..Job::new(&schedule, &geometry, 4, &topology)

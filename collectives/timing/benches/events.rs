@@ -83,7 +83,7 @@ impl Case {
         let topology = Topology::named(self.topology, self.ranks).unwrap();
         let job = Job {
             window: self.window,
-            sharing: self.sharing,
+            sharing: self.sharing.into(),
             costs: Costs::FREE,
             ..Job::new(&schedule, &geometry, 1, &topology)
         };

@@ -92,7 +92,7 @@ mod tests {
             let topology = Topology::named(["switch", "nodes4", "nodes8x2", "ring"][wiring], ranks).unwrap();
             let job = Job {
                 window: window * lanes,
-                sharing: if max_min { Sharing::MaxMin } else { Sharing::Split },
+                sharing: if max_min { Sharing::MaxMin } else { Sharing::Split }.into(),
                 collective: Some(Collective::AllReduce),
                 ..Job::new(&schedule, &geometry, 4, &topology)
             };

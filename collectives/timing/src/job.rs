@@ -23,8 +23,8 @@ pub struct Job<'a> {
     pub costs: Costs,
     /// How many steps of a rank may be under way; 1 or more.
     pub window: u32,
-    /// How flows share a link.
-    pub sharing: Sharing,
+    /// How messages share a link.
+    pub sharing: LinkSharing,
     /// What is wrong with ranks and links.
     pub faults: &'a Faults,
     /// How long it may take: a rank that is not done by then is told whom it waits for.
@@ -50,7 +50,7 @@ impl<'a> Job<'a> {
             topology,
             costs: topology.costs(),
             window: 1,
-            sharing: Sharing::default(),
+            sharing: LinkSharing::default(),
             faults: &NOTHING_WRONG,
             deadline: None,
             collective: None,
@@ -66,6 +66,17 @@ impl<'a> Job<'a> {
     pub(crate) fn launched(&self, rank: Rank) -> Picos {
         let launch = self.costs_of(rank).launch + self.faults.jitter(rank, Paced::Launch, 0, Picos::ZERO);
         self.faults.takes(rank, Picos::ZERO, launch)
+    }
+
+    /// How flows share a link, for engines that know no other way.
+    pub(crate) fn flows(&self) -> Result<Sharing, Error> {
+        match self.sharing {
+            LinkSharing::Flows(sharing) => Ok(sharing),
+            LinkSharing::Serial => Err(Error::Job(
+                "serial_links: links that serve one message at a time are timed by engine `auto` or `full`, without a \
+                 trace; else share links (`split`)".into(),
+            )),
+        }
     }
 
     /// Whether the parts belong together and the numbers fit.
@@ -84,6 +95,40 @@ impl<'a> Job<'a> {
     }
 }
 
+/// How the messages that want one link share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkSharing {
+    /// All of them flow at once.
+    Flows(Sharing),
+    /// One after the other, in the order of a timetable that is made of the schedule: another time, found much faster for
+    /// large trees. Every rank is stepped; only for pipelines of few steps a rank, where nothing is wrong with ranks and
+    /// links.
+    Serial,
+}
+
+impl Default for LinkSharing {
+    fn default() -> LinkSharing {
+        LinkSharing::Flows(Sharing::default())
+    }
+}
+
+impl From<Sharing> for LinkSharing {
+    fn from(sharing: Sharing) -> LinkSharing {
+        LinkSharing::Flows(sharing)
+    }
+}
+
+impl LinkSharing {
+    /// The name in records and of flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LinkSharing::Flows(Sharing::MaxMin) => "max_min",
+            LinkSharing::Flows(Sharing::Split) => "split",
+            LinkSharing::Serial => "serial_links",
+        }
+    }
+}
+
 /// How to get the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
@@ -95,9 +140,6 @@ pub enum Engine {
     Orbit,
     /// The same, with chunks rounded up to equal sizes; [`Outcome::rounded`](super::Outcome::rounded) says so.
     OrbitRounded,
-    /// Step every rank of a pipeline over links that serve one message at a time, by a timetable, instead of sharing
-    /// them: another time, and much faster for large trees. [`Job::sharing`] is not asked.
-    Turns,
     /// `Orbit` where it applies exactly, else `Full`.
     #[default]
     Auto,

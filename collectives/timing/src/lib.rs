@@ -5,11 +5,11 @@
 //!          |-> orbit     one rank per symmetry class of schedule and topology; these then run on
 //!          |-> clocks    a clock per rank: where no link is ever shared; tens of millions of messages a second
 //!          |-> events    an event queue: links shared, windows, lanes
-//!          '-> turns     when asked for: links that serve one message at a time, pipelines of any size
+//!          '-> serial_links   when asked for: links that serve one message at a time, pipelines of any size
 //! ```
 //!
 //! All follow the execution rule and the timing of a message that `docs/ARCHITECTURE.md` gives, so where two of
-//! them apply they agree to the picosecond; `turns` has a rule of its own for links, and agrees where none is shared. Every run is held against [`Bounds`]: a time that no machine could
+//! them apply they agree to the picosecond; `serial_links` is a rule of its own for links, and agrees where none is shared. Every run is held against [`Bounds`]: a time that no machine could
 //! reach is an error of ours, and is reported as one.
 //!
 //! ```
@@ -48,9 +48,9 @@ mod quotient;
 mod rates;
 mod rounds;
 mod run;
+mod serial_links;
 mod simulate;
 pub mod testing;
-mod turns;
 
 pub use bounds::Bounds;
 pub use cast::{Cast, Everyone};
@@ -58,6 +58,6 @@ pub use error::Error;
 pub use events::{Sent, Sink};
 pub use explain::{Explanation, Hop, LinkUse, Parts, explain};
 pub use failure::{Cause, Culprit, Failure};
-pub use job::{Engine, Job};
+pub use job::{Engine, Job, LinkSharing};
 pub use outcome::{Method, Outcome};
 pub use simulate::{simulate, traced};

@@ -16,7 +16,7 @@ pub enum Method {
     /// An event queue over symmetry classes, links weighed by how many flows of a class cross them.
     OrbitEvents,
     /// A sweep in order of rounds over links that serve one message at a time.
-    Turns,
+    SerialLinks,
 }
 
 impl Method {
@@ -27,7 +27,7 @@ impl Method {
             Method::Events => "events",
             Method::OrbitClocks => "orbit_clocks",
             Method::OrbitEvents => "orbit_events",
-            Method::Turns => "turns",
+            Method::SerialLinks => "serial_links",
         }
     }
 }
@@ -44,7 +44,7 @@ pub struct Outcome {
     /// Bytes in those messages, over all ranks.
     pub bytes: Bytes,
     /// Of every message with its time, in any order: equal for equal runs, by whatever method all ranks were stepped.
-    /// With [`Method::Turns`], of when each rank is done.
+    /// With [`Method::SerialLinks`], of when each rank is done.
     pub event_hash: u64,
     /// How the time was found.
     pub method: Method,

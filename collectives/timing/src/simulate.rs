@@ -1,15 +1,19 @@
 //! The engine that a job asks for.
 
-use super::{Engine, Error, Everyone, Job, Method, Outcome, Sink};
-use super::{clocks, events, fold, orbit, turns};
+use super::{Engine, Error, Everyone, Job, LinkSharing, Method, Outcome, Sink};
+use super::{clocks, events, fold, orbit, serial_links};
 
 /// When every rank is done, and what it took.
 ///
 /// # Errors
 /// Where the job's parts do not belong together, halves of messages do not meet, `Engine::Orbit` finds no
-/// symmetry, or a number does not fit.
+/// symmetry, the engine does not know the way to share links, or a number does not fit.
 pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     job.check()?;
+    if job.sharing == LinkSharing::Serial && matches!(engine, Engine::Auto | Engine::Full) {
+        return serial_links::run(job);
+    }
+    job.flows()?;
     match engine {
         Engine::Full => match fold::run(job, false)? {
             Some(outcome) => Ok(outcome),
@@ -18,7 +22,6 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
         Engine::Events => queue(job, None),
         Engine::Orbit => orbit::run(job, false),
         Engine::OrbitRounded => orbit::run(job, true),
-        Engine::Turns => turns::run(job),
         Engine::Auto => match fold::run(job, true)? {
             Some(outcome) => Ok(outcome),
             None => match orbit::run(job, false) {

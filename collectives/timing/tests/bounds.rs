@@ -116,7 +116,7 @@ fn no_result_beats_its_bound_on_ten_thousand_machines_with_faults() {
         for sharing in [Sharing::Split, Sharing::MaxMin] {
             let job = Job {
                 window,
-                sharing,
+                sharing: sharing.into(),
                 faults: &faults,
                 collective: Some(algorithm.collective),
                 ..Job::new(&schedule, &geometry, 4, &topology)

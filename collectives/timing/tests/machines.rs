@@ -72,7 +72,7 @@ proptest! {
         let row = registry::find(Collective::AllReduce, algorithm).unwrap();
         let schedule = row.build(Shape::new(ranks).unwrap());
         let geometry = Geometry::whole(&*schedule, u64::from(ranks) * 1_013).rounded_up(&*schedule);
-        let sharing = if max_min { Sharing::MaxMin } else { Sharing::Split };
+        let sharing = if max_min { Sharing::MaxMin } else { Sharing::Split }.into();
         let job = Job {
             costs: dear(),
             sharing,

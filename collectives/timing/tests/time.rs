@@ -80,7 +80,7 @@ proptest! {
         let job = Job {
             costs: dear(),
             window,
-            sharing: if max_min { Sharing::MaxMin } else { Sharing::Split },
+            sharing: if max_min { Sharing::MaxMin } else { Sharing::Split }.into(),
             faults: &faults,
             collective: Some(algorithm.collective),
             ..Job::new(&*schedule, &geometry, 4, &topology)
@@ -118,7 +118,11 @@ fn orbit_equals_full_to_the_picosecond() {
                     let schedule = all_reduce(name, ranks);
                     let geometry = Geometry::whole(&*schedule, u64::from(ranks) * 1_013);
                     let topology = Topology::named(topology, ranks).unwrap();
-                    let job = Job { costs: dear(), sharing, ..Job::new(&*schedule, &geometry, 4, &topology) };
+                    let job = Job {
+                        costs: dear(),
+                        sharing: sharing.into(),
+                        ..Job::new(&*schedule, &geometry, 4, &topology)
+                    };
                     let full = simulate(&job, Engine::Full).unwrap();
                     let orbit = simulate(&job, Engine::Orbit).unwrap();
                     assert_eq!(orbit.time, full.time, "{name} over {ranks} on {}", topology.name());
@@ -228,7 +232,12 @@ fn double_tree(ranks: u32, window: u32, segments: u32, sharing: Sharing) -> Pico
     let schedule = schedule(row, ranks, 0, segments);
     let geometry = Geometry::whole(&*schedule, 1 << 30);
     let topology = Topology::named("switch", ranks).unwrap();
-    let job = Job { window, sharing, costs: Costs::FREE, ..Job::new(&*schedule, &geometry, 4, &topology) };
+    let job = Job {
+        window,
+        sharing: sharing.into(),
+        costs: Costs::FREE,
+        ..Job::new(&*schedule, &geometry, 4, &topology)
+    };
     simulate(&job, Engine::Full).unwrap().time
 }
 

@@ -9,7 +9,7 @@ use crate::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
 use crate::session::{self, Session};
 use crate::sweep::SweepArgs;
 use crate::{critical, memory, table, trace};
-use allfold_collectives::time::{self, Engine, Job, Method, Sent};
+use allfold_collectives::time::{self, Engine, Job, LinkSharing, Sent};
 use allfold_sim::fault::{KINDS, span};
 use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
 use clap::ValueEnum;
@@ -41,11 +41,11 @@ pub struct Args {
     /// The machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T")]
     topology: String,
-    /// Step every rank, or one rank per symmetry class; auto takes the fastest that is exact. With turns links serve one
-    /// message at a time, by a timetable, instead of sharing them: for pipelines too large for that
+    /// Step every rank, or one rank per symmetry class; auto takes the fastest that is exact
     #[arg(long, value_enum, default_value = "auto", help_heading = "Simulation")]
     engine: EngineName,
-    /// How flows share a link
+    /// How messages share a link; with serial_links it serves one at a time, by a timetable: for pipelines that are too
+    /// large to be shared
     #[arg(long, value_enum, default_value = "split", help_heading = "Simulation")]
     sharing: SharingName,
     /// Let --engine orbit round chunks up to equal sizes; records say so
@@ -82,15 +82,18 @@ pub struct Args {
 enum EngineName {
     Full,
     Orbit,
+    /// What `--sharing serial_links` was called once.
+    #[value(hide = true)]
     Turns,
     Auto,
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 #[value(rename_all = "snake_case")]
 enum SharingName {
     MaxMin,
     Split,
+    SerialLinks,
 }
 
 /// The machine that is simulated.
@@ -105,8 +108,8 @@ pub struct Machine {
     pub deadline: Option<Picos>,
     /// The faults as they were asked for.
     pub rules: Vec<String>,
-    /// How flows share a link.
-    pub sharing: Sharing,
+    /// How messages share a link.
+    pub sharing: LinkSharing,
     /// Which engine is to time it.
     pub engine: Engine,
     /// What messages and reductions cost.
@@ -125,7 +128,7 @@ impl Machine {
             faults: Faults::NONE,
             deadline: None,
             rules: Vec::new(),
-            sharing: Sharing::default(),
+            sharing: LinkSharing::default(),
             engine: Engine::Auto,
         })
     }
@@ -158,8 +161,7 @@ impl Machine {
             call,
             topology: self.name.clone(),
             engine: outcome.method.name().into(),
-            sharing: if outcome.method == Method::Turns { "turns" } else { sharing_name(self.sharing) }
-                .into(),
+            sharing: self.sharing.name().into(),
             window: plan.window,
             segment: plan.segment,
             faults: self.rules.clone(),
@@ -193,11 +195,13 @@ impl Machine {
     /// The engine, where there is memory to step every rank; else only one that does not step them all.
     fn affordable(&self, ranks: u32, window: u32) -> Outcome<Engine> {
         // What a timetable keeps of a rank: its steps, and when those of a window are done.
-        let each = if self.engine == Engine::Turns { 2048 + 8 * u64::from(window) } else { 256 };
+        let serial = self.sharing == LinkSharing::Serial;
+        let each = if serial { 2048 + 8 * u64::from(window) } else { 256 };
         let enough =
             memory::require(u64::from(ranks).checked_mul(each), &format!("the clocks of {ranks} ranks"));
         match (self.engine, enough) {
-            (Engine::Full | Engine::Turns, Err(refused)) => Err(refused),
+            (Engine::Full, Err(refused)) => Err(refused),
+            (Engine::Auto, Err(refused)) if serial => Err(refused),
             (Engine::Auto, Err(_)) => Ok(Engine::Orbit),
             (engine, _) => Ok(engine),
         }
@@ -242,14 +246,6 @@ impl Machine {
             collective: Some(choice.collective),
             ..Job::new(&*plan.schedule, &plan.geometry, choice.dtype.size() as u32, &self.topology)
         }
-    }
-}
-
-/// The name of a way to share, as flags and records have it.
-pub fn sharing_name(sharing: Sharing) -> &'static str {
-    match sharing {
-        Sharing::MaxMin => "max_min",
-        Sharing::Split => "split",
     }
 }
 
@@ -323,6 +319,7 @@ pub fn run(args: &Args) -> Outcome {
 fn as_nccl(args: &Args) -> Outcome {
     let other = [
         ("--engine", args.engine != EngineName::Auto),
+        ("--sharing serial_links", args.sharing == SharingName::SerialLinks),
         ("--round-up", args.round_up),
         ("--fault", !args.fault.is_empty()),
         ("--deadline", args.deadline.is_some()),
@@ -349,8 +346,7 @@ fn heading(args: &Args, name: &str, machine: &Machine) -> String {
         "# allfold simulate {name}: {} ranks of {}; simulated, all times are virtual",
         args.sweep.ranks, args.topology
     );
-    let sharing = if args.engine == EngineName::Turns { "turns" } else { sharing_name(machine.sharing) };
-    let second = format!("# {} sharing: {sharing}", args.sweep.summary());
+    let second = format!("# {} sharing: {}", args.sweep.summary(), machine.sharing.name());
     let faults = args.fault.iter().map(|rule| format!("# fault: {rule}"));
     let lines = [first, second].into_iter().chain(faults);
     lines.chain(["#".to_string(), table::simulated_header()]).collect::<Vec<_>>().join("\n")
@@ -423,14 +419,19 @@ fn machine(args: &Args) -> Outcome<Machine> {
     machine.rules = args.fault.clone();
     machine.deadline = args.deadline.or((!machine.faults.is_steady()).then_some(PATIENCE));
     machine.sharing = match args.sharing {
-        SharingName::MaxMin => Sharing::MaxMin,
-        SharingName::Split => Sharing::Split,
+        SharingName::MaxMin => Sharing::MaxMin.into(),
+        SharingName::Split => Sharing::Split.into(),
+        SharingName::SerialLinks => LinkSharing::Serial,
     };
     machine.engine = match args.engine {
         EngineName::Full => Engine::Full,
         EngineName::Orbit if args.round_up => Engine::OrbitRounded,
         EngineName::Orbit => Engine::Orbit,
-        EngineName::Turns => Engine::Turns,
+        EngineName::Turns => {
+            return Err(Failure::usage(
+                "--engine turns is now a way to share links; write --sharing serial_links",
+            ));
+        }
         EngineName::Auto => Engine::Auto,
     };
     Ok(machine)

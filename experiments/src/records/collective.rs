@@ -77,9 +77,9 @@ pub struct SimulatedCollective {
     pub call: Call,
     /// The machine that was simulated.
     pub topology: String,
-    /// `clocks`, `events`, `orbit_clocks`, `orbit_events` or `turns`; `carried` where ranks carried real data.
+    /// `clocks`, `events`, `orbit_clocks`, `orbit_events` or `serial_links`; `carried` where ranks carried real data.
     pub engine: String,
-    /// `max_min` or `split`; `turns` where links serve one message at a time.
+    /// `max_min`, `split`, or `serial_links` where links serve one message at a time.
     pub sharing: String,
     /// Steps that a rank may have under way.
     pub window: u32,
@@ -122,7 +122,7 @@ pub struct SimulatedCollective {
 }
 
 impl SimulatedCollective {
-    /// The engine, and what it did not have to step: `turns, 16 lanes in one, 82.1 % skipped`.
+    /// The engine, and what it did not have to step: `serial_links, 16 lanes in one, 82.1 % skipped`.
     pub fn stepped(&self) -> String {
         let lanes = self.folded_lanes.map(|lanes| format!("{lanes} lanes in one"));
         let ranks = self.folded_ranks.map(|ranks| format!("{ranks} ranks in one"));

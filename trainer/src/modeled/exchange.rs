@@ -52,7 +52,7 @@ impl Exchange for Simulated<'_> {
             topology: self.topology,
             costs: self.costs,
             window: prepared.window,
-            sharing: self.sharing,
+            sharing: self.sharing.into(),
             faults: &Faults::NONE,
             deadline: None,
             collective: Some(Collective::AllReduce),

@@ -59,7 +59,7 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
             windows,
             channels: Channels::new(),
             agenda,
-            transit: Transit::new(links, cast.actors(), job.faults, job.sharing),
+            transit: Transit::new(links, cast.actors(), job.faults, job.flows()?),
             ready: Vec::new(),
             through: Vec::new(),
             due: Vec::new(),

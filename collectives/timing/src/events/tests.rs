@@ -149,7 +149,7 @@ fn agrees_with_clocks_to_the_picosecond_where_no_link_is_shared() {
             for (sharing, costs) in
                 [(Sharing::Split, exact), (Sharing::MaxMin, exact), (Sharing::Split, whole)]
             {
-                let job = Job { costs, sharing, ..Job::new(&ring, &geometry, 1, &topology) };
+                let job = Job { costs, sharing: sharing.into(), ..Job::new(&ring, &geometry, 1, &topology) };
                 let everyone = Everyone::of(&topology, &NOTHING);
                 let events = run(&job, &everyone, None).unwrap();
                 let clocks = simulate(&job, Engine::Full).unwrap();
@@ -218,7 +218,8 @@ mod skipping {
         let geometry = Geometry::whole(schedule, bytes);
         let memory = Some(BytesPerSec(3_000_000_000));
         let costs = Costs { overhead: Picos(1_000), memory, ..Costs::FREE };
-        let job = Job { window, costs, sharing, ..Job::new(schedule, &geometry, 1, topology) };
+        let job =
+            Job { window, costs, sharing: sharing.into(), ..Job::new(schedule, &geometry, 1, topology) };
         let everyone = Everyone::of(topology, &NOTHING);
         let timed = |skipping: bool| {
             let mut events = Events::new(&job, &everyone, None).unwrap();

@@ -2,7 +2,7 @@
 //! without skipping.
 
 use super::*;
-use crate::{Engine, simulate};
+use crate::{Engine, LinkSharing, simulate};
 use allfold_schedules::algorithms::{BinaryTree, Chain, RingAllReduce, double_binary_tree, halving_doubling};
 use allfold_schedules::schedule::{
     Combine, Lanes, Rank, Reverse, Schedule, Segments, Span, Step, there_and_back,
@@ -11,6 +11,11 @@ use allfold_schedules::{Collective, Geometry};
 use allfold_sim::{Bytes, BytesPerSec, Costs, Faults, Link, LinkId, Topology};
 use proptest::prelude::*;
 use std::sync::Arc;
+
+/// A job whose links serve one message at a time.
+fn serial(job: &Job<'_>) -> Result<Outcome, Error> {
+    simulate(&Job { sharing: LinkSharing::Serial, ..*job }, Engine::Auto)
+}
 
 /// The rule, step by step: every step of every rank remembered, every earlier one looked at.
 struct Plain<'a> {
@@ -191,9 +196,9 @@ proptest! {
         let job = Job { costs: COSTS, ..Job::new(&schedule, &geometry, 1, &topology) };
         let full = simulate(&job, Engine::Full).unwrap();
         prop_assume!(full.method == Method::Clocks);
-        let turns = simulate(&job, Engine::Turns).unwrap();
+        let timed = serial(&job).unwrap();
         let found = |outcome: &Outcome| (outcome.finish.clone(), outcome.messages, outcome.bytes, outcome.links.clone());
-        prop_assert_eq!(found(&turns), found(&full));
+        prop_assert_eq!(found(&timed), found(&full));
     }
 
     #[test]
@@ -210,7 +215,7 @@ proptest! {
         let one = Job { window, costs: COSTS, ..Job::new(&one, &geometry, 1, &thin) };
         let collective = Some(Collective::AllReduce);
         let all = Job { window: window * lanes, costs: COSTS, collective, ..Job::new(&all, &geometries, 1, &thick) };
-        let (one, all) = (simulate(&one, Engine::Turns).unwrap(), simulate(&all, Engine::Turns).unwrap());
+        let (one, all) = (serial(&one).unwrap(), serial(&all).unwrap());
         prop_assert_eq!(all.folded, lanes);
         prop_assert_eq!((one.finish, one.messages * u64::from(lanes)), (all.finish, all.messages));
     }
@@ -240,29 +245,46 @@ fn trees_take_nearly_the_time_that_they_take_on_shared_links() {
         let topology = Topology::named(wiring, ranks).unwrap();
         let geometry = Geometry::whole(&schedule, bytes);
         let job = Job { window: 64, ..Job::new(&schedule, &geometry, 1, &topology) };
-        let time = |engine| simulate(&job, engine).unwrap().time.as_micros();
-        let (turns, shares) = (time(Engine::Turns), time(Engine::Full));
-        println!("{wiring}, {ranks} ranks: {turns} us by turns, {shares} us by shares");
+        let (serial, shares) = (serial(&job).unwrap(), simulate(&job, Engine::Full).unwrap());
+        let (serial, shares) = (serial.time.as_micros(), shares.time.as_micros());
+        println!("{wiring}, {ranks} ranks: {serial} us one by one, {shares} us by shares");
         assert!(
-            (0.85..1.1).contains(&(turns / shares)),
-            "{wiring}, {ranks} ranks: {turns} us, {shares} us by shares"
+            (0.85..1.1).contains(&(serial / shares)),
+            "{wiring}, {ranks} ranks: {serial} us, {shares} us by shares"
         );
     }
 }
 
 #[test]
-fn what_turns_cannot_time_is_refused_in_words() {
+fn what_serial_links_cannot_time_is_refused_in_words() {
     let topology = Topology::named("switch", 4).unwrap();
     let round_by_round = Segments::with_stride(RingAllReduce(4), 3, 0);
     let geometry = Geometry::whole(&round_by_round, 100);
-    let error = simulate(&Job::new(&round_by_round, &geometry, 1, &topology), Engine::Turns).unwrap_err();
+    let error = serial(&Job::new(&round_by_round, &geometry, 1, &topology)).unwrap_err();
     assert!(error.to_string().contains("round by round"), "{error}");
     let (long, topology_of_many) = (RingAllReduce(200), Topology::named("switch", 200).unwrap());
     let geometry = Geometry::whole(&long, 400);
-    let error = simulate(&Job::new(&long, &geometry, 1, &topology_of_many), Engine::Turns).unwrap_err();
+    let error = serial(&Job::new(&long, &geometry, 1, &topology_of_many)).unwrap_err();
     assert!(error.to_string().contains("too many steps"), "{error}");
     let (ring, faults) = (RingAllReduce(4), Faults::parse(["dead_rank=1@1ms"], &topology).unwrap());
     let geometry = Geometry::whole(&ring, 100);
     let job = Job { faults: &faults, ..Job::new(&ring, &geometry, 1, &topology) };
-    assert!(simulate(&job, Engine::Turns).unwrap_err().to_string().contains("another engine"));
+    assert!(serial(&job).unwrap_err().to_string().contains("share them"));
+}
+
+#[test]
+fn serial_links_are_refused_by_engines_that_share_links() {
+    let topology = Topology::named("switch", 4).unwrap();
+    let ring = Segments::with_stride(RingAllReduce(4), 3, 1);
+    let geometry = Geometry::whole(&ring, 120);
+    let job = Job { sharing: LinkSharing::Serial, ..Job::new(&ring, &geometry, 1, &topology) };
+    for engine in [Engine::Auto, Engine::Full] {
+        assert_eq!(simulate(&job, engine).unwrap().method, Method::SerialLinks, "{engine:?}");
+    }
+    let refused = "serial_links: links that serve one message at a time are timed by engine `auto` or `full`";
+    for engine in [Engine::Events, Engine::Orbit, Engine::OrbitRounded] {
+        let error = simulate(&job, engine).unwrap_err().to_string();
+        assert!(error.contains(refused), "{engine:?}: {error}");
+    }
+    assert!(crate::explain(&job).unwrap_err().to_string().contains(refused));
 }

@@ -30,5 +30,5 @@ pub(super) fn acts(of: &dyn Schedule, cast: &impl Cast) -> Result<Acts, Error> {
 }
 
 pub(super) fn refusal(why: &str) -> Error {
-    Error::Job(format!("turns: {why}; take a pipeline of few steps a rank, or another engine (`full`)"))
+    Error::Job(format!("serial_links: {why}; take a pipeline of few steps a rank, or share links (`split`)"))
 }

@@ -30,7 +30,7 @@ use super::{Cast, Error, Everyone, Job, Method, Outcome, fold};
 use allfold_sim::{EventHash, Picos};
 use program::{Program, Round};
 
-/// Times a job whose links take turns; lanes that are alike take theirs together and share them evenly.
+/// Times a job whose links serve one message at a time; lanes that are alike are served together, evenly.
 ///
 /// # Errors
 /// Where something is wrong with ranks or links, a deadline is set, or the schedule is too long to be remembered.
@@ -41,9 +41,9 @@ pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
             let lanes = lane.lanes;
             let cast = Weighed { cast: &everyone, weight: lanes };
             let run = timed(&lane.job(job), &cast, true)?.times(lanes);
-            Ok(Outcome { folded: lanes, ..run.outcome(job, &everyone, Method::Turns)? })
+            Ok(Outcome { folded: lanes, ..run.outcome(job, &everyone, Method::SerialLinks)? })
         }
-        None => timed(job, &everyone, true)?.outcome(job, &everyone, Method::Turns),
+        None => timed(job, &everyone, true)?.outcome(job, &everyone, Method::SerialLinks),
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
 fn timed(job: &Job<'_>, cast: &impl Cast, skip: bool) -> Result<Run, Error> {
     if !job.faults.is_empty() || job.deadline.is_some() {
         return Err(Error::Job(
-            "turns: with a fault or a deadline links are shared; use another engine (`full`)".into(),
+            "serial_links: a fault or a deadline needs links that are shared; share them (`split`)".into(),
         ));
     }
     let program = timetable::program(job, cast)?;
