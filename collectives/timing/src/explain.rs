@@ -116,7 +116,7 @@ impl Walk<'_> {
         ends
     }
 
-    /// What ended last on a rank, at `by` at the latest and before `strictly`: an arrival rather than a departure.
+    /// What ended last on a rank, at `by` at the latest; of what ended at one instant, an arrival rather than a departure.
     fn last(&self, rank: Rank, by: u64) -> Option<(u64, bool, u32)> {
         let ends = self.ends.get(rank.index())?;
         ends[..ends.partition_point(|end| end.0 <= by)].last().copied()

@@ -10,7 +10,7 @@ use crate::session::{self, Session};
 use crate::sweep::SweepArgs;
 use crate::{critical, memory, table, trace};
 use allfold_collectives::time::{self, Engine, Job, LinkSharing, Sent};
-use allfold_sim::fault::{KINDS, span};
+use allfold_sim::fault::{KINDS, Kind, span};
 use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
 use clap::ValueEnum;
 use std::path::PathBuf;
@@ -390,7 +390,7 @@ fn span_of(text: &str) -> Result<Picos, String> {
 
 /// Every kind of fault rule, for the help text.
 fn kinds() -> String {
-    let kind = |(_, example, what): &(&str, &str, &str)| format!("  {example:34} {what}");
+    let kind = |kind: &Kind| format!("  {:34} {}", kind.example, kind.about);
     KINDS.iter().map(kind).collect::<Vec<_>>().join("\n")
 }
 

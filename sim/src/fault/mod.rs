@@ -24,6 +24,7 @@ mod grammar;
 mod noise;
 mod pace;
 mod ranks;
+mod reader;
 mod rule;
 mod span;
 mod verdict;
@@ -33,7 +34,7 @@ mod weather;
 mod tests;
 
 pub use factor::Factor;
-pub use grammar::KINDS;
+pub use grammar::{KINDS, Kind};
 pub use noise::{Draw, Noise};
 pub use pace::Paced;
 pub use ranks::{Links, Pair, Ranks, Which};
