@@ -27,12 +27,11 @@
 mod backends;
 mod buffer;
 mod communicator;
+mod contract;
 mod error;
 mod exec;
-mod fingerprint;
 pub mod flight;
 mod fused;
-mod ledger;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod transport;
@@ -50,7 +49,7 @@ pub use backends::sim::Activity;
 pub use backends::tcp;
 pub use buffer::Buffer;
 pub use communicator::{Communicator, Joining, Plan, Planned};
+pub use contract::{Call, Operation};
 pub use error::{Error, Lost, Result};
-pub use fingerprint::{Call, Operation};
 pub use work::Work;
 pub use world::{Report, World};

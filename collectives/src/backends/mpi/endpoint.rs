@@ -7,7 +7,7 @@
 use super::foreign::Request;
 use super::group::{DATA_TAG, Group, LAST_TAG};
 use super::{Node, clock, nap};
-use crate::backends::tcp::Fingerprint;
+use crate::contract::Fingerprint;
 use crate::transport::{Event, Frame, LETTERS, Payload, Summons, Transport};
 use crate::{Call, DType, Error, Operation, Rank, Result};
 use allfold_kernels::fused::Ends;
@@ -210,7 +210,7 @@ impl Endpoint {
 
     fn disagree(&self, peer: Rank, sequence: u64, theirs: Fingerprint) -> Error {
         let error = match self.is_letter() {
-            false => self.group.book(|book| book.disagree(peer, sequence, theirs)),
+            false => self.group.ledger(|ledger| ledger.disagree(peer, sequence, theirs)),
             true => match theirs.call(sequence, "") {
                 Some(theirs) => {
                     let (mine, theirs) = (Box::new(self.call.as_ref().clone()), Box::new(theirs));
@@ -227,7 +227,7 @@ impl Endpoint {
             true => Vec::new(),
             false => self
                 .group
-                .book(|book| book.absent(self.call.sequence, |rank| self.latest.get(&rank).copied())),
+                .ledger(|ledger| ledger.absent(self.call.sequence, |rank| self.latest.get(&rank).copied())),
         };
         let busy: Vec<Rank> =
             self.recvs.iter().map(|recv| recv.from).chain(self.sends.iter().map(|send| send.to)).collect();
@@ -245,9 +245,9 @@ impl Endpoint {
     fn lost(&self) -> Option<Error> {
         let peers = self.recvs.iter().map(|recv| recv.from).chain(self.sends.iter().map(|send| send.to));
         let letter = self.is_letter();
-        self.group.book(|book| {
-            let lost = peers.into_iter().find(|peer| letter && book.left(*peer).is_some())?;
-            Some(book.lose(lost, Some(&self.call)))
+        self.group.ledger(|ledger| {
+            let lost = peers.into_iter().find(|peer| letter && ledger.left(*peer).is_some())?;
+            Some(ledger.lose(lost, Some(&self.call)))
         })
     }
 
@@ -307,7 +307,7 @@ impl Transport for Endpoint {
         self.group.listen().and_then(|()| self.group.listen())?;
         match self.is_letter() {
             true => Ok(()),
-            false => self.group.book(|book| book.enter(call)).map_err(|error| self.group.fail(error)),
+            false => self.group.ledger(|ledger| ledger.enter(call)).map_err(|error| self.group.fail(error)),
         }
     }
 
@@ -350,7 +350,7 @@ impl Transport for Endpoint {
 
     fn done(&mut self) {
         if !self.is_letter() {
-            self.group.book(|book| book.done());
+            self.group.ledger(|ledger| ledger.done());
         }
     }
 

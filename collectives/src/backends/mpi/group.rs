@@ -8,7 +8,8 @@
 //! ```
 
 use super::foreign::{Comm, Request};
-use crate::backends::tcp::{Book, CONTROL, Fingerprint, Reader, Writer};
+use crate::backends::tcp::{CONTROL, Reader, Writer};
+use crate::contract::{Fingerprint, RemoteLedger};
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
 use std::ffi::c_int;
@@ -28,7 +29,7 @@ const ENTER: u8 = 2;
 pub(super) struct Group {
     /// Or why there is none.
     comm: Result<Comm>,
-    book: Mutex<Book>,
+    ledger: Mutex<RemoteLedger>,
     /// What has been said and may not have left yet.
     said: Mutex<Vec<Request>>,
     pool: Pool,
@@ -37,8 +38,8 @@ pub(super) struct Group {
 impl Group {
     pub fn new(comm: Result<Comm>, pool: Pool) -> Group {
         let (me, size) = comm.as_ref().map_or((Rank(0), 1), |comm| (comm.rank(), comm.size()));
-        let book = Mutex::new(Book::new(me, size as usize));
-        Group { comm, book, said: Mutex::default(), pool }
+        let ledger = Mutex::new(RemoteLedger::new(me, size as usize));
+        Group { comm, ledger, said: Mutex::default(), pool }
     }
 
     pub fn comm(&self) -> Result<&Comm> {
@@ -50,13 +51,13 @@ impl Group {
         self.comm.as_ref().map_or(Rank(0), Comm::rank)
     }
 
-    pub fn book<R>(&self, look: impl FnOnce(&mut Book) -> R) -> R {
-        look(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn ledger<R>(&self, look: impl FnOnce(&mut RemoteLedger) -> R) -> R {
+        look(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Records an error and tells the others, unless the group has failed before. Returns the error that counts.
     pub fn fail(&self, error: Error) -> Error {
-        let (first, counts) = self.book(|book| (book.fail(&error), book.failure()));
+        let (first, counts) = self.ledger(|ledger| (ledger.fail(&error), ledger.failure()));
         if first {
             let mut writer = Writer::default();
             writer.byte(FAIL).error(&error);
@@ -107,25 +108,25 @@ impl Group {
                 self.fail(error);
             }
         }
-        self.book(|book| book.failure()).map_or(Ok(()), Err)
+        self.ledger(|ledger| ledger.failure()).map_or(Ok(()), Err)
     }
 
     /// What a peer says. The error that follows, if one does.
     fn hear(&self, peer: Rank, bytes: &[u8]) -> Option<Error> {
-        self.book(|book| {
-            let mut reader = Reader { rest: bytes, known: book.known };
+        self.ledger(|ledger| {
+            let mut reader = Reader { rest: bytes, known: ledger.known };
             match reader.byte()? {
                 FAIL => {
-                    book.fail(&reader.error()?);
+                    ledger.fail(&reader.error()?);
                     None
                 }
                 LEAVE => {
                     let operations = reader.word()?;
-                    book.leave(peer, operations, reader.lost()?)
+                    ledger.leave(peer, operations, reader.lost()?)
                 }
                 ENTER => {
                     let (sequence, theirs) = (reader.word()?, Fingerprint(*reader.rest.first_chunk()?));
-                    book.hear(peer, sequence, theirs)
+                    ledger.hear(peer, sequence, theirs)
                 }
                 _ => None,
             }

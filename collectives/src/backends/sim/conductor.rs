@@ -5,7 +5,7 @@ use super::message::{Channel, Half};
 use super::state::{Actor, Doing, Entered, LAST, State, Wait};
 use super::wires::News;
 use crate::backends::{ActorId, GateId, GroupId};
-use crate::ledger::Ledger;
+use crate::contract::Ledger;
 use crate::transport::Event;
 use crate::{Error, Operation, Rank};
 use allfold_sim::Picos;

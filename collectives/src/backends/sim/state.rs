@@ -5,7 +5,7 @@ use super::message::Half;
 use super::options::{Activity, Options};
 use super::wires::Wires;
 use crate::backends::{ActorId, GateId, GroupId, GroupKey, Member};
-use crate::ledger::Ledger;
+use crate::contract::Ledger;
 use crate::transport::Event;
 use crate::{Call, Error, Operation, Rank};
 use allfold_sim::Picos;

@@ -3,7 +3,7 @@
 //! Readers take what is there and no more: every length is checked against the bytes at hand, texts are cut at
 //! [`TEXT`] bytes, and nothing is allocated beyond the frame's own size.
 
-use super::fingerprint::Fingerprint;
+use crate::contract::Fingerprint;
 use crate::{Call, Error, Lost, Rank};
 use std::time::Duration;
 

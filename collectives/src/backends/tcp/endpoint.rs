@@ -4,10 +4,10 @@
 //! while when nothing moved, then sleeps until a socket is ready or the bell rings.
 
 use super::control;
-use super::fingerprint::Fingerprint;
 use super::group::{Group, Links};
 use super::link::{Done, Fault, Link, Scene, Source, Target};
 use super::node::Node;
+use crate::contract::Fingerprint;
 use crate::schedule::{Combine, Span};
 use crate::transport::{Direct, Event, Frame, Memory, NoMemory, Payload, Transport};
 use crate::{Call, Error, Lost, Operation, Rank, Result};
@@ -175,7 +175,7 @@ impl Endpoint {
                     }
                     None => protocol("what it says was called is no call".into()),
                 },
-                _ => self.group.book(|book| book.disagree(peer, sequence, theirs)),
+                _ => self.group.ledger(|ledger| ledger.disagree(peer, sequence, theirs)),
             },
             Fault::Truncated | Fault::Ended(_) | Fault::Ahead(_) => {
                 // A peer that has passed this operation knows what it called there, and says so if that was another.
@@ -204,9 +204,9 @@ impl Endpoint {
     fn verdict(&self, peer: Rank) -> Option<Error> {
         let until = clock() + VERDICT;
         loop {
-            let found = self.group.book(|book| {
-                let lost = book.left(peer).map(|_| book.lose(peer, Some(&self.call)));
-                book.failure().or(lost)
+            let found = self.group.ledger(|ledger| {
+                let lost = ledger.left(peer).map(|_| ledger.lose(peer, Some(&self.call)));
+                ledger.failure().or(lost)
             });
             if found.is_some() || clock() >= until {
                 return found;
@@ -224,9 +224,9 @@ impl Endpoint {
             }
             _ => Vec::new(),
         };
-        let (failure, lost) = self.group.book(|book| {
-            let lost = peers.iter().find(|peer| book.left(**peer).is_some()).copied();
-            (book.failure(), lost)
+        let (failure, lost) = self.group.ledger(|ledger| {
+            let lost = peers.iter().find(|peer| ledger.left(**peer).is_some()).copied();
+            (ledger.failure(), lost)
         });
         if let Some(error) = failure {
             return Err(error);
@@ -241,7 +241,7 @@ impl Endpoint {
             }
             self.nap(until);
         }
-        let error = self.group.book(|book| book.lose(peer, Some(&self.call)));
+        let error = self.group.ledger(|ledger| ledger.lose(peer, Some(&self.call)));
         Err(self.node.fail(&self.group, error))
     }
 
@@ -282,7 +282,7 @@ impl Endpoint {
         let latest = |rank: Rank| self.links.get(&rank).and_then(|link| link.latest);
         let mut waiting_on = match self.purpose {
             Some(Purpose::Letters) => Vec::new(),
-            _ => self.group.book(|book| book.absent(self.call.sequence, latest)),
+            _ => self.group.ledger(|ledger| ledger.absent(self.call.sequence, latest)),
         };
         let entered = waiting_on.is_empty();
         if entered {
@@ -314,9 +314,9 @@ impl Transport for Endpoint {
             now.checked_add(self.node.deadlines.operation).unwrap_or(now + Duration::from_secs(1 << 32));
         let letter = call.operation == Operation::PointToPoint;
         let purpose = if letter { Purpose::Letters } else { Purpose::Data };
-        let entered = self.group.book(|book| match letter {
-            true => book.failure().map_or(Ok(()), Err),
-            false => book.enter(call),
+        let entered = self.group.ledger(|ledger| match letter {
+            true => ledger.failure().map_or(Ok(()), Err),
+            false => ledger.enter(call),
         });
         entered.map_err(|error| self.node.fail(&self.group, error))?;
         let taken = || Error::System("two operations of one communicator run at once".into());
@@ -349,7 +349,7 @@ impl Transport for Endpoint {
 
     fn done(&mut self) {
         if self.purpose == Some(Purpose::Data) {
-            self.group.book(|book| book.done());
+            self.group.ledger(|ledger| ledger.done());
         }
         self.release();
     }

@@ -10,7 +10,7 @@
 //! last. The receiver knows from its own schedule what each field must be and compares: no length in a header ever
 //! sizes an allocation.
 
-use super::fingerprint::Fingerprint;
+use crate::contract::Fingerprint;
 use allfold_net::VERSION;
 pub use allfold_net::{FRAGMENT, HEADER};
 use crc_fast::{CrcAlgorithm, checksum};

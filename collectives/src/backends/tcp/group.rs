@@ -2,8 +2,8 @@
 
 use super::agreement::Agreement;
 use super::bell::Bell;
-use super::book::Book;
 use super::link::Link;
+use crate::contract::RemoteLedger;
 use crate::{Error, Rank, Result};
 use allfold_net::handshake::Purpose;
 use allfold_net::wire::Wire;
@@ -22,8 +22,8 @@ pub(super) struct Group {
     /// This rank in the group.
     pub me: Rank,
     pub bell: Bell,
-    book: Mutex<Book>,
-    /// There is an error in the book.
+    ledger: Mutex<RemoteLedger>,
+    /// There is an error in the ledger.
     failed: AtomicBool,
     agreement: Mutex<Agreement>,
     /// Links for collectives and for letters; whoever runs an operation takes them and puts them back.
@@ -39,14 +39,14 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Group {
     pub fn new(wire: u64, members: Vec<Rank>, me: Rank) -> Result<Group> {
-        let book = Mutex::new(Book::new(me, members.len()));
+        let ledger = Mutex::new(RemoteLedger::new(me, members.len()));
         let agreement = Mutex::new(Agreement::new(me, members.len() as u32));
         Ok(Group {
             wire,
             members,
             me,
             bell: Bell::new()?,
-            book,
+            ledger,
             failed: AtomicBool::new(false),
             agreement,
             collective: Mutex::new(Some(Links::new())),
@@ -65,10 +65,10 @@ impl Group {
         self.members.iter().position(|member| *member == world).map(|at| Rank(at as u32))
     }
 
-    pub fn book<R>(&self, look: impl FnOnce(&mut Book) -> R) -> R {
-        let mut book = locked(&self.book);
-        let result = look(&mut book);
-        if book.cause().is_some() {
+    pub fn ledger<R>(&self, look: impl FnOnce(&mut RemoteLedger) -> R) -> R {
+        let mut ledger = locked(&self.ledger);
+        let result = look(&mut ledger);
+        if ledger.cause().is_some() {
             self.failed.store(true, Ordering::Release);
         }
         result
@@ -76,7 +76,7 @@ impl Group {
 
     /// The group's first error. Costs nothing while there is none.
     pub fn failure(&self) -> Option<Error> {
-        self.failed.load(Ordering::Acquire).then(|| self.book(|book| book.failure())).flatten()
+        self.failed.load(Ordering::Acquire).then(|| self.ledger(|ledger| ledger.failure())).flatten()
     }
 
     /// What is agreed on who is left.

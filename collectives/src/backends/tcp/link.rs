@@ -9,9 +9,9 @@
 //!
 //! Bytes are summed, reduced and written a fragment at a time, while they are in the cache.
 
-use super::fingerprint::Fingerprint;
 use super::frame::{FRAGMENT, HEADER, Header, Kind, crc32c};
 use crate::Rank;
+use crate::contract::Fingerprint;
 use crate::schedule::{Combine, Span};
 use crate::transport::{Memory, Payload, Pool};
 use allfold_net::wire::Wire;

@@ -4,7 +4,7 @@
 //!             rank's own thread                            runtime of the process
 //! Communicator -- Endpoint -- Link per peer == data ==>    accept, connect, handshake, TLS
 //!                    |            (frames: frame.rs)        control task per peer == heartbeats, announcements,
-//!                 Group: Book, Bell <--------------------------------------------- failures, departures ==>
+//!                 Group: RemoteLedger, Bell <--------------------------------------------- failures, departures ==>
 //! ```
 //!
 //! Every connection begins with a handshake under the job's secret ([`allfold_net::handshake`]), then carries frames of 64
@@ -14,11 +14,9 @@
 
 mod agreement;
 mod bell;
-mod book;
 mod codec;
 mod control;
 mod endpoint;
-mod fingerprint;
 mod frame;
 mod group;
 mod groups;
@@ -29,17 +27,15 @@ mod options;
 mod outbox;
 mod proxy;
 
+pub use crate::contract::Fingerprint;
 pub(crate) use allfold_net::random;
 pub use allfold_net::{
     Claims, Door, Host, Invitation, Purpose, Refusal, Secret, Secured, Security, Stranger, Verdict, duplex,
 };
-pub use fingerprint::Fingerprint;
 pub use frame::{FRAGMENT, HEADER, Header, Kind};
 pub use options::{Deadlines, Peers};
 pub use proxy::{Action, Judge, Passing, Proxy, Rules};
 
-#[cfg(feature = "mpi")]
-pub(super) use book::Book;
 #[cfg(feature = "mpi")]
 pub(super) use codec::{Reader, Writer};
 pub(crate) use control::runtime;

@@ -1,7 +1,7 @@
 //! One rank's process in the world: its groups, its control connections, and what the peers say over them.
 //!
 //! ```text
-//! peers ==control==> reader task --> Node --> Book of the group, bell --> the thread in a collective
+//! peers ==control==> reader task --> Node --> RemoteLedger of the group, bell --> the thread in a collective
 //!                    writer task <-- outbox <-- Node <-- whoever enters, fails or leaves
 //! ```
 //!
@@ -10,12 +10,12 @@
 use super::super::Host;
 use super::agreement::{Agreement, Letters, Message};
 use super::codec::{Reader, Writer};
-use super::fingerprint::Fingerprint;
 use super::frame::{Header, Kind};
 use super::group::{Group, locked};
 use super::groups::{Groups, News};
 use super::options::Deadlines;
 use super::outbox::Outbox;
+use crate::contract::Fingerprint;
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_kernels::fused::Pipe;
@@ -230,7 +230,7 @@ impl Node {
                 let cause = peer.lost.clone()?;
                 Some(Error::PeerLost { rank: Rank(rank), cause, call: None })
             });
-            if let Some(error) = world.book(|book| book.failure()).or(lost) {
+            if let Some(error) = world.ledger(|ledger| ledger.failure()).or(lost) {
                 return Err(error);
             }
             let absent = |(peer, rank): (&Peer, u32)| {
@@ -314,7 +314,7 @@ impl Node {
 
     /// Fails a group. Returns the error that counts.
     pub fn fail(&self, group: &Group, error: Error) -> Error {
-        let (first, counts) = group.book(|book| (book.fail(&error), book.failure()));
+        let (first, counts) = group.ledger(|ledger| (ledger.fail(&error), ledger.failure()));
         if first {
             let mut news = Writer::default();
             news.word(group.wire).error(&error);
@@ -326,7 +326,7 @@ impl Node {
 
     /// This rank leaves a group. Those who stay hear of the group's failure first, from whoever leaves over it.
     pub fn leave(&self, group: &Group, operations: u64, cause: &Lost) {
-        if let Some(error) = group.book(|book| book.cause().cloned()) {
+        if let Some(error) = group.ledger(|ledger| ledger.cause().cloned()) {
             let mut news = Writer::default();
             news.word(group.wire).error(&error);
             self.tell_all(group, Kind::Fail, &news.0);
@@ -374,18 +374,18 @@ impl Node {
 
     fn heard(&self, group: &Group, from: Rank, kind: Kind, payload: &[u8]) {
         let Some(peer) = group.rank_of(from) else { return };
-        let mut news = Reader { rest: payload, known: group.book(|book| book.known) };
+        let mut news = Reader { rest: payload, known: group.ledger(|ledger| ledger.known) };
         let found = match kind {
             Kind::Enter => (|| {
                 let _group = news.word()?;
                 let sequence = news.word()?;
                 let theirs = Fingerprint(*news.rest.first_chunk()?);
-                group.book(|book| book.hear(peer, sequence, theirs))
+                group.ledger(|ledger| ledger.hear(peer, sequence, theirs))
             })(),
             Kind::Leave => (|| {
                 let (_group, operations, cause) = (news.word()?, news.word()?, news.lost()?);
                 self.agree(group, |agreement| agreement.lose(peer));
-                group.book(|book| book.leave(peer, operations, cause))
+                group.ledger(|ledger| ledger.leave(peer, operations, cause))
             })(),
             Kind::Shrink => {
                 let size = group.members.len() as u32;
@@ -398,7 +398,7 @@ impl Node {
             Kind::Fail => {
                 let error = news.word().and_then(|_group| news.error());
                 if let Some(error) = error {
-                    group.book(|book| book.fail(&error));
+                    group.ledger(|ledger| ledger.fail(&error));
                 }
                 None
             }
@@ -437,7 +437,7 @@ impl Node {
             other => other,
         };
         self.agree(group, |agreement| agreement.lose(rank));
-        if let Some(error) = group.book(|book| book.leave(rank, 0, cause)) {
+        if let Some(error) = group.ledger(|ledger| ledger.leave(rank, 0, cause)) {
             self.fail(group, error);
         }
         group.bell.ring();

@@ -13,7 +13,7 @@ const PAST: usize = 1024;
 /// How many calls of a peer that is ahead are remembered: it waits in one of them.
 const AHEAD: usize = 16;
 
-pub(in crate::backends) struct Book {
+pub(crate) struct RemoteLedger {
     me: Rank,
     /// Own calls, by number; the last [`PAST`].
     past: VecDeque<(u64, Fingerprint)>,
@@ -34,10 +34,10 @@ struct Peer {
     left: Option<(u64, Lost)>,
 }
 
-impl Book {
-    pub fn new(me: Rank, size: usize) -> Book {
+impl RemoteLedger {
+    pub fn new(me: Rank, size: usize) -> RemoteLedger {
         let peers = vec![Peer::default(); size];
-        Book { me, past: VecDeque::new(), current: None, known: "", peers, failure: None }
+        RemoteLedger { me, past: VecDeque::new(), current: None, known: "", peers, failure: None }
     }
 
     /// The group's first error.
@@ -179,17 +179,17 @@ mod tests {
         Call::plain(Operation::Collective(Collective::Broadcast), sequence, count, DType::F32)
     }
 
-    fn book() -> Book {
-        Book::new(Rank(0), 3)
+    fn ledger() -> RemoteLedger {
+        RemoteLedger::new(Rank(0), 3)
     }
 
     #[test]
     fn calls_that_disagree_are_found_whoever_comes_first() {
         let theirs = Fingerprint::of(&call(4, 11));
-        let mut late = book();
+        let mut late = ledger();
         assert_eq!(late.hear(Rank(2), 4, theirs), None);
         let error = late.enter(&call(4, 10)).unwrap_err();
-        let mut early = book();
+        let mut early = ledger();
         early.enter(&call(4, 10)).unwrap();
         early.done();
         early.enter(&call(5, 10)).unwrap();
@@ -201,12 +201,12 @@ mod tests {
 
     #[test]
     fn a_peer_that_leaves_is_missed_in_later_operations_only() {
-        let mut book = book();
-        book.enter(&call(1, 1)).unwrap();
-        assert_eq!(book.leave(Rank(1), 2, Lost::ReturnedEarly { operations: 2 }), None);
+        let mut ledger = ledger();
+        ledger.enter(&call(1, 1)).unwrap();
+        assert_eq!(ledger.leave(Rank(1), 2, Lost::ReturnedEarly { operations: 2 }), None);
         // The end of its connection is no second loss.
-        assert_eq!(book.leave(Rank(1), 0, Lost::Disconnected("ended".into())), None);
-        let error = book.enter(&call(2, 1)).unwrap_err();
+        assert_eq!(ledger.leave(Rank(1), 0, Lost::Disconnected("ended".into())), None);
+        let error = ledger.enter(&call(2, 1)).unwrap_err();
         assert!(matches!(
             error,
             Error::PeerLost { rank: Rank(1), cause: Lost::ReturnedEarly { operations: 2 }, .. }
@@ -215,19 +215,19 @@ mod tests {
 
     #[test]
     fn a_peer_that_dies_is_missed_at_once() {
-        let mut book = book();
-        book.enter(&call(1, 1)).unwrap();
-        let error = book.leave(Rank(2), 0, Lost::Disconnected("reset".into()));
+        let mut ledger = ledger();
+        ledger.enter(&call(1, 1)).unwrap();
+        let error = ledger.leave(Rank(2), 0, Lost::Disconnected("reset".into()));
         assert!(matches!(error, Some(Error::PeerLost { rank: Rank(2), call: Some(_), .. })));
     }
 
     #[test]
     fn what_a_peer_announces_far_ahead_is_bounded() {
-        let mut book = book();
+        let mut ledger = ledger();
         for sequence in 0..10_000 {
-            book.hear(Rank(1), sequence, Fingerprint::of(&call(sequence, 1)));
+            ledger.hear(Rank(1), sequence, Fingerprint::of(&call(sequence, 1)));
         }
-        assert_eq!(book.peers[1].ahead.len(), AHEAD);
-        assert_eq!(book.absent(500, |_| None), [Rank(2)]);
+        assert_eq!(ledger.peers[1].ahead.len(), AHEAD);
+        assert_eq!(ledger.absent(500, |_| None), [Rank(2)]);
     }
 }

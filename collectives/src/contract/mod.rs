@@ -1,0 +1,18 @@
+//! What the ranks of a group agree on, and how a rank that breaks it is found.
+//!
+//! ```text
+//! call            what a rank calls
+//! fingerprint     the same in 16 bytes, for frames
+//! ledger          who entered which operation with which call: of ranks that share a process
+//! remote_ledger   the same as one of several processes knows it
+//! ```
+
+mod call;
+mod fingerprint;
+mod ledger;
+mod remote_ledger;
+
+pub use call::{Call, Operation};
+pub use fingerprint::Fingerprint;
+pub(crate) use ledger::Ledger;
+pub(crate) use remote_ledger::RemoteLedger;
