@@ -21,7 +21,7 @@ pub(crate) mod threads;
 
 pub use allfold_net::{Host, Invitation};
 
-use crate::transport::Transport;
+use crate::transport::Connection;
 use crate::{Lost, Rank, Result};
 use allfold_sim::Picos;
 use std::sync::Arc;
@@ -122,6 +122,6 @@ pub(crate) trait Backend: Send + Sync {
     /// Who of a failed group goes on: waits until every member has asked or has left, or its deadline. All who get an
     /// answer get the same.
     fn survivors(&self, actor: ActorId, member: Member) -> Result<Vec<Rank>>;
-    /// A member's way to its peers.
-    fn transport(self: Arc<Self>, actor: ActorId, member: Member) -> Box<dyn Transport>;
+    /// A member's ways to its peers.
+    fn connect(self: Arc<Self>, actor: ActorId, member: Member) -> Connection;
 }

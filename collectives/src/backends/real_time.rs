@@ -27,12 +27,6 @@ static STEADY: LazyLock<bool> = LazyLock::new(|| {
     source.is_ok_and(|name| name.trim() == "tsc")
 });
 
-/// Now, where deadlines of ranks are real time.
-#[allow(clippy::disallowed_methods, reason = "ranks on real time wait for each other in real time")]
-pub(super) fn clock() -> Instant {
-    Instant::now()
-}
-
 impl RealTime {
     /// It is 0 now.
     #[allow(clippy::disallowed_methods, reason = "here time is real")]

@@ -1,8 +1,8 @@
 //! The asynchronous forms: they take the buffer and give it back.
 
-use super::operation::Request;
+use super::request::Request;
 use super::{Communicator, in_place, locked};
-use crate::transport::Transport;
+use crate::transport::Connection;
 use crate::work::{Slot, Work};
 use crate::{Buffer, Collective, Element, Error, Rank, ReduceOp, Result};
 use std::sync::{Arc, Mutex};
@@ -56,9 +56,9 @@ impl Communicator {
         let slot: Slot<Buffer<T>> = Arc::new(Mutex::new(None));
         let ticket = self.seat.issue(prepared.call(sequence), None);
         let (place, seat, actor) = (slot.clone(), self.seat.clone(), stream.actor);
-        let job = move |transport: &mut dyn Transport| {
+        let job = move |connection: &mut Connection| {
             let done =
-                seat.fly(ticket, actor, || prepared.run(sequence, in_place(&mut data), transport, &|| ()));
+                seat.fly(ticket, actor, || prepared.run(sequence, in_place(&mut data), connection, &|| ()));
             *locked(&place) = Some(done.map(|()| (result(data), seat.backend.clock().now(actor))));
         };
         let number = stream.push(&self.seat, Some(Box::new(job)));

@@ -4,15 +4,18 @@
 //! Communicator -- Seat (shared with the communication thread and the world)
 //!      |            '-- Backend
 //!      |-- Plan, Schedules --> Prepared: call, schedule, geometry
-//!      '-- Transport <---------- run on the caller's slice, here or on the communication thread
+//!      '-- Connection <--------- run on the caller's slice, here or on the communication thread
 //! ```
 
 mod asynchronous;
 mod joining;
 mod operation;
+mod path;
 mod plan;
 mod planned;
 mod point_to_point;
+mod request;
+mod schedules;
 mod seat;
 mod shared;
 mod shrink;
@@ -26,11 +29,13 @@ pub(crate) use seat::{Roster, Seat, locked};
 use crate::backends::tcp::Tcp;
 use crate::backends::{GroupId, Member};
 use crate::schedule::Rank;
-use crate::transport::Transport;
+use crate::transport::Connection;
 use crate::{Collective, Element, Error, Operation, ReduceOp, Result};
 use allfold_kernels::fused::Ends;
 use allfold_sim::Picos;
-use operation::{Prepared, Request, Schedules, Site};
+use operation::{Prepared, Site};
+use request::Request;
+use schedules::Schedules;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -67,8 +72,8 @@ use std::sync::Arc;
 /// # Ok::<(), Error>(())
 /// ```
 pub struct Communicator {
-    /// Before the seat: it is dropped first.
-    transport: RefCell<Box<dyn Transport>>,
+    /// Before the seat: the connection is dropped first.
+    connection: RefCell<Connection>,
     seat: Arc<Seat>,
     plan: Plan,
     schedules: RefCell<Schedules>,
@@ -109,9 +114,9 @@ struct Letters {
 
 impl Communicator {
     pub(crate) fn new(seat: Arc<Seat>, plan: Plan) -> Communicator {
-        let transport = RefCell::new(seat.transport(seat.actor));
+        let connection = RefCell::new(seat.connect(seat.actor));
         let (schedules, prepared, shrunk, letters) = Default::default();
-        Communicator { transport, seat, plan, schedules, prepared, shrunk, letters, home: None }
+        Communicator { connection, seat, plan, schedules, prepared, shrunk, letters, home: None }
     }
 
     /// This process as one rank of a world that talks over TCP, whose ranks have found each other.
@@ -323,14 +328,14 @@ impl Communicator {
             }
             return Ok(latest[before].1.clone());
         }
-        let mut schedules = self.schedules.borrow_mut();
-        let transport = self.transport.borrow();
-        let site = Site { shares_memory: transport.shares_memory(), piece: transport.piece() };
-        drop(transport);
-        let (rank, size) = (self.rank(), self.size());
-        let prepared = Prepared::new(request, rank, size, &self.plan, &mut schedules, site)?;
-        let prepared = prepared.natively(&self.plan, request.collective, &**self.transport.borrow());
-        let prepared = Arc::new(prepared);
+        let site = Site {
+            rank: self.rank(),
+            size: self.size(),
+            plan: &self.plan,
+            schedules: &mut self.schedules.borrow_mut(),
+            connection: Some(&mut self.connection.borrow_mut()),
+        };
+        let prepared = Arc::new(Prepared::new(request, site)?);
         latest.truncate(KEPT - 1);
         latest.push((request, prepared.clone()));
         Ok(prepared)
@@ -345,7 +350,7 @@ impl Communicator {
     fn numbered(&self, request: Request, ends: Ends<'_>) -> Result<u64> {
         let prepared = self.prepare(request)?;
         let number = self.seat.number();
-        let run = |begin: &dyn Fn()| prepared.run(number, ends, &mut **self.transport.borrow_mut(), begin);
+        let run = |begin: &dyn Fn()| prepared.run(number, ends, &mut self.connection.borrow_mut(), begin);
         let result = match self.seat.outstanding() {
             None => self.seat.take_off(|| prepared.call(number), run),
             Some(_) => {

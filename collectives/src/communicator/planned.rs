@@ -1,7 +1,9 @@
 //! What a communicator would run, without running it: for whoever times or proves exactly that.
 
-use super::operation::{Prepared, Request, Schedules, Site};
+use super::operation::{Prepared, Site};
 use super::plan::Plan;
+use super::request::Request;
+use super::schedules::Schedules;
 use crate::schedule::Schedule;
 use crate::{Collective, Communicator, DType, Geometry, Operation, Rank, ReduceOp, Result};
 use std::sync::Arc;
@@ -38,9 +40,9 @@ impl Plan {
     /// As the collective itself.
     pub fn of(&self, collective: Collective, ranks: u32, count: usize, dtype: DType) -> Result<Planned> {
         let request = request(collective, count, dtype);
-        let prepared =
-            Prepared::new(request, Rank(0), ranks, self, &mut Schedules::default(), Site::default())?;
-        Ok(prepared.planned())
+        let schedules = &mut Schedules::default();
+        let site = Site { rank: Rank(0), size: ranks, plan: self, schedules, connection: None };
+        Ok(Prepared::new(request, site)?.planned())
     }
 }
 

@@ -1,6 +1,7 @@
 //! One rank's buffer to one other rank, outside of collectives.
 
 use super::Communicator;
+use crate::schedule::Combine;
 use crate::transport::{Event, Frame, LETTERS, Transport};
 use crate::{Call, Element, Error, Operation, Rank, Result};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ impl Communicator {
         let result = self.in_flight(&call.clone(), peer, |transport| {
             transport.enter(&call)?;
             let bytes = size_of_val(data);
-            transport.post_recv(peer, LETTERS, bytes, false);
+            transport.post_recv(peer, LETTERS, bytes, Combine::Copy);
             if let Event::Received { frame, .. } = transport.wait(0)? {
                 if *frame.call != *call || frame.payload.len() != bytes {
                     let (mine, theirs) = (call.as_ref().clone().into(), frame.call.as_ref().clone().into());
@@ -55,8 +56,8 @@ impl Communicator {
     ) -> Result<()> {
         let ticket = self.seat.issue(call.as_ref().clone(), Some(peer));
         self.drain().and_then(|()| {
-            let mut transport = self.transport.borrow_mut();
-            self.seat.fly(ticket, self.seat.actor, || exchange(&mut **transport))
+            let mut connection = self.connection.borrow_mut();
+            self.seat.fly(ticket, self.seat.actor, || exchange(connection.messages()))
         })
     }
 

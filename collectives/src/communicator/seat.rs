@@ -1,9 +1,9 @@
 //! A rank's seat in a group: what its communicator, its communication thread and the world share.
 
-use crate::backends::shm::Sharing;
+use crate::backends::shm::Segment;
 use crate::backends::{ActorId, Backend, GateId, Member};
 use crate::flight::{Recorder, Ticket};
-use crate::transport::Transport;
+use crate::transport::Connection;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_kernels::fused::Board;
 use std::cell::Cell;
@@ -47,7 +47,7 @@ pub(crate) struct Roster {
 }
 
 /// An asynchronous operation.
-pub(crate) type Job = Box<dyn FnOnce(&mut dyn Transport) + Send>;
+pub(crate) type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 
 /// The communication thread of a seat: does one job after the other.
 ///
@@ -141,12 +141,12 @@ impl Seat {
         result
     }
 
-    /// A way to this rank's peers.
-    pub fn transport(&self, actor: ActorId) -> Box<dyn Transport> {
-        let inner = self.backend.clone().transport(actor, self.member);
+    /// This rank's ways to its peers.
+    pub fn connect(&self, actor: ActorId) -> Connection {
+        let connection = self.backend.clone().connect(actor, self.member);
         match self.board.get() {
-            Some(board) => Box::new(Sharing::new(inner, board.clone(), self.member.rank, self.size)),
-            None => inner,
+            Some(board) => connection.sharing(Segment::share(board, self.member.rank, self.size)),
+            None => connection,
         }
     }
 
@@ -253,14 +253,14 @@ impl Stream {
     }
 
     fn serve(&self, seat: &Seat, actor: ActorId) {
-        let mut transport = seat.transport(actor);
+        let mut connection = seat.connect(actor);
         for number in 1.. {
             if seat.backend.clock().pass(actor, self.issued, number).is_err() {
                 break;
             }
             let Some(Some(job)) = locked(&self.jobs).pop_front() else { break };
             // A job that panics leaves its result empty, and whoever waits for it says so.
-            let _ = catch_unwind(AssertUnwindSafe(|| job(&mut *transport)));
+            let _ = catch_unwind(AssertUnwindSafe(|| job(&mut connection)));
             seat.backend.clock().raise(actor, self.done);
         }
         seat.backend.retire(actor);

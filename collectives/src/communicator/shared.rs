@@ -3,7 +3,7 @@
 use super::Communicator;
 use crate::backends::Invitation;
 use crate::backends::shm::Segment;
-use crate::{Buffer, Element, Rank, ReduceOp, Result};
+use crate::{Buffer, Element, Error, Rank, ReduceOp, Result};
 
 /// Smaller buffers go by slots either way.
 const SMALLEST: usize = 4 << 10;
@@ -11,7 +11,7 @@ const SMALLEST: usize = 4 << 10;
 impl Communicator {
     /// Whether the data of its collectives goes through memory that all of its ranks share.
     pub fn shares_memory(&self) -> bool {
-        self.transport.borrow().shares_memory()
+        self.connection.borrow().shares_memory()
     }
 
     /// `len` elements, all bits zero, that the other ranks of this communicator can reach where they are, if they are
@@ -50,11 +50,16 @@ impl Communicator {
     /// and is gone with the last rank, however that ends.
     ///
     /// # Errors
-    /// As of any collective.
+    /// [`Error::Argument`] on virtual time: there only messages take time. Else as of any collective.
     pub fn share_memory(&mut self) -> Result<bool> {
         // Threads share all memory anyway; and one rank has nobody to share with.
-        if self.size() == 1 || self.transport.borrow().shares_memory() {
-            return Ok(self.transport.borrow().shares_memory());
+        if self.size() == 1 || self.shares_memory() {
+            return Ok(self.shares_memory());
+        }
+        if self.connection.borrow_mut().messages().monitor().is_none() {
+            return Err(Error::Argument(
+                "ranks on virtual time share no memory: what they do there would take no time".into(),
+            ));
         }
         let segment = (self.rank() == Rank(0)).then(|| Segment::new(self.size())).flatten();
         let mine = Segment::invitation(segment.as_ref());
@@ -73,7 +78,7 @@ impl Communicator {
         self.all_reduce(&mut have, ReduceOp::Min)?;
         let Some((board, _segment)) = board.filter(|_| have == [1]) else { return Ok(false) };
         let _ = self.seat.board.set(board);
-        self.transport.replace(self.seat.transport(self.seat.actor));
+        self.connection.replace(self.seat.connect(self.seat.actor));
         self.prepared.take();
         Ok(true)
     }

@@ -7,6 +7,7 @@
 //! ```
 
 use crate::{Call, Collective, DType, Operation, Rank, ReduceOp, registry};
+use allfold_sim::fnv1a;
 
 /// A call without its number. The number travels beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +68,17 @@ impl Fingerprint {
     }
 }
 
+impl Call {
+    /// One word for the call without its number, equal on all ranks that run the same release of Allfold, whatever compiled
+    /// it: ranks that share memory compare it in place of the call.
+    pub(crate) fn label(&self) -> u64 {
+        let root = self.root.map_or([u8::MAX; 4], |root| root.0.to_le_bytes());
+        let words =
+            [&Fingerprint::of(self).0[..], &root, &self.segments.to_le_bytes(), self.algorithm.as_bytes()];
+        fnv1a(&words.concat())
+    }
+}
+
 /// 16 bits of a schedule's name and its segments (FNV-1a, folded).
 fn schedule(name: &str, segments: u32) -> u16 {
     let word = name
@@ -110,6 +122,34 @@ mod tests {
         hashes.sort();
         hashes.dedup();
         assert_eq!(hashes.len(), names.len());
+    }
+
+    #[test]
+    fn labels_of_calls_are_the_same_in_every_build() {
+        let call = |count, root: Option<u32>, algorithm| Call {
+            operation: Operation::Collective(Collective::Broadcast),
+            sequence: 12,
+            count,
+            dtype: DType::F32,
+            op: None,
+            root: root.map(Rank),
+            algorithm,
+            segments: 3,
+        };
+        let calls = [
+            call(10, None, "ring"),
+            call(11, None, "ring"),
+            call(10, Some(0), "ring"),
+            // The fingerprint has no room for such roots.
+            call(10, Some(70_000), "ring"),
+            call(10, Some(70_001), "ring"),
+            call(10, None, "direct"),
+        ];
+        let labels: Vec<u64> = calls.iter().map(Call::label).collect();
+        assert_eq!(labels[0], 2_944_502_650_801_700_769);
+        assert_eq!(labels.iter().collect::<std::collections::BTreeSet<_>>().len(), calls.len());
+        // The number is mixed in where the call is made.
+        assert_eq!(Call { sequence: 13, ..calls[0].clone() }.label(), labels[0]);
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! call            what a rank calls
+//! deadline        until when a rank waits for the others, in real time
 //! fingerprint     the same in 16 bytes, for frames
 //! ledger          who entered which operation with which call: of ranks that share a process
 //! remote_ledger   the same as one of several processes knows it
 //! ```
 
 mod call;
+pub(crate) mod deadline;
 mod fingerprint;
 mod ledger;
 mod remote_ledger;

@@ -11,13 +11,17 @@
 //! deadlock, whatever the window and with no buffering at all, and on virtual time it finishes when the time-only
 //! engines say.
 
+mod buffers;
+mod route;
 mod store;
 mod window;
 
-use crate::schedule::{Combine, Place, Schedule};
-use crate::transport::{Event, Frame, Transport};
+pub(crate) use buffers::Buffers;
+pub(crate) use route::Route;
+
+use crate::schedule::{Place, Schedule};
+use crate::transport::{Event, Frame};
 use crate::{Call, DType, Error, Geometry, Rank, ReduceOp, Result};
-use std::ops::Range;
 use std::sync::Arc;
 use store::Store;
 use window::{Half, Slot, Window};
@@ -35,43 +39,22 @@ pub(crate) struct Execution<'a> {
     pub call: Arc<Call>,
 }
 
-/// Where a rank's bytes are.
-pub(crate) struct Buffers<'a> {
-    /// The whole buffer.
-    pub data: &'a mut [u8],
-    /// Where the rank's values are, if they are not in `data`; what the schedule never writes stays unwritten there.
-    pub input: Option<&'a [u8]>,
-    /// The rank's own block of `data`, where there are blocks.
-    pub own: Range<usize>,
-    /// What is to come to that block, and is not there yet: nobody writes there but the rank.
-    pub given: Option<&'a [u8]>,
-    /// What stands for that block: nothing is read or written where it would lie.
-    pub wanted: Option<&'a mut [u8]>,
-}
-
-impl<'a> Buffers<'a> {
-    /// Everything in one place.
-    pub fn whole(data: &'a mut [u8], own: Range<usize>) -> Buffers<'a> {
-        Buffers { data, input: None, own, given: None, wanted: None }
-    }
-}
-
 impl Execution<'_> {
     /// Runs all of the rank's steps. The operation has been entered.
     /// An error leaves the buffers in no particular state, and has been reported to the group.
-    pub fn run(&self, buffers: Buffers<'_>, transport: &mut dyn Transport) -> Result<()> {
-        self.steps(buffers, transport).map_err(|error| transport.fail(error))
+    pub fn run(&self, buffers: Buffers<'_>, mut route: Route<'_>) -> Result<()> {
+        self.steps(buffers, &mut route).map_err(|error| route.transport().fail(error))
     }
 
-    fn steps(&self, buffers: Buffers<'_>, transport: &mut dyn Transport) -> Result<()> {
+    fn steps(&self, buffers: Buffers<'_>, route: &mut Route<'_>) -> Result<()> {
         let mut store = Store::new(buffers, self.geometry, self.dtype, self.op);
         let mut window = Window::new(self.schedule, self.rank, self.window);
         while let Some(round) = window.issue() {
-            self.start(&mut window, &mut store, transport)?;
+            self.start(&mut window, &mut store, route)?;
             if !window.finish() {
-                let event = match transport.direct() {
-                    Some(direct) => direct.progress(round, &mut store)?,
-                    None => transport.wait(round)?,
+                let event = match route {
+                    Route::Direct(direct) => direct.progress(round, &mut store)?,
+                    Route::Frames(transport) => transport.wait(round)?,
                 };
                 self.apply(event, &mut window, &mut store)?;
                 window.finish();
@@ -82,23 +65,23 @@ impl Execution<'_> {
     }
 
     /// Starts every step that nothing earlier stands in the way of, and posts its halves in order of channels.
-    fn start(&self, window: &mut Window, store: &mut Store, transport: &mut dyn Transport) -> Result<()> {
+    fn start(&self, window: &mut Window, store: &mut Store, route: &mut Route<'_>) -> Result<()> {
         // Channels on which an earlier message is still to be posted.
         let (mut held_out, mut held_in) = (Vec::new(), Vec::new());
         for slot in window.slots() {
             if !slot.started && slot.blockers == 0 {
-                self.begin(slot, store, transport)?;
+                self.begin(slot, store, route)?;
             }
             if let (Half::Due, Some((to, span))) = (slot.send, slot.step.send) {
                 let channel = (to, slot.lane);
                 let free = slot.started && !held_out.contains(&channel);
-                match (slot.payload.take_if(|_| free), transport.direct()) {
-                    (Some(payload), _) => {
+                match (slot.payload.take_if(|_| free), &mut *route) {
+                    (Some(payload), route) => {
                         slot.send = Half::Posted;
                         let frame = Frame { call: self.call.clone(), round: slot.round, payload };
-                        transport.post_send(to, slot.lane, frame);
+                        route.transport().post_send(to, slot.lane, frame);
                     }
-                    (None, Some(direct)) if free => {
+                    (None, Route::Direct(direct)) if free => {
                         slot.send = Half::Posted;
                         direct.send_from(to, slot.lane, slot.round, span, store.bytes(span));
                     }
@@ -110,9 +93,11 @@ impl Execution<'_> {
                 if slot.started && !held_in.contains(&channel) {
                     slot.recv = Half::Posted;
                     let bytes = store.bytes(span);
-                    match transport.direct().filter(|_| span.place == Place::Data) {
-                        Some(direct) => direct.recv_into(from, slot.lane, slot.round, span, how, bytes),
-                        None => transport.post_recv(from, slot.lane, bytes, how == Combine::Reduce),
+                    match &mut *route {
+                        Route::Direct(direct) if span.place == Place::Data => {
+                            direct.recv_into(from, slot.lane, slot.round, span, how, bytes);
+                        }
+                        route => route.transport().post_recv(from, slot.lane, bytes, how),
                     }
                 } else {
                     held_in.push(channel);
@@ -123,9 +108,9 @@ impl Execution<'_> {
     }
 
     /// Takes the value that the step sends, before the step changes it; does a local step at once.
-    fn begin(&self, slot: &mut Slot, store: &mut Store, transport: &mut dyn Transport) -> Result<()> {
+    fn begin(&self, slot: &mut Slot, store: &mut Store, route: &mut Route<'_>) -> Result<()> {
         slot.started = true;
-        if transport.direct().is_none() {
+        if let Route::Frames(_) = route {
             store.settle();
         }
         let wrong = |what: String| self.wrong(slot.round, what);
@@ -133,8 +118,9 @@ impl Execution<'_> {
         match (slot.step.send, slot.step.recv) {
             (Some((to, from)), Some((peer, into, how))) if local(Some(to)) && local(Some(peer)) => {
                 let bytes = store.bytes(from);
-                store.move_within(from, into, how, transport).map_err(wrong)?;
-                let done = transport.moved(slot.round, bytes, how == Combine::Reduce);
+                store.move_within(from, into, how, |bytes| route.transport().room(bytes)).map_err(wrong)?;
+                let time = route.transport().virtual_time();
+                let done = time.is_none_or(|time| time.moved(slot.round, bytes, how));
                 let half = if done { Half::Done } else { Half::Posted };
                 (slot.send, slot.recv) = (half, half);
             }
@@ -143,11 +129,11 @@ impl Execution<'_> {
             }
             // Sent from where it lies, unless the same step writes there.
             (Some((_, span)), recv)
-                if transport.direct().is_some()
+                if matches!(route, Route::Direct(_))
                     && store.is_there(span)
                     && recv.is_none_or(|(_, written, _)| !written.overlaps(&span)) => {}
             (Some((_, span)), _) => {
-                let mut payload = transport.room(store.bytes(span));
+                let mut payload = route.transport().room(store.bytes(span));
                 store.read(span, &mut payload).map_err(wrong)?;
                 slot.payload = Some(payload);
             }

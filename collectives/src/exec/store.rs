@@ -1,8 +1,8 @@
 //! A rank's bytes during an operation: the buffer itself, and its shadows where something was written to them.
 
-use super::Buffers;
+use super::buffers::Buffers;
 use crate::schedule::{Combine, Place, Span};
-use crate::transport::{Memory, Payload, Transport};
+use crate::transport::{Memory, Payload};
 use crate::{DType, Geometry, ReduceOp};
 use allfold_kernels::{copy_part, reduce_bytes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,10 +90,20 @@ type Outcome = Result<(), String>;
 
 impl<'a> Store<'a> {
     pub fn new(buffers: Buffers<'a>, geometry: &'a Geometry, dtype: DType, op: ReduceOp) -> Store<'a> {
-        let Buffers { data, input, own, given, wanted } = buffers;
-        let input = input.map(|bytes| Input { bytes, written: BTreeSet::new(), begun: BTreeSet::new() });
-        let given = given.map(|bytes| Given { bytes, at: own.clone(), copied: 0 });
-        let data = Data { bytes: data, instead: wanted.map(|bytes| (own, bytes)) };
+        let (mut given, mut input, mut instead) = (None, None, None);
+        let bytes = match buffers {
+            Buffers::Whole(whole) => whole,
+            Buffers::Block { whole, own, block } => {
+                given = Some(Given { bytes: block, at: own, copied: 0 });
+                whole
+            }
+            Buffers::Scattered { input: bytes, scratch, own, result } => {
+                input = Some(Input { bytes, written: BTreeSet::new(), begun: BTreeSet::new() });
+                instead = Some((own, result));
+                scratch
+            }
+        };
+        let data = Data { bytes, instead };
         Store { data, given, input, geometry, dtype, op, shadows: BTreeMap::new() }
     }
 
@@ -164,7 +174,14 @@ impl<'a> Store<'a> {
     }
 
     /// A step of the rank with itself: `from` is copied to, or reduced into, `into`.
-    pub fn move_within(&mut self, from: Span, into: Span, how: Combine, room: &dyn Transport) -> Outcome {
+    /// `room` gives room for that many bytes.
+    pub fn move_within(
+        &mut self,
+        from: Span,
+        into: Span,
+        how: Combine,
+        room: impl FnOnce(usize) -> Payload,
+    ) -> Outcome {
         self.settle();
         if self.bytes(from) != self.bytes(into) {
             return Err(format!("{from:?} and {into:?} differ in size"));
@@ -189,7 +206,7 @@ impl<'a> Store<'a> {
             }
             return Ok(());
         }
-        let mut payload = room.room(self.bytes(from));
+        let mut payload = room(self.bytes(from));
         self.read(from, &mut payload)?;
         self.write(into, how, payload)
     }

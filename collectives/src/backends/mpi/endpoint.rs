@@ -6,9 +6,11 @@
 
 use super::foreign::Request;
 use super::group::{DATA_TAG, Group, LAST_TAG};
-use super::{Node, clock, nap};
+use super::{Node, nap};
 use crate::contract::Fingerprint;
-use crate::transport::{Event, Frame, LETTERS, Payload, Summons, Transport};
+use crate::contract::deadline::{after, clock};
+use crate::schedule::Combine;
+use crate::transport::{CallHeader, Event, Frame, LETTERS, Monitor, Native, Payload, Transport};
 use crate::{Call, DType, Error, Operation, Rank, Result};
 use allfold_kernels::fused::Ends;
 use std::collections::{BTreeMap, VecDeque};
@@ -301,8 +303,7 @@ impl Transport for Endpoint {
         self.call = call.clone();
         self.fingerprint = Fingerprint::of(call);
         (self.announced, self.idle) = (false, None);
-        let now = clock();
-        self.due = now.checked_add(self.node.options.deadline).unwrap_or(now + Duration::from_secs(1 << 32));
+        self.due = after(self.node.options.deadline);
         // Twice: MPI brings what has come while it is asked the first time, and tells of it the second.
         self.group.listen().and_then(|()| self.group.listen())?;
         match self.is_letter() {
@@ -322,15 +323,11 @@ impl Transport for Endpoint {
         }
     }
 
-    fn post_recv(&mut self, from: Rank, lane: u32, bytes: usize, _reduced: bool) {
+    fn post_recv(&mut self, from: Rank, lane: u32, bytes: usize, _how: Combine) {
         match self.recv(from, lane, bytes) {
             Ok(recv) => self.recvs.push_back(recv),
             Err(error) => self.broken = Some(error),
         }
-    }
-
-    fn moved(&mut self, _round: u64, _bytes: usize, _reduced: bool) -> bool {
-        true
     }
 
     fn wait(&mut self, round: u64) -> Result<Event> {
@@ -358,19 +355,43 @@ impl Transport for Endpoint {
         self.group.fail(error)
     }
 
+    fn native(&mut self) -> Option<&mut dyn Native> {
+        Some(self)
+    }
+
+    fn monitor(&mut self) -> Option<&mut dyn Monitor> {
+        Some(self)
+    }
+}
+
+impl Monitor for Endpoint {
     fn failure(&mut self) -> Result<()> {
         self.group.listen()
+    }
+
+    fn declare(&mut self) -> Result<()> {
+        if !self.announced {
+            self.announced = true;
+            self.group.announce(&self.call);
+        }
+        self.failure()
     }
 
     fn deadline(&self) -> Duration {
         self.node.options.deadline
     }
 
-    fn natively(&self, call: &Call) -> bool {
+    fn complete(&mut self) {
+        self.done();
+    }
+}
+
+impl Native for Endpoint {
+    fn offers(&self, call: &Call) -> bool {
         self.node.options.native && super::foreign::Native::of(call).is_some()
     }
 
-    fn native(&mut self, call: Summons<'_>, ends: Ends<'_>) -> Result<()> {
-        self.run_native(&Arc::new(call.write()), ends)
+    fn run_native(&mut self, header: CallHeader<'_>, ends: Ends<'_>) -> Result<()> {
+        self.collective(&Arc::new(header.write()), ends)
     }
 }

@@ -33,9 +33,9 @@ mod group;
 mod native;
 
 use super::real_time::RealTime;
-use super::real_time::clock;
 use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
-use crate::transport::{Pool, Transport};
+use crate::contract::deadline::clock;
+use crate::transport::{Connection, Pool};
 use crate::{Error, Lost, Rank, Result};
 use endpoint::Endpoint;
 use group::Group;
@@ -188,7 +188,7 @@ impl Backend for Mpi {
         Err(Error::System("over MPI no rank goes on after a failure: mpirun ends the job".into()))
     }
 
-    fn transport(self: Arc<Self>, _actor: ActorId, member: Member) -> Box<dyn Transport> {
-        Box::new(Endpoint::new(self.node.clone(), self.group(member.group)))
+    fn connect(self: Arc<Self>, _actor: ActorId, member: Member) -> Connection {
+        Connection::by_messages(Endpoint::new(self.node.clone(), self.group(member.group)))
     }
 }

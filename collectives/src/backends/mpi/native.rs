@@ -17,7 +17,7 @@ impl Endpoint {
     }
 
     /// Runs a call by MPI's own collective.
-    pub(super) fn run_native(&mut self, call: &Arc<Call>, ends: Ends<'_>) -> Result<()> {
+    pub(super) fn collective(&mut self, call: &Arc<Call>, ends: Ends<'_>) -> Result<()> {
         let what = Native::of(call).ok_or_else(|| Error::Argument(format!("MPI has no {call}")))?;
         self.enter(call)?;
         let typed = matches!(what, Native::AllReduce(..) | Native::Reduce(..) | Native::ReduceScatter(..));

@@ -1,12 +1,18 @@
 //! The segment that processes of one host come to have mapped, all of them: one of them makes it, the others are invited.
 
+use crate::Rank;
 use crate::backends::{Host, Invitation};
+use crate::transport::SharedMemory;
 use allfold_kernels::fused::{Board, Pace};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of a slot: a piece of a larger buffer, small enough that the slots of a few ranks stay in the caches.
 const SLOT: usize = 128 << 10;
+
+/// How long a rank sleeps before it asks the backend again: a peer's death is known that much later at most.
+const NAP: Duration = Duration::from_millis(5);
 
 /// A rank's own segment, kept until all others have it mapped.
 pub(crate) struct Segment {
@@ -28,6 +34,11 @@ impl Segment {
     pub fn invitation(segment: Option<&Segment>) -> Invitation {
         let host = Host::here();
         segment.map_or(Invitation::none(host), |own| Invitation::to(host, &own.descriptor, own.nonce))
+    }
+
+    /// A rank's place at the board of a segment that all `ranks` ranks have mapped.
+    pub fn share(board: &Arc<Board>, rank: Rank, ranks: u32) -> SharedMemory {
+        SharedMemory::new(board.clone(), rank, ranks, NAP)
     }
 
     /// The board of the segment that this invites to.

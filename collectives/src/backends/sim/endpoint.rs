@@ -4,7 +4,8 @@ use super::agenda::Due;
 use super::core::Core;
 use super::state::Wait;
 use crate::backends::{ActorId, Member};
-use crate::transport::{Event, Frame, Payload, Transport};
+use crate::schedule::Combine;
+use crate::transport::{Event, Frame, Payload, Transport, VirtualTime};
 use crate::{Call, Error, Rank, Result};
 use allfold_sim::Picos;
 use std::sync::Arc;
@@ -39,19 +40,10 @@ impl Transport for Endpoint {
         state.request(self.actor, Due::Send { half, member: self.member, to, lane, frame });
     }
 
-    fn post_recv(&mut self, from: Rank, lane: u32, _bytes: usize, reduced: bool) {
+    fn post_recv(&mut self, from: Rank, lane: u32, _bytes: usize, how: Combine) {
         let mut state = self.sim.lock();
-        let half = state.half(self.actor);
+        let (half, reduced) = (state.half(self.actor), how == Combine::Reduce);
         state.request(self.actor, Due::Receive { half, member: self.member, from, lane, reduced });
-    }
-
-    fn moved(&mut self, round: u64, bytes: usize, reduced: bool) -> bool {
-        let mut state = self.sim.lock();
-        let span = state.local(self.actor, bytes, reduced);
-        if span > Picos::ZERO {
-            state.move_ends(self.actor, span, round);
-        }
-        span == Picos::ZERO
     }
 
     fn wait(&mut self, round: u64) -> Result<Event> {
@@ -85,5 +77,20 @@ impl Transport for Endpoint {
             state = self.sim.block(state, actor, Wait::Applied);
         }
         state.failure(member).unwrap_or(error)
+    }
+
+    fn virtual_time(&mut self) -> Option<&mut dyn VirtualTime> {
+        Some(self)
+    }
+}
+
+impl VirtualTime for Endpoint {
+    fn moved(&mut self, round: u64, bytes: usize, how: Combine) -> bool {
+        let mut state = self.sim.lock();
+        let span = state.local(self.actor, bytes, how == Combine::Reduce);
+        if span > Picos::ZERO {
+            state.move_ends(self.actor, span, round);
+        }
+        span == Picos::ZERO
     }
 }

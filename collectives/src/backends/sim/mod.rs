@@ -30,7 +30,7 @@ pub(crate) use options::Options;
 
 use self::core::Core;
 use super::{ActorId, Backend, Clock, GateId, GroupId, GroupKey, Member};
-use crate::transport::Transport;
+use crate::transport::Connection;
 use crate::{Error, Lost, Rank, Result};
 use agenda::Due;
 use allfold_sim::Picos;
@@ -135,7 +135,7 @@ impl Backend for Sim {
         state.survivors(member)
     }
 
-    fn transport(self: Arc<Self>, actor: ActorId, member: Member) -> Box<dyn Transport> {
-        Box::new(Endpoint::new(self.core.clone(), actor, member))
+    fn connect(self: Arc<Self>, actor: ActorId, member: Member) -> Connection {
+        Connection::by_messages(Endpoint::new(self.core.clone(), actor, member))
     }
 }

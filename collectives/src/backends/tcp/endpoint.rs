@@ -8,8 +8,9 @@ use super::group::{Group, Links};
 use super::link::{Done, Fault, Link, Scene, Source, Target};
 use super::node::Node;
 use crate::contract::Fingerprint;
+use crate::contract::deadline::{after, clock};
 use crate::schedule::{Combine, Span};
-use crate::transport::{Direct, Event, Frame, Memory, NoMemory, Payload, Transport};
+use crate::transport::{Direct, Event, Frame, Memory, Monitor, NoMemory, Payload, Transport};
 use crate::{Call, Error, Lost, Operation, Rank, Result};
 use allfold_kernels::fused::Wants;
 use allfold_net::handshake::Purpose;
@@ -49,11 +50,6 @@ pub(super) struct Endpoint {
     done: Vec<Done>,
     /// Something that could not even be posted.
     broken: Option<Error>,
-}
-
-#[allow(clippy::disallowed_methods, reason = "sockets and their deadlines are on real time")]
-fn clock() -> Instant {
-    Instant::now()
 }
 
 impl Endpoint {
@@ -309,9 +305,7 @@ impl Transport for Endpoint {
         self.idle = None;
         let bytes = usize::try_from(call.count).unwrap_or(usize::MAX).saturating_mul(call.dtype.size());
         self.aside = bytes.saturating_mul(self.group.members.len()).saturating_add(ASIDE);
-        let now = clock();
-        self.due =
-            now.checked_add(self.node.deadlines.operation).unwrap_or(now + Duration::from_secs(1 << 32));
+        self.due = after(self.node.deadlines.operation);
         let letter = call.operation == Operation::PointToPoint;
         let purpose = if letter { Purpose::Letters } else { Purpose::Data };
         let entered = self.group.ledger(|ledger| match letter {
@@ -334,13 +328,9 @@ impl Transport for Endpoint {
         self.link(to).send(lane, round, Source::Payload(frame.payload));
     }
 
-    fn post_recv(&mut self, from: Rank, lane: u32, bytes: usize, _reduced: bool) {
+    fn post_recv(&mut self, from: Rank, lane: u32, bytes: usize, _how: Combine) {
         let payload = self.node.pool.take(bytes);
         self.link(from).expect(lane, None, bytes, Target::Payload(payload));
-    }
-
-    fn moved(&mut self, _round: u64, _bytes: usize, _reduced: bool) -> bool {
-        true
     }
 
     fn wait(&mut self, round: u64) -> Result<Event> {
@@ -362,6 +352,12 @@ impl Transport for Endpoint {
         Some(self)
     }
 
+    fn monitor(&mut self) -> Option<&mut dyn Monitor> {
+        Some(self)
+    }
+}
+
+impl Monitor for Endpoint {
     fn failure(&mut self) -> Result<()> {
         self.group.failure().map_or(Ok(()), Err)
     }
@@ -374,12 +370,12 @@ impl Transport for Endpoint {
         self.failure()
     }
 
-    fn piece(&self) -> Option<u64> {
-        Some(PIECE)
-    }
-
     fn deadline(&self) -> Duration {
         self.node.deadlines.operation
+    }
+
+    fn complete(&mut self) {
+        self.done();
     }
 }
 
@@ -392,6 +388,10 @@ impl Endpoint {
 }
 
 impl Direct for Endpoint {
+    fn piece(&self) -> u64 {
+        PIECE
+    }
+
     fn send_from(&mut self, to: Rank, lane: u32, round: u64, span: Span, bytes: usize) {
         let Ok(round) = u32::try_from(round) else { return self.endless(round) };
         self.link(to).send(lane, round, Source::Span(span, bytes));

@@ -87,6 +87,7 @@ impl Local {
 mod tests {
     use super::*;
     use crate::backends::{ActorId, Backend, GroupId, Member};
+    use crate::schedule::Combine;
     use crate::transport::{Event, Frame};
     use crate::{Call, Collective, DType, Operation};
     use allfold_net::handshake::Purpose;
@@ -97,14 +98,15 @@ mod tests {
         let call = Call::plain(Operation::Collective(Collective::AllReduce), 0, 1, DType::F32);
         let call = Arc::new(call);
         let member = Member { group: GroupId(0), rank };
-        let mut transport = tcp.clone().transport(ActorId(0), member);
+        let mut connection = tcp.clone().connect(ActorId(0), member);
+        let transport = connection.messages();
         transport.enter(&call).unwrap();
         let others = || (0..ranks).map(Rank).filter(|other| *other != rank);
         for other in others() {
             let mut payload = transport.room(4);
             payload.copy_from_slice(&rank.0.to_le_bytes());
             transport.post_send(other, 0, Frame { call: call.clone(), round: 0, payload });
-            transport.post_recv(other, 0, 4, false);
+            transport.post_recv(other, 0, 4, Combine::Copy);
         }
         for _ in 0..2 * others().count() {
             if let Event::Received { from, frame, .. } = transport.wait(0).unwrap() {

@@ -45,7 +45,7 @@ pub(crate) use local::Local;
 
 use super::real_time::RealTime;
 use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
-use crate::transport::Transport;
+use crate::transport::Connection;
 use crate::{Error, Lost, Rank, Result};
 use allfold_net::handshake;
 use endpoint::Endpoint;
@@ -167,8 +167,8 @@ impl Backend for Tcp {
         self.node.fail(&group, Error::Aborted { by: member.rank, why });
     }
 
-    fn transport(self: Arc<Self>, _actor: ActorId, member: Member) -> Box<dyn Transport> {
+    fn connect(self: Arc<Self>, _actor: ActorId, member: Member) -> Connection {
         let group = self.node.group(member.group.0);
-        Box::new(Endpoint::new(self.node.clone(), group))
+        Connection::by_messages(Endpoint::new(self.node.clone(), group))
     }
 }

@@ -16,6 +16,7 @@ use super::groups::{Groups, News};
 use super::options::Deadlines;
 use super::outbox::Outbox;
 use crate::contract::Fingerprint;
+use crate::contract::deadline::clock;
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_kernels::fused::Pipe;
@@ -284,8 +285,7 @@ impl Node {
     /// Who of a failed group is left; see [`super::agreement`].
     pub fn survivors(&self, group: &Group) -> Result<Vec<Rank>> {
         self.agree(group, Agreement::ask);
-        #[allow(clippy::disallowed_methods, reason = "ranks as processes wait for each other in real time")]
-        let begun = std::time::Instant::now();
+        let begun = clock();
         loop {
             let seen = group.bell.news();
             if let Some(left) = group.agreement(|agreement| agreement.decided().cloned()) {

@@ -1,12 +1,11 @@
 //! A rank's way to its peers through mailboxes.
 
-use super::super::real_time::clock;
 use super::Options;
 use super::group::{Group, Mail};
-use super::together::Wait;
-use crate::transport::{Event, Frame, Payload, Pool, Summons, Transport};
+use crate::contract::deadline::{after, clock};
+use crate::schedule::Combine;
+use crate::transport::{Event, Frame, Monitor, Payload, Pool, Transport};
 use crate::{Call, Error, Operation, Rank, Result};
-use allfold_kernels::fused::{Ends, Exchange, Party, Stopped};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +16,6 @@ const LOOKS: u32 = 500;
 
 pub(super) struct Endpoint {
     group: Arc<Group>,
-    party: Party,
     rank: Rank,
     options: Options,
     pool: Pool,
@@ -33,8 +31,7 @@ pub(super) struct Endpoint {
 impl Endpoint {
     pub fn new(group: Arc<Group>, rank: Rank, options: Options, pool: Pool, spin: bool) -> Endpoint {
         let (sends, recvs, ready) = Default::default();
-        let party = Party::new(group.board.clone(), rank.0);
-        Endpoint { group, party, rank, options, pool, spin, call: None, due: clock(), sends, recvs, ready }
+        Endpoint { group, rank, options, pool, spin, call: None, due: clock(), sends, recvs, ready }
     }
 
     /// Moves what has come to `ready`, and tells the senders what was taken.
@@ -145,8 +142,7 @@ impl Transport for Endpoint {
         self.recvs.clear();
         self.ready.clear();
         self.call = Some(call.clone());
-        let now = clock();
-        self.due = now.checked_add(self.options.deadline).unwrap_or(now + Duration::from_secs(1 << 32));
+        self.due = after(self.options.deadline);
         match call.operation {
             Operation::PointToPoint => self.group.ledger(|l| l.failure(self.rank)).map_or(Ok(()), Err),
             _ => self.group.enter(self.rank, call),
@@ -169,12 +165,8 @@ impl Transport for Endpoint {
         self.sends.push_back((to, lane, number));
     }
 
-    fn post_recv(&mut self, from: Rank, lane: u32, _bytes: usize, _reduced: bool) {
+    fn post_recv(&mut self, from: Rank, lane: u32, _bytes: usize, _how: Combine) {
         self.recvs.push_back((from, lane));
-    }
-
-    fn moved(&mut self, _round: u64, _bytes: usize, _reduced: bool) -> bool {
-        true
     }
 
     fn wait(&mut self, round: u64) -> Result<Event> {
@@ -204,27 +196,34 @@ impl Transport for Endpoint {
         }
     }
 
-    fn shares_memory(&self) -> bool {
-        self.options.fused
-    }
-
-    fn together(&mut self, summons: Summons<'_>, exchange: &Exchange, ends: Ends<'_>) -> Result<()> {
-        if let Some(error) = self.group.failure(self.rank) {
-            return Err(error);
-        }
-        let mut wait = Wait::new(&self.group, self.rank, summons, self.options.deadline);
-        match self.party.run(summons.label, exchange, ends, &mut wait) {
-            Ok(()) => {
-                wait.over();
-                Ok(())
-            }
-            Err(Stopped::Impatient(error)) => Err(error),
-            Err(Stopped::GivenUp) => Err(wait.failure()),
-            Err(Stopped::Disagrees(_)) => Err(wait.disagreement()),
-        }
-    }
+    fn done(&mut self) {}
 
     fn fail(&mut self, error: Error) -> Error {
         self.group.fail(self.rank, error)
+    }
+
+    fn monitor(&mut self) -> Option<&mut dyn Monitor> {
+        Some(self)
+    }
+}
+
+impl Monitor for Endpoint {
+    fn failure(&mut self) -> Result<()> {
+        self.group.failure(self.rank).map_or(Ok(()), Err)
+    }
+
+    fn declare(&mut self) -> Result<()> {
+        // The ledger heard of the call when it was entered.
+        self.failure()
+    }
+
+    fn deadline(&self) -> Duration {
+        self.options.deadline
+    }
+
+    fn complete(&mut self) {
+        if let Some(call) = &self.call {
+            self.group.ledger(|ledger| ledger.close(call.sequence));
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! One group of ranks: a mailbox each, the ledger, and the bell that is rung when the group fails.
 
-use super::super::real_time::clock;
 use crate::contract::Ledger;
+use crate::contract::deadline::clock;
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_kernels::fused::{Board, Pace};

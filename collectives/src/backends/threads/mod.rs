@@ -2,11 +2,10 @@
 
 mod endpoint;
 mod group;
-mod together;
 
 use super::real_time::RealTime;
 use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
-use crate::transport::{Pool, Transport};
+use crate::transport::{Connection, Pool, SharedMemory};
 use crate::{Error, Lost, Rank, Result};
 use endpoint::Endpoint;
 use group::Group;
@@ -116,8 +115,13 @@ impl Backend for Threads {
         self.group(member.group).survivors(member.rank, self.options.deadline)
     }
 
-    fn transport(self: Arc<Self>, _actor: ActorId, member: Member) -> Box<dyn Transport> {
-        let group = self.group(member.group);
-        Box::new(Endpoint::new(group, member.rank, self.options, self.pool.clone(), self.spin))
+    fn connect(self: Arc<Self>, _actor: ActorId, member: Member) -> Connection {
+        let (group, rank) = (self.group(member.group), member.rank);
+        let shared = self.options.fused.then(|| {
+            // A failure rings the board, so that nobody has to look for one.
+            SharedMemory::new(group.board.clone(), rank, group.size(), Duration::MAX)
+        });
+        let endpoint = Endpoint::new(group, rank, self.options, self.pool.clone(), self.spin);
+        shared.into_iter().fold(Connection::by_messages(endpoint), Connection::sharing)
     }
 }

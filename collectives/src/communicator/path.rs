@@ -1,0 +1,65 @@
+//! The way that a call takes to the other ranks: decided here, once, when the call is prepared.
+
+use crate::exec::Route;
+use crate::fused::Trees;
+use crate::transport::Connection;
+use crate::{Call, Error, Result};
+
+/// The ways, the first that there is counts. `F`: what a call in shared memory is done by.
+pub(super) enum Path<F> {
+    /// A collective of the place where the ranks run.
+    Native,
+    /// Shared memory.
+    Fused(F),
+    /// Messages without copies, and of how many bytes of a chunk a piece is that best goes by itself.
+    Direct(u64),
+    /// Messages that are copied.
+    Frames,
+}
+
+impl Path<Trees> {
+    /// The path over this connection, of a call whose algorithm was `named` by the caller or chosen for its speed. `trees`
+    /// are those that the algorithm reduces by; where it is not known by which, it runs by messages.
+    pub fn choose(
+        connection: &mut Connection,
+        call: &Call,
+        named: bool,
+        trees: impl FnOnce() -> Option<Trees>,
+    ) -> Path<Trees> {
+        if !named && connection.messages().native().is_some_and(|native| native.offers(call)) {
+            return Path::Native;
+        }
+        if connection.shares_memory()
+            && let Some(trees) = trees()
+        {
+            return Path::Fused(trees);
+        }
+        match connection.messages().direct() {
+            Some(direct) => Path::Direct(direct.piece()),
+            None => Path::Frames,
+        }
+    }
+}
+
+impl<F> Path<F> {
+    /// The same path, with something else in place of what shared memory works by.
+    pub fn map_fused<G>(self, change: impl FnOnce(F) -> G) -> Path<G> {
+        match self {
+            Path::Native => Path::Native,
+            Path::Fused(by) => Path::Fused(change(by)),
+            Path::Direct(piece) => Path::Direct(piece),
+            Path::Frames => Path::Frames,
+        }
+    }
+
+    /// How messages go on this path.
+    pub fn route<'a>(&self, connection: &'a mut Connection) -> Result<Route<'a>> {
+        match self {
+            Path::Direct(_) => {
+                let gone = || Error::System("this connection has no messages without copies".into());
+                connection.messages().direct().map(Route::Direct).ok_or_else(gone)
+            }
+            _ => Ok(Route::Frames(connection.messages())),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The schedules that a communicator has built.
+
+use crate::fused::{self, Trees};
+use crate::registry::{Algorithm, Shape};
+use crate::schedule::{Schedule, Segments};
+use crate::{Collective, Rank};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Schedules that have been built, by what they were built from.
+#[derive(Default)]
+pub(super) struct Schedules {
+    built: BTreeMap<Key, Arc<dyn Schedule>>,
+    /// By which trees they reduce, where that is known.
+    trees: BTreeMap<Key, Option<Trees>>,
+}
+
+/// Collective, root, algorithm, segments.
+type Key = (Collective, Option<Rank>, &'static str, u32);
+
+impl Schedules {
+    /// Cut into so many segments that follow each other at this stride.
+    pub fn get(
+        &mut self,
+        row: &Algorithm,
+        shape: Shape,
+        root: Option<Rank>,
+        (segments, stride): (u32, u64),
+    ) -> Arc<dyn Schedule> {
+        let key = |segments| (row.collective, root, row.name, segments);
+        let whole = self.built.entry(key(1)).or_insert_with(|| row.build(shape)).clone();
+        if segments == 1 || whole.segments() > 1 {
+            return whole;
+        }
+        self.built
+            .entry(key(segments))
+            .or_insert_with(|| Arc::new(Segments::with_stride(whole, segments, stride)))
+            .clone()
+    }
+
+    /// The trees of an algorithm that was chosen by name; of one that was not, the canonical one, which all of those
+    /// have.
+    pub fn trees(
+        &mut self,
+        row: &Algorithm,
+        whole: &dyn Schedule,
+        root: Option<Rank>,
+        named: bool,
+    ) -> Option<Trees> {
+        let name = if named { row.name } else { "" };
+        let key = (row.collective, root, name, 1);
+        let trees = self.trees.entry(key).or_insert_with(|| match named {
+            true => fused::trees(whole, row.collective, root.unwrap_or(Rank(0))),
+            false => fused::canonical(whole.ranks()),
+        });
+        trees.clone()
+    }
+}

@@ -1,0 +1,29 @@
+//! Deadlines of ranks that wait for each other in real time.
+
+use std::time::{Duration, Instant};
+
+/// The longest wait: a deadline beyond what the system's clock can hold is this far away, which is 136 years.
+const LONGEST: Duration = Duration::from_secs(1 << 32);
+
+/// Now.
+#[allow(clippy::disallowed_methods, reason = "ranks on real time wait for each other in real time")]
+pub(crate) fn clock() -> Instant {
+    Instant::now()
+}
+
+/// When so much time from now is over.
+pub(crate) fn after(deadline: Duration) -> Instant {
+    let now = clock();
+    now.checked_add(deadline).unwrap_or(now + LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_beyond_the_clock_is_far_away_and_no_panic() {
+        assert!(after(Duration::MAX) > clock() + LONGEST / 2);
+        assert!(after(Duration::ZERO) <= clock());
+    }
+}

@@ -1,0 +1,51 @@
+//! A rank's ways to its peers in one group.
+
+use super::capabilities::CallHeader;
+use super::messages::Transport;
+use super::shared_memory::SharedMemory;
+use crate::{Error, Result};
+use allfold_kernels::fused::{Ends, Exchange};
+
+/// Messages, and shared memory beside them where all ranks have it.
+pub(crate) struct Connection {
+    messages: Box<dyn Transport>,
+    shared: Option<SharedMemory>,
+}
+
+impl Connection {
+    /// By messages alone.
+    pub fn by_messages(messages: impl Transport + 'static) -> Connection {
+        Connection { messages: Box::new(messages), shared: None }
+    }
+
+    /// The same connection with collectives in shared memory.
+    pub fn sharing(self, shared: SharedMemory) -> Connection {
+        Connection { shared: Some(shared), ..self }
+    }
+
+    /// The messages.
+    pub fn messages(&mut self) -> &mut dyn Transport {
+        &mut *self.messages
+    }
+
+    /// Whether all ranks share memory.
+    pub fn shares_memory(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Does an operation in shared memory.
+    pub fn run_fused(&mut self, header: CallHeader<'_>, exchange: &Exchange, ends: Ends<'_>) -> Result<()> {
+        match &mut self.shared {
+            Some(shared) => shared.run(&mut *self.messages, header, exchange, ends),
+            None => Err(Error::System(format!("{}: these ranks share no memory", header.call))),
+        }
+    }
+
+    /// Does an operation by a collective of the place where the ranks run.
+    pub fn run_native(&mut self, header: CallHeader<'_>, ends: Ends<'_>) -> Result<()> {
+        match self.messages.native() {
+            Some(native) => native.run_native(header, ends),
+            None => Err(Error::System(format!("{}: there is no collective of that kind here", header.call))),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! A rank's bytes during an operation, for transports that move them without a copy in between.
+
+use crate::schedule::{Combine, Span};
+use std::ops::Range;
+
+/// A rank's bytes during an operation. A span may lie in several pieces; its bytes are counted from its start.
+pub(crate) trait Memory {
+    /// These bytes of a span, where they lie in one piece. They are sent now: the parts of a span are asked for in order.
+    fn source(&mut self, span: Span, part: Range<usize>) -> Option<&[u8]>;
+    /// Copies a span's bytes from this one on; false if they are not all there.
+    fn copy_out(&mut self, span: Span, from: usize, into: &mut [u8]) -> bool;
+    /// These bytes of a span of the buffer, to be overwritten, where they lie in one piece.
+    fn target(&mut self, span: Span, part: Range<usize>) -> Option<&mut [u8]>;
+    /// Copies or reduces whole elements into a span of the buffer, from this byte of it on; the parts of a span come in
+    /// order.
+    fn put(&mut self, span: Span, from: usize, how: Combine, bytes: &[u8]);
+}
+
+/// No bytes at all: for messages that are payloads.
+pub(crate) struct NoMemory;
+
+impl Memory for NoMemory {
+    fn source(&mut self, _span: Span, _part: Range<usize>) -> Option<&[u8]> {
+        None
+    }
+
+    fn copy_out(&mut self, _span: Span, _from: usize, _into: &mut [u8]) -> bool {
+        false
+    }
+
+    fn target(&mut self, _span: Span, _part: Range<usize>) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn put(&mut self, _span: Span, _from: usize, _how: Combine, _bytes: &[u8]) {}
+}

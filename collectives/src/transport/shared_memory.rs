@@ -1,0 +1,131 @@
+//! A whole collective in memory that all ranks share, without messages.
+//!
+//! ```text
+//! all come at once      nobody asks the transport: the labels on the board are equal
+//! some are late         a rank that waits enters the operation: the transport knows of other calls, of ranks that
+//!                       left, died or failed
+//! labels differ         every rank enters, and the transport finds whose call differs
+//! ```
+
+use super::capabilities::{CallHeader, Monitor};
+use super::messages::Transport;
+use crate::contract::deadline::{after, clock};
+use crate::{Call, Error, Rank, Result};
+use allfold_kernels::fused::{Board, Ends, Exchange, Party, Patience, Stopped};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A rank's place at a board of the group.
+pub(crate) struct SharedMemory {
+    party: Party,
+    rank: Rank,
+    ranks: u32,
+    /// How long a rank sleeps at most before it asks the transport again.
+    nap: Duration,
+}
+
+impl SharedMemory {
+    /// `nap`: how long a rank sleeps at most before it asks the transport for news. [`Duration::MAX`] where the transport
+    /// rings the board when there is any.
+    pub fn new(board: Arc<Board>, rank: Rank, ranks: u32, nap: Duration) -> SharedMemory {
+        SharedMemory { party: Party::new(board, rank.0), rank, ranks, nap }
+    }
+
+    /// Does an operation. The transport is asked only by a rank that has to wait.
+    pub fn run(
+        &mut self,
+        transport: &mut dyn Transport,
+        header: CallHeader<'_>,
+        exchange: &Exchange,
+        ends: Ends<'_>,
+    ) -> Result<()> {
+        monitor(transport)?.failure()?;
+        let (rank, ranks, nap) = (self.rank, self.ranks, self.nap);
+        let mut wait = Wait { transport, rank, ranks, nap, header, entered: None };
+        match self.party.run(header.label, exchange, ends, &mut wait) {
+            Ok(()) => match wait.entered {
+                Some(_) => monitor(transport).map(Monitor::complete),
+                None => Ok(()),
+            },
+            Err(Stopped::Impatient(error)) => Err(error),
+            Err(Stopped::GivenUp | Stopped::Disagrees(_)) => Err(wait.disagreement()),
+        }
+    }
+}
+
+/// A transport's monitor; without one ranks never come to share memory.
+fn monitor(transport: &mut dyn Transport) -> Result<&mut dyn Monitor> {
+    transport.monitor().ok_or_else(|| Error::System("these ranks share no memory".into()))
+}
+
+/// One rank's wait in one operation.
+struct Wait<'a> {
+    transport: &'a mut dyn Transport,
+    rank: Rank,
+    ranks: u32,
+    nap: Duration,
+    header: CallHeader<'a>,
+    /// Once the rank had to wait: until when, and the call that the transport knows it to be in.
+    entered: Option<(Instant, Arc<Call>)>,
+}
+
+impl Wait<'_> {
+    /// Asks the transport for bad news; when it is asked again, it also tells the peers which operation this rank is in.
+    fn look(&mut self) -> Result<Instant> {
+        let monitor = monitor(self.transport)?;
+        if let Some((due, _)) = &self.entered {
+            monitor.declare()?;
+            return Ok(*due);
+        }
+        let (due, call) = (after(monitor.deadline()), Arc::new(self.header.write()));
+        self.transport.enter(&call)?;
+        self.entered = Some((due, call));
+        Ok(due)
+    }
+
+    fn late(&mut self, waiting_on: Vec<Rank>) -> Error {
+        let after = match monitor(self.transport) {
+            Ok(monitor) => monitor.deadline(),
+            Err(error) => return error,
+        };
+        let (rank, call) = (self.rank, Box::new(self.header.write()));
+        self.transport.fail(Error::DeadlineExceeded {
+            rank,
+            waiting_on,
+            entered: false,
+            call,
+            round: 0,
+            after,
+        })
+    }
+
+    /// Another rank came with another call, or has taken the operation back: the error that the transport has or comes to
+    /// have of it, as each rank tells all.
+    fn disagreement(&mut self) -> Error {
+        loop {
+            match self.look() {
+                Err(error) => return error,
+                Ok(due) if clock() < due => std::thread::yield_now(),
+                Ok(_) => return self.late(Vec::new()),
+            }
+        }
+    }
+}
+
+impl Patience for Wait<'_> {
+    type Error = Error;
+
+    fn told(&mut self) {
+        (self.header.begin)();
+    }
+
+    fn wait(&mut self, absent: &dyn Fn(u32) -> bool) -> Result<Duration> {
+        let due = self.look()?;
+        let left = due.saturating_duration_since(clock());
+        if left.is_zero() {
+            let waiting_on = (0..self.ranks).filter(|rank| absent(*rank)).map(Rank).collect();
+            return Err(self.late(waiting_on));
+        }
+        Ok(left.min(self.nap))
+    }
+}
