@@ -1,8 +1,9 @@
 //! The handle of an asynchronous operation.
 
 use crate::backends::GateId;
-use crate::communicator::{Seat, locked};
+use crate::communicator::Seat;
 use crate::{Error, Result};
+use allfold_base::lock;
 use allfold_sim::Picos;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -45,7 +46,7 @@ impl<B> Work<B> {
         let passed = self.seat.backend.clock().pass(self.seat.actor, self.done, self.number);
         let result = passed.and_then(|()| {
             let lost = || Err(Error::System("the communication thread panicked".into()));
-            locked(&self.result).take().unwrap_or_else(lost)
+            lock(&self.result).take().unwrap_or_else(lost)
         });
         self.seat.tell(result)
     }

@@ -2,6 +2,7 @@
 
 use super::{ActorId, Clock, GateId, Scale, Stamp};
 use crate::Result;
+use allfold_base::lock;
 use allfold_kernels::ticks;
 use allfold_sim::{Picos, Work};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
@@ -40,7 +41,7 @@ impl RealTime {
     }
 
     fn get(&self, GateId(id): GateId) -> Arc<Gate> {
-        self.gates.lock().unwrap_or_else(PoisonError::into_inner)[id as usize].clone()
+        lock(&self.gates)[id as usize].clone()
     }
 }
 
@@ -63,20 +64,20 @@ impl Clock for RealTime {
     fn charge(&self, _actor: ActorId, _work: &Work) {}
 
     fn gate(&self) -> GateId {
-        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gates = lock(&self.gates);
         gates.push(Arc::default());
         GateId(gates.len() as u32 - 1)
     }
 
     fn raise(&self, _actor: ActorId, gate: GateId) {
         let gate = self.get(gate);
-        *gate.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *lock(&gate.count) += 1;
         gate.raised.notify_all();
     }
 
     fn pass(&self, _actor: ActorId, gate: GateId, count: u64) -> Result<()> {
         let gate = self.get(gate);
-        let mut now = gate.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = lock(&gate.count);
         while *now < count {
             now = gate.raised.wait(now).unwrap_or_else(PoisonError::into_inner);
         }
@@ -84,7 +85,7 @@ impl Clock for RealTime {
     }
 
     fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
-        *self.get(gate).count.lock().unwrap_or_else(PoisonError::into_inner) >= count
+        *lock(&self.get(gate).count) >= count
     }
 }
 

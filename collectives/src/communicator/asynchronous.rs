@@ -1,10 +1,11 @@
 //! The asynchronous forms: they take the buffer and give it back.
 
 use super::request::Request;
-use super::{Communicator, in_place, locked};
+use super::{Communicator, in_place};
 use crate::transport::Connection;
 use crate::work::{Slot, Work};
 use crate::{Buffer, Collective, Element, Error, Rank, ReduceOp, Result};
+use allfold_base::lock;
 use std::sync::{Arc, Mutex};
 
 /// Asynchronous operations run on one communication thread per communicator, in the order in which they were
@@ -59,7 +60,7 @@ impl Communicator {
         let job = move |connection: &mut Connection| {
             let done =
                 seat.fly(ticket, actor, || prepared.run(sequence, in_place(&mut data), connection, &|| ()));
-            *locked(&place) = Some(done.map(|()| (result(data), seat.backend.clock().now(actor))));
+            *lock(&place) = Some(done.map(|()| (result(data), seat.backend.clock().now(actor))));
         };
         let number = stream.push(&self.seat, Some(Box::new(job)));
         Ok(Work::new(self.seat.clone(), stream.done, number, slot))

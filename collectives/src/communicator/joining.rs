@@ -9,12 +9,13 @@ use crate::environment::{self, Environment, Variables, wrong};
 use crate::rendezvous::{self, Failure, Hello, Joined, Kind, Patience, Server, join, serve_world};
 use crate::tcp::{Deadlines, Host, Peers, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
+use allfold_base::lock;
 use allfold_sim::fnv1a;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// What a process chooses about joining, beside what its environment says.
@@ -156,7 +157,7 @@ impl Communicator {
         use tokio::signal::unix::{SignalKind, signal};
         static NEWEST: Mutex<Weak<Home>> = Mutex::new(Weak::new());
         static LISTENING: AtomicBool = AtomicBool::new(false);
-        let newest = || NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = || lock(&NEWEST);
         *newest() = self.home.as_ref().map_or_else(Weak::new, Arc::downgrade);
         if LISTENING.swap(true, Ordering::Relaxed) {
             return Ok(());

@@ -22,9 +22,8 @@ mod shrink;
 mod split;
 
 pub use joining::Joining;
-pub use plan::Plan;
-pub use planned::Planned;
-pub(crate) use seat::{Roster, Seat, locked};
+pub use plan::{Plan, Planned};
+pub(crate) use seat::{Roster, Seat};
 
 use crate::backends::tcp::Tcp;
 use crate::backends::{GroupId, Member};

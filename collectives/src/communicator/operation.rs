@@ -1,8 +1,7 @@
 //! One collective as one rank runs it: what it called, the schedule, how the buffer is cut, and the path it takes.
 
 use super::path::Path;
-use super::plan::Plan;
-use super::planned::Planned;
+use super::plan::{Plan, Planned};
 use super::request::Request;
 use super::schedules::Schedules;
 use crate::exec::{Buffers, Execution};

@@ -1,7 +1,9 @@
 //! Which algorithm a communicator runs for each collective, and how it cuts and windows it.
 
 use crate::registry::{self, Algorithm, Shape};
-use crate::{Collective, Error, Result};
+use crate::schedule::Schedule;
+use crate::{Collective, Error, Geometry, Result};
+use std::sync::Arc;
 
 /// Choices of a communicator. All ranks must make the same ones, but for the window. What is not chosen is the
 /// registry's choice by size, which for reductions is always canonical: it changes the speed, never the bits.
@@ -16,6 +18,19 @@ struct Choice {
     algorithm: Option<&'static Algorithm>,
     segment: Option<u64>,
     window: Option<u32>,
+}
+
+/// The schedule of one collective, how it cuts the buffer, and its window.
+#[derive(Clone)]
+pub struct Planned {
+    /// The algorithm's name.
+    pub algorithm: &'static str,
+    /// Who sends what to whom, cut into segments.
+    pub schedule: Arc<dyn Schedule>,
+    /// How the buffer is cut.
+    pub geometry: Geometry,
+    /// How many steps of a rank may be under way.
+    pub window: u32,
 }
 
 impl Plan {

@@ -1,25 +1,10 @@
 //! What a communicator would run, without running it: for whoever times or proves exactly that.
 
 use super::operation::{Prepared, Site};
-use super::plan::Plan;
+use super::plan::{Plan, Planned};
 use super::request::Request;
 use super::schedules::Schedules;
-use crate::schedule::Schedule;
-use crate::{Collective, Communicator, DType, Geometry, Operation, Rank, ReduceOp, Result};
-use std::sync::Arc;
-
-/// The schedule of one collective, how it cuts the buffer, and its window.
-#[derive(Clone)]
-pub struct Planned {
-    /// The algorithm's name.
-    pub algorithm: &'static str,
-    /// Who sends what to whom, cut into segments.
-    pub schedule: Arc<dyn Schedule>,
-    /// How the buffer is cut.
-    pub geometry: Geometry,
-    /// How many steps of a rank may be under way.
-    pub window: u32,
-}
+use crate::{Collective, Communicator, DType, Operation, Rank, ReduceOp, Result};
 
 impl Communicator {
     /// What this communicator runs for a collective: as [`Plan::of`], and cut as its transport wants it.

@@ -5,13 +5,14 @@ use crate::backends::{ActorId, Backend, GateId, Member};
 use crate::flight::{Recorder, Ticket};
 use crate::transport::Connection;
 use crate::{Call, Error, Lost, Rank, Result};
+use allfold_base::lock;
 use allfold_kernels::fused::Board;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 /// A rank in a group, until it leaves.
@@ -89,7 +90,7 @@ impl Seat {
             streamed: AtomicBool::new(false),
             roster: roster.clone(),
         });
-        locked(&roster.seats).push(seat.clone());
+        lock(&roster.seats).push(seat.clone());
         seat
     }
 
@@ -161,7 +162,7 @@ impl Seat {
         if !self.troubled.load(Ordering::Acquire) {
             return Ok(());
         }
-        match &*locked(&self.told) {
+        match &*lock(&self.told) {
             Some(cause) => Err(Error::Poisoned { cause: cause.clone() }),
             None => Ok(()),
         }
@@ -172,7 +173,7 @@ impl Seat {
         if let Err(error) = &result
             && !error.is_callers()
         {
-            locked(&self.told).get_or_insert_with(|| error.to_string());
+            lock(&self.told).get_or_insert_with(|| error.to_string());
             self.troubled.store(true, Ordering::Release);
             self.roster.told.store(true, Ordering::Relaxed);
             self.roster.recorder.write(&error.to_string());
@@ -185,18 +186,18 @@ impl Seat {
         if self.left.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let Some(stream) = locked(&self.stream).take() {
+        if let Some(stream) = lock(&self.stream).take() {
             stream.push(self, None);
         }
         let operations = self.sequence.load(Ordering::Relaxed);
         self.backend.leave(self.actor, self.member, operations, cause(operations));
         // A rank that splits again and again keeps only what it still sits in.
-        locked(&self.roster.seats).retain(|seat| !seat.left.load(Ordering::Relaxed));
+        lock(&self.roster.seats).retain(|seat| !seat.left.load(Ordering::Relaxed));
     }
 
     /// The communication thread, started when it is first needed.
     pub fn stream(self: &Arc<Seat>) -> Result<Arc<Stream>> {
-        let mut slot = locked(&self.stream);
+        let mut slot = lock(&self.stream);
         if let Some(stream) = &*slot {
             return Ok(stream.clone());
         }
@@ -210,7 +211,7 @@ impl Seat {
             .spawn(move || shared.serve(&seat, actor));
         match thread {
             Ok(thread) => {
-                let mut threads = locked(&self.roster.threads);
+                let mut threads = lock(&self.roster.threads);
                 // An ended thread keeps its stack until its handle is gone.
                 threads.retain(|thread| !thread.is_finished());
                 threads.push(thread);
@@ -229,7 +230,7 @@ impl Seat {
     pub fn outstanding(&self) -> Option<(GateId, u64)> {
         let streamed = self.streamed.load(Ordering::Acquire);
         streamed
-            .then(|| locked(&self.stream))
+            .then(|| lock(&self.stream))
             .as_ref()?
             .as_ref()
             .map(|stream| (stream.done, stream.count.load(Ordering::Relaxed)))
@@ -246,7 +247,7 @@ impl Drop for Seat {
 impl Stream {
     /// Issues a job (`None`: the last one). Returns its number, from 1.
     pub fn push(&self, seat: &Seat, job: Option<Job>) -> u64 {
-        locked(&self.jobs).push_back(job);
+        lock(&self.jobs).push_back(job);
         let number = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         seat.backend.clock().raise(seat.actor, self.issued);
         number
@@ -258,7 +259,7 @@ impl Stream {
             if seat.backend.clock().pass(actor, self.issued, number).is_err() {
                 break;
             }
-            let Some(Some(job)) = locked(&self.jobs).pop_front() else { break };
+            let Some(Some(job)) = lock(&self.jobs).pop_front() else { break };
             // A job that panics leaves its result empty, and whoever waits for it says so.
             let _ = catch_unwind(AssertUnwindSafe(|| job(&mut connection)));
             seat.backend.clock().raise(actor, self.done);
@@ -277,7 +278,7 @@ impl Roster {
 
     /// The rank is gone: it leaves every group that it is still in.
     pub fn leave(&self, cause: impl Fn(u64) -> Lost) {
-        let seats = std::mem::take(&mut *locked(&self.seats));
+        let seats = std::mem::take(&mut *lock(&self.seats));
         seats.iter().for_each(|seat| seat.leave(&cause));
     }
 
@@ -288,14 +289,10 @@ impl Roster {
 
     /// Waits for the threads that were started for the rank. They end once their seats are left.
     pub fn join(&self) {
-        let threads = std::mem::take(&mut *locked(&self.threads));
+        let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             // Jobs that panic are caught where they run.
             let _ = thread.join();
         }
     }
-}
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

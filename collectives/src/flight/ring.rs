@@ -3,9 +3,10 @@
 use super::record::{Entry, Header, Record, State};
 use crate::backends::{Scale, Stamp};
 use crate::{Call, Rank};
+use allfold_base::lock;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Operations that are remembered.
 const LAST: usize = 512;
@@ -125,7 +126,7 @@ impl Recorder {
     /// whoever wrote it.
     pub fn write(&self, reason: &str) {
         let Some(folder) = &self.folder else { return };
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = lock(&self.written);
         if std::mem::replace(&mut *written, true) {
             return;
         }
@@ -140,7 +141,7 @@ impl Recorder {
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ring)
     }
 }
 

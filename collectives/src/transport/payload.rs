@@ -1,9 +1,10 @@
 //! The bytes of a frame, in buffers that are used again.
 
+use allfold_base::lock;
 use std::fmt;
 use std::mem;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A pool keeps at most this many bytes for later; what comes back beyond that is freed.
 const KEPT: usize = 256 << 20;
@@ -35,7 +36,7 @@ impl Pool {
             return Payload { words: Vec::new(), len, home };
         }
         let words = len.div_ceil(8).next_power_of_two();
-        let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shelves = lock(&self.shelves);
         let used = shelves.classes.get_mut(words.ilog2() as usize).and_then(Vec::pop);
         if used.is_some() {
             shelves.kept -= words * 8;
@@ -58,7 +59,7 @@ impl Drop for Payload {
         if words.is_empty() {
             return;
         }
-        let mut shelves = self.home.shelves.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shelves = lock(&self.home.shelves);
         if shelves.kept + words.len() * 8 > KEPT {
             return;
         }

@@ -1,5 +1,5 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the line that answers a
-//! name which does not exist, and [hashes](hash).
+//! name which does not exist, [hashes](hash), and one lock.
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
 //! numbers.
@@ -12,8 +12,10 @@
 //! ```
 
 pub mod hash;
+mod lock;
 pub mod suggest;
 mod units;
 
 pub use hash::fnv1a;
+pub use lock::lock;
 pub use units::{Bytes, BytesPerSec, Picos, Rank};

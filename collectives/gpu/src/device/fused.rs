@@ -1,7 +1,8 @@
 //! The fused form: what the symbolic checker proves of a schedule, as the tables of one kernel.
 
-use super::{Job, failed};
+use super::job::Job;
 use crate::check::{Forest, Proof, Tree, symbolic};
+use crate::driver::failed;
 use crate::schedule::Schedule;
 use crate::{Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Queue, Slice, launch};

@@ -12,8 +12,8 @@
 //! | device | the canonical tree, by the fused kernel: the CPU's bits | threads of one process over its GPUs |
 //! | host | the communicator's own: the same bits as between CPUs; the calling thread waits | where NCCL is not, and the shim |
 
-use super::failed;
 use super::shared::{Shared, together};
+use crate::driver::failed;
 use crate::nccl::{self, Library, NcclComm};
 use crate::registry::{Shape, find};
 use crate::schedule::Schedule;

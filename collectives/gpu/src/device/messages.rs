@@ -9,7 +9,8 @@
 //! A step reads its peer's memory where it lies, unless the peer's own step of that round overwrites it: then the peer
 //! puts the value of before the step aside first.
 
-use super::{Job, failed};
+use super::job::Job;
+use crate::driver::failed;
 use crate::schedule::{Combine, Place, Schedule, Span};
 use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Mark, Memory, Queue, Slice, launch};

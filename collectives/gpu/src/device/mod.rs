@@ -13,44 +13,23 @@
 //! the shim of `allfold_kernels::cuda` on this CPU, by which the tests run all of it without one.
 
 mod fused;
+mod job;
 mod link;
 mod messages;
+mod reach;
 mod shared;
 
+pub use job::{Form, Job};
 pub use link::{Link, Way};
 
-use crate::registry::{Algorithm, Shape};
+use crate::driver::failed;
+use crate::registry::Shape;
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{self, Graph, Machine, Mark, Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{Graph, Machine, Mark, Memory, Queue, Slice, launch};
+use reach::reachable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// How a collective is run on devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
-    /// Step by step, as the schedule says.
-    Messages,
-    /// Each element's reduction tree at once, from all buffers.
-    Fused,
-}
-
-/// A collective over buffers on devices.
-#[derive(Clone, Copy, Debug)]
-pub struct Job {
-    /// What is computed, and how.
-    pub algorithm: &'static Algorithm,
-    /// The root, where there is one.
-    pub root: Rank,
-    /// Of the buffers.
-    pub dtype: DType,
-    /// Reduced how.
-    pub op: ReduceOp,
-    /// Messages, or fused.
-    pub form: Form,
-    /// Pieces that every chunk is cut into; 1 for none.
-    pub segments: u32,
-}
 
 /// Job (collective, algorithm, root, type, operator, form, segments), bytes of a buffer, addresses.
 type Key = (Collective, &'static str, Rank, DType, ReduceOp, Form, u32, usize, Vec<u64>);
@@ -83,33 +62,6 @@ pub struct DeviceRanks {
     captured: BTreeMap<Key, Captured>,
     /// Before and behind the last collective.
     marks: (Mark, Mark),
-}
-
-fn failed(error: cuda::Error) -> Error {
-    match error {
-        cuda::Error::Argument(what) => Error::Argument(what),
-        other => Error::System(other.to_string()),
-    }
-}
-
-/// Refuses devices of which one's kernels cannot use another's memory.
-fn reachable(machine: &dyn Machine, devices: impl Iterator<Item = usize> + Clone) -> Result<()> {
-    match unreachable_pair(machine, devices) {
-        Some((a, b)) => Err(Error::Argument(format!(
-            "device {a} does not reach the memory of device {b} (no peer access): use `--backend nccl`, or show one device \
-             by CUDA_VISIBLE_DEVICES"
-        ))),
-        None => Ok(()),
-    }
-}
-
-/// The first two devices of which one's kernels cannot use the other's memory.
-fn unreachable_pair(
-    machine: &dyn Machine,
-    devices: impl Iterator<Item = usize> + Clone,
-) -> Option<(usize, usize)> {
-    let pairs = devices.clone().flat_map(|a| devices.clone().map(move |b| (a, b)));
-    pairs.filter(|_| !machine.seeded(8)).find(|(a, b)| !machine.reaches(*a, *b))
 }
 
 impl DeviceRanks {

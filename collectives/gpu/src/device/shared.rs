@@ -7,14 +7,18 @@
 //! What a rank shows goes over the communicator; the host waits for nothing but that. The tree is the canonical one, so the bits
 //! are those of the CPU's all-reduce.
 
-use super::{Form, Job, failed, fused, unreachable_pair};
+use super::fused;
+use super::job::{Form, Job};
+use super::reach::unreachable_pair;
+use crate::driver::failed;
 use crate::registry::{Shape, find};
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
+use allfold_base::lock;
 use allfold_kernels::cuda::{Event, Mark, Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// One rank's end.
 pub(super) struct Shared {
@@ -48,7 +52,7 @@ impl Shared {
     /// Every rank calls it, with the mark before which its buffers are not ready.
     pub fn new(comm: &Communicator, queue: &Queue, ready: &Mark) -> Result<Shared> {
         static NUMBERS: AtomicI64 = AtomicI64::new(0);
-        let shown = || SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = || lock(&SHOWN);
         let (done, mine) = (queue.record().map_err(failed)?, NUMBERS.fetch_add(1, Ordering::Relaxed));
         shown().insert(mine, [ready.clone(), done.clone()]);
         let mut all = vec![0i64; comm.size() as usize];

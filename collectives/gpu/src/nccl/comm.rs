@@ -6,6 +6,7 @@ use super::call::{Call, Use};
 use super::control::{Control, agree};
 use super::deadline::{Wait, until};
 use super::presence::Library;
+use crate::driver::failed;
 use crate::{Error, Rank, Result};
 use allfold_kernels::cuda::{self, Memory, Queue};
 use std::collections::BTreeSet;
@@ -96,13 +97,6 @@ impl Place {
 
     pub fn get(&self) -> RawComm {
         self.0.load(Ordering::Acquire)
-    }
-}
-
-pub(super) fn failed(error: cuda::Error) -> Error {
-    match error {
-        cuda::Error::Argument(what) => Error::Argument(what),
-        other => Error::System(other.to_string()),
     }
 }
 

@@ -29,6 +29,7 @@ mod deadline;
 mod ending;
 mod issue;
 mod native;
+mod numbers;
 mod presence;
 mod scheduled;
 #[cfg(any(test, feature = "testing"))]

@@ -1,36 +1,12 @@
 //! NCCL's own collectives, over buffers whose lengths are checked. Issued on the stream; [`NcclComm::wait`] finishes them.
 
 use super::call::{BYTES, Call};
-use super::comm::{NcclComm, failed};
+use super::comm::NcclComm;
+use super::numbers::{number, operator};
+use crate::driver::failed;
 use crate::{DType, Error, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::Slice;
 use std::ffi::c_int;
-
-/// ncclDataType_t. NCCL has no 16-bit integers.
-pub(super) fn number(dtype: DType) -> Option<c_int> {
-    Some(match dtype {
-        DType::I8 => 0,
-        DType::U8 => 1,
-        DType::I32 => 2,
-        DType::I64 => 4,
-        DType::F16 => 6,
-        DType::F32 => 7,
-        DType::F64 => 8,
-        DType::Bf16 => 9,
-        DType::I16 => return None,
-    })
-}
-
-/// ncclRedOp_t.
-pub(super) fn operator(op: ReduceOp) -> c_int {
-    match op {
-        ReduceOp::Sum => 0,
-        ReduceOp::Prod => 1,
-        ReduceOp::Max => 2,
-        ReduceOp::Min => 3,
-        ReduceOp::Avg => 4,
-    }
-}
 
 fn reduced(dtype: DType) -> Result<c_int> {
     number(dtype)

@@ -36,7 +36,7 @@ impl Library {
         #[cfg(any(test, feature = "testing"))]
         if Shim::of(queue.machine().as_ref()).is_some() {
             let options = super::standin::options(queue.machine());
-            return Library::new(super::standin::table(&options), options.shares);
+            return Library::new(Ok(super::standin::table(&options)), options.shares);
         }
         let _ = queue;
         Library::new(api::api(), std::env::var_os(SHARES).is_some_and(|value| value == "1"))

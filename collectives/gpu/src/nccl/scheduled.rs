@@ -6,7 +6,8 @@
 //!            copy or reduce what came into its place            so a send carries the value from before its step
 //! ```
 
-use super::comm::{NcclComm, failed};
+use super::comm::NcclComm;
+use crate::driver::failed;
 use crate::schedule::{Combine, Place, Schedule, Span};
 use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Memory, Queue, Slice, launch};

@@ -1,7 +1,8 @@
 //! Each launcher's contract: which variables say what.
 
+use super::nodelist;
+use super::process::{Environment, Launcher, Meeting};
 use super::variables::{Variables, wrong};
-use super::{Environment, Launcher, Meeting, nodelist};
 use crate::{Rank, Result};
 
 /// What a contract says, before it is checked. Names are those of the variables that were read.

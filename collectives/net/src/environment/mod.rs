@@ -12,81 +12,15 @@
 
 mod contracts;
 mod nodelist;
+mod process;
 mod variables;
 
 pub use nodelist::first_host;
+pub use process::{Environment, Launcher, Meeting};
 pub use variables::seconds;
 
-use crate::{Error, Rank, Result};
-use std::fmt;
+use crate::{Error, Result};
 pub use variables::{Variables, wrong};
-
-/// Whose variables were read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Launcher {
-    /// `RANK` and its companions: torchrun's, or those of `allfold launch`.
-    Torchrun,
-    /// Those of a step that Slurm's `srun` started.
-    Slurm,
-    /// Those of Open MPI's `mpirun`.
-    OpenMpi,
-    /// Those of PMI, which MPICH's and Intel's `mpiexec` set.
-    Pmi,
-}
-
-impl fmt::Display for Launcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Launcher::Torchrun => "the launcher",
-            Launcher::Slurm => "Slurm",
-            Launcher::OpenMpi => "Open MPI",
-            Launcher::Pmi => "PMI",
-        })
-    }
-}
-
-/// Where ranks meet, and who serves there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
-    /// A host's name or address.
-    pub host: String,
-    /// The port there.
-    pub port: u16,
-    /// Whether the launcher serves the rendezvous; else rank 0 does.
-    pub served: bool,
-}
-
-impl fmt::Display for Meeting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
-}
-
-/// A process' place in the world, as its launcher says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Environment {
-    /// Whose variables these are.
-    pub launcher: Launcher,
-    /// This process' rank.
-    pub rank: Rank,
-    /// Number of ranks.
-    pub world_size: u32,
-    /// Its number among the ranks of its host.
-    pub local_rank: u32,
-    /// Number of ranks of its host.
-    pub local_world_size: u32,
-    /// Its host's number, if the launcher says; else 0.
-    pub node_rank: u32,
-    /// Where ranks meet.
-    pub meeting: Meeting,
-    /// How often the launcher has started this world again: ranks of an earlier start are refused.
-    pub epoch: u32,
-    /// What the launcher calls the job: ranks of another one are refused.
-    pub job: String,
-}
 
 impl Environment {
     /// Reads this process' environment. `None`: no launcher's variables are there.

@@ -4,6 +4,9 @@ use crate::Rank;
 use crate::Stranger;
 use std::time::Duration;
 
+/// Most numbers that a refusal carries.
+pub(super) const NUMBERS: usize = 32;
+
 /// What went wrong at a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -132,7 +135,7 @@ impl Failure {
         let millis = |after: &Duration| u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
         match self {
             Failure::Missing { ranks, after } => {
-                let ranks = ranks.iter().take(super::wire::NUMBERS - 1).map(|rank| rank.0);
+                let ranks = ranks.iter().take(NUMBERS - 1).map(|rank| rank.0);
                 (1, std::iter::once(millis(after)).chain(ranks).collect())
             }
             Failure::WorldSize { rank, size, peer, theirs } => (2, vec![rank.0, *size, peer.0, *theirs]),

@@ -1,7 +1,8 @@
 //! The server of a rendezvous: lets callers in, compares what they believe, and tells all of them at once.
 
-use super::wire::{HELLO, Hello, Kind, NUMBERS, encode_answer, encode_table};
-use super::{Failure, Patience, Peer, Table};
+use super::failure::{Failure, NUMBERS};
+use super::wire::{HELLO, Hello, Kind, encode_answer, encode_table};
+use super::{Patience, Peer, Table};
 use crate::Rank;
 use crate::arrivals::{self, Arrivals, PENDING};
 use crate::{Door, Purpose, Secured, Verdict};

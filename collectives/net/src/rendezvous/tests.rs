@@ -1,7 +1,8 @@
 //! Ranks that meet, and every way in which they do not: one error each, the right one, in time.
 
 use super::door;
-use super::wire::{Kind, NUMBERS};
+use super::failure::NUMBERS;
+use super::wire::Kind;
 use super::{Failure, Hello, Joined, Patience, Server, join};
 use crate::Rank;
 use crate::environment::Meeting;

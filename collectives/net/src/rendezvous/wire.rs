@@ -6,7 +6,8 @@
 //! table   16 + 40 n   world 16 | per rank: address 16, port 4, host 16, .. 4          n is the reader's own world size
 //! ```
 
-use super::{Failure, Peer, Table};
+use super::failure::{Failure, NUMBERS};
+use super::{Peer, Table};
 use crate::Rank;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -14,8 +15,6 @@ pub(super) const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"allfold\n";
 pub(super) const HELLO: usize = 96;
 pub(super) const ANSWER: usize = 160;
-/// Most numbers that a refusal carries.
-pub(super) const NUMBERS: usize = 32;
 const PEER: usize = 40;
 
 /// Who calls.

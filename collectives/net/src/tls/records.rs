@@ -9,9 +9,11 @@
 //! would copy every byte three times more on its way.
 
 mod aead;
+mod refusal;
 
 use crate::format::{FRAGMENT, HEADER};
 use aead::{Aead, NONCE, TAG};
+use refusal::invalid;
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 use rustls::server::ServerConnectionData;
@@ -89,10 +91,6 @@ pub(crate) struct Records {
 
 /// Why a record is refused, as TLS says it.
 type Refused = AlertDescription;
-
-fn invalid(what: impl ToString) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, what.to_string())
-}
 
 impl Key {
     fn new((next, secrets): (u64, ConnectionTrafficSecrets)) -> io::Result<Key> {

@@ -6,7 +6,7 @@
 
 use super::foreign::Request;
 use super::group::{DATA_TAG, Group, LAST_TAG};
-use super::{Node, nap};
+use super::node::{Node, nap};
 use crate::contract::Fingerprint;
 use crate::contract::deadline::{after, clock};
 use crate::schedule::Combine;

@@ -12,8 +12,9 @@ use crate::backends::tcp::{CONTROL, Reader, Writer};
 use crate::contract::{Fingerprint, RemoteLedger};
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
+use allfold_base::lock;
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// The tag of what is said beside the data.
 const CONTROL_TAG: c_int = 0;
@@ -52,7 +53,7 @@ impl Group {
     }
 
     pub fn ledger<R>(&self, look: impl FnOnce(&mut RemoteLedger) -> R) -> R {
-        look(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut lock(&self.ledger))
     }
 
     /// Records an error and tells the others, unless the group has failed before. Returns the error that counts.
@@ -83,7 +84,7 @@ impl Group {
     /// To all others; what cannot be sent is found by their deadlines.
     fn say(&self, bytes: &[u8]) {
         let Ok(comm) = &self.comm else { return };
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = lock(&self.said);
         said.retain_mut(|request| matches!(request.test(), Ok(None)));
         for rank in (0..comm.size()).map(Rank).filter(|rank| *rank != comm.rank()) {
             let mut payload = self.pool.take(bytes.len());
@@ -94,7 +95,7 @@ impl Group {
 
     /// Whether all that was said has left.
     pub fn is_said(&self) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = lock(&self.said);
         said.retain_mut(|request| matches!(request.test(), Ok(None)));
         said.is_empty()
     }

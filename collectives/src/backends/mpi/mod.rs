@@ -31,48 +31,29 @@ mod endpoint;
 mod foreign;
 mod group;
 mod native;
+mod node;
+
+pub use node::Options;
 
 use super::real_time::RealTime;
 use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
 use crate::contract::deadline::clock;
 use crate::transport::{Connection, Pool};
 use crate::{Error, Lost, Rank, Result};
+use allfold_base::lock;
 use endpoint::Endpoint;
 use group::Group;
+use node::{Node, nap};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// What can be chosen about ranks in an MPI job.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How long an operation may take.
-    pub deadline: Duration,
-    /// Whether a collective whose algorithm is not named is MPI's own: its speed, and not our bits.
-    pub native: bool,
-    /// Where the flight record is written when something goes wrong.
-    pub flight: Option<PathBuf>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { deadline: Duration::from_secs(300), native: false, flight: None }
-    }
-}
 
 /// How long ranks wait for each other at the end of a job that went well.
 const PARTING: Duration = Duration::from_secs(60);
 
 /// Marks the actors of communication threads.
 const STREAM: u32 = 1 << 31;
-
-/// What the parts of this process share.
-struct Node {
-    options: Options,
-    pool: Pool,
-}
 
 /// This process in an MPI job.
 pub(crate) struct Mpi {
@@ -89,11 +70,6 @@ struct Groups {
     keys: BTreeMap<GroupKey, GroupId>,
 }
 
-#[allow(clippy::disallowed_methods, reason = "MPI has no event to wait for but by looking again and again")]
-fn nap(length: Duration) {
-    std::thread::sleep(length);
-}
-
 impl Mpi {
     /// Starts MPI: this rank, and how many there are.
     pub fn start(options: Options) -> Result<(Mpi, Rank, u32)> {
@@ -107,7 +83,7 @@ impl Mpi {
     }
 
     fn groups<R>(&self, look: impl FnOnce(&mut Groups) -> R) -> R {
-        look(&mut self.groups.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut lock(&self.groups))
     }
 
     fn group(&self, GroupId(id): GroupId) -> Arc<Group> {

@@ -5,11 +5,12 @@ use super::bell::Bell;
 use super::link::Link;
 use crate::contract::RemoteLedger;
 use crate::{Error, Rank, Result};
+use allfold_base::lock;
 use allfold_net::handshake::Purpose;
 use allfold_net::wire::Wire;
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Links of a group, by the peer's rank in it.
 pub(super) type Links = BTreeMap<Rank, Link>;
@@ -31,10 +32,6 @@ pub(super) struct Group {
     letters: Mutex<Option<Links>>,
     /// Connections that are made and not attached to a link yet.
     arrived: Mutex<BTreeMap<(u8, Rank), Wire>>,
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Group {
@@ -66,7 +63,7 @@ impl Group {
     }
 
     pub fn ledger<R>(&self, look: impl FnOnce(&mut RemoteLedger) -> R) -> R {
-        let mut ledger = locked(&self.ledger);
+        let mut ledger = lock(&self.ledger);
         let result = look(&mut ledger);
         if ledger.cause().is_some() {
             self.failed.store(true, Ordering::Release);
@@ -81,16 +78,16 @@ impl Group {
 
     /// What is agreed on who is left.
     pub fn agreement<R>(&self, look: impl FnOnce(&mut Agreement) -> R) -> R {
-        look(&mut locked(&self.agreement))
+        look(&mut lock(&self.agreement))
     }
 
     /// The links for a purpose. `None`: someone else is using them.
     pub fn take(&self, purpose: Purpose) -> Option<Links> {
-        locked(self.place(purpose)).take()
+        lock(self.place(purpose)).take()
     }
 
     pub fn put_back(&self, purpose: Purpose, links: Links) {
-        *locked(self.place(purpose)) = Some(links);
+        *lock(self.place(purpose)) = Some(links);
     }
 
     fn place(&self, purpose: Purpose) -> &Mutex<Option<Links>> {
@@ -99,19 +96,19 @@ impl Group {
 
     /// A connection is there. Whether there was none before.
     pub fn arrive(&self, purpose: Purpose, from: Rank, wire: Wire) {
-        locked(&self.arrived).insert((purpose as u8, from), wire);
+        lock(&self.arrived).insert((purpose as u8, from), wire);
         self.bell.ring();
     }
 
     pub fn arrived(&self, purpose: Purpose, from: Rank) -> Option<Wire> {
-        locked(&self.arrived).remove(&(purpose as u8, from))
+        lock(&self.arrived).remove(&(purpose as u8, from))
     }
 
     /// All its connections, which nobody uses any more.
     pub fn wires(&self) -> Vec<(Rank, Wire)> {
         let links = [Purpose::Data, Purpose::Letters].into_iter().filter_map(|purpose| self.take(purpose));
         let attached = links.flatten().filter_map(|(peer, link)| Some((peer, link.into_wire()?)));
-        let arrived = std::mem::take(&mut *locked(&self.arrived));
+        let arrived = std::mem::take(&mut *lock(&self.arrived));
         attached.chain(arrived.into_iter().map(|((_, peer), wire)| (peer, wire))).collect()
     }
 }

@@ -11,7 +11,7 @@ use super::super::Host;
 use super::agreement::{Agreement, Letters, Message};
 use super::codec::{Reader, Writer};
 use super::frame::{Header, Kind};
-use super::group::{Group, locked};
+use super::group::Group;
 use super::groups::{Groups, News};
 use super::options::Deadlines;
 use super::outbox::Outbox;
@@ -19,6 +19,7 @@ use crate::contract::Fingerprint;
 use crate::contract::deadline::clock;
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
+use allfold_base::lock;
 use allfold_kernels::fused::Pipe;
 use allfold_net::Door;
 use allfold_net::arrivals;
@@ -102,7 +103,7 @@ impl Node {
     }
 
     pub fn group(&self, id: u32) -> Arc<Group> {
-        locked(&self.groups).get(id)
+        lock(&self.groups).get(id)
     }
 
     pub fn is_closing(&self) -> bool {
@@ -114,14 +115,14 @@ impl Node {
         let me = members.iter().position(|member| *member == self.rank).unwrap_or_default();
         let group = Arc::new(Group::new(wire, members, Rank(me as u32))?);
         let (id, early) = {
-            let mut groups = locked(&self.groups);
+            let mut groups = lock(&self.groups);
             // Under both locks: a connection that ends now is either seen here, or hushes its peer after this.
-            let peers = locked(&self.peers);
+            let peers = lock(&self.peers);
             let speaks = |rank: &Rank| *rank != self.rank && !peers[rank.index()].is_over();
             groups.make(group.clone(), group.members.iter().copied().filter(speaks).collect())
         };
         early.into_iter().for_each(|(from, news)| self.take(&group, from, news));
-        let lost: Vec<(Rank, Lost)> = locked(&self.peers)
+        let lost: Vec<(Rank, Lost)> = lock(&self.peers)
             .iter()
             .zip(0..)
             .filter_map(|(peer, rank)| peer.lost.clone().map(|cause| (Rank(rank), cause)))
@@ -156,7 +157,7 @@ impl Node {
         if self.is_closing() {
             return Verdict::Gone;
         }
-        let taken = locked(&self.peers)[other.index()].outbox.is_some();
+        let taken = lock(&self.peers)[other.index()].outbox.is_some();
         match claims.purpose {
             Purpose::Control if taken => Verdict::Duplicate(other.0),
             Purpose::Control => Verdict::Welcome,
@@ -176,12 +177,12 @@ impl Node {
 
     /// A peer's control connection is made; the first one counts.
     pub fn keep(&self, peer: Rank, outbox: Outbox) {
-        locked(&self.peers)[peer.index()].outbox.get_or_insert(outbox);
+        lock(&self.peers)[peer.index()].outbox.get_or_insert(outbox);
         self.changed.notify_all();
     }
 
     pub fn deliver(&self, wire: u64, from: Rank, news: News) {
-        let found = locked(&self.groups).deliver(wire, from, news);
+        let found = lock(&self.groups).deliver(wire, from, news);
         if let Some((group, news)) = found {
             self.take(&group, from, news);
         }
@@ -189,7 +190,7 @@ impl Node {
 
     fn take(&self, group: &Group, from: Rank, news: News) {
         match news {
-            News::Said(Kind::Bye, _) => locked(&self.groups).hush(Some(group.wire), from),
+            News::Said(Kind::Bye, _) => lock(&self.groups).hush(Some(group.wire), from),
             News::Said(kind, bytes) => self.heard(group, from, kind, &bytes),
             News::Wire(purpose, wire) => self.attach(group, purpose, from, wire),
         }
@@ -203,7 +204,7 @@ impl Node {
 
     /// This rank cannot connect to a peer, for good.
     pub fn refused(&self, peer: Rank, error: Error) {
-        locked(&self.peers)[peer.index()].refused.get_or_insert(error);
+        lock(&self.peers)[peer.index()].refused.get_or_insert(error);
         self.changed.notify_all();
     }
 
@@ -221,7 +222,7 @@ impl Node {
     fn all_connect(&self) -> Result<()> {
         let mut left = self.deadlines.start;
         let world = self.group(0);
-        let mut peers = locked(&self.peers);
+        let mut peers = lock(&self.peers);
         loop {
             if let Some(error) = peers.iter().find_map(|peer| peer.refused.clone()) {
                 return Err(error);
@@ -257,7 +258,7 @@ impl Node {
 
     /// Sends a control frame to a peer.
     fn tell(&self, peer: Rank, kind: Kind, payload: &[u8]) {
-        if let Some(outbox) = &locked(&self.peers)[peer.index()].outbox {
+        if let Some(outbox) = &lock(&self.peers)[peer.index()].outbox {
             let header = Header::control(kind, self.epoch, payload);
             outbox.send([&header.encode()[..], payload].concat());
         }
@@ -338,11 +339,11 @@ impl Node {
 
     /// This rank needs a group no more, after it has left it: it says nothing more of it, and its connections end.
     pub fn release(&self, id: u32) {
-        let Some(group) = locked(&self.groups).end(id) else { return };
+        let Some(group) = lock(&self.groups).end(id) else { return };
         let mut news = Writer::default();
         news.word(group.wire);
         self.tell_all(&group, Kind::Bye, &news.0);
-        let mut peers = locked(&self.peers);
+        let mut peers = lock(&self.peers);
         for (peer, wire) in group.wires() {
             // To who is gone already there is nothing to end.
             if let Some(outbox) = &mut peers[group.members[peer.index()].index()].outbox {
@@ -353,7 +354,7 @@ impl Node {
 
     /// Whether this rank needs connections for a group.
     pub fn sits_in(&self, wire: u64) -> bool {
-        locked(&self.groups).sits_in(wire)
+        lock(&self.groups).sits_in(wire)
     }
 
     /// A peer sent a control frame. An error: it makes no sense.
@@ -361,7 +362,7 @@ impl Node {
         match kind {
             Kind::Beat => return Ok(()),
             Kind::Bye if payload.is_empty() => {
-                locked(&self.peers)[from.index()].bye = true;
+                lock(&self.peers)[from.index()].bye = true;
                 return Ok(());
             }
             Kind::Data => return Err("a message on the control connection".into()),
@@ -413,7 +414,7 @@ impl Node {
     /// A control connection has ended.
     pub fn ended(&self, peer: Rank, cause: Lost) {
         let expected = {
-            let mut peers = locked(&self.peers);
+            let mut peers = lock(&self.peers);
             let place = &mut peers[peer.index()];
             if !place.bye {
                 place.lost.get_or_insert_with(|| cause.clone());
@@ -421,12 +422,12 @@ impl Node {
             place.bye || self.is_closing()
         };
         if !expected {
-            let groups = locked(&self.groups).all();
+            let groups = lock(&self.groups).all();
             groups.iter().for_each(|group| self.lose_in(group, peer, cause.clone()));
         }
-        locked(&self.groups).hush(None, peer);
+        lock(&self.groups).hush(None, peer);
         // Only now: where just one direction is dead, the peer still hears what was made of it.
-        locked(&self.peers)[peer.index()].outbox = None;
+        lock(&self.peers)[peer.index()].outbox = None;
         self.changed.notify_all();
     }
 
@@ -447,7 +448,7 @@ impl Node {
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         let outboxes: Vec<Outbox> = {
-            let mut peers = locked(&self.peers);
+            let mut peers = lock(&self.peers);
             peers.iter_mut().filter_map(|peer| peer.outbox.take()).collect()
         };
         let bye = Header::control(Kind::Bye, self.epoch, &[]).encode();

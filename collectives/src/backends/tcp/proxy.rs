@@ -13,6 +13,7 @@
 use super::control::runtime;
 use super::frame::{HEADER, Header, Kind};
 use crate::{Error, Rank, Result};
+use allfold_base::lock;
 use allfold_net::handshake::{OPENING, PROOF, WELCOME};
 use allfold_sim::Faults;
 use allfold_sim::Picos;
@@ -127,7 +128,7 @@ impl Judge for Rules {
         let verdict = self.faults.verdict(&Message { from, to, operation, round, nth, at });
         let late = verdict.delay + verdict.held.unwrap_or_default();
         if late > Picos::ZERO && frame.at == 0 {
-            let mut delayed = self.delayed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut delayed = lock(&self.delayed);
             let until =
                 *delayed.entry((from, to, nth)).or_insert(frame.time + Duration::from_nanos(late.0 / 1_000));
             if frame.time < until {
@@ -298,7 +299,7 @@ async fn frames(
             return std::future::pending().await;
         }
         if header.at == 0 && header.kind == Kind::Data {
-            let mut counts = shared.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut counts = lock(&shared.counts);
             let count = counts.entry((from, to)).or_default();
             *count += 1;
             nth = *count;

@@ -1,7 +1,7 @@
 //! A rank's way to its peers through mailboxes.
 
-use super::Options;
 use super::group::{Group, Mail};
+use super::options::Options;
 use crate::contract::deadline::{after, clock};
 use crate::schedule::Combine;
 use crate::transport::{Event, Frame, Monitor, Payload, Pool, Transport};

@@ -4,6 +4,7 @@ use crate::contract::Ledger;
 use crate::contract::deadline::clock;
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank, Result};
+use allfold_base::lock;
 use allfold_kernels::fused::{Board, Pace};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,7 +51,7 @@ pub(super) struct Mail {
 
 impl Mailbox {
     pub fn open(&self) -> MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.mail)
     }
 
     /// Changes the mail and wakes its owner.
@@ -98,7 +99,7 @@ impl Group {
 
     /// Looks something up in the ledger, or changes it in a way that concerns no one else.
     pub fn ledger<R>(&self, look: impl FnOnce(&mut Ledger) -> R) -> R {
-        look(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut lock(&self.ledger))
     }
 
     /// The group's failure, as a rank sees it. Costs nothing while there is none.

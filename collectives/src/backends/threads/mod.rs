@@ -2,28 +2,20 @@
 
 mod endpoint;
 mod group;
+mod options;
+
+pub(crate) use options::Options;
 
 use super::real_time::RealTime;
 use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
 use crate::transport::{Connection, Pool, SharedMemory};
 use crate::{Error, Lost, Rank, Result};
+use allfold_base::lock;
 use endpoint::Endpoint;
 use group::Group;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-
-/// What can be chosen about ranks as threads.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
-    /// How long an operation may take.
-    pub deadline: Duration,
-    /// Messages that a channel holds before their sender waits for the receiver; 0: a message has left only
-    /// when the receiver has taken it.
-    pub capacity: usize,
-    /// Whether collectives are done through shared memory, without messages.
-    pub fused: bool,
-}
 
 /// All groups and gates of one run.
 pub(crate) struct Threads {
@@ -58,7 +50,7 @@ impl Threads {
     }
 
     fn groups(&self) -> MutexGuard<'_, Groups> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.groups)
     }
 
     fn group(&self, id: GroupId) -> Arc<Group> {

@@ -1,7 +1,7 @@
 //! The table beside `nccl.h` of the oldest and the newest NCCL: layouts, enumerators and signatures; and the libraries
 //! themselves, as far as they work without a GPU.
 
-use super::super::native::{number, operator};
+use super::super::numbers::{number, operator};
 use super::*;
 use crate::{DType, ReduceOp};
 use allfold_standin::abi::{Assertions, wheels};

@@ -1,8 +1,10 @@
 //! The functions by their names, and the tables of the versions that there are.
 
 use super::super::api::{Answer, Api, RawComm, SUCCESS, Stream};
-use super::super::native::{number, operator};
-use super::kernel::{Op, Said};
+use super::super::numbers::{number, operator};
+use super::kernel::Op;
+use super::options::StandIn;
+use super::traffic::Said;
 use super::world::{Comm, find, native, on};
 use super::{INVALID_ARGUMENT, ending, group, making};
 use crate::{DType, ReduceOp};
@@ -192,14 +194,13 @@ const TABLE: Api = Api {
 };
 
 /// 2.30.3.
-pub(super) static CURRENT: Api = TABLE;
+static CURRENT: Api = TABLE;
 /// 2.21.5: neither estimates nor shrinks.
-pub(super) static NO_ESTIMATES: Api =
-    Api { get_version: version::<22_105>, simulate: None, shrink: None, ..TABLE };
+static NO_ESTIMATES: Api = Api { get_version: version::<22_105>, simulate: None, shrink: None, ..TABLE };
 /// 2.17.1, before splits.
-pub(super) static TOO_OLD: Api = Api { get_version: version::<21_701>, ..TABLE };
+static TOO_OLD: Api = Api { get_version: version::<21_701>, ..TABLE };
 /// 3.0.0.
-pub(super) static NEXT_MAJOR: Api = Api { get_version: version::<30_000>, ..TABLE };
+static NEXT_MAJOR: Api = Api { get_version: version::<30_000>, ..TABLE };
 
 macro_rules! nothing {
     ($($name:ident($($argument:ty),*)),*) => {
@@ -218,7 +219,7 @@ nothing! {
 }
 
 /// 2.30.3, whose collectives return at once.
-pub(super) static INSTANT: Api = Api {
+static INSTANT: Api = Api {
     all_reduce: no_reduction,
     broadcast: no_reduction,
     reduce: no_reduce,
@@ -228,3 +229,14 @@ pub(super) static INSTANT: Api = Api {
     recv: no_recv,
     ..TABLE
 };
+
+/// The functions of the version that a test asks for.
+pub(in super::super) fn table(options: &StandIn) -> &'static Api {
+    match options.version {
+        _ if options.instant => &INSTANT,
+        (2, 17) => &TOO_OLD,
+        (2, 21) => &NO_ESTIMATES,
+        (3, _) => &NEXT_MAJOR,
+        _ => &CURRENT,
+    }
+}

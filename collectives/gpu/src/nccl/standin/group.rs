@@ -2,8 +2,9 @@
 
 use super::super::api::{Answer, IN_PROGRESS, SUCCESS, SimInfo};
 use super::kernel::{self, Op};
-use super::world::{Comm, Link, lock};
+use super::world::{Comm, Link};
 use super::{INVALID_USAGE, REMOTE_ERROR};
+use allfold_base::lock;
 use std::cell::RefCell;
 use std::sync::Arc;
 

@@ -1,52 +1,27 @@
 //! What runs on a stream: a group of collectives and messages, which waits for the peers' and moves the data.
 
 use super::super::api::{Answer, SUCCESS};
-use super::super::native::{number, operator};
+use super::super::numbers::{number, operator};
 use super::options::Lost;
-use super::world::{Comm, Link, State, lock, stream};
+use super::traffic::{Entry, Letter, Meeting, Said};
+use super::world::{Comm, Link, State, stream};
 use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
 use crate::{DType, ReduceOp};
+use allfold_base::lock;
 use allfold_kernels::cuda::Access;
 use allfold_kernels::{Element, divide, for_dtype, reduce};
-use allfold_standin::{Foreign, Poll, Progress, Shim};
-use std::ffi::c_int;
+use allfold_standin::{Foreign, Poll, Progress};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes from which on a collective takes another algorithm, with connections of its own.
 const LARGE: usize = 64 << 10;
 
-/// What a collective is; all ranks must agree on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said {
-    pub kind: &'static str,
-    /// Bytes that each rank puts in.
-    pub bytes: usize,
-    pub dtype: c_int,
-    pub op: c_int,
-    pub root: usize,
-}
-
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
     Meet { said: Said, from: u64, into: u64 },
     Send { from: u64, bytes: usize, to: usize },
     Receive { into: u64, bytes: usize, of: usize },
-}
-
-/// What a rank has put into a collective: what it is, whether a graph runs it, its input.
-pub(super) type Entry = (Said, bool, Arc<Vec<u8>>);
-
-/// The entries of all ranks, and how many have taken their result.
-pub(super) struct Meeting {
-    entries: Vec<Option<Entry>>,
-    taken: usize,
-}
-
-/// A message on its way, and whether it has been received.
-pub(super) struct Letter {
-    bytes: Vec<u8>,
-    taken: Arc<AtomicBool>,
 }
 
 /// An operation that is not done.

@@ -2,8 +2,9 @@
 
 use super::super::api::{Answer, Config, RawComm, RawId, SUCCESS};
 use super::options::options;
-use super::world::{Comm, Group, current, lock, on};
+use super::world::{Comm, Group, current, on};
 use super::{INVALID_ARGUMENT, INVALID_USAGE};
+use allfold_base::lock;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

@@ -5,6 +5,7 @@
 //! world      handles, ranks of a communicator, what they share
 //! making     init, split, shrink              ending   finalize, destroy, abort
 //! group      calls until the outermost end    calls    the collectives, by their names
+//! traffic    what ranks put into collectives and messages
 //! kernel     what runs on a stream: it waits for the peers', moves data, notices who is gone
 //! rules      what each function does, and which test shows it
 //! ```
@@ -20,10 +21,12 @@ mod making;
 mod options;
 #[cfg(test)]
 mod rules;
+mod traffic;
 mod world;
 
+pub(super) use calls::table;
+pub(super) use options::options;
 pub use options::{Lost, StandIn, stand_in};
-pub(super) use options::{options, table};
 #[cfg(test)]
 pub(super) use world::{die, threads_started};
 

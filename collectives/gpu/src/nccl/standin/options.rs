@@ -1,9 +1,6 @@
 //! What a test asks of the stand-in, by the machine on which the ranks are.
 
-use super::super::api::Api;
-use super::calls::{CURRENT, INSTANT, NEXT_MAJOR, NO_ESTIMATES, TOO_OLD};
-use super::world::lock;
-use crate::Result;
+use allfold_base::lock;
 use allfold_kernels::cuda::Machine;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -72,15 +69,4 @@ fn is(of: &Weak<dyn Machine>, machine: &Arc<dyn Machine>) -> bool {
 pub(in super::super) fn options(machine: &Arc<dyn Machine>) -> StandIn {
     let all = lock(&OPTIONS);
     all.iter().find(|(of, _)| is(of, machine)).map_or_else(StandIn::default, |(_, options)| *options)
-}
-
-/// Its functions.
-pub(in super::super) fn table(options: &StandIn) -> Result<&'static Api> {
-    Ok(match options.version {
-        _ if options.instant => &INSTANT,
-        (2, 17) => &TOO_OLD,
-        (2, 21) => &NO_ESTIMATES,
-        (3, _) => &NEXT_MAJOR,
-        _ => &CURRENT,
-    })
 }

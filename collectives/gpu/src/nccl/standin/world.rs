@@ -2,17 +2,15 @@
 
 use super::super::api::{Answer, IN_PROGRESS, RawComm, SUCCESS};
 use super::options::StandIn;
-use super::{INTERNAL_ERROR, INVALID_ARGUMENT, kernel};
+use super::traffic::{Letter, Meeting};
+use super::{INTERNAL_ERROR, INVALID_ARGUMENT};
+use allfold_base::lock;
 use allfold_kernels::cuda::{Machine, Queue, Stream};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One rank's communicator. NCCL's handle is its number: a handle that is gone is found to be, and harms nobody.
 pub(super) struct Comm {
@@ -72,8 +70,8 @@ pub(super) struct State {
     pub links: BTreeMap<Link, BTreeSet<usize>>,
     /// Collectives that each rank has begun.
     pub begun: BTreeMap<usize, u64>,
-    pub meetings: BTreeMap<u64, kernel::Meeting>,
-    pub mail: BTreeMap<(usize, usize), VecDeque<kernel::Letter>>,
+    pub meetings: BTreeMap<u64, Meeting>,
+    pub mail: BTreeMap<(usize, usize), VecDeque<Letter>>,
     /// Colours and keys of the nth split, by rank.
     pub splits: BTreeMap<usize, BTreeMap<usize, (i32, i32)>>,
     pub children: BTreeMap<String, Arc<Group>>,

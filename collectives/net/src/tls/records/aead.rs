@@ -24,10 +24,10 @@ impl Aead {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
             ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
             ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
-            _ => return Err(super::invalid("TLS agreed on a cipher that is unknown here")),
+            _ => return Err(super::refusal::invalid("TLS agreed on a cipher that is unknown here")),
         };
-        let iv = iv.as_ref().try_into().map_err(super::invalid)?;
-        let key = UnboundKey::new(algorithm, key.as_ref()).map_err(super::invalid)?;
+        let iv = iv.as_ref().try_into().map_err(super::refusal::invalid)?;
+        let key = UnboundKey::new(algorithm, key.as_ref()).map_err(super::refusal::invalid)?;
         Ok((Aead(LessSafeKey::new(key)), iv))
     }
 
@@ -50,7 +50,7 @@ impl Aead {
             copy_large(other, second);
             self.0.seal_in_place_scatter(nonce, front, body, &[last], back)
         };
-        sealed.map_err(super::invalid)
+        sealed.map_err(super::refusal::invalid)
     }
 
     /// Opens what stands before its tag at the end of `sealed`: into `place`, which has its length, or where it is.

@@ -1,0 +1,30 @@
+//! A collective over buffers on devices, and how it is run.
+
+use crate::registry::Algorithm;
+use crate::{DType, Rank, ReduceOp};
+
+/// How a collective is run on devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// Step by step, as the schedule says.
+    Messages,
+    /// Each element's reduction tree at once, from all buffers.
+    Fused,
+}
+
+/// A collective over buffers on devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// What is computed, and how.
+    pub algorithm: &'static Algorithm,
+    /// The root, where there is one.
+    pub root: Rank,
+    /// Of the buffers.
+    pub dtype: DType,
+    /// Reduced how.
+    pub op: ReduceOp,
+    /// Messages, or fused.
+    pub form: Form,
+    /// Pieces that every chunk is cut into; 1 for none.
+    pub segments: u32,
+}

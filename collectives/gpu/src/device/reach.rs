@@ -1,0 +1,24 @@
+//! Which devices' kernels can use which other's memory.
+
+use crate::{Error, Result};
+use allfold_kernels::cuda::Machine;
+
+/// Refuses devices of which one's kernels cannot use another's memory.
+pub(super) fn reachable(machine: &dyn Machine, devices: impl Iterator<Item = usize> + Clone) -> Result<()> {
+    match unreachable_pair(machine, devices) {
+        Some((a, b)) => Err(Error::Argument(format!(
+            "device {a} does not reach the memory of device {b} (no peer access): use `--backend nccl`, or show one device \
+             by CUDA_VISIBLE_DEVICES"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The first two devices of which one's kernels cannot use the other's memory.
+pub(super) fn unreachable_pair(
+    machine: &dyn Machine,
+    devices: impl Iterator<Item = usize> + Clone,
+) -> Option<(usize, usize)> {
+    let pairs = devices.clone().flat_map(|a| devices.clone().map(move |b| (a, b)));
+    pairs.filter(|_| !machine.seeded(8)).find(|(a, b)| !machine.reaches(*a, *b))
+}

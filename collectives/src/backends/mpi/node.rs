@@ -1,0 +1,34 @@
+//! What the parts of one process of an MPI job share.
+
+use crate::transport::Pool;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What can be chosen about ranks in an MPI job.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long an operation may take.
+    pub deadline: Duration,
+    /// Whether a collective whose algorithm is not named is MPI's own: its speed, and not our bits.
+    pub native: bool,
+    /// Where the flight record is written when something goes wrong.
+    pub flight: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { deadline: Duration::from_secs(300), native: false, flight: None }
+    }
+}
+
+/// What the parts of this process share.
+pub(super) struct Node {
+    pub options: Options,
+    pub pool: Pool,
+}
+
+/// Sleeps before MPI is asked again.
+#[allow(clippy::disallowed_methods, reason = "MPI has no event to wait for but by looking again and again")]
+pub(super) fn nap(length: Duration) {
+    std::thread::sleep(length);
+}

@@ -1,0 +1,29 @@
+//! A lock whose holder may have panicked.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, also after a thread has panicked while it held it: for state that every holder leaves whole, whatever
+/// becomes of the thread, so that a panic of one rank is told to the others by what the state says.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_there_after_a_panic() {
+        let count = Mutex::new(1);
+        let panicked = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let mut count = lock(&count);
+                *count = 2;
+                panic!("with the lock held");
+            });
+            holder.join().is_err()
+        });
+        assert!(panicked && count.is_poisoned());
+        assert_eq!(*lock(&count), 2);
+    }
+}
