@@ -11,20 +11,22 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// Connections that have not said who they are.
-pub const PENDING: usize = if cfg!(test) { 64 } else { 512 };
+/// How many connections are heard at a time that have not said who they are.
+pub const PENDING: usize = 512;
 
 /// A listener, and the tasks of connections that have not said who they are.
 pub struct Arrivals {
     listener: TcpListener,
     pending: VecDeque<AbortHandle>,
+    most: usize,
     starved: Arc<AtomicBool>,
 }
 
 impl Arrivals {
-    /// `starved` is true while there is no descriptor for who came last.
-    pub fn at(listener: TcpListener, starved: Arc<AtomicBool>) -> Arrivals {
-        Arrivals { listener, pending: VecDeque::new(), starved }
+    /// Of at most `most` connections at a time, [`PENDING`] for one. `starved` is true while there is no descriptor for who
+    /// came last.
+    pub fn at(listener: TcpListener, most: usize, starved: Arc<AtomicBool>) -> Arrivals {
+        Arrivals { listener, pending: VecDeque::new(), most, starved }
     }
 
     /// The next connection.
@@ -49,7 +51,7 @@ impl Arrivals {
     pub fn hear(&mut self, task: AbortHandle) -> bool {
         self.pending.retain(|task| !task.is_finished());
         self.pending.push_back(task);
-        if self.pending.len() <= PENDING {
+        if self.pending.len() <= self.most {
             return false;
         }
         self.pending.pop_front().inspect(AbortHandle::abort).is_some()

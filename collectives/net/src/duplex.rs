@@ -124,11 +124,34 @@ fn if_ready(result: io::Result<usize>) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn sockets_carry_something() {
-        for ranks in [2, 3] {
-            let seconds = super::duplex(ranks, 1 << 20).unwrap();
-            assert!(seconds > 1e-6 && seconds < 60.0, "{seconds}");
+    fn every_byte_reaches_the_rank_that_it_is_sent_to() {
+        let mut all = mesh(3, 2 << 20).unwrap();
+        for (rank, halves) in all.iter_mut().enumerate() {
+            assert_eq!(halves.len(), 2);
+            halves.iter_mut().for_each(|half| half.out.fill(10 + rank as u8));
         }
+        std::thread::scope(|scope| {
+            for halves in &mut all {
+                scope.spawn(|| once(halves).unwrap());
+            }
+        });
+        let came = all.iter().map(|halves| {
+            let whole =
+                |half: &Half| half.into.iter().all(|byte| *byte == half.into[0]).then_some(half.into[0]);
+            let mut from: Vec<Option<u8>> = halves.iter().map(whole).collect();
+            from.sort();
+            from
+        });
+        let others = [[Some(11), Some(12)], [Some(10), Some(12)], [Some(10), Some(11)]];
+        assert_eq!(came.collect::<Vec<_>>(), others);
+    }
+
+    #[test]
+    fn a_larger_exchange_takes_longer() {
+        let (few, many) = (duplex(2, 1 << 10).unwrap(), duplex(2, 32 << 20).unwrap());
+        assert!(few > 0.0 && many > few, "{few} s and {many} s");
     }
 }

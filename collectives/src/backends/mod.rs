@@ -1,12 +1,14 @@
 //! Where ranks run.
 //!
 //! ```text
-//! Communicator --- Backend: actors, gates, groups --- threads   real time, mailboxes
-//!      |                                         |--- tcp       real time, sockets
-//!      |                                         |--- mpi       real time, somebody else's engine
-//!      |                                         \--- sim       virtual time, one conductor
-//!  Execution ----- Transport: frames of one operation
+//! Communicator --- Backend: actors, gates, groups --- threads   real time, mailboxes, shared memory
+//!      |              |                          |--- tcp       real time, sockets; messages within a host by memory
+//!      |              |                          |--- mpi       real time, another library's engine
+//!      |              |                          \--- sim       virtual time, one conductor
+//!  Prepared ----- Connection: messages, and shared memory beside them
 //! ```
+//!
+//! `shm` is no backend: it gives the processes of one host, whichever of these connects them, memory for collectives.
 //!
 //! An *actor* is a thread that takes part for a rank: its own code, or one of its communication threads. A *gate*
 //! counts, and lets pass whoever waits for a count; asynchronous work is handed over through gates.
@@ -94,6 +96,8 @@ pub(crate) trait Clock: Send + Sync {
     fn raise(&self, actor: ActorId, gate: GateId);
     /// Waits until a gate's count is `count` or more.
     fn pass(&self, actor: ActorId, gate: GateId, count: u64) -> Result<()>;
+    /// Nobody asks for this gate again: what it holds is given back. On virtual time gates are kept until the run ends.
+    fn discard(&self, _gate: GateId) {}
     /// Whether a gate's count is `count` or more.
     fn passed(&self, actor: ActorId, gate: GateId, count: u64) -> bool;
 }

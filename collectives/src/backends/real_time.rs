@@ -5,6 +5,7 @@ use crate::Result;
 use allfold_base::lock;
 use allfold_kernels::ticks;
 use allfold_sim::{Picos, Work};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -13,7 +14,13 @@ pub(super) struct RealTime {
     start: Instant,
     /// What the processor's counter said then, where stamps are its ticks.
     ticks: Option<u64>,
-    gates: Mutex<Vec<Arc<Gate>>>,
+    gates: Mutex<Gates>,
+}
+
+#[derive(Default)]
+struct Gates {
+    all: BTreeMap<GateId, Arc<Gate>>,
+    next: u32,
 }
 
 #[derive(Default)]
@@ -40,8 +47,14 @@ impl RealTime {
         u64::try_from(self.start.elapsed().as_nanos() * 1_000).unwrap_or(u64::MAX)
     }
 
-    fn get(&self, GateId(id): GateId) -> Arc<Gate> {
-        lock(&self.gates)[id as usize].clone()
+    fn get(&self, id: GateId) -> Arc<Gate> {
+        lock(&self.gates).all[&id].clone()
+    }
+
+    /// How many gates there are.
+    #[cfg(test)]
+    pub fn gates(&self) -> usize {
+        lock(&self.gates).all.len()
     }
 }
 
@@ -65,8 +78,14 @@ impl Clock for RealTime {
 
     fn gate(&self) -> GateId {
         let mut gates = lock(&self.gates);
-        gates.push(Arc::default());
-        GateId(gates.len() as u32 - 1)
+        let id = GateId(gates.next);
+        gates.next += 1;
+        gates.all.insert(id, Arc::default());
+        id
+    }
+
+    fn discard(&self, gate: GateId) {
+        lock(&self.gates).all.remove(&gate);
     }
 
     fn raise(&self, _actor: ActorId, gate: GateId) {

@@ -32,6 +32,8 @@ pub(crate) struct Seat {
     troubled: AtomicBool,
     left: AtomicBool,
     stream: Mutex<Option<Arc<Stream>>>,
+    /// Those of its communication threads, so far.
+    gates: Mutex<Vec<GateId>>,
     /// Whether there ever was one.
     streamed: AtomicBool,
     /// The seats and threads of this rank, in all groups.
@@ -87,6 +89,7 @@ impl Seat {
             troubled: AtomicBool::new(false),
             left: AtomicBool::new(false),
             stream: Mutex::new(None),
+            gates: Mutex::default(),
             streamed: AtomicBool::new(false),
             roster: roster.clone(),
         });
@@ -202,6 +205,7 @@ impl Seat {
             return Ok(stream.clone());
         }
         let (issued, done) = (self.backend.clock().gate(), self.backend.clock().gate());
+        lock(&self.gates).extend([issued, done]);
         let actor = self.backend.spawn(self.actor);
         let stream =
             Arc::new(Stream { jobs: Mutex::default(), actor, issued, done, count: AtomicU64::new(0) });
@@ -240,6 +244,7 @@ impl Seat {
 impl Drop for Seat {
     /// The communicator is gone, its communication thread has ended, and nobody waits for its work.
     fn drop(&mut self) {
+        lock(&self.gates).drain(..).for_each(|gate| self.backend.clock().discard(gate));
         self.backend.release(self.member);
     }
 }
@@ -294,5 +299,34 @@ impl Roster {
             // Jobs that panic are caught where they run.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::GroupId;
+    use crate::backends::threads::{Options, Threads};
+    use crate::transport::Connection;
+    use std::time::Duration;
+
+    #[test]
+    fn a_group_that_is_left_gives_back_the_gates_of_its_communication_thread() {
+        let options = Options { deadline: Duration::from_secs(60), capacity: 4, fused: true };
+        let threads = Arc::new(Threads::new(1, options));
+        let backend: Arc<dyn Backend> = threads.clone();
+        let roster = Arc::new(Roster::new(&backend, Rank(0), 1, None));
+        let member = Member { group: GroupId(0), rank: Rank(0) };
+        let seat = Seat::take(backend.clone(), backend.main(Rank(0)), member, 1, 0, &roster);
+        let stream = seat.stream().unwrap();
+        let number = stream.push(&seat, Some(Box::new(|_: &mut Connection| ())));
+        assert_eq!(threads.gates(), 2);
+        roster.leave(|operations| Lost::ReturnedEarly { operations });
+        // A handle of an operation may still be waited for.
+        backend.clock().pass(seat.actor, stream.done, number).unwrap();
+        drop(stream);
+        roster.join();
+        drop(seat);
+        assert_eq!(threads.gates(), 0);
     }
 }

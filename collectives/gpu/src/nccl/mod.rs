@@ -42,6 +42,6 @@ pub use comm::{NcclComm, UniqueId};
 pub use control::{Alone, Control};
 pub(crate) use deadline::until;
 pub(crate) use presence::Library;
-pub use scheduled::{Wire, run_scheduled};
+pub use scheduled::run_scheduled;
 #[cfg(any(test, feature = "testing"))]
 pub use standin::{Lost, StandIn, stand_in};

@@ -13,45 +13,6 @@ use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 
-/// What moves bytes between ranks' devices.
-pub trait Wire {
-    /// The stream that copies and kernels are queued on, in order with what is exchanged.
-    fn queue(&self) -> Queue;
-    /// Sends and receives at once. Each part is whole and stays as it is until the stream has passed.
-    ///
-    /// # Errors
-    /// What the wire says.
-    fn exchange(&mut self, send: Option<(Slice<'_>, Rank)>, recv: Option<(Slice<'_>, Rank)>) -> Result<()>;
-    /// Waits until all that was queued has run, with the wire's deadline.
-    ///
-    /// # Errors
-    /// The deadline, or what the wire says.
-    fn finish(&mut self) -> Result<()>;
-    /// Aborts what is queued, after an error, so that the places aside can be given back.
-    fn abandon(&mut self);
-}
-
-impl Wire for NcclComm {
-    fn queue(&self) -> Queue {
-        self.queue.clone()
-    }
-
-    fn exchange(&mut self, send: Option<(Slice<'_>, Rank)>, recv: Option<(Slice<'_>, Rank)>) -> Result<()> {
-        self.group("exchange a round", |comm| {
-            send.map_or(Ok(()), |(data, to)| comm.post_send(data, to))?;
-            recv.map_or(Ok(()), |(data, from)| comm.post_recv(data, from))
-        })
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        self.wait("finish a scheduled collective")
-    }
-
-    fn abandon(&mut self) {
-        NcclComm::abandon(self);
-    }
-}
-
 /// A rank's bytes during one collective.
 struct Store<'a> {
     queue: Queue,
@@ -117,12 +78,12 @@ impl Store<'_> {
 }
 
 /// Runs one rank's part of a schedule in place over its whole data, which has the geometry's count of elements. Queued
-/// on the wire's stream and waited for; an average is divided at the end. After an error the wire is aborted.
+/// on the communicator's stream and waited for; an average is divided at the end. After an error the communicator is aborted.
 ///
 /// # Errors
-/// Lengths that do not fit, a schedule that cannot be run, or what the wire says.
+/// Lengths that do not fit, a schedule that cannot be run, or what NCCL says.
 pub fn run_scheduled(
-    wire: &mut dyn Wire,
+    comm: &mut NcclComm,
     rank: Rank,
     schedule: &dyn Schedule,
     geometry: &Geometry,
@@ -130,26 +91,40 @@ pub fn run_scheduled(
     divide: bool,
     data: Slice<'_>,
 ) -> Result<()> {
-    let queue = wire.queue();
+    let queue = comm.queue.clone();
     if data.elements(dtype.size()).map_err(failed)? != geometry.count() {
         return Err(Error::Argument(format!("{} bytes for {} x {dtype}", data.len(), geometry.count())));
     }
     let (out, came) = (queue.memory(data.len()).map_err(failed)?, queue.memory(data.len()).map_err(failed)?);
     let mut store = Store { queue: queue.clone(), data, geometry, dtype, op, shadows: BTreeMap::new() };
-    let ran = rounds(wire, rank, schedule, &mut store, (&out, &came)).and_then(|()| {
+    let ran = rounds(comm, rank, schedule, &mut store, (&out, &came)).and_then(|()| {
         if divide {
             launch::divide(&queue, dtype, data, schedule.ranks()).map_err(failed)?;
         }
         // The places aside are given back when all that was queued has run.
-        wire.finish()
+        comm.wait("finish a scheduled collective")
     });
     // Given back while a kernel uses them, they would be waited for without end.
-    ran.inspect_err(|_| wire.abandon())
+    ran.inspect_err(|_| {
+        comm.abandon();
+    })
+}
+
+/// Sends and receives at once. Each part is whole and stays as it is until the stream has passed.
+fn exchange(
+    comm: &mut NcclComm,
+    send: Option<(Slice<'_>, Rank)>,
+    recv: Option<(Slice<'_>, Rank)>,
+) -> Result<()> {
+    comm.group("exchange a round", |comm| {
+        send.map_or(Ok(()), |(data, to)| comm.post_send(data, to))?;
+        recv.map_or(Ok(()), |(data, from)| comm.post_recv(data, from))
+    })
 }
 
 /// The rank's steps, one after the other.
 fn rounds(
-    wire: &mut dyn Wire,
+    comm: &mut NcclComm,
     rank: Rank,
     schedule: &dyn Schedule,
     store: &mut Store<'_>,
@@ -178,7 +153,7 @@ fn rounds(
         // Chunks may be empty; both sides know, and pass no message then.
         let some = |half: Option<(Slice<'_>, Rank)>| half.is_some_and(|(part, _)| !part.is_empty());
         if some(send) || some(recv) {
-            wire.exchange(send.filter(|half| some(Some(*half))), recv.filter(|half| some(Some(*half))))?;
+            exchange(comm, send.filter(|half| some(Some(*half))), recv.filter(|half| some(Some(*half))))?;
         }
         if let (Some((_, span, how)), Some((value, _))) = (step.recv, recv) {
             store.apply(span, how, value)?;

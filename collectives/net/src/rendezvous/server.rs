@@ -30,6 +30,8 @@ pub struct Caller {
 /// A port that is held, at which ranks will meet.
 pub struct Server {
     listener: std::net::TcpListener,
+    /// How many callers are heard at a time that have not said who they are.
+    most: usize,
 }
 
 impl Server {
@@ -43,7 +45,13 @@ impl Server {
             _ => Failure::System(format!("{address}: {error}")),
         })?;
         listener.set_nonblocking(true).map_err(|error| Failure::System(error.to_string()))?;
-        Ok(Server { listener })
+        Ok(Server { listener, most: PENDING })
+    }
+
+    /// The same, hearing fewer callers at a time.
+    #[cfg(test)]
+    pub(super) fn hearing(self, most: usize) -> Server {
+        Server { most, ..self }
     }
 
     /// Where it listens.
@@ -77,9 +85,9 @@ impl Server {
     ) -> Result<(), Failure> {
         let listener =
             TcpListener::from_std(self.listener).map_err(|error| Failure::System(error.to_string()))?;
-        let (send, mut callers) = mpsc::channel(PENDING);
+        let (send, mut callers) = mpsc::channel(self.most);
         let starved = Arc::<AtomicBool>::default();
-        let arrivals = Arrivals::at(listener, starved.clone());
+        let arrivals = Arrivals::at(listener, self.most, starved.clone());
         let door = tokio::spawn(admit(arrivals, door, patience.handshake, send));
         let mut world = World::default();
         while !(once && world.is_over()) {

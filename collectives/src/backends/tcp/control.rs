@@ -1,7 +1,7 @@
 //! The tasks beside the computing threads: they connect and accept, and read and write control frames.
 
 use super::super::Invitation;
-use super::frame::{HEADER, Header, Kind};
+use super::frame::{HEADER, Header, Kind, crc32c};
 use super::groups::News;
 use super::node::Node;
 use super::options::Deadlines;
@@ -9,16 +9,17 @@ use super::outbox::{Outbox, Outgoing};
 use crate::{Error, Lost, Rank, Result};
 use allfold_kernels::fused::Pipe;
 use allfold_net::Secured;
-use allfold_net::arrivals::Arrivals;
+use allfold_net::arrivals::{Arrivals, PENDING};
 use allfold_net::beside::Offer;
 use allfold_net::handshake::{Claims, Purpose, Refusal, Verdict};
 use allfold_net::wire::Wire;
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc as blocking;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, copy, sink};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, copy, sink};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -108,27 +109,9 @@ async fn part(mut wire: Wire, patience: Duration) {
 async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<Secured>) -> Lost {
     let dead = node.deadlines.dead;
     loop {
-        let frame = async {
-            let mut header = [0; HEADER];
-            reader.read_exact(&mut header).await.map_err(|e| e.to_string())?;
-            let header =
-                Header::decode(&header).map_err(|what| format!("sent a frame that cannot be: {what}"))?;
-            let mut payload = vec![0; header.bytes as usize];
-            if header.kind == Kind::Data {
-                return Err("sent a message on its control connection".into());
-            }
-            reader.read_exact(&mut payload).await.map_err(|e| e.to_string())?;
-            if super::frame::crc32c(&payload) != header.payload_crc || header.epoch != node.epoch {
-                return Err("sent a control frame that was damaged, or of another epoch".to_string());
-            }
-            Ok((header.kind, payload))
-        };
-        match timeout(dead, frame).await {
+        match timeout(dead, frame(&mut reader, node.epoch)).await {
             Err(_) => return Lost::Silent { by: node.rank, after: dead },
-            Ok(Err(what)) if what.contains("early eof") || what.contains("close_notify") => {
-                return Lost::Disconnected("closed its connection".into());
-            }
-            Ok(Err(what)) => return Lost::Disconnected(format!("broke its connection: {what}")),
+            Ok(Err(end)) => return Lost::Disconnected(end.to_string()),
             Ok(Ok((kind, payload))) => {
                 if let Err(what) = node.control(peer, kind, payload) {
                     return Lost::Disconnected(format!("sent {what}"));
@@ -136,6 +119,49 @@ async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<Secured>) -> Lo
             }
         }
     }
+}
+
+/// Why a control connection gives no more frames.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum End {
+    /// The peer has ended it, at the end of a frame or within one, with TLS' goodbye or without.
+    #[error("closed its connection")]
+    Closed,
+    /// The system or TLS has.
+    #[error("broke its connection: {0}")]
+    Broken(String),
+    /// The peer sent what no peer sends.
+    #[error("broke its connection: sent {0}")]
+    Wrong(String),
+}
+
+impl From<std::io::Error> for End {
+    fn from(error: std::io::Error) -> End {
+        match error.kind() {
+            ErrorKind::UnexpectedEof => End::Closed,
+            _ => End::Broken(error.to_string()),
+        }
+    }
+}
+
+/// The next control frame.
+async fn frame(
+    reader: &mut (impl AsyncRead + Unpin),
+    epoch: u32,
+) -> std::result::Result<(Kind, Vec<u8>), End> {
+    let mut header = [0; HEADER];
+    reader.read_exact(&mut header).await?;
+    let header =
+        Header::decode(&header).map_err(|what| End::Wrong(format!("a frame that cannot be: {what}")))?;
+    if header.kind == Kind::Data {
+        return Err(End::Wrong("a message on its control connection".into()));
+    }
+    let mut payload = vec![0; header.bytes as usize];
+    reader.read_exact(&mut payload).await?;
+    if crc32c(&payload) != header.payload_crc || header.epoch != epoch {
+        return Err(End::Wrong("a control frame that was damaged, or of another epoch".into()));
+    }
+    Ok((header.kind, payload))
 }
 
 /// Accepts connections until the node closes.
@@ -149,7 +175,7 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
     drop(guard);
     let node = node.clone();
     let task = runtime.spawn(async move {
-        let mut arrivals = Arrivals::at(listener, node.starved.clone());
+        let mut arrivals = Arrivals::at(listener, PENDING, node.starved.clone());
         loop {
             let (socket, _) = arrivals.next().await;
             let one = node.clone();
@@ -239,4 +265,58 @@ pub(super) fn connect(
         failed(&node, error);
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Error as Broken;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+    use tokio::io::ReadBuf;
+
+    /// A connection that gives these bytes, then this.
+    struct Given<'a>(&'a [u8], Option<Broken>);
+
+    impl AsyncRead for Given<'_> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            let (now, later) = self.0.split_at(self.0.len().min(buf.remaining()));
+            buf.put_slice(now);
+            self.0 = later;
+            let end = if now.is_empty() { self.1.take() } else { None };
+            Poll::Ready(end.map_or(Ok(()), Err))
+        }
+    }
+
+    async fn read(bytes: &[u8], end: Option<Broken>) -> std::result::Result<(Kind, Vec<u8>), End> {
+        frame(&mut Given(bytes, end), 7).await
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_control_connection_is_known_by_its_kind_and_not_by_words() {
+        let beat = Header::control(Kind::Beat, 7, &[]).encode();
+        assert_eq!(read(&beat, None).await, Ok((Kind::Beat, Vec::new())));
+        assert_eq!(read(&[], None).await, Err(End::Closed));
+        assert_eq!(read(&beat[..40], None).await, Err(End::Closed));
+        let unannounced = Broken::new(ErrorKind::UnexpectedEof, "whatever a library calls it");
+        assert_eq!(read(&beat[..40], Some(unannounced)).await, Err(End::Closed));
+        // Words that an error happens to have say nothing.
+        let reset = Broken::new(ErrorKind::ConnectionReset, "reset after an early eof");
+        let End::Broken(what) = read(&[], Some(reset)).await.unwrap_err() else { panic!("it was broken") };
+        assert!(what.contains("reset"));
+    }
+
+    #[tokio::test]
+    async fn a_control_frame_that_no_peer_sends_is_told() {
+        let told = async |bytes: &[u8]| read(bytes, None).await.unwrap_err().to_string();
+        let data = Header { kind: Kind::Data, ..Header::control(Kind::Beat, 7, &[]) };
+        assert!(told(&data.encode()).await.starts_with("broke its connection: sent a message"));
+        let other = Header::control(Kind::Beat, 8, &[]).encode();
+        assert!(told(&other).await.contains("of another epoch"));
+        assert!(told(&[0; HEADER]).await.contains("sent a frame that cannot be"));
+    }
 }

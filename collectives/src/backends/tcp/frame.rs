@@ -233,7 +233,7 @@ mod tests {
             if mend {
                 header[..4].copy_from_slice(&MAGIC);
                 header[4] = VERSION;
-                header[5] = header[5] % 6 + 1;
+                header[5] = header[5] % Kind::ALL.len() as u8 + 1;
                 header[6] &= 1;
                 header[7] = 0;
                 let crc = crc32c(&header[..60]);

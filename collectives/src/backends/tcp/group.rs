@@ -94,7 +94,7 @@ impl Group {
         if purpose == Purpose::Letters { &self.letters } else { &self.collective }
     }
 
-    /// A connection is there. Whether there was none before.
+    /// A connection is there; it takes the place of an earlier one that is not attached yet.
     pub fn arrive(&self, purpose: Purpose, from: Rank, wire: Wire) {
         lock(&self.arrived).insert((purpose as u8, from), wire);
         self.bell.ring();

@@ -53,6 +53,12 @@ impl Threads {
         lock(&self.groups)
     }
 
+    /// How many gates there are.
+    #[cfg(test)]
+    pub fn gates(&self) -> usize {
+        self.time.gates()
+    }
+
     fn group(&self, id: GroupId) -> Arc<Group> {
         self.groups().all[&id].0.clone()
     }
