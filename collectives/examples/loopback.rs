@@ -12,11 +12,12 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a measurement, on real time")]
 
 use allfold_collectives::tcp::{Secret, Security, duplex};
+use allfold_collectives::world::OnSockets;
 use allfold_collectives::{Collective, Communicator, Error, ReduceOp, World};
 use std::time::Instant;
 
 /// Median seconds of a call.
-fn call(world: &World, collective: Collective, bytes: usize) -> Result<f64, Error> {
+fn call(world: &World<OnSockets>, collective: Collective, bytes: usize) -> Result<f64, Error> {
     let count = bytes / 4;
     let times = world.run(|comm: Communicator| -> Result<Vec<f64>, Error> {
         let n = comm.size() as usize;

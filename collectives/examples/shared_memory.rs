@@ -120,9 +120,9 @@ fn main() {
     let world = match arguments[0].as_str() {
         "processes" => return processes(ranks, &arguments[2..5]),
         "rank" => return rank(ranks, sizes, &arguments[5]).unwrap(),
-        "shm" => World::shm(ranks),
-        "messages" => World::threads(ranks).messages(),
-        _ => World::threads(ranks),
+        "shm" => World::shm(ranks).any(),
+        "messages" => World::threads(ranks).messages().any(),
+        _ => World::threads(ranks).any(),
     };
     world.run(|comm: Communicator| sweep(&comm, &arguments[0], sizes)).unwrap();
 }

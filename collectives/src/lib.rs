@@ -36,7 +36,7 @@ mod fused;
 pub mod testing;
 mod transport;
 mod work;
-mod world;
+pub mod world;
 
 pub use allfold_kernels::{DType, Element, ReduceOp};
 pub use allfold_net::{environment, rendezvous};

@@ -13,7 +13,7 @@ fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
 /// Runs `body` on four ranks of each backend; what triage makes of what they leave.
 fn verdicts(body: fn(&Communicator) -> Result<(), Error>) -> Vec<(Verdict, Vec<Rank>)> {
     let topology = Topology::named("switch", 4).unwrap();
-    let worlds = [World::threads(4).deadline(Duration::from_secs(60)), World::sim(&topology)];
+    let worlds = [World::threads(4).deadline(Duration::from_secs(60)).any(), World::sim(&topology).any()];
     let of = |world: &World| {
         let folder = tempfile::tempdir().unwrap();
         let _ = world.clone().flight_records(folder.path()).run_each(|comm| body(&comm));

@@ -97,7 +97,8 @@ impl Choice {
     }
 
     /// A world that runs the choice.
-    pub fn on(&self, mut world: World) -> World {
+    pub fn on(&self, world: impl Into<World>) -> World {
+        let mut world = world.into();
         if let Some(algorithm) = self.algorithm {
             world = world.algorithm(self.collective, algorithm.name);
         }

@@ -147,8 +147,10 @@ pub fn run_on(
         Ok(Trained { result, steps: vec![steps], timeline: Vec::new() })
     };
     let world = match place {
-        Place::Threads(ranks) => World::threads(*ranks),
-        Place::Sim(machine) => World::sim(&machine.0).costs(machine.0.costs()).device(machine.1).timeline(),
+        Place::Threads(ranks) => World::threads(*ranks).any(),
+        Place::Sim(machine) => {
+            World::sim(&machine.0).costs(machine.0.costs()).device(machine.1).timeline().any()
+        }
         Place::Process(environment) => {
             return elastic::run(config, environment, alone);
         }

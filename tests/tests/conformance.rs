@@ -7,6 +7,7 @@ use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
 use allfold_collectives::testing;
 use allfold_collectives::time::{Job, traced};
+use allfold_collectives::world::Kind;
 use allfold_collectives::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
 use allfold_kernels::{bf16, divide, f16, for_dtype, reduce};
 use allfold_sim::hash::splitmix;
@@ -43,7 +44,7 @@ impl Case {
     }
 
     /// A world that runs the case's algorithm as the case says.
-    fn plan(&self, world: World) -> World {
+    fn plan<K: Kind>(&self, world: World<K>) -> World<K> {
         let world = world.algorithm(self.collective(), self.algorithm.name);
         let world = self.segment.map_or(world.clone(), |bytes| world.segment(bytes));
         self.window.map_or(world.clone(), |window| world.window(window))
@@ -238,12 +239,12 @@ proptest! {
     ) {
         let topology = Topology::named(topology, case.ranks).unwrap();
         let threads = World::threads(case.ranks);
-        let mut worlds = vec![threads.clone(), threads.buffered(buffered), World::sim(&topology)];
+        let mut worlds = vec![threads.clone().any(), threads.buffered(buffered).any(), World::sim(&topology).any()];
         // Sockets between all pairs of ranks: enough of them to meet every shape of a schedule.
         if case.ranks <= 9 {
-            worlds.push(World::tcp(case.ranks));
-            worlds.push(World::shm(case.ranks));
-            worlds.push(World::tcp(case.ranks).ranks_per_host(1 + case.ranks / 2));
+            worlds.push(World::tcp(case.ranks).any());
+            worlds.push(World::shm(case.ranks).any());
+            worlds.push(World::tcp(case.ranks).ranks_per_host(1 + case.ranks / 2).any());
         }
         holds_for(dtype, &case, &worlds)?;
     }

@@ -2,6 +2,7 @@
 //! one process; honest evaluation; overlap on the virtual clock, as predicted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+use allfold_collectives::world::Kind;
 use allfold_collectives::{Collective, Communicator, Plan, World};
 use allfold_kernels::nn::Float;
 use allfold_sim::{Costs, Device, Sharing, Topology};
@@ -23,7 +24,7 @@ fn the_same_bits_on_every_backend_algorithm_and_bucket_size() {
     for ranks in [1, 2, 3, 4, 8] {
         let want = bits(&run(&World::threads(ranks), &small()));
         for algorithm in CANONICAL {
-            for world in [World::threads(ranks), World::sim(&switch(ranks))] {
+            for world in [World::threads(ranks).any(), World::sim(&switch(ranks)).any()] {
                 let world = world.algorithm(Collective::AllReduce, algorithm);
                 for (first_bucket_kib, bucket_kib) in [(0, 0), (1, 4), (1024, 25 * 1024)] {
                     let config = Config { first_bucket_kib, bucket_kib, ..small() };
@@ -68,7 +69,7 @@ fn synchronised_accumulated_and_clipped_runs_have_the_same_bits_everywhere() {
 
 /// One forward and backward pass over a batch that ranks share unevenly: (logits, gradients of the summed loss by
 /// parameter, running statistics).
-fn pass(parts: &[usize], world: &World, train: &Dataset) -> Vec<(Vec<f64>, Vec<f64>, Vec<f64>)> {
+fn pass<K: Kind>(parts: &[usize], world: &World<K>, train: &Dataset) -> Vec<(Vec<f64>, Vec<f64>, Vec<f64>)> {
     let body = |comm: Communicator| -> Result<_> {
         let mut network = cnn(&Cnn { shape: (1, 8, 8), channels: &[3, 4], batch_norm: true, classes: 10 })?;
         assert_eq!(network.synchronise(), 2);
@@ -170,7 +171,7 @@ fn a_resumed_run_has_the_bits_of_one_that_never_stopped() {
         let resumed =
             Config { resume: true, checkpoint_every: 0, bucket_kib: 4, workers: 2, ..config.clone() };
         for newest in kept.iter().rev() {
-            for world in [World::threads(2), World::sim(&switch(2))] {
+            for world in [World::threads(2).any(), World::sim(&switch(2)).any()] {
                 let got = run(&world, &resumed);
                 assert_eq!((bits(&got), got.test), (bits(&want), want.test), "{}", newest.display());
             }

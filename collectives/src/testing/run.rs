@@ -90,8 +90,8 @@ fn typed<T: Element>(algorithm: &'static Algorithm, case: &Case) -> Result<(), F
 
 /// Where a case is run.
 fn worlds(algorithm: &'static Algorithm, case: &Case) -> Vec<(&'static str, World)> {
-    let threads = World::threads(case.ranks).buffered(case.buffered).deadline(Duration::from_secs(60));
-    let simulated = Topology::named("nodes8", case.ranks).map(|topology| World::sim(&topology));
+    let threads = World::threads(case.ranks).buffered(case.buffered).deadline(Duration::from_secs(60)).any();
+    let simulated = Topology::named("nodes8", case.ranks).map(|topology| World::sim(&topology).any());
     let planned = |world: World| {
         let world = world.with(algorithm).window(case.window);
         case.segment.into_iter().fold(world, World::segment)

@@ -90,7 +90,7 @@ impl Case {
     pub fn world(&self) -> Result<World, Error> {
         let world = World::sim(&self.topology).faults(self.faults()?).deadline(DEADLINE);
         let world = world.algorithm(self.algorithm.collective, self.algorithm.name);
-        Ok(world.window(self.window).segment(self.segment))
+        Ok(world.window(self.window).segment(self.segment).any())
     }
 
     /// What one rank does: the collective twice, with other numbers the second time.

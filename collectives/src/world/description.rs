@@ -1,0 +1,126 @@
+//! How ranks will run, and how many.
+
+use super::kind::{Any, Kind, OnSockets, OnThreads, OnVirtualTime};
+use crate::communicator::Plan;
+use crate::registry::Algorithm;
+use crate::{Collective, Error, Result};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How ranks will run, and how many: [`World::threads`], [`World::tcp`], [`World::shm`] and [`World::sim`] make one. What
+/// is chosen here wrongly (no ranks, an unknown algorithm) is told by [`World::run`]; what one kind of world has no choice
+/// of does not compile:
+///
+/// ```compile_fail
+/// # use allfold_collectives::World;
+/// // Ranks in shared memory have no messages to choose.
+/// let world = World::shm(2).messages();
+/// ```
+/// ```compile_fail
+/// # use allfold_collectives::World;
+/// // Threads run on real time, which has no costs to choose.
+/// let world = World::threads(2).costs(allfold_sim::Costs::FREE);
+/// ```
+///
+/// Worlds of several kinds stand side by side as `World`, without a kind:
+///
+/// ```
+/// use allfold_collectives::{Communicator, Error, World};
+///
+/// let worlds: [World; 2] = [World::threads(2).into(), World::tcp(2).into()];
+/// for world in worlds {
+///     assert_eq!(world.run(|comm: Communicator| Ok::<_, Error>(comm.size()))?, [2, 2]);
+/// }
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone)]
+pub struct World<K = Any> {
+    pub(super) kind: K,
+    pub(super) size: u32,
+    pub(super) plan: Plan,
+    /// Where flight records are written when something goes wrong.
+    pub(super) flight: Option<PathBuf>,
+    /// The first wrong choice.
+    pub(super) wrong: Option<Error>,
+}
+
+impl From<World<OnThreads>> for World {
+    fn from(world: World<OnThreads>) -> World {
+        world.any()
+    }
+}
+
+impl From<World<OnSockets>> for World {
+    fn from(world: World<OnSockets>) -> World {
+        world.any()
+    }
+}
+
+impl From<World<OnVirtualTime>> for World {
+    fn from(world: World<OnVirtualTime>) -> World {
+        world.any()
+    }
+}
+
+impl<K: Kind> World<K> {
+    pub(super) fn of(size: u32, kind: K) -> World<K> {
+        let wrong = (size == 0).then(|| Error::Argument("a world of 0 ranks; it takes 1 or more".into()));
+        World { kind, size, plan: Plan::default(), flight: None, wrong }
+    }
+
+    /// The same world, of any kind.
+    pub fn any(self) -> World {
+        let World { kind, size, plan, flight, wrong } = self;
+        World { kind: kind.into(), size, plan, flight, wrong }
+    }
+
+    /// Fails an operation that is not done in this time, real or virtual, and names whom it waited for. In real time it is
+    /// five minutes if not given.
+    pub fn deadline(mut self, deadline: Duration) -> World<K> {
+        self.kind.set_deadline(deadline);
+        self
+    }
+
+    /// Writes every rank's last operations into this folder if any rank fails; see [`crate::flight`].
+    pub fn flight_records(mut self, folder: &Path) -> World<K> {
+        self.flight = Some(folder.to_path_buf());
+        self
+    }
+
+    /// Runs a collective by the algorithm of this name; see [`Plan::algorithm`].
+    pub fn algorithm(self, collective: Collective, name: &str) -> World<K> {
+        let plan = self.plan.algorithm(collective, name);
+        self.planned(plan)
+    }
+
+    /// Runs a collective by a user's own algorithm; see [`Plan::with`].
+    pub fn with(mut self, algorithm: &'static Algorithm) -> World<K> {
+        self.plan = self.plan.with(algorithm);
+        self
+    }
+
+    /// Cuts chunks into segments of at most this many bytes; see [`Plan::segment`].
+    pub fn segment(self, bytes: u64) -> World<K> {
+        let plan = self.plan.segment(bytes);
+        self.planned(plan)
+    }
+
+    /// Lets a rank have this many steps under way; see [`Plan::window`].
+    pub fn window(self, steps: u32) -> World<K> {
+        let plan = self.plan.window(steps);
+        self.planned(plan)
+    }
+
+    pub(super) fn refuse(mut self, why: &str) -> World<K> {
+        self.wrong.get_or_insert_with(|| Error::Argument(why.into()));
+        self
+    }
+
+    fn planned(mut self, plan: Result<Plan>) -> World<K> {
+        match plan {
+            Ok(plan) => self.plan = plan,
+            Err(error) => self.wrong = self.wrong.or(Some(error)),
+        }
+        self
+    }
+}

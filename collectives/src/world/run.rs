@@ -1,0 +1,195 @@
+//! Runs rank code in a world.
+
+use super::description::World;
+use super::kind::{Kind, Place};
+use super::report::{Report, Result2};
+use crate::backends::sim::Sim;
+use crate::backends::threads::Threads;
+use crate::backends::{Backend, GroupId, Member};
+use crate::communicator::{Plan, Roster, Seat};
+use crate::{Communicator, Error, Lost, Rank, Result};
+use allfold_sim::Picos;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+impl<K: Kind> World<K> {
+    /// Runs `body` once per rank, each on a thread of its own, and returns what they returned, in order of ranks.
+    ///
+    /// # Errors
+    /// The error of the rank that failed first. A rank that panics is [`Error::PeerLost`]; the others are told in
+    /// their own calls, and nothing unwinds through the caller.
+    pub fn run<R, E, F>(&self, body: F) -> Result2<Vec<R>, E>
+    where
+        F: Fn(Communicator) -> Result2<R, E> + Sync,
+        R: Send,
+        E: From<Error> + Send,
+    {
+        let Report { ranks, first, .. } = self.run_each(body)?;
+        let first = first.map_or(0, Rank::index);
+        let mut failed = None;
+        let mut results = Vec::with_capacity(ranks.len());
+        for (rank, result) in ranks.into_iter().enumerate() {
+            match result {
+                Ok(result) => results.push(result),
+                Err(error) if failed.is_none() || rank == first => failed = Some(error),
+                Err(_) => {}
+            }
+        }
+        failed.map_or(Ok(results), Err)
+    }
+
+    /// Runs `body` once per rank, each on a thread of its own, and says what became of every one.
+    ///
+    /// # Errors
+    /// The world cannot be run as described. What ranks return is in the report.
+    pub fn run_each<R, E, F>(&self, body: F) -> Result<Report<R, E>>
+    where
+        F: Fn(Communicator) -> Result2<R, E> + Sync,
+        R: Send,
+        E: From<Error> + Send,
+    {
+        if let Some(wrong) = &self.wrong {
+            return Err(wrong.clone());
+        }
+        match self.kind.clone().into().0 {
+            Place::Threads(kind) => {
+                let threads: Arc<dyn Backend> = Arc::new(Threads::new(self.size, kind.0));
+                self.on(|_| threads.clone(), false, body)
+            }
+            Place::Sockets(kind) => {
+                let mesh = kind.local.connect(self.size)?;
+                self.on(|rank| mesh.ranks[rank.index()].clone(), kind.share, body)
+            }
+            Place::VirtualTime(kind) => {
+                let sim = Arc::new(Sim::new(*kind.0));
+                let mut report = self.on(|_| sim.clone(), false, body)?;
+                report.timeline = sim.timeline();
+                report.event_hash = Some(sim.event_hash());
+                Ok(report)
+            }
+        }
+    }
+
+    /// `share`: whether the ranks put the data of collectives in memory that they share, before anything else.
+    fn on<R, E, F>(
+        &self,
+        backend: impl Fn(Rank) -> Arc<dyn Backend>,
+        share: bool,
+        body: F,
+    ) -> Result<Report<R, E>>
+    where
+        F: Fn(Communicator) -> Result2<R, E> + Sync,
+        R: Send,
+        E: From<Error> + Send,
+    {
+        let ranks: Vec<Outcome<R, E>> = std::thread::scope(|scope| {
+            let start = |rank| {
+                let one = One::new(&backend(Rank(rank)), Rank(rank), self.size, self.flight.clone());
+                let (body, plan) = (&body, self.plan);
+                let run = move || one.run(body, plan, share);
+                std::thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)
+            };
+            let threads: Vec<_> = (0..self.size).map(start).collect();
+            let ranks = threads.into_iter().zip(0..).map(|(thread, rank)| match thread {
+                Ok(thread) => {
+                    thread.join().unwrap_or_else(|panic| Outcome::lost(Rank(rank), message(&*panic)))
+                }
+                Err(error) => Outcome::lost(Rank(rank), format!("its thread could not be started: {error}")),
+            });
+            ranks.collect()
+        });
+        if ranks.iter().any(|outcome| outcome.result.is_err()) {
+            let rosters = ranks.iter().filter_map(|outcome| outcome.roster.as_ref());
+            rosters.for_each(|roster| roster.recorder.write("another rank failed"));
+        }
+        // Who failed of itself, rather than because it was told of a failure; then by time.
+        let failed = ranks.iter().zip(0..).filter(|(outcome, _)| outcome.result.is_err());
+        let first = failed.map(|(outcome, rank)| (outcome.told, outcome.finish, Rank(rank))).min();
+        Ok(Report {
+            finish: ranks.iter().map(|outcome| outcome.finish).collect(),
+            ranks: ranks.into_iter().map(|outcome| outcome.result).collect(),
+            first: first.map(|(_, _, rank)| rank),
+            timeline: Vec::new(),
+            event_hash: None,
+        })
+    }
+}
+
+/// What one rank came to.
+struct Outcome<R, E> {
+    result: Result2<R, E>,
+    finish: Picos,
+    /// It had been told of a failure.
+    told: bool,
+    roster: Option<Arc<Roster>>,
+}
+
+impl<R, E: From<Error>> Outcome<R, E> {
+    fn lost(rank: Rank, message: String) -> Outcome<R, E> {
+        let error = Error::PeerLost { rank, cause: Lost::Panicked(message), call: None };
+        Outcome { result: Err(error.into()), finish: Picos::ZERO, told: false, roster: None }
+    }
+}
+
+/// One rank's thread. Dropped before it could run, it still leaves its group, so that no one waits for it.
+struct One {
+    backend: Arc<dyn Backend>,
+    rank: Rank,
+    seat: Arc<Seat>,
+    roster: Arc<Roster>,
+}
+
+impl One {
+    fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32, flight: Option<PathBuf>) -> One {
+        let roster = Arc::new(Roster::new(backend, rank, size, flight));
+        let member = Member { group: GroupId(0), rank };
+        let seat = Seat::take(backend.clone(), backend.main(rank), member, size, 0, &roster);
+        One { backend: backend.clone(), rank, seat, roster }
+    }
+
+    fn run<R, E: From<Error>>(
+        self,
+        body: impl Fn(Communicator) -> Result2<R, E>,
+        plan: Plan,
+        share: bool,
+    ) -> Outcome<R, E> {
+        let mut communicator = Communicator::new(self.seat.clone(), plan);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            if share && communicator.size() > 1 && !communicator.share_memory()? {
+                return Err(Error::System("this system has no memory that processes can share".into()).into());
+            }
+            body(communicator)
+        }));
+        let actor = self.backend.main(self.rank);
+        let finish = self.backend.clock().now(actor);
+        let result = match result {
+            Ok(result) => {
+                self.roster.leave(|operations| Lost::ReturnedEarly { operations });
+                result
+            }
+            Err(panic) => {
+                let cause = Lost::Panicked(message(&*panic));
+                self.roster.recorder.write(&format!("it {cause}"));
+                self.roster.leave(|_| cause.clone());
+                Err(Error::PeerLost { rank: self.rank, cause, call: None }.into())
+            }
+        };
+        Outcome { result, finish, told: self.roster.was_told(), roster: Some(self.roster.clone()) }
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.roster.leave(|_| Lost::Panicked("its thread could not be started".into()));
+        self.backend.retire(self.backend.main(self.rank));
+        self.roster.join();
+    }
+}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}

@@ -1,0 +1,66 @@
+//! Worlds on virtual time.
+
+use super::description::World;
+use super::kind::OnVirtualTime;
+use crate::backends::sim::Options;
+use allfold_sim::{Costs, Device, Faults, Sharing, Topology};
+use std::time::Duration;
+
+impl World<OnVirtualTime> {
+    /// Ranks that are threads carrying real data on a virtual clock, one for each rank of the topology. The same
+    /// program has the same times and the same bits on any machine.
+    ///
+    /// Rank code may block only in Allfold's calls. By default costs are the topology's, links split evenly,
+    /// computation is that of an A100 in f32, nothing is wrong, and operations have no deadline: ranks that wait
+    /// for each other for ever are told at once that they do.
+    pub fn sim(topology: &Topology) -> World<OnVirtualTime> {
+        let options = Options {
+            topology: topology.clone(),
+            costs: topology.costs(),
+            sharing: Sharing::default(),
+            faults: Faults::NONE,
+            device: Device::A100_F32,
+            deadline: None,
+            watchdog: Duration::from_secs(300),
+            timeline: false,
+        };
+        World::of(topology.ranks(), OnVirtualTime(Box::new(options)))
+    }
+
+    /// The device that [`crate::Communicator::charge`] asks how long its work takes.
+    pub fn device(mut self, device: Device) -> World<OnVirtualTime> {
+        self.kind.0.device = device;
+        self
+    }
+
+    /// What messages, launches and reductions cost.
+    pub fn costs(mut self, costs: Costs) -> World<OnVirtualTime> {
+        self.kind.0.costs = costs;
+        self
+    }
+
+    /// What is slower than it should be, or goes wrong.
+    pub fn faults(mut self, faults: Faults) -> World<OnVirtualTime> {
+        self.kind.0.faults = faults;
+        self
+    }
+
+    /// How messages share links.
+    pub fn sharing(mut self, sharing: Sharing) -> World<OnVirtualTime> {
+        self.kind.0.sharing = sharing;
+        self
+    }
+
+    /// Records what every rank computes and communicates, as [`crate::Report::timeline`].
+    pub fn timeline(mut self) -> World<OnVirtualTime> {
+        self.kind.0.timeline = true;
+        self
+    }
+
+    /// Fails everything, naming the ranks, once some rank was busy outside of Allfold's calls for this much real time
+    /// while all others waited. Five minutes if not given.
+    pub fn watchdog(mut self, patience: Duration) -> World<OnVirtualTime> {
+        self.kind.0.watchdog = patience;
+        self
+    }
+}

@@ -1,0 +1,59 @@
+//! Worlds of ranks that talk over sockets.
+
+use super::description::World;
+use super::kind::OnSockets;
+use crate::backends::tcp::{Deadlines, Local, Security};
+use allfold_sim::Faults;
+
+impl World<OnSockets> {
+    /// Ranks that are threads of this process and talk over loopback TCP: every byte goes the way it would between
+    /// processes, and every fault is found the way it would be there.
+    pub fn tcp(ranks: u32) -> World<OnSockets> {
+        let local = Local {
+            security: Security::Loopback,
+            deadlines: Deadlines::default(),
+            faults: Faults::NONE,
+            ranks_per_host: None,
+        };
+        World::of(ranks, OnSockets { local, share: false })
+    }
+
+    /// The same with the data of collectives in a segment of shared memory, which every rank maps for itself: what
+    /// processes of one host do.
+    pub fn shm(ranks: u32) -> World<OnSockets> {
+        let mut world = World::tcp(ranks);
+        world.kind.share = true;
+        world
+    }
+
+    /// Who may join, and what crosses the wire in the clear.
+    pub fn security(mut self, security: Security) -> World<OnSockets> {
+        self.kind.local.security = security;
+        self
+    }
+
+    /// How long ranks wait for what.
+    pub fn deadlines(mut self, deadlines: Deadlines) -> World<OnSockets> {
+        self.kind.local.deadlines = deadlines;
+        self
+    }
+
+    /// What a proxy before every rank does to its connections: of these rules those about messages, partitions and deaths.
+    pub fn faults(mut self, faults: Faults) -> World<OnSockets> {
+        self.kind.local.faults = faults;
+        self
+    }
+
+    /// As if hosts had this many ranks each, in order of ranks. Messages between ranks of one host go through memory that
+    /// the two share, as in a world of several hosts that a launcher has started; the others over sockets. 0 is refused
+    /// when the world runs.
+    pub fn ranks_per_host(mut self, ranks: u32) -> World<OnSockets> {
+        match ranks {
+            0 => self.refuse("a host of 0 ranks; it takes 1 or more"),
+            _ => {
+                self.kind.local.ranks_per_host = Some(ranks);
+                self
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Worlds of threads on real time.
+
+use super::description::World;
+use super::kind::OnThreads;
+use crate::backends::threads::Options;
+use std::time::Duration;
+
+impl World<OnThreads> {
+    /// Ranks that are threads of this process, on real time.
+    pub fn threads(ranks: u32) -> World<OnThreads> {
+        let options = Options { deadline: Duration::from_secs(300), capacity: 4, fused: true };
+        World::of(ranks, OnThreads(options))
+    }
+
+    /// Sends every message of every schedule, where ranks would otherwise read each other's buffers and evaluate the same
+    /// reduction trees there. The results are the same bits; the speed is not.
+    pub fn messages(mut self) -> World<OnThreads> {
+        self.kind.0.fused = false;
+        self
+    }
+
+    /// By messages ([`World::messages`]): lets a channel hold this many of them before their sender must wait for the
+    /// receiver. 0: a message has left only once it has been taken. Results do not depend on it.
+    pub fn buffered(mut self, messages: usize) -> World<OnThreads> {
+        self.kind.0.capacity = messages;
+        self.messages()
+    }
+}
