@@ -40,8 +40,8 @@ pub mod world;
 
 pub use allfold_kernels::{DType, Element, ReduceOp};
 pub use allfold_net::{environment, rendezvous};
-pub use allfold_schedules::{Collective, Geometry, Rank};
-pub use allfold_schedules::{algorithms, check, registry, render, schedule};
+pub use allfold_schedules::{Collective, Extent, Geometry, Rank};
+pub use allfold_schedules::{algorithms, check, meaning, registry, render, schedule};
 pub use allfold_timing as time;
 #[cfg(feature = "mpi")]
 pub use backends::mpi;

@@ -5,7 +5,9 @@
 //! `cargo test -p allfold-collectives --features mpi --test mpi`
 
 use allfold_collectives::registry::ALGORITHMS;
-use allfold_collectives::{Collective, Communicator, Element, Error, Plan, Rank, ReduceOp, World, mpi};
+use allfold_collectives::{
+    Collective, Communicator, Element, Error, Extent, Plan, Rank, ReduceOp, World, mpi,
+};
 use allfold_kernels::{bf16, f16};
 use std::path::Path;
 use std::process::Command;
@@ -170,39 +172,16 @@ fn call<T: Element>(
     op: ReduceOp,
     root: Rank,
 ) -> Result<Vec<u8>, Error> {
-    let n = comm.size() as usize;
-    let own = |blocks: usize| noise::<T>(u64::from(comm.rank().0) + 1, count * blocks);
-    let mut out = vec![T::zeroed(); count];
-    let mut all = vec![T::zeroed(); count * n];
-    let is_root = comm.rank() == root;
-    let end = match collective {
-        Collective::AllReduce => comm.all_reduce_into(&own(1), &mut out, op).map(|()| out)?,
-        Collective::Broadcast => {
-            let mut data = own(1);
-            comm.broadcast(&mut data, root).map(|()| data)?
-        }
-        Collective::AllGather => comm.all_gather(&own(1), &mut all).map(|()| all)?,
-        Collective::ReduceScatter => comm.reduce_scatter(&own(n), &mut out, op).map(|()| out)?,
-        Collective::Reduce => {
-            let mut data = own(1);
-            comm.reduce(&mut data, op, root)?;
-            if is_root { data } else { Vec::new() }
-        }
-        Collective::Gather => {
-            let room: &mut [T] = if is_root { &mut all } else { &mut [] };
-            comm.gather(&own(1), room, root)?;
-            if is_root { all } else { Vec::new() }
-        }
-        Collective::Scatter => {
-            let input = if is_root { own(n) } else { Vec::new() };
-            comm.scatter(&input, &mut out, root).map(|()| out)?
-        }
-        Collective::AllToAll => comm.all_to_all(&own(n), &mut all).map(|()| all)?,
-        Collective::Barrier => comm.barrier().map(|()| Vec::new())?,
-        Collective::SendRecv => {
-            let mut data = own(1);
-            comm.shift(&mut data).map(|()| data)?
-        }
+    let extent = Extent { collective, ranks: comm.size(), root, count };
+    let (gives, gets) = (extent.input(comm.rank()), extent.output(comm.rank()));
+    let own = |count| noise::<T>(u64::from(comm.rank().0) + 1, count);
+    let end = if collective.out_of_place() {
+        let mut out = vec![T::zeroed(); gets.len()];
+        comm.collective(collective, &own(gives.len()), &mut out, op, root).map(|()| out)?
+    } else {
+        let mut data = own(extent.whole());
+        comm.collective(collective, &[], &mut data, op, root)?;
+        data[gets].to_vec()
     };
     Ok(bytemuck::cast_slice(&end).to_vec())
 }

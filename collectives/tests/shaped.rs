@@ -12,6 +12,7 @@
 //! `docs/results/transports/shaped.md`, `SHAPED=unequal` those with that word in their name; without it a short one is run,
 //! and the bound is only on the median.
 
+use allfold_collectives::meaning::Part;
 use allfold_collectives::tcp::{Deadlines, Peers, Secret, Security};
 use allfold_collectives::time::{Job, traced};
 use allfold_collectives::{Collective, Communicator, DType, Error, Planned, Rank, ReduceOp, registry};
@@ -218,18 +219,14 @@ fn time(comm: &Communicator, (collective, name, bytes): Case) -> Result<(f64, Pl
     for _ in 0..7 {
         comm.barrier()?;
         let start = Instant::now();
-        match collective {
-            Collective::AllReduce => comm.all_reduce(&mut data, ReduceOp::Sum)?,
-            Collective::Broadcast => comm.broadcast(&mut data, Rank(0))?,
-            Collective::AllGather => comm.all_gather(&block, &mut out)?,
-            Collective::ReduceScatter => comm.reduce_scatter(&data, &mut block, ReduceOp::Sum)?,
-            Collective::Reduce => comm.reduce(&mut data, ReduceOp::Sum, Rank(0))?,
-            Collective::Gather => comm.gather(&block, &mut out, Rank(0))?,
-            Collective::Scatter => comm.scatter(&data, &mut block, Rank(0))?,
-            Collective::AllToAll => comm.all_to_all(&data, &mut out)?,
-            Collective::SendRecv => comm.shift(&mut data)?,
-            Collective::Barrier => comm.barrier()?,
-        }
+        let row = collective.meaning();
+        let (input, output) = match (row.input.part, row.output.part) {
+            _ if collective.in_place() => (&[][..], &mut data),
+            (Part::Block, _) => (&block[..], &mut out),
+            (_, Part::Block) => (&data[..], &mut block),
+            _ => (&data[..], &mut out),
+        };
+        comm.collective(collective, input, output, ReduceOp::Sum, Rank(0))?;
         let mut took = [start.elapsed().as_secs_f64() * 1e6];
         comm.all_reduce(&mut took, ReduceOp::Max)?;
         times.push(took[0]);

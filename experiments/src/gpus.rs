@@ -11,6 +11,7 @@ use crate::measure::{self, Data, Side, Timing};
 use crate::plan::{Choice, Plan};
 use crate::samples::{self, Sample};
 use crate::statistics::mean_and_error;
+use allfold_collectives::meaning::Part;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
 use allfold_gpu::device::{DeviceRanks, Form, Job};
 use allfold_gpu::nccl::{self, NcclComm};
@@ -269,21 +270,19 @@ fn nccl_rank<T: Sample>(
                 out,
             );
         }
-        match choice.collective {
-            Collective::AllReduce => comm.all_reduce(dtype, op, out, out),
-            Collective::Broadcast => comm.broadcast(out, root),
-            Collective::Reduce => comm.reduce(dtype, op, out, out, root),
-            Collective::AllGather => comm.all_gather(own?, out),
-            Collective::ReduceScatter => comm.reduce_scatter(dtype, op, all, first?),
-            Collective::AllToAll => comm.all_to_all(all, out),
-            Collective::Gather => comm.gather(own?, (rank == root).then_some(out), root),
-            Collective::Scatter => comm.scatter((rank == root).then_some(all), first?, root),
-            Collective::Barrier => comm.barrier(),
-            Collective::SendRecv => {
-                let what = "send_recv has no form of NCCL's here; --algo runs it over its messages";
-                Err(Error::Argument(what.into()))
-            }
+        if !nccl::has(choice.collective) {
+            let what =
+                format!("{} has no form of NCCL's here; --algo runs it over its messages", choice.collective);
+            return Err(Error::Argument(what));
         }
+        let row = choice.collective.meaning();
+        let input = match row.input.part {
+            _ if choice.collective.in_place() => out,
+            Part::Block => own?,
+            _ => all,
+        };
+        let output = if row.output.part == Part::Block { first? } else { out };
+        comm.collective(nccl::Call { collective: choice.collective, dtype, op, root, input, output })
     };
     // Only single collectives can be estimated: a group of the scheduled form ends inside.
     let estimate =
@@ -292,9 +291,7 @@ fn nccl_rank<T: Sample>(
     call(&mut comm)?;
     comm.wait("finish a collective")?;
     let mut end: Vec<T> = queue.download(output.all()).map_err(system)?;
-    if choice.algorithm.is_none()
-        && matches!(choice.collective, Collective::ReduceScatter | Collective::Scatter)
-    {
+    if choice.algorithm.is_none() && choice.collective.meaning().output.part == Part::Block {
         end.truncate(data.count);
     }
     let stretches = STRETCHES.min(timing.iterations).max(1);

@@ -11,6 +11,7 @@ use crate::memory;
 use crate::plan::{Choice, Plan};
 use crate::samples::{self, Sample};
 use allfold_collectives::check::{self, Proof};
+use allfold_collectives::meaning::{On, Part};
 use allfold_collectives::{Buffer, Collective, Communicator, Error, Rank, ReduceOp, World};
 use allfold_kernels as kernels;
 use allfold_sim::Picos;
@@ -52,10 +53,10 @@ pub struct Side {
 
 /// The forms that a collective has: out of place, in place.
 fn forms(collective: Collective) -> &'static [bool] {
-    match collective {
-        Collective::AllReduce => &[false, true],
-        Collective::Broadcast | Collective::Reduce | Collective::Barrier | Collective::SendRecv => &[true],
-        _ => &[false],
+    match (collective.out_of_place(), collective.in_place()) {
+        (true, true) => &[false, true],
+        (false, _) => &[true],
+        (true, false) => &[false],
     }
 }
 
@@ -259,8 +260,8 @@ fn one_rank<T: Sample>(
     let checked = data.expected.as_ref().map(|expected| {
         let end = buffers.end(choice, rank);
         let wanted = match choice.collective {
-            Collective::ReduceScatter | Collective::Scatter => &expected[rank.index()][data.block(rank)],
             _ if end.is_empty() => &[],
+            of if of.meaning().output.part == Part::Block => &expected[rank.index()][data.block(rank)],
             _ => &expected[rank.index()][..],
         };
         let (wrong, first) = samples::differing(end, wanted);
@@ -288,40 +289,27 @@ impl<T: Sample> Buffers<T> {
             buffer.copy_from_slice(values);
             buffer
         };
-        let (input, output) = match choice.collective {
-            Collective::AllReduce => (holding(whole), holding(whole)),
-            Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Barrier => {
-                (zeros(0), holding(whole))
-            }
-            Collective::AllGather | Collective::Gather => {
-                (holding(&whole[data.block(rank)]), zeros(whole.len()))
-            }
-            Collective::ReduceScatter | Collective::Scatter => (holding(whole), zeros(data.count)),
-            Collective::AllToAll => (holding(whole), zeros(whole.len())),
+        // Every rank has the buffers of a rank that gives and gets, also where it does neither.
+        let one_buffer = !choice.collective.out_of_place();
+        let row = choice.collective.meaning();
+        let given = if row.input.part == Part::Block { data.block(rank) } else { 0..whole.len() };
+        let input = if one_buffer { zeros(0) } else { holding(&whole[given]) };
+        let output = match row.output.part {
+            _ if choice.collective.in_place() => holding(whole),
+            Part::Block => zeros(data.count),
+            _ => zeros(whole.len()),
         };
         Buffers { input, output }
     }
 
     fn call(&mut self, comm: &Communicator, choice: &Choice, in_place: bool) -> Result<(), Error> {
-        let (input, output, root) = (&self.input, &mut self.output, choice.shape.root());
-        match choice.collective {
-            Collective::AllReduce if in_place => comm.all_reduce(output, choice.op),
-            Collective::AllReduce => comm.all_reduce_into(input, output, choice.op),
-            Collective::Broadcast => comm.broadcast(output, root),
-            Collective::AllGather => comm.all_gather(input, output),
-            Collective::ReduceScatter => comm.reduce_scatter(input, output, choice.op),
-            Collective::Reduce => comm.reduce(output, choice.op, root),
-            Collective::Gather => comm.gather(input, output, root),
-            Collective::Scatter => comm.scatter(input, output, root),
-            Collective::AllToAll => comm.all_to_all(input, output),
-            Collective::Barrier => comm.barrier(),
-            Collective::SendRecv => comm.shift(output),
-        }
+        let input: &[T] = if in_place { &[] } else { &self.input };
+        comm.collective(choice.collective, input, &mut self.output, choice.op, choice.shape.root())
     }
 
     /// What the rank ended with; nothing where its collective promises nothing.
     fn end(&self, choice: &Choice, rank: Rank) -> &[T] {
-        let only_root = matches!(choice.collective, Collective::Reduce | Collective::Gather);
+        let only_root = choice.collective.meaning().output.on == On::Root;
         if only_root && rank != choice.shape.root() { &[] } else { &self.output }
     }
 }

@@ -8,7 +8,9 @@ use allfold_collectives::schedule::{Schedule, Segments};
 use allfold_collectives::testing;
 use allfold_collectives::time::{Job, traced};
 use allfold_collectives::world::Kind;
-use allfold_collectives::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
+use allfold_collectives::{
+    Collective, Communicator, DType, Element, Error, Extent, Geometry, Rank, ReduceOp, World,
+};
 use allfold_kernels::{bf16, divide, f16, for_dtype, reduce};
 use allfold_sim::hash::splitmix;
 use allfold_sim::{BytesPerSec, Costs, Faults, LinkId, Picos, Sharing, Topology};
@@ -39,8 +41,8 @@ impl Case {
         Shape::new(self.ranks).unwrap().rooted(self.root).unwrap()
     }
 
-    fn total(&self) -> usize {
-        if self.collective().blocked() { self.count * self.ranks as usize } else { self.count }
+    fn extent(&self) -> Extent {
+        Extent { collective: self.collective(), ranks: self.ranks, root: self.root, count: self.count }
     }
 
     /// A world that runs the case's algorithm as the case says.
@@ -53,8 +55,8 @@ impl Case {
     /// The schedule and its cut, as a communicator makes them of the plan.
     fn schedule(&self, element: usize) -> (Arc<dyn Schedule>, Geometry) {
         let whole = self.algorithm.build(self.shape());
-        let chunk = (self.total() as u64).div_ceil(u64::from(whole.chunks()));
-        let bytes = (self.total() * element) as u64;
+        let chunk = (self.extent().whole() as u64).div_ceil(u64::from(whole.chunks()));
+        let bytes = (self.extent().whole() * element) as u64;
         let segments = match self.segment {
             Some(segment) => (chunk * element as u64).div_ceil(segment),
             None => u64::from(self.algorithm.segments(bytes)),
@@ -103,7 +105,7 @@ draw_int!(i8, i16, i32, i64, u8);
 /// The whole buffer of every rank before the call.
 fn inputs<T: Draw>(case: &Case) -> Vec<Vec<T>> {
     let of = |rank: u32| {
-        (0..case.total())
+        (0..case.extent().whole())
             .map(move |i| T::draw(splitmix(case.seed ^ splitmix((u64::from(rank) << 32) + i as u64))))
     };
     (0..case.ranks).map(|rank| of(rank).collect()).collect()
@@ -111,58 +113,17 @@ fn inputs<T: Draw>(case: &Case) -> Vec<Vec<T>> {
 
 /// One rank's call. Returns what it ends with, where that is defined.
 fn call<T: Element>(comm: &Communicator, case: &Case, input: &[T]) -> Result<Vec<T>, Error> {
-    let (n, me, block) = (case.ranks as usize, comm.rank().index(), case.count);
-    let mine = &input[me * block * usize::from(case.collective().blocked())..];
-    let is_root = comm.rank() == case.root;
-    let zero = |len: usize| vec![T::zeroed(); len];
-    match case.collective() {
-        Collective::AllReduce => {
-            let mut out = zero(block);
-            comm.all_reduce_into(input, &mut out, case.op)?;
-            Ok(out)
-        }
-        Collective::Broadcast => {
-            let mut data = if is_root { input.to_vec() } else { zero(block) };
-            comm.broadcast(&mut data, case.root)?;
-            Ok(data)
-        }
-        Collective::AllGather => {
-            let mut out = zero(n * block);
-            comm.all_gather(&mine[..block], &mut out)?;
-            Ok(out)
-        }
-        Collective::ReduceScatter => {
-            let mut out = zero(block);
-            comm.reduce_scatter(input, &mut out, case.op)?;
-            Ok(out)
-        }
-        Collective::Reduce => {
-            let mut data = input.to_vec();
-            comm.reduce(&mut data, case.op, case.root)?;
-            Ok(if is_root { data } else { Vec::new() })
-        }
-        Collective::Gather => {
-            let mut out = if is_root { zero(n * block) } else { Vec::new() };
-            comm.gather(&mine[..block], &mut out, case.root)?;
-            Ok(out)
-        }
-        Collective::Scatter => {
-            let mut out = zero(block);
-            comm.scatter(if is_root { input } else { &[] }, &mut out, case.root)?;
-            Ok(out)
-        }
-        Collective::AllToAll => {
-            let mut out = zero(n * block);
-            comm.all_to_all(input, &mut out)?;
-            Ok(out)
-        }
-        Collective::Barrier => comm.barrier().map(|()| Vec::new()),
-        Collective::SendRecv => {
-            let mut data = input.to_vec();
-            comm.shift(&mut data)?;
-            Ok(data)
-        }
+    let (collective, extent, rank) = (case.collective(), case.extent(), comm.rank());
+    let (gives, gets) = (extent.input(rank), extent.output(rank));
+    if collective.out_of_place() {
+        let mut out = vec![T::zeroed(); gets.len()];
+        comm.collective(collective, &input[gives], &mut out, case.op, case.root)?;
+        return Ok(out);
     }
+    // A rank that gives nothing has only room.
+    let mut data = if gives.is_empty() { vec![T::zeroed(); extent.whole()] } else { input.to_vec() };
+    comm.collective(collective, &[], &mut data, case.op, case.root)?;
+    Ok(data[gets].to_vec())
 }
 
 /// What every rank must end with: the trees that the symbolic checker found, evaluated on the inputs.
@@ -174,14 +135,8 @@ fn expected<T: Element>(case: &Case, inputs: &[Vec<T>]) -> Vec<Vec<T>> {
     };
     let proof = symbolic(&schedule, case.collective(), case.root).unwrap();
     let of = |rank: u32| {
-        let mut all = proof.evaluate(Rank(rank), &geometry, inputs, &|a, b| reduce(case.op, a, b));
-        let block = rank as usize * case.count..(rank as usize + 1) * case.count;
-        let mut own = match case.collective() {
-            Collective::ReduceScatter | Collective::Scatter => all[block].to_vec(),
-            Collective::Reduce | Collective::Gather if Rank(rank) != case.root => Vec::new(),
-            Collective::Barrier => Vec::new(),
-            _ => std::mem::take(&mut all),
-        };
+        let all = proof.evaluate(Rank(rank), &geometry, inputs, &|a, b| reduce(case.op, a, b));
+        let mut own = all[case.extent().output(Rank(rank))].to_vec();
         if case.collective().reduces() && case.op == ReduceOp::Avg {
             divide(&mut own, case.ranks);
         }

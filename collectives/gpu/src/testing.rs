@@ -16,10 +16,11 @@ use crate::nccl::{self, NcclComm, StandIn, stand_in};
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
-use allfold_collectives::testing::{Case, Exact, Failure, block, fixed, left};
+use allfold_collectives::testing::{Case, Exact, Failure, extent, fixed};
 use allfold_kernels::cuda::{self, Machine, Memory, Queue, Slice};
 use allfold_kernels::for_dtype;
 use allfold_standin::Shim;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,7 +119,7 @@ fn twice<T: Element>(
         group.run(&job, &slices)?;
         for (rank, slice) in (0..).map(Rank).zip(&slices) {
             let data = group.main().download(*slice).map_err(failed)?;
-            results.push(left(algorithm.collective, case, rank, data));
+            results.push(data[extent(algorithm.collective, case).output(rank)].to_vec());
         }
     }
     Ok(times)
@@ -191,7 +192,8 @@ fn one<T: Element>(
     let divide = algorithm.collective.reduces() && case.op == ReduceOp::Avg;
     nccl::run_scheduled(comm, rank, &*schedule, &geometry, (T::DTYPE, case.op), divide, data.all())?;
     comm.wait("finish a schedule")?;
-    let scheduled = left(algorithm.collective, case, rank, queue.download(data.all()).map_err(failed)?);
+    let ended: Vec<T> = queue.download(data.all()).map_err(failed)?;
+    let scheduled = ended[extent(algorithm.collective, case).output(rank)].to_vec();
     let mut found = exact.rank_holds("NCCL's messages", rank, &scheduled);
     if promised(algorithm.collective, T::DTYPE, case.op) {
         let own = native(comm, algorithm.collective, case, input)?;
@@ -203,31 +205,26 @@ fn one<T: Element>(
 /// Whether any order of NCCL's gives these bits, and NCCL has the type.
 fn promised(collective: Collective, dtype: DType, op: ReduceOp) -> bool {
     let integer = matches!(dtype, DType::I8 | DType::I32 | DType::I64 | DType::U8);
-    collective != Collective::SendRecv && (!collective.reduces() || integer && op != ReduceOp::Avg)
+    nccl::has(collective) && (!collective.reduces() || integer && op != ReduceOp::Avg)
 }
 
 fn native<T: Element>(comm: &mut NcclComm, collective: Collective, case: &Case, input: &[T]) -> Ran<Vec<T>> {
     let (queue, rank) = (comm.queue().clone(), comm.rank());
-    let (root, op, dtype) = (case.root, case.op, T::DTYPE);
     let data = queue.upload(input).map_err(failed)?;
     let out = queue.upload(input).map_err(failed)?;
-    let own = if collective.blocked() { block(case, rank.0) } else { 0..0 };
-    let size = size_of::<T>();
-    let (at, bytes) = (own.start * size, own.len() * size);
-    let mine = data.all().part(at, bytes).map_err(failed)?;
-    let into = out.all().part(at, bytes).map_err(failed)?;
-    let is_root = rank == root;
-    match collective {
-        Collective::AllReduce => comm.all_reduce(dtype, op, data.all(), out.all())?,
-        Collective::Broadcast => comm.broadcast(out.all(), root)?,
-        Collective::Reduce => comm.reduce(dtype, op, data.all(), out.all(), root)?,
-        Collective::AllGather => comm.all_gather(mine, out.all())?,
-        Collective::ReduceScatter => comm.reduce_scatter(dtype, op, data.all(), into)?,
-        Collective::AllToAll => comm.all_to_all(data.all(), out.all())?,
-        Collective::Gather => comm.gather(mine, is_root.then(|| out.all()), root)?,
-        Collective::Scatter => comm.scatter(is_root.then(|| data.all()), into, root)?,
-        Collective::Barrier | Collective::SendRecv => comm.barrier()?,
-    }
+    let extent = extent(collective, case);
+    // A rank that gives, or ends with, nothing has a buffer all the same.
+    let all = |of: Range<usize>| if of.is_empty() { 0..extent.whole() } else { of };
+    let input = part::<T>(&data, all(extent.input(rank)))?;
+    let output = part::<T>(&out, all(extent.output(rank)))?;
+    let (root, op, dtype) = (case.root, case.op, T::DTYPE);
+    comm.collective(nccl::Call { collective, dtype, op, root, input, output })?;
     comm.wait("finish a collective")?;
-    Ok(left(collective, case, rank, queue.download(out.all()).map_err(failed)?))
+    let ended: Vec<T> = queue.download(out.all()).map_err(failed)?;
+    Ok(ended[extent.output(rank)].to_vec())
+}
+
+/// Elements of a buffer.
+fn part<T>(memory: &Memory, of: Range<usize>) -> Ran<Slice<'_>> {
+    memory.all().part(of.start * size_of::<T>(), of.len() * size_of::<T>()).map_err(failed)
 }

@@ -1,5 +1,6 @@
-//! The collectives, by name, and what each of them means.
+//! The collectives. What each of them means is a row of [`crate::meaning`].
 
+use crate::meaning::{MEANINGS, Meaning, Moves, On, Part, Value};
 use std::fmt;
 
 /// What a schedule computes. `n` is the number of ranks, `c` a chunk, `home(c)` the rank its block belongs to.
@@ -43,59 +44,55 @@ impl Collective {
         Collective::SendRecv,
     ];
 
+    /// What it means: one row of the table in [`crate::meaning`].
+    #[inline]
+    pub const fn meaning(self) -> &'static Meaning {
+        &MEANINGS[self as usize]
+    }
+
     /// The name on the command line and in records: `all_reduce`, ...
     pub const fn name(self) -> &'static str {
-        match self {
-            Collective::AllReduce => "all_reduce",
-            Collective::Broadcast => "broadcast",
-            Collective::AllGather => "all_gather",
-            Collective::ReduceScatter => "reduce_scatter",
-            Collective::Reduce => "reduce",
-            Collective::Gather => "gather",
-            Collective::Scatter => "scatter",
-            Collective::AllToAll => "all_to_all",
-            Collective::Barrier => "barrier",
-            Collective::SendRecv => "send_recv",
-        }
+        self.meaning().name
     }
 
     /// Whether elements are combined by an operator (sum, product, ..).
     #[inline]
     pub const fn reduces(self) -> bool {
-        matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
+        matches!(self.meaning().value, Value::Reduced)
     }
 
     /// Whether one rank, the root, plays a part of its own.
     #[inline]
     pub const fn rooted(self) -> bool {
-        matches!(self, Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter)
+        let Meaning { input, output, value, .. } = self.meaning();
+        matches!(input.on, On::Root) || matches!(output.on, On::Root) || matches!(value, Value::Root)
     }
 
     /// Whether the buffer is made of one equal block per rank, so that its total count is `n` times a block's.
     #[inline]
     pub const fn blocked(self) -> bool {
-        matches!(
-            self,
-            Collective::AllGather
-                | Collective::ReduceScatter
-                | Collective::Gather
-                | Collective::Scatter
-                | Collective::AllToAll
-        )
+        let Meaning { input, output, .. } = self.meaning();
+        matches!(input.part, Part::Block | Part::Blocks) || matches!(output.part, Part::Block | Part::Blocks)
+    }
+
+    /// Whether one buffer can hold what a rank gives and then what it gets, in a call that takes no other.
+    pub const fn in_place(self) -> bool {
+        !self.blocked()
+    }
+
+    /// Whether a call can take what a rank gives from one buffer and leave what it gets in another.
+    pub const fn out_of_place(self) -> bool {
+        self.meaning().out_of_place
     }
 
     /// busbw = algbw x this factor, nccl-tests' convention (doc/PERFORMANCE.md there).
     pub fn bus_factor(self, ranks: u32) -> f64 {
         let n = f64::from(ranks);
-        match self {
-            Collective::AllReduce => 2.0 * (n - 1.0) / n,
-            Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::AllToAll
-            | Collective::Gather
-            | Collective::Scatter => (n - 1.0) / n,
-            Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1.0,
-            Collective::Barrier => 0.0,
+        match self.meaning().moves {
+            Moves::Reduction => 2.0 * (n - 1.0) / n,
+            Moves::Others | Moves::Pairs => (n - 1.0) / n,
+            Moves::Whole => 1.0,
+            Moves::Nothing => 0.0,
         }
     }
 }
@@ -103,5 +100,32 @@ impl Collective {
 impl fmt::Display for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_of_the_collective_at_its_place() {
+        assert_eq!(MEANINGS.len(), Collective::ALL.len());
+        for (at, collective) in Collective::ALL.into_iter().enumerate() {
+            assert_eq!(collective as usize, at);
+            let spelled = format!("{collective:?}").to_lowercase();
+            assert_eq!(collective.name().replace('_', ""), spelled);
+            assert_eq!(collective.meaning().nccl_tests.replace('_', ""), spelled);
+        }
+    }
+
+    #[test]
+    fn derived_facts_are_those_of_mpi() {
+        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
+        let all = |holds: fn(Collective) -> bool| {
+            Collective::ALL.into_iter().filter(|collective| holds(*collective)).collect::<Vec<_>>()
+        };
+        assert_eq!(all(Collective::reduces), [AllReduce, ReduceScatter, Reduce]);
+        assert_eq!(all(Collective::rooted), [Broadcast, Reduce, Gather, Scatter]);
+        assert_eq!(all(Collective::blocked), [AllGather, ReduceScatter, Gather, Scatter, AllToAll]);
     }
 }

@@ -23,7 +23,9 @@
 pub mod algorithms;
 pub mod check;
 mod collective;
+mod extent;
 mod geometry;
+pub mod meaning;
 pub mod registry;
 pub mod render;
 pub mod schedule;
@@ -31,4 +33,5 @@ pub mod testing;
 
 pub use allfold_base::Rank;
 pub use collective::Collective;
+pub use extent::Extent;
 pub use geometry::Geometry;

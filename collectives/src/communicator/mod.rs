@@ -7,6 +7,7 @@
 //!      '-- Connection <--------- run on the caller's slice, here or on the communication thread
 //! ```
 
+mod any;
 mod asynchronous;
 mod joining;
 mod operation;

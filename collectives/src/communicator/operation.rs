@@ -6,10 +6,11 @@ use super::request::Request;
 use super::schedules::Schedules;
 use crate::exec::{Buffers, Execution};
 use crate::fused;
+use crate::meaning::{Meaning, Part, Value};
 use crate::registry::Shape;
 use crate::schedule::Schedule;
 use crate::transport::{CallHeader, Connection};
-use crate::{Call, Collective, Error, Geometry, Operation, Rank, ReduceOp, Result};
+use crate::{Call, Error, Geometry, Operation, Rank, ReduceOp, Result};
 use allfold_kernels::fused::{Ends, Exchange};
 use allfold_kernels::{copy_large, divide_bytes};
 use std::ops::Range;
@@ -127,7 +128,9 @@ impl Prepared {
                 self.by_messages(sequence, ends, connection)
             }
             // What is passed on is still to be read when what comes is written.
-            (Path::Fused(exchange), Ends::InPlace(data)) if self.is(Collective::SendRecv) => {
+            (Path::Fused(exchange), Ends::InPlace(data))
+                if self.meaning().is_some_and(|row| row.value == Value::Previous) =>
+            {
                 let mut copy = connection.messages().room(data.len());
                 copy.copy_from_slice(data);
                 connection.run_fused(header, exchange, Ends::Apart(&copy, data))
@@ -136,8 +139,18 @@ impl Prepared {
         }
     }
 
-    fn is(&self, collective: Collective) -> bool {
-        self.call.operation == Operation::Collective(collective)
+    /// The row of its collective; none of a split, which gathers.
+    fn meaning(&self) -> Option<&'static Meaning> {
+        match self.call.operation {
+            Operation::Collective(collective) => Some(collective.meaning()),
+            _ => None,
+        }
+    }
+
+    /// Whether each rank ends with its block of a reduction.
+    fn scatters_reduced(&self) -> bool {
+        let row = self.meaning();
+        row.is_some_and(|row| row.value == Value::Reduced && row.output.part == Part::Block)
     }
 
     /// The rank's own block of the whole buffer, in bytes.
@@ -168,10 +181,7 @@ impl Prepared {
         let mut copy = connection.messages().room(whole);
         // Of a reduce-scatter the rank's own block is written for certain, where it is wanted, and only what is reduced
         // is copied.
-        if self.is(Collective::ReduceScatter)
-            && self.schedule.ranks() > 1
-            && (from.len(), to.len()) == (whole, block)
-        {
+        if self.scatters_reduced() && self.schedule.ranks() > 1 && (from.len(), to.len()) == (whole, block) {
             let buffers = Buffers::Scattered { input: from, scratch: &mut copy, own, result: to };
             return self.execute(sequence, buffers, connection);
         }
@@ -203,7 +213,7 @@ impl Prepared {
         execution.run(buffers.lend(), self.path.route(connection)?)?;
         connection.messages().done();
         if self.call.op == Some(ReduceOp::Avg) && self.call.root.is_none_or(|root| root == self.rank) {
-            let own = self.is(Collective::ReduceScatter).then(|| self.own());
+            let own = self.scatters_reduced().then(|| self.own());
             divide_bytes(self.call.dtype, buffers.result(own), self.schedule.ranks());
         }
         Ok(())

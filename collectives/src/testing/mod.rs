@@ -62,7 +62,7 @@ pub use allfold_timing::testing::times;
 pub use case::{Case, cases};
 pub use run::runs;
 #[doc(hidden)]
-pub use run::{Exact, block, left};
+pub use run::{Exact, extent};
 
 use crate::registry::Algorithm;
 use crate::{DType, Rank, ReduceOp};

@@ -4,11 +4,11 @@
 
 use super::{Case, Failure};
 use crate::check::symbolic;
+use crate::meaning::Part;
 use crate::registry::{Algorithm, Shape};
-use crate::{Collective, Communicator, DType, Element, Geometry, Rank, Result as Ran, World};
+use crate::{Collective, Communicator, DType, Element, Extent, Geometry, Rank, Result as Ran, World};
 use allfold_kernels::{bf16, divide, f16, for_dtype, reduce};
 use allfold_sim::Topology;
-use std::ops::Range;
 use std::time::Duration;
 
 /// Runs a case on threads, and on the simulator of nodes of 8.
@@ -100,21 +100,21 @@ fn worlds(algorithm: &'static Algorithm, case: &Case) -> Vec<(&'static str, Worl
     places.into_iter().filter_map(|(place, world)| Some((place, planned(world?)))).collect()
 }
 
-/// The elements of a rank's block.
-pub fn block(case: &Case, rank: u32) -> Range<usize> {
-    rank as usize * case.count..(rank as usize + 1) * case.count
+/// A case as the ranks of a collective see it.
+pub fn extent(collective: Collective, case: &Case) -> Extent {
+    Extent { collective, ranks: case.ranks, root: case.root, count: case.count }
 }
 
 /// What a rank puts in: the whole buffer, where blocks that it does not contribute are zero.
 fn input<T: Element>(collective: Collective, case: &Case, rank: u32) -> Vec<T> {
-    let whole = if collective.blocked() { case.ranks as usize * case.count } else { case.count };
-    let own = match collective {
-        Collective::AllGather | Collective::Gather => block(case, rank),
-        _ => 0..whole,
+    let extent = extent(collective, case);
+    let own = match collective.meaning().input.part {
+        Part::Block => extent.block(Rank(rank)),
+        _ => 0..extent.whole(),
     };
     let value =
         |at: usize| if own.contains(&at) { sample(u64::from(rank) << 32 | at as u64) } else { T::zeroed() };
-    (0..whole).map(value).collect()
+    (0..extent.whole()).map(value).collect()
 }
 
 /// A value of any type, drawn from a number. Floats are of similar size, so that the order of a sum shows; now and then one
@@ -152,50 +152,23 @@ fn exact<T: Element>(algorithm: &Algorithm, case: &Case, inputs: &[Vec<T>]) -> R
         if collective.reduces() && case.op == crate::ReduceOp::Avg {
             divide(&mut data, case.ranks);
         }
-        left(collective, case, Rank(rank), data)
+        data[extent(collective, case).output(Rank(rank))].to_vec()
     };
     Ok((0..case.ranks).map(result).collect())
 }
 
-/// What of a rank's whole buffer is its result, in the form in which `call` returns it.
-pub fn left<T: Copy>(collective: Collective, case: &Case, rank: Rank, data: Vec<T>) -> Vec<T> {
-    match collective {
-        Collective::Reduce | Collective::Gather if rank != case.root => Vec::new(),
-        Collective::ReduceScatter | Collective::Scatter => data[block(case, rank.0)].to_vec(),
-        Collective::Barrier => Vec::new(),
-        _ => data,
+/// Calls the collective; returns what it leaves on this rank.
+fn call<T: Element>(collective: Collective, case: &Case, comm: &Communicator, input: &[T]) -> Ran<Vec<T>> {
+    let (extent, rank) = (extent(collective, case), comm.rank());
+    let output = extent.output(rank);
+    if collective.in_place() {
+        let mut data = input.to_vec();
+        comm.collective(collective, &[], &mut data, case.op, case.root)?;
+        return Ok(data[output].to_vec());
     }
-}
-
-/// Calls the collective as a user would; returns what it leaves on this rank.
-fn call<T: Element>(collective: Collective, case: &Case, rank: &Communicator, input: &[T]) -> Ran<Vec<T>> {
-    let (mut data, root, op) = (input.to_vec(), case.root, case.op);
-    let own = if collective.blocked() { block(case, rank.rank().0) } else { 0..0 };
-    let mut result = vec![T::zeroed(); own.len()];
-    let is_root = rank.rank() == root;
-    match collective {
-        Collective::AllReduce => rank.all_reduce(&mut data, op)?,
-        Collective::Broadcast => rank.broadcast(&mut data, root)?,
-        Collective::AllGather => rank.all_gather(&input[own], &mut data)?,
-        Collective::ReduceScatter => {
-            rank.reduce_scatter(input, &mut result, op)?;
-            return Ok(result);
-        }
-        Collective::Reduce => rank.reduce(&mut data, op, root)?,
-        Collective::Gather => rank.gather(&input[own], &mut data, root)?,
-        Collective::Scatter => {
-            rank.scatter(input, &mut result, root)?;
-            return Ok(result);
-        }
-        Collective::AllToAll => rank.all_to_all(input, &mut data)?,
-        Collective::Barrier => rank.barrier()?,
-        Collective::SendRecv => rank.shift(&mut data)?,
-    }
-    let nothing = match collective {
-        Collective::Reduce | Collective::Gather => !is_root,
-        _ => collective == Collective::Barrier,
-    };
-    Ok(if nothing { Vec::new() } else { data })
+    let mut result = vec![T::zeroed(); output.len()];
+    comm.collective(collective, &input[extent.input(rank)], &mut result, case.op, case.root)?;
+    Ok(result)
 }
 
 /// What rank 0 must end with after summing `count` f32 over `ranks`.

@@ -14,6 +14,7 @@ use super::run::Run;
 use super::{Cast, Error, Job};
 use allfold_schedules::Collective;
 use allfold_sim::topology::PortGroup;
+use allfold_schedules::meaning::Moves;
 use allfold_sim::{LinkId, Picos, Rounding};
 
 /// The bounds of one run.
@@ -52,16 +53,13 @@ impl Bounds {
                 (u128::from(group.ranks), u128::from(group.size), u128::from(group.count));
             // What every other rank has or wants of a buffer of one block per rank.
             let others = bytes * (ranks - size) / ranks;
-            match what {
-                Collective::Barrier => Picos::ZERO,
+            match what.meaning().moves {
+                Moves::Nothing => Picos::ZERO,
                 // A sum needs count - 1 transfers to come together and count - 1 to be known everywhere.
-                Collective::AllReduce => over(2 * (count - 1) * bytes, group.total),
-                Collective::Broadcast | Collective::Reduce | Collective::SendRecv => over(bytes, group.each),
-                Collective::AllGather
-                | Collective::ReduceScatter
-                | Collective::Gather
-                | Collective::Scatter => over(others, group.each),
-                Collective::AllToAll => over(others * size, group.each),
+                Moves::Reduction => over(2 * (count - 1) * bytes, group.total),
+                Moves::Whole => over(bytes, group.each),
+                Moves::Others => over(others, group.each),
+                Moves::Pairs => over(others * size, group.each),
             }
         };
         partitions.iter().map(bound).max().unwrap_or_default()

@@ -119,11 +119,10 @@ fn json(name: &str, text: &str) -> Result<Run, Flaw> {
 /// The collective that a program or a file is named after: `all_reduce_perf`, `alltoall`, ...
 fn collective(word: &str) -> Option<Collective> {
     let word = word.rsplit('/').next().unwrap_or(word);
-    match word.strip_suffix("_perf").unwrap_or(word) {
-        "alltoall" => Some(Collective::AllToAll),
-        "sendrecv" => Some(Collective::SendRecv),
-        name => Collective::ALL.into_iter().find(|collective| collective.name() == name),
-    }
+    let name = word.strip_suffix("_perf").unwrap_or(word);
+    let called =
+        |collective: &Collective| [collective.name(), collective.meaning().nccl_tests].contains(&name);
+    Collective::ALL.into_iter().find(called)
 }
 
 /// Turns a JSON string into a collective; what is unknown is refused where it stands.

@@ -63,7 +63,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Vec<Run>, Flaw> {
 /// The collective in a file's name, the longest where there are several: `all_reduce` in `a100_all_reduce_2n`.
 pub(super) fn named_in(name: &str) -> Option<Collective> {
     let spelled = Collective::ALL.into_iter().map(|collective| (collective.name(), collective));
-    let others = [("alltoall", Collective::AllToAll), ("sendrecv", Collective::SendRecv)];
+    let others = Collective::ALL.into_iter().map(|collective| (collective.meaning().nccl_tests, collective));
     let found = spelled.chain(others).filter(|(word, _)| name.contains(word));
     found.max_by_key(|(word, _)| word.len()).map(|(_, collective)| collective)
 }

@@ -20,6 +20,7 @@
 //! Scheduled collectives run with a window of 1, one communicator per call, since a stream runs its groups one after
 //! another: for conformance and algorithms of one's own, not for speed.
 
+mod any;
 mod api;
 mod aside;
 mod call;
@@ -37,6 +38,7 @@ mod standin;
 #[cfg(test)]
 mod tests;
 
+pub use any::{Call, has};
 pub use api::version;
 pub use comm::{NcclComm, UniqueId};
 pub use control::{Alone, Control};

@@ -5,6 +5,7 @@
 //! end every rank must hold what its collective promises, or the first place that does not is the counterexample.
 
 use super::{Counterexample, Forest, Tree, TreeHash, walk};
+use crate::meaning::{Meaning, On, Part, Value as Reached};
 use crate::schedule::{Combine, Place, Rank, Schedule, Span};
 use crate::{Collective, Geometry};
 use std::collections::BTreeMap;
@@ -226,8 +227,8 @@ impl Promise {
             promise.homes.push(home);
         }
         let counts: Vec<usize> = promise.blocks.iter().map(Vec::len).collect();
-        let uneven =
-            |r: &usize| counts[*r] == 0 || (collective == Collective::AllToAll && counts[*r] != counts[0]);
+        let exchanged = collective.meaning().value == Reached::Exchanged;
+        let uneven = |r: &usize| counts[*r] == 0 || (exchanged && counts[*r] != counts[0]);
         match (0..counts.len()).find(uneven) {
             None => Ok(promise),
             Some(r) => {
@@ -238,11 +239,9 @@ impl Promise {
     }
 
     fn starts_with(&self, rank: Rank, chunk: u32) -> Option<Value> {
-        let has = match self.collective {
-            Collective::Broadcast | Collective::Scatter => rank == self.root,
-            Collective::AllGather | Collective::Gather => self.homes[chunk as usize] == rank,
-            _ => true,
-        };
+        let input = self.collective.meaning().input;
+        let has = (input.on == On::All || rank == self.root)
+            && (input.part != Part::Block || self.homes[chunk as usize] == rank);
         has.then(|| Value { tree: self.forest.leaf(rank), from: chunk })
     }
 
@@ -259,24 +258,23 @@ impl Promise {
 
     /// What `rank` must end with in `chunk`: the leaf of a rank's chunk, or the reduction of everybody's.
     fn ends_with(&self, rank: Rank, chunk: u32) -> Option<Expected> {
+        let Meaning { output, value, .. } = self.collective.meaning();
         let home = |chunk: u32| self.homes[chunk as usize];
+        if output.on == On::Root && rank != self.root || output.part == Part::Block && rank != home(chunk) {
+            return None;
+        }
         let leaf = |rank| Some(Expected::Leaf(rank, chunk));
-        match self.collective {
-            Collective::AllReduce => Some(Expected::Everybody),
-            Collective::Reduce => (rank == self.root).then_some(Expected::Everybody),
-            Collective::ReduceScatter => (rank == home(chunk)).then_some(Expected::Everybody),
-            Collective::Broadcast => leaf(self.root),
-            Collective::Scatter if rank == home(chunk) => leaf(self.root),
-            Collective::AllGather => leaf(home(chunk)),
-            Collective::Gather if rank == self.root => leaf(home(chunk)),
-            Collective::Scatter | Collective::Gather => None,
-            Collective::AllToAll => {
+        match value {
+            Reached::Reduced => Some(Expected::Everybody),
+            Reached::Root => leaf(self.root),
+            Reached::Owner => leaf(home(chunk)),
+            Reached::Exchanged => {
                 let from = home(chunk);
                 let nth = self.blocks[from.index()].iter().position(|c| *c == chunk)?;
                 Some(Expected::Leaf(from, self.blocks[rank.index()][nth]))
             }
-            Collective::Barrier => Some(Expected::Heard),
-            Collective::SendRecv => leaf(Rank((rank.0 + self.ranks - 1) % self.ranks)),
+            Reached::Previous => leaf(Rank((rank.0 + self.ranks - 1) % self.ranks)),
+            Reached::Heard => Some(Expected::Heard),
         }
     }
 

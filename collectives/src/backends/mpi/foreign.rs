@@ -307,7 +307,7 @@ impl Native {
             Collective::Gather => Native::Gather(root),
             Collective::Scatter => Native::Scatter(root),
             Collective::Barrier => Native::Barrier,
-            Collective::SendRecv => return None,
+            _ => return None,
         })
     }
 }

@@ -1,0 +1,56 @@
+//! Any collective that NCCL has, by its row of the table.
+
+use super::comm::NcclComm;
+use crate::{Collective, DType, Error, Rank, ReduceOp, Result};
+use allfold_kernels::cuda::Slice;
+
+/// A collective over a rank's buffers: what it gives, and what it ends with, where it does.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    /// Which.
+    pub collective: Collective,
+    /// Of the elements.
+    pub dtype: DType,
+    /// Reduced how, where it reduces.
+    pub op: ReduceOp,
+    /// The root, where there is one.
+    pub root: Rank,
+    /// What the rank gives; not looked at where `output` holds that before.
+    pub input: Slice<'a>,
+    /// What it ends with; not looked at on a rank that ends with nothing.
+    pub output: Slice<'a>,
+}
+
+/// Whether there is a method of [`NcclComm`] for a collective; else a schedule runs it.
+pub fn has(collective: Collective) -> bool {
+    use Collective::{
+        AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
+    let all = [AllReduce, Broadcast, Reduce, AllGather, ReduceScatter, AllToAll, Gather, Scatter, Barrier];
+    all.contains(&collective)
+}
+
+impl NcclComm {
+    /// Issues a collective.
+    ///
+    /// # Errors
+    /// As its own method; [`Error::Argument`] where there is none.
+    pub fn collective(&mut self, call: Call<'_>) -> Result<()> {
+        let Call { collective, dtype, op, root, input, output } = call;
+        let is_root = self.rank() == root;
+        match collective {
+            Collective::AllReduce => self.all_reduce(dtype, op, input, output),
+            Collective::Broadcast => self.broadcast(output, root),
+            Collective::Reduce => self.reduce(dtype, op, input, output, root),
+            Collective::AllGather => self.all_gather(input, output),
+            Collective::ReduceScatter => self.reduce_scatter(dtype, op, input, output),
+            Collective::AllToAll => self.all_to_all(input, output),
+            Collective::Gather => self.gather(input, is_root.then_some(output), root),
+            Collective::Scatter => self.scatter(is_root.then_some(input), output, root),
+            Collective::Barrier => self.barrier(),
+            other => {
+                Err(Error::Argument(format!("NCCL has no {other}; a schedule over its messages runs it")))
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What of a collective's buffer each rank gives and ends with.
+
+use crate::meaning::{On, Part, Side};
+use crate::{Collective, Rank};
+use std::ops::Range;
+
+/// One rank's view of one call: elements of the whole buffer that it gives and ends with.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Which collective.
+    pub collective: Collective,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// The root, where there is one.
+    pub root: Rank,
+    /// Elements: of the whole buffer, or of one block where the collective is made of blocks.
+    pub count: usize,
+}
+
+impl Extent {
+    /// Elements of the whole buffer.
+    pub fn whole(&self) -> usize {
+        if self.collective.blocked() { self.ranks as usize * self.count } else { self.count }
+    }
+
+    /// Where a rank's own block lies in the whole buffer.
+    pub fn block(&self, rank: Rank) -> Range<usize> {
+        rank.index() * self.count..(rank.index() + 1) * self.count
+    }
+
+    /// What a rank gives, of the whole buffer.
+    pub fn input(&self, rank: Rank) -> Range<usize> {
+        self.range(self.collective.meaning().input, rank)
+    }
+
+    /// What a rank ends with, of the whole buffer; what else is there has no meaning.
+    pub fn output(&self, rank: Rank) -> Range<usize> {
+        self.range(self.collective.meaning().output, rank)
+    }
+
+    fn range(&self, side: Side, rank: Rank) -> Range<usize> {
+        match side.part {
+            _ if side.on == On::Root && rank != self.root => 0..0,
+            Part::Nothing => 0..0,
+            Part::Block => self.block(rank),
+            Part::Whole | Part::Blocks => 0..self.whole(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_rank_gives_and_ends_with_follows_from_the_row() {
+        let extent = |collective| Extent { collective, ranks: 4, root: Rank(2), count: 5 };
+        let sides = |collective, rank| {
+            let extent = extent(collective);
+            (extent.input(Rank(rank)), extent.output(Rank(rank)))
+        };
+        assert_eq!(sides(Collective::AllGather, 3), (15..20, 0..20));
+        assert_eq!(sides(Collective::Gather, 3), (15..20, 0..0));
+        assert_eq!(sides(Collective::Gather, 2), (10..15, 0..20));
+        assert_eq!(sides(Collective::Scatter, 1), (0..0, 5..10));
+        assert_eq!(sides(Collective::Reduce, 1), (0..5, 0..0));
+        assert_eq!(sides(Collective::Barrier, 1), (0..0, 0..0));
+        assert_eq!((extent(Collective::AllToAll).whole(), extent(Collective::Broadcast).whole()), (20, 5));
+    }
+}

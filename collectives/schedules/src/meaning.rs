@@ -1,0 +1,185 @@
+//! What collectives mean: one row each. Everything that depends on which collective it is reads its row: the checker of
+//! schedules, the bounds of time, the calls of communicators, the tests and the benchmarks.
+//!
+//! A new collective is a variant of [`crate::Collective`] and a row here; an algorithm; the algorithm's row in the
+//! registry; and a method of the communicator.
+
+/// A row of the table. `n` is the number of ranks; a block is one of `n` equal parts of the whole buffer.
+#[derive(Debug)]
+pub struct Meaning {
+    /// The name on the command line and in records.
+    pub name: &'static str,
+    /// The name in nccl-tests, without its `_perf`.
+    pub nccl_tests: &'static str,
+    /// What a rank gives.
+    pub input: Side,
+    /// What a rank ends with.
+    pub output: Side,
+    /// What an element of that is.
+    pub value: Value,
+    /// Whether a call takes an input beside an output.
+    pub out_of_place: bool,
+    /// What any algorithm must move.
+    pub moves: Moves,
+}
+
+/// How much of the whole buffer, on which ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// How much.
+    pub part: Part,
+    /// On which ranks. The others give or have nothing of meaning.
+    pub on: On,
+}
+
+/// A part of the whole buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// No data.
+    Nothing,
+    /// All of a buffer that has no blocks.
+    Whole,
+    /// The rank's own block.
+    Block,
+    /// A block for each rank.
+    Blocks,
+}
+
+/// Which ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// Every rank.
+    All,
+    /// The root.
+    Root,
+}
+
+/// What an element of a result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// The reduction of that element over all ranks.
+    Reduced,
+    /// The root's.
+    Root,
+    /// That of the rank whose block it is in.
+    Owner,
+    /// Rank r's block s is rank s's block r.
+    Exchanged,
+    /// The previous rank's; of rank 0 the last one's.
+    Previous,
+    /// None; every rank has heard of every other.
+    Heard,
+}
+
+/// What any algorithm must move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// No data.
+    Nothing,
+    /// The whole buffer, in or out of every group of ranks.
+    Whole,
+    /// The whole buffer to where it is reduced, and the result back.
+    Reduction,
+    /// The blocks of the other ranks.
+    Others,
+    /// A block between every two ranks.
+    Pairs,
+}
+
+const fn on(part: Part, on: On) -> Side {
+    Side { part, on }
+}
+
+/// The rows, in the order of [`crate::Collective::ALL`].
+pub(crate) const MEANINGS: [Meaning; 10] = [
+    Meaning {
+        name: "all_reduce",
+        nccl_tests: "all_reduce",
+        input: on(Part::Whole, On::All),
+        output: on(Part::Whole, On::All),
+        value: Value::Reduced,
+        out_of_place: true,
+        moves: Moves::Reduction,
+    },
+    Meaning {
+        name: "broadcast",
+        nccl_tests: "broadcast",
+        input: on(Part::Whole, On::Root),
+        output: on(Part::Whole, On::All),
+        value: Value::Root,
+        out_of_place: false,
+        moves: Moves::Whole,
+    },
+    Meaning {
+        name: "all_gather",
+        nccl_tests: "all_gather",
+        input: on(Part::Block, On::All),
+        output: on(Part::Blocks, On::All),
+        value: Value::Owner,
+        out_of_place: true,
+        moves: Moves::Others,
+    },
+    Meaning {
+        name: "reduce_scatter",
+        nccl_tests: "reduce_scatter",
+        input: on(Part::Blocks, On::All),
+        output: on(Part::Block, On::All),
+        value: Value::Reduced,
+        out_of_place: true,
+        moves: Moves::Others,
+    },
+    Meaning {
+        name: "reduce",
+        nccl_tests: "reduce",
+        input: on(Part::Whole, On::All),
+        output: on(Part::Whole, On::Root),
+        value: Value::Reduced,
+        out_of_place: false,
+        moves: Moves::Whole,
+    },
+    Meaning {
+        name: "gather",
+        nccl_tests: "gather",
+        input: on(Part::Block, On::All),
+        output: on(Part::Blocks, On::Root),
+        value: Value::Owner,
+        out_of_place: true,
+        moves: Moves::Others,
+    },
+    Meaning {
+        name: "scatter",
+        nccl_tests: "scatter",
+        input: on(Part::Blocks, On::Root),
+        output: on(Part::Block, On::All),
+        value: Value::Root,
+        out_of_place: true,
+        moves: Moves::Others,
+    },
+    Meaning {
+        name: "all_to_all",
+        nccl_tests: "alltoall",
+        input: on(Part::Blocks, On::All),
+        output: on(Part::Blocks, On::All),
+        value: Value::Exchanged,
+        out_of_place: true,
+        moves: Moves::Pairs,
+    },
+    Meaning {
+        name: "barrier",
+        nccl_tests: "barrier",
+        input: on(Part::Nothing, On::All),
+        output: on(Part::Nothing, On::All),
+        value: Value::Heard,
+        out_of_place: false,
+        moves: Moves::Nothing,
+    },
+    Meaning {
+        name: "send_recv",
+        nccl_tests: "sendrecv",
+        input: on(Part::Whole, On::All),
+        output: on(Part::Whole, On::All),
+        value: Value::Previous,
+        out_of_place: false,
+        moves: Moves::Whole,
+    },
+];

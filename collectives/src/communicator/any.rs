@@ -1,0 +1,89 @@
+//! Any collective, by its row of the table: for tests, benchmarks and whoever chooses a collective at run time.
+
+use super::{Communicator, apart, expect, in_place};
+use crate::meaning::{On, Part, Side};
+use crate::{Collective, Element, Error, Extent, Rank, ReduceOp, Result};
+
+impl Communicator {
+    /// Calls a collective: what the rank gives is `input`, what it gets is left in `output`. Both have the lengths that
+    /// [`crate::meaning`] says for a rank, that of a collective for one buffer ([`Collective::in_place`]) an empty input:
+    /// then `output` holds what the rank gives before. A rank that gives, or gets, nothing, may pass anything.
+    ///
+    /// `op` and `root` are looked at where the collective reduces, or has a root.
+    ///
+    /// ```
+    /// use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp, World};
+    ///
+    /// let gathered = World::threads(3).run(|comm: Communicator| -> Result<Vec<u8>, Error> {
+    ///     let mut all = [0; 3];
+    ///     comm.collective(Collective::AllGather, &[comm.rank().0 as u8], &mut all, ReduceOp::Sum, Rank(0))?;
+    ///     Ok(all.to_vec())
+    /// })?;
+    /// assert_eq!(gathered, [[0, 1, 2]; 3]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for lengths that do not fit; else as of the collective's own method.
+    pub fn collective<T: Element>(
+        &self,
+        collective: Collective,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<()> {
+        if collective.meaning().input.part == Part::Nothing {
+            return self.barrier();
+        }
+        let one_buffer = collective.in_place() && input.is_empty();
+        let count = if one_buffer {
+            output.len()
+        } else {
+            self.count_of(collective, input.len(), output.len(), root)?
+        };
+        let mut request = self.request::<T>(collective, count);
+        if collective.reduces() {
+            request = request.reduced(op);
+        }
+        if collective.rooted() {
+            request = request.rooted(self.root(root)?);
+        }
+        if one_buffer {
+            return self.blocking(request, in_place(output));
+        }
+        let row = collective.meaning();
+        if !row.out_of_place {
+            return Err(Error::Argument(format!("{collective} takes one buffer, which is the output")));
+        }
+        let extent = Extent { collective, ranks: self.size(), root, count };
+        let holds = |side: Side| side.on == On::All || self.rank() == root;
+        let input = if holds(row.input) { input } else { &[] };
+        let output = if holds(row.output) { output } else { &mut [] };
+        let fits = |what: &str, got: usize, want: usize| match got == want {
+            true => Ok(()),
+            false => expect(&format!("the {what} of {collective}"), got, want),
+        };
+        fits("input", input.len(), extent.input(self.rank()).len())?;
+        fits("output", output.len(), extent.output(self.rank()).len())?;
+        self.blocking(request, apart(input, output))
+    }
+
+    /// The count of a call of two buffers, as they say: of the whole, or of a block.
+    fn count_of(&self, collective: Collective, input: usize, output: usize, root: Rank) -> Result<usize> {
+        let row = collective.meaning();
+        let n = self.size() as usize;
+        let of = |side: Side, len: usize| match side.part {
+            _ if side.on == On::Root && self.rank() != root => None,
+            Part::Nothing => Some(0),
+            Part::Blocks if !len.is_multiple_of(n) => None,
+            Part::Blocks => Some(len / n),
+            Part::Block | Part::Whole => Some(len),
+        };
+        of(row.input, input).or_else(|| of(row.output, output)).ok_or_else(|| {
+            Error::Argument(format!(
+                "{collective} takes one block per rank: its buffers do not divide among {n} ranks"
+            ))
+        })
+    }
+}
