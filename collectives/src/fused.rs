@@ -7,6 +7,7 @@
 //! ```
 
 use crate::check::{Forest, Tree, symbolic};
+use crate::meaning::{Meaning, On, Part, Value};
 use crate::schedule::{Rank, Schedule};
 use crate::{Collective, DType, Geometry, ReduceOp};
 use allfold_kernels::fused::{Exchange, Formula, Pattern, Term};
@@ -46,10 +47,11 @@ pub(crate) fn trees(schedule: &dyn Schedule, collective: Collective, root: Rank)
         return formula(proof.forest(), tree).map(Trees::One);
     }
     let of = |chunk: u32| {
-        let holders = match collective {
-            Collective::AllReduce => 0..ranks,
-            Collective::Reduce => root.0..root.0 + 1,
-            _ => schedule.home(chunk).0..schedule.home(chunk).0 + 1,
+        let Meaning { output, .. } = collective.meaning();
+        let holders = match (output.on, output.part) {
+            (On::Root, _) => root.0..root.0 + 1,
+            (On::All, Part::Block) => schedule.home(chunk).0..schedule.home(chunk).0 + 1,
+            (On::All, _) => 0..ranks,
         };
         let mut trees = holders.map(|rank| proof.value(Rank(rank), chunk, 0).map(|(tree, _)| tree));
         let first = trees.next()??;
@@ -69,18 +71,7 @@ pub(crate) fn exchange(
     trees: &Trees,
     geometry: &Geometry,
 ) -> Exchange {
-    let pattern = match collective {
-        Collective::AllReduce => Pattern::AllReduce,
-        Collective::Broadcast => Pattern::Broadcast,
-        Collective::AllGather => Pattern::AllGather,
-        Collective::ReduceScatter => Pattern::ReduceScatter,
-        Collective::Reduce => Pattern::Reduce,
-        Collective::Gather => Pattern::Gather,
-        Collective::Scatter => Pattern::Scatter,
-        Collective::AllToAll => Pattern::AllToAll,
-        Collective::Barrier => Pattern::Meet,
-        Collective::SendRecv => Pattern::Shift,
-    };
+    let pattern = pattern(collective.meaning());
     let formulas = match trees {
         _ if !collective.reduces() => Vec::new(),
         Trees::One(formula) => vec![(0..geometry.count() as usize, formula.clone())],
@@ -93,6 +84,22 @@ pub(crate) fn exchange(
         }
     };
     Exchange::new(pattern, ranks, root.unwrap_or(Rank(0)).0, (dtype, op), count, formulas)
+}
+
+/// The pattern of a row's collectives.
+fn pattern(row: &Meaning) -> Pattern {
+    match (row.value, row.output.on, row.output.part) {
+        (Value::Reduced, On::Root, _) => Pattern::Reduce,
+        (Value::Reduced, On::All, Part::Block) => Pattern::ReduceScatter,
+        (Value::Reduced, On::All, _) => Pattern::AllReduce,
+        (Value::Root, _, Part::Block) => Pattern::Scatter,
+        (Value::Root, _, _) => Pattern::Broadcast,
+        (Value::Owner, On::Root, _) => Pattern::Gather,
+        (Value::Owner, On::All, _) => Pattern::AllGather,
+        (Value::Exchanged, _, _) => Pattern::AllToAll,
+        (Value::Previous, _, _) => Pattern::Shift,
+        (Value::Heard, _, _) => Pattern::Meet,
+    }
 }
 
 /// A tree's formula: the later child first, which is the deeper one in a chain, so that little scratch is needed.

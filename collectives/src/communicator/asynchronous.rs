@@ -13,18 +13,30 @@ use std::sync::{Arc, Mutex};
 /// [`Work::wait`].
 impl Communicator {
     /// [`Communicator::all_reduce`] on a buffer that comes back when it is done.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
+    /// the communication thread cannot be started.
     pub fn all_reduce_async<T: Element>(&self, data: Buffer<T>, op: ReduceOp) -> Result<Work<Buffer<T>>> {
         let request = self.request::<T>(Collective::AllReduce, data.len()).reduced(op);
         self.issue(request, data, |data| data)
     }
 
     /// [`Communicator::broadcast`] of a buffer that comes back when it is done.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
+    /// the communication thread cannot be started.
     pub fn broadcast_async<T: Element>(&self, data: Buffer<T>, root: Rank) -> Result<Work<Buffer<T>>> {
         let request = self.request::<T>(Collective::Broadcast, data.len()).rooted(self.root(root)?);
         self.issue(request, data, |data| data)
     }
 
     /// [`Communicator::all_gather`]: takes this rank's block, gives back all of them, in order of ranks.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
+    /// the communication thread cannot be started.
     pub fn all_gather_async<T: Element>(&self, block: Buffer<T>) -> Result<Work<Buffer<T>>> {
         let request = self.request::<T>(Collective::AllGather, block.len());
         let mut all = self.buffer(self.times(block.len())?);
@@ -33,6 +45,10 @@ impl Communicator {
     }
 
     /// [`Communicator::reduce_scatter`]: takes one block per rank, gives back this rank's, reduced.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
+    /// the communication thread cannot be started.
     pub fn reduce_scatter_async<T: Element>(&self, data: Buffer<T>, op: ReduceOp) -> Result<Work<Buffer<T>>> {
         let (len, n) = (data.len(), self.size() as usize);
         if !len.is_multiple_of(n) {

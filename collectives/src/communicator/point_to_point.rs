@@ -9,6 +9,9 @@ use std::sync::Arc;
 impl Communicator {
     /// Sends `data` to another rank, which receives as many elements of the same type. Returns when the message
     /// has left. Messages between two ranks arrive in order.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where `to` is this rank or none of the group; those of the group.
     pub fn send<T: Element>(&self, data: &[T], to: Rank) -> Result<()> {
         let peer = self.peer(to)?;
         self.seat.check()?;
@@ -26,6 +29,10 @@ impl Communicator {
     }
 
     /// Receives into `data` what another rank sends.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where `from` is this rank or none of the group; [`Error::Mismatch`] where the peer sends another
+    /// length or type; those of the group.
     pub fn recv<T: Element>(&self, data: &mut [T], from: Rank) -> Result<()> {
         let peer = self.peer(from)?;
         self.seat.check()?;

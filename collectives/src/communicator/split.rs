@@ -11,6 +11,9 @@ impl Communicator {
     /// The new communicators have this one's plan. Dropping one ends its communication thread and, on threads and over TCP,
     /// gives back all that its group holds, whoever still uses theirs. On virtual time and over MPI the group itself, some
     /// hundreds of bytes a rank, is kept until the run ends: MPI frees a communicator only when all its ranks ask together.
+    ///
+    /// # Errors
+    /// Those of the group; [`crate::Error::System`] where the system has no descriptors left for the new group.
     pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Communicator>> {
         let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), i64::from(key)];
         let mut wishes = vec![0i64; 3 * self.size() as usize];

@@ -4,8 +4,10 @@
 //! while when nothing moved, then sleeps until a socket is ready or the bell rings.
 
 use super::control;
+use super::expected::Target;
+use super::fault::Fault;
 use super::group::{Group, Links};
-use super::link::{Done, Fault, Link, Scene, Source, Target};
+use super::link::{Done, Link, Scene, Source};
 use super::node::Node;
 use crate::contract::Fingerprint;
 use crate::contract::deadline::{after, clock};

@@ -9,10 +9,12 @@
 //!
 //! Bytes are summed, reduced and written a fragment at a time, while they are in the cache.
 
+use super::expected::{Expected, Target};
+use super::fault::{Fault, ended};
 use super::frame::{FRAGMENT, HEADER, Header, Kind, crc32c};
 use crate::Rank;
 use crate::contract::Fingerprint;
-use crate::schedule::{Combine, Span};
+use crate::schedule::Span;
 use crate::transport::{Memory, Payload, Pool};
 use allfold_net::wire::Wire;
 use std::collections::VecDeque;
@@ -38,27 +40,6 @@ pub(super) enum Source {
     Payload(Payload),
     /// This many bytes of the caller's memory.
     Span(Span, usize),
-}
-
-/// Where they go.
-pub(super) enum Target {
-    Payload(Payload),
-    Span(Span, Combine),
-}
-
-/// Why a link is of no use any more.
-#[derive(Debug)]
-pub(super) enum Fault {
-    /// The connection ended or broke.
-    Ended(String),
-    /// It ended in the middle of a frame.
-    Truncated,
-    /// The peer called something else; this is its operation and what it called.
-    Disagree(u64, Fingerprint),
-    /// The peer is at this later operation, and messages of this one are missing.
-    Ahead(u64),
-    /// What came is not what the schedule says.
-    Wrong(String),
 }
 
 /// A message that was posted and is over.
@@ -94,15 +75,6 @@ struct Outgoing {
     copy: Option<Payload>,
     /// Of the header and the bytes.
     written: usize,
-}
-
-struct Expected {
-    lane: u32,
-    round: Option<u32>,
-    bytes: usize,
-    /// Bytes in fragments that have come.
-    come: usize,
-    target: Target,
 }
 
 /// The fragment that is coming in.
@@ -439,65 +411,5 @@ impl Link {
                 Target::Span(..) => Done::Landed { lane },
             });
         }
-    }
-}
-
-impl Expected {
-    /// Compares a fragment with what must come next here.
-    fn admits(&self, header: &Header) -> Result<(), Fault> {
-        let rest = self.bytes - self.come;
-        let bytes = rest.min(FRAGMENT);
-        let want =
-            (self.round.unwrap_or(header.round), (self.come / FRAGMENT) as u32, bytes as u32, bytes == rest);
-        let got = (header.round, header.at, header.bytes, header.last);
-        if want == got {
-            return Ok(());
-        }
-        let tell = |(round, at, bytes, last): (u32, u32, u32, bool)| {
-            let end = if last { ", the last" } else { "" };
-            format!("{bytes} bytes as fragment {at}{end} of round {round}")
-        };
-        Err(Fault::Wrong(format!("expected {}, got {}", tell(want), tell(got))))
-    }
-
-    /// Where the fragment's bytes are read to, and whether they go through scratch to their place.
-    fn room<'a>(
-        &'a mut self,
-        header: &Header,
-        scratch: &'a mut Option<Payload>,
-        memory: &'a mut dyn Memory,
-        pool: &Pool,
-    ) -> Result<(&'a mut [u8], bool), Fault> {
-        let from = header.at as usize * FRAGMENT;
-        let range = from..from + header.bytes as usize;
-        let beyond = || Fault::Wrong("its place is beyond its receive".into());
-        let place = match &mut self.target {
-            Target::Payload(payload) => Some(payload.get_mut(range.clone()).ok_or_else(beyond)?),
-            Target::Span(span, Combine::Copy) => memory.target(*span, range.clone()),
-            Target::Span(_, Combine::Reduce) => None,
-        };
-        match place {
-            Some(place) => Ok((place, false)),
-            None => {
-                let scratch = scratch.get_or_insert_with(|| pool.take(FRAGMENT));
-                Ok((scratch.get_mut(..range.len()).ok_or_else(beyond)?, true))
-            }
-        }
-    }
-
-    /// A fragment is whole; `bytes`, where they are not in their place yet.
-    fn take(&mut self, header: &Header, bytes: Option<&[u8]>, memory: &mut dyn Memory) {
-        if let (Target::Span(span, how), Some(bytes)) = (&self.target, bytes) {
-            memory.put(*span, header.at as usize * FRAGMENT, *how, bytes);
-        }
-        self.come += header.bytes as usize;
-    }
-}
-
-fn ended(error: std::io::Error) -> Fault {
-    match error.kind() {
-        ErrorKind::UnexpectedEof => Fault::Ended("closed the connection".into()),
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Fault::Ended("reset the connection".into()),
-        _ => Fault::Ended(format!("broke the connection: {error}")),
     }
 }

@@ -2,8 +2,11 @@
 //! between processes.
 
 use super::super::Host;
-use super::{Deadlines, Judge, Peers, Proxy, Rules, Security, Tcp};
+use super::options::{Deadlines, Peers};
+use super::proxy::{Judge, Proxy, Rules};
+use super::rank::Tcp;
 use crate::{Error, Rank, Result};
+use allfold_net::Security;
 use allfold_sim::Faults;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -39,7 +42,7 @@ impl Local {
         if let Some(proxy) = &proxy {
             addresses = proxy.addresses().to_vec();
         }
-        let job = super::random()?;
+        let job = allfold_net::random()?;
         let ranks: Vec<Result<Arc<Tcp>>> = std::thread::scope(|scope| {
             let start = |(listener, rank)| {
                 let peers = Peers {

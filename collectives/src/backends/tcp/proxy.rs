@@ -66,6 +66,7 @@ pub enum Action {
     /// It waits, and all behind it.
     Wait(Duration),
     /// The connection ends after this many bytes of it: cleanly, or by a reset.
+    #[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "a judge of a test cuts"))]
     Cut {
         /// Bytes of the frame that still pass.
         after: usize,

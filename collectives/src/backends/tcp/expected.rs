@@ -1,0 +1,74 @@
+//! A posted receive of a link: the fragments that must come, and the place of their bytes.
+
+use super::fault::Fault;
+use super::frame::{FRAGMENT, Header};
+use crate::schedule::{Combine, Span};
+use crate::transport::{Memory, Payload, Pool};
+
+/// Where the bytes of a message go.
+pub(super) enum Target {
+    Payload(Payload),
+    Span(Span, Combine),
+}
+
+/// A posted receive, and how far it has come.
+pub(super) struct Expected {
+    pub lane: u32,
+    pub round: Option<u32>,
+    pub bytes: usize,
+    /// Bytes in fragments that have come.
+    pub come: usize,
+    pub target: Target,
+}
+
+impl Expected {
+    /// Compares a fragment with what must come next here.
+    pub fn admits(&self, header: &Header) -> Result<(), Fault> {
+        let rest = self.bytes - self.come;
+        let bytes = rest.min(FRAGMENT);
+        let want =
+            (self.round.unwrap_or(header.round), (self.come / FRAGMENT) as u32, bytes as u32, bytes == rest);
+        let got = (header.round, header.at, header.bytes, header.last);
+        if want == got {
+            return Ok(());
+        }
+        let tell = |(round, at, bytes, last): (u32, u32, u32, bool)| {
+            let end = if last { ", the last" } else { "" };
+            format!("{bytes} bytes as fragment {at}{end} of round {round}")
+        };
+        Err(Fault::Wrong(format!("expected {}, got {}", tell(want), tell(got))))
+    }
+
+    /// Where the fragment's bytes are read to, and whether they go through scratch to their place.
+    pub fn room<'a>(
+        &'a mut self,
+        header: &Header,
+        scratch: &'a mut Option<Payload>,
+        memory: &'a mut dyn Memory,
+        pool: &Pool,
+    ) -> Result<(&'a mut [u8], bool), Fault> {
+        let from = header.at as usize * FRAGMENT;
+        let range = from..from + header.bytes as usize;
+        let beyond = || Fault::Wrong("its place is beyond its receive".into());
+        let place = match &mut self.target {
+            Target::Payload(payload) => Some(payload.get_mut(range.clone()).ok_or_else(beyond)?),
+            Target::Span(span, Combine::Copy) => memory.target(*span, range.clone()),
+            Target::Span(_, Combine::Reduce) => None,
+        };
+        match place {
+            Some(place) => Ok((place, false)),
+            None => {
+                let scratch = scratch.get_or_insert_with(|| pool.take(FRAGMENT));
+                Ok((scratch.get_mut(..range.len()).ok_or_else(beyond)?, true))
+            }
+        }
+    }
+
+    /// A fragment is whole; `bytes`, where they are not in their place yet.
+    pub fn take(&mut self, header: &Header, bytes: Option<&[u8]>, memory: &mut dyn Memory) {
+        if let (Target::Span(span, how), Some(bytes)) = (&self.target, bytes) {
+            memory.put(*span, header.at as usize * FRAGMENT, *how, bytes);
+        }
+        self.come += header.bytes as usize;
+    }
+}

@@ -1,0 +1,28 @@
+//! Why a link is of no use any more.
+
+use crate::contract::Fingerprint;
+use std::io::ErrorKind;
+
+/// What ended it.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The connection ended or broke.
+    Ended(String),
+    /// It ended in the middle of a frame.
+    Truncated,
+    /// The peer called something else; this is its operation and what it called.
+    Disagree(u64, Fingerprint),
+    /// The peer is at this later operation, and messages of this one are missing.
+    Ahead(u64),
+    /// What came is not what the schedule says.
+    Wrong(String),
+}
+
+/// The fault of a connection that the system has ended.
+pub(super) fn ended(error: std::io::Error) -> Fault {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => Fault::Ended("closed the connection".into()),
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Fault::Ended("reset the connection".into()),
+        _ => Fault::Ended(format!("broke the connection: {error}")),
+    }
+}

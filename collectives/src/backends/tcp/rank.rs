@@ -1,0 +1,112 @@
+//! One rank of a world that talks over TCP: its node, and what a communicator asks of it.
+
+use super::control;
+use super::endpoint::Endpoint;
+use super::link::Link;
+use super::node::Node;
+use super::options::Peers;
+use crate::backends::real_time::RealTime;
+use crate::backends::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
+use crate::transport::Connection;
+use crate::{Error, Lost, Rank, Result};
+use allfold_net::Door;
+use allfold_net::handshake::Purpose;
+use std::sync::Arc;
+
+/// One rank of a world that talks over TCP.
+pub(crate) struct Tcp {
+    pub(super) node: Arc<Node>,
+    time: RealTime,
+    listening: tokio::task::AbortHandle,
+}
+
+impl Tcp {
+    /// Connects to all other ranks.
+    ///
+    /// # Errors
+    /// A rank that does not answer in time, holds another secret, or refuses this one; an address that needs a secret.
+    pub fn connect(peers: Peers) -> Result<Tcp> {
+        let Peers { rank, job, epoch, listener, addresses, host, security, deadlines } = peers;
+        let failed = |error: std::io::Error| Error::System(format!("cannot listen: {error}"));
+        security.allows(listener.local_addr().map_err(failed)?)?;
+        if rank.index() >= addresses.len() {
+            let size = addresses.len();
+            return Err(Error::Argument(format!("rank {rank} is outside the world: it has {size} ranks")));
+        }
+        let door = Door::new(security, deadlines.handshake)?;
+        let node = Arc::new(Node::new(rank, job, epoch, door, deadlines, host, addresses)?);
+        let listening = control::accept(&node, listener)?;
+        let tcp = Tcp { node: node.clone(), time: RealTime::start(), listening };
+        for peer in (0..rank.0).map(Rank) {
+            let failed = move |node: &Node, error: Error| node.refused(peer, error);
+            control::connect(&node, peer, Purpose::Control, 0, deadlines.start, failed)?;
+        }
+        node.gather()?;
+        Ok(tcp)
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        self.listening.abort();
+        self.node.close();
+    }
+}
+
+/// The number of a smaller group on the wire: FNV-1a of what makes it that group. Never 0.
+fn wire_of(parent: u64, sequence: u64, color: u32) -> u64 {
+    let words = [parent, sequence, u64::from(color)].map(u64::to_le_bytes);
+    allfold_sim::fnv1a(words.as_flattened()) | 1
+}
+
+impl Backend for Tcp {
+    fn main(&self, _world: Rank) -> ActorId {
+        ActorId(0)
+    }
+
+    fn spawn(&self, parent: ActorId) -> ActorId {
+        parent
+    }
+
+    fn retire(&self, _actor: ActorId) {}
+
+    fn clock(&self) -> &dyn Clock {
+        &self.time
+    }
+
+    fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId> {
+        let parent = self.node.group(key.parent.0);
+        let members = members.iter().map(|member| parent.members[member.index()]).collect();
+        let made = self.node.subgroup(wire_of(parent.wire, key.sequence, key.color), members);
+        // Without descriptors there is no group, and the others are told.
+        made.map(GroupId).map_err(|error| self.node.fail(&parent, error))
+    }
+
+    fn leave(&self, _actor: ActorId, member: Member, operations: u64, cause: Lost) {
+        let group = self.node.group(member.group.0);
+        self.node.leave(&group, operations, &cause);
+        // What was sent still arrives; a peer that waits for more learns that there is none.
+        if let Some(mut links) = group.take(Purpose::Letters) {
+            links.values_mut().for_each(Link::finish);
+            group.put_back(Purpose::Letters, links);
+        }
+    }
+
+    fn release(&self, member: Member) {
+        self.node.release(member.group.0);
+    }
+
+    fn survivors(&self, _actor: ActorId, member: Member) -> Result<Vec<Rank>> {
+        self.node.survivors(&self.node.group(member.group.0))
+    }
+
+    fn abort(&self, _actor: ActorId, member: Member, why: String) {
+        let group = self.node.group(member.group.0);
+        self.node.fail(&group, Error::Aborted { by: member.rank, why });
+    }
+
+    fn connect(self: Arc<Self>, _actor: ActorId, member: Member) -> Connection {
+        let group = self.node.group(member.group.0);
+        Connection::by_messages(Endpoint::new(self.node.clone(), group))
+    }
+}
