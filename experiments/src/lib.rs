@@ -11,9 +11,9 @@
 //! [`records`] alone, where measured and simulated are different types.
 
 pub mod belief;
-pub mod cli;
 pub mod collective_scaling;
 pub mod commands;
+pub mod common;
 pub mod critical;
 pub mod elastic;
 mod explain;

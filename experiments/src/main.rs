@@ -1,11 +1,11 @@
 //! The `allfold` command.
 
-use allfold_experiments::cli;
+use allfold_experiments::commands::dispatch;
 use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match cli::run() {
+    match dispatch::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let line = failure.to_string();

@@ -3,7 +3,7 @@
 mod gpu;
 
 use super::simulate::Machine;
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::measure::{self, Side, Timing, measure_process, measure_size};
 use crate::plan::{self, Choice};

@@ -4,7 +4,7 @@ use super::validate::{read, residuals};
 use crate::belief::file::File;
 use crate::belief::fit::{Prior, fit};
 use crate::belief::resample::intervals;
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::session::{self, Session};
 use crate::table;

@@ -2,7 +2,7 @@
 //!
 //! CUDA's libraries are loaded and asked, as the kernels will do; others are looked for.
 
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::Outcome;
 use crate::memory;
 use crate::records::Finding;

@@ -1,6 +1,6 @@
 //! `allfold faults`: seeded fault schedules, held to the contract on failure.
 
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::faults::{self, Tally, Verdict};
 use crate::progress;

@@ -1,7 +1,7 @@
 //! `allfold machines`: the machines that `--topology` knows by name, and where their figures are from; what a file of NCCL's
 //! says of one.
 
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::records::MachineListed;
 use crate::session::Session;

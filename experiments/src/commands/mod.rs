@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod calibrate;
 pub mod data;
+pub mod dispatch;
 pub mod doctor;
 pub mod faults;
 pub mod launch;

@@ -1,7 +1,7 @@
 //! `allfold scale`: the scaling curve of a training run, measured where the ranks exist, simulated where they do not.
 
 use super::bench::cores;
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use crate::records::{MeasuredScale, SimulatedScale};

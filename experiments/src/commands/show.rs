@@ -1,6 +1,6 @@
 //! `allfold show`: one algorithm as a picture, with its cost, order class and identity.
 
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::records::Shown;
 use crate::session::Session;

@@ -1,6 +1,6 @@
 //! `allfold simulate`: nccl-tests' table in virtual time.
 
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::nccl_simulation::{self, NcclArgs};
 use crate::plan::{self, Choice, Plan};

@@ -1,6 +1,6 @@
 //! `allfold train`: trains a network, on threads, as one of many processes, or on virtual time.
 
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::loss_curve::{self, Course};
 use crate::records::Record;

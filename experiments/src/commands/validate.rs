@@ -14,7 +14,7 @@ use crate::belief::prepare::{Prepared, prepare};
 use crate::belief::score::{BANDS, Scored, band, factor, score};
 use crate::belief::spread::{self, Pair};
 use crate::belief::{draw, folds, tables};
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::records::Validated;
 use crate::session::{self, Session};

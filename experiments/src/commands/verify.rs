@@ -1,6 +1,6 @@
 //! `allfold verify`: both proofs, for every algorithm and rank count.
 
-use crate::cli::Common;
+use crate::common::Common;
 use crate::failure::{Failure, Outcome};
 use crate::records::Proof;
 use crate::session::Session;

@@ -1,12 +1,14 @@
 //! The command line: which commands there are, what they share, and how a wrong one is answered.
 
-use crate::commands;
+use super::{
+    bench, calibrate, data, doctor, faults, machines, report, scale, show, simulate, train, triage, validate,
+    verify,
+};
 use crate::failure::{Failure, Outcome};
 use crate::launch;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::path::PathBuf;
 
 /// A testbed for collective communication and data-parallel training.
 #[derive(Parser, Debug)]
@@ -26,50 +28,41 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Prove every algorithm, for every rank count
-    Verify(commands::verify::Args),
+    Verify(verify::Args),
     /// Draw an algorithm round by round, with its cost and identity
-    Show(commands::show::Args),
+    Show(show::Args),
     /// Measure a collective on real data, and check every result
-    Bench(commands::bench::Args),
+    Bench(bench::Args),
     /// Time a collective on a simulated machine
-    Simulate(commands::simulate::Args),
+    Simulate(simulate::Args),
     /// Run seeded fault schedules, and hold them to the contract on failure
-    Faults(commands::faults::Args),
+    Faults(faults::Args),
     /// Train a network, on the digits that ship with Allfold or on other data
-    Train(commands::train::Args),
+    Train(train::Args),
     /// Fetch published datasets to train on
-    Data(commands::data::Args),
+    Data(data::Args),
     /// Measure and predict how training scales with ranks
-    Scale(commands::scale::Args),
+    Scale(scale::Args),
     /// List the machines that --topology knows by name
-    Machines(commands::machines::Args),
+    Machines(machines::Args),
     /// Run the standard experiment and write it up as one HTML file
-    Report(commands::report::Args),
+    Report(report::Args),
     /// Start one process per rank, here or on many hosts, and watch them
-    Launch(commands::launch::Args),
+    Launch(super::launch::Args),
     /// Hold predictions against measured runs, and say by what factor they are wrong
-    Validate(commands::validate::Args),
+    Validate(validate::Args),
     /// Fit the physical parameters of machines to measured runs
-    Calibrate(commands::calibrate::Args),
+    Calibrate(calibrate::Args),
     /// Say what this machine has, what is missing, and how to get it
-    Doctor(commands::doctor::Args),
+    Doctor(doctor::Args),
     /// Name the first operation at which the ranks of a failed run parted
-    Triage(commands::triage::Args),
+    Triage(triage::Args),
     /// A rank's process in its first moment
     #[command(hide = true)]
     LaunchRank(launch::shim::Args),
     /// Kills what a launcher started, should it go away
     #[command(hide = true)]
     LaunchGuard,
-}
-
-/// Flags of every command.
-#[derive(clap::Args, Debug)]
-pub struct Common {
-    /// Append the run's records to FILE as JSON lines; `-` writes them to standard output, and the text to standard
-    /// error
-    #[arg(long, value_name = "FILE", help_heading = "Records")]
-    pub json: Option<PathBuf>,
 }
 
 /// Lets this process have as many descriptors as it may: ranks that are threads hold sockets to each other.
@@ -89,21 +82,21 @@ pub fn run() -> Outcome {
     };
     let given = given.subcommand().map_or_else(ArgMatches::default, |(_, given)| given.clone());
     match cli.command {
-        Command::Verify(args) => commands::verify::run(&args),
-        Command::Show(args) => commands::show::run(&args),
-        Command::Faults(args) => commands::faults::run(&args),
-        Command::Train(args) => commands::train::run(&args),
-        Command::Data(args) => commands::data::run(&args),
-        Command::Scale(args) => commands::scale::run(&args, &given),
-        Command::Report(args) => commands::report::run(&args),
-        Command::Bench(args) => commands::bench::run(&args),
-        Command::Simulate(args) => commands::simulate::run(&args),
-        Command::Machines(args) => commands::machines::run(&args),
-        Command::Validate(args) => commands::validate::run(&args),
-        Command::Calibrate(args) => commands::calibrate::run(&args),
-        Command::Doctor(args) => commands::doctor::run(&args),
-        Command::Launch(args) => commands::launch::run(&args, &names()),
-        Command::Triage(args) => commands::triage::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Show(args) => show::run(&args),
+        Command::Faults(args) => faults::run(&args),
+        Command::Train(args) => train::run(&args),
+        Command::Data(args) => data::run(&args),
+        Command::Scale(args) => scale::run(&args, &given),
+        Command::Report(args) => report::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Machines(args) => machines::run(&args),
+        Command::Validate(args) => validate::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Launch(args) => super::launch::run(&args, &names()),
+        Command::Triage(args) => triage::run(&args),
         Command::LaunchRank(args) => launch::shim::run(&args),
         Command::LaunchGuard => launch::guard::run(),
     }
