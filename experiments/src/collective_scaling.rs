@@ -1,13 +1,13 @@
 //! Scaling curves of collectives: one call on more and more ranks, by several algorithms.
 
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::names;
+use crate::cli::session::{self, Session};
+use crate::cli::sizes::{RankCounts, Size};
 use crate::commands::simulate::Machine;
-use crate::failure::{Failure, Outcome};
-use crate::names;
 use crate::plan::Choice;
 use crate::plots::{Axis, Curves, Origin, Point, Series};
 use crate::records::SimulatedCollective;
-use crate::session::{self, Session};
-use crate::sizes::{RankCounts, Size};
 use crate::table;
 use crate::workload_scaling::thinned;
 use allfold_collectives::registry::{self, Algorithm, Shape};

@@ -1,6 +1,6 @@
 //! Where the time of a simulated collective went, as lines below the table and as a timeline.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::plots::{Bar, Timeline};
 use allfold_collectives::time::Explanation;
 use allfold_sim::{Picos, Topology};

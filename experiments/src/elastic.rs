@@ -13,7 +13,7 @@
 //! The world has its old size again before a step is made, so the arithmetic is that of the whole run. Frames of an
 //! earlier epoch are refused, and so is a rank that comes back with one.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::training::{Trained, failed};
 use crate::{measure, samples};
 use allfold_collectives::environment::Environment;

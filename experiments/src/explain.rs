@@ -9,8 +9,8 @@
 //! Each table has as many unknowns as rows that fix them; the other rows are what the explanation is held against. What is
 //! solved for is said, and so is what stays open.
 
-use crate::failure::{Failure, Outcome};
-use crate::session::Session;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session::Session;
 use crate::table;
 use crate::workload_scaling::{Collectives, WorkloadScaling};
 use allfold_collectives::registry::{self, Shape};

@@ -6,7 +6,7 @@
 //!          with an algorithm, that one over NCCL's messages, to the bit
 //! ```
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::measure::{self, Data, Side, Timing};
 use crate::plan::{Choice, Plan};
 use crate::samples::{self, Sample};

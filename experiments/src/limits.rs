@@ -1,7 +1,7 @@
 //! The machine's own limit, measured in the same run as what is held against it: how fast its memory copies and adds.
 
-use crate::failure::Outcome;
-use crate::memory;
+use crate::cli::failure::Outcome;
+use crate::cli::memory;
 use crate::records::Limit;
 use allfold_kernels as kernels;
 use std::hint::black_box;

@@ -1,6 +1,6 @@
 //! Loss over steps, as a figure: of one run, of several, or beside another engine's.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::plots::{Axis, Curves, DrawError, Figure, Origin, Point, Series};
 use crate::report::sections::format;
 use serde::Deserialize;

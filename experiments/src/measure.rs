@@ -6,8 +6,8 @@
 //!    '-> World::run: warm up, time, run --+
 //! ```
 
-use crate::failure::{Failure, Outcome};
-use crate::memory;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::memory;
 use crate::plan::{Choice, Plan};
 use crate::samples::{self, Sample};
 use allfold_collectives::check::{self, Proof};

@@ -10,11 +10,11 @@
 //! schedule stands for all, on links that carry them all.
 
 use crate::belief::predict::Predictor;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session::Session;
 use crate::commands::validate::parameters;
-use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::records::{Call, SimulatedCollective};
-use crate::session::Session;
 use crate::sweep::SweepArgs;
 use crate::table;
 use allfold_collectives::Collective;

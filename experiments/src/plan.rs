@@ -1,6 +1,6 @@
 //! One call, worked out: which algorithm, how the buffer is cut, how much of it is under way at once.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::records::Call;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Lanes, Schedule, Segments};

@@ -1,8 +1,8 @@
 //! Points of a scaling curve: measured on threads, carried on virtual time with real arithmetic, or modeled from
 //! shapes alone.
 
-use crate::failure::{Failure, Outcome};
-use crate::progress;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::progress;
 use crate::records::{MeasuredScale, SimulatedScale};
 use crate::training::{self, Noted, Place};
 use allfold_collectives::Plan;

@@ -6,7 +6,7 @@
 //!
 //! The archive goes to a temporary directory beside DIR, and every file gets its name only once it is whole.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
 use std::fs;

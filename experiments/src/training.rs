@@ -1,12 +1,13 @@
 //! Training runs as the commands need them: on threads or on virtual time, with a bar, as records.
 
-use crate::failure::{Failure, Outcome};
-use crate::progress::Lines;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::memory;
+use crate::cli::progress::Lines;
 use crate::records::{
     Breakdown, BucketLife, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan,
 };
 use crate::tensorboard::Events;
-use crate::{elastic, gpus, measure, memory, samples, statistics};
+use crate::{elastic, gpus, measure, samples, statistics};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Activity, Communicator, Rank, World};
 use allfold_sim::{Device, Picos, Topology};

@@ -1,6 +1,6 @@
 //! Scaling curves of large networks, from their layer tables.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::records::SimulatedScale;
 use allfold_collectives::Plan;
 use allfold_nccl_model::{Arch, Cpu, Graph, Inside, Overrides, Platform};

@@ -1,7 +1,7 @@
 //! The predictors that are held against measurements.
 
 use super::prepare::Prediction;
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use allfold_nccl_model::physics::{Parameters, Terms, closed, simulated};
 use clap::ValueEnum;
 

@@ -3,14 +3,15 @@
 mod gpu;
 
 use super::simulate::Machine;
-use crate::common::Common;
-use crate::failure::{Failure, Outcome};
+use crate::cli::common::Common;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::progress;
+use crate::cli::session::Session;
 use crate::measure::{self, Side, Timing, measure_process, measure_size};
 use crate::plan::{self, Choice};
 use crate::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
-use crate::session::Session;
 use crate::sweep::SweepArgs;
-use crate::{limits, progress, table, training};
+use crate::{limits, table, training};
 use allfold_collectives::check;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security, duplex};

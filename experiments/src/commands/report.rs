@@ -7,16 +7,17 @@
 //! ```
 
 use super::{bench, scale, simulate, verify};
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session::{self, Session};
+use crate::cli::sizes::RankCounts;
+use crate::cli::{names, progress, trace};
 use crate::measure::Timing;
 use crate::plan::Choice;
 use crate::records::{Parity, Proof, Records};
 use crate::report::Report;
 use crate::scaling::Scaling;
-use crate::session::{self, Session};
-use crate::sizes::RankCounts;
 use crate::training::{self, Place, Trained};
-use crate::{limits, names, progress, report, trace};
+use crate::{limits, report};
 use allfold_collectives::registry::{self, ALGORITHMS, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_sim::{Device, Topology};

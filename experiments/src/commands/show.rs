@@ -1,11 +1,11 @@
 //! `allfold show`: one algorithm as a picture, with its cost, order class and identity.
 
-use crate::common::Common;
-use crate::failure::{Failure, Outcome};
+use crate::cli::common::Common;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session::Session;
+use crate::cli::sizes::rank_count;
+use crate::cli::{memory, names};
 use crate::records::Shown;
-use crate::session::Session;
-use crate::sizes::rank_count;
-use crate::{memory, names};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
 use allfold_collectives::{Collective, Rank, check, render};

@@ -1,14 +1,15 @@
 //! `allfold simulate`: nccl-tests' table in virtual time.
 
-use crate::common::Common;
-use crate::failure::{Failure, Outcome};
+use crate::cli::common::Common;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::progress;
+use crate::cli::session::{self, Session};
+use crate::cli::{memory, trace};
 use crate::nccl_simulation::{self, NcclArgs};
 use crate::plan::{self, Choice, Plan};
-use crate::progress;
 use crate::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
-use crate::session::{self, Session};
 use crate::sweep::SweepArgs;
-use crate::{critical, memory, table, trace};
+use crate::{critical, table};
 use allfold_collectives::time::{self, Engine, Job, LinkSharing, Sent};
 use allfold_sim::fault::{KINDS, Kind, span};
 use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};

@@ -1,14 +1,14 @@
 //! `allfold train`: trains a network, on threads, as one of many processes, or on virtual time.
 
-use crate::common::Common;
-use crate::failure::{Failure, Outcome};
+use crate::cli::common::Common;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session::{self, Session};
+use crate::cli::sizes::rank_count;
+use crate::cli::{memory, names, progress, trace};
 use crate::loss_curve::{self, Course};
 use crate::records::Record;
-use crate::session::{self, Session};
-use crate::sizes::rank_count;
 use crate::tensorboard::Events;
 use crate::training::{self, Noted, Place, Trained};
-use crate::{memory, names, progress, trace};
 use allfold_collectives::Rank;
 use allfold_collectives::environment::Environment;
 use allfold_sim::{Device, Topology};

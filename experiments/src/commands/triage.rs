@@ -1,7 +1,7 @@
 //! `allfold triage`: holds the flight records of a run against each other, and names where ranks parted.
 
-use crate::failure::{Failure, Outcome};
-use crate::session::Session;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session::Session;
 use allfold_collectives::flight::{Record, straggler, triage};
 use std::path::{Path, PathBuf};
 

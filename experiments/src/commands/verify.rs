@@ -1,11 +1,12 @@
 //! `allfold verify`: both proofs, for every algorithm and rank count.
 
-use crate::common::Common;
-use crate::failure::{Failure, Outcome};
+use crate::cli::common::Common;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session::Session;
+use crate::cli::sizes::RankCounts;
+use crate::cli::{memory, names, progress};
 use crate::records::Proof;
-use crate::session::Session;
-use crate::sizes::RankCounts;
-use crate::{memory, names, progress, table};
+use crate::table;
 use allfold_collectives::Collective;
 use allfold_collectives::check;
 use allfold_collectives::registry::{self, ALGORITHMS, Algorithm, Shape};

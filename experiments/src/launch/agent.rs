@@ -7,7 +7,7 @@ use super::messages::Message;
 use super::output::{Output, Printer};
 use super::processes::Processes;
 use super::{End, process::Ended};
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use allfold_collectives::Rank;
 use allfold_collectives::environment::Meeting;
 use allfold_collectives::rendezvous::{self, Hello, Kind, Patience, Server};

@@ -9,7 +9,7 @@
 //! A rank itself dies with the launcher; the guard is for what ranks started. It ignores the terminal's signals by
 //! having a process group of its own.
 
-use crate::failure::Outcome;
+use crate::cli::failure::Outcome;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::BTreeSet;
 use std::io::BufRead;

@@ -3,7 +3,7 @@
 //! The request outlives `exec`. It must be made by the process itself, which is why the launcher starts its own program
 //! and not the rank's.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

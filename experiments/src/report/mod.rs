@@ -10,7 +10,7 @@ pub(crate) mod sections;
 pub use page::{Finding, Page, Section, Table};
 pub use sections::all as sections;
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::plots::Figure;
 use crate::records::{Records, Stamp};
 

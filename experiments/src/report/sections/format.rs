@@ -1,6 +1,6 @@
 //! How numbers read.
 
-use crate::sizes::Size;
+use crate::cli::sizes::Size;
 
 /// `1 GiB`, `64 KiB`, `12 B`.
 pub fn bytes(bytes: u64) -> String {

@@ -1,10 +1,10 @@
 //! What was proved, for every algorithm and rank count.
 
 use super::{Part, commands, distinct, format, head};
+use crate::cli::sizes::RankCounts;
 use crate::plots::DrawError;
 use crate::records::{Proof, Records};
 use crate::report::{Finding, Section, Table};
-use crate::sizes::RankCounts;
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let all = records.stamped::<Proof>();

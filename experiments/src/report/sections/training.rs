@@ -1,10 +1,11 @@
 //! One network, trained on several numbers of ranks, on threads and on the simulator: the same bits.
 
 use super::{Part, commands, distinct, format, head};
+use crate::cli::names;
+use crate::loss_curve;
 use crate::plots::{DrawError, Figure};
 use crate::records::{MeasuredStep, Parity, Records, SimulatedStep};
 use crate::report::{Finding, Section, Table};
-use crate::{loss_curve, names};
 
 /// The row of an end of training, measured or simulated: the tables are two, their columns alike.
 macro_rules! row {

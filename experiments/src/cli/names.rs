@@ -1,6 +1,6 @@
 //! Names that the user types, and the nearest one where there is none such.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_sim::suggest::{nearest, unknown};
 

@@ -1,6 +1,6 @@
 //! How much memory this process may still take, so that a run too large for it is refused before it starts.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use std::fs;
 
 /// Bytes that can still be allocated: what the kernel calls available, or less where a control group says so.

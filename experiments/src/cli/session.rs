@@ -9,7 +9,7 @@
 //! replaced by renaming a complete new one over it. Neither ever holds half a run. Where nobody reads the text any
 //! more, a run with files to write goes on without it.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
 use crate::records::{self, Record, Records, Stamp};
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};

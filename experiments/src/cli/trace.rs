@@ -1,8 +1,8 @@
 //! Chrome traces as files: messages of a timed collective, or what ranks did in a run on virtual time.
 
-use crate::failure::{Failure, Outcome};
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session;
 use crate::records::TimelineSpan;
-use crate::session;
 use allfold_collectives::Activity;
 use allfold_collectives::time::Sent;
 use allfold_sim::{ChromeTrace, Picos, Stretch};

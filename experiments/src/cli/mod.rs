@@ -1,0 +1,10 @@
+//! What commands share: how they end, what they print and leave, and how sizes, ranks and names are written.
+
+pub mod common;
+pub mod failure;
+pub mod memory;
+pub mod names;
+pub mod progress;
+pub mod session;
+pub mod sizes;
+pub mod trace;
