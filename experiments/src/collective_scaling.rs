@@ -1,14 +1,14 @@
 //! Scaling curves of collectives: one call on more and more ranks, by several algorithms.
 
+use crate::call::plan::Choice;
+use crate::call::table;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::names;
 use crate::cli::session::{self, Session};
 use crate::cli::sizes::{RankCounts, Size};
 use crate::commands::simulate::Machine;
-use crate::plan::Choice;
 use crate::plots::{Axis, Curves, Origin, Point, Series};
 use crate::records::SimulatedCollective;
-use crate::table;
 use crate::workload_scaling::thinned;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::time::LinkSharing;

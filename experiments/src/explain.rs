@@ -9,9 +9,9 @@
 //! Each table has as many unknowns as rows that fix them; the other rows are what the explanation is held against. What is
 //! solved for is said, and so is what stays open.
 
+use crate::call::table;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
-use crate::table;
 use crate::workload_scaling::{Collectives, WorkloadScaling};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::time::{Engine, Job, simulate};

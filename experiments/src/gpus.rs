@@ -6,9 +6,9 @@
 //!          with an algorithm, that one over NCCL's messages, to the bit
 //! ```
 
+use crate::call::plan::{Choice, Plan};
 use crate::cli::failure::{Failure, Outcome};
 use crate::measure::{self, Data, Side, Timing};
-use crate::plan::{Choice, Plan};
 use crate::samples::{self, Sample};
 use crate::statistics::mean_and_error;
 use allfold_collectives::meaning::Part;

@@ -11,6 +11,7 @@
 //! [`records`] alone, where measured and simulated are different types.
 
 pub mod belief;
+pub mod call;
 pub mod cli;
 pub mod collective_scaling;
 pub mod commands;
@@ -24,7 +25,6 @@ pub mod limits;
 pub mod loss_curve;
 pub mod measure;
 pub mod nccl_simulation;
-pub mod plan;
 pub mod plots;
 pub mod records;
 pub mod report;
@@ -35,8 +35,6 @@ pub mod scaling_tables;
 pub mod scaling_validation;
 pub mod sets;
 pub mod statistics;
-pub mod sweep;
-pub mod table;
 pub mod tensorboard;
 pub mod training;
 pub mod workload_scaling;

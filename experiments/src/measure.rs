@@ -6,9 +6,9 @@
 //!    '-> World::run: warm up, time, run --+
 //! ```
 
+use crate::call::plan::{Choice, Plan};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::memory;
-use crate::plan::{Choice, Plan};
 use crate::samples::{self, Sample};
 use allfold_collectives::check::{self, Proof};
 use allfold_collectives::meaning::{On, Part};

@@ -10,13 +10,13 @@
 //! schedule stands for all, on links that carry them all.
 
 use crate::belief::predict::Predictor;
+use crate::call::plan;
+use crate::call::sweep::SweepArgs;
+use crate::call::table;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
 use crate::commands::validate::parameters;
-use crate::plan;
 use crate::records::{Call, SimulatedCollective};
-use crate::sweep::SweepArgs;
-use crate::table;
 use allfold_collectives::Collective;
 use allfold_nccl_model::physics::{Setting, Simulated, Term, Terms, closed, simulated};
 use allfold_nccl_model::{Library, Overrides, Platform};

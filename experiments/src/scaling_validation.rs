@@ -6,12 +6,13 @@
 //!
 //! Nothing is fitted to the tables: the terms' sizes are from elsewhere ([`TERMS`]), and every row of more than one GPU counts.
 
+use crate::call::table;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
 use crate::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use crate::records::ScalingRow;
 use crate::scaling_tables::{Curve, ScalingTable};
-use crate::{scaling_tables, table, workload_scaling};
+use crate::{scaling_tables, workload_scaling};
 use allfold_nccl_model::Overrides;
 use allfold_sim::Picos;
 use allfold_sim::machines::presets::Preset;

@@ -6,9 +6,9 @@ mod common;
 
 use allfold_collectives::registry::{ALGORITHMS, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
+use allfold_experiments::call::plan::Choice;
 use allfold_experiments::gpus::Gpus;
 use allfold_experiments::measure::Timing;
-use allfold_experiments::plan::Choice;
 use allfold_gpu::device::Form;
 use allfold_kernels::cuda;
 use allfold_standin::{Order, Shim};

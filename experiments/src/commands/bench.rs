@@ -3,15 +3,16 @@
 mod gpu;
 
 use super::simulate::Machine;
+use crate::call::plan::{self, Choice};
+use crate::call::sweep::SweepArgs;
+use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::progress;
 use crate::cli::session::Session;
 use crate::measure::{self, Side, Timing, measure_process, measure_size};
-use crate::plan::{self, Choice};
 use crate::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
-use crate::sweep::SweepArgs;
-use crate::{limits, table, training};
+use crate::{limits, training};
 use allfold_collectives::check;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security, duplex};

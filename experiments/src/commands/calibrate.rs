@@ -4,10 +4,10 @@ use super::validate::{read, residuals};
 use crate::belief::file::File;
 use crate::belief::fit::{Prior, fit};
 use crate::belief::resample::intervals;
+use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
-use crate::table;
 use allfold_nccl_model::physics::{PARAMETERS, Terms};
 use std::path::PathBuf;
 

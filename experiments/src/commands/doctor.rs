@@ -2,12 +2,12 @@
 //!
 //! CUDA's libraries are loaded and asked, as the kernels will do; others are looked for.
 
+use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::Outcome;
 use crate::cli::memory;
 use crate::cli::session::Session;
 use crate::records::Finding;
-use crate::table;
 use allfold_kernels::cuda;
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,11 +1,11 @@
 //! `allfold machines`: the machines that `--topology` knows by name, and where their figures are from; what a file of NCCL's
 //! says of one.
 
+use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
 use crate::records::MachineListed;
-use crate::table;
 use allfold_sim::files::{self, NcclGraphs, NcclTopology};
 use allfold_sim::machines::presets::{OPTIONS, Preset};
 

@@ -7,12 +7,12 @@
 //! ```
 
 use super::{bench, scale, simulate, verify};
+use crate::call::plan::Choice;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
 use crate::cli::sizes::RankCounts;
 use crate::cli::{names, progress, trace};
 use crate::measure::Timing;
-use crate::plan::Choice;
 use crate::records::{Parity, Proof, Records};
 use crate::report::Report;
 use crate::scaling::Scaling;

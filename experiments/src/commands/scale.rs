@@ -1,6 +1,7 @@
 //! `allfold scale`: the scaling curve of a training run, measured where the ranks exist, simulated where they do not.
 
 use super::bench::cores;
+use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::memory;
@@ -10,7 +11,7 @@ use crate::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use crate::records::{MeasuredScale, SimulatedScale};
 use crate::scaling::{Scaling, measured_efficiency, simulated_efficiency};
 use crate::workload_scaling::{self, Collectives, WorkloadScaling, thinned};
-use crate::{collective_scaling, explain, report, scaling_validation, table, training};
+use crate::{collective_scaling, explain, report, scaling_validation, training};
 use allfold_sim::Device;
 use allfold_trainer::modeled::Terms;
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};

@@ -1,15 +1,16 @@
 //! `allfold simulate`: nccl-tests' table in virtual time.
 
+use crate::call::plan::{self, Choice, Plan};
+use crate::call::sweep::SweepArgs;
+use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::progress;
 use crate::cli::session::{self, Session};
 use crate::cli::{memory, trace};
+use crate::critical;
 use crate::nccl_simulation::{self, NcclArgs};
-use crate::plan::{self, Choice, Plan};
 use crate::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
-use crate::sweep::SweepArgs;
-use crate::{critical, table};
 use allfold_collectives::time::{self, Engine, Job, LinkSharing, Sent};
 use allfold_sim::fault::{KINDS, Kind, span};
 use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};

@@ -1,12 +1,12 @@
 //! `allfold verify`: both proofs, for every algorithm and rank count.
 
+use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
 use crate::cli::sizes::RankCounts;
 use crate::cli::{memory, names, progress};
 use crate::records::Proof;
-use crate::table;
 use allfold_collectives::Collective;
 use allfold_collectives::check;
 use allfold_collectives::registry::{self, ALGORITHMS, Algorithm, Shape};

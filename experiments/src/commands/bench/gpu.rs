@@ -1,12 +1,12 @@
 //! `bench --backend device` and `nccl`: the same table, by the GPUs' own clocks, beside a copy on one of them.
 
 use super::{Args, Backend, Bench, Checked, Path, identity, verdict};
+use crate::call::table;
 use crate::cli::failure::Outcome;
 use crate::cli::progress;
 use crate::cli::session::Session;
 use crate::gpus::{Gpus, Timed};
 use crate::records::{Call, MeasuredCollective};
-use crate::table;
 use allfold_gpu::device::Form;
 
 /// Measures every size and prints the table.

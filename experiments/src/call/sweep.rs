@@ -1,9 +1,9 @@
 //! The flags that `bench` and `simulate` share, in nccl-tests' letters, and what they ask for.
 
+use crate::call::plan::Choice;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::names;
 use crate::cli::sizes::{Growth, Size, Sweep, rank_count};
-use crate::plan::Choice;
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
 
