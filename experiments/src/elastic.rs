@@ -14,8 +14,8 @@
 //! earlier epoch are refused, and so is a rank that comes back with one.
 
 use crate::cli::failure::{Failure, Outcome};
+use crate::measure::{ranks, samples};
 use crate::training::{Trained, failed};
-use crate::{measure, samples};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::rendezvous;
 use allfold_collectives::{Communicator, Error, Joining, ReduceOp};
@@ -36,7 +36,7 @@ pub fn run(
 ) -> Outcome<Trained> {
     // All ranks must have been given one configuration; how often they were started is their own.
     let configuration = samples::hash(format!("{:?}", Config { resume: false, ..config.clone() }).as_bytes());
-    let joining = Joining { configuration, ..Joining::from_env().map_err(measure::failed)? };
+    let joining = Joining { configuration, ..Joining::from_env().map_err(ranks::failed)? };
     let elastic = std::env::var("ALLFOLD_ELASTIC").is_ok_and(|said| said == "1");
     if elastic && config.checkpoint_every == 0 {
         return Err(Failure::usage(
@@ -113,7 +113,7 @@ fn join(environment: &mut Environment, joining: &Joining, elastic: bool) -> Outc
             {
                 environment.epoch += 1;
             }
-            _ => return Err(measure::failed(error)),
+            _ => return Err(ranks::failed(error)),
         }
     }
 }

@@ -3,11 +3,12 @@
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::memory;
 use crate::cli::progress::Lines;
+use crate::elastic;
+use crate::measure::{gpus, ranks, samples, statistics};
 use crate::records::{
     Breakdown, BucketLife, MeasuredEnd, MeasuredStep, SimulatedEnd, SimulatedStep, TimelineSpan,
 };
 use crate::tensorboard::Events;
-use crate::{elastic, gpus, measure, samples, statistics};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Activity, Communicator, Rank, World};
 use allfold_sim::{Device, Picos, Topology};
@@ -159,7 +160,7 @@ pub fn run_on(
             return alone(config, &over_mpi(false)?).map_err(failed);
         }
     };
-    let report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(measure::failed)?;
+    let report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(ranks::failed)?;
     let first = report.first.map_or(0, |rank| rank.index());
     let mut ranks = report.ranks;
     if ranks.iter().any(Result::is_err) {
@@ -179,8 +180,8 @@ pub fn run_on(
 pub fn over_mpi(native: bool) -> Outcome<Communicator> {
     use allfold_collectives::Joining;
     use allfold_collectives::mpi::Options;
-    let flight = Joining::from_env().map_err(measure::failed)?.flight;
-    Communicator::over_mpi(Options { native, flight, ..Options::default() }).map_err(measure::failed)
+    let flight = Joining::from_env().map_err(ranks::failed)?.flight;
+    Communicator::over_mpi(Options { native, flight, ..Options::default() }).map_err(ranks::failed)
 }
 
 /// This process as a rank of its MPI job.
@@ -203,7 +204,7 @@ pub(crate) fn failed(error: allfold_trainer::Error) -> Failure {
         | allfold_trainer::Error::Network(_)
         | allfold_trainer::Error::Data(_)
         | allfold_trainer::Error::Checkpoint(_) => Failure::usage(error),
-        allfold_trainer::Error::Collective(error) => measure::failed(error),
+        allfold_trainer::Error::Collective(error) => ranks::failed(error),
         allfold_trainer::Error::Device(error) => gpus::failed(error),
         error => Failure::run(error),
     }

@@ -5,7 +5,7 @@ use crate::call::table;
 use crate::cli::failure::Outcome;
 use crate::cli::progress;
 use crate::cli::session::Session;
-use crate::gpus::{Gpus, Timed};
+use crate::measure::gpus::{Gpus, Timed};
 use crate::records::{Call, MeasuredCollective};
 use allfold_gpu::device::Form;
 

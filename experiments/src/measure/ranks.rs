@@ -9,7 +9,7 @@
 use crate::call::plan::{Choice, Plan};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::memory;
-use crate::samples::{self, Sample};
+use crate::measure::samples::{self, Sample};
 use allfold_collectives::check::{self, Proof};
 use allfold_collectives::meaning::{On, Part};
 use allfold_collectives::{Buffer, Collective, Communicator, Error, Rank, ReduceOp, World};
@@ -322,7 +322,7 @@ fn mean(seen: &[Seen]) -> (f64, f64) {
     }
     let of = |at: usize| seen.iter().map(|s| s.times[at].as_micros()).sum::<f64>() / seen.len() as f64;
     let each: Vec<f64> = (0..count).map(of).collect();
-    crate::statistics::mean_and_error(&each)
+    crate::measure::statistics::mean_and_error(&each)
 }
 
 /// What the user can put right is a usage failure; the rest is a failed run.

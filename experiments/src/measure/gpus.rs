@@ -8,9 +8,9 @@
 
 use crate::call::plan::{Choice, Plan};
 use crate::cli::failure::{Failure, Outcome};
-use crate::measure::{self, Data, Side, Timing};
-use crate::samples::{self, Sample};
-use crate::statistics::mean_and_error;
+use crate::measure::ranks::{self, Data, Side, Timing};
+use crate::measure::samples::{self, Sample};
+use crate::measure::statistics::mean_and_error;
 use allfold_collectives::meaning::Part;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
 use allfold_gpu::device::{DeviceRanks, Form, Job};

@@ -1,0 +1,7 @@
+//! Collectives on real time, every result held against the exact reference.
+
+pub mod gpus;
+pub mod limits;
+pub mod ranks;
+pub mod samples;
+pub mod statistics;
