@@ -19,8 +19,8 @@ block() { # command line as shown, run where the runs are; its output
 
 {
     # shellcheck disable=SC2016 # backticks of Markdown
-    printf '# The fit that ships\n\nPhysical parameters fitted to all published runs that nobody doubts: `experiments/src/belief/published.toml`.\n\n'
-    block calibrate '*.json' -o "$root/experiments/src/belief/published.toml" | sed "s|$root/||"
+    printf '# The fit that ships\n\nPhysical parameters fitted to all published runs that nobody doubts: `experiments/validation/src/published.toml`.\n\n'
+    block calibrate '*.json' -o "$root/experiments/validation/src/published.toml" | sed "s|$root/||"
 } > "$out/calibrate.md"
 {
     printf '# Every system from a fit to all the others\n\n'

@@ -2,7 +2,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-use allfold_experiments::runs;
+use allfold_validation::runs;
 use std::path::Path;
 
 fn folder() -> std::path::PathBuf {

@@ -1,7 +1,7 @@
 //! Event files, read by TensorBoard's own loader, where `python3` has it: of itself, or by `scripts/install-tensorboard.sh`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-use allfold_experiments::tensorboard::Events;
+use allfold_experiments::training::tensorboard::Events;
 use std::path::Path;
 use std::process::Command;
 

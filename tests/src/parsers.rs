@@ -3,12 +3,13 @@
 //! Each may refuse its text; none may panic, hang or allocate by what the text claims.
 
 use allfold_collectives::schedule::Table;
-use allfold_experiments::belief::file::File;
-use allfold_experiments::{runs, scaling_tables};
+use allfold_experiments::scaling::tables as scaling_tables;
 use allfold_sim::Topology;
 use allfold_sim::files::{NcclGraphs, NcclTopology};
 use allfold_sim::machines::node::Fabrics;
 use allfold_sim::machines::presets::Preset;
+use allfold_validation::file::File;
+use allfold_validation::runs;
 use std::path::{Path, PathBuf};
 
 /// A parser: its name, which is also its folder of seeds in `fuzz/corpus`, and what it does with a text.

@@ -1,10 +1,10 @@
 //! One call, worked out: which algorithm, how the buffer is cut, how much of it is under way at once.
 
 use crate::cli::failure::{Failure, Outcome};
-use crate::records::Call;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Lanes, Schedule, Segments};
 use allfold_collectives::{Collective, Communicator, DType, Geometry, ReduceOp, World};
+use allfold_report::records::Call;
 use std::sync::Arc;
 
 /// What the user chose, for all sizes.

@@ -3,9 +3,9 @@
 use crate::call::plan::Choice;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::names;
-use crate::cli::sizes::{Growth, Size, Sweep, rank_count};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
+use allfold_report::sizes::{Growth, Size, Sweep, rank_count};
 
 /// Where a sweep starts and ends if neither `-b` nor `-e` is given, as nccl-tests has it.
 const DEFAULT_SIZE: Size = Size(32 << 20);

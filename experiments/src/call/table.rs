@@ -11,8 +11,8 @@
 //! table says so above its columns and has one more, the bound that no time may beat.
 
 use crate::cli::names;
-use crate::records::{Call, MeasuredCollective, SimulatedCollective};
 use allfold_collectives::DType;
+use allfold_report::records::{Call, MeasuredCollective, SimulatedCollective};
 
 /// The three header lines of a measured table.
 pub fn measured_header() -> String {

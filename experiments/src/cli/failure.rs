@@ -6,6 +6,7 @@
 //! 2  a wrong flag, file or value, or what no other try can mend
 //! ```
 
+use allfold_kernels::cuda;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -66,6 +67,68 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What the user can put right is a usage failure; the rest is a failed run.
+impl From<allfold_collectives::Error> for Failure {
+    fn from(error: allfold_collectives::Error) -> Failure {
+        use allfold_collectives::Error;
+        match error {
+            Error::Argument(_) | Error::Registry(_) | Error::Sim(_) | Error::Environment { .. } => {
+                Failure::usage(error)
+            }
+            Error::AuthFailed { .. } => Failure::usage(error),
+            Error::Rendezvous { ref cause, .. } if cause.is_lasting() => Failure::usage(error),
+            error => Failure::run(error),
+        }
+    }
+}
+
+/// What is not there will not be at another try.
+impl From<cuda::Error> for Failure {
+    fn from(error: cuda::Error) -> Failure {
+        match error {
+            cuda::Error::Missing { .. } | cuda::Error::NoDevice(_) => Failure::usage(error),
+            error => Failure::run(error),
+        }
+    }
+}
+
+impl From<allfold_trainer::Error> for Failure {
+    fn from(error: allfold_trainer::Error) -> Failure {
+        use allfold_trainer::Error;
+        match error {
+            // From the same numbers it would diverge again; the one abort of a run is how the other ranks hear of it.
+            Error::NotFinite { .. }
+            | Error::Collective(allfold_collectives::Error::Aborted { .. })
+            | Error::Config(_)
+            | Error::Network(_)
+            | Error::Data(_)
+            | Error::Checkpoint(_) => Failure::usage(error),
+            Error::Collective(error) => error.into(),
+            Error::Device(error) => error.into(),
+            error => Failure::run(error),
+        }
+    }
+}
+
+impl From<allfold_launch::Error> for Failure {
+    fn from(error: allfold_launch::Error) -> Failure {
+        match error {
+            allfold_launch::Error::Usage(what) => Failure::usage(what),
+            allfold_launch::Error::Rank { text, code } => Failure::Launched(text, code),
+            error => Failure::run(error),
+        }
+    }
+}
+
+impl From<allfold_report::Error> for Failure {
+    fn from(error: allfold_report::Error) -> Failure {
+        match error {
+            allfold_report::Error::Empty => Failure::usage(error),
+            error => Failure::run(error),
+        }
+    }
+}
+
 /// Joins the lines of a message: whatever a parser or the system said becomes one line.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -79,5 +142,12 @@ mod tests {
     fn a_failure_is_one_line() {
         let failure = Failure::usage("TOML parse error\n  |\n1 | ranks = x\n");
         assert_eq!(failure.to_string(), "error: TOML parse error | 1 | ranks = x");
+    }
+
+    #[test]
+    fn what_was_lost_meanwhile_may_be_tried_again_and_what_never_fitted_may_not() {
+        use allfold_trainer::Error;
+        assert!(matches!(Failure::from(Error::Data("no such file".into())), Failure::Usage(_)));
+        assert!(matches!(Failure::from(Error::Lost("no such file".into())), Failure::Run(_)));
     }
 }

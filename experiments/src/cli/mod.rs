@@ -1,4 +1,4 @@
-//! What commands share: how they end, what they print and leave, and how sizes, ranks and names are written.
+//! What commands share: how they end, what they print and leave, and how ranks and names are written.
 
 pub mod common;
 pub mod failure;
@@ -6,5 +6,3 @@ pub mod memory;
 pub mod names;
 pub mod progress;
 pub mod session;
-pub mod sizes;
-pub mod trace;

@@ -4,11 +4,6 @@ use crate::cli::failure::{Failure, Outcome};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_sim::suggest::{nearest, unknown};
 
-/// `1 rank`, `2 ranks`.
-pub fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
 fn find<T: Copy>(kind: &str, word: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
     let wanted = word.to_lowercase().replace('-', "_");
     all.iter().copied().find(|&item| name(item) == wanted).ok_or_else(|| {

@@ -10,7 +10,7 @@
 //! more, a run with files to write goes on without it.
 
 use crate::cli::failure::{Failure, Outcome};
-use crate::records::{self, Record, Records, Stamp};
+use allfold_report::records::{self, Record, Records, Stamp};
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};

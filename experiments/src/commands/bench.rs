@@ -2,7 +2,6 @@
 
 mod gpu;
 
-use super::simulate::Machine;
 use crate::call::plan::{self, Choice};
 use crate::call::sweep::SweepArgs;
 use crate::call::table;
@@ -11,14 +10,15 @@ use crate::cli::failure::{Failure, Outcome};
 use crate::cli::progress;
 use crate::cli::session::Session;
 use crate::measure::limits;
-use crate::measure::ranks::{self, Side, Timing, measure_process, measure_size};
-use crate::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
-use crate::training;
+use crate::measure::ranks::{Side, Timing, fits, measure_process, measure_size};
+use crate::predict::machine::Machine;
+use crate::training::place;
 use allfold_collectives::check;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security, duplex};
 use allfold_collectives::{Collective, Communicator, DType, Joining, ReduceOp, World};
 use allfold_kernels::for_dtype;
+use allfold_report::records::{Call, Limit, MeasuredCollective, SimulatedCollective};
 use clap::ValueEnum;
 
 /// Flags of `bench`.
@@ -292,11 +292,11 @@ impl Args {
             Backend::Tcp | Backend::Sim | Backend::Device | Backend::Nccl => "tcp",
         };
         let comm = match (self.backend, launched) {
-            (Backend::Mpi, _) => training::over_mpi(path == Path::Native)?,
+            (Backend::Mpi, _) => place::over_mpi(path == Path::Native)?,
             (backend, Some(launched)) => {
-                let joining = Joining::from_env().map_err(measure::failed)?;
+                let joining = Joining::from_env().map_err(Failure::from)?;
                 let joining = Joining { share: backend == Backend::Shm, ..joining };
-                Communicator::join(&launched, joining).map_err(measure::failed)?
+                Communicator::join(&launched, joining).map_err(Failure::from)?
             }
             (Backend::Threads, None) => {
                 let world = World::threads(ranks);
@@ -311,7 +311,9 @@ impl Args {
                 return Ok((name, Carrier::World(choice.on(World::shm(ranks))), how));
             }
             (Backend::Tcp | Backend::Sim | Backend::Device | Backend::Nccl, None) => {
-                let secret = || Secret::random().map_err(|error| measure::failed(error.into()));
+                let secret = || {
+                    Secret::random().map_err(|error| Failure::from(allfold_collectives::Error::from(error)))
+                };
                 let security = match self.security.unwrap_or(Mode::Loopback) {
                     Mode::Loopback => Security::Loopback,
                     Mode::Tls => Security::Tls(secret()?),
@@ -356,7 +358,7 @@ pub fn run(args: &Args) -> Outcome {
         },
     };
     let sizes = args.sweep.sizes()?;
-    sizes.iter().try_for_each(|&size| measure::fits(&bench.choice, size))?;
+    sizes.iter().try_for_each(|&size| fits(&bench.choice, size))?;
     let machine = match (args.backend, &args.topology) {
         (Backend::Sim, topology) => {
             Some(Machine::named(topology.as_deref().unwrap_or("switch"), args.sweep.ranks)?)

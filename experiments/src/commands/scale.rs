@@ -6,12 +6,14 @@ use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::memory;
 use crate::cli::session::{self, Session};
-use crate::cli::sizes::RankCounts;
-use crate::plots::{Axis, Curves, Ideal, Origin, Point, Series};
-use crate::records::{MeasuredScale, SimulatedScale};
-use crate::scaling::{Scaling, measured_efficiency, simulated_efficiency};
-use crate::workload_scaling::{self, Collectives, WorkloadScaling, thinned};
-use crate::{collective_scaling, explain, report, scaling_validation, training};
+use crate::scaling::points::{Scaling, measured_efficiency, simulated_efficiency};
+use crate::scaling::published as throughput;
+use crate::scaling::workload::{self, Collectives, WorkloadScaling, thinned};
+use crate::scaling::{collective as collective_scaling, explain};
+use crate::training::config;
+use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
+use allfold_report::records::{MeasuredScale, SimulatedScale};
+use allfold_report::sizes::RankCounts;
 use allfold_sim::Device;
 use allfold_trainer::modeled::Terms;
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
@@ -183,12 +185,12 @@ pub fn run(args: &Args, given: &ArgMatches) -> Outcome {
     check(given)?;
     if !args.large.against.is_empty() {
         let mut session = Session::open(args.common.json.as_deref(), None)?;
-        let options = scaling_validation::Options {
+        let options = throughput::Options {
             without: args.large.without.clone(),
             rows: args.large.rows,
             plot: args.large.plot.clone(),
         };
-        scaling_validation::run(&args.large.against, &options, &mut session)?;
+        throughput::run(&args.large.against, &options, &mut session)?;
         return session.close();
     }
     if let Some(name) = &args.large.explain {
@@ -204,12 +206,12 @@ pub fn run(args: &Args, given: &ArgMatches) -> Outcome {
         return session.close();
     }
     if let Some(name) = &args.large.workload {
-        return workload(args, name, &counts);
+        return network(args, name, &counts);
     }
     let Some(config) = &args.config else {
         return Err(Failure::usage("what is to be scaled? give --config FILE or --workload NAME"));
     };
-    let mut config = training::config(config)?;
+    let mut config = config::read(config)?;
     config.max_steps = args.steps;
     // As many passes over the data as the steps need, on any number of ranks.
     config.epochs = args.steps;
@@ -223,7 +225,7 @@ pub fn run(args: &Args, given: &ArgMatches) -> Outcome {
     let carried_up_to = if args.modeled_only { 0 } else { args.carry };
     points(&scaling, &counts, measured_up_to, carried_up_to, None, &mut session)?;
     if let Some(path) = &args.html {
-        let page = report::render(&session.records()?, session.stamp())?;
+        let page = allfold_report::render(&session.records()?, session.stamp())?;
         session::replace(path, page.page.as_bytes())?;
         session.say(format!("\nplot: {}", path.display()))?;
     }
@@ -231,12 +233,12 @@ pub fn run(args: &Args, given: &ArgMatches) -> Outcome {
 }
 
 /// The curve of a large network.
-fn workload(args: &Args, name: &str, counts: &RankCounts) -> Outcome {
+fn network(args: &Args, name: &str, counts: &RankCounts) -> Outcome {
     let large = &args.large;
     let accelerator = match &large.accelerator {
         Some(name) => Accelerator::named(name).map_err(Failure::usage)?,
         None => {
-            let gpu = workload_scaling::machine(&args.topology).map(|preset| preset.gpu);
+            let gpu = workload::machine(&args.topology).map(|preset| preset.gpu);
             Accelerator::named(gpu.as_deref().unwrap_or("A100 SXM")).map_err(Failure::usage)?
         }
     };
@@ -248,7 +250,7 @@ fn workload(args: &Args, name: &str, counts: &RankCounts) -> Outcome {
         true => sane(what, value),
         false => Err(Failure::usage(format!("{what} {value}: give samples per second, more than 0"))),
     };
-    let node = workload_scaling::machine(&args.topology).map_or(8, |preset| preset.devices);
+    let node = workload::machine(&args.topology).map_or(8, |preset| preset.devices);
     let scaling = WorkloadScaling {
         workload: Workload::named(name).map_err(Failure::usage)?,
         topology: args.topology.clone(),
@@ -310,7 +312,7 @@ fn workload(args: &Args, name: &str, counts: &RankCounts) -> Outcome {
         draw(&points, kind, path)?;
     }
     if let Some(path) = &args.html {
-        let page = report::render(&session.records()?, session.stamp())?;
+        let page = allfold_report::render(&session.records()?, session.stamp())?;
         session::replace(path, page.page.as_bytes())?;
         session.say(format!("\nplot: {}", path.display()))?;
     }

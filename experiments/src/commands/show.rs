@@ -3,12 +3,12 @@
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
-use crate::cli::sizes::rank_count;
 use crate::cli::{memory, names};
-use crate::records::Shown;
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
 use allfold_collectives::{Collective, Rank, check, render};
+use allfold_report::records::Shown;
+use allfold_report::sizes::rank_count;
 use std::sync::Arc;
 
 /// Flags of `show`.

@@ -1,22 +1,25 @@
 //! `allfold simulate`: nccl-tests' table in virtual time.
 
-use crate::call::plan::{self, Choice, Plan};
+mod nccl;
+
+use crate::call::plan::Choice;
 use crate::call::sweep::SweepArgs;
 use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
+use crate::cli::memory;
 use crate::cli::progress;
 use crate::cli::session::{self, Session};
-use crate::cli::{memory, trace};
-use crate::critical;
-use crate::nccl_simulation::{self, NcclArgs};
-use crate::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
-use allfold_collectives::time::{self, Engine, Job, LinkSharing, Sent};
-use allfold_sim::fault::{KINDS, Kind, span};
-use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
+use crate::predict::critical;
+use crate::predict::machine::{Machine, refused};
+use crate::predict::trace;
+use allfold_collectives::time::{self, Engine, LinkSharing, Sent};
+use allfold_report::records::SimulatorSpeed;
+use allfold_sim::fault::{KINDS, span};
+use allfold_sim::{Faults, Picos, Sharing};
 use clap::ValueEnum;
+use nccl::NcclArgs;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// The deadline where a fault may keep a collective from ending and none is given: 300 s.
 const PATIENCE: Picos = Picos(300_000_000_000_000);
@@ -98,173 +101,9 @@ enum SharingName {
     SerialLinks,
 }
 
-/// The machine that is simulated.
-pub struct Machine {
-    /// How it was asked for.
-    pub name: String,
-    /// Its links.
-    pub topology: Topology,
-    /// What is wrong with it.
-    pub faults: Faults,
-    /// How long a collective may take.
-    pub deadline: Option<Picos>,
-    /// The faults as they were asked for.
-    pub rules: Vec<String>,
-    /// How messages share a link.
-    pub sharing: LinkSharing,
-    /// Which engine is to time it.
-    pub engine: Engine,
-    /// What messages and reductions cost.
-    pub costs: Costs,
-}
-
-impl Machine {
-    /// A built-in topology or a file, with nothing wrong.
-    pub fn named(name: &str, ranks: u32) -> Outcome<Machine> {
-        let topology = Topology::named(name, ranks).map_err(Failure::usage)?;
-        topology.notes().iter().for_each(|note| eprintln!("note: {note}"));
-        Ok(Machine {
-            name: name.into(),
-            costs: topology.costs(),
-            topology,
-            faults: Faults::NONE,
-            deadline: None,
-            rules: Vec::new(),
-            sharing: LinkSharing::default(),
-            engine: Engine::Auto,
-        })
-    }
-
-    /// Times one size of a call; the second record says how fast that was.
-    pub fn time(&self, choice: &Choice, size: u64) -> Outcome<(SimulatedCollective, SimulatorSpeed)> {
-        let plan = choice.at(size)?;
-        self.countable(&plan)?;
-        let job = self.job(choice, &plan);
-        #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
-        let start = Instant::now();
-        let outcome =
-            time::simulate(&job, self.affordable(choice.shape.ranks(), plan.window / choice.lanes.max(1))?)
-                .map_err(refused)?;
-        let wall_s = start.elapsed().as_secs_f64();
-
-        let (call, time_us) = (choice.call(&plan), outcome.time.as_micros());
-        let (algbw_gbps, busbw_gbps) = plan::bandwidths(choice.collective, call.ranks, plan.bytes, time_us);
-        let speed = SimulatorSpeed {
-            engine: outcome.method.name().into(),
-            collective: call.collective.clone(),
-            algorithm: call.algorithm.clone(),
-            ranks: call.ranks,
-            messages: outcome.messages,
-            wall_s,
-            messages_per_s: outcome.messages as f64 / wall_s.max(1e-9),
-        };
-        let record = SimulatedCollective {
-            backend: "sim".into(),
-            call,
-            topology: self.name.clone(),
-            engine: outcome.method.name().into(),
-            sharing: self.sharing.name().into(),
-            window: plan.window,
-            segment: plan.segment,
-            faults: self.rules.clone(),
-            time_us,
-            bound_us: Some(outcome.bounds.greatest().0.as_micros()),
-            algbw_gbps,
-            busbw_gbps,
-            messages: Some(outcome.messages),
-            rounded_up: outcome.rounded.is_some(),
-            folded_lanes: Some(outcome.folded).filter(|lanes| *lanes > 1),
-            folded_ranks: Some(choice.shape.ranks() / outcome.finish.len().max(1) as u32)
-                .filter(|ranks| *ranks > 1),
-            skipped_messages: Some(outcome.skipped).filter(|skipped| *skipped > 0),
-            wrong: None,
-            checksum: None,
-        };
-        Ok((record, speed))
-    }
-
-    /// Every message of one size, in order of arrival, with every rank stepped.
-    ///
-    /// # Errors
-    /// As [`time::simulate`].
-    pub fn messages(&self, choice: &Choice, size: u64) -> Outcome<Vec<Sent>> {
-        let plan = choice.at(size)?;
-        let mut messages = Vec::new();
-        time::traced(&self.job(choice, &plan), &mut |sent| messages.push(*sent)).map_err(refused)?;
-        Ok(messages)
-    }
-
-    /// The engine, where there is memory to step every rank; else only one that does not step them all.
-    fn affordable(&self, ranks: u32, window: u32) -> Outcome<Engine> {
-        // What a timetable keeps of a rank: its steps, and when those of a window are done.
-        let serial = self.sharing == LinkSharing::Serial;
-        let each = if serial { 2048 + 8 * u64::from(window) } else { 256 };
-        let enough =
-            memory::require(u64::from(ranks).checked_mul(each), &format!("the clocks of {ranks} ranks"));
-        match (self.engine, enough) {
-            (Engine::Full, Err(refused)) => Err(refused),
-            (Engine::Auto, Err(refused)) if serial => Err(refused),
-            (Engine::Auto, Err(_)) => Ok(Engine::Orbit),
-            (engine, _) => Ok(engine),
-        }
-    }
-
-    /// Refuses what may take more picoseconds than fit: 64 bits hold 213 days.
-    fn countable(&self, plan: &Plan) -> Outcome {
-        let links = self.topology.families().iter().map(|family| family.link);
-        let slowest = links.map(|link| link.bandwidth.0).min().unwrap_or(u64::MAX);
-        let pieces = plan.schedule.rounds() as f64 / f64::from(plan.schedule.segments());
-        let days = pieces * plan.bytes as f64 / slowest as f64 / 86_400.0;
-        if days < 100.0 {
-            return Ok(());
-        }
-        Err(Failure::usage(format!(
-            "{} bytes over links of {:.3} GB/s may take {days:.0} days, and virtual time ends at 213; take a smaller size",
-            plan.bytes,
-            slowest as f64 / 1e9
-        )))
-    }
-
-    /// Where the time of one size goes: of few ranks, since every message is kept.
-    ///
-    /// # Errors
-    /// As the simulation.
-    pub fn spent(&self, choice: &Choice, size: u64) -> Outcome<TimeSpent> {
-        let plan = choice.at(size)?;
-        let explanation = time::explain(&self.job(choice, &plan)).map_err(refused)?;
-        let call = choice.call(&plan);
-        let spent =
-            TimeSpent::of(&explanation, &self.topology, &call.collective, &call.algorithm, call.bytes);
-        Ok(TimeSpent { topology: self.name.clone(), ..spent })
-    }
-
-    fn job<'a>(&'a self, choice: &Choice, plan: &'a Plan) -> Job<'a> {
-        Job {
-            costs: self.costs,
-            window: plan.window,
-            sharing: self.sharing,
-            faults: &self.faults,
-            deadline: self.deadline,
-            collective: Some(choice.collective),
-            ..Job::new(&*plan.schedule, &plan.geometry, choice.dtype.size() as u32, &self.topology)
-        }
-    }
-}
-
-/// What the user can put right is a usage failure; the rest is the simulator's own.
-fn refused(error: time::Error) -> Failure {
-    match error {
-        time::Error::Fault(failure) => Failure::check(failure),
-        time::Error::Job(_) | time::Error::NoSymmetry { .. } | time::Error::Overflow(_) => {
-            Failure::usage(error)
-        }
-        error => Failure::run(error),
-    }
-}
-
 /// Times every size and prints the table.
 pub fn run(args: &Args) -> Outcome {
-    if args.sweep.algo.as_deref() == Some(nccl_simulation::NAME) {
+    if args.sweep.algo.as_deref() == Some(nccl::NAME) {
         return as_nccl(args);
     }
     if args.nccl.any() {
@@ -338,7 +177,7 @@ fn as_nccl(args: &Args) -> Outcome {
         )));
     }
     let mut session = Session::open(args.common.json.as_deref(), None)?;
-    nccl_simulation::run(&args.sweep, &args.topology, &args.nccl, &mut session)?;
+    nccl::run(&args.sweep, &args.topology, &args.nccl, &mut session)?;
     session.close()
 }
 
@@ -392,7 +231,7 @@ fn span_of(text: &str) -> Result<Picos, String> {
 
 /// Every kind of fault rule, for the help text.
 fn kinds() -> String {
-    let kind = |kind: &Kind| format!("  {:34} {}", kind.example, kind.about);
+    let kind = |(_, example, what): &(&str, &str, &str)| format!("  {example:34} {what}");
     KINDS.iter().map(kind).collect::<Vec<_>>().join("\n")
 }
 

@@ -3,14 +3,19 @@
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
-use crate::cli::sizes::rank_count;
-use crate::cli::{memory, names, progress, trace};
-use crate::loss_curve::{self, Course};
-use crate::records::Record;
-use crate::tensorboard::Events;
-use crate::training::{self, Noted, Place, Trained};
+use crate::cli::{memory, progress};
+use crate::predict::trace;
+use crate::training::place::Place;
+use crate::training::run::{self, Noted};
+use crate::training::tensorboard::Events;
+use crate::training::trained::Trained;
+use crate::training::{beside, config};
 use allfold_collectives::Rank;
 use allfold_collectives::environment::Environment;
+use allfold_report::format::counted;
+use allfold_report::loss_curve::{self, Course};
+use allfold_report::records::Record;
+use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
 use allfold_trainer::{Config, Sampler};
 use clap::ValueEnum;
@@ -218,7 +223,7 @@ pub fn run(args: &Args) -> Outcome {
         session.say(Config::documented().trim_end())?;
         return session.close();
     };
-    let mut config = args.over(training::config(path)?)?;
+    let mut config = args.over(config::read(path)?)?;
     args.check()?;
     if args.backend == Backend::Sim && config.device != "cpu" {
         return Err(Failure::usage("`device` is cuda, which computes in real time: leave --backend sim out"));
@@ -236,15 +241,15 @@ pub fn run(args: &Args) -> Outcome {
         // Started again after a failure: it goes on from where it was.
         config.resume |= launched.epoch > 0 && config.checkpoint_every > 0;
     }
-    let data = training::load(&config)?;
+    let data = run::load(&config)?;
     let steps = Sampler::of(&config, data.0.len(), ranks).run_steps(&config);
     if let Some(step) = args.trace_step.filter(|step| *step >= steps) {
         return Err(Failure::usage(format!(
             "--trace-step {step}: this run has {}, the first is 0",
-            names::counted(steps as usize, "step")
+            counted(steps as usize, "step")
         )));
     }
-    let beside = args.beside.as_deref().map(loss_curve::beside).transpose()?;
+    let beside = args.beside.as_deref().map(beside::read).transpose()?;
     let json = args.common.json.as_deref().filter(|_| place.speaks());
     let mut session = Session::open(json, Some(config.seed))?;
     args.trace.iter().chain(&args.plot).try_for_each(|path| session.will_write(path))?;
@@ -254,7 +259,7 @@ pub fn run(args: &Args) -> Outcome {
     let bar = progress::bar(1, &format!("{} on {} ranks", config.model, ranks));
     let events = args.tensorboard.as_deref().filter(|_| place.speaks()).map(Events::create).transpose()?;
     let noted = Noted { events, step: args.trace_step };
-    let trained = training::run_on(&config, &data, &place, &bar, noted);
+    let trained = run::run_on(&config, &data, &place, &bar, noted);
     bar.finish_and_clear();
     let trained = trained?;
     if !place.speaks() {
@@ -328,7 +333,7 @@ fn summary(
         config.model,
         result.parameters,
         config.strategy,
-        names::counted(place.ranks() as usize, "rank"),
+        counted(place.ranks() as usize, "rank"),
         config.batch
     ))?;
     let losses = &result.losses;

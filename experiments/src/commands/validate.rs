@@ -7,20 +7,22 @@
 //! --with-one-run                             the same, and one other run of the system
 //! ```
 
-use crate::belief::file::File;
-use crate::belief::folds::Group;
-use crate::belief::predict::Predictor;
-use crate::belief::prepare::{Prepared, prepare};
-use crate::belief::score::{BANDS, Scored, band, factor, score};
-use crate::belief::spread::{self, Pair};
-use crate::belief::{draw, folds, tables};
 use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
-use crate::records::Validated;
-use crate::{runs, scaling_tables, scaling_validation};
+use crate::scaling::{published as throughput, tables as scaling_tables};
 use allfold_nccl_model::physics::{Parameters, Term, Terms};
+use allfold_report::records::Validated;
+use allfold_validation::cross_validation::Group;
+use allfold_validation::file::File;
+use allfold_validation::predict::Predictor;
+use allfold_validation::prepare::{Prepared, prepare};
+use allfold_validation::repeatability::{self, Pair};
+use allfold_validation::runs;
+use allfold_validation::score::{BANDS, Scored, band, factor, score};
+use allfold_validation::{cross_validation as folds, draw, tables};
+use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -45,7 +47,7 @@ pub struct Args {
     machine: Option<PathBuf>,
     /// Which predictor, may be given again; all three where none is named
     #[arg(long, value_enum)]
-    predictor: Vec<Predictor>,
+    predictor: Vec<PredictorName>,
     /// Predict every system from a fit to all the others
     #[arg(long, conflicts_with = "parameters")]
     leave_one_system_out: bool,
@@ -77,6 +79,26 @@ pub struct Args {
     common: Common,
 }
 
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum PredictorName {
+    /// NCCL's choice as a schedule over the machine's links, simulated
+    Simulated,
+    /// The longest chain and the narrowest link of that schedule: what calibration fits
+    Physical,
+    /// What NCCL's tuner believes itself, nothing fitted
+    ClosedForm,
+}
+
+impl PredictorName {
+    fn predictor(self) -> Predictor {
+        match self {
+            PredictorName::Simulated => Predictor::Simulated,
+            PredictorName::Physical => Predictor::Physical,
+            PredictorName::ClosedForm => Predictor::ClosedForm,
+        }
+    }
+}
+
 /// What is predicted with which parameters.
 struct Plan<'a> {
     run: &'a Prepared,
@@ -95,8 +117,8 @@ pub fn run(args: &Args) -> Outcome {
     let (tables, files): (Vec<PathBuf>, Vec<PathBuf>) =
         args.files.iter().cloned().partition(|file| scaling_tables::is_table_file(file));
     if !tables.is_empty() {
-        let options = scaling_validation::Options { rows: args.rows, ..Default::default() };
-        scaling_validation::run(&tables, &options, &mut session)?;
+        let options = throughput::Options { rows: args.rows, ..Default::default() };
+        throughput::run(&tables, &options, &mut session)?;
         if files.is_empty() {
             return session.close();
         }
@@ -110,19 +132,21 @@ pub fn run(args: &Args) -> Outcome {
         session.say(ablation(&runs)?)?;
         return session.close();
     }
-    let usual = vec![Predictor::Simulated, Predictor::Physical, Predictor::ClosedForm];
-    let predictors = if args.predictor.is_empty() { &usual } else { &args.predictor };
+    let predictors: Vec<Predictor> = match &*args.predictor {
+        [] => Predictor::ALL.to_vec(),
+        named => named.iter().map(|name| name.predictor()).collect(),
+    };
     let plans = plans(args, &runs, &file, terms);
     if plans.is_empty() {
         return Err(Failure::usage("no run has another one of its system; give two runs or more"));
     }
     let mut found = Vec::new();
     for plan in &plans {
-        for &predictor in predictors {
+        for &predictor in &predictors {
             found.extend(predict(plan, predictor, terms)?);
         }
     }
-    report(args, predictors, &plans, &spread::pairs(&runs), &found, &mut session)?;
+    report(args, &predictors, &plans, &repeatability::pairs(&runs), &found, &mut session)?;
     if let Some(folder) = &args.plots {
         plots(folder, predictors[0], &found, &mut session)?;
     }
@@ -219,7 +243,7 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &File, terms: Terms) -> Ve
 fn predict(plan: &Plan<'_>, predictor: Predictor, terms: Terms) -> Outcome<Vec<Validated>> {
     let run = plan.run;
     let rows = run.rows.iter().map(|row| {
-        let predicted_us = predictor.predict(row, &plan.parameters, terms)?;
+        let predicted_us = predictor.predict(row, &plan.parameters, terms).map_err(Failure::run)?;
         Ok(Validated {
             run: run.name.clone(),
             system: run.system.clone(),

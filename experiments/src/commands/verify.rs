@@ -4,12 +4,13 @@ use crate::call::table;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
-use crate::cli::sizes::RankCounts;
 use crate::cli::{memory, names, progress};
-use crate::records::Proof;
 use allfold_collectives::Collective;
 use allfold_collectives::check;
 use allfold_collectives::registry::{self, ALGORITHMS, Algorithm, Shape};
+use allfold_report::format::counted;
+use allfold_report::records::Proof;
+use allfold_report::sizes::RankCounts;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,8 +54,8 @@ pub fn run(args: &Args) -> Outcome {
         "{} of {} proofs hold: {} at {}",
         proofs.len() - failed.len(),
         proofs.len(),
-        names::counted(algorithms.len(), "algorithm"),
-        names::counted(args.ranks.0.len(), "rank count")
+        counted(algorithms.len(), "algorithm"),
+        counted(args.ranks.0.len(), "rank count")
     ))?;
     session.close()?;
     failed.into_iter().next().map_or(Ok(()), |line| Err(Failure::check(line)))

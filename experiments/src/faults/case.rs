@@ -1,6 +1,6 @@
 //! What a number stands for: the machine, the call and the faults of one schedule.
 
-use super::Ended;
+use super::ended::Ended;
 use allfold_collectives::registry::{self, Algorithm};
 use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp, World};
 use allfold_sim::fault::{Draw, Rule};

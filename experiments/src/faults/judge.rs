@@ -1,20 +1,10 @@
 //! Whether a schedule kept the contract: nobody hung, no result was wrong, and every error named a culprit that a rule made.
 
-use super::Case;
+use super::case::Case;
+use super::ended::Ended;
 use allfold_collectives::{Error, Rank, Report};
 use allfold_sim::fault::Rule;
 use std::collections::BTreeMap;
-
-/// How one operation ended on one rank.
-#[derive(Clone, Debug)]
-pub enum Ended {
-    /// With the right result.
-    Right,
-    /// With another one.
-    Wrong,
-    /// With an error.
-    Told(Error),
-}
 
 /// What became of one schedule.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@
 
 use crate::call::plan::{Choice, Plan};
 use crate::cli::failure::{Failure, Outcome};
-use crate::measure::ranks::{self, Data, Side, Timing};
+use crate::measure::ranks::{Data, Side, Timing, fits};
 use crate::measure::samples::{self, Sample};
 use crate::measure::statistics::mean_and_error;
 use allfold_collectives::meaning::Part;
@@ -42,21 +42,13 @@ fn system(error: cuda::Error) -> Error {
     Error::System(error.to_string())
 }
 
-/// What is not there will not be at another try.
-pub fn failed(error: cuda::Error) -> Failure {
-    match error {
-        cuda::Error::Missing { .. } | cuda::Error::NoDevice(_) => Failure::usage(error),
-        error => Failure::run(error),
-    }
-}
-
 impl Gpus {
     /// Those of this machine.
     ///
     /// # Errors
     /// What is missing, and how to get it.
     pub fn open() -> Outcome<Gpus> {
-        Gpu::open().map(Gpus::over).map_err(failed)
+        Gpu::open().map(Gpus::over).map_err(Failure::from)
     }
 
     /// Any machine.
@@ -175,7 +167,7 @@ fn on_device<T: Sample>(
     timing: Timing,
     size: u64,
 ) -> Outcome<Timed> {
-    measure::fits(choice, size)?;
+    fits(choice, size)?;
     let plan = choice.at(size)?;
     let data = Data::<T>::new(choice, &plan, timing)?;
     let root = choice.shape.root();
@@ -200,7 +192,7 @@ fn on_device<T: Sample>(
         }
         Ok((ends, times))
     };
-    let (ends, times) = run().map_err(measure::failed)?;
+    let (ends, times) = run().map_err(Failure::from)?;
     let (time_us, error_us) = mean_and_error(&times);
     let (wrong, first_wrong, checksum) = checked(choice, &data, &ends, true);
     let side = Side { in_place: true, time_us, error_us, wrong, first_wrong, checksum };
@@ -211,12 +203,12 @@ fn on_device<T: Sample>(
 type Seen<T> = (Vec<T>, Vec<f64>, Option<f64>);
 
 fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64) -> Outcome<Timed> {
-    measure::fits(choice, size)?;
+    fits(choice, size)?;
     let plan = choice.at(size)?;
     let data = Data::<T>::new(choice, &plan, timing)?;
     let world = World::threads(choice.shape.ranks());
     let seen = world.run(|control: Communicator| nccl_rank(gpus, choice, &plan, &data, timing, control));
-    let seen: Vec<Seen<T>> = seen.map_err(measure::failed)?;
+    let seen: Vec<Seen<T>> = seen.map_err(Failure::from)?;
     let stretches = seen.first().map_or(0, |(_, times, _)| times.len());
     let mean = |at: usize| seen.iter().map(|(_, times, _)| times[at]).sum::<f64>() / seen.len() as f64;
     let (time_us, error_us) = mean_and_error(&(0..stretches).map(mean).collect::<Vec<_>>());

@@ -2,8 +2,8 @@
 
 use crate::cli::failure::Outcome;
 use crate::cli::memory;
-use crate::records::Limit;
 use allfold_kernels as kernels;
+use allfold_report::records::Limit;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;

@@ -104,10 +104,10 @@ pub fn measure_process<T: Sample>(
     let plan = choice.at(size)?;
     let data = Data::<T>::new(choice, &plan, timing)?;
     let one = |&in_place: &bool| {
-        let mine = one_rank(comm, choice, &data, timing, in_place).map_err(failed)?;
+        let mine = one_rank(comm, choice, &data, timing, in_place).map_err(Failure::from)?;
         let words = mine.words();
         let mut all = vec![0i64; words.len() * comm.size() as usize];
-        comm.all_gather(&words, &mut all).map_err(failed)?;
+        comm.all_gather(&words, &mut all).map_err(Failure::from)?;
         Ok(told(&all.chunks(words.len()).map(Seen::read).collect::<Vec<_>>(), timing, in_place))
     };
     forms(choice.collective).iter().map(one).collect()
@@ -200,8 +200,9 @@ fn side<T: Sample>(
     timing: Timing,
     in_place: bool,
 ) -> Outcome<Side> {
-    let seen =
-        world.run(|comm: Communicator| one_rank(&comm, choice, data, timing, in_place)).map_err(failed)?;
+    let seen = world
+        .run(|comm: Communicator| one_rank(&comm, choice, data, timing, in_place))
+        .map_err(Failure::from)?;
     Ok(told(&seen, timing, in_place))
 }
 
@@ -323,16 +324,4 @@ fn mean(seen: &[Seen]) -> (f64, f64) {
     let of = |at: usize| seen.iter().map(|s| s.times[at].as_micros()).sum::<f64>() / seen.len() as f64;
     let each: Vec<f64> = (0..count).map(of).collect();
     crate::measure::statistics::mean_and_error(&each)
-}
-
-/// What the user can put right is a usage failure; the rest is a failed run.
-pub fn failed(error: Error) -> Failure {
-    match error {
-        Error::Argument(_) | Error::Registry(_) | Error::Sim(_) | Error::Environment { .. } => {
-            Failure::usage(error)
-        }
-        Error::AuthFailed { .. } => Failure::usage(error),
-        Error::Rendezvous { ref cause, .. } if cause.is_lasting() => Failure::usage(error),
-        error => Failure::run(error),
-    }
 }

@@ -5,8 +5,15 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-const PURE: [&str; 5] =
-    ["allfold-base", "allfold-schedules", "allfold-sim", "allfold-timing", "allfold-nccl-model"];
+const PURE: [&str; 7] = [
+    "allfold-base",
+    "allfold-schedules",
+    "allfold-sim",
+    "allfold-timing",
+    "allfold-nccl-model",
+    "allfold-report",
+    "allfold-validation",
+];
 
 const IMPURE: [&str; 7] = ["tokio", "rustls", "aws-lc-rs", "ring", "cudarc", "mpi", "clap"];
 
@@ -73,4 +80,10 @@ fn crates_depend_downwards_only() {
     assert_eq!(ours("allfold-standin"), ["allfold-kernels", "allfold-standin"]);
     assert!(!needs("allfold-collectives", &[]).contains("allfold-nccl-model"));
     assert!(!needs("allfold-experiments", &[]).contains("allfold-standin"), "stand-ins are for tests");
+    assert_eq!(ours("allfold-report"), ["allfold-report"], "a page is made of records alone");
+    assert!(!ours("allfold-validation").contains(&"allfold-trainer".to_string()));
+    let launch = ours("allfold-launch");
+    for above in ["allfold-trainer", "allfold-report", "allfold-gpu"] {
+        assert!(!launch.contains(&above.to_string()), "starting processes needs no {above}");
+    }
 }

@@ -6,8 +6,8 @@ use crate::cli::failure::Outcome;
 use crate::cli::progress;
 use crate::cli::session::Session;
 use crate::measure::gpus::{Gpus, Timed};
-use crate::records::{Call, MeasuredCollective};
 use allfold_gpu::device::Form;
+use allfold_report::records::{Call, MeasuredCollective};
 
 /// Measures every size and prints the table.
 pub(super) fn run(args: &Args, bench: &Bench, sizes: &[u64]) -> Outcome {

@@ -1,0 +1,86 @@
+//! One rank's process: started in a group of its own, heard, and waited for.
+
+use crate::end::End;
+use crate::output::{Printer, Sink, Stream};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How long a dead rank's output is waited for: something that it started may hold it open for ever.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// A rank's process that has been started.
+pub(super) struct Process {
+    pub group: Pid,
+    pub running: bool,
+}
+
+/// News of one.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub local: usize,
+    pub end: End,
+    said: watch::Receiver<String>,
+}
+
+impl Ended {
+    /// The last that it said on standard error.
+    pub async fn last_words(mut self) -> String {
+        let all = async { while self.said.changed().await.is_ok() {} };
+        let _ = timeout(LAST_WORDS, all).await;
+        self.said.borrow().clone()
+    }
+}
+
+impl Process {
+    /// Starts `command` as a rank with these variables. Its end is told to `ended`; `pumps` pass on what it prints.
+    pub fn start(
+        command: &[OsString],
+        variables: &[(&'static str, String)],
+        (local, rank): (usize, u32),
+        (folder, printer): (Option<&Path>, &Printer),
+        ended: mpsc::UnboundedSender<Ended>,
+        pumps: &mut JoinSet<()>,
+    ) -> std::io::Result<Process> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args([OsStr::new("launch-rank"), OsStr::new(&std::process::id().to_string())])
+            .args(command)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let group = id.and_then(Pid::from_raw).ok_or(std::io::ErrorKind::NotFound)?;
+        let (last, said) = watch::channel(String::new());
+        let out = child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
+        let err = child.stderr.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
+        let sink = |stream| Sink::new(folder, printer, rank, stream);
+        pumps.spawn_on(sink(Stream::Out)?.pump(out, watch::channel(String::new()).0), printer.pumps());
+        pumps.spawn_on(sink(Stream::Err)?.pump(err, last), printer.pumps());
+        tokio::spawn(async move {
+            let end = child.wait().await.map_or(End::Code(1), End::of);
+            // At once, before its number can be given to another: what it started ends with it.
+            let _ = kill_process_group(group, Signal::KILL);
+            // The launcher has ended: nobody asks any more.
+            let _ = ended.send(Ended { local, end, said });
+        });
+        Ok(Process { group, running: true })
+    }
+
+    /// Signals the process and whatever it started in its group.
+    pub fn signal(&self, signal: Signal) {
+        if self.running {
+            // It may have ended this moment.
+            let _ = kill_process_group(self.group, signal);
+        }
+    }
+}

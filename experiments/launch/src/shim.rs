@@ -1,0 +1,27 @@
+//! What a rank's process is for its first moment: it asks to die with its launcher, then becomes the rank's program.
+//!
+//! The request outlives `exec`. It must be made by the process itself, which is why the launcher starts its own program
+//! and not the rank's.
+
+use crate::error::{Error, Outcome};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Becomes the rank's program.
+///
+/// # Errors
+/// The launcher, whose process has the number `launcher`, is gone; the program cannot be run.
+pub fn run(launcher: i32, command: &[OsString]) -> Outcome {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(Error::run)?;
+    // It may have died before it could be asked about.
+    if getppid() != Pid::from_raw(launcher) {
+        return Err(Error::run("the launcher is gone"));
+    }
+    let Some((program, rest)) = command.split_first() else {
+        return Err(Error::usage("no command to run"));
+    };
+    let error = Command::new(program).args(rest).exec();
+    Err(Error::usage(format!("{}: cannot be run: {error}", program.to_string_lossy())))
+}

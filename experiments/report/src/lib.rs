@@ -1,0 +1,46 @@
+//! What a run leaves behind, and what is drawn from it.
+//!
+//! A command writes [`records`], one JSON object per line. Tables, [`plots`] and the report are made from records
+//! alone: nothing here runs, times or trains anything, so that a page can be made again from the lines of any run. What was
+//! measured and what was simulated are different types, and no column, curve or marker holds both.
+//!
+//! ```text
+//! records -> sections -> { tables, plots } -> one HTML file
+//! ```
+//!
+//! ```
+//! use allfold_report::records::{Proof, Records, Stamp, line};
+//!
+//! let stamp = Stamp { commit: "c0ffee".into(), host: "h".into(), seed: None, command: "allfold verify".into() };
+//! let proof = Proof {
+//!     collective: "all_reduce".into(),
+//!     algorithm: "ring".into(),
+//!     ranks: 4,
+//!     rounds: 6,
+//!     order: Some("positional".into()),
+//!     tree: Some("00".into()),
+//!     ok: true,
+//!     counterexample: None,
+//! };
+//! let text = line(&proof, &stamp)?;
+//! assert!(text.starts_with(r#"{"schema":1,"kind":"verify","collective":"all_reduce""#));
+//!
+//! let records = Records::parse(&text)?;
+//! assert_eq!(records.all::<Proof>(), [proof]);
+//! let report = allfold_report::render(&records, &stamp)?;
+//! assert!(report.page.starts_with("<!DOCTYPE html>"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod format;
+pub mod loss_curve;
+mod page;
+pub mod plots;
+pub mod records;
+mod render;
+mod sections;
+pub mod sizes;
+
+pub use page::{Finding, Page, Section, Table};
+pub use render::{Error, Report, render};
+pub use sections::all as sections;

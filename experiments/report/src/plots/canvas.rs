@@ -1,0 +1,94 @@
+//! A sheet to draw on, and how its colours become names of the page's style sheet.
+
+use super::figure::DrawError;
+use plotters::prelude::*;
+use plotters::style::RGBColor;
+
+/// Width and height in CSS pixels, and the size of letters.
+#[derive(Clone, Copy, Debug)]
+pub struct Sheet {
+    pub width: u32,
+    pub height: u32,
+    pub letters: u32,
+    pub narrow: bool,
+}
+
+impl Sheet {
+    pub const fn wide(height: u32) -> Sheet {
+        Sheet { width: 860, height, letters: 14, narrow: false }
+    }
+
+    pub const fn narrow(height: u32) -> Sheet {
+        Sheet { width: 350, height, letters: 12, narrow: true }
+    }
+}
+
+pub const INK: RGBColor = RGBColor(1, 1, 1);
+pub const GRID: RGBColor = RGBColor(2, 2, 2);
+pub const IDEAL: RGBColor = RGBColor(3, 3, 3);
+
+/// How many colours of its own the style sheet has for series.
+const SERIES: u8 = 8;
+
+/// The colour of a series.
+pub fn series(index: usize) -> RGBColor {
+    RGBColor(16, 16, (index % usize::from(SERIES)) as u8)
+}
+
+/// What the style sheet calls it.
+pub fn series_name(index: usize) -> String {
+    format!("s{}", index % usize::from(SERIES))
+}
+
+/// A text to be shown where the pointer is.
+pub struct Tip {
+    pub x: i32,
+    pub y: i32,
+    pub text: String,
+}
+
+/// Draws a sheet; `draw` returns the texts of its points.
+pub fn svg(
+    sheet: Sheet,
+    label: &str,
+    draw: impl Fn(&DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<Vec<Tip>, DrawError>,
+) -> Result<String, DrawError> {
+    let mut text = String::new();
+    let tips = {
+        let area = SVGBackend::with_string(&mut text, (sheet.width, sheet.height)).into_drawing_area();
+        let tips = draw(&area)?;
+        area.present()?;
+        tips
+    };
+    Ok(dress(&text, sheet, label, &tips))
+}
+
+/// Sets the view box, names the colours, adds the tips.
+fn dress(drawn: &str, sheet: Sheet, label: &str, tips: &[Tip]) -> String {
+    let inside = drawn.find("<svg").and_then(|at| Some(at + drawn[at..].find('>')? + 1));
+    let body = drawn[inside.unwrap_or(0)..].trim_end().trim_end_matches("</svg>");
+    let mut body = body.replace("#010101", "var(--ink)").replace("#020202", "var(--grid)");
+    body = body.replace("#030303", "var(--ideal)").replace("font-family=\"sans-serif\"", "");
+    for index in 0..usize::from(SERIES) {
+        let name = series_name(index);
+        body = body.replace(&format!("#10100{index}"), &format!("var(--{name})"));
+    }
+    let class = if sheet.narrow { "narrow" } else { "wide" };
+    let Sheet { width, height, .. } = sheet;
+    let tips: String = tips
+        .iter()
+        .map(|Tip { x, y, text }| {
+            let text = escape(text);
+            format!(r#"<circle class="tip" cx="{x}" cy="{y}" r="9" data-tip="{text}"><title>{text}</title></circle>"#)
+        })
+        .collect();
+    let label = escape(label);
+    format!(
+        r#"<svg class="{class}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{}{tips}</svg>"#,
+        body.trim()
+    )
+}
+
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

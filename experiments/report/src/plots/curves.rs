@@ -1,0 +1,328 @@
+//! Curves over ranks or bytes, with logarithmic axes.
+//!
+//! Measured points are filled circles with error bars on a solid line; simulated ones are open squares on a dashed line.
+//! Nothing else may use either marker.
+
+use super::canvas::{self, GRID, IDEAL, INK, Sheet, Tip};
+use super::figure::{DrawError, Figure, Key};
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged};
+use plotters::prelude::*;
+use std::ops::Range;
+
+/// Where a series comes from; it decides the marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A clock on the wall.
+    Measured,
+    /// The virtual clock.
+    Simulated,
+}
+
+/// One point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// Where; more than 0.
+    pub x: f64,
+    /// How much; more than 0 on a logarithmic axis.
+    pub y: f64,
+    /// Half the height of its error bar; 0 where there is none.
+    pub error: f64,
+}
+
+/// One line of points.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// What the legend calls it.
+    pub name: String,
+    /// Measured or simulated.
+    pub origin: Origin,
+    /// In order of x.
+    pub points: Vec<Point>,
+}
+
+/// The line to compare with: a bound, or perfect scaling.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ideal {
+    /// What the legend calls it.
+    pub name: String,
+    /// In order of x.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// One axis.
+#[derive(Clone, Copy, Debug)]
+pub struct Axis {
+    /// What it is, with its unit.
+    pub label: &'static str,
+    /// Powers of 2 (ranks, bytes) or of 10 (time, bandwidth); `None` is linear from 0.
+    pub log: Option<u32>,
+    /// How a value of it reads.
+    pub format: fn(f64) -> String,
+}
+
+/// A plot of curves.
+#[derive(Clone, Debug)]
+pub struct Curves {
+    /// For those who cannot see it.
+    pub label: String,
+    /// Across.
+    pub x: Axis,
+    /// Upwards.
+    pub y: Axis,
+    /// The curves.
+    pub series: Vec<Series>,
+    /// What they are compared with.
+    pub ideal: Option<Ideal>,
+}
+
+impl Curves {
+    /// Draws it in both widths. Points that an axis cannot show (0 on a logarithmic one) are left out.
+    ///
+    /// # Errors
+    /// There is no point at all, or plotters fails.
+    pub fn draw(&self) -> Result<Figure, DrawError> {
+        let draw = |sheet: Sheet| canvas::svg(sheet, &self.label, |area| self.on(area, sheet));
+        let colours = self.colours();
+        let keys = self.series.iter().enumerate().map(|(at, series)| Key {
+            name: series.name.clone(),
+            colour: canvas::series_name(colours[at]),
+            marker: if series.origin == Origin::Measured { "measured" } else { "simulated" },
+        });
+        let ideal = self.ideal.iter().map(|ideal| Key {
+            name: ideal.name.clone(),
+            colour: "ideal".into(),
+            marker: "ideal",
+        });
+        Ok(Figure {
+            wide: draw(Sheet::wide(380))?,
+            narrow: draw(Sheet::narrow(300))?,
+            legend: keys.chain(ideal).collect(),
+        })
+    }
+
+    /// The number of every curve's colour: what is predicted has the colour of what was measured of the same name.
+    fn colours(&self) -> Vec<usize> {
+        let mut stems: Vec<Option<&str>> = Vec::new();
+        let mut colours = Vec::new();
+        for series in &self.series {
+            let stem = series.name.strip_suffix(", measured").or(series.name.strip_suffix(", predicted"));
+            let known = stems.iter().position(|own| own.is_some() && *own == stem);
+            colours.push(known.unwrap_or(stems.len()));
+            if known.is_none() {
+                stems.push(stem);
+            }
+        }
+        colours
+    }
+
+    fn shown(&self, point: &&Point) -> bool {
+        let fits = |axis: &Axis, value: f64| value.is_finite() && (axis.log.is_none() || value > 0.0);
+        fits(&self.x, point.x) && fits(&self.y, point.y)
+    }
+
+    fn on(
+        &self,
+        area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+        sheet: Sheet,
+    ) -> Result<Vec<Tip>, DrawError> {
+        let points: Vec<&Point> =
+            self.series.iter().flat_map(|s| &s.points).filter(|p| self.shown(p)).collect();
+        let ideal = self.ideal.iter().flat_map(|ideal| &ideal.points);
+        let xs = Scale::over(self.x.log, points.iter().map(|p| p.x).chain(ideal.clone().map(|p| p.0)));
+        let ys = points.iter().flat_map(|p| [p.y, p.y + p.error]).chain(ideal.map(|p| p.1));
+        let ys = Scale::over(self.y.log, ys);
+        let (Some(xs), Some(ys)) = (xs, ys) else { return Err("nothing to plot".into()) };
+
+        let letters = sheet.letters;
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(8)
+            .margin_right(if sheet.narrow { 14 } else { 20 })
+            .x_label_area_size(letters * 3)
+            .y_label_area_size(letters * if sheet.narrow { 4 } else { 5 })
+            .build_cartesian_2d(xs, ys)?;
+        chart
+            .configure_mesh()
+            .x_labels(if sheet.narrow { 6 } else { 12 })
+            .y_labels(6)
+            .x_label_formatter(&|x| (self.x.format)(*x))
+            .y_label_formatter(&|y| (self.y.format)(*y))
+            .x_desc(self.x.label)
+            .y_desc(self.y.label)
+            .axis_style(INK)
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .label_style(("sans-serif", letters, &INK))
+            .axis_desc_style(("sans-serif", letters, &INK))
+            .draw()?;
+
+        if let Some(ideal) = &self.ideal {
+            chart.draw_series(LineSeries::new(ideal.points.iter().copied(), IDEAL.stroke_width(2)))?;
+        }
+        let (mut tips, colours) = (Vec::new(), self.colours());
+        for (at, series) in self.series.iter().enumerate() {
+            let colour = canvas::series(colours[at]);
+            let points: Vec<&Point> = series.points.iter().filter(|p| self.shown(p)).collect();
+            let line = points.iter().map(|p| (p.x, p.y));
+            match series.origin {
+                Origin::Measured => {
+                    chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
+                    let bars = points.iter().filter(|p| p.error > 0.0).map(|p| {
+                        let low = if self.y.log.is_some() {
+                            (p.y - p.error).max(p.y / 10.0)
+                        } else {
+                            p.y - p.error
+                        };
+                        ErrorBar::new_vertical(p.x, low, p.y, p.y + p.error, colour.filled(), 8)
+                    });
+                    chart.draw_series(bars)?;
+                    chart.draw_series(points.iter().map(|p| Circle::new((p.x, p.y), 4, colour.filled())))?;
+                }
+                Origin::Simulated => {
+                    chart.draw_series(DashedLineSeries::new(line, 5, 4, colour.stroke_width(2)))?;
+                    // Squares of curves that coincide lie inside each other, so that none is hidden.
+                    let half = 3 + 3 * (self.series.len() - 1 - at).min(4) as i32 / 2;
+                    let square = |p: &&Point| {
+                        let corners = [(-half, -half), (half, half)];
+                        EmptyElement::at((p.x, p.y)) + Rectangle::new(corners, colour.stroke_width(2))
+                    };
+                    chart.draw_series(points.iter().map(square))?;
+                }
+            }
+            let origin = if series.origin == Origin::Measured { "measured" } else { "simulated" };
+            tips.extend(points.iter().map(|p| {
+                let (x, y) = chart.backend_coord(&(p.x, p.y));
+                let error =
+                    if p.error > 0.0 { format!(" +- {}", (self.y.format)(p.error)) } else { String::new() };
+                let (at, value) = ((self.x.format)(p.x), (self.y.format)(p.y));
+                let (across, up) = (self.x.label, self.y.label);
+                Tip {
+                    x,
+                    y,
+                    text: format!("{}: {value}{error} ({up}) at {at} ({across}), {origin}", series.name),
+                }
+            }));
+        }
+        Ok(tips)
+    }
+}
+
+/// A linear or a logarithmic axis as one type, so that one function draws every plot.
+#[derive(Clone)]
+enum Scale {
+    Linear(Range<f64>),
+    Log { range: Range<f64>, base: f64 },
+}
+
+impl Scale {
+    fn over(log: Option<u32>, values: impl Iterator<Item = f64>) -> Option<Scale> {
+        let (low, high) = values
+            .filter(|v| v.is_finite() && (log.is_none() || *v > 0.0))
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+        if low > high {
+            return None;
+        }
+        Some(match log {
+            None => Scale::Linear(0.0..if high > 0.0 { high * 1.08 } else { 1.0 }),
+            Some(base) => {
+                let base = f64::from(base);
+                Scale::Log { range: low / base.powf(0.15)..high * base.powf(0.15), base }
+            }
+        })
+    }
+}
+
+impl Ranged for Scale {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let share = match self {
+            Scale::Linear(range) => (value - range.start) / (range.end - range.start),
+            Scale::Log { range, .. } => (value / range.start).ln() / (range.end / range.start).ln(),
+        };
+        limit.0 + (share * f64::from(limit.1 - limit.0)).round() as i32
+    }
+
+    /// Labels: every power of the base, or every second, third, ... where there is no room for all.
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        let most = hint.max_num_points().max(2);
+        match self {
+            Scale::Linear(range) => {
+                plotters::coord::types::RangedCoordf64::from(range.clone()).key_points(most)
+            }
+            Scale::Log { range, base } => {
+                let first = range.start.log(*base).ceil() as i32;
+                let last = range.end.log(*base).floor() as i32;
+                if last - first < 2 && *base == 10.0 {
+                    return subdivided(range);
+                }
+                let all = (last - first + 1).max(1) as usize;
+                let skip = all.div_ceil(most).max(1);
+                (first..=last).step_by(skip).map(|power| base.powi(power)).collect()
+            }
+        }
+    }
+
+    fn range(&self) -> Range<f64> {
+        match self {
+            Scale::Linear(range) | Scale::Log { range, .. } => range.clone(),
+        }
+    }
+}
+
+/// 1, 2 and 5 times the powers of ten: labels for an axis of less than two decades.
+fn subdivided(range: &Range<f64>) -> Vec<f64> {
+    let first = range.start.log10().floor() as i32;
+    let steps = (first..first + 4).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power)));
+    steps.filter(|value| range.contains(value)).collect()
+}
+
+impl plotters::coord::ranged1d::ValueFormatter<f64> for Scale {
+    fn format(value: &f64) -> String {
+        value.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn curves(points: Vec<Point>) -> Curves {
+        let number = |v: f64| format!("{v}");
+        Curves {
+            label: "time over ranks".into(),
+            x: Axis { label: "ranks", log: Some(2), format: number },
+            y: Axis { label: "us", log: Some(10), format: number },
+            series: vec![
+                Series { name: "ring <1>".into(), origin: Origin::Measured, points: points.clone() },
+                Series { name: "tree".into(), origin: Origin::Simulated, points },
+            ],
+            ideal: Some(Ideal { name: "bound".into(), points: vec![(1.0, 1.0), (8.0, 8.0)] }),
+        }
+    }
+
+    #[test]
+    fn colours_are_names_and_points_carry_texts() {
+        let points = vec![Point { x: 1.0, y: 2.0, error: 0.5 }, Point { x: 8.0, y: 20.0, error: 0.0 }];
+        let figure = curves(points).draw().unwrap();
+        for svg in [&figure.wide, &figure.narrow] {
+            assert!(svg.contains("var(--s0)") && svg.contains("var(--ideal)") && svg.contains("var(--ink)"));
+            assert!(!svg.contains("#10100") && !svg.contains("#010101"), "{svg}");
+            assert!(svg.contains("ring &lt;1&gt;: 2 +- 0.5 (us) at 1 (ranks), measured"), "{svg}");
+            assert!(svg.contains("tree: 20 (us) at 8 (ranks), simulated"));
+        }
+        assert_eq!(
+            figure.legend.iter().map(|k| k.marker).collect::<Vec<_>>(),
+            ["measured", "simulated", "ideal"]
+        );
+    }
+
+    #[test]
+    fn what_a_logarithm_cannot_show_is_left_out() {
+        let zero = Point { x: 2.0, y: 0.0, error: 0.0 };
+        let one = Point { x: 4.0, y: 1.0, error: 0.0 };
+        assert!(!curves(vec![zero.clone(), one]).draw().unwrap().wide.contains(": 0 (us)"));
+        let empty = Curves { ideal: None, ..curves(vec![zero]) };
+        assert!(empty.draw().is_err());
+    }
+}

@@ -1,0 +1,28 @@
+//! A drawn plot, and its legend.
+
+use serde::Serialize;
+
+/// A plot in both widths, and its legend.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// For desktops.
+    pub wide: String,
+    /// For phones.
+    pub narrow: String,
+    /// What the colours and markers mean.
+    pub legend: Vec<Key>,
+}
+
+/// One entry of a legend.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Key {
+    /// What it stands for.
+    pub name: String,
+    /// The style sheet's name of the colour: `s0`, `s1`, ...
+    pub colour: String,
+    /// `measured`, `simulated`, `ideal` or `bar`.
+    pub marker: &'static str,
+}
+
+/// What went wrong in drawing.
+pub type DrawError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,0 +1,134 @@
+//! A timeline: one row per rank and stream, one bar per thing done.
+
+use super::canvas::{self, GRID, INK, Sheet, Tip};
+use super::figure::{DrawError, Figure, Key};
+use plotters::prelude::*;
+
+/// One bar.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bar {
+    /// Index into [`Timeline::rows`].
+    pub row: usize,
+    /// Index into [`Timeline::kinds`]: it decides the colour.
+    pub kind: usize,
+    /// What was done, for the pointer.
+    pub name: String,
+    /// In the timeline's unit.
+    pub start: f64,
+    /// In the timeline's unit.
+    pub end: f64,
+}
+
+/// A plot of bars over time.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// For those who cannot see it.
+    pub label: String,
+    /// The time axis, with its unit.
+    pub unit: &'static str,
+    /// From top to bottom: (long, short) names.
+    pub rows: Vec<(String, String)>,
+    /// Names of the colours.
+    pub kinds: Vec<String>,
+    /// The bars.
+    pub bars: Vec<Bar>,
+}
+
+impl Timeline {
+    /// Draws it in both widths.
+    ///
+    /// # Errors
+    /// There is no bar at all, or plotters fails.
+    pub fn draw(&self) -> Result<Figure, DrawError> {
+        let height = 60 + 26 * self.rows.len() as u32;
+        let draw = |sheet: Sheet| canvas::svg(sheet, &self.label, |area| self.on(area, sheet));
+        let legend = self.kinds.iter().enumerate().map(|(at, name)| Key {
+            name: name.clone(),
+            colour: canvas::series_name(at),
+            marker: "bar",
+        });
+        Ok(Figure {
+            wide: draw(Sheet::wide(height))?,
+            narrow: draw(Sheet::narrow(height))?,
+            legend: legend.collect(),
+        })
+    }
+
+    fn on(
+        &self,
+        area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+        sheet: Sheet,
+    ) -> Result<Vec<Tip>, DrawError> {
+        let end = self.bars.iter().map(|bar| bar.end).fold(0.0, f64::max);
+        if end <= 0.0 {
+            return Err("nothing to plot".into());
+        }
+        let (count, letters) = (self.rows.len(), sheet.letters);
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(4)
+            .margin_right(16)
+            .x_label_area_size(letters * 3)
+            .y_label_area_size(if sheet.narrow { letters * 5 } else { letters * 11 })
+            .build_cartesian_2d(0.0..end * 1.01, (0..count.saturating_sub(1)).into_segmented())?;
+        let name = |row: &SegmentValue<usize>| match row {
+            SegmentValue::CenterOf(at) | SegmentValue::Exact(at) => {
+                let names = count.checked_sub(at + 1).and_then(|at| self.rows.get(at));
+                names
+                    .map(|(long, short)| if sheet.narrow { short } else { long })
+                    .cloned()
+                    .unwrap_or_default()
+            }
+            SegmentValue::Last => String::new(),
+        };
+        chart
+            .configure_mesh()
+            .x_labels(if sheet.narrow { 4 } else { 9 })
+            .y_labels(count + 1)
+            .y_label_formatter(&name)
+            .x_desc(self.unit)
+            .axis_style(INK)
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .disable_y_mesh()
+            .label_style(("sans-serif", letters, &INK))
+            .axis_desc_style(("sans-serif", letters, &INK))
+            .draw()?;
+        let mut tips = Vec::new();
+        for bar in &self.bars {
+            let Some(row) = count.checked_sub(bar.row + 1) else { continue };
+            let corners = [(bar.start, SegmentValue::Exact(row)), (bar.end, SegmentValue::Exact(row + 1))];
+            let middle = ((bar.start + bar.end) / 2.0, SegmentValue::CenterOf(row));
+            let mut shape = Rectangle::new(corners, canvas::series(bar.kind).filled());
+            shape.set_margin(3, 3, 0, 0);
+            chart.draw_series([shape])?;
+            let (x, y) = chart.backend_coord(&middle);
+            let (long, _) = &self.rows[bar.row];
+            let text = format!("{long}: {}, {:.1} to {:.1}", bar.name, bar.start, bar.end);
+            tips.push(Tip { x, y, text });
+        }
+        Ok(tips)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_named_and_bars_carry_texts() {
+        let bar = |row, start, end| Bar { row, kind: row, name: "work".into(), start, end };
+        let names = |n: &str| (format!("rank {n} compute"), format!("r{n}"));
+        let timeline = Timeline {
+            label: "one step".into(),
+            unit: "us",
+            rows: vec![names("0"), names("1")],
+            kinds: vec!["a".into(), "b".into()],
+            bars: vec![bar(0, 0.0, 5.0), bar(1, 5.0, 9.0)],
+        };
+        let figure = timeline.draw().unwrap();
+        assert!(figure.wide.contains("rank 1 compute: work, 5.0 to 9.0"), "{}", figure.wide);
+        assert!(figure.wide.contains("var(--s1)"));
+        assert!(figure.narrow.contains(">\nr1\n<"), "{}", figure.narrow);
+        assert!(Timeline { bars: vec![], ..timeline }.draw().is_err());
+    }
+}

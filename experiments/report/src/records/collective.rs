@@ -1,0 +1,144 @@
+//! `collective`: one size of one collective, measured on a backend or timed by the simulator.
+
+use super::lines::Record;
+use serde::{Deserialize, Serialize};
+
+/// What was called: what a measurement and a prediction of the same thing have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// `all_reduce`, ...
+    pub collective: String,
+    /// `ring`, ...
+    pub algorithm: String,
+    /// Size of the group.
+    pub ranks: u32,
+    /// `f32`, ...
+    pub dtype: String,
+    /// `sum`, ...; left out where nothing is reduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<String>,
+    /// Left out where no rank is special.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// Elements that a rank contributes: of the whole buffer, or of one block where there is one per rank.
+    pub count: u64,
+    /// Bytes of the larger of a rank's two buffers, nccl-tests' "size".
+    pub bytes: u64,
+    /// Hash of the reduction trees: two results with the same tree, inputs and type are the same bits. Left out
+    /// where it was not worked out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
+    /// `canonical`, `uniform` or `positional`; left out as the tree is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+}
+
+/// What a clock on the wall said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredCollective {
+    /// What carried the bytes: `threads`.
+    pub backend: String,
+    /// How it went there, where there is a choice: `fused` or `messages`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// What was called.
+    #[serde(flatten)]
+    pub call: Call,
+    /// Whether the input's buffer took the result.
+    pub in_place: bool,
+    /// How many timed calls the mean is over.
+    pub iterations: u32,
+    /// Mean time of a call in microseconds, over ranks and iterations.
+    pub time_us: f64,
+    /// Standard error of that mean, over iterations.
+    pub time_error_us: f64,
+    /// bytes / time, in GB/s (1e9).
+    pub algbw_gbps: f64,
+    /// algbw times nccl-tests' factor for the collective.
+    pub busbw_gbps: f64,
+    /// What NCCL itself estimated for the call, in microseconds; left out where it was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate_us: Option<f64>,
+    /// Elements that differ from the exact reference, over all ranks; left out where nothing was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrong: Option<u64>,
+    /// Hash of all ranks' results; left out where nothing was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
+}
+
+/// What the virtual clock said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SimulatedCollective {
+    /// Always `sim`.
+    pub backend: String,
+    /// What was called.
+    #[serde(flatten)]
+    pub call: Call,
+    /// The machine that was simulated.
+    pub topology: String,
+    /// `clocks`, `events`, `orbit_clocks`, `orbit_events` or `serial_links`; `carried` where ranks carried real data.
+    pub engine: String,
+    /// `max_min`, `split`, or `serial_links` where links serve one message at a time.
+    pub sharing: String,
+    /// Steps that a rank may have under way.
+    pub window: u32,
+    /// Largest piece in bytes; left out where chunks are not cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<u64>,
+    /// Faults that were injected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
+    /// Virtual microseconds until the last rank is done.
+    pub time_us: f64,
+    /// No schedule of this kind can be faster here: the larger of the bandwidth and the latency bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_us: Option<f64>,
+    /// bytes / time, in GB/s (1e9).
+    pub algbw_gbps: f64,
+    /// algbw times nccl-tests' factor for the collective.
+    pub busbw_gbps: f64,
+    /// Messages that were sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<u64>,
+    /// Whether chunks were rounded up to equal sizes, so that the times are those of a slightly larger call.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rounded_up: bool,
+    /// How many lanes each stepped one stands for; left out where all were stepped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folded_lanes: Option<u32>,
+    /// How many ranks each stepped one stands for; left out where all were stepped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folded_ranks: Option<u32>,
+    /// Of the messages, those that repeat earlier ones and were skipped, exactly; left out where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped_messages: Option<u64>,
+    /// Elements that differ from the exact reference; left out where no data was carried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrong: Option<u64>,
+    /// Hash of all ranks' results; left out where no data was carried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
+}
+
+impl SimulatedCollective {
+    /// The engine, and what it did not have to step: `serial_links, 16 lanes in one, 82.1 % skipped`.
+    pub fn stepped(&self) -> String {
+        let lanes = self.folded_lanes.map(|lanes| format!("{lanes} lanes in one"));
+        let ranks = self.folded_ranks.map(|ranks| format!("{ranks} ranks in one"));
+        let share = |skipped: u64| skipped as f64 / self.messages.unwrap_or(skipped).max(1) as f64;
+        let skipped = self.skipped_messages.map(|skipped| format!("{:.1} % skipped", share(skipped) * 100.0));
+        let parts = [Some(self.engine.clone()), lanes, ranks, skipped];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Record for MeasuredCollective {
+    const KIND: &'static str = "collective";
+    const MEASURED: Option<bool> = Some(true);
+}
+
+impl Record for SimulatedCollective {
+    const KIND: &'static str = "collective";
+    const MEASURED: Option<bool> = Some(false);
+}

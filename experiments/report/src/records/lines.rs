@@ -1,0 +1,165 @@
+//! A record as a line of JSON, and lines read back.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The version of the lines' schema.
+pub const SCHEMA: u32 = 1;
+
+/// A kind of record: its name, and whether it holds what a clock on the wall measured.
+pub trait Record: Serialize + DeserializeOwned {
+    /// The `kind` of its lines.
+    const KIND: &'static str;
+    /// The `measured` of its lines; `None` where there is no time in them.
+    const MEASURED: Option<bool>;
+}
+
+/// Where a record comes from; the same for all records of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// The commit that the binary was built from.
+    pub commit: String,
+    /// The machine's name.
+    pub host: String,
+    /// The seed of everything random in the run; left out where nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// The command that makes the record again.
+    pub command: String,
+}
+
+#[derive(Serialize)]
+struct Line<'a, R> {
+    schema: u32,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<bool>,
+    #[serde(flatten)]
+    body: &'a R,
+    #[serde(flatten)]
+    stamp: &'a Stamp,
+}
+
+/// A record as its line, without the newline.
+pub fn line<R: Record>(record: &R, stamp: &Stamp) -> serde_json::Result<String> {
+    let line = Line { schema: SCHEMA, kind: R::KIND, measured: R::MEASURED, body: record, stamp };
+    serde_json::to_string(&line)
+}
+
+/// Records that were read back.
+#[derive(Clone, Debug, Default)]
+pub struct Records(Vec<Value>);
+
+impl Records {
+    /// Reads JSON lines. Empty lines are passed over; anything else that is no record is an error that names its
+    /// line, from 1.
+    pub fn parse(text: &str) -> Result<Records, String> {
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let records = lines.map(|(at, line)| {
+            let value: Value =
+                serde_json::from_str(line).map_err(|e| format!("line {}: no JSON record: {e}", at + 1))?;
+            match value.get("schema").and_then(Value::as_u64) {
+                Some(schema) if schema == u64::from(SCHEMA) => Ok(value),
+                Some(schema) => Err(format!("line {}: schema {schema}; this version reads {SCHEMA}", at + 1)),
+                None => {
+                    Err(format!("line {}: no `schema`; a record starts {{\"schema\":{SCHEMA},..", at + 1))
+                }
+            }
+        });
+        records.collect::<Result<_, _>>().map(Records)
+    }
+
+    /// Every record of one type, in order.
+    pub fn all<R: Record>(&self) -> Vec<R> {
+        self.stamped().into_iter().map(|(record, _)| record).collect()
+    }
+
+    /// Every record of one type with where it comes from.
+    pub fn stamped<R: Record>(&self) -> Vec<(R, Stamp)> {
+        let of_type = self.0.iter().filter(|value| {
+            value["kind"] == R::KIND && value.get("measured").and_then(Value::as_bool) == R::MEASURED
+        });
+        of_type
+            .filter_map(|value| Some((R::deserialize(value).ok()?, Stamp::deserialize(value).ok()?)))
+            .collect()
+    }
+
+    /// How many there are, of all kinds.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The lines, but for those of one kind.
+    pub fn without(&self, kind: &str) -> impl Iterator<Item = &Value> {
+        self.0.iter().filter(move |value| value["kind"] != kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::{Call, MeasuredCollective, Proof, SimulatedCollective};
+
+    fn stamp() -> Stamp {
+        Stamp { commit: "c0ffee".into(), host: "h".into(), seed: Some(7), command: "allfold bench".into() }
+    }
+
+    fn call() -> Call {
+        Call {
+            collective: "all_reduce".into(),
+            algorithm: "ring".into(),
+            ranks: 4,
+            dtype: "f32".into(),
+            op: Some("sum".into()),
+            root: None,
+            count: 2,
+            bytes: 8,
+            tree: Some("00".into()),
+            order: Some("positional".into()),
+        }
+    }
+
+    fn measured() -> MeasuredCollective {
+        MeasuredCollective {
+            backend: "threads".into(),
+            path: None,
+            call: call(),
+            in_place: true,
+            iterations: 3,
+            time_us: 1.5,
+            time_error_us: 0.1,
+            algbw_gbps: 2.0,
+            busbw_gbps: 3.0,
+            estimate_us: None,
+            wrong: Some(0),
+            checksum: Some("ab".into()),
+        }
+    }
+
+    #[test]
+    fn a_line_reads_back_as_what_it_was_and_as_nothing_else() {
+        let text = line(&measured(), &stamp()).unwrap();
+        assert!(text.starts_with(r#"{"schema":1,"kind":"collective","measured":true,"backend":"threads""#));
+        let records = Records::parse(&format!("{text}\n\n")).unwrap();
+        assert_eq!(records.all::<MeasuredCollective>(), [measured()]);
+        assert_eq!(records.stamped::<MeasuredCollective>()[0].1, stamp());
+        assert!(
+            records.all::<SimulatedCollective>().is_empty(),
+            "measured rows never read as simulated ones"
+        );
+        assert!(records.all::<Proof>().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_record_is_named_by_its_line() {
+        assert!(Records::parse("\n{").unwrap_err().starts_with("line 2: no JSON record"));
+        assert!(Records::parse(r#"{"schema":2}"#).unwrap_err().contains("this version reads 1"));
+        assert!(Records::parse("{}").unwrap_err().contains("no `schema`"));
+    }
+}

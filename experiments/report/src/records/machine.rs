@@ -1,0 +1,95 @@
+//! `limit`, `simulator` and `doctor`: what the machine itself can do.
+
+use super::lines::Record;
+use serde::{Deserialize, Serialize};
+
+/// The bandwidth of this machine's memory, measured in the same run as what stands beside it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// How many threads ran at once.
+    pub threads: u32,
+    /// Bytes of each thread's buffers.
+    pub bytes: u64,
+    /// Bytes copied per second over all threads, in GB/s (1e9); each is read once and written once.
+    pub copy_gbps: f64,
+    /// Bytes of `a` in `a += b` (f32) per second over all threads, in GB/s; each is read twice and written once.
+    pub reduce_gbps: f64,
+    /// Bytes of one rank's buffer per second in an all-reduce (f32) of ranks that share memory, in GB/s, by the same
+    /// loops with nobody to wait for; left out where none was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fused_gbps: Option<f64>,
+}
+
+/// How fast the simulator itself was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SimulatorSpeed {
+    /// `clocks`, `events` or `orbit`.
+    pub engine: String,
+    /// `all_reduce`, ...
+    pub collective: String,
+    /// `ring`, ...
+    pub algorithm: String,
+    /// Ranks that were simulated.
+    pub ranks: u32,
+    /// Messages that were timed.
+    pub messages: u64,
+    /// Real seconds that it took.
+    pub wall_s: f64,
+    /// Messages per real second.
+    pub messages_per_s: f64,
+}
+
+/// One thing that `doctor` looked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// `cpu`, `memory`, `cuda`, ...
+    pub item: String,
+    /// Whether it is there.
+    pub found: bool,
+    /// What is there.
+    pub detail: String,
+    /// Where it is missing: how to get it, and what works without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+impl Record for Limit {
+    const KIND: &'static str = "limit";
+    const MEASURED: Option<bool> = Some(true);
+}
+
+impl Record for SimulatorSpeed {
+    const KIND: &'static str = "simulator";
+    const MEASURED: Option<bool> = Some(true);
+}
+
+impl Record for Finding {
+    const KIND: &'static str = "doctor";
+    const MEASURED: Option<bool> = None;
+}
+
+/// A machine that `--topology` knows by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineListed {
+    /// Its name.
+    pub name: String,
+    /// What it is, in words.
+    pub title: String,
+    /// Its GPU.
+    pub gpu: String,
+    /// GPUs of a node.
+    pub devices: u32,
+    /// NICs of a node.
+    pub nics: u32,
+    /// Gb/s of each.
+    pub nic_gbits: f64,
+    /// What they speak.
+    pub fabric: String,
+    /// Where its figures are from.
+    pub sources: Vec<String>,
+}
+
+impl Record for MachineListed {
+    const KIND: &'static str = "machine";
+    const MEASURED: Option<bool> = None;
+}

@@ -1,0 +1,30 @@
+//! What a run leaves behind: one JSON object per line, schema 1.
+//!
+//! ```text
+//! {"schema":1,"kind":"collective","measured":true, ...what it says..., "commit":..,"host":..,"seed":..,"command":..}
+//! ```
+//!
+//! There is one Rust type per kind, and two where a kind can be measured or simulated. A reader asks for a type
+//! ([`Records::all`]), so nothing that was simulated can slip into a column of what was measured.
+//! Tables, plots and the report are made from these alone.
+
+mod collective;
+mod explained;
+mod faults;
+mod lines;
+mod machine;
+mod proof;
+mod training;
+mod validation;
+
+pub use collective::{Call, MeasuredCollective, SimulatedCollective};
+pub use explained::TimeSpent;
+pub use faults::FaultSchedules;
+pub use lines::{Record, Records, SCHEMA, Stamp, line};
+pub use machine::{Finding, Limit, MachineListed, SimulatorSpeed};
+pub use proof::{Proof, Shown};
+pub use training::{
+    Breakdown, BucketLife, MeasuredEnd, MeasuredScale, MeasuredStep, Memory, Parity, ScalingRow,
+    SimulatedEnd, SimulatedScale, SimulatedStep, TimelineSpan,
+};
+pub use validation::Validated;

@@ -1,0 +1,59 @@
+//! `verify` and `show`: what was proved about an algorithm, and what it looks like.
+
+use super::lines::Record;
+use serde::{Deserialize, Serialize};
+
+/// Both proofs of one algorithm at one rank count.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Proof {
+    /// `all_reduce`, ...
+    pub collective: String,
+    /// `ring`, ...
+    pub algorithm: String,
+    /// Size of the group.
+    pub ranks: u32,
+    /// Rounds of the schedule.
+    pub rounds: u64,
+    /// `canonical`, `uniform` or `positional`; left out where the proof failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    /// Hash of the reduction trees; left out where the proof failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
+    /// Whether every send has its receive, and every result is the one that the collective promises.
+    pub ok: bool,
+    /// Where not: what was found instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counterexample: Option<String>,
+}
+
+/// One algorithm as a picture, with what it costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    /// `all_reduce`, ...
+    pub collective: String,
+    /// `ring`, ...
+    pub algorithm: String,
+    /// Size of the group.
+    pub ranks: u32,
+    /// Rounds of the schedule.
+    pub rounds: u64,
+    /// `canonical`, `uniform` or `positional`; left out where nothing is reduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    /// Hash of the reduction trees; left out where nothing is reduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
+    /// The picture, line by line.
+    pub picture: Vec<String>,
+}
+
+impl Record for Proof {
+    const KIND: &'static str = "verify";
+    const MEASURED: Option<bool> = None;
+}
+
+impl Record for Shown {
+    const KIND: &'static str = "show";
+    const MEASURED: Option<bool> = None;
+}

@@ -1,0 +1,259 @@
+//! `train`, `scale`, `span` and `parity`: training runs, scaling curves and the timeline of a step.
+
+use super::lines::Record;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Where the time of a step goes, in microseconds per step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Breakdown {
+    /// Getting the batch.
+    pub data_us: f64,
+    /// Forward pass and loss.
+    pub forward_us: f64,
+    /// Backward pass.
+    pub backward_us: f64,
+    /// Waiting for communication that the backward pass did not hide.
+    pub exposed_us: f64,
+    /// The optimiser.
+    pub optimiser_us: f64,
+}
+
+/// Bytes that a rank holds, by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Parameters.
+    pub params: u64,
+    /// Gradients, those held back between micro-batches included.
+    pub gradients: u64,
+    /// Running statistics.
+    pub buffers: u64,
+    /// What went through the layers.
+    pub activations: u64,
+    /// What layers keep for their backward pass.
+    pub saved: u64,
+    /// Gradients by activations.
+    pub down: u64,
+    /// What the optimiser keeps from step to step.
+    pub optimiser: u64,
+    /// Buffers of the buckets that are no views of the gradients, and what their hook keeps.
+    pub buckets: u64,
+}
+
+/// The life of a bucket of gradients, in microseconds from the start of its step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BucketLife {
+    /// Its place in the order of sending.
+    pub bucket: usize,
+    /// Parameters in it.
+    pub params: usize,
+    /// Bytes in it.
+    pub bytes: u64,
+    /// Its last gradient was there.
+    pub ready_us: f64,
+    /// It was sent: when ready, and after the bucket before it.
+    pub sent_us: f64,
+    /// Its sum was there.
+    pub done_us: f64,
+}
+
+/// JSON has no NaN and no infinity: they are written as null, and read as NaN.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+macro_rules! pair {
+    ($(#[$doc:meta])* $measured:ident, $simulated:ident $(, $kind:literal)?, { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        /// Timed by a clock on the wall.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $measured { $($(#[$field_doc])* pub $field: $type,)* }
+
+        $(#[$doc])*
+        /// Timed by the virtual clock.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $simulated { $($(#[$field_doc])* pub $field: $type,)* }
+
+        $(impl Record for $measured {
+            const KIND: &'static str = $kind;
+            const MEASURED: Option<bool> = Some(true);
+        }
+
+        impl Record for $simulated {
+            const KIND: &'static str = $kind;
+            const MEASURED: Option<bool> = Some(false);
+        })?
+    };
+}
+
+macro_rules! step {
+    ($(#[$doc:meta])* $step:ident, $end:ident, $measured:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $step {
+            /// What ran it: `threads`, `sim`.
+            pub backend: String,
+            /// The model: `cnn`, ...
+            pub model: String,
+            /// `single`, `ddp`.
+            pub strategy: String,
+            /// Size of the group.
+            pub ranks: u32,
+            /// From 0.
+            pub step: u64,
+            /// Mean loss of the step's batch over all ranks, exact to the last bit; null where it is no number.
+            #[serde(deserialize_with = "number")]
+            pub loss: f64,
+            /// What rank 0 sent in it; of the step that was traced, or else of the last.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            pub buckets: Vec<BucketLife>,
+            /// How the run ended; on its last step.
+            #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+            pub end: Option<$end>,
+        }
+
+        impl Record for $step {
+            const KIND: &'static str = "train";
+            const MEASURED: Option<bool> = Some($measured);
+        }
+    };
+}
+
+step! {
+    /// One step of a training run on real time; the last one also carries how the run ended.
+    MeasuredStep, MeasuredEnd, true
+}
+step! {
+    /// One step of a training run on virtual time; the last one also carries how the run ended.
+    SimulatedStep, SimulatedEnd, false
+}
+
+pair! {
+    /// How a training run ended.
+    MeasuredEnd, SimulatedEnd, {
+        /// Share of the test set that is classified right.
+        accuracy: f64,
+        /// Training samples per second, over all ranks.
+        samples_per_s: f64,
+        /// The same by the median step of the slowest rank, after the first third of the steps. Only of runs on GPUs, whose
+        /// first steps compile kernels, search for the fastest algorithms and capture graphs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        steady_samples_per_s: Option<f64>,
+        /// Mean time of a step, in microseconds.
+        time_us: f64,
+        /// Where it goes.
+        #[serde(flatten)]
+        breakdown: Breakdown,
+        /// Bytes that rank 0 held after the last step, by category.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory: Option<Memory>,
+        /// Hash of every loss of the run, bit for bit.
+        losses_hash: String,
+        /// Hash of the final weights, bit for bit.
+        weights_hash: String,
+    }
+}
+
+pair! {
+    /// One point of a scaling curve.
+    MeasuredScale, SimulatedScale, "scale", {
+        /// What gave it: `threads`; `sim` with real numerics, `modeled` with shapes alone.
+        backend: String,
+        /// The model: `cnn`, ...
+        model: String,
+        /// Size of the group.
+        ranks: u32,
+        /// Samples per rank and step.
+        batch: u64,
+        /// The machine: this one's cores, or the topology and device that were simulated.
+        topology: String,
+        /// Mean time of a step, in microseconds.
+        time_us: f64,
+        /// Standard error of that mean; 0 where there is none.
+        time_error_us: f64,
+        /// Waiting for communication that the backward pass did not hide, in microseconds.
+        exposed_us: f64,
+        /// Training samples per second, over all ranks.
+        samples_per_s: f64,
+        /// samples_per_s / (ranks x samples_per_s of one rank).
+        efficiency: f64,
+        /// How exchanges were timed where they were modeled: which engine, and whether chunks were rounded up.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        engines: Vec<String>,
+    }
+}
+
+/// One bar of the timeline of a simulated step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimelineSpan {
+    /// Whose.
+    pub rank: u32,
+    /// `compute` or `communication`.
+    pub stream: String,
+    /// What it did.
+    pub name: String,
+    /// Virtual microseconds from the start of the step.
+    pub start_us: f64,
+    /// Virtual microseconds from the start of the step.
+    pub end_us: f64,
+}
+
+impl Record for TimelineSpan {
+    const KIND: &'static str = "span";
+    const MEASURED: Option<bool> = Some(false);
+}
+
+/// Whether two training runs on the same number of ranks gave the same bits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parity {
+    /// The model: `cnn`, ...
+    pub model: String,
+    /// Size of the group.
+    pub ranks: u32,
+    /// Steps that were compared.
+    pub step: u64,
+    /// Hash of the losses on threads.
+    pub threads_losses: String,
+    /// Hash of the losses on the simulator.
+    pub sim_losses: String,
+    /// Hash of the final weights on threads.
+    pub threads_weights: String,
+    /// Hash of the final weights on the simulator.
+    pub sim_weights: String,
+    /// Whether all of it agrees.
+    pub ok: bool,
+}
+
+impl Record for Parity {
+    const KIND: &'static str = "parity";
+    const MEASURED: Option<bool> = None;
+}
+
+/// A published throughput beside what is predicted from the same table's row of one GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScalingRow {
+    /// The table.
+    pub run: String,
+    /// Its column and settings.
+    pub curve: String,
+    /// The machine, by a name that `--topology` knows.
+    pub system: String,
+    /// Classification, detection or segmentation of images.
+    pub vision: bool,
+    /// GPUs.
+    pub ranks: u32,
+    /// Samples per second as published.
+    pub published: f64,
+    /// Samples per second as predicted.
+    pub predicted: f64,
+    /// |predicted / published - 1|.
+    pub error: f64,
+    /// Whether the row took part in a fit; none does.
+    pub fitted: bool,
+    /// What was assumed, where the table does not say.
+    pub assumed: Vec<String>,
+}
+
+impl Record for ScalingRow {
+    const KIND: &'static str = "validate_scaling";
+    const MEASURED: Option<bool> = None;
+}

@@ -1,0 +1,38 @@
+//! `validate`: one prediction beside what was measured.
+
+use super::lines::Record;
+use serde::{Deserialize, Serialize};
+
+/// One row of one run, predicted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Validated {
+    /// The run's name.
+    pub run: String,
+    /// The cluster.
+    pub system: String,
+    /// Nodes, as the run counts them.
+    pub nodes: u32,
+    /// `all_reduce`, ...
+    pub collective: String,
+    /// Size of the group.
+    pub ranks: u32,
+    /// nccl-tests' size.
+    pub bytes: u64,
+    /// What NCCL's tuner takes: `Ring/LL`, ...
+    pub choice: String,
+    /// `simulated`, `physical` or `closed-form`.
+    pub predictor: String,
+    /// What somebody measured, in microseconds.
+    pub measured_us: f64,
+    /// The prediction, in microseconds.
+    pub predicted_us: f64,
+    /// max(predicted / measured, measured / predicted).
+    pub factor: f64,
+    /// Whether the run took part in the fit of the parameters: then the row counts for nothing.
+    pub fitted: bool,
+}
+
+impl Record for Validated {
+    const KIND: &'static str = "validate";
+    const MEASURED: Option<bool> = Some(false);
+}

@@ -1,0 +1,3 @@
+//! Published datasets, by the packages that carry them.
+
+pub mod published;

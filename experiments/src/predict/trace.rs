@@ -1,0 +1,85 @@
+//! Chrome traces as files: messages of a timed collective, or what ranks did in a run on virtual time.
+
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session;
+use allfold_collectives::Activity;
+use allfold_collectives::time::Sent;
+use allfold_report::records::TimelineSpan;
+use allfold_sim::{ChromeTrace, Picos, Stretch};
+use std::io;
+use std::path::Path;
+
+/// Writes one row per rank and lane, a bar per message, on the sender's side.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn messages(path: &Path, sent: &[Sent]) -> Outcome {
+    write(path, |trace| {
+        for message in sent {
+            let name = format!("{} -> {}", message.from, message.to);
+            let picos = message.arrived.0.saturating_sub(message.left.0);
+            trace.stretch(&Stretch {
+                name: &name,
+                kind: "message",
+                process: message.from.0,
+                thread: message.lane,
+                start: message.start,
+                end: message.left,
+                args: &[("bytes", message.bytes.0), ("round", message.round), ("latency_ps", picos)],
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes one row per rank and stream, a bar per thing done.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn activities(path: &Path, activities: &[Activity]) -> Outcome {
+    write(path, |trace| {
+        for done in activities {
+            let kind = if done.what == "compute" { "compute" } else { "communication" };
+            trace.stretch(&Stretch {
+                name: &done.what,
+                kind,
+                process: done.rank.0,
+                thread: done.stream,
+                start: done.start,
+                end: done.end,
+                args: &[],
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes one row per rank and stream, a bar per part of a step.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn spans(path: &Path, spans: &[TimelineSpan]) -> Outcome {
+    let picos = |us: f64| Picos((us * 1e6).max(0.0) as u64);
+    write(path, |trace| {
+        for span in spans {
+            let kind = if span.stream == "compute" { "compute" } else { "communication" };
+            trace.stretch(&Stretch {
+                name: &span.name,
+                kind,
+                process: span.rank,
+                thread: u32::from(span.stream != "compute"),
+                start: picos(span.start_us),
+                end: picos(span.end_us),
+                args: &[],
+            })?;
+        }
+        Ok(())
+    })
+}
+
+fn write(path: &Path, fill: impl FnOnce(&mut ChromeTrace<Vec<u8>>) -> io::Result<()>) -> Outcome {
+    let mut bytes = ChromeTrace::new(Vec::new()).map_err(Failure::run)?;
+    fill(&mut bytes).map_err(Failure::run)?;
+    let bytes = bytes.finish().map_err(Failure::run)?;
+    session::replace(path, &bytes)
+}

@@ -1,0 +1,181 @@
+//! Scaling curves of collectives: one call on more and more ranks, by several algorithms.
+
+use crate::call::plan::Choice;
+use crate::call::table;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::names;
+use crate::cli::session::{self, Session};
+use crate::predict::machine::Machine;
+use crate::scaling::workload::thinned;
+use allfold_collectives::registry::{self, Algorithm, Shape};
+use allfold_collectives::time::LinkSharing;
+use allfold_collectives::{Collective, DType, ReduceOp};
+use allfold_report::plots::{Axis, Curves, Origin, Point, Series};
+use allfold_report::records::SimulatedCollective;
+use allfold_report::sizes::{RankCounts, Size};
+use std::path::Path;
+use std::time::Instant;
+
+/// Flags of a collective's curve.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Collectives")]
+pub struct Call {
+    /// Draw the curve of one call: all_reduce, broadcast, all_gather, ...
+    #[arg(long, value_name = "COLLECTIVE", value_parser = names::collective, requires = "algo", conflicts_with_all = ["workload", "against", "explain"])]
+    pub collective: Option<Collective>,
+    /// By which algorithms, such as ring,double_binary_tree
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "collective")]
+    pub algo: Vec<String>,
+    /// Bytes of the call
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub size: Size,
+    /// Channels side by side, each on its share of the data
+    #[arg(long, value_name = "LANES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub lanes: u32,
+    /// Cut chunks into pieces of at most this many bytes [default: the algorithm's own]
+    #[arg(long, value_name = "SIZE")]
+    pub segment: Option<Size>,
+}
+
+/// One algorithm at one number of ranks.
+struct Timed {
+    record: SimulatedCollective,
+    wall_s: f64,
+}
+
+/// Times every algorithm at every number of ranks, prints a table and draws the plot.
+///
+/// # Errors
+/// An algorithm that the collective does not have; a point that cannot be timed.
+pub fn run(
+    args: &Call,
+    collective: Collective,
+    topology: &str,
+    counts: &RankCounts,
+    plot: Option<&Path>,
+    session: &mut Session,
+) -> Outcome {
+    let algorithms: Vec<&'static Algorithm> = args
+        .algo
+        .iter()
+        .map(|name| registry::find(collective, name).map_err(Failure::usage))
+        .collect::<Outcome<_>>()?;
+    plot.iter().try_for_each(|path| session.will_write(path))?;
+    let counts = thinned(&counts.0);
+    let mut curves = Vec::new();
+    for algorithm in algorithms {
+        let points = counts.iter().map(|&ranks| point(args, algorithm, topology, ranks));
+        curves.push(points.collect::<Outcome<Vec<Timed>>>()?);
+    }
+    let first = curves.iter().flatten().next();
+    let bytes = first.map_or(0, |timed| timed.record.call.bytes);
+    session.say(format!(
+        "{collective} of {bytes} bytes on {topology}, {} channels; simulated, all times are virtual",
+        args.lanes
+    ))?;
+    let rows = curves.iter().flatten().map(row);
+    let names = ["algorithm", "ranks", "time (us)", "busbw (GB/s)", "engine", "real (s)"];
+    session.say(table::columns(
+        &std::iter::once(names.map(String::from).to_vec()).chain(rows).collect::<Vec<_>>(),
+    ))?;
+    let wall: f64 = curves.iter().flatten().map(|timed| timed.wall_s).sum();
+    session.say(format!("all of it in {wall:.1} s of real time"))?;
+    curves.iter().flatten().try_for_each(|timed| session.record(&timed.record))?;
+    match plot {
+        Some(path) => draw(&curves, collective, topology, bytes, path),
+        None => Ok(()),
+    }
+}
+
+fn point(args: &Call, algorithm: &'static Algorithm, topology: &str, ranks: u32) -> Outcome<Timed> {
+    let choice = Choice {
+        collective: algorithm.collective,
+        algorithm: Some(algorithm),
+        shape: Shape::new(ranks).map_err(Failure::usage)?,
+        dtype: DType::F32,
+        op: ReduceOp::Sum,
+        segment: args.segment.map(|size| size.0),
+        window: None,
+        lanes: args.lanes,
+    };
+    let mut machine = Machine::named(topology, ranks)?;
+    // One rule for a whole curve: shared links keep a large tree in a turmoil that has to be stepped message by message.
+    if algorithm.pipelined {
+        machine.sharing = LinkSharing::Serial;
+    }
+    #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
+    let start = Instant::now();
+    let (record, _) = machine.time(&choice, args.size.0)?;
+    Ok(Timed { record, wall_s: start.elapsed().as_secs_f64() })
+}
+
+fn row(timed: &Timed) -> Vec<String> {
+    let record = &timed.record;
+    vec![
+        record.call.algorithm.clone(),
+        record.call.ranks.to_string(),
+        format!("{:.1}", record.time_us),
+        format!("{:.2}", record.busbw_gbps),
+        record.stepped(),
+        format!("{:.2}", timed.wall_s),
+    ]
+}
+
+/// Time over ranks, a curve for each algorithm.
+fn draw(curves: &[Vec<Timed>], collective: Collective, topology: &str, bytes: u64, path: &Path) -> Outcome {
+    let series = curves.iter().filter_map(|curve| {
+        let at = |timed: &Timed| Point {
+            x: timed.record.call.ranks.into(),
+            y: timed.record.time_us / 1e3,
+            error: 0.0,
+        };
+        Some(Series {
+            name: curve.first()?.record.call.algorithm.clone(),
+            origin: Origin::Simulated,
+            // One rank has nothing to send: its time is the launch alone.
+            points: curve.iter().filter(|timed| timed.record.call.ranks > 1).map(at).collect(),
+        })
+    });
+    let caption = format!("{collective} of {bytes} bytes on {topology}, simulated");
+    let curves = Curves {
+        label: caption.clone(),
+        x: Axis { label: "ranks", log: Some(2), format: |ranks| format!("{ranks:.0}") },
+        y: Axis { label: "time (ms)", log: Some(10), format: |ms| format!("{ms}") },
+        series: series.collect(),
+        ideal: None,
+    };
+    let figure = curves.draw().map_err(Failure::run)?;
+    session::replace(path, figure.file(&caption).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed(name: &str, ranks: u32) -> SimulatedCollective {
+        let args = Call {
+            collective: Some(Collective::AllReduce),
+            algo: vec![name.into()],
+            size: Size(64 << 20),
+            lanes: 4,
+            segment: None,
+        };
+        let algorithm = registry::find(Collective::AllReduce, name).unwrap();
+        point(&args, algorithm, "nodes8", ranks).unwrap().record
+    }
+
+    #[test]
+    fn a_record_says_what_was_not_stepped() {
+        let ring = timed("ring", 256);
+        assert_eq!((ring.engine.as_str(), ring.sharing.as_str()), ("orbit_events", "split"));
+        assert_eq!((ring.folded_lanes, ring.folded_ranks, ring.skipped_messages), (Some(4), Some(32), None));
+        let tree = timed("double_binary_tree", 64);
+        assert_eq!((tree.engine.as_str(), tree.sharing.as_str()), ("serial_links", "serial_links"));
+        assert_eq!((tree.folded_lanes, tree.folded_ranks), (Some(4), None));
+        let (messages, skipped) = (tree.messages.unwrap(), tree.skipped_messages.unwrap());
+        assert!(0 < skipped && skipped < messages, "{skipped} of {messages}");
+        assert!(tree.time_us >= tree.bound_us.unwrap());
+        assert!(tree.stepped().starts_with("serial_links, 4 lanes in one, "), "{}", tree.stepped());
+        assert_eq!(timed("double_binary_tree", 1).messages, Some(0));
+    }
+}

@@ -1,0 +1,221 @@
+//! Points of a scaling curve: measured on threads, carried on virtual time with real arithmetic, or modeled from
+//! shapes alone.
+
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::progress;
+use crate::training::place::Place;
+use crate::training::run::{self, Noted};
+use crate::training::trained::Trained;
+use allfold_collectives::Plan;
+use allfold_report::records::{MeasuredScale, SimulatedScale};
+use allfold_sim::{Device, Sharing, Topology};
+use allfold_trainer::modeled::{self, Machine, Prediction};
+use allfold_trainer::{Config, Dataset, data};
+use std::cell::OnceCell;
+
+/// Whose scaling.
+pub struct Scaling {
+    /// What is trained.
+    pub config: Config,
+    /// The simulated machine, by name.
+    pub topology: String,
+    /// What each of its ranks computes on.
+    pub device: Device,
+    /// For all points, once the first has asked for it.
+    data: OnceCell<(Dataset, Dataset)>,
+}
+
+impl Scaling {
+    /// Of a configuration, on a machine by its name.
+    pub fn new(config: Config, topology: String, device: Device) -> Scaling {
+        Scaling { config, topology, device, data: OnceCell::new() }
+    }
+
+    fn data(&self) -> Outcome<&(Dataset, Dataset)> {
+        if let Some(data) = self.data.get() {
+            return Ok(data);
+        }
+        let data = run::load(&self.config)?;
+        Ok(self.data.get_or_init(|| data))
+    }
+
+    /// A run of a few steps on threads of this machine.
+    ///
+    /// # Errors
+    /// A failed run.
+    pub fn measured(&self, ranks: u32) -> Outcome<MeasuredScale> {
+        let trained = self.train(Place::Threads(ranks))?;
+        let (time_us, time_error_us) = trained.step_us();
+        Ok(MeasuredScale {
+            backend: "threads".into(),
+            model: self.config.model.clone(),
+            ranks,
+            batch: self.config.batch as u64,
+            topology: "this machine".into(),
+            time_us,
+            time_error_us,
+            exposed_us: trained.breakdown().exposed_us,
+            samples_per_s: trained.result.throughput(),
+            efficiency: 0.0,
+            engines: Vec::new(),
+        })
+    }
+
+    /// The same run on virtual time, with real arithmetic.
+    ///
+    /// # Errors
+    /// A failed run.
+    pub fn carried(&self, ranks: u32) -> Outcome<SimulatedScale> {
+        let trained = self.train(Place::Sim(Box::new((self.machine(ranks)?, self.device))))?;
+        let (time_us, time_error_us) = trained.step_us();
+        Ok(SimulatedScale {
+            backend: "sim".into(),
+            model: self.config.model.clone(),
+            ranks,
+            batch: self.config.batch as u64,
+            topology: self.place(),
+            time_us,
+            time_error_us,
+            exposed_us: trained.breakdown().exposed_us,
+            samples_per_s: trained.result.throughput(),
+            efficiency: 0.0,
+            engines: Vec::new(),
+        })
+    }
+
+    /// One step from shapes, FLOPs and bytes.
+    ///
+    /// # Errors
+    /// A step that cannot be timed.
+    pub fn modeled(&self, ranks: u32) -> Outcome<SimulatedScale> {
+        let prediction = self.predict(ranks)?;
+        let parameters: u64 =
+            prediction.buckets.iter().map(|bucket| bucket.bytes).sum::<u64>() / self.element();
+        let model = match parameters {
+            0..1_000_000 => self.config.model.clone(),
+            many => format!("{} of {:.0}M", self.config.model, many as f64 / 1e6),
+        };
+        Ok(SimulatedScale {
+            backend: "modeled".into(),
+            model,
+            ranks,
+            batch: self.config.batch as u64,
+            topology: self.place(),
+            time_us: prediction.time.total().as_micros(),
+            time_error_us: 0.0,
+            exposed_us: prediction.time.exposed.as_micros(),
+            samples_per_s: prediction.throughput(),
+            efficiency: 0.0,
+            engines: prediction.engines,
+        })
+    }
+
+    fn predict(&self, ranks: u32) -> Outcome<Prediction> {
+        let (shape, classes) = match data::form(&self.config) {
+            Some(form) => form,
+            None => self.data().map(|(train, _)| (train.shape, train.classes))?,
+        };
+        let topology = self.machine(ranks)?;
+        let machine = Machine {
+            device: self.device,
+            topology: &topology,
+            costs: topology.costs(),
+            sharing: Sharing::default(),
+            plan: &Plan::default(),
+        };
+        modeled::predict(&self.config, shape, classes, &machine).map_err(Failure::from)
+    }
+
+    fn train(&self, place: Place) -> Outcome<Trained> {
+        let mut config = self.config.clone();
+        // Whole batches alone, so that every step is the one that is modeled.
+        let data = self.data()?;
+        let train = &data.0;
+        let step = config.batch.saturating_mul(place.ranks() as usize);
+        let samples =
+            train.len().min(if config.train_samples > 0 { config.train_samples } else { usize::MAX });
+        config.train_samples = samples / step * step;
+        if step > samples {
+            // Too few for a step: what samples hold takes no part in how long it takes.
+            let (channels, height, width) = train.shape;
+            config.data = "synthetic".into();
+            (config.synthetic_shape, config.synthetic_classes) = ([channels, height, width], train.classes);
+            (config.synthetic_samples, config.train_samples) = (step, step);
+        }
+        // A point is no run to go on with, and leaves alone what one has written.
+        (config.checkpoint_every, config.resume) = (0, false);
+        let bar = progress::bar(1, &format!("{} on {} ranks", config.model, place.ranks()));
+        let trained = match step > samples {
+            true => run::run(&config, &place, &bar),
+            false => run::run_on(&config, data, &place, &bar, Noted::default()),
+        };
+        bar.finish_and_clear();
+        trained
+    }
+
+    fn machine(&self, ranks: u32) -> Outcome<Topology> {
+        Topology::named(&self.topology, ranks).map_err(Failure::usage)
+    }
+
+    fn place(&self) -> String {
+        format!("{} of {}", self.topology, self.device.name)
+    }
+
+    fn element(&self) -> u64 {
+        if self.config.dtype == "f64" { 8 } else { 4 }
+    }
+}
+
+macro_rules! efficiencies {
+    ($(#[$doc:meta])* $name:ident, $type:ident) => {
+        $(#[$doc])*
+        pub fn $name(points: &mut [$type]) {
+            let Some(one) = points.iter().find(|point| point.ranks == 1).map(|point| point.samples_per_s) else {
+                return;
+            };
+            for point in points {
+                point.efficiency = point.samples_per_s / (f64::from(point.ranks) * one);
+            }
+        }
+    };
+}
+
+efficiencies! {
+    /// Sets the efficiency of each point of one measured curve by its point of one rank.
+    measured_efficiency, MeasuredScale
+}
+efficiencies! {
+    /// Sets the efficiency of each point of one simulated curve by its point of one rank.
+    simulated_efficiency, SimulatedScale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text has to be read to be known; the first point does that for all of them.
+    #[test]
+    fn the_points_of_a_curve_share_their_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = folder.path().join("text.txt");
+        std::fs::write(&text, "to be or not to be ".repeat(20)).unwrap();
+        let config = Config {
+            model: "gpt".into(),
+            data: "text".into(),
+            data_dir: folder.path().display().to_string(),
+            layers: 1,
+            width: 8,
+            heads: 2,
+            positions: 4,
+            batch: 2,
+            max_steps: 1,
+            ..Config::default()
+        };
+        let scaling = Scaling::new(config, "switch".into(), Device::CPU_CORE);
+        scaling.modeled(1).unwrap();
+        std::fs::remove_file(text).unwrap();
+        scaling.measured(2).unwrap();
+        scaling.carried(2).unwrap();
+        scaling.modeled(2).unwrap();
+    }
+}

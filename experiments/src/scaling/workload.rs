@@ -1,0 +1,205 @@
+//! Scaling curves of large networks, from their layer tables.
+
+use crate::cli::failure::{Failure, Outcome};
+use allfold_collectives::Plan;
+use allfold_nccl_model::{Arch, Cpu, Graph, Inside, Overrides, Platform};
+use allfold_report::records::SimulatedScale;
+use allfold_sim::machines::presets::{FABRICS, Preset};
+use allfold_sim::machines::{GPUS, Generation};
+use allfold_sim::{Sharing, Topology};
+use allfold_trainer::modeled::{Exchange, Job, NcclModel, Prediction, Simulated, Terms, predict_workload};
+use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+
+/// What times the exchanges.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collectives {
+    /// Allfold's own schedules, simulated on the topology
+    Simulated,
+    /// What NCCL's tuner believes of the algorithm that it would choose
+    Nccl,
+}
+
+/// Whose scaling.
+pub struct WorkloadScaling {
+    /// What is trained.
+    pub workload: Workload,
+    /// The machine, as `--topology` names it.
+    pub topology: String,
+    /// What each rank computes on.
+    pub accelerator: &'static Accelerator,
+    /// In which numbers.
+    pub precision: Precision,
+    /// Samples per rank and step; in strong scaling, of all ranks together.
+    pub batch: usize,
+    /// Whether the batch is that of all ranks.
+    pub strong: bool,
+    /// Micro-batches of a step.
+    pub accumulate: usize,
+    /// Whether batch norms normalise by the samples of all ranks.
+    pub sync_batch_norm: bool,
+    /// Samples per second of one device, where measured.
+    pub measured: Option<f64>,
+    /// What is added beyond kernels and links.
+    pub terms: Terms,
+    /// What times the exchanges.
+    pub collectives: Collectives,
+}
+
+impl WorkloadScaling {
+    /// One point; `None` in strong scaling where a rank would have no sample.
+    ///
+    /// # Errors
+    /// A topology that has no such machine; an exchange that cannot be timed.
+    pub fn point(&self, ranks: u32) -> Outcome<Option<SimulatedScale>> {
+        let batch = if self.strong { self.batch / ranks as usize } else { self.batch };
+        if batch == 0 {
+            return Ok(None);
+        }
+        let prediction = self.predict(ranks, batch)?;
+        Ok(Some(SimulatedScale {
+            backend: "modeled".into(),
+            model: format!("{} ({})", self.workload.name(), self.precision.name()),
+            ranks,
+            batch: batch as u64,
+            topology: format!("{} of {}", self.topology, self.accelerator.name),
+            time_us: prediction.time.total().as_micros(),
+            time_error_us: 0.0,
+            exposed_us: prediction.time.exposed.as_micros(),
+            samples_per_s: prediction.throughput(),
+            efficiency: 0.0,
+            engines: prediction.engines,
+        }))
+    }
+
+    /// The step of so many ranks with so many samples each.
+    ///
+    /// # Errors
+    /// As [`WorkloadScaling::point`].
+    pub fn predict(&self, ranks: u32, batch: usize) -> Outcome<Prediction> {
+        let job = Job {
+            accumulate: self.accumulate,
+            sync_batch_norm: self.sync_batch_norm,
+            measured: self.measured,
+            terms: self.terms,
+            ..Job::new(&self.workload, self.accelerator, self.precision, batch)
+        };
+        let topology = Topology::named(&self.topology, ranks).map_err(Failure::usage)?;
+        let plan = Plan::default();
+        let mut exchange: Box<dyn Exchange + '_> = match self.collectives {
+            Collectives::Simulated => {
+                Box::new(Simulated::new(&topology, topology.costs(), Sharing::default(), &plan))
+            }
+            Collectives::Nccl => {
+                let preset = machine(&self.topology)?;
+                Box::new(NcclModel::new(platform(&preset, ranks), Overrides::default()))
+            }
+        };
+        predict_workload(&job, ranks, &mut *exchange).map_err(Failure::run)
+    }
+}
+
+/// The machine of a topology's name, without what follows it.
+///
+/// # Errors
+/// A topology that is no machine.
+pub fn machine(topology: &str) -> Outcome<Preset> {
+    let head = topology.split([':', ',']).next().unwrap_or_default();
+    Preset::named(head).map_err(Failure::usage)
+}
+
+/// A machine as NCCL's tuner sees it: a channel for each NVLink of a device, sharing the node's NICs.
+pub fn platform(preset: &Preset, ranks: u32) -> Platform {
+    let nodes = ranks.div_ceil(preset.devices);
+    let generation = GPUS.iter().find(|gpu| gpu.name == preset.gpu).map(|gpu| gpu.generation);
+    let arch = match generation {
+        Some(Generation::Volta) | None => Arch::Volta,
+        Some(Generation::Ampere) => Arch::Ampere,
+        Some(Generation::Hopper) => Arch::Hopper,
+        Some(Generation::Blackwell | Generation::Cdna) => Arch::Blackwell,
+    };
+    let share =
+        FABRICS.iter().find(|fabric| fabric.name == preset.nics.fabric).map_or(1.0, |fabric| fabric.share);
+    let network = f64::from(preset.nics.count) * preset.nics.gbits / 8.0 * share;
+    let (channels, inside) = match &preset.nvlink {
+        Some(nvlink) => {
+            let mesh =
+                nvlink.mesh.iter().filter(|[a, b, _]| *a == 0 || *b == 0).map(|[_, _, links]| links).sum();
+            (nvlink.switched.unwrap_or(mesh).max(1), nvlink.gbps)
+        }
+        None => (2, preset.pcie.gbps / 2.0),
+    };
+    let across = |channels: u32, inside: f64| (network / f64::from(channels)).min(inside);
+    let graph = Graph::inside(channels, inside).across(across(channels, inside));
+    let switched = preset.nvlink.as_ref().is_some_and(|nvlink| nvlink.switched.is_some());
+    let port = f64::from(channels) * inside;
+    let nvls = (switched && arch >= Arch::Hopper)
+        .then(|| Graph::inside(16, port / 16.0).across(across(16, port / 16.0)));
+    Platform {
+        cpu: if preset.pcie.source.contains("AMD") { Cpu::Amd } else { Cpu::Intel },
+        links: if preset.nvlink.is_some() { Inside::NvLink } else { Inside::Pci },
+        nvswitch: switched,
+        nvls,
+        ..Platform::nvlink(arch, nodes, ranks, graph)
+    }
+}
+
+/// Counts of ranks that a curve is drawn at: all of a few; of many only the powers of two, the first and the last.
+pub fn thinned(counts: &[u32]) -> Vec<u32> {
+    let ends = [counts.first(), counts.last()];
+    let keep = |ranks: &u32| counts.len() <= 64 || ranks.is_power_of_two() || ends.contains(&Some(ranks));
+    counts.iter().copied().filter(keep).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scaling(topology: &str, collectives: Collectives) -> WorkloadScaling {
+        WorkloadScaling {
+            workload: Workload::named("resnet50").unwrap(),
+            topology: topology.into(),
+            accelerator: Accelerator::named("A100 SXM").unwrap(),
+            precision: Precision::Half,
+            batch: 128,
+            strong: false,
+            accumulate: 1,
+            sync_batch_norm: false,
+            measured: None,
+            terms: Terms::NONE,
+            collectives,
+        }
+    }
+
+    #[test]
+    fn both_ways_of_timing_an_exchange_are_alike() {
+        for machine in ["dgx-a100", "hgx-h100"] {
+            for ranks in [8, 64] {
+                let times = [Collectives::Simulated, Collectives::Nccl].map(|collectives| {
+                    scaling(machine, collectives).predict(ranks, 128).unwrap().communication.as_secs()
+                });
+                let factor = (times[0] / times[1]).max(times[1] / times[0]);
+                assert!(factor < 3.0, "{machine} {ranks}: {times:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_hundred_thousand_ranks_are_one_point_among_others() {
+        let point = scaling("dgx-a100", Collectives::Simulated).point(131_072).unwrap().unwrap();
+        assert!(point.samples_per_s > 0.0 && point.engines.iter().any(|engine| engine.contains("rounded")));
+        let strong =
+            WorkloadScaling { strong: true, batch: 256, ..scaling("dgx-a100", Collectives::Simulated) };
+        assert_eq!(strong.point(512).unwrap(), None);
+        assert_eq!(strong.point(64).unwrap().unwrap().batch, 4);
+    }
+
+    #[test]
+    fn the_tuner_sees_the_machine() {
+        let of = |name: &str, ranks| platform(&Preset::named(name).unwrap(), ranks);
+        assert_eq!((of("dgx1", 8).ring.channels, of("dgx1", 8).ring.inside), (6, 20.0));
+        assert_eq!((of("dgx-a100", 32).nodes, of("dgx-a100", 32).ring.across), (4, 200.0 / 12.0));
+        assert!(of("hgx-h100", 8).nvls.is_some() && of("l40s", 8).links == Inside::Pci);
+        assert_eq!(thinned(&(1..=1000).collect::<Vec<_>>()).len(), 11);
+        assert_eq!(thinned(&[3, 5]), [3, 5]);
+    }
+}

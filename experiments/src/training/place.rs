@@ -1,0 +1,63 @@
+//! Where the ranks of a training run are.
+
+use crate::cli::failure::{Failure, Outcome};
+use allfold_collectives::environment::Environment;
+use allfold_collectives::{Communicator, Rank};
+use allfold_sim::{Device, Topology};
+
+/// Where ranks run.
+#[derive(Clone)]
+pub enum Place {
+    /// Threads of this process, real time.
+    Threads(u32),
+    /// This process is one rank of a world that a launcher has started.
+    Process(Box<Environment>),
+    /// This process is one rank of the MPI job that mpirun has started: which, and of how many.
+    Mpi(Rank, u32),
+    /// Threads on virtual time: one for each rank of a topology, each computing on a device.
+    Sim(Box<(Topology, Device)>),
+}
+
+impl Place {
+    /// How many ranks run there.
+    pub fn ranks(&self) -> u32 {
+        match self {
+            Place::Threads(ranks) => *ranks,
+            Place::Process(environment) => environment.world_size,
+            Place::Mpi(_, ranks) => *ranks,
+            Place::Sim(machine) => machine.0.ranks(),
+        }
+    }
+
+    /// Whether this process tells what came of the run: of several one does.
+    pub fn speaks(&self) -> bool {
+        match self {
+            Place::Process(environment) => environment.rank == Rank(0),
+            Place::Mpi(rank, _) => *rank == Rank(0),
+            Place::Threads(_) | Place::Sim(_) => true,
+        }
+    }
+}
+
+/// This process as a rank of its MPI job; `native`: by MPI's own collectives where no algorithm is named.
+///
+/// # Errors
+/// This program was built without MPI; MPI cannot be started.
+#[cfg(feature = "mpi")]
+pub fn over_mpi(native: bool) -> Outcome<Communicator> {
+    use allfold_collectives::Joining;
+    use allfold_collectives::mpi::Options;
+    let flight = Joining::from_env().map_err(Failure::from)?.flight;
+    Communicator::over_mpi(Options { native, flight, ..Options::default() }).map_err(Failure::from)
+}
+
+/// This process as a rank of its MPI job.
+///
+/// # Errors
+/// Always: this program was built without MPI.
+#[cfg(not(feature = "mpi"))]
+pub fn over_mpi(_native: bool) -> Outcome<Communicator> {
+    Err(Failure::usage(
+        "this allfold was built without MPI: scripts/install-mpi.sh, then cargo build --release --features mpi",
+    ))
+}

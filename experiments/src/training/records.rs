@@ -1,0 +1,61 @@
+//! The records of a run.
+
+use super::trained::Trained;
+use allfold_report::records::{MeasuredEnd, MeasuredStep, Memory, SimulatedEnd, SimulatedStep};
+use allfold_trainer::Config;
+
+fn held(memory: allfold_trainer::Memory) -> Memory {
+    let allfold_trainer::Memory { params, gradients, buffers, activations, saved, down, optimiser, buckets } =
+        memory;
+    Memory { params, gradients, buffers, activations, saved, down, optimiser, buckets }
+}
+
+/// The records of a run, measured or simulated: the types are two, their fields alike.
+macro_rules! records {
+    ($(#[$doc:meta])* $name:ident, $step:ident, $end:ident, $backend:literal) => {
+        impl Trained {
+            $(#[$doc])*
+            pub fn $name(&self, config: &Config, ranks: u32) -> Vec<$step> {
+                let steps = self.result.losses.len();
+                let end = $end {
+                    accuracy: self.result.test.accuracy(),
+                    samples_per_s: self.result.throughput(),
+                    steady_samples_per_s: (config.device == "cuda").then(|| self.steady_throughput()),
+                    time_us: self.result.time.as_micros() / self.made().max(1) as f64,
+                    breakdown: self.breakdown(),
+                    memory: self.memory().map(held),
+                    losses_hash: self.losses_hash(),
+                    weights_hash: self.weights_hash(),
+                };
+                let record = |(step, &loss)| $step {
+                    backend: $backend.into(),
+                    model: config.model.clone(),
+                    strategy: config.strategy.clone(),
+                    ranks,
+                    step,
+                    loss,
+                    buckets: self.buckets(step),
+                    end: (step + 1 == steps as u64).then(|| end.clone()),
+                };
+                (0u64..).zip(&self.result.losses).map(record).collect()
+            }
+        }
+    };
+}
+
+records! {
+    /// A record per step of a run on threads.
+    measured, MeasuredStep, MeasuredEnd, "threads"
+}
+records! {
+    /// A record per step of a run of processes that talk over TCP.
+    measured_over_tcp, MeasuredStep, MeasuredEnd, "tcp"
+}
+records! {
+    /// A record per step of a run of processes of an MPI job.
+    measured_over_mpi, MeasuredStep, MeasuredEnd, "mpi"
+}
+records! {
+    /// A record per step of a run on virtual time.
+    simulated, SimulatedStep, SimulatedEnd, "sim"
+}

@@ -1,0 +1,96 @@
+//! A training run on threads, as one process of several, or on virtual time, with a bar.
+
+use super::elastic;
+use super::place::{Place, over_mpi};
+use super::tensorboard::Events;
+use super::trained::{Step, Trained};
+use super::watch::Watch;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::memory;
+use crate::cli::progress::Lines;
+use allfold_collectives::{Communicator, World};
+use allfold_trainer::{Config, Dataset, TrainResult};
+use indicatif::ProgressBar;
+use std::sync::Mutex;
+
+/// What is kept of a run beside its losses and times.
+#[derive(Default)]
+pub struct Noted {
+    /// Rank 0's numbers, for TensorBoard.
+    pub events: Option<Events>,
+    /// The step whose buckets are; the last, if no other.
+    pub step: Option<u64>,
+}
+
+/// The data that `config` names, to train on and to be scored on; what is to compute is asked for first, so that what is
+/// missing is said once, and not by every rank.
+///
+/// # Errors
+/// Data or a device that is missing.
+pub fn load(config: &Config) -> Outcome<(Dataset, Dataset)> {
+    allfold_trainer::cuda::open(config).map_err(Failure::from)?;
+    allfold_trainer::data::load(config).map_err(Failure::from)
+}
+
+/// Trains on the data that `config` names, as [`run_on`].
+///
+/// # Errors
+/// As [`load`] and [`run_on`].
+pub fn run(config: &Config, place: &Place, bar: &ProgressBar) -> Outcome<Trained> {
+    run_on(config, &load(config)?, place, bar, Noted::default())
+}
+
+/// Trains on any data; `bar` moves with rank 0's steps.
+///
+/// # Errors
+/// A configuration that does not fit, or a run that fails.
+pub fn run_on(
+    config: &Config,
+    (data, test): &(Dataset, Dataset),
+    place: &Place,
+    bar: &ProgressBar,
+    noted: Noted,
+) -> Outcome<Trained> {
+    let each = allfold_trainer::models::memory(config, data.shape, data.classes).map_err(Failure::from)?;
+    let ranks = place.ranks();
+    if !matches!(place, Place::Process(_) | Place::Mpi(..)) {
+        memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
+    }
+    // Of rank 0 alone, in each epoch of an elastic world.
+    let (events, kept) = (Mutex::new(noted.events), noted.step);
+    let one = |config: &Config, comm: &Communicator| -> allfold_trainer::Result<(TrainResult, Vec<Step>)> {
+        let first = comm.rank().0 == 0;
+        let events = if first { events.lock().ok() } else { None };
+        let bar = first.then_some(bar);
+        let lines = bar.filter(|bar| bar.is_hidden()).map(|_| Lines::begin());
+        let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events, kept };
+        let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
+        Ok((result, watch.steps))
+    };
+    let alone = |config: &Config, comm: &Communicator| {
+        let (result, steps) = one(config, comm)?;
+        Ok(Trained { result, steps: vec![steps], timeline: Vec::new() })
+    };
+    let world = match place {
+        Place::Threads(ranks) => World::threads(*ranks).any(),
+        Place::Sim(machine) => {
+            World::sim(&machine.0).costs(machine.0.costs()).device(machine.1).timeline().any()
+        }
+        Place::Process(environment) => {
+            return elastic::run(config, environment, alone);
+        }
+        Place::Mpi(..) => {
+            return alone(config, &over_mpi(false)?).map_err(Failure::from);
+        }
+    };
+    let report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(Failure::from)?;
+    let first = report.first.map_or(0, |rank| rank.index());
+    let mut ranks = report.ranks;
+    if ranks.iter().any(Result::is_err) {
+        let error = ranks.swap_remove(first).err();
+        return Err(error.map_or_else(|| Failure::run("a rank failed"), Failure::from));
+    }
+    let (results, steps): (Vec<TrainResult>, Vec<Vec<Step>>) = ranks.into_iter().flatten().unzip();
+    let result = results.into_iter().next().ok_or_else(|| Failure::run("no rank trained"))?;
+    Ok(Trained { result, steps, timeline: report.timeline })
+}

@@ -1,0 +1,66 @@
+//! One step of a run as bars: what each rank did itself, and what it communicated meanwhile.
+
+use super::trained::{Step, Trained};
+use allfold_collectives::Activity;
+use allfold_report::records::TimelineSpan;
+use allfold_sim::Picos;
+
+impl Trained {
+    /// The bars of one step of the run: the parts of each rank's own work, and what it communicated meanwhile. None of a step
+    /// that this process did not make.
+    pub fn spans(&self, step: usize) -> Vec<TimelineSpan> {
+        let Some(step) = step.checked_sub(self.result.losses.len() - self.made()) else { return Vec::new() };
+        let begin = |s: &Step| Picos(s.end.0.saturating_sub(s.time.total().0));
+        let start = self.steps.iter().filter_map(|s| s.get(step)).map(begin).min().unwrap_or_default();
+        let at = |time: Picos| time.0.saturating_sub(start.0) as f64 / 1e6;
+        let mut spans = Vec::new();
+        for (rank, of) in (0u32..).zip(&self.steps) {
+            let Some(done) = of.get(step) else { continue };
+            let (mut now, time) = (begin(done), done.time);
+            let parts = [
+                ("data", time.data),
+                ("forward", time.forward),
+                ("backward", time.backward),
+                ("exposed", time.exposed),
+                ("optimiser", time.optimiser),
+            ];
+            for (name, length) in parts.into_iter().filter(|(_, length)| length.0 > 0) {
+                let (start_us, end_us) = (at(now), at(now + length));
+                spans.push(TimelineSpan {
+                    rank,
+                    stream: "compute".into(),
+                    name: name.into(),
+                    start_us,
+                    end_us,
+                });
+                now += length;
+            }
+            // On virtual time what the communicator did is known; elsewhere, when it had each bucket. They go one by one.
+            let mut free = Picos::ZERO;
+            for bucket in done.buckets.iter().filter(|_| self.timeline.is_empty()) {
+                let start = bucket.sent.later(free);
+                free = bucket.done.later(free);
+                spans.push(TimelineSpan {
+                    rank,
+                    stream: "communication".into(),
+                    name: format!("bucket {}, {} bytes", bucket.bucket, bucket.bytes),
+                    start_us: at(start),
+                    end_us: at(free.later(start)),
+                });
+            }
+            let (from, to) = (begin(done), done.end);
+            let inside =
+                |a: &&Activity| a.rank.0 == rank && a.what != "compute" && a.start >= from && a.end <= to;
+            for activity in self.timeline.iter().filter(inside) {
+                spans.push(TimelineSpan {
+                    rank,
+                    stream: "communication".into(),
+                    name: activity.what.clone(),
+                    start_us: at(activity.start),
+                    end_us: at(activity.end),
+                });
+            }
+        }
+        spans
+    }
+}

@@ -1,0 +1,138 @@
+//! From a run to cases that can be predicted: its machine in words, NCCL's choice for every row.
+
+use crate::runs::Run;
+use crate::systems::system;
+use allfold_nccl_model::physics::{Case, STORED, Setting};
+use allfold_nccl_model::{Library, Overrides, Platform};
+use allfold_sim::machines::{Fabric, Generation, Machine};
+
+/// A run that can be predicted.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The run's name.
+    pub name: String,
+    /// The cluster.
+    pub system: String,
+    /// Nodes, as the run counts them.
+    pub nodes: u32,
+    /// The machine and what the environment says.
+    pub setting: Setting,
+    /// Every row.
+    pub rows: Vec<Prediction>,
+    /// Rows that contradict themselves, with the reason.
+    pub left_out: Vec<String>,
+}
+
+/// A row with NCCL's choice.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// nccl-tests' size.
+    pub bytes: u64,
+    /// What was measured, in microseconds.
+    pub measured_us: f64,
+    /// What to predict.
+    pub case: Case,
+}
+
+/// Prepares a run; in-place rows are left to the others where both were measured.
+///
+/// # Errors
+/// One line: the run is suspect, or says too little of its machine.
+pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
+    let refuse = |what: &dyn std::fmt::Display| Err(format!("{}: {what}", run.name));
+    if run.suspect && !even_suspect {
+        return refuse(&"suspect, as whoever collected it says");
+    }
+    let Some(hardware) = &run.hardware else {
+        return refuse(&"the run does not say `hardware`; give it with --machine FILE");
+    };
+    let mut machine = match Machine::understand(hardware) {
+        Ok(machine) => machine,
+        Err(error) => return refuse(&error),
+    };
+    let env = |key: &str| run.env.get(key).map(String::as_str);
+    if let Some(nics) = &mut machine.nics {
+        if env("NCCL_IB_DISABLE") == Some("1")
+            || env("NCCL_NET").is_some_and(|net| net.eq_ignore_ascii_case("socket"))
+        {
+            nics.fabric = Fabric::Sockets;
+            nics.gpudirect = false;
+        }
+        if env("NCCL_NET_GDR_LEVEL").is_some_and(|level| level == "LOC" || level == "0") {
+            nics.gpudirect = false;
+        }
+        if let Some(named) = env("NCCL_IB_HCA").and_then(listed) {
+            nics.count = nics.count.min(named);
+        }
+    }
+    if env("NCCL_P2P_DISABLE") == Some("1") {
+        // What goes from GPU to GPU is copied through the host's memory, over PCIe.
+        (machine.nvlink, machine.switched, machine.peer) = (false, false, false);
+    }
+    let collnet = machine.switched && env("NCCL_COLLNET_ENABLE") == Some("1");
+    let library = Library {
+        version: run.nccl_version.as_deref().map_or(Library::default().version, version),
+        nvls: env("NCCL_NVLS_ENABLE") != Some("0"),
+        collnet,
+    };
+    // Before 2.5 a threshold decided between rings and trees.
+    let rings = env("NCCL_TREE_THRESHOLD") == Some("0");
+    let algorithms = env("NCCL_ALGO").unwrap_or(if rings { "ring" } else { "" });
+    // aws-ofi-nccl sets NCCL_PROTO=simple on P4d, whose EFA does not keep the order of stores.
+    let efa = machine.nics.is_some_and(|nics| nics.fabric == Fabric::Efa && nics.gpudirect);
+    let simple = efa && machine.gpu.generation == Generation::Ampere;
+    let protocols = env("NCCL_PROTO").unwrap_or(if simple { "simple" } else { "" });
+    let overrides = match Overrides::new(algorithms, protocols) {
+        Ok(overrides) => overrides,
+        Err(error) => return refuse(&error),
+    };
+    let platform = Platform::of(&machine, run.ranks, library);
+    let driven = driven(&run.notes);
+    let slingshot = machine.nics.is_some_and(|nics| nics.fabric == Fabric::Slingshot && nics.gpudirect);
+    let matched = env("FI_CXI_RX_MATCH_MODE").is_some_and(|mode| mode.eq_ignore_ascii_case("software"));
+    let stored = env("FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD").and_then(|bytes| bytes.parse().ok());
+    let host_stores = (slingshot && matched).then(|| stored.unwrap_or(STORED));
+    let setting = Setting { machine, platform, overrides, driven, host_stores };
+    let both = run.rows.iter().any(|row| !row.in_place);
+    let mut rows = Vec::new();
+    for row in run.rows.iter().filter(|row| !(both && row.in_place)) {
+        match setting.case(run.collective, row.bytes, rows.is_empty()) {
+            Ok(case) => rows.push(Prediction { bytes: row.bytes, measured_us: row.time_us, case }),
+            Err(error) => return refuse(&error),
+        }
+    }
+    let nodes = hardware.nodes.unwrap_or(1);
+    Ok(Prepared {
+        name: run.name.clone(),
+        system: system(run),
+        nodes,
+        setting,
+        rows,
+        left_out: run.left_out.clone(),
+    })
+}
+
+/// `single process -g 8`: how many GPUs a process drives; 1 where nothing is said.
+fn driven(notes: &str) -> u32 {
+    let after = notes.split("-g ").nth(1).filter(|_| notes.contains("process"));
+    let digits = after.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
+    digits.and_then(|digits| digits.parse().ok()).filter(|&gpus| gpus > 0).unwrap_or(1)
+}
+
+/// How many NICs `NCCL_IB_HCA` names one by one; a prefix of many, or what is left out, is no number.
+fn listed(text: &str) -> Option<u32> {
+    let names: Vec<&str> = text.trim_start_matches('=').split(',').filter(|name| !name.is_empty()).collect();
+    let one =
+        |name: &str| name.split(':').next().is_some_and(|name| name.ends_with(|c: char| c.is_ascii_digit()));
+    let each = !text.starts_with('^') && names.iter().all(|name| name.contains('_') && one(name));
+    u32::try_from(names.len()).ok().filter(|count| each && *count > 0)
+}
+
+/// `2.29.3+cuda13.1`, `2.18`: major and minor.
+fn version(text: &str) -> (u32, u32) {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) => (major, minor),
+        _ => Library::default().version,
+    }
+}

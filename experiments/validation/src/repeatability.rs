@@ -1,0 +1,53 @@
+//! How far measurements of one system lie apart: no prediction from the same words can do better on both.
+
+use crate::prepare::Prepared;
+use crate::score::{BANDS, band, factor, median};
+
+/// Two runs of one system, of the same collective on as many GPUs of as many nodes.
+#[derive(Clone, Debug)]
+pub struct Pair<'a> {
+    /// The system.
+    pub system: &'a str,
+    /// The runs' names.
+    pub runs: (&'a str, &'a str),
+    /// By what factor they differ at the sizes that both have, by band.
+    pub factors: [Vec<f64>; BANDS.len()],
+}
+
+impl Pair<'_> {
+    /// The median factor of a band; `None` where the runs share no size there.
+    pub fn median(&self, band: usize) -> Option<f64> {
+        median(self.factors.get(band)?.clone())
+    }
+
+    /// The greatest factor of a band.
+    pub fn most(&self, band: usize) -> Option<f64> {
+        self.factors.get(band)?.iter().copied().max_by(f64::total_cmp)
+    }
+}
+
+/// All such pairs that share a size.
+pub fn pairs(runs: &[Prepared]) -> Vec<Pair<'_>> {
+    let shape = |run: &Prepared| {
+        let what = run.rows.first().map(|row| (row.case.collective, row.case.ranks as u32));
+        (what, run.setting.machine.devices, run.setting.machine.nodes)
+    };
+    let mut pairs = Vec::new();
+    for (at, one) in runs.iter().enumerate() {
+        for other in runs[at + 1..].iter().filter(|other| other.system == one.system) {
+            if shape(one) != shape(other) {
+                continue;
+            }
+            let mut factors: [Vec<f64>; BANDS.len()] = Default::default();
+            for row in &one.rows {
+                if let Some(same) = other.rows.iter().find(|same| same.bytes == row.bytes) {
+                    factors[band(row.bytes)].push(factor(row.measured_us, same.measured_us));
+                }
+            }
+            if factors.iter().any(|band| !band.is_empty()) {
+                pairs.push(Pair { system: &one.system, runs: (&one.name, &other.name), factors });
+            }
+        }
+    }
+    pairs
+}

@@ -1,0 +1,54 @@
+//! What is wrong with a file: where, and what was expected there.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Why a file gives no run. Reads as `FILE:LINE:COLUMN: what was expected`, as compilers have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flaw {
+    file: Option<PathBuf>,
+    /// Line and column, both from 1.
+    at: Option<(usize, usize)>,
+    what: String,
+}
+
+impl Flaw {
+    /// The file as a whole is wrong.
+    pub fn whole(what: impl fmt::Display) -> Flaw {
+        Flaw { file: None, at: None, what: what.to_string() }
+    }
+
+    /// One place is wrong; line and column count from 1.
+    pub fn at(line: usize, column: usize, what: impl fmt::Display) -> Flaw {
+        Flaw { at: Some((line, column)), ..Flaw::whole(what) }
+    }
+
+    /// What serde says, without the place that it appends.
+    pub fn json(error: serde_json::Error) -> Flaw {
+        let said = error.to_string();
+        let what = said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what);
+        match error.line() {
+            0 => Flaw::whole(what),
+            line => Flaw::at(line, error.column(), what),
+        }
+    }
+
+    /// The same, of a named file.
+    pub fn of(self, path: &Path) -> Flaw {
+        Flaw { file: Some(path.to_path_buf()), ..self }
+    }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.file, self.at) {
+            (Some(file), Some((line, column))) => write!(f, "{}:{line}:{column}: ", file.display())?,
+            (Some(file), None) => write!(f, "{}: ", file.display())?,
+            (None, Some((line, column))) => write!(f, "line {line}, column {column}: ")?,
+            (None, None) => {}
+        }
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Flaw {}

@@ -1,0 +1,28 @@
+//! Measured runs of collectives, read from what others wrote.
+//!
+//! ```text
+//! nccl-tests' table (any layout, by its header)  --.
+//! nccl-tests' JSON (-J, version 3)               ---+--> Run { who, what, rows } --> contradictions left out
+//! a published run with its hardware and source   --'
+//! ```
+//!
+//! The three are told apart by content. A file that cannot be read is refused with the line and the column; a row
+//! that can be read and cannot be true is left out and named ([`Run::left_out`]).
+
+mod contradiction;
+mod flaw;
+mod published;
+mod read;
+mod report;
+mod run;
+mod table;
+
+pub use allfold_sim::machines::Description as Hardware;
+pub use flaw::Flaw;
+#[cfg(test)]
+pub(crate) use read::parse_unchecked;
+pub use read::{parse, read};
+pub use run::{Row, Run};
+
+#[cfg(test)]
+mod tests;

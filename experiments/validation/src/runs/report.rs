@@ -1,0 +1,126 @@
+//! nccl-tests' JSON, as `-J FILE` writes it (version 3; `src/util.cu` there).
+//!
+//! ```text
+//! {"version":3, "args":["all_reduce_perf",..], "env":["K=V",..], "nccl_version":22902,
+//!  "config":{"nthreads":1,"ngpus":1,..,"devices":[{"rank":0,"group":0,..},..]},
+//!  "results":[{"size":8,"type":"float",..,"out_of_place":{"time":9.1,"alg_bw":..,"bus_bw":..},"in_place":{..}}]}
+//! ```
+
+use super::flaw::Flaw;
+use super::run::{Row, Run, collective};
+use serde::Deserialize;
+
+/// The version of nccl-tests' JSON that this reads.
+const VERSION: u64 = 3;
+
+#[derive(Deserialize)]
+struct File {
+    version: u64,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: Vec<String>,
+    nccl_version: Option<u64>,
+    config: Config,
+    #[serde(default)]
+    devices: Vec<Device>,
+    results: Vec<Line>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    nthreads: u32,
+    ngpus: u32,
+    #[serde(default)]
+    devices: Vec<Device>,
+}
+
+#[derive(Deserialize)]
+struct Device {
+    #[serde(default)]
+    group: i64,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    size: u64,
+    #[serde(rename = "type")]
+    dtype: String,
+    out_of_place: Option<Side>,
+    in_place: Option<Side>,
+}
+
+#[derive(Deserialize)]
+struct Side {
+    /// Missing where `-C` was given: then the host's time was measured, not the collective's.
+    time: Option<f64>,
+    alg_bw: f64,
+    bus_bw: f64,
+}
+
+pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
+    let file: File = serde_json::from_str(text).map_err(Flaw::json)?;
+    if file.version != VERSION {
+        return Err(Flaw::whole(format!("expected version {VERSION} of the JSON; it is {}", file.version)));
+    }
+    let named = file.args.iter().find_map(|word| collective(word)).or_else(|| super::table::named_in(name));
+    let Some(collective) = named else {
+        return Err(Flaw::whole(
+            "which collective was it? expected `all_reduce_perf` or the like in `args`; or name the file after it",
+        ));
+    };
+    let mut rows = Vec::new();
+    for line in &file.results {
+        for (in_place, side) in [(false, &line.out_of_place), (true, &line.in_place)] {
+            let Some(side) = side else { continue };
+            let Some(time_us) = side.time else {
+                return Err(Flaw::whole(
+                    "expected `time` in every result; `cpu_time` (-C) is not how long the collective took",
+                ));
+            };
+            let (algbw_gbps, busbw_gbps) = (side.alg_bw, side.bus_bw);
+            rows.push(Row { bytes: line.size, in_place, time_us, algbw_gbps, busbw_gbps });
+        }
+    }
+    let pairs = file.env.iter().filter_map(|line| line.split_once('='));
+    let ours = pairs.filter(|(key, _)| key.starts_with("NCCL_"));
+    Ok(Run {
+        name: name.into(),
+        collective,
+        dtype: file.results.first().map_or_else(String::new, |line| line.dtype.clone()),
+        ranks: file.ranks()?,
+        hardware: None,
+        source: None,
+        nccl_version: file.nccl_version.map(version),
+        env: ours.map(|(key, value)| (key.into(), value.into())).collect(),
+        notes: String::new(),
+        system: None,
+        suspect: false,
+        rows,
+        left_out: Vec::new(),
+    })
+}
+
+impl File {
+    /// The ranks of the first group: the tests list one device per process, whatever it drives, and bandwidths are
+    /// those of a group.
+    fn ranks(&self) -> Result<u32, Flaw> {
+        let devices = if self.config.devices.is_empty() { &self.devices } else { &self.config.devices };
+        let first = devices.iter().map(|device| device.group).min();
+        let processes = devices.iter().filter(|device| Some(device.group) == first).count();
+        let each = self.config.nthreads.checked_mul(self.config.ngpus);
+        let ranks = each.and_then(|each| each.checked_mul(u32::try_from(processes).ok()?));
+        ranks.filter(|&ranks| ranks > 0).ok_or_else(|| {
+            Flaw::whole("how many ranks? expected `nthreads`, `ngpus` and a list of `devices` in `config`")
+        })
+    }
+}
+
+/// `22902` is 2.29.2; up to 2.8 the minor number had two digits less.
+fn version(code: u64) -> String {
+    let (major, minor, patch) = match code < 10_000 {
+        true => (code / 1_000, code / 100 % 10, code % 100),
+        false => (code / 10_000, code / 100 % 100, code % 100),
+    };
+    format!("{major}.{minor}.{patch}")
+}
