@@ -110,7 +110,7 @@ impl<'a, F: Float> Run<'a, F> {
             )));
         }
         let device = machine.map(|machine| {
-            let device = cuda::device_of(comm, &*machine);
+            let device = cuda::device_of(comm, &*machine)?;
             Replica::new(config, (train.shape, train.classes), comm, (machine, device))
         });
         let device = device.transpose()?;

@@ -19,6 +19,7 @@
 
 mod backward;
 mod captures;
+mod device;
 mod exchange;
 mod layout;
 mod optimiser;
@@ -32,13 +33,12 @@ mod tests;
 mod weights;
 mod within;
 
+pub use device::device_of;
 pub use outcome::Outcome;
 pub use replica::{Replica, kept};
 pub use within::Within;
 
 use crate::{Config, Result};
-use allfold_collectives::Communicator;
-use allfold_collectives::environment::Environment;
 use allfold_kernels::cuda::{Gpu, Machine};
 use std::sync::{Arc, OnceLock};
 
@@ -52,12 +52,4 @@ pub fn open(config: &Config) -> Result<Option<Arc<dyn Machine>>> {
         "cuda" => Ok(Some(GPU.get_or_init(Gpu::open).clone()?)),
         _ => Ok(None),
     }
-}
-
-/// The device of a rank: by its number among those of its host, where a launcher started it and says that; else by its rank.
-/// In turn where there are fewer devices.
-pub fn device_of(comm: &Communicator, machine: &dyn Machine) -> usize {
-    let launched = if comm.of_one_process() { None } else { Environment::detect().ok().flatten() };
-    let local = launched.map_or(comm.rank().index(), |environment| environment.local_rank as usize);
-    local % machine.devices().max(1)
 }

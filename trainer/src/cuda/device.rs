@@ -1,0 +1,52 @@
+//! Which device a rank computes on.
+
+use crate::Result;
+use allfold_collectives::Communicator;
+use allfold_collectives::environment::{Environment, variable};
+use allfold_kernels::cuda::Machine;
+
+/// The device of a rank: by its number among those of its host, where a launcher started it and says that; else by its rank.
+/// In turn where there are fewer devices.
+///
+/// # Errors
+/// A launcher's variables that make no sense: without them two ranks of a host would compute on one device.
+pub fn device_of(comm: &Communicator, machine: &dyn Machine) -> Result<usize> {
+    let (rank, devices) = (comm.rank().index(), machine.devices().max(1));
+    match comm.of_one_process() {
+        true => Ok(rank % devices),
+        false => device_of_process(rank, devices, variable),
+    }
+}
+
+/// The same of a rank that is a process, by the variables of its launcher.
+fn device_of_process(rank: usize, devices: usize, lookup: impl Fn(&str) -> Option<String>) -> Result<usize> {
+    let launched = Environment::read(lookup).map_err(allfold_collectives::Error::from)?;
+    Ok(launched.map_or(rank, |environment| environment.local_rank as usize) % devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_malformed_launcher_environment_gives_no_device() {
+        let torchrun = |local: &'static str| {
+            move |name: &str| {
+                let value = match name {
+                    "RANK" => "5",
+                    "WORLD_SIZE" => "8",
+                    "LOCAL_RANK" => local,
+                    "LOCAL_WORLD_SIZE" => "4",
+                    "MASTER_ADDR" => "node0",
+                    "MASTER_PORT" => "29500",
+                    _ => return None,
+                };
+                Some(value.to_string())
+            }
+        };
+        assert_eq!(device_of_process(5, 4, torchrun("1")).unwrap(), 1);
+        assert_eq!(device_of_process(5, 4, |_| None).unwrap(), 1);
+        let error = device_of_process(5, 4, torchrun("one")).unwrap_err().to_string();
+        assert!(error.contains("LOCAL_RANK"), "{error}");
+    }
+}
