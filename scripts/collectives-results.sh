@@ -22,7 +22,7 @@ Simulated; nothing here was measured but the simulator's own time. `16 lanes in 
 compared with those of shared links below.
 
 TEXT
-    block scale --collective all_reduce --algo ring,double_binary_tree,halving_doubling,hierarchical --size 1G --lanes 16 \
+    block scale collective all_reduce --algo ring,double_binary_tree,halving_doubling,hierarchical --size 1G --lanes 16 \
         --topology nodes8 --ranks 1..131072 --plot $out/collectives.svg
     printf '![time over ranks](collectives.svg)\n\n## Serial links beside shared links\n\n'
     for topology in switch nodes8; do

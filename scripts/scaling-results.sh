@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes docs/results/scaling/ again: curves of large networks, published tables predicted, three of them explained.
 #   scripts/scaling-results.sh TABLES_DIRECTORY [ALLFOLD]
-# TABLES_DIRECTORY holds the published tables (JSON; `scale --against` reads them), ALLFOLD is the command to use.
+# TABLES_DIRECTORY holds the published tables (JSON; `scale validate` reads them), ALLFOLD is the command to use.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tables=$(realpath "${1:?name the directory of the published tables}")
@@ -19,25 +19,25 @@ allfold_path=$(realpath "$allfold")
 
 {
     printf '# Large networks from 1 to 131,072 GPUs\n\nModeled: layer tables on a roofline, buckets and overlap of DDP, exchanges simulated on the machine. Nothing here was measured.\n\n'
-    block scale --workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp
-    block scale --workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 32768 --amp --strong
-    block scale --workload gpt2-xl --topology hgx-h100,fat-tree=2:1 --ranks 1..131072 --batch 4 --amp
-    block scale --workload bert-large --topology p4d --ranks 1..131072 --batch 65536 --amp --strong
+    block scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp
+    block scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 32768 --amp --strong
+    block scale workload gpt2-xl --topology hgx-h100,fat-tree=2:1 --ranks 1..131072 --batch 4 --amp
+    block scale workload bert-large --topology p4d --ranks 1..131072 --batch 65536 --amp --strong
     printf '![weak scaling](resnet50-weak.svg)\n\n![strong scaling](resnet50-strong.svg)\n'
 } > $out/curves.md
-"$allfold" scale --workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp --plot $out/resnet50-weak.svg > /dev/null
-"$allfold" scale --workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 32768 --amp --strong --plot $out/resnet50-strong.svg > /dev/null
+"$allfold" scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp --plot $out/resnet50-weak.svg > /dev/null
+"$allfold" scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 32768 --amp --strong --plot $out/resnet50-strong.svg > /dev/null
 
 {
     printf '# Published throughput, predicted from the row of one GPU\n\nNothing is fitted to these tables. Errors of throughput: |predicted / published - 1|.\n\n'
     printf '![errors in rising order](against.svg)\n\n'
-    block scale --against '*.json'
+    block scale validate '*.json'
     printf '## Every row\n\n'
-    block scale --against '*.json' --rows
+    block scale validate '*.json' --rows
 } > $out/against.md
-"$allfold" scale --against "$tables"/*.json --plot $out/against.svg > /dev/null
+"$allfold" scale validate "$tables"/*.json --plot $out/against.svg > /dev/null
 
 {
     printf '# Three small published tables, explained\n\nEach has as many unknowns as rows that fix them; what is solved for is said, and so is what stays open.\n\n'
-    block scale --explain all
+    block scale explain all
 } > $out/explained.md

@@ -106,7 +106,7 @@ def measure(cuda, nccl, ranks, devices, sizes):
         sys.exit(f"nccl_direct.py, {ranks} ranks: {'; '.join(failures)}")
     for size in sizes:
         slowest = (max(times[rank][size][at] for rank in range(ranks)) for at in range(STRETCHES))
-        record = {"schema": 1, "kind": "nccl_direct", "measured": True, "collective": "all_reduce"}
+        record = {"schema": 2, "kind": "nccl_direct", "measured": True, "collective": "all_reduce"}
         record |= {"ranks": ranks, "bytes": size, "time_us": round(min(slowest), 3)}
         print(json.dumps(record), flush=True)
 

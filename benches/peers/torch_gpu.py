@@ -217,7 +217,7 @@ def main():
         bytes_moved, body = moved(args)
         found = {"bytes": bytes_moved, "gbps": bytes_moved / stretched(args.device, args.steps or 20, body) / 1e9}
     print(json.dumps({
-        "schema": 1, "kind": "peer", "measured": True, "peer": "pytorch", "version": torch.__version__, "mode": args.mode,
+        "schema": 2, "kind": "peer", "measured": True, "peer": "pytorch", "version": torch.__version__, "mode": args.mode,
         "model": args.model, "device": torch.cuda.get_device_name() if cuda else "cpu", "small": args.small, **found,
         **({"peak_bytes": torch.cuda.max_memory_allocated()} if cuda else {}),
     }))

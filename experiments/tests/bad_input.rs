@@ -318,12 +318,27 @@ fn a_folder_of_checkpoints_that_cannot_be_is_found_before_the_first_step() {
 }
 
 #[test]
-fn flags_of_another_mode_of_scale() {
+fn flags_of_another_kind_of_curve() {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     let scale = ["scale", "--config", config, "--ranks", "1", "--modeled-only"];
-    says(&[&scale[..], &["--batch", "64"]].concat(), &["--batch goes with --workload", "with --config"]);
-    let collective = ["scale", "--collective", "all_reduce", "--algo", "ring", "--ranks", "2"];
-    says(&[&collective[..], &["--workload", "resnet50"]].concat(), &["--collective", "--workload"]);
+    says(&[&scale[..], &["--batch", "64"]].concat(), &["unexpected argument '--batch'"]);
+    let collective = ["scale", "collective", "all_reduce", "--algo", "ring", "--ranks", "2"];
+    says(&[&collective[..], &["--html", "x"]].concat(), &["unexpected argument '--html'"]);
+    says(&["scale"], &["--config <FILE>", "--ranks <COUNTS>"]);
+    let old = ["scale", "--workload", "resnet50", "--topology", "dgx-a100", "--ranks", "8", "--amp"];
+    says(&old, &["write `allfold scale workload NAME ..`"]);
+}
+
+/// Without a GPU too: it is the virtual clock that has no time for what a GPU computes.
+#[test]
+fn gpus_under_the_virtual_clock() {
+    let folder = folder();
+    let path = folder.path().join("gpu.toml").display().to_string();
+    fs::write(&path, "device = \"cuda\"\n").unwrap();
+    says(
+        &["scale", "--config", &path, "--ranks", "1", "--steps", "1", "--carry", "2"],
+        &["`device` is cuda", "leave --carry out"],
+    );
 }
 
 #[test]

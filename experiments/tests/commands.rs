@@ -205,7 +205,7 @@ fn records_carry_the_schema_and_never_mix_measured_with_simulated() {
         for key in ["schema", "kind", "measured", "commit", "host", "command"] {
             assert!(record.get(key).is_some(), "no {key}: {record}");
         }
-        assert_eq!(record["schema"], 1);
+        assert_eq!(record["schema"], 2);
     }
     let keys = |record: &Value| record.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
     let collective = |all: &[Value]| all.iter().find(|r| r["kind"] == "collective").unwrap().clone();

@@ -46,6 +46,7 @@ fn without_a_gpu_every_entry_says_so_in_one_line() {
         &["train", "--config", config, "--device", "cuda"],
         &["train", "--config", config, "--device", "cuda", "--ranks", "3"],
         &["train", "--config", gpu],
+        &["scale", "--config", gpu, "--ranks", "1,2", "--steps", "1"],
     ] {
         assert_eq!(refused(args, 2), format!("error: {why}\n"), "{args:?}");
     }

@@ -18,7 +18,7 @@ fn check_page(page: &str, parts: &[&str]) {
     assert_eq!(page.matches("<svg class=\"wide\"").count(), page.matches("<svg class=\"narrow\"").count());
     let island = page.split("id=\"records\">").nth(1).unwrap().split("</script>").next().unwrap();
     let records: Vec<serde_json::Value> = serde_json::from_str(island).unwrap();
-    assert!(records.iter().all(|record| record["schema"] == 1));
+    assert!(records.iter().all(|record| record["schema"] == 2));
 }
 
 #[test]

@@ -23,7 +23,7 @@
 //!     counterexample: None,
 //! };
 //! let text = line(&proof, &stamp)?;
-//! assert!(text.starts_with(r#"{"schema":1,"kind":"verify","collective":"all_reduce""#));
+//! assert!(text.starts_with(r#"{"schema":2,"kind":"verify","collective":"all_reduce""#));
 //!
 //! let records = Records::parse(&text)?;
 //! assert_eq!(records.all::<Proof>(), [proof]);

@@ -105,25 +105,6 @@ fn significant(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
 }
 
-/// A table of words in columns that are as wide as they need to be; the first row is the header. Columns of numbers
-/// are set to the right.
-pub fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
-    let numeric = |c: usize| {
-        let mut cells = rows.iter().skip(1).filter_map(|r| r.get(c)).filter(|s| !s.is_empty()).peekable();
-        cells.peek().is_some() && cells.all(|s| s.starts_with(|ch: char| ch.is_ascii_digit() || ch == '-'))
-    };
-    let shape: Vec<(usize, bool)> = (0..count).map(|c| (width(c), numeric(c))).collect();
-    let lines = rows.iter().map(|row| {
-        let cells = row.iter().zip(&shape).map(|(cell, &(width, right))| {
-            if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +124,7 @@ mod tests {
         };
         MeasuredCollective {
             backend: "threads".into(),
+            device: "cpu".into(),
             path: None,
             call,
             in_place: false,
@@ -194,15 +176,5 @@ mod tests {
         assert_eq!(significant(75.123_456_7), "75.1235");
         assert_eq!(significant(0.001_234), "0.001234");
         assert_eq!(significant(1_234_567.0), "1234567");
-    }
-
-    #[test]
-    fn columns_line_up() {
-        let rows = [
-            vec!["name".to_string(), "n".into()],
-            vec!["a".into(), "10".into()],
-            vec!["bcdef".into(), "7".into()],
-        ];
-        assert_eq!(columns(&rows), "name    n\na      10\nbcdef   7");
     }
 }

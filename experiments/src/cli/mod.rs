@@ -1,5 +1,6 @@
 //! What commands share: how they end, what they print and leave, and how ranks and names are written.
 
+pub mod columns;
 pub mod common;
 pub mod failure;
 pub mod memory;

@@ -1,7 +1,7 @@
 //! `allfold calibrate`: physical parameters fitted to measured runs.
 
 use super::validate::{read, residuals};
-use crate::call::table;
+use crate::cli::columns::columns;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Outcome {
             if spread < 0.95 * known.spread { "yes" } else { "no" }.into(),
         ]);
     }
-    session.say(table::columns(&lines))?;
+    session.say(columns(&lines))?;
     session
         .say("residuals, by which factor the fit is wrong on what it was fitted to, by run and by system:")?;
     session.say(residuals(&runs, &found.parameters)?)?;

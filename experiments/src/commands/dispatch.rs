@@ -6,7 +6,7 @@ use super::{
 };
 use crate::cli::failure::{Failure, Outcome};
 use clap::error::{ContextKind, ErrorKind};
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A testbed for collective communication and data-parallel training.
@@ -74,19 +74,21 @@ fn raise_descriptors() {
 /// Reads the command line and runs the command.
 pub fn run() -> Outcome {
     raise_descriptors();
-    let matches = Cli::command().try_get_matches();
-    let (cli, given) = match matches.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches))) {
-        Ok(parsed) => parsed,
-        Err(error) => return answer(&error.format(&mut Cli::command())),
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let words: Vec<String> =
+                std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+            return answer(&error, &words);
+        }
     };
-    let given = given.subcommand().map_or_else(ArgMatches::default, |(_, given)| given.clone());
     match cli.command {
         Command::Verify(args) => verify::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Faults(args) => faults::run(&args),
         Command::Train(args) => train::run(&args),
         Command::Data(args) => data::run(&args),
-        Command::Scale(args) => scale::run(&args, &given),
+        Command::Scale(args) => scale::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Simulate(args) => simulate::run(&args),
@@ -104,8 +106,8 @@ pub fn run() -> Outcome {
     }
 }
 
-/// Help and version are printed; an error becomes one line.
-fn answer(error: &clap::Error) -> Outcome {
+/// Help and version are printed; an error becomes one line. `words` is the command line after the program's name.
+fn answer(error: &clap::Error, words: &[String]) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(|_| Failure::Closed),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -113,12 +115,12 @@ fn answer(error: &clap::Error) -> Outcome {
                 "no command is given; `allfold --help` lists them, `allfold report` is the one to start with",
             ))
         }
-        _ => Err(Failure::Usage(one_line(error))),
+        _ => Err(Failure::Usage(scale::renamed(words).unwrap_or_else(|| one_line(error, words)))),
     }
 }
 
 /// What clap says, in one line: the error itself and its hint, without the usage.
-fn one_line(error: &clap::Error) -> String {
+fn one_line(error: &clap::Error, words: &[String]) -> String {
     if let Some(number) = negative(error) {
         return format!("`{number}` is less than 0; every number and size here is 0 or more");
     }
@@ -142,15 +144,21 @@ fn one_line(error: &clap::Error) -> String {
         line.push_str("; --help lists the flags there are");
     }
     if error.kind() == ErrorKind::InvalidSubcommand && !suggested {
-        line.push_str(&format!("; there are {}", names().join(", ")));
+        let cli = Cli::command();
+        let within = words.first().and_then(|word| cli.find_subcommand(word));
+        line.push_str(&format!("; there are {}", shown(within.unwrap_or(&cli)).join(", ")));
     }
     line
 }
 
 /// The commands, in the order of the help.
 fn names() -> Vec<String> {
-    let cli = Cli::command();
-    let shown = cli.get_subcommands().filter(|command| !command.is_hide_set());
+    shown(&Cli::command())
+}
+
+/// The commands below a command that its help shows, in that order.
+fn shown(command: &clap::Command) -> Vec<String> {
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     shown.map(|command| command.get_name().to_string()).collect()
 }
 
@@ -173,8 +181,9 @@ mod tests {
     use super::*;
 
     fn refused(args: &[&str]) -> String {
+        let words: Vec<String> = args.iter().map(|word| word.to_string()).collect();
         let all = std::iter::once("allfold").chain(args.iter().copied());
-        match Cli::try_parse_from(all).map_err(|error| answer(&error)) {
+        match Cli::try_parse_from(all).map_err(|error| answer(&error, &words)) {
             Err(Err(Failure::Usage(line))) => line,
             other => panic!("{args:?} gave {other:?}"),
         }
@@ -193,6 +202,12 @@ mod tests {
             (&[][..], "allfold report"),
             (&["doctor", "--jsn", "x"][..], "--json"),
             (&["doctor", "--json"][..], "FILE"),
+            (&["scale", "zzz"][..], "workload, collective, validate, explain"),
+            (&["scale"][..], "--config"),
+            (&["scale", "--config", "x", "--ranks", "1", "--batch", "64"][..], "--batch"),
+            (&["scale", "workload", "resnet50", "--ranks", "1", "--steps", "20"][..], "--steps"),
+            (&["scale", "--config", "x", "--ranks", "1", "workload", "resnet50"][..], "workload"),
+            (&["scale", "--workload", "resnet50", "--ranks", "1", "--amp"][..], "scale workload NAME"),
         ] {
             let line = refused(args);
             assert!(line.contains(hint), "{args:?}: {line}");

@@ -2,7 +2,7 @@
 //!
 //! CUDA's libraries are loaded and asked, as the kernels will do; others are looked for.
 
-use crate::call::table;
+use crate::cli::columns::columns;
 use crate::cli::common::Common;
 use crate::cli::failure::Outcome;
 use crate::cli::memory;
@@ -31,7 +31,7 @@ pub fn run(args: &Args) -> Outcome {
         let found = if finding.found { "yes" } else { "no" };
         rows.push(vec![finding.item.clone(), found.into(), finding.detail.clone()]);
     }
-    session.say(table::columns(&rows))?;
+    session.say(columns(&rows))?;
     let missing: Vec<_> = findings.iter().filter_map(|f| Some((&f.item, f.advice.as_ref()?))).collect();
     if missing.is_empty() {
         session.say("\nNothing is missing.")?;

@@ -1,7 +1,7 @@
 //! `allfold machines`: the machines that `--topology` knows by name, and where their figures are from; what a file of NCCL's
 //! says of one.
 
-use crate::call::table;
+use crate::cli::columns::columns;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Outcome {
                 rows.push(vec![preset.name.clone(), preset.also.join(" "), preset.title.clone()]);
                 session.record(&listed(preset))?;
             }
-            session.say(table::columns(&rows))?;
+            session.say(columns(&rows))?;
             session.say("\nAfter a name: `:NODES`, and options that are separated by commas:")?;
             for (option, meaning) in OPTIONS {
                 session.say(format!("  {option:<14} {meaning}"))?;
@@ -83,7 +83,7 @@ fn file(path: &str, machine: Option<&str>, session: &mut Session) -> Outcome {
                 order,
             ]);
         }
-        return session.say(table::columns(&rows));
+        return session.say(columns(&rows));
     }
     let preset = machine.map(Preset::named).transpose().map_err(Failure::usage)?;
     let read = NcclTopology::read(path, &text, preset.as_ref()).map_err(Failure::usage)?;

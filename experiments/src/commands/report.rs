@@ -6,15 +6,17 @@
 //!                                 records.jsonl  ->  report.html
 //! ```
 
-use super::{bench, scale, verify};
+use super::verify;
 use crate::call::plan::Choice;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::progress;
 use crate::cli::session::{self, Session};
-use crate::measure::limits;
+use crate::measure::bench::{Bench, Checked, Path as Way};
+use crate::measure::limits::{self, cores};
 use crate::measure::ranks::Timing;
 use crate::predict::machine::Machine;
 use crate::predict::trace;
+use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::Scaling;
 use crate::training::place::Place;
 use crate::training::trained::Trained;
@@ -276,10 +278,8 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
     let mut wrong = Vec::new();
     let bar = progress::bar((calls.len() * sizes.len()) as u64, "measuring");
     let mut best = (0.0, 0);
-    let mut limits = sizes
-        .iter()
-        .map(|&size| limits::measure(bench::cores().min(4), size))
-        .collect::<Outcome<Vec<_>>>()?;
+    let mut limits =
+        sizes.iter().map(|&size| limits::measure(cores().min(4), size)).collect::<Outcome<Vec<_>>>()?;
     for (collective, name, ranks) in calls {
         let timing = Timing {
             iterations: extent.iterations,
@@ -289,20 +289,18 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
             virtual_time: false,
             registered: true,
         };
-        let bench = bench::Bench {
-            path: bench::Path::Messages,
-            choice: choice(collective, Some(name), ranks)?,
-            timing,
-        };
+        let bench = Bench { path: Way::Messages, choice: choice(collective, Some(name), ranks)?, timing };
         let command = format!(
             "allfold bench {collective} --backend threads --path {} --ranks {ranks} --algo {name} -b {least} -e {most} -f {factor} -n {} -w 3",
             bench.path.name(),
             extent.iterations
         );
         for &size in sizes {
-            for (record, first) in bench.on_threads(size)? {
+            for Checked { record, first_wrong } in bench.on_threads(size)? {
                 session.record_as(&record, Some(&command))?;
-                wrong.extend(first.map(|at| format!("{collective} by {name}, {size} bytes: wrong at {at}")));
+                wrong.extend(
+                    first_wrong.map(|at| format!("{collective} by {name}, {size} bytes: wrong at {at}")),
+                );
                 if collective == Collective::AllReduce && record.busbw_gbps > best.0 {
                     best = (record.busbw_gbps, ranks);
                 }
@@ -392,7 +390,7 @@ fn scaling(extent: &Extent, session: &mut Session) -> Outcome {
         config.epochs = extent.scaling_steps;
         session.seed(Some(config.seed));
         let real = name == "digits-cnn";
-        let (measured, carried) = if real { (bench::cores(), 4) } else { (0, 0) };
+        let reach = if real { Reach { measured: cores(), carried: 4 } } else { Reach::default() };
         let only = if real { "" } else { " --modeled-only" };
         let command = format!(
             "allfold scale --config experiments/configs/{name}.toml --ranks {counts} --topology {} --device {} --steps {}{only}",
@@ -400,7 +398,7 @@ fn scaling(extent: &Extent, session: &mut Session) -> Outcome {
         );
         let scaling = Scaling::new(config, extent.topology.clone(), DEVICE);
         session.say(format!("\nscaling of {name}"))?;
-        scale::points(&scaling, &counts, measured, carried, Some(&command), session)?;
+        curve::draw(&scaling, &counts, reach, Some(&command), session)?;
         if real {
             this_machine(scaling.config, session)?;
         }
@@ -410,10 +408,10 @@ fn scaling(extent: &Extent, session: &mut Session) -> Outcome {
 
 /// Predicts for cores such as this machine's, to stand beside what was measured on them.
 fn this_machine(config: Config, session: &mut Session) -> Outcome {
-    let counts = RankCounts((1..=bench::cores().min(64)).collect());
+    let counts = RankCounts((1..=cores().min(64)).collect());
     let scaling = Scaling::new(config, "switch".into(), Device::CPU_CORE);
     let command = format!(
         "allfold scale --config experiments/configs/digits-cnn.toml --ranks {counts} --topology switch --device cpu_core --modeled-only"
     );
-    scale::points(&scaling, &counts, 0, 0, Some(&command), session)
+    curve::draw(&scaling, &counts, Reach::default(), Some(&command), session)
 }

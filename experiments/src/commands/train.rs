@@ -355,7 +355,7 @@ fn summary(
     let (step_us, error_us) = trained.step_us();
     session.say(format!(
         "{:.0} samples/s; a step takes {step_us:.1} +- {error_us:.1} us:",
-        result.throughput()
+        trained.throughput()
     ))?;
     let parts = trained.breakdown();
     session.say(format!(

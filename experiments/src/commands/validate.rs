@@ -7,7 +7,7 @@
 //! --with-one-run                             the same, and one other run of the system
 //! ```
 
-use crate::call::table;
+use crate::cli::columns::columns;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
@@ -293,9 +293,9 @@ fn report(
             line.extend(tables::medians(&rows));
             lines.push(line);
         }
-        session.say(table::columns(&lines))?;
+        session.say(columns(&lines))?;
         session.say(format!("\n{}: {SYSTEMS}", predictor.name()))?;
-        session.say(table::columns(&tables::by_system(&of().collect::<Vec<_>>())))?;
+        session.say(columns(&tables::by_system(&of().collect::<Vec<_>>())))?;
         if args.rows {
             for row in of() {
                 session.say(format!(
@@ -307,10 +307,10 @@ fn report(
     }
     if !pairs.is_empty() {
         session.say("\nwhat runs of one system say twice, by which factor they differ, median and most:")?;
-        session.say(table::columns(&tables::said_twice(pairs)))?;
+        session.say(columns(&tables::said_twice(pairs)))?;
     }
     session.say("\nscores of what took no part in the fit:")?;
-    session.say(table::columns(&tables::scores(predictors, found)))?;
+    session.say(columns(&tables::scores(predictors, found)))?;
     let fitted = plans.iter().filter(|plan| plan.fitted).count();
     if fitted > 0 {
         session.say(format!(
@@ -345,7 +345,7 @@ fn ablation(runs: &[Prepared]) -> Outcome<String> {
         }
         lines.push(line);
     }
-    Ok(format!("median / 90th percentile by rows, up to 10 nodes:\n{}", table::columns(&lines)))
+    Ok(format!("median / 90th percentile by rows, up to 10 nodes:\n{}", columns(&lines)))
 }
 
 /// How far a fit is from what it was fitted to: median factors by run, then by system.
@@ -361,7 +361,7 @@ pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> Outcome<S
         all.extend(rows);
     }
     let systems = tables::by_system(&all.iter().collect::<Vec<_>>());
-    Ok(format!("{}\n\n{SYSTEMS}\n{}", table::columns(&lines), table::columns(&systems)))
+    Ok(format!("{}\n\n{SYSTEMS}\n{}", columns(&lines), columns(&systems)))
 }
 
 /// So many runs have their hardware explained without being asked.

@@ -1,6 +1,6 @@
 //! `allfold verify`: both proofs, for every algorithm and rank count.
 
-use crate::call::table;
+use crate::cli::columns::columns;
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
@@ -155,5 +155,5 @@ fn summary(proofs: &[Proof], ranks: &RankCounts) -> String {
             ok.into(),
         ]);
     }
-    table::columns(&rows)
+    columns(&rows)
 }

@@ -61,6 +61,11 @@ impl Gpus {
         format!("{} x {}", self.machine.devices(), self.machine.name())
     }
 
+    /// What one of them is.
+    pub fn device_name(&self) -> String {
+        self.machine.name()
+    }
+
     /// GB/s of a copy on one device of `bytes`, read and written; 0 on a machine without a clock.
     ///
     /// # Errors

@@ -11,6 +11,11 @@ use std::time::Instant;
 /// Elements that a thread reduces at a time where ranks share memory: few enough for the first-level cache.
 const BLOCK: usize = 512;
 
+/// How many threads run at once here.
+pub fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
+}
+
 /// What an all-reduce (f32) of `bytes` over `ranks` ranks that share memory could do at best, in GB/s of one rank's
 /// buffer: `threads` threads reduce their share of every buffer into the first and copy it to the others, block by
 /// block, with neither protocol nor tree. The best of a few rounds.

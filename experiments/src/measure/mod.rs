@@ -1,5 +1,6 @@
 //! Collectives on real time, every result held against the exact reference.
 
+pub mod bench;
 pub mod gpus;
 pub mod limits;
 pub mod ranks;

@@ -1,9 +1,8 @@
 //! Scaling curves of collectives: one call on more and more ranks, by several algorithms.
 
 use crate::call::plan::Choice;
-use crate::call::table;
+use crate::cli::columns::columns;
 use crate::cli::failure::{Failure, Outcome};
-use crate::cli::names;
 use crate::cli::session::{self, Session};
 use crate::predict::machine::Machine;
 use crate::scaling::workload::thinned;
@@ -16,24 +15,20 @@ use allfold_report::sizes::{RankCounts, Size};
 use std::path::Path;
 use std::time::Instant;
 
-/// Flags of a collective's curve.
-#[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Collectives")]
+/// A call, and by which algorithms it is done.
+#[derive(Clone, Debug)]
 pub struct Call {
-    /// Draw the curve of one call: all_reduce, broadcast, all_gather, ...
-    #[arg(long, value_name = "COLLECTIVE", value_parser = names::collective, requires = "algo", conflicts_with_all = ["workload", "against", "explain"])]
-    pub collective: Option<Collective>,
-    /// By which algorithms, such as ring,double_binary_tree
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "collective")]
-    pub algo: Vec<String>,
-    /// Bytes of the call
-    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    /// What is called.
+    pub collective: Collective,
+    /// By which algorithms, by name.
+    pub algorithms: Vec<String>,
+    /// On which machine, by name.
+    pub topology: String,
+    /// Bytes of the call.
     pub size: Size,
-    /// Channels side by side, each on its share of the data
-    #[arg(long, value_name = "LANES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Channels side by side, each on its share of the data.
     pub lanes: u32,
-    /// Cut chunks into pieces of at most this many bytes [default: the algorithm's own]
-    #[arg(long, value_name = "SIZE")]
+    /// Largest piece; `None` leaves it to the algorithm.
     pub segment: Option<Size>,
 }
 
@@ -47,24 +42,18 @@ struct Timed {
 ///
 /// # Errors
 /// An algorithm that the collective does not have; a point that cannot be timed.
-pub fn run(
-    args: &Call,
-    collective: Collective,
-    topology: &str,
-    counts: &RankCounts,
-    plot: Option<&Path>,
-    session: &mut Session,
-) -> Outcome {
+pub fn run(args: &Call, counts: &RankCounts, plot: Option<&Path>, session: &mut Session) -> Outcome {
+    let Call { collective, topology, .. } = args;
     let algorithms: Vec<&'static Algorithm> = args
-        .algo
+        .algorithms
         .iter()
-        .map(|name| registry::find(collective, name).map_err(Failure::usage))
+        .map(|name| registry::find(*collective, name).map_err(Failure::usage))
         .collect::<Outcome<_>>()?;
     plot.iter().try_for_each(|path| session.will_write(path))?;
     let counts = thinned(&counts.0);
     let mut curves = Vec::new();
     for algorithm in algorithms {
-        let points = counts.iter().map(|&ranks| point(args, algorithm, topology, ranks));
+        let points = counts.iter().map(|&ranks| point(args, algorithm, ranks));
         curves.push(points.collect::<Outcome<Vec<Timed>>>()?);
     }
     let first = curves.iter().flatten().next();
@@ -75,19 +64,18 @@ pub fn run(
     ))?;
     let rows = curves.iter().flatten().map(row);
     let names = ["algorithm", "ranks", "time (us)", "busbw (GB/s)", "engine", "real (s)"];
-    session.say(table::columns(
-        &std::iter::once(names.map(String::from).to_vec()).chain(rows).collect::<Vec<_>>(),
-    ))?;
+    session
+        .say(columns(&std::iter::once(names.map(String::from).to_vec()).chain(rows).collect::<Vec<_>>()))?;
     let wall: f64 = curves.iter().flatten().map(|timed| timed.wall_s).sum();
     session.say(format!("all of it in {wall:.1} s of real time"))?;
     curves.iter().flatten().try_for_each(|timed| session.record(&timed.record))?;
     match plot {
-        Some(path) => draw(&curves, collective, topology, bytes, path),
+        Some(path) => draw(&curves, args, bytes, path),
         None => Ok(()),
     }
 }
 
-fn point(args: &Call, algorithm: &'static Algorithm, topology: &str, ranks: u32) -> Outcome<Timed> {
+fn point(args: &Call, algorithm: &'static Algorithm, ranks: u32) -> Outcome<Timed> {
     let choice = Choice {
         collective: algorithm.collective,
         algorithm: Some(algorithm),
@@ -98,7 +86,7 @@ fn point(args: &Call, algorithm: &'static Algorithm, topology: &str, ranks: u32)
         window: None,
         lanes: args.lanes,
     };
-    let mut machine = Machine::named(topology, ranks)?;
+    let mut machine = Machine::named(&args.topology, ranks)?;
     // One rule for a whole curve: shared links keep a large tree in a turmoil that has to be stepped message by message.
     if algorithm.pipelined {
         machine.sharing = LinkSharing::Serial;
@@ -122,7 +110,7 @@ fn row(timed: &Timed) -> Vec<String> {
 }
 
 /// Time over ranks, a curve for each algorithm.
-fn draw(curves: &[Vec<Timed>], collective: Collective, topology: &str, bytes: u64, path: &Path) -> Outcome {
+fn draw(curves: &[Vec<Timed>], call: &Call, bytes: u64, path: &Path) -> Outcome {
     let series = curves.iter().filter_map(|curve| {
         let at = |timed: &Timed| Point {
             x: timed.record.call.ranks.into(),
@@ -136,7 +124,7 @@ fn draw(curves: &[Vec<Timed>], collective: Collective, topology: &str, bytes: u6
             points: curve.iter().filter(|timed| timed.record.call.ranks > 1).map(at).collect(),
         })
     });
-    let caption = format!("{collective} of {bytes} bytes on {topology}, simulated");
+    let caption = format!("{} of {bytes} bytes on {}, simulated", call.collective, call.topology);
     let curves = Curves {
         label: caption.clone(),
         x: Axis { label: "ranks", log: Some(2), format: |ranks| format!("{ranks:.0}") },
@@ -154,14 +142,15 @@ mod tests {
 
     fn timed(name: &str, ranks: u32) -> SimulatedCollective {
         let args = Call {
-            collective: Some(Collective::AllReduce),
-            algo: vec![name.into()],
+            collective: Collective::AllReduce,
+            algorithms: vec![name.into()],
+            topology: "nodes8".into(),
             size: Size(64 << 20),
             lanes: 4,
             segment: None,
         };
         let algorithm = registry::find(Collective::AllReduce, name).unwrap();
-        point(&args, algorithm, "nodes8", ranks).unwrap().record
+        point(&args, algorithm, ranks).unwrap().record
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! Each table has as many unknowns as rows that fix them; the other rows are what the explanation is held against. What is
 //! solved for is said, and so is what stays open.
 
-use crate::call::table;
+use crate::cli::columns::columns;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::Session;
 use crate::scaling::workload::{Collectives, WorkloadScaling};
@@ -64,7 +64,7 @@ fn scaling(workload: &str, topology: &str, device: &str, precision: Precision) -
 
 fn rows(names: &[&str], lines: Vec<Vec<String>>) -> String {
     let head = names.iter().map(|name| name.to_string()).collect();
-    table::columns(&[vec![head], lines].concat())
+    columns(&[vec![head], lines].concat())
 }
 
 /// ResNet-34, 16 images a GPU, V100: seconds per epoch on 1, 2 and 8 GPUs.

@@ -2,12 +2,14 @@
 //! shapes alone.
 
 use crate::cli::failure::{Failure, Outcome};
-use crate::cli::progress;
+use crate::cli::{memory, progress};
 use crate::training::place::Place;
 use crate::training::run::{self, Noted};
 use crate::training::trained::Trained;
 use allfold_collectives::Plan;
-use allfold_report::records::{MeasuredScale, SimulatedScale};
+use allfold_report::format::counted;
+use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
+use allfold_report::sizes::RankCounts;
 use allfold_sim::{Device, Sharing, Topology};
 use allfold_trainer::modeled::{self, Machine, Prediction};
 use allfold_trainer::{Config, Dataset, data};
@@ -31,6 +33,23 @@ impl Scaling {
         Scaling { config, topology, device, data: OnceCell::new() }
     }
 
+    /// Refuses what no point could be made of, before the first is.
+    ///
+    /// # Errors
+    /// A strategy of one rank with more ranks; a topology that is none, or too large for this machine.
+    pub fn check(&self, ranks: &RankCounts) -> Outcome {
+        if self.config.strategy == "single" && ranks.greatest() > 1 {
+            return Err(Failure::usage(
+                "the strategy single has 1 rank and no curve; set strategy = \"ddp\"",
+            ));
+        }
+        self.modeled(1)?;
+        // A clock for every rank and lane, and where each stands in its schedule.
+        let most = u64::from(ranks.greatest());
+        memory::require(most.checked_mul(256), &format!("the clocks of {most} ranks"))?;
+        ranks.0.iter().try_for_each(|&ranks| self.machine(ranks).map(drop))
+    }
+
     fn data(&self) -> Outcome<&(Dataset, Dataset)> {
         if let Some(data) = self.data.get() {
             return Ok(data);
@@ -39,45 +58,70 @@ impl Scaling {
         Ok(self.data.get_or_init(|| data))
     }
 
-    /// A run of a few steps on threads of this machine.
+    /// The GPUs of this machine, where the configuration trains on them; `None` where it trains on the CPU.
     ///
     /// # Errors
-    /// A failed run.
+    /// GPUs that are missing.
+    pub fn gpus(&self) -> Outcome<Option<u32>> {
+        let gpus = allfold_trainer::cuda::open(&self.config)?;
+        Ok(gpus.map(|gpus| u32::try_from(gpus.devices()).unwrap_or(u32::MAX)))
+    }
+
+    /// A run of a few steps on threads of this machine, each on a core or on a GPU of its own.
+    ///
+    /// # Errors
+    /// More ranks than GPUs, which would share them; a failed run.
     pub fn measured(&self, ranks: u32) -> Outcome<MeasuredScale> {
+        if let Some(gpus) = self.gpus()?.filter(|gpus| *gpus < ranks) {
+            return Err(Failure::usage(format!(
+                "{ranks} ranks would share {}: a point of the curve has a GPU for each rank",
+                counted(gpus as usize, "GPU")
+            )));
+        }
         let trained = self.train(Place::Threads(ranks))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(MeasuredScale {
-            backend: "threads".into(),
-            model: self.config.model.clone(),
-            ranks,
+            setup: trained.setup(&self.config, ranks, "threads"),
             batch: self.config.batch as u64,
             topology: "this machine".into(),
             time_us,
             time_error_us,
             exposed_us: trained.breakdown().exposed_us,
-            samples_per_s: trained.result.throughput(),
+            samples_per_s: trained.throughput(),
             efficiency: 0.0,
             engines: Vec::new(),
         })
     }
 
+    /// Refuses the virtual clock where the configuration trains on GPUs, which compute in real time.
+    ///
+    /// # Errors
+    /// Such a configuration.
+    pub fn check_carried(&self) -> Outcome {
+        match self.config.device.as_str() {
+            "cpu" => Ok(()),
+            device => Err(Failure::usage(format!(
+                "`device` is {device}, which computes in real time and cannot be carried on the virtual clock: leave --carry out"
+            ))),
+        }
+    }
+
     /// The same run on virtual time, with real arithmetic.
     ///
     /// # Errors
-    /// A failed run.
+    /// A configuration that trains on GPUs; a failed run.
     pub fn carried(&self, ranks: u32) -> Outcome<SimulatedScale> {
+        self.check_carried()?;
         let trained = self.train(Place::Sim(Box::new((self.machine(ranks)?, self.device))))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(SimulatedScale {
-            backend: "sim".into(),
-            model: self.config.model.clone(),
-            ranks,
+            setup: trained.setup(&self.config, ranks, "sim"),
             batch: self.config.batch as u64,
             topology: self.place(),
             time_us,
             time_error_us,
             exposed_us: trained.breakdown().exposed_us,
-            samples_per_s: trained.result.throughput(),
+            samples_per_s: trained.throughput(),
             efficiency: 0.0,
             engines: Vec::new(),
         })
@@ -96,9 +140,14 @@ impl Scaling {
             many => format!("{} of {:.0}M", self.config.model, many as f64 / 1e6),
         };
         Ok(SimulatedScale {
-            backend: "modeled".into(),
-            model,
-            ranks,
+            setup: Setup {
+                backend: "modeled".into(),
+                device: self.device.name.into(),
+                model,
+                strategy: self.config.strategy.clone(),
+                ranks,
+                mesh: Setup::data_parallel(ranks),
+            },
             batch: self.config.batch as u64,
             topology: self.place(),
             time_us: prediction.time.total().as_micros(),
@@ -170,11 +219,11 @@ macro_rules! efficiencies {
     ($(#[$doc:meta])* $name:ident, $type:ident) => {
         $(#[$doc])*
         pub fn $name(points: &mut [$type]) {
-            let Some(one) = points.iter().find(|point| point.ranks == 1).map(|point| point.samples_per_s) else {
+            let Some(one) = points.iter().find(|point| point.setup.ranks == 1).map(|point| point.samples_per_s) else {
                 return;
             };
             for point in points {
-                point.efficiency = point.samples_per_s / (f64::from(point.ranks) * one);
+                point.efficiency = point.samples_per_s / (f64::from(point.setup.ranks) * one);
             }
         }
     };

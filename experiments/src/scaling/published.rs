@@ -6,7 +6,7 @@
 //!
 //! Nothing is fitted to the tables: the terms' sizes are from elsewhere ([`TERMS`]), and every row of more than one GPU counts.
 
-use crate::call::table;
+use crate::cli::columns::columns;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
 use crate::scaling::tables as scaling_tables;
@@ -152,7 +152,10 @@ fn predict(
     }
     let mut rows = Vec::new();
     for &(ranks, published) in curve.points.iter().filter(|(gpus, _)| *gpus > 1) {
-        let mut nccl = NcclModel::new(workload::platform(&preset, ranks), Overrides::default());
+        let mut nccl = NcclModel::new(
+            workload::platform(&preset, ranks).map_err(|failure| failure.to_string())?,
+            Overrides::default(),
+        );
         let caps = Caps { first: 1 << 20, rest: 25 << 20 };
         let alone = f64::from(batch) / one;
         // With accumulation a step is as many batches, and exchanges once.
@@ -266,14 +269,14 @@ pub fn run(files: &[PathBuf], options: &Options, session: &mut Session) -> Outco
         }
     }
     if options.rows {
-        session.say(table::columns(&lines))?;
+        session.say(columns(&lines))?;
         for (what, why) in &left {
             session.say(format!("left out: {what}: {why}"))?;
         }
     } else if !left.is_empty() {
         session.say(format!("left out: {} tables and curves; --rows says which and why", left.len()))?;
     }
-    session.say(table::columns(&scores(&all)))?;
+    session.say(columns(&scores(&all)))?;
     ablation(&tables, options, session)?;
     match &options.plot {
         Some(path) => plot(&all, path),
@@ -341,7 +344,7 @@ fn ablation(tables: &[ScalingTable], options: &Options, session: &mut Session) -
         });
         lines.push([vec![term.to_string()], figures.to_vec()].concat());
     }
-    session.say(format!("\n{}", table::columns(&lines)))
+    session.say(format!("\n{}", columns(&lines)))
 }
 
 /// How many of the rows are predicted how well: errors in rising order.

@@ -3,7 +3,7 @@
 use crate::cli::failure::{Failure, Outcome};
 use allfold_collectives::Plan;
 use allfold_nccl_model::{Arch, Cpu, Graph, Inside, Overrides, Platform};
-use allfold_report::records::SimulatedScale;
+use allfold_report::records::{Setup, SimulatedScale};
 use allfold_sim::machines::presets::{FABRICS, Preset};
 use allfold_sim::machines::{GPUS, Generation};
 use allfold_sim::{Sharing, Topology};
@@ -57,9 +57,14 @@ impl WorkloadScaling {
         }
         let prediction = self.predict(ranks, batch)?;
         Ok(Some(SimulatedScale {
-            backend: "modeled".into(),
-            model: format!("{} ({})", self.workload.name(), self.precision.name()),
-            ranks,
+            setup: Setup {
+                backend: "modeled".into(),
+                device: self.accelerator.name.into(),
+                model: format!("{} ({})", self.workload.name(), self.precision.name()),
+                strategy: "ddp".into(),
+                ranks,
+                mesh: Setup::data_parallel(ranks),
+            },
             batch: batch as u64,
             topology: format!("{} of {}", self.topology, self.accelerator.name),
             time_us: prediction.time.total().as_micros(),
@@ -91,7 +96,7 @@ impl WorkloadScaling {
             }
             Collectives::Nccl => {
                 let preset = machine(&self.topology)?;
-                Box::new(NcclModel::new(platform(&preset, ranks), Overrides::default()))
+                Box::new(NcclModel::new(platform(&preset, ranks)?, Overrides::default()))
             }
         };
         predict_workload(&job, ranks, &mut *exchange).map_err(Failure::run)
@@ -108,14 +113,23 @@ pub fn machine(topology: &str) -> Outcome<Preset> {
 }
 
 /// A machine as NCCL's tuner sees it: a channel for each NVLink of a device, sharing the node's NICs.
-pub fn platform(preset: &Preset, ranks: u32) -> Platform {
+///
+/// # Errors
+/// A machine of AMD's GPUs, which NCCL does not drive.
+pub fn platform(preset: &Preset, ranks: u32) -> Outcome<Platform> {
     let nodes = ranks.div_ceil(preset.devices);
     let generation = GPUS.iter().find(|gpu| gpu.name == preset.gpu).map(|gpu| gpu.generation);
     let arch = match generation {
         Some(Generation::Volta) | None => Arch::Volta,
         Some(Generation::Ampere) => Arch::Ampere,
         Some(Generation::Hopper) => Arch::Hopper,
-        Some(Generation::Blackwell | Generation::Cdna) => Arch::Blackwell,
+        Some(Generation::Blackwell) => Arch::Blackwell,
+        Some(Generation::Cdna) => {
+            return Err(Failure::usage(format!(
+                "NCCL does not drive {}, a GPU of AMD's: time its exchanges with --collectives simulated",
+                preset.gpu
+            )));
+        }
     };
     let share =
         FABRICS.iter().find(|fabric| fabric.name == preset.nics.fabric).map_or(1.0, |fabric| fabric.share);
@@ -134,13 +148,13 @@ pub fn platform(preset: &Preset, ranks: u32) -> Platform {
     let port = f64::from(channels) * inside;
     let nvls = (switched && arch >= Arch::Hopper)
         .then(|| Graph::inside(16, port / 16.0).across(across(16, port / 16.0)));
-    Platform {
+    Ok(Platform {
         cpu: if preset.pcie.source.contains("AMD") { Cpu::Amd } else { Cpu::Intel },
         links: if preset.nvlink.is_some() { Inside::NvLink } else { Inside::Pci },
         nvswitch: switched,
         nvls,
         ..Platform::nvlink(arch, nodes, ranks, graph)
-    }
+    })
 }
 
 /// Counts of ranks that a curve is drawn at: all of a few; of many only the powers of two, the first and the last.
@@ -195,11 +209,18 @@ mod tests {
 
     #[test]
     fn the_tuner_sees_the_machine() {
-        let of = |name: &str, ranks| platform(&Preset::named(name).unwrap(), ranks);
+        let of = |name: &str, ranks| platform(&Preset::named(name).unwrap(), ranks).unwrap();
         assert_eq!((of("dgx1", 8).ring.channels, of("dgx1", 8).ring.inside), (6, 20.0));
         assert_eq!((of("dgx-a100", 32).nodes, of("dgx-a100", 32).ring.across), (4, 200.0 / 12.0));
         assert!(of("hgx-h100", 8).nvls.is_some() && of("l40s", 8).links == Inside::Pci);
         assert_eq!(thinned(&(1..=1000).collect::<Vec<_>>()).len(), 11);
         assert_eq!(thinned(&[3, 5]), [3, 5]);
+    }
+
+    #[test]
+    fn a_gpu_that_nccl_does_not_drive_is_no_blackwell() {
+        let amd = Preset { gpu: "MI300X".into(), ..Preset::named("hgx-h100").unwrap() };
+        let Err(Failure::Usage(said)) = platform(&amd, 8) else { panic!("NCCL times AMD's GPUs") };
+        assert!(said.contains("MI300X") && said.contains("--collectives simulated"), "{said}");
     }
 }

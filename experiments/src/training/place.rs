@@ -4,6 +4,7 @@ use crate::cli::failure::{Failure, Outcome};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Communicator, Rank};
 use allfold_sim::{Device, Topology};
+use allfold_trainer::Config;
 
 /// Where ranks run.
 #[derive(Clone)]
@@ -27,6 +28,18 @@ impl Place {
             Place::Mpi(_, ranks) => *ranks,
             Place::Sim(machine) => machine.0.ranks(),
         }
+    }
+
+    /// What each rank computes on: `cpu`, a GPU's name, or on virtual time a device model's.
+    ///
+    /// # Errors
+    /// A GPU that is missing.
+    pub fn device(&self, config: &Config) -> Outcome<String> {
+        if let Place::Sim(machine) = self {
+            return Ok(machine.1.name.into());
+        }
+        let gpus = allfold_trainer::cuda::open(config)?;
+        Ok(gpus.map_or_else(|| "cpu".into(), |gpus| gpus.name()))
     }
 
     /// Whether this process tells what came of the run: of several one does.

@@ -1,13 +1,27 @@
 //! The records of a run.
 
 use super::trained::Trained;
-use allfold_report::records::{MeasuredEnd, MeasuredStep, Memory, SimulatedEnd, SimulatedStep};
+use allfold_report::records::{MeasuredEnd, MeasuredStep, Memory, Setup, SimulatedEnd, SimulatedStep};
 use allfold_trainer::Config;
 
 fn held(memory: allfold_trainer::Memory) -> Memory {
     let allfold_trainer::Memory { params, gradients, buffers, activations, saved, down, optimiser, buckets } =
         memory;
     Memory { params, gradients, buffers, activations, saved, down, optimiser, buckets }
+}
+
+impl Trained {
+    /// What ran, where.
+    pub fn setup(&self, config: &Config, ranks: u32, backend: &str) -> Setup {
+        Setup {
+            backend: backend.into(),
+            device: self.device.clone(),
+            model: config.model.clone(),
+            strategy: config.strategy.clone(),
+            ranks,
+            mesh: Setup::data_parallel(ranks),
+        }
+    }
 }
 
 /// The records of a run, measured or simulated: the types are two, their fields alike.
@@ -19,19 +33,17 @@ macro_rules! records {
                 let steps = self.result.losses.len();
                 let end = $end {
                     accuracy: self.result.test.accuracy(),
-                    samples_per_s: self.result.throughput(),
-                    steady_samples_per_s: (config.device == "cuda").then(|| self.steady_throughput()),
-                    time_us: self.result.time.as_micros() / self.made().max(1) as f64,
+                    samples_per_s: self.throughput(),
+                    steady_samples_per_s: self.on_gpus.then(|| self.steady_throughput()),
+                    warmup_steps: self.warmup() as u64,
+                    time_us: self.step_us().0,
                     breakdown: self.breakdown(),
                     memory: self.memory().map(held),
                     losses_hash: self.losses_hash(),
                     weights_hash: self.weights_hash(),
                 };
                 let record = |(step, &loss)| $step {
-                    backend: $backend.into(),
-                    model: config.model.clone(),
-                    strategy: config.strategy.clone(),
-                    ranks,
+                    setup: self.setup(config, ranks, $backend),
                     step,
                     loss,
                     buckets: self.buckets(step),

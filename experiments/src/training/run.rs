@@ -52,6 +52,7 @@ pub fn run_on(
     noted: Noted,
 ) -> Outcome<Trained> {
     let each = allfold_trainer::models::memory(config, data.shape, data.classes).map_err(Failure::from)?;
+    let (device, on_gpus) = (place.device(config)?, config.device == "cuda");
     let ranks = place.ranks();
     if !matches!(place, Place::Process(_) | Place::Mpi(..)) {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
@@ -69,7 +70,7 @@ pub fn run_on(
     };
     let alone = |config: &Config, comm: &Communicator| {
         let (result, steps) = one(config, comm)?;
-        Ok(Trained { result, steps: vec![steps], timeline: Vec::new() })
+        Ok(Trained { result, steps: vec![steps], timeline: Vec::new(), device: device.clone(), on_gpus })
     };
     let world = match place {
         Place::Threads(ranks) => World::threads(*ranks).any(),
@@ -92,5 +93,5 @@ pub fn run_on(
     }
     let (results, steps): (Vec<TrainResult>, Vec<Vec<Step>>) = ranks.into_iter().flatten().unzip();
     let result = results.into_iter().next().ok_or_else(|| Failure::run("no rank trained"))?;
-    Ok(Trained { result, steps, timeline: report.timeline })
+    Ok(Trained { result, steps, timeline: report.timeline, device, on_gpus })
 }

@@ -15,6 +15,10 @@ pub struct Trained {
     pub steps: Vec<Vec<Step>>,
     /// What ranks did, on virtual time.
     pub timeline: Vec<Activity>,
+    /// What each rank computed on: `cpu`, a GPU's name, or a device model's.
+    pub device: String,
+    /// Whether that is a GPU.
+    pub on_gpus: bool,
 }
 
 /// One step of one rank.
@@ -41,10 +45,30 @@ impl Trained {
         format!("{:016x}", self.result.weights_hash)
     }
 
-    /// Mean time of a step of rank 0 in microseconds and its standard error, without the first, which also warms up.
+    /// Steps at the start that warm up, and that no time counts: the first, which fills caches; on GPUs, whose first steps
+    /// compile kernels, search for the fastest algorithms and capture graphs, the first third. None where there is one alone.
+    pub fn warmup(&self) -> usize {
+        let made = self.made();
+        let warmup = if self.on_gpus { (made / 3).max(1) } else { 1 };
+        warmup.min(made.saturating_sub(1))
+    }
+
+    /// The steps of rank 0 that times are of.
+    fn counted(&self) -> &[Step] {
+        &self.steps[0][self.warmup()..]
+    }
+
+    /// Mean time of a step of rank 0 in microseconds and its standard error, without those that warm up.
     pub fn step_us(&self) -> (f64, f64) {
-        let times: Vec<f64> = self.steps[0].iter().map(|step| step.time.total().as_micros()).collect();
-        statistics::mean_and_error(if times.len() > 1 { &times[1..] } else { &times })
+        let times: Vec<f64> = self.counted().iter().map(|step| step.time.total().as_micros()).collect();
+        statistics::mean_and_error(&times)
+    }
+
+    /// Training samples per second, over all ranks, in the same steps; 0 where no time passed.
+    pub fn throughput(&self) -> f64 {
+        let samples = self.result.samples as f64 / self.made().max(1) as f64;
+        let (time_us, _) = self.step_us();
+        if time_us == 0.0 { 0.0 } else { samples / (time_us / 1e6) }
     }
 
     /// Training samples per second, over all ranks, by the median step of the slowest rank after the first third of the
@@ -88,10 +112,11 @@ impl Trained {
         step.buckets.iter().map(life).collect()
     }
 
-    /// Where the time of a step of rank 0 goes, on average.
+    /// Where the time of a step of rank 0 goes, on average over the same steps.
     pub fn breakdown(&self) -> Breakdown {
-        let (total, steps) = (self.result.breakdown, self.made().max(1) as f64);
-        let us = |time: Picos| time.as_micros() / steps;
+        let mut total = allfold_trainer::timing::Breakdown::default();
+        self.counted().iter().for_each(|step| total += step.time);
+        let us = |time: Picos| time.as_micros() / self.counted().len().max(1) as f64;
         Breakdown {
             data_us: us(total.data),
             forward_us: us(total.forward),
@@ -99,5 +124,55 @@ impl Trained {
             exposed_us: us(total.exposed),
             optimiser_us: us(total.optimiser),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allfold_trainer::{Evaluation, timing};
+
+    /// Two ranks of 8 samples: the first step takes 900 us, each of the others 100 us.
+    fn trained(on_gpus: bool, steps: usize) -> Trained {
+        let step = |at: usize| Step {
+            end: Picos::ZERO,
+            time: timing::Breakdown {
+                forward: Picos(if at == 0 { 900_000_000 } else { 100_000_000 }),
+                ..timing::Breakdown::default()
+            },
+            memory: Memory::default(),
+            buckets: Vec::new(),
+        };
+        Trained {
+            result: TrainResult {
+                losses: vec![1.0; steps],
+                test: Evaluation { labels: 0, correct: 0, loss: 0.0 },
+                weights_hash: 0,
+                parameters: 0,
+                samples: 16 * steps as u64,
+                time: Picos(900_000_000 + 100_000_000 * (steps as u64 - 1)),
+                breakdown: timing::Breakdown::default(),
+                buckets: Vec::new(),
+            },
+            steps: vec![(0..steps).map(step).collect(); 2],
+            timeline: Vec::new(),
+            device: "cpu".into(),
+            on_gpus,
+        }
+    }
+
+    #[test]
+    fn steps_that_warm_up_count_in_no_average_of_a_record() {
+        let config = allfold_trainer::Config::default();
+        let trained = trained(false, 5);
+        let end = trained.measured(&config, 2).pop().and_then(|step| step.end).unwrap();
+        assert_eq!((end.warmup_steps, end.time_us, end.samples_per_s.round()), (1, 100.0, 160_000.0));
+        assert_eq!(end.breakdown.forward_us, end.time_us, "the parts are of the same steps");
+    }
+
+    #[test]
+    fn a_run_of_one_step_is_all_there_is_and_gpus_warm_up_for_a_third() {
+        assert_eq!((trained(false, 1).warmup(), trained(false, 1).step_us().0), (0, 900.0));
+        assert_eq!([2, 3, 9].map(|steps| trained(true, steps).warmup()), [1, 1, 3]);
     }
 }

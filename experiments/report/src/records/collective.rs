@@ -36,8 +36,10 @@ pub struct Call {
 /// What a clock on the wall said.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredCollective {
-    /// What carried the bytes: `threads`.
+    /// What carried the bytes: `threads`, `shm`, `tcp`, `mpi`, `device`, `nccl`.
     pub backend: String,
+    /// What each rank computes on: `cpu`, or the GPU's name.
+    pub device: String,
     /// How it went there, where there is a choice: `fused` or `messages`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,

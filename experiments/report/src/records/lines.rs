@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the lines' schema.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A kind of record: its name, and whether it holds what a clock on the wall measured.
 pub trait Record: Serialize + DeserializeOwned {
@@ -128,6 +128,7 @@ mod tests {
     fn measured() -> MeasuredCollective {
         MeasuredCollective {
             backend: "threads".into(),
+            device: "cpu".into(),
             path: None,
             call: call(),
             in_place: true,
@@ -145,7 +146,9 @@ mod tests {
     #[test]
     fn a_line_reads_back_as_what_it_was_and_as_nothing_else() {
         let text = line(&measured(), &stamp()).unwrap();
-        assert!(text.starts_with(r#"{"schema":1,"kind":"collective","measured":true,"backend":"threads""#));
+        assert!(text.starts_with(
+            r#"{"schema":2,"kind":"collective","measured":true,"backend":"threads","device":"cpu""#
+        ));
         let records = Records::parse(&format!("{text}\n\n")).unwrap();
         assert_eq!(records.all::<MeasuredCollective>(), [measured()]);
         assert_eq!(records.stamped::<MeasuredCollective>()[0].1, stamp());
@@ -159,7 +162,7 @@ mod tests {
     #[test]
     fn what_is_no_record_is_named_by_its_line() {
         assert!(Records::parse("\n{").unwrap_err().starts_with("line 2: no JSON record"));
-        assert!(Records::parse(r#"{"schema":2}"#).unwrap_err().contains("this version reads 1"));
+        assert!(Records::parse(r#"{"schema":1}"#).unwrap_err().contains("this version reads 2"));
         assert!(Records::parse("{}").unwrap_err().contains("no `schema`"));
     }
 }

@@ -1,7 +1,7 @@
-//! What a run leaves behind: one JSON object per line, schema 1.
+//! What a run leaves behind: one JSON object per line, schema 2.
 //!
 //! ```text
-//! {"schema":1,"kind":"collective","measured":true, ...what it says..., "commit":..,"host":..,"seed":..,"command":..}
+//! {"schema":2,"kind":"collective","measured":true, ...what it says..., "commit":..,"host":..,"seed":..,"command":..}
 //! ```
 //!
 //! There is one Rust type per kind, and two where a kind can be measured or simulated. A reader asks for a type
@@ -24,7 +24,7 @@ pub use lines::{Record, Records, SCHEMA, Stamp, line};
 pub use machine::{Finding, Limit, MachineListed, SimulatorSpeed};
 pub use proof::{Proof, Shown};
 pub use training::{
-    Breakdown, BucketLife, MeasuredEnd, MeasuredScale, MeasuredStep, Memory, Parity, ScalingRow,
+    Breakdown, BucketLife, MeasuredEnd, MeasuredScale, MeasuredStep, Memory, Parity, ScalingRow, Setup,
     SimulatedEnd, SimulatedScale, SimulatedStep, TimelineSpan,
 };
 pub use validation::Validated;

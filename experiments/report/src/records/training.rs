@@ -2,6 +2,36 @@
 
 use super::lines::Record;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+
+/// How a training run is set up: what a measurement and a prediction of the same run have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// What carried the bytes: `threads`, `tcp`, `mpi` (measured); `sim` with real numerics, `modeled` with shapes alone.
+    pub backend: String,
+    /// What each rank computes on: `cpu`, or the GPU's name; of a simulated run the device model.
+    pub device: String,
+    /// The model: `cnn`, ...
+    pub model: String,
+    /// `single`, `ddp`.
+    pub strategy: String,
+    /// Size of the group.
+    pub ranks: u32,
+    /// How the ranks are laid out: the size of each axis, by name. Their product is the size of the group.
+    pub mesh: BTreeMap<String, u32>,
+}
+
+impl Setup {
+    /// What runs must have in common to stand in one curve or row: all but the number of ranks.
+    pub fn kind(&self) -> [&str; 4] {
+        [&self.backend, &self.device, &self.model, &self.strategy]
+    }
+
+    /// A mesh of replicas alone.
+    pub fn data_parallel(ranks: u32) -> BTreeMap<String, u32> {
+        BTreeMap::from([("data".to_string(), ranks)])
+    }
+}
 
 /// Where the time of a step goes, in microseconds per step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -90,14 +120,9 @@ macro_rules! step {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $step {
-            /// What ran it: `threads`, `sim`.
-            pub backend: String,
-            /// The model: `cnn`, ...
-            pub model: String,
-            /// `single`, `ddp`.
-            pub strategy: String,
-            /// Size of the group.
-            pub ranks: u32,
+            /// What ran, where.
+            #[serde(flatten)]
+            pub setup: Setup,
             /// From 0.
             pub step: u64,
             /// Mean loss of the step's batch over all ranks, exact to the last bit; null where it is no number.
@@ -132,12 +157,14 @@ pair! {
     MeasuredEnd, SimulatedEnd, {
         /// Share of the test set that is classified right.
         accuracy: f64,
-        /// Training samples per second, over all ranks.
+        /// Training samples per second, over all ranks, in the steps after those that warm up.
         samples_per_s: f64,
         /// The same by the median step of the slowest rank, after the first third of the steps. Only of runs on GPUs, whose
         /// first steps compile kernels, search for the fastest algorithms and capture graphs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         steady_samples_per_s: Option<f64>,
+        /// Steps at the start that no time here counts: they compile, allocate and fill caches.
+        warmup_steps: u64,
         /// Mean time of a step, in microseconds.
         time_us: f64,
         /// Where it goes.
@@ -156,23 +183,20 @@ pair! {
 pair! {
     /// One point of a scaling curve.
     MeasuredScale, SimulatedScale, "scale", {
-        /// What gave it: `threads`; `sim` with real numerics, `modeled` with shapes alone.
-        backend: String,
-        /// The model: `cnn`, ...
-        model: String,
-        /// Size of the group.
-        ranks: u32,
+        /// What ran, where.
+        #[serde(flatten)]
+        setup: Setup,
         /// Samples per rank and step.
         batch: u64,
         /// The machine: this one's cores, or the topology and device that were simulated.
         topology: String,
-        /// Mean time of a step, in microseconds.
+        /// Mean time of a step after those that warm up, in microseconds.
         time_us: f64,
         /// Standard error of that mean; 0 where there is none.
         time_error_us: f64,
         /// Waiting for communication that the backward pass did not hide, in microseconds.
         exposed_us: f64,
-        /// Training samples per second, over all ranks.
+        /// Training samples per second, over all ranks, in the same steps.
         samples_per_s: f64,
         /// samples_per_s / (ranks x samples_per_s of one rank).
         efficiency: f64,

@@ -1,4 +1,4 @@
-//! The thread backend, measured beside the memory bandwidth of the same machine in the same run.
+//! Collectives in real time, each backend and device apart; threads beside the memory bandwidth of the same machine.
 
 use super::part::{Part, commands, distinct, head};
 use crate::format;
@@ -21,43 +21,32 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         text: format!("elements in {checked} measured calls, each held against the exact reference"),
         ok: Some(wrong == 0),
     }];
-    let best = rows
-        .iter()
-        .filter(|r| r.call.collective == "all_reduce")
-        .max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps));
-    if let Some(best) = best {
-        let limit = limits.iter().min_by_key(|limit| limit.bytes.abs_diff(best.call.bytes));
-        let share = limit.map(|limit| best.busbw_gbps / ceiling(limit, best.call.ranks));
-        let of = share.map_or(String::new(), |share| {
-            format!(", {} of what adding alone would allow", format::percent(share))
-        });
-        findings.push(Finding {
-            value: format!("{:.1} GB/s", best.busbw_gbps),
-            text: format!(
-                "bus bandwidth of all_reduce of {} over {} threads{of}",
-                format::bytes(best.call.bytes),
-                best.call.ranks
-            ),
-            ok: None,
-        });
-    }
-    let mut figures = Vec::new();
-    for collective in distinct(rows.iter().map(|record| record.call.collective.clone())) {
-        let of: Vec<&MeasuredCollective> =
-            rows.iter().copied().filter(|r| r.call.collective == collective && r.in_place).collect();
-        figures.extend(figure(&collective, &of, &limits)?);
-    }
-    let mut tables = Vec::new();
+    let on_threads: Vec<&MeasuredCollective> =
+        rows.iter().copied().filter(|record| record.backend == THREADS).collect();
+    findings.extend(best(&on_threads, &limits));
+    let (mut figures, mut tables) = (Vec::new(), Vec::new());
     if !limits.is_empty() {
         tables.push(limit_table(&limits));
     }
-    tables.push(table(&rows));
+    for kind in distinct(rows.iter().map(|record| (record.backend.clone(), record.device.clone()))) {
+        let of: Vec<&MeasuredCollective> =
+            rows.iter().copied().filter(|r| (&r.backend, &r.device) == (&kind.0, &kind.1)).collect();
+        let place = place(&kind.0, &kind.1);
+        for collective in distinct(of.iter().map(|record| record.call.collective.clone())) {
+            let of: Vec<&MeasuredCollective> =
+                of.iter().copied().filter(|r| r.call.collective == collective && r.in_place).collect();
+            // The limit is of this machine's memory, which only ranks that are threads share.
+            let limits = if kind.0 == THREADS { &*limits } else { &[] };
+            figures.extend(figure(&collective, &place, &of, limits)?);
+        }
+        tables.push(table(&place, &of));
+    }
     let section = Section {
         id: "measured",
-        title: "Measured on threads".into(),
+        title: "Measured collectives".into(),
         text: vec![
-            "Ranks are threads of one process that hand real data to each other. Every result is checked, element by \
-             element, against a reference that reduces in exactly the order of the algorithm's tree."
+            "Ranks hand real data to each other; on threads they are threads of one process. Every result is checked, element \
+             by element, against a reference that reduces in exactly the order of the algorithm's tree."
                 .into(),
             "The line to compare an all_reduce with: each byte of all buffers but one must be added once, so that \
              no algorithm is faster than a += b over all cores allows."
@@ -70,6 +59,34 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     Ok(Some((findings, section)))
 }
 
+/// The backend whose ranks share this machine's memory, which the limits are measured on.
+const THREADS: &str = "threads";
+
+/// Where a backend's ranks are, in words.
+fn place(backend: &str, device: &str) -> String {
+    if device == "cpu" { backend.into() } else { format!("{backend}, {device}") }
+}
+
+/// The greatest bus bandwidth of an all-reduce on threads, and its share of the limit.
+fn best(on_threads: &[&MeasuredCollective], limits: &[Limit]) -> Option<Finding> {
+    let all_reduce = on_threads.iter().filter(|r| r.call.collective == "all_reduce");
+    let best = all_reduce.max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps))?;
+    let limit = limits.iter().min_by_key(|limit| limit.bytes.abs_diff(best.call.bytes));
+    let share = limit.map(|limit| best.busbw_gbps / ceiling(limit, best.call.ranks));
+    let of = share.map_or(String::new(), |share| {
+        format!(", {} of what adding alone would allow", format::percent(share))
+    });
+    Some(Finding {
+        value: format!("{:.1} GB/s", best.busbw_gbps),
+        text: format!(
+            "bus bandwidth of all_reduce of {} over {} threads{of}",
+            format::bytes(best.call.bytes),
+            best.call.ranks
+        ),
+        ok: None,
+    })
+}
+
 /// The greatest bus bandwidth of an all-reduce over threads: n - 1 additions of the buffer, shared by all cores.
 fn ceiling(limit: &Limit, ranks: u32) -> f64 {
     2.0 / f64::from(ranks) * limit.reduce_gbps
@@ -77,6 +94,7 @@ fn ceiling(limit: &Limit, ranks: u32) -> f64 {
 
 fn figure(
     collective: &str,
+    place: &str,
     rows: &[&MeasuredCollective],
     limits: &[Limit],
 ) -> Result<Option<(String, Figure)>, DrawError> {
@@ -111,13 +129,13 @@ fn figure(
     let ideal = (collective == "all_reduce" && points.len() > 1)
         .then(|| Ideal { name: format!("limit of a += b, {ranks} ranks"), points });
     let curves = Curves {
-        label: format!("Bus bandwidth of {collective} on threads over size"),
+        label: format!("Bus bandwidth of {collective} on {place} over size"),
         x: Axis { label: "size", log: Some(2), format: format::bytes_axis },
         y: Axis { label: "busbw (GB/s)", log: Some(10), format: format::number },
         series,
         ideal,
     };
-    Ok(Some((format!("{collective} on threads, in place; bars are standard errors"), curves.draw()?)))
+    Ok(Some((format!("{collective} on {place}, in place; bars are standard errors"), curves.draw()?)))
 }
 
 fn limit_table(limits: &[Limit]) -> Table {
@@ -137,7 +155,7 @@ fn limit_table(limits: &[Limit]) -> Table {
     }
 }
 
-fn table(rows: &[&MeasuredCollective]) -> Table {
+fn table(place: &str, rows: &[&MeasuredCollective]) -> Table {
     let row = |r: &&MeasuredCollective| {
         vec![
             r.call.collective.clone(),
@@ -169,9 +187,65 @@ fn table(rows: &[&MeasuredCollective]) -> Table {
         "order class",
     ];
     Table {
-        caption: "Measured on threads".into(),
+        caption: format!("Measured on {place}"),
         head: head(&names),
         rows: rows.iter().map(row).collect(),
         folded: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::{Call, Stamp, line};
+
+    fn records(of: &[(&str, &str)]) -> Records {
+        let stamp = Stamp { commit: String::new(), host: String::new(), seed: None, command: String::new() };
+        let call = |bytes| Call {
+            collective: "all_reduce".into(),
+            algorithm: "ring".into(),
+            ranks: 2,
+            dtype: "f32".into(),
+            op: None,
+            root: None,
+            count: bytes / 4,
+            bytes,
+            tree: None,
+            order: None,
+        };
+        let lines =
+            of.iter().flat_map(|(backend, device)| [1024, 4096].map(|bytes| (backend, device, bytes)));
+        let lines = lines.map(|(backend, device, bytes)| {
+            let record = MeasuredCollective {
+                backend: backend.to_string(),
+                device: device.to_string(),
+                path: None,
+                call: call(bytes),
+                in_place: true,
+                iterations: 1,
+                time_us: 1.0,
+                time_error_us: 0.0,
+                algbw_gbps: 1.0,
+                busbw_gbps: 1.0,
+                estimate_us: None,
+                wrong: None,
+                checksum: None,
+            };
+            line(&record, &stamp).unwrap()
+        });
+        Records::parse(&lines.collect::<Vec<_>>().join("\n")).unwrap()
+    }
+
+    #[test]
+    fn what_ran_elsewhere_is_not_shown_as_measured_on_threads() {
+        let (findings, section) =
+            part(&records(&[("threads", "cpu"), ("nccl", "H100"), ("tcp", "cpu")])).unwrap().unwrap();
+        let captions: Vec<&str> = section.tables.iter().map(|table| &*table.caption).collect();
+        assert_eq!(captions, ["Measured on threads", "Measured on nccl, H100", "Measured on tcp"]);
+        assert!(section.tables.iter().all(|table| table.rows.len() == 2));
+        assert_eq!(section.figures.len(), 3);
+        assert!(findings.iter().any(|finding| finding.text.contains("over 2 threads")));
+        let (findings, _) = part(&records(&[("nccl", "H100")])).unwrap().unwrap();
+        assert!(findings.iter().all(|finding| !finding.text.contains("threads")));
     }
 }

@@ -4,7 +4,7 @@ use super::part::{Part, commands, distinct, head};
 use crate::format;
 use crate::page::{Finding, Section, Table};
 use crate::plots::{Axis, Curves, DrawError, Ideal, Origin, Point, Series};
-use crate::records::{MeasuredScale, Records, SimulatedScale};
+use crate::records::{MeasuredScale, Records, Setup, SimulatedScale};
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let measured = records.stamped::<MeasuredScale>();
@@ -17,12 +17,12 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let measured: Vec<&MeasuredScale> = measured.iter().map(|(record, _)| record).collect();
     let simulated: Vec<&SimulatedScale> = simulated.iter().map(|(record, _)| record).collect();
 
-    let largest = simulated.iter().filter(|s| s.ranks > 1).max_by_key(|s| s.ranks);
+    let largest = simulated.iter().filter(|s| s.setup.ranks > 1).max_by_key(|s| s.setup.ranks);
     let findings = largest.iter().map(|s| Finding {
         value: format::percent(s.efficiency),
         text: format!(
             "predicted efficiency of data-parallel training of the {} on {} ranks of {}",
-            s.model, s.ranks, s.topology
+            s.setup.model, s.setup.ranks, s.topology
         ),
         ok: None,
     });
@@ -35,7 +35,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         series: curves(&measured, &simulated, |samples_per_s, _| samples_per_s),
         ideal: None,
     };
-    let most = measured.iter().map(|m| m.ranks).chain(simulated.iter().map(|s| s.ranks)).max().unwrap_or(1);
+    let setups = measured.iter().map(|m| &m.setup).chain(simulated.iter().map(|s| &s.setup));
+    let most = setups.map(|setup| setup.ranks).max().unwrap_or(1);
     let efficiency = Curves {
         label: "Efficiency over ranks".into(),
         x: Axis { label: "ranks", log: Some(2), format: format::number },
@@ -51,7 +52,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let mut tables = Vec::new();
     if !measured.is_empty() {
         let rows = measured.iter().map(|m| row!(m)).collect();
-        tables.push(table("Measured on this machine, a thread per rank", rows));
+        tables.push(table("Measured on this machine; steps that warm up are not counted", rows));
     }
     if !simulated.is_empty() {
         let rows = simulated.iter().map(|s| row!(s)).collect();
@@ -83,10 +84,12 @@ macro_rules! row {
     ($point:expr) => {{
         let point = $point;
         vec![
-            point.backend.clone(),
-            point.model.clone(),
+            point.setup.backend.clone(),
+            point.setup.device.clone(),
+            point.setup.model.clone(),
+            point.setup.strategy.clone(),
             point.topology.clone(),
-            point.ranks.to_string(),
+            point.setup.ranks.to_string(),
             point.batch.to_string(),
             format!("{:.1}", point.time_us),
             format!("{:.1}", point.time_error_us),
@@ -101,7 +104,9 @@ use row;
 fn table(caption: &str, rows: Vec<Vec<String>>) -> Table {
     let names = [
         "backend",
+        "device",
         "model",
+        "strategy",
         "machine",
         "ranks",
         "batch per rank",
@@ -114,31 +119,40 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> Table {
     Table { caption: caption.into(), head: head(&names), rows, folded: false }
 }
 
+/// A curve for each kind of run on each machine.
 fn curves(
     measured: &[&MeasuredScale],
     simulated: &[&SimulatedScale],
     value: impl Fn(f64, f64) -> f64,
 ) -> Vec<Series> {
-    let machines = distinct(measured.iter().map(|m| (m.model.clone(), m.topology.clone())));
-    let measured = machines.into_iter().map(|(model, topology)| {
-        let of = measured.iter().filter(|m| m.model == model && m.topology == topology);
+    let key = |setup: &Setup, topology: &str| (setup.kind().map(String::from), topology.to_string());
+    let kinds = distinct(measured.iter().map(|m| key(&m.setup, &m.topology)));
+    let measured = kinds.into_iter().map(|kind| {
+        let of = measured.iter().filter(|m| key(&m.setup, &m.topology) == kind);
         let points = of.map(|m| {
             let y = value(m.samples_per_s, m.efficiency);
-            Point { x: f64::from(m.ranks), y, error: y * m.time_error_us / m.time_us.max(1e-9) }
+            Point { x: f64::from(m.setup.ranks), y, error: y * m.time_error_us / m.time_us.max(1e-9) }
         });
-        Series { name: format!("{model} on {topology}"), origin: Origin::Measured, points: points.collect() }
-    });
-    let machines =
-        distinct(simulated.iter().map(|s| (s.model.clone(), s.topology.clone(), s.backend.clone())));
-    let simulated = machines.into_iter().map(|(model, topology, backend)| {
-        let of =
-            simulated.iter().filter(|s| s.model == model && s.topology == topology && s.backend == backend);
-        let points =
-            of.map(|s| Point { x: f64::from(s.ranks), y: value(s.samples_per_s, s.efficiency), error: 0.0 });
+        let ([backend, device, model, strategy], topology) = &kind;
         Series {
-            name: format!("{model} on {topology}, {backend}"),
-            origin: Origin::Simulated,
+            name: format!("{model}, {strategy} on {topology}, {backend} on {device}"),
+            origin: Origin::Measured,
             points: points.collect(),
+        }
+    });
+    let kinds = distinct(simulated.iter().map(|s| key(&s.setup, &s.topology)));
+    let simulated = kinds.into_iter().map(|kind| {
+        let of = simulated.iter().filter(|s| key(&s.setup, &s.topology) == kind);
+        let point = |s: &&SimulatedScale| Point {
+            x: f64::from(s.setup.ranks),
+            y: value(s.samples_per_s, s.efficiency),
+            error: 0.0,
+        };
+        let ([backend, _, model, strategy], topology) = &kind;
+        Series {
+            name: format!("{model}, {strategy} on {topology}, {backend}"),
+            origin: Origin::Simulated,
+            points: of.map(point).collect(),
         }
     });
     measured.chain(simulated).collect()
@@ -155,4 +169,37 @@ fn with_ideal(mut curves: Curves) -> Curves {
         });
     }
     curves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_another_strategy_or_device_are_another_curve() {
+        let point = |device: &str, strategy: &str, ranks: u32| MeasuredScale {
+            setup: Setup {
+                backend: "threads".into(),
+                device: device.into(),
+                model: "cnn".into(),
+                strategy: strategy.into(),
+                ranks,
+                mesh: Setup::data_parallel(ranks),
+            },
+            batch: 8,
+            topology: "this machine".into(),
+            time_us: 1.0,
+            time_error_us: 0.0,
+            exposed_us: 0.0,
+            samples_per_s: 8.0,
+            efficiency: 1.0,
+            engines: Vec::new(),
+        };
+        let points = [("cpu", "ddp"), ("cpu", "zero1"), ("H100", "ddp")]
+            .map(|(device, strategy)| [1, 2].map(|ranks| point(device, strategy, ranks)));
+        let points: Vec<&MeasuredScale> = points.iter().flatten().collect();
+        let curves = curves(&points, &[], |samples_per_s, _| samples_per_s);
+        assert_eq!(curves.iter().map(|curve| curve.points.len()).collect::<Vec<_>>(), [2, 2, 2]);
+        assert!(curves[2].name.contains("H100") && curves[1].name.contains("zero1"));
+    }
 }

@@ -12,7 +12,11 @@ macro_rules! row {
     ($step:expr, $end:expr) => {{
         let (end, parts) = ($end, &$end.breakdown);
         let mut row = vec![
-            $step.ranks.to_string(),
+            $step.setup.backend.clone(),
+            $step.setup.device.clone(),
+            $step.setup.model.clone(),
+            $step.setup.strategy.clone(),
+            $step.setup.ranks.to_string(),
             ($step.step + 1).to_string(),
             format!("{:.6}", $step.loss),
             format::percent(end.accuracy),
@@ -52,9 +56,9 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             value: format::percent(accuracy),
             text: format!(
                 "of the test digits read right by the {} after {} steps on {}",
-                end.model,
+                end.setup.model,
                 end.step + 1,
-                format::counted(end.ranks as usize, "rank")
+                format::counted(end.setup.ranks as usize, "rank")
             ),
             ok: None,
         });
@@ -67,7 +71,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     }
     if !measured.is_empty() {
         let rows = measured.iter().filter_map(|(s, _)| Some(row!(s, s.end.as_ref()?))).collect();
-        tables.push(end_table("Measured on this machine, a thread per rank; per step", rows));
+        tables.push(end_table("Measured on this machine; per step, without those that warm up", rows));
     }
     if !simulated.is_empty() {
         let rows = simulated.iter().filter_map(|(s, _)| Some(row!(s, s.end.as_ref()?))).collect();
@@ -82,25 +86,32 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
              depend on the configuration, the seed and the number of ranks, and on nothing else."
                 .into(),
         ],
-        figures: losses(records)?.into_iter().collect(),
+        figures: losses(records)?,
         tables,
         commands,
     };
     Ok(Some((findings, section)))
 }
 
-fn losses(records: &Records) -> Result<Option<(String, Figure)>, DrawError> {
+/// The losses of the measured runs: a figure for each model, a curve for each kind of run on each number of ranks.
+fn losses(records: &Records) -> Result<Vec<(String, Figure)>, DrawError> {
     let mut steps = records.all::<MeasuredStep>();
     steps.retain(|step| step.loss.is_finite());
-    let Some(model) = steps.first().map(|step| step.model.clone()) else { return Ok(None) };
-    let groups = distinct(steps.iter().map(|step| step.ranks));
-    let course = |ranks: u32| {
-        let of = steps.iter().filter(|step| step.ranks == ranks);
-        (format::counted(ranks as usize, "rank"), of.map(|step| (step.step as f64, step.loss)).collect())
+    let figure = |model: String| {
+        let of: Vec<&MeasuredStep> = steps.iter().filter(|step| step.setup.model == model).collect();
+        let one_kind = distinct(of.iter().map(|step| step.setup.kind())).len() == 1;
+        let key = |step: &MeasuredStep| (step.setup.kind().map(String::from), step.setup.ranks);
+        let courses = distinct(of.iter().map(|step| key(step))).into_iter().map(|kind| {
+            let points = of.iter().filter(|step| key(step) == kind).map(|step| (step.step as f64, step.loss));
+            let ([backend, device, _, strategy], ranks) = &kind;
+            let ranks = format::counted(*ranks as usize, "rank");
+            let name = if one_kind { ranks } else { format!("{ranks}, {strategy}, {backend} on {device}") };
+            (name, points.collect())
+        });
+        let figure = loss_curve::figure(&model, courses.collect())?;
+        Ok((format!("Training loss of the {model}, averaged over neighbouring steps"), figure))
     };
-    let figure = loss_curve::figure(&model, groups.into_iter().map(course).collect())?;
-    let caption = format!("Training loss of the {model}, averaged over neighbouring steps");
-    Ok(Some((caption, figure)))
+    distinct(steps.iter().map(|step| step.setup.model.clone())).into_iter().map(figure).collect()
 }
 
 fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> Table {
@@ -133,6 +144,10 @@ fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> Table {
 
 fn end_table(caption: &str, rows: Vec<Vec<String>>) -> Table {
     let names = [
+        "backend",
+        "device",
+        "model",
+        "strategy",
         "ranks",
         "steps",
         "last loss",

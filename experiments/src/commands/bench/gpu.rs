@@ -1,30 +1,39 @@
 //! `bench --backend device` and `nccl`: the same table, by the GPUs' own clocks, beside a copy on one of them.
 
-use super::{Args, Backend, Bench, Checked, Path, identity, verdict};
+use super::args::{Args, OnGpus};
+use super::verdict::{Verdict, identity, verdict};
 use crate::call::table;
 use crate::cli::failure::Outcome;
 use crate::cli::progress;
 use crate::cli::session::Session;
+use crate::measure::bench::{Bench, Path, Ran};
 use crate::measure::gpus::{Gpus, Timed};
 use allfold_gpu::device::Form;
 use allfold_report::records::{Call, MeasuredCollective};
 
 /// Measures every size and prints the table.
-pub(super) fn run(args: &Args, bench: &Bench, sizes: &[u64]) -> Outcome {
+pub fn run(args: &Args, backend: OnGpus, bench: &Bench, sizes: &[u64]) -> Outcome {
     // Before any output: what is missing is all there is to say.
     let gpus = Gpus::open()?;
     let mut session = Session::open(args.common.json.as_deref(), Some(args.seed))?;
-    let checked = sweep(args, bench, &gpus, sizes, &mut session)?;
+    let checked = sweep(args, backend, bench, &gpus, sizes, &mut session)?;
     session.close()?;
     checked
 }
 
-fn sweep(args: &Args, bench: &Bench, gpus: &Gpus, sizes: &[u64], session: &mut Session) -> Outcome<Checked> {
+fn sweep(
+    args: &Args,
+    backend: OnGpus,
+    bench: &Bench,
+    gpus: &Gpus,
+    sizes: &[u64],
+    session: &mut Session,
+) -> Outcome<Verdict> {
     let (name, ranks) = (bench.choice.collective.name(), args.sweep.ranks);
-    let how = match args.backend {
-        Backend::Nccl if bench.choice.algorithm.is_some() => "over NCCL's messages",
-        Backend::Nccl => "by NCCL's own collectives",
-        _ => "as buffers of one process",
+    let how = match backend {
+        OnGpus::Nccl if bench.choice.algorithm.is_some() => "over NCCL's messages",
+        OnGpus::Nccl => "by NCCL's own collectives",
+        OnGpus::Device => "as buffers of one process",
     };
     let gpu = gpus.name();
     session
@@ -37,7 +46,7 @@ fn sweep(args: &Args, bench: &Bench, gpus: &Gpus, sizes: &[u64], session: &mut S
     let (mut records, mut first_wrong) = (Vec::new(), None);
     for &size in sizes {
         let spinner = progress::spinner(&format!("{name}, {size} bytes"));
-        let one = one(args, bench, gpus, size);
+        let one = one(backend, bench, gpus, size);
         spinner.finish_and_clear();
         let (record, wrong) = one?;
         let side = |in_place: bool| Some(&record).filter(|record| record.in_place == in_place);
@@ -64,18 +73,25 @@ fn sweep(args: &Args, bench: &Bench, gpus: &Gpus, sizes: &[u64], session: &mut S
 }
 
 /// One size: its record, and where the first wrong element is.
-fn one(args: &Args, bench: &Bench, gpus: &Gpus, size: u64) -> Outcome<(MeasuredCollective, Option<String>)> {
+fn one(
+    backend: OnGpus,
+    bench: &Bench,
+    gpus: &Gpus,
+    size: u64,
+) -> Outcome<(MeasuredCollective, Option<String>)> {
     let form = if bench.path == Path::Messages { Form::Messages } else { Form::Fused };
     let mut call = bench.call(size)?;
-    let (name, timed) = match args.backend {
-        Backend::Nccl => ("nccl", gpus.nccl(&bench.choice, bench.timing, size)?),
-        _ => ("device", gpus.device(&bench.choice, form, bench.timing, size)?),
+    let timed = match backend {
+        OnGpus::Nccl => gpus.nccl(&bench.choice, bench.timing, size)?,
+        OnGpus::Device => gpus.device(&bench.choice, form, bench.timing, size)?,
     };
     let Timed { side, estimate_us } = timed;
-    if args.backend == Backend::Nccl && bench.choice.algorithm.is_none() {
+    if backend == OnGpus::Nccl && bench.choice.algorithm.is_none() {
         // NCCL chooses the order, and does not say which.
         call = Call { algorithm: "native".into(), tree: None, order: None, ..call };
     }
-    let record = MeasuredCollective { estimate_us, ..bench.measured(name, &call, &side) };
+    let device = gpus.device_name();
+    let ran = Ran { backend: backend.name(), device: &device };
+    let record = MeasuredCollective { estimate_us, ..bench.measured(ran, &call, &side) };
     Ok((record, side.first_wrong))
 }

@@ -1,0 +1,55 @@
+//! `bench --backend sim`: the same table with real data on virtual time.
+
+use super::args::Args;
+use super::verdict::{Verdict, identity_of, verdict};
+use crate::call::table;
+use crate::cli::failure::Outcome;
+use crate::cli::progress;
+use crate::cli::session::Session;
+use crate::measure::bench::Bench;
+use crate::predict::machine::Machine;
+use allfold_report::records::SimulatedCollective;
+
+/// The same table with real data on virtual time.
+pub fn run(
+    args: &Args,
+    bench: &Bench,
+    machine: &Machine,
+    sizes: &[u64],
+    session: &mut Session,
+) -> Outcome<Verdict> {
+    let name = bench.choice.collective.name();
+    session.say(format!(
+        "# allfold bench {name}: {} ranks carry data on {}; simulated, all times are virtual",
+        args.sweep.ranks, machine.name
+    ))?;
+    session.say(format!("# {} validation: {}", args.sweep.summary(), args.check))?;
+    session.say("#")?;
+    session.say(table::simulated_header())?;
+    let (mut wrong, mut first_wrong, mut busbw, mut lines) = (None, None, Vec::new(), Vec::new());
+    for &size in sizes {
+        let spinner = progress::spinner(&format!("{name}, {size} bytes"));
+        let carried = bench.on_sim(machine, size);
+        spinner.finish_and_clear();
+        let carried = carried?;
+        first_wrong = first_wrong.or(carried
+            .iter()
+            .find_map(|side| Some(format!("{size} bytes, {}", side.first_wrong.as_ref()?))));
+        let sides: Vec<SimulatedCollective> = carried.into_iter().map(|side| side.record).collect();
+        // Virtual time does not depend on which buffer takes the result: one side stands for both where there is one.
+        let side = |at: usize| sides.get(at).or(sides.first());
+        if let (Some(first), Some(last)) = (side(0), side(1)) {
+            session.say(table::simulated_row(first, last))?;
+        }
+        for record in &sides {
+            session.record(record)?;
+            wrong = record.wrong.map(|more| wrong.unwrap_or(0) + more).or(wrong);
+            busbw.push(record.busbw_gbps);
+            lines.push(identity_of(&record.call, record.checksum.as_deref()));
+        }
+    }
+    session.say(table::footer(name, wrong, &busbw))?;
+    lines.dedup();
+    lines.iter().try_for_each(|line| session.say(line))?;
+    Ok(verdict(wrong, first_wrong))
+}

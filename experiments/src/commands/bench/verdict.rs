@@ -1,0 +1,34 @@
+//! What a sweep's checks came to, and what its results are.
+
+use crate::cli::failure::{Failure, Outcome};
+use allfold_report::records::{Call, MeasuredCollective};
+
+/// What the checks of a sweep came to: told only after the records are written.
+pub type Verdict = Outcome;
+
+/// The verdict of so many wrong elements, `None` where nothing was checked; `first` is where the first one is.
+pub fn verdict(wrong: Option<u64>, first: Option<String>) -> Verdict {
+    match wrong {
+        Some(wrong) if wrong > 0 => {
+            Err(Failure::check(format!("{wrong} wrong elements; the first: {}", first.unwrap_or_default())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a result is, for whoever compares two: equal identity and inputs, equal checksum.
+pub fn identity(record: &MeasuredCollective) -> String {
+    identity_of(&record.call, record.checksum.as_deref())
+}
+
+/// The same of a call and its checksum.
+pub fn identity_of(call: &Call, checksum: Option<&str>) -> String {
+    format!(
+        "# {} B: {}, order {}, tree {}, checksum {}",
+        call.bytes,
+        call.algorithm,
+        call.order.as_deref().unwrap_or("none"),
+        call.tree.as_deref().unwrap_or("none"),
+        checksum.unwrap_or("N/A"),
+    )
+}

@@ -1,0 +1,61 @@
+//! `scale collective`: one call on more and more ranks, by several algorithms.
+
+use crate::cli::common::Common;
+use crate::cli::failure::Outcome;
+use crate::cli::names;
+use crate::cli::session::Session;
+use crate::scaling::collective::{self, Call};
+use allfold_collectives::Collective;
+use allfold_report::sizes::{RankCounts, Size};
+use std::path::PathBuf;
+
+/// Flags of `scale collective`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold scale collective all_reduce --algo ring,double_binary_tree --ranks 1..131072
+  allfold scale collective all_reduce --algo ring --size 64M --lanes 16 --topology dgx-a100 --ranks 8..1024 --plot curve.svg
+
+All times are virtual; `allfold simulate` times one number of ranks and many sizes.")]
+pub struct Args {
+    /// Which collective: all_reduce, broadcast, all_gather, ...
+    #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
+    collective: Collective,
+    /// By which algorithms, such as ring,double_binary_tree
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
+    algo: Vec<String>,
+    /// Rank counts, such as 8,64,512; of a long range the powers of two
+    #[arg(long, value_name = "COUNTS")]
+    ranks: RankCounts,
+    /// The simulated machine: a name (`allfold machines` lists them) or a file
+    #[arg(long, value_name = "T", default_value = "nodes8")]
+    topology: String,
+    /// Bytes of the call
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    size: Size,
+    /// Channels side by side, each on its share of the data
+    #[arg(long, value_name = "LANES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    lanes: u32,
+    /// Cut chunks into pieces of at most this many bytes [default: the algorithm's own]
+    #[arg(long, value_name = "SIZE")]
+    segment: Option<Size>,
+    /// Draw time over ranks into an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Times every point and prints the table.
+pub fn run(args: &Args) -> Outcome {
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    let call = Call {
+        collective: args.collective,
+        algorithms: args.algo.clone(),
+        topology: args.topology.clone(),
+        size: args.size,
+        lanes: args.lanes,
+        segment: args.segment,
+    };
+    collective::run(&call, &args.ranks, args.plot.as_deref(), &mut session)?;
+    session.close()
+}

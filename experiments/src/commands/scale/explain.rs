@@ -1,0 +1,26 @@
+//! `scale explain`: which assumptions make a prediction meet a small published table.
+
+use crate::cli::common::Common;
+use crate::cli::failure::Outcome;
+use crate::cli::session::Session;
+use crate::scaling::explain;
+
+/// Flags of `scale explain`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold scale explain
+  allfold scale explain resnet34")]
+pub struct Args {
+    /// Which table: resnet34, a100, data-parallel or all
+    #[arg(value_name = "NAME", default_value = "all")]
+    name: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Explains one table, or all.
+pub fn run(args: &Args) -> Outcome {
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    explain::run(&args.name, &mut session)?;
+    session.close()
+}

@@ -1,0 +1,78 @@
+//! `scale --config`: the scaling curve of a training run, measured where the ranks exist, simulated where they do not.
+
+use super::page;
+use crate::cli::common::Common;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::memory;
+use crate::cli::session::Session;
+use crate::measure::limits::cores;
+use crate::scaling::curve::{self, Reach};
+use crate::scaling::points::Scaling;
+use crate::training::config;
+use allfold_report::format::counted;
+use allfold_report::sizes::RankCounts;
+use allfold_sim::Device;
+use std::path::PathBuf;
+
+/// Flags of a training run's curve.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The configuration, a TOML file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Rank counts, such as 1,2,4,8,64
+    #[arg(long, value_name = "COUNTS")]
+    ranks: RankCounts,
+    /// The simulated machine: a name (`allfold machines` lists them) or a file
+    #[arg(long, value_name = "T", default_value = "nodes8")]
+    topology: String,
+    /// What each rank of the simulated machine computes on
+    #[arg(long, value_name = "D", default_value = "a100_f32")]
+    device: String,
+    /// Steps of each measured or carried run
+    #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    steps: u64,
+    /// Carry real arithmetic on the virtual clock up to this many ranks [default: 4, or 0 where the configuration trains on
+    /// GPUs, which compute in real time]
+    #[arg(long, value_name = "N")]
+    carry: Option<u32>,
+    /// Neither measure nor carry: only model
+    #[arg(long)]
+    modeled_only: bool,
+    /// Write the curves as an HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Measures and predicts every point, prints a table of each kind.
+pub fn run(args: &Args) -> Outcome {
+    let mut config = config::read(&args.config)?;
+    config.max_steps = args.steps;
+    // As many passes over the data as the steps need, on any number of ranks.
+    config.epochs = args.steps;
+    let device = Device::named(&args.device).map_err(Failure::usage)?;
+    let scaling = Scaling::new(config, args.topology.clone(), device);
+    scaling.check(&args.ranks)?;
+    let trains = !args.modeled_only;
+    if trains && args.carry.is_some_and(|carried| carried > 0) {
+        scaling.check_carried()?;
+    }
+    let gpus = if trains { scaling.gpus()? } else { None };
+    let carried = args.carry.unwrap_or(if gpus.is_some() { 0 } else { 4 });
+    memory::threads(carried)?;
+    let mut session = Session::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
+    args.html.iter().try_for_each(|path| session.will_write(path))?;
+    if let Some(gpus) = gpus.filter(|gpus| *gpus < args.ranks.greatest()) {
+        let gpus = counted(gpus as usize, "GPU");
+        session.say(format!("measured up to {gpus}, which is all that this machine has"))?;
+    }
+    let measured = gpus.unwrap_or_else(cores);
+    let reach = if trains { Reach { measured, carried } } else { Reach::default() };
+    curve::draw(&scaling, &args.ranks, reach, None, &mut session)?;
+    if let Some(path) = &args.html {
+        page::write(path, &mut session)?;
+    }
+    session.close()
+}

@@ -1,0 +1,41 @@
+//! `scale validate`: published training throughput beside what is predicted from the row of one GPU.
+
+use crate::cli::common::Common;
+use crate::cli::failure::Outcome;
+use crate::cli::session::Session;
+use crate::scaling::published::{self, Options};
+use std::path::PathBuf;
+
+/// Flags of `scale validate`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold scale validate tables/*.json
+  allfold scale validate tables/*.json --rows --plot errors.svg
+  allfold scale validate tables/*.json --without jitter
+
+Nothing is fitted to the tables: each is predicted from its row of one GPU. `allfold validate` holds predictions of
+collectives against measured runs.")]
+pub struct Args {
+    /// Published tables of training throughput (JSON)
+    #[arg(value_name = "TABLE", required = true)]
+    tables: Vec<PathBuf>,
+    /// Leave a term out (communication, spread, jitter); may be given again
+    #[arg(long, value_name = "TERM")]
+    without: Vec<String>,
+    /// Print every row
+    #[arg(long)]
+    rows: bool,
+    /// Draw the errors into an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Predicts every table, and says how far off that is.
+pub fn run(args: &Args) -> Outcome {
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    let options = Options { without: args.without.clone(), rows: args.rows, plot: args.plot.clone() };
+    published::run(&args.tables, &options, &mut session)?;
+    session.close()
+}

@@ -1,0 +1,217 @@
+//! `scale workload`: how a large network trains on more and more GPUs, from its layer table.
+
+use super::page;
+use crate::cli::common::Common;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session::{self, Session};
+use crate::scaling::points::simulated_efficiency;
+use crate::scaling::table::table;
+use crate::scaling::workload::{self, Collectives, WorkloadScaling, thinned};
+use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
+use allfold_report::records::SimulatedScale;
+use allfold_report::sizes::RankCounts;
+use allfold_trainer::modeled::Terms;
+use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Flags of `scale workload`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp
+  allfold scale workload gpt2-xl --topology hgx-h100,fat-tree=2:1 --ranks 1..4096 --strong --batch 4096 --amp
+  allfold scale workload bert-large --topology p4d --ranks 8..1024 --plot curve.svg
+
+Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput over that of as many single ranks.")]
+pub struct Args {
+    /// The network: resnet18, resnet34, resnet50, vgg16, bert-base, bert-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Rank counts, such as 1,8,64; of a long range the powers of two
+    #[arg(long, value_name = "COUNTS")]
+    ranks: RankCounts,
+    /// The simulated machine: a name (`allfold machines` lists them) or a file
+    #[arg(long, value_name = "T", default_value = "nodes8")]
+    topology: String,
+    /// Samples per rank and step; with --strong, of all ranks
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    batch: u64,
+    /// Keep the batch of all ranks: each has its share
+    #[arg(long, conflicts_with = "weak")]
+    strong: bool,
+    /// Keep the batch of each rank (as without)
+    #[arg(long)]
+    weak: bool,
+    /// Half precision on tensor cores, f32 gradients
+    #[arg(long, conflicts_with = "tf32")]
+    amp: bool,
+    /// TF32 products
+    #[arg(long)]
+    tf32: bool,
+    /// Micro-batches of a step, exchanged once
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    accumulate: u64,
+    /// Batch norms over the samples of all ranks
+    #[arg(long)]
+    sync_batch_norm: bool,
+    /// What each rank computes on, where it is not the machine's own GPU
+    #[arg(long, value_name = "GPU")]
+    accelerator: Option<String>,
+    /// Samples per second that were measured on one GPU; kernels are stretched to meet it
+    #[arg(long, value_name = "RATE")]
+    measured: Option<f64>,
+    /// What times the exchanges
+    #[arg(long, value_enum, default_value = "simulated")]
+    collectives: Collectives,
+    /// Standard deviation of the devices' speed, as a share of a step; all wait for the slowest
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    spread: f64,
+    /// Standard deviation of a host's lateness in a step, in microseconds; all wait for the latest
+    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    jitter: f64,
+    /// Samples per second that the CPUs of a node prepare
+    #[arg(long, value_name = "RATE")]
+    input_rate: Option<f64>,
+    /// Draw throughput over ranks into an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Write the curve as an HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn finite(what: &str, value: f64) -> Outcome<f64> {
+    match value.is_finite() && (0.0..=1e12).contains(&value) {
+        true => Ok(value),
+        false => Err(Failure::usage(format!("{what} {value} is no such number; give 0 or more"))),
+    }
+}
+
+fn rate(what: &str, value: f64) -> Outcome<f64> {
+    match value > 0.0 {
+        true => finite(what, value),
+        false => Err(Failure::usage(format!("{what} {value}: give samples per second, more than 0"))),
+    }
+}
+
+impl Args {
+    fn scaling(&self) -> Outcome<WorkloadScaling> {
+        let machine = workload::machine(&self.topology);
+        let accelerator = match &self.accelerator {
+            Some(name) => name,
+            None => machine.as_ref().map_or("A100 SXM", |preset| &preset.gpu),
+        };
+        Ok(WorkloadScaling {
+            workload: Workload::named(&self.name).map_err(Failure::usage)?,
+            topology: self.topology.clone(),
+            accelerator: Accelerator::named(accelerator).map_err(Failure::usage)?,
+            precision: match (self.amp, self.tf32) {
+                (true, _) => Precision::Half,
+                (_, true) => Precision::Tf32,
+                _ => Precision::F32,
+            },
+            batch: usize::try_from(self.batch).map_err(Failure::usage)?,
+            strong: self.strong,
+            accumulate: usize::try_from(self.accumulate).map_err(Failure::usage)?,
+            sync_batch_norm: self.sync_batch_norm,
+            measured: self.measured.map(|measured| rate("--measured", measured)).transpose()?,
+            terms: Terms {
+                spread: finite("--spread", self.spread)?,
+                jitter_us: finite("--jitter", self.jitter)?,
+                input: self.input_rate.map(|input| rate("--input-rate", input)).transpose()?,
+                node: machine.map_or(8, |preset| preset.devices),
+                ..Terms::NONE
+            },
+            collectives: self.collectives,
+        })
+    }
+}
+
+/// Predicts every point, prints the table and draws the curve.
+///
+/// # Errors
+/// A network, machine or rate that is none; an exchange that cannot be timed.
+pub fn run(args: &Args) -> Outcome {
+    let scaling = args.scaling()?;
+    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    args.html.iter().chain(&args.plot).try_for_each(|path| session.will_write(path))?;
+    let points = points(&scaling, &args.ranks, &mut session)?;
+    let Some(first) = points.first() else { return session.close() };
+    let kind = if scaling.strong { "strong" } else { "weak" };
+    session.say(format!(
+        "{} on {}: {kind} scaling, modeled; a sample is {}",
+        first.setup.model,
+        first.topology,
+        scaling.workload.sample()
+    ))?;
+    session.say(table(&points))?;
+    let engines: BTreeSet<&str> =
+        points.iter().flat_map(|point| point.engines.iter().map(String::as_str)).collect();
+    if !engines.is_empty() {
+        session.say(format!("exchanges timed by: {}", engines.into_iter().collect::<Vec<_>>().join("; ")))?;
+    }
+    points.iter().try_for_each(|point| session.record(point))?;
+    if let Some(path) = &args.plot {
+        draw(&points, kind, path)?;
+    }
+    if let Some(path) = &args.html {
+        page::write(path, &mut session)?;
+    }
+    session.close()
+}
+
+/// The points of the curve, that of one rank among them, as far as every rank has a sample.
+fn points(
+    scaling: &WorkloadScaling,
+    counts: &RankCounts,
+    session: &mut Session,
+) -> Outcome<Vec<SimulatedScale>> {
+    let counts = thinned(&counts.0);
+    let counts = if counts.contains(&1) { counts } else { [vec![1], counts].concat() };
+    let mut points: Vec<SimulatedScale> = Vec::new();
+    for &ranks in &counts {
+        let Some(point) = scaling.point(ranks)? else {
+            let batch = scaling.batch;
+            session.say(format!(
+                "{ranks} ranks and more leave some of {batch} samples none: the curve ends there"
+            ))?;
+            break;
+        };
+        points.push(point);
+    }
+    simulated_efficiency(&mut points);
+    Ok(points)
+}
+
+/// Throughput over ranks, with the ideal line.
+fn draw(points: &[SimulatedScale], kind: &str, path: &Path) -> Outcome {
+    let Some(first) = points.first() else { return Ok(()) };
+    let ideal = |ranks: u32| {
+        (f64::from(ranks), f64::from(ranks) * first.samples_per_s / f64::from(first.setup.ranks))
+    };
+    let whole = |value: f64| format!("{value:.0}");
+    let curves = Curves {
+        label: format!("{kind} scaling of {}", first.setup.model),
+        x: Axis { label: "ranks", log: Some(2), format: whole },
+        y: Axis { label: "samples/s", log: Some(10), format: |value| format!("{value:.0e}") },
+        series: vec![Series {
+            name: format!("{} on {}", first.setup.model, first.topology),
+            origin: Origin::Simulated,
+            points: points
+                .iter()
+                .map(|p| Point { x: f64::from(p.setup.ranks), y: p.samples_per_s, error: 0.0 })
+                .collect(),
+        }],
+        ideal: Some(Ideal {
+            name: "ideal".into(),
+            points: points.iter().map(|p| ideal(p.setup.ranks)).collect(),
+        }),
+    };
+    let figure = curves.draw().map_err(Failure::run)?;
+    session::replace(
+        path,
+        figure.file(&format!("{kind} scaling of {}, modeled", first.setup.model)).as_bytes(),
+    )
+}

@@ -1,0 +1,176 @@
+//! One call, measured at a size where its ranks are, as records.
+
+use crate::call::plan::{self, Choice};
+use crate::cli::failure::{Failure, Outcome};
+use crate::measure::ranks::{Side, Timing, measure_process, measure_size};
+use crate::predict::machine::Machine;
+use allfold_collectives::{Communicator, World, check};
+use allfold_kernels::for_dtype;
+use allfold_report::records::{Call, MeasuredCollective, SimulatedCollective};
+
+/// How ranks that are threads do a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Through shared memory.
+    Fused,
+    /// By every message of the schedule.
+    Messages,
+    /// By MPI's own collectives.
+    Native,
+}
+
+impl Path {
+    /// As it is written after --path.
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Fused => "fused",
+            Path::Messages => "messages",
+            Path::Native => "native",
+        }
+    }
+}
+
+/// Where a measured sweep runs.
+pub enum Carrier {
+    /// Ranks that are started for each size.
+    World(World),
+    /// This process is one rank.
+    Process(Communicator),
+}
+
+/// What carried the bytes, and what each rank computes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Ran<'a> {
+    /// `threads`, `tcp`, ...
+    pub backend: &'a str,
+    /// `cpu`, or the GPU's name.
+    pub device: &'a str,
+}
+
+/// A record, and where the first wrong element is, if one is.
+pub struct Checked<R> {
+    /// One form of the collective.
+    pub record: R,
+    /// Rank and element.
+    pub first_wrong: Option<String>,
+}
+
+/// What a measured sweep is asked for.
+pub struct Bench {
+    /// How threads do it.
+    pub path: Path,
+    /// The call.
+    pub choice: Choice,
+    /// How it is measured.
+    pub timing: Timing,
+}
+
+impl Bench {
+    /// One size on threads.
+    ///
+    /// # Errors
+    /// Not enough memory, or a failed run.
+    pub fn on_threads(&self, size: u64) -> Outcome<Vec<Checked<MeasuredCollective>>> {
+        let world = World::threads(self.choice.shape.ranks());
+        let world = if self.path == Path::Messages { world.messages() } else { world };
+        self.on("threads", &Carrier::World(self.choice.on(world)), size)
+    }
+
+    /// One size where the ranks are: a record per form that the collective has.
+    ///
+    /// # Errors
+    /// Not enough memory, or a failed run.
+    pub fn on(
+        &self,
+        backend: &str,
+        carrier: &Carrier,
+        size: u64,
+    ) -> Outcome<Vec<Checked<MeasuredCollective>>> {
+        let (choice, timing) = (&self.choice, self.timing);
+        let sides = match carrier {
+            Carrier::World(world) => self.sides(world, size)?,
+            Carrier::Process(comm) => for_dtype!(choice.dtype, measure_process(comm, choice, size, timing))?,
+        };
+        let call = self.call(size)?;
+        let record = |side: Side| Checked {
+            record: self.measured(Ran { backend, device: "cpu" }, &call, &side),
+            first_wrong: side.first_wrong,
+        };
+        Ok(sides.into_iter().map(record).collect())
+    }
+
+    /// One size on virtual time: a record per form that the collective has.
+    ///
+    /// # Errors
+    /// Not enough memory, or a failed run.
+    pub fn on_sim(&self, machine: &Machine, size: u64) -> Outcome<Vec<Checked<SimulatedCollective>>> {
+        let sides = self.sides(&self.choice.on(World::sim(&machine.topology).costs(machine.costs)), size)?;
+        let call = self.call(size)?;
+        let (timed, _) = machine.time(&self.choice, size)?;
+        let record = |side: &Side| {
+            let (algbw_gbps, busbw_gbps) =
+                plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
+            SimulatedCollective {
+                call: call.clone(),
+                engine: "carried".into(),
+                time_us: side.time_us,
+                algbw_gbps,
+                busbw_gbps,
+                folded_lanes: None,
+                folded_ranks: None,
+                skipped_messages: None,
+                wrong: side.wrong,
+                checksum: side.checksum.clone(),
+                ..timed.clone()
+            }
+        };
+        let checked = |side: Side| Checked { record: record(&side), first_wrong: side.first_wrong };
+        Ok(sides.into_iter().map(checked).collect())
+    }
+
+    fn sides(&self, world: &World, size: u64) -> Outcome<Vec<Side>> {
+        let (choice, timing) = (&self.choice, self.timing);
+        for_dtype!(choice.dtype, measure_size(world, choice, size, timing))
+    }
+
+    /// What is called, with the identity of its result.
+    ///
+    /// # Errors
+    /// A schedule that is not proved.
+    pub fn call(&self, size: u64) -> Outcome<Call> {
+        let plan = self.choice.at(size)?;
+        if self.path == Path::Native {
+            // The order of arithmetic is not ours, so there is no tree to name.
+            return Ok(Call { algorithm: "mpi_native".into(), ..self.choice.call(&plan) });
+        }
+        let proof = check::symbolic(&*plan.schedule, self.choice.collective, self.choice.shape.root());
+        let proof = proof.map_err(Failure::check)?;
+        let tree = proof.hash().map(|hash| hash.to_string());
+        Ok(Call { tree, order: proof.order().map(|order| order.to_string()), ..self.choice.call(&plan) })
+    }
+
+    /// A side as a record of what carried the bytes and what each rank computes on.
+    pub fn measured(&self, ran: Ran<'_>, call: &Call, side: &Side) -> MeasuredCollective {
+        let (algbw_gbps, busbw_gbps) =
+            plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
+        MeasuredCollective {
+            backend: ran.backend.into(),
+            device: ran.device.into(),
+            path: match ran.backend {
+                "threads" | "mpi" | "device" => Some(self.path.name().into()),
+                "shm" => Some(if self.timing.registered { "registered" } else { "copied" }.into()),
+                _ => None,
+            },
+            call: call.clone(),
+            in_place: side.in_place,
+            iterations: self.timing.iterations,
+            time_us: side.time_us,
+            time_error_us: side.error_us,
+            algbw_gbps,
+            busbw_gbps,
+            estimate_us: None,
+            wrong: side.wrong,
+            checksum: side.checksum.clone(),
+        }
+    }
+}

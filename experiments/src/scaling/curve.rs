@@ -1,0 +1,54 @@
+//! The curves of one configuration: what was measured here, what was carried and what was modeled.
+
+use super::points::{Scaling, measured_efficiency, simulated_efficiency};
+use super::table::table;
+use crate::cli::failure::Outcome;
+use crate::cli::session::Session;
+use allfold_report::records::{MeasuredScale, SimulatedScale};
+use allfold_report::sizes::RankCounts;
+
+/// How far the curves go that train: up to so many ranks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reach {
+    /// On ranks of this machine.
+    pub measured: u32,
+    /// With real arithmetic on the virtual clock.
+    pub carried: u32,
+}
+
+/// Every point of the curves as records, with a table of each kind. A curve always has its point of one rank: efficiency
+/// is relative to it.
+///
+/// # Errors
+/// A failed run.
+pub fn draw(
+    scaling: &Scaling,
+    ranks: &RankCounts,
+    reach: Reach,
+    command: Option<&str>,
+    session: &mut Session,
+) -> Outcome {
+    let counts: Vec<u32> = if ranks.0.contains(&1) { ranks.0.clone() } else { [&[1], &*ranks.0].concat() };
+    let up_to = |most: u32| counts.iter().copied().filter(move |&ranks| ranks <= most);
+
+    let mut measured: Vec<MeasuredScale> =
+        up_to(reach.measured).map(|ranks| scaling.measured(ranks)).collect::<Outcome<_>>()?;
+    measured_efficiency(&mut measured);
+    if !measured.is_empty() {
+        session.say("measured on this machine, a thread per rank:")?;
+        session.say(table(&measured))?;
+    }
+    let mut carried: Vec<SimulatedScale> =
+        up_to(reach.carried).map(|ranks| scaling.carried(ranks)).collect::<Outcome<_>>()?;
+    simulated_efficiency(&mut carried);
+    let mut modeled: Vec<SimulatedScale> =
+        counts.iter().map(|&ranks| scaling.modeled(ranks)).collect::<Outcome<_>>()?;
+    simulated_efficiency(&mut modeled);
+    for (points, how) in [(&carried, "real arithmetic on the virtual clock"), (&modeled, "modeled")] {
+        let Some(first) = points.first() else { continue };
+        session.say(format!("simulated on {}, {how}:", first.topology))?;
+        session.say(table(points))?;
+    }
+    measured.iter().try_for_each(|point| session.record_as(point, command))?;
+    carried.iter().chain(&modeled).try_for_each(|point| session.record_as(point, command))
+}
