@@ -13,8 +13,8 @@
 use super::run::Run;
 use super::{Cast, Error, Job};
 use allfold_schedules::Collective;
-use allfold_sim::topology::PortGroup;
 use allfold_schedules::meaning::Moves;
+use allfold_sim::topology::PortGroup;
 use allfold_sim::{LinkId, Picos, Rounding};
 
 /// The bounds of one run.

@@ -62,8 +62,8 @@ pub fn ranks(args: &Args, host: Host, choice: &Choice) -> Outcome<Ranks> {
     }
 }
 
-fn threads(choice: &Choice, world: World, how: String) -> Ranks {
-    Ranks { carrier: Carrier::World(choice.on(world)), how }
+fn threads(choice: &Choice, world: impl Into<World>, how: String) -> Ranks {
+    Ranks { carrier: Carrier::World(choice.on(world.into())), how }
 }
 
 fn process(args: &Args, choice: &Choice, comm: Communicator, how: String) -> Outcome<Ranks> {

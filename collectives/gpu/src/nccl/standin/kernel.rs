@@ -10,7 +10,7 @@ use crate::{DType, ReduceOp};
 use allfold_base::lock;
 use allfold_kernels::cuda::Access;
 use allfold_kernels::{Element, divide, for_dtype, reduce};
-use allfold_standin::{Foreign, Poll, Progress};
+use allfold_standin::{Foreign, Poll, Progress, Shim};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
