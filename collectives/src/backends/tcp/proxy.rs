@@ -235,11 +235,13 @@ async fn connection(near: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
     let (mut near_in, near_out) = tokio::io::split(near);
     let (mut far_in, far_out) = tokio::io::split(far);
     let shaken = shake(&mut near_in, near_out, &mut far_in, far_out).await;
-    let Some((near_out, far_out, is_data, from, to)) = shaken else { return };
+    let Some(Shaken { near_out, far_out, is_data, from, to }) = shaken else { return };
     let mut stop = shared.stop.subscribe();
     let mut cut = reset.subscribe();
-    let there = frames(near_in, far_out, is_data, from, to, &shared, &reset);
-    let back = frames(far_in, near_out, is_data, to, from, &shared, &reset);
+    let direction = |from, to| Direction { from, to, is_data, shared: &shared, reset: &reset };
+    let (forth, back) = (direction(from, to), direction(to, from));
+    let there = forth.pass_on(near_in, far_out);
+    let back = back.pass_on(far_in, near_out);
     tokio::select! {
         _ = async { tokio::join!(there, back) } => return,
         _ = stop.wait_for(|stopped| stopped.ends(from, to)) => {}
@@ -250,13 +252,22 @@ async fn connection(near: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
     }
 }
 
-/// Passes a handshake on. Returns the two ways out, and what the connection is for and between whom.
+/// A connection whose handshake was passed on: the two ways out, what it is for, and between whom.
+struct Shaken {
+    near_out: WriteHalf<TcpStream>,
+    far_out: WriteHalf<TcpStream>,
+    is_data: bool,
+    from: Rank,
+    to: Rank,
+}
+
+/// Passes a handshake on.
 async fn shake(
     near_in: &mut ReadHalf<TcpStream>,
     mut near_out: WriteHalf<TcpStream>,
     far_in: &mut ReadHalf<TcpStream>,
     mut far_out: WriteHalf<TcpStream>,
-) -> Option<(WriteHalf<TcpStream>, WriteHalf<TcpStream>, bool, Rank, Rank)> {
+) -> Option<Shaken> {
     let mut opening = [0; OPENING];
     near_in.read_exact(&mut opening).await.ok()?;
     far_out.write_all(&opening).await.ok()?;
@@ -270,88 +281,110 @@ async fn shake(
     near_out.write_all(&welcome).await.ok()?;
     let claims = allfold_net::handshake::Claims::peek(&proof)?;
     let is_data = claims.purpose != allfold_net::handshake::Purpose::Control;
-    Some((near_out, far_out, is_data, claims.rank, claims.peer))
+    Some(Shaken { near_out, far_out, is_data, from: claims.rank, to: claims.peer })
 }
 
-/// One direction.
-async fn frames(
-    mut from_socket: ReadHalf<TcpStream>,
-    mut to_socket: WriteHalf<TcpStream>,
-    is_data: bool,
+/// One direction of a connection.
+struct Direction<'a> {
     from: Rank,
     to: Rank,
-    shared: &Shared,
-    reset: &watch::Sender<bool>,
-) {
-    let mut nth = 0;
-    let mut frame = Vec::new();
-    loop {
-        frame.resize(HEADER, 0);
-        if from_socket.read_exact(&mut frame[..HEADER]).await.is_err() {
-            break;
+    is_data: bool,
+    shared: &'a Shared,
+    reset: &'a watch::Sender<bool>,
+}
+
+/// What follows on a frame.
+enum Next {
+    /// The next one.
+    Frame,
+    /// The end of this direction.
+    End,
+    /// Nothing any more: whoever has decided so ends the connection.
+    Silence,
+}
+
+impl Direction<'_> {
+    /// Passes frames on, as the judge says, until there are no more.
+    async fn pass_on(&self, mut near: ReadHalf<TcpStream>, mut far: WriteHalf<TcpStream>) {
+        let (mut nth, mut frame) = (0, Vec::new());
+        while let Some(header) = read(&mut near, &mut frame).await {
+            // The dead say nothing: not even that they have lost those from whom they were cut off a moment earlier.
+            if self.shared.stop.borrow().ends(self.from, self.to) {
+                return std::future::pending().await;
+            }
+            if header.at == 0 && header.kind == Kind::Data {
+                let mut counts = lock(&self.shared.counts);
+                let count = counts.entry((self.from, self.to)).or_default();
+                *count += 1;
+                nth = *count;
+            }
+            let action = self.judge(&header, nth).await;
+            match self.act(action, &mut frame, &mut far).await {
+                Next::Frame => {}
+                Next::End => break,
+                Next::Silence => return std::future::pending().await,
+            }
         }
-        let Some(Ok(header)) = frame.first_chunk().map(Header::decode) else { break };
-        frame.resize(HEADER + header.bytes as usize, 0);
-        if from_socket.read_exact(&mut frame[HEADER..]).await.is_err() {
-            break;
-        }
-        // The dead say nothing: not even that they have lost those from whom they were cut off a moment earlier.
-        if shared.stop.borrow().ends(from, to) {
-            return std::future::pending().await;
-        }
-        if header.at == 0 && header.kind == Kind::Data {
-            let mut counts = lock(&shared.counts);
-            let count = counts.entry((from, to)).or_default();
-            *count += 1;
-            nth = *count;
-        }
-        let action = loop {
+        let _ = far.shutdown().await;
+    }
+
+    /// The judge's last word on a frame, after all the waiting that it wants.
+    async fn judge(&self, header: &Header, nth: u64) -> Action {
+        loop {
             let passing = Passing {
-                from,
-                to,
-                is_data,
+                from: self.from,
+                to: self.to,
+                is_data: self.is_data,
                 operation: header.sequence,
                 round: header.round.into(),
                 at: header.at,
                 bytes: header.bytes as usize,
                 nth,
-                time: shared.start.elapsed(),
+                time: self.shared.start.elapsed(),
             };
-            match shared.judge.judge(&passing) {
+            match self.shared.judge.judge(&passing) {
                 Action::Wait(long) => sleep(long).await,
-                other => break other,
+                other => return other,
             }
-        };
+        }
+    }
+
+    /// Does to a frame what was decided.
+    async fn act(&self, action: Action, frame: &mut [u8], far: &mut WriteHalf<TcpStream>) -> Next {
         let sent = match action {
             Action::Drop => Ok(()),
             Action::Flip(bit) => {
                 let bit = (bit % (8 * frame.len() as u64)) as usize;
                 frame[bit / 8] ^= 1 << (bit % 8);
-                to_socket.write_all(&frame).await
+                far.write_all(frame).await
             }
-            Action::Twice => {
-                let twice = [&frame[..], &frame].concat();
-                to_socket.write_all(&twice).await
-            }
+            Action::Twice => far.write_all(&[&frame[..], frame].concat()).await,
             Action::Cut { after, reset: hard } => {
-                let _ = to_socket.write_all(&frame[..after.min(frame.len())]).await;
+                let _ = far.write_all(&frame[..after.min(frame.len())]).await;
                 if !hard {
-                    break;
+                    return Next::End;
                 }
                 // What was passed on has arrived before the reset overtakes it.
                 sleep(Duration::from_millis(5)).await;
-                reset.send_replace(true);
-                return std::future::pending().await;
+                self.reset.send_replace(true);
+                return Next::Silence;
             }
             Action::Kill => {
-                shared.stop.send_modify(|stopped| _ = stopped.killed.insert(from));
-                return std::future::pending().await;
+                self.shared.stop.send_modify(|stopped| _ = stopped.killed.insert(self.from));
+                return Next::Silence;
             }
-            Action::Pass | Action::Wait(_) => to_socket.write_all(&frame).await,
+            Action::Pass | Action::Wait(_) => far.write_all(frame).await,
         };
-        if sent.is_err() {
-            break;
-        }
+        if sent.is_ok() { Next::Frame } else { Next::End }
     }
-    let _ = to_socket.shutdown().await;
+}
+
+/// Reads the next frame, header first; none where there is no more, or what comes is no frame.
+async fn read(socket: &mut ReadHalf<TcpStream>, frame: &mut Vec<u8>) -> Option<Header> {
+    frame.resize(HEADER, 0);
+    socket.read_exact(&mut frame[..HEADER]).await.ok()?;
+    let header = Header::decode(frame.first_chunk()?).ok()?;
+    frame.resize(HEADER + header.bytes as usize, 0);
+    socket.read_exact(&mut frame[HEADER..]).await.ok()?;
+    Some(header)
 }

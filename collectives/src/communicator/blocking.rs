@@ -1,0 +1,132 @@
+//! The collectives, on the caller's slices.
+
+use super::{Communicator, apart, expect, in_place};
+use crate::{Collective, Element, Error, Rank, ReduceOp, Result};
+use allfold_kernels::fused::Ends;
+
+/// `n` is [`Communicator::size`]. What a rank gives and ends with is a row of [`crate::meaning`].
+impl Communicator {
+    /// Replaces `data` on every rank by its reduction over all ranks, element by element.
+    ///
+    /// # Errors
+    /// Those of the group: see [`Communicator`].
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
+        let request = self.request::<T>(Collective::AllReduce, data.len()).reduced(op);
+        self.blocking(request, in_place(data))
+    }
+
+    /// Leaves the reduction of `input` over all ranks in `output`, which has its length.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where the lengths differ; those of the group.
+    pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        expect("the output of all_reduce", output.len(), input.len())?;
+        let request = self.request::<T>(Collective::AllReduce, input.len()).reduced(op);
+        self.blocking(request, apart(input, output))
+    }
+
+    /// Replaces `data` on every rank by the root's.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where `root` is no rank of the group; those of the group.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
+        let request = self.request::<T>(Collective::Broadcast, data.len()).rooted(self.root(root)?);
+        self.blocking(request, in_place(data))
+    }
+
+    /// Leaves every rank's `block`, in order of ranks, in `output`, which is `n` times as long.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where `output` has another length; those of the group.
+    pub fn all_gather<T: Element>(&self, block: &[T], output: &mut [T]) -> Result<()> {
+        expect("the output of all_gather", output.len(), self.times(block.len())?)?;
+        let request = self.request::<T>(Collective::AllGather, block.len());
+        self.blocking(request, apart(block, output))
+    }
+
+    /// Leaves in `block` this rank's block of the reduction of `input`, which is `n` times as long.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where `input` has another length; those of the group.
+    pub fn reduce_scatter<T: Element>(&self, input: &[T], block: &mut [T], op: ReduceOp) -> Result<()> {
+        expect("the input of reduce_scatter", input.len(), self.times(block.len())?)?;
+        let request = self.request::<T>(Collective::ReduceScatter, block.len()).reduced(op);
+        self.blocking(request, apart(input, block))
+    }
+
+    /// Replaces `data` on the root by its reduction over all ranks. On the other ranks `data` is used as scratch
+    /// and holds nothing of meaning afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where `root` is no rank of the group; those of the group.
+    pub fn reduce<T: Element>(&self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
+        let request = self.request::<T>(Collective::Reduce, data.len()).reduced(op).rooted(self.root(root)?);
+        self.blocking(request, in_place(data))
+    }
+
+    /// Leaves every rank's `block`, in order of ranks, in the root's `output`, which is `n` times as long. On the
+    /// other ranks `output` is left alone and may be empty.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where `root` is no rank of the group, or the root's `output` has another length; those of the
+    /// group.
+    pub fn gather<T: Element>(&self, block: &[T], output: &mut [T], root: Rank) -> Result<()> {
+        let request = self.request::<T>(Collective::Gather, block.len()).rooted(self.root(root)?);
+        let all = self.times(block.len())?;
+        if root == self.rank() {
+            expect("the output of gather on its root", output.len(), all)?;
+            return self.blocking(request, apart(block, output));
+        }
+        self.blocking(request, apart(block, &mut []))
+    }
+
+    /// Leaves in `block` this rank's block of the root's `input`, which is `n` times as long. On the other ranks
+    /// `input` is not looked at and may be empty.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where `root` is no rank of the group, or the root's `input` has another length; those of the
+    /// group.
+    pub fn scatter<T: Element>(&self, input: &[T], block: &mut [T], root: Rank) -> Result<()> {
+        let request = self.request::<T>(Collective::Scatter, block.len()).rooted(self.root(root)?);
+        let all = self.times(block.len())?;
+        if root == self.rank() {
+            expect("the input of scatter on its root", input.len(), all)?;
+            return self.blocking(request, apart(input, block));
+        }
+        self.blocking(request, apart(&[], block))
+    }
+
+    /// Sends block s of `input` to rank s, and leaves what rank s sent as block s of `output`. Both have one length,
+    /// which `n` divides.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where the lengths differ or `n` does not divide them; those of the group.
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let n = self.size() as usize;
+        expect("the output of all_to_all", output.len(), input.len())?;
+        if !input.len().is_multiple_of(n) {
+            let len = input.len();
+            return Err(Error::Argument(format!(
+                "all_to_all takes one block per rank: {len} elements do not divide among {n} ranks"
+            )));
+        }
+        self.blocking(self.request::<T>(Collective::AllToAll, input.len() / n), apart(input, output))
+    }
+
+    /// Returns once every rank has called it.
+    ///
+    /// # Errors
+    /// Those of the group.
+    pub fn barrier(&self) -> Result<()> {
+        self.blocking(self.request::<u8>(Collective::Barrier, 0), Ends::InPlace(&mut []))
+    }
+
+    /// Every rank sends `data` to the next rank and gets the previous rank's in its place; the last rank's next is
+    /// rank 0.
+    ///
+    /// # Errors
+    /// Those of the group.
+    pub fn shift<T: Element>(&self, data: &mut [T]) -> Result<()> {
+        self.blocking(self.request::<T>(Collective::SendRecv, data.len()), in_place(data))
+    }
+}
