@@ -173,7 +173,7 @@ impl<'a> Link<'a> {
                 let (geometry, divide) = (Geometry::whole(&**schedule, count), op == ReduceOp::Avg);
                 let rank = comm.rank();
                 comm.enter_schedule(count as usize, dtype, op)?;
-                nccl::run_scheduled(&mut **comm, rank, &**schedule, &geometry, (dtype, op), divide, data)
+                nccl::run_scheduled(comm, rank, &**schedule, &geometry, (dtype, op), divide, data)
             }
             Over::Device(shared) => {
                 shared.all_reduce(self.comm, &self.queue, &self.marks.0, (dtype, op), data)
