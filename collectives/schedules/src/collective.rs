@@ -58,29 +58,29 @@ impl Collective {
     /// Whether elements are combined by an operator (sum, product, ..).
     #[inline]
     pub const fn reduces(self) -> bool {
-        matches!(self.meaning().value, Value::Reduced)
+        FACTS[self as usize].reduces
     }
 
     /// Whether one rank, the root, plays a part of its own.
     #[inline]
     pub const fn rooted(self) -> bool {
-        let Meaning { input, output, value, .. } = self.meaning();
-        matches!(input.on, On::Root) || matches!(output.on, On::Root) || matches!(value, Value::Root)
+        FACTS[self as usize].rooted
     }
 
     /// Whether the buffer is made of one equal block per rank, so that its total count is `n` times a block's.
     #[inline]
     pub const fn blocked(self) -> bool {
-        let Meaning { input, output, .. } = self.meaning();
-        matches!(input.part, Part::Block | Part::Blocks) || matches!(output.part, Part::Block | Part::Blocks)
+        FACTS[self as usize].blocked
     }
 
     /// Whether one buffer can hold what a rank gives and then what it gets, in a call that takes no other.
+    #[inline]
     pub const fn in_place(self) -> bool {
         !self.blocked()
     }
 
     /// Whether a call can take what a rank gives from one buffer and leave what it gets in another.
+    #[inline]
     pub const fn out_of_place(self) -> bool {
         self.meaning().out_of_place
     }
@@ -96,6 +96,30 @@ impl Collective {
         }
     }
 }
+
+/// What follows from a row, worked out when this is compiled: a call asks for it.
+#[derive(Clone, Copy)]
+struct Facts {
+    reduces: bool,
+    rooted: bool,
+    blocked: bool,
+}
+
+const FACTS: [Facts; MEANINGS.len()] = {
+    let mut facts = [Facts { reduces: false, rooted: false, blocked: false }; MEANINGS.len()];
+    let mut at = 0;
+    while at < facts.len() {
+        let Meaning { input, output, value, .. } = &MEANINGS[at];
+        let (of_root, all) = (matches!(value, Value::Root), (input.part, output.part));
+        facts[at] = Facts {
+            reduces: matches!(value, Value::Reduced),
+            rooted: of_root || matches!(input.on, On::Root) || matches!(output.on, On::Root),
+            blocked: matches!(all, (Part::Block | Part::Blocks, _) | (_, Part::Block | Part::Blocks)),
+        };
+        at += 1;
+    }
+    facts
+};
 
 impl fmt::Display for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

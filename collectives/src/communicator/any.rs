@@ -1,5 +1,6 @@
 //! Any collective, by its row of the table: for tests, benchmarks and whoever chooses a collective at run time.
 
+use super::request::Request;
 use super::{Communicator, apart, expect, in_place};
 use crate::meaning::{On, Part, Side};
 use crate::{Collective, Element, Error, Extent, Rank, ReduceOp, Result};
@@ -33,39 +34,46 @@ impl Communicator {
         op: ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        if collective.meaning().input.part == Part::Nothing {
-            return self.barrier();
-        }
-        let one_buffer = collective.in_place() && input.is_empty();
-        let count = if one_buffer {
-            output.len()
-        } else {
-            self.count_of(collective, input.len(), output.len(), root)?
-        };
-        let mut request = self.request::<T>(collective, count);
+        let mut request = self.request::<T>(collective, output.len());
         if collective.reduces() {
             request = request.reduced(op);
         }
         if collective.rooted() {
             request = request.rooted(self.root(root)?);
         }
-        if one_buffer {
-            return self.blocking(request, in_place(output));
+        if !input.is_empty() || !collective.in_place() {
+            return self.from_one_to_another(request, input, output, root);
         }
+        match collective.meaning().input.part {
+            Part::Nothing => self.barrier(),
+            _ => self.blocking(request, in_place(output)),
+        }
+    }
+
+    /// A call of two buffers.
+    fn from_one_to_another<T: Element>(
+        &self,
+        mut request: Request,
+        input: &[T],
+        output: &mut [T],
+        root: Rank,
+    ) -> Result<()> {
+        let (collective, rank) = (request.collective, self.rank());
         let row = collective.meaning();
         if !row.out_of_place {
             return Err(Error::Argument(format!("{collective} takes one buffer, which is the output")));
         }
-        let extent = Extent { collective, ranks: self.size(), root, count };
-        let holds = |side: Side| side.on == On::All || self.rank() == root;
+        request.count = self.count_of(collective, input.len(), output.len(), root)?;
+        let extent = Extent { collective, ranks: self.size(), root, count: request.count };
+        let holds = |side: Side| side.on == On::All || rank == root;
         let input = if holds(row.input) { input } else { &[] };
         let output = if holds(row.output) { output } else { &mut [] };
         let fits = |what: &str, got: usize, want: usize| match got == want {
             true => Ok(()),
             false => expect(&format!("the {what} of {collective}"), got, want),
         };
-        fits("input", input.len(), extent.input(self.rank()).len())?;
-        fits("output", output.len(), extent.output(self.rank()).len())?;
+        fits("input", input.len(), extent.input(rank).len())?;
+        fits("output", output.len(), extent.output(rank).len())?;
         self.blocking(request, apart(input, output))
     }
 
