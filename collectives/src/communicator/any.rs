@@ -42,7 +42,7 @@ impl Communicator {
             request = request.rooted(self.root(root)?);
         }
         if !input.is_empty() || !collective.in_place() {
-            return self.from_one_to_another(request, input, output, root);
+            return self.over_two_buffers(request, input, output, root);
         }
         match collective.meaning().input.part {
             Part::Nothing => self.barrier(),
@@ -51,7 +51,7 @@ impl Communicator {
     }
 
     /// A call of two buffers.
-    fn from_one_to_another<T: Element>(
+    fn over_two_buffers<T: Element>(
         &self,
         mut request: Request,
         input: &[T],
