@@ -7,7 +7,7 @@ mod training;
 mod validate;
 mod workload;
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::failure::Outcome;
 use clap::Subcommand;
 
 /// Flags of `scale`.
@@ -33,7 +33,7 @@ pub struct Args {
     #[command(subcommand)]
     kind: Option<Kind>,
     #[command(flatten)]
-    training: Option<training::Args>,
+    training: training::Args,
 }
 
 #[derive(Subcommand, Debug)]
@@ -53,13 +53,12 @@ enum Kind {
 /// # Errors
 /// Flags that make no sense together; a point that cannot be made.
 pub fn run(args: &Args) -> Outcome {
-    match (&args.kind, &args.training) {
-        (Some(Kind::Workload(args)), _) => workload::run(args),
-        (Some(Kind::Collective(args)), _) => collective::run(args),
-        (Some(Kind::Validate(args)), _) => validate::run(args),
-        (Some(Kind::Explain(args)), _) => explain::run(args),
-        (None, Some(args)) => training::run(args),
-        (None, None) => Err(Failure::usage("what is to be scaled? give --config FILE --ranks COUNTS")),
+    match &args.kind {
+        Some(Kind::Workload(args)) => workload::run(args),
+        Some(Kind::Collective(args)) => collective::run(args),
+        Some(Kind::Validate(args)) => validate::run(args),
+        Some(Kind::Explain(args)) => explain::run(args),
+        None => training::run(&args.training),
     }
 }
 

@@ -14,15 +14,16 @@ use allfold_report::sizes::RankCounts;
 use allfold_sim::Device;
 use std::path::PathBuf;
 
-/// Flags of a training run's curve.
+/// Flags of a training run's curve. The required ones are, where no subcommand stands in their place.
 #[derive(clap::Args, Debug)]
+#[group(skip)]
 pub struct Args {
     /// The configuration, a TOML file
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
     /// Rank counts, such as 1,2,4,8,64
-    #[arg(long, value_name = "COUNTS")]
-    ranks: RankCounts,
+    #[arg(long, value_name = "COUNTS", required = true)]
+    ranks: Option<RankCounts>,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
@@ -48,13 +49,16 @@ pub struct Args {
 
 /// Measures and predicts every point, prints a table of each kind.
 pub fn run(args: &Args) -> Outcome {
-    let mut config = config::read(&args.config)?;
+    let (Some(path), Some(ranks)) = (&args.config, &args.ranks) else {
+        return Err(Failure::usage("what is to be scaled? give --config FILE --ranks COUNTS"));
+    };
+    let mut config = config::read(path)?;
     config.max_steps = args.steps;
     // As many passes over the data as the steps need, on any number of ranks.
     config.epochs = args.steps;
     let device = Device::named(&args.device).map_err(Failure::usage)?;
     let scaling = Scaling::new(config, args.topology.clone(), device);
-    scaling.check(&args.ranks)?;
+    scaling.check(ranks)?;
     let trains = !args.modeled_only;
     if trains && args.carry.is_some_and(|carried| carried > 0) {
         scaling.check_carried()?;
@@ -64,13 +68,13 @@ pub fn run(args: &Args) -> Outcome {
     memory::threads(carried)?;
     let mut session = Session::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
     args.html.iter().try_for_each(|path| session.will_write(path))?;
-    if let Some(gpus) = gpus.filter(|gpus| *gpus < args.ranks.greatest()) {
+    if let Some(gpus) = gpus.filter(|gpus| *gpus < ranks.greatest()) {
         let gpus = counted(gpus as usize, "GPU");
         session.say(format!("measured up to {gpus}, which is all that this machine has"))?;
     }
     let measured = gpus.unwrap_or_else(cores);
     let reach = if trains { Reach { measured, carried } } else { Reach::default() };
-    curve::draw(&scaling, &args.ranks, reach, None, &mut session)?;
+    curve::draw(&scaling, ranks, reach, None, &mut session)?;
     if let Some(path) = &args.html {
         page::write(path, &mut session)?;
     }
