@@ -4,24 +4,25 @@ use crate::coordinator::{Plan, coordinate};
 use crate::end::End;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
+use crate::job::Job;
 use crate::line::{Line, Lost};
 use crate::messages::Message;
+use crate::output::Printed;
 use crate::output::{Output, Printer};
 use crate::process::Ended;
+use crate::process::Program;
 use crate::processes::Processes;
+use crate::signals::{News, Signals};
+use crate::start::Start;
+use crate::variables::variables;
 use allfold_collectives::Rank;
-use allfold_collectives::environment::Meeting;
 use allfold_collectives::rendezvous::{self, Hello, Kind, Patience, Server};
-use allfold_collectives::tcp::{Secured, Security};
+use allfold_collectives::tcp::Secured;
 use rustix::process::{Signal, set_child_subreaper};
-use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::task::Poll;
 use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Handle};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
@@ -31,33 +32,6 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Ends that come this close together are looked at together: a rank that a signal killed is a cause, and those that
 /// returned with an error may have been told of it.
 const TOGETHER: Duration = Duration::from_millis(30);
-
-/// What is to be launched, on this node.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// Ranks of this node.
-    pub ranks: u32,
-    /// Nodes in all.
-    pub nodes: u32,
-    /// Which of them this one is.
-    pub node: u32,
-    /// Where launchers and ranks meet. Port 0, on one node: any.
-    pub meeting: Meeting,
-    /// How often to start again after a failure.
-    pub max_restarts: u32,
-    /// Whether only the ranks that failed are started again, and the others wait for them.
-    pub elastic: bool,
-    /// How long ranks may take to end when they are asked to.
-    pub grace: Duration,
-    /// How long nodes and ranks wait for each other.
-    pub patience: Duration,
-    /// Who may join.
-    pub security: Security,
-    /// A folder for the output of ranks and their flight records; none: the output is the launcher's, line by line.
-    pub log_dir: Option<PathBuf>,
-    /// What each rank runs.
-    pub command: Vec<OsString>,
-}
 
 /// Launches, and waits for the end.
 ///
@@ -184,7 +158,7 @@ impl Agent {
             tokio::select! {
                 message = self.hear() => match message? {
                     Message::Start { epoch, world, first, port } => {
-                        self.start(epoch, (world, first), port, guard, &mut signals).await?;
+                        self.start(Start { epoch, world, first, port }, guard, &mut signals).await?;
                     }
                     Message::Over { code: 0, .. } => return Ok(()),
                     Message::Over { code, text } => return Err(Error::Rank { text, code }),
@@ -199,43 +173,18 @@ impl Agent {
     }
 
     /// One start of the world, until none of this node's ranks runs any more.
-    async fn start(
-        &mut self,
-        epoch: u32,
-        (world, first): (u32, u32),
-        port: u16,
-        guard: &mut Guard,
-        signals: &mut Signals,
-    ) -> Outcome {
+    async fn start(&mut self, start: Start, guard: &mut Guard, signals: &mut Signals) -> Outcome {
+        let epoch = start.epoch;
         let mut ranks = Processes::new();
-        let unable = |(code, text)| Message::Unable { epoch, code, text };
-        let launched = self.launch(&mut ranks, 0..self.job.ranks, epoch, (world, first), port, guard);
-        let mut said = launched.await.err().map(unable);
+        let launched = self.launch(&mut ranks, 0..self.job.ranks, start, guard).await;
+        let mut said = launched.err().map(|unable| unable.of(epoch));
         let mut again = 0;
         let mut with = Signal::TERM;
         while ranks.is_running() && said.is_none() {
             tokio::select! {
                 ended = ranks.ended() => {
                     if !ended.end.is_good() {
-                        let together = ranks.soon(TOGETHER).await;
-                        let bad = |ended: &&Ended| !ended.end.is_good();
-                        let failed: Vec<u32> = [&ended].into_iter().chain(&together).filter(bad)
-                            .map(|ended| ended.local as u32).collect();
-                        let cause = cause(ended, together);
-                        let rank = first + cause.local as u32;
-                        if self.job.elastic && again < self.job.max_restarts && cause.end.may_differ() {
-                            again += 1;
-                            self.output.printer.say(&format!(
-                                "rank {rank} failed, {}; starting it again ({again} of {})",
-                                cause.end, self.job.max_restarts
-                            ));
-                            let place = (world, first);
-                            let launched = self.launch(&mut ranks, failed, epoch + again, place, port, guard);
-                            said = launched.await.err().map(unable);
-                            continue;
-                        }
-                        let end = cause.end;
-                        said = Some(Message::Failed { epoch, rank, end, text: cause.last_words().await });
+                        said = self.failed(ended, &mut ranks, start, &mut again, guard).await;
                     }
                 }
                 message = self.hear() => match message {
@@ -259,12 +208,57 @@ impl Agent {
         if let Some(said) = &said {
             self.line.say(said).await;
         }
-        let mut interrupted = matches!(said, Some(Message::Interrupted { .. }));
+        let interrupted = matches!(said, Some(Message::Interrupted { .. }));
+        self.end(ranks, with, Stopping { epoch, interrupted }, guard, signals).await;
+        let end = if done { Message::Done { epoch } } else { Message::Stopped { epoch } };
+        self.line.say(&end).await;
+        Ok(())
+    }
+
+    /// What is said of a rank that failed; nothing where it was started again, `again` times so far.
+    async fn failed(
+        &mut self,
+        ended: Ended,
+        ranks: &mut Processes,
+        start: Start,
+        again: &mut u32,
+        guard: &mut Guard,
+    ) -> Option<Message> {
+        let together = ranks.soon(TOGETHER).await;
+        let bad = |ended: &&Ended| !ended.end.is_good();
+        let failed: Vec<u32> =
+            [&ended].into_iter().chain(&together).filter(bad).map(|ended| ended.local).collect();
+        let cause = cause(ended, together);
+        let rank = start.rank(cause.local).rank;
+        if self.job.elastic && *again < self.job.max_restarts && cause.end.may_differ() {
+            *again += 1;
+            self.output.printer.say(&format!(
+                "rank {rank} failed, {}; starting it again ({again} of {})",
+                cause.end, self.job.max_restarts
+            ));
+            let later = Start { epoch: start.epoch + *again, ..start };
+            let launched = self.launch(ranks, failed, later, guard).await;
+            return launched.err().map(|unable| unable.of(start.epoch));
+        }
+        let end = cause.end;
+        Some(Message::Failed { epoch: start.epoch, rank, end, text: cause.last_words().await })
+    }
+
+    /// Ends the ranks that still run, and waits until what they said is printed.
+    async fn end(
+        &mut self,
+        mut ranks: Processes,
+        with: Signal,
+        mut stopping: Stopping,
+        guard: &mut Guard,
+        signals: &mut Signals,
+    ) {
         // A second signal makes an end of it, and one that comes while a failure ends the others lets nothing start again.
         tokio::select! {
             biased;
             signal = signals.end() => {
-                interrupted = true;
+                stopping.interrupted = true;
+                let epoch = stopping.epoch;
                 self.line.say(&Message::Interrupted { epoch, signal: signal.as_raw() }).await;
                 ranks.stop(Signal::KILL, Duration::ZERO, guard).await;
             }
@@ -274,41 +268,56 @@ impl Agent {
         tokio::select! {
             () = ranks.heard(&self.output.printer) => {}
             _ = signals.end() => {}
-            () = sleep(FAREWELL), if interrupted => {}
+            () = sleep(FAREWELL), if stopping.interrupted => {}
         }
-        let end = if done { Message::Done { epoch } } else { Message::Stopped { epoch } };
-        self.line.say(&end).await;
-        Ok(())
     }
-}
 
-impl Agent {
-    /// Starts some of this node's ranks, by their numbers here. An error: the code to return, and why.
+    /// Starts some of this node's ranks, by their numbers here.
     async fn launch(
         &self,
         ranks: &mut Processes,
         which: impl IntoIterator<Item = u32>,
-        epoch: u32,
-        (world, first): (u32, u32),
-        port: u16,
+        start: Start,
         guard: &mut Guard,
-    ) -> Result<(), (u8, String)> {
-        let unwritable = |error| (2, format!("--log-dir cannot be written: {error}; name a folder that can"));
-        if epoch == 0 {
+    ) -> Result<(), Unable> {
+        let unwritable = |error| Unable {
+            code: 2,
+            text: format!("--log-dir cannot be written: {error}; name a folder that can"),
+        };
+        if start.epoch == 0 {
             self.output.clear().map_err(unwritable)?;
         }
-        let folder = self.output.folder(epoch).map_err(unwritable)?;
+        let folder = self.output.folder(start.epoch).map_err(unwritable)?;
         let flight = folder.as_ref().map(|folder| folder.display().to_string());
-        for local in which {
-            let variables = variables(&self.job, epoch, (world, first, local), port, flight.as_deref());
-            let place = (local as usize, first + local);
-            ranks
-                .start(&self.job.command, &variables, place, (folder.as_deref(), &self.output.printer), guard)
-                .await
-                .map_err(|error| (1, format!("cannot start rank {}: {error}", first + local)))?;
+        for at in which.into_iter().map(|local| start.rank(local)) {
+            let variables = variables(&self.job, start, at, flight.as_deref());
+            let program = Program { command: &self.job.command, variables: &variables };
+            let output = Printed { folder: folder.as_deref(), printer: &self.output.printer };
+            ranks.start(&program, at, output, guard).await.map_err(|error| Unable {
+                code: 1,
+                text: format!("cannot start rank {}: {error}", at.rank),
+            })?;
         }
         Ok(())
     }
+}
+
+/// Why a rank could not be started, and the code to return for it.
+struct Unable {
+    code: u8,
+    text: String,
+}
+
+impl Unable {
+    fn of(self, epoch: u32) -> Message {
+        Message::Unable { epoch, code: self.code, text: self.text }
+    }
+}
+
+/// An end of a start: which one, and whether a signal has asked for it.
+struct Stopping {
+    epoch: u32,
+    interrupted: bool,
 }
 
 /// Of ends that came at once: who was killed before who returned, and of those whoever came first.
@@ -318,90 +327,4 @@ fn cause(first: Ended, others: Vec<Ended>) -> Ended {
         return first;
     }
     others.into_iter().find(killed).unwrap_or(first)
-}
-
-/// What torchrun tells its ranks, and where ours meet.
-fn variables(
-    job: &Job,
-    epoch: u32,
-    (world, first, local): (u32, u32, u32),
-    port: u16,
-    flight: Option<&str>,
-) -> Vec<(&'static str, String)> {
-    let mut all = vec![
-        ("RANK", (first + local).to_string()),
-        ("WORLD_SIZE", world.to_string()),
-        ("LOCAL_RANK", local.to_string()),
-        ("LOCAL_WORLD_SIZE", job.ranks.to_string()),
-        ("GROUP_RANK", job.node.to_string()),
-        ("GROUP_WORLD_SIZE", job.nodes.to_string()),
-        ("ROLE_NAME", "default".into()),
-        ("ROLE_RANK", (first + local).to_string()),
-        ("ROLE_WORLD_SIZE", world.to_string()),
-        ("MASTER_ADDR", job.meeting.host.clone()),
-        ("MASTER_PORT", port.to_string()),
-        ("TORCHELASTIC_RESTART_COUNT", epoch.to_string()),
-        ("TORCHELASTIC_MAX_RESTARTS", job.max_restarts.to_string()),
-        ("TORCHELASTIC_RUN_ID", "allfold".into()),
-        ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
-        ("ALLFOLD_RENDEZVOUS", job.meeting.to_string()),
-        ("ALLFOLD_RENDEZVOUS_TIMEOUT", job.patience.as_secs_f64().to_string()),
-    ];
-    all.extend(job.elastic.then(|| ("ALLFOLD_ELASTIC", "1".into())));
-    all.extend(flight.map(|folder| ("ALLFOLD_FLIGHT_DIR", folder.to_string())));
-    all
-}
-
-/// A signal that came.
-enum News {
-    /// It ends the launcher, and its ranks with it.
-    End(Signal),
-    /// It is for the ranks.
-    Passed(Signal),
-}
-
-/// The signals that a launcher hears.
-struct Signals {
-    end: [(Signal, tokio::signal::unix::Signal); 4],
-    passed: [(Signal, tokio::signal::unix::Signal); 2],
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        Ok(Signals {
-            end: [
-                (Signal::INT, signal(SignalKind::interrupt())?),
-                (Signal::TERM, signal(SignalKind::terminate())?),
-                (Signal::HUP, signal(SignalKind::hangup())?),
-                (Signal::QUIT, signal(SignalKind::quit())?),
-            ],
-            passed: [
-                (Signal::USR1, signal(SignalKind::user_defined1())?),
-                (Signal::USR2, signal(SignalKind::user_defined2())?),
-            ],
-        })
-    }
-
-    async fn next(&mut self) -> News {
-        tokio::select! {
-            signal = first(&mut self.end) => News::End(signal),
-            signal = first(&mut self.passed) => News::Passed(signal),
-        }
-    }
-
-    /// The next one that ends the launcher.
-    async fn end(&mut self) -> Signal {
-        first(&mut self.end).await
-    }
-}
-
-/// The first of these that comes.
-async fn first(signals: &mut [(Signal, tokio::signal::unix::Signal)]) -> Signal {
-    std::future::poll_fn(|context| {
-        let mut come = signals
-            .iter_mut()
-            .filter_map(|(which, signal)| signal.poll_recv(context).is_ready().then_some(*which));
-        come.next().map_or(Poll::Pending, Poll::Ready)
-    })
-    .await
 }

@@ -22,6 +22,14 @@ pub(super) struct Output {
     pub printer: Printer,
 }
 
+/// The same for the ranks of one start.
+#[derive(Clone, Copy)]
+pub(super) struct Printed<'a> {
+    /// The start's folder; none: the output goes to the launcher's own.
+    pub folder: Option<&'a Path>,
+    pub printer: &'a Printer,
+}
+
 /// The launcher's own output, written by a thread of its own: whoever reads it may be slow, or read no more, and the
 /// launcher goes on hearing of its ranks and of signals.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! One rank's process: started in a group of its own, heard, and waited for.
 
 use crate::end::End;
-use crate::output::{Printer, Sink, Stream};
+use crate::output::{Printed, Sink, Stream};
+use crate::start::StartedRank;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -15,6 +15,15 @@ use tokio::time::timeout;
 /// How long a dead rank's output is waited for: something that it started may hold it open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
+/// What a rank runs.
+#[derive(Clone, Copy)]
+pub(super) struct Program<'a> {
+    /// The program and its arguments.
+    pub command: &'a [OsString],
+    /// What is added to its environment.
+    pub variables: &'a [(&'static str, String)],
+}
+
 /// A rank's process that has been started.
 pub(super) struct Process {
     pub group: Pid,
@@ -24,7 +33,7 @@ pub(super) struct Process {
 /// News of one.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
-    pub local: usize,
+    pub local: u32,
     pub end: End,
     said: watch::Receiver<String>,
 }
@@ -39,19 +48,18 @@ impl Ended {
 }
 
 impl Process {
-    /// Starts `command` as a rank with these variables. Its end is told to `ended`; `pumps` pass on what it prints.
+    /// Starts a program as a rank. Its end is told to `ended`; `pumps` pass on what it prints.
     pub fn start(
-        command: &[OsString],
-        variables: &[(&'static str, String)],
-        (local, rank): (usize, u32),
-        (folder, printer): (Option<&Path>, &Printer),
+        program: &Program<'_>,
+        at: StartedRank,
+        output: Printed<'_>,
         ended: mpsc::UnboundedSender<Ended>,
         pumps: &mut JoinSet<()>,
     ) -> std::io::Result<Process> {
         let mut child = Command::new(std::env::current_exe()?)
             .args([OsStr::new("launch-rank"), OsStr::new(&std::process::id().to_string())])
-            .args(command)
-            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .args(program.command)
+            .envs(program.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -63,15 +71,15 @@ impl Process {
         let (last, said) = watch::channel(String::new());
         let out = child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
         let err = child.stderr.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
-        let sink = |stream| Sink::new(folder, printer, rank, stream);
-        pumps.spawn_on(sink(Stream::Out)?.pump(out, watch::channel(String::new()).0), printer.pumps());
-        pumps.spawn_on(sink(Stream::Err)?.pump(err, last), printer.pumps());
+        let sink = |stream| Sink::new(output.folder, output.printer, at.rank, stream);
+        pumps.spawn_on(sink(Stream::Out)?.pump(out, watch::channel(String::new()).0), output.printer.pumps());
+        pumps.spawn_on(sink(Stream::Err)?.pump(err, last), output.printer.pumps());
         tokio::spawn(async move {
             let end = child.wait().await.map_or(End::Code(1), End::of);
             // At once, before its number can be given to another: what it started ends with it.
             let _ = kill_process_group(group, Signal::KILL);
             // The launcher has ended: nobody asks any more.
-            let _ = ended.send(Ended { local, end, said });
+            let _ = ended.send(Ended { local: at.local, end, said });
         });
         Ok(Process { group, running: true })
     }

@@ -1,11 +1,10 @@
 //! The ranks of one node in one start of the world: started together, ended together, and nothing left of them.
 
 use crate::guard::Guard;
-use crate::output::Printer;
-use crate::process::{Ended, Process};
+use crate::output::{Printed, Printer};
+use crate::process::{Ended, Process, Program};
+use crate::start::StartedRank;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use std::ffi::OsString;
-use std::path::Path;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -30,19 +29,18 @@ impl Processes {
         Processes { all: Vec::new(), ended, tell, pumps: JoinSet::new() }
     }
 
-    /// Starts the process of a rank, by its number here and its rank: the next one, or one that has ended.
+    /// Starts the process of a rank: the next one of this node, or one that has ended.
     pub async fn start(
         &mut self,
-        command: &[OsString],
-        variables: &[(&'static str, String)],
-        (local, rank): (usize, u32),
-        output: (Option<&Path>, &Printer),
+        program: &Program<'_>,
+        at: StartedRank,
+        output: Printed<'_>,
         guard: &mut Guard,
     ) -> std::io::Result<()> {
         let (tell, pumps) = (self.tell.clone(), &mut self.pumps);
-        let process = Process::start(command, variables, (local, rank), output, tell, pumps)?;
+        let process = Process::start(program, at, output, tell, pumps)?;
         guard.watch(process.group).await?;
-        match self.all.get_mut(local) {
+        match self.all.get_mut(at.local as usize) {
             Some(before) => guard.forget(std::mem::replace(before, process).group).await,
             None => self.all.push(process),
         }
@@ -53,7 +51,7 @@ impl Processes {
     pub async fn ended(&mut self) -> Ended {
         match self.ended.recv().await {
             Some(ended) => {
-                self.all[ended.local].running = false;
+                self.all[ended.local as usize].running = false;
                 ended
             }
             None => std::future::pending().await,

@@ -1,0 +1,30 @@
+//! One start of the world, and a rank of it.
+
+/// What the ranks of one start have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    /// How often the world was started before.
+    pub epoch: u32,
+    /// Ranks of the world.
+    pub world: u32,
+    /// The first of them that is of this node.
+    pub first: u32,
+    /// Where programs of other libraries meet.
+    pub port: u16,
+}
+
+impl Start {
+    /// The rank of this node with the number `local` here.
+    pub fn rank(self, local: u32) -> StartedRank {
+        StartedRank { local, rank: self.first + local }
+    }
+}
+
+/// A rank of a start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StartedRank {
+    /// Its number on its node.
+    pub local: u32,
+    /// Its number in the world.
+    pub rank: u32,
+}
