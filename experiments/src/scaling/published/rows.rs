@@ -1,0 +1,270 @@
+//! The rows of one published curve, predicted from its row of one GPU.
+
+use crate::scaling::tables::{Curve, ScalingTable};
+use crate::scaling::workload;
+use allfold_nccl_model::Overrides;
+use allfold_sim::Picos;
+use allfold_sim::machines::presets::Preset;
+use allfold_trainer::buckets::Caps;
+use allfold_trainer::modeled::{
+    Even, Job, NcclModel, Prediction, Rules, Terms, predict_steps, predict_workload,
+};
+use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+
+/// A term of the prediction: its name, and what it is and where its size is from. Multiprocessors that an exchange's channels
+/// take were tried and left out: they made no table better.
+pub const TERMS: [(&str, &str); 3] = [
+    ("communication", "buckets that the backward pass does not hide, by NCCL's own model of the machine"),
+    (
+        "spread",
+        "GPUs of one kind differ in speed by 2 % (standard deviation) and the slowest is waited for; P. Sinha et al., \
+         \"Not all GPUs are created equal\", SC 2022, found 8 % between the ends for ResNet-50",
+    ),
+    (
+        "jitter",
+        "1 ms (standard deviation) by which a host is late with a step; the latest is waited for; assumed",
+    ),
+];
+
+const SPREAD: f64 = 0.02;
+const JITTER_US: f64 = 1000.0;
+
+/// Parameters of the networks in published tables that have no layer table here: words of the model's path, millions.
+/// From the papers and the repositories' model descriptions; those of detectors and U-Nets are near values, which is enough:
+/// an exchange takes about a millisecond of steps of a hundred.
+const PARAMETERS: [(&str, f64); 24] = [
+    ("se-resnext101", 48.96),
+    ("resnext101", 44.18),
+    ("efficientdet", 3.9),
+    ("maskrcnn", 44.4),
+    ("unet_3d", 19.1),
+    ("unet_industrial", 1.9),
+    ("unet_medical", 31.0),
+    ("nnunet", 31.2),
+    ("vnet", 45.6),
+    ("ssd", 22.9),
+    ("transformer-xl", 191.0),
+    ("transformer", 210.0),
+    ("gnmt", 160.0),
+    ("bart", 406.0),
+    ("electra", 110.0),
+    ("fastpitch", 45.0),
+    ("fastspeech", 30.0),
+    ("wav2vec2", 95.0),
+    ("quartznet", 19.0),
+    ("hifigan", 14.0),
+    ("se3transformer", 1.0),
+    ("moflow", 9.0),
+    ("tft", 1.0),
+    ("languagemodeling/bert", 335.0),
+];
+
+/// One predicted row.
+pub struct Predicted {
+    /// GPUs.
+    pub ranks: u32,
+    /// Samples per second as published.
+    pub published: f64,
+    /// Samples per second as predicted.
+    pub predicted: f64,
+}
+
+impl Predicted {
+    /// |predicted / published - 1|.
+    pub fn error(&self) -> f64 {
+        (self.predicted / self.published - 1.0).abs()
+    }
+}
+
+/// A predicted curve.
+pub struct Rows {
+    /// Its rows of more than one GPU.
+    pub rows: Vec<Predicted>,
+    /// What was assumed, where the table does not say.
+    pub assumed: Vec<String>,
+}
+
+/// Why a table or a curve is left out.
+pub type Left = String;
+
+/// Whether a table is of ResNet-50, which has a layer table here.
+pub fn is_resnet50(model: &str) -> bool {
+    let model = model.to_lowercase();
+    model.contains("resnet50") || model.contains("rn50")
+}
+
+/// A curve, and what one GPU does of it.
+struct Base<'a> {
+    preset: Preset,
+    accelerator: &'static Accelerator,
+    /// A layer table, where there is one of this model.
+    workload: Option<Workload>,
+    /// Millions of parameters, where there is none.
+    millions: f64,
+    curve: &'a Curve,
+    /// Samples of a GPU and step.
+    batch: u32,
+    /// Samples per second of one GPU.
+    one: f64,
+}
+
+/// Predicts a curve's rows from its first; with what was assumed.
+///
+/// # Errors
+/// Why the curve cannot be predicted.
+pub fn predict(table: &ScalingTable, curve: &Curve, without: &[String]) -> Result<Rows, Left> {
+    let mut assumed = Vec::new();
+    let base = base(table, curve, &mut assumed)?;
+    let has = |term: &str| !without.iter().any(|name| name == term);
+    let terms = Terms {
+        spread: if has("spread") { SPREAD } else { 0.0 },
+        jitter_us: if has("jitter") { JITTER_US } else { 0.0 },
+        ..Terms::NONE
+    };
+    let rows = curve.points.iter().filter(|(gpus, _)| *gpus > 1).map(|&(ranks, published)| {
+        let mut nccl = NcclModel::new(
+            workload::platform(&base.preset, ranks).map_err(|failure| failure.to_string())?,
+            Overrides::default(),
+        );
+        let prediction = match has("communication") {
+            true => base.step(terms, ranks, &mut nccl),
+            false => base.step_alone(terms, ranks, &mut nccl),
+        }?;
+        // Samples of the table may be tokens: scale what the table says of one GPU.
+        let gain = f64::from(ranks) * base.alone() * base.batches() / prediction.time.total().as_secs();
+        Ok(Predicted { ranks, published, predicted: base.one * gain })
+    });
+    Ok(Rows { rows: rows.collect::<Result<_, Left>>()?, assumed })
+}
+
+/// What a curve's row of one GPU says; refuses a curve that has none to go from.
+fn base<'a>(table: &ScalingTable, curve: &'a Curve, assumed: &mut Vec<String>) -> Result<Base<'a>, Left> {
+    let machine =
+        table.machine.as_deref().ok_or_else(|| format!("no machine is known in `{}`", table.hardware))?;
+    let preset = Preset::named(machine).map_err(|error| error.to_string())?;
+    if let Some(odd) = &curve.odd {
+        return Err(odd.clone());
+    }
+    let Some(&(1, one)) = curve.points.first() else { return Err("it has no row of one GPU".into()) };
+    if curve.points.len() < 2 {
+        return Err("it has one row".into());
+    }
+    if let Some((gpus, rate)) = curve.points.iter().find(|(gpus, rate)| *rate > 1.3 * one * f64::from(*gpus))
+    {
+        return Err(format!(
+            "{gpus} GPUs do {:.1} times what one does: the row of one GPU is not comparable",
+            rate / one
+        ));
+    }
+    let accelerator = Accelerator::named(&preset.gpu).map_err(|error| error.to_string())?;
+    let batch = curve.batch.unwrap_or_else(|| {
+        let batch = if curve.precision == Precision::Half || accelerator.memory > 1500.0 { 256 } else { 128 };
+        assumed.push(format!("{batch} samples a GPU and step"));
+        batch
+    });
+    let path = table.model.to_lowercase();
+    let millions = PARAMETERS.iter().find(|(words, _)| path.contains(words)).map(|(_, millions)| *millions);
+    let workload = match is_resnet50(&table.model) {
+        true => Some(Workload::named("resnet50").map_err(|error| error.to_string())?),
+        false => None,
+    };
+    if workload.is_none() && millions.is_none() {
+        return Err(format!("how many parameters {} has is not known", table.model));
+    }
+    Ok(Base { preset, accelerator, workload, millions: millions.unwrap_or(1.0), curve, batch, one })
+}
+
+impl Base<'_> {
+    /// Micro-batches of a step: with accumulation a step is as many, and exchanges once.
+    fn batches(&self) -> f64 {
+        if self.workload.is_some() { 1.0 } else { f64::from(self.curve.accumulation) }
+    }
+
+    /// Seconds of a micro-batch of one GPU.
+    fn alone(&self) -> f64 {
+        f64::from(self.batch) / self.one
+    }
+
+    /// Seconds of a step of one GPU.
+    fn step_of_one(&self) -> f64 {
+        self.alone() * self.batches()
+    }
+
+    /// A step with its exchanges.
+    fn step(&self, terms: Terms, ranks: u32, nccl: &mut NcclModel) -> Result<Prediction, Left> {
+        let prediction = match &self.workload {
+            Some(workload) => {
+                let base = Job::new(workload, self.accelerator, self.curve.precision, self.batch as usize);
+                let job = Job { measured: Some(self.one), terms, ..base };
+                predict_workload(&job, ranks, nccl)
+            }
+            None => {
+                let elements = (self.millions * 1e6) as usize;
+                let steps = Even::new(elements, Picos((self.step_of_one() * 1e12) as u64));
+                let batch = self.batch as usize * self.curve.accumulation as usize;
+                let caps = Caps { first: 1 << 20, rest: 25 << 20 };
+                let rules =
+                    Rules { batch, micro_batch: batch, caps: Some(caps), views: false, scaler: false };
+                predict_steps(&steps, rules, ranks, nccl).map(|mut prediction| {
+                    terms.apply(&mut prediction);
+                    prediction
+                })
+            }
+        };
+        prediction.map_err(|error| error.to_string())
+    }
+
+    /// A step without its exchanges.
+    fn step_alone(&self, terms: Terms, ranks: u32, nccl: &mut NcclModel) -> Result<Prediction, Left> {
+        let steps = Even::new(1, Picos((self.step_of_one() * 1e12) as u64));
+        let batch = self.batch as usize;
+        let rules = Rules { batch, micro_batch: batch, caps: None, views: false, scaler: false };
+        let mut prediction = predict_steps(&steps, rules, ranks, nccl).map_err(|error| error.to_string())?;
+        terms.apply(&mut prediction);
+        Ok(prediction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scaling::tables;
+    use std::path::Path;
+
+    fn fixture(name: &str) -> ScalingTable {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/scaling");
+        tables::read(&folder.join(format!("{name}.json"))).unwrap()
+    }
+
+    #[test]
+    fn resnet50_on_eight_gpus_is_predicted_from_one() {
+        let table = fixture("dle_pytorch_classification_convnets_resnet50v1_5_1");
+        let Rows { rows, assumed } = predict(&table, &table.curves[0], &[]).unwrap();
+        assert_eq!((rows.len(), rows[0].ranks), (1, 8));
+        assert!(rows[0].error() < 0.05, "{} of {}", rows[0].predicted, rows[0].published);
+        assert!(assumed[0].contains("256 samples"));
+        // Without any term all ranks are as fast as one.
+        let bare: Vec<String> = TERMS.iter().map(|(name, _)| name.to_string()).collect();
+        let ideal = predict(&table, &table.curves[0], &bare).unwrap().rows;
+        assert!((ideal[0].predicted / (8.0 * 938.0) - 1.0).abs() < 0.01, "{}", ideal[0].predicted);
+        assert!(rows[0].predicted < ideal[0].predicted);
+    }
+
+    #[test]
+    fn more_gpus_are_more_and_never_more_than_so_many_times_one() {
+        let table = fixture("dle_mxnet_classification_rn50v1_5_3");
+        for curve in &table.curves {
+            let rows = predict(&table, curve, &[]).unwrap().rows;
+            assert!(rows.windows(2).all(|pair| pair[0].predicted < pair[1].predicted));
+            assert!(rows.iter().all(|row| row.predicted <= curve.points[0].1 * f64::from(row.ranks)));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_predicted_says_why() {
+        let mlperf = fixture("mlperf0.7_dgxa100_resnet");
+        assert!(predict(&mlperf, &mlperf.curves[0], &[]).err().unwrap().contains("global batch changes"));
+        let unknown = ScalingTable { machine: None, ..fixture("dle_mxnet_classification_rn50v1_5_3") };
+        assert!(predict(&unknown, &unknown.curves[0], &[]).err().unwrap().contains("no machine is known"));
+    }
+}

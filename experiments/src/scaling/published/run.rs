@@ -1,0 +1,152 @@
+//! Tables of published throughput, predicted and scored.
+
+use super::rows::{Left, Predicted, Rows, TERMS, is_resnet50, predict};
+use super::score::{Scored, plot, quantiles, scores};
+use crate::cli::columns::columns;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::session::Session;
+use crate::scaling::tables::{self, Curve, ScalingTable};
+use allfold_report::records::ScalingRow;
+use std::path::PathBuf;
+
+/// Which terms are left out.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// By name; see [`TERMS`].
+    pub without: Vec<String>,
+    /// Print every row.
+    pub rows: bool,
+    /// Draw predicted beside published into this file.
+    pub plot: Option<PathBuf>,
+}
+
+/// Whether a table is of classification, detection or segmentation of images.
+fn is_vision(model: &str) -> bool {
+    ["classification", "detection", "segmentation"].iter().any(|kind| model.to_lowercase().contains(kind))
+}
+
+/// What was found so far.
+struct Found {
+    /// The table of every row.
+    lines: Vec<Vec<String>>,
+    /// What counts.
+    scored: Vec<Scored>,
+    /// Tables and curves that were left out, each with the reason.
+    left: Vec<(String, Left)>,
+}
+
+/// Predicts every table, prints the score and writes the records.
+///
+/// # Errors
+/// A file that is no table; a term that does not exist.
+pub fn run(files: &[PathBuf], options: &Options, session: &mut Session) -> Outcome {
+    let names: Vec<&str> = TERMS.iter().map(|(name, _)| *name).collect();
+    for term in &options.without {
+        if !names.contains(&term.as_str()) {
+            return Err(Failure::usage(allfold_sim::suggest::unknown("term", term, &names)));
+        }
+    }
+    let tables: Vec<ScalingTable> =
+        files.iter().map(|file| tables::read(file).map_err(Failure::usage)).collect::<Outcome<_>>()?;
+    options.plot.iter().try_for_each(|path| session.will_write(path))?;
+    let head = ["table", "curve", "GPUs", "published", "predicted", "error (%)"];
+    let mut found =
+        Found { lines: vec![head.map(String::from).to_vec()], scored: Vec::new(), left: Vec::new() };
+    tables.iter().try_for_each(|table| found.table(table, &options.without, session))?;
+    let Found { lines, scored, left } = found;
+    if options.rows {
+        session.say(columns(&lines))?;
+        for (what, why) in &left {
+            session.say(format!("left out: {what}: {why}"))?;
+        }
+    } else if !left.is_empty() {
+        session.say(format!("left out: {} tables and curves; --rows says which and why", left.len()))?;
+    }
+    session.say(columns(&scores(&scored)))?;
+    ablation(&tables, options, session)?;
+    match &options.plot {
+        Some(path) => plot(&scored, path),
+        None => Ok(()),
+    }
+}
+
+impl Found {
+    /// Predicts the curves of a table.
+    fn table(&mut self, table: &ScalingTable, without: &[String], session: &mut Session) -> Outcome {
+        let reason = match (&table.suspect, table.evaluation) {
+            (Some(why), _) => Some(format!("suspect: {why}")),
+            (None, true) => Some("inference exchanges nothing".into()),
+            (None, false) => None,
+        };
+        if let Some(reason) = reason {
+            self.left.push((table.name.clone(), reason));
+            return Ok(());
+        }
+        for curve in &table.curves {
+            match predict(table, curve, without) {
+                Ok(rows) => self.curve(table, curve, &rows, session)?,
+                Err(why) => self.left.push((format!("{}, {}", table.name, curve.name), why)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the rows of a curve.
+    fn curve(&mut self, table: &ScalingTable, curve: &Curve, rows: &Rows, session: &mut Session) -> Outcome {
+        let vision = is_vision(&table.model);
+        for row in &rows.rows {
+            self.lines.push(vec![
+                table.name.clone(),
+                curve.name.clone(),
+                row.ranks.to_string(),
+                format!("{:.0}", row.published),
+                format!("{:.0}", row.predicted),
+                format!("{:.1}", 100.0 * row.error()),
+            ]);
+            self.scored.push(Scored {
+                vision,
+                resnet50: is_resnet50(&table.model),
+                ranks: row.ranks,
+                error: row.error(),
+            });
+            session.record(&ScalingRow {
+                run: table.name.clone(),
+                curve: curve.name.clone(),
+                system: table.machine.clone().unwrap_or_default(),
+                vision,
+                ranks: row.ranks,
+                published: row.published,
+                predicted: row.predicted,
+                error: row.error(),
+                fitted: false,
+                assumed: rows.assumed.clone(),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The score without each term.
+fn ablation(tables: &[ScalingTable], options: &Options, session: &mut Session) -> Outcome {
+    let mut lines = vec![
+        ["without", "vision, 8 GPUs: median error (%)", "all: median error (%)"].map(String::from).to_vec(),
+    ];
+    for (term, _) in [("nothing", "")].iter().chain(&TERMS) {
+        let without = [options.without.clone(), vec![term.to_string()]].concat();
+        let (mut vision, mut all) = (Vec::new(), Vec::new());
+        for table in tables.iter().filter(|table| table.suspect.is_none() && !table.evaluation) {
+            for curve in &table.curves {
+                let Ok(Rows { rows, .. }) = predict(table, curve, &without) else { continue };
+                all.extend(rows.iter().map(Predicted::error));
+                if is_vision(&table.model) {
+                    vision.extend(rows.iter().filter(|row| row.ranks == 8).map(Predicted::error));
+                }
+            }
+        }
+        let figures = [&mut vision, &mut all].map(|errors| {
+            quantiles(errors).map_or("-".into(), |(median, _)| format!("{:.1}", 100.0 * median))
+        });
+        lines.push([vec![term.to_string()], figures.to_vec()].concat());
+    }
+    session.say(format!("\n{}", columns(&lines)))
+}
