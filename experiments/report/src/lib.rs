@@ -32,7 +32,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod escape;
 pub mod format;
+mod html;
 pub mod loss_curve;
 mod page;
 pub mod plots;

@@ -1,13 +1,10 @@
-//! What a page is made of, and the template that it is poured into.
+//! What a page is made of.
 
-use crate::plots::{DrawError, Figure};
+use crate::plots::Figure;
 use crate::records::{Records, Stamp};
-use minijinja::value::Serde;
-use minijinja::{Environment, context};
-use serde::Serialize;
 
 /// One line of the summary on top.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// The number, large.
     pub value: String,
@@ -18,7 +15,7 @@ pub struct Finding {
 }
 
 /// A table behind a plot. All of its rows are measured, or all are simulated, or neither.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     /// What it holds, and whether that was measured or simulated.
     pub caption: String,
@@ -31,7 +28,7 @@ pub struct Table {
 }
 
 /// One part of the report.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Section {
     /// Its anchor.
     pub id: &'static str,
@@ -57,29 +54,4 @@ pub struct Page<'a> {
     pub stamp: Stamp,
     /// The records that it was made from.
     pub records: &'a Records,
-}
-
-impl Page<'_> {
-    /// The page as one HTML file. The proofs of single rank counts, thousands of lines, stay in the file of records;
-    /// all other records travel in the page.
-    ///
-    /// # Errors
-    /// The template does not fit, which is a mistake of ours.
-    pub fn html(&self) -> Result<String, DrawError> {
-        let lines: Vec<String> = self.records.without("verify").map(|value| value.to_string()).collect();
-        // Nothing in the island may look like the end of a script.
-        let island = format!("[{}]", lines.join(",\n")).replace('<', "\\u003c");
-        let mut environment = Environment::new();
-        environment.add_template("report.html", include_str!("template.html"))?;
-        let page = environment.get_template("report.html")?.render(context! {
-            findings => Serde(&self.findings),
-            sections => Serde(&self.sections),
-            stamp => Serde(&self.stamp),
-            count => self.records.len(),
-            style => include_str!("style.css"),
-            script => include_str!("hover.js"),
-            island,
-        })?;
-        Ok(page)
-    }
 }

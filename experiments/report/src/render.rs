@@ -24,7 +24,7 @@ pub enum Error {
     /// No record is of a kind that a report shows.
     #[error("no record here can be shown; give records of verify, train, bench, simulate or scale")]
     Empty,
-    /// A plot or the template failed.
+    /// A plot failed.
     #[error(transparent)]
     Draw(#[from] DrawError),
 }
@@ -32,14 +32,14 @@ pub enum Error {
 /// The whole report.
 ///
 /// # Errors
-/// There is nothing to report in the records, or a plot or the template fails.
+/// There is nothing to report in the records, or a plot fails.
 pub fn render(records: &Records, stamp: &Stamp) -> Result<Report, Error> {
     let (findings, sections) = sections::all(records)?;
     if sections.is_empty() {
         return Err(Error::Empty);
     }
     let plots = sections.iter().flat_map(plots).collect();
-    let page = Page { findings, sections, stamp: stamp.clone(), records }.html()?;
+    let page = Page { findings, sections, stamp: stamp.clone(), records }.html();
     Ok(Report { page, plots })
 }
 

@@ -1,6 +1,7 @@
 //! A sheet to draw on, and how its colours become names of the page's style sheet.
 
 use super::figure::DrawError;
+use crate::escape::escape;
 use plotters::prelude::*;
 use plotters::style::RGBColor;
 
@@ -87,8 +88,4 @@ fn dress(drawn: &str, sheet: Sheet, label: &str, tips: &[Tip]) -> String {
         r#"<svg class="{class}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{}{tips}</svg>"#,
         body.trim()
     )
-}
-
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,9 +1,7 @@
 //! A drawn plot, and its legend.
 
-use serde::Serialize;
-
 /// A plot in both widths, and its legend.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Figure {
     /// For desktops.
     pub wide: String,
@@ -14,7 +12,7 @@ pub struct Figure {
 }
 
 /// One entry of a legend.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     /// What it stands for.
     pub name: String,

@@ -8,8 +8,9 @@
 //! +---------------------------------------+
 //! ```
 
-use super::canvas::{self, Sheet};
+use super::canvas::Sheet;
 use super::figure::{Figure, Key};
+use crate::escape::escape;
 
 /// The page's style sheet: the one place that says which colour has which name.
 const STYLE: &str = include_str!("../style.css");
@@ -36,7 +37,7 @@ fn svg(caption: &str, figure: &Figure) -> String {
         .replace(r#"class="tip""#, r#"fill="none" pointer-events="all""#);
     let drawn = height(&figure.wide);
     let drawing = drawing.replacen("<svg ", &format!("<svg width=\"{width}\" height=\"{drawn}\" "), 1);
-    let caption = canvas::escape(caption);
+    let caption = escape(caption);
     let whole = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{0}" viewBox="0 0 {width} {0}" font-family="system-ui, sans-serif" font-size="14">
 <rect width="100%" height="100%" fill="white"/>
@@ -78,7 +79,7 @@ fn legend(keys: &[Key], width: u32) -> (String, u32) {
 
 /// The marker of a series, as its curve has it, and its name.
 fn entry(key: &Key, x: u32, y: u32) -> String {
-    let (colour, middle, name) = (format!("var(--{})", key.colour), y + 5, canvas::escape(&key.name));
+    let (colour, middle, name) = (format!("var(--{})", key.colour), y + 5, escape(&key.name));
     let line = |dash: &str| {
         format!(r#"<path d="M{x} {middle}h26" stroke="{colour}" stroke-width="2" fill="none"{dash}/>"#)
     };
@@ -100,6 +101,7 @@ fn entry(key: &Key, x: u32, y: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plots::canvas;
 
     fn figure() -> Figure {
         let key = |marker, colour: &str| Key { name: "a < b".into(), colour: colour.into(), marker };
