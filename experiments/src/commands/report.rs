@@ -204,15 +204,15 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
     for &ranks in extent.training {
         let topology = Topology::named(&extent.topology, ranks).map_err(Failure::run)?;
         let real = trained(&config, Place::Threads(ranks))?;
-        let sim = trained(&config, Place::Sim(Box::new((topology, DEVICE))))?;
+        let sim = trained(&config, Place::sim(topology, DEVICE))?;
         let steps = if extent.steps > 0 { format!(" --steps {}", extent.steps) } else { String::new() };
         let command =
             format!("allfold train --config experiments/configs/digits-cnn.toml --ranks {ranks}{steps}");
-        let steps = real.measured(&config, ranks);
+        let steps = real.measured(&config);
         steps.iter().try_for_each(|step| session.record_as(step, Some(&command)))?;
         let command =
             format!("{command} --backend sim --topology {} --device {}", extent.topology, DEVICE.name);
-        let steps = sim.simulated(&config, ranks);
+        let steps = sim.simulated(&config);
         steps.iter().try_for_each(|step| session.record_as(step, Some(&command)))?;
         let parity = parity(&config, ranks, &real, &sim);
         session.record_as(&parity, Some(&command))?;

@@ -1,5 +1,7 @@
 //! `allfold train`: trains a network, on threads, as one of many processes, or on virtual time.
 
+mod summary;
+
 use crate::cli::common::Common;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::session::{self, Session};
@@ -178,7 +180,7 @@ impl Args {
             (Backend::Sim, _) => {
                 let topology = Topology::named(self.topology(), ranks).map_err(Failure::usage)?;
                 let device = Device::named(self.device()).map_err(Failure::usage)?;
-                Ok(Place::Sim(Box::new((topology, device))))
+                Ok(Place::sim(topology, device))
             }
             (Backend::Mpi, _) => self.within_mpi(),
             (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {
@@ -265,12 +267,20 @@ pub fn run(args: &Args) -> Outcome {
     if !place.speaks() {
         return Ok(());
     }
-    summary(args, &config, (&trained, &place), &mut session)?;
+    let clock = match &place {
+        Place::Threads(_) => "measured on this machine".to_string(),
+        Place::Process(_) => "measured, one process per rank".to_string(),
+        Place::Mpi(..) => "measured, processes of an MPI job".to_string(),
+        Place::Sim(_) => {
+            format!("simulated: {} on {}, all times are virtual", args.device(), args.topology())
+        }
+    };
+    summary::say(&config, &trained, &clock, &mut session)?;
     match place {
-        Place::Threads(_) => keep(&mut session, &trained.measured(&config, ranks))?,
-        Place::Process(_) => keep(&mut session, &trained.measured_over_tcp(&config, ranks))?,
-        Place::Mpi(..) => keep(&mut session, &trained.measured_over_mpi(&config, ranks))?,
-        Place::Sim(_) => keep(&mut session, &trained.simulated(&config, ranks))?,
+        Place::Threads(_) => keep(&mut session, &trained.measured(&config))?,
+        Place::Process(_) => keep(&mut session, &trained.measured_over_tcp(&config))?,
+        Place::Mpi(..) => keep(&mut session, &trained.measured_over_mpi(&config))?,
+        Place::Sim(_) => keep(&mut session, &trained.simulated(&config))?,
     }
     // Whatever becomes of the other files, the records are there.
     let closed = session.close();
@@ -310,69 +320,4 @@ fn draw(path: &Path, model: &str, losses: &[f64], beside: Option<Course>) -> Out
 
 fn keep<R: Record>(session: &mut Session, steps: &[R]) -> Outcome {
     steps.iter().try_for_each(|step| session.record(step))
-}
-
-/// The course of the loss, and what came out.
-fn summary(
-    args: &Args,
-    config: &Config,
-    (trained, place): (&Trained, &Place),
-    session: &mut Session,
-) -> Outcome {
-    let result = &trained.result;
-    let clock = match place {
-        Place::Threads(_) => "measured on this machine".to_string(),
-        Place::Process(_) => "measured, one process per rank".to_string(),
-        Place::Mpi(..) => "measured, processes of an MPI job".to_string(),
-        Place::Sim(_) => {
-            format!("simulated: {} on {}, all times are virtual", args.device(), args.topology())
-        }
-    };
-    session.say(format!(
-        "{} with {} parameters, {}, {}, batch {} each; {clock}",
-        config.model,
-        result.parameters,
-        config.strategy,
-        counted(place.ranks() as usize, "rank"),
-        config.batch
-    ))?;
-    let losses = &result.losses;
-    let every = losses.len().div_ceil(10).max(1);
-    for (step, loss) in
-        losses.iter().enumerate().filter(|(step, _)| step % every == 0 || step + 1 == losses.len())
-    {
-        session.say(format!("  step {step:>6}  loss {loss:.6}"))?;
-    }
-    let (test, set) = (&result.test, config.scored_on());
-    let labelled = if config.model == "gpt" { "tokens" } else { "samples" };
-    session.say(format!(
-        "accuracy {:.2} % ({} of {} {set} {labelled}), {set} loss {:.6}",
-        test.accuracy() * 100.0,
-        test.correct,
-        test.labels,
-        test.loss
-    ))?;
-    let (step_us, error_us) = trained.step_us();
-    session.say(format!(
-        "{:.0} samples/s; a step takes {step_us:.1} +- {error_us:.1} us:",
-        trained.throughput()
-    ))?;
-    let parts = trained.breakdown();
-    session.say(format!(
-        "  data {:.1}, forward {:.1}, backward {:.1}, exposed communication {:.1}, optimiser {:.1}",
-        parts.data_us, parts.forward_us, parts.backward_us, parts.exposed_us, parts.optimiser_us
-    ))?;
-    if let Some(held) = trained.memory() {
-        let kib = |bytes: u64| bytes as f64 / 1024.0;
-        session.say(format!(
-            "rank 0 holds, in KiB: parameters {:.1}, gradients {:.1}, optimiser {:.1}, buckets {:.1}, statistics {:.1}, activations {:.1}",
-            kib(held.params),
-            kib(held.gradients),
-            kib(held.optimiser),
-            kib(held.buckets),
-            kib(held.buffers),
-            kib(held.activations + held.saved + held.down)
-        ))?;
-    }
-    session.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))
 }

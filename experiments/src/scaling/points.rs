@@ -81,7 +81,7 @@ impl Scaling {
         let trained = self.train(Place::Threads(ranks))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(MeasuredScale {
-            setup: trained.setup(&self.config, ranks, "threads"),
+            setup: trained.setup(&self.config, "threads"),
             batch: self.config.batch as u64,
             topology: "this machine".into(),
             time_us,
@@ -112,10 +112,10 @@ impl Scaling {
     /// A configuration that trains on GPUs; a failed run.
     pub fn carried(&self, ranks: u32) -> Outcome<SimulatedScale> {
         self.check_carried()?;
-        let trained = self.train(Place::Sim(Box::new((self.machine(ranks)?, self.device))))?;
+        let trained = self.train(Place::sim(self.machine(ranks)?, self.device))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(SimulatedScale {
-            setup: trained.setup(&self.config, ranks, "sim"),
+            setup: trained.setup(&self.config, "sim"),
             batch: self.config.batch as u64,
             topology: self.place(),
             time_us,

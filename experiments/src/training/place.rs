@@ -6,6 +6,15 @@ use allfold_collectives::{Communicator, Rank};
 use allfold_sim::{Device, Topology};
 use allfold_trainer::Config;
 
+/// A machine of the simulator: a rank for each of a topology, each computing on a device.
+#[derive(Clone)]
+pub struct Simulated {
+    /// The ranks and their links.
+    pub topology: Topology,
+    /// What each rank computes on.
+    pub device: Device,
+}
+
 /// Where ranks run.
 #[derive(Clone)]
 pub enum Place {
@@ -16,17 +25,22 @@ pub enum Place {
     /// This process is one rank of the MPI job that mpirun has started: which, and of how many.
     Mpi(Rank, u32),
     /// Threads on virtual time: one for each rank of a topology, each computing on a device.
-    Sim(Box<(Topology, Device)>),
+    Sim(Box<Simulated>),
 }
 
 impl Place {
+    /// Threads on virtual time.
+    pub fn sim(topology: Topology, device: Device) -> Place {
+        Place::Sim(Box::new(Simulated { topology, device }))
+    }
+
     /// How many ranks run there.
     pub fn ranks(&self) -> u32 {
         match self {
             Place::Threads(ranks) => *ranks,
             Place::Process(environment) => environment.world_size,
             Place::Mpi(_, ranks) => *ranks,
-            Place::Sim(machine) => machine.0.ranks(),
+            Place::Sim(machine) => machine.topology.ranks(),
         }
     }
 
@@ -36,7 +50,7 @@ impl Place {
     /// A GPU that is missing.
     pub fn device(&self, config: &Config) -> Outcome<String> {
         if let Place::Sim(machine) = self {
-            return Ok(machine.1.name.into());
+            return Ok(machine.device.name.into());
         }
         let gpus = allfold_trainer::cuda::open(config)?;
         Ok(gpus.map_or_else(|| "cpu".into(), |gpus| gpus.name()))

@@ -12,14 +12,14 @@ fn held(memory: allfold_trainer::Memory) -> Memory {
 
 impl Trained {
     /// What ran, where.
-    pub fn setup(&self, config: &Config, ranks: u32, backend: &str) -> Setup {
+    pub fn setup(&self, config: &Config, backend: &str) -> Setup {
         Setup {
             backend: backend.into(),
             device: self.device.clone(),
             model: config.model.clone(),
             strategy: config.strategy.clone(),
-            ranks,
-            mesh: Setup::data_parallel(ranks),
+            ranks: self.ranks,
+            mesh: Setup::data_parallel(self.ranks),
         }
     }
 }
@@ -29,7 +29,7 @@ macro_rules! records {
     ($(#[$doc:meta])* $name:ident, $step:ident, $end:ident, $backend:literal) => {
         impl Trained {
             $(#[$doc])*
-            pub fn $name(&self, config: &Config, ranks: u32) -> Vec<$step> {
+            pub fn $name(&self, config: &Config) -> Vec<$step> {
                 let steps = self.result.losses.len();
                 let end = $end {
                     accuracy: self.result.test.accuracy(),
@@ -43,7 +43,7 @@ macro_rules! records {
                     weights_hash: self.weights_hash(),
                 };
                 let record = |(step, &loss)| $step {
-                    setup: self.setup(config, ranks, $backend),
+                    setup: self.setup(config, $backend),
                     step,
                     loss,
                     buckets: self.buckets(step),

@@ -70,12 +70,20 @@ pub fn run_on(
     };
     let alone = |config: &Config, comm: &Communicator| {
         let (result, steps) = one(config, comm)?;
-        Ok(Trained { result, steps: vec![steps], timeline: Vec::new(), device: device.clone(), on_gpus })
+        Ok(Trained {
+            result,
+            steps: vec![steps],
+            timeline: Vec::new(),
+            ranks,
+            device: device.clone(),
+            on_gpus,
+        })
     };
     let world = match place {
         Place::Threads(ranks) => World::threads(*ranks).any(),
         Place::Sim(machine) => {
-            World::sim(&machine.0).costs(machine.0.costs()).device(machine.1).timeline().any()
+            let topology = &machine.topology;
+            World::sim(topology).costs(topology.costs()).device(machine.device).timeline().any()
         }
         Place::Process(environment) => {
             return elastic::run(config, environment, alone);
@@ -93,5 +101,5 @@ pub fn run_on(
     }
     let (results, steps): (Vec<TrainResult>, Vec<Vec<Step>>) = ranks.into_iter().flatten().unzip();
     let result = results.into_iter().next().ok_or_else(|| Failure::run("no rank trained"))?;
-    Ok(Trained { result, steps, timeline: report.timeline, device, on_gpus })
+    Ok(Trained { result, steps, timeline: report.timeline, ranks: place.ranks(), device, on_gpus })
 }

@@ -15,6 +15,8 @@ pub struct Trained {
     pub steps: Vec<Vec<Step>>,
     /// What ranks did, on virtual time.
     pub timeline: Vec<Activity>,
+    /// Size of the group.
+    pub ranks: u32,
     /// What each rank computed on: `cpu`, a GPU's name, or a device model's.
     pub device: String,
     /// Whether that is a GPU.
@@ -156,6 +158,7 @@ mod tests {
             },
             steps: vec![(0..steps).map(step).collect(); 2],
             timeline: Vec::new(),
+            ranks: 2,
             device: "cpu".into(),
             on_gpus,
         }
@@ -165,7 +168,7 @@ mod tests {
     fn steps_that_warm_up_count_in_no_average_of_a_record() {
         let config = allfold_trainer::Config::default();
         let trained = trained(false, 5);
-        let end = trained.measured(&config, 2).pop().and_then(|step| step.end).unwrap();
+        let end = trained.measured(&config).pop().and_then(|step| step.end).unwrap();
         assert_eq!((end.warmup_steps, end.time_us, end.samples_per_s.round()), (1, 100.0, 160_000.0));
         assert_eq!(end.breakdown.forward_us, end.time_us, "the parts are of the same steps");
     }

@@ -21,30 +21,29 @@ use clap::ValueEnum;
 Every result is held against an exact reference, bit for bit; exits with 1 if any element differs. The memory bandwidth
 of this machine is measured in the same run and stands below the table.")]
 pub struct Args {
-    #[allow(missing_docs)]
     #[command(flatten)]
-    pub sweep: SweepArgs,
+    pub(super) sweep: SweepArgs,
     /// What carries the data: threads, shm, tcp or mpi (real time), device or nccl (GPUs, by their own clocks), or sim
     /// (virtual time). Where a launcher has started this process, ranks of shm and tcp are its processes; those of mpi
     /// always are
     #[arg(long, value_enum)]
-    pub backend: Backend,
+    pub(super) backend: Backend,
     /// On threads and device: fused (ranks read each other's buffers) or messages (every send of the schedule); on mpi: messages, or
     /// native (MPI's own collectives) [default: fused, on mpi messages]
     #[arg(long, value_enum)]
-    pub path: Option<PathName>,
+    pub(super) path: Option<PathName>,
     /// On sim: the machine, a built-in name or a TOML file [default: switch]
     #[arg(long, value_name = "T")]
-    pub topology: Option<String>,
+    pub(super) topology: Option<String>,
     /// On tcp: what connections are protected by [default: loopback]
     #[arg(long, value_enum, value_name = "MODE")]
-    pub security: Option<Mode>,
+    pub(super) security: Option<Mode>,
     /// On tcp: as if hosts had this many ranks each, whose messages among themselves go through memory [default: none do]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    pub ranks_per_host: Option<u32>,
+    pub(super) ranks_per_host: Option<u32>,
     /// Timed calls; on virtual time the first call says it all
     #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measuring")]
-    pub iterations: u32,
+    pub(super) iterations: u32,
     /// Calls before those
     #[arg(
         short = 'w',
@@ -53,19 +52,18 @@ pub struct Args {
         default_value_t = 5,
         help_heading = "Measuring"
     )]
-    pub warmup: u32,
+    pub(super) warmup: u32,
     /// Check results: 1 or 0
     #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
-    pub check: u8,
+    pub(super) check: u8,
     /// On shm: buffers that the other ranks reach where they are (1), or the caller's own memory, copied (0)
     #[arg(short = 'R', long = "local_register", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
-    pub register: u8,
+    pub(super) register: u8,
     /// Seed of the inputs
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Measuring")]
-    pub seed: u64,
-    #[allow(missing_docs)]
+    pub(super) seed: u64,
     #[command(flatten)]
-    pub common: Common,
+    pub(super) common: Common,
 }
 
 /// What carries the data.
