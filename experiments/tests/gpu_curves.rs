@@ -4,8 +4,8 @@
 use allfold_experiments::cli::failure::Failure;
 use allfold_experiments::scaling::points::Scaling;
 use allfold_experiments::training::place::Place;
-use allfold_standin::{StandinOptions, install};
 use allfold_sim::Device;
+use allfold_standin::{StandinOptions, install};
 use allfold_trainer::Config;
 
 fn on_gpus() -> Config {

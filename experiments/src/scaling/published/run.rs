@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Which terms are left out.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// By name; see [`TERMS`].
+    /// By name: communication, spread, jitter.
     pub without: Vec<String>,
     /// Print every row.
     pub rows: bool,
