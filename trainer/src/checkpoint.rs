@@ -56,19 +56,47 @@ pub(crate) const MODEL: &str = "model.";
 /// What is each rank's own, by name: the values of all ranks, one after another.
 pub type Own<F> = Vec<(&'static str, Vec<F>)>;
 
-/// Writes the checkpoint of `step` into the directory that `config` names, and removes all but the newest
+/// A run as it is saved.
+pub struct Snapshot<'a, F: Float> {
+    /// What the run was asked for; names the directory.
+    pub config: &'a Config,
+    /// Steps done.
+    pub step: u64,
+    /// Ranks of the run.
+    pub ranks: u32,
+    /// The weights and buffers.
+    pub model: &'a Model<F>,
+    /// Its state.
+    pub optimiser: &'a mut dyn Optimiser<F>,
+    /// Where there is one.
+    pub scaler: Option<&'a GradScaler>,
+    /// Of every step so far.
+    pub losses: &'a [f64],
+    /// What is each rank's own.
+    pub own: &'a Own<F>,
+}
+
+/// What a checkpoint is read into.
+pub struct Restored<'a, F: Float> {
+    /// What the run is asked for now.
+    pub config: &'a Config,
+    /// Ranks of the run.
+    pub ranks: u32,
+    /// Gets the weights and buffers.
+    pub model: &'a mut Model<F>,
+    /// Gets its state.
+    pub optimiser: &'a mut dyn Optimiser<F>,
+    /// Gets what is each rank's own; has the lengths that are wanted.
+    pub own: &'a mut Own<F>,
+}
+
+/// Writes the checkpoint of a run into the directory that its configuration names, and removes all but the newest
 /// `checkpoint_keep`. For rank 0 alone.
 ///
 /// # Errors
 /// If the directory or the file cannot be written; older checkpoints are then as they were.
-pub fn save<F: Float>(
-    config: &Config,
-    (step, ranks): (u64, u32),
-    model: &Model<F>,
-    optimiser: &mut dyn Optimiser<F>,
-    scaler: Option<&GradScaler>,
-    (losses, own): (&[f64], &Own<F>),
-) -> Result<PathBuf> {
+pub fn save<F: Float>(run: Snapshot<'_, F>) -> Result<PathBuf> {
+    let Snapshot { config, step, ranks, model, optimiser, scaler, losses, own } = run;
     let state = optimiser.state();
     let dtype = if size_of::<F>() == 8 { Dtype::F64 } else { Dtype::F32 };
     let network = model.network();
@@ -178,22 +206,25 @@ pub fn newest(directory: &Path) -> Result<Option<PathBuf>> {
     Ok(all.into_iter().next_back())
 }
 
-/// Reads a checkpoint into `model`, `optimiser` and `own`, which has the lengths that are wanted; returns where the run was, and its losses so far.
+/// Reads a checkpoint; returns where the run was, and its losses so far.
 ///
 /// # Errors
 /// If the file cannot be read, is damaged, or is of another model, number of ranks or configuration. Model and optimiser
 /// are then not to be used.
-pub fn load<F: Float>(
-    path: &Path,
-    (config, ranks): (&Config, u32),
-    model: &mut Model<F>,
-    optimiser: &mut dyn Optimiser<F>,
-    own: &mut Own<F>,
-) -> Result<(Progress, Vec<f64>)> {
-    let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
+pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(Progress, Vec<f64>)> {
     let bytes = fs::read(path).map_err(|error| unread(path, &error))?;
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| bad(damage(&bytes, &error)))?;
-    let all = SafeTensors::deserialize(&bytes).map_err(|error| bad(damage(&bytes, &error)))?;
+    restore(path, &bytes, into)
+}
+
+/// As [`load`], from the bytes of a file; the path is for messages.
+///
+/// # Errors
+/// As [`load`].
+pub fn restore<F: Float>(path: &Path, bytes: &[u8], into: Restored<'_, F>) -> Result<(Progress, Vec<f64>)> {
+    let Restored { config, ranks, model, optimiser, own } = into;
+    let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| bad(damage(bytes, &error)))?;
+    let all = SafeTensors::deserialize(bytes).map_err(|error| bad(damage(bytes, &error)))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
     let text = text.ok_or_else(|| bad("is no checkpoint of a run".into()))?;
     let progress: Progress = toml::from_str(text).map_err(|error| bad(error.message().to_string()))?;

@@ -14,8 +14,7 @@ pub use report::{EpochReport, Observer, StepReport, TrainResult};
 
 use crate::cuda::{self, Replica};
 use crate::data::Augment;
-use crate::data::loader::{self, Batches};
-use crate::evaluate::Evaluation;
+use crate::data::loader::{self, Batches, Loading};
 use crate::scaler::unscale_cost;
 use crate::strategies::{self, Strategy};
 use crate::timing::{Breakdown, work};
@@ -26,7 +25,6 @@ use crate::{
 use allfold_collectives::Communicator;
 use allfold_kernels::cuda::Machine;
 use allfold_kernels::nn::{Cost, Float, Team};
-use allfold_sim::Picos;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -151,16 +149,7 @@ impl<'a, F: Float> Run<'a, F> {
             return Err(self.sampler.no_step());
         }
         let schedule = Schedule::new(self.config, steps, self.comm.size());
-        let mut result = TrainResult {
-            losses: Vec::new(),
-            test: Evaluation { labels: 0, correct: 0, loss: 0.0 },
-            weights_hash: 0,
-            parameters: self.model.params.len(),
-            samples: 0,
-            time: Picos::ZERO,
-            breakdown: Breakdown::default(),
-            buckets: Vec::new(),
-        };
+        let mut result = TrainResult::empty(self.model.params.len());
         self.resume(&mut result.losses, steps)?;
         let done = result.losses.len() as u64;
         if done > 0 && done < steps && done.is_multiple_of(per_epoch) {
@@ -178,9 +167,10 @@ impl<'a, F: Float> Run<'a, F> {
             let left = (steps - result.losses.len() as u64).min(per_epoch - skip as u64) as usize;
             let chunks: Vec<Vec<usize>> =
                 self.epoch(epoch, per_epoch as usize).into_iter().skip(skip).take(left).collect();
-            let (train, Config { workers, prefetch, .. }) = (self.train, self.config);
-            let augment = Augment::new(self.config, train.shape, epoch)?;
-            loader::batches((train, augment), &chunks, (*workers, *prefetch), |batches| {
+            let (dataset, Config { workers, prefetch, .. }) = (self.train, self.config);
+            let augment = Augment::new(self.config, dataset.shape, epoch)?;
+            let loading = Loading { dataset, augment, workers: *workers, prefetch: *prefetch };
+            loader::batches(loading, &chunks, |batches| {
                 for _ in &chunks {
                     let step = result.losses.len() as u64;
                     let rank = self.comm.rank().0 as u16;

@@ -20,9 +20,17 @@ use std::path::Path;
 /// If the file cannot be read, or a tensor is missing, too many, or of another shape or type; the model is then not to be
 /// used.
 pub fn load<F: Float>(path: &Path, model: &mut Model<F>) -> Result<()> {
-    let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| checkpoint::unread(path, &error))?;
-    let all = SafeTensors::deserialize(&bytes).map_err(|error| bad(checkpoint::damage(&bytes, &error)))?;
+    take(path, &bytes, model)
+}
+
+/// As [`load`], from the bytes of a file; the path is for messages.
+///
+/// # Errors
+/// As [`load`].
+pub fn take<F: Float>(path: &Path, bytes: &[u8], model: &mut Model<F>) -> Result<()> {
+    let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
+    let all = SafeTensors::deserialize(bytes).map_err(|error| bad(checkpoint::damage(bytes, &error)))?;
     let ours = all.names().iter().any(|name| name.starts_with(checkpoint::MODEL));
     let named = |name: &str| if ours { format!("{}{name}", checkpoint::MODEL) } else { name.to_string() };
     let params = model.network().params().iter().map(|place| (place.clone(), true));
@@ -77,7 +85,21 @@ mod tests {
         let mut model = Model::<f32>::new(mlp(4, &[3], 2).unwrap(), 7).unwrap();
         let mut sgd = Sgd::new(0.9, 0.0, false);
         sgd.step(0.1, &mut model.params, &model.grads);
-        let path = checkpoint::save(&config, (1, 2), &model, &mut sgd, None, (&[0.5], &Vec::new())).unwrap();
+        let path = {
+            let (losses, own) = (&[0.5], &Vec::new());
+            let (model, optimiser) = (&model, &mut sgd);
+            let run = checkpoint::Snapshot {
+                config: &config,
+                step: 1,
+                ranks: 2,
+                model,
+                optimiser,
+                scaler: None,
+                losses,
+                own,
+            };
+            checkpoint::save(run).unwrap()
+        };
         let mut other = Model::<f32>::new(mlp(4, &[3], 2).unwrap(), 8).unwrap();
         load(&path, &mut other).unwrap();
         assert_eq!(other.params, model.params);

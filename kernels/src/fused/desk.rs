@@ -18,6 +18,32 @@ pub(super) struct Desk {
 // SAFETY: the places are pointers to buffers of an exchange that is over; none is used before it is set again.
 unsafe impl Send for Desk {}
 
+/// A party's own source and result, or what stands for them.
+#[derive(Clone, Copy)]
+pub(super) struct Own {
+    pub source: Place,
+    pub result: Place,
+}
+
+impl Own {
+    /// Both from this byte of their blocks on.
+    fn from_byte(self, first: usize) -> Own {
+        let here = |place: Place| Place { base: place.base.wrapping_add(first), ..place };
+        Own { source: here(self.source), result: here(self.result) }
+    }
+}
+
+/// A part of every block: the range of it that is computed, and how its bytes lie in the slots.
+struct Piece {
+    /// The byte of its block that the piece begins with.
+    first: usize,
+    /// Bytes of the piece, of which `range` is computed.
+    len: usize,
+    range: Range<usize>,
+    /// Whether the result is written past the caches.
+    stream: bool,
+}
+
 /// A party's leased buffers, as the others are told: bytes from the start of the memory, plus one; 0 where it has none.
 pub(super) struct Offer {
     pub source: usize,
@@ -32,7 +58,7 @@ impl Desk {
     pub fn by_slots<P: Patience>(
         &mut self,
         meeting: &Meeting<'_>,
-        (source, result): (Place, Place),
+        own: Own,
         range: Range<usize>,
         stream: bool,
         patience: &mut P,
@@ -44,7 +70,7 @@ impl Desk {
             // SAFETY: the source has these blocks, and the slot has room for a piece of each. Nobody reads the slot:
             // all have raised the flag of the exchange before, so all have read what was here two exchanges ago.
             unsafe {
-                let from = source.base.add(block * source.stride + range.start);
+                let from = own.source.base.add(block * own.source.stride + range.start);
                 simd::copy_apart(from, slot.data.add(block * len).as_ptr(), len);
             }
         }
@@ -53,14 +79,12 @@ impl Desk {
         if meeting.all_here(patience)? > 0 {
             return Ok(false);
         }
-        if result.base.is_null() || len == 0 {
+        if own.result.base.is_null() || len == 0 {
             return Ok(true);
         }
-        let here = |place: Place| Place { base: place.base.wrapping_add(range.start), ..place };
+        let piece = Piece { first: range.start, len, range: 0..len, stream };
         // SAFETY: all are here; the caller's own source and result.
-        unsafe {
-            self.fill_from_slots(meeting, (here(source), here(result)), (range.start, 0..len), len, stream);
-        }
+        unsafe { self.fill_from_slots(meeting, own.from_byte(range.start), piece) };
         Ok(true)
     }
 
@@ -70,21 +94,22 @@ impl Desk {
     pub fn by_shares<P: Patience>(
         &mut self,
         meeting: &mut Meeting<'_>,
-        (source, result): (Place, Place),
+        own: Own,
         range: Range<usize>,
         stream: bool,
         patience: &mut P,
     ) -> Result<bool, Stopped<P::Error>> {
-        if !self.by_slots(meeting, (source, Place::NONE), range.clone(), false, patience)? {
+        if !self.by_slots(meeting, Own { result: Place::NONE, ..own }, range.clone(), false, patience)? {
             return Ok(false);
         }
         let (board, me, len) = (meeting.board, meeting.me, range.len());
-        let own = share(len, me, board.parties);
+        let mine = share(len, me, board.parties);
         let slot = board.slot(me, meeting.number + 1);
-        let into = Place { base: slot.data.as_ptr().wrapping_sub(own.start), stride: len };
-        let here = |place: Place| Place { base: place.base.wrapping_add(range.start), ..place };
+        let result = Place { base: slot.data.as_ptr().wrapping_sub(mine.start), stride: len };
+        let reduced = Own { result, ..own.from_byte(range.start) };
+        let piece = Piece { first: range.start, len, range: mine, stream: false };
         // SAFETY: all are here. Nobody reads the next slot, and it has room for a share: as for a source's piece.
-        unsafe { self.fill_from_slots(meeting, (here(source), into), (range.start, own), len, false) };
+        unsafe { self.fill_from_slots(meeting, reduced, piece) };
         meeting.number += 1;
         board.begun(me).0.set(meeting.number);
         slot.label.store(meeting.label, Ordering::Relaxed);
@@ -96,7 +121,7 @@ impl Desk {
             // SAFETY: the result has this range, and is this party's own; the slot holds that share of it, written before
             // the flag that was seen, and is written again only after this party's next flag.
             let (into, from) = unsafe {
-                let into = result.base.add(range.start + part.start);
+                let into = own.result.base.add(range.start + part.start);
                 (
                     std::slice::from_raw_parts_mut(into, part.len()),
                     std::slice::from_raw_parts(data, part.len()),
@@ -110,20 +135,13 @@ impl Desk {
         Ok(true)
     }
 
-    /// Fills `range` of this party's result, or of what is to become it, from the pieces of `len` bytes in everybody's slots,
-    /// which begin with byte `first` of their blocks, and its own source.
+    /// Fills a piece of this party's result, or of what is to become it, from everybody's slots and its own source.
     ///
     /// # Safety
     /// All have raised their flags, and this party has not raised the next. Source and result are of this party: places of
     /// that piece, as [`Fill::run`] wants them.
-    pub unsafe fn fill_from_slots(
-        &mut self,
-        meeting: &Meeting<'_>,
-        (source, result): (Place, Place),
-        (first, range): (usize, Range<usize>),
-        len: usize,
-        stream: bool,
-    ) {
+    unsafe fn fill_from_slots(&mut self, meeting: &Meeting<'_>, own: Own, piece: Piece) {
+        let Piece { first, len, range, stream } = piece;
         let Meeting { board, me, number, exchange, .. } = *meeting;
         for party in 0..board.parties {
             let data = board.slot(party, number).data.as_ptr();
@@ -131,9 +149,9 @@ impl Desk {
             self.results[party as usize] = Place::NONE;
         }
         if exchange.source_blocks(me) > 0 {
-            self.sources[me as usize] = source;
+            self.sources[me as usize] = own.source;
         }
-        self.results[me as usize] = result;
+        self.results[me as usize] = own.result;
         let (sources, results, scratch) = (&self.sources, &self.results, &mut self.scratch);
         let fill = Fill { exchange, sources, results, range, first, stream, scratch };
         // SAFETY: the slots hold the sources' pieces, written before the flags that were seen, and are written again
@@ -209,8 +227,7 @@ impl Desk {
     pub fn directly<P: Patience>(
         &mut self,
         meeting: &Meeting<'_>,
-        source: Place,
-        result: Place,
+        own: Own,
         stream: bool,
         patience: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
@@ -220,8 +237,8 @@ impl Desk {
         let all = large.get() * u64::from(board.parties);
         let slot = board.slot(me, number);
         let (from, to) = slot.ends();
-        from.store(source.base, Ordering::Relaxed);
-        to.store(result.base, Ordering::Relaxed);
+        from.store(own.source.base, Ordering::Relaxed);
+        to.store(own.result.base, Ordering::Relaxed);
         slot.label.store(meeting.label, Ordering::Relaxed);
         slot.flag.set(number);
         board.gate().count();

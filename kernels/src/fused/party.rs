@@ -1,7 +1,7 @@
 //! One party's part in exchanges: meets the others, does its share, and returns once nobody needs its buffers.
 
 use super::board::Board;
-use super::desk::{Desk, Offer};
+use super::desk::{Desk, Offer, Own};
 use super::exchange::{Exchange, Pattern, mix};
 use super::fill::Place;
 use super::meeting::{Meeting, OFFER, Patience, Stopped};
@@ -93,7 +93,7 @@ impl Party {
             Ends::Apart(_, []) => Some(0..0),
             Ends::Apart(_, to) => board.leased(me, &raw const **to, true),
         };
-        let (source, result) = places(exchange, me, ends);
+        let own = places(exchange, me, ends);
         let busy = board.busy(me);
         assert_eq!(busy.swap(1, Ordering::Acquire), 0, "party {me} is in an exchange already");
         let _busy = Busy(busy);
@@ -104,7 +104,7 @@ impl Party {
         let mut meeting = Meeting { board, me, number, label, exchange };
         begun.set(number);
         if bytes > board.room && board.one_address_space {
-            return desk.directly(&meeting, source, result, stream, patience);
+            return desk.directly(&meeting, own, stream, patience);
         }
         if let Some(written) = written {
             let word = |place: Place| match place.base.is_null() {
@@ -112,9 +112,9 @@ impl Party {
                 false => place.base.addr() - board.memory.base().addr().get() + 1,
             };
             // Where every party makes its own result, or this one gets none, nobody else writes to its buffer.
-            let others = exchange.is_shared_out() && !result.base.is_null();
+            let others = exchange.is_shared_out() && !own.result.base.is_null();
             let written = if others { written } else { 0..0 };
-            let offer = Offer { source: word(source), result: word(result), written };
+            let offer = Offer { source: word(own.source), result: word(own.result), written };
             if desk.offered(&meeting, offer, stream, patience)? {
                 return Ok(());
             }
@@ -137,10 +137,9 @@ impl Party {
         loop {
             let range = at..exchange.block.min(at + piece);
             begun.set(meeting.number);
-            let ends = (source, result);
             let done = match shares {
-                true => desk.by_shares(&mut meeting, ends, range.clone(), stream, patience)?,
-                false => desk.by_slots(&meeting, ends, range.clone(), stream, patience)?,
+                true => desk.by_shares(&mut meeting, own, range.clone(), stream, patience)?,
+                false => desk.by_slots(&meeting, own, range.clone(), stream, patience)?,
             };
             if done {
                 at = range.end;
@@ -155,7 +154,7 @@ impl Party {
 
 /// Where the source and the result of a party begin; nowhere where it has none.
 #[track_caller]
-fn places(exchange: &Exchange, me: u32, ends: Ends<'_>) -> (Place, Place) {
+fn places(exchange: &Exchange, me: u32, ends: Ends<'_>) -> Own {
     let block = exchange.block;
     let (source, result) = (exchange.source_blocks(me) * block, exchange.result_blocks(me) * block);
     let (source_base, result_base) = match ends {
@@ -177,5 +176,5 @@ fn places(exchange: &Exchange, me: u32, ends: Ends<'_>) -> (Place, Place) {
         assert!(bytes == 0 || base.addr().is_multiple_of(exchange.dtype.size()), "a buffer is not aligned");
         if bytes == 0 { Place::NONE } else { Place { base, stride: block } }
     };
-    (place(source_base, source), place(result_base, result))
+    Own { source: place(source_base, source), result: place(result_base, result) }
 }

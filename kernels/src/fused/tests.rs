@@ -168,6 +168,36 @@ fn noise<T: Element>(seed: u64, count: usize) -> Vec<T> {
     noise
 }
 
+/// The buffers of a party in one exchange: made by `buffer`, filled from `from`, and read into `result`.
+struct Buffers<'a, T, B> {
+    buffer: B,
+    from: &'a [T],
+    result: &'a mut [T],
+}
+
+impl<T: Element, B: Fn(usize) -> Home<T>> Buffers<'_, T, B> {
+    fn in_place(&mut self, party: &mut Party, exchange: &Exchange, p: u32) {
+        let (at, to) = exchange.offsets(p);
+        let (at, to) = (at / size_of::<T>(), to / size_of::<T>());
+        let (from, len) = (self.from, self.result.len());
+        let mut both = (self.buffer)((at + from.len()).max(to + len));
+        both.get()[at..at + from.len()].copy_from_slice(from);
+        let ends = Ends::InPlace(bytemuck::cast_slice_mut(both.get()));
+        party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
+        self.result.copy_from_slice(&both.get()[to..to + len]);
+    }
+
+    fn apart(&mut self, party: &mut Party, exchange: &Exchange) {
+        let (mut input, mut output) = ((self.buffer)(self.from.len()), (self.buffer)(self.result.len()));
+        input.get().copy_from_slice(self.from);
+        let ends = Ends::Apart(bytemuck::cast_slice(input.get()), bytemuck::cast_slice_mut(output.get()));
+        party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
+        self.result.copy_from_slice(output.get());
+        let now: &[u8] = bytemuck::cast_slice(input.get());
+        assert!(now == bytemuck::cast_slice::<T, u8>(self.from), "a source has changed");
+    }
+}
+
 fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
     let Case { pattern, parties, root, op, count, .. } = *case;
     let blocks = if pattern == Pattern::ReduceScatter { parties as usize } else { 1 };
@@ -226,25 +256,10 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
                     let from = source(p);
                     let len = exchange.result_blocks(p) * count;
                     result = vec![T::zeroed(); len];
-                    if in_place {
-                        let (at, to) = exchange.offsets(p);
-                        let (at, to) = (at / size_of::<T>(), to / size_of::<T>());
-                        let mut both = buffer((at + from.len()).max(to + len));
-                        both.get()[at..at + from.len()].copy_from_slice(&from);
-                        let ends = Ends::InPlace(bytemuck::cast_slice_mut(both.get()));
-                        party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
-                        result.copy_from_slice(&both.get()[to..to + len]);
-                    } else {
-                        let (mut input, mut output) = (buffer(from.len()), buffer(len));
-                        input.get().copy_from_slice(&from);
-                        let ends = Ends::Apart(
-                            bytemuck::cast_slice(input.get()),
-                            bytemuck::cast_slice_mut(output.get()),
-                        );
-                        party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
-                        result.copy_from_slice(output.get());
-                        let now: &[u8] = bytemuck::cast_slice(input.get());
-                        assert!(now == bytemuck::cast_slice::<T, u8>(&from), "a source has changed");
+                    let mut buffers = Buffers { buffer: &buffer, from: &from, result: &mut result };
+                    match in_place {
+                        true => buffers.in_place(&mut party, exchange, p),
+                        false => buffers.apart(&mut party, exchange),
                     }
                 }
                 result

@@ -71,19 +71,8 @@ impl Config {
         }
     }
 
-    /// Whether the values make sense.
-    ///
-    /// # Errors
-    /// The first one that does not, and what would.
-    pub fn check(&self) -> Result<()> {
-        let known = |what, name: &str, names: &[(&'static str, &str)]| {
-            let mut names = names.iter().map(|(name, _)| *name);
-            if names.clone().any(|known| known == name) {
-                Ok(())
-            } else {
-                Err(unknown(what, name, &mut names))
-            }
-        };
+    /// Whether names that are one of several are.
+    fn check_names(&self) -> Result<()> {
         known("model", &self.model, MODELS)?;
         known("data", &self.data, DATA)?;
         known("strategy", &self.strategy, STRATEGIES)?;
@@ -92,7 +81,11 @@ impl Config {
         known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
         known("device", &self.device, DEVICES)?;
         known("exchange", &self.exchange, EXCHANGES)?;
-        known("hook", &self.hook, HOOKS)?;
+        known("hook", &self.hook, HOOKS)
+    }
+
+    /// Whether the data allow what is done with them, and the hook what it sends.
+    fn check_data(&self) -> Result<()> {
         if (self.flip || self.crop_padding > 0) && (self.data == "text" || self.model == "gpt") {
             return Err(Error::Config("`crop_padding` and `flip` change pictures; text has none".into()));
         }
@@ -106,6 +99,11 @@ impl Config {
                 "`topk_share` is {share}; it must be more than 0 and at most 1"
             )));
         }
+        Ok(())
+    }
+
+    /// Whether autocast, the type and the loss go together.
+    fn check_precision(&self) -> Result<()> {
         known("amp", &self.amp, &[("none", ""), ("f16", ""), ("bf16", "")])?;
         known("loss", &self.loss, &[("cross_entropy", ""), ("mse", "")])?;
         if self.amp != "none" && self.dtype != "f32" {
@@ -114,6 +112,11 @@ impl Config {
                 "`amp` is {amp} and `dtype` {dtype}; autocast needs dtype f32"
             )));
         }
+        Ok(())
+    }
+
+    /// Whether what is counted or repeated is there at least once.
+    fn check_counts(&self) -> Result<()> {
         if self.epochs == 0 {
             return Err(Error::Config("`epochs` is 0; it must be 1 or more".into()));
         }
@@ -132,8 +135,11 @@ impl Config {
         if let Some((key, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(Error::Config(format!("`{key}` is 0; it must be 1 or more")));
         }
-        self.check_scale()?;
-        self.check_together()?;
+        Ok(())
+    }
+
+    /// Whether sizes are such that the operations of a layer fit in 64 bits.
+    fn check_sizes(&self) -> Result<()> {
         let sizes = [
             ("batch", std::slice::from_ref(&self.batch)),
             ("accumulate", std::slice::from_ref(&self.accumulate)),
@@ -154,6 +160,26 @@ impl Config {
                 return Err(Error::Config(format!("`{key}` has {size}; it must be 1 to {LARGEST}")));
             }
         }
+        Ok(())
+    }
+
+    /// Whether the values make sense.
+    ///
+    /// # Errors
+    /// The first one that does not, and what would.
+    pub fn check(&self) -> Result<()> {
+        self.check_names()?;
+        self.check_data()?;
+        self.check_precision()?;
+        self.check_counts()?;
+        self.check_scale()?;
+        self.check_together()?;
+        self.check_sizes()?;
+        self.check_rates()
+    }
+
+    /// Whether shares are shares, and rates finite and not negative.
+    fn check_rates(&self) -> Result<()> {
         if let Some((key, value)) = [
             ("beta1", self.beta1),
             ("beta2", self.beta2),
@@ -182,5 +208,13 @@ impl Config {
             Some((key, value)) => Err(Error::Config(format!("`{key}` is {value}; it must be 0 or more"))),
             None => Ok(()),
         }
+    }
+}
+
+/// Whether a name is one of those there are.
+fn known(what: &str, name: &str, names: &[(&'static str, &str)]) -> Result<()> {
+    match names.iter().any(|(known, _)| *known == name) {
+        true => Ok(()),
+        false => Err(unknown(what, name, names.iter().map(|(name, _)| *name))),
     }
 }

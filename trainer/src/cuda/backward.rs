@@ -207,17 +207,7 @@ impl Passes {
             }
             Operation::BatchNorm { channels, plane, synchronised } => {
                 let shape = self.batch_norm(l, *channels, *plane, n);
-                let saved = &self.saved[l];
-                let own = saved.last().filter(|_| saved.len() > 1 + usize::from(*synchronised));
-                let both = own.ok_or_else(|| gone(&self.network.names()[l]))?;
-                let count = match synchronised {
-                    true => Some(saved[1].all().part(0, 8)?),
-                    false => None,
-                };
-                let (w, m) = (self.wide_param(l, 0, weights)?, (n * plane) as f32);
-                let at = (x, dy.all());
-                let stats = stats(saved, *channels)?;
-                shape.backward_input(queue, at, w, stats, halves(both, *channels)?, (m, count), dx.all())?;
+                self.batch_norm_input(l, with, &shape, *synchronised, (&dy, &dx))?;
             }
             Operation::LayerNorm { .. } => {
                 if self.saved[l].len() == 2 {
@@ -262,6 +252,29 @@ impl Passes {
             }
         }
         self.pass_down(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
+    }
+
+    /// The gradient of a batch norm's input, `dx`, by those of its output, `dy`, and of its parameters.
+    fn batch_norm_input(
+        &self,
+        l: usize,
+        with: &With<'_, '_>,
+        shape: &launch::BatchNorm,
+        synchronised: bool,
+        (dy, dx): (&Memory, &Memory),
+    ) -> Result<()> {
+        let saved = &self.saved[l];
+        let own = saved.last().filter(|_| saved.len() > 1 + usize::from(synchronised));
+        let both = own.ok_or_else(|| gone(&self.network.names()[l]))?;
+        let count = match synchronised {
+            true => Some(saved[1].all().part(0, 8)?),
+            false => None,
+        };
+        let (w, m) = (self.wide_param(l, 0, with.weights)?, (with.n * shape.plane) as f32);
+        let (at, stats) = ((self.x(l, with.n)?, dy.all()), stats(saved, shape.channels)?);
+        let sums = halves(both, shape.channels)?;
+        shape.backward_input(with.queue, at, w, stats, sums, (m, count), dx.all())?;
+        Ok(())
     }
 
     /// The gradient of an activation, in its own form; a second one is added to the first.

@@ -230,13 +230,61 @@ impl Passes {
     }
 
     fn forward_layer(&mut self, l: usize, with: &mut With<'_, '_>, train: bool) -> Result<()> {
-        let (n, queue, weights, dtype) = (with.n, with.queue, with.weights, self.precision.layers[l]);
         let totals = if train { self.saved[l].pop() } else { None };
         // The sums of a synchronised layer have cast its input already.
         if totals.is_none() {
             self.take_in(l, with)?;
         }
-        let y = self.fresh(l, n * self.network.layers()[l].outputs(), queue)?;
+        let y = self.fresh(l, with.n * self.network.layers()[l].outputs(), with.queue)?;
+        let mut saved = match self.operations[l] {
+            Operation::BatchNorm { channels, plane, .. } => {
+                let shape = self.batch_norm(l, channels, plane, with.n);
+                self.forward_batch_norm(l, with, train, &shape, totals.as_ref(), &y)?
+            }
+            _ => self.forward_operation(l, with, train, &y)?,
+        };
+        saved.extend(totals);
+        self.saved[l] = if train { saved } else { Vec::new() };
+        self.acts[l + 1] = Some(Arc::new(y));
+        Ok(())
+    }
+
+    /// A batch norm from its input to `y`, by the totals of all ranks where there are some; gives what it keeps.
+    fn forward_batch_norm(
+        &self,
+        l: usize,
+        with: &With<'_, '_>,
+        train: bool,
+        shape: &launch::BatchNorm,
+        totals: Option<&Memory>,
+        y: &Memory,
+    ) -> Result<Vec<Memory>> {
+        let (queue, weights, channels) = (with.queue, with.weights, shape.channels);
+        let x = self.x(l, with.n)?;
+        let both = queue.memory(8 * channels)?;
+        let (means, rs) = (both.all().part(0, 4 * channels)?, both.all().part(4 * channels, 4 * channels)?);
+        let stats = launch::Saved { means, rs };
+        let at = self.network.buffers_of(l);
+        let running = weights.buffers.all().part(4 * at.start, 4 * at.len())?;
+        match totals {
+            Some(totals) => shape.by_totals(queue, totals.all(), running, stats)?,
+            None if train => shape.statistics(queue, x, running, stats)?,
+            None => shape.running(queue, running, stats)?,
+        };
+        let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
+        shape.apply(queue, x, wb, stats, y.all())?;
+        Ok(vec![both])
+    }
+
+    /// Any other layer from its input to `y`; gives what it keeps.
+    fn forward_operation(
+        &self,
+        l: usize,
+        with: &With<'_, '_>,
+        train: bool,
+        y: &Memory,
+    ) -> Result<Vec<Memory>> {
+        let (n, queue, weights, dtype) = (with.n, with.queue, with.weights, self.precision.layers[l]);
         let x = self.x(l, n)?;
         let mut saved = Vec::new();
         match &self.operations[l] {
@@ -254,23 +302,6 @@ impl Passes {
                 if *bias {
                     launch::bias(queue, dtype, y.all(), self.wide_param(l, 1, weights)?, plane(&s)?)?;
                 }
-            }
-            Operation::BatchNorm { channels, plane, .. } => {
-                let shape = self.batch_norm(l, *channels, *plane, n);
-                let both = queue.memory(8 * channels)?;
-                let (means, rs) =
-                    (both.all().part(0, 4 * channels)?, both.all().part(4 * channels, 4 * channels)?);
-                let stats = launch::Saved { means, rs };
-                let at = self.network.buffers_of(l);
-                let running = weights.buffers.all().part(4 * at.start, 4 * at.len())?;
-                match &totals {
-                    Some(totals) => shape.by_totals(queue, totals.all(), running, stats)?,
-                    None if train => shape.statistics(queue, x, running, stats)?,
-                    None => shape.running(queue, running, stats)?,
-                };
-                let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
-                shape.apply(queue, x, wb, stats, y.all())?;
-                saved.push(both);
             }
             Operation::LayerNorm { rows, width } => {
                 let s = launch::LayerNorm { dtype, rows: n * rows, columns: *width, eps: 1e-5 };
@@ -318,12 +349,9 @@ impl Passes {
                 launch::dropout(queue, dtype, (x, y.all()), (self.stream.all(), l as u32), *share)?;
             }
             Operation::Dropout { .. } => queue.copy(y.all(), x)?,
-            Operation::Own => return Err(own(&self.network.names()[l])),
+            Operation::BatchNorm { .. } | Operation::Own => return Err(own(&self.network.names()[l])),
         }
-        saved.extend(totals);
-        self.saved[l] = if train { saved } else { Vec::new() };
-        self.acts[l + 1] = Some(Arc::new(y));
-        Ok(())
+        Ok(saved)
     }
 
     /// The loss of each row of the last forward pass into `losses`, and where `divisor` says so the gradient by the logits

@@ -107,7 +107,7 @@ impl Change {
 mod tests {
     use super::*;
     use crate::Sampler;
-    use crate::data::loader::batches;
+    use crate::data::loader::{Loading, batches};
     use std::collections::BTreeMap;
 
     fn changed(change: Change) -> Vec<f32> {
@@ -156,7 +156,8 @@ mod tests {
             for rank in 0..world {
                 let indices = sampler.indices(rank, epoch);
                 let chunks: Vec<Vec<usize>> = indices.chunks(batch).map(<[usize]>::to_vec).collect();
-                batches::<f32, _>((&train, augment), &chunks, (workers, 2), |batches| {
+                let loading = Loading { dataset: &train, augment, workers, prefetch: 2 };
+                batches::<f32, _>(loading, &chunks, |batches| {
                     for chunk in &chunks {
                         let mut batch = Batch::default();
                         batches.next(&mut batch)?;

@@ -57,6 +57,14 @@ pub fn load(directory: &Path) -> Result<(Dataset, Dataset)> {
     Ok((set(&names, "train_lables.json")?, set(&test, "test_lables.json")?))
 }
 
+/// Reads a file as a binary batch, as a strip and as labels, and drops what came of them: for fuzzers.
+pub(super) fn read_anything(bytes: &[u8]) {
+    let mut set = Read::default();
+    drop(binary(bytes, &mut set));
+    drop(strip(bytes, &mut set));
+    drop(numbers(bytes, 3));
+}
+
 /// Appends the pictures of a binary batch.
 fn binary(bytes: &[u8], set: &mut Read) -> std::result::Result<(), String> {
     let rows = bytes.chunks_exact(1 + 3 * PLANE);

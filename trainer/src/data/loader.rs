@@ -20,16 +20,29 @@ pub struct Batches<'a, F> {
     workers: Vec<Receiver<Result<Batch<F>>>>,
 }
 
-/// Calls `body` with the batches that `chunks` name, their pictures changed as `augment` draws. With 0 workers each is put together when it is asked for.
+/// How an epoch is loaded.
+#[derive(Clone, Copy)]
+pub struct Loading<'a> {
+    /// The samples.
+    pub dataset: &'a Dataset,
+    /// How their pictures are changed.
+    pub augment: Augment,
+    /// Threads that put batches together; with 0 each is put together when it is asked for.
+    pub workers: usize,
+    /// Batches that each of them is ahead at most.
+    pub prefetch: usize,
+}
+
+/// Calls `body` with the batches that `chunks` name.
 ///
 /// # Errors
 /// What `body` returned.
 pub fn batches<F: Float, R>(
-    (dataset, augment): (&Dataset, Augment),
+    loading: Loading<'_>,
     chunks: &[Vec<usize>],
-    (workers, prefetch): (usize, usize),
     body: impl FnOnce(&mut Batches<F>) -> Result<R>,
 ) -> Result<R> {
+    let Loading { dataset, augment, workers, prefetch } = loading;
     std::thread::scope(|scope| {
         let start = |worker: usize| {
             let (send, receive) = sync_channel(prefetch.max(1));
@@ -80,8 +93,10 @@ mod tests {
     fn batches_come_in_order_whatever_the_workers() {
         let (train, _) = crate::data::digits().unwrap();
         let chunks: Vec<Vec<usize>> = (0..23).map(|i| (i * 7..i * 7 + i % 5).collect()).collect();
+        let loading =
+            |workers, prefetch| Loading { dataset: &train, augment: Augment::NONE, workers, prefetch };
         let all = |workers, prefetch| {
-            batches::<f32, _>((&train, Augment::NONE), &chunks, (workers, prefetch), |batches| {
+            batches::<f32, _>(loading(workers, prefetch), &chunks, |batches| {
                 let mut all = vec![Batch::default(); chunks.len()];
                 all.iter_mut().try_for_each(|batch| batches.next(batch))?;
                 assert!(batches.next(&mut Batch::default()).is_err());
@@ -93,9 +108,6 @@ mod tests {
         assert_eq!(all(1, 1), want);
         assert_eq!(all(3, 4), want);
         // A run that stops early leaves no worker behind.
-        batches::<f32, _>((&train, Augment::NONE), &chunks, (2, 1), |batches| {
-            batches.next(&mut Batch::default())
-        })
-        .unwrap();
+        batches::<f32, _>(loading(2, 1), &chunks, |batches| batches.next(&mut Batch::default())).unwrap();
     }
 }

@@ -70,6 +70,20 @@ pub struct TrainResult {
 }
 
 impl TrainResult {
+    /// Of a run that has not begun, of so many parameters.
+    pub(super) fn empty(parameters: usize) -> TrainResult {
+        TrainResult {
+            losses: Vec::new(),
+            test: Evaluation { labels: 0, correct: 0, loss: 0.0 },
+            weights_hash: 0,
+            parameters,
+            samples: 0,
+            time: Picos::ZERO,
+            breakdown: Breakdown::default(),
+            buckets: Vec::new(),
+        }
+    }
+
     /// Samples per second, over all ranks; 0 where no time passed.
     pub fn throughput(&self) -> f64 {
         if self.time == Picos::ZERO { 0.0 } else { self.samples as f64 / self.time.as_secs() }

@@ -27,15 +27,22 @@ impl<F: Float> Run<'_, F> {
             self.comm.all_gather(&mine, values)?;
         }
         if self.comm.rank() == ROOT {
-            let progress = (losses.len() as u64, self.comm.size());
             let weights = own.iter().filter(|(name, _)| *name == "weights").flat_map(|(_, values)| values);
             let mut kept = weights.chain(&self.model.params).chain(&self.model.buffers);
             if let Some(bad) = kept.find(|value| !value.to_f64().is_finite()) {
                 // Older ones are better: this one would take their place.
-                return Err(self.diverged(("a weight", bad.to_f64()), progress.0, None));
+                return Err(self.diverged(("a weight", bad.to_f64()), losses.len() as u64, None));
             }
-            let Run { config, model, optimiser, scaler, .. } = self;
-            checkpoint::save(config, progress, model, &mut **optimiser, scaler.as_ref(), (losses, &own))?;
+            checkpoint::save(checkpoint::Snapshot {
+                config: self.config,
+                step: losses.len() as u64,
+                ranks: self.comm.size(),
+                model: &self.model,
+                optimiser: &mut *self.optimiser,
+                scaler: self.scaler.as_ref(),
+                losses,
+                own: &own,
+            })?;
         }
         Ok(())
     }
@@ -114,9 +121,14 @@ impl<F: Float> Run<'_, F> {
         if self.comm.rank() == ROOT
             && let Some(path) = checkpoint::newest(Path::new(&self.config.checkpoint_dir))?
         {
-            let run = (self.config, self.comm.size());
-            let (model, optimiser) = (&mut self.model, &mut *self.optimiser);
-            match checkpoint::load(&path, run, model, optimiser, &mut own) {
+            let into = checkpoint::Restored {
+                config: self.config,
+                ranks: self.comm.size(),
+                model: &mut self.model,
+                optimiser: &mut *self.optimiser,
+                own: &mut own,
+            };
+            match checkpoint::load(&path, into) {
                 Ok((Progress { step, optimiser_steps, loss_scale, good, .. }, read)) => {
                     *losses = read;
                     let scale = i64::from(loss_scale.to_bits());

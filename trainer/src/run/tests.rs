@@ -5,6 +5,7 @@ use crate::Network;
 use crate::strategies::Synced;
 use crate::timing::BucketTimes;
 use allfold_collectives::World;
+use allfold_sim::Picos;
 use std::cell::Cell;
 use std::rc::Rc;
 

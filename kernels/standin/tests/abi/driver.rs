@@ -60,6 +60,15 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
         cuGraphDestroy(_),
         cuGraphExecDestroy(_),
     );
+    enumerators(&mut all);
+    all.value("CU_MEMHOSTALLOC_PORTABLE", i64::from(sys::CU_MEMHOSTALLOC_PORTABLE));
+    // Devices are told apart by it, and it is passed by value to no function.
+    structure!(all, CUuuid as "CUuuid" { bytes: 16 });
+    crate::hold("driver", all);
+}
+
+/// What is passed, asked for and answered, by its numbers.
+fn enumerators(all: &mut Assertions) {
     enumerators!(
         all,
         CUresult::CUDA_SUCCESS,
@@ -86,8 +95,4 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
         CUevent_flags::CU_EVENT_DISABLE_TIMING,
         CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
     );
-    all.value("CU_MEMHOSTALLOC_PORTABLE", i64::from(sys::CU_MEMHOSTALLOC_PORTABLE));
-    // Devices are told apart by it, and it is passed by value to no function.
-    structure!(all, CUuuid as "CUuuid" { bytes: 16 });
-    crate::hold("driver", all);
 }

@@ -9,31 +9,27 @@ pub fn check(queue: &Queue) {
     crate::for_trained!(attention, queue);
 }
 
-fn attention<T: Trained>(queue: &Queue) {
-    for (batch, length, heads, size, causal, share) in [
-        (1, 1, 1, 32, true, 0.0),
-        (2, 37, 2, 32, true, 0.3),
-        (1, 70, 1, 64, false, 0.0),
-        (1, 33, 2, 64, true, 0.0),
-        (1, 41, 2, 128, true, 0.5),
-        (1, 35, 3, 7, true, 0.25),
-        (1, 33, 2, 80, false, 0.0),
-    ] {
-        let what = format!(
-            "attention of {batch} x {length} x {heads} x {size}, causal {causal}, dropping {share}, {}",
-            T::DTYPE
-        );
-        // The draws of the CPU: groups of four keys of a row.
-        let stream = Stream { seed: 0x1234_5678_9abc, place: [3, 4, 5] };
-        let bound = (share * 4_294_967_296.0) as u32;
-        let kept = |row: usize, j: usize| {
-            let draw = stream.four((row * usize::div_ceil(length, 4) + j / 4) as u32)[j % 4];
-            if draw >= bound { 1.0 / (1.0 - share) } else { 0.0 }
-        };
+/// What attention is over.
+struct Shape {
+    batch: usize,
+    length: usize,
+    heads: usize,
+    size: usize,
+    causal: bool,
+}
+
+/// Its output, the logarithms of its norms, and the gradient of its input.
+struct Wanted {
+    y: Vec<f64>,
+    lse: Vec<f64>,
+    dqkv: Vec<f64>,
+}
+
+impl Shape {
+    /// By the whole matrix of scores; `kept` is what a probability of a row is multiplied by.
+    fn wanted(&self, x: &[f64], g: &[f64], kept: impl Fn(usize, usize) -> f64) -> Wanted {
+        let Shape { batch, length, heads, size, causal } = *self;
         let width = heads * size;
-        let qkv: Vec<T> = of(&units(batch * length * 3 * width, 1));
-        let dy: Vec<T> = of(&units(batch * length * width, 2));
-        let (x, g) = (wide(&qkv), wide(&dy));
         let scale = 1.0 / (size as f64).sqrt();
         let at = |b: usize, t: usize, third: usize, h: usize, d: usize| {
             (b * length + t) * 3 * width + third * width + h * size + d
@@ -72,6 +68,36 @@ fn attention<T: Trained>(queue: &Queue) {
                 }
             }
         }
+        Wanted { y, lse, dqkv }
+    }
+}
+
+fn attention<T: Trained>(queue: &Queue) {
+    for (batch, length, heads, size, causal, share) in [
+        (1, 1, 1, 32, true, 0.0),
+        (2, 37, 2, 32, true, 0.3),
+        (1, 70, 1, 64, false, 0.0),
+        (1, 33, 2, 64, true, 0.0),
+        (1, 41, 2, 128, true, 0.5),
+        (1, 35, 3, 7, true, 0.25),
+        (1, 33, 2, 80, false, 0.0),
+    ] {
+        let what = format!(
+            "attention of {batch} x {length} x {heads} x {size}, causal {causal}, dropping {share}, {}",
+            T::DTYPE
+        );
+        // The draws of the CPU: groups of four keys of a row.
+        let stream = Stream { seed: 0x1234_5678_9abc, place: [3, 4, 5] };
+        let bound = (share * 4_294_967_296.0) as u32;
+        let kept = |row: usize, j: usize| {
+            let draw = stream.four((row * usize::div_ceil(length, 4) + j / 4) as u32)[j % 4];
+            if draw >= bound { 1.0 / (1.0 - share) } else { 0.0 }
+        };
+        let width = heads * size;
+        let qkv: Vec<T> = of(&units(batch * length * 3 * width, 1));
+        let dy: Vec<T> = of(&units(batch * length * width, 2));
+        let shape = Shape { batch, length, heads, size, causal };
+        let Wanted { y, lse, dqkv } = shape.wanted(&wide(&qkv), &wide(&dy), kept);
         let Stream { seed, place: [a, b, layer] } = stream;
         let draws = queue.upload(&[seed as u32, (seed >> 32) as u32, a, b]).unwrap();
         let dropped = (share > 0.0).then_some(Dropped { stream: draws.all(), layer, share });

@@ -253,6 +253,11 @@ fn pools<T: Trained>(queue: &Queue) {
             near::<T>(&format!("mean {what}, dx"), &queue.download(gdx.all()).unwrap(), &want, 1e-6);
         }
     }
+    plane_means::<T>(queue);
+}
+
+/// The mean of each whole plane, and its gradient.
+fn plane_means<T: Trained>(queue: &Queue) {
     for (planes, plane) in [(1, 1), (9, 49), (300, 5)] {
         let (x, dy): (Vec<T>, Vec<T>) = (of(&units(planes * plane, 1)), of(&units(planes, 2)));
         let (mut y, mut dx) = (vec![0.0; planes], vec![0.0; planes * plane]);

@@ -78,9 +78,8 @@ fn batch_norm<T: Trained>(queue: &Queue) {
         near::<f32>(&format!("{what}: dw"), &queue.download(gdw.all()).unwrap(), &dw, 1e-5);
         near::<f32>(&format!("{what}: db"), &queue.download(gdb.all()).unwrap(), &db, 1e-5);
         let params = (gdw.all(), gdb.all());
-        let m = (n * p) as f32;
         // The count as the host knows it, and as the ranks have added it up on the device.
-        for count in [(m, None), (f32::NAN, Some(totals.all().part(0, 8).unwrap()))] {
+        for count in [((n * p) as f32, None), (f32::NAN, Some(totals.all().part(0, 8).unwrap()))] {
             shape.backward_input(queue, both, gw.all(), saved_there, params, count, gdx.all()).unwrap();
             near::<T>(
                 &format!("{what}: dx"),

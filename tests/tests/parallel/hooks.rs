@@ -1,0 +1,142 @@
+//! Hooks: gradients in fewer bytes.
+
+use allfold_collectives::{Collective, Communicator, World};
+use allfold_tests::training::{bits, run, small, switch};
+use allfold_trainer::strategies::hooks::HOOKS;
+use allfold_trainer::{Config, data};
+
+/// Hooks that work element by element: the same bits for every bucket size, on both backends.
+#[test]
+fn elementwise_hooks_do_not_depend_on_the_bucket() {
+    for hook in ["none", "fp16", "bf16"] {
+        let config = Config { hook: hook.into(), ..small() };
+        let want = bits(&run(&World::threads(3), &config));
+        for (first_bucket_kib, bucket_kib) in [(0, 0), (1, 4), (1024, 1024)] {
+            let config = Config { first_bucket_kib, bucket_kib, ..config.clone() };
+            for world in [World::threads(3), World::sim(&switch(3))] {
+                assert_eq!(bits(&run(&world, &config)), want, "{hook}, {bucket_kib} KiB");
+            }
+        }
+        if hook != "none" {
+            assert_ne!(bits(&run(&World::threads(3), &small())), want, "{hook} changes nothing");
+        }
+    }
+}
+
+/// Every hook learns, gives all ranks the same weights, and the same bits on threads and on virtual time.
+#[test]
+fn every_hook_learns_and_has_the_same_bits_on_both_backends() {
+    for (hook, _) in HOOKS {
+        let config = Config {
+            hook: hook.to_string(),
+            topk_share: 0.2,
+            local_steps: 3,
+            max_steps: 24,
+            bucket_kib: 64,
+            train_samples: 64,
+            lr: 0.05,
+            epochs: 100,
+            ..small()
+        };
+        let result = run(&World::threads(2), &config);
+        assert_eq!(bits(&run(&World::sim(&switch(2)), &config)), bits(&result), "{hook}");
+        let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+        let (first, last) = (mean(&result.losses[..4]), mean(&result.losses[20..]));
+        assert!(last < 0.9 * first, "{hook}: {first} to {last}");
+    }
+}
+
+/// Remembered errors are in units of the loss scale: where it moves, they move with it, and a step that overflowed leaves
+/// what was remembered before it.
+#[test]
+fn what_a_hook_remembers_outlives_an_overflow_and_a_change_of_scale() {
+    for hook in ["powersgd", "topk"] {
+        let plain = Config { hook: hook.into(), topk_share: 0.2, ..small() };
+        let scaled = Config { loss_scale: 1024.0, scale_interval: 2, ..plain.clone() };
+        let world = World::threads(2);
+        assert_eq!(bits(&run(&world, &scaled)), bits(&run(&world, &plain)), "{hook}");
+        // The first step overflows and is skipped: those that follow are taken.
+        let overflowing = Config { loss_scale: 3e38, scale_backoff: 1e-37, ..plain };
+        let hash = |max_steps, lr| run(&world, &Config { max_steps, lr, ..overflowing.clone() }).weights_hash;
+        assert_eq!(hash(1, 0.1), hash(1, 0.0), "{hook}");
+        assert_ne!(hash(3, 0.1), hash(3, 0.0), "{hook}");
+    }
+}
+
+/// With `local_sgd` no rank sees another's gradients: that one's overflowed is told to all, and none steps.
+#[test]
+fn an_overflow_on_one_rank_is_skipped_by_all() {
+    let (train, test) = data::digits().unwrap();
+    let mut batch = allfold_trainer::Batch::<f32>::default();
+    train.gather(&[0, 2], &mut batch).unwrap();
+    let hash = |lr, loud: f32| {
+        let mut x = batch.x.clone();
+        x[64..].iter_mut().for_each(|x| *x *= loud);
+        let train = data::Dataset {
+            samples: data::Samples::Numbers(x),
+            labels: batch.labels.clone(),
+            ..train.clone()
+        };
+        let config = Config {
+            model: "mlp".into(),
+            hook: "local_sgd".into(),
+            loss_scale: 1e20,
+            shuffle: false,
+            batch: 1,
+            train_samples: 0,
+            max_steps: 1,
+            lr,
+            ..small()
+        };
+        let body = |comm: Communicator| allfold_trainer::train_on(&config, &train, &test, &comm, &mut ());
+        World::threads(2).run(body).unwrap().remove(0).weights_hash
+    };
+    assert_ne!(hash(0.1, 1.0), hash(0.0, 1.0));
+    // Loud, the second rank's sample is taken for another digit: its loss is finite, and its scaled gradients are not.
+    assert_eq!(hash(0.1, 1e30), hash(0.0, 1e30));
+}
+
+/// A ring adds in an order that depends on where in the bucket an element lies: the test of bucket sizes can fail.
+#[test]
+fn a_ring_depends_on_the_bucket() {
+    let world = World::threads(4).algorithm(Collective::AllReduce, "ring");
+    let with = |bucket_kib| {
+        run(&world, &Config { first_bucket_kib: bucket_kib, bucket_kib, hook: "bf16".into(), ..small() })
+            .weights_hash
+    };
+    assert_ne!(with(0), with(1024));
+}
+
+/// What a hook has not sent yet, its right matrices, and weights that are each rank's own: a run that stopped after any
+/// step goes on from there to the same bits, with buckets of the same size.
+#[test]
+fn a_resumed_run_with_a_hook_has_the_bits_of_one_that_never_stopped() {
+    for hook in ["powersgd", "topk", "local_sgd"] {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config {
+            hook: hook.into(),
+            topk_share: 0.2,
+            local_steps: 2,
+            train_samples: 24,
+            checkpoint_dir: directory.path().display().to_string(),
+            checkpoint_every: 1,
+            checkpoint_keep: 6,
+            ..small()
+        };
+        let want = run(&World::threads(2), &config);
+        assert_ne!(
+            bits(&run(
+                &World::threads(2),
+                &Config { checkpoint_every: 0, hook: "none".into(), ..config.clone() }
+            )),
+            bits(&want)
+        );
+        let resumed = Config { resume: true, checkpoint_every: 0, ..config.clone() };
+        for newest in (1..=6).rev() {
+            let got = run(&World::threads(2), &resumed);
+            assert_eq!((bits(&got), got.test), (bits(&want), want.test), "{hook} after step {newest}");
+            let name = format!("step-{newest:08}.safetensors");
+            std::fs::remove_file(directory.path().join(name)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Runs that cannot go on, and what they say.
+
+use allfold_collectives::{Communicator, World};
+use allfold_tests::training::{run, small};
+use allfold_trainer::layers::{BatchNorm, Linear};
+use allfold_trainer::strategies::build;
+use allfold_trainer::{Builder, Config, Error, Model, Network, Observer, Result, StepReport, data, train};
+
+/// The rank, the step and the layer, on all ranks; and none goes on.
+#[test]
+fn a_loss_that_is_no_number_ends_the_run_and_is_named() {
+    let config = Config { lr: 1e30, ..small() };
+    for ranks in [1, 3] {
+        let error = World::threads(ranks).run(|comm| train(&config, &comm, &mut ())).unwrap_err().to_string();
+        let named =
+            error.contains("the first output that is not finite is that of `") && error.contains("step ");
+        assert!(named, "{error}");
+    }
+}
+
+/// A loss scale does not save a run whose loss is no number: it is named there too. In f16, where a loss may be too large
+/// for a moment, it is after ten of them.
+#[test]
+fn a_loss_that_is_no_number_is_named_under_a_loss_scale_too() {
+    let scaled = Config { lr: 1e30, loss_scale: 1024.0, ..small() };
+    let end = |config: &Config| World::threads(2).run(|comm| train(config, &comm, &mut ()));
+    for amp in ["none", "bf16"] {
+        let error = end(&Config { amp: amp.into(), ..scaled.clone() }).unwrap_err().to_string();
+        assert!(error.contains("the first output that is not finite is that of `"), "{error}");
+    }
+    // Each rank's losses, and how the run ended: with another in the tenth step in a row, or before by the score.
+    let ends = |max_steps| {
+        let half = Config { amp: "f16".into(), max_steps, ..scaled.clone() };
+        let body = |comm: Communicator| {
+            let mut losses = Losses(Vec::new());
+            let error = train(&half, &comm, &mut losses).unwrap_err().to_string();
+            Ok::<_, Error>((losses.0, error))
+        };
+        World::threads(2).run(body).unwrap()
+    };
+    for (losses, error) in ends(9) {
+        let first = losses.iter().position(|loss| !loss.is_finite()).unwrap();
+        assert!(losses.len() == 9 && losses[first..].iter().all(|loss| !loss.is_finite()), "{losses:?}");
+        assert!(error.contains("step 8: the test loss of rank"), "{error}");
+    }
+    let long = ends(40);
+    let bad = |(losses, _): &(Vec<f64>, String)| losses.iter().position(|loss| !loss.is_finite());
+    let first = long.iter().filter_map(bad).min().unwrap();
+    for (_, error) in &long {
+        assert!(error.contains(&format!("step {}: the loss of rank", first + 9)), "{error}");
+    }
+}
+
+/// This rank's.
+struct Losses(Vec<f64>);
+
+impl Observer for Losses {
+    fn step(&mut self, report: &StepReport) {
+        self.0.push(report.loss);
+    }
+}
+
+/// One value per channel has no deviation, whoever holds it: every rank refuses, and names the layer.
+#[test]
+fn one_sample_of_all_ranks_is_refused_by_a_synchronised_batch_norm() {
+    let body = |samples: [usize; 2]| {
+        let end = move |comm: Communicator| -> Result<()> {
+            let mut builder = Builder::new(64);
+            let a = builder.push("fc", Linear::new(64, 8), &[0])?;
+            builder.push("norm", BatchNorm::new(8, 1), &[a])?;
+            let network: Network<f32> = builder.build(1)?;
+            let mut strategy = build(&Config::default(), &network, &comm)?;
+            let mut model = Model::new(network, 3)?;
+            assert_eq!(model.synchronise(), 1);
+            strategy.start(&mut model)?;
+            strategy.forward(&mut model, &vec![0.5; 64 * samples[comm.rank().index()]]).map(drop)
+        };
+        World::threads(2).run(end)
+    };
+    for samples in [[1, 0], [0, 1]] {
+        let error = body(samples).unwrap_err().to_string();
+        let says =
+            "`norm` normalises by the batch and would have 1 value per channel; all ranks together need 2";
+        assert!(error.contains(says), "{error}");
+    }
+    for samples in [[1, 1], [2, 0]] {
+        body(samples).unwrap();
+    }
+}
+
+/// Of a step cut into micro-batches the first that went wrong is looked at, before the next one's activations replace it.
+#[test]
+fn the_layer_is_that_of_the_micro_batch_that_went_wrong() {
+    let (train, test) = data::digits().unwrap();
+    let mut batch = allfold_trainer::Batch::<f32>::default();
+    train.gather(&[0, 1, 2, 3], &mut batch).unwrap();
+    batch.x[70] = f32::NAN;
+    let samples = data::Samples::Numbers(batch.x);
+    let train = data::Dataset { samples, labels: batch.labels, ..train };
+    let config = Config { shuffle: false, accumulate: 2, train_samples: 0, ..small() };
+    let end = World::threads(1).run(|comm| allfold_trainer::train_on(&config, &train, &test, &comm, &mut ()));
+    let error = end.unwrap_err().to_string();
+    assert!(error.contains("the first output that is not finite is that of `the input`"), "{error}");
+}
+
+/// Nothing to train on is no run.
+#[test]
+fn an_epoch_without_a_step_is_refused() {
+    let config = Config { drop_last: true, train_samples: 2, ..small() };
+    let end = World::threads(3).run(|comm| train(&config, &comm, &mut ()));
+    let error = end.unwrap_err().to_string();
+    assert!(
+        error.contains("2 training samples, of which `drop_last`") && error.contains("3 ranks"),
+        "{error}"
+    );
+    assert_eq!(run(&World::threads(2), &Config { epochs: 1, ..config }).losses.len(), 1);
+}

@@ -1,0 +1,222 @@
+//! Checkpoints: runs that go on, and files that are refused.
+
+use allfold_collectives::World;
+use allfold_tests::training::{bits, run, small, switch};
+use allfold_trainer::models::mlp;
+use allfold_trainer::{Config, EpochReport, Model, Observer, Sgd, checkpoint, train};
+
+/// Six steps in two epochs; a checkpoint after each of them. Going on from any one gives the bits of the whole.
+#[test]
+fn a_resumed_run_has_the_bits_of_one_that_never_stopped() {
+    for optimiser in ["sgd", "adamw"] {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config {
+            optimiser: optimiser.into(),
+            train_samples: 24,
+            crop_padding: 1,
+            flip: true,
+            loss_scale: 8.0,
+            scale_interval: 4,
+            checkpoint_dir: directory.path().display().to_string(),
+            checkpoint_every: 1,
+            checkpoint_keep: 5,
+            ..small()
+        };
+        let want = run(&World::threads(2), &config);
+        let mut kept: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        kept.sort();
+        assert_eq!((want.losses.len(), kept.len()), (6, 5));
+        assert!(kept[4].ends_with("step-00000006.safetensors"));
+        let resumed =
+            Config { resume: true, checkpoint_every: 0, bucket_kib: 4, workers: 2, ..config.clone() };
+        for newest in kept.iter().rev() {
+            for world in [World::threads(2), World::sim(&switch(2))] {
+                let got = run(&world, &resumed);
+                assert_eq!((bits(&got), got.test), (bits(&want), want.test), "{}", newest.display());
+            }
+            std::fs::remove_file(newest).unwrap();
+        }
+        // Nothing left to resume from: from the beginning.
+        assert_eq!(bits(&run(&World::threads(2), &resumed)), bits(&want));
+    }
+}
+
+#[test]
+fn checkpoints_that_do_not_fit_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        checkpoint_dir: directory.path().display().to_string(),
+        checkpoint_every: 6,
+        resume: true,
+        ..small()
+    };
+    run(&World::threads(2), &config);
+    let path = directory.path().join("step-00000006.safetensors");
+    let refused = |ranks, config: &Config| {
+        let world = World::threads(ranks);
+        let each = world.run_each(|comm| train(config, &comm, &mut ())).unwrap().ranks;
+        let errors: Vec<String> = each.into_iter().map(|rank| rank.unwrap_err().to_string()).collect();
+        assert!(errors[0].starts_with(&format!("checkpoint: {}: ", path.display())), "{errors:?}");
+        assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+        errors[0].clone()
+    };
+    assert!(refused(1, &config).contains("was made by 2 ranks and this run has 1; `weights` takes"));
+    let other = Config { batch: 5, ..config.clone() };
+    assert!(refused(2, &other).ends_with("was made with `batch = 4` and this run has `batch = 5`"));
+    let other = Config { weights: path.display().to_string(), ..config.clone() };
+    assert!(refused(2, &other).contains("was made with `weights = \"\"` and this run has `weights = \""));
+    let whole = std::fs::read(&path).unwrap();
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let with = |from: &str, to: &str| {
+        let at = whole.windows(from.len()).position(|bytes| bytes == from.as_bytes()).unwrap();
+        [&whole[..at], to.as_bytes(), &whole[at + from.len()..]].concat()
+    };
+    for (bytes, says) in [
+        (&flipped[..], "checksum"),
+        (&with("optimiser_steps = 6", "optimiser_steps = 0"), "checksum"),
+        (&with("good = 0", "good = 7"), "checksum"),
+        (&with("optimiser.m", "optimiser.n"), "checksum"),
+        (&with("version = 2", "version = 1"), "is of format 1 and this version reads 2"),
+        (&with("version = 2", "versioa = 2"), "is of format 1 and this version reads 2"),
+        (&whole[..whole.len() - 9], ""),
+        (&whole[..5], ""),
+        (&[], ""),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        assert!(refused(2, &config).contains(says), "{says}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_number_of_losses_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config { checkpoint_dir: directory.path().display().to_string(), ..small() };
+    let mut model = Model::new(mlp::<f32>(4, &[3], 2).unwrap(), 3).unwrap();
+    let mut sgd = Sgd::new(0.0, 0.0, false);
+    let run = checkpoint::Snapshot {
+        config: &config,
+        step: 2,
+        ranks: 1,
+        model: &model,
+        optimiser: &mut sgd,
+        scaler: None,
+        losses: &[0.5],
+        own: &Vec::new(),
+    };
+    let path = checkpoint::save(run).unwrap();
+    let (model, optimiser, own) = (&mut model, &mut sgd, &mut Vec::new());
+    let into = checkpoint::Restored { config: &config, ranks: 1, model, optimiser, own };
+    let error = checkpoint::load(&path, into).unwrap_err();
+    assert!(error.to_string().ends_with("has 1 losses of 2 steps"), "{error}");
+}
+
+/// The last step's weights are looked at too: by the score, and before they would take the place of a checkpoint. What is
+/// kept may have led there, and is named.
+#[test]
+fn a_run_that_diverged_in_its_last_step_ends_badly_and_keeps_what_it_had() {
+    let end = |config: &Config| {
+        let each = World::threads(2).run_each(|comm| train(config, &comm, &mut ())).unwrap();
+        let first = each.first.unwrap().index();
+        each.ranks.into_iter().nth(first).unwrap().unwrap_err().to_string()
+    };
+    let plain = Config { lr: 1e38, momentum: 0.0, max_steps: 1, ..small() };
+    let says = end(&plain);
+    assert!(says.contains("step 0: the test loss of rank ") && !says.contains("checkpoint"), "{says}");
+    let directory = tempfile::tempdir().unwrap();
+    let kept = Config {
+        checkpoint_dir: directory.path().display().to_string(),
+        checkpoint_every: 1,
+        checkpoint_keep: 1,
+        lr_schedule: "milestones".into(),
+        lr_milestones: vec![2],
+        lr_factor: 1e41,
+        lr: 0.1,
+        max_steps: 3,
+        ..plain
+    };
+    let says = end(&kept);
+    assert!(says.contains("step 2: a weight of rank 0 is ") && says.contains("step-00000002"), "{says}");
+    let names: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["step-00000002.safetensors"]);
+}
+
+/// A run that begins anew would lose its checkpoints to those of a longer one; a run that is over already trains no further.
+#[test]
+fn another_run_s_checkpoints_are_neither_lost_nor_gone_past() {
+    let directory = tempfile::tempdir().unwrap();
+    let fresh =
+        Config { checkpoint_dir: directory.path().display().to_string(), checkpoint_every: 6, ..small() };
+    let want = run(&World::threads(2), &fresh);
+    let refused = |config: &Config| {
+        World::threads(2).run(|comm| train(config, &comm, &mut ())).unwrap_err().to_string()
+    };
+    assert!(
+        refused(&Config { max_steps: 4, ..fresh.clone() }).ends_with(
+            "has checkpoints already: set `resume` to go on from the newest, or name another folder"
+        )
+    );
+    let resumed = Config { resume: true, ..fresh.clone() };
+    assert!(
+        refused(&Config { max_steps: 5, ..resumed.clone() }).contains("has 6 steps and this run ends at 5")
+    );
+    assert_eq!(bits(&run(&World::threads(2), &resumed)), bits(&want));
+    // What writes none loses none.
+    assert_eq!(bits(&run(&World::threads(2), &Config { checkpoint_every: 0, ..fresh })), bits(&want));
+}
+
+/// An epoch is told with the steps of the whole run, wherever this part of it began.
+#[test]
+fn a_resumed_run_tells_epochs_by_the_steps_of_the_whole() {
+    struct Epochs(Vec<(u64, u64)>);
+    impl Observer for Epochs {
+        fn epoch(&mut self, report: &EpochReport) {
+            self.0.push((report.epoch, report.steps));
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        train_samples: 12,
+        max_steps: 4,
+        checkpoint_dir: directory.path().display().to_string(),
+        checkpoint_every: 1,
+        resume: true,
+        ..small()
+    };
+    run(&World::threads(1), &config);
+    let longer = Config { max_steps: 8, ..config };
+    let epochs = World::threads(1).run(|comm| {
+        let mut epochs = Epochs(Vec::new());
+        train(&longer, &comm, &mut epochs).map(|_| epochs.0)
+    });
+    assert_eq!(epochs.unwrap()[0], [(1, 6), (2, 8)]);
+}
+
+/// More steps would bend the whole curve of rates, also the part that is behind.
+#[test]
+fn a_run_whose_rates_depend_on_its_end_is_not_made_longer() {
+    for (schedule, refused) in [("cosine", true), ("polynomial", true), ("one_cycle", true), ("step", false)]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config {
+            lr_schedule: schedule.into(),
+            max_steps: 2,
+            checkpoint_dir: directory.path().display().to_string(),
+            checkpoint_every: 1,
+            resume: true,
+            ..small()
+        };
+        run(&World::threads(1), &config);
+        let longer = Config { max_steps: 3, ..config.clone() };
+        let end = World::threads(1).run(|comm| train(&longer, &comm, &mut ()));
+        assert_eq!(end.is_err(), refused, "{schedule}");
+        if let Err(error) = end {
+            let error = error.to_string();
+            let says = "`max_steps = 2` and this run has `epochs = 4` and `max_steps = 3`: its rates, of `";
+            assert!(error.contains(says) && error.contains(schedule), "{error}");
+            assert_eq!(run(&World::threads(1), &config).losses.len(), 2);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Training on the virtual clock, beside its prediction.
+
+use allfold_collectives::{Plan, World};
+use allfold_sim::{Costs, Device, Sharing, Topology};
+use allfold_tests::training::switch;
+use allfold_trainer::modeled::{Machine, Prediction, predict};
+use allfold_trainer::timing::{Breakdown, communication};
+use allfold_trainer::{Config, Error, Observer, StepReport, TrainResult, data, train_on};
+
+/// The last step's time, which is steady: the ranks of the first one start as the broadcast of the weights left them.
+#[derive(Default)]
+struct LastStep(Breakdown);
+
+impl Observer for LastStep {
+    fn step(&mut self, report: &StepReport) {
+        self.0 = report.time;
+    }
+}
+
+/// Three steps of the CNN of the digits on the virtual clock: each rank's last step and its buckets, and the
+/// prediction.
+fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(Breakdown, TrainResult)>, Prediction) {
+    let (topology, costs) = (switch(ranks), Costs::default());
+    let config = Config { max_steps: 3, ..config.clone() };
+    let (train, test) = data::digits().unwrap();
+    let (train, test) = (train.first(3 * config.batch * ranks as usize), test.first(10));
+    let real = World::sim(&topology).device(device).costs(costs).run(|comm| {
+        let mut last = LastStep::default();
+        let result = train_on(&config, &train, &test, &comm, &mut last)?;
+        Ok::<_, Error>((last.0, result))
+    });
+    let plan = Plan::default();
+    let machine = Machine { device, topology: &topology, costs, sharing: Sharing::default(), plan: &plan };
+    (real.unwrap(), predict(&config, (1, 8, 8), 10, &machine).unwrap())
+}
+
+#[test]
+fn communication_overlaps_with_backward_on_the_virtual_clock() {
+    let many = Config { first_bucket_kib: 1, bucket_kib: 32, batch: 8, ..Config::default() };
+    for (step, result) in timed(4, Device::CPU_CORE, &many).0 {
+        let (exposed, total) = (step.exposed, communication(&result.buckets));
+        assert!(result.buckets.len() > 2 && exposed < total, "exposed {exposed} of {total}");
+        for pair in result.buckets.windows(2) {
+            assert!(pair[0].sent <= pair[1].sent && pair[0].done < pair[1].done);
+            assert!(pair[1].ready <= pair[1].sent && pair[1].sent < pair[1].done);
+        }
+        // All gradients in one bucket: nothing is left of backward to hide behind.
+        let one = Config { first_bucket_kib: 1 << 20, ..many.clone() };
+        let (one, result) = timed(4, Device::CPU_CORE, &one).0.swap_remove(0);
+        assert_eq!((result.buckets.len(), one.exposed), (1, communication(&result.buckets)));
+        assert!(one.exposed > exposed);
+    }
+}
+
+/// Equal to the picosecond where every bucket's elements divide among the ranks. Else ranks leave an all-reduce a few
+/// nanoseconds apart (folded rank counts: up to a message), and the prediction, in which one stands for all, is
+/// that of the slowest.
+#[test]
+fn the_prediction_is_the_virtual_clock_of_a_real_run() {
+    // On one device backward hides nearly everything, on the other the network is what is waited for.
+    let devices = [Device::CPU_CORE, Device::A100_F32];
+    for (ranks, device) in [1, 2, 3, 4, 6, 8].into_iter().flat_map(|n| devices.map(|device| (n, device))) {
+        for (first_bucket_kib, bucket_kib) in [(1, 32), (64, 64), (1024, 1024)] {
+            // The totals of synchronised batch norms are odd in number: ranks leave those apart.
+            let config = Config {
+                batch: 4,
+                accumulate: if first_bucket_kib == 64 { 3 } else { 1 },
+                sync_batch_norm: ranks == 1,
+                optimiser: if ranks == 2 { "adam" } else { "sgd" }.into(),
+                loss_scale: if ranks == 1 { 8.0 } else { 0.0 },
+                clip_norm: if ranks == 4 { 1.0 } else { 0.0 },
+                first_bucket_kib,
+                bucket_kib,
+                ..Config::default()
+            };
+            let (real, predicted) = timed(ranks, device, &config);
+            let (predicted, buckets) = (predicted.time.total(), predicted.buckets);
+            assert!(real.iter().all(|(_, result)| result.buckets.len() == buckets.len()));
+            let steps = real.iter().map(|(step, _)| step.total());
+            let slowest = steps.clone().max().unwrap();
+            println!("{ranks} x {}, {} buckets: {slowest} and {predicted}", device.name, buckets.len());
+            let even = ranks.is_power_of_two()
+                && buckets.iter().all(|bucket| (bucket.bytes / 4).is_multiple_of(u64::from(ranks)));
+            let allowed = if even { 0 } else { 10_000 };
+            assert!(slowest.0.abs_diff(predicted.0) <= allowed, "{ranks} ranks: {slowest} {predicted}");
+            assert!(!even || steps.clone().all(|step| step == predicted), "{ranks} ranks: {predicted}");
+        }
+    }
+}
+
+#[test]
+fn a_thousand_ranks_and_more_are_predicted() {
+    let mut last = 0.0;
+    for ranks in [1, 8, 64, 1024, 4096] {
+        let topology = Topology::named("nodes8", ranks).unwrap();
+        let plan = Plan::default();
+        let (device, costs) = (Device::A100_F32, Costs::default());
+        let machine =
+            Machine { device, topology: &topology, costs, sharing: Sharing::default(), plan: &plan };
+        let step = predict(&Config::default(), (1, 8, 8), 10, &machine).unwrap();
+        assert!(step.throughput() > last, "{ranks} ranks: {} samples/s", step.throughput());
+        last = step.throughput();
+    }
+}

@@ -1,0 +1,306 @@
+//! Training over communicators: the same bits on every backend, bucket size and canonical algorithm; equality with
+//! one process; honest evaluation; overlap on the virtual clock, as predicted.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod checkpoints;
+mod clock;
+
+use allfold_collectives::{Collective, Communicator, World};
+use allfold_kernels::nn::Float;
+use allfold_tests::training::{bits, run, small, switch};
+use allfold_trainer::models::{self, Cnn, MODELS, cnn, mlp};
+use allfold_trainer::strategies::{STRATEGIES, build};
+use allfold_trainer::{
+    Batch, Config, Dataset, Error, Model, Network, Objective, Optimiser, Result, Sampler, Sgd, data,
+    evaluate, train,
+};
+
+/// All-reduces in which every element has the same tree, whatever its place.
+const CANONICAL: [&str; 5] = ["halving_doubling", "recursive_doubling", "direct", "binomial", "star"];
+
+#[test]
+fn the_same_bits_on_every_backend_algorithm_and_bucket_size() {
+    for ranks in [1, 2, 3, 4, 8] {
+        let want = bits(&run(&World::threads(ranks), &small()));
+        for algorithm in CANONICAL {
+            for world in [World::threads(ranks), World::sim(&switch(ranks))] {
+                let world = world.algorithm(Collective::AllReduce, algorithm);
+                for (first_bucket_kib, bucket_kib) in [(0, 0), (1, 4), (1024, 25 * 1024)] {
+                    let config = Config { first_bucket_kib, bucket_kib, ..small() };
+                    assert_eq!(
+                        bits(&run(&world, &config)),
+                        want,
+                        "{ranks} ranks, {algorithm}, {bucket_kib} KiB"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The same with all that a run can have: the statistics, the micro-batches and the optimiser add nothing that depends
+/// on where it runs.
+#[test]
+fn synchronised_accumulated_and_clipped_runs_have_the_same_bits_everywhere() {
+    let config = Config {
+        sync_batch_norm: true,
+        accumulate: 2,
+        optimiser: "adamw".into(),
+        lr_schedule: "one_cycle".into(),
+        warmup_steps: 1,
+        scale_lr: true,
+        clip_norm: 1.0,
+        crop_padding: 1,
+        flip: true,
+        ..small()
+    };
+    for ranks in [1, 2, 3, 8] {
+        let want = bits(&run(&World::threads(ranks), &config));
+        for algorithm in CANONICAL {
+            let on = World::sim(&switch(ranks)).algorithm(Collective::AllReduce, algorithm);
+            let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..config.clone() };
+            assert_eq!(bits(&run(&on, &config)), want, "{ranks} ranks, {algorithm}");
+        }
+        let plain = run(&World::threads(ranks), &Config { accumulate: 1, ..config.clone() });
+        assert_ne!(bits(&plain), want, "{ranks} ranks");
+    }
+}
+
+/// One forward and backward pass over a batch that ranks share unevenly: (logits, gradients of the summed loss by
+/// parameter, running statistics).
+fn pass(parts: &[usize], world: &World, train: &Dataset) -> Vec<(Vec<f64>, Vec<f64>, Vec<f64>)> {
+    let body = |comm: Communicator| -> Result<_> {
+        let mut network = cnn(&Cnn { shape: (1, 8, 8), channels: &[3, 4], batch_norm: true, classes: 10 })?;
+        assert_eq!(network.synchronise(), 2);
+        let config = Config { strategy: "ddp".into(), ..Config::default() };
+        let mut strategy = build(&config, &network, &comm)?;
+        let mut model = Model::<f64>::new(network, 3)?;
+        strategy.start(&mut model)?;
+        let rank = comm.rank().index();
+        let from: usize = parts[..rank].iter().sum();
+        let mut batch = Batch::default();
+        train.gather::<f64>(&(from..from + parts[rank]).collect::<Vec<_>>(), &mut batch)?;
+        strategy.forward(&mut model, &batch.x)?;
+        let logits = model.logits().to_vec();
+        // The sum of the losses over all samples: ranks with more of them count for more, and ddp divides by the ranks.
+        let scale = (parts[rank] * parts.len()) as f64;
+        strategy.backward(&mut model, Objective { labels: &batch.labels, scale, more: false })?;
+        Ok((logits, model.grads.into_vec(), model.buffers))
+    };
+    world.run(body).unwrap()
+}
+
+#[test]
+fn ranks_with_unequal_batches_normalise_as_one() {
+    let (train, _) = data::digits().unwrap();
+    let (alone_logits, alone_grads, alone_buffers) = pass(&[12], &World::threads(1), &train).remove(0);
+    let close = |a: &[f64], b: &[f64]| {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-12 * (1.0 + b.abs()))
+    };
+    for parts in [&[6, 6][..], &[1, 11], &[5, 0, 7], &[1, 2, 4, 5]] {
+        let threads = pass(parts, &World::threads(parts.len() as u32), &train);
+        let sim = pass(parts, &World::sim(&switch(parts.len() as u32)), &train);
+        assert_eq!(threads, sim, "{parts:?}");
+        let logits: Vec<f64> = threads.iter().flat_map(|(logits, ..)| logits.clone()).collect();
+        assert!(close(&logits, &alone_logits), "{parts:?}: logits");
+        for (rank, (_, grads, buffers)) in threads.iter().enumerate() {
+            assert!(close(grads, &alone_grads), "{parts:?}, rank {rank}: gradients");
+            assert!(close(buffers, &alone_buffers), "{parts:?}, rank {rank}: running statistics");
+        }
+    }
+}
+
+/// Evaluation asks no other rank: of 360 samples, ranks 0 to 2 of 7 have one batch of 51 more than the others.
+#[test]
+fn a_synchronised_model_is_evaluated_without_communication() {
+    let (_, test) = data::digits().unwrap();
+    let of = |synchronised: bool| {
+        let body = |comm: Communicator| {
+            let parts = Cnn { shape: (1, 8, 8), channels: &[3], batch_norm: true, classes: 10 };
+            let mut model = Model::<f64>::new(cnn(&parts)?, 3)?;
+            if synchronised {
+                assert_eq!(model.synchronise(), 1);
+            }
+            evaluate(&mut model, &test, 51, &comm)
+        };
+        World::threads(7).run(body).unwrap()
+    };
+    assert_eq!(of(true), of(false));
+}
+
+/// A power of two changes exponents alone, so a scaled run has the bits of a plain one; one that overflows skips steps
+/// until it does not, on all ranks.
+#[test]
+fn a_loss_scale_changes_no_bits_and_an_overflow_skips_the_step() {
+    let world = World::threads(3);
+    let want = bits(&run(&world, &small()));
+    let scaled = Config { loss_scale: 1024.0, scale_interval: 2, ..small() };
+    assert_eq!(bits(&run(&world, &scaled)), want);
+    let overflowing = Config { loss_scale: 1e38, scale_interval: 1, scale_backoff: 1e-37, ..small() };
+    let result = run(&world, &overflowing);
+    assert_ne!(bits(&result), want);
+    // After the skipped step the weights are what they were.
+    assert!(result.losses.iter().all(|loss| loss.is_finite()));
+    assert_eq!(bits(&run(&World::sim(&switch(3)), &overflowing)), bits(&result));
+}
+
+/// Why the default is canonical, and that the test above can fail: a ring adds in an order that depends on where in
+/// the bucket an element lies.
+#[test]
+fn a_ring_changes_the_weights_with_the_bucket_size() {
+    let world = World::threads(4).algorithm(Collective::AllReduce, "ring");
+    let with = |bucket_kib| {
+        let config = Config { first_bucket_kib: bucket_kib, bucket_kib, ..small() };
+        run(&world, &config).weights_hash
+    };
+    assert_eq!(with(0), with(0));
+    assert_ne!(with(0), with(1024));
+}
+
+/// Trains by hand, so that the weights can be looked at: (losses, parameters).
+fn fit<F: Float>(network: Network<F>, per_rank: usize, comm: &Communicator) -> Result<(Vec<f64>, Vec<f64>)> {
+    let strategy = if comm.size() == 1 { "single" } else { "ddp" };
+    let config =
+        Config { strategy: strategy.into(), first_bucket_kib: 1, bucket_kib: 1, ..Config::default() };
+    let (train, _) = data::digits()?;
+    let train = train.first(240);
+    let mut strategy = build(&config, &network, comm)?;
+    // Each rank draws other weights; rank 0's win.
+    let mut model = Model::new(network, u64::from(comm.rank().0))?;
+    strategy.start(&mut model)?;
+    let mut sgd = Sgd::new(0.9, 1e-4, false);
+    let sampler = Sampler { samples: 240, world: comm.size() as usize, drop_last: false, shuffle: Some(5) };
+    let (mut batch, mut losses) = (Batch::default(), Vec::new());
+    for epoch in 0..3 {
+        for samples in sampler.indices(comm.rank().index(), epoch).chunks(per_rank) {
+            train.gather::<F>(samples, &mut batch)?;
+            strategy.forward(&mut model, &batch.x)?;
+            losses.push(strategy.backward(&mut model, Objective::mean(&batch.labels))?.loss.to_f64());
+            sgd.step(0.05, &mut model.params, &model.grads);
+        }
+    }
+    comm.all_reduce(&mut losses, allfold_collectives::ReduceOp::Avg)?;
+    Ok((losses, model.params.iter().map(|p| p.to_f64()).collect()))
+}
+
+#[test]
+fn ranks_together_equal_one_process_on_the_whole_batch() {
+    let networks: [fn() -> Network<f64>; 2] = [
+        || mlp(64, &[24], 10).unwrap(),
+        || cnn(&Cnn { shape: (1, 8, 8), channels: &[4, 6], batch_norm: false, classes: 10 }).unwrap(),
+    ];
+    for network in networks {
+        let alone = World::threads(1).run(|comm| fit(network(), 24, &comm)).unwrap().remove(0);
+        for ranks in [2, 3, 4, 8] {
+            let all = World::threads(ranks).run(|comm| fit(network(), 24 / ranks as usize, &comm)).unwrap();
+            for (losses, params) in all {
+                let worst =
+                    |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert_eq!(losses.len(), alone.0.len());
+                let (loss, param) = (worst(&losses, &alone.0), worst(&params, &alone.1));
+                println!("{ranks} ranks: losses to {loss:.1e}, weights to {param:.1e}");
+                assert!(loss < 1e-12 && param < 1e-12, "{ranks} ranks: losses {loss:e}, weights {param:e}");
+            }
+        }
+    }
+}
+
+/// Every registered strategy and element type, and the models for small pictures; on one rank the strategies have nothing
+/// to differ by.
+#[test]
+fn all_strategies_agree_on_one_rank() {
+    assert!(MODELS.iter().any(|(name, _)| *name == "resnet18"));
+    for model in ["mlp", "cnn", "resnet18"] {
+        for dtype in ["f32", "f64"] {
+            // Two steps and a score: of all 360 test samples it would take most of the time.
+            let with = |strategy: &str| {
+                let (model, dtype, strategy) = (model.to_string(), dtype.into(), strategy.into());
+                let config = Config { model, dtype, strategy, max_steps: 2, validation: 12, ..small() };
+                bits(&run(&World::threads(1), &config))
+            };
+            let all: Vec<_> = STRATEGIES.iter().map(|(strategy, _)| (strategy, with(strategy))).collect();
+            for (strategy, bits) in &all {
+                assert_eq!(bits, &all[0].1, "{model}, {dtype}, {strategy}");
+            }
+        }
+    }
+}
+
+#[test]
+fn evaluation_counts_every_test_sample_once() {
+    let (_, test) = data::digits().unwrap();
+    let on = |ranks: u32| {
+        let network = || mlp::<f64>(64, &[16], 10).unwrap();
+        let body = |comm: Communicator| evaluate(&mut Model::new(network(), 3)?, &test, 32, &comm);
+        World::threads(ranks).run(body).unwrap()
+    };
+    let alone = on(1)[0];
+    assert_eq!(alone.labels, 360);
+    // 360 samples: 7 ranks have 52 or 51 each; padding would count 364.
+    for ranks in [2, 3, 7, 8] {
+        for result in on(ranks) {
+            assert_eq!((result.labels, result.correct), (alone.labels, alone.correct));
+            assert!((result.loss - alone.loss).abs() < 1e-12);
+        }
+    }
+}
+
+/// A text has a label at each position: its score is a share of those, and its loss the mean that is trained on.
+#[test]
+fn evaluation_of_a_text_counts_positions() {
+    let config = Config {
+        model: "gpt".into(),
+        data: "synthetic".into(),
+        synthetic_samples: 70,
+        synthetic_classes: 11,
+        positions: 12,
+        layers: 1,
+        width: 8,
+        heads: 2,
+        ..small()
+    };
+    let (train, test) = data::load(&config).unwrap();
+    let mut batch = Batch::default();
+    test.gather::<f64>(&(0..test.len()).collect::<Vec<_>>(), &mut batch).unwrap();
+    let model = || Model::<f64>::new(models::build(&config, train.shape, train.classes)?, 3);
+    let whole = |comm: Communicator| -> Result<f64> {
+        let mut model = model()?;
+        let mut strategy = build(&config, model.network(), &comm)?;
+        strategy.forward(&mut model, &batch.x)?;
+        Ok(strategy.backward(&mut model, Objective::mean(&batch.labels))?.loss)
+    };
+    let loss = World::threads(1).run(whole).unwrap()[0];
+    for ranks in [1, 2, 3] {
+        for result in World::threads(ranks).run(|comm| evaluate(&mut model()?, &test, 2, &comm)).unwrap() {
+            assert_eq!(result.labels, 7 * 12, "{ranks} ranks");
+            assert!(result.correct <= result.labels && (result.loss - loss).abs() < 1e-12, "{result:?}");
+        }
+    }
+}
+
+#[test]
+fn the_network_learns_the_digits() {
+    let config = Config { epochs: 3, ..Config::default() };
+    let result = run(&World::threads(2), &config);
+    assert!(result.test.accuracy() > 0.92, "accuracy {}", result.test.accuracy());
+    assert_eq!(result.losses.len(), 3 * 1437usize.div_ceil(2).div_ceil(16));
+}
+
+#[test]
+fn ranks_with_different_models_are_refused_by_name() {
+    let body = |comm: Communicator| {
+        let hidden = if comm.rank().0 == 2 { 17 } else { 16 };
+        let network = mlp::<f32>(64, &[hidden], 10)?;
+        build(&Config::default(), &network, &comm)?.start(&mut Model::new(network, 0)?)
+    };
+    let error = World::threads(4).run(body).unwrap_err();
+    assert!(matches!(error, Error::Replicas(_)));
+    assert!(error.to_string().contains("rank 2 has 4 parameters of 1285 elements"), "{error}");
+}
+
+#[test]
+fn single_on_several_ranks_is_refused() {
+    let config = Config { strategy: "single".into(), ..small() };
+    let error = World::threads(2).run(|comm| train(&config, &comm, &mut ())).unwrap_err();
+    assert!(error.to_string().starts_with("strategy `single` trains on one rank and there are 2"), "{error}");
+}
