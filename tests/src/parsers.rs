@@ -1,36 +1,67 @@
-//! Every parser of text from outside, as one function each, for the fuzzers and for the mutations that CI runs.
+//! Every parser of files from outside, as one function each, for the fuzzers and for the mutations that CI runs.
 //!
-//! Each may refuse its text; none may panic, hang or allocate by what the text claims.
+//! Each may refuse its file; none may panic, hang or allocate by what the file claims.
 
 use allfold_collectives::schedule::Table;
 use allfold_experiments::scaling::tables as scaling_tables;
-use allfold_sim::Topology;
+use allfold_report::records::{MeasuredCollective, Records, SimulatedCollective};
 use allfold_sim::files::{NcclGraphs, NcclTopology};
 use allfold_sim::machines::node::Fabrics;
 use allfold_sim::machines::presets::Preset;
+use allfold_sim::{BytesPerSec, Faults, Link, Picos, Topology};
+use allfold_trainer::models::mlp;
+use allfold_trainer::{Config, Model, Sgd, checkpoint, data, weights};
 use allfold_validation::file::File;
 use allfold_validation::runs;
 use std::path::{Path, PathBuf};
 
-/// A parser: its name, which is also its folder of seeds in `fuzz/corpus`, and what it does with a text.
+/// A parser: its name, which is also its folder of seeds in `fuzz/corpus`, and what it does with a file.
 pub struct Parser {
     /// As the fuzz target is called.
     pub name: &'static str,
-    /// Reads the text and drops what came of it.
-    pub run: fn(&str),
+    /// Reads the file and drops what came of it.
+    pub run: Reads,
+}
+
+/// How a parser reads a file.
+pub enum Reads {
+    /// As text; what is none is replaced.
+    Text(fn(&str)),
+    /// Byte by byte.
+    Bytes(fn(&[u8])),
+}
+
+impl Parser {
+    /// Reads bytes that may be no such file.
+    pub fn read(&self, bytes: &[u8]) {
+        match self.run {
+            Reads::Text(read) => read(&String::from_utf8_lossy(bytes)),
+            Reads::Bytes(read) => read(bytes),
+        }
+    }
 }
 
 /// All of them.
-pub const PARSERS: [Parser; 9] = [
-    Parser { name: "nccl_topology", run: nccl_topology },
-    Parser { name: "nccl_graph", run: |text| drop(NcclGraphs::read("fuzz", text)) },
-    Parser { name: "astra_network", run: |text| drop(Topology::from_astra("fuzz", text, 16)) },
-    Parser { name: "topology_toml", run: |text| drop(Topology::from_toml("fuzz", text, 4)) },
-    Parser { name: "msccl", run: |text| drop(Table::from_msccl(text)) },
-    Parser { name: "nccl_tests", run: |text| drop(runs::parse("all_reduce", text)) },
-    Parser { name: "machine", run: machine },
-    Parser { name: "scaling_table", run: |text| drop(scaling_tables::parse("fuzz", text)) },
-    Parser { name: "parameters", run: |text| drop(File::parse(text).map(|file| file.parameters())) },
+pub const PARSERS: [Parser; 16] = [
+    Parser { name: "nccl_topology", run: Reads::Text(nccl_topology) },
+    Parser { name: "nccl_graph", run: Reads::Text(|text| drop(NcclGraphs::read("fuzz", text))) },
+    Parser { name: "astra_network", run: Reads::Text(|text| drop(Topology::from_astra("fuzz", text, 16))) },
+    Parser { name: "topology_toml", run: Reads::Text(|text| drop(Topology::from_toml("fuzz", text, 4))) },
+    Parser { name: "msccl", run: Reads::Text(|text| drop(Table::from_msccl(text))) },
+    Parser { name: "nccl_tests", run: Reads::Text(|text| drop(runs::parse("all_reduce", text))) },
+    Parser { name: "machine", run: Reads::Text(machine) },
+    Parser { name: "scaling_table", run: Reads::Text(|text| drop(scaling_tables::parse("fuzz", text))) },
+    Parser {
+        name: "parameters",
+        run: Reads::Text(|text| drop(File::parse(text).map(|file| file.parameters()))),
+    },
+    Parser { name: "configuration", run: Reads::Text(|text| drop(Config::parse(text, "fuzz"))) },
+    Parser { name: "records", run: Reads::Text(records) },
+    Parser { name: "faults", run: Reads::Text(faults) },
+    Parser { name: "idx", run: Reads::Bytes(data::read_any_idx) },
+    Parser { name: "cifar", run: Reads::Bytes(data::read_any_cifar) },
+    Parser { name: "weights", run: Reads::Bytes(weights_of) },
+    Parser { name: "checkpoint", run: Reads::Bytes(checkpoint_of) },
 ];
 
 fn nccl_topology(text: &str) {
@@ -50,10 +81,42 @@ fn machine(text: &str) {
     }
 }
 
-/// Runs one parser on bytes that may be no text.
+fn records(text: &str) {
+    if let Ok(records) = Records::parse(text) {
+        drop((records.all::<MeasuredCollective>(), records.all::<SimulatedCollective>()));
+    }
+}
+
+fn faults(text: &str) {
+    let link = Link { bandwidth: BytesPerSec(10_000_000_000), latency: Picos::from_micros(2) };
+    if let Ok(topology) = Topology::switch(4, link) {
+        drop(Faults::parse(text.lines(), &topology));
+    }
+}
+
+/// The network that the seeds of weights and checkpoints are of.
+fn model() -> Option<Model<f32>> {
+    Model::new(mlp(4, &[3], 2).ok()?, 1).ok()
+}
+
+fn weights_of(bytes: &[u8]) {
+    if let Some(mut model) = model() {
+        drop(weights::take(Path::new("fuzz"), bytes, &mut model));
+    }
+}
+
+fn checkpoint_of(bytes: &[u8]) {
+    let (config, mut sgd, mut own) = (Config::default(), Sgd::new(0.9, 0.0, false), Vec::new());
+    if let Some(mut model) = model() {
+        let (model, optimiser, own) = (&mut model, &mut sgd, &mut own);
+        let into = checkpoint::Restored { config: &config, ranks: 1, model, optimiser, own };
+        drop(checkpoint::restore(Path::new("fuzz"), bytes, into));
+    }
+}
+
+/// Runs one parser on bytes that may be no such file.
 pub fn run(name: &str, bytes: &[u8]) {
-    let text = String::from_utf8_lossy(bytes);
-    PARSERS.iter().filter(|parser| parser.name == name).for_each(|parser| (parser.run)(&text));
+    PARSERS.iter().filter(|parser| parser.name == name).for_each(|parser| parser.read(bytes));
 }
 
 /// The seeds of a parser, in the order of their names. Empty where the sources are not there.
