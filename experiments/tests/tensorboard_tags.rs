@@ -1,0 +1,40 @@
+//! What a training run tells TensorBoard of its score: under the name of the set that it was scored on, with the number of
+//! the run's record.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{folder, said};
+use std::fs;
+use std::path::Path;
+
+/// The numbers of a tag in the event file of a folder: a value is `0a length tag 15 number`.
+fn numbers(folder: &Path, tag: &str) -> Vec<f32> {
+    let file = fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let bytes = fs::read(file).unwrap();
+    let head = [&[0x0a, tag.len() as u8][..], tag.as_bytes(), &[0x15]].concat();
+    let values = bytes.windows(head.len() + 4).filter(|window| window.starts_with(&head));
+    values.map(|value| f32::from_le_bytes(*value.last_chunk().unwrap())).collect()
+}
+
+#[test]
+fn accuracy_is_told_under_the_set_that_it_is_of() {
+    for (validation, scored_on, other) in [(0, "test", "validation"), (32, "validation", "test")] {
+        let folder = folder();
+        let (config, events) = (folder.path().join("run.toml"), folder.path().join("events"));
+        let text = format!(
+            "model = \"mlp\"\nepochs = 2\ntrain_samples = 96\nbatch = 16\nvalidation = {validation}\n"
+        );
+        fs::write(&config, text).unwrap();
+        let (config, into) = (config.to_str().unwrap(), events.to_str().unwrap());
+        let printed = said(&["train", "--config", config, "--tensorboard", into, "--json", "-"]);
+        let told = numbers(&events, &format!("{scored_on}/accuracy"));
+        assert_eq!(told.len(), 2, "one for each epoch");
+        assert!(numbers(&events, &format!("{other}/accuracy")).is_empty());
+        let ends: Vec<f64> = printed
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()?["accuracy"].as_f64())
+            .collect();
+        assert_eq!(ends.last().map(|end| *end as f32), told.last().copied(), "{printed}");
+    }
+}
