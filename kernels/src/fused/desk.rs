@@ -27,7 +27,7 @@ pub(super) struct Own {
 
 impl Own {
     /// Both from this byte of their blocks on.
-    fn from_byte(self, first: usize) -> Own {
+    fn beyond(self, first: usize) -> Own {
         let here = |place: Place| Place { base: place.base.wrapping_add(first), ..place };
         Own { source: here(self.source), result: here(self.result) }
     }
@@ -84,7 +84,7 @@ impl Desk {
         }
         let piece = Piece { first: range.start, len, range: 0..len, stream };
         // SAFETY: all are here; the caller's own source and result.
-        unsafe { self.fill_from_slots(meeting, own.from_byte(range.start), piece) };
+        unsafe { self.fill_from_slots(meeting, own.beyond(range.start), piece) };
         Ok(true)
     }
 
@@ -106,7 +106,7 @@ impl Desk {
         let mine = share(len, me, board.parties);
         let slot = board.slot(me, meeting.number + 1);
         let result = Place { base: slot.data.as_ptr().wrapping_sub(mine.start), stride: len };
-        let reduced = Own { result, ..own.from_byte(range.start) };
+        let reduced = Own { result, ..own.beyond(range.start) };
         let piece = Piece { first: range.start, len, range: mine, stream: false };
         // SAFETY: all are here. Nobody reads the next slot, and it has room for a share: as for a source's piece.
         unsafe { self.fill_from_slots(meeting, reduced, piece) };
