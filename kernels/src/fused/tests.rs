@@ -178,13 +178,12 @@ struct Buffers<'a, T, B> {
 impl<T: Element, B: Fn(usize) -> Home<T>> Buffers<'_, T, B> {
     fn in_place(&mut self, party: &mut Party, exchange: &Exchange, p: u32) {
         let (at, to) = exchange.offsets(p);
-        let (at, to) = (at / size_of::<T>(), to / size_of::<T>());
-        let (from, len) = (self.from, self.result.len());
-        let mut both = (self.buffer)((at + from.len()).max(to + len));
-        both.get()[at..at + from.len()].copy_from_slice(from);
+        let (at, to, size) = (at / size_of::<T>(), to / size_of::<T>(), self.from.len());
+        let mut both = (self.buffer)((at + size).max(to + self.result.len()));
+        both.get()[at..at + size].copy_from_slice(self.from);
         let ends = Ends::InPlace(bytemuck::cast_slice_mut(both.get()));
         party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
-        self.result.copy_from_slice(&both.get()[to..to + len]);
+        self.result.copy_from_slice(&both.get()[to..to + self.result.len()]);
     }
 
     fn apart(&mut self, party: &mut Party, exchange: &Exchange) {
@@ -193,8 +192,7 @@ impl<T: Element, B: Fn(usize) -> Home<T>> Buffers<'_, T, B> {
         let ends = Ends::Apart(bytemuck::cast_slice(input.get()), bytemuck::cast_slice_mut(output.get()));
         party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
         self.result.copy_from_slice(output.get());
-        let now: &[u8] = bytemuck::cast_slice(input.get());
-        assert!(now == bytemuck::cast_slice::<T, u8>(self.from), "a source has changed");
+        assert!(bytemuck::cast_slice::<T, u8>(input.get()) == bytemuck::cast_slice::<T, u8>(self.from));
     }
 }
 
