@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_malformed_launcher_environment_gives_no_device() {
+    fn a_rank_takes_the_gpu_of_its_number_on_its_host_or_none_where_that_makes_no_sense() {
         let torchrun = |local: &'static str| {
             move |name: &str| {
                 let value = match name {
@@ -44,8 +44,10 @@ mod tests {
                 Some(value.to_string())
             }
         };
-        assert_eq!(device_of_process(5, 4, torchrun("1")).unwrap(), 1);
+        // The second host's second rank has that host's second GPU; without a launcher the rank counts.
+        assert_eq!(device_of_process(5, 8, torchrun("1")).unwrap(), 1);
         assert_eq!(device_of_process(5, 4, |_| None).unwrap(), 1);
+        assert_eq!(device_of_process(5, 8, |_| None).unwrap(), 5);
         let error = device_of_process(5, 4, torchrun("one")).unwrap_err().to_string();
         assert!(error.contains("LOCAL_RANK"), "{error}");
     }

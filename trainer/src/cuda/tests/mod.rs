@@ -460,11 +460,3 @@ fn residual(config: Config) {
     }
     assert!(near(&buffers, &model.buffers), "{buffers:?} {:?}", model.buffers);
 }
-
-/// Ranks of a second host begin again with its first GPU, whatever their rank; without a launcher the rank counts.
-#[test]
-fn a_rank_takes_the_gpu_of_its_number_on_its_host() {
-    assert_eq!([4, 5, 6, 7].map(|rank| super::device_among(rank, Some(rank as u32 - 4), 8)), [0, 1, 2, 3]);
-    assert_eq!(super::device_among(9, Some(1), 4), 1);
-    assert_eq!([0, 1, 2, 3].map(|rank| super::device_among(rank, None, 2)), [0, 1, 0, 1]);
-}
