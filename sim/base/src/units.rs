@@ -89,12 +89,23 @@ impl AddAssign for Picos {
     }
 }
 
+/// A span from a later time to an earlier one is a bug of whoever asks: it panics in every build.
 impl Sub for Picos {
     type Output = Picos;
     #[inline]
+    #[track_caller]
     fn sub(self, other: Picos) -> Picos {
-        Picos(self.0 - other.0)
+        match self.0.checked_sub(other.0) {
+            Some(span) => Picos(span),
+            None => runs_back(other, self),
+        }
     }
+}
+
+#[cold]
+#[track_caller]
+fn runs_back(from: Picos, to: Picos) -> Picos {
+    panic!("virtual time never runs back: from {} ps to {} ps", from.0, to.0)
 }
 
 impl Mul<u64> for Picos {
@@ -139,5 +150,25 @@ impl BytesPerSec {
                 Picos(u64::try_from(picos).unwrap_or(u64::MAX))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "virtual time never runs back: from 3 ps to 2 ps")]
+    fn a_span_that_ends_before_it_begins_never_wraps() {
+        let _ = Picos(2) - Picos(3);
+    }
+
+    #[test]
+    fn sums_and_products_of_times_stay_at_the_greatest() {
+        let last = Picos(u64::MAX - 1);
+        let mut sum = last;
+        sum += Picos(5);
+        assert_eq!([sum, last + Picos(2), last * 3], [Picos(u64::MAX); 3]);
+        assert_eq!(Picos(7) - Picos(7), Picos::ZERO);
     }
 }

@@ -75,8 +75,14 @@ impl<M> Transit<M> {
 
     /// What a sender spends on a message before the first byte, which takes `overhead` of its own time.
     #[inline]
-    pub fn overhead(&self, faults: &Faults, sender: Rank, now: Picos, overhead: Picos) -> Picos {
-        if self.faults.is_none() { overhead } else { faults.takes(sender, now, overhead) }
+    pub fn overhead(
+        &self,
+        faults: &Faults,
+        sender: impl FnOnce() -> Rank,
+        now: Picos,
+        overhead: Picos,
+    ) -> Picos {
+        if self.faults.is_none() { overhead } else { faults.takes(sender(), now, overhead) }
     }
 
     /// A message starts: gives its number, which is used again once [`Transit::release`] has been called.

@@ -152,7 +152,8 @@ impl Wires {
         let Some((receiver, reduced)) = wire.receives.pop_front() else { return };
         wire.busy = true;
         let (faults, (from, to), at) = (&options.faults, wire.ends, Picos(now));
-        let overhead = self.transit.overhead(faults, from, at, faults.costs(from, &options.costs).overhead);
+        let overhead =
+            self.transit.overhead(faults, || from, at, faults.costs(from, &options.costs).overhead);
         let (operation, round) = (frame.call.sequence, frame.round);
         let bytes = Bytes(frame.payload.len() as u64);
         let number =

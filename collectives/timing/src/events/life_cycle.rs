@@ -37,7 +37,7 @@ impl<C: Cast> Events<'_, '_, C> {
             return Err(self.unmatched(sender, receiver));
         }
         let overhead = Picos(self.overhead(sender));
-        let from = self.cast.rank(self.windows.actor(sender));
+        let from = || self.cast.rank(self.windows.actor(sender));
         let overhead = self.transit.overhead(self.job.faults, from, Picos(now), overhead);
         let faulty = self.transit.faults.is_some();
         let round = if self.sink.is_some() || faulty { self.windows.round(sender) } else { 0 };
