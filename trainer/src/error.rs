@@ -50,6 +50,7 @@ pub enum Error {
     #[error(transparent)]
     Collective(#[from] allfold_collectives::Error),
     /// Something on a GPU, or the lack of one.
+    #[cfg(feature = "cuda")]
     #[error(transparent)]
     Device(#[from] allfold_kernels::cuda::Error),
     /// A step cannot be predicted.

@@ -23,6 +23,7 @@ pub mod amp;
 pub mod buckets;
 pub mod checkpoint;
 pub mod config;
+#[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
 pub mod cuda;
 pub mod data;
 mod error;

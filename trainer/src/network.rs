@@ -338,6 +338,7 @@ impl<F: Float> Network<F> {
     }
 
     /// A layer's parameters, by number; of a tied layer, those of the one that it shares with.
+    #[cfg(feature = "cuda")]
     pub(crate) fn params_of(&self, layer: usize) -> Range<usize> {
         self.spans[layer].params.clone()
     }

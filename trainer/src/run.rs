@@ -12,7 +12,7 @@ mod scaled;
 
 pub use report::{EpochReport, Observer, StepReport, TrainResult};
 
-use crate::cuda::{self, Replica};
+use crate::cuda::{self, Machine, Replica};
 use crate::data::Augment;
 use crate::data::loader::{self, Batches, Loading};
 use crate::scaler::unscale_cost;
@@ -23,7 +23,6 @@ use crate::{
     Schedule, data, models, optim,
 };
 use allfold_collectives::Communicator;
-use allfold_kernels::cuda::Machine;
 use allfold_kernels::nn::{Cost, Float, Team};
 use std::path::Path;
 use std::sync::Arc;

@@ -6,6 +6,7 @@
 //! 2  a wrong flag, file or value, or what no other try can mend
 //! ```
 
+#[cfg(feature = "cuda")]
 use allfold_kernels::cuda;
 use std::fmt;
 use std::process::ExitCode;
@@ -83,6 +84,7 @@ impl From<allfold_collectives::Error> for Failure {
 }
 
 /// What is not there will not be at another try.
+#[cfg(feature = "cuda")]
 impl From<cuda::Error> for Failure {
     fn from(error: cuda::Error) -> Failure {
         match error {
@@ -104,6 +106,7 @@ impl From<allfold_trainer::Error> for Failure {
             | Error::Data(_)
             | Error::Checkpoint(_) => Failure::usage(error),
             Error::Collective(error) => error.into(),
+            #[cfg(feature = "cuda")]
             Error::Device(error) => error.into(),
             error => Failure::run(error),
         }

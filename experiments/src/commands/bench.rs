@@ -3,6 +3,7 @@
 mod args;
 mod carried;
 mod carrier;
+#[cfg_attr(not(feature = "cuda"), path = "bench/no_gpu.rs")]
 mod gpu;
 mod limit;
 mod real;

@@ -2,13 +2,17 @@
 //!
 //! CUDA's libraries are loaded and asked, as the kernels will do; others are looked for.
 
+mod finding;
+#[cfg_attr(not(feature = "cuda"), path = "doctor/no_gpus.rs")]
+mod gpus;
+
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
 use crate::cli::failure::Outcome;
 use crate::cli::memory;
 use crate::cli::session::Session;
-use allfold_kernels::cuda;
 use allfold_report::records::Finding;
+use finding::{found, missing};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +28,9 @@ pub struct Args {
 /// Looks around and says what it found.
 pub fn run(args: &Args) -> Outcome {
     let mut session = Session::open(args.common.json.as_deref(), None)?;
-    let findings = [cpu(), simd(), memory_size(), cuda(), cublas(), cudnn(), nccl(), mpi(), interfaces()];
+    let mut findings = vec![cpu(), simd(), memory_size()];
+    findings.extend(gpus::findings());
+    findings.extend([mpi(), interfaces()]);
     let mut rows = vec![vec!["item".to_string(), "found".into(), "detail".into()]];
     for finding in &findings {
         session.record(finding)?;
@@ -42,14 +48,6 @@ pub fn run(args: &Args) -> Outcome {
         session.say(format!("  {item}: {advice}"))?;
     }
     session.close()
-}
-
-fn found(item: &str, detail: String) -> Finding {
-    Finding { item: item.into(), found: true, detail, advice: None }
-}
-
-fn missing(item: &str, detail: &str, advice: &str) -> Finding {
-    Finding { item: item.into(), found: false, detail: detail.into(), advice: Some(advice.into()) }
 }
 
 fn cpu() -> Finding {
@@ -88,60 +86,6 @@ fn memory_size() -> Finding {
         _ => {
             missing("memory", "unknown: no /proc/meminfo", "nothing to do: sizes are not checked beforehand")
         }
-    }
-}
-
-/// The driver, its devices and the compiler, as the kernels will find them.
-fn cuda() -> Finding {
-    match cuda::probe() {
-        Ok(probe) => {
-            let device = |d: &cuda::Device| {
-                format!("{}, sm_{}, {:.0} GiB", d.name, d.arch, d.memory as f64 / f64::from(1 << 30))
-            };
-            let devices: Vec<String> = probe.devices.iter().map(device).collect();
-            let ((major, minor), (nvrtc, nvrtc_minor)) = (probe.cuda, probe.nvrtc);
-            let versions = format!("CUDA {major}.{minor}, NVRTC {nvrtc}.{nvrtc_minor}");
-            found("cuda", format!("{} GPUs ({}), {versions}", devices.len(), devices.join("; ")))
-        }
-        Err(cuda::Error::Missing { library, looked_for }) => {
-            let advice =
-                format!("{}; without it everything runs on CPUs and on the simulator", library.how_to_get());
-            missing("cuda", &looked_for, &advice)
-        }
-        Err(error) => {
-            missing("cuda", &error.to_string(), "see that `nvidia-smi` lists a GPU, and CUDA_VISIBLE_DEVICES")
-        }
-    }
-}
-
-fn cublas() -> Finding {
-    multiplies("cublaslt", cuda::libraries::Library::CublasLt)
-}
-
-fn cudnn() -> Finding {
-    multiplies("cudnn", cuda::libraries::Library::Cudnn)
-}
-
-/// A library of products or convolutions.
-fn multiplies(item: &str, library: cuda::libraries::Library) -> Finding {
-    match cuda::vendor::version(library) {
-        Ok((major, minor, patch)) => {
-            let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
-            found(item, format!("{major}.{minor}.{patch}{place}"))
-        }
-        Err(cuda::Error::Missing { looked_for, .. }) => missing(item, &looked_for, library.how_to_get()),
-        Err(error) => missing(item, &error.to_string(), library.how_to_get()),
-    }
-}
-
-fn nccl() -> Finding {
-    let library = cuda::libraries::Library::Nccl;
-    match allfold_gpu::nccl::version() {
-        Ok((major, minor, patch)) => {
-            let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
-            found("nccl", format!("{major}.{minor}.{patch}{place}"))
-        }
-        Err(_) => missing("nccl", "no libnccl.so.2, or none that is 2.18 or newer", library.how_to_get()),
     }
 }
 
@@ -228,7 +172,7 @@ mod tests {
 
     #[test]
     fn every_finding_that_is_missing_has_advice() {
-        let all = [cpu(), simd(), memory_size(), cuda(), cublas(), cudnn(), nccl(), mpi(), interfaces()];
+        let all = [vec![cpu(), simd(), memory_size()], gpus::findings(), vec![mpi(), interfaces()]].concat();
         for finding in all {
             assert_eq!(finding.found, finding.advice.is_none(), "{finding:?}");
             assert!(!finding.detail.is_empty() && !finding.detail.contains('\n'));

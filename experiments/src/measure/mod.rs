@@ -1,6 +1,7 @@
 //! Collectives on real time, every result held against the exact reference.
 
 pub mod bench;
+#[cfg(feature = "cuda")]
 pub mod gpus;
 pub mod limits;
 pub mod ranks;

@@ -39,7 +39,9 @@ pub use replica::{Replica, kept};
 pub use within::Within;
 
 use crate::{Config, Result};
-use allfold_kernels::cuda::{Gpu, Machine};
+pub use allfold_kernels::cuda::Machine;
+
+use allfold_kernels::cuda::Gpu;
 use std::sync::{Arc, OnceLock};
 
 /// The GPUs of this machine, opened once, where `config` asks for them; `None` for the CPU.

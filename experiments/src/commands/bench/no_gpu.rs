@@ -1,0 +1,14 @@
+//! In the place of `gpu` in a build without CUDA.
+
+use super::args::{Args, OnGpus};
+use crate::cli::failure::{Failure, Outcome};
+use crate::measure::bench::Bench;
+
+/// Says why nothing can be measured on GPUs.
+pub fn run(_: &Args, backend: OnGpus, _: &Bench, _: &[u64]) -> Outcome {
+    Err(Failure::usage(format!(
+        "--backend {}: this program was built without GPUs; build it with the feature `cuda`, or measure on threads, shm \
+         or tcp",
+        backend.name()
+    )))
+}

@@ -1,0 +1,64 @@
+//! The driver, its devices and NVIDIA's libraries.
+
+use super::finding::{found, missing};
+use allfold_kernels::cuda;
+use allfold_report::records::Finding;
+
+/// What was found of CUDA, its libraries and NCCL.
+pub fn findings() -> Vec<Finding> {
+    vec![cuda(), cublas(), cudnn(), nccl()]
+}
+
+/// The driver, its devices and the compiler, as the kernels will find them.
+fn cuda() -> Finding {
+    match cuda::probe() {
+        Ok(probe) => {
+            let device = |d: &cuda::Device| {
+                format!("{}, sm_{}, {:.0} GiB", d.name, d.arch, d.memory as f64 / f64::from(1 << 30))
+            };
+            let devices: Vec<String> = probe.devices.iter().map(device).collect();
+            let ((major, minor), (nvrtc, nvrtc_minor)) = (probe.cuda, probe.nvrtc);
+            let versions = format!("CUDA {major}.{minor}, NVRTC {nvrtc}.{nvrtc_minor}");
+            found("cuda", format!("{} GPUs ({}), {versions}", devices.len(), devices.join("; ")))
+        }
+        Err(cuda::Error::Missing { library, looked_for }) => {
+            let advice =
+                format!("{}; without it everything runs on CPUs and on the simulator", library.how_to_get());
+            missing("cuda", &looked_for, &advice)
+        }
+        Err(error) => {
+            missing("cuda", &error.to_string(), "see that `nvidia-smi` lists a GPU, and CUDA_VISIBLE_DEVICES")
+        }
+    }
+}
+
+fn cublas() -> Finding {
+    multiplies("cublaslt", cuda::libraries::Library::CublasLt)
+}
+
+fn cudnn() -> Finding {
+    multiplies("cudnn", cuda::libraries::Library::Cudnn)
+}
+
+/// A library of products or convolutions.
+fn multiplies(item: &str, library: cuda::libraries::Library) -> Finding {
+    match cuda::vendor::version(library) {
+        Ok((major, minor, patch)) => {
+            let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
+            found(item, format!("{major}.{minor}.{patch}{place}"))
+        }
+        Err(cuda::Error::Missing { looked_for, .. }) => missing(item, &looked_for, library.how_to_get()),
+        Err(error) => missing(item, &error.to_string(), library.how_to_get()),
+    }
+}
+
+fn nccl() -> Finding {
+    let library = cuda::libraries::Library::Nccl;
+    match allfold_gpu::nccl::version() {
+        Ok((major, minor, patch)) => {
+            let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
+            found("nccl", format!("{major}.{minor}.{patch}{place}"))
+        }
+        Err(_) => missing("nccl", "no libnccl.so.2, or none that is 2.18 or newer", library.how_to_get()),
+    }
+}

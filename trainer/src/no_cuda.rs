@@ -1,0 +1,127 @@
+//! In the place of `cuda` in a build without it: a configuration that asks for a GPU is told why there is none.
+
+use crate::optim::Optimiser;
+use crate::{Batch, Config, Error, GradScaler, Memory, Moment, Result};
+use allfold_collectives::Communicator;
+use allfold_kernels::nn::Float;
+use std::convert::Infallible;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// What stands for GPUs: nothing does.
+pub trait Machine: Send + Sync {
+    /// How many there are.
+    fn devices(&self) -> usize;
+    /// What they are, in words.
+    fn name(&self) -> String;
+}
+
+/// A rank's model on a GPU: there is none.
+pub struct Replica<'a>(Infallible, PhantomData<&'a Communicator>);
+
+/// What a step on a device says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The mean loss of this rank's samples.
+    pub loss: f64,
+    /// Whether a gradient was not finite, and the step was none.
+    pub skipped: bool,
+}
+
+fn absent() -> Error {
+    Error::Config(
+        "`device` is \"cuda\", and this program was built without GPUs: build it with the feature `cuda`, or \
+         set device = \"cpu\""
+            .into(),
+    )
+}
+
+/// `None`, the CPU.
+///
+/// # Errors
+/// The configuration asks for GPUs.
+pub fn open(config: &Config) -> Result<Option<Arc<dyn Machine>>> {
+    if config.device == "cuda" { Err(absent()) } else { Ok(None) }
+}
+
+/// No rank has a device.
+///
+/// # Errors
+/// Always.
+pub fn device_of(_: &Communicator, _: &dyn Machine) -> Result<usize> {
+    Err(absent())
+}
+
+#[allow(missing_docs, clippy::missing_errors_doc, reason = "no value has these: `cuda` says what they do")]
+impl<'a> Replica<'a> {
+    pub fn new(
+        _: &Config,
+        _: ((usize, usize, usize), usize),
+        _: &'a Communicator,
+        _: (Arc<dyn Machine>, usize),
+    ) -> Result<Replica<'a>> {
+        Err(absent())
+    }
+
+    pub fn upload<F: Float>(&mut self, _: &[F], _: &[F], _: &mut dyn Optimiser<F>) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn download<F: Float>(&mut self, _: &mut [F], _: &mut [F], _: &mut dyn Optimiser<F>) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn remembered<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
+        match self.0 {}
+    }
+
+    pub fn remember<F: Float>(&mut self, _: u64, _: &[Vec<F>]) {
+        match self.0 {}
+    }
+
+    pub fn undo(&mut self) {
+        match self.0 {}
+    }
+
+    pub fn rescale(&mut self, _: f32) {
+        match self.0 {}
+    }
+
+    pub fn memory(&self) -> Memory {
+        match self.0 {}
+    }
+
+    pub fn stage<F: Float>(&mut self, _: &Batch<F>) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn is_staged(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub fn start(&mut self, _: Moment, _: u64, _: f64, _: Option<&GradScaler>) -> Result<usize> {
+        match self.0 {}
+    }
+
+    pub fn finish(&mut self, _: usize) -> Result<Outcome> {
+        match self.0 {}
+    }
+
+    pub fn evaluate<F: Float>(&mut self, _: &Batch<F>) -> Result<(f64, u64)> {
+        match self.0 {}
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_gpus_says_so_and_what_would_do() {
+        let config = Config { device: "cuda".into(), ..Config::default() };
+        let error = open(&config).err().unwrap().to_string();
+        assert!(error.contains("feature `cuda`") && error.contains("device = \"cpu\""), "{error}");
+        assert!(open(&Config::default()).unwrap().is_none());
+    }
+}
