@@ -267,15 +267,7 @@ pub fn run(args: &Args) -> Outcome {
     if !place.speaks() {
         return Ok(());
     }
-    let clock = match &place {
-        Place::Threads(_) => "measured on this machine".to_string(),
-        Place::Process(_) => "measured, one process per rank".to_string(),
-        Place::Mpi(..) => "measured, processes of an MPI job".to_string(),
-        Place::Sim(_) => {
-            format!("simulated: {} on {}, all times are virtual", args.device(), args.topology())
-        }
-    };
-    summary::say(&config, &trained, &clock, &mut session)?;
+    summary::say(&config, &trained, &clock(args, &place), &mut session)?;
     match place {
         Place::Threads(_) => keep(&mut session, &trained.measured(&config))?,
         Place::Process(_) => keep(&mut session, &trained.measured_over_tcp(&config))?,
@@ -294,6 +286,18 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     closed
+}
+
+/// Whose times a run's are, in words.
+fn clock(args: &Args, place: &Place) -> String {
+    match place {
+        Place::Threads(_) => "measured on this machine".into(),
+        Place::Process(_) => "measured, one process per rank".into(),
+        Place::Mpi(..) => "measured, processes of an MPI job".into(),
+        Place::Sim(_) => {
+            format!("simulated: {} on {}, all times are virtual", args.device(), args.topology())
+        }
+    }
 }
 
 /// The trace of a step that this process made.

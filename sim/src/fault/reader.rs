@@ -143,7 +143,7 @@ impl Reader<'_> {
 /// The parts that kinds have in common.
 impl Reader<'_> {
     /// The target, the effect behind the last `:`, and the time.
-    fn effect<'r>(self, rest: &'r str) -> Result<(&'r str, &'r str, When)> {
+    fn effect(self, rest: &str) -> Result<(&str, &str, When)> {
         let (rest, when) = self.when(rest)?;
         let (target, effect) = self.parts(rest)?;
         Ok((target, effect, when))

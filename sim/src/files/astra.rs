@@ -70,6 +70,38 @@ pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
             ));
         }
     }
+    let (dimensions, all) = dimensions(&file, &wrong)?;
+    if all != ranks {
+        let what = format!("this network joins {all} NPUs, not {ranks} ranks; ask for {all}");
+        return Err(wrong(file.npus_count.referenced, what));
+    }
+    let note = format!("{path}: bandwidths are taken as GiB/s, as ASTRA-sim computes them");
+    let built = match &dimensions[..] {
+        [Dimension { shape: Shape::Ring, link, .. }] => Topology::ring(ranks, *link)?,
+        [Dimension { shape: Shape::Full, link, .. }] => Topology::mesh(ranks, *link)?,
+        [Dimension { shape: Shape::Switch, link, .. }] => {
+            // Its latency is that of a hop; ours are two: to the switch and from it.
+            Topology::switch(ranks, *link)?
+        }
+        several => {
+            let links: u64 = several
+                .iter()
+                .map(|d| u64::from(ranks) * if d.shape == Shape::Full { u64::from(d.ranks) } else { 2 })
+                .sum();
+            if ranks > MOST_RANKS || links > MOST_LINKS {
+                let what = format!(
+                    "{ranks} NPUs in several dimensions and {links} links; at most {MOST_RANKS} and {MOST_LINKS}"
+                );
+                return Err(wrong(file.npus_count.referenced, what));
+            }
+            grid(ranks, several)?
+        }
+    };
+    Ok(built.renamed(path).with_notes(vec![note]))
+}
+
+/// The dimensions, and how many ranks they join.
+fn dimensions(file: &File, wrong: &dyn Fn(Location, String) -> Error) -> Result<(Vec<Dimension>, u32)> {
     let mut dimensions = Vec::new();
     let mut all = 1u32;
     for (((shape, n), rate), latency) in file
@@ -113,33 +145,7 @@ pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
         };
         dimensions.push(Dimension { shape: at, ranks: n.value, link });
     }
-    if all != ranks {
-        let what = format!("this network joins {all} NPUs, not {ranks} ranks; ask for {all}");
-        return Err(wrong(file.npus_count.referenced, what));
-    }
-    let note = format!("{path}: bandwidths are taken as GiB/s, as ASTRA-sim computes them");
-    let built = match &dimensions[..] {
-        [Dimension { shape: Shape::Ring, link, .. }] => Topology::ring(ranks, *link)?,
-        [Dimension { shape: Shape::Full, link, .. }] => Topology::mesh(ranks, *link)?,
-        [Dimension { shape: Shape::Switch, link, .. }] => {
-            // Its latency is that of a hop; ours are two: to the switch and from it.
-            Topology::switch(ranks, *link)?
-        }
-        several => {
-            let links: u64 = several
-                .iter()
-                .map(|d| u64::from(ranks) * if d.shape == Shape::Full { u64::from(d.ranks) } else { 2 })
-                .sum();
-            if ranks > MOST_RANKS || links > MOST_LINKS {
-                let what = format!(
-                    "{ranks} NPUs in several dimensions and {links} links; at most {MOST_RANKS} and {MOST_LINKS}"
-                );
-                return Err(wrong(file.npus_count.referenced, what));
-            }
-            grid(ranks, several)?
-        }
-    };
-    Ok(built.renamed(path).with_notes(vec![note]))
+    Ok((dimensions, all))
 }
 
 /// Every dimension's links between ranks that differ in it alone.

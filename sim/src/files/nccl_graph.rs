@@ -6,7 +6,7 @@
 //!     <channel> [<net dev/>] <gpu dev/> <gpu dev/> .. [<net dev/>]        the order of a ring
 //! ```
 
-use super::xml::{Source, short};
+use super::xml::{Element, Source, short};
 use crate::Result;
 
 /// The shape of a graph (`src/include/graph.h`).
@@ -65,6 +65,39 @@ pub struct NcclGraphs {
     pub graphs: Vec<NcclGraph>,
 }
 
+/// The GPUs and the NICs of a channel; one of a ring visits the GPUs that the `first` one visits.
+fn channel_of(
+    source: Source<'_>,
+    channel: &Element,
+    first: Option<&Vec<u32>>,
+) -> Result<(Vec<u32>, Vec<u32>)> {
+    if channel.name != "channel" {
+        let what = format!("<{}> in <graph>; expected <channel>", short(&channel.name));
+        return Err(source.wrong(channel.at, what));
+    }
+    let devices = |name| channel.all(name).map(|end| source.number(end, "dev", 0u32, 1 << 16)).collect();
+    let (gpus, nets): (Result<Vec<u32>>, Result<Vec<u32>>) = (devices("gpu"), devices("net"));
+    let (gpus, nets) = (gpus?, nets?);
+    if let Some(other) = channel.children.iter().find(|c| c.name != "gpu" && c.name != "net") {
+        let what = format!("<{}> in <channel>; expected <gpu> or <net>", short(&other.name));
+        return Err(source.wrong(other.at, what));
+    }
+    let mut sorted = gpus.clone();
+    sorted.sort_unstable();
+    if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(source.wrong(channel.at, format!("the channel visits GPU {} twice", twice[0])));
+    }
+    if let Some(first) = first {
+        let mut expected: Vec<u32> = first.clone();
+        expected.sort_unstable();
+        if expected != sorted {
+            let what = format!("the channel visits GPUs {sorted:?}; the first one visits {expected:?}");
+            return Err(source.wrong(channel.at, what));
+        }
+    }
+    Ok((gpus, nets))
+}
+
 impl NcclGraphs {
     /// Reads a file's text; `path` is what errors call it.
     ///
@@ -94,36 +127,10 @@ impl NcclGraphs {
             };
             let (mut channels, mut nics) = (Vec::new(), Vec::new());
             for channel in &element.children {
-                if channel.name != "channel" {
-                    let what = format!("<{}> in <graph>; expected <channel>", short(&channel.name));
-                    return Err(source.wrong(channel.at, what));
-                }
-                let devices =
-                    |name| channel.all(name).map(|end| source.number(end, "dev", 0u32, 1 << 16)).collect();
-                let (gpus, nets): (Result<Vec<u32>>, Result<Vec<u32>>) = (devices("gpu"), devices("net"));
-                let gpus = gpus?;
-                if let Some(other) = channel.children.iter().find(|c| c.name != "gpu" && c.name != "net") {
-                    let what = format!("<{}> in <channel>; expected <gpu> or <net>", short(&other.name));
-                    return Err(source.wrong(other.at, what));
-                }
-                let mut sorted = gpus.clone();
-                sorted.sort_unstable();
-                if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-                    return Err(
-                        source.wrong(channel.at, format!("the channel visits GPU {} twice", twice[0]))
-                    );
-                }
-                if let Some(first) = channels.first().filter(|_| pattern == Pattern::Ring) {
-                    let mut expected: Vec<u32> = Vec::clone(first);
-                    expected.sort_unstable();
-                    if expected != sorted {
-                        let what =
-                            format!("the channel visits GPUs {sorted:?}; the first one visits {expected:?}");
-                        return Err(source.wrong(channel.at, what));
-                    }
-                }
+                let first = channels.first().filter(|_| pattern == Pattern::Ring);
+                let (gpus, nets) = channel_of(source, channel, first)?;
                 channels.push(gpus);
-                nics.push(nets?);
+                nics.push(nets);
             }
             let said = source.number(element, "nchannels", 0usize, 1 << 10)?;
             if said != channels.len() {

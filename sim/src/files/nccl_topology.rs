@@ -283,18 +283,34 @@ impl<'a> Found<'a> {
             Some((preset, _)) => say(format!("lists no NVLink, and {} has none", preset.name)),
             None => say("lists no NVLink that joins two GPUs; complete it with ,machine=NAME".into()),
         }
+        self.attach_nics(&mut node, complete.as_ref(), sockets, &mut say);
+        if let Some((_, from)) = &complete {
+            node.network_nanos = from.network_nanos;
+        }
+        Ok(NcclTopology { node, notes: std::mem::take(notes) })
+    }
+
+    /// Puts the NICs of the file into the node, or where it has none those of the machine that completes it.
+    fn attach_nics(
+        &self,
+        node: &mut Node,
+        complete: Option<&(&Preset, Node)>,
+        sockets: &[(Place, f64)],
+        say: &mut impl FnMut(String),
+    ) {
+        let devices = node.devices;
+        let at = |place: Place| devices + place.0 as u32;
         let unknown = self.nics.iter().filter(|nic| nic.1.is_none()).count();
-        let each = complete.as_ref().map_or(10.0, |(preset, _)| preset.nics.gbits);
+        let each = complete.map_or(10.0, |(preset, _)| preset.nics.gbits);
         if unknown > 0 {
-            let whence = complete
-                .as_ref()
-                .map_or("as NCCL assumes".into(), |(preset, _)| format!("from {}", preset.name));
+            let whence =
+                complete.map_or("as NCCL assumes".into(), |(preset, _)| format!("from {}", preset.name));
             say(format!("{unknown} NICs without a speed: {each} Gb/s, {whence}"));
         }
         for (place, gbits, gbps) in &self.nics {
             node.nics.push(Nic { place: at(*place), gbits: gbits.unwrap_or(each), gbps: *gbps });
         }
-        if let (true, Some((preset, from))) = (node.nics.is_empty(), &complete) {
+        if let (true, Some((preset, from))) = (node.nics.is_empty(), complete) {
             say(format!(
                 "lists no NIC; {} of {} Gb/s from {}",
                 from.nics.len(),
@@ -309,10 +325,6 @@ impl<'a> Found<'a> {
                 .map(|(i, nic)| Nic { place: at(spread(i)), ..nic.clone() })
                 .collect();
         }
-        if let Some((_, from)) = &complete {
-            node.network_nanos = from.network_nanos;
-        }
-        Ok(NcclTopology { node, notes: std::mem::take(notes) })
     }
 
     /// Wires every NVLink whose ends are in the file; says what leads nowhere. Gives how many pairs are joined.

@@ -5,6 +5,7 @@ use crate::scaler::Rules;
 
 impl Default for Config {
     /// The CNN on the digits.
+    #[allow(clippy::too_many_lines, reason = "a table of data")]
     fn default() -> Config {
         Config {
             model: "cnn".into(),

@@ -120,6 +120,16 @@ impl Curves {
         fits(&self.x, point.x) && fits(&self.y, point.y)
     }
 
+    /// What a point says when it is pointed at.
+    fn tip(&self, series: &Series, p: &Point, (x, y): (i32, i32)) -> Tip {
+        let origin = if series.origin == Origin::Measured { "measured" } else { "simulated" };
+        let error = if p.error > 0.0 { format!(" +- {}", (self.y.format)(p.error)) } else { String::new() };
+        let (at, value) = ((self.x.format)(p.x), (self.y.format)(p.y));
+        let (across, up) = (self.x.label, self.y.label);
+        let text = format!("{}: {value}{error} ({up}) at {at} ({across}), {origin}", series.name);
+        Tip { x, y, text }
+    }
+
     fn on(
         &self,
         area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
@@ -188,19 +198,7 @@ impl Curves {
                     chart.draw_series(points.iter().map(square))?;
                 }
             }
-            let origin = if series.origin == Origin::Measured { "measured" } else { "simulated" };
-            tips.extend(points.iter().map(|p| {
-                let (x, y) = chart.backend_coord(&(p.x, p.y));
-                let error =
-                    if p.error > 0.0 { format!(" +- {}", (self.y.format)(p.error)) } else { String::new() };
-                let (at, value) = ((self.x.format)(p.x), (self.y.format)(p.y));
-                let (across, up) = (self.x.label, self.y.label);
-                Tip {
-                    x,
-                    y,
-                    text: format!("{}: {value}{error} ({up}) at {at} ({across}), {origin}", series.name),
-                }
-            }));
+            tips.extend(points.iter().map(|p| self.tip(series, p, chart.backend_coord(&(p.x, p.y)))));
         }
         Ok(tips)
     }

@@ -67,6 +67,24 @@ pub(super) struct Address {
     pub at: u32,
 }
 
+/// Refuses a step that touches what its GPU does not have.
+fn within(gpus: &[Gpu], chunks: u32) -> Result<(), TableError> {
+    for gpu in gpus {
+        for step in gpu.blocks.values().flat_map(|block| &block.steps) {
+            let size = |buffer| if buffer == 's' { gpu.scratch } else { chunks };
+            let fits = |place: Address| {
+                step.count.checked_add(place.at).is_some_and(|end| end <= size(place.buffer))
+            };
+            if let Some(out) = step.touches().into_iter().find(|place| !fits(*place)) {
+                let (Address { buffer, at }, count, line) = (out, step.count, step.line);
+                let what = format!("{buffer} {at} + {count} is outside its {} chunks", size(buffer));
+                return Err(TableError { line, what });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Reads the text.
 pub(super) fn parse(text: &str) -> Result<Algo, TableError> {
     let mut reader = Reader::from_str(text);
@@ -137,19 +155,7 @@ pub(super) fn parse(text: &str) -> Result<Algo, TableError> {
         let what = format!("{chunks} chunks and {scratch} of scratch; it takes 1 to {MOST}");
         return Err(TableError { line, what });
     }
-    for gpu in &gpus {
-        for step in gpu.blocks.values().flat_map(|block| &block.steps) {
-            let size = |buffer| if buffer == 's' { gpu.scratch } else { chunks };
-            let fits = |place: Address| {
-                step.count.checked_add(place.at).is_some_and(|end| end <= size(place.buffer))
-            };
-            if let Some(out) = step.touches().into_iter().find(|place| !fits(*place)) {
-                let (Address { buffer, at }, count, line) = (out, step.count, step.line);
-                let what = format!("{buffer} {at} + {count} is outside its {} chunks", size(buffer));
-                return Err(TableError { line, what });
-            }
-        }
-    }
+    within(&gpus, chunks)?;
     Ok(Algo { collective, chunks, gpus })
 }
 
