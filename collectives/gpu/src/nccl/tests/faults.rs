@@ -74,7 +74,7 @@ fn rank(
                 return Err(Error::Poisoned { cause: "dies".into() });
             }
             (Fault::Slow, 1) if odd => sleep(SLOW),
-            (Fault::Late, 1) if odd => sleep(DEADLINE + SLOW),
+            (Fault::Late, 1) if odd => sleep(DEADLINE + 4 * SLOW),
             _ => {}
         }
         let (mut dtype, mut op, mut part) = (DType::F32, ReduceOp::Sum, data.all());
