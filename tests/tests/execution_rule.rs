@@ -116,6 +116,7 @@ fn random_matched_schedules_keep_their_meaning_for_every_window_without_bufferin
 
 /// A model of executors with no buffering: does it come to an end? With `in_order` each side of a channel starts its
 /// messages in the order of its program; without, in the order in which they become free of conflicts.
+#[allow(clippy::too_many_lines, reason = "the execution rule, read from top to bottom beside its definition")]
 fn finishes(schedule: &Random, window: usize, in_order: bool) -> bool {
     struct Slot {
         round: usize,
