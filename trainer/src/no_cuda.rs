@@ -1,5 +1,10 @@
 //! In the place of `cuda` in a build without it: a configuration that asks for a GPU is told why there is none.
 
+#[path = "cuda/outcome.rs"]
+mod outcome;
+
+pub use outcome::Outcome;
+
 use crate::optim::Optimiser;
 use crate::{Batch, Config, Error, GradScaler, Memory, Moment, Result};
 use allfold_collectives::Communicator;
@@ -18,15 +23,6 @@ pub trait Machine: Send + Sync {
 
 /// A rank's model on a GPU: there is none.
 pub struct Replica<'a>(Infallible, PhantomData<&'a Communicator>);
-
-/// What a step on a device says.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
-    /// The mean loss of this rank's samples.
-    pub loss: f64,
-    /// Whether a gradient was not finite, and the step was none.
-    pub skipped: bool,
-}
 
 fn absent() -> Error {
     Error::Config(
