@@ -27,9 +27,9 @@ TEXT
     printf '![time over ranks](collectives.svg)\n\n## Serial links beside shared links\n\n'
     for topology in switch nodes8; do
         for ranks in 64 1024; do
-            for rule in '--sharing serial_links' '--engine full'; do
+            for rule in sharing=serial_links engine=full; do
                 block simulate all_reduce --topology $topology --ranks $ranks --algo double_binary_tree --lanes 16 \
-                    -b 1G -e 1G $rule
+                    -b 1G -e 1G "--${rule%=*}" "${rule#*=}"
             done
         done
     done
