@@ -16,8 +16,8 @@ block() { # the command as shown, then its output, then its time and memory (GNU
     cat <<'TEXT'
 # One all-reduce on 1 to 131,072 ranks
 
-Simulated; nothing here was measured but the simulator's own time. `16 lanes in one`: channels that are alike are folded, exactly.
-`8192 ranks in one`: ranks of one symmetry class are, exactly. `skipped`: a pipeline that repeats itself is skipped ahead, exactly.
+Simulated; nothing here was measured but the simulator's own time. `16 lanes merged`: 16 lanes are equal and one of them is simulated; exact.
+`8192 ranks per class`: one rank of each symmetry class is simulated; exact. `skipped`: messages of a pipeline that only repeats; exact.
 `serial_links`: links serve one message at a time, by a timetable, where `split` shares them: another rule, whose times are
 compared with those of shared links below.
 

@@ -86,7 +86,7 @@ table() {
         kind == "gpu_nccl" {
             name = of("collective") ", " of("ranks") " ranks, " of("bytes") " B"
             nccl[name] = of("time_us")
-            row("nccl", name, sprintf("%.1f", of("time_us")), "us", "NCCL estimates " of("estimate_us") " us")
+            row("nccl", name, sprintf("%.1f", of("time_us")), "us", "NCCL estimates " of("nccl_estimate_us") " us")
         }
         kind == "nccl_direct" {
             name = of("collective") ", " of("ranks") " ranks, " of("bytes") " B"
@@ -95,7 +95,7 @@ table() {
         }
         kind == "collective" {
             name = of("collective") " by " of("algorithm") ", " of("ranks") " ranks, " of("bytes") " B"
-            row(of("backend"), name, sprintf("%.1f", of("time_us")), "us", of("wrong") == "0" ? "right" : "wrong: " of("wrong"))
+            row(of("backend"), name, sprintf("%.1f", of("time_us")), "us", of("wrong_elements") == "0" ? "right" : "wrong: " of("wrong_elements"))
         }
         kind == "train" && of("samples_per_s") != "" {
             steady = of("steady_samples_per_s")

@@ -22,7 +22,7 @@ number 'float' allfold simulate all_reduce --topology switch --ranks 255 --algo 
     --segment 1M --window 128 --engine full --sharing split
 number 'float' allfold simulate all_reduce --topology switch --ranks 255 --algo double_binary_tree -b 256M -e 256M \
     --segment 1M --window 128 --engine full --sharing max_min
-number 'engine' allfold simulate all_reduce --topology nodes8 --ranks 131072 --algo ring -b 1G -e 1G --engine orbit
+number 'engine' allfold simulate all_reduce --topology nodes8 --ranks 131072 --algo ring -b 1G -e 1G --engine by_symmetry
 number 'engine|float' allfold simulate all_reduce --topology nodes8 --ranks 1024 --algo ring --lanes 16 -b 1G -e 1G
 number 'engine|float' allfold simulate all_reduce --topology nodes8 --ranks 131072 --algo ring --lanes 16 -b 1G -e 1G
 tree=(allfold simulate all_reduce --algo double_binary_tree --lanes 16 -b 1G -e 1G)

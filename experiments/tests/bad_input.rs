@@ -203,8 +203,8 @@ fn curves_that_cannot_be_what_they_say() {
 
 #[test]
 fn an_engine_that_refuses_leaves_no_half_table() {
-    let orbit = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "7", "--algo", "ring"];
-    let output = allfold(&[&orbit[..], &["--engine", "orbit", "-b", "1M", "-e", "1M"]].concat());
+    let words = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "7", "--algo", "ring"];
+    let output = allfold(&[&words[..], &["--engine", "by_symmetry", "-b", "1M", "-e", "1M"]].concat());
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
 }
@@ -215,8 +215,11 @@ fn serial_links_are_a_way_to_share_and_no_engine() {
     let tree =
         ["simulate", "all_reduce", "--topology", "switch", "--ranks", "8", "--algo", "double_binary_tree"];
     let with = |more: &[&'static str]| [&tree[..], more].concat();
-    says(&with(&["--engine", "turns"]), &["--engine turns", "write --sharing serial_links"]);
-    says(&with(&["--sharing", "serial_links", "--engine", "orbit"]), &["engine `auto` or `full`", "`split`"]);
+    says(&with(&["--engine", "turns"]), &["--engine turns", "write `--sharing serial_links`"]);
+    says(
+        &with(&["--sharing", "serial_links", "--engine", "by_symmetry"]),
+        &["engine `auto` or `full`", "`split`"],
+    );
     says(&with(&["--sharing", "serial_links", "--explain", "-b", "8", "-e", "8"]), &["without a trace"]);
 }
 
@@ -336,8 +339,8 @@ fn gpus_under_the_virtual_clock() {
     let path = folder.path().join("gpu.toml").display().to_string();
     fs::write(&path, "device = \"cuda\"\n").unwrap();
     says(
-        &["scale", "--config", &path, "--ranks", "1", "--steps", "1", "--carry", "2"],
-        &["`device` is cuda", "leave --carry out"],
+        &["scale", "--config", &path, "--ranks", "1", "--steps", "1", "--sim-ranks", "2"],
+        &["`device` is cuda", "leave --sim-ranks out"],
     );
 }
 

@@ -86,7 +86,11 @@ fn every_collective_is_measured_and_carried_right_and_alike() {
         assert!(!real.is_empty() && real.len() == sim.len(), "{collective}");
         for (real, sim) in real.iter().zip(&sim) {
             assert_eq!((&real["measured"], &sim["measured"]), (&Value::Bool(true), &Value::Bool(false)));
-            assert_eq!((&real["wrong"], &sim["wrong"]), (&Value::from(0), &Value::from(0)), "{collective}");
+            assert_eq!(
+                (&real["wrong_elements"], &sim["wrong_elements"]),
+                (&Value::from(0), &Value::from(0)),
+                "{collective}"
+            );
             assert_eq!(real["checksum"], sim["checksum"], "{collective}: the same bits on both");
         }
     }
@@ -138,7 +142,7 @@ fn a_call_is_simulated_as_nccl_would_run_it() {
         "{ring:?}"
     );
     assert!(ring[0].1 > 1.5 * free[0].1, "a ring of 16 takes longer for 8 bytes: {ring:?}, {free:?}");
-    let slow = of(&["--nccl-algo", "ring", "--nccl-proto", "LL128,Simple", "--without", "achieved"]);
+    let slow = of(&["--nccl-algo", "ring", "--nccl-proto", "LL128,Simple", "--without", "link-efficiency"]);
     assert!(slow[2].1 < ring[2].1, "nominal links are faster: {slow:?}");
 }
 
@@ -390,7 +394,7 @@ fn scale_has_a_point_of_one_rank_and_a_table_of_each_kind() {
         "2,64",
         "--steps",
         "2",
-        "--carry",
+        "--sim-ranks",
         "2",
         "--html",
         html.to_str().unwrap(),
@@ -424,8 +428,17 @@ fn scale_has_points_of_more_samples_than_there_are() {
     let folder = folder();
     let path = folder.path().join("large.toml");
     fs::write(&path, "batch = 1000\n").unwrap();
-    let text =
-        said(&["scale", "--config", path.to_str().unwrap(), "--ranks", "2", "--steps", "1", "--carry", "2"]);
+    let text = said(&[
+        "scale",
+        "--config",
+        path.to_str().unwrap(),
+        "--ranks",
+        "2",
+        "--steps",
+        "1",
+        "--sim-ranks",
+        "2",
+    ]);
     assert_eq!(text.lines().filter(|line| line.trim_start().starts_with("2 ")).count(), 3, "{text}");
 }
 
@@ -436,7 +449,7 @@ fn scale_leaves_checkpoints_alone() {
     let path = folder.path().join("config.toml");
     let set = format!("checkpoint_dir = '{}'\ncheckpoint_every = 1\n", checkpoints.display());
     fs::write(&path, format!("{}{set}", fs::read_to_string(CNN).unwrap())).unwrap();
-    said(&["scale", "--config", path.to_str().unwrap(), "--ranks", "1", "--steps", "2", "--carry", "1"]);
+    said(&["scale", "--config", path.to_str().unwrap(), "--ranks", "1", "--steps", "2", "--sim-ranks", "1"]);
     assert!(!checkpoints.exists(), "{checkpoints:?}");
 }
 

@@ -32,5 +32,5 @@ fn runs_on_gpus_are_told_from_threads_and_never_share_or_pretend() {
     let said = refused(scaling.measured(3));
     assert!(said.contains("3 ranks would share 2 GPUs"), "{said}");
     let said = refused(scaling.carried(1));
-    assert!(said.contains("`device` is cuda") && said.contains("--carry"), "{said}");
+    assert!(said.contains("`device` is cuda") && said.contains("--sim-ranks"), "{said}");
 }

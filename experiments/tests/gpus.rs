@@ -94,7 +94,7 @@ fn every_algorithm_is_measured_and_right_on_the_shim_of_a_gpu() {
         };
         let timed = gpus.device(&choice, Form::Messages, timing, 1000).unwrap();
         assert_eq!(timed.side.wrong, Some(0), "{algorithm:?}: {:?}", timed.side.first_wrong);
-        assert!(timed.side.checksum.is_some() && timed.estimate_us.is_none());
+        assert!(timed.side.checksum.is_some() && timed.nccl_estimate_us.is_none());
         if algorithm.collective == Collective::AllReduce {
             let fused = gpus.device(&choice, Form::Fused, timing, 1000).unwrap();
             assert_eq!(fused.side.checksum, timed.side.checksum, "{algorithm:?}");

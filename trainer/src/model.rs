@@ -264,8 +264,9 @@ impl<F: Float> Model<F> {
             gradients: bytes(self.grads.len() + self.held.capacity()),
             buffers: bytes(self.buffers.capacity()),
             activations: all(&self.acts),
-            saved: saved.sum(),
-            down: self.spare.bytes() + bytes(self.down.iter().flatten().map(Vec::capacity).sum()),
+            saved_for_backward: saved.sum(),
+            activation_gradients: self.spare.bytes()
+                + bytes(self.down.iter().flatten().map(Vec::capacity).sum()),
             ..Memory::default()
         }
     }

@@ -223,7 +223,7 @@ fn nccl(machine: &Arc<dyn Machine>, ranks: u32, mib: usize) -> Result<(), Error>
         // JSON has no NaN: an NCCL that does not estimate.
         let estimate = if estimate.is_finite() { format!("{estimate:.3}") } else { "null".into() };
         record(&format!(
-            "{{\"schema\":1,\"kind\":\"gpu_nccl\",\"measured\":true,\"collective\":\"all_reduce\",\"ranks\":{ranks},\"bytes\":{bytes},\"time_us\":{us:.3},\"busbw_gbps\":{busbw:.3},\"estimate_us\":{estimate}}}"
+            "{{\"schema\":1,\"kind\":\"gpu_nccl\",\"measured\":true,\"collective\":\"all_reduce\",\"ranks\":{ranks},\"bytes\":{bytes},\"time_us\":{us:.3},\"busbw_gbps\":{busbw:.3},\"nccl_estimate_us\":{estimate}}}"
         ));
     }
     Ok(())

@@ -25,8 +25,8 @@ impl Method {
         match self {
             Method::Clocks => "clocks",
             Method::Events => "events",
-            Method::OrbitClocks => "orbit_clocks",
-            Method::OrbitEvents => "orbit_events",
+            Method::OrbitClocks => "clocks_by_symmetry",
+            Method::OrbitEvents => "events_by_symmetry",
             Method::SerialLinks => "serial_links",
         }
     }

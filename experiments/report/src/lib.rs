@@ -17,8 +17,8 @@
 //!     algorithm: "ring".into(),
 //!     ranks: 4,
 //!     rounds: 6,
-//!     order: Some("positional".into()),
-//!     tree: Some("00".into()),
+//!     order_class: Some("positional".into()),
+//!     tree_hash: Some("00".into()),
 //!     ok: true,
 //!     counterexample: None,
 //! };

@@ -140,8 +140,8 @@ impl Choice {
             root: self.collective.rooted().then(|| self.shape.root().0),
             count: plan.count,
             bytes: plan.bytes,
-            tree: None,
-            order: None,
+            tree_hash: None,
+            order_class: None,
         }
     }
 }

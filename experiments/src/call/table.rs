@@ -45,7 +45,7 @@ pub fn measured_row(
     in_place: Option<&MeasuredCollective>,
 ) -> String {
     let form = |r: Option<&MeasuredCollective>| match r {
-        Some(r) => side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong),
+        Some(r) => side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong_elements),
         None => format!("  {:>7}  {:>6}  {:>6} {:>6}", "N/A", "N/A", "N/A", "N/A"),
     };
     let called = out_of_place.or(in_place).map_or(String::new(), |record| call(&record.call));
@@ -54,7 +54,7 @@ pub fn measured_row(
 
 /// One simulated size, out of place and in place.
 pub fn simulated_row(out_of_place: &SimulatedCollective, in_place: &SimulatedCollective) -> String {
-    let side = |r: &SimulatedCollective| side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong);
+    let side = |r: &SimulatedCollective| side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong_elements);
     let bound = in_place.bound_us.map_or_else(|| "N/A".into(), time);
     format!("{}{}{}  {bound:>7}", call(&out_of_place.call), side(out_of_place), side(in_place))
 }
@@ -119,8 +119,8 @@ mod tests {
             root: None,
             count: 2_097_152,
             bytes: 8_388_608,
-            tree: None,
-            order: None,
+            tree_hash: None,
+            order_class: None,
         };
         MeasuredCollective {
             backend: "threads".into(),
@@ -133,8 +133,8 @@ mod tests {
             time_error_us: 0.0,
             algbw_gbps: 38.27,
             busbw_gbps: 71.76,
-            estimate_us: None,
-            wrong: Some(0),
+            nccl_estimate_us: None,
+            wrong_elements: Some(0),
             checksum: None,
         }
     }
@@ -143,7 +143,7 @@ mod tests {
     fn a_row_is_laid_out_as_nccl_tests_does() {
         let row = measured_row(
             Some(&record()),
-            Some(&MeasuredCollective { time_us: 12_345.6, wrong: None, ..record() }),
+            Some(&MeasuredCollective { time_us: 12_345.6, wrong_elements: None, ..record() }),
         );
         assert_eq!(
             row,

@@ -6,4 +6,5 @@ pub mod failure;
 pub mod memory;
 pub mod names;
 pub mod progress;
+pub mod renamed;
 pub mod session;

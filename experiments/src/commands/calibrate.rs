@@ -15,23 +15,23 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   allfold calibrate runs/*.json -o ours.toml
-  allfold calibrate two-nodes.json --from published -o ours.toml && allfold validate eight-nodes.json --parameters ours.toml")]
+  allfold calibrate two-nodes.json --prior published -o ours.toml && allfold validate eight-nodes.json --parameters ours.toml")]
 pub struct Args {
     /// Measured runs: nccl-tests' text or JSON, or published runs
     #[arg(value_name = "RUN", required = true)]
     files: Vec<PathBuf>,
     /// Where the parameters go
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
-    /// Start from these parameters and not from datasheets and NCCL's constants: a TOML file, or `published`
+    out: PathBuf,
+    /// The parameters before the fit, instead of those of datasheets and NCCL's constants: a TOML file, or `published`
     #[arg(long, value_name = "FILE")]
-    from: Option<PathBuf>,
+    prior: Option<PathBuf>,
     /// The hardware of runs that do not say theirs: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
-    /// Draws of systems that the confidence intervals are from
+    /// Resamples of the systems from which the confidence intervals are taken (bootstrap)
     #[arg(long, value_name = "TIMES", default_value_t = 200, value_parser = clap::value_parser!(u32).range(..=10_000))]
-    draws: u32,
+    resamples: u32,
     #[command(flatten)]
     common: Common,
 }
@@ -39,17 +39,17 @@ pub struct Args {
 /// Reads, fits, writes.
 pub fn run(args: &Args) -> Outcome {
     let mut session = Session::open(args.common.json.as_deref(), None)?;
-    session.will_write(&args.output)?;
+    session.will_write(&args.out)?;
     let runs = read(&args.files, args.machine.as_deref(), &mut session)?;
     if runs.is_empty() {
         return Err(Failure::usage("no run is left to fit to"));
     }
     let mut prior = Prior::default();
-    if let Some(from) = &args.from {
+    if let Some(from) = &args.prior {
         prior.means = super::validate::parameters(Some(from))?.parameters().logs();
     }
     let found = fit(runs.iter(), &prior, Terms::default());
-    let ends = intervals(&runs, &prior, Terms::default(), &found, args.draws);
+    let ends = intervals(&runs, &prior, Terms::default(), &found, args.resamples);
     let names = ["parameter", "value", "95 % interval", "unit", "before", "told by the runs"];
     let mut lines = vec![names.map(String::from).to_vec()];
     for (number, known) in PARAMETERS.iter().enumerate() {
@@ -72,12 +72,7 @@ pub fn run(args: &Args) -> Outcome {
     let text = toml::to_string(&file).map_err(Failure::run)?;
     let text =
         format!("# Physical parameters of collectives, written by `allfold calibrate RUNS -o FILE`.\n{text}");
-    session::replace(&args.output, text.as_bytes())?;
-    session.say(format!(
-        "{} runs of {} systems: {}",
-        runs.len(),
-        found.systems.len(),
-        args.output.display()
-    ))?;
+    session::replace(&args.out, text.as_bytes())?;
+    session.say(format!("{} runs of {} systems: {}", runs.len(), found.systems.len(), args.out.display()))?;
     session.close()
 }

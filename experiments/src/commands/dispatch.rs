@@ -5,6 +5,7 @@ use super::{
     validate, verify,
 };
 use crate::cli::failure::{Failure, Outcome};
+use crate::cli::renamed;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -115,7 +116,7 @@ fn answer(error: &clap::Error, words: &[String]) -> Outcome {
                 "no command is given; `allfold --help` lists them, `allfold report` is the one to start with",
             ))
         }
-        _ => Err(Failure::Usage(scale::renamed(words).unwrap_or_else(|| one_line(error, words)))),
+        _ => Err(Failure::Usage(renamed::refusal(words).unwrap_or_else(|| one_line(error, words)))),
     }
 }
 

@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut session = Session::open(args.common.json.as_deref(), args.only.or(Some(args.seed)))?;
     if let Some(seed) = args.only {
         let verdict = faults::run(seed).map_err(Failure::run)?;
-        session.say(told(&verdict))?;
+        session.say(in_words(&verdict))?;
         session.close()?;
         return if verdict.holds() { Ok(()) } else { Err(broken(&verdict)) };
     }
@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Outcome {
         tally.add(&verdict);
         bar.inc(1);
         if !verdict.holds() {
-            session.say(told(&verdict))?;
+            session.say(in_words(&verdict))?;
             first.get_or_insert(verdict);
         }
     }
@@ -55,25 +55,25 @@ pub fn run(args: &Args) -> Outcome {
     session.say(table(args, &tally))?;
     session.record(&FaultSchedules {
         schedules: tally.schedules,
-        injected: tally.injected,
-        told: tally.told,
+        faults: tally.injected,
+        attributed: tally.attributed,
         hangs: tally.hangs,
-        wrong: tally.wrong,
-        unnamed: tally.unnamed,
+        wrong_results: tally.wrong,
+        misattributed: tally.misattributed,
     })?;
     session.close()?;
     first.map_or(Ok(()), |verdict| Err(broken(&verdict)))
 }
 
 /// One schedule, in words.
-fn told(verdict: &Verdict) -> String {
+fn in_words(verdict: &Verdict) -> String {
     let mut lines = vec![format!("# schedule {}: {}", verdict.seed, verdict.case)];
     lines.extend(verdict.ranks.iter().map(|rank| format!("#   {rank}")));
     let end = match verdict {
         Verdict { hung: true, .. } => "it HANGS",
         Verdict { wrong: true, .. } => "a result is WRONG",
-        Verdict { unnamed: true, .. } => "a culprit is UNNAMED",
-        Verdict { told: true, .. } => "every rank is right or told who is to blame",
+        Verdict { misattributed: true, .. } => "a culprit is UNNAMED",
+        Verdict { attributed: true, .. } => "every rank is right or told who is to blame",
         _ => "every rank is right",
     };
     lines.push(format!("#   {end}; events {:016x}; again: {}", verdict.event_hash, verdict.replay()));
@@ -88,16 +88,18 @@ fn table(args: &Args, tally: &Tally) -> String {
     let last = args.seed + (tally.schedules - 1);
     let mut lines = vec![
         format!("# allfold faults: schedules {} to {last}; ranks carry data on virtual time", args.seed),
-        "| schedules | faults injected | all right | told who is to blame | hangs | wrong results | unnamed culprits |".into(),
+        "| schedules | faults injected | all right | failure reported, culprit named | hangs | wrong results | culprit not named |".into(),
         "|---|---|---|---|---|---|---|".into(),
         format!(
             "| {} | {} | {} | {} | {} | {} | {} |",
-            tally.schedules, tally.injected, tally.right, tally.told, tally.hangs, tally.wrong, tally.unnamed
+            tally.schedules, tally.injected, tally.right, tally.attributed, tally.hangs, tally.wrong, tally.misattributed
         ),
         String::new(),
         "| fault | injected | in schedules with an error |".into(),
         "|---|---|---|".into(),
     ];
-    lines.extend(tally.kinds.iter().map(|(kind, (count, told))| format!("| {kind} | {count} | {told} |")));
+    lines.extend(
+        tally.kinds.iter().map(|(kind, (count, attributed))| format!("| {kind} | {count} | {attributed} |")),
+    );
     lines.join("\n")
 }

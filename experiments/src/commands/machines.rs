@@ -105,9 +105,9 @@ fn listed(preset: &Preset) -> MachineListed {
         name: preset.name.clone(),
         title: preset.title.clone(),
         gpu: preset.gpu.clone(),
-        devices: preset.devices,
-        nics: preset.nics.count,
-        nic_gbits: preset.nics.gbits,
+        gpus_per_node: preset.devices,
+        nics_per_node: preset.nics.count,
+        nic_gbit_per_s: preset.nics.gbits,
         fabric: preset.nics.fabric.clone(),
         sources: preset.sources(),
     }

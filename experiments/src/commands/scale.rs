@@ -25,7 +25,7 @@ use clap::Subcommand;
   allfold scale explain
 
 Without a command, --config says what is trained. Measured: on threads of this machine, for as many ranks as it has cores, or
-where the configuration has device = \"cuda\" as it has GPUs. sim: real arithmetic on the virtual clock, for up to --carry
+where the configuration has device = \"cuda\" as it has GPUs. sim: real arithmetic on the virtual clock, for up to --sim-ranks
 ranks. modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput over that of as many single
 ranks of the same kind."
 )]
@@ -59,45 +59,5 @@ pub fn run(args: &Args) -> Outcome {
         Some(Kind::Validate(args)) => validate::run(args),
         Some(Kind::Explain(args)) => explain::run(args),
         None => training::run(&args.training),
-    }
-}
-
-/// Flags of an older `scale` that are subcommands now, and how each is written.
-const RENAMED: [(&str, &str); 4] = [
-    ("--workload", "scale workload NAME"),
-    ("--collective", "scale collective NAME"),
-    ("--against", "scale validate TABLE.."),
-    ("--explain", "scale explain NAME"),
-];
-
-/// What to say of a command line with a flag that is a subcommand now; `words` is all of it after the program's name.
-pub fn renamed(words: &[String]) -> Option<String> {
-    let rest = words.split_first().filter(|(first, _)| *first == "scale")?.1;
-    let is = |word: &String, flag: &str| word == flag || word.starts_with(&format!("{flag}="));
-    let (flag, new) = RENAMED.iter().find(|(flag, _)| rest.iter().any(|word| is(word, flag)))?;
-    Some(format!(
-        "`scale {flag}` is a command of its own now: write `allfold {new} ..`; --help shows its flags"
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flag_that_became_a_command_is_answered_by_its_new_spelling() {
-        let said = |line: &str| renamed(&line.split(' ').map(String::from).collect::<Vec<_>>());
-        for (old, new) in [
-            ("scale --ranks 1 --workload resnet50", "scale workload NAME"),
-            ("scale --workload=resnet50", "scale workload NAME"),
-            ("scale --against a.json b.json", "scale validate TABLE.."),
-            ("scale --explain all", "scale explain NAME"),
-            ("scale --collective all_reduce --algo ring", "scale collective NAME"),
-        ] {
-            let line = said(old).unwrap();
-            assert!(line.contains(new) && !line.contains('\n'), "{old}: {line}");
-        }
-        assert_eq!(said("scale --config x --ranks 1"), None);
-        assert_eq!(said("train --workload x"), None);
     }
 }

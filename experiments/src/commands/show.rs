@@ -61,8 +61,8 @@ pub fn run(args: &Args) -> Outcome {
         algorithm: algorithm.name.into(),
         ranks: args.ranks,
         rounds: schedule.rounds(),
-        order: proof.order().map(|order| order.to_string()),
-        tree: proof.hash().map(|hash| hash.to_string()),
+        order_class: proof.order().map(|order| order.to_string()),
+        tree_hash: proof.hash().map(|hash| hash.to_string()),
         picture: picture.lines().map(String::from).collect(),
     })?;
     session.close()

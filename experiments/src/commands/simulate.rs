@@ -46,14 +46,14 @@ pub struct Args {
     /// The machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T")]
     topology: String,
-    /// Step every rank, or one rank per symmetry class; auto takes the fastest that is exact
+    /// Simulate every rank (full), or one rank per symmetry class (by_symmetry); auto takes the fastest engine whose times are exact
     #[arg(long, value_enum, default_value = "auto", help_heading = "Simulation")]
     engine: EngineName,
     /// How messages share a link; with serial_links it serves one at a time, by a timetable: for pipelines that are too
     /// large to be shared
     #[arg(long, value_enum, default_value = "split", help_heading = "Simulation")]
     sharing: SharingName,
-    /// Let --engine orbit round chunks up to equal sizes; records say so
+    /// Let --engine by_symmetry round chunks up to equal sizes; records say so
     #[arg(long, help_heading = "Simulation")]
     round_up: bool,
     /// Inject a fault, as in the list below; may be given again
@@ -84,12 +84,10 @@ pub struct Args {
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[value(rename_all = "snake_case")]
 enum EngineName {
     Full,
-    Orbit,
-    /// What `--sharing serial_links` was called once.
-    #[value(hide = true)]
-    Turns,
+    BySymmetry,
     Auto,
 }
 
@@ -250,8 +248,10 @@ fn traceable(flag: &str, machine: &Machine, choice: &Choice, sizes: &[u64]) -> O
 }
 
 fn machine(args: &Args) -> Outcome<Machine> {
-    if args.round_up && args.engine != EngineName::Orbit {
-        return Err(Failure::usage("--round-up goes with --engine orbit: the others need no equal chunks"));
+    if args.round_up && args.engine != EngineName::BySymmetry {
+        return Err(Failure::usage(
+            "--round-up goes with --engine by_symmetry: the others need no equal chunks",
+        ));
     }
     let mut machine = Machine::named(&args.topology, args.sweep.ranks)?;
     machine.faults =
@@ -266,13 +266,8 @@ fn machine(args: &Args) -> Outcome<Machine> {
     };
     machine.engine = match args.engine {
         EngineName::Full => Engine::Full,
-        EngineName::Orbit if args.round_up => Engine::OrbitRounded,
-        EngineName::Orbit => Engine::Orbit,
-        EngineName::Turns => {
-            return Err(Failure::usage(
-                "--engine turns is now a way to share links; write --sharing serial_links",
-            ));
-        }
+        EngineName::BySymmetry if args.round_up => Engine::OrbitRounded,
+        EngineName::BySymmetry => Engine::Orbit,
         EngineName::Auto => Engine::Auto,
     };
     Ok(machine)

@@ -11,7 +11,7 @@ use crate::training::place::Place;
 use crate::training::run::{self, Noted};
 use crate::training::tensorboard::Events;
 use crate::training::trained::Trained;
-use crate::training::{beside, config};
+use crate::training::{config, reference_losses};
 use allfold_collectives::Rank;
 use allfold_collectives::environment::Environment;
 use allfold_report::format::counted;
@@ -77,7 +77,7 @@ pub struct Args {
     plot: Option<PathBuf>,
     /// In that plot: another engine's losses, a line of JSON with `step` and `loss` for each step
     #[arg(long, value_name = "FILE", requires = "plot")]
-    beside: Option<PathBuf>,
+    compare: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -251,7 +251,7 @@ pub fn run(args: &Args) -> Outcome {
             counted(steps as usize, "step")
         )));
     }
-    let beside = args.beside.as_deref().map(beside::read).transpose()?;
+    let reference = args.compare.as_deref().map(reference_losses::read).transpose()?;
     let json = args.common.json.as_deref().filter(|_| place.speaks());
     let mut session = Session::open(json, Some(config.seed))?;
     args.trace.iter().chain(&args.plot).try_for_each(|path| session.will_write(path))?;
@@ -277,7 +277,7 @@ pub fn run(args: &Args) -> Outcome {
     // Whatever becomes of the other files, the records are there.
     let closed = session.close();
     if let Some(path) = &args.plot {
-        draw(path, &config.model, &trained.result.losses, beside)?;
+        draw(path, &config.model, &trained.result.losses, reference)?;
     }
     if let Some(path) = &args.trace {
         match place {
@@ -315,9 +315,9 @@ fn one_step(path: &Path, args: &Args, trained: &Trained) -> Outcome {
 }
 
 /// The losses of a run as an SVG file, beside another engine's where there is one.
-fn draw(path: &Path, model: &str, losses: &[f64], beside: Option<Course>) -> Outcome {
+fn draw(path: &Path, model: &str, losses: &[f64], reference: Option<Course>) -> Outcome {
     let steps = losses.iter().enumerate().map(|(step, &loss)| (step as f64, loss)).collect();
-    let courses = [("allfold".into(), steps)].into_iter().chain(beside).collect();
+    let courses = [("allfold".into(), steps)].into_iter().chain(reference).collect();
     let figure = loss_curve::figure(model, courses).map_err(Failure::run)?;
     session::replace(path, figure.file(&format!("Training loss of the {model}")).as_bytes())
 }

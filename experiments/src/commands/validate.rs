@@ -33,14 +33,14 @@ use std::path::{Path, PathBuf};
   allfold validate ours.txt --machine ours.json --parameters ours.toml --rows
   allfold validate runs/*.json --leave-one-system-out --ablation
 
-The score of a row is max(predicted/measured, measured/predicted). Terms: host-launch, nic-family, achieved, copied,
-sockets, fill, rendezvous, matching, scale, first-call.")]
+The score of a row is max(predicted/measured, measured/predicted). Terms: host-launch, nic-family, link-efficiency,
+host-staging, sockets, pipeline-fill, rendezvous, host-matching, congestion, first-call.")]
 pub struct Args {
     /// Measured runs: nccl-tests' text or JSON, or published runs; or published tables of training throughput
     #[arg(value_name = "RUN", required = true)]
     files: Vec<PathBuf>,
     /// Parameters that `calibrate` wrote, instead of those that ship
-    #[arg(long, visible_alias = "topology", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
     /// The hardware of runs that do not say theirs: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
     #[arg(long, value_name = "FILE")]
@@ -251,11 +251,11 @@ fn predict(plan: &Plan<'_>, predictor: Predictor, terms: Terms) -> Outcome<Vec<V
             collective: row.case.collective.name().into(),
             ranks: row.case.ranks as u32,
             bytes: row.bytes,
-            choice: format!("{}/{}", row.case.algorithm.name(), row.case.protocol.name()),
+            nccl_choice: format!("{}/{}", row.case.algorithm.name(), row.case.protocol.name()),
             predictor: predictor.name().into(),
             measured_us: row.measured_us,
             predicted_us,
-            factor: factor(predicted_us, row.measured_us),
+            error_factor: factor(predicted_us, row.measured_us),
             fitted: plan.fitted,
         })
     });
@@ -300,7 +300,7 @@ fn report(
             for row in of() {
                 session.say(format!(
                     "{} {} B {}: predicted {:.1} us, measured {:.1}, factor {:.2}",
-                    row.run, row.bytes, row.choice, row.predicted_us, row.measured_us, row.factor
+                    row.run, row.bytes, row.nccl_choice, row.predicted_us, row.measured_us, row.error_factor
                 ))?;
             }
         }

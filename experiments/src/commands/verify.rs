@@ -126,8 +126,8 @@ fn proof(algorithm: &Algorithm, ranks: u32) -> Outcome<Proof> {
         algorithm: verdict.algorithm.into(),
         ranks,
         rounds: verdict.rounds,
-        order: verdict.order.map(|order| order.to_string()),
-        tree: verdict.tree.map(|tree| tree.to_string()),
+        order_class: verdict.order.map(|order| order.to_string()),
+        tree_hash: verdict.tree.map(|tree| tree.to_string()),
         ok: verdict.ok(),
         counterexample: verdict.failure.map(|(form, flaw)| format!("{form}: {flaw}")),
     })
@@ -150,8 +150,8 @@ fn summary(proofs: &[Proof], ranks: &RankCounts) -> String {
             largest.algorithm.clone(),
             ranks.to_string(),
             largest.rounds.to_string(),
-            largest.order.clone().unwrap_or_else(|| "-".into()),
-            largest.tree.clone().unwrap_or_else(|| "-".into()),
+            largest.order_class.clone().unwrap_or_else(|| "-".into()),
+            largest.tree_hash.clone().unwrap_or_else(|| "-".into()),
             ok.into(),
         ]);
     }

@@ -18,13 +18,13 @@ pub struct Verdict {
     /// What every rank came to, a line each.
     pub ranks: Vec<String>,
     /// Some rank was told of a failure.
-    pub told: bool,
+    pub attributed: bool,
     /// It did not end.
     pub hung: bool,
     /// A rank has a wrong result and was not told.
     pub wrong: bool,
     /// A rank was told of a failure that no rule explains, or of none at all where one says who is to blame.
-    pub unnamed: bool,
+    pub misattributed: bool,
     /// Of all messages with their times.
     pub event_hash: u64,
 }
@@ -38,17 +38,17 @@ impl Verdict {
             case: case.to_string(),
             kinds,
             ranks,
-            told: false,
+            attributed: false,
             hung: true,
             wrong: false,
-            unnamed: false,
+            misattributed: false,
             event_hash: 0,
         }
     }
 
     /// Whether the contract held.
     pub fn holds(&self) -> bool {
-        !(self.hung || self.wrong || self.unnamed)
+        !(self.hung || self.wrong || self.misattributed)
     }
 
     /// The one command that runs this schedule again.
@@ -75,9 +75,9 @@ pub(super) fn judge(case: &Case, report: Report<Vec<Ended>, Error>) -> Verdict {
                 "WRONG".into()
             }
             Ended::Told(error) => {
-                verdict.told = true;
+                verdict.attributed = true;
                 let named = case.rules.iter().any(|rule| names(rule, error));
-                verdict.unnamed |= !named;
+                verdict.misattributed |= !named;
                 format!("{}{error}", if named { "" } else { "UNNAMED " })
             }
         });
@@ -126,13 +126,13 @@ pub struct Tally {
     /// Schedules in which every rank had the right results.
     pub right: u64,
     /// Schedules in which some rank was told who is to blame.
-    pub told: u64,
+    pub attributed: u64,
     /// Schedules that did not end.
     pub hangs: u64,
     /// Schedules with a wrong result.
     pub wrong: u64,
     /// Schedules with an error that names nobody, or somebody else.
-    pub unnamed: u64,
+    pub misattributed: u64,
     /// Faults by kind: how many, and in how many schedules with them some rank was told.
     pub kinds: BTreeMap<String, (u64, u64)>,
 }
@@ -142,15 +142,15 @@ impl Tally {
     pub fn add(&mut self, verdict: &Verdict) {
         self.schedules += 1;
         self.injected += verdict.kinds.len() as u64;
-        self.right += u64::from(verdict.holds() && !verdict.told);
-        self.told += u64::from(verdict.told);
+        self.right += u64::from(verdict.holds() && !verdict.attributed);
+        self.attributed += u64::from(verdict.attributed);
         self.hangs += u64::from(verdict.hung);
         self.wrong += u64::from(verdict.wrong);
-        self.unnamed += u64::from(verdict.unnamed);
+        self.misattributed += u64::from(verdict.misattributed);
         for kind in &verdict.kinds {
-            let (count, told) = self.kinds.entry(kind.clone()).or_default();
+            let (count, attributed) = self.kinds.entry(kind.clone()).or_default();
             *count += 1;
-            *told += u64::from(verdict.told);
+            *attributed += u64::from(verdict.attributed);
         }
     }
 }

@@ -112,14 +112,14 @@ impl Bench {
                 plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
             SimulatedCollective {
                 call: call.clone(),
-                engine: "carried".into(),
+                engine: "real_data".into(),
                 time_us: side.time_us,
                 algbw_gbps,
                 busbw_gbps,
-                folded_lanes: None,
-                folded_ranks: None,
+                merged_lanes: None,
+                ranks_per_class: None,
                 skipped_messages: None,
-                wrong: side.wrong,
+                wrong_elements: side.wrong,
                 checksum: side.checksum.clone(),
                 ..timed.clone()
             }
@@ -146,7 +146,11 @@ impl Bench {
         let proof = check::symbolic(&*plan.schedule, self.choice.collective, self.choice.shape.root());
         let proof = proof.map_err(Failure::check)?;
         let tree = proof.hash().map(|hash| hash.to_string());
-        Ok(Call { tree, order: proof.order().map(|order| order.to_string()), ..self.choice.call(&plan) })
+        Ok(Call {
+            tree_hash: tree,
+            order_class: proof.order().map(|order| order.to_string()),
+            ..self.choice.call(&plan)
+        })
     }
 
     /// A side as a record of what carried the bytes and what each rank computes on.
@@ -168,8 +172,8 @@ impl Bench {
             time_error_us: side.error_us,
             algbw_gbps,
             busbw_gbps,
-            estimate_us: None,
-            wrong: side.wrong,
+            nccl_estimate_us: None,
+            wrong_elements: side.wrong,
             checksum: side.checksum.clone(),
         }
     }

@@ -35,7 +35,7 @@ pub struct Timed {
     /// Time and checks.
     pub side: Side,
     /// Microseconds by `ncclGroupSimulateEnd`.
-    pub estimate_us: Option<f64>,
+    pub nccl_estimate_us: Option<f64>,
 }
 
 fn system(error: cuda::Error) -> Error {
@@ -201,7 +201,7 @@ fn on_device<T: Sample>(
     let (time_us, error_us) = mean_and_error(&times);
     let (wrong, first_wrong, checksum) = checked(choice, &data, &ends, true);
     let side = Side { in_place: true, time_us, error_us, wrong, first_wrong, checksum };
-    Ok(Timed { side, estimate_us: None })
+    Ok(Timed { side, nccl_estimate_us: None })
 }
 
 /// One rank's part: what it ended with, the times of its calls in microseconds, NCCL's estimate.
@@ -217,13 +217,13 @@ fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64)
     let stretches = seen.first().map_or(0, |(_, times, _)| times.len());
     let mean = |at: usize| seen.iter().map(|(_, times, _)| times[at]).sum::<f64>() / seen.len() as f64;
     let (time_us, error_us) = mean_and_error(&(0..stretches).map(mean).collect::<Vec<_>>());
-    let estimate_us = seen.first().and_then(|(.., estimate)| *estimate);
+    let nccl_estimate_us = seen.first().and_then(|(.., estimate)| *estimate);
     let ends: Vec<Vec<T>> = seen.into_iter().map(|(end, ..)| end).collect();
     // NCCL sums in an order of its own.
     let exact = choice.algorithm.is_some() || !choice.collective.reduces();
     let (wrong, first_wrong, checksum) = checked(choice, &data, &ends, exact);
     let side = Side { in_place: in_place(choice), time_us, error_us, wrong, first_wrong, checksum };
-    Ok(Timed { side, estimate_us })
+    Ok(Timed { side, nccl_estimate_us })
 }
 
 /// Whether the input's buffer takes the result.

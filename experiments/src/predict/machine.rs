@@ -83,11 +83,11 @@ impl Machine {
             busbw_gbps,
             messages: Some(outcome.messages),
             rounded_up: outcome.rounded.is_some(),
-            folded_lanes: Some(outcome.folded).filter(|lanes| *lanes > 1),
-            folded_ranks: Some(choice.shape.ranks() / outcome.finish.len().max(1) as u32)
+            merged_lanes: Some(outcome.folded).filter(|lanes| *lanes > 1),
+            ranks_per_class: Some(choice.shape.ranks() / outcome.finish.len().max(1) as u32)
                 .filter(|ranks| *ranks > 1),
             skipped_messages: Some(outcome.skipped).filter(|skipped| *skipped > 0),
-            wrong: None,
+            wrong_elements: None,
             checksum: None,
         };
         Ok((record, speed))
@@ -153,8 +153,11 @@ impl Machine {
             bytes: call.bytes,
             time_us: explanation.time.as_micros(),
             parts: parts.map(|(name, part)| (name.to_string(), part.as_micros())).collect(),
-            longest,
-            busiest: explanation.links.first().map(|link| (self.topology.link_name(link.link), link.share)),
+            longest_wait: longest,
+            busiest_link: explanation
+                .links
+                .first()
+                .map(|link| (self.topology.link_name(link.link), link.share)),
         })
     }
 

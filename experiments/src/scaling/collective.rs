@@ -156,15 +156,18 @@ mod tests {
     #[test]
     fn a_record_says_what_was_not_stepped() {
         let ring = timed("ring", 256);
-        assert_eq!((ring.engine.as_str(), ring.sharing.as_str()), ("orbit_events", "split"));
-        assert_eq!((ring.folded_lanes, ring.folded_ranks, ring.skipped_messages), (Some(4), Some(32), None));
+        assert_eq!((ring.engine.as_str(), ring.sharing.as_str()), ("events_by_symmetry", "split"));
+        assert_eq!(
+            (ring.merged_lanes, ring.ranks_per_class, ring.skipped_messages),
+            (Some(4), Some(32), None)
+        );
         let tree = timed("double_binary_tree", 64);
         assert_eq!((tree.engine.as_str(), tree.sharing.as_str()), ("serial_links", "serial_links"));
-        assert_eq!((tree.folded_lanes, tree.folded_ranks), (Some(4), None));
+        assert_eq!((tree.merged_lanes, tree.ranks_per_class), (Some(4), None));
         let (messages, skipped) = (tree.messages.unwrap(), tree.skipped_messages.unwrap());
         assert!(0 < skipped && skipped < messages, "{skipped} of {messages}");
         assert!(tree.time_us >= tree.bound_us.unwrap());
-        assert!(tree.stepped().starts_with("serial_links, 4 lanes in one, "), "{}", tree.stepped());
+        assert!(tree.stepped().starts_with("serial_links, 4 lanes merged, "), "{}", tree.stepped());
         assert_eq!(timed("double_binary_tree", 1).messages, Some(0));
     }
 }

@@ -101,7 +101,7 @@ impl Scaling {
         match self.config.device.as_str() {
             "cpu" => Ok(()),
             device => Err(Failure::usage(format!(
-                "`device` is {device}, which computes in real time and cannot be carried on the virtual clock: leave --carry out"
+                "`device` is {device}, which computes in real time so that it cannot run on the virtual clock: leave --sim-ranks out"
             ))),
         }
     }

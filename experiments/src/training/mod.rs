@@ -1,10 +1,10 @@
 //! Training runs as the commands need them.
 
-pub mod beside;
 pub mod config;
 pub mod elastic;
 pub mod place;
 mod records;
+pub mod reference_losses;
 pub mod run;
 mod spans;
 pub mod tensorboard;

@@ -5,9 +5,26 @@ use allfold_report::records::{MeasuredEnd, MeasuredStep, Memory, Setup, Simulate
 use allfold_trainer::Config;
 
 fn held(memory: allfold_trainer::Memory) -> Memory {
-    let allfold_trainer::Memory { params, gradients, buffers, activations, saved, down, optimiser, buckets } =
-        memory;
-    Memory { params, gradients, buffers, activations, saved, down, optimiser, buckets }
+    let allfold_trainer::Memory {
+        params,
+        gradients,
+        buffers,
+        activations,
+        saved_for_backward,
+        activation_gradients,
+        optimiser,
+        buckets,
+    } = memory;
+    Memory {
+        params,
+        gradients,
+        buffers,
+        activations,
+        saved_for_backward,
+        activation_gradients,
+        optimiser,
+        buckets,
+    }
 }
 
 impl Trained {

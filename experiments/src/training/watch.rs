@@ -77,8 +77,8 @@ impl Watch<'_> {
             ("bytes/gradients", memory.gradients as f64),
             ("bytes/buffers", memory.buffers as f64),
             ("bytes/activations", memory.activations as f64),
-            ("bytes/saved", memory.saved as f64),
-            ("bytes/down", memory.down as f64),
+            ("bytes/saved_for_backward", memory.saved_for_backward as f64),
+            ("bytes/activation_gradients", memory.activation_gradients as f64),
             ("bytes/optimiser", memory.optimiser as f64),
             ("bytes/buckets", memory.buckets as f64),
         ];

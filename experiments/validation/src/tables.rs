@@ -18,7 +18,7 @@ pub fn head(first: &[&str]) -> Vec<String> {
 /// The median factor of some rows in every band.
 pub fn medians(rows: &[&Validated]) -> impl Iterator<Item = String> {
     (0..BANDS.len()).map(|at| {
-        let factors = rows.iter().filter(|row| band(row.bytes) == at).map(|row| row.factor);
+        let factors = rows.iter().filter(|row| band(row.bytes) == at).map(|row| row.error_factor);
         number(score::median(factors.collect()))
     })
 }
@@ -118,5 +118,5 @@ pub fn scores(predictors: &[Predictor], found: &[Validated]) -> Table {
 
 /// What a row is scored by.
 pub fn scored(row: &Validated) -> Scored {
-    Scored { system: row.system.clone(), bytes: row.bytes, factor: row.factor }
+    Scored { system: row.system.clone(), bytes: row.bytes, factor: row.error_factor }
 }

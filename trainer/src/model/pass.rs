@@ -78,9 +78,9 @@ pub struct Memory {
     /// What went through the layers.
     pub activations: u64,
     /// What layers keep for their backward pass.
-    pub saved: u64,
+    pub saved_for_backward: u64,
     /// Gradients by activations.
-    pub down: u64,
+    pub activation_gradients: u64,
     /// What the optimiser keeps from step to step; a model alone has none.
     pub optimiser: u64,
     /// Buffers of the buckets that are no views of the gradients, and what their hook keeps; likewise.

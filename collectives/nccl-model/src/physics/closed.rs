@@ -133,7 +133,7 @@ impl Rates {
             (_, true) => LINK_PCIE,
             _ => LINK_COPIED,
         };
-        let achieved = terms.has(Term::Achieved);
+        let achieved = terms.has(Term::LinkEfficiency);
         let pairs = if case.nvlink && !case.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
         let port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
         let network = network(case, parameters, terms);
@@ -193,11 +193,11 @@ impl Rates {
 fn network(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
     let fabric = terms.has(Term::NicFamily).then_some(case.fabric);
     let sockets = case.fabric == Fabric::Sockets;
-    let mut share = if terms.has(Term::Achieved) { parameters.family(SHARE, fabric) } else { 1.0 };
-    if !case.direct && !sockets && terms.has(Term::Copied) {
+    let mut share = if terms.has(Term::LinkEfficiency) { parameters.family(SHARE, fabric) } else { 1.0 };
+    if !case.direct && !sockets && terms.has(Term::HostStaging) {
         share *= parameters.at(SHARE_COPIED);
     }
-    if terms.has(Term::Scale) && case.nodes > 64.0 {
+    if terms.has(Term::Congestion) && case.nodes > 64.0 {
         // GH200 over Slingshot: 92 GB/s on 4 to 64 nodes, 66 on 512.
         share *= 0.895f64.powf((case.nodes / 64.0).log2());
     }
@@ -212,7 +212,10 @@ fn network(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
 fn fill(case: &Case, parameters: &Parameters, terms: Terms, rates: &Rates) -> f64 {
     // Flags in the data let LL and LL128 pass on what has come so far.
     let whole = case.protocol == Protocol::Simple;
-    if !(terms.has(Term::Fill) && whole && matches!(case.algorithm, Algorithm::Tree | Algorithm::NvlsTree)) {
+    if !(terms.has(Term::PipelineFill)
+        && whole
+        && matches!(case.algorithm, Algorithm::Tree | Algorithm::NvlsTree))
+    {
         return 0.0;
     }
     let (inside, across) = chain(case);

@@ -31,7 +31,7 @@ const CHUNK: f64 = 524_288.0;
 
 /// Microseconds that the host of one NIC copies; 0 where NICs match.
 pub(super) fn matching(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
-    let Some(stored) = case.host_stores.filter(|_| case.nodes > 1.0 && terms.has(Term::Matching)) else {
+    let Some(stored) = case.host_stores.filter(|_| case.nodes > 1.0 && terms.has(Term::HostMatching)) else {
         return 0.0;
     };
     let channels = (case.used / case.nics.max(1.0)).ceil();

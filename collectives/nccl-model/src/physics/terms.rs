@@ -10,19 +10,19 @@ pub enum Term {
     /// A hop takes what it takes by this family of NICs; without it, what it takes in general.
     NicFamily,
     /// What links reach of their nominal speed.
-    Achieved,
+    LinkEfficiency,
     /// Without GPUDirect, bytes are copied through the host's memory.
-    Copied,
+    HostStaging,
     /// Sockets reach what a core's TCP does.
     Sockets,
     /// A chunk fills every hop of a tree before the next follows.
-    Fill,
+    PipelineFill,
     /// Messages beyond a NIC's eager limit ask first.
     Rendezvous,
     /// Where the host matches messages to buffers, it copies them one after the other.
-    Matching,
+    HostMatching,
     /// More nodes get in each other's way.
-    Scale,
+    Congestion,
     /// The first size of a run carries warm-up.
     FirstCall,
 }
@@ -32,13 +32,13 @@ impl Term {
     pub const ALL: [Term; 10] = [
         Term::HostLaunch,
         Term::NicFamily,
-        Term::Achieved,
-        Term::Copied,
+        Term::LinkEfficiency,
+        Term::HostStaging,
         Term::Sockets,
-        Term::Fill,
+        Term::PipelineFill,
         Term::Rendezvous,
-        Term::Matching,
-        Term::Scale,
+        Term::HostMatching,
+        Term::Congestion,
         Term::FirstCall,
     ];
 
@@ -47,13 +47,13 @@ impl Term {
         match self {
             Term::HostLaunch => "host-launch",
             Term::NicFamily => "nic-family",
-            Term::Achieved => "achieved",
-            Term::Copied => "copied",
+            Term::LinkEfficiency => "link-efficiency",
+            Term::HostStaging => "host-staging",
             Term::Sockets => "sockets",
-            Term::Fill => "fill",
+            Term::PipelineFill => "pipeline-fill",
             Term::Rendezvous => "rendezvous",
-            Term::Matching => "matching",
-            Term::Scale => "scale",
+            Term::HostMatching => "host-matching",
+            Term::Congestion => "congestion",
             Term::FirstCall => "first-call",
         }
     }

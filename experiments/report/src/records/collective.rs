@@ -27,10 +27,10 @@ pub struct Call {
     /// Hash of the reduction trees: two results with the same tree, inputs and type are the same bits. Left out
     /// where it was not worked out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tree: Option<String>,
+    pub tree_hash: Option<String>,
     /// `canonical`, `uniform` or `positional`; left out as the tree is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<String>,
+    pub order_class: Option<String>,
 }
 
 /// What a clock on the wall said.
@@ -60,10 +60,10 @@ pub struct MeasuredCollective {
     pub busbw_gbps: f64,
     /// What NCCL itself estimated for the call, in microseconds; left out where it was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub estimate_us: Option<f64>,
+    pub nccl_estimate_us: Option<f64>,
     /// Elements that differ from the exact reference, over all ranks; left out where nothing was checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wrong: Option<u64>,
+    pub wrong_elements: Option<u64>,
     /// Hash of all ranks' results; left out where nothing was checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
@@ -79,7 +79,8 @@ pub struct SimulatedCollective {
     pub call: Call,
     /// The machine that was simulated.
     pub topology: String,
-    /// `clocks`, `events`, `orbit_clocks`, `orbit_events` or `serial_links`; `carried` where ranks carried real data.
+    /// `clocks`, `events`, `clocks_by_symmetry`, `events_by_symmetry` or `serial_links`; of a call as NCCL runs it,
+    /// `closed_form` where no schedule is simulated; `real_data` where ranks exchanged real data.
     pub engine: String,
     /// `max_min`, `split`, or `serial_links` where links serve one message at a time.
     pub sharing: String,
@@ -106,28 +107,28 @@ pub struct SimulatedCollective {
     /// Whether chunks were rounded up to equal sizes, so that the times are those of a slightly larger call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rounded_up: bool,
-    /// How many lanes each stepped one stands for; left out where all were stepped.
+    /// How many equal lanes each simulated lane stands for; left out where every lane was simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub folded_lanes: Option<u32>,
-    /// How many ranks each stepped one stands for; left out where all were stepped.
+    pub merged_lanes: Option<u32>,
+    /// How many ranks of a symmetry class each simulated rank stands for; left out where every rank was simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub folded_ranks: Option<u32>,
+    pub ranks_per_class: Option<u32>,
     /// Of the messages, those that repeat earlier ones and were skipped, exactly; left out where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_messages: Option<u64>,
     /// Elements that differ from the exact reference; left out where no data was carried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wrong: Option<u64>,
+    pub wrong_elements: Option<u64>,
     /// Hash of all ranks' results; left out where no data was carried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
 }
 
 impl SimulatedCollective {
-    /// The engine, and what it did not have to step: `serial_links, 16 lanes in one, 82.1 % skipped`.
+    /// The engine, and what it did not have to step: `serial_links, 16 lanes merged, 82.1 % skipped`.
     pub fn stepped(&self) -> String {
-        let lanes = self.folded_lanes.map(|lanes| format!("{lanes} lanes in one"));
-        let ranks = self.folded_ranks.map(|ranks| format!("{ranks} ranks in one"));
+        let lanes = self.merged_lanes.map(|lanes| format!("{lanes} lanes merged"));
+        let ranks = self.ranks_per_class.map(|ranks| format!("{ranks} ranks per class"));
         let share = |skipped: u64| skipped as f64 / self.messages.unwrap_or(skipped).max(1) as f64;
         let skipped = self.skipped_messages.map(|skipped| format!("{:.1} % skipped", share(skipped) * 100.0));
         let parts = [Some(self.engine.clone()), lanes, ranks, skipped];

@@ -21,9 +21,9 @@ pub struct TimeSpent {
     /// Its parts along the messages that wait for each other: name and microseconds.
     pub parts: Vec<(String, f64)>,
     /// The way that was waited for longest, from rank to rank, in microseconds.
-    pub longest: Option<(u32, u32, f64)>,
+    pub longest_wait: Option<(u32, u32, f64)>,
     /// The busiest link and the share of what it could carry that it did.
-    pub busiest: Option<(String, f64)>,
+    pub busiest_link: Option<(String, f64)>,
 }
 
 impl Record for TimeSpent {

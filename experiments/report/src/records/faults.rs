@@ -9,15 +9,15 @@ pub struct FaultSchedules {
     /// How many.
     pub schedules: u64,
     /// Faults in them.
-    pub injected: u64,
+    pub faults: u64,
     /// In which some rank was told who is to blame.
-    pub told: u64,
+    pub attributed: u64,
     /// That did not end.
     pub hangs: u64,
     /// With a wrong result.
-    pub wrong: u64,
+    pub wrong_results: u64,
     /// With an error that names nobody, or somebody else.
-    pub unnamed: u64,
+    pub misattributed: u64,
 }
 
 impl Record for FaultSchedules {

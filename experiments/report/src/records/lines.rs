@@ -1,5 +1,6 @@
 //! A record as a line of JSON, and lines read back.
 
+use super::renamed;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -60,7 +61,10 @@ impl Records {
             let value: Value =
                 serde_json::from_str(line).map_err(|e| format!("line {}: no JSON record: {e}", at + 1))?;
             match value.get("schema").and_then(Value::as_u64) {
-                Some(schema) if schema == u64::from(SCHEMA) => Ok(value),
+                Some(schema) if schema == u64::from(SCHEMA) => match renamed::refusal(&value) {
+                    Some(why) => Err(format!("line {}: {why}", at + 1)),
+                    None => Ok(value),
+                },
                 Some(schema) => Err(format!("line {}: schema {schema}; this version reads {SCHEMA}", at + 1)),
                 None => {
                     Err(format!("line {}: no `schema`; a record starts {{\"schema\":{SCHEMA},..", at + 1))
@@ -120,8 +124,8 @@ mod tests {
             root: None,
             count: 2,
             bytes: 8,
-            tree: Some("00".into()),
-            order: Some("positional".into()),
+            tree_hash: Some("00".into()),
+            order_class: Some("positional".into()),
         }
     }
 
@@ -137,8 +141,8 @@ mod tests {
             time_error_us: 0.1,
             algbw_gbps: 2.0,
             busbw_gbps: 3.0,
-            estimate_us: None,
-            wrong: Some(0),
+            nccl_estimate_us: None,
+            wrong_elements: Some(0),
             checksum: Some("ab".into()),
         }
     }

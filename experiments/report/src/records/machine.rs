@@ -23,7 +23,7 @@ pub struct Limit {
 /// How fast the simulator itself was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimulatorSpeed {
-    /// `clocks`, `events` or `orbit`.
+    /// As in a simulated collective: `clocks`, `events_by_symmetry`, ...
     pub engine: String,
     /// `all_reduce`, ...
     pub collective: String,
@@ -78,11 +78,11 @@ pub struct MachineListed {
     /// Its GPU.
     pub gpu: String,
     /// GPUs of a node.
-    pub devices: u32,
+    pub gpus_per_node: u32,
     /// NICs of a node.
-    pub nics: u32,
+    pub nics_per_node: u32,
     /// Gb/s of each.
-    pub nic_gbits: f64,
+    pub nic_gbit_per_s: f64,
     /// What they speak.
     pub fabric: String,
     /// Where its figures are from.

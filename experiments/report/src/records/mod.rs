@@ -14,6 +14,7 @@ mod faults;
 mod lines;
 mod machine;
 mod proof;
+mod renamed;
 mod training;
 mod validation;
 

@@ -16,10 +16,10 @@ pub struct Proof {
     pub rounds: u64,
     /// `canonical`, `uniform` or `positional`; left out where the proof failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<String>,
+    pub order_class: Option<String>,
     /// Hash of the reduction trees; left out where the proof failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tree: Option<String>,
+    pub tree_hash: Option<String>,
     /// Whether every send has its receive, and every result is the one that the collective promises.
     pub ok: bool,
     /// Where not: what was found instead.
@@ -40,10 +40,10 @@ pub struct Shown {
     pub rounds: u64,
     /// `canonical`, `uniform` or `positional`; left out where nothing is reduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<String>,
+    pub order_class: Option<String>,
     /// Hash of the reduction trees; left out where nothing is reduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tree: Option<String>,
+    pub tree_hash: Option<String>,
     /// The picture, line by line.
     pub picture: Vec<String>,
 }

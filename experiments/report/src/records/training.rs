@@ -60,9 +60,9 @@ pub struct Memory {
     /// What went through the layers.
     pub activations: u64,
     /// What layers keep for their backward pass.
-    pub saved: u64,
+    pub saved_for_backward: u64,
     /// Gradients by activations.
-    pub down: u64,
+    pub activation_gradients: u64,
     /// What the optimiser keeps from step to step.
     pub optimiser: u64,
     /// Buffers of the buckets that are no views of the gradients, and what their hook keeps.
@@ -266,11 +266,11 @@ pub struct ScalingRow {
     /// GPUs.
     pub ranks: u32,
     /// Samples per second as published.
-    pub published: f64,
+    pub published_samples_per_s: f64,
     /// Samples per second as predicted.
-    pub predicted: f64,
+    pub predicted_samples_per_s: f64,
     /// |predicted / published - 1|.
-    pub error: f64,
+    pub relative_error: f64,
     /// Whether the row took part in a fit; none does.
     pub fitted: bool,
     /// What was assumed, where the table does not say.

@@ -19,7 +19,7 @@ pub struct Validated {
     /// nccl-tests' size.
     pub bytes: u64,
     /// What NCCL's tuner takes: `Ring/LL`, ...
-    pub choice: String,
+    pub nccl_choice: String,
     /// `simulated`, `physical` or `closed-form`.
     pub predictor: String,
     /// What somebody measured, in microseconds.
@@ -27,7 +27,7 @@ pub struct Validated {
     /// The prediction, in microseconds.
     pub predicted_us: f64,
     /// max(predicted / measured, measured / predicted).
-    pub factor: f64,
+    pub error_factor: f64,
     /// Whether the run took part in the fit of the parameters: then the row counts for nothing.
     pub fitted: bool,
 }

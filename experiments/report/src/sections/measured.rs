@@ -13,8 +13,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     }
     let limits = records.all::<Limit>();
     let rows: Vec<&MeasuredCollective> = all.iter().map(|(record, _)| record).collect();
-    let wrong: u64 = rows.iter().filter_map(|record| record.wrong).sum();
-    let checked = rows.iter().filter(|record| record.wrong.is_some()).count();
+    let wrong: u64 = rows.iter().filter_map(|record| record.wrong_elements).sum();
+    let checked = rows.iter().filter(|record| record.wrong_elements.is_some()).count();
 
     let mut findings = vec![Finding {
         value: if wrong == 0 { "0 wrong".into() } else { format!("{wrong} wrong") },
@@ -167,9 +167,9 @@ fn table(place: &str, rows: &[&MeasuredCollective]) -> Table {
             format!("{:.2}", r.time_error_us),
             format!("{:.2}", r.algbw_gbps),
             format!("{:.2}", r.busbw_gbps),
-            r.wrong.map(|wrong| wrong.to_string()).unwrap_or_default(),
+            r.wrong_elements.map(|wrong| wrong.to_string()).unwrap_or_default(),
             format::short(r.checksum.as_deref().unwrap_or_default()),
-            r.call.order.clone().unwrap_or_default(),
+            r.call.order_class.clone().unwrap_or_default(),
         ]
     };
     let names = [
@@ -210,8 +210,8 @@ mod tests {
             root: None,
             count: bytes / 4,
             bytes,
-            tree: None,
-            order: None,
+            tree_hash: None,
+            order_class: None,
         };
         let lines =
             of.iter().flat_map(|(backend, device)| [1024, 4096].map(|bytes| (backend, device, bytes)));
@@ -227,8 +227,8 @@ mod tests {
                 time_error_us: 0.0,
                 algbw_gbps: 1.0,
                 busbw_gbps: 1.0,
-                estimate_us: None,
-                wrong: None,
+                nccl_estimate_us: None,
+                wrong_elements: None,
                 checksum: None,
             };
             line(&record, &stamp).unwrap()

@@ -140,10 +140,11 @@ fn spent_table(spent: &[TimeSpent]) -> Table {
         ];
         cells.extend(PARTS.iter().map(|name| part(name).unwrap_or_default()));
         cells.push(
-            s.longest.map_or(String::new(), |(from, to, us)| format!("rank {from} to {to}: {}", share(us))),
+            s.longest_wait
+                .map_or(String::new(), |(from, to, us)| format!("rank {from} to {to}: {}", share(us))),
         );
         let busiest = |(name, of): &(String, f64)| format!("{name}: {:.0} %", 100.0 * of);
-        cells.push(s.busiest.as_ref().map_or(String::new(), busiest));
+        cells.push(s.busiest_link.as_ref().map_or(String::new(), busiest));
         cells
     };
     let names = ["algorithm", "topology", "ranks", "size", "virtual time (us)"];

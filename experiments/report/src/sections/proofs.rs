@@ -82,8 +82,8 @@ fn row(proofs: &[&Proof]) -> Vec<String> {
         largest.algorithm.clone(),
         RankCounts(ranks).to_string(),
         largest.rounds.to_string(),
-        largest.order.clone().unwrap_or_default(),
-        format::short(largest.tree.as_deref().unwrap_or_default()),
+        largest.order_class.clone().unwrap_or_default(),
+        format::short(largest.tree_hash.as_deref().unwrap_or_default()),
         verdict,
     ]
 }

@@ -43,7 +43,7 @@ pub fn run(
         }
         for record in &sides {
             session.record(record)?;
-            wrong = record.wrong.map(|more| wrong.unwrap_or(0) + more).or(wrong);
+            wrong = record.wrong_elements.map(|more| wrong.unwrap_or(0) + more).or(wrong);
             busbw.push(record.busbw_gbps);
             lines.push(identity_of(&record.call, record.checksum.as_deref()));
         }

@@ -55,12 +55,12 @@ fn sweep(
         first_wrong = first_wrong.or(wrong.map(|at| format!("{size} bytes, {at}")));
         records.push(record);
     }
-    let wrong: Option<u64> = records.iter().map(|record| record.wrong).sum();
+    let wrong: Option<u64> = records.iter().map(|record| record.wrong_elements).sum();
     let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
     session.say(table::footer(name, wrong, &busbw))?;
     records.iter().try_for_each(|record| session.say(identity(record)))?;
     for record in &records {
-        if let Some(estimate) = record.estimate_us {
+        if let Some(estimate) = record.nccl_estimate_us {
             let (bytes, time) = (record.call.bytes, record.time_us);
             session
                 .say(format!("# {bytes} B: NCCL estimates {estimate:.1} us; {time:.1} us were measured"))?;
@@ -85,13 +85,13 @@ fn one(
         OnGpus::Nccl => gpus.nccl(&bench.choice, bench.timing, size)?,
         OnGpus::Device => gpus.device(&bench.choice, form, bench.timing, size)?,
     };
-    let Timed { side, estimate_us } = timed;
+    let Timed { side, nccl_estimate_us } = timed;
     if backend == OnGpus::Nccl && bench.choice.algorithm.is_none() {
         // NCCL chooses the order, and does not say which.
-        call = Call { algorithm: "native".into(), tree: None, order: None, ..call };
+        call = Call { algorithm: "native".into(), tree_hash: None, order_class: None, ..call };
     }
     let device = gpus.device_name();
     let ran = Ran { backend: backend.name(), device: &device };
-    let record = MeasuredCollective { estimate_us, ..bench.measured(ran, &call, &side) };
+    let record = MeasuredCollective { nccl_estimate_us, ..bench.measured(ran, &call, &side) };
     Ok((record, side.first_wrong))
 }

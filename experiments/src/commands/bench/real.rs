@@ -67,7 +67,7 @@ impl Sweep<'_> {
             sides.iter().try_for_each(|record| self.session.record(record))?;
             records.extend(sides);
         }
-        let wrong: Option<u64> = records.iter().map(|record| record.wrong).sum();
+        let wrong: Option<u64> = records.iter().map(|record| record.wrong_elements).sum();
         let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
         self.session.say(table::footer(name, wrong, &busbw))?;
         let mut lines: Vec<String> = records.iter().map(identity).collect();

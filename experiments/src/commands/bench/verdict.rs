@@ -27,8 +27,8 @@ pub fn identity_of(call: &Call, checksum: Option<&str>) -> String {
         "# {} B: {}, order {}, tree {}, checksum {}",
         call.bytes,
         call.algorithm,
-        call.order.as_deref().unwrap_or("none"),
-        call.tree.as_deref().unwrap_or("none"),
+        call.order_class.as_deref().unwrap_or("none"),
+        call.tree_hash.as_deref().unwrap_or("none"),
         checksum.unwrap_or("N/A"),
     )
 }

@@ -30,14 +30,14 @@ pub struct Args {
     /// What each rank of the simulated machine computes on
     #[arg(long, value_name = "D", default_value = "a100_f32")]
     device: String,
-    /// Steps of each measured or carried run
+    /// Steps of each run on a real clock, or with real arithmetic on the virtual clock
     #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
-    /// Carry real arithmetic on the virtual clock up to this many ranks [default: 4, or 0 where the configuration trains on
-    /// GPUs, which compute in real time]
+    /// Run real arithmetic on the virtual clock for up to this many ranks [default: 4, or 0 where the configuration trains
+    /// on GPUs, which compute in real time]
     #[arg(long, value_name = "N")]
-    carry: Option<u32>,
-    /// Neither measure nor carry: only model
+    sim_ranks: Option<u32>,
+    /// Run no arithmetic: model every point from shapes, FLOPs and bytes
     #[arg(long)]
     modeled_only: bool,
     /// Write the curves as an HTML page
@@ -60,11 +60,11 @@ pub fn run(args: &Args) -> Outcome {
     let scaling = Scaling::new(config, args.topology.clone(), device);
     scaling.check(ranks)?;
     let trains = !args.modeled_only;
-    if trains && args.carry.is_some_and(|carried| carried > 0) {
+    if trains && args.sim_ranks.is_some_and(|carried| carried > 0) {
         scaling.check_carried()?;
     }
     let gpus = if trains { scaling.gpus()? } else { None };
-    let carried = args.carry.unwrap_or(if gpus.is_some() { 0 } else { 4 });
+    let carried = args.sim_ranks.unwrap_or(if gpus.is_some() { 0 } else { 4 });
     memory::threads(carried)?;
     let mut session = Session::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
     args.html.iter().try_for_each(|path| session.will_write(path))?;

@@ -19,8 +19,8 @@ pub struct Args {
     /// Published tables of training throughput (JSON)
     #[arg(value_name = "TABLE", required = true)]
     tables: Vec<PathBuf>,
-    /// Leave a term out (communication, spread, jitter); may be given again
-    #[arg(long, value_name = "TERM")]
+    /// Leave a term out (communication, device-variation, jitter); may be given again
+    #[arg(long, value_name = "TERM", value_parser = published::term)]
     without: Vec<String>,
     /// Print every row
     #[arg(long)]

@@ -59,13 +59,13 @@ pub struct Args {
     accelerator: Option<String>,
     /// Samples per second that were measured on one GPU; kernels are stretched to meet it
     #[arg(long, value_name = "RATE")]
-    measured: Option<f64>,
+    single_gpu_rate: Option<f64>,
     /// What times the exchanges
     #[arg(long, value_enum, default_value = "simulated")]
     collectives: Collectives,
     /// Standard deviation of the devices' speed, as a share of a step; all wait for the slowest
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    spread: f64,
+    device_variation: f64,
     /// Standard deviation of a host's lateness in a step, in microseconds; all wait for the latest
     #[arg(long, value_name = "US", default_value_t = 0.0)]
     jitter: f64,
@@ -116,9 +116,9 @@ impl Args {
             strong: self.strong,
             accumulate: usize::try_from(self.accumulate).map_err(Failure::usage)?,
             sync_batch_norm: self.sync_batch_norm,
-            measured: self.measured.map(|measured| rate("--measured", measured)).transpose()?,
+            measured: self.single_gpu_rate.map(|measured| rate("--single-gpu-rate", measured)).transpose()?,
             terms: Terms {
-                spread: finite("--spread", self.spread)?,
+                spread: finite("--device-variation", self.device_variation)?,
                 jitter_us: finite("--jitter", self.jitter)?,
                 input: self.input_rate.map(|input| rate("--input-rate", input)).transpose()?,
                 node: machine.map_or(8, |preset| preset.devices),

@@ -128,8 +128,8 @@ pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, session: &mut Ses
             root: collective.rooted().then_some(sweep.root),
             count,
             bytes,
-            tree: None,
-            order: None,
+            tree_hash: None,
+            order_class: None,
         };
         let record = record(call, topology, &found, collective);
         session.say(table::simulated_row(&record, &record))?;
@@ -158,7 +158,7 @@ fn record(call: Call, topology: &str, found: &Simulated, collective: Collective)
         backend: "sim".into(),
         call,
         topology: topology.into(),
-        engine: found.method.map_or("closed form", |method| method.name()).into(),
+        engine: found.method.map_or("closed_form", |method| method.name()).into(),
         sharing: "split".into(),
         window: found.window,
         segment: None,
@@ -169,10 +169,10 @@ fn record(call: Call, topology: &str, found: &Simulated, collective: Collective)
         busbw_gbps,
         messages: (found.messages > 0).then_some(found.messages),
         rounded_up: false,
-        folded_lanes: None,
-        folded_ranks: None,
+        merged_lanes: None,
+        ranks_per_class: None,
         skipped_messages: Some(found.skipped).filter(|skipped| *skipped > 0),
-        wrong: None,
+        wrong_elements: None,
         checksum: None,
     }
 }

@@ -52,7 +52,7 @@ pub fn say(config: &Config, trained: &Trained, clock: &str, session: &mut Sessio
             kib(held.optimiser),
             kib(held.buckets),
             kib(held.buffers),
-            kib(held.activations + held.saved + held.down)
+            kib(held.activations + held.saved_for_backward + held.activation_gradients)
         ))?;
     }
     session.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))

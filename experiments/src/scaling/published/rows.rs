@@ -16,7 +16,7 @@ use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 pub const TERMS: [(&str, &str); 3] = [
     ("communication", "buckets that the backward pass does not hide, by NCCL's own model of the machine"),
     (
-        "spread",
+        "device-variation",
         "GPUs of one kind differ in speed by 2 % (standard deviation) and the slowest is waited for; P. Sinha et al., \
          \"Not all GPUs are created equal\", SC 2022, found 8 % between the ends for ResNet-50",
     ),
@@ -117,7 +117,7 @@ pub fn predict(table: &ScalingTable, curve: &Curve, without: &[String]) -> Resul
     let base = base(table, curve, &mut assumed)?;
     let has = |term: &str| !without.iter().any(|name| name == term);
     let terms = Terms {
-        spread: if has("spread") { SPREAD } else { 0.0 },
+        spread: if has("device-variation") { SPREAD } else { 0.0 },
         jitter_us: if has("jitter") { JITTER_US } else { 0.0 },
         ..Terms::NONE
     };

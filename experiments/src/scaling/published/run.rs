@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Which terms are left out.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// By name: communication, spread, jitter.
+    /// By name: communication, device-variation, jitter.
     pub without: Vec<String>,
     /// Print every row.
     pub rows: bool,
@@ -35,17 +35,23 @@ struct Found {
     left: Vec<(String, Left)>,
 }
 
+/// The name of a term, for clap.
+///
+/// # Errors
+/// A term that does not exist, with the nearest.
+pub fn term(name: &str) -> Result<String, String> {
+    let names = TERMS.map(|(name, _)| name);
+    match names.contains(&name) {
+        true => Ok(name.to_string()),
+        false => Err(allfold_sim::suggest::unknown("term", name, &names)),
+    }
+}
+
 /// Predicts every table, prints the score and writes the records.
 ///
 /// # Errors
-/// A file that is no table; a term that does not exist.
+/// A file that is no table.
 pub fn run(files: &[PathBuf], options: &Options, session: &mut Session) -> Outcome {
-    let names: Vec<&str> = TERMS.iter().map(|(name, _)| *name).collect();
-    for term in &options.without {
-        if !names.contains(&term.as_str()) {
-            return Err(Failure::usage(allfold_sim::suggest::unknown("term", term, &names)));
-        }
-    }
     let tables: Vec<ScalingTable> =
         files.iter().map(|file| tables::read(file).map_err(Failure::usage)).collect::<Outcome<_>>()?;
     options.plot.iter().try_for_each(|path| session.will_write(path))?;
@@ -115,9 +121,9 @@ impl Found {
                 system: table.machine.clone().unwrap_or_default(),
                 vision,
                 ranks: row.ranks,
-                published: row.published,
-                predicted: row.predicted,
-                error: row.error(),
+                published_samples_per_s: row.published,
+                predicted_samples_per_s: row.predicted,
+                relative_error: row.error(),
                 fitted: false,
                 assumed: rows.assumed.clone(),
             })?;

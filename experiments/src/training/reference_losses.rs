@@ -1,4 +1,4 @@
-//! The losses of another engine, to stand beside a run's in one figure.
+//! The losses of another engine, drawn in one figure with those of a run.
 
 use crate::cli::failure::{Failure, Outcome};
 use allfold_report::loss_curve::Course;
