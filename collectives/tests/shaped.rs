@@ -75,7 +75,7 @@ impl Network {
             let gbps = f64::from(rate) / 8e3 * PAYLOAD;
             let _ = write!(
                 text,
-                "[[link]]\nfrom = {from}\nto = {to}\nbandwidth_gbps = {gbps}\nlatency_us = {HOP_US}\n"
+                "[[link]]\nfrom = {from}\nto = {to}\nbandwidth = \"{gbps} GB/s\"\nlatency = \"{HOP_US} us\"\n"
             );
         };
         self.hosts
@@ -85,7 +85,7 @@ impl Network {
         self.trunks.iter().enumerate().for_each(|(k, rate)| {
             link(format!("\"s{k}\""), format!("\"s{}\"", k + 1), *rate);
         });
-        text += "[costs]\noverhead_us = 10.0\n";
+        text += "[costs]\noverhead = \"10 us\"\n";
         Topology::from_toml(self.name, &text, n as u32).unwrap()
     }
 }

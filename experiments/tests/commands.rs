@@ -170,8 +170,9 @@ fn a_topology_file_brings_its_links_and_its_costs() {
     let folder = folder();
     let time = |costs: &str| {
         let path = folder.path().join("machine.toml");
-        let text =
-            format!("kind = \"switch\"\n[device]\nbandwidth_gbps = 100\nlatency_us = 1\n[costs]\n{costs}\n");
+        let text = format!(
+            "kind = \"switch\"\n[device]\nbandwidth = \"100 GB/s\"\nlatency = \"1 us\"\n[costs]\n{costs}\n"
+        );
         fs::write(&path, text).unwrap();
         let flags =
             ["all_reduce", "--topology", path.to_str().unwrap(), "--ranks", "4", "-b", "64K", "-e", "64K"];
@@ -183,7 +184,7 @@ fn a_topology_file_brings_its_links_and_its_costs() {
         assert_eq!(timed, carried);
         timed
     };
-    let (cheap, dear) = (time("launch_us = 0"), time("launch_us = 50"));
+    let (cheap, dear) = (time("launch = \"0 us\""), time("launch = \"50 us\""));
     assert!((dear - cheap - 50.0).abs() < 1e-6, "{cheap} {dear}");
 }
 

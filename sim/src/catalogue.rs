@@ -28,7 +28,9 @@ impl Topology {
         if let Some(topology) = files::topology(name, ranks)? {
             return Ok(topology);
         }
-        if name.ends_with(".toml") || name.contains('/') {
+        let head = name.split([':', ',']).next().unwrap_or_default();
+        // Options of a machine may have a `/` in them: nic-bandwidth=400Gb/s.
+        if name.ends_with(".toml") || head.contains('/') {
             return Topology::load(Path::new(name), ranks);
         }
         match name {
@@ -47,7 +49,6 @@ impl Topology {
         match nodes {
             Some((devices, nics)) => Topology::nodes(ranks, devices, nics, DEVICE_LINK, NIC_LINK),
             None => {
-                let head = name.split([':', ',']).next().unwrap_or_default();
                 let what = suggest::unknown("topology", head, &[&NAMES[..], &Preset::names()].concat());
                 Err(Error::Topology(format!(
                     "{what}; `allfold machines` describes them; or name a file that ends in .toml, .xml or .yml"

@@ -41,6 +41,7 @@ pub mod fault;
 pub mod files;
 pub mod machines;
 pub mod network;
+pub mod quantity;
 pub mod topology;
 mod trace;
 pub mod transit;

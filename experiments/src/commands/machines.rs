@@ -107,7 +107,7 @@ fn listed(preset: &Preset) -> MachineListed {
         gpu: preset.gpu.clone(),
         gpus_per_node: preset.devices,
         nics_per_node: preset.nics.count,
-        nic_gbit_per_s: preset.nics.gbits,
+        nic_gbit_per_s: preset.nics.bandwidth.gbit_per_s(),
         fabric: preset.nics.fabric.clone(),
         sources: preset.sources(),
     }

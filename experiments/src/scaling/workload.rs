@@ -133,14 +133,14 @@ pub fn platform(preset: &Preset, ranks: u32) -> Outcome<Platform> {
     };
     let share =
         FABRICS.iter().find(|fabric| fabric.name == preset.nics.fabric).map_or(1.0, |fabric| fabric.share);
-    let network = f64::from(preset.nics.count) * preset.nics.gbits / 8.0 * share;
+    let network = f64::from(preset.nics.count) * preset.nics.bandwidth.gb_per_s() * share;
     let (channels, inside) = match &preset.nvlink {
         Some(nvlink) => {
             let mesh =
                 nvlink.mesh.iter().filter(|[a, b, _]| *a == 0 || *b == 0).map(|[_, _, links]| links).sum();
-            (nvlink.switched.unwrap_or(mesh).max(1), nvlink.gbps)
+            (nvlink.switched.unwrap_or(mesh).max(1), nvlink.bandwidth.gb_per_s())
         }
-        None => (2, preset.pcie.gbps / 2.0),
+        None => (2, preset.pcie.bandwidth.gb_per_s() / 2.0),
     };
     let across = |channels: u32, inside: f64| (network / f64::from(channels)).min(inside);
     let graph = Graph::inside(channels, inside).across(across(channels, inside));

@@ -301,7 +301,7 @@ impl<'a> Found<'a> {
         let devices = node.devices;
         let at = |place: Place| devices + place.0 as u32;
         let unknown = self.nics.iter().filter(|nic| nic.1.is_none()).count();
-        let each = complete.map_or(10.0, |(preset, _)| preset.nics.gbits);
+        let each = complete.map_or(10.0, |(preset, _)| preset.nics.bandwidth.gbit_per_s());
         if unknown > 0 {
             let whence =
                 complete.map_or("as NCCL assumes".into(), |(preset, _)| format!("from {}", preset.name));
@@ -314,7 +314,7 @@ impl<'a> Found<'a> {
             say(format!(
                 "lists no NIC; {} of {} Gb/s from {}",
                 from.nics.len(),
-                preset.nics.gbits,
+                preset.nics.bandwidth.gbit_per_s(),
                 preset.name
             ));
             let spread = |nic: usize| sockets[nic * sockets.len() / from.nics.len().max(1)].0;

@@ -5,14 +5,14 @@
 //! ranks = 64                  # optional: then as many as are asked for
 //! devices = 8
 //! nics = 4
-//! [device]                    # GB/s is 1e9 bytes per second
-//! bandwidth_gbps = 300.0
-//! latency_us = 0.6
+//! [device]
+//! bandwidth = "300 GB/s"      # 1 GB/s is 1e9 bytes per second, each way
+//! latency = "0.6 us"
 //! [nic]
-//! bandwidth_gbps = 25.0
-//! latency_us = 2.7
+//! bandwidth = "200 Gb/s"      # bits: the same as "25 GB/s"
+//! latency = "2.7 us"
 //! [costs]                     # optional; what is left out is as in `Costs::default`
-//! overhead_us = 0.5
+//! overhead = "0.5 us"
 //! ```
 //!
 //! A graph names its switches and lists its links; a number is a rank, and a list stands for a link each:
@@ -24,13 +24,16 @@
 //! [[link]]
 //! from = [0, 1, 2, 3]
 //! to = "leaf"
-//! bandwidth_gbps = 25.0
-//! latency_us = 1.0            # `one_way = true` for this direction only
+//! bandwidth = "25 GB/s"
+//! latency = "1 us"            # `one_way = true` for this direction only
 //! ```
+//!
+//! `docs/TOPOLOGY.md` lists every key.
 
 use super::graph::Edge;
 use super::{Link, Topology};
-use crate::{BytesPerSec, Costs, Error, Picos, Result, Rounding, suggest};
+use crate::quantity::{Bandwidth, Latency};
+use crate::{Costs, Error, Result, Rounding, suggest};
 use serde::Deserialize;
 use std::ops::Range;
 use std::path::Path;
@@ -45,8 +48,8 @@ struct File {
     ranks: Option<Spanned<u32>>,
     devices: Option<u32>,
     nics: Option<u32>,
-    device: Option<Spanned<LinkText>>,
-    nic: Option<Spanned<LinkText>>,
+    device: Option<LinkText>,
+    nic: Option<LinkText>,
     #[serde(default)]
     switches: Vec<String>,
     #[serde(default)]
@@ -57,8 +60,8 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LinkText {
-    bandwidth_gbps: Spanned<f64>,
-    latency_us: Spanned<f64>,
+    bandwidth: Bandwidth,
+    latency: Latency,
 }
 
 #[derive(Deserialize)]
@@ -66,8 +69,8 @@ struct LinkText {
 struct EdgeText {
     from: Spanned<Value>,
     to: Spanned<Value>,
-    bandwidth_gbps: Spanned<f64>,
-    latency_us: Spanned<f64>,
+    bandwidth: Bandwidth,
+    latency: Latency,
     #[serde(default)]
     one_way: bool,
 }
@@ -75,12 +78,21 @@ struct EdgeText {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CostsText {
-    overhead_us: Option<Spanned<f64>>,
-    launch_us: Option<Spanned<f64>>,
-    memory_gbps: Option<Spanned<f64>>,
+    overhead: Option<Latency>,
+    launch: Option<Latency>,
+    memory: Option<Bandwidth>,
     reduce_passes: Option<u64>,
     whole_nanos: Option<bool>,
 }
+
+/// Keys whose names held their units once, and how each is written.
+const WITH_UNITS: [(&str, &str); 5] = [
+    ("bandwidth_gbps", "bandwidth = \"25 GB/s\""),
+    ("latency_us", "latency = \"2.7 us\""),
+    ("overhead_us", "overhead = \"0.5 us\""),
+    ("launch_us", "launch = \"5 us\""),
+    ("memory_gbps", "memory = \"2000 GB/s\""),
+];
 
 /// What is wrong, and where in the text.
 struct Wrong(Range<usize>, String);
@@ -102,7 +114,7 @@ impl Topology {
     /// The same from the text of a file; `path` is what errors call it.
     pub fn from_toml(path: &str, text: &str, ranks: u32) -> Result<Topology> {
         let parsed = toml::from_str::<File>(text)
-            .map_err(|error| Wrong(error.span().unwrap_or(0..0), error.message().replace('\n', " ")));
+            .map_err(|error| Wrong(error.span().unwrap_or(0..0), said(error.message())));
         parsed.and_then(|file| file.build(path, ranks)).map_err(|Wrong(span, what)| {
             let before = text.get(..span.start).unwrap_or(text);
             let line = before.matches('\n').count() + 1;
@@ -130,11 +142,9 @@ impl File {
             "nodes" => {
                 let devices = self.devices.ok_or_else(|| self.missing("devices = 8"))?;
                 let nics = self.nics.unwrap_or(devices);
-                let nic = self
-                    .nic
-                    .as_ref()
-                    .ok_or_else(|| self.missing("[nic] with bandwidth_gbps and latency_us"))?;
-                Topology::nodes(ranks, devices, nics, self.device()?, nic.get_ref().link()?)
+                let nic =
+                    self.nic.as_ref().ok_or_else(|| self.missing("[nic] with bandwidth and latency"))?;
+                Topology::nodes(ranks, devices, nics, self.device()?, nic.link())
             }
             "graph" => Topology::graph(ranks, &self.switches, self.edges(ranks)?),
             other => {
@@ -146,7 +156,7 @@ impl File {
             other => Wrong(self.kind.span(), other.to_string()),
         })?;
         topology.name = path.into();
-        topology.costs = self.costs.as_ref().map_or(Ok(Costs::default()), CostsText::costs)?;
+        topology.costs = self.costs.as_ref().map_or_else(Costs::default, CostsText::costs);
         Ok(topology)
     }
 
@@ -175,13 +185,13 @@ impl File {
 
     fn device(&self) -> Read<Link> {
         let device = self.device.as_ref();
-        device.ok_or_else(|| self.missing("[device] with bandwidth_gbps and latency_us"))?.get_ref().link()
+        device.map(LinkText::link).ok_or_else(|| self.missing("[device] with bandwidth and latency"))
     }
 
     fn edges(&self, ranks: u32) -> Read<Vec<Edge>> {
         let mut edges = Vec::new();
         for text in &self.link {
-            let link = link(&text.bandwidth_gbps, &text.latency_us)?;
+            let link = link(text.bandwidth, text.latency);
             let ends = (self.places(&text.from, ranks)?, self.places(&text.to, ranks)?);
             for (&from, &to) in ends.0.iter().flat_map(|from| ends.1.iter().map(move |to| (from, to))) {
                 if from == to {
@@ -225,48 +235,44 @@ impl File {
 }
 
 impl LinkText {
-    fn link(&self) -> Read<Link> {
-        link(&self.bandwidth_gbps, &self.latency_us)
+    fn link(&self) -> Link {
+        link(self.bandwidth, self.latency)
     }
 }
 
 impl CostsText {
-    fn costs(&self) -> Read<Costs> {
+    fn costs(&self) -> Costs {
         let base = Costs::default();
-        let time = |span: &Option<Spanned<f64>>, otherwise| span.as_ref().map_or(Ok(otherwise), micros);
-        Ok(Costs {
-            overhead: time(&self.overhead_us, base.overhead)?,
-            launch: time(&self.launch_us, base.launch)?,
-            memory: self.memory_gbps.as_ref().map(rate).transpose()?,
+        let time = |text: Option<Latency>, otherwise| text.map_or(otherwise, Latency::picos);
+        Costs {
+            overhead: time(self.overhead, base.overhead),
+            launch: time(self.launch, base.launch),
+            memory: self.memory.map(Bandwidth::bytes),
             reduce_passes: self.reduce_passes.unwrap_or(base.reduce_passes),
             rounding: if self.whole_nanos == Some(true) { Rounding::WholeNanos } else { Rounding::Exact },
-        })
+        }
     }
 }
 
-fn link(bandwidth: &Spanned<f64>, latency: &Spanned<f64>) -> Read<Link> {
-    Ok(Link { bandwidth: rate(bandwidth)?, latency: micros(latency)? })
+fn link(bandwidth: Bandwidth, latency: Latency) -> Link {
+    Link { bandwidth: bandwidth.bytes(), latency: latency.picos() }
 }
 
-fn rate(gb: &Spanned<f64>) -> Read<BytesPerSec> {
-    let sane = (1e-9..=1e9).contains(gb.get_ref());
-    let wrong =
-        || Wrong(gb.span(), format!("{} GB/s is no bandwidth; give more than 0, at most 1e9", gb.get_ref()));
-    if sane { Ok(BytesPerSec::from_gb(*gb.get_ref())) } else { Err(wrong()) }
-}
-
-fn micros(us: &Spanned<f64>) -> Read<Picos> {
-    let sane = (0.0..=1e9).contains(us.get_ref());
-    let wrong = || Wrong(us.span(), format!("{} us is no time; give 0 or more, at most 1e9", us.get_ref()));
-    if sane { Ok(Picos((us.get_ref() * 1e6).round() as u64)) } else { Err(wrong()) }
+/// What the reader of TOML says, in one line. A key that held its unit is answered with what is written now.
+fn said(message: &str) -> String {
+    let old = WITH_UNITS.iter().find(|(old, _)| message.contains(&format!("unknown field `{old}`")));
+    match old {
+        Some((old, new)) => format!("`{old}` is a key of earlier versions; write {new}, with its unit"),
+        None => message.replace('\n', " "),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LinkId, Rank};
+    use crate::{BytesPerSec, LinkId, Picos, Rank};
 
-    const NODES: &str = "kind = \"nodes\"\ndevices = 8\nnics = 4\n[device]\nbandwidth_gbps = 300.0\nlatency_us = 0.6\n[nic]\nbandwidth_gbps = 25\nlatency_us = 2.7\n";
+    const NODES: &str = "kind = \"nodes\"\ndevices = 8\nnics = 4\n[device]\nbandwidth = \"300 GB/s\"\nlatency = \"0.6 us\"\n[nic]\nbandwidth = \"25 GB/s\"\nlatency = \"2.7 us\"\n";
 
     fn error(text: &str) -> String {
         Topology::from_toml("t.toml", text, 4).unwrap_err().to_string()
@@ -274,7 +280,7 @@ mod tests {
 
     #[test]
     fn nodes_are_the_built_in_ones_with_the_costs_of_the_file() {
-        let text = format!("{NODES}[costs]\noverhead_us = 0.5\nmemory_gbps = 2000\n");
+        let text = format!("{NODES}[costs]\noverhead = \"0.5 us\"\nmemory = \"2000 GB/s\"\n");
         let (read, built) =
             (Topology::from_toml("t.toml", &text, 64), Topology::named("nodes8x4", 64).unwrap());
         let read = read.unwrap();
@@ -286,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_graph_joins_ranks_and_switches_both_ways() {
-        let text = "kind = \"graph\"\nswitches = [\"leaf\"]\n[[link]]\nfrom = [0, 1, 2, 3]\nto = \"leaf\"\nbandwidth_gbps = 25\nlatency_us = 1\n";
+        let text = "kind = \"graph\"\nswitches = [\"leaf\"]\n[[link]]\nfrom = [0, 1, 2, 3]\nto = \"leaf\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n";
         let topology = Topology::from_toml("t.toml", text, 4).unwrap();
         let mut path = Vec::new();
         topology.route(Rank(3), Rank(1), &mut path);
@@ -305,21 +311,59 @@ mod tests {
         assert!(error_in("nics = 4", "nicks = 4").starts_with("t.toml:3:1: unknown field `nicks`"));
         assert!(error_in("nics = 4", "nics = 3").contains("cannot share 3 NICs evenly"));
         assert!(error_in("nics = 4", "nics = = 3").starts_with("t.toml:3:8"));
-        assert!(error_in("latency_us = 0.6", "latency_us = -1").starts_with("t.toml:6:14: -1 us is no time"));
         assert!(
-            error_in("bandwidth_gbps = 25", "bandwidth_gbps = 0")
-                .starts_with("t.toml:8:18: 0 GB/s is no bandwidth")
+            error_in("latency = \"0.6 us\"", "latency = \"-1 us\"")
+                .starts_with("t.toml:6:11: `-1 us` is no time")
+        );
+        assert!(
+            error_in("bandwidth = \"25 GB/s\"", "bandwidth = \"0 GB/s\"")
+                .starts_with("t.toml:8:13: `0 GB/s` is no bandwidth")
         );
         assert!(error_in("devices = 8", "").contains("needs devices"));
         assert!(error_in("kind = \"nodes\"", "kind = \"nodes\"\nranks = 8").contains("joins 8 ranks, not 4"));
         assert!(error_in("\"nodes\"", "\"switch\"").contains("has no `devices`"));
-        let graph = "kind = \"graph\"\nswitches = [\"leaf\"]\n[[link]]\nfrom = 9\nto = \"leaf\"\nbandwidth_gbps = 25\nlatency_us = 1\n";
+        let graph = "kind = \"graph\"\nswitches = [\"leaf\"]\n[[link]]\nfrom = 9\nto = \"leaf\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n";
         assert!(error(graph).starts_with("t.toml:4:8: rank 9 does not exist"));
         assert!(
             error(&graph.replace("9", "0").replace("to = \"leaf\"", "to = \"leef\""))
                 .contains("did you mean `leaf`?")
         );
         assert!(error(&graph.replace("9", "0")).contains("no links lead from rank 1 to rank 0"));
+    }
+
+    #[test]
+    fn a_number_without_a_unit_is_refused_with_both_readings() {
+        let bare = NODES.replace("\"25 GB/s\"", "200");
+        assert_eq!(
+            error(&bare),
+            "t.toml:8:13: `200` has no unit; write \"200 GB/s\" (1600 Gb/s) or \"200 Gb/s\" (25 GB/s)"
+        );
+        let bare = NODES.replace("\"2.7 us\"", "2.7");
+        assert!(error(&bare).starts_with("t.toml:9:11: `2.7` has no unit; write such as \"2.7 us\""));
+        let bits = NODES.replace("25 GB/s", "200 Gb/s");
+        let families = |text: &str| Topology::from_toml("t.toml", text, 4).unwrap().families().to_vec();
+        assert_eq!(families(&bits), families(NODES));
+    }
+
+    #[test]
+    fn keys_that_held_their_units_are_answered_with_what_is_written_now() {
+        for (old, new) in WITH_UNITS {
+            let section = if old.starts_with("band") || old.starts_with("lat") { "device" } else { "costs" };
+            let said = error(&format!("kind = \"switch\"\n[{section}]\n{old} = 2.0\n"));
+            assert!(said.starts_with("t.toml:3:1: ") && said.contains(&format!("write {new}")), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_files_that_the_documents_show_are_read() {
+        let page = include_str!("../../../docs/TOPOLOGY.md");
+        let files: Vec<&str> =
+            page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert_eq!(files.len(), 2);
+        files.iter().for_each(|text| drop(Topology::from_toml("own.toml", text, 4).unwrap()));
+        let bare = files[0].replace("\"200 Gb/s\"", "200");
+        let said = Topology::from_toml("own.toml", &bare, 4).unwrap_err().to_string();
+        assert!(page.contains(&said), "{said}");
     }
 
     #[test]

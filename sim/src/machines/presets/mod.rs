@@ -18,6 +18,7 @@ pub use spec::OPTIONS;
 pub(crate) use spec::Spec;
 
 use super::node::{Kind, Nic, Node};
+use crate::quantity::Bandwidth;
 use crate::{Error, Result, Topology, suggest};
 use serde::Deserialize;
 
@@ -87,10 +88,10 @@ pub struct NvLink {
     /// Device, device, links between them.
     #[serde(default)]
     pub mesh: Vec<[u32; 3]>,
-    /// GB/s of one link, one way, as collectives can use it.
-    pub gbps: f64,
+    /// One link, one way, as collectives can use it.
+    pub bandwidth: Bandwidth,
     /// The same by the datasheet.
-    pub nominal_gbps: f64,
+    pub datasheet: Bandwidth,
     /// Where this is from.
     pub source: String,
 }
@@ -99,14 +100,14 @@ pub struct NvLink {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pcie {
-    /// GB/s of 16 lanes, one way.
-    pub gbps: f64,
+    /// 16 lanes, one way.
+    pub bandwidth: Bandwidth,
     /// Devices of one PCI switch; 0: each has a root port of its own.
     pub devices_per_switch: u32,
     /// CPU sockets (or NUMA nodes).
     pub sockets: u32,
-    /// GB/s between sockets, one way.
-    pub between_gbps: f64,
+    /// Between sockets, one way.
+    pub between_sockets: Bandwidth,
     /// Whether devices may write to each other.
     #[serde(default = "yes")]
     pub p2p: bool,
@@ -120,8 +121,8 @@ pub struct Pcie {
 pub struct Nics {
     /// Of a node.
     pub count: u32,
-    /// Gb/s of each.
-    pub gbits: f64,
+    /// Each of them, one way.
+    pub bandwidth: Bandwidth,
     /// What they speak.
     pub fabric: String,
     /// Where this is from.
@@ -213,47 +214,53 @@ impl Preset {
             nics: Vec::new(),
             network_nanos: fabric.nanos,
         };
+        let pcie = self.pcie.bandwidth.gb_per_s();
         let sockets = self.pcie.sockets.clamp(1, self.devices);
         let roots: Vec<u32> = (0..sockets).map(|socket| node.add(format!("cpu{socket}"))).collect();
         for pair in roots.windows(2) {
-            node.join(pair[0], pair[1], self.pcie.between_gbps, PCI_NANOS, Kind::Pci);
+            node.join(pair[0], pair[1], self.pcie.between_sockets.gb_per_s(), PCI_NANOS, Kind::Pci);
         }
         if let (Some(&first), Some(&last), 3..) = (roots.first(), roots.last(), sockets) {
-            node.join(last, first, self.pcie.between_gbps, PCI_NANOS, Kind::Pci);
+            node.join(last, first, self.pcie.between_sockets.gb_per_s(), PCI_NANOS, Kind::Pci);
         }
         let homes = self.pci(&mut node, &roots);
         self.nvlinks(&mut node);
-        let (count, gbits) = (spec.nics.unwrap_or(self.nics.count), spec.gbits.unwrap_or(self.nics.gbits));
+        let (count, nic_bandwidth) =
+            (spec.nics.unwrap_or(self.nics.count), spec.nic_bandwidth.unwrap_or(self.nics.bandwidth));
         for nic in 0..count {
             // Spread over the places that devices hang on, consecutive NICs side by side.
             let at = (u64::from(nic) * homes.len() as u64 / u64::from(count)) as usize;
             let place = homes.get(at).copied().unwrap_or(devices);
-            node.nics.push(Nic { place, gbits: gbits * fabric.share, gbps: self.pcie.gbps.max(gbits / 8.0) });
+            node.nics.push(Nic {
+                place,
+                gbits: nic_bandwidth.gbit_per_s() * fabric.share,
+                gbps: pcie.max(nic_bandwidth.gb_per_s()),
+            });
         }
         Ok(node)
     }
 
     /// Hangs every device on PCI Express; gives the places that NICs may hang on: one per device's switch.
     fn pci(&self, node: &mut Node, roots: &[u32]) -> Vec<u32> {
-        let per = self.pcie.devices_per_switch;
+        let (per, pcie) = (self.pcie.devices_per_switch, self.pcie.bandwidth.gb_per_s());
         let socket =
             |device: u32| roots[(u64::from(device) * roots.len() as u64 / u64::from(self.devices)) as usize];
         let mut homes = Vec::new();
         for device in 0..node.devices {
             if per == 0 {
                 let each = (self.devices / roots.len() as u32).max(1);
-                let staged = if self.pcie.p2p { self.pcie.gbps } else { STAGED_GBPS / f64::from(each) };
-                node.join(device, socket(device), self.pcie.gbps.min(staged), 2 * PCI_NANOS, Kind::Pci);
+                let staged = if self.pcie.p2p { pcie } else { STAGED_GBPS / f64::from(each) };
+                node.join(device, socket(device), pcie.min(staged), 2 * PCI_NANOS, Kind::Pci);
                 homes.push(socket(device));
                 continue;
             }
             if device % per == 0 {
                 let switch = node.add(format!("plx{}", device / per));
-                node.join(switch, socket(device), self.pcie.gbps, PCI_NANOS, Kind::Pci);
+                node.join(switch, socket(device), pcie, PCI_NANOS, Kind::Pci);
                 homes.push(switch);
             }
             let switch = homes.last().copied().unwrap_or(0);
-            node.join(device, switch, self.pcie.gbps, PCI_NANOS, Kind::Pci);
+            node.join(device, switch, pcie, PCI_NANOS, Kind::Pci);
         }
         homes.dedup();
         homes
@@ -264,23 +271,34 @@ impl Preset {
         if let Some(links) = nvlink.switched {
             let switch = node.add("nvswitch");
             for device in 0..node.devices {
-                node.join(device, switch, f64::from(links) * nvlink.gbps, NVLINK_NANOS / 2, Kind::NvLink);
+                node.join(
+                    device,
+                    switch,
+                    f64::from(links) * nvlink.bandwidth.gb_per_s(),
+                    NVLINK_NANOS / 2,
+                    Kind::NvLink,
+                );
             }
         }
         let devices = node.devices;
         for &[a, b, links] in nvlink.mesh.iter().filter(|[a, b, _]| *a.max(b) < devices) {
-            node.join(a, b, f64::from(links) * nvlink.gbps, NVLINK_NANOS, Kind::NvLink);
+            node.join(a, b, f64::from(links) * nvlink.bandwidth.gb_per_s(), NVLINK_NANOS, Kind::NvLink);
         }
     }
 
     /// Every figure and its source, a line each.
     pub fn sources(&self) -> Vec<String> {
-        let nvlink =
-            self.nvlink.iter().map(|n| format!("NVLink {} GB/s a link, one way: {}", n.gbps, n.source));
-        let pcie = format!("PCIe {} GB/s: {}", self.pcie.gbps, self.pcie.source);
+        let nvlink = self
+            .nvlink
+            .iter()
+            .map(|n| format!("NVLink {} GB/s a link, one way: {}", n.bandwidth.gb_per_s(), n.source));
+        let pcie = format!("PCIe {} GB/s: {}", self.pcie.bandwidth.gb_per_s(), self.pcie.source);
         let nics = format!(
             "{} NICs of {} Gb/s {}: {}",
-            self.nics.count, self.nics.gbits, self.nics.fabric, self.nics.source
+            self.nics.count,
+            self.nics.bandwidth.gbit_per_s(),
+            self.nics.fabric,
+            self.nics.source
         );
         let fabric = fabric::named(&self.nics.fabric)
             .into_iter()

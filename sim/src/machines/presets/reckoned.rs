@@ -33,7 +33,7 @@ impl Preset {
         let nvlink = preset.nvlink.is_some() && gpu.nvlink.is_some() && devices > 1;
         let nics = Nics {
             count: spec.nics.unwrap_or(preset.nics.count),
-            gbits: spec.gbits.unwrap_or(preset.nics.gbits),
+            gbits: spec.nic_bandwidth.unwrap_or(preset.nics.bandwidth).gbit_per_s(),
             ..carried(spec.fabric.as_deref().unwrap_or(&preset.nics.fabric), gpu.generation)
         };
         if nodes > 1 && nics.count == 0 {

@@ -4,10 +4,11 @@
 //! dgx-a100                              as many nodes as the ranks take
 //! dgx-a100:16                           at most 16 nodes
 //! hgx-h100:64,fat-tree=2:1,pod=32       32 nodes a pod; what leaves a pod is half of what its NICs can send
-//! p4d,fabric=tcp   l40s,nics=4,gbits=400   other NICs than the machine's own
+//! p4d,fabric=tcp   l40s,nics=4,nic-bandwidth=400Gb/s   other NICs than the machine's own
 //! ```
 
 use crate::machines::node::Fabrics;
+use crate::quantity::Bandwidth;
 use crate::{Error, Result, suggest};
 
 /// What a user wrote after `--topology`, taken apart.
@@ -17,7 +18,7 @@ pub(crate) struct Spec {
     pub nodes: Option<u32>,
     pub devices: Option<u32>,
     pub nics: Option<u32>,
-    pub gbits: Option<f64>,
+    pub nic_bandwidth: Option<Bandwidth>,
     pub fabric: Option<String>,
     /// What completes a file.
     pub machine: Option<String>,
@@ -28,7 +29,7 @@ pub(crate) struct Spec {
 pub const OPTIONS: [(&str, &str); 7] = [
     ("fabric=NAME", "InfiniBand, RoCE, Slingshot, EFA, TCPX, TCPXO or TCP"),
     ("nics=N", "NICs of a node"),
-    ("gbits=G", "Gb/s of a NIC"),
+    ("nic-bandwidth=B", "a NIC, one way, with its unit: 400Gb/s or 50GB/s"),
     ("devices=N", "use the first N devices of each node only"),
     ("fat-tree=O:1", "what leaves a pod is 1/O of what its NICs can send; 1:1 is a full fat tree"),
     ("pod=N", "nodes below one set of leaf switches (default 32)"),
@@ -48,7 +49,7 @@ impl Spec {
             nodes,
             devices: None,
             nics: None,
-            gbits: None,
+            nic_bandwidth: None,
             fabric: None,
             machine: None,
             fabrics: Fabrics::FLAT,
@@ -67,11 +68,16 @@ impl Spec {
             "nics" => self.nics = Some(number(value, key, 1, 1024)?),
             "devices" => self.devices = Some(number(value, key, 1, 1024)?),
             "pod" => self.fabrics.pod = number(value, key, 1, 1 << 20)?,
+            "nic-bandwidth" => {
+                let read =
+                    value.parse().map_err(|what| Error::Topology(format!("nic-bandwidth={value}: {what}")));
+                self.nic_bandwidth = Some(read?);
+            }
             "gbits" => {
-                let gbits = value.parse().ok().filter(|gbits| (0.001..=1e6).contains(gbits));
-                let wrong =
-                    || Error::Topology(format!("gbits={value} is no speed; write Gb/s such as gbits=400"));
-                self.gbits = Some(gbits.ok_or_else(wrong)?);
+                let now = format!("write nic-bandwidth={value}Gb/s");
+                return Err(Error::Topology(format!(
+                    "gbits={value} is an option of earlier versions; {now}"
+                )));
             }
             "fat-tree" => {
                 let ratio = value.strip_suffix(":1").unwrap_or(value).parse().ok();

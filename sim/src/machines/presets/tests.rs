@@ -14,7 +14,7 @@ fn every_machine_is_read_has_sources_and_a_known_gpu() {
         assert!(!preset.title.is_empty());
         fabric::named(&preset.nics.fabric).unwrap();
         if let Some(nvlink) = &preset.nvlink {
-            assert!(nvlink.gbps <= nvlink.nominal_gbps, "{}", preset.name);
+            assert!(nvlink.bandwidth <= nvlink.datasheet, "{}", preset.name);
             for device in 0..preset.devices {
                 let links: u32 =
                     nvlink.mesh.iter().filter(|[a, b, _]| *a == device || *b == device).map(|l| l[2]).sum();
@@ -52,7 +52,7 @@ fn bisection_and_network_are_those_of_the_datasheets() {
     ] {
         let (preset, node) = (Preset::named(name).unwrap(), node(name));
         let link = preset.nvlink.unwrap();
-        let found = node.bisection_gbps() * link.nominal_gbps / link.gbps;
+        let found = node.bisection_gbps() * link.datasheet.gb_per_s() / link.bandwidth.gb_per_s();
         assert!((found / nominal - 1.0).abs() < 1e-9, "{name}: {found} GB/s, not {nominal}");
         assert_eq!(node.network_gbps(), gbits / 8.0, "{name}");
     }
@@ -119,8 +119,8 @@ fn options_change_what_they_say() {
     assert_eq!(nic("hgx-h100"), (32, 48_000, 1_350));
     assert_eq!(nic("p4d"), (16, 12_500, 17_500));
     assert_eq!(nic("p5"), (32, 48_000, 17_500));
-    assert_eq!(nic("hgx-h100,gbits=200,fabric=roce"), (32, 25_000, 1_900));
-    assert_eq!(nic("hgx-h100,nics=4,fabric=tcp,gbits=100"), (16, 5_000, 11_000));
+    assert_eq!(nic("hgx-h100,nic-bandwidth=200Gb/s,fabric=roce"), (32, 25_000, 1_900));
+    assert_eq!(nic("hgx-h100,nics=4,fabric=tcp,nic-bandwidth=12.5GB/s"), (16, 5_000, 11_000));
 }
 
 #[test]
@@ -131,7 +131,9 @@ fn what_is_wrong_is_said() {
         ("dgx-a100:1", "16 ranks are more than the 8 GPUs of `dgx-a100:1`"),
         ("dgx-a100,fat-tee=2:1", "did you mean `fat-tree`?"),
         ("dgx-a100,fat-tree=x", "write fat-tree=1:1"),
-        ("dgx-a100,gbits=-1", "gbits=-1 is no speed"),
+        ("dgx-a100,nic-bandwidth=-1Gb/s", "is no bandwidth"),
+        ("dgx-a100,nic-bandwidth=400", "write \"400 GB/s\" (3200 Gb/s) or \"400 Gb/s\" (50 GB/s)"),
+        ("dgx-a100,gbits=400", "write nic-bandwidth=400Gb/s"),
         ("dgx-a100,fabric=efaa", "did you mean `EFA`?"),
         ("dgx-a100,rails=maybe", "rails=on or rails=off"),
         ("dgx-a100,devices=9", "has 8 devices a node, not 9"),
