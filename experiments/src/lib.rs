@@ -19,3 +19,30 @@ pub mod measure;
 pub mod predict;
 pub mod scaling;
 pub mod training;
+
+use allfold_collectives::registry::{self, Algorithm};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// The whole `allfold` command, with a program's own algorithms beside those of the table: what `main` of a program of your own
+/// returns. Every command that takes `--algo` knows them by name.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// fn main() -> ExitCode {
+///     allfold_experiments::run(&[])
+/// }
+/// ```
+pub fn run(own: &'static [Algorithm]) -> ExitCode {
+    let added = registry::add(own).map_err(cli::failure::Failure::usage);
+    let Err(failure) = added.and_then(|()| commands::dispatch::run()) else {
+        return ExitCode::SUCCESS;
+    };
+    let line = failure.to_string();
+    if !line.is_empty() {
+        // The reader of standard error may have gone.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+    failure.exit_code()
+}

@@ -56,7 +56,7 @@ impl Fingerprint {
         };
         let root = Some(half(2)).filter(|root| *root != NO_ROOT).map(|root| Rank(u32::from(root)));
         let segments = u32::from(half(6));
-        let names = ["", known].into_iter().chain(registry::ALGORITHMS.iter().map(|row| row.name));
+        let names = ["", known].into_iter().chain(registry::all().map(|row| row.name));
         let algorithm = names
             .into_iter()
             .find(|name| schedule(name, segments) == half(4))

@@ -20,7 +20,7 @@ use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::Scaling;
 use crate::training::place::Place;
 use crate::training::trained::Trained;
-use allfold_collectives::registry::{self, ALGORITHMS, Shape};
+use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::Report;
 use allfold_report::format::counted;
@@ -171,7 +171,7 @@ fn write(folder: &Path, records: &str, made: &Report) -> Outcome {
 
 /// Proves every algorithm; returns what failed.
 fn prove(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
-    let algorithms: Vec<_> = ALGORITHMS.iter().collect();
+    let algorithms: Vec<_> = registry::all().collect();
     let proofs = verify::prove(&algorithms, &extent.proofs)?;
     let command = format!("allfold verify --ranks {}", extent.proofs);
     proofs.iter().try_for_each(|proof| session.record_as(proof, Some(&command)))?;

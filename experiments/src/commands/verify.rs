@@ -7,7 +7,7 @@ use crate::cli::session::Session;
 use crate::cli::{memory, names, progress};
 use allfold_collectives::Collective;
 use allfold_collectives::check;
-use allfold_collectives::registry::{self, ALGORITHMS, Algorithm, Shape};
+use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_report::format::counted;
 use allfold_report::records::Proof;
 use allfold_report::sizes::RankCounts;
@@ -65,11 +65,11 @@ fn algorithms(args: &Args) -> Outcome<Vec<&'static Algorithm>> {
     match (args.collective, &args.algo) {
         (Some(collective), Some(name)) => Ok(vec![registry::find(collective, name).map_err(Failure::usage)?]),
         (Some(collective), None) => Ok(registry::of(collective).collect()),
-        (None, None) => Ok(ALGORITHMS.iter().collect()),
+        (None, None) => Ok(registry::all().collect()),
         (None, Some(name)) => {
-            let found: Vec<_> = ALGORITHMS.iter().filter(|algorithm| algorithm.name == name).collect();
+            let found: Vec<_> = registry::all().filter(|algorithm| algorithm.name == name).collect();
             if found.is_empty() {
-                let known: BTreeSet<&str> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
+                let known: BTreeSet<&str> = registry::all().map(|algorithm| algorithm.name).collect();
                 let known: Vec<&str> = known.into_iter().collect();
                 return Err(Failure::usage(allfold_sim::suggest::unknown("algorithm", name, &known)));
             }

@@ -43,4 +43,15 @@ pub enum Error {
         /// What its algorithms are called.
         known: Vec<&'static str>,
     },
+    /// An algorithm to be added has the name of another one.
+    #[error("{collective} has an algorithm `{name}` already; give your own another name")]
+    Taken {
+        /// For which collective.
+        collective: Collective,
+        /// The name.
+        name: &'static str,
+    },
+    /// Algorithms were added before.
+    #[error("a program adds its algorithms once; pass all of them to that call")]
+    Added,
 }

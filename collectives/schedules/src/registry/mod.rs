@@ -1,4 +1,5 @@
-//! Every algorithm of every collective, in one table that tests, benchmarks and the command line all read.
+//! Every algorithm of every collective, in one table that tests, benchmarks and the command line all read. A program adds
+//! its own by [`add`].
 
 mod algorithm;
 mod error;
@@ -11,10 +12,34 @@ pub use shape::Shape;
 pub use table::ALGORITHMS;
 
 use crate::Collective;
+use std::sync::OnceLock;
 
-/// The algorithms of one collective, in the table's order.
+/// What [`add`] was given.
+static ADDED: OnceLock<&'static [Algorithm]> = OnceLock::new();
+
+/// Adds a program's own algorithms: names find them from now on wherever they find those of the table. A program calls this
+/// once, before anything else; all ranks of a job add the same algorithms.
+///
+/// # Errors
+/// A name that another algorithm of its collective has; a second call.
+pub fn add(own: &'static [Algorithm]) -> Result<(), Error> {
+    for (nth, row) in own.iter().enumerate() {
+        let mut others = ALGORITHMS.iter().chain(&own[..nth]);
+        if others.any(|other| (other.collective, other.name) == (row.collective, row.name)) {
+            return Err(Error::Taken { collective: row.collective, name: row.name });
+        }
+    }
+    ADDED.set(own).map_err(|_| Error::Added)
+}
+
+/// Every algorithm: those of the table, then those that the program added.
+pub fn all() -> impl Iterator<Item = &'static Algorithm> {
+    ALGORITHMS.iter().chain(ADDED.get().copied().unwrap_or_default())
+}
+
+/// The algorithms of one collective, in the order of [`all`].
 pub fn of(collective: Collective) -> impl Iterator<Item = &'static Algorithm> {
-    ALGORITHMS.iter().filter(move |row| row.collective == collective)
+    all().filter(move |row| row.collective == collective)
 }
 
 /// The algorithm of this name.
@@ -91,6 +116,15 @@ mod tests {
         let error = collective("allreduce").err().unwrap().to_string();
         assert!(error.contains("did you mean `all_reduce`?"), "{error}");
         assert_eq!(find(Collective::Barrier, "zzzzzzzzz").err().unwrap().to_string().matches('?').count(), 0);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_not_added() {
+        static TAKEN: [Algorithm; 1] =
+            [Algorithm::new(Collective::AllReduce, "ring", "", |shape| ALGORITHMS[0].build(shape))];
+        let error = add(&TAKEN).unwrap_err().to_string();
+        assert_eq!(error, "all_reduce has an algorithm `ring` already; give your own another name");
+        assert_eq!(all().count(), ALGORITHMS.len());
     }
 
     #[test]
