@@ -2,7 +2,8 @@
 # Makes docs/results/validation/ again, and the parameters that ship: fits, scores, what each term is worth, plots.
 #   scripts/validation-results.sh RUNS_DIRECTORY [ALLFOLD]
 # RUNS_DIRECTORY holds the published runs (JSON; `validate` reads them), ALLFOLD is the command to use. Build again
-# afterwards: the parameters are part of the program. Then ALLFOLD_RUNS=RUNS_DIRECTORY lets a test hold them to the fit.
+# afterwards: the parameters are part of the program. A test of allfold-validation compares them with the fit, where the
+# runs lie in $ALLFOLD_DATA/nccl-tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=$(realpath "${1:?name the directory of the published runs}")

@@ -8,6 +8,7 @@ use crate::prepare::{Prepared, prepare};
 use crate::repeatability::pairs;
 use crate::runs;
 use allfold_nccl_model::physics::{PARAMETERS, Parameters, Terms, closed};
+use std::path::PathBuf;
 
 fn place(name: &str) -> usize {
     PARAMETERS.iter().position(|parameter| parameter.name == name).unwrap()
@@ -179,11 +180,12 @@ fn what_is_said_twice_is_compared_at_the_sizes_that_both_have() {
     assert_eq!((found[0].median(2), found[0].most(3)), (None, None));
 }
 
-/// With `ALLFOLD_RUNS` naming the folder of the published runs, the parameters that ship are the fit to them.
+/// The parameters that ship are the fit to the published runs, which lie in `nccl-tests` below `ALLFOLD_DATA`.
 #[test]
 fn the_parameters_that_ship_are_the_fit_to_the_published_runs() {
-    let Some(folder) = std::env::var_os("ALLFOLD_RUNS") else {
-        eprintln!("SKIP: ALLFOLD_RUNS does not name the folder of the published runs");
+    let folder = std::env::var_os("ALLFOLD_DATA").map(|data| PathBuf::from(data).join("nccl-tests"));
+    let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
+        println!("SKIP: ALLFOLD_DATA names no folder with `nccl-tests` in it, the published runs");
         return;
     };
     let file = File::published().unwrap();
