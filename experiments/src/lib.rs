@@ -4,10 +4,10 @@
 //! ```text
 //! main -> commands -> { scaling -> training, predict, measure } -> call -> cli
 //!            |
-//!            +-> session -> allfold_report: records -> { tables, plots } -> report
+//!            +-> output -> allfold_report: records -> { tables, plots } -> report
 //! ```
 //!
-//! A command reads its flags, runs, prints a table and hands records to its [session](cli::session). What is drawn is
+//! A command reads its flags, runs, prints a table and hands records to its [output](cli::output). What is drawn is
 //! drawn from [records](allfold_report::records) alone, where measured and simulated are different types.
 
 pub mod call;
@@ -35,14 +35,14 @@ use std::process::ExitCode;
 /// }
 /// ```
 pub fn run(own: &'static [Algorithm]) -> ExitCode {
-    let added = registry::add(own).map_err(cli::failure::Failure::usage);
-    let Err(failure) = added.and_then(|()| commands::dispatch::run()) else {
+    let added = registry::add(own).map_err(cli::error::CommandError::usage);
+    let Err(error) = added.and_then(|()| commands::dispatch::run()) else {
         return ExitCode::SUCCESS;
     };
-    let line = failure.to_string();
+    let line = error.to_string();
     if !line.is_empty() {
         // The reader of standard error may have gone.
         let _ = writeln!(std::io::stderr(), "{line}");
     }
-    failure.exit_code()
+    error.exit_code()
 }

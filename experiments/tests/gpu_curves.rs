@@ -1,9 +1,9 @@
 //! Scaling curves of runs on GPUs: two stand-ins, since it takes a process of its own to install them.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-use allfold_experiments::cli::failure::Failure;
+use allfold_experiments::cli::error::CommandError;
 use allfold_experiments::scaling::points::Scaling;
-use allfold_experiments::training::place::Place;
+use allfold_experiments::training::launch::Launch;
 use allfold_sim::Device;
 use allfold_standin::{StandinOptions, install};
 use allfold_trainer::Config;
@@ -12,9 +12,9 @@ fn on_gpus() -> Config {
     Config { device: "cuda".into(), ..Config::default() }
 }
 
-fn refused<T>(outcome: Result<T, Failure>) -> String {
+fn refused<T>(outcome: Result<T, CommandError>) -> String {
     match outcome {
-        Err(Failure::Usage(said)) => said,
+        Err(CommandError::Usage(said)) => said,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("not refused"),
     }
@@ -23,9 +23,9 @@ fn refused<T>(outcome: Result<T, Failure>) -> String {
 #[test]
 fn runs_on_gpus_are_told_from_threads_and_never_share_or_pretend() {
     install(StandinOptions { devices: 2, ..StandinOptions::default() }).unwrap();
-    let device = Place::Threads(2).device(&on_gpus()).unwrap();
+    let device = Launch::Threads(2).device(&on_gpus()).unwrap();
     assert_ne!(device, "cpu", "a run on GPUs is recorded as one on the CPU");
-    assert_eq!(Place::Threads(2).device(&Config::default()).unwrap(), "cpu");
+    assert_eq!(Launch::Threads(2).device(&Config::default()).unwrap(), "cpu");
 
     let scaling = Scaling::new(on_gpus(), "switch".into(), Device::A100_F32);
     assert_eq!(scaling.gpus().unwrap(), Some(2));

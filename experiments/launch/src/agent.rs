@@ -2,9 +2,9 @@
 
 use crate::coordinator::{Plan, coordinate};
 use crate::end::End;
-use crate::error::{Error, Outcome};
+use crate::error::{Error, LaunchResult};
 use crate::guard::Guard;
-use crate::job::Job;
+use crate::job::LaunchJob;
 use crate::line::{Line, Lost};
 use crate::messages::Message;
 use crate::output::Printed;
@@ -37,7 +37,7 @@ const TOGETHER: Duration = Duration::from_millis(30);
 ///
 /// # Errors
 /// The first failure of a rank, with what the launcher is to return for it; or that the launch itself is impossible.
-pub fn run(job: Job) -> Outcome {
+pub fn run(job: LaunchJob) -> LaunchResult {
     // One thread: it starts every process, and those die when the thread that started them ends.
     let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::run)?;
     // Files of outputs are written beside it: while they are slow, it goes on saying that it is alive.
@@ -47,7 +47,7 @@ pub fn run(job: Job) -> Outcome {
     outcome
 }
 
-async fn node(mut job: Job, pumps: Handle) -> Outcome {
+async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
     set_child_subreaper(Some(rustix::process::getpid())).map_err(Error::run)?;
     let mut guard = Guard::start().map_err(|error| Error::run(format!("cannot start the guard: {error}")))?;
     let printer = Printer::start(pumps).map_err(Error::run)?;
@@ -109,7 +109,7 @@ async fn node(mut job: Job, pumps: Handle) -> Outcome {
     outcome
 }
 
-fn at(job: &Job, why: &rendezvous::Failure) -> Error {
+fn at(job: &LaunchJob, why: &rendezvous::Failure) -> Error {
     let line = format!("rendezvous at {}: {why}", job.meeting);
     if why.is_lasting() { Error::usage(line) } else { Error::run(line) }
 }
@@ -138,7 +138,7 @@ impl Reserved {
 }
 
 struct Agent {
-    job: Job,
+    job: LaunchJob,
     output: Output,
     line: Line<Secured>,
     news: mpsc::UnboundedReceiver<Result<Message, Lost>>,
@@ -146,13 +146,13 @@ struct Agent {
 
 impl Agent {
     /// What the coordinator says next.
-    async fn hear(&mut self) -> Outcome<Message> {
+    async fn hear(&mut self) -> LaunchResult<Message> {
         let said = self.news.recv().await.unwrap_or(Err(Lost::Gone));
         said.map_err(|lost| Error::run(format!("node 0 is lost: {lost}")))
     }
 
     /// Does what the coordinator says until it says that all is over.
-    async fn obey(&mut self, guard: &mut Guard) -> Outcome {
+    async fn obey(&mut self, guard: &mut Guard) -> LaunchResult {
         let mut signals = Signals::new().map_err(Error::run)?;
         loop {
             tokio::select! {
@@ -173,7 +173,7 @@ impl Agent {
     }
 
     /// One start of the world, until none of this node's ranks runs any more.
-    async fn start(&mut self, start: Start, guard: &mut Guard, signals: &mut Signals) -> Outcome {
+    async fn start(&mut self, start: Start, guard: &mut Guard, signals: &mut Signals) -> LaunchResult {
         let epoch = start.epoch;
         let mut ranks = Processes::new();
         let launched = self.launch(&mut ranks, 0..self.job.ranks, start, guard).await;

@@ -33,4 +33,4 @@ impl Error {
 }
 
 /// What came of a launch.
-pub type Outcome<T = ()> = Result<T, Error>;
+pub type LaunchResult<T = ()> = Result<T, Error>;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// What is to be launched, on this node.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct LaunchJob {
     /// Ranks of this node.
     pub ranks: u32,
     /// Nodes in all.

@@ -31,5 +31,5 @@ mod variables;
 
 pub use agent::run;
 pub use end::End;
-pub use error::{Error, Outcome};
-pub use job::Job;
+pub use error::{Error, LaunchResult};
+pub use job::LaunchJob;

@@ -3,7 +3,7 @@
 //! The request outlives `exec`. It must be made by the process itself, which is why the launcher starts its own program
 //! and not the rank's.
 
-use crate::error::{Error, Outcome};
+use crate::error::{Error, LaunchResult};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use std::process::Command;
 ///
 /// # Errors
 /// The launcher, whose process has the number `launcher`, is gone; the program cannot be run.
-pub fn run(launcher: i32, command: &[OsString]) -> Outcome {
+pub fn run(launcher: i32, command: &[OsString]) -> LaunchResult {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(Error::run)?;
     // It may have died before it could be asked about.
     if getppid() != Pid::from_raw(launcher) {

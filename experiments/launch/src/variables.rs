@@ -1,11 +1,11 @@
 //! What a rank's environment says, as torchrun has it, and where ours meet.
 
-use crate::job::Job;
+use crate::job::LaunchJob;
 use crate::start::{Start, StartedRank};
 
 /// The variables of one rank of a start; `flight` is the folder of its flight record.
 pub(crate) fn variables(
-    job: &Job,
+    job: &LaunchJob,
     start: Start,
     at: StartedRank,
     flight: Option<&str>,

@@ -1,7 +1,7 @@
 //! A page as HTML: its parts by the functions below, the rest of it as `template.html` has it.
 
 use crate::escape::escape;
-use crate::page::{Finding, Page, Section, Table};
+use crate::page::{Headline, Page, ReportTable, Section};
 use crate::plots::Figure;
 
 const TEMPLATE: &str = include_str!("template.html");
@@ -51,7 +51,7 @@ fn each<T>(items: &[T], html: impl Fn(&T) -> String) -> String {
     items.iter().map(html).collect()
 }
 
-fn finding(finding: &Finding) -> String {
+fn finding(finding: &Headline) -> String {
     let class = match finding.ok {
         Some(true) => "good",
         Some(false) => "bad",
@@ -90,7 +90,7 @@ fn figure(caption: &str, figure: &Figure) -> String {
     )
 }
 
-fn table(table: &Table) -> String {
+fn table(table: &ReportTable) -> String {
     let open = if table.folded { "" } else { " open" };
     let caption = escape(&table.caption);
     let head = each(&table.head, |cell| format!("<th>{}</th>", escape(cell)));
@@ -129,7 +129,7 @@ mod tests {
             seed: None,
             command: "allfold report --out '{{script}}'".into(),
         };
-        let table = Table {
+        let table = ReportTable {
             caption: "a \"table\"".into(),
             head: vec!["a < b".into()],
             rows: vec![vec!["1".into()], vec!["<td>".into()]],
@@ -143,7 +143,7 @@ mod tests {
             tables: vec![table],
             commands: vec!["allfold verify".into(); commands],
         };
-        let finding = Finding { value: "1".into(), text: "is & stays".into(), ok: Some(false) };
+        let finding = Headline { value: "1".into(), text: "is & stays".into(), ok: Some(false) };
         let records = Records::parse(r#"{"schema":2,"kind":"x","text":"</script><p>"}"#).unwrap();
         Page { findings: vec![finding], sections: vec![section], stamp, records: &records }.html()
     }

@@ -43,6 +43,6 @@ mod render;
 mod sections;
 pub mod sizes;
 
-pub use page::{Finding, Page, Section, Table};
-pub use render::{Error, Report, render};
+pub use page::{Headline, Page, ReportTable, Section};
+pub use render::{Error, RenderedReport, render};
 pub use sections::all as sections;

@@ -5,7 +5,7 @@ use crate::records::{Records, Stamp};
 
 /// One line of the summary on top.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
+pub struct Headline {
     /// The number, large.
     pub value: String,
     /// What it is.
@@ -16,7 +16,7 @@ pub struct Finding {
 
 /// A table behind a plot. All of its rows are measured, or all are simulated, or neither.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Table {
+pub struct ReportTable {
     /// What it holds, and whether that was measured or simulated.
     pub caption: String,
     /// Names of the columns.
@@ -39,7 +39,7 @@ pub struct Section {
     /// Plots, each with a caption.
     pub figures: Vec<(String, Figure)>,
     /// The tables behind them.
-    pub tables: Vec<Table>,
+    pub tables: Vec<ReportTable>,
     /// What makes its records again.
     pub commands: Vec<String>,
 }
@@ -47,7 +47,7 @@ pub struct Section {
 /// A report.
 pub struct Page<'a> {
     /// The summary on top.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Headline>,
     /// The parts, in order.
     pub sections: Vec<Section>,
     /// Where it comes from.

@@ -10,7 +10,7 @@ use crate::records::{Records, Stamp};
 use crate::sections;
 
 /// A report, ready to be written: the page, and its plots as files of their own.
-pub struct Report {
+pub struct RenderedReport {
     /// `report.html`.
     pub page: String,
     /// Names and contents of the plots: `scaling.svg`, `scaling-2.svg`, ...
@@ -33,14 +33,14 @@ pub enum Error {
 ///
 /// # Errors
 /// There is nothing to report in the records, or a plot fails.
-pub fn render(records: &Records, stamp: &Stamp) -> Result<Report, Error> {
+pub fn render(records: &Records, stamp: &Stamp) -> Result<RenderedReport, Error> {
     let (findings, sections) = sections::all(records)?;
     if sections.is_empty() {
         return Err(Error::Empty);
     }
     let plots = sections.iter().flat_map(plots).collect();
     let page = Page { findings, sections, stamp: stamp.clone(), records }.html();
-    Ok(Report { page, plots })
+    Ok(RenderedReport { page, plots })
 }
 
 /// The plots of a part: the first has its name.

@@ -1,10 +1,10 @@
 //! One call, worked out: which algorithm, how the buffer is cut, how much of it is under way at once.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Lanes, Schedule, Segments};
 use allfold_collectives::{Collective, Communicator, DType, Geometry, ReduceOp, World};
-use allfold_report::records::Call;
+use allfold_report::records::CollectiveCall;
 use std::sync::Arc;
 
 /// What the user chose, for all sizes.
@@ -29,7 +29,7 @@ pub struct Choice {
 }
 
 /// One size of it.
-pub struct Plan {
+pub struct CallPlan {
     /// How it is computed.
     pub algorithm: &'static Algorithm,
     /// The schedule, cut into segments.
@@ -64,7 +64,7 @@ impl Choice {
     ///
     /// # Errors
     /// Segments so small that they cannot be numbered.
-    pub fn at(&self, size: u64) -> Outcome<Plan> {
+    pub fn at(&self, size: u64) -> CommandResult<CallPlan> {
         let (count, bytes) = self.count(size);
         let algorithm = self.algorithm(size);
         let whole = algorithm.build(self.shape);
@@ -77,7 +77,7 @@ impl Choice {
             Some(piece) => (chunk * element).div_ceil(piece),
         };
         let segments = u32::try_from(wanted.min(chunk).max(1)).map_err(|_| {
-            Failure::usage(format!(
+            CommandError::usage(format!(
                 "{wanted} segments are more than 2^32; take a larger --segment than {} bytes",
                 self.segment.unwrap_or_default()
             ))
@@ -93,7 +93,7 @@ impl Choice {
         };
         let window = self.window.unwrap_or_else(|| algorithm.window()).saturating_mul(self.lanes.max(1));
         let segment = (segments > 1).then(|| chunk.div_ceil(u64::from(segments)) * element);
-        Ok(Plan { algorithm, schedule, geometry, count, bytes, window, segment })
+        Ok(CallPlan { algorithm, schedule, geometry, count, bytes, window, segment })
     }
 
     /// A world that runs the choice.
@@ -115,23 +115,23 @@ impl Choice {
     ///
     /// # Errors
     /// As of the communicator's plan.
-    pub fn within(&self, comm: Communicator) -> Outcome<Communicator> {
+    pub fn within(&self, comm: Communicator) -> CommandResult<Communicator> {
         let mut plan = allfold_collectives::Plan::default();
         if let Some(algorithm) = self.algorithm {
-            plan = plan.algorithm(self.collective, algorithm.name).map_err(Failure::usage)?;
+            plan = plan.algorithm(self.collective, algorithm.name).map_err(CommandError::usage)?;
         }
         if let Some(bytes) = self.segment {
-            plan = plan.segment(bytes).map_err(Failure::usage)?;
+            plan = plan.segment(bytes).map_err(CommandError::usage)?;
         }
         if let Some(steps) = self.window {
-            plan = plan.window(steps).map_err(Failure::usage)?;
+            plan = plan.window(steps).map_err(CommandError::usage)?;
         }
         Ok(comm.with_plan(plan))
     }
 
     /// What a record says was called. The identity of the result is added where it is known.
-    pub fn call(&self, plan: &Plan) -> Call {
-        Call {
+    pub fn call(&self, plan: &CallPlan) -> CollectiveCall {
+        CollectiveCall {
             collective: self.collective.name().into(),
             algorithm: plan.algorithm.name.into(),
             ranks: self.shape.ranks(),

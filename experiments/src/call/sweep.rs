@@ -1,7 +1,7 @@
 //! The flags that `bench` and `simulate` share, in nccl-tests' letters, and what they ask for.
 
 use crate::call::plan::Choice;
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::names;
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
@@ -65,11 +65,11 @@ pub struct SweepArgs {
 
 impl SweepArgs {
     /// The sizes, in order. A barrier has one, without bytes.
-    pub fn sizes(&self) -> Outcome<Vec<u64>> {
+    pub fn sizes(&self) -> CommandResult<Vec<u64>> {
         if self.collective == Collective::Barrier {
             return Ok(vec![0]);
         }
-        self.sweep().sizes().map_err(Failure::usage)
+        self.sweep().sizes().map_err(CommandError::usage)
     }
 
     fn sweep(&self) -> Sweep {
@@ -80,16 +80,17 @@ impl SweepArgs {
     }
 
     /// What is to be run at each size.
-    pub fn choice(&self) -> Outcome<Choice> {
+    pub fn choice(&self) -> CommandResult<Choice> {
         names::root_inside(self.root, self.ranks)?;
-        let shape = Shape::new(self.ranks).and_then(|s| s.rooted(Rank(self.root))).map_err(Failure::usage)?;
+        let shape =
+            Shape::new(self.ranks).and_then(|s| s.rooted(Rank(self.root))).map_err(CommandError::usage)?;
         let named = self.algo.as_deref().map(|name| registry::find(self.collective, name));
         if self.segment == Some(Size(0)) {
-            return Err(Failure::usage("--segment 0 cuts chunks into nothing; give 1 byte or more"));
+            return Err(CommandError::usage("--segment 0 cuts chunks into nothing; give 1 byte or more"));
         }
         Ok(Choice {
             collective: self.collective,
-            algorithm: named.transpose().map_err(Failure::usage)?,
+            algorithm: named.transpose().map_err(CommandError::usage)?,
             shape,
             dtype: self.dtype,
             op: self.op,

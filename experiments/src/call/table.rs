@@ -12,7 +12,7 @@
 
 use crate::cli::names;
 use allfold_collectives::DType;
-use allfold_report::records::{Call, MeasuredCollective, SimulatedCollective};
+use allfold_report::records::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 
 /// The three header lines of a measured table.
 pub fn measured_header() -> String {
@@ -74,7 +74,7 @@ pub fn footer(collective: &str, wrong: Option<u64>, busbw: &[f64]) -> String {
     )
 }
 
-fn call(call: &Call) -> String {
+fn call(call: &CollectiveCall) -> String {
     let dtype = DType::ALL.iter().find(|d| d.name() == call.dtype).map_or("?", |&d| names::nccl_dtype(d));
     let op = call.op.as_deref().unwrap_or("none");
     let root = call.root.map_or_else(|| "-1".into(), |root| root.to_string());
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     fn record() -> MeasuredCollective {
-        let call = Call {
+        let call = CollectiveCall {
             collective: "all_reduce".into(),
             algorithm: "ring".into(),
             ranks: 8,

@@ -1,6 +1,6 @@
 //! How much memory this process may still take, so that a run too large for it is refused before it starts.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use std::fs;
 
 /// Bytes that can still be allocated: what the kernel calls available, or less where a control group says so.
@@ -43,16 +43,16 @@ fn left(max: &str, current: &str, stat: &str) -> Option<u64> {
 }
 
 /// Refuses what needs more than is available. `need` is `None` where the sum itself overflows.
-pub fn require(need: Option<u64>, what: &str) -> Outcome {
+pub fn require(need: Option<u64>, what: &str) -> CommandResult {
     let have = available().unwrap_or(u64::MAX / 2);
     match need {
         Some(need) if need <= have => Ok(()),
-        Some(need) => Err(Failure::usage(format!(
+        Some(need) => Err(CommandError::usage(format!(
             "{what} need {} of memory and {} are available; take fewer ranks or a smaller size",
             gib(need),
             gib(have)
         ))),
-        None => Err(Failure::usage(format!(
+        None => Err(CommandError::usage(format!(
             "{what} need more than 2^64 bytes; take fewer ranks or a smaller size"
         ))),
     }
@@ -60,12 +60,12 @@ pub fn require(need: Option<u64>, what: &str) -> Outcome {
 
 /// Refuses more ranks than one process can run as threads: each takes two threads of several memory mappings, of
 /// which Linux gives a process 65,530 (vm.max_map_count).
-pub fn threads(ranks: u32) -> Outcome {
+pub fn threads(ranks: u32) -> CommandResult {
     const MOST: u32 = 4_096;
     if ranks <= MOST {
         return Ok(());
     }
-    Err(Failure::usage(format!(
+    Err(CommandError::usage(format!(
         "{ranks} ranks are more than the {MOST} that run as threads of one process; `allfold simulate` times any number"
     )))
 }
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn too_much_is_refused_with_both_numbers() {
         assert_eq!(require(Some(1), "buffers"), Ok(()));
-        let Err(Failure::Usage(text)) = require(Some(1 << 62), "buffers") else { panic!("not refused") };
+        let Err(CommandError::Usage(text)) = require(Some(1 << 62), "buffers") else { panic!("not refused") };
         assert!(text.contains("4294967296.0 GiB") && text.contains("available"), "{text}");
         assert!(require(None, "buffers").is_err());
     }

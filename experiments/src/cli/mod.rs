@@ -2,9 +2,9 @@
 
 pub mod columns;
 pub mod common;
-pub mod failure;
+pub mod error;
 pub mod memory;
 pub mod names;
+pub mod output;
 pub mod progress;
 pub mod renamed;
-pub mod session;

@@ -1,6 +1,6 @@
 //! Names that the user types, and the nearest one where there is none such.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_sim::suggest::{nearest, unknown};
 
@@ -53,11 +53,11 @@ pub fn nccl_dtype(dtype: DType) -> &'static str {
 }
 
 /// Refuses a root that is no rank of the group.
-pub fn root_inside(root: u32, ranks: u32) -> Outcome {
+pub fn root_inside(root: u32, ranks: u32) -> CommandResult {
     if root < ranks {
         return Ok(());
     }
-    Err(Failure::usage(format!(
+    Err(CommandError::usage(format!(
         "root {root} is outside the group of {ranks} ranks; give 0 to {}",
         ranks.saturating_sub(1)
     )))

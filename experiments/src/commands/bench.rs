@@ -2,24 +2,24 @@
 
 mod args;
 mod carried;
-mod carrier;
 #[cfg_attr(not(feature = "cuda"), path = "bench/no_gpu.rs")]
 mod gpu;
+mod launched_ranks;
 mod limit;
 mod real;
 mod verdict;
 
 pub use args::Args;
 
-use crate::cli::failure::Outcome;
-use crate::cli::session::Session;
+use crate::cli::error::CommandResult;
+use crate::cli::output::RunOutput;
 use crate::measure::bench::Bench;
 use crate::measure::ranks::{Timing, fits};
-use crate::predict::machine::Machine;
+use crate::predict::machine::SimulatedMachine;
 use args::Clock;
 
 /// Measures every size and prints the table.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let clock = args.backend.clock();
     let bench = Bench {
         path: args.path()?,
@@ -38,12 +38,13 @@ pub fn run(args: &Args) -> Outcome {
     args.check()?;
     match clock {
         Clock::Gpus(backend) => gpu::run(args, backend, &bench, &sizes),
-        Clock::Host(host) => real::run(args, host, bench, &sizes),
+        Clock::HostBackend(host) => real::run(args, host, bench, &sizes),
         Clock::Virtual => {
-            let machine = Machine::named(args.topology.as_deref().unwrap_or("switch"), args.sweep.ranks)?;
-            let mut session = Session::open(args.common.json.as_deref(), Some(args.seed))?;
-            let checked = carried::run(args, &bench, &machine, &sizes, &mut session)?;
-            session.close()?;
+            let machine =
+                SimulatedMachine::named(args.topology.as_deref().unwrap_or("switch"), args.sweep.ranks)?;
+            let mut output = RunOutput::open(args.common.json.as_deref(), Some(args.seed))?;
+            let checked = carried::run(args, &bench, &machine, &sizes, &mut output)?;
+            output.close()?;
             checked
         }
     }

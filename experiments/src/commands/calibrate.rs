@@ -3,11 +3,11 @@
 use super::validate::{read, residuals};
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::{self, Session};
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::{self, RunOutput};
 use allfold_nccl_model::physics::{PARAMETERS, Terms};
 use allfold_validation::bootstrap::intervals;
-use allfold_validation::file::File;
+use allfold_validation::file::ParameterFile;
 use allfold_validation::fit::{Prior, fit};
 use std::path::PathBuf;
 
@@ -37,12 +37,12 @@ pub struct Args {
 }
 
 /// Reads, fits, writes.
-pub fn run(args: &Args) -> Outcome {
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
-    session.will_write(&args.out)?;
-    let runs = read(&args.files, args.machine.as_deref(), &mut session)?;
+pub fn run(args: &Args) -> CommandResult {
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    output.will_write(&args.out)?;
+    let runs = read(&args.files, args.machine.as_deref(), &mut output)?;
     if runs.is_empty() {
-        return Err(Failure::usage("no run is left to fit to"));
+        return Err(CommandError::usage("no run is left to fit to"));
     }
     let mut prior = Prior::default();
     if let Some(from) = &args.prior {
@@ -64,15 +64,15 @@ pub fn run(args: &Args) -> Outcome {
             if spread < 0.95 * known.spread { "yes" } else { "no" }.into(),
         ]);
     }
-    session.say(columns(&lines))?;
-    session
+    output.say(columns(&lines))?;
+    output
         .say("residuals, by which factor the fit is wrong on what it was fitted to, by run and by system:")?;
-    session.say(residuals(&runs, &found.parameters)?)?;
-    let file = File::of(&found, &ends, runs.iter().map(|run| run.name.clone()).collect());
-    let text = toml::to_string(&file).map_err(Failure::run)?;
+    output.say(residuals(&runs, &found.parameters)?)?;
+    let file = ParameterFile::of(&found, &ends, runs.iter().map(|run| run.name.clone()).collect());
+    let text = toml::to_string(&file).map_err(CommandError::run)?;
     let text =
         format!("# Physical parameters of collectives, written by `allfold calibrate RUNS -o FILE`.\n{text}");
-    session::replace(&args.out, text.as_bytes())?;
-    session.say(format!("{} runs of {} systems: {}", runs.len(), found.systems.len(), args.out.display()))?;
-    session.close()
+    output::replace(&args.out, text.as_bytes())?;
+    output.say(format!("{} runs of {} systems: {}", runs.len(), found.systems.len(), args.out.display()))?;
+    output.close()
 }

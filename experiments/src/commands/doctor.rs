@@ -8,10 +8,10 @@ mod gpus;
 
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
-use crate::cli::failure::Outcome;
+use crate::cli::error::CommandResult;
 use crate::cli::memory;
-use crate::cli::session::Session;
-use allfold_report::records::Finding;
+use crate::cli::output::RunOutput;
+use allfold_report::records::DoctorFinding;
 use finding::{found, missing};
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,31 +26,31 @@ pub struct Args {
 }
 
 /// Looks around and says what it found.
-pub fn run(args: &Args) -> Outcome {
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
+pub fn run(args: &Args) -> CommandResult {
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     let mut findings = vec![cpu(), simd(), memory_size()];
     findings.extend(gpus::findings());
     findings.extend([mpi(), interfaces()]);
     let mut rows = vec![vec!["item".to_string(), "found".into(), "detail".into()]];
     for finding in &findings {
-        session.record(finding)?;
+        output.record(finding)?;
         let found = if finding.found { "yes" } else { "no" };
         rows.push(vec![finding.item.clone(), found.into(), finding.detail.clone()]);
     }
-    session.say(columns(&rows))?;
+    output.say(columns(&rows))?;
     let missing: Vec<_> = findings.iter().filter_map(|f| Some((&f.item, f.advice.as_ref()?))).collect();
     if missing.is_empty() {
-        session.say("\nNothing is missing.")?;
+        output.say("\nNothing is missing.")?;
     } else {
-        session.say("\nMissing, and how to get it:")?;
+        output.say("\nMissing, and how to get it:")?;
     }
     for (item, advice) in missing {
-        session.say(format!("  {item}: {advice}"))?;
+        output.say(format!("  {item}: {advice}"))?;
     }
-    session.close()
+    output.close()
 }
 
-fn cpu() -> Finding {
+fn cpu() -> DoctorFinding {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let model = cpuinfo("model name").unwrap_or_else(|| std::env::consts::ARCH.into());
     let node_folders = names_in("/sys/devices/system/node");
@@ -62,7 +62,7 @@ fn cpu() -> Finding {
     found("cpu", format!("{threads} usable: {model}{numa}"))
 }
 
-fn simd() -> Finding {
+fn simd() -> DoctorFinding {
     const OF_INTEREST: [&str; 8] =
         ["sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_bf16"];
     let flags: BTreeSet<String> = cpuinfo("flags")
@@ -79,7 +79,7 @@ fn simd() -> Finding {
     }
 }
 
-fn memory_size() -> Finding {
+fn memory_size() -> DoctorFinding {
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     match (memory::total(), memory::available()) {
         (Some(total), Some(free)) => found("memory", format!("{}, {} available", gib(total), gib(free))),
@@ -89,7 +89,7 @@ fn memory_size() -> Finding {
     }
 }
 
-fn mpi() -> Finding {
+fn mpi() -> DoctorFinding {
     let launchers = ["mpirun", "mpiexec", "srun"];
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let on_path = |name: &str| std::env::split_paths(&paths).map(|p| p.join(name)).find(|p| p.is_file());
@@ -109,7 +109,7 @@ fn mpi() -> Finding {
 }
 
 /// Network interfaces with their speed, and InfiniBand devices.
-fn interfaces() -> Finding {
+fn interfaces() -> DoctorFinding {
     let read = |path: String| fs::read_to_string(path).ok().map(|text| text.trim().to_string());
     let ethernet = names_in("/sys/class/net").into_iter().filter(|name| name != "lo").map(|name| {
         let state = read(format!("/sys/class/net/{name}/operstate")).unwrap_or_default();

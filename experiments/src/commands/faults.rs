@@ -1,10 +1,10 @@
 //! `allfold faults`: seeded fault schedules, held to the contract on failure.
 
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
 use crate::cli::progress;
-use crate::cli::session::Session;
-use crate::faults::{self, Tally, Verdict};
+use crate::faults::{self, FaultVerdict, Tally};
 use allfold_report::records::FaultSchedules;
 
 /// Flags of `faults`.
@@ -32,28 +32,28 @@ pub struct Args {
 }
 
 /// Runs them and prints the table.
-pub fn run(args: &Args) -> Outcome {
-    let mut session = Session::open(args.common.json.as_deref(), args.only.or(Some(args.seed)))?;
+pub fn run(args: &Args) -> CommandResult {
+    let mut output = RunOutput::open(args.common.json.as_deref(), args.only.or(Some(args.seed)))?;
     if let Some(seed) = args.only {
-        let verdict = faults::run(seed).map_err(Failure::run)?;
-        session.say(in_words(&verdict))?;
-        session.close()?;
+        let verdict = faults::run(seed).map_err(CommandError::run)?;
+        output.say(in_words(&verdict))?;
+        output.close()?;
         return if verdict.holds() { Ok(()) } else { Err(broken(&verdict)) };
     }
     let bar = progress::bar(args.schedules, "fault schedules");
     let (mut tally, mut first) = (Tally::default(), None);
     for seed in args.seed..args.seed.saturating_add(args.schedules) {
-        let verdict = faults::run(seed).map_err(Failure::run)?;
+        let verdict = faults::run(seed).map_err(CommandError::run)?;
         tally.add(&verdict);
         bar.inc(1);
         if !verdict.holds() {
-            session.say(in_words(&verdict))?;
+            output.say(in_words(&verdict))?;
             first.get_or_insert(verdict);
         }
     }
     bar.finish_and_clear();
-    session.say(table(args, &tally))?;
-    session.record(&FaultSchedules {
+    output.say(table(args, &tally))?;
+    output.record(&FaultSchedules {
         schedules: tally.schedules,
         faults: tally.injected,
         attributed: tally.attributed,
@@ -61,27 +61,27 @@ pub fn run(args: &Args) -> Outcome {
         wrong_results: tally.wrong,
         misattributed: tally.misattributed,
     })?;
-    session.close()?;
+    output.close()?;
     first.map_or(Ok(()), |verdict| Err(broken(&verdict)))
 }
 
 /// One schedule, in words.
-fn in_words(verdict: &Verdict) -> String {
+fn in_words(verdict: &FaultVerdict) -> String {
     let mut lines = vec![format!("# schedule {}: {}", verdict.seed, verdict.case)];
     lines.extend(verdict.ranks.iter().map(|rank| format!("#   {rank}")));
     let end = match verdict {
-        Verdict { hung: true, .. } => "it HANGS",
-        Verdict { wrong: true, .. } => "a result is WRONG",
-        Verdict { misattributed: true, .. } => "a culprit is UNNAMED",
-        Verdict { attributed: true, .. } => "every rank is right or told who is to blame",
+        FaultVerdict { hung: true, .. } => "it HANGS",
+        FaultVerdict { wrong: true, .. } => "a result is WRONG",
+        FaultVerdict { misattributed: true, .. } => "a culprit is UNNAMED",
+        FaultVerdict { attributed: true, .. } => "every rank is right or told who is to blame",
         _ => "every rank is right",
     };
     lines.push(format!("#   {end}; events {:016x}; again: {}", verdict.event_hash, verdict.replay()));
     lines.join("\n")
 }
 
-fn broken(verdict: &Verdict) -> Failure {
-    Failure::check(format!("schedule {} breaks the contract; run `{}`", verdict.seed, verdict.replay()))
+fn broken(verdict: &FaultVerdict) -> CommandError {
+    CommandError::check(format!("schedule {} breaks the contract; run `{}`", verdict.seed, verdict.replay()))
 }
 
 fn table(args: &Args, tally: &Tally) -> String {

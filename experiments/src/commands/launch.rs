@@ -1,9 +1,9 @@
 //! `allfold launch`: starts one process per rank, here or on many hosts, and watches them.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::Joining;
 use allfold_collectives::environment::{Meeting, seconds};
-use allfold_launch::{Job, shim};
+use allfold_launch::{LaunchJob, shim};
 use allfold_report::sizes::rank_count;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub struct RankArgs {
 ///
 /// # Errors
 /// The launcher is gone; the program cannot be run.
-pub fn run_rank(args: &RankArgs) -> Outcome {
+pub fn run_rank(args: &RankArgs) -> CommandResult {
     Ok(shim::run(args.launcher, &args.command)?)
 }
 
@@ -76,9 +76,9 @@ pub fn run_rank(args: &RankArgs) -> Outcome {
 ///
 /// # Errors
 /// The first failure of a rank; flags that make no sense together.
-pub fn run(args: &Args, own: &[String]) -> Outcome {
+pub fn run(args: &Args, own: &[String]) -> CommandResult {
     if args.node_rank >= args.nnodes {
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "--node-rank {} is outside of --nnodes {}: nodes are 0 to {}",
             args.node_rank,
             args.nnodes,
@@ -86,13 +86,13 @@ pub fn run(args: &Args, own: &[String]) -> Outcome {
         )));
     }
     if args.ranks.checked_mul(args.nnodes).is_none() {
-        return Err(Failure::usage("that are more ranks than 32 bits can count"));
+        return Err(CommandError::usage("that are more ranks than 32 bits can count"));
     }
     let meeting = match &args.rdzv {
         Some(at) => meeting(at, args.nnodes)?,
         None if args.nnodes == 1 => Meeting { host: "127.0.0.1".into(), port: 0, served: true },
         None => {
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 "nodes must know where to meet: give all of them --rdzv HOST:PORT, a host of node 0 and a free port",
             ));
         }
@@ -100,16 +100,16 @@ pub fn run(args: &Args, own: &[String]) -> Outcome {
     if let Some(secret) = std::env::var_os("ALLFOLD_SECRET_FILE").filter(|path| !path.is_empty())
         && std::fs::metadata(&secret).is_ok_and(|found| !found.is_file())
     {
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "ALLFOLD_SECRET_FILE: {} is no file, and every rank must read it after the launcher: name a file",
             secret.display()
         )));
     }
     let mut command = args.command.clone();
     if command.first().and_then(|word| word.to_str()).is_some_and(|word| own.iter().any(|own| own == word)) {
-        command.insert(0, std::env::current_exe().map_err(Failure::run)?.into());
+        command.insert(0, std::env::current_exe().map_err(CommandError::run)?.into());
     }
-    let job = Job {
+    let job = LaunchJob {
         ranks: args.ranks,
         nodes: args.nnodes,
         node: args.node_rank,
@@ -118,15 +118,15 @@ pub fn run(args: &Args, own: &[String]) -> Outcome {
         elastic: args.elastic,
         grace: args.grace,
         patience: args.rdzv_timeout,
-        security: Joining::from_env().map_err(Failure::usage)?.security,
+        security: Joining::from_env().map_err(CommandError::usage)?.security,
         log_dir: args.log_dir.clone(),
         command,
     };
     Ok(allfold_launch::run(job)?)
 }
 
-fn meeting(at: &str, nodes: u32) -> Outcome<Meeting> {
-    let wrong = || Failure::usage(format!("--rdzv {at}: write HOST:PORT, such as node0:29500"));
+fn meeting(at: &str, nodes: u32) -> CommandResult<Meeting> {
+    let wrong = || CommandError::usage(format!("--rdzv {at}: write HOST:PORT, such as node0:29500"));
     let (host, port) = at.rsplit_once(':').ok_or_else(wrong)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port: u16 = port.parse().map_err(|_| wrong())?;

@@ -3,8 +3,8 @@
 
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::Session;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
 use allfold_report::records::MachineListed;
 use allfold_sim::files::{self, NcclGraphs, NcclTopology};
 use allfold_sim::machines::presets::{OPTIONS, Preset};
@@ -29,42 +29,42 @@ pub struct Args {
 }
 
 /// Lists them, or one of them in full.
-pub fn run(args: &Args) -> Outcome {
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
+pub fn run(args: &Args) -> CommandResult {
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     match &args.name {
         Some(path) if path.to_ascii_lowercase().ends_with(".xml") => {
-            file(path, args.machine.as_deref(), &mut session)?
+            file(path, args.machine.as_deref(), &mut output)?
         }
         Some(name) => {
-            let preset = Preset::named(name).map_err(Failure::usage)?;
-            session.say(format!("{}: {}", preset.name, preset.title))?;
+            let preset = Preset::named(name).map_err(CommandError::usage)?;
+            output.say(format!("{}: {}", preset.name, preset.title))?;
             for source in preset.sources() {
-                session.say(format!("  {source}"))?;
+                output.say(format!("  {source}"))?;
             }
-            session.record(&listed(&preset))?;
+            output.record(&listed(&preset))?;
         }
         None => {
-            let presets = Preset::all().map_err(Failure::run)?;
+            let presets = Preset::all().map_err(CommandError::run)?;
             let mut rows = vec![["name", "also", "machine"].map(String::from).to_vec()];
             for preset in &presets {
                 rows.push(vec![preset.name.clone(), preset.also.join(" "), preset.title.clone()]);
-                session.record(&listed(preset))?;
+                output.record(&listed(preset))?;
             }
-            session.say(columns(&rows))?;
-            session.say("\nAfter a name: `:NODES`, and options that are separated by commas:")?;
+            output.say(columns(&rows))?;
+            output.say("\nAfter a name: `:NODES`, and options that are separated by commas:")?;
             for (option, meaning) in OPTIONS {
-                session.say(format!("  {option:<14} {meaning}"))?;
+                output.say(format!("  {option:<14} {meaning}"))?;
             }
         }
     }
-    session.close()
+    output.close()
 }
 
 /// What a file of NCCL's says.
-fn file(path: &str, machine: Option<&str>, session: &mut Session) -> Outcome {
-    let text = files::load(path).map_err(Failure::usage)?;
+fn file(path: &str, machine: Option<&str>, output: &mut RunOutput) -> CommandResult {
+    let text = files::load(path).map_err(CommandError::usage)?;
     if text.contains("<graphs") {
-        let read = NcclGraphs::read(path, &text).map_err(Failure::usage)?;
+        let read = NcclGraphs::read(path, &text).map_err(CommandError::usage)?;
         let mut rows = vec![
             ["graph", "pattern", "channels", "GB/s each", "GB/s", "path", "order"].map(String::from).to_vec(),
         ];
@@ -83,21 +83,21 @@ fn file(path: &str, machine: Option<&str>, session: &mut Session) -> Outcome {
                 order,
             ]);
         }
-        return session.say(columns(&rows));
+        return output.say(columns(&rows));
     }
-    let preset = machine.map(Preset::named).transpose().map_err(Failure::usage)?;
-    let read = NcclTopology::read(path, &text, preset.as_ref()).map_err(Failure::usage)?;
+    let preset = machine.map(Preset::named).transpose().map_err(CommandError::usage)?;
+    let read = NcclTopology::read(path, &text, preset.as_ref()).map_err(CommandError::usage)?;
     let node = &read.node;
-    session.say(format!(
+    output.say(format!(
         "{path}: {} GPUs, {} other places, {} NICs",
         node.devices,
         node.places.len(),
         node.nics.len()
     ))?;
-    session.say(format!("  NVLink of GPU 0: {:.1} GB/s one way", node.nvlink_gbps(0)))?;
-    session.say(format!("  over all halves of the node: {:.1} GB/s one way", node.bisection_gbps()))?;
-    session.say(format!("  out of the node: {:.1} GB/s one way", node.network_gbps()))?;
-    read.notes.iter().try_for_each(|note| session.say(format!("  note: {note}")))
+    output.say(format!("  NVLink of GPU 0: {:.1} GB/s one way", node.nvlink_gbps(0)))?;
+    output.say(format!("  over all halves of the node: {:.1} GB/s one way", node.bisection_gbps()))?;
+    output.say(format!("  out of the node: {:.1} GB/s one way", node.network_gbps()))?;
+    read.notes.iter().try_for_each(|note| output.say(format!("  note: {note}")))
 }
 
 fn listed(preset: &Preset) -> MachineListed {

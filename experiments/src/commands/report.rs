@@ -8,23 +8,23 @@
 
 use super::verify;
 use crate::call::plan::Choice;
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
-use crate::cli::session::{self, Session};
 use crate::measure::bench::{Bench, Checked, Path as Way};
-use crate::measure::limits::{self, cores};
+use crate::measure::machine_limits::{self, cores};
 use crate::measure::ranks::Timing;
-use crate::predict::machine::Machine;
+use crate::predict::machine::SimulatedMachine;
 use crate::predict::trace;
 use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::Scaling;
-use crate::training::place::Place;
+use crate::training::launch::Launch;
 use crate::training::trained::Trained;
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
-use allfold_report::Report;
+use allfold_report::RenderedReport;
 use allfold_report::format::counted;
-use allfold_report::records::{Parity, Proof, Records};
+use allfold_report::records::{Parity, ProofRecord, Records};
 use allfold_report::sizes::RankCounts;
 use allfold_sim::{Device, Topology};
 use allfold_trainer::Config;
@@ -63,7 +63,7 @@ const TOPOLOGY: &str = "nodes8";
 const DEVICE: Device = Device::A100_F32;
 
 /// How much of everything.
-struct Extent {
+struct ReportScale {
     proofs: RankCounts,
     training: &'static [u32],
     steps: u64,
@@ -75,11 +75,11 @@ struct Extent {
     topology: String,
 }
 
-impl Extent {
-    fn of(quick: bool, topology: &str) -> Extent {
+impl ReportScale {
+    fn of(quick: bool, topology: &str) -> ReportScale {
         let topology = topology.to_string();
         if quick {
-            return Extent {
+            return ReportScale {
                 proofs: RankCounts((1..=16).collect()),
                 training: &[1, 2, 4],
                 steps: 6,
@@ -91,7 +91,7 @@ impl Extent {
                 topology,
             };
         }
-        Extent {
+        ReportScale {
             proofs: RankCounts((1..=64).collect()),
             training: &[1, 2, 4, 8],
             steps: 0,
@@ -106,84 +106,85 @@ impl Extent {
 }
 
 /// Runs the experiment, or reads records, and writes the page.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     if args.from.is_empty() { experiment(args) } else { given(args) }
 }
 
-fn given(args: &Args) -> Outcome {
+fn given(args: &Args) -> CommandResult {
     let mut all = String::new();
     for path in &args.from {
-        let text = fs::read_to_string(path)
-            .map_err(|error| Failure::usage(format!("{}: {error}; name files of records", path.display())))?;
-        Records::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        let text = fs::read_to_string(path).map_err(|error| {
+            CommandError::usage(format!("{}: {error}; name files of records", path.display()))
+        })?;
+        Records::parse(&text).map_err(|error| CommandError::usage(format!("{}: {error}", path.display())))?;
         all.push_str(text.trim_end());
         all.push('\n');
     }
-    let records = Records::parse(&all).map_err(Failure::usage)?;
-    let mut session = Session::open(None, None)?;
-    let made = allfold_report::render(&records, session.stamp())?;
-    session::folder(&args.out)?;
+    let records = Records::parse(&all).map_err(CommandError::usage)?;
+    let mut output = RunOutput::open(None, None)?;
+    let made = allfold_report::render(&records, output.stamp())?;
+    output::folder(&args.out)?;
     write(&args.out, &all, &made)?;
-    session.say(format!("{} records, {}", records.len(), args.out.join("report.html").display()))
+    output.say(format!("{} records, {}", records.len(), args.out.join("report.html").display()))
 }
 
 #[allow(clippy::disallowed_methods, reason = "tells the user how long it took")]
-fn experiment(args: &Args) -> Outcome {
+fn experiment(args: &Args) -> CommandResult {
     let start = Instant::now();
-    let extent = Extent::of(args.quick, &args.topology);
+    let report_scale = ReportScale::of(args.quick, &args.topology);
     // A wrong name is said before anything runs.
-    let most = extent.scaling.iter().chain(extent.predicted).max().copied().unwrap_or(1);
-    Topology::named(&extent.topology, most).map_err(Failure::usage)?;
-    session::folder(&args.out)?;
-    let mut session = Session::open(None, None)?;
-    session.will_write(&args.out.join("report.html"))?;
+    let most = report_scale.scaling.iter().chain(report_scale.predicted).max().copied().unwrap_or(1);
+    Topology::named(&report_scale.topology, most).map_err(CommandError::usage)?;
+    output::folder(&args.out)?;
+    let mut output = RunOutput::open(None, None)?;
+    output.will_write(&args.out.join("report.html"))?;
     let mut wrong = Vec::new();
 
-    wrong.extend(prove(&extent, &mut session)?);
-    wrong.extend(train(&extent, &args.out, &mut session)?);
-    wrong.extend(measure(&extent, &mut session)?);
-    predict(&extent, &mut session)?;
-    scaling(&extent, &mut session)?;
+    wrong.extend(prove(&report_scale, &mut output)?);
+    wrong.extend(train(&report_scale, &args.out, &mut output)?);
+    wrong.extend(measure(&report_scale, &mut output)?);
+    predict(&report_scale, &mut output)?;
+    scaling(&report_scale, &mut output)?;
 
-    let made = allfold_report::render(&session.records()?, session.stamp())?;
-    write(&args.out, &session.lines(), &made)?;
-    session.say(format!(
+    let made = allfold_report::render(&output.records()?, output.stamp())?;
+    write(&args.out, &output.lines(), &made)?;
+    output.say(format!(
         "\n{} in {:.0} s; the report: {}",
         if wrong.is_empty() { "all checks passed" } else { "CHECKS FAILED" },
         start.elapsed().as_secs_f64(),
         args.out.join("report.html").display()
     ))?;
-    session.say(format!(
+    output.say(format!(
         "beside it: records.jsonl ({} records), {} as .svg files, trace.json (for Perfetto or chrome://tracing)",
-        session.records()?.len(),
+        output.records()?.len(),
         counted(made.plots.len(), "plot")
     ))?;
-    session.close()?;
-    wrong.into_iter().next().map_or(Ok(()), |first| Err(Failure::check(first)))
+    output.close()?;
+    wrong.into_iter().next().map_or(Ok(()), |first| Err(CommandError::check(first)))
 }
 
 /// The records, the plots, and last the page that shows them.
-fn write(folder: &Path, records: &str, made: &Report) -> Outcome {
-    session::replace(&folder.join("records.jsonl"), records.as_bytes())?;
-    made.plots.iter().try_for_each(|(name, svg)| session::replace(&folder.join(name), svg.as_bytes()))?;
-    session::replace(&folder.join("report.html"), made.page.as_bytes())
+fn write(folder: &Path, records: &str, made: &RenderedReport) -> CommandResult {
+    output::replace(&folder.join("records.jsonl"), records.as_bytes())?;
+    made.plots.iter().try_for_each(|(name, svg)| output::replace(&folder.join(name), svg.as_bytes()))?;
+    output::replace(&folder.join("report.html"), made.page.as_bytes())
 }
 
 /// Proves every algorithm; returns what failed.
-fn prove(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
+fn prove(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<Vec<String>> {
     let algorithms: Vec<_> = registry::all().collect();
-    let proofs = verify::prove(&algorithms, &extent.proofs)?;
-    let command = format!("allfold verify --ranks {}", extent.proofs);
-    proofs.iter().try_for_each(|proof| session.record_as(proof, Some(&command)))?;
-    let failed: Vec<&Proof> = proofs.iter().filter(|proof| !proof.ok).collect();
-    session.say(format!(
+    let proofs = verify::prove(&algorithms, &report_scale.proofs)?;
+    let command = format!("allfold verify --ranks {}", report_scale.proofs);
+    proofs.iter().try_for_each(|proof| output.record_as(proof, Some(&command)))?;
+    let failed: Vec<&ProofRecord> = proofs.iter().filter(|proof| !proof.ok).collect();
+    output.say(format!(
         "proofs       {} of {} hold: {} algorithms, {} ranks",
         proofs.len() - failed.len(),
         proofs.len(),
         algorithms.len(),
-        extent.proofs
+        report_scale.proofs
     ))?;
-    let say = |p: &&Proof| {
+    let say = |p: &&ProofRecord| {
         format!(
             "{} by {} over {} ranks: {}",
             p.collective,
@@ -196,27 +197,28 @@ fn prove(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
 }
 
 /// Trains the CNN on threads and on virtual time; returns on which numbers of ranks bits differ.
-fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<String>> {
-    let mut config = Config::parse(CNN, "digits-cnn.toml").map_err(Failure::run)?;
-    config.max_steps = extent.steps;
-    session.seed(Some(config.seed));
+fn train(report_scale: &ReportScale, out: &Path, output: &mut RunOutput) -> CommandResult<Vec<String>> {
+    let mut config = Config::parse(CNN, "digits-cnn.toml").map_err(CommandError::run)?;
+    config.max_steps = report_scale.steps;
+    output.seed(Some(config.seed));
     let mut differ = Vec::new();
-    for &ranks in extent.training {
-        let topology = Topology::named(&extent.topology, ranks).map_err(Failure::run)?;
-        let real = trained(&config, Place::Threads(ranks))?;
-        let sim = trained(&config, Place::sim(topology, DEVICE))?;
-        let steps = if extent.steps > 0 { format!(" --steps {}", extent.steps) } else { String::new() };
+    for &ranks in report_scale.training {
+        let topology = Topology::named(&report_scale.topology, ranks).map_err(CommandError::run)?;
+        let real = trained(&config, Launch::Threads(ranks))?;
+        let sim = trained(&config, Launch::sim(topology, DEVICE))?;
+        let steps =
+            if report_scale.steps > 0 { format!(" --steps {}", report_scale.steps) } else { String::new() };
         let command =
             format!("allfold train --config experiments/configs/digits-cnn.toml --ranks {ranks}{steps}");
         let steps = real.measured(&config);
-        steps.iter().try_for_each(|step| session.record_as(step, Some(&command)))?;
+        steps.iter().try_for_each(|step| output.record_as(step, Some(&command)))?;
         let command =
-            format!("{command} --backend sim --topology {} --device {}", extent.topology, DEVICE.name);
+            format!("{command} --backend sim --topology {} --device {}", report_scale.topology, DEVICE.name);
         let steps = sim.simulated(&config);
-        steps.iter().try_for_each(|step| session.record_as(step, Some(&command)))?;
+        steps.iter().try_for_each(|step| output.record_as(step, Some(&command)))?;
         let parity = parity(&config, ranks, &real, &sim);
-        session.record_as(&parity, Some(&command))?;
-        session.say(format!(
+        output.record_as(&parity, Some(&command))?;
+        output.say(format!(
             "training     {}: losses and weights {} on threads and sim ({}); accuracy {:.1} %",
             counted(ranks as usize, "rank"),
             if parity.ok { "are the same bits" } else { "DIFFER" },
@@ -232,15 +234,15 @@ fn train(extent: &Extent, out: &Path, session: &mut Session) -> Outcome<Vec<Stri
         if ranks == 4 {
             let spans = sim.spans(sim.result.losses.len() / 2);
             let command = format!("{command} --trace trace.json");
-            spans.iter().try_for_each(|span| session.record_as(span, Some(&command)))?;
+            spans.iter().try_for_each(|span| output.record_as(span, Some(&command)))?;
             trace::activities(&out.join("trace.json"), &sim.timeline)?;
         }
     }
     Ok(differ)
 }
 
-fn trained(config: &Config, place: Place) -> Outcome<Trained> {
-    let kind = if matches!(place, Place::Threads(_)) { "threads" } else { "sim" };
+fn trained(config: &Config, place: Launch) -> CommandResult<Trained> {
+    let kind = if matches!(place, Launch::Threads(_)) { "threads" } else { "sim" };
     let bar = progress::bar(1, &format!("training, {} on {kind}", place.ranks()));
     let trained = crate::training::run::run(config, &place, &bar);
     bar.finish_and_clear();
@@ -263,7 +265,7 @@ fn parity(config: &Config, ranks: u32, threads: &Trained, sim: &Trained) -> Pari
 }
 
 /// Measures a few collectives on threads; returns what was wrong.
-fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
+fn measure(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<Vec<String>> {
     let calls = [
         (Collective::AllReduce, "ring", 2),
         (Collective::AllReduce, "halving_doubling", 2),
@@ -272,17 +274,19 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
         (Collective::Broadcast, "binomial", 2),
         (Collective::AllGather, "ring", 2),
     ];
-    let sizes = extent.bench_sizes;
+    let sizes = report_scale.bench_sizes;
     let (least, most) = (sizes.first().copied().unwrap_or(0), sizes.last().copied().unwrap_or(0));
     let factor = sizes.get(1).map_or(2, |second| second / least.max(1));
     let mut wrong = Vec::new();
     let bar = progress::bar((calls.len() * sizes.len()) as u64, "measuring");
     let mut best = (0.0, 0);
-    let mut limits =
-        sizes.iter().map(|&size| limits::measure(cores().min(4), size)).collect::<Outcome<Vec<_>>>()?;
+    let mut limits = sizes
+        .iter()
+        .map(|&size| machine_limits::measure(cores().min(4), size))
+        .collect::<CommandResult<Vec<_>>>()?;
     for (collective, name, ranks) in calls {
         let timing = Timing {
-            iterations: extent.iterations,
+            iterations: report_scale.iterations,
             warmup: 3,
             check: true,
             seed: 0,
@@ -293,11 +297,11 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
         let command = format!(
             "allfold bench {collective} --backend threads --path {} --ranks {ranks} --algo {name} -b {least} -e {most} -f {factor} -n {} -w 3",
             bench.path.name(),
-            extent.iterations
+            report_scale.iterations
         );
         for &size in sizes {
             for Checked { record, first_wrong } in bench.on_threads(size)? {
-                session.record_as(&record, Some(&command))?;
+                output.record_as(&record, Some(&command))?;
                 wrong.extend(
                     first_wrong.map(|at| format!("{collective} by {name}, {size} bytes: wrong at {at}")),
                 );
@@ -311,13 +315,13 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
     bar.finish_and_clear();
     // Again, after the calls that they are held against: whatever else the machine did meanwhile, the better counts.
     for limit in &mut limits {
-        let again = limits::measure(limit.threads, limit.bytes)?;
+        let again = machine_limits::measure(limit.threads, limit.bytes)?;
         limit.copy_gbps = limit.copy_gbps.max(again.copy_gbps);
         limit.reduce_gbps = limit.reduce_gbps.max(again.reduce_gbps);
     }
-    limits.iter().try_for_each(|limit| session.record(limit))?;
+    limits.iter().try_for_each(|limit| output.record(limit))?;
     let Some(limit) = limits.last() else { return Ok(wrong) };
-    session.say(format!(
+    output.say(format!(
         "threads      {}; all_reduce up to {:.2} GB/s busbw over {} ranks; memory copies {:.2} GB/s, adds {:.2} GB/s",
         if wrong.is_empty() { "every result exact" } else { "RESULTS ARE WRONG" },
         best.0,
@@ -328,11 +332,14 @@ fn measure(extent: &Extent, session: &mut Session) -> Outcome<Vec<String>> {
     Ok(wrong)
 }
 
-fn choice(collective: Collective, name: Option<&str>, ranks: u32) -> Outcome<Choice> {
+fn choice(collective: Collective, name: Option<&str>, ranks: u32) -> CommandResult<Choice> {
     Ok(Choice {
         collective,
-        algorithm: name.map(|name| registry::find(collective, name)).transpose().map_err(Failure::run)?,
-        shape: Shape::new(ranks).map_err(Failure::run)?,
+        algorithm: name
+            .map(|name| registry::find(collective, name))
+            .transpose()
+            .map_err(CommandError::run)?,
+        shape: Shape::new(ranks).map_err(CommandError::run)?,
         dtype: DType::F32,
         op: ReduceOp::Sum,
         segment: None,
@@ -345,28 +352,30 @@ fn choice(collective: Collective, name: Option<&str>, ranks: u32) -> Outcome<Cho
 const EXPLAINED: u32 = 64;
 
 /// Times all-reduces from a node to a thousand ranks.
-fn predict(extent: &Extent, session: &mut Session) -> Outcome {
+fn predict(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
     const NAMES: [&str; 4] = ["ring", "double_binary_tree", "halving_doubling", "hierarchical"];
     let sizes = [64 << 10, 64 << 20];
-    let bar = progress::bar((NAMES.len() * sizes.len() * extent.predicted.len()) as u64, "predicting");
-    session.seed(None);
+    let bar = progress::bar((NAMES.len() * sizes.len() * report_scale.predicted.len()) as u64, "predicting");
+    output.seed(None);
     let mut most = Vec::new();
-    let topology = &extent.topology;
+    let topology = &report_scale.topology;
     for size in sizes {
         for name in NAMES {
-            for &ranks in extent.predicted {
+            for &ranks in report_scale.predicted {
                 let choice = choice(Collective::AllReduce, Some(name), ranks)?;
-                let (record, speed) = Machine::named(&extent.topology, ranks)?.time(&choice, size)?;
+                let (record, speed) =
+                    SimulatedMachine::named(&report_scale.topology, ranks)?.time(&choice, size)?;
                 let command = format!(
                     "allfold simulate all_reduce --topology {topology} --ranks {ranks} --algo {name} -b {size} -e {size}"
                 );
-                session.record_as(&record, Some(&command))?;
-                session.record_as(&speed, Some(&command))?;
+                output.record_as(&record, Some(&command))?;
+                output.record_as(&speed, Some(&command))?;
                 if ranks == EXPLAINED {
-                    let spent = Machine::named(&extent.topology, ranks)?.spent(&choice, size)?;
-                    session.record_as(&spent, Some(&format!("{command} --explain")))?;
+                    let spent =
+                        SimulatedMachine::named(&report_scale.topology, ranks)?.spent(&choice, size)?;
+                    output.record_as(&spent, Some(&format!("{command} --explain")))?;
                 }
-                if Some(&ranks) == extent.predicted.last() && size == sizes[1] {
+                if Some(&ranks) == report_scale.predicted.last() && size == sizes[1] {
                     most.push(format!("{name} {:.1}", record.busbw_gbps));
                 }
                 bar.inc(1);
@@ -374,44 +383,44 @@ fn predict(extent: &Extent, session: &mut Session) -> Outcome {
         }
     }
     bar.finish_and_clear();
-    session.say(format!(
+    output.say(format!(
         "predicted    all_reduce of 64 MiB over {} ranks of {topology}, busbw in GB/s: {}",
-        extent.predicted.last().unwrap_or(&0),
+        report_scale.predicted.last().unwrap_or(&0),
         most.join(", ")
     ))
 }
 
 /// Scaling curves of the CNN, measured as far as there are cores, and of a wide MLP.
-fn scaling(extent: &Extent, session: &mut Session) -> Outcome {
-    let counts = RankCounts(extent.scaling.to_vec());
+fn scaling(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
+    let counts = RankCounts(report_scale.scaling.to_vec());
     for (name, text) in [("digits-cnn", CNN), ("wide-mlp", WIDE)] {
-        let mut config = Config::parse(text, name).map_err(Failure::run)?;
-        config.max_steps = extent.scaling_steps;
-        config.epochs = extent.scaling_steps;
-        session.seed(Some(config.seed));
+        let mut config = Config::parse(text, name).map_err(CommandError::run)?;
+        config.max_steps = report_scale.scaling_steps;
+        config.epochs = report_scale.scaling_steps;
+        output.seed(Some(config.seed));
         let real = name == "digits-cnn";
         let reach = if real { Reach { measured: cores(), carried: 4 } } else { Reach::default() };
         let only = if real { "" } else { " --modeled-only" };
         let command = format!(
             "allfold scale --config experiments/configs/{name}.toml --ranks {counts} --topology {} --device {} --steps {}{only}",
-            extent.topology, DEVICE.name, extent.scaling_steps
+            report_scale.topology, DEVICE.name, report_scale.scaling_steps
         );
-        let scaling = Scaling::new(config, extent.topology.clone(), DEVICE);
-        session.say(format!("\nscaling of {name}"))?;
-        curve::draw(&scaling, &counts, reach, Some(&command), session)?;
+        let scaling = Scaling::new(config, report_scale.topology.clone(), DEVICE);
+        output.say(format!("\nscaling of {name}"))?;
+        curve::draw(&scaling, &counts, reach, Some(&command), output)?;
         if real {
-            this_machine(scaling.config, session)?;
+            this_machine(scaling.config, output)?;
         }
     }
     Ok(())
 }
 
 /// Predicts for cores such as this machine's, to stand beside what was measured on them.
-fn this_machine(config: Config, session: &mut Session) -> Outcome {
+fn this_machine(config: Config, output: &mut RunOutput) -> CommandResult {
     let counts = RankCounts((1..=cores().min(64)).collect());
     let scaling = Scaling::new(config, "switch".into(), Device::CPU_CORE);
     let command = format!(
         "allfold scale --config experiments/configs/digits-cnn.toml --ranks {counts} --topology switch --device cpu_core --modeled-only"
     );
-    curve::draw(&scaling, &counts, Reach::default(), Some(&command), session)
+    curve::draw(&scaling, &counts, Reach::default(), Some(&command), output)
 }

@@ -7,7 +7,7 @@ mod training;
 mod validate;
 mod workload;
 
-use crate::cli::failure::Outcome;
+use crate::cli::error::CommandResult;
 use clap::Subcommand;
 
 /// Flags of `scale`.
@@ -52,7 +52,7 @@ enum Kind {
 ///
 /// # Errors
 /// Flags that make no sense together; a point that cannot be made.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     match &args.kind {
         Some(Kind::Workload(args)) => workload::run(args),
         Some(Kind::Collective(args)) => collective::run(args),

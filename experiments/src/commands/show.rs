@@ -1,8 +1,8 @@
 //! `allfold show`: one algorithm as a picture, with its cost, order class and identity.
 
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::Session;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
 use crate::cli::{memory, names};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
@@ -37,26 +37,26 @@ pub struct Args {
 }
 
 /// Proves the schedule and draws it.
-pub fn run(args: &Args) -> Outcome {
-    let algorithm = registry::find(args.collective, &args.algo).map_err(Failure::usage)?;
+pub fn run(args: &Args) -> CommandResult {
+    let algorithm = registry::find(args.collective, &args.algo).map_err(CommandError::usage)?;
     names::root_inside(args.root, args.ranks)?;
     let root = Rank(args.root);
-    let shape = Shape::new(args.ranks).and_then(|shape| shape.rooted(root)).map_err(Failure::usage)?;
+    let shape = Shape::new(args.ranks).and_then(|shape| shape.rooted(root)).map_err(CommandError::usage)?;
     let pieces =
         u64::from(args.ranks).checked_pow(2).and_then(|n| n.checked_mul(64 * u64::from(args.segments)));
     memory::require(pieces, &format!("the proof and picture of {} ranks", args.ranks))?;
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
 
     let whole = algorithm.build(shape);
     let schedule: Arc<dyn Schedule> =
         if args.segments > 1 { Arc::new(Segments::new(whole, args.segments)) } else { whole };
-    let proof = check::check(&*schedule, args.collective, root).map_err(Failure::check)?;
+    let proof = check::check(&*schedule, args.collective, root).map_err(CommandError::check)?;
     let picture = render::rounds(&*schedule);
-    session.say(format!("{} by {}: {}\n", args.collective, algorithm.name, algorithm.about))?;
-    session.say(&picture)?;
-    session.say(render::cost(&*schedule))?;
-    session.say(render::order(&proof))?;
-    session.record(&Shown {
+    output.say(format!("{} by {}: {}\n", args.collective, algorithm.name, algorithm.about))?;
+    output.say(&picture)?;
+    output.say(render::cost(&*schedule))?;
+    output.say(render::order(&proof))?;
+    output.record(&Shown {
         collective: args.collective.name().into(),
         algorithm: algorithm.name.into(),
         ranks: args.ranks,
@@ -65,5 +65,5 @@ pub fn run(args: &Args) -> Outcome {
         tree_hash: proof.hash().map(|hash| hash.to_string()),
         picture: picture.lines().map(String::from).collect(),
     })?;
-    session.close()
+    output.close()
 }

@@ -6,12 +6,12 @@ use crate::call::plan::Choice;
 use crate::call::sweep::SweepArgs;
 use crate::call::table;
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
+use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
-use crate::cli::session::{self, Session};
-use crate::predict::critical;
-use crate::predict::machine::{Machine, refused};
+use crate::predict::critical_path;
+use crate::predict::machine::{SimulatedMachine, refused};
 use crate::predict::trace;
 use allfold_collectives::time::{self, Engine, LinkSharing, Sent};
 use allfold_report::records::SimulatorSpeed;
@@ -100,12 +100,12 @@ enum SharingName {
 }
 
 /// Times every size and prints the table.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     if args.sweep.algo.as_deref() == Some(nccl::NAME) {
         return as_nccl(args);
     }
     if args.nccl.any() {
-        return Err(Failure::usage("flags of NCCL go with --algo nccl"));
+        return Err(CommandError::usage("flags of NCCL go with --algo nccl"));
     }
     let choice = Choice { lanes: args.lanes, ..args.sweep.choice()? };
     let sizes = args.sweep.sizes()?;
@@ -117,8 +117,8 @@ pub fn run(args: &Args) -> Outcome {
     if args.timeline.is_some() {
         traceable("--timeline", &machine, &choice, &sizes)?;
     }
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
-    args.trace.iter().chain(&args.timeline).try_for_each(|path| session.will_write(path))?;
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    args.trace.iter().chain(&args.timeline).try_for_each(|path| output.will_write(path))?;
 
     let name = choice.collective.name();
     // Said only when there is a row to put below it: an engine may refuse the first size.
@@ -130,32 +130,32 @@ pub fn run(args: &Args) -> Outcome {
         spinner.finish_and_clear();
         let (record, speed) = timed?;
         if let Some(lines) = heading.take() {
-            session.say(lines)?;
+            output.say(lines)?;
         }
         // A schedule reads its input where it lies, so that both sides take the same time.
-        session.say(table::simulated_row(&record, &record))?;
-        session.record(&record)?;
-        session.record(&speed)?;
+        output.say(table::simulated_row(&record, &record))?;
+        output.record(&record)?;
+        output.record(&speed)?;
         busbw.push(record.busbw_gbps);
         speeds.push((record.stepped(), speed));
     }
-    session.say(table::footer(name, None, &busbw))?;
+    output.say(table::footer(name, None, &busbw))?;
     if let (Some(path), [size]) = (&args.trace, &*sizes) {
         let messages = machine.messages(&choice, *size)?;
         trace::messages(path, &messages)?;
-        session.say(format!("# Trace of {} messages: {}", messages.len(), path.display()))?;
+        output.say(format!("# Trace of {} messages: {}", messages.len(), path.display()))?;
     }
     if args.explain || args.timeline.is_some() {
-        explained(args, &machine, &choice, &sizes, &mut session)?;
+        explained(args, &machine, &choice, &sizes, &mut output)?;
     }
     for line in engine_lines(&speeds) {
-        session.say(line)?;
+        output.say(line)?;
     }
-    session.close()
+    output.close()
 }
 
 /// A call as NCCL runs it: what belongs to Allfold's own schedules does not go with it.
-fn as_nccl(args: &Args) -> Outcome {
+fn as_nccl(args: &Args) -> CommandResult {
     let other = [
         ("--engine", args.engine != EngineName::Auto),
         ("--sharing serial_links", args.sharing == SharingName::SerialLinks),
@@ -170,17 +170,17 @@ fn as_nccl(args: &Args) -> Outcome {
         ("--window", args.sweep.window.is_some()),
     ];
     if let Some((flag, _)) = other.iter().find(|(_, given)| *given) {
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "{flag} goes with Allfold's own algorithms, not with --algo nccl"
         )));
     }
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
-    nccl::run(&args.sweep, &args.topology, &args.nccl, &mut session)?;
-    session.close()
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    nccl::run(&args.sweep, &args.topology, &args.nccl, &mut output)?;
+    output.close()
 }
 
 /// The lines above the table.
-fn heading(args: &Args, name: &str, machine: &Machine) -> String {
+fn heading(args: &Args, name: &str, machine: &SimulatedMachine) -> String {
     let first = format!(
         "# allfold simulate {name}: {} ranks of {}; simulated, all times are virtual",
         args.sweep.ranks, args.topology
@@ -194,13 +194,13 @@ fn heading(args: &Args, name: &str, machine: &Machine) -> String {
 /// Where the time of one size went, in words and as a picture.
 fn explained(
     args: &Args,
-    machine: &Machine,
+    machine: &SimulatedMachine,
     choice: &Choice,
     sizes: &[u64],
-    session: &mut Session,
-) -> Outcome {
+    output: &mut RunOutput,
+) -> CommandResult {
     let [size] = sizes else {
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "--explain looks at one size and the sweep has {}; give -b and -e the same",
             sizes.len()
         )));
@@ -208,16 +208,19 @@ fn explained(
     let plan = choice.at(*size)?;
     let explanation = time::explain(&machine.job(choice, &plan)).map_err(refused)?;
     if args.explain {
-        critical::lines(&explanation, &machine.topology)
+        critical_path::lines(&explanation, &machine.topology)
             .into_iter()
-            .try_for_each(|line| session.say(line))?;
+            .try_for_each(|line| output.say(line))?;
     }
     if let Some(path) = &args.timeline {
         let (ranks, name) = (args.sweep.ranks, &machine.name);
         let caption =
             format!("{} of {size} bytes over {ranks} ranks of {name}, simulated", choice.collective);
-        session::replace(path, critical::timeline(&explanation, &machine.topology, &caption)?.as_bytes())?;
-        session.say(format!("# Timeline: {}", path.display()))?;
+        output::replace(
+            path,
+            critical_path::timeline(&explanation, &machine.topology, &caption)?.as_bytes(),
+        )?;
+        output.say(format!("# Timeline: {}", path.display()))?;
     }
     Ok(())
 }
@@ -234,9 +237,9 @@ fn kinds() -> String {
 }
 
 /// A trace holds one size, and as many messages as fit in memory.
-fn traceable(flag: &str, machine: &Machine, choice: &Choice, sizes: &[u64]) -> Outcome {
+fn traceable(flag: &str, machine: &SimulatedMachine, choice: &Choice, sizes: &[u64]) -> CommandResult {
     let [size] = sizes else {
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "{flag} shows one size and the sweep has {}; give -b and -e the same",
             sizes.len()
         )));
@@ -247,15 +250,15 @@ fn traceable(flag: &str, machine: &Machine, choice: &Choice, sizes: &[u64]) -> O
     memory::require(bytes, "the messages of the trace")
 }
 
-fn machine(args: &Args) -> Outcome<Machine> {
+fn machine(args: &Args) -> CommandResult<SimulatedMachine> {
     if args.round_up && args.engine != EngineName::BySymmetry {
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             "--round-up goes with --engine by_symmetry: the others need no equal chunks",
         ));
     }
-    let mut machine = Machine::named(&args.topology, args.sweep.ranks)?;
-    machine.faults =
-        Faults::parse(args.fault.iter().map(String::as_str), &machine.topology).map_err(Failure::usage)?;
+    let mut machine = SimulatedMachine::named(&args.topology, args.sweep.ranks)?;
+    machine.faults = Faults::parse(args.fault.iter().map(String::as_str), &machine.topology)
+        .map_err(CommandError::usage)?;
     machine.faults = machine.faults.seeded(args.seed);
     machine.rules = args.fault.clone();
     machine.deadline = args.deadline.or((!machine.faults.is_steady()).then_some(PATIENCE));

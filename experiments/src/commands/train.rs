@@ -3,12 +3,12 @@
 mod summary;
 
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::{self, Session};
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::{self, RunOutput};
 use crate::cli::{memory, progress};
 use crate::predict::trace;
-use crate::training::place::Place;
-use crate::training::run::{self, Noted};
+use crate::training::launch::Launch;
+use crate::training::run::{self, RecordOptions};
 use crate::training::tensorboard::Events;
 use crate::training::trained::Trained;
 use crate::training::{config, reference_losses};
@@ -16,7 +16,7 @@ use allfold_collectives::Rank;
 use allfold_collectives::environment::Environment;
 use allfold_report::format::counted;
 use allfold_report::loss_curve::{self, Course};
-use allfold_report::records::Record;
+use allfold_report::records::RecordKind;
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
 use allfold_trainer::{Config, Sampler};
@@ -92,16 +92,16 @@ impl Args {
     }
 
     /// Refuses flags of the virtual clock where there is none.
-    fn check(&self) -> Outcome {
+    fn check(&self) -> CommandResult {
         if self.backend == Backend::Sim {
             if self.trace_step.is_some() {
-                return Err(Failure::usage(
+                return Err(CommandError::usage(
                     "the trace of --backend sim is of all steps: leave --trace-step out",
                 ));
             }
             return match self.real() {
                 Some("cuda") => {
-                    Err(Failure::usage("--device cuda computes in real time: leave --backend sim out"))
+                    Err(CommandError::usage("--device cuda computes in real time: leave --backend sim out"))
                 }
                 _ => Ok(()),
             };
@@ -110,21 +110,23 @@ impl Args {
         let given = [("--topology", self.topology.is_some()), ("--device", modeled)];
         match given.iter().find(|(_, given)| *given) {
             Some((flag, _)) => {
-                Err(Failure::usage(format!("{flag} needs the virtual clock: add --backend sim")))
+                Err(CommandError::usage(format!("{flag} needs the virtual clock: add --backend sim")))
             }
             None => Ok(()),
         }
     }
 
     /// The configuration with what the flags say instead.
-    fn over(&self, mut config: Config) -> Outcome<Config> {
+    fn over(&self, mut config: Config) -> CommandResult<Config> {
         for pair in &self.set {
             let Some((key, value)) = pair.split_once('=') else {
-                return Err(Failure::usage(format!("--set {pair}: it must be KEY=VALUE, such as lr=0.05")));
+                return Err(CommandError::usage(format!(
+                    "--set {pair}: it must be KEY=VALUE, such as lr=0.05"
+                )));
             };
             config
                 .set(key.trim(), value.trim())
-                .map_err(|error| Failure::usage(format!("--set {pair}: {error}")))?;
+                .map_err(|error| CommandError::usage(format!("--set {pair}: {error}")))?;
         }
         if let Some(strategy) = &self.strategy {
             config.strategy.clone_from(strategy);
@@ -133,7 +135,7 @@ impl Args {
         if let Some(device) = self.real() {
             config.device = device.into();
         }
-        config.check().map_err(Failure::usage)?;
+        config.check().map_err(CommandError::usage)?;
         Ok(config)
     }
 
@@ -154,9 +156,9 @@ enum Backend {
 }
 
 /// All ranks in one process, for each of the processes that a launcher has started, would take each other's checkpoints.
-fn alone() -> Outcome {
+fn alone() -> CommandResult {
     match Environment::detect() {
-        Ok(Some(found)) if found.world_size > 1 => Err(Failure::usage(format!(
+        Ok(Some(found)) if found.world_size > 1 => Err(CommandError::usage(format!(
             "all ranks of --backend threads or sim are in one process, but {} has started {}: leave --backend out",
             found.launcher, found.world_size
         ))),
@@ -166,9 +168,9 @@ fn alone() -> Outcome {
 
 impl Args {
     /// Where ranks run, by the flags and the environment.
-    fn place(&self) -> Outcome<Place> {
+    fn place(&self) -> CommandResult<Launch> {
         let launched = match self.backend {
-            Backend::Auto | Backend::Tcp => Environment::detect().map_err(Failure::usage)?,
+            Backend::Auto | Backend::Tcp => Environment::detect().map_err(CommandError::usage)?,
             Backend::Threads | Backend::Sim => {
                 alone()?;
                 None
@@ -178,135 +180,138 @@ impl Args {
         let ranks = self.ranks.unwrap_or(1);
         match (self.backend, launched) {
             (Backend::Sim, _) => {
-                let topology = Topology::named(self.topology(), ranks).map_err(Failure::usage)?;
-                let device = Device::named(self.device()).map_err(Failure::usage)?;
-                Ok(Place::sim(topology, device))
+                let topology = Topology::named(self.topology(), ranks).map_err(CommandError::usage)?;
+                let device = Device::named(self.device()).map_err(CommandError::usage)?;
+                Ok(Launch::sim(topology, device))
             }
             (Backend::Mpi, _) => self.within_mpi(),
             (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {
-                Some(ranks) => Err(Failure::usage(format!(
+                Some(ranks) => Err(CommandError::usage(format!(
                     "--ranks {ranks}, but {} has started {} ranks; leave --ranks out",
                     launched.launcher, launched.world_size
                 ))),
-                None => Ok(Place::Process(Box::new(launched))),
+                None => Ok(Launch::Process(Box::new(launched))),
             },
-            (Backend::Tcp, None) => Err(Failure::usage(
+            (Backend::Tcp, None) => Err(CommandError::usage(
                 "--backend tcp needs a launcher: allfold launch -n N -- train .., torchrun, srun or mpirun",
             )),
-            _ => Ok(Place::Threads(ranks)),
+            _ => Ok(Launch::Threads(ranks)),
         }
     }
 }
 
 impl Args {
     /// Which rank mpirun says that this process is.
-    fn within_mpi(&self) -> Outcome<Place> {
+    fn within_mpi(&self) -> CommandResult<Launch> {
         let number = |names: [&str; 2]| names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
         let rank = number(["OMPI_COMM_WORLD_RANK", "PMI_RANK"]);
         let size = number(["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]);
         let (Some(rank), Some(size)) = (rank, size) else {
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 "--backend mpi needs mpirun: mpirun -n N allfold train .. --backend mpi",
             ));
         };
         match self.ranks.filter(|ranks| *ranks != size) {
-            Some(ranks) => Err(Failure::usage(format!(
+            Some(ranks) => Err(CommandError::usage(format!(
                 "--ranks {ranks}, but mpirun has started {size} ranks; leave --ranks out"
             ))),
-            None => Ok(Place::Mpi(Rank(rank), size)),
+            None => Ok(Launch::Mpi(Rank(rank), size)),
         }
     }
 }
 
 /// Trains, prints the course and the end, and leaves a record per step.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let Some(path) = args.config.as_ref().filter(|_| !args.keys) else {
-        let mut session = Session::open(None, None)?;
-        session.say(Config::documented().trim_end())?;
-        return session.close();
+        let mut output = RunOutput::open(None, None)?;
+        output.say(Config::documented().trim_end())?;
+        return output.close();
     };
     let mut config = args.over(config::read(path)?)?;
     args.check()?;
     if args.backend == Backend::Sim && config.device != "cpu" {
-        return Err(Failure::usage("`device` is cuda, which computes in real time: leave --backend sim out"));
+        return Err(CommandError::usage(
+            "`device` is cuda, which computes in real time: leave --backend sim out",
+        ));
     }
     let ranks = args.ranks.unwrap_or(1);
     memory::threads(ranks)?;
     let place = args.place()?;
     let ranks = place.ranks();
     if config.strategy == "single" && ranks > 1 {
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "the strategy single has 1 rank, not {ranks}; use --strategy ddp"
         )));
     }
-    if let Place::Process(launched) = &place {
+    if let Launch::Process(launched) = &place {
         // Started again after a failure: it goes on from where it was.
         config.resume |= launched.epoch > 0 && config.checkpoint_every > 0;
     }
     let data = run::load(&config)?;
     let steps = Sampler::of(&config, data.0.len(), ranks).run_steps(&config);
     if let Some(step) = args.trace_step.filter(|step| *step >= steps) {
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "--trace-step {step}: this run has {}, the first is 0",
             counted(steps as usize, "step")
         )));
     }
     let reference = args.compare.as_deref().map(reference_losses::read).transpose()?;
-    let json = args.common.json.as_deref().filter(|_| place.speaks());
-    let mut session = Session::open(json, Some(config.seed))?;
-    args.trace.iter().chain(&args.plot).try_for_each(|path| session.will_write(path))?;
-    if config.checkpoint_every > 0 && place.speaks() {
-        session::folder(Path::new(&config.checkpoint_dir))?;
+    let json = args.common.json.as_deref().filter(|_| place.is_reporter());
+    let mut output = RunOutput::open(json, Some(config.seed))?;
+    args.trace.iter().chain(&args.plot).try_for_each(|path| output.will_write(path))?;
+    if config.checkpoint_every > 0 && place.is_reporter() {
+        output::folder(Path::new(&config.checkpoint_dir))?;
     }
     let bar = progress::bar(1, &format!("{} on {} ranks", config.model, ranks));
-    let events = args.tensorboard.as_deref().filter(|_| place.speaks()).map(Events::create).transpose()?;
-    let noted = Noted { events, step: args.trace_step };
+    let events =
+        args.tensorboard.as_deref().filter(|_| place.is_reporter()).map(Events::create).transpose()?;
+    let noted = RecordOptions { events, step: args.trace_step };
     let trained = run::run_on(&config, &data, &place, &bar, noted);
     bar.finish_and_clear();
     let trained = trained?;
-    if !place.speaks() {
+    if !place.is_reporter() {
         return Ok(());
     }
-    summary::say(&config, &trained, &clock(args, &place), &mut session)?;
+    summary::say(&config, &trained, &clock(args, &place), &mut output)?;
     match place {
-        Place::Threads(_) => keep(&mut session, &trained.measured(&config))?,
-        Place::Process(_) => keep(&mut session, &trained.measured_over_tcp(&config))?,
-        Place::Mpi(..) => keep(&mut session, &trained.measured_over_mpi(&config))?,
-        Place::Sim(_) => keep(&mut session, &trained.simulated(&config))?,
+        Launch::Threads(_) => keep(&mut output, &trained.measured(&config))?,
+        Launch::Process(_) => keep(&mut output, &trained.measured_over_tcp(&config))?,
+        Launch::Mpi(..) => keep(&mut output, &trained.measured_over_mpi(&config))?,
+        Launch::Sim(_) => keep(&mut output, &trained.simulated(&config))?,
     }
     // Whatever becomes of the other files, the records are there.
-    let closed = session.close();
+    let closed = output.close();
     if let Some(path) = &args.plot {
         draw(path, &config.model, &trained.result.losses, reference)?;
     }
     if let Some(path) = &args.trace {
         match place {
-            Place::Sim(_) => trace::activities(path, &trained.timeline)?,
-            Place::Threads(_) | Place::Process(_) | Place::Mpi(..) => one_step(path, args, &trained)?,
+            Launch::Sim(_) => trace::activities(path, &trained.timeline)?,
+            Launch::Threads(_) | Launch::Process(_) | Launch::Mpi(..) => one_step(path, args, &trained)?,
         }
     }
     closed
 }
 
 /// Whose times a run's are, in words.
-fn clock(args: &Args, place: &Place) -> String {
+fn clock(args: &Args, place: &Launch) -> String {
     match place {
-        Place::Threads(_) => "measured on this machine".into(),
-        Place::Process(_) => "measured, one process per rank".into(),
-        Place::Mpi(..) => "measured, processes of an MPI job".into(),
-        Place::Sim(_) => {
+        Launch::Threads(_) => "measured on this machine".into(),
+        Launch::Process(_) => "measured, one process per rank".into(),
+        Launch::Mpi(..) => "measured, processes of an MPI job".into(),
+        Launch::Sim(_) => {
             format!("simulated: {} on {}, all times are virtual", args.device(), args.topology())
         }
     }
 }
 
 /// The trace of a step that this process made.
-fn one_step(path: &Path, args: &Args, trained: &Trained) -> Outcome {
+fn one_step(path: &Path, args: &Args, trained: &Trained) -> CommandResult {
     let steps = trained.result.losses.len();
     let first = steps - trained.made();
     let step = args.trace_step.map_or(steps.saturating_sub(1), |step| step as usize);
     if !(first..steps).contains(&step) {
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "there is no trace of step {step}: this run made {} steps, from step {first} on",
             trained.made()
         )));
@@ -315,13 +320,13 @@ fn one_step(path: &Path, args: &Args, trained: &Trained) -> Outcome {
 }
 
 /// The losses of a run as an SVG file, beside another engine's where there is one.
-fn draw(path: &Path, model: &str, losses: &[f64], reference: Option<Course>) -> Outcome {
+fn draw(path: &Path, model: &str, losses: &[f64], reference: Option<Course>) -> CommandResult {
     let steps = losses.iter().enumerate().map(|(step, &loss)| (step as f64, loss)).collect();
     let courses = [("allfold".into(), steps)].into_iter().chain(reference).collect();
-    let figure = loss_curve::figure(model, courses).map_err(Failure::run)?;
-    session::replace(path, figure.file(&format!("Training loss of the {model}")).as_bytes())
+    let figure = loss_curve::figure(model, courses).map_err(CommandError::run)?;
+    output::replace(path, figure.file(&format!("Training loss of the {model}")).as_bytes())
 }
 
-fn keep<R: Record>(session: &mut Session, steps: &[R]) -> Outcome {
-    steps.iter().try_for_each(|step| session.record(step))
+fn keep<R: RecordKind>(output: &mut RunOutput, steps: &[R]) -> CommandResult {
+    steps.iter().try_for_each(|step| output.record(step))
 }

@@ -1,7 +1,7 @@
 //! `allfold triage`: holds the flight records of a run against each other, and names where ranks parted.
 
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::Session;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
 use allfold_collectives::flight::{Record, straggler, triage};
 use std::path::{Path, PathBuf};
 
@@ -23,31 +23,32 @@ pub struct Args {
 ///
 /// # Errors
 /// A file that is no record, or a folder without one.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let mut records = Vec::new();
     for path in &args.dumps {
         for file in files(path)? {
             let record = Record::read(&file);
-            records.push(record.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?);
+            records
+                .push(record.map_err(|error| CommandError::usage(format!("{}: {error}", file.display())))?);
         }
     }
     records.sort_by_key(|record| record.header.rank);
     let twice = records.windows(2).find(|pair| pair[0].header.rank == pair[1].header.rank);
     if let Some([first, _]) = twice {
         let rank = first.header.rank;
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "there are two records of rank {rank}: give the records of one start of a run"
         )));
     }
-    let mut session = Session::open(None, None)?;
+    let mut output = RunOutput::open(None, None)?;
     let (verdict, unseen) = triage(&records);
-    session.say(&verdict)?;
+    output.say(&verdict)?;
     if !unseen.is_empty() {
         let ranks: Vec<String> = unseen.iter().map(|rank| rank.to_string()).collect();
-        session.say(format!("no record of rank {}: killed, or never told", ranks.join(", ")))?;
+        output.say(format!("no record of rank {}: killed, or never told", ranks.join(", ")))?;
     }
     if let Some(straggler) = straggler(&records) {
-        session.say(straggler)?;
+        output.say(straggler)?;
     }
     for record in &records {
         let rank = record.header.rank;
@@ -55,20 +56,20 @@ pub fn run(args: &Args) -> Outcome {
             || "nothing".into(),
             |last| format!("operation {}, {}: {:?}", last.sequence, last.call(), last.state).to_lowercase(),
         );
-        session.say(format!("  rank {rank}: last {last}; written because: {}", record.header.reason))?;
+        output.say(format!("  rank {rank}: last {last}; written because: {}", record.header.reason))?;
     }
-    session.close()
+    output.close()
 }
 
 /// The records of a folder, or the file itself.
-fn files(path: &Path) -> Outcome<Vec<PathBuf>> {
+fn files(path: &Path) -> CommandResult<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_path_buf()]);
     }
-    let wrong = |error: std::io::Error| Failure::usage(format!("{}: {error}", path.display()));
+    let wrong = |error: std::io::Error| CommandError::usage(format!("{}: {error}", path.display()));
     let files = Record::all_in(path).map_err(wrong)?;
     if files.is_empty() {
-        return Err(Failure::usage(format!("{}: holds no flight records", path.display())));
+        return Err(CommandError::usage(format!("{}: holds no flight records", path.display())));
     }
     Ok(files)
 }

@@ -9,16 +9,16 @@
 
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::{self, Session};
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::{self, RunOutput};
 use crate::scaling::{published as throughput, tables as scaling_tables};
 use allfold_nccl_model::physics::{Parameters, Term, Terms};
 use allfold_report::records::Validated;
 use allfold_validation::cross_validation::Group;
-use allfold_validation::file::File;
+use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
 use allfold_validation::prepare::{Prepared, prepare};
-use allfold_validation::repeatability::{self, Pair};
+use allfold_validation::repeatability::{self, RunPair};
 use allfold_validation::runs;
 use allfold_validation::score::{BANDS, Scored, band, factor, score};
 use allfold_validation::{cross_validation as folds, draw, tables};
@@ -107,30 +107,30 @@ struct Plan<'a> {
 }
 
 /// Reads, predicts, scores.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let file = parameters(args.parameters.as_deref())?;
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     if args.plots.is_some() {
-        session.owe();
+        output.expect_file();
     }
     // Tables of training throughput are told by their schema.
     let (tables, files): (Vec<PathBuf>, Vec<PathBuf>) =
         args.files.iter().cloned().partition(|file| scaling_tables::is_table_file(file));
     if !tables.is_empty() {
-        let options = throughput::Options { rows: args.rows, ..Default::default() };
-        throughput::run(&tables, &options, &mut session)?;
+        let options = throughput::ScoreOptions { rows: args.rows, ..Default::default() };
+        throughput::run(&tables, &options, &mut output)?;
         if files.is_empty() {
-            return session.close();
+            return output.close();
         }
     }
-    let runs = read(&files, args.machine.as_deref(), &mut session)?;
+    let runs = read(&files, args.machine.as_deref(), &mut output)?;
     if runs.is_empty() {
-        return Err(Failure::usage("no run is left to validate"));
+        return Err(CommandError::usage("no run is left to validate"));
     }
     let terms = args.without.iter().fold(Terms::default(), |terms, term| terms.without(*term));
     if args.ablation {
-        session.say(ablation(&runs)?)?;
-        return session.close();
+        output.say(ablation(&runs)?)?;
+        return output.close();
     }
     let predictors: Vec<Predictor> = match &*args.predictor {
         [] => Predictor::ALL.to_vec(),
@@ -138,7 +138,7 @@ pub fn run(args: &Args) -> Outcome {
     };
     let plans = plans(args, &runs, &file, terms);
     if plans.is_empty() {
-        return Err(Failure::usage("no run has another one of its system; give two runs or more"));
+        return Err(CommandError::usage("no run has another one of its system; give two runs or more"));
     }
     let mut found = Vec::new();
     for plan in &plans {
@@ -146,25 +146,25 @@ pub fn run(args: &Args) -> Outcome {
             found.extend(predict(plan, predictor, terms)?);
         }
     }
-    report(args, &predictors, &plans, &repeatability::pairs(&runs), &found, &mut session)?;
+    report(args, &predictors, &plans, &repeatability::pairs(&runs), &found, &mut output)?;
     if let Some(folder) = &args.plots {
-        plots(folder, predictors[0], &found, &mut session)?;
+        plots(folder, predictors[0], &found, &mut output)?;
     }
-    found.iter().try_for_each(|record| session.record(record))?;
-    session.close()
+    found.iter().try_for_each(|record| output.record(record))?;
+    output.close()
 }
 
 /// Parameters from a file, or those that ship.
 ///
 /// # Errors
 /// A file that cannot be read.
-pub fn parameters(path: Option<&Path>) -> Outcome<File> {
+pub fn parameters(path: Option<&Path>) -> CommandResult<ParameterFile> {
     let Some(path) = path.filter(|path| *path != Path::new("published")) else {
-        return File::published().map_err(Failure::run);
+        return ParameterFile::published().map_err(CommandError::run);
     };
-    let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    File::parse(&text).map_err(|error| wrong(&error))
+    ParameterFile::parse(&text).map_err(|error| wrong(&error))
 }
 
 /// Reads runs; what cannot be predicted is named and left out.
@@ -174,13 +174,13 @@ pub fn parameters(path: Option<&Path>) -> Outcome<File> {
 pub(super) fn read(
     files: &[PathBuf],
     machine: Option<&Path>,
-    session: &mut Session,
-) -> Outcome<Vec<Prepared>> {
+    output: &mut RunOutput,
+) -> CommandResult<Vec<Prepared>> {
     let machine: Option<runs::Hardware> = match machine {
         None => None,
         Some(path) => {
             let wrong =
-                |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+                |error: &dyn std::fmt::Display| CommandError::usage(format!("{}: {error}", path.display()));
             let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
             Some(serde_json::from_str(&text).map_err(|error| wrong(&error))?)
         }
@@ -190,26 +190,24 @@ pub(super) fn read(
         let read = match runs::read(file) {
             Ok(read) => read,
             Err(flaw) if files.len() > 1 && flaw.to_string().contains("contradicts itself") => {
-                session.say(format!("left out: {flaw}"))?;
+                output.say(format!("left out: {flaw}"))?;
                 continue;
             }
-            Err(flaw) => return Err(Failure::usage(flaw)),
+            Err(flaw) => return Err(CommandError::usage(flaw)),
         };
         for mut run in read {
             run.hardware = run.hardware.or_else(|| machine.clone());
             match prepare(&run, false) {
                 Ok(run) => prepared.push(run),
-                Err(why) => session.say(format!("left out: {why}"))?,
+                Err(why) => output.say(format!("left out: {why}"))?,
             }
-            run.left_out
-                .iter()
-                .try_for_each(|row| session.say(format!("left out of {}: {row}", run.name)))?;
+            run.left_out.iter().try_for_each(|row| output.say(format!("left out of {}: {row}", run.name)))?;
         }
     }
     Ok(prepared)
 }
 
-fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &File, terms: Terms) -> Vec<Plan<'a>> {
+fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Terms) -> Vec<Plan<'a>> {
     let mut others: BTreeMap<String, Parameters> = BTreeMap::new();
     let mut plans = Vec::new();
     let by = match args {
@@ -240,10 +238,10 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &File, terms: Terms) -> Ve
     plans
 }
 
-fn predict(plan: &Plan<'_>, predictor: Predictor, terms: Terms) -> Outcome<Vec<Validated>> {
+fn predict(plan: &Plan<'_>, predictor: Predictor, terms: Terms) -> CommandResult<Vec<Validated>> {
     let run = plan.run;
     let rows = run.rows.iter().map(|row| {
-        let predicted_us = predictor.predict(row, &plan.parameters, terms).map_err(Failure::run)?;
+        let predicted_us = predictor.predict(row, &plan.parameters, terms).map_err(CommandError::run)?;
         Ok(Validated {
             run: run.name.clone(),
             system: run.system.clone(),
@@ -266,21 +264,21 @@ fn report(
     args: &Args,
     predictors: &[Predictor],
     plans: &[Plan<'_>],
-    pairs: &[Pair<'_>],
+    pairs: &[RunPair<'_>],
     found: &[Validated],
-    session: &mut Session,
-) -> Outcome {
+    output: &mut RunOutput,
+) -> CommandResult {
     if args.rows || plans.len() <= FEW {
         tables::hardware(plans.iter().map(|plan| plan.run))
             .into_iter()
-            .try_for_each(|line| session.say(line))?;
+            .try_for_each(|line| output.say(line))?;
     } else {
-        session
+        output
             .say("what was made of each run's hardware, and what was taken for granted: --rows prints it")?;
     }
     for &predictor in predictors {
         let of = || found.iter().filter(|row| row.predictor == predictor.name());
-        session.say(format!("\n{}: median factor of each run, by band of sizes", predictor.name()))?;
+        output.say(format!("\n{}: median factor of each run, by band of sizes", predictor.name()))?;
         let mut lines = vec![tables::head(&["run", "system", "nodes"])];
         for plan in plans {
             let rows: Vec<&Validated> = of().filter(|row| row.run == plan.run.name).collect();
@@ -293,12 +291,12 @@ fn report(
             line.extend(tables::medians(&rows));
             lines.push(line);
         }
-        session.say(columns(&lines))?;
-        session.say(format!("\n{}: {SYSTEMS}", predictor.name()))?;
-        session.say(columns(&tables::by_system(&of().collect::<Vec<_>>())))?;
+        output.say(columns(&lines))?;
+        output.say(format!("\n{}: {SYSTEMS}", predictor.name()))?;
+        output.say(columns(&tables::by_system(&of().collect::<Vec<_>>())))?;
         if args.rows {
             for row in of() {
-                session.say(format!(
+                output.say(format!(
                     "{} {} B {}: predicted {:.1} us, measured {:.1}, factor {:.2}",
                     row.run, row.bytes, row.nccl_choice, row.predicted_us, row.measured_us, row.error_factor
                 ))?;
@@ -306,14 +304,14 @@ fn report(
         }
     }
     if !pairs.is_empty() {
-        session.say("\nwhat runs of one system say twice, by which factor they differ, median and most:")?;
-        session.say(columns(&tables::said_twice(pairs)))?;
+        output.say("\nwhat runs of one system say twice, by which factor they differ, median and most:")?;
+        output.say(columns(&tables::said_twice(pairs)))?;
     }
-    session.say("\nscores of what took no part in the fit:")?;
-    session.say(columns(&tables::scores(predictors, found)))?;
+    output.say("\nscores of what took no part in the fit:")?;
+    output.say(columns(&tables::scores(predictors, found)))?;
     let fitted = plans.iter().filter(|plan| plan.fitted).count();
     if fitted > 0 {
-        session.say(format!(
+        output.say(format!(
             "{fitted} of {} runs took part in the fit of these parameters and do not count; --leave-one-system-out \
              refits without each system in turn",
             plans.len()
@@ -323,7 +321,7 @@ fn report(
 }
 
 /// Median and 90th percentile without each term, every system from a fit to the others that lacks the term too.
-fn ablation(runs: &[Prepared]) -> Outcome<String> {
+fn ablation(runs: &[Prepared]) -> CommandResult<String> {
     let mut lines = vec![tables::head(&["without"])];
     let whole = std::iter::once(None);
     for term in whole.chain(Term::ALL.into_iter().map(Some)) {
@@ -349,7 +347,7 @@ fn ablation(runs: &[Prepared]) -> Outcome<String> {
 }
 
 /// How far a fit is from what it was fitted to: median factors by run, then by system.
-pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> Outcome<String> {
+pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> CommandResult<String> {
     let mut lines = vec![tables::head(&["run"])];
     let mut all = Vec::new();
     for run in runs {
@@ -370,17 +368,17 @@ const FEW: usize = 8;
 /// The line above tables by system.
 const SYSTEMS: &str = "predicted / measured of each system (geometric mean), 90th percentile of the factor:";
 
-fn plots(folder: &Path, predictor: Predictor, found: &[Validated], session: &mut Session) -> Outcome {
-    session::folder(folder)?;
+fn plots(folder: &Path, predictor: Predictor, found: &[Validated], output: &mut RunOutput) -> CommandResult {
+    output::folder(folder)?;
     let mut systems: BTreeMap<&str, Vec<&Validated>> = BTreeMap::new();
     for row in found.iter().filter(|row| row.predictor == predictor.name()) {
         systems.entry(&row.system).or_default().push(row);
     }
     for (system, rows) in systems {
-        let Some(text) = draw::system(system, &rows).map_err(Failure::run)? else { continue };
+        let Some(text) = draw::system(system, &rows).map_err(CommandError::run)? else { continue };
         let path = folder.join(format!("{}.svg", system.replace(' ', "-")));
-        session::replace(&path, text.as_bytes())?;
-        session.say(format!("plot: {}", path.display()))?;
+        output::replace(&path, text.as_bytes())?;
+        output.say(format!("plot: {}", path.display()))?;
     }
     Ok(())
 }

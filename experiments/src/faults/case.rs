@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// One schedule.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct FaultCase {
     /// The number it is drawn from.
     pub seed: u64,
     /// The machine.
@@ -53,10 +53,10 @@ impl Dice {
     }
 }
 
-impl Case {
+impl FaultCase {
     /// The schedule that a number stands for.
     #[allow(clippy::expect_used, reason = "a thousand of them are drawn in a test: all that is drawn exists")]
-    pub fn drawn(seed: u64) -> Case {
+    pub fn drawn(seed: u64) -> FaultCase {
         let mut dice = Dice(seed, 0);
         let ranks = 2 + dice.below(7) as u32;
         let name = dice.of(&["switch", "ring", "mesh", "nodes2", "nodes4x2", "nodes8x1"]);
@@ -72,7 +72,7 @@ impl Case {
             text.parse().expect("the texts of this file are rules")
         });
         let rules = rules.collect();
-        Case { seed, algorithm, count, window, segment, rules, topology }
+        FaultCase { seed, algorithm, count, window, segment, rules, topology }
     }
 
     /// The faults, drawn from the case's number too.
@@ -86,7 +86,7 @@ impl Case {
     /// The world that it runs in.
     ///
     /// # Errors
-    /// As [`Case::faults`].
+    /// As [`FaultCase::faults`].
     pub fn world(&self) -> Result<World, Error> {
         let world = World::sim(&self.topology).faults(self.faults()?).deadline(DEADLINE);
         let world = world.algorithm(self.algorithm.collective, self.algorithm.name);
@@ -188,7 +188,7 @@ fn rule(dice: &mut Dice, topology: &Topology) -> String {
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for FaultCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules: Vec<String> = self.rules.iter().map(Rule::to_string).collect();
         write!(

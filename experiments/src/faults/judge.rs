@@ -1,6 +1,6 @@
 //! Whether a schedule kept the contract: nobody hung, no result was wrong, and every error named a culprit that a rule made.
 
-use super::case::Case;
+use super::case::FaultCase;
 use super::ended::Ended;
 use allfold_collectives::{Error, Rank, Report};
 use allfold_sim::fault::Rule;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// What became of one schedule.
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub struct FaultVerdict {
     /// Its number.
     pub seed: u64,
     /// What it was, in words.
@@ -29,11 +29,11 @@ pub struct Verdict {
     pub event_hash: u64,
 }
 
-impl Verdict {
+impl FaultVerdict {
     /// Of a schedule that did not end.
-    pub(super) fn hung(case: &Case) -> Verdict {
+    pub(super) fn hung(case: &FaultCase) -> FaultVerdict {
         let (ranks, kinds) = (Vec::new(), kinds(case));
-        Verdict {
+        FaultVerdict {
             seed: case.seed,
             case: case.to_string(),
             kinds,
@@ -57,14 +57,14 @@ impl Verdict {
     }
 }
 
-fn kinds(case: &Case) -> Vec<String> {
+fn kinds(case: &FaultCase) -> Vec<String> {
     let kind = |rule: &Rule| rule.to_string().split('=').next().unwrap_or_default().to_string();
     case.rules.iter().map(kind).collect()
 }
 
 /// Judges what the ranks came to.
-pub(super) fn judge(case: &Case, report: Report<Vec<Ended>, Error>) -> Verdict {
-    let mut verdict = Verdict { hung: false, ..Verdict::hung(case) };
+pub(super) fn judge(case: &FaultCase, report: Report<Vec<Ended>, Error>) -> FaultVerdict {
+    let mut verdict = FaultVerdict { hung: false, ..FaultVerdict::hung(case) };
     verdict.event_hash = report.event_hash.unwrap_or_default();
     for (rank, ended) in (0u32..).zip(report.ranks) {
         let ended = ended.unwrap_or_else(|error| vec![Ended::Told(error)]);
@@ -139,7 +139,7 @@ pub struct Tally {
 
 impl Tally {
     /// Adds one schedule.
-    pub fn add(&mut self, verdict: &Verdict) {
+    pub fn add(&mut self, verdict: &FaultVerdict) {
         self.schedules += 1;
         self.injected += verdict.kinds.len() as u64;
         self.right += u64::from(verdict.holds() && !verdict.attributed);

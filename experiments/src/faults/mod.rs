@@ -13,7 +13,7 @@ mod ended;
 mod judge;
 mod run;
 
-pub use case::Case;
+pub use case::FaultCase;
 pub use ended::Ended;
-pub use judge::{Tally, Verdict};
+pub use judge::{FaultVerdict, Tally};
 pub use run::run;

@@ -1,7 +1,7 @@
 //! One schedule, run and judged.
 
-use super::case::Case;
-use super::judge::{Verdict, judge};
+use super::case::FaultCase;
+use super::judge::{FaultVerdict, judge};
 use allfold_collectives::{Error, World};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The case itself cannot be run: a mistake of the generator.
-pub fn run(seed: u64) -> Result<Verdict, Error> {
-    let case = Case::drawn(seed);
+pub fn run(seed: u64) -> Result<FaultVerdict, Error> {
+    let case = FaultCase::drawn(seed);
     let world: World = case.world()?;
     let (done, wait) = mpsc::channel();
     let body = case.clone();
@@ -31,6 +31,6 @@ pub fn run(seed: u64) -> Result<Verdict, Error> {
             let _ = thread.join();
             Ok(judge(&case, report))
         }
-        Err(_) => Ok(Verdict::hung(&case)),
+        Err(_) => Ok(FaultVerdict::hung(&case)),
     }
 }

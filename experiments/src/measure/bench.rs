@@ -1,12 +1,12 @@
 //! One call, measured at a size where its ranks are, as records.
 
 use crate::call::plan::{self, Choice};
-use crate::cli::failure::{Failure, Outcome};
-use crate::measure::ranks::{Side, Timing, measure_process, measure_size};
-use crate::predict::machine::Machine;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::measure::ranks::{MeasuredSide, Timing, measure_process, measure_size};
+use crate::predict::machine::SimulatedMachine;
 use allfold_collectives::{Communicator, World, check};
 use allfold_kernels::for_dtype;
-use allfold_report::records::{Call, MeasuredCollective, SimulatedCollective};
+use allfold_report::records::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 
 /// How ranks that are threads do a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Path {
 }
 
 /// Where a measured sweep runs.
-pub enum Carrier {
+pub enum RunsOn {
     /// Ranks that are started for each size.
     World(World),
     /// This process is one rank.
@@ -40,7 +40,7 @@ pub enum Carrier {
 
 /// What carried the bytes, and what each rank computes on.
 #[derive(Clone, Copy, Debug)]
-pub struct Ran<'a> {
+pub struct Placement<'a> {
     /// `threads`, `tcp`, ...
     pub backend: &'a str,
     /// `cpu`, or the GPU's name.
@@ -70,10 +70,10 @@ impl Bench {
     ///
     /// # Errors
     /// Not enough memory, or a failed run.
-    pub fn on_threads(&self, size: u64) -> Outcome<Vec<Checked<MeasuredCollective>>> {
+    pub fn on_threads(&self, size: u64) -> CommandResult<Vec<Checked<MeasuredCollective>>> {
         let world = World::threads(self.choice.shape.ranks());
         let world = if self.path == Path::Messages { world.messages() } else { world };
-        self.on("threads", &Carrier::World(self.choice.on(world)), size)
+        self.on("threads", &RunsOn::World(self.choice.on(world)), size)
     }
 
     /// One size where the ranks are: a record per form that the collective has.
@@ -83,17 +83,17 @@ impl Bench {
     pub fn on(
         &self,
         backend: &str,
-        carrier: &Carrier,
+        carrier: &RunsOn,
         size: u64,
-    ) -> Outcome<Vec<Checked<MeasuredCollective>>> {
+    ) -> CommandResult<Vec<Checked<MeasuredCollective>>> {
         let (choice, timing) = (&self.choice, self.timing);
         let sides = match carrier {
-            Carrier::World(world) => self.sides(world, size)?,
-            Carrier::Process(comm) => for_dtype!(choice.dtype, measure_process(comm, choice, size, timing))?,
+            RunsOn::World(world) => self.sides(world, size)?,
+            RunsOn::Process(comm) => for_dtype!(choice.dtype, measure_process(comm, choice, size, timing))?,
         };
         let call = self.call(size)?;
-        let record = |side: Side| Checked {
-            record: self.measured(Ran { backend, device: "cpu" }, &call, &side),
+        let record = |side: MeasuredSide| Checked {
+            record: self.measured(Placement { backend, device: "cpu" }, &call, &side),
             first_wrong: side.first_wrong,
         };
         Ok(sides.into_iter().map(record).collect())
@@ -103,11 +103,15 @@ impl Bench {
     ///
     /// # Errors
     /// Not enough memory, or a failed run.
-    pub fn on_sim(&self, machine: &Machine, size: u64) -> Outcome<Vec<Checked<SimulatedCollective>>> {
+    pub fn on_sim(
+        &self,
+        machine: &SimulatedMachine,
+        size: u64,
+    ) -> CommandResult<Vec<Checked<SimulatedCollective>>> {
         let sides = self.sides(&self.choice.on(World::sim(&machine.topology).costs(machine.costs)), size)?;
         let call = self.call(size)?;
         let (timed, _) = machine.time(&self.choice, size)?;
-        let record = |side: &Side| {
+        let record = |side: &MeasuredSide| {
             let (algbw_gbps, busbw_gbps) =
                 plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
             SimulatedCollective {
@@ -124,11 +128,11 @@ impl Bench {
                 ..timed.clone()
             }
         };
-        let checked = |side: Side| Checked { record: record(&side), first_wrong: side.first_wrong };
+        let checked = |side: MeasuredSide| Checked { record: record(&side), first_wrong: side.first_wrong };
         Ok(sides.into_iter().map(checked).collect())
     }
 
-    fn sides(&self, world: &World, size: u64) -> Outcome<Vec<Side>> {
+    fn sides(&self, world: &World, size: u64) -> CommandResult<Vec<MeasuredSide>> {
         let (choice, timing) = (&self.choice, self.timing);
         for_dtype!(choice.dtype, measure_size(world, choice, size, timing))
     }
@@ -137,16 +141,16 @@ impl Bench {
     ///
     /// # Errors
     /// A schedule that is not proved.
-    pub fn call(&self, size: u64) -> Outcome<Call> {
+    pub fn call(&self, size: u64) -> CommandResult<CollectiveCall> {
         let plan = self.choice.at(size)?;
         if self.path == Path::Native {
             // The order of arithmetic is not ours, so there is no tree to name.
-            return Ok(Call { algorithm: "mpi_native".into(), ..self.choice.call(&plan) });
+            return Ok(CollectiveCall { algorithm: "mpi_native".into(), ..self.choice.call(&plan) });
         }
         let proof = check::symbolic(&*plan.schedule, self.choice.collective, self.choice.shape.root());
-        let proof = proof.map_err(Failure::check)?;
+        let proof = proof.map_err(CommandError::check)?;
         let tree = proof.hash().map(|hash| hash.to_string());
-        Ok(Call {
+        Ok(CollectiveCall {
             tree_hash: tree,
             order_class: proof.order().map(|order| order.to_string()),
             ..self.choice.call(&plan)
@@ -154,7 +158,12 @@ impl Bench {
     }
 
     /// A side as a record of what carried the bytes and what each rank computes on.
-    pub fn measured(&self, ran: Ran<'_>, call: &Call, side: &Side) -> MeasuredCollective {
+    pub fn measured(
+        &self,
+        ran: Placement<'_>,
+        call: &CollectiveCall,
+        side: &MeasuredSide,
+    ) -> MeasuredCollective {
         let (algbw_gbps, busbw_gbps) =
             plan::bandwidths(self.choice.collective, call.ranks, call.bytes, side.time_us);
         MeasuredCollective {

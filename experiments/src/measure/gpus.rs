@@ -6,10 +6,10 @@
 //!          with an algorithm, that one over NCCL's messages, to the bit
 //! ```
 
-use crate::call::plan::{Choice, Plan};
-use crate::cli::failure::{Failure, Outcome};
-use crate::measure::ranks::{Data, Side, Timing, fits};
-use crate::measure::samples::{self, Sample};
+use crate::call::plan::{CallPlan, Choice};
+use crate::cli::error::{CommandError, CommandResult};
+use crate::measure::inputs::{self, Sample};
+use crate::measure::ranks::{Data, MeasuredSide, Timing, fits};
 use crate::measure::statistics::mean_and_error;
 use allfold_collectives::meaning::Part;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
@@ -33,7 +33,7 @@ pub struct Gpus {
 /// One size, measured: and what NCCL thought beforehand, where it was asked.
 pub struct Timed {
     /// Time and checks.
-    pub side: Side,
+    pub side: MeasuredSide,
     /// Microseconds by `ncclGroupSimulateEnd`.
     pub nccl_estimate_us: Option<f64>,
 }
@@ -47,8 +47,8 @@ impl Gpus {
     ///
     /// # Errors
     /// What is missing, and how to get it.
-    pub fn open() -> Outcome<Gpus> {
-        Gpu::open().map(Gpus::over).map_err(Failure::from)
+    pub fn open() -> CommandResult<Gpus> {
+        Gpu::open().map(Gpus::over).map_err(CommandError::from)
     }
 
     /// Any machine.
@@ -70,7 +70,7 @@ impl Gpus {
     ///
     /// # Errors
     /// What the driver refused.
-    pub fn copy_gbps(&self, bytes: u64) -> Outcome<f64> {
+    pub fn copy_gbps(&self, bytes: u64) -> CommandResult<f64> {
         let copy = || {
             let queue = Queue::new(self.machine.clone(), 0)?;
             let (a, b) = (queue.memory(bytes as usize)?, queue.memory(bytes as usize)?);
@@ -81,7 +81,7 @@ impl Gpus {
             let to = queue.record()?;
             from.until(&to)
         };
-        let nanoseconds = copy().map_err(Failure::run)?;
+        let nanoseconds = copy().map_err(CommandError::run)?;
         Ok(if nanoseconds == 0 { 0.0 } else { 40.0 * bytes as f64 / nanoseconds as f64 })
     }
 
@@ -89,7 +89,7 @@ impl Gpus {
     ///
     /// # Errors
     /// Not enough memory, a collective that the form cannot express, or a failed run.
-    pub fn device(&self, choice: &Choice, form: Form, timing: Timing, size: u64) -> Outcome<Timed> {
+    pub fn device(&self, choice: &Choice, form: Form, timing: Timing, size: u64) -> CommandResult<Timed> {
         for_dtype!(choice.dtype, on_device(self, choice, form, timing, size))
     }
 
@@ -97,7 +97,7 @@ impl Gpus {
     ///
     /// # Errors
     /// That NCCL is missing, a type that it has not, or a failed run.
-    pub fn nccl(&self, choice: &Choice, timing: Timing, size: u64) -> Outcome<Timed> {
+    pub fn nccl(&self, choice: &Choice, timing: Timing, size: u64) -> CommandResult<Timed> {
         for_dtype!(choice.dtype, over_nccl(self, choice, timing, size))
     }
 }
@@ -127,12 +127,12 @@ fn checked<T: Sample>(
             _ => (&end[..], &whole[..]),
         };
         let (bad, at) =
-            if exact { samples::differing(end, want) } else { far(end, want, choice.shape.ranks()) };
+            if exact { inputs::differing(end, want) } else { far(end, want, choice.shape.ranks()) };
         wrong += bad;
         first = first.or(at.map(|at| format!("rank {rank}, element {at}")));
-        hashes.push(samples::hash(end));
+        hashes.push(inputs::hash(end));
     }
-    (Some(wrong), first, Some(samples::join(hashes)))
+    (Some(wrong), first, Some(inputs::join(hashes)))
 }
 
 /// Elements that differ by more than one rounding per rank. Integers do not round.
@@ -142,7 +142,7 @@ fn far<T: Sample>(got: &[T], want: &[T], ranks: u32) -> (u64, Option<usize>) {
         DType::F32 => f64::from(f32::EPSILON),
         DType::F16 => 2f64.powi(-10),
         DType::Bf16 => 2f64.powi(-7),
-        _ => return samples::differing(got, want),
+        _ => return inputs::differing(got, want),
     };
     let bad = |at: &usize| {
         let (got, want) = (number(&got[*at]), number(&want[*at]));
@@ -171,7 +171,7 @@ fn on_device<T: Sample>(
     form: Form,
     timing: Timing,
     size: u64,
-) -> Outcome<Timed> {
+) -> CommandResult<Timed> {
     fits(choice, size)?;
     let plan = choice.at(size)?;
     let data = Data::<T>::new(choice, &plan, timing)?;
@@ -197,23 +197,23 @@ fn on_device<T: Sample>(
         }
         Ok((ends, times))
     };
-    let (ends, times) = run().map_err(Failure::from)?;
+    let (ends, times) = run().map_err(CommandError::from)?;
     let (time_us, error_us) = mean_and_error(&times);
     let (wrong, first_wrong, checksum) = checked(choice, &data, &ends, true);
-    let side = Side { in_place: true, time_us, error_us, wrong, first_wrong, checksum };
+    let side = MeasuredSide { in_place: true, time_us, error_us, wrong, first_wrong, checksum };
     Ok(Timed { side, nccl_estimate_us: None })
 }
 
 /// One rank's part: what it ended with, the times of its calls in microseconds, NCCL's estimate.
 type Seen<T> = (Vec<T>, Vec<f64>, Option<f64>);
 
-fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64) -> Outcome<Timed> {
+fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64) -> CommandResult<Timed> {
     fits(choice, size)?;
     let plan = choice.at(size)?;
     let data = Data::<T>::new(choice, &plan, timing)?;
     let world = World::threads(choice.shape.ranks());
     let seen = world.run(|control: Communicator| nccl_rank(gpus, choice, &plan, &data, timing, control));
-    let seen: Vec<Seen<T>> = seen.map_err(Failure::from)?;
+    let seen: Vec<Seen<T>> = seen.map_err(CommandError::from)?;
     let stretches = seen.first().map_or(0, |(_, times, _)| times.len());
     let mean = |at: usize| seen.iter().map(|(_, times, _)| times[at]).sum::<f64>() / seen.len() as f64;
     let (time_us, error_us) = mean_and_error(&(0..stretches).map(mean).collect::<Vec<_>>());
@@ -222,7 +222,7 @@ fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64)
     // NCCL sums in an order of its own.
     let exact = choice.algorithm.is_some() || !choice.collective.reduces();
     let (wrong, first_wrong, checksum) = checked(choice, &data, &ends, exact);
-    let side = Side { in_place: in_place(choice), time_us, error_us, wrong, first_wrong, checksum };
+    let side = MeasuredSide { in_place: in_place(choice), time_us, error_us, wrong, first_wrong, checksum };
     Ok(Timed { side, nccl_estimate_us })
 }
 
@@ -236,7 +236,7 @@ fn in_place(choice: &Choice) -> bool {
 fn nccl_rank<T: Sample>(
     gpus: &Gpus,
     choice: &Choice,
-    plan: &Plan,
+    plan: &CallPlan,
     data: &Data<T>,
     timing: Timing,
     control: Communicator,

@@ -3,7 +3,7 @@
 pub mod bench;
 #[cfg(feature = "cuda")]
 pub mod gpus;
-pub mod limits;
+pub mod inputs;
+pub mod machine_limits;
 pub mod ranks;
-pub mod samples;
 pub mod statistics;

@@ -6,10 +6,10 @@
 //!    '-> World::run: warm up, time, run --+
 //! ```
 
-use crate::call::plan::{Choice, Plan};
-use crate::cli::failure::{Failure, Outcome};
+use crate::call::plan::{CallPlan, Choice};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
-use crate::measure::samples::{self, Sample};
+use crate::measure::inputs::{self, Sample};
 use allfold_collectives::check::{self, Proof};
 use allfold_collectives::meaning::{On, Part};
 use allfold_collectives::{Buffer, Collective, Communicator, Error, Rank, ReduceOp, World};
@@ -36,7 +36,7 @@ pub struct Timing {
 
 /// What came of one side, in place or out of place.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Side {
+pub struct MeasuredSide {
     /// Whether the input's buffer took the result.
     pub in_place: bool,
     /// Microseconds: the mean over ranks and iterations; on virtual time until the last rank was done.
@@ -64,7 +64,7 @@ fn forms(collective: Collective) -> &'static [bool] {
 ///
 /// # Errors
 /// What it needs and what there is.
-pub fn fits(choice: &Choice, size: u64) -> Outcome {
+pub fn fits(choice: &Choice, size: u64) -> CommandResult {
     let (ranks, (_, bytes)) = (choice.shape.ranks(), choice.count(size));
     memory::threads(ranks)?;
     // Inputs, outputs and copies in flight on every rank, the reference and its operands: six times the buffers.
@@ -83,7 +83,7 @@ pub fn measure_size<T: Sample>(
     choice: &Choice,
     size: u64,
     timing: Timing,
-) -> Outcome<Vec<Side>> {
+) -> CommandResult<Vec<MeasuredSide>> {
     fits(choice, size)?;
     let plan = choice.at(size)?;
     let data = Arc::new(Data::<T>::new(choice, &plan, timing)?);
@@ -99,15 +99,15 @@ pub fn measure_process<T: Sample>(
     choice: &Choice,
     size: u64,
     timing: Timing,
-) -> Outcome<Vec<Side>> {
+) -> CommandResult<Vec<MeasuredSide>> {
     fits(choice, size)?;
     let plan = choice.at(size)?;
     let data = Data::<T>::new(choice, &plan, timing)?;
     let one = |&in_place: &bool| {
-        let mine = one_rank(comm, choice, &data, timing, in_place).map_err(Failure::from)?;
+        let mine = one_rank(comm, choice, &data, timing, in_place).map_err(CommandError::from)?;
         let words = mine.words();
         let mut all = vec![0i64; words.len() * comm.size() as usize];
-        comm.all_gather(&words, &mut all).map_err(Failure::from)?;
+        comm.all_gather(&words, &mut all).map_err(CommandError::from)?;
         Ok(told(&all.chunks(words.len()).map(Seen::read).collect::<Vec<_>>(), timing, in_place))
     };
     forms(choice.collective).iter().map(one).collect()
@@ -124,16 +124,16 @@ pub(crate) struct Data<T> {
 }
 
 impl<T: Sample> Data<T> {
-    pub fn new(choice: &Choice, plan: &Plan, timing: Timing) -> Outcome<Data<T>> {
+    pub fn new(choice: &Choice, plan: &CallPlan, timing: Timing) -> CommandResult<Data<T>> {
         let whole = plan.geometry.count() as usize;
         let ranks = choice.shape.ranks();
-        let inputs: Vec<Vec<T>> = (0..ranks).map(|rank| samples::make(timing.seed, rank, whole)).collect();
+        let inputs: Vec<Vec<T>> = (0..ranks).map(|rank| inputs::make(timing.seed, rank, whole)).collect();
         let data = Data { count: plan.count as usize, inputs, expected: None };
         if !timing.check {
             return Ok(data);
         }
-        let proof =
-            check::check(&*plan.schedule, choice.collective, choice.shape.root()).map_err(Failure::check)?;
+        let proof = check::check(&*plan.schedule, choice.collective, choice.shape.root())
+            .map_err(CommandError::check)?;
         let mut expected: Vec<Arc<Vec<T>>> = Vec::new();
         for rank in (0..ranks).map(Rank) {
             let same = rank.0 > 0 && same_end(&proof, plan, rank);
@@ -147,7 +147,7 @@ impl<T: Sample> Data<T> {
     }
 
     /// The whole buffer as rank `rank` must end with it.
-    fn end(&self, choice: &Choice, plan: &Plan, proof: &Proof, rank: Rank) -> Vec<T> {
+    fn end(&self, choice: &Choice, plan: &CallPlan, proof: &Proof, rank: Rank) -> Vec<T> {
         let reduce = |into: &mut [T], from: &[T]| kernels::reduce(choice.op, into, from);
         let mut end = proof.evaluate(rank, &plan.geometry, &self.inputs, &reduce);
         if choice.collective.reduces() && choice.op == ReduceOp::Avg {
@@ -162,7 +162,7 @@ impl<T: Sample> Data<T> {
 }
 
 /// Whether a rank ends with the very trees that rank 0 ends with.
-fn same_end(proof: &Proof, plan: &Plan, rank: Rank) -> bool {
+fn same_end(proof: &Proof, plan: &CallPlan, rank: Rank) -> bool {
     let pieces = (0..plan.schedule.chunks()).flat_map(|c| (0..plan.schedule.segments()).map(move |s| (c, s)));
     pieces.into_iter().all(|(chunk, segment)| {
         let value = proof.value(rank, chunk, segment);
@@ -199,15 +199,15 @@ fn side<T: Sample>(
     data: &Data<T>,
     timing: Timing,
     in_place: bool,
-) -> Outcome<Side> {
+) -> CommandResult<MeasuredSide> {
     let seen = world
         .run(|comm: Communicator| one_rank(&comm, choice, data, timing, in_place))
-        .map_err(Failure::from)?;
+        .map_err(CommandError::from)?;
     Ok(told(&seen, timing, in_place))
 }
 
 /// What all ranks saw, in one.
-fn told(seen: &[Seen], timing: Timing, in_place: bool) -> Side {
+fn told(seen: &[Seen], timing: Timing, in_place: bool) -> MeasuredSide {
     let (time_us, error_us) = if timing.virtual_time {
         (seen.iter().flat_map(|s| &s.times).max().map_or(0.0, |t| t.as_micros()), 0.0)
     } else {
@@ -216,13 +216,13 @@ fn told(seen: &[Seen], timing: Timing, in_place: bool) -> Side {
     let checked: Vec<_> = seen.iter().filter_map(|s| s.checked).collect();
     let all = !checked.is_empty();
     let first = checked.iter().zip(0..).find_map(|((_, first, _), rank): (_, u32)| Some((rank, (*first)?)));
-    Side {
+    MeasuredSide {
         in_place,
         time_us,
         error_us,
         wrong: all.then(|| checked.iter().map(|(wrong, ..)| wrong).sum()),
         first_wrong: first.map(|(rank, at)| format!("rank {rank}, element {at}")),
-        checksum: all.then(|| samples::join(checked.iter().map(|(.., hash)| *hash))),
+        checksum: all.then(|| inputs::join(checked.iter().map(|(.., hash)| *hash))),
     }
 }
 
@@ -265,8 +265,8 @@ fn one_rank<T: Sample>(
             of if of.meaning().output.part == Part::Block => &expected[rank.index()][data.block(rank)],
             _ => &expected[rank.index()][..],
         };
-        let (wrong, first) = samples::differing(end, wanted);
-        (wrong, first, samples::hash(end))
+        let (wrong, first) = inputs::differing(end, wanted);
+        (wrong, first, inputs::hash(end))
     });
     Ok(Seen { times, checked })
 }

@@ -1,7 +1,7 @@
 //! A simulated machine, and what it times.
 
-use crate::call::plan::{self, Choice, Plan};
-use crate::cli::failure::{Failure, Outcome};
+use crate::call::plan::{self, CallPlan, Choice};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
 use allfold_collectives::time::{self, Engine, Job, LinkSharing, Sent};
 use allfold_report::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
@@ -9,7 +9,7 @@ use allfold_sim::{Costs, Faults, Picos, Topology};
 use std::time::Instant;
 
 /// The machine that is simulated.
-pub struct Machine {
+pub struct SimulatedMachine {
     /// How it was asked for.
     pub name: String,
     /// Its links.
@@ -28,12 +28,12 @@ pub struct Machine {
     pub costs: Costs,
 }
 
-impl Machine {
+impl SimulatedMachine {
     /// A built-in topology or a file, with nothing wrong.
-    pub fn named(name: &str, ranks: u32) -> Outcome<Machine> {
-        let topology = Topology::named(name, ranks).map_err(Failure::usage)?;
+    pub fn named(name: &str, ranks: u32) -> CommandResult<SimulatedMachine> {
+        let topology = Topology::named(name, ranks).map_err(CommandError::usage)?;
         topology.notes().iter().for_each(|note| eprintln!("note: {note}"));
-        Ok(Machine {
+        Ok(SimulatedMachine {
             name: name.into(),
             costs: topology.costs(),
             topology,
@@ -46,7 +46,7 @@ impl Machine {
     }
 
     /// Times one size of a call; the second record says how fast that was.
-    pub fn time(&self, choice: &Choice, size: u64) -> Outcome<(SimulatedCollective, SimulatorSpeed)> {
+    pub fn time(&self, choice: &Choice, size: u64) -> CommandResult<(SimulatedCollective, SimulatorSpeed)> {
         let plan = choice.at(size)?;
         self.countable(&plan)?;
         let job = self.job(choice, &plan);
@@ -97,7 +97,7 @@ impl Machine {
     ///
     /// # Errors
     /// As [`time::simulate`].
-    pub fn messages(&self, choice: &Choice, size: u64) -> Outcome<Vec<Sent>> {
+    pub fn messages(&self, choice: &Choice, size: u64) -> CommandResult<Vec<Sent>> {
         let plan = choice.at(size)?;
         let mut messages = Vec::new();
         time::traced(&self.job(choice, &plan), &mut |sent| messages.push(*sent)).map_err(refused)?;
@@ -105,7 +105,7 @@ impl Machine {
     }
 
     /// The engine, where there is memory to step every rank; else only one that does not step them all.
-    fn affordable(&self, ranks: u32, window: u32) -> Outcome<Engine> {
+    fn affordable(&self, ranks: u32, window: u32) -> CommandResult<Engine> {
         // What a timetable keeps of a rank: its steps, and when those of a window are done.
         let serial = self.sharing == LinkSharing::Serial;
         let each = if serial { 2048 + 8 * u64::from(window) } else { 256 };
@@ -120,7 +120,7 @@ impl Machine {
     }
 
     /// Refuses what may take more picoseconds than fit: 64 bits hold 213 days.
-    pub fn countable(&self, plan: &Plan) -> Outcome {
+    pub fn countable(&self, plan: &CallPlan) -> CommandResult {
         let links = self.topology.families().iter().map(|family| family.link);
         let slowest = links.map(|link| link.bandwidth.0).min().unwrap_or(u64::MAX);
         let pieces = plan.schedule.rounds() as f64 / f64::from(plan.schedule.segments());
@@ -128,7 +128,7 @@ impl Machine {
         if days < 100.0 {
             return Ok(());
         }
-        Err(Failure::usage(format!(
+        Err(CommandError::usage(format!(
             "{} bytes over links of {:.3} GB/s may take {days:.0} days, and virtual time ends at 213; take a smaller size",
             plan.bytes,
             slowest as f64 / 1e9
@@ -139,7 +139,7 @@ impl Machine {
     ///
     /// # Errors
     /// As the simulation.
-    pub fn spent(&self, choice: &Choice, size: u64) -> Outcome<TimeSpent> {
+    pub fn spent(&self, choice: &Choice, size: u64) -> CommandResult<TimeSpent> {
         let plan = choice.at(size)?;
         let explanation = time::explain(&self.job(choice, &plan)).map_err(refused)?;
         let call = choice.call(&plan);
@@ -162,7 +162,7 @@ impl Machine {
     }
 
     /// One size as the engines take it.
-    pub fn job<'a>(&'a self, choice: &Choice, plan: &'a Plan) -> Job<'a> {
+    pub fn job<'a>(&'a self, choice: &Choice, plan: &'a CallPlan) -> Job<'a> {
         Job {
             costs: self.costs,
             window: plan.window,
@@ -176,12 +176,12 @@ impl Machine {
 }
 
 /// What the user can put right is a usage failure; the rest is the simulator's own.
-pub fn refused(error: time::Error) -> Failure {
+pub fn refused(error: time::Error) -> CommandError {
     match error {
-        time::Error::Fault(failure) => Failure::check(failure),
+        time::Error::Fault(failure) => CommandError::check(failure),
         time::Error::Job(_) | time::Error::NoSymmetry { .. } | time::Error::Overflow(_) => {
-            Failure::usage(error)
+            CommandError::usage(error)
         }
-        error => Failure::run(error),
+        error => CommandError::run(error),
     }
 }

@@ -1,7 +1,7 @@
 //! Chrome traces as files: messages of a timed collective, or what ranks did in a run on virtual time.
 
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output;
 use allfold_collectives::Activity;
 use allfold_collectives::time::Sent;
 use allfold_report::records::TimelineSpan;
@@ -13,7 +13,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn messages(path: &Path, sent: &[Sent]) -> Outcome {
+pub fn messages(path: &Path, sent: &[Sent]) -> CommandResult {
     write(path, |trace| {
         for message in sent {
             let name = format!("{} -> {}", message.from, message.to);
@@ -36,7 +36,7 @@ pub fn messages(path: &Path, sent: &[Sent]) -> Outcome {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn activities(path: &Path, activities: &[Activity]) -> Outcome {
+pub fn activities(path: &Path, activities: &[Activity]) -> CommandResult {
     write(path, |trace| {
         for done in activities {
             let kind = if done.what == "compute" { "compute" } else { "communication" };
@@ -58,7 +58,7 @@ pub fn activities(path: &Path, activities: &[Activity]) -> Outcome {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn spans(path: &Path, spans: &[TimelineSpan]) -> Outcome {
+pub fn spans(path: &Path, spans: &[TimelineSpan]) -> CommandResult {
     let picos = |us: f64| Picos((us * 1e6).max(0.0) as u64);
     write(path, |trace| {
         for span in spans {
@@ -77,9 +77,9 @@ pub fn spans(path: &Path, spans: &[TimelineSpan]) -> Outcome {
     })
 }
 
-fn write(path: &Path, fill: impl FnOnce(&mut ChromeTrace<Vec<u8>>) -> io::Result<()>) -> Outcome {
-    let mut bytes = ChromeTrace::new(Vec::new()).map_err(Failure::run)?;
-    fill(&mut bytes).map_err(Failure::run)?;
-    let bytes = bytes.finish().map_err(Failure::run)?;
-    session::replace(path, &bytes)
+fn write(path: &Path, fill: impl FnOnce(&mut ChromeTrace<Vec<u8>>) -> io::Result<()>) -> CommandResult {
+    let mut bytes = ChromeTrace::new(Vec::new()).map_err(CommandError::run)?;
+    fill(&mut bytes).map_err(CommandError::run)?;
+    let bytes = bytes.finish().map_err(CommandError::run)?;
+    output::replace(path, &bytes)
 }

@@ -2,9 +2,9 @@
 
 use crate::call::plan::Choice;
 use crate::cli::columns::columns;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::{self, Session};
-use crate::predict::machine::Machine;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::{self, RunOutput};
+use crate::predict::machine::SimulatedMachine;
 use crate::scaling::workload::thinned;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::time::LinkSharing;
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// A call, and by which algorithms it is done.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct CollectiveScaling {
     /// What is called.
     pub collective: Collective,
     /// By which algorithms, by name.
@@ -42,51 +42,56 @@ struct Timed {
 ///
 /// # Errors
 /// An algorithm that the collective does not have; a point that cannot be timed.
-pub fn run(args: &Call, counts: &RankCounts, plot: Option<&Path>, session: &mut Session) -> Outcome {
-    let Call { collective, topology, .. } = args;
+pub fn run(
+    args: &CollectiveScaling,
+    counts: &RankCounts,
+    plot: Option<&Path>,
+    output: &mut RunOutput,
+) -> CommandResult {
+    let CollectiveScaling { collective, topology, .. } = args;
     let algorithms: Vec<&'static Algorithm> = args
         .algorithms
         .iter()
-        .map(|name| registry::find(*collective, name).map_err(Failure::usage))
-        .collect::<Outcome<_>>()?;
-    plot.iter().try_for_each(|path| session.will_write(path))?;
+        .map(|name| registry::find(*collective, name).map_err(CommandError::usage))
+        .collect::<CommandResult<_>>()?;
+    plot.iter().try_for_each(|path| output.will_write(path))?;
     let counts = thinned(&counts.0);
     let mut curves = Vec::new();
     for algorithm in algorithms {
         let points = counts.iter().map(|&ranks| point(args, algorithm, ranks));
-        curves.push(points.collect::<Outcome<Vec<Timed>>>()?);
+        curves.push(points.collect::<CommandResult<Vec<Timed>>>()?);
     }
     let first = curves.iter().flatten().next();
     let bytes = first.map_or(0, |timed| timed.record.call.bytes);
-    session.say(format!(
+    output.say(format!(
         "{collective} of {bytes} bytes on {topology}, {} channels; simulated, all times are virtual",
         args.lanes
     ))?;
     let rows = curves.iter().flatten().map(row);
     let names = ["algorithm", "ranks", "time (us)", "busbw (GB/s)", "engine", "real (s)"];
-    session
+    output
         .say(columns(&std::iter::once(names.map(String::from).to_vec()).chain(rows).collect::<Vec<_>>()))?;
     let wall: f64 = curves.iter().flatten().map(|timed| timed.wall_s).sum();
-    session.say(format!("all of it in {wall:.1} s of real time"))?;
-    curves.iter().flatten().try_for_each(|timed| session.record(&timed.record))?;
+    output.say(format!("all of it in {wall:.1} s of real time"))?;
+    curves.iter().flatten().try_for_each(|timed| output.record(&timed.record))?;
     match plot {
         Some(path) => draw(&curves, args, bytes, path),
         None => Ok(()),
     }
 }
 
-fn point(args: &Call, algorithm: &'static Algorithm, ranks: u32) -> Outcome<Timed> {
+fn point(args: &CollectiveScaling, algorithm: &'static Algorithm, ranks: u32) -> CommandResult<Timed> {
     let choice = Choice {
         collective: algorithm.collective,
         algorithm: Some(algorithm),
-        shape: Shape::new(ranks).map_err(Failure::usage)?,
+        shape: Shape::new(ranks).map_err(CommandError::usage)?,
         dtype: DType::F32,
         op: ReduceOp::Sum,
         segment: args.segment.map(|size| size.0),
         window: None,
         lanes: args.lanes,
     };
-    let mut machine = Machine::named(&args.topology, ranks)?;
+    let mut machine = SimulatedMachine::named(&args.topology, ranks)?;
     // One rule for a whole curve: shared links keep a large tree in a turmoil that has to be stepped message by message.
     if algorithm.pipelined {
         machine.sharing = LinkSharing::Serial;
@@ -110,7 +115,7 @@ fn row(timed: &Timed) -> Vec<String> {
 }
 
 /// Time over ranks, a curve for each algorithm.
-fn draw(curves: &[Vec<Timed>], call: &Call, bytes: u64, path: &Path) -> Outcome {
+fn draw(curves: &[Vec<Timed>], call: &CollectiveScaling, bytes: u64, path: &Path) -> CommandResult {
     let series = curves.iter().filter_map(|curve| {
         let at = |timed: &Timed| Point {
             x: timed.record.call.ranks.into(),
@@ -132,8 +137,8 @@ fn draw(curves: &[Vec<Timed>], call: &Call, bytes: u64, path: &Path) -> Outcome 
         series: series.collect(),
         ideal: None,
     };
-    let figure = curves.draw().map_err(Failure::run)?;
-    session::replace(path, figure.file(&caption).as_bytes())
+    let figure = curves.draw().map_err(CommandError::run)?;
+    output::replace(path, figure.file(&caption).as_bytes())
 }
 
 #[cfg(test)]
@@ -141,7 +146,7 @@ mod tests {
     use super::*;
 
     fn timed(name: &str, ranks: u32) -> SimulatedCollective {
-        let args = Call {
+        let args = CollectiveScaling {
             collective: Collective::AllReduce,
             algorithms: vec![name.into()],
             topology: "nodes8".into(),

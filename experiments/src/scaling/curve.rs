@@ -2,8 +2,8 @@
 
 use super::points::{Scaling, measured_efficiency, simulated_efficiency};
 use super::table::table;
-use crate::cli::failure::Outcome;
-use crate::cli::session::Session;
+use crate::cli::error::CommandResult;
+use crate::cli::output::RunOutput;
 use allfold_report::records::{MeasuredScale, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 
@@ -26,29 +26,29 @@ pub fn draw(
     ranks: &RankCounts,
     reach: Reach,
     command: Option<&str>,
-    session: &mut Session,
-) -> Outcome {
+    output: &mut RunOutput,
+) -> CommandResult {
     let counts: Vec<u32> = if ranks.0.contains(&1) { ranks.0.clone() } else { [&[1], &*ranks.0].concat() };
     let up_to = |most: u32| counts.iter().copied().filter(move |&ranks| ranks <= most);
 
     let mut measured: Vec<MeasuredScale> =
-        up_to(reach.measured).map(|ranks| scaling.measured(ranks)).collect::<Outcome<_>>()?;
+        up_to(reach.measured).map(|ranks| scaling.measured(ranks)).collect::<CommandResult<_>>()?;
     measured_efficiency(&mut measured);
     if !measured.is_empty() {
-        session.say("measured on this machine, a thread per rank:")?;
-        session.say(table(&measured))?;
+        output.say("measured on this machine, a thread per rank:")?;
+        output.say(table(&measured))?;
     }
     let mut carried: Vec<SimulatedScale> =
-        up_to(reach.carried).map(|ranks| scaling.carried(ranks)).collect::<Outcome<_>>()?;
+        up_to(reach.carried).map(|ranks| scaling.carried(ranks)).collect::<CommandResult<_>>()?;
     simulated_efficiency(&mut carried);
     let mut modeled: Vec<SimulatedScale> =
-        counts.iter().map(|&ranks| scaling.modeled(ranks)).collect::<Outcome<_>>()?;
+        counts.iter().map(|&ranks| scaling.modeled(ranks)).collect::<CommandResult<_>>()?;
     simulated_efficiency(&mut modeled);
     for (points, how) in [(&carried, "real arithmetic on the virtual clock"), (&modeled, "modeled")] {
         let Some(first) = points.first() else { continue };
-        session.say(format!("simulated on {}, {how}:", first.topology))?;
-        session.say(table(points))?;
+        output.say(format!("simulated on {}, {how}:", first.topology))?;
+        output.say(table(points))?;
     }
-    measured.iter().try_for_each(|point| session.record_as(point, command))?;
-    carried.iter().chain(&modeled).try_for_each(|point| session.record_as(point, command))
+    measured.iter().try_for_each(|point| output.record_as(point, command))?;
+    carried.iter().chain(&modeled).try_for_each(|point| output.record_as(point, command))
 }

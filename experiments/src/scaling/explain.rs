@@ -10,8 +10,8 @@
 //! solved for is said, and so is what stays open.
 
 use crate::cli::columns::columns;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::Session;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
 use crate::scaling::workload::{Collectives, WorkloadScaling};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::time::{Engine, Job, simulate};
@@ -21,7 +21,7 @@ use allfold_trainer::modeled::{Terms, expected_max};
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
 /// What explains a table.
-type Explanation = fn(&mut Session) -> Outcome;
+type Explanation = fn(&mut RunOutput) -> CommandResult;
 
 /// The tables by name.
 pub const TABLES: [(&str, Explanation); 3] =
@@ -31,10 +31,10 @@ pub const TABLES: [(&str, Explanation); 3] =
 ///
 /// # Errors
 /// A name that is none.
-pub fn run(name: &str, session: &mut Session) -> Outcome {
+pub fn run(name: &str, output: &mut RunOutput) -> CommandResult {
     let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
     if name != "all" && !names.contains(&name) {
-        return Err(Failure::usage(allfold_sim::suggest::unknown(
+        return Err(CommandError::usage(allfold_sim::suggest::unknown(
             "published table",
             name,
             &[&names[..], &["all"]].concat(),
@@ -43,14 +43,19 @@ pub fn run(name: &str, session: &mut Session) -> Outcome {
     TABLES
         .iter()
         .filter(|(known, _)| name == "all" || name == *known)
-        .try_for_each(|(_, explain)| explain(session))
+        .try_for_each(|(_, explain)| explain(output))
 }
 
-fn scaling(workload: &str, topology: &str, device: &str, precision: Precision) -> Outcome<WorkloadScaling> {
+fn scaling(
+    workload: &str,
+    topology: &str,
+    device: &str,
+    precision: Precision,
+) -> CommandResult<WorkloadScaling> {
     Ok(WorkloadScaling {
-        workload: Workload::named(workload).map_err(Failure::usage)?,
+        workload: Workload::named(workload).map_err(CommandError::usage)?,
         topology: topology.into(),
-        accelerator: Accelerator::named(device).map_err(Failure::usage)?,
+        accelerator: Accelerator::named(device).map_err(CommandError::usage)?,
         precision,
         batch: 16,
         strong: false,
@@ -68,15 +73,16 @@ fn rows(names: &[&str], lines: Vec<Vec<String>>) -> String {
 }
 
 /// ResNet-34, 16 images a GPU, V100: seconds per epoch on 1, 2 and 8 GPUs.
-fn resnet34(session: &mut Session) -> Outcome {
+fn resnet34(output: &mut RunOutput) -> CommandResult {
     const PUBLISHED: [(u32, f64); 3] = [(1, 9.0), (2, 5.5), (8, 2.0)];
     let base = scaling("resnet34", "dgx1-v100", "V100 SXM", Precision::F32)?;
     let one = base.predict(1, 16)?.time.total().as_secs();
     // What the wires add to a step, as a share of it.
-    let wires =
-        |ranks: u32| -> Outcome<f64> { Ok(base.predict(ranks, 16)?.time.total().as_secs() / one - 1.0) };
+    let wires = |ranks: u32| -> CommandResult<f64> {
+        Ok(base.predict(ranks, 16)?.time.total().as_secs() / one - 1.0)
+    };
     // T(n) = fixed + (9 - fixed) / n x (1 + wires(n) + late x E[max of n]): two unknowns, fixed by the rows of 2 and 8.
-    let late = |fixed: f64, ranks: u32, seconds: f64| -> Outcome<f64> {
+    let late = |fixed: f64, ranks: u32, seconds: f64| -> CommandResult<f64> {
         let stretch = f64::from(ranks) * (seconds - fixed) / (9.0 - fixed);
         Ok((stretch - 1.0 - wires(ranks)?) / expected_max(ranks))
     };
@@ -90,17 +96,17 @@ fn resnet34(session: &mut Session) -> Outcome {
     let fixed = low;
     let late = late(fixed, 8, 2.0)?;
     let images = (9.0 - fixed) / one * 16.0;
-    session.say("ResNet-34, batch 16 per GPU, V100: 9, 5.5 and 2 s per epoch on 1, 2 and 8 GPUs")?;
-    session.say(format!(
+    output.say("ResNet-34, batch 16 per GPU, V100: 9, 5.5 and 2 s per epoch on 1, 2 and 8 GPUs")?;
+    output.say(format!(
         "  assumed: a DGX-1 (NVLink), images of 224 x 224 in f32; a step of one GPU is then {:.1} ms, an epoch {images:.0} images",
         1e3 * one
     ))?;
-    session.say(format!(
+    output.say(format!(
         "  the wires add {:.1} % to a step on 2 GPUs and {:.1} % on 8: they do not explain it",
         100.0 * wires(2)?,
         100.0 * wires(8)?
     ))?;
-    session.say(format!(
+    output.say(format!(
         "  solved for: {fixed:.2} s of each epoch that no GPU shortens (workers start, a last batch, evaluation), and hosts that\n  are late by {:.0} % of a step (standard deviation; {:.1} ms): all wait for the latest of n",
         100.0 * late,
         1e3 * late * one
@@ -118,12 +124,12 @@ fn resnet34(session: &mut Session) -> Outcome {
             format!("{:.1}", 9.0 / seconds),
         ]);
     }
-    session.say(rows(&["GPUs", "published (s)", "predicted (s)", "speed-up"], lines))?;
-    session.say("  open: the dataset, and whether lateness is the loader's: batches of 16 leave a host a few milliseconds each\n")
+    output.say(rows(&["GPUs", "published (s)", "predicted (s)", "speed-up"], lines))?;
+    output.say("  open: the dataset, and whether lateness is the loader's: batches of 16 leave a host a few milliseconds each\n")
 }
 
 /// A100: 215 images/s in FP32 on one GPU, 798 on several, 1,532 with AMP.
-fn a100(session: &mut Session) -> Outcome {
+fn a100(output: &mut RunOutput) -> CommandResult {
     let full = scaling("resnet50", "dgx-a100", "A100 SXM", Precision::F32)?;
     let half = WorkloadScaling {
         precision: Precision::Half,
@@ -132,23 +138,23 @@ fn a100(session: &mut Session) -> Outcome {
     let batch = 64;
     let alone = full.predict(1, batch)?.throughput();
     let gain = half.predict(1, batch)?.throughput() / alone;
-    session.say("A100: 215 images/s in FP32 on one GPU, 798 on several, 1,532 with AMP")?;
-    session.say(format!(
+    output.say("A100: 215 images/s in FP32 on one GPU, 798 on several, 1,532 with AMP")?;
+    output.say(format!(
         "  on several: 798 / 215 = 3.71, so 4 GPUs at {:.1} %; the model is not named: ResNet-50 would do {alone:.0} images/s in f32",
         100.0 * 798.0 / 215.0 / 4.0
     ))?;
     // The model's step is scaled to the one measured GPU; lateness takes up what the wires leave of the row of four.
     let measured = WorkloadScaling { measured: Some(215.0), ..full };
-    let wires = |ranks: u32| -> Outcome<f64> {
+    let wires = |ranks: u32| -> CommandResult<f64> {
         Ok(215.0 * f64::from(ranks) / measured.predict(ranks, batch)?.throughput() - 1.0)
     };
     let late = (4.0 * 215.0 / 798.0 - 1.0 - wires(4)?) / expected_max(4);
-    session.say(format!(
+    output.say(format!(
         "  solved for: hosts late by {:.1} % of a step (the wires add {:.1} %)",
         100.0 * late,
         100.0 * wires(4)?
     ))?;
-    session.say(format!(
+    output.say(format!(
         "  AMP: kernels alone would gain {gain:.1} times, the table shows {:.2}; assumed: the CPUs of the node prepare 1,532 images/s\n  and no more, which binds from 4 GPUs on",
         1532.0 / 798.0
     ))?;
@@ -171,36 +177,37 @@ fn a100(session: &mut Session) -> Outcome {
             if kernels > limit { "preparing images".into() } else { "GPUs".into() },
         ]);
     }
-    session.say(rows(&["GPUs", "published (images/s)", "FP32", "AMP", "AMP is bound by"], lines))?;
-    session.say(
+    output.say(rows(&["GPUs", "published (images/s)", "FP32", "AMP", "AMP is bound by"], lines))?;
+    output.say(
         "  open: the model; whether FP32 on 8 GPUs is bound by the images as well, as 1,532 a node says\n",
     )
 }
 
 /// ResNet-50 on ImageNet by one process that scatters and gathers: 8.5, 4.7, 2.9 h on 1, 2, 4 GPUs, 3.2 times faster on 8.
-fn data_parallel(session: &mut Session) -> Outcome {
+fn data_parallel(output: &mut RunOutput) -> CommandResult {
     const PUBLISHED: [(u32, f64); 4] = [(1, 8.5), (2, 4.7), (4, 2.9), (8, 8.5 / 3.2)];
     let base = scaling("resnet50", "pcie8", "V100 SXM", Precision::F32)?;
     let batch = 256usize;
     let workload = &base.workload;
     let bytes = workload.parameters() as u64 * 4;
     // Weights out and gradients back through GPU 0, each step, on PCI Express.
-    let through_root = |ranks: u32| -> Outcome<f64> {
-        let topology = Topology::named("pcie8", ranks).map_err(Failure::run)?;
-        let star = registry::find(Collective::AllReduce, "star").map_err(Failure::run)?;
-        let schedule = star.build(Shape::new(ranks).map_err(Failure::run)?);
+    let through_root = |ranks: u32| -> CommandResult<f64> {
+        let topology = Topology::named("pcie8", ranks).map_err(CommandError::run)?;
+        let star = registry::find(Collective::AllReduce, "star").map_err(CommandError::run)?;
+        let schedule = star.build(Shape::new(ranks).map_err(CommandError::run)?);
         let geometry = Geometry::whole(&*schedule, bytes / 4);
         let job = Job::new(&*schedule, &geometry, 4, &topology);
-        Ok(simulate(&job, Engine::Auto).map_err(Failure::run)?.time.as_secs())
+        Ok(simulate(&job, Engine::Auto).map_err(CommandError::run)?.time.as_secs())
     };
     // Shares of the step of one GPU: parallel / n + serial + moved(n) + launch (n - 1). The rows of 1, 2 and 8 fix the three.
     let one = base.predict(1, batch)?.time.total().as_secs();
-    let moved = |ranks: u32| -> Outcome<f64> { Ok(if ranks < 2 { 0.0 } else { through_root(ranks)? / one }) };
+    let moved =
+        |ranks: u32| -> CommandResult<f64> { Ok(if ranks < 2 { 0.0 } else { through_root(ranks)? / one }) };
     let (two, eight) = (4.7 / 8.5 - 1.0 - moved(2)?, 1.0 / 3.2 - 1.0 - moved(8)?);
     let parallel = (eight - 7.0 * two) / (3.5 - 0.875);
     let (serial, launch) = (1.0 - parallel, two + parallel / 2.0);
-    session.say("ResNet-50 on ImageNet, one process that scatters and gathers: 8.5, 4.7, 2.9 h on 1, 2, 4 GPUs, 3.2 times faster on 8")?;
-    session.say(format!(
+    output.say("ResNet-50 on ImageNet, one process that scatters and gathers: 8.5, 4.7, 2.9 h on 1, 2, 4 GPUs, 3.2 times faster on 8")?;
+    output.say(format!(
         "  assumed: 256 images a step whatever the GPUs ({:.0} ms on one V100 in f32), GPUs on PCI Express; weights go out and\n  gradients come back through GPU 0 each step: {:.0} MB each way, {:.0}, {:.0} and {:.0} ms on 2, 4 and 8 GPUs",
         1e3 * one,
         bytes as f64 / 1e6,
@@ -208,7 +215,7 @@ fn data_parallel(session: &mut Session) -> Outcome {
         1e3 * through_root(4)?,
         1e3 * through_root(8)?
     ))?;
-    session.say(format!(
+    output.say(format!(
         "  solved for, from the rows of 1, 2 and 8: {:.1} % of a step is serial (scatter, loss on GPU 0), and each further GPU\n  that the one process launches kernels for takes {:.1} % more; the row of 4 is what this is held against",
         100.0 * serial,
         100.0 * launch
@@ -234,7 +241,7 @@ fn data_parallel(session: &mut Session) -> Outcome {
             format!("{ddp:.2}"),
         ]);
     }
-    session
+    output
         .say(rows(&["GPUs", "published (h)", "predicted (h)", "speed-up", "a process per GPU (h)"], lines))?;
-    session.say("  16 and 64 are no machine for one process: the column says what it would cost if it were; the last column is DDP\n  over nodes of 8. Open: the batch; whether a further GPU costs launches or the way between two sockets\n")
+    output.say("  16 and 64 are no machine for one process: the column says what it would cost if it were; the last column is DDP\n  over nodes of 8. Open: the batch; whether a further GPU costs launches or the way between two sockets\n")
 }

@@ -1,10 +1,10 @@
 //! Points of a scaling curve: measured on threads, carried on virtual time with real arithmetic, or modeled from
 //! shapes alone.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::{memory, progress};
-use crate::training::place::Place;
-use crate::training::run::{self, Noted};
+use crate::training::launch::Launch;
+use crate::training::run::{self, RecordOptions};
 use crate::training::trained::Trained;
 use allfold_collectives::Plan;
 use allfold_report::format::counted;
@@ -37,9 +37,9 @@ impl Scaling {
     ///
     /// # Errors
     /// A strategy of one rank with more ranks; a topology that is none, or too large for this machine.
-    pub fn check(&self, ranks: &RankCounts) -> Outcome {
+    pub fn check(&self, ranks: &RankCounts) -> CommandResult {
         if self.config.strategy == "single" && ranks.greatest() > 1 {
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 "the strategy single has 1 rank and no curve; set strategy = \"ddp\"",
             ));
         }
@@ -50,7 +50,7 @@ impl Scaling {
         ranks.0.iter().try_for_each(|&ranks| self.machine(ranks).map(drop))
     }
 
-    fn data(&self) -> Outcome<&(Dataset, Dataset)> {
+    fn data(&self) -> CommandResult<&(Dataset, Dataset)> {
         if let Some(data) = self.data.get() {
             return Ok(data);
         }
@@ -62,7 +62,7 @@ impl Scaling {
     ///
     /// # Errors
     /// GPUs that are missing.
-    pub fn gpus(&self) -> Outcome<Option<u32>> {
+    pub fn gpus(&self) -> CommandResult<Option<u32>> {
         let gpus = allfold_trainer::cuda::open(&self.config)?;
         Ok(gpus.map(|gpus| u32::try_from(gpus.devices()).unwrap_or(u32::MAX)))
     }
@@ -71,14 +71,14 @@ impl Scaling {
     ///
     /// # Errors
     /// More ranks than GPUs, which would share them; a failed run.
-    pub fn measured(&self, ranks: u32) -> Outcome<MeasuredScale> {
+    pub fn measured(&self, ranks: u32) -> CommandResult<MeasuredScale> {
         if let Some(gpus) = self.gpus()?.filter(|gpus| *gpus < ranks) {
-            return Err(Failure::usage(format!(
+            return Err(CommandError::usage(format!(
                 "{ranks} ranks would share {}: a point of the curve has a GPU for each rank",
                 counted(gpus as usize, "GPU")
             )));
         }
-        let trained = self.train(Place::Threads(ranks))?;
+        let trained = self.train(Launch::Threads(ranks))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(MeasuredScale {
             setup: trained.setup(&self.config, "threads"),
@@ -97,10 +97,10 @@ impl Scaling {
     ///
     /// # Errors
     /// Such a configuration.
-    pub fn check_carried(&self) -> Outcome {
+    pub fn check_carried(&self) -> CommandResult {
         match self.config.device.as_str() {
             "cpu" => Ok(()),
-            device => Err(Failure::usage(format!(
+            device => Err(CommandError::usage(format!(
                 "`device` is {device}, which computes in real time so that it cannot run on the virtual clock: leave --sim-ranks out"
             ))),
         }
@@ -110,9 +110,9 @@ impl Scaling {
     ///
     /// # Errors
     /// A configuration that trains on GPUs; a failed run.
-    pub fn carried(&self, ranks: u32) -> Outcome<SimulatedScale> {
+    pub fn carried(&self, ranks: u32) -> CommandResult<SimulatedScale> {
         self.check_carried()?;
-        let trained = self.train(Place::sim(self.machine(ranks)?, self.device))?;
+        let trained = self.train(Launch::sim(self.machine(ranks)?, self.device))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(SimulatedScale {
             setup: trained.setup(&self.config, "sim"),
@@ -131,7 +131,7 @@ impl Scaling {
     ///
     /// # Errors
     /// A step that cannot be timed.
-    pub fn modeled(&self, ranks: u32) -> Outcome<SimulatedScale> {
+    pub fn modeled(&self, ranks: u32) -> CommandResult<SimulatedScale> {
         let prediction = self.predict(ranks)?;
         let parameters: u64 =
             prediction.buckets.iter().map(|bucket| bucket.bytes).sum::<u64>() / self.element();
@@ -159,7 +159,7 @@ impl Scaling {
         })
     }
 
-    fn predict(&self, ranks: u32) -> Outcome<Prediction> {
+    fn predict(&self, ranks: u32) -> CommandResult<Prediction> {
         let (shape, classes) = match data::form(&self.config) {
             Some(form) => form,
             None => self.data().map(|(train, _)| (train.shape, train.classes))?,
@@ -172,10 +172,10 @@ impl Scaling {
             sharing: Sharing::default(),
             plan: &Plan::default(),
         };
-        modeled::predict(&self.config, shape, classes, &machine).map_err(Failure::from)
+        modeled::predict(&self.config, shape, classes, &machine).map_err(CommandError::from)
     }
 
-    fn train(&self, place: Place) -> Outcome<Trained> {
+    fn train(&self, place: Launch) -> CommandResult<Trained> {
         let mut config = self.config.clone();
         // Whole batches alone, so that every step is the one that is modeled.
         let data = self.data()?;
@@ -196,14 +196,14 @@ impl Scaling {
         let bar = progress::bar(1, &format!("{} on {} ranks", config.model, place.ranks()));
         let trained = match step > samples {
             true => run::run(&config, &place, &bar),
-            false => run::run_on(&config, data, &place, &bar, Noted::default()),
+            false => run::run_on(&config, data, &place, &bar, RecordOptions::default()),
         };
         bar.finish_and_clear();
         trained
     }
 
-    fn machine(&self, ranks: u32) -> Outcome<Topology> {
-        Topology::named(&self.topology, ranks).map_err(Failure::usage)
+    fn machine(&self, ranks: u32) -> CommandResult<Topology> {
+        Topology::named(&self.topology, ranks).map_err(CommandError::usage)
     }
 
     fn place(&self) -> String {

@@ -4,7 +4,7 @@ use crate::cli::columns::columns;
 use allfold_report::records::{MeasuredScale, SimulatedScale};
 
 /// One line of the table.
-pub struct Row {
+pub struct ScalingLine {
     ranks: u32,
     time_us: f64,
     exposed_us: f64,
@@ -14,10 +14,10 @@ pub struct Row {
 
 macro_rules! row {
     ($record:ident) => {
-        impl From<&$record> for Row {
-            fn from(point: &$record) -> Row {
+        impl From<&$record> for ScalingLine {
+            fn from(point: &$record) -> ScalingLine {
                 let &$record { time_us, exposed_us, samples_per_s, efficiency, .. } = point;
-                Row { ranks: point.setup.ranks, time_us, exposed_us, samples_per_s, efficiency }
+                ScalingLine { ranks: point.setup.ranks, time_us, exposed_us, samples_per_s, efficiency }
             }
         }
     };
@@ -26,11 +26,11 @@ row!(MeasuredScale);
 row!(SimulatedScale);
 
 /// A line for every point of a curve, below the names of the columns.
-pub fn table(points: impl IntoIterator<Item = impl Into<Row>>) -> String {
+pub fn table(points: impl IntoIterator<Item = impl Into<ScalingLine>>) -> String {
     let names = ["ranks", "step (us)", "exposed (us)", "samples/s", "efficiency (%)"];
     let mut rows = vec![names.map(String::from).to_vec()];
     rows.extend(points.into_iter().map(|point| {
-        let row: Row = point.into();
+        let row: ScalingLine = point.into();
         vec![
             row.ranks.to_string(),
             format!("{:.1}", row.time_us),

@@ -1,6 +1,6 @@
 //! Scaling curves of large networks, from their layer tables.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::Plan;
 use allfold_nccl_model::{Arch, Cpu, Graph, Inside, Overrides, Platform};
 use allfold_report::records::{Setup, SimulatedScale};
@@ -50,7 +50,7 @@ impl WorkloadScaling {
     ///
     /// # Errors
     /// A topology that has no such machine; an exchange that cannot be timed.
-    pub fn point(&self, ranks: u32) -> Outcome<Option<SimulatedScale>> {
+    pub fn point(&self, ranks: u32) -> CommandResult<Option<SimulatedScale>> {
         let batch = if self.strong { self.batch / ranks as usize } else { self.batch };
         if batch == 0 {
             return Ok(None);
@@ -80,7 +80,7 @@ impl WorkloadScaling {
     ///
     /// # Errors
     /// As [`WorkloadScaling::point`].
-    pub fn predict(&self, ranks: u32, batch: usize) -> Outcome<Prediction> {
+    pub fn predict(&self, ranks: u32, batch: usize) -> CommandResult<Prediction> {
         let job = Job {
             accumulate: self.accumulate,
             sync_batch_norm: self.sync_batch_norm,
@@ -88,7 +88,7 @@ impl WorkloadScaling {
             terms: self.terms,
             ..Job::new(&self.workload, self.accelerator, self.precision, batch)
         };
-        let topology = Topology::named(&self.topology, ranks).map_err(Failure::usage)?;
+        let topology = Topology::named(&self.topology, ranks).map_err(CommandError::usage)?;
         let plan = Plan::default();
         let mut exchange: Box<dyn Exchange + '_> = match self.collectives {
             Collectives::Simulated => {
@@ -99,7 +99,7 @@ impl WorkloadScaling {
                 Box::new(NcclModel::new(platform(&preset, ranks)?, Overrides::default()))
             }
         };
-        predict_workload(&job, ranks, &mut *exchange).map_err(Failure::run)
+        predict_workload(&job, ranks, &mut *exchange).map_err(CommandError::run)
     }
 }
 
@@ -107,16 +107,16 @@ impl WorkloadScaling {
 ///
 /// # Errors
 /// A topology that is no machine.
-pub fn machine(topology: &str) -> Outcome<Preset> {
+pub fn machine(topology: &str) -> CommandResult<Preset> {
     let head = topology.split([':', ',']).next().unwrap_or_default();
-    Preset::named(head).map_err(Failure::usage)
+    Preset::named(head).map_err(CommandError::usage)
 }
 
 /// A machine as NCCL's tuner sees it: a channel for each NVLink of a device, sharing the node's NICs.
 ///
 /// # Errors
 /// A machine of AMD's GPUs, which NCCL does not drive.
-pub fn platform(preset: &Preset, ranks: u32) -> Outcome<Platform> {
+pub fn platform(preset: &Preset, ranks: u32) -> CommandResult<Platform> {
     let nodes = ranks.div_ceil(preset.devices);
     let generation = GPUS.iter().find(|gpu| gpu.name == preset.gpu).map(|gpu| gpu.generation);
     let arch = match generation {
@@ -125,7 +125,7 @@ pub fn platform(preset: &Preset, ranks: u32) -> Outcome<Platform> {
         Some(Generation::Hopper) => Arch::Hopper,
         Some(Generation::Blackwell) => Arch::Blackwell,
         Some(Generation::Cdna) => {
-            return Err(Failure::usage(format!(
+            return Err(CommandError::usage(format!(
                 "NCCL does not drive {}, a GPU of AMD's: time its exchanges with --collectives simulated",
                 preset.gpu
             )));
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_gpu_that_nccl_does_not_drive_is_no_blackwell() {
         let amd = Preset { gpu: "MI300X".into(), ..Preset::named("hgx-h100").unwrap() };
-        let Err(Failure::Usage(said)) = platform(&amd, 8) else { panic!("NCCL times AMD's GPUs") };
+        let Err(CommandError::Usage(said)) = platform(&amd, 8) else { panic!("NCCL times AMD's GPUs") };
         assert!(said.contains("MI300X") && said.contains("--collectives simulated"), "{said}");
     }
 }

@@ -1,6 +1,6 @@
 //! The configuration of a training run, from its file.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use allfold_trainer::Config;
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use std::path::Path;
 ///
 /// # Errors
 /// The file cannot be read, or says something that makes no sense; with line and column.
-pub fn read(path: &Path) -> Outcome<Config> {
+pub fn read(path: &Path) -> CommandResult<Config> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format!(
+        CommandError::usage(format!(
             "{name}: {error}; name a TOML file such as experiments/configs/digits-cnn.toml"
         ))
     })?;
-    Config::parse(&text, &name).map_err(Failure::usage)
+    Config::parse(&text, &name).map_err(CommandError::usage)
 }

@@ -13,8 +13,8 @@
 //! The world has its old size again before a step is made, so the arithmetic is that of the whole run. Frames of an
 //! earlier epoch are refused, and so is a rank that comes back with one.
 
-use crate::cli::failure::{Failure, Outcome};
-use crate::measure::samples;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::measure::inputs;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::rendezvous;
 use allfold_collectives::{Communicator, Error, Joining, ReduceOp};
@@ -32,13 +32,13 @@ pub fn run<T>(
     config: &Config,
     environment: &Environment,
     train: impl Fn(&Config, &Communicator) -> Result<T, allfold_trainer::Error>,
-) -> Outcome<T> {
+) -> CommandResult<T> {
     // All ranks must have been given one configuration; how often they were started is their own.
-    let configuration = samples::hash(format!("{:?}", Config { resume: false, ..config.clone() }).as_bytes());
-    let joining = Joining { configuration, ..Joining::from_env().map_err(Failure::from)? };
+    let configuration = inputs::hash(format!("{:?}", Config { resume: false, ..config.clone() }).as_bytes());
+    let joining = Joining { configuration, ..Joining::from_env().map_err(CommandError::from)? };
     let elastic = std::env::var("ALLFOLD_ELASTIC").is_ok_and(|said| said == "1");
     if elastic && config.checkpoint_every == 0 {
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             "--elastic goes on from checkpoints: set checkpoint_every in the configuration",
         ));
     }
@@ -85,7 +85,7 @@ fn next(comm: &Communicator, epoch: u32, lost: &str) -> u32 {
 }
 
 /// Meets the others in this rank's epoch, or in the later one that they are in.
-fn join(environment: &mut Environment, joining: &Joining, elastic: bool) -> Outcome<Communicator> {
+fn join(environment: &mut Environment, joining: &Joining, elastic: bool) -> CommandResult<Communicator> {
     let mut tries = 0;
     loop {
         let error = match Communicator::join(environment, joining.clone()) {

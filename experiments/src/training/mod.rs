@@ -2,7 +2,7 @@
 
 pub mod config;
 pub mod elastic;
-pub mod place;
+pub mod launch;
 mod records;
 pub mod reference_losses;
 pub mod run;

@@ -1,6 +1,6 @@
 //! The losses of another engine, drawn in one figure with those of a run.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use allfold_report::loss_curve::Course;
 use serde::Deserialize;
 use std::path::Path;
@@ -9,20 +9,21 @@ use std::path::Path;
 ///
 /// # Errors
 /// The file cannot be read, or a line is something else; which.
-pub fn read(path: &Path) -> Outcome<Course> {
+pub fn read(path: &Path) -> CommandResult<Course> {
     #[derive(Deserialize)]
     struct Line {
         step: f64,
         loss: f64,
     }
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|error| CommandError::usage(format!("{name}: {error}")))?;
     let line = |(at, line): (usize, &str)| {
         let Line { step, loss } = serde_json::from_str(line)
-            .map_err(|error| Failure::usage(format!("{name}, line {}: {error}", at + 1)))?;
+            .map_err(|error| CommandError::usage(format!("{name}, line {}: {error}", at + 1)))?;
         Ok((step, loss))
     };
-    let steps = text.lines().enumerate().map(line).collect::<Outcome<Vec<_>>>()?;
+    let steps = text.lines().enumerate().map(line).collect::<CommandResult<Vec<_>>>()?;
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     Ok((name, steps))
 }

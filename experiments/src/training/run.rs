@@ -1,11 +1,11 @@
 //! A training run on threads, as one process of several, or on virtual time, with a bar.
 
 use super::elastic;
-use super::place::{Place, over_mpi};
+use super::launch::{Launch, over_mpi};
 use super::tensorboard::Events;
-use super::trained::{Step, Trained};
+use super::trained::{RankStep, Trained};
 use super::watch::Watch;
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
 use crate::cli::progress::Lines;
 use allfold_collectives::{Communicator, World};
@@ -15,7 +15,7 @@ use std::sync::Mutex;
 
 /// What is kept of a run beside its losses and times.
 #[derive(Default)]
-pub struct Noted {
+pub struct RecordOptions {
     /// Rank 0's numbers, for TensorBoard.
     pub events: Option<Events>,
     /// The step whose buckets are; the last, if no other.
@@ -27,17 +27,17 @@ pub struct Noted {
 ///
 /// # Errors
 /// Data or a device that is missing.
-pub fn load(config: &Config) -> Outcome<(Dataset, Dataset)> {
-    allfold_trainer::cuda::open(config).map_err(Failure::from)?;
-    allfold_trainer::data::load(config).map_err(Failure::from)
+pub fn load(config: &Config) -> CommandResult<(Dataset, Dataset)> {
+    allfold_trainer::cuda::open(config).map_err(CommandError::from)?;
+    allfold_trainer::data::load(config).map_err(CommandError::from)
 }
 
 /// Trains on the data that `config` names, as [`run_on`].
 ///
 /// # Errors
 /// As [`load`] and [`run_on`].
-pub fn run(config: &Config, place: &Place, bar: &ProgressBar) -> Outcome<Trained> {
-    run_on(config, &load(config)?, place, bar, Noted::default())
+pub fn run(config: &Config, place: &Launch, bar: &ProgressBar) -> CommandResult<Trained> {
+    run_on(config, &load(config)?, place, bar, RecordOptions::default())
 }
 
 /// Trains on any data; `bar` moves with rank 0's steps.
@@ -47,27 +47,29 @@ pub fn run(config: &Config, place: &Place, bar: &ProgressBar) -> Outcome<Trained
 pub fn run_on(
     config: &Config,
     (data, test): &(Dataset, Dataset),
-    place: &Place,
+    place: &Launch,
     bar: &ProgressBar,
-    noted: Noted,
-) -> Outcome<Trained> {
-    let each = allfold_trainer::models::memory(config, data.shape, data.classes).map_err(Failure::from)?;
+    noted: RecordOptions,
+) -> CommandResult<Trained> {
+    let each =
+        allfold_trainer::models::memory(config, data.shape, data.classes).map_err(CommandError::from)?;
     let (device, on_gpus) = (place.device(config)?, config.device == "cuda");
     let ranks = place.ranks();
-    if !matches!(place, Place::Process(_) | Place::Mpi(..)) {
+    if !matches!(place, Launch::Process(_) | Launch::Mpi(..)) {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
     // Of rank 0 alone, in each epoch of an elastic world.
     let (events, kept) = (Mutex::new(noted.events), noted.step);
-    let one = |config: &Config, comm: &Communicator| -> allfold_trainer::Result<(TrainResult, Vec<Step>)> {
-        let first = comm.rank().0 == 0;
-        let events = if first { events.lock().ok() } else { None };
-        let bar = first.then_some(bar);
-        let lines = bar.filter(|bar| bar.is_hidden()).map(|_| Lines::begin());
-        let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events, kept };
-        let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
-        Ok((result, watch.steps))
-    };
+    let one =
+        |config: &Config, comm: &Communicator| -> allfold_trainer::Result<(TrainResult, Vec<RankStep>)> {
+            let first = comm.rank().0 == 0;
+            let events = if first { events.lock().ok() } else { None };
+            let bar = first.then_some(bar);
+            let lines = bar.filter(|bar| bar.is_hidden()).map(|_| Lines::begin());
+            let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events, kept };
+            let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
+            Ok((result, watch.steps))
+        };
     let alone = |config: &Config, comm: &Communicator| {
         let (result, steps) = one(config, comm)?;
         Ok(Trained {
@@ -80,26 +82,26 @@ pub fn run_on(
         })
     };
     let world = match place {
-        Place::Threads(ranks) => World::threads(*ranks).any(),
-        Place::Sim(machine) => {
+        Launch::Threads(ranks) => World::threads(*ranks).any(),
+        Launch::Sim(machine) => {
             let topology = &machine.topology;
             World::sim(topology).costs(topology.costs()).device(machine.device).timeline().any()
         }
-        Place::Process(environment) => {
+        Launch::Process(environment) => {
             return elastic::run(config, environment, alone);
         }
-        Place::Mpi(..) => {
-            return alone(config, &over_mpi(false)?).map_err(Failure::from);
+        Launch::Mpi(..) => {
+            return alone(config, &over_mpi(false)?).map_err(CommandError::from);
         }
     };
-    let report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(Failure::from)?;
+    let report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(CommandError::from)?;
     let first = report.first.map_or(0, |rank| rank.index());
     let mut ranks = report.ranks;
     if ranks.iter().any(Result::is_err) {
         let error = ranks.swap_remove(first).err();
-        return Err(error.map_or_else(|| Failure::run("a rank failed"), Failure::from));
+        return Err(error.map_or_else(|| CommandError::run("a rank failed"), CommandError::from));
     }
-    let (results, steps): (Vec<TrainResult>, Vec<Vec<Step>>) = ranks.into_iter().flatten().unzip();
-    let result = results.into_iter().next().ok_or_else(|| Failure::run("no rank trained"))?;
+    let (results, steps): (Vec<TrainResult>, Vec<Vec<RankStep>>) = ranks.into_iter().flatten().unzip();
+    let result = results.into_iter().next().ok_or_else(|| CommandError::run("no rank trained"))?;
     Ok(Trained { result, steps, timeline: report.timeline, ranks: place.ranks(), device, on_gpus })
 }

@@ -1,6 +1,6 @@
 //! One step of a run as bars: what each rank did itself, and what it communicated meanwhile.
 
-use super::trained::{Step, Trained};
+use super::trained::{RankStep, Trained};
 use allfold_collectives::Activity;
 use allfold_report::records::TimelineSpan;
 use allfold_sim::Picos;
@@ -10,7 +10,7 @@ impl Trained {
     /// that this process did not make.
     pub fn spans(&self, step: usize) -> Vec<TimelineSpan> {
         let Some(step) = step.checked_sub(self.result.losses.len() - self.made()) else { return Vec::new() };
-        let begin = |s: &Step| Picos(s.end.0.saturating_sub(s.time.total().0));
+        let begin = |s: &RankStep| Picos(s.end.0.saturating_sub(s.time.total().0));
         let start = self.steps.iter().filter_map(|s| s.get(step)).map(begin).min().unwrap_or_default();
         let at = |time: Picos| time.0.saturating_sub(start.0) as f64 / 1e6;
         let mut spans = Vec::new();

@@ -7,7 +7,7 @@
 //!
 //! The messages are those of TensorFlow's `event.proto` and `summary.proto`; checksums are CRC-32C, masked as in TFRecord.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ impl Events {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn create(directory: &Path) -> Outcome<Events> {
+    pub fn create(directory: &Path) -> CommandResult<Events> {
         let path =
             directory.join(format!("events.out.tfevents.{}.{}.allfold", now() as u64, std::process::id()));
         let open = || {
@@ -34,14 +34,14 @@ impl Events {
             events.record(&event)?;
             Ok::<_, std::io::Error>(events)
         };
-        open().map_err(|error| Failure::usage(format!("{}: {error}; name a folder", path.display())))
+        open().map_err(|error| CommandError::usage(format!("{}: {error}; name a folder", path.display())))
     }
 
     /// Values of one step, by tag.
     ///
     /// # Errors
     /// If they cannot be written.
-    pub fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Outcome {
+    pub fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> CommandResult {
         let mut summary = Vec::new();
         for (tag, value) in values {
             let mut scalar = Vec::new();
@@ -52,7 +52,7 @@ impl Events {
         }
         let mut event = header(step);
         bytes(&mut event, 5, &summary);
-        self.record(&event).map_err(|error| Failure::run(format!("{}: {error}", self.path.display())))
+        self.record(&event).map_err(|error| CommandError::run(format!("{}: {error}", self.path.display())))
     }
 
     fn record(&mut self, event: &[u8]) -> std::io::Result<()> {

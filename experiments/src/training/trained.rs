@@ -1,6 +1,6 @@
 //! What came of a training run.
 
-use crate::measure::{samples, statistics};
+use crate::measure::{inputs, statistics};
 use allfold_collectives::Activity;
 use allfold_report::records::{Breakdown, BucketLife};
 use allfold_sim::Picos;
@@ -12,7 +12,7 @@ pub struct Trained {
     /// As rank 0 saw it.
     pub result: TrainResult,
     /// Every step, as each rank saw it.
-    pub steps: Vec<Vec<Step>>,
+    pub steps: Vec<Vec<RankStep>>,
     /// What ranks did, on virtual time.
     pub timeline: Vec<Activity>,
     /// Size of the group.
@@ -25,7 +25,7 @@ pub struct Trained {
 
 /// One step of one rank.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct RankStep {
     /// When it was done.
     pub end: Picos,
     /// Where its time went.
@@ -39,7 +39,7 @@ pub struct Step {
 impl Trained {
     /// Hash of every loss, bit for bit.
     pub fn losses_hash(&self) -> String {
-        format!("{:016x}", samples::hash(&self.result.losses))
+        format!("{:016x}", inputs::hash(&self.result.losses))
     }
 
     /// Hash of the final weights, bit for bit.
@@ -56,7 +56,7 @@ impl Trained {
     }
 
     /// The steps of rank 0 that times are of.
-    fn counted(&self) -> &[Step] {
+    fn counted(&self) -> &[RankStep] {
         &self.steps[0][self.warmup()..]
     }
 
@@ -136,7 +136,7 @@ mod tests {
 
     /// Two ranks of 8 samples: the first step takes 900 us, each of the others 100 us.
     fn trained(on_gpus: bool, steps: usize) -> Trained {
-        let step = |at: usize| Step {
+        let step = |at: usize| RankStep {
             end: Picos::ZERO,
             time: timing::Breakdown {
                 forward: Picos(if at == 0 { 900_000_000 } else { 100_000_000 }),

@@ -1,8 +1,8 @@
 //! What is kept of a run while it goes on, and what the user sees of it.
 
 use super::tensorboard::Events;
-use super::trained::Step;
-use crate::cli::failure::Failure;
+use super::trained::RankStep;
+use crate::cli::error::CommandError;
 use crate::cli::progress::Lines;
 use allfold_collectives::Communicator;
 use allfold_sim::Picos;
@@ -19,7 +19,7 @@ pub struct Watch<'a> {
     pub bar: Option<&'a ProgressBar>,
     /// Where the bar cannot be seen.
     pub lines: Option<Lines>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<RankStep>,
     /// The step whose buckets are kept, if not the last.
     pub kept: Option<u64>,
 }
@@ -29,7 +29,7 @@ impl Observer for Watch<'_> {
         let StepReport { step, steps, time, memory, .. } = *report;
         let kept = self.kept.unwrap_or(steps - 1) == step;
         let buckets = if kept { report.buckets.to_vec() } else { Vec::new() };
-        self.steps.push(Step { end: self.comm.now(), time, memory, buckets });
+        self.steps.push(RankStep { end: self.comm.now(), time, memory, buckets });
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);
@@ -87,7 +87,7 @@ impl Watch<'_> {
         }
     }
 
-    fn end_events(&mut self, failure: &Failure) {
+    fn end_events(&mut self, failure: &CommandError) {
         let _ = writeln!(std::io::stderr(), "{failure}; TensorBoard will see no more of this run");
         if let Some(events) = self.events.as_deref_mut() {
             *events = None;

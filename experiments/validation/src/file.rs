@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 /// What `calibrate` writes and `validate` reads.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct File {
+pub struct ParameterFile {
     /// Runs that took part in the fit: they never count as validated by it.
     #[serde(default)]
     pub runs: Vec<String>,
@@ -28,13 +28,13 @@ pub struct File {
     pub systems: Vec<String>,
     /// The parameters; those that are missing keep their values before fitting.
     #[serde(default)]
-    pub parameter: Vec<Entry>,
+    pub parameter: Vec<FittedParameter>,
 }
 
 /// One parameter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct FittedParameter {
     /// Its name.
     pub name: String,
     /// Its value.
@@ -56,21 +56,21 @@ pub struct Entry {
 /// The parameters that ship with Allfold, fitted to published runs.
 const PUBLISHED: &str = include_str!("published.toml");
 
-impl File {
+impl ParameterFile {
     /// The parameters that ship with Allfold.
     ///
     /// # Errors
     /// Only if the shipped file were broken, which a test rules out.
-    pub fn published() -> Result<File, String> {
-        File::parse(PUBLISHED)
+    pub fn published() -> Result<ParameterFile, String> {
+        ParameterFile::parse(PUBLISHED)
     }
 
     /// Reads a file.
     ///
     /// # Errors
     /// What TOML says, with its line; a name that is no parameter, with the nearest; a value that is not above 0.
-    pub fn parse(text: &str) -> Result<File, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+    pub fn parse(text: &str) -> Result<ParameterFile, String> {
+        let file: ParameterFile = toml::from_str(text).map_err(|error| error.to_string())?;
         for entry in &file.parameter {
             let names: Vec<&str> = PARAMETERS.iter().map(|parameter| parameter.name).collect();
             if !names.contains(&&*entry.name) {
@@ -95,7 +95,7 @@ impl File {
     }
 
     /// What a fit found. A parameter about which the runs said nothing keeps its source.
-    pub fn of(fit: &Fit, intervals: &[(f64, f64)], runs: Vec<String>) -> File {
+    pub fn of(fit: &Fit, intervals: &[(f64, f64)], runs: Vec<String>) -> ParameterFile {
         let round = |value: f64| (value * 1e4).round() / 1e4;
         let entries = PARAMETERS.iter().enumerate().map(|(number, known)| {
             let (value, spread) = (fit.parameters.at(number), fit.spread[number]);
@@ -106,7 +106,7 @@ impl File {
             } else {
                 known.source.to_string()
             };
-            Entry {
+            FittedParameter {
                 name: known.name.into(),
                 value: round(value),
                 unit: known.unit.into(),
@@ -115,7 +115,7 @@ impl File {
                 source,
             }
         });
-        File { runs, systems: fit.systems.clone(), parameter: entries.collect() }
+        ParameterFile { runs, systems: fit.systems.clone(), parameter: entries.collect() }
     }
 }
 
@@ -125,14 +125,14 @@ mod tests {
 
     #[test]
     fn the_shipped_parameters_are_read_and_name_their_runs() {
-        let file = File::published().unwrap();
+        let file = ParameterFile::published().unwrap();
         assert!(file.runs.len() > 50 && file.parameter.len() == PARAMETERS.len());
         assert!(file.parameter.iter().all(|entry| entry.low <= entry.value && entry.value <= entry.high));
     }
 
     #[test]
     fn a_file_that_says_nonsense_is_refused_in_a_line() {
-        let said = |text: &str| File::parse(text).unwrap_err();
+        let said = |text: &str| ParameterFile::parse(text).unwrap_err();
         assert!(said("[[parameter]]\nname = \"extr\"\nvalue = 1.0").contains("did you mean `extra`"));
         assert!(said("[[parameter]]\nname = \"hop\"\nvalue = -1.0").contains("above 0"));
         assert!(said("runs = 3").contains("line 1"));

@@ -31,7 +31,7 @@ pub struct Fit {
 }
 
 /// One row of the fit.
-struct Row<'a> {
+struct RunRow<'a> {
     case: &'a Case,
     measured: f64,
     weight: f64,
@@ -52,7 +52,7 @@ pub fn fit_weighed(runs: &[(&Prepared, f64)], prior: &Prior, terms: Terms) -> Fi
     for (run, times) in runs {
         for row in &run.rows {
             let count = counts.get(&(&*run.system, band(row.bytes))).copied().unwrap_or(1.0);
-            rows.push(Row {
+            rows.push(RunRow {
                 case: &row.case,
                 measured: row.measured_us.ln(),
                 weight: times * count.powf(-prior.evenness),
@@ -112,11 +112,11 @@ impl Default for Prior {
     }
 }
 
-fn residual(row: &Row<'_>, parameters: &Parameters, terms: Terms) -> f64 {
+fn residual(row: &RunRow<'_>, parameters: &Parameters, terms: Terms) -> f64 {
     (closed(row.case, parameters, terms).ln() - row.measured) / NOISE
 }
 
-fn objective(rows: &[Row<'_>], logs: &[f64], prior: &Prior, terms: Terms) -> f64 {
+fn objective(rows: &[RunRow<'_>], logs: &[f64], prior: &Prior, terms: Terms) -> f64 {
     let parameters = Parameters::from_logs(logs);
     let far = FAR / NOISE;
     let data: f64 = rows
@@ -132,7 +132,12 @@ fn objective(rows: &[Row<'_>], logs: &[f64], prior: &Prior, terms: Terms) -> f64
 
 type Matrix = [[f64; COUNT]; COUNT];
 
-fn normal_equations(rows: &[Row<'_>], logs: &[f64], prior: &Prior, terms: Terms) -> (Matrix, [f64; COUNT]) {
+fn normal_equations(
+    rows: &[RunRow<'_>],
+    logs: &[f64],
+    prior: &Prior,
+    terms: Terms,
+) -> (Matrix, [f64; COUNT]) {
     const NUDGE: f64 = 1e-4;
     let here = Parameters::from_logs(logs);
     let nudged: Vec<Parameters> = (0..COUNT)

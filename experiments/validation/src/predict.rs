@@ -1,6 +1,6 @@
 //! The predictors that are held against measurements.
 
-use crate::prepare::Prediction;
+use crate::prepare::PreparedRow;
 use allfold_nccl_model::physics::{Parameters, Terms, closed, simulated};
 
 /// A way to predict a time.
@@ -31,7 +31,7 @@ impl Predictor {
     ///
     /// # Errors
     /// Where the simulation fails.
-    pub fn predict(self, row: &Prediction, parameters: &Parameters, terms: Terms) -> Result<f64, String> {
+    pub fn predict(self, row: &PreparedRow, parameters: &Parameters, terms: Terms) -> Result<f64, String> {
         match self {
             Predictor::Simulated => simulated(&row.case, parameters, terms)
                 .map(|found| found.time_us)

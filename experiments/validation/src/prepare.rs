@@ -18,14 +18,14 @@ pub struct Prepared {
     /// The machine and what the environment says.
     pub setting: Setting,
     /// Every row.
-    pub rows: Vec<Prediction>,
+    pub rows: Vec<PreparedRow>,
     /// Rows that contradict themselves, with the reason.
     pub left_out: Vec<String>,
 }
 
 /// A row with NCCL's choice.
 #[derive(Clone, Debug)]
-pub struct Prediction {
+pub struct PreparedRow {
     /// nccl-tests' size.
     pub bytes: u64,
     /// What was measured, in microseconds.
@@ -97,7 +97,7 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
     let mut rows = Vec::new();
     for row in run.rows.iter().filter(|row| !(both && row.in_place)) {
         match setting.case(run.collective, row.bytes, rows.is_empty()) {
-            Ok(case) => rows.push(Prediction { bytes: row.bytes, measured_us: row.time_us, case }),
+            Ok(case) => rows.push(PreparedRow { bytes: row.bytes, measured_us: row.time_us, case }),
             Err(error) => return refuse(&error),
         }
     }

@@ -5,7 +5,7 @@ use crate::score::{BANDS, band, factor, median};
 
 /// Two runs of one system, of the same collective on as many GPUs of as many nodes.
 #[derive(Clone, Debug)]
-pub struct Pair<'a> {
+pub struct RunPair<'a> {
     /// The system.
     pub system: &'a str,
     /// The runs' names.
@@ -14,7 +14,7 @@ pub struct Pair<'a> {
     pub factors: [Vec<f64>; BANDS.len()],
 }
 
-impl Pair<'_> {
+impl RunPair<'_> {
     /// The median factor of a band; `None` where the runs share no size there.
     pub fn median(&self, band: usize) -> Option<f64> {
         median(self.factors.get(band)?.clone())
@@ -27,7 +27,7 @@ impl Pair<'_> {
 }
 
 /// All such pairs that share a size.
-pub fn pairs(runs: &[Prepared]) -> Vec<Pair<'_>> {
+pub fn pairs(runs: &[Prepared]) -> Vec<RunPair<'_>> {
     let shape = |run: &Prepared| {
         let what = run.rows.first().map(|row| (row.case.collective, row.case.ranks as u32));
         (what, run.setting.machine.devices, run.setting.machine.nodes)
@@ -45,7 +45,7 @@ pub fn pairs(runs: &[Prepared]) -> Vec<Pair<'_>> {
                 }
             }
             if factors.iter().any(|band| !band.is_empty()) {
-                pairs.push(Pair { system: &one.system, runs: (&one.name, &other.name), factors });
+                pairs.push(RunPair { system: &one.system, runs: (&one.name, &other.name), factors });
             }
         }
     }

@@ -2,13 +2,13 @@
 
 use crate::predict::Predictor;
 use crate::prepare::Prepared;
-use crate::repeatability::Pair;
+use crate::repeatability::RunPair;
 use crate::score::{self, BANDS, Scored, band, score};
 use allfold_report::records::Validated;
 use std::collections::BTreeMap;
 
 /// Lines of cells, the first of them the head.
-pub type Table = Vec<Vec<String>>;
+pub type TextTable = Vec<Vec<String>>;
 
 /// The names of these columns, then those of the bands.
 pub fn head(first: &[&str]) -> Vec<String> {
@@ -28,7 +28,7 @@ fn number(value: Option<f64>) -> String {
 }
 
 /// Of every system: predicted over measured, as a geometric mean, and the 90th percentile of the factor.
-pub fn by_system(rows: &[&Validated]) -> Table {
+pub fn by_system(rows: &[&Validated]) -> TextTable {
     let mut systems: BTreeMap<&str, Vec<&Validated>> = BTreeMap::new();
     rows.iter().for_each(|row| systems.entry(&row.system).or_default().push(row));
     let mut lines = vec![head(&["system", "rows"])];
@@ -76,7 +76,7 @@ pub fn hardware<'a>(runs: impl Iterator<Item = &'a Prepared>) -> Vec<String> {
 }
 
 /// What runs of the same system, collective and shape say twice: by what factor they differ, median and most.
-pub fn said_twice(pairs: &[Pair<'_>]) -> Table {
+pub fn said_twice(pairs: &[RunPair<'_>]) -> TextTable {
     let mut lines = vec![head(&["system", "run", "and"])];
     for pair in pairs {
         let mut line = vec![pair.system.to_string(), pair.runs.0.to_string(), pair.runs.1.to_string()];
@@ -93,7 +93,7 @@ pub fn said_twice(pairs: &[Pair<'_>]) -> Table {
 const GROUPS: [(u32, u32, &str); 3] = [(0, 10, "up to 10"), (11, 64, "11 to 64"), (65, u32::MAX, "above 64")];
 
 /// The score of every predictor, for what took no part in the fit.
-pub fn scores(predictors: &[Predictor], found: &[Validated]) -> Table {
+pub fn scores(predictors: &[Predictor], found: &[Validated]) -> TextTable {
     let names =
         ["predictor", "nodes", "band", "rows", "systems", "median", "p90", "by systems: median", "p90"];
     let mut lines = vec![names.map(String::from).to_vec()];

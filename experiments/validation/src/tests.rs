@@ -2,7 +2,7 @@
 
 use crate::bootstrap::intervals;
 use crate::cross_validation::{companion, is_telling, with_run, without_system};
-use crate::file::File;
+use crate::file::ParameterFile;
 use crate::fit::{Prior, fit};
 use crate::prepare::{Prepared, prepare};
 use crate::repeatability::pairs;
@@ -188,7 +188,7 @@ fn the_parameters_that_ship_are_the_fit_to_the_published_runs() {
         println!("SKIP: ALLFOLD_DATA names no folder with `nccl-tests` in it, the published runs");
         return;
     };
-    let file = File::published().unwrap();
+    let file = ParameterFile::published().unwrap();
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let read = files.iter().flat_map(|file| runs::read(file).unwrap_or_default());

@@ -1,11 +1,11 @@
 //! `collective`: one size of one collective, measured on a backend or timed by the simulator.
 
-use super::lines::Record;
+use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// What was called: what a measurement and a prediction of the same thing have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Call {
+pub struct CollectiveCall {
     /// `all_reduce`, ...
     pub collective: String,
     /// `ring`, ...
@@ -45,7 +45,7 @@ pub struct MeasuredCollective {
     pub path: Option<String>,
     /// What was called.
     #[serde(flatten)]
-    pub call: Call,
+    pub call: CollectiveCall,
     /// Whether the input's buffer took the result.
     pub in_place: bool,
     /// How many timed calls the mean is over.
@@ -76,7 +76,7 @@ pub struct SimulatedCollective {
     pub backend: String,
     /// What was called.
     #[serde(flatten)]
-    pub call: Call,
+    pub call: CollectiveCall,
     /// The machine that was simulated.
     pub topology: String,
     /// `clocks`, `events`, `clocks_by_symmetry`, `events_by_symmetry` or `serial_links`; of a call as NCCL runs it,
@@ -136,12 +136,12 @@ impl SimulatedCollective {
     }
 }
 
-impl Record for MeasuredCollective {
+impl RecordKind for MeasuredCollective {
     const KIND: &'static str = "collective";
     const MEASURED: Option<bool> = Some(true);
 }
 
-impl Record for SimulatedCollective {
+impl RecordKind for SimulatedCollective {
     const KIND: &'static str = "collective";
     const MEASURED: Option<bool> = Some(false);
 }

@@ -1,6 +1,6 @@
 //! Where the time of a simulated collective went.
 
-use super::lines::Record;
+use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// The parts of one simulated time, and whom and what it waited for most.
@@ -26,7 +26,7 @@ pub struct TimeSpent {
     pub busiest_link: Option<(String, f64)>,
 }
 
-impl Record for TimeSpent {
+impl RecordKind for TimeSpent {
     const KIND: &'static str = "time_spent";
     const MEASURED: Option<bool> = Some(false);
 }

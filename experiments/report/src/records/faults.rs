@@ -1,6 +1,6 @@
 //! `faults`: what became of seeded fault schedules.
 
-use super::lines::Record;
+use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// The sum over a range of schedules.
@@ -20,7 +20,7 @@ pub struct FaultSchedules {
     pub misattributed: u64,
 }
 
-impl Record for FaultSchedules {
+impl RecordKind for FaultSchedules {
     const KIND: &'static str = "faults";
     const MEASURED: Option<bool> = None;
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 pub const SCHEMA: u32 = 2;
 
 /// A kind of record: its name, and whether it holds what a clock on the wall measured.
-pub trait Record: Serialize + DeserializeOwned {
+pub trait RecordKind: Serialize + DeserializeOwned {
     /// The `kind` of its lines.
     const KIND: &'static str;
     /// The `measured` of its lines; `None` where there is no time in them.
@@ -43,7 +43,7 @@ struct Line<'a, R> {
 }
 
 /// A record as its line, without the newline.
-pub fn line<R: Record>(record: &R, stamp: &Stamp) -> serde_json::Result<String> {
+pub fn line<R: RecordKind>(record: &R, stamp: &Stamp) -> serde_json::Result<String> {
     let line = Line { schema: SCHEMA, kind: R::KIND, measured: R::MEASURED, body: record, stamp };
     serde_json::to_string(&line)
 }
@@ -75,12 +75,12 @@ impl Records {
     }
 
     /// Every record of one type, in order.
-    pub fn all<R: Record>(&self) -> Vec<R> {
+    pub fn all<R: RecordKind>(&self) -> Vec<R> {
         self.stamped().into_iter().map(|(record, _)| record).collect()
     }
 
     /// Every record of one type with where it comes from.
-    pub fn stamped<R: Record>(&self) -> Vec<(R, Stamp)> {
+    pub fn stamped<R: RecordKind>(&self) -> Vec<(R, Stamp)> {
         let of_type = self.0.iter().filter(|value| {
             value["kind"] == R::KIND && value.get("measured").and_then(Value::as_bool) == R::MEASURED
         });
@@ -108,14 +108,14 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::{Call, MeasuredCollective, Proof, SimulatedCollective};
+    use crate::records::{CollectiveCall, MeasuredCollective, ProofRecord, SimulatedCollective};
 
     fn stamp() -> Stamp {
         Stamp { commit: "c0ffee".into(), host: "h".into(), seed: Some(7), command: "allfold bench".into() }
     }
 
-    fn call() -> Call {
-        Call {
+    fn call() -> CollectiveCall {
+        CollectiveCall {
             collective: "all_reduce".into(),
             algorithm: "ring".into(),
             ranks: 4,
@@ -160,7 +160,7 @@ mod tests {
             records.all::<SimulatedCollective>().is_empty(),
             "measured rows never read as simulated ones"
         );
-        assert!(records.all::<Proof>().is_empty());
+        assert!(records.all::<ProofRecord>().is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `limit`, `simulator` and `doctor`: what the machine itself can do.
 
-use super::lines::Record;
+use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// The bandwidth of this machine's memory, measured in the same run as what stands beside it.
@@ -41,7 +41,7 @@ pub struct SimulatorSpeed {
 
 /// One thing that `doctor` looked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct DoctorFinding {
     /// `cpu`, `memory`, `cuda`, ...
     pub item: String,
     /// Whether it is there.
@@ -53,17 +53,17 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
-impl Record for Limit {
+impl RecordKind for Limit {
     const KIND: &'static str = "limit";
     const MEASURED: Option<bool> = Some(true);
 }
 
-impl Record for SimulatorSpeed {
+impl RecordKind for SimulatorSpeed {
     const KIND: &'static str = "simulator";
     const MEASURED: Option<bool> = Some(true);
 }
 
-impl Record for Finding {
+impl RecordKind for DoctorFinding {
     const KIND: &'static str = "doctor";
     const MEASURED: Option<bool> = None;
 }
@@ -89,7 +89,7 @@ pub struct MachineListed {
     pub sources: Vec<String>,
 }
 
-impl Record for MachineListed {
+impl RecordKind for MachineListed {
     const KIND: &'static str = "machine";
     const MEASURED: Option<bool> = None;
 }

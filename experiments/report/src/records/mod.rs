@@ -18,12 +18,12 @@ mod renamed;
 mod training;
 mod validation;
 
-pub use collective::{Call, MeasuredCollective, SimulatedCollective};
+pub use collective::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 pub use explained::TimeSpent;
 pub use faults::FaultSchedules;
-pub use lines::{Record, Records, SCHEMA, Stamp, line};
-pub use machine::{Finding, Limit, MachineListed, SimulatorSpeed};
-pub use proof::{Proof, Shown};
+pub use lines::{RecordKind, Records, SCHEMA, Stamp, line};
+pub use machine::{DoctorFinding, Limit, MachineListed, SimulatorSpeed};
+pub use proof::{ProofRecord, Shown};
 pub use training::{
     Breakdown, BucketLife, MeasuredEnd, MeasuredScale, MeasuredStep, Memory, Parity, ScalingRow, Setup,
     SimulatedEnd, SimulatedScale, SimulatedStep, TimelineSpan,

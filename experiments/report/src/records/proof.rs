@@ -1,11 +1,11 @@
 //! `verify` and `show`: what was proved about an algorithm, and what it looks like.
 
-use super::lines::Record;
+use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// Both proofs of one algorithm at one rank count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Proof {
+pub struct ProofRecord {
     /// `all_reduce`, ...
     pub collective: String,
     /// `ring`, ...
@@ -48,12 +48,12 @@ pub struct Shown {
     pub picture: Vec<String>,
 }
 
-impl Record for Proof {
+impl RecordKind for ProofRecord {
     const KIND: &'static str = "verify";
     const MEASURED: Option<bool> = None;
 }
 
-impl Record for Shown {
+impl RecordKind for Shown {
     const KIND: &'static str = "show";
     const MEASURED: Option<bool> = None;
 }

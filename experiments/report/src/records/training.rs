@@ -1,6 +1,6 @@
 //! `train`, `scale`, `span` and `parity`: training runs, scaling curves and the timeline of a step.
 
-use super::lines::Record;
+use super::lines::RecordKind;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
@@ -103,12 +103,12 @@ macro_rules! pair {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $simulated { $($(#[$field_doc])* pub $field: $type,)* }
 
-        $(impl Record for $measured {
+        $(impl RecordKind for $measured {
             const KIND: &'static str = $kind;
             const MEASURED: Option<bool> = Some(true);
         }
 
-        impl Record for $simulated {
+        impl RecordKind for $simulated {
             const KIND: &'static str = $kind;
             const MEASURED: Option<bool> = Some(false);
         })?
@@ -136,7 +136,7 @@ macro_rules! step {
             pub end: Option<$end>,
         }
 
-        impl Record for $step {
+        impl RecordKind for $step {
             const KIND: &'static str = "train";
             const MEASURED: Option<bool> = Some($measured);
         }
@@ -221,7 +221,7 @@ pub struct TimelineSpan {
     pub end_us: f64,
 }
 
-impl Record for TimelineSpan {
+impl RecordKind for TimelineSpan {
     const KIND: &'static str = "span";
     const MEASURED: Option<bool> = Some(false);
 }
@@ -247,7 +247,7 @@ pub struct Parity {
     pub ok: bool,
 }
 
-impl Record for Parity {
+impl RecordKind for Parity {
     const KIND: &'static str = "parity";
     const MEASURED: Option<bool> = None;
 }
@@ -277,7 +277,7 @@ pub struct ScalingRow {
     pub assumed: Vec<String>,
 }
 
-impl Record for ScalingRow {
+impl RecordKind for ScalingRow {
     const KIND: &'static str = "validate_scaling";
     const MEASURED: Option<bool> = None;
 }

@@ -1,6 +1,6 @@
 //! `validate`: one prediction beside what was measured.
 
-use super::lines::Record;
+use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// One row of one run, predicted.
@@ -32,7 +32,7 @@ pub struct Validated {
     pub fitted: bool,
 }
 
-impl Record for Validated {
+impl RecordKind for Validated {
     const KIND: &'static str = "validate";
     const MEASURED: Option<bool> = Some(false);
 }

@@ -2,7 +2,7 @@
 
 use super::part::Part;
 use super::{measured, predicted, proofs, scaling, timeline, training};
-use crate::page::{Finding, Section};
+use crate::page::{Headline, Section};
 use crate::plots::DrawError;
 use crate::records::Records;
 
@@ -13,7 +13,7 @@ type Make = fn(&Records) -> Result<Option<Part>, DrawError>;
 ///
 /// # Errors
 /// A plot cannot be drawn.
-pub fn all(records: &Records) -> Result<(Vec<Finding>, Vec<Section>), DrawError> {
+pub fn all(records: &Records) -> Result<(Vec<Headline>, Vec<Section>), DrawError> {
     let parts: [Make; 6] =
         [proofs::part, training::part, measured::part, predicted::part, scaling::part, timeline::part];
     let made: Vec<Option<Part>> = parts.iter().map(|part| part(records)).collect::<Result<_, _>>()?;

@@ -2,7 +2,7 @@
 
 use super::part::{Part, commands, distinct, head};
 use crate::format;
-use crate::page::{Finding, Section, Table};
+use crate::page::{Headline, ReportTable, Section};
 use crate::plots::{Axis, Curves, DrawError, Figure, Ideal, Origin, Point, Series};
 use crate::records::{Limit, MeasuredCollective, Records};
 
@@ -16,7 +16,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let wrong: u64 = rows.iter().filter_map(|record| record.wrong_elements).sum();
     let checked = rows.iter().filter(|record| record.wrong_elements.is_some()).count();
 
-    let mut findings = vec![Finding {
+    let mut findings = vec![Headline {
         value: if wrong == 0 { "0 wrong".into() } else { format!("{wrong} wrong") },
         text: format!("elements in {checked} measured calls, each held against the exact reference"),
         ok: Some(wrong == 0),
@@ -68,7 +68,7 @@ fn place(backend: &str, device: &str) -> String {
 }
 
 /// The greatest bus bandwidth of an all-reduce on threads, and its share of the limit.
-fn best(on_threads: &[&MeasuredCollective], limits: &[Limit]) -> Option<Finding> {
+fn best(on_threads: &[&MeasuredCollective], limits: &[Limit]) -> Option<Headline> {
     let all_reduce = on_threads.iter().filter(|r| r.call.collective == "all_reduce");
     let best = all_reduce.max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps))?;
     let limit = limits.iter().min_by_key(|limit| limit.bytes.abs_diff(best.call.bytes));
@@ -76,7 +76,7 @@ fn best(on_threads: &[&MeasuredCollective], limits: &[Limit]) -> Option<Finding>
     let of = share.map_or(String::new(), |share| {
         format!(", {} of what adding alone would allow", format::percent(share))
     });
-    Some(Finding {
+    Some(Headline {
         value: format!("{:.1} GB/s", best.busbw_gbps),
         text: format!(
             "bus bandwidth of all_reduce of {} over {} threads{of}",
@@ -138,7 +138,7 @@ fn figure(
     Ok(Some((format!("{collective} on {place}, in place; bars are standard errors"), curves.draw()?)))
 }
 
-fn limit_table(limits: &[Limit]) -> Table {
+fn limit_table(limits: &[Limit]) -> ReportTable {
     let row = |limit: &Limit| {
         vec![
             limit.threads.to_string(),
@@ -147,7 +147,7 @@ fn limit_table(limits: &[Limit]) -> Table {
             format!("{:.2}", limit.reduce_gbps),
         ]
     };
-    Table {
+    ReportTable {
         caption: "Measured limit of this machine's memory, in the same run".into(),
         head: head(&["threads", "buffer", "copy (GB/s)", "a += b (GB/s)"]),
         rows: limits.iter().map(row).collect(),
@@ -155,7 +155,7 @@ fn limit_table(limits: &[Limit]) -> Table {
     }
 }
 
-fn table(place: &str, rows: &[&MeasuredCollective]) -> Table {
+fn table(place: &str, rows: &[&MeasuredCollective]) -> ReportTable {
     let row = |r: &&MeasuredCollective| {
         vec![
             r.call.collective.clone(),
@@ -186,7 +186,7 @@ fn table(place: &str, rows: &[&MeasuredCollective]) -> Table {
         "checksum",
         "order class",
     ];
-    Table {
+    ReportTable {
         caption: format!("Measured on {place}"),
         head: head(&names),
         rows: rows.iter().map(row).collect(),
@@ -197,11 +197,11 @@ fn table(place: &str, rows: &[&MeasuredCollective]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::{Call, Stamp, line};
+    use crate::records::{CollectiveCall, Stamp, line};
 
     fn records(of: &[(&str, &str)]) -> Records {
         let stamp = Stamp { commit: String::new(), host: String::new(), seed: None, command: String::new() };
-        let call = |bytes| Call {
+        let call = |bytes| CollectiveCall {
             collective: "all_reduce".into(),
             algorithm: "ring".into(),
             ranks: 2,

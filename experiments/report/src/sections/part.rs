@@ -1,11 +1,11 @@
 //! What a part of the report is, and what the parts have in common.
 
-use crate::page::{Finding, Section};
+use crate::page::{Headline, Section};
 use crate::records::Stamp;
 use std::collections::BTreeSet;
 
 /// What one part adds to the summary, and the part itself.
-pub type Part = (Vec<Finding>, Section);
+pub type Part = (Vec<Headline>, Section);
 
 /// The commands of records, each once, in order of appearance.
 pub fn commands<'a>(stamps: impl IntoIterator<Item = &'a Stamp>) -> Vec<String> {

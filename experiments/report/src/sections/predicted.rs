@@ -2,7 +2,7 @@
 
 use super::part::{Part, commands, distinct, head};
 use crate::format;
-use crate::page::{Finding, Section, Table};
+use crate::page::{Headline, ReportTable, Section};
 use crate::plots::{Axis, Curves, DrawError, Figure, Origin, Point, Series};
 use crate::records::{Records, SimulatedCollective, SimulatorSpeed, TimeSpent};
 
@@ -27,7 +27,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     }
     let beaten = rows.iter().filter(|r| r.bound_us.is_some_and(|bound| r.time_us < bound)).count();
     let most = rows.iter().map(|r| r.call.ranks).max().unwrap_or(0);
-    let finding = Finding {
+    let finding = Headline {
         value: format!("{most} ranks"),
         text: match beaten {
             0 => format!("simulated; none of {} times is below what bandwidth and latency allow", rows.len()),
@@ -88,7 +88,7 @@ fn figure(rows: &[&SimulatedCollective]) -> Result<Option<Figure>, DrawError> {
     curves.draw().map(Some)
 }
 
-fn table(rows: &[&SimulatedCollective]) -> Table {
+fn table(rows: &[&SimulatedCollective]) -> ReportTable {
     let row = |r: &&SimulatedCollective| {
         vec![
             r.call.collective.clone(),
@@ -117,7 +117,7 @@ fn table(rows: &[&SimulatedCollective]) -> Table {
         "messages",
         "engine",
     ];
-    Table {
+    ReportTable {
         caption: "Simulated".into(),
         head: head(&names),
         rows: rows.iter().map(row).collect(),
@@ -126,7 +126,7 @@ fn table(rows: &[&SimulatedCollective]) -> Table {
 }
 
 /// Latency, bandwidth and the rest along the critical path, and whom it waited for.
-fn spent_table(spent: &[TimeSpent]) -> Table {
+fn spent_table(spent: &[TimeSpent]) -> ReportTable {
     const PARTS: [&str; 6] = ["launch", "overhead", "bandwidth", "sharing", "latency", "memory"];
     let row = |s: &TimeSpent| {
         let share = |us: f64| format!("{:.1} %", 100.0 * us / s.time_us.max(1e-9));
@@ -149,7 +149,7 @@ fn spent_table(spent: &[TimeSpent]) -> Table {
     };
     let names = ["algorithm", "topology", "ranks", "size", "virtual time (us)"];
     let last = ["waited for most", "busiest link"];
-    Table {
+    ReportTable {
         caption: "Where the time went: along the messages that wait for each other".into(),
         head: head(&[&names[..], &PARTS[..], &last[..]].concat()),
         rows: spent.iter().map(row).collect(),
@@ -157,7 +157,7 @@ fn spent_table(spent: &[TimeSpent]) -> Table {
     }
 }
 
-fn speed_table(speeds: &[SimulatorSpeed]) -> Table {
+fn speed_table(speeds: &[SimulatorSpeed]) -> ReportTable {
     let row = |s: &SimulatorSpeed| {
         vec![
             s.collective.clone(),
@@ -169,7 +169,7 @@ fn speed_table(speeds: &[SimulatorSpeed]) -> Table {
             format!("{:.2}", s.messages_per_s / 1e6),
         ]
     };
-    Table {
+    ReportTable {
         caption: "How fast the simulator itself was, measured on this machine".into(),
         head: head(&[
             "collective",

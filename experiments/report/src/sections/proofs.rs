@@ -2,19 +2,19 @@
 
 use super::part::{Part, commands, distinct, head};
 use crate::format;
-use crate::page::{Finding, Section, Table};
+use crate::page::{Headline, ReportTable, Section};
 use crate::plots::DrawError;
-use crate::records::{Proof, Records};
+use crate::records::{ProofRecord, Records};
 use crate::sizes::RankCounts;
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
-    let all = records.stamped::<Proof>();
+    let all = records.stamped::<ProofRecord>();
     if all.is_empty() {
         return Ok(None);
     }
     let algorithms = distinct(all.iter().map(|(p, _)| (p.collective.clone(), p.algorithm.clone())));
     let rows = algorithms.iter().map(|(collective, algorithm)| {
-        let of: Vec<&Proof> = all
+        let of: Vec<&ProofRecord> = all
             .iter()
             .map(|(proof, _)| proof)
             .filter(|p| p.collective == *collective && p.algorithm == *algorithm)
@@ -23,13 +23,13 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     });
     let failed = all.iter().filter(|(proof, _)| !proof.ok).count();
     let counts = distinct(all.iter().map(|(proof, _)| proof.ranks)).len();
-    let table = Table {
+    let table = ReportTable {
         caption: "Every algorithm, at its largest rank count".into(),
         head: head(&["collective", "algorithm", "ranks", "rounds", "order class", "tree", "proved"]),
         rows: rows.collect(),
         folded: false,
     };
-    let finding = Finding {
+    let finding = Headline {
         value: if failed == 0 {
             format!("{} algorithms proved", algorithms.len())
         } else {
@@ -62,7 +62,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
 }
 
 /// One algorithm over all its rank counts.
-fn row(proofs: &[&Proof]) -> Vec<String> {
+fn row(proofs: &[&ProofRecord]) -> Vec<String> {
     let Some(largest) = proofs.iter().max_by_key(|proof| proof.ranks) else { return Vec::new() };
     let mut ranks: Vec<u32> = proofs.iter().map(|proof| proof.ranks).collect();
     ranks.sort_unstable();

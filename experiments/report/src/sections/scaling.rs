@@ -2,7 +2,7 @@
 
 use super::part::{Part, commands, distinct, head};
 use crate::format;
-use crate::page::{Finding, Section, Table};
+use crate::page::{Headline, ReportTable, Section};
 use crate::plots::{Axis, Curves, DrawError, Ideal, Origin, Point, Series};
 use crate::records::{MeasuredScale, Records, Setup, SimulatedScale};
 
@@ -18,7 +18,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let simulated: Vec<&SimulatedScale> = simulated.iter().map(|(record, _)| record).collect();
 
     let largest = simulated.iter().filter(|s| s.setup.ranks > 1).max_by_key(|s| s.setup.ranks);
-    let findings = largest.iter().map(|s| Finding {
+    let findings = largest.iter().map(|s| Headline {
         value: format::percent(s.efficiency),
         text: format!(
             "predicted efficiency of data-parallel training of the {} on {} ranks of {}",
@@ -101,7 +101,7 @@ macro_rules! row {
 }
 use row;
 
-fn table(caption: &str, rows: Vec<Vec<String>>) -> Table {
+fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
     let names = [
         "backend",
         "device",
@@ -116,7 +116,7 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> Table {
         "samples/s",
         "efficiency",
     ];
-    Table { caption: caption.into(), head: head(&names), rows, folded: false }
+    ReportTable { caption: caption.into(), head: head(&names), rows, folded: false }
 }
 
 /// A curve for each kind of run on each machine.

@@ -1,7 +1,7 @@
 //! One step of training on the virtual clock: which communication hides behind the backward pass, and which does not.
 
 use super::part::{Part, commands, distinct, head};
-use crate::page::{Section, Table};
+use crate::page::{ReportTable, Section};
 use crate::plots::{Bar, DrawError, Timeline};
 use crate::records::{Records, TimelineSpan};
 
@@ -43,7 +43,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         let times = [start, end, end - start].map(|us| format!("{us:.2}"));
         [vec![span.rank.to_string(), span.stream.clone(), span.name.clone()], times.to_vec()].concat()
     };
-    let table = Table {
+    let table = ReportTable {
         caption: "Simulated".into(),
         head: head(&["rank", "stream", "what", "start (us)", "end (us)", "length (us)"]),
         rows: spans.iter().filter(|span| ranks.contains(&span.rank)).map(row).collect(),

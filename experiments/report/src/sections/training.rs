@@ -3,7 +3,7 @@
 use super::part::{Part, commands, distinct, head};
 use crate::format;
 use crate::loss_curve;
-use crate::page::{Finding, Section, Table};
+use crate::page::{Headline, ReportTable, Section};
 use crate::plots::{DrawError, Figure};
 use crate::records::{MeasuredStep, Parity, Records, SimulatedStep};
 
@@ -39,7 +39,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     if let Some((last, _)) = parities.last() {
         let ranks: Vec<String> = parities.iter().map(|(p, _)| p.ranks.to_string()).collect();
         let ok = parities.iter().all(|(p, _)| p.ok);
-        findings.push(Finding {
+        findings.push(Headline {
             value: if ok { "Same bits".into() } else { "Bits differ".into() },
             text: format!(
                 "losses and final weights of the {} on threads and on the simulator, on {} ranks",
@@ -52,7 +52,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     if let Some((end, accuracy)) =
         measured.iter().find_map(|(step, _)| Some((step, step.end.as_ref()?.accuracy)))
     {
-        findings.push(Finding {
+        findings.push(Headline {
             value: format::percent(accuracy),
             text: format!(
                 "of the test digits read right by the {} after {} steps on {}",
@@ -114,7 +114,7 @@ fn losses(records: &Records) -> Result<Vec<(String, Figure)>, DrawError> {
     distinct(steps.iter().map(|step| step.setup.model.clone())).into_iter().map(figure).collect()
 }
 
-fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> Table {
+fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> ReportTable {
     let rows = parities.map(|p| {
         vec![
             p.ranks.to_string(),
@@ -126,7 +126,7 @@ fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> Table {
             if p.ok { "same bits".into() } else { "DIFFERENT".to_string() },
         ]
     });
-    Table {
+    ReportTable {
         caption: "Hashes of all losses and of the final weights".into(),
         head: head(&[
             "ranks",
@@ -142,7 +142,7 @@ fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> Table {
     }
 }
 
-fn end_table(caption: &str, rows: Vec<Vec<String>>) -> Table {
+fn end_table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
     let names = [
         "backend",
         "device",
@@ -159,5 +159,5 @@ fn end_table(caption: &str, rows: Vec<Vec<String>>) -> Table {
         "exposed (us)",
         "optimiser (us)",
     ];
-    Table { caption: caption.into(), head: head(&names), rows, folded: false }
+    ReportTable { caption: caption.into(), head: head(&names), rows, folded: false }
 }

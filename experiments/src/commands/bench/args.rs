@@ -2,7 +2,7 @@
 
 use crate::call::sweep::SweepArgs;
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::bench::Path;
 use clap::ValueEnum;
 
@@ -89,16 +89,16 @@ pub enum Backend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// This machine's.
-    Host(Host),
+    HostBackend(HostBackend),
     /// The GPUs' own.
-    Gpus(OnGpus),
+    Gpus(GpuBackend),
     /// The simulator's.
     Virtual,
 }
 
 /// Backends of ranks on CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum HostBackend {
     /// Threads.
     Threads,
     /// A segment of shared memory.
@@ -111,7 +111,7 @@ pub enum Host {
 
 /// Backends of ranks on GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnGpus {
+pub enum GpuBackend {
     /// Our algorithms on buffers of one process.
     Device,
     /// NCCL.
@@ -122,35 +122,35 @@ impl Backend {
     /// Whose clock times it.
     pub fn clock(self) -> Clock {
         match self {
-            Backend::Threads => Clock::Host(Host::Threads),
-            Backend::Shm => Clock::Host(Host::Shm),
-            Backend::Tcp => Clock::Host(Host::Tcp),
-            Backend::Mpi => Clock::Host(Host::Mpi),
-            Backend::Device => Clock::Gpus(OnGpus::Device),
-            Backend::Nccl => Clock::Gpus(OnGpus::Nccl),
+            Backend::Threads => Clock::HostBackend(HostBackend::Threads),
+            Backend::Shm => Clock::HostBackend(HostBackend::Shm),
+            Backend::Tcp => Clock::HostBackend(HostBackend::Tcp),
+            Backend::Mpi => Clock::HostBackend(HostBackend::Mpi),
+            Backend::Device => Clock::Gpus(GpuBackend::Device),
+            Backend::Nccl => Clock::Gpus(GpuBackend::Nccl),
             Backend::Sim => Clock::Virtual,
         }
     }
 }
 
-impl Host {
+impl HostBackend {
     /// As flags and records name it.
     pub fn name(self) -> &'static str {
         match self {
-            Host::Threads => "threads",
-            Host::Shm => "shm",
-            Host::Tcp => "tcp",
-            Host::Mpi => "mpi",
+            HostBackend::Threads => "threads",
+            HostBackend::Shm => "shm",
+            HostBackend::Tcp => "tcp",
+            HostBackend::Mpi => "mpi",
         }
     }
 }
 
-impl OnGpus {
+impl GpuBackend {
     /// As flags and records name it.
     pub fn name(self) -> &'static str {
         match self {
-            OnGpus::Device => "device",
-            OnGpus::Nccl => "nccl",
+            GpuBackend::Device => "device",
+            GpuBackend::Nccl => "nccl",
         }
     }
 }
@@ -179,7 +179,7 @@ pub enum Mode {
 
 impl Args {
     /// How ranks do it, by the flags.
-    pub fn path(&self) -> Outcome<Path> {
+    pub fn path(&self) -> CommandResult<Path> {
         let path = match self.path {
             Some(PathName::Fused) => Path::Fused,
             Some(PathName::Messages) => Path::Messages,
@@ -194,22 +194,22 @@ impl Args {
         };
         match fits {
             true => Ok(path),
-            false => Err(Failure::usage(
+            false => Err(CommandError::usage(
                 "--path: fused and messages are of --backend threads and device, messages and native of mpi",
             )),
         }
     }
 
     /// Refuses flags of another backend.
-    pub fn check(&self) -> Outcome {
+    pub fn check(&self) -> CommandResult {
         if self.topology.is_some() && self.backend != Backend::Sim {
-            return Err(Failure::usage("--topology needs the virtual clock: use --backend sim"));
+            return Err(CommandError::usage("--topology needs the virtual clock: use --backend sim"));
         }
         if self.security.is_some() && self.backend != Backend::Tcp {
-            return Err(Failure::usage("--security is about sockets: use --backend tcp"));
+            return Err(CommandError::usage("--security is about sockets: use --backend tcp"));
         }
         if self.ranks_per_host.is_some() && self.backend != Backend::Tcp {
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 "--ranks-per-host is about sockets and what goes beside them: use --backend tcp",
             ));
         }
@@ -226,7 +226,7 @@ mod tests {
         for backend in Backend::value_variants() {
             let flag = backend.to_possible_value().unwrap().get_name().to_string();
             let recorded = match backend.clock() {
-                Clock::Host(host) => host.name(),
+                Clock::HostBackend(host) => host.name(),
                 Clock::Gpus(gpus) => gpus.name(),
                 Clock::Virtual => "sim",
             };

@@ -1,31 +1,31 @@
 //! `bench --backend sim`: the same table with real data on virtual time.
 
 use super::args::Args;
-use super::verdict::{Verdict, identity_of, verdict};
+use super::verdict::{CheckResult, identity_of, verdict};
 use crate::call::table;
-use crate::cli::failure::Outcome;
+use crate::cli::error::CommandResult;
+use crate::cli::output::RunOutput;
 use crate::cli::progress;
-use crate::cli::session::Session;
 use crate::measure::bench::Bench;
-use crate::predict::machine::Machine;
+use crate::predict::machine::SimulatedMachine;
 use allfold_report::records::SimulatedCollective;
 
 /// The same table with real data on virtual time.
 pub fn run(
     args: &Args,
     bench: &Bench,
-    machine: &Machine,
+    machine: &SimulatedMachine,
     sizes: &[u64],
-    session: &mut Session,
-) -> Outcome<Verdict> {
+    output: &mut RunOutput,
+) -> CommandResult<CheckResult> {
     let name = bench.choice.collective.name();
-    session.say(format!(
+    output.say(format!(
         "# allfold bench {name}: {} ranks carry data on {}; simulated, all times are virtual",
         args.sweep.ranks, machine.name
     ))?;
-    session.say(format!("# {} validation: {}", args.sweep.summary(), args.check))?;
-    session.say("#")?;
-    session.say(table::simulated_header())?;
+    output.say(format!("# {} validation: {}", args.sweep.summary(), args.check))?;
+    output.say("#")?;
+    output.say(table::simulated_header())?;
     let (mut wrong, mut first_wrong, mut busbw, mut lines) = (None, None, Vec::new(), Vec::new());
     for &size in sizes {
         let spinner = progress::spinner(&format!("{name}, {size} bytes"));
@@ -39,17 +39,17 @@ pub fn run(
         // Virtual time does not depend on which buffer takes the result: one side stands for both where there is one.
         let side = |at: usize| sides.get(at).or(sides.first());
         if let (Some(first), Some(last)) = (side(0), side(1)) {
-            session.say(table::simulated_row(first, last))?;
+            output.say(table::simulated_row(first, last))?;
         }
         for record in &sides {
-            session.record(record)?;
+            output.record(record)?;
             wrong = record.wrong_elements.map(|more| wrong.unwrap_or(0) + more).or(wrong);
             busbw.push(record.busbw_gbps);
             lines.push(identity_of(&record.call, record.checksum.as_deref()));
         }
     }
-    session.say(table::footer(name, wrong, &busbw))?;
+    output.say(table::footer(name, wrong, &busbw))?;
     lines.dedup();
-    lines.iter().try_for_each(|line| session.say(line))?;
+    lines.iter().try_for_each(|line| output.say(line))?;
     Ok(verdict(wrong, first_wrong))
 }

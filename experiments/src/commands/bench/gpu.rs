@@ -1,48 +1,47 @@
 //! `bench --backend device` and `nccl`: the same table, by the GPUs' own clocks, beside a copy on one of them.
 
-use super::args::{Args, OnGpus};
-use super::verdict::{Verdict, identity, verdict};
+use super::args::{Args, GpuBackend};
+use super::verdict::{CheckResult, identity, verdict};
 use crate::call::table;
-use crate::cli::failure::Outcome;
+use crate::cli::error::CommandResult;
+use crate::cli::output::RunOutput;
 use crate::cli::progress;
-use crate::cli::session::Session;
-use crate::measure::bench::{Bench, Path, Ran};
+use crate::measure::bench::{Bench, Path, Placement};
 use crate::measure::gpus::{Gpus, Timed};
 use allfold_gpu::device::Form;
-use allfold_report::records::{Call, MeasuredCollective};
+use allfold_report::records::{CollectiveCall, MeasuredCollective};
 
 /// Measures every size and prints the table.
-pub fn run(args: &Args, backend: OnGpus, bench: &Bench, sizes: &[u64]) -> Outcome {
+pub fn run(args: &Args, backend: GpuBackend, bench: &Bench, sizes: &[u64]) -> CommandResult {
     // Before any output: what is missing is all there is to say.
     let gpus = Gpus::open()?;
-    let mut session = Session::open(args.common.json.as_deref(), Some(args.seed))?;
-    let checked = sweep(args, backend, bench, &gpus, sizes, &mut session)?;
-    session.close()?;
+    let mut output = RunOutput::open(args.common.json.as_deref(), Some(args.seed))?;
+    let checked = sweep(args, backend, bench, &gpus, sizes, &mut output)?;
+    output.close()?;
     checked
 }
 
 fn sweep(
     args: &Args,
-    backend: OnGpus,
+    backend: GpuBackend,
     bench: &Bench,
     gpus: &Gpus,
     sizes: &[u64],
-    session: &mut Session,
-) -> Outcome<Verdict> {
+    output: &mut RunOutput,
+) -> CommandResult<CheckResult> {
     let (name, ranks) = (bench.choice.collective.name(), args.sweep.ranks);
     let how = match backend {
-        OnGpus::Nccl if bench.choice.algorithm.is_some() => "over NCCL's messages",
-        OnGpus::Nccl => "by NCCL's own collectives",
-        OnGpus::Device => "as buffers of one process",
+        GpuBackend::Nccl if bench.choice.algorithm.is_some() => "over NCCL's messages",
+        GpuBackend::Nccl => "by NCCL's own collectives",
+        GpuBackend::Device => "as buffers of one process",
     };
     let gpu = gpus.name();
-    session
-        .say(format!("# allfold bench {name}: {ranks} ranks on {gpu}, {how}; measured on this machine"))?;
+    output.say(format!("# allfold bench {name}: {ranks} ranks on {gpu}, {how}; measured on this machine"))?;
     let (warmup, iterations, check) = (args.warmup, args.iterations, args.check);
     let summary = args.sweep.summary();
-    session.say(format!("# {summary} warmup iters: {warmup} iters: {iterations} validation: {check}"))?;
-    session.say("#")?;
-    session.say(table::measured_header())?;
+    output.say(format!("# {summary} warmup iters: {warmup} iters: {iterations} validation: {check}"))?;
+    output.say("#")?;
+    output.say(table::measured_header())?;
     let (mut records, mut first_wrong) = (Vec::new(), None);
     for &size in sizes {
         let spinner = progress::spinner(&format!("{name}, {size} bytes"));
@@ -50,48 +49,48 @@ fn sweep(
         spinner.finish_and_clear();
         let (record, wrong) = one?;
         let side = |in_place: bool| Some(&record).filter(|record| record.in_place == in_place);
-        session.say(table::measured_row(side(false), side(true)))?;
-        session.record(&record)?;
+        output.say(table::measured_row(side(false), side(true)))?;
+        output.record(&record)?;
         first_wrong = first_wrong.or(wrong.map(|at| format!("{size} bytes, {at}")));
         records.push(record);
     }
     let wrong: Option<u64> = records.iter().map(|record| record.wrong_elements).sum();
     let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
-    session.say(table::footer(name, wrong, &busbw))?;
-    records.iter().try_for_each(|record| session.say(identity(record)))?;
+    output.say(table::footer(name, wrong, &busbw))?;
+    records.iter().try_for_each(|record| output.say(identity(record)))?;
     for record in &records {
         if let Some(estimate) = record.nccl_estimate_us {
             let (bytes, time) = (record.call.bytes, record.time_us);
-            session
+            output
                 .say(format!("# {bytes} B: NCCL estimates {estimate:.1} us; {time:.1} us were measured"))?;
         }
     }
     let copy = gpus.copy_gbps(256 << 20)?;
-    session
+    output
         .say(format!("# Limit, measured in this run: a copy on one GPU {copy:.1} GB/s, read and written"))?;
     Ok(verdict(wrong, first_wrong))
 }
 
 /// One size: its record, and where the first wrong element is.
 fn one(
-    backend: OnGpus,
+    backend: GpuBackend,
     bench: &Bench,
     gpus: &Gpus,
     size: u64,
-) -> Outcome<(MeasuredCollective, Option<String>)> {
+) -> CommandResult<(MeasuredCollective, Option<String>)> {
     let form = if bench.path == Path::Messages { Form::Messages } else { Form::Fused };
     let mut call = bench.call(size)?;
     let timed = match backend {
-        OnGpus::Nccl => gpus.nccl(&bench.choice, bench.timing, size)?,
-        OnGpus::Device => gpus.device(&bench.choice, form, bench.timing, size)?,
+        GpuBackend::Nccl => gpus.nccl(&bench.choice, bench.timing, size)?,
+        GpuBackend::Device => gpus.device(&bench.choice, form, bench.timing, size)?,
     };
     let Timed { side, nccl_estimate_us } = timed;
-    if backend == OnGpus::Nccl && bench.choice.algorithm.is_none() {
+    if backend == GpuBackend::Nccl && bench.choice.algorithm.is_none() {
         // NCCL chooses the order, and does not say which.
-        call = Call { algorithm: "native".into(), tree_hash: None, order_class: None, ..call };
+        call = CollectiveCall { algorithm: "native".into(), tree_hash: None, order_class: None, ..call };
     }
     let device = gpus.device_name();
-    let ran = Ran { backend: backend.name(), device: &device };
+    let ran = Placement { backend: backend.name(), device: &device };
     let record = MeasuredCollective { nccl_estimate_us, ..bench.measured(ran, &call, &side) };
     Ok((record, side.first_wrong))
 }

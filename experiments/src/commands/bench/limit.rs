@@ -1,8 +1,8 @@
 //! What this machine can do at best, below the table of what was measured on it.
 
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::Session;
-use crate::measure::limits::{self, cores};
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
+use crate::measure::machine_limits::{self, cores};
 use allfold_collectives::Collective;
 use allfold_collectives::tcp::duplex;
 use allfold_report::records::{Limit, MeasuredCollective};
@@ -22,15 +22,15 @@ pub fn of_memory(
     collective: Collective,
     sizes: &[u64],
     records: &[MeasuredCollective],
-    session: &mut Session,
-) -> Outcome {
+    output: &mut RunOutput,
+) -> CommandResult {
     let (size, threads) = (size_of(sizes), ranks.min(cores()));
-    let mut limit = limits::measure(threads, size)?;
+    let mut limit = machine_limits::measure(threads, size)?;
     if collective == Collective::AllReduce && ranks > 1 {
-        limit.fused_gbps = Some(limits::fused(threads, ranks, size)?);
+        limit.fused_gbps = Some(machine_limits::fused(threads, ranks, size)?);
     }
-    session.record(&limit)?;
-    session.say(line(&limit, records))
+    output.record(&limit)?;
+    output.say(line(&limit, records))
 }
 
 /// Measures what sockets carry, and says how much of that the calls came to.
@@ -42,18 +42,18 @@ pub fn of_sockets(
     collective: Collective,
     sizes: &[u64],
     records: &[MeasuredCollective],
-    session: &mut Session,
-) -> Outcome {
+    output: &mut RunOutput,
+) -> CommandResult {
     let size = size_of(sizes);
     let each = (size as f64 * collective.bus_factor(ranks)) as usize;
-    let seconds = duplex(ranks, each).map_err(Failure::run)?;
+    let seconds = duplex(ranks, each).map_err(CommandError::run)?;
     let alone = each as f64 / seconds / 1e9;
     let mut line = format!("# sockets alone: {alone:.2} GB/s each way at once");
     let same = records.iter().filter(|record| record.call.bytes == size).map(|record| record.busbw_gbps);
     if let Some(busbw) = same.reduce(f64::max) {
         line.push_str(&format!("; busbw {busbw:.2} GB/s at that size = {:.0} %", 100.0 * busbw / alone));
     }
-    session.say(line)
+    output.say(line)
 }
 
 fn line(limit: &Limit, records: &[MeasuredCollective]) -> String {

@@ -1,12 +1,12 @@
 //! In the place of `gpu` in a build without CUDA.
 
-use super::args::{Args, OnGpus};
-use crate::cli::failure::{Failure, Outcome};
+use super::args::{Args, GpuBackend};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::bench::Bench;
 
 /// Says why nothing can be measured on GPUs.
-pub fn run(_: &Args, backend: OnGpus, _: &Bench, _: &[u64]) -> Outcome {
-    Err(Failure::usage(format!(
+pub fn run(_: &Args, backend: GpuBackend, _: &Bench, _: &[u64]) -> CommandResult {
+    Err(CommandError::usage(format!(
         "--backend {}: this program was built without GPUs; build it with the feature `cuda`, or measure on threads, shm \
          or tcp",
         backend.name()

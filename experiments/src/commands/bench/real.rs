@@ -1,20 +1,20 @@
 //! `bench` on ranks that are threads or processes of this machine, in real time.
 
-use super::args::{Args, Host};
-use super::carrier::{Ranks, ranks};
+use super::args::{Args, HostBackend};
+use super::launched_ranks::{LaunchedRanks, ranks};
 use super::limit;
-use super::verdict::{Verdict, identity, verdict};
+use super::verdict::{CheckResult, identity, verdict};
 use crate::call::table;
-use crate::cli::failure::Outcome;
+use crate::cli::error::CommandResult;
+use crate::cli::output::RunOutput;
 use crate::cli::progress;
-use crate::cli::session::Session;
-use crate::measure::bench::{Bench, Carrier, Path};
-use crate::measure::limits::cores;
+use crate::measure::bench::{Bench, Path, RunsOn};
+use crate::measure::machine_limits::cores;
 use allfold_collectives::{DType, ReduceOp};
 use allfold_report::records::MeasuredCollective;
 
 /// Measures every size and prints the table; of several processes the first one tells.
-pub fn run(args: &Args, host: Host, mut bench: Bench, sizes: &[u64]) -> Outcome {
+pub fn run(args: &Args, host: HostBackend, mut bench: Bench, sizes: &[u64]) -> CommandResult {
     let ranks = ranks(args, host, &bench.choice)?;
     if bench.path == Path::Native {
         // Of floats that are reduced in MPI's order there is no exact reference.
@@ -24,37 +24,37 @@ pub fn run(args: &Args, host: Host, mut bench: Bench, sizes: &[u64]) -> Outcome 
             || !matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::Bf16);
         bench.timing.check &= exact;
     }
-    let speaks = match &ranks.carrier {
-        Carrier::World(_) => true,
-        Carrier::Process(comm) => comm.rank().0 == 0,
+    let is_reporter = match &ranks.carrier {
+        RunsOn::World(_) => true,
+        RunsOn::Process(comm) => comm.rank().0 == 0,
     };
-    let session = match speaks {
-        true => Session::open(args.common.json.as_deref(), Some(args.seed))?,
-        false => Session::silent(Some(args.seed)),
+    let output = match is_reporter {
+        true => RunOutput::open(args.common.json.as_deref(), Some(args.seed))?,
+        false => RunOutput::silent(Some(args.seed)),
     };
-    let mut sweep = Sweep { args, host, bench: &bench, session, speaks };
+    let mut sweep = Sweep { args, host, bench: &bench, output, is_reporter };
     let checked = sweep.run(ranks, sizes)?;
-    sweep.session.close()?;
+    sweep.output.close()?;
     checked
 }
 
 /// A sweep that is measured.
 struct Sweep<'a> {
     args: &'a Args,
-    host: Host,
+    host: HostBackend,
     bench: &'a Bench,
-    session: Session,
+    output: RunOutput,
     /// Whether this process tells what came of it.
-    speaks: bool,
+    is_reporter: bool,
 }
 
 impl Sweep<'_> {
-    fn run(&mut self, ranks: Ranks, sizes: &[u64]) -> Outcome<Verdict> {
+    fn run(&mut self, ranks: LaunchedRanks, sizes: &[u64]) -> CommandResult<CheckResult> {
         self.heading(&ranks.how)?;
         let name = self.bench.choice.collective.name();
         let (mut records, mut first_wrong) = (Vec::new(), None);
         for &size in sizes {
-            let spinner = self.speaks.then(|| progress::spinner(&format!("{name}, {size} bytes")));
+            let spinner = self.is_reporter.then(|| progress::spinner(&format!("{name}, {size} bytes")));
             let measured = self.bench.on(self.host.name(), &ranks.carrier, size);
             spinner.iter().for_each(|spinner| spinner.finish_and_clear());
             let measured = measured?;
@@ -63,34 +63,34 @@ impl Sweep<'_> {
                 .find_map(|side| Some(format!("{size} bytes, {}", side.first_wrong.as_ref()?))));
             let sides: Vec<MeasuredCollective> = measured.into_iter().map(|side| side.record).collect();
             let side = |in_place: bool| sides.iter().find(|side| side.in_place == in_place);
-            self.session.say(table::measured_row(side(false), side(true)))?;
-            sides.iter().try_for_each(|record| self.session.record(record))?;
+            self.output.say(table::measured_row(side(false), side(true)))?;
+            sides.iter().try_for_each(|record| self.output.record(record))?;
             records.extend(sides);
         }
         let wrong: Option<u64> = records.iter().map(|record| record.wrong_elements).sum();
         let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
-        self.session.say(table::footer(name, wrong, &busbw))?;
+        self.output.say(table::footer(name, wrong, &busbw))?;
         let mut lines: Vec<String> = records.iter().map(identity).collect();
         lines.dedup();
-        lines.iter().try_for_each(|line| self.session.say(line))?;
+        lines.iter().try_for_each(|line| self.output.say(line))?;
         // The others end, and the machine is quiet for what it can do at best.
         drop(ranks);
-        if self.speaks {
+        if self.is_reporter {
             let (ranks, collective) = (self.args.sweep.ranks, self.bench.choice.collective);
-            limit::of_memory(ranks, collective, sizes, &records, &mut self.session)?;
-            if self.host == Host::Tcp {
-                limit::of_sockets(ranks, collective, sizes, &records, &mut self.session)?;
+            limit::of_memory(ranks, collective, sizes, &records, &mut self.output)?;
+            if self.host == HostBackend::Tcp {
+                limit::of_sockets(ranks, collective, sizes, &records, &mut self.output)?;
             }
         }
         Ok(verdict(wrong, first_wrong))
     }
 
     /// The lines above the table.
-    fn heading(&mut self, how: &str) -> Outcome {
+    fn heading(&mut self, how: &str) -> CommandResult {
         let (ranks, cores) = (self.args.sweep.ranks, cores());
         let name = self.bench.choice.collective.name();
-        self.session.say(format!("# allfold bench {name}: {ranks} ranks {how}; measured on this machine"))?;
-        self.session.say(format!(
+        self.output.say(format!("# allfold bench {name}: {ranks} ranks {how}; measured on this machine"))?;
+        self.output.say(format!(
             "# {} warmup iters: {} iters: {} validation: {}",
             self.args.sweep.summary(),
             self.args.warmup,
@@ -98,9 +98,9 @@ impl Sweep<'_> {
             u8::from(self.bench.timing.check)
         ))?;
         if ranks > cores {
-            self.session.say(format!("# {ranks} ranks share {cores} cores"))?;
+            self.output.say(format!("# {ranks} ranks share {cores} cores"))?;
         }
-        self.session.say("#")?;
-        self.session.say(table::measured_header())
+        self.output.say("#")?;
+        self.output.say(table::measured_header())
     }
 }

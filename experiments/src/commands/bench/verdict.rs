@@ -1,17 +1,18 @@
 //! What a sweep's checks came to, and what its results are.
 
-use crate::cli::failure::{Failure, Outcome};
-use allfold_report::records::{Call, MeasuredCollective};
+use crate::cli::error::{CommandError, CommandResult};
+use allfold_report::records::{CollectiveCall, MeasuredCollective};
 
 /// What the checks of a sweep came to: told only after the records are written.
-pub type Verdict = Outcome;
+pub type CheckResult = CommandResult;
 
 /// The verdict of so many wrong elements, `None` where nothing was checked; `first` is where the first one is.
-pub fn verdict(wrong: Option<u64>, first: Option<String>) -> Verdict {
+pub fn verdict(wrong: Option<u64>, first: Option<String>) -> CheckResult {
     match wrong {
-        Some(wrong) if wrong > 0 => {
-            Err(Failure::check(format!("{wrong} wrong elements; the first: {}", first.unwrap_or_default())))
-        }
+        Some(wrong) if wrong > 0 => Err(CommandError::check(format!(
+            "{wrong} wrong elements; the first: {}",
+            first.unwrap_or_default()
+        ))),
         _ => Ok(()),
     }
 }
@@ -22,7 +23,7 @@ pub fn identity(record: &MeasuredCollective) -> String {
 }
 
 /// The same of a call and its checksum.
-pub fn identity_of(call: &Call, checksum: Option<&str>) -> String {
+pub fn identity_of(call: &CollectiveCall, checksum: Option<&str>) -> String {
     format!(
         "# {} B: {}, order {}, tree {}, checksum {}",
         call.bytes,

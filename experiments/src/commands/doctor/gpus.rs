@@ -2,15 +2,15 @@
 
 use super::finding::{found, missing};
 use allfold_kernels::cuda;
-use allfold_report::records::Finding;
+use allfold_report::records::DoctorFinding;
 
 /// What was found of CUDA, its libraries and NCCL.
-pub fn findings() -> Vec<Finding> {
+pub fn findings() -> Vec<DoctorFinding> {
     vec![cuda(), cublas(), cudnn(), nccl()]
 }
 
 /// The driver, its devices and the compiler, as the kernels will find them.
-fn cuda() -> Finding {
+fn cuda() -> DoctorFinding {
     match cuda::probe() {
         Ok(probe) => {
             let device = |d: &cuda::Device| {
@@ -32,16 +32,16 @@ fn cuda() -> Finding {
     }
 }
 
-fn cublas() -> Finding {
+fn cublas() -> DoctorFinding {
     multiplies("cublaslt", cuda::libraries::Library::CublasLt)
 }
 
-fn cudnn() -> Finding {
+fn cudnn() -> DoctorFinding {
     multiplies("cudnn", cuda::libraries::Library::Cudnn)
 }
 
 /// A library of products or convolutions.
-fn multiplies(item: &str, library: cuda::libraries::Library) -> Finding {
+fn multiplies(item: &str, library: cuda::libraries::Library) -> DoctorFinding {
     match cuda::vendor::version(library) {
         Ok((major, minor, patch)) => {
             let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
@@ -52,7 +52,7 @@ fn multiplies(item: &str, library: cuda::libraries::Library) -> Finding {
     }
 }
 
-fn nccl() -> Finding {
+fn nccl() -> DoctorFinding {
     let library = cuda::libraries::Library::Nccl;
     match allfold_gpu::nccl::version() {
         Ok((major, minor, patch)) => {

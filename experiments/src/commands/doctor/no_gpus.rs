@@ -1,10 +1,10 @@
 //! In the place of `gpus` in a build without CUDA.
 
 use super::finding::missing;
-use allfold_report::records::Finding;
+use allfold_report::records::DoctorFinding;
 
 /// That nothing of CUDA can be found.
-pub fn findings() -> Vec<Finding> {
+pub fn findings() -> Vec<DoctorFinding> {
     let advice = "build it with the feature `cuda`; everything else runs on CPUs and on the simulator";
     vec![missing("cuda", "this program was built without GPUs", advice)]
 }

@@ -1,10 +1,10 @@
 //! `scale collective`: one call on more and more ranks, by several algorithms.
 
 use crate::cli::common::Common;
-use crate::cli::failure::Outcome;
+use crate::cli::error::CommandResult;
 use crate::cli::names;
-use crate::cli::session::Session;
-use crate::scaling::collective::{self, Call};
+use crate::cli::output::RunOutput;
+use crate::scaling::collective::{self, CollectiveScaling};
 use allfold_collectives::Collective;
 use allfold_report::sizes::{RankCounts, Size};
 use std::path::PathBuf;
@@ -46,9 +46,9 @@ pub struct Args {
 }
 
 /// Times every point and prints the table.
-pub fn run(args: &Args) -> Outcome {
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
-    let call = Call {
+pub fn run(args: &Args) -> CommandResult {
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    let call = CollectiveScaling {
         collective: args.collective,
         algorithms: args.algo.clone(),
         topology: args.topology.clone(),
@@ -56,6 +56,6 @@ pub fn run(args: &Args) -> Outcome {
         lanes: args.lanes,
         segment: args.segment,
     };
-    collective::run(&call, &args.ranks, args.plot.as_deref(), &mut session)?;
-    session.close()
+    collective::run(&call, &args.ranks, args.plot.as_deref(), &mut output)?;
+    output.close()
 }

@@ -1,8 +1,8 @@
 //! `scale explain`: which assumptions make a prediction meet a small published table.
 
 use crate::cli::common::Common;
-use crate::cli::failure::Outcome;
-use crate::cli::session::Session;
+use crate::cli::error::CommandResult;
+use crate::cli::output::RunOutput;
 use crate::scaling::explain;
 
 /// Flags of `scale explain`.
@@ -19,8 +19,8 @@ pub struct Args {
 }
 
 /// Explains one table, or all.
-pub fn run(args: &Args) -> Outcome {
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
-    explain::run(&args.name, &mut session)?;
-    session.close()
+pub fn run(args: &Args) -> CommandResult {
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    explain::run(&args.name, &mut output)?;
+    output.close()
 }

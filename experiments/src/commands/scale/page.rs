@@ -1,12 +1,12 @@
 //! The records of a run as a page.
 
-use crate::cli::failure::Outcome;
-use crate::cli::session::{self, Session};
+use crate::cli::error::CommandResult;
+use crate::cli::output::{self, RunOutput};
 use std::path::Path;
 
 /// Writes what was recorded so far as an HTML page.
-pub fn write(path: &Path, session: &mut Session) -> Outcome {
-    let report = allfold_report::render(&session.records()?, session.stamp())?;
-    session::replace(path, report.page.as_bytes())?;
-    session.say(format!("\nplot: {}", path.display()))
+pub fn write(path: &Path, output: &mut RunOutput) -> CommandResult {
+    let report = allfold_report::render(&output.records()?, output.stamp())?;
+    output::replace(path, report.page.as_bytes())?;
+    output.say(format!("\nplot: {}", path.display()))
 }

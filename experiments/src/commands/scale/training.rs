@@ -2,10 +2,10 @@
 
 use super::page;
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
-use crate::cli::session::Session;
-use crate::measure::limits::cores;
+use crate::cli::output::RunOutput;
+use crate::measure::machine_limits::cores;
 use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::Scaling;
 use crate::training::config;
@@ -48,15 +48,15 @@ pub struct Args {
 }
 
 /// Measures and predicts every point, prints a table of each kind.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let (Some(path), Some(ranks)) = (&args.config, &args.ranks) else {
-        return Err(Failure::usage("what is to be scaled? give --config FILE --ranks COUNTS"));
+        return Err(CommandError::usage("what is to be scaled? give --config FILE --ranks COUNTS"));
     };
     let mut config = config::read(path)?;
     config.max_steps = args.steps;
     // As many passes over the data as the steps need, on any number of ranks.
     config.epochs = args.steps;
-    let device = Device::named(&args.device).map_err(Failure::usage)?;
+    let device = Device::named(&args.device).map_err(CommandError::usage)?;
     let scaling = Scaling::new(config, args.topology.clone(), device);
     scaling.check(ranks)?;
     let trains = !args.modeled_only;
@@ -66,17 +66,17 @@ pub fn run(args: &Args) -> Outcome {
     let gpus = if trains { scaling.gpus()? } else { None };
     let carried = args.sim_ranks.unwrap_or(if gpus.is_some() { 0 } else { 4 });
     memory::threads(carried)?;
-    let mut session = Session::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
-    args.html.iter().try_for_each(|path| session.will_write(path))?;
+    let mut output = RunOutput::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
+    args.html.iter().try_for_each(|path| output.will_write(path))?;
     if let Some(gpus) = gpus.filter(|gpus| *gpus < ranks.greatest()) {
         let gpus = counted(gpus as usize, "GPU");
-        session.say(format!("measured up to {gpus}, which is all that this machine has"))?;
+        output.say(format!("measured up to {gpus}, which is all that this machine has"))?;
     }
     let measured = gpus.unwrap_or_else(cores);
     let reach = if trains { Reach { measured, carried } } else { Reach::default() };
-    curve::draw(&scaling, ranks, reach, None, &mut session)?;
+    curve::draw(&scaling, ranks, reach, None, &mut output)?;
     if let Some(path) = &args.html {
-        page::write(path, &mut session)?;
+        page::write(path, &mut output)?;
     }
-    session.close()
+    output.close()
 }

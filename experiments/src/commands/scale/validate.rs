@@ -1,9 +1,9 @@
 //! `scale validate`: published training throughput beside what is predicted from the row of one GPU.
 
 use crate::cli::common::Common;
-use crate::cli::failure::Outcome;
-use crate::cli::session::Session;
-use crate::scaling::published::{self, Options};
+use crate::cli::error::CommandResult;
+use crate::cli::output::RunOutput;
+use crate::scaling::published::{self, ScoreOptions};
 use std::path::PathBuf;
 
 /// Flags of `scale validate`.
@@ -33,9 +33,9 @@ pub struct Args {
 }
 
 /// Predicts every table, and says how far off that is.
-pub fn run(args: &Args) -> Outcome {
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
-    let options = Options { without: args.without.clone(), rows: args.rows, plot: args.plot.clone() };
-    published::run(&args.tables, &options, &mut session)?;
-    session.close()
+pub fn run(args: &Args) -> CommandResult {
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    let options = ScoreOptions { without: args.without.clone(), rows: args.rows, plot: args.plot.clone() };
+    published::run(&args.tables, &options, &mut output)?;
+    output.close()
 }

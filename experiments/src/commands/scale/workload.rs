@@ -2,8 +2,8 @@
 
 use super::page;
 use crate::cli::common::Common;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::{self, Session};
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::{self, RunOutput};
 use crate::scaling::points::simulated_efficiency;
 use crate::scaling::table::table;
 use crate::scaling::workload::{self, Collectives, WorkloadScaling, thinned};
@@ -82,39 +82,39 @@ pub struct Args {
     common: Common,
 }
 
-fn finite(what: &str, value: f64) -> Outcome<f64> {
+fn finite(what: &str, value: f64) -> CommandResult<f64> {
     match value.is_finite() && (0.0..=1e12).contains(&value) {
         true => Ok(value),
-        false => Err(Failure::usage(format!("{what} {value} is no such number; give 0 or more"))),
+        false => Err(CommandError::usage(format!("{what} {value} is no such number; give 0 or more"))),
     }
 }
 
-fn rate(what: &str, value: f64) -> Outcome<f64> {
+fn rate(what: &str, value: f64) -> CommandResult<f64> {
     match value > 0.0 {
         true => finite(what, value),
-        false => Err(Failure::usage(format!("{what} {value}: give samples per second, more than 0"))),
+        false => Err(CommandError::usage(format!("{what} {value}: give samples per second, more than 0"))),
     }
 }
 
 impl Args {
-    fn scaling(&self) -> Outcome<WorkloadScaling> {
+    fn scaling(&self) -> CommandResult<WorkloadScaling> {
         let machine = workload::machine(&self.topology);
         let accelerator = match &self.accelerator {
             Some(name) => name,
             None => machine.as_ref().map_or("A100 SXM", |preset| &preset.gpu),
         };
         Ok(WorkloadScaling {
-            workload: Workload::named(&self.name).map_err(Failure::usage)?,
+            workload: Workload::named(&self.name).map_err(CommandError::usage)?,
             topology: self.topology.clone(),
-            accelerator: Accelerator::named(accelerator).map_err(Failure::usage)?,
+            accelerator: Accelerator::named(accelerator).map_err(CommandError::usage)?,
             precision: match (self.amp, self.tf32) {
                 (true, _) => Precision::Half,
                 (_, true) => Precision::Tf32,
                 _ => Precision::F32,
             },
-            batch: usize::try_from(self.batch).map_err(Failure::usage)?,
+            batch: usize::try_from(self.batch).map_err(CommandError::usage)?,
             strong: self.strong,
-            accumulate: usize::try_from(self.accumulate).map_err(Failure::usage)?,
+            accumulate: usize::try_from(self.accumulate).map_err(CommandError::usage)?,
             sync_batch_norm: self.sync_batch_norm,
             measured: self.single_gpu_rate.map(|measured| rate("--single-gpu-rate", measured)).transpose()?,
             terms: Terms {
@@ -133,48 +133,48 @@ impl Args {
 ///
 /// # Errors
 /// A network, machine or rate that is none; an exchange that cannot be timed.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let scaling = args.scaling()?;
-    let mut session = Session::open(args.common.json.as_deref(), None)?;
-    args.html.iter().chain(&args.plot).try_for_each(|path| session.will_write(path))?;
-    let points = points(&scaling, &args.ranks, &mut session)?;
-    let Some(first) = points.first() else { return session.close() };
+    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    args.html.iter().chain(&args.plot).try_for_each(|path| output.will_write(path))?;
+    let points = points(&scaling, &args.ranks, &mut output)?;
+    let Some(first) = points.first() else { return output.close() };
     let kind = if scaling.strong { "strong" } else { "weak" };
-    session.say(format!(
+    output.say(format!(
         "{} on {}: {kind} scaling, modeled; a sample is {}",
         first.setup.model,
         first.topology,
         scaling.workload.sample()
     ))?;
-    session.say(table(&points))?;
+    output.say(table(&points))?;
     let engines: BTreeSet<&str> =
         points.iter().flat_map(|point| point.engines.iter().map(String::as_str)).collect();
     if !engines.is_empty() {
-        session.say(format!("exchanges timed by: {}", engines.into_iter().collect::<Vec<_>>().join("; ")))?;
+        output.say(format!("exchanges timed by: {}", engines.into_iter().collect::<Vec<_>>().join("; ")))?;
     }
-    points.iter().try_for_each(|point| session.record(point))?;
+    points.iter().try_for_each(|point| output.record(point))?;
     if let Some(path) = &args.plot {
         draw(&points, kind, path)?;
     }
     if let Some(path) = &args.html {
-        page::write(path, &mut session)?;
+        page::write(path, &mut output)?;
     }
-    session.close()
+    output.close()
 }
 
 /// The points of the curve, that of one rank among them, as far as every rank has a sample.
 fn points(
     scaling: &WorkloadScaling,
     counts: &RankCounts,
-    session: &mut Session,
-) -> Outcome<Vec<SimulatedScale>> {
+    output: &mut RunOutput,
+) -> CommandResult<Vec<SimulatedScale>> {
     let counts = thinned(&counts.0);
     let counts = if counts.contains(&1) { counts } else { [vec![1], counts].concat() };
     let mut points: Vec<SimulatedScale> = Vec::new();
     for &ranks in &counts {
         let Some(point) = scaling.point(ranks)? else {
             let batch = scaling.batch;
-            session.say(format!(
+            output.say(format!(
                 "{ranks} ranks and more leave some of {batch} samples none: the curve ends there"
             ))?;
             break;
@@ -186,7 +186,7 @@ fn points(
 }
 
 /// Throughput over ranks, with the ideal line.
-fn draw(points: &[SimulatedScale], kind: &str, path: &Path) -> Outcome {
+fn draw(points: &[SimulatedScale], kind: &str, path: &Path) -> CommandResult {
     let Some(first) = points.first() else { return Ok(()) };
     let ideal = |ranks: u32| {
         (f64::from(ranks), f64::from(ranks) * first.samples_per_s / f64::from(first.setup.ranks))
@@ -209,8 +209,8 @@ fn draw(points: &[SimulatedScale], kind: &str, path: &Path) -> Outcome {
             points: points.iter().map(|p| ideal(p.setup.ranks)).collect(),
         }),
     };
-    let figure = curves.draw().map_err(Failure::run)?;
-    session::replace(
+    let figure = curves.draw().map_err(CommandError::run)?;
+    output::replace(
         path,
         figure.file(&format!("{kind} scaling of {}, modeled", first.setup.model)).as_bytes(),
     )

@@ -12,13 +12,13 @@
 use crate::call::plan;
 use crate::call::sweep::SweepArgs;
 use crate::call::table;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::Session;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
 use crate::commands::validate::parameters;
 use allfold_collectives::Collective;
 use allfold_nccl_model::physics::{Setting, Simulated, Term, Terms, closed, simulated};
 use allfold_nccl_model::{Library, Overrides, Platform};
-use allfold_report::records::{Call, SimulatedCollective};
+use allfold_report::records::{CollectiveCall, SimulatedCollective};
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::machines::{Description, Machine};
 use allfold_validation::predict::Predictor;
@@ -63,12 +63,12 @@ impl NcclArgs {
             || !self.without.is_empty()
     }
 
-    fn overrides(&self) -> Outcome<Overrides> {
+    fn overrides(&self) -> CommandResult<Overrides> {
         let set = |flag: &Option<String>, name: &str| {
             flag.clone().or_else(|| std::env::var(name).ok()).unwrap_or_default()
         };
         Overrides::new(&set(&self.nccl_algo, "NCCL_ALGO"), &set(&self.nccl_proto, "NCCL_PROTO"))
-            .map_err(Failure::usage)
+            .map_err(CommandError::usage)
     }
 
     fn library(&self) -> Library {
@@ -89,7 +89,7 @@ fn version(text: &str) -> Result<(u32, u32), String> {
 ///
 /// # Errors
 /// A machine that is no machine, or not of so many ranks; a choice that leaves nothing.
-pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, session: &mut Session) -> Outcome {
+pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, output: &mut RunOutput) -> CommandResult {
     let machine = machine(topology, sweep.ranks)?;
     let collective = sweep.collective;
     let tuned = [
@@ -100,7 +100,7 @@ pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, session: &mut Ses
         Collective::Reduce,
     ];
     if !tuned.contains(&collective) {
-        return Err(Failure::usage(format!("NCCL tunes no {collective}: it composes it of sends")));
+        return Err(CommandError::usage(format!("NCCL tunes no {collective}: it composes it of sends")));
     }
     let platform = Platform::of(&machine, sweep.ranks, args.library());
     let (terms, parameters) = (
@@ -108,18 +108,18 @@ pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, session: &mut Ses
         parameters(args.parameters.as_deref())?.parameters(),
     );
     let setting = Setting { machine, platform, overrides: args.overrides()?, driven: 1, host_stores: None };
-    session.say(heading(sweep, topology, &setting))?;
+    output.say(heading(sweep, topology, &setting))?;
     let choice = SweepArgs { algo: None, ..sweep.clone() }.choice()?;
     let (mut lines, mut busbw, mut messages, mut wall_s) = (Vec::new(), Vec::new(), 0, 0.0);
     for size in sweep.sizes()? {
         let (count, bytes) = choice.count(size);
-        let case = setting.case(collective, bytes, false).map_err(Failure::usage)?;
+        let case = setting.case(collective, bytes, false).map_err(CommandError::usage)?;
         #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
         let start = Instant::now();
-        let found = simulated(&case, &parameters, terms).map_err(Failure::run)?;
+        let found = simulated(&case, &parameters, terms).map_err(CommandError::run)?;
         wall_s += start.elapsed().as_secs_f64();
         messages += found.messages;
-        let call = Call {
+        let call = CollectiveCall {
             collective: collective.name().into(),
             algorithm: format!("NCCL {}/{}", case.algorithm, case.protocol),
             ranks: sweep.ranks,
@@ -132,8 +132,8 @@ pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, session: &mut Ses
             order_class: None,
         };
         let record = record(call, topology, &found, collective);
-        session.say(table::simulated_row(&record, &record))?;
-        session.record(&record)?;
+        output.say(table::simulated_row(&record, &record))?;
+        output.record(&record)?;
         busbw.push(record.busbw_gbps);
         lines.push(format!(
             "# {bytes} B: {}/{}, {} of {} channels; {} {:.1} us, {} {:.1} us",
@@ -147,12 +147,17 @@ pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, session: &mut Ses
             case.tuner_us
         ));
     }
-    session.say(table::footer(collective.name(), None, &busbw))?;
-    lines.into_iter().try_for_each(|line| session.say(line))?;
-    session.say(format!("# {messages} messages in {wall_s:.3} s of real time"))
+    output.say(table::footer(collective.name(), None, &busbw))?;
+    lines.into_iter().try_for_each(|line| output.say(line))?;
+    output.say(format!("# {messages} messages in {wall_s:.3} s of real time"))
 }
 
-fn record(call: Call, topology: &str, found: &Simulated, collective: Collective) -> SimulatedCollective {
+fn record(
+    call: CollectiveCall,
+    topology: &str,
+    found: &Simulated,
+    collective: Collective,
+) -> SimulatedCollective {
     let (algbw_gbps, busbw_gbps) = plan::bandwidths(collective, call.ranks, call.bytes, found.time_us);
     SimulatedCollective {
         backend: "sim".into(),
@@ -178,11 +183,11 @@ fn record(call: Call, topology: &str, found: &Simulated, collective: Collective)
 }
 
 /// The machine of a name, or of a JSON file with a run's `hardware`.
-fn machine(topology: &str, ranks: u32) -> Outcome<Machine> {
+fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
     if !topology.to_ascii_lowercase().ends_with(".json") {
-        return Preset::machine(topology, ranks).map_err(Failure::usage);
+        return Preset::machine(topology, ranks).map_err(CommandError::usage);
     }
-    let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("{topology}: {error}"));
+    let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{topology}: {error}"));
     let text = std::fs::read_to_string(topology).map_err(|error| wrong(&error))?;
     let words: Description = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
     let machine = Machine::understand(&words).map_err(|error| wrong(&error))?;

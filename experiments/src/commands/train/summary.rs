@@ -1,15 +1,15 @@
 //! What is said of a run at its end.
 
-use crate::cli::failure::Outcome;
-use crate::cli::session::Session;
+use crate::cli::error::CommandResult;
+use crate::cli::output::RunOutput;
 use crate::training::trained::Trained;
 use allfold_report::format::counted;
 use allfold_trainer::Config;
 
 /// The course of the loss, and what came out; `clock` says whose times they are.
-pub fn say(config: &Config, trained: &Trained, clock: &str, session: &mut Session) -> Outcome {
+pub fn say(config: &Config, trained: &Trained, clock: &str, output: &mut RunOutput) -> CommandResult {
     let result = &trained.result;
-    session.say(format!(
+    output.say(format!(
         "{} with {} parameters, {}, {}, batch {} each; {clock}",
         config.model,
         result.parameters,
@@ -22,11 +22,11 @@ pub fn say(config: &Config, trained: &Trained, clock: &str, session: &mut Sessio
     for (step, loss) in
         losses.iter().enumerate().filter(|(step, _)| step % every == 0 || step + 1 == losses.len())
     {
-        session.say(format!("  step {step:>6}  loss {loss:.6}"))?;
+        output.say(format!("  step {step:>6}  loss {loss:.6}"))?;
     }
     let (test, set) = (&result.test, config.scored_on());
     let labelled = if config.model == "gpt" { "tokens" } else { "samples" };
-    session.say(format!(
+    output.say(format!(
         "accuracy {:.2} % ({} of {} {set} {labelled}), {set} loss {:.6}",
         test.accuracy() * 100.0,
         test.correct,
@@ -34,18 +34,18 @@ pub fn say(config: &Config, trained: &Trained, clock: &str, session: &mut Sessio
         test.loss
     ))?;
     let (step_us, error_us) = trained.step_us();
-    session.say(format!(
+    output.say(format!(
         "{:.0} samples/s; a step takes {step_us:.1} +- {error_us:.1} us:",
         trained.throughput()
     ))?;
     let parts = trained.breakdown();
-    session.say(format!(
+    output.say(format!(
         "  data {:.1}, forward {:.1}, backward {:.1}, exposed communication {:.1}, optimiser {:.1}",
         parts.data_us, parts.forward_us, parts.backward_us, parts.exposed_us, parts.optimiser_us
     ))?;
     if let Some(held) = trained.memory() {
         let kib = |bytes: u64| bytes as f64 / 1024.0;
-        session.say(format!(
+        output.say(format!(
             "rank 0 holds, in KiB: parameters {:.1}, gradients {:.1}, optimiser {:.1}, buckets {:.1}, statistics {:.1}, activations {:.1}",
             kib(held.params),
             kib(held.gradients),
@@ -55,5 +55,5 @@ pub fn say(config: &Config, trained: &Trained, clock: &str, session: &mut Sessio
             kib(held.activations + held.saved_for_backward + held.activation_gradients)
         ))?;
     }
-    session.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))
+    output.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))
 }

@@ -10,4 +10,4 @@ mod rows;
 mod run;
 mod score;
 
-pub use run::{Options, run, term};
+pub use run::{ScoreOptions, run, term};

@@ -1,17 +1,17 @@
 //! Tables of published throughput, predicted and scored.
 
 use super::rows::{Left, Predicted, Rows, TERMS, is_resnet50, predict};
-use super::score::{Scored, plot, quantiles, scores};
+use super::score::{RowError, plot, quantiles, scores};
 use crate::cli::columns::columns;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session::Session;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
 use crate::scaling::tables::{self, Curve, ScalingTable};
 use allfold_report::records::ScalingRow;
 use std::path::PathBuf;
 
 /// Which terms are left out.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ScoreOptions {
     /// By name: communication, device-variation, jitter.
     pub without: Vec<String>,
     /// Print every row.
@@ -30,7 +30,7 @@ struct Found {
     /// The table of every row.
     lines: Vec<Vec<String>>,
     /// What counts.
-    scored: Vec<Scored>,
+    scored: Vec<RowError>,
     /// Tables and curves that were left out, each with the reason.
     left: Vec<(String, Left)>,
 }
@@ -51,25 +51,27 @@ pub fn term(name: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// A file that is no table.
-pub fn run(files: &[PathBuf], options: &Options, session: &mut Session) -> Outcome {
-    let tables: Vec<ScalingTable> =
-        files.iter().map(|file| tables::read(file).map_err(Failure::usage)).collect::<Outcome<_>>()?;
-    options.plot.iter().try_for_each(|path| session.will_write(path))?;
+pub fn run(files: &[PathBuf], options: &ScoreOptions, output: &mut RunOutput) -> CommandResult {
+    let tables: Vec<ScalingTable> = files
+        .iter()
+        .map(|file| tables::read(file).map_err(CommandError::usage))
+        .collect::<CommandResult<_>>()?;
+    options.plot.iter().try_for_each(|path| output.will_write(path))?;
     let head = ["table", "curve", "GPUs", "published", "predicted", "error (%)"];
     let mut found =
         Found { lines: vec![head.map(String::from).to_vec()], scored: Vec::new(), left: Vec::new() };
-    tables.iter().try_for_each(|table| found.table(table, &options.without, session))?;
+    tables.iter().try_for_each(|table| found.table(table, &options.without, output))?;
     let Found { lines, scored, left } = found;
     if options.rows {
-        session.say(columns(&lines))?;
+        output.say(columns(&lines))?;
         for (what, why) in &left {
-            session.say(format!("left out: {what}: {why}"))?;
+            output.say(format!("left out: {what}: {why}"))?;
         }
     } else if !left.is_empty() {
-        session.say(format!("left out: {} tables and curves; --rows says which and why", left.len()))?;
+        output.say(format!("left out: {} tables and curves; --rows says which and why", left.len()))?;
     }
-    session.say(columns(&scores(&scored)))?;
-    ablation(&tables, options, session)?;
+    output.say(columns(&scores(&scored)))?;
+    ablation(&tables, options, output)?;
     match &options.plot {
         Some(path) => plot(&scored, path),
         None => Ok(()),
@@ -78,7 +80,7 @@ pub fn run(files: &[PathBuf], options: &Options, session: &mut Session) -> Outco
 
 impl Found {
     /// Predicts the curves of a table.
-    fn table(&mut self, table: &ScalingTable, without: &[String], session: &mut Session) -> Outcome {
+    fn table(&mut self, table: &ScalingTable, without: &[String], output: &mut RunOutput) -> CommandResult {
         let reason = match (&table.suspect, table.evaluation) {
             (Some(why), _) => Some(format!("suspect: {why}")),
             (None, true) => Some("inference exchanges nothing".into()),
@@ -90,7 +92,7 @@ impl Found {
         }
         for curve in &table.curves {
             match predict(table, curve, without) {
-                Ok(rows) => self.curve(table, curve, &rows, session)?,
+                Ok(rows) => self.curve(table, curve, &rows, output)?,
                 Err(why) => self.left.push((format!("{}, {}", table.name, curve.name), why)),
             }
         }
@@ -98,7 +100,13 @@ impl Found {
     }
 
     /// Keeps the rows of a curve.
-    fn curve(&mut self, table: &ScalingTable, curve: &Curve, rows: &Rows, session: &mut Session) -> Outcome {
+    fn curve(
+        &mut self,
+        table: &ScalingTable,
+        curve: &Curve,
+        rows: &Rows,
+        output: &mut RunOutput,
+    ) -> CommandResult {
         let vision = is_vision(&table.model);
         for row in &rows.rows {
             self.lines.push(vec![
@@ -109,13 +117,13 @@ impl Found {
                 format!("{:.0}", row.predicted),
                 format!("{:.1}", 100.0 * row.error()),
             ]);
-            self.scored.push(Scored {
+            self.scored.push(RowError {
                 vision,
                 resnet50: is_resnet50(&table.model),
                 ranks: row.ranks,
                 error: row.error(),
             });
-            session.record(&ScalingRow {
+            output.record(&ScalingRow {
                 run: table.name.clone(),
                 curve: curve.name.clone(),
                 system: table.machine.clone().unwrap_or_default(),
@@ -133,7 +141,7 @@ impl Found {
 }
 
 /// The score without each term.
-fn ablation(tables: &[ScalingTable], options: &Options, session: &mut Session) -> Outcome {
+fn ablation(tables: &[ScalingTable], options: &ScoreOptions, output: &mut RunOutput) -> CommandResult {
     let mut lines = vec![
         ["without", "vision, 8 GPUs: median error (%)", "all: median error (%)"].map(String::from).to_vec(),
     ];
@@ -154,5 +162,5 @@ fn ablation(tables: &[ScalingTable], options: &Options, session: &mut Session) -
         });
         lines.push([vec![term.to_string()], figures.to_vec()].concat());
     }
-    session.say(format!("\n{}", columns(&lines)))
+    output.say(format!("\n{}", columns(&lines)))
 }

@@ -1,12 +1,12 @@
 //! How far predictions are from what was published: medians, and errors in rising order.
 
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::session;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output;
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use std::path::Path;
 
 /// What a row counts for.
-pub struct Scored {
+pub struct RowError {
     /// Classification, detection or segmentation of images.
     pub vision: bool,
     /// Of ResNet-50.
@@ -18,10 +18,10 @@ pub struct Scored {
 }
 
 /// Median and 90th percentile of the error, for vision on 8 GPUs and for everything.
-pub fn scores(rows: &[Scored]) -> Vec<Vec<String>> {
+pub fn scores(rows: &[RowError]) -> Vec<Vec<String>> {
     let mut lines =
         vec![["rows", "count", "median error (%)", "90th percentile (%)"].map(String::from).to_vec()];
-    type Pick = fn(&Scored) -> bool;
+    type Pick = fn(&RowError) -> bool;
     let groups: [(&str, Pick); 5] = [
         ("ResNet-50, 8 GPUs", |row| row.resnet50 && row.ranks == 8),
         ("vision, 8 GPUs", |row| row.vision && row.ranks == 8),
@@ -48,7 +48,7 @@ pub fn quantiles(values: &mut [f64]) -> Option<(f64, f64)> {
 }
 
 /// How many of the rows are predicted how well: errors in rising order.
-pub fn plot(rows: &[Scored], path: &Path) -> Outcome {
+pub fn plot(rows: &[RowError], path: &Path) -> CommandResult {
     let sorted = |name: &str, vision: bool| {
         let mut errors: Vec<f64> =
             rows.iter().filter(|row| row.vision == vision).map(|row| row.error).collect();
@@ -73,8 +73,8 @@ pub fn plot(rows: &[Scored], path: &Path) -> Outcome {
             .collect(),
         ideal: Some(Ideal { name: "5 %".into(), points: vec![(0.0, 5.0), (100.0, 5.0)] }),
     };
-    let figure = curves.draw().map_err(Failure::run)?;
-    session::replace(
+    let figure = curves.draw().map_err(CommandError::run)?;
+    output::replace(
         path,
         figure.file("Published training throughput, predicted from one GPU's row: errors").as_bytes(),
     )

@@ -8,7 +8,7 @@
 //! rounding, more is a contradiction (a wrong rank count, a wrong collective, a slip of whoever copied it).
 
 use super::flaw::Flaw;
-use super::run::{Row, Run};
+use super::run::{Run, RunRow};
 
 /// What rounding to two decimals can hide, in GB/s.
 const PRINTED: f64 = 0.006;
@@ -42,7 +42,7 @@ pub(super) fn leave_out(run: &mut Run) -> Result<(), Flaw> {
     Ok(())
 }
 
-fn reason(row: &Row, factor: f64) -> Option<String> {
+fn reason(row: &RunRow, factor: f64) -> Option<String> {
     let side = if row.in_place { "in place" } else { "out of place" };
     let says = |what: String| Some(format!("{} bytes {side}: {what}", row.bytes));
     if !(row.time_us > 0.0 && row.time_us.is_finite()) {

@@ -22,7 +22,7 @@ pub use flaw::Flaw;
 #[cfg(test)]
 pub(crate) use read::parse_unchecked;
 pub use read::{parse, read};
-pub use run::{Row, Run};
+pub use run::{Run, RunRow};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@
 //! ```
 
 use super::flaw::Flaw;
-use super::run::{Row, Run, collective_field};
+use super::run::{Run, RunRow, collective_field};
 use allfold_schedules::Collective;
 use allfold_sim::machines::Description;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
-struct File {
+struct ParameterFile {
     source: Option<String>,
     hardware: Option<Description>,
     nccl_version: Option<String>,
@@ -49,7 +49,7 @@ struct Side {
 }
 
 pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
-    let file: File = serde_json::from_str(text).map_err(Flaw::json)?;
+    let file: ParameterFile = serde_json::from_str(text).map_err(Flaw::json)?;
     let rows = file.rows.iter().flat_map(Line::rows);
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     Ok(Run {
@@ -70,10 +70,10 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
 }
 
 impl Line {
-    fn rows(&self) -> impl Iterator<Item = Row> {
+    fn rows(&self) -> impl Iterator<Item = RunRow> {
         let &Line { bytes, time_us, algbw_gbps, busbw_gbps, ref inplace } = self;
-        let first = Row { bytes, in_place: false, time_us, algbw_gbps, busbw_gbps };
-        let second = inplace.as_ref().map(|&Side { time_us, algbw_gbps, busbw_gbps }| Row {
+        let first = RunRow { bytes, in_place: false, time_us, algbw_gbps, busbw_gbps };
+        let second = inplace.as_ref().map(|&Side { time_us, algbw_gbps, busbw_gbps }| RunRow {
             bytes,
             in_place: true,
             time_us,

@@ -7,14 +7,14 @@
 //! ```
 
 use super::flaw::Flaw;
-use super::run::{Row, Run, collective};
+use super::run::{Run, RunRow, collective};
 use serde::Deserialize;
 
 /// The version of nccl-tests' JSON that this reads.
 const VERSION: u64 = 3;
 
 #[derive(Deserialize)]
-struct File {
+struct ParameterFile {
     version: u64,
     #[serde(default)]
     args: Vec<String>,
@@ -59,7 +59,7 @@ struct Side {
 }
 
 pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
-    let file: File = serde_json::from_str(text).map_err(Flaw::json)?;
+    let file: ParameterFile = serde_json::from_str(text).map_err(Flaw::json)?;
     if file.version != VERSION {
         return Err(Flaw::whole(format!("expected version {VERSION} of the JSON; it is {}", file.version)));
     }
@@ -79,7 +79,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
                 ));
             };
             let (algbw_gbps, busbw_gbps) = (side.alg_bw, side.bus_bw);
-            rows.push(Row { bytes: line.size, in_place, time_us, algbw_gbps, busbw_gbps });
+            rows.push(RunRow { bytes: line.size, in_place, time_us, algbw_gbps, busbw_gbps });
         }
     }
     let pairs = file.env.iter().filter_map(|line| line.split_once('='));
@@ -101,7 +101,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
     })
 }
 
-impl File {
+impl ParameterFile {
     /// The ranks of the first group: the tests list one device per process, whatever it drives, and bandwidths are
     /// those of a group.
     fn ranks(&self) -> Result<u32, Flaw> {

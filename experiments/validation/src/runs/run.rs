@@ -31,14 +31,14 @@ pub struct Run {
     /// Whether whoever collected the run doubts it.
     pub suspect: bool,
     /// What was measured, in the order of the file; each side of a table's line is a row.
-    pub rows: Vec<Row>,
+    pub rows: Vec<RunRow>,
     /// Rows that contradict themselves, each with the reason.
     pub left_out: Vec<String>,
 }
 
 /// One size, in place or out of place.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
+pub struct RunRow {
     /// Bytes of the larger of a rank's two buffers, nccl-tests' "size".
     pub bytes: u64,
     /// Whether the input's buffer took the result.

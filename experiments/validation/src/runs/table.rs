@@ -11,7 +11,7 @@
 //! each side. What launchers put before a line (`[1,0]<stdout>:`, `0: `) is taken off; what NCCL logs is passed over.
 
 use super::flaw::Flaw;
-use super::run::{Row, Run, collective};
+use super::run::{Run, RunRow, collective};
 use allfold_schedules::Collective;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -194,7 +194,7 @@ impl Header {
         }
         for (side, at) in sides {
             let [time, algbw, busbw] = [0, 1, 2].map(|i| &words[at + i - skipped]);
-            run.rows.push(Row {
+            run.rows.push(RunRow {
                 bytes,
                 in_place: side == 1,
                 time_us: time.number("a time in microseconds")?,

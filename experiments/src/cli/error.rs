@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 /// A command's bad end: one line for the user, and an exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum CommandError {
     /// A wrong flag, file or value: says what is wrong and what would be right. Exit code 2.
     Usage(String),
     /// A check failed; carries the counterexample. Exit code 1.
@@ -27,75 +27,75 @@ pub enum Failure {
 }
 
 /// What a command returns.
-pub type Outcome<T = ()> = Result<T, Failure>;
+pub type CommandResult<T = ()> = Result<T, CommandError>;
 
-impl Failure {
+impl CommandError {
     /// A usage failure.
-    pub fn usage(what: impl fmt::Display) -> Failure {
-        Failure::Usage(one_line(&what.to_string()))
+    pub fn usage(what: impl fmt::Display) -> CommandError {
+        CommandError::Usage(one_line(&what.to_string()))
     }
 
     /// A failed check.
-    pub fn check(what: impl fmt::Display) -> Failure {
-        Failure::Check(one_line(&what.to_string()))
+    pub fn check(what: impl fmt::Display) -> CommandError {
+        CommandError::Check(one_line(&what.to_string()))
     }
 
     /// A failed run.
-    pub fn run(what: impl fmt::Display) -> Failure {
-        Failure::Run(one_line(&what.to_string()))
+    pub fn run(what: impl fmt::Display) -> CommandError {
+        CommandError::Run(one_line(&what.to_string()))
     }
 
     /// What the process returns to the shell.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Failure::Usage(_) => ExitCode::from(2),
-            Failure::Check(_) | Failure::Run(_) => ExitCode::from(1),
-            Failure::Launched(_, code) => ExitCode::from(*code),
-            Failure::Closed => ExitCode::SUCCESS,
+            CommandError::Usage(_) => ExitCode::from(2),
+            CommandError::Check(_) | CommandError::Run(_) => ExitCode::from(1),
+            CommandError::Launched(_, code) => ExitCode::from(*code),
+            CommandError::Closed => ExitCode::SUCCESS,
         }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(what) | Failure::Run(what) | Failure::Launched(what, _) => {
+            CommandError::Usage(what) | CommandError::Run(what) | CommandError::Launched(what, _) => {
                 write!(f, "error: {what}")
             }
-            Failure::Check(what) => write!(f, "check failed: {what}"),
-            Failure::Closed => Ok(()),
+            CommandError::Check(what) => write!(f, "check failed: {what}"),
+            CommandError::Closed => Ok(()),
         }
     }
 }
 
 /// What the user can put right is a usage failure; the rest is a failed run.
-impl From<allfold_collectives::Error> for Failure {
-    fn from(error: allfold_collectives::Error) -> Failure {
+impl From<allfold_collectives::Error> for CommandError {
+    fn from(error: allfold_collectives::Error) -> CommandError {
         use allfold_collectives::Error;
         match error {
             Error::Argument(_) | Error::Registry(_) | Error::Sim(_) | Error::Environment { .. } => {
-                Failure::usage(error)
+                CommandError::usage(error)
             }
-            Error::AuthFailed { .. } => Failure::usage(error),
-            Error::Rendezvous { ref cause, .. } if cause.is_lasting() => Failure::usage(error),
-            error => Failure::run(error),
+            Error::AuthFailed { .. } => CommandError::usage(error),
+            Error::Rendezvous { ref cause, .. } if cause.is_lasting() => CommandError::usage(error),
+            error => CommandError::run(error),
         }
     }
 }
 
 /// What is not there will not be at another try.
 #[cfg(feature = "cuda")]
-impl From<cuda::Error> for Failure {
-    fn from(error: cuda::Error) -> Failure {
+impl From<cuda::Error> for CommandError {
+    fn from(error: cuda::Error) -> CommandError {
         match error {
-            cuda::Error::Missing { .. } | cuda::Error::NoDevice(_) => Failure::usage(error),
-            error => Failure::run(error),
+            cuda::Error::Missing { .. } | cuda::Error::NoDevice(_) => CommandError::usage(error),
+            error => CommandError::run(error),
         }
     }
 }
 
-impl From<allfold_trainer::Error> for Failure {
-    fn from(error: allfold_trainer::Error) -> Failure {
+impl From<allfold_trainer::Error> for CommandError {
+    fn from(error: allfold_trainer::Error) -> CommandError {
         use allfold_trainer::Error;
         match error {
             // From the same numbers it would diverge again; the one abort of a run is how the other ranks hear of it.
@@ -104,30 +104,30 @@ impl From<allfold_trainer::Error> for Failure {
             | Error::Config(_)
             | Error::Network(_)
             | Error::Data(_)
-            | Error::Checkpoint(_) => Failure::usage(error),
+            | Error::Checkpoint(_) => CommandError::usage(error),
             Error::Collective(error) => error.into(),
             #[cfg(feature = "cuda")]
             Error::Device(error) => error.into(),
-            error => Failure::run(error),
+            error => CommandError::run(error),
         }
     }
 }
 
-impl From<allfold_launch::Error> for Failure {
-    fn from(error: allfold_launch::Error) -> Failure {
+impl From<allfold_launch::Error> for CommandError {
+    fn from(error: allfold_launch::Error) -> CommandError {
         match error {
-            allfold_launch::Error::Usage(what) => Failure::usage(what),
-            allfold_launch::Error::Rank { text, code } => Failure::Launched(text, code),
-            error => Failure::run(error),
+            allfold_launch::Error::Usage(what) => CommandError::usage(what),
+            allfold_launch::Error::Rank { text, code } => CommandError::Launched(text, code),
+            error => CommandError::run(error),
         }
     }
 }
 
-impl From<allfold_report::Error> for Failure {
-    fn from(error: allfold_report::Error) -> Failure {
+impl From<allfold_report::Error> for CommandError {
+    fn from(error: allfold_report::Error) -> CommandError {
         match error {
-            allfold_report::Error::Empty => Failure::usage(error),
-            error => Failure::run(error),
+            allfold_report::Error::Empty => CommandError::usage(error),
+            error => CommandError::run(error),
         }
     }
 }
@@ -143,14 +143,14 @@ mod tests {
 
     #[test]
     fn a_failure_is_one_line() {
-        let failure = Failure::usage("TOML parse error\n  |\n1 | ranks = x\n");
+        let failure = CommandError::usage("TOML parse error\n  |\n1 | ranks = x\n");
         assert_eq!(failure.to_string(), "error: TOML parse error | 1 | ranks = x");
     }
 
     #[test]
     fn what_was_lost_meanwhile_may_be_tried_again_and_what_never_fitted_may_not() {
         use allfold_trainer::Error;
-        assert!(matches!(Failure::from(Error::Data("no such file".into())), Failure::Usage(_)));
-        assert!(matches!(Failure::from(Error::Lost("no such file".into())), Failure::Run(_)));
+        assert!(matches!(CommandError::from(Error::Data("no such file".into())), CommandError::Usage(_)));
+        assert!(matches!(CommandError::from(Error::Lost("no such file".into())), CommandError::Run(_)));
     }
 }

@@ -1,6 +1,6 @@
 //! Where the time of a simulated collective went, as lines below the table and as a timeline.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::time::Explanation;
 use allfold_report::plots::{Bar, Timeline};
 use allfold_sim::{Picos, Topology};
@@ -40,7 +40,7 @@ pub fn lines(explanation: &Explanation, topology: &Topology) -> Vec<String> {
 ///
 /// # Errors
 /// There is nothing to draw, or too much.
-pub fn timeline(explanation: &Explanation, topology: &Topology, caption: &str) -> Outcome<String> {
+pub fn timeline(explanation: &Explanation, topology: &Topology, caption: &str) -> CommandResult<String> {
     let ranks = topology.ranks().min(ROWS);
     let links: Vec<_> =
         explanation.links.iter().filter(|link| link.bytes.0 > 0).take(ROWS as usize / 2).collect();
@@ -71,7 +71,7 @@ pub fn timeline(explanation: &Explanation, topology: &Topology, caption: &str) -
         }
     }
     if bars.len() > BARS {
-        return Err(Failure::usage(format!(
+        return Err(CommandError::usage(format!(
             "--timeline would draw {} bars; take a smaller size or fewer ranks, {BARS} at most, or --trace",
             bars.len()
         )));
@@ -83,5 +83,5 @@ pub fn timeline(explanation: &Explanation, topology: &Topology, caption: &str) -
         kinds: vec!["message".into(), "on the critical path".into(), "link in use".into()],
         bars,
     };
-    Ok(timeline.draw().map_err(Failure::run)?.file(caption))
+    Ok(timeline.draw().map_err(CommandError::run)?.file(caption))
 }

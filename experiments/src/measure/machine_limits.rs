@@ -1,6 +1,6 @@
 //! The machine's own limit, measured in the same run as what is held against it: how fast its memory copies and adds.
 
-use crate::cli::failure::Outcome;
+use crate::cli::error::CommandResult;
 use crate::cli::memory;
 use allfold_kernels as kernels;
 use allfold_report::records::Limit;
@@ -22,7 +22,7 @@ pub fn cores() -> u32 {
 ///
 /// # Errors
 /// There is not enough memory for the buffers.
-pub fn fused(threads: u32, ranks: u32, bytes: u64) -> Outcome<f64> {
+pub fn fused(threads: u32, ranks: u32, bytes: u64) -> CommandResult<f64> {
     memory::require(bytes.checked_mul(u64::from(ranks)), "the buffers that measure the machine's limit")?;
     let share = (bytes / 4 / u64::from(threads)).max(1) as usize;
     let buffers = || (0..ranks).map(|rank| vec![rank as f32; share]).collect::<Vec<_>>();
@@ -52,7 +52,7 @@ fn copy(into: &mut [f32], from: &[f32]) {
 ///
 /// # Errors
 /// There is not enough memory for the buffers.
-pub fn measure(threads: u32, bytes: u64) -> Outcome<Limit> {
+pub fn measure(threads: u32, bytes: u64) -> CommandResult<Limit> {
     memory::require(
         bytes.checked_mul(2 * u64::from(threads)),
         "the buffers that measure the machine's limit",

@@ -1,6 +1,6 @@
 //! Where the ranks of a training run are.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Communicator, Rank};
 use allfold_sim::{Device, Topology};
@@ -8,7 +8,7 @@ use allfold_trainer::Config;
 
 /// A machine of the simulator: a rank for each of a topology, each computing on a device.
 #[derive(Clone)]
-pub struct Simulated {
+pub struct SimulatedRanks {
     /// The ranks and their links.
     pub topology: Topology,
     /// What each rank computes on.
@@ -17,7 +17,7 @@ pub struct Simulated {
 
 /// Where ranks run.
 #[derive(Clone)]
-pub enum Place {
+pub enum Launch {
     /// Threads of this process, real time.
     Threads(u32),
     /// This process is one rank of a world that a launcher has started.
@@ -25,22 +25,22 @@ pub enum Place {
     /// This process is one rank of the MPI job that mpirun has started: which, and of how many.
     Mpi(Rank, u32),
     /// Threads on virtual time: one for each rank of a topology, each computing on a device.
-    Sim(Box<Simulated>),
+    Sim(Box<SimulatedRanks>),
 }
 
-impl Place {
+impl Launch {
     /// Threads on virtual time.
-    pub fn sim(topology: Topology, device: Device) -> Place {
-        Place::Sim(Box::new(Simulated { topology, device }))
+    pub fn sim(topology: Topology, device: Device) -> Launch {
+        Launch::Sim(Box::new(SimulatedRanks { topology, device }))
     }
 
     /// How many ranks run there.
     pub fn ranks(&self) -> u32 {
         match self {
-            Place::Threads(ranks) => *ranks,
-            Place::Process(environment) => environment.world_size,
-            Place::Mpi(_, ranks) => *ranks,
-            Place::Sim(machine) => machine.topology.ranks(),
+            Launch::Threads(ranks) => *ranks,
+            Launch::Process(environment) => environment.world_size,
+            Launch::Mpi(_, ranks) => *ranks,
+            Launch::Sim(machine) => machine.topology.ranks(),
         }
     }
 
@@ -48,8 +48,8 @@ impl Place {
     ///
     /// # Errors
     /// A GPU that is missing.
-    pub fn device(&self, config: &Config) -> Outcome<String> {
-        if let Place::Sim(machine) = self {
+    pub fn device(&self, config: &Config) -> CommandResult<String> {
+        if let Launch::Sim(machine) = self {
             return Ok(machine.device.name.into());
         }
         let gpus = allfold_trainer::cuda::open(config)?;
@@ -57,11 +57,11 @@ impl Place {
     }
 
     /// Whether this process tells what came of the run: of several one does.
-    pub fn speaks(&self) -> bool {
+    pub fn is_reporter(&self) -> bool {
         match self {
-            Place::Process(environment) => environment.rank == Rank(0),
-            Place::Mpi(rank, _) => *rank == Rank(0),
-            Place::Threads(_) | Place::Sim(_) => true,
+            Launch::Process(environment) => environment.rank == Rank(0),
+            Launch::Mpi(rank, _) => *rank == Rank(0),
+            Launch::Threads(_) | Launch::Sim(_) => true,
         }
     }
 }
@@ -71,11 +71,11 @@ impl Place {
 /// # Errors
 /// This program was built without MPI; MPI cannot be started.
 #[cfg(feature = "mpi")]
-pub fn over_mpi(native: bool) -> Outcome<Communicator> {
+pub fn over_mpi(native: bool) -> CommandResult<Communicator> {
     use allfold_collectives::Joining;
     use allfold_collectives::mpi::Options;
-    let flight = Joining::from_env().map_err(Failure::from)?.flight;
-    Communicator::over_mpi(Options { native, flight, ..Options::default() }).map_err(Failure::from)
+    let flight = Joining::from_env().map_err(CommandError::from)?.flight;
+    Communicator::over_mpi(Options { native, flight, ..Options::default() }).map_err(CommandError::from)
 }
 
 /// This process as a rank of its MPI job.
@@ -83,8 +83,8 @@ pub fn over_mpi(native: bool) -> Outcome<Communicator> {
 /// # Errors
 /// Always: this program was built without MPI.
 #[cfg(not(feature = "mpi"))]
-pub fn over_mpi(_native: bool) -> Outcome<Communicator> {
-    Err(Failure::usage(
+pub fn over_mpi(_native: bool) -> CommandResult<Communicator> {
+    Err(CommandError::usage(
         "this allfold was built without MPI: scripts/install-mpi.sh, then cargo build --release --features mpi",
     ))
 }

@@ -9,63 +9,63 @@
 //! replaced by renaming a complete new one over it. Neither ever holds half a run. Where nobody reads the text any
 //! more, a run with files to write goes on without it.
 
-use crate::cli::failure::{Failure, Outcome};
-use allfold_report::records::{self, Record, Records, Stamp};
+use crate::cli::error::{CommandError, CommandResult};
+use allfold_report::records::{self, RecordKind, Records, Stamp};
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The text and the records of one run.
-pub struct Session {
+pub struct RunOutput {
     text: Box<dyn Write>,
     json: Option<PathBuf>,
     stamp: Stamp,
     lines: Vec<String>,
     /// Whether a file is still to be written.
-    owes: bool,
+    expects_file: bool,
     /// Why the text could not be written to its end.
-    lost: Option<Failure>,
+    lost: Option<CommandError>,
 }
 
-impl Session {
+impl RunOutput {
     /// Starts a run. A file that could not be written is refused now and not after the work.
-    pub fn open(json: Option<&Path>, seed: Option<u64>) -> Outcome<Session> {
+    pub fn open(json: Option<&Path>, seed: Option<u64>) -> CommandResult<RunOutput> {
         let to_stdout = json.is_some_and(|path| path == Path::new("-"));
         if let Some(path) = json.filter(|_| !to_stdout) {
             appendable(path)?;
         }
         let text: Box<dyn Write> = if to_stdout { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
-        let owes = json.is_some();
+        let expects_file = json.is_some();
         let json = json.map(Path::to_path_buf);
-        Ok(Session { text, json, stamp: stamp(seed), lines: Vec::new(), owes, lost: None })
+        Ok(RunOutput { text, json, stamp: stamp(seed), lines: Vec::new(), expects_file, lost: None })
     }
 
     /// The run of one process of several, of which another one tells: it says nothing and leaves no records.
-    pub fn silent(seed: Option<u64>) -> Session {
+    pub fn silent(seed: Option<u64>) -> RunOutput {
         let (text, stamp) = (Box::new(io::sink()), stamp(seed));
-        Session { text, json: None, stamp, lines: Vec::new(), owes: false, lost: None }
+        RunOutput { text, json: None, stamp, lines: Vec::new(), expects_file: false, lost: None }
     }
 
     /// Announces a file of [`replace`]: one that could not be written is refused now and not after the work.
-    pub fn will_write(&mut self, path: &Path) -> Outcome {
-        self.owe();
+    pub fn will_write(&mut self, path: &Path) -> CommandResult {
+        self.expect_file();
         writable(path)
     }
 
     /// A file is still to be written: the run goes on where nobody reads its text.
-    pub fn owe(&mut self) {
-        self.owes = true;
+    pub fn expect_file(&mut self) {
+        self.expects_file = true;
     }
 
     /// Prints a line, or several.
-    pub fn say(&mut self, line: impl Display) -> Outcome {
+    pub fn say(&mut self, line: impl Display) -> CommandResult {
         let said = writeln!(self.text, "{line}").and_then(|()| self.text.flush());
         let lost = match said {
             Ok(()) => return Ok(()),
             Err(error) => unsaid(&error),
         };
-        if !self.owes {
+        if !self.expects_file {
             return Err(lost);
         }
         self.text = Box::new(io::sink());
@@ -74,15 +74,15 @@ impl Session {
     }
 
     /// Keeps a record.
-    pub fn record<R: Record>(&mut self, record: &R) -> Outcome {
+    pub fn record<R: RecordKind>(&mut self, record: &R) -> CommandResult {
         self.record_as(record, None)
     }
 
     /// Keeps a record whose command is another than the one that runs: a part of a report names the command that
     /// makes this part alone.
-    pub fn record_as<R: Record>(&mut self, record: &R, command: Option<&str>) -> Outcome {
+    pub fn record_as<R: RecordKind>(&mut self, record: &R, command: Option<&str>) -> CommandResult {
         let stamp = Stamp { command: command.unwrap_or(&self.stamp.command).into(), ..self.stamp.clone() };
-        let line = records::line(record, &stamp).map_err(Failure::run)?;
+        let line = records::line(record, &stamp).map_err(CommandError::run)?;
         self.lines.push(line);
         Ok(())
     }
@@ -103,12 +103,12 @@ impl Session {
     }
 
     /// The records so far, read back.
-    pub fn records(&self) -> Outcome<Records> {
-        Records::parse(&self.lines()).map_err(Failure::run)
+    pub fn records(&self) -> CommandResult<Records> {
+        Records::parse(&self.lines()).map_err(CommandError::run)
     }
 
     /// Ends the run: writes the records where `--json` says.
-    pub fn close(self) -> Outcome {
+    pub fn close(self) -> CommandResult {
         match &self.json {
             None => {}
             Some(path) if path == Path::new("-") => {
@@ -116,15 +116,15 @@ impl Session {
             }
             Some(path) => append(path, &self.lines())?,
         }
-        self.lost.filter(|lost| *lost != Failure::Closed).map_or(Ok(()), Err)
+        self.lost.filter(|lost| *lost != CommandError::Closed).map_or(Ok(()), Err)
     }
 }
 
-fn unsaid(error: &io::Error) -> Failure {
+fn unsaid(error: &io::Error) -> CommandError {
     if error.kind() == ErrorKind::BrokenPipe {
-        return Failure::Closed;
+        return CommandError::Closed;
     }
-    Failure::run(format!("the output cannot be written: {error}"))
+    CommandError::run(format!("the output cannot be written: {error}"))
 }
 
 fn stamp(seed: Option<u64>) -> Stamp {
@@ -149,12 +149,12 @@ fn command_line() -> String {
 }
 
 /// Refuses a file that [`replace`] could not write.
-pub fn writable(path: &Path) -> Outcome {
+pub fn writable(path: &Path) -> CommandResult {
     if path == Path::new("-") {
-        return Err(Failure::usage("-: standard output is for text and records; name a file"));
+        return Err(CommandError::usage("-: standard output is for text and records; name a file"));
     }
     if path.is_dir() {
-        return Err(Failure::usage(format!("{}: is a folder; name a file", path.display())));
+        return Err(CommandError::usage(format!("{}: is a folder; name a file", path.display())));
     }
     if special(path) {
         return Ok(());
@@ -166,17 +166,20 @@ pub fn writable(path: &Path) -> Outcome {
 }
 
 /// Makes a folder, and refuses one that takes no file.
-pub fn folder(path: &Path) -> Outcome {
+pub fn folder(path: &Path) -> CommandResult {
     let probe = beside(&path.join("file"));
     let tried = fs::create_dir_all(path).and_then(|()| File::create(&probe)).map(drop);
     let _ = fs::remove_file(&probe);
     tried.map_err(|error| {
-        Failure::usage(format!("{}: no files can be written there: {error}; name a folder", path.display()))
+        CommandError::usage(format!(
+            "{}: no files can be written there: {error}; name a folder",
+            path.display()
+        ))
     })
 }
 
 /// Refuses a file that [`append`] could not write.
-fn appendable(path: &Path) -> Outcome {
+fn appendable(path: &Path) -> CommandResult {
     if !path.is_file() {
         return writable(path);
     }
@@ -188,7 +191,7 @@ fn open_to_append(path: &Path) -> io::Result<File> {
 }
 
 /// Adds lines to the end of a file, all or none.
-fn append(path: &Path, text: &str) -> Outcome {
+fn append(path: &Path, text: &str) -> CommandResult {
     let added = match special(path) {
         true => fs::write(path, text),
         false => open_to_append(path).and_then(|file| add(file, text)),
@@ -216,7 +219,7 @@ fn add(mut file: File, text: &str) -> io::Result<()> {
 
 /// Writes a file whole or not at all: to a temporary one beside it, then renamed. A link still leads to it, and its
 /// permissions are those that it had.
-pub fn replace(path: &Path, content: &[u8]) -> Outcome {
+pub fn replace(path: &Path, content: &[u8]) -> CommandResult {
     if special(path) {
         return fs::write(path, content).map_err(|error| cannot_write(path, &error));
     }
@@ -258,11 +261,13 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.part", std::process::id()))
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+fn cannot_write(path: &Path, error: &io::Error) -> CommandError {
     let what = format!("{}: cannot be written: {error}", path.display());
     match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => Failure::run(what),
-        _ => Failure::usage(format!("{what}; name a file in a folder that exists")),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            CommandError::run(what)
+        }
+        _ => CommandError::usage(format!("{what}; name a file in a folder that exists")),
     }
 }
 
@@ -323,7 +328,7 @@ mod tests {
     fn a_full_disk_is_told_with_the_name_of_the_file() {
         let full = Path::new("/dev/full");
         for written in [append(full, "line\n"), replace(full, b"whole")] {
-            let Err(Failure::Run(said)) = written else { panic!("{written:?}") };
+            let Err(CommandError::Run(said)) = written else { panic!("{written:?}") };
             assert!(said.contains("/dev/full") && said.contains("No space left"), "{said}");
         }
     }
@@ -332,7 +337,7 @@ mod tests {
     fn what_cannot_be_written_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
         for path in [folder.path().to_path_buf(), folder.path().join("no/such/file")] {
-            assert!(matches!(writable(&path), Err(Failure::Usage(_))), "{}", path.display());
+            assert!(matches!(writable(&path), Err(CommandError::Usage(_))), "{}", path.display());
         }
         assert_eq!(writable(&folder.path().join("fine")), Ok(()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
