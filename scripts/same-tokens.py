@@ -44,7 +44,7 @@ def tokens(text):
             item = word
         elif item and kind == "name":
             items[word] += 1
-        elif item is None:
+        elif item is None and word not in "{}":
             plain.append((kind, word))
         if word == ";" or item == "mod" and word == "{":
             item = None
