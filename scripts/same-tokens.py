@@ -4,8 +4,8 @@
     scripts/same-tokens.py COMMIT [COMMIT ..]
 
 The Rust files of a commit and of the commit before it are read as tokens, without comments. Both sides must have the same
-tokens in the same order, but for identifiers, each of which must have become one other identifier in the whole commit. What
-formatting moves is set aside: commas, and the order within `use` and `mod` items. Text in strings counts as it stands, but for
+tokens in the same order, but for identifiers, each of which must have become one other identifier in the whole commit. What the
+formatter changes is set aside: commas, braces, the order within `use` and `mod` items. Text in strings counts as it stands, but for
 the names that format strings capture. Prints the renames found; ends with 1 where a file differs in anything else.
 """
 
