@@ -53,3 +53,8 @@ pub use contract::{Call, Operation};
 pub use error::{Error, Lost, Result};
 pub use work::Work;
 pub use world::{Report, World};
+
+/// The Rust examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

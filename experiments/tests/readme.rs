@@ -1,6 +1,58 @@
-//! What the README shows is what the command prints.
+//! What the README and the documents show is what the command prints.
+//!
+//! A block marked `console` holds commands after `$ `, each followed by its output. A line `...` stands for any lines, `...` within
+//! a line for any text. What a web page should not show is a comment on the line before the block: `<!-- exit 2 -->` is the exit code
+//! of its commands, `<!-- varies: 0.1; 12 -->` lists texts that differ from run to run.
+
+use std::path::Path;
+
+/// The document as `trycmd` reads it: with exit codes and wildcards in its blocks.
+fn session(document: &str) -> String {
+    let (mut text, mut exit, mut varies, mut inside, mut last) = (String::new(), "", Vec::new(), false, "");
+    for line in document.lines() {
+        let comment = line.strip_prefix("<!-- ").and_then(|line| line.strip_suffix(" -->")).unwrap_or_default();
+        if inside && line == "```" {
+            // `trycmd` takes the last line break of an output for the document's.
+            text += if last.is_empty() { "" } else { "\n" };
+            (inside, exit, varies) = (false, "", Vec::new());
+        } else if line == "```console" {
+            inside = true;
+        } else if let Some(code) = comment.strip_prefix("exit ") {
+            exit = code;
+        } else if let Some(list) = comment.strip_prefix("varies: ") {
+            varies = list.split("; ").collect();
+        }
+        let mut shown = line.to_string();
+        if inside && !line.starts_with("$ ") && line != "..." {
+            shown = varies.iter().fold(shown.replace("...", "[..]"), |shown, text| shown.replace(text, "[..]"));
+        }
+        text += &format!("{shown}\n");
+        if inside && line.starts_with("$ ") && !exit.is_empty() {
+            text += &format!("? {exit}\n");
+        }
+        last = line;
+    }
+    text
+}
 
 #[test]
-fn the_examples_in_the_readme_print_what_it_says() {
-    trycmd::TestCases::new().case("../README.md").case("../docs/*.md");
+fn the_examples_in_the_documents_print_what_they_say() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let sessions = Path::new(env!("CARGO_TARGET_TMPDIR")).join("documents");
+    let _ = std::fs::remove_dir_all(&sessions);
+    std::fs::create_dir_all(&sessions).unwrap();
+    let mut documents = vec![root.join("README.md")];
+    documents.extend(std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    for document in documents.iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+        let text = std::fs::read_to_string(document).unwrap();
+        std::fs::write(sessions.join(document.file_name().unwrap()), session(&text)).unwrap();
+    }
+    trycmd::TestCases::new().case(sessions.join("*.md"));
+}
+
+#[test]
+fn comments_before_a_block_give_its_exit_code_and_what_varies() {
+    let document = "<!-- exit 2 -->\n<!-- varies: 17; 0.5 -->\n```console\n$ allfold x\nerror in 0.5 s (there are ...\n...\n```\n```console\n$ allfold y\n17\n```\n";
+    let expected = "<!-- exit 2 -->\n<!-- varies: 17; 0.5 -->\n```console\n$ allfold x\n? 2\nerror in [..] s (there are [..]\n...\n\n```\n```console\n$ allfold y\n17\n\n```\n";
+    assert_eq!(session(document), expected);
 }
