@@ -47,6 +47,8 @@ fn the_examples_in_the_documents_print_what_they_say() {
         let text = std::fs::read_to_string(document).unwrap();
         std::fs::write(sessions.join(document.file_name().unwrap()), session(&text)).unwrap();
     }
+    // The documents' commands are those of somebody at the root of the repository.
+    std::env::set_current_dir(root).unwrap();
     trycmd::TestCases::new().case(sessions.join("*.md"));
 }
 
