@@ -9,7 +9,7 @@ mod limit;
 mod real;
 mod verdict;
 
-pub use args::Args;
+pub(crate) use args::Args;
 
 use crate::cli::error::CommandResult;
 use crate::cli::output::RunOutput;

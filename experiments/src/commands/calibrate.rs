@@ -16,7 +16,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   allfold calibrate runs/*.json -o ours.toml
   allfold calibrate two-nodes.json --prior published -o ours.toml && allfold validate eight-nodes.json --parameters ours.toml")]
-pub struct Args {
+pub(crate) struct Args {
     /// Measured runs: nccl-tests' text or JSON, or published runs
     #[arg(value_name = "RUN", required = true)]
     files: Vec<PathBuf>,

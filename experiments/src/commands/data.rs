@@ -13,7 +13,7 @@ use std::path::PathBuf;
   allfold data fetch cifar10 --dir /srv/data
 
 A configuration reads what was fetched with `data = \"mnist\"` and `data_dir`.")]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Flags of `doctor`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  allfold doctor\n  allfold doctor --json -")]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
 }

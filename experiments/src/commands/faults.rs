@@ -17,7 +17,7 @@ use allfold_report::records::FaultSchedules;
 Each schedule is drawn from its number: a machine of 2 to 8 ranks, a collective, an algorithm, a size and one to three
 faults. Ranks carry real data on virtual time. Every rank must come to the right result or to an error that names who is
 to blame. A schedule that breaks this is printed with the command that runs it again.")]
-pub struct Args {
+pub(crate) struct Args {
     /// How many schedules
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,

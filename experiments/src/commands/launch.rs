@@ -20,7 +20,7 @@ use std::time::Duration;
 
 A first word that is a command of allfold's is run by this program, any other is looked for as a shell would. Ranks see
 torchrun's variables. The launcher returns 0, or what the first rank to fail returned (128 + the signal that killed it).")]
-pub struct Args {
+pub(crate) struct Args {
     /// Ranks to start on this node
     #[arg(short = 'n', long, visible_alias = "nproc-per-node", value_name = "N", default_value_t = 1, value_parser = rank_count)]
     ranks: u32,

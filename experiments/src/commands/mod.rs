@@ -1,18 +1,18 @@
 //! The commands, one file each.
 
-pub mod bench;
-pub mod calibrate;
-pub mod data;
+pub(crate) mod bench;
+pub(crate) mod calibrate;
+pub(crate) mod data;
 pub mod dispatch;
-pub mod doctor;
-pub mod faults;
-pub mod launch;
-pub mod machines;
-pub mod report;
-pub mod scale;
-pub mod show;
-pub mod simulate;
-pub mod train;
-pub mod triage;
-pub mod validate;
-pub mod verify;
+pub(crate) mod doctor;
+pub(crate) mod faults;
+pub(crate) mod launch;
+pub(crate) mod machines;
+pub(crate) mod report;
+pub(crate) mod scale;
+pub(crate) mod show;
+pub(crate) mod simulate;
+pub(crate) mod train;
+pub(crate) mod triage;
+pub(crate) mod validate;
+pub(crate) mod verify;

@@ -41,7 +41,7 @@ use std::time::Instant;
 
 Writes report.html, records.jsonl, every plot as an .svg file (scaling.svg, ...) and, from the standard experiment, trace.json (a Chrome trace of a training run on virtual
 time). Exits with 1 if a proof fails, a result is wrong, or bits differ.")]
-pub struct Args {
+pub(crate) struct Args {
     /// The folder to write to; made if it is not there
     #[arg(long, value_name = "DIR", default_value = "allfold-report")]
     out: PathBuf,

@@ -29,7 +29,7 @@ where the configuration has device = \"cuda\" as it has GPUs. sim: real arithmet
 ranks. modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput over that of as many single
 ranks of the same kind."
 )]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     kind: Option<Kind>,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[command(after_help = "Examples:
   allfold show all_reduce --algo ring --ranks 4
   allfold show broadcast --algo chain --ranks 4 --root 2 --segments 3")]
-pub struct Args {
+pub(crate) struct Args {
     /// Which collective: all_reduce, broadcast, all_gather, ...
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     collective: Collective,

@@ -40,7 +40,7 @@ dgx-a100:16 or hgx-h100,fat-tree=2:1 (`allfold machines` lists them), or a TOML,
 
 Faults; a time goes behind any of them, as in @5ms..20ms:
 {}", kinds()))]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     sweep: SweepArgs,
     /// The machine: a name (`allfold machines` lists them) or a file

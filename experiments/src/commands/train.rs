@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
   allfold train --config experiments/configs/cifar-resnet18.toml --device cuda --ranks 2
 
 The losses and weights are the same bits on threads, on sim and over tcp: compare the hashes at the end.")]
-pub struct Args {
+pub(crate) struct Args {
     /// The configuration, a TOML file
     #[arg(long, value_name = "FILE", required_unless_present = "keys")]
     config: Option<PathBuf>,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 Records are written when a rank fails: by `allfold launch --log-dir`, or wherever ALLFOLD_FLIGHT_DIR says. Beside where ranks
 parted it names the rank for which the others waited longest before. The last lines are each rank's last operation.")]
-pub struct Args {
+pub(crate) struct Args {
     /// Flight records, or folders that hold them
     #[arg(required = true, value_name = "DUMPS")]
     dumps: Vec<PathBuf>,

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 The score of a row is max(predicted/measured, measured/predicted). Terms: host-launch, nic-family, link-efficiency,
 host-staging, sockets, pipeline-fill, rendezvous, host-matching, congestion, first-call.")]
-pub struct Args {
+pub(crate) struct Args {
     /// Measured runs: nccl-tests' text or JSON, or published runs; or published tables of training throughput
     #[arg(value_name = "RUN", required = true)]
     files: Vec<PathBuf>,

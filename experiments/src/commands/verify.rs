@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
   allfold verify --ranks 1..16,100 --json proofs.jsonl
 
 Exits with 1 and a counterexample if a proof fails.")]
-pub struct Args {
+pub(crate) struct Args {
     /// Only this collective
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     collective: Option<Collective>,

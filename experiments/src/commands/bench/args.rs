@@ -20,7 +20,7 @@ use clap::ValueEnum;
 
 Every result is held against an exact reference, bit for bit; exits with 1 if any element differs. The memory bandwidth
 of this machine is measured in the same run and stands below the table.")]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     pub(super) sweep: SweepArgs,
     /// What carries the data: threads, shm, tcp or mpi (real time), device or nccl (GPUs, by their own clocks), or sim

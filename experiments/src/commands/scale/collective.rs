@@ -16,7 +16,7 @@ use std::path::PathBuf;
   allfold scale collective all_reduce --algo ring --size 64M --lanes 16 --topology dgx-a100 --ranks 8..1024 --plot curve.svg
 
 All times are virtual; `allfold simulate` times one number of ranks and many sizes.")]
-pub struct Args {
+pub(crate) struct Args {
     /// Which collective: all_reduce, broadcast, all_gather, ...
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     collective: Collective,

@@ -10,7 +10,7 @@ use crate::scaling::explain;
 #[command(after_help = "Examples:
   allfold scale explain
   allfold scale explain resnet34")]
-pub struct Args {
+pub(crate) struct Args {
     /// Which table: resnet34, a100, data-parallel or all
     #[arg(value_name = "NAME", default_value = "all")]
     name: String,

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// Flags of a training run's curve. The required ones are, where no subcommand stands in their place.
 #[derive(clap::Args, Debug)]
 #[group(skip)]
-pub struct Args {
+pub(crate) struct Args {
     /// The configuration, a TOML file
     #[arg(long, value_name = "FILE", required = true)]
     config: Option<PathBuf>,

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 Nothing is fitted to the tables: each is predicted from its row of one GPU. `allfold validate` holds predictions of
 collectives against measured runs.")]
-pub struct Args {
+pub(crate) struct Args {
     /// Published tables of training throughput (JSON)
     #[arg(value_name = "TABLE", required = true)]
     tables: Vec<PathBuf>,

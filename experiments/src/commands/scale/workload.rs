@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
   allfold scale workload bert-large --topology p4d --ranks 8..1024 --plot curve.svg
 
 Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput over that of as many single ranks.")]
-pub struct Args {
+pub(crate) struct Args {
     /// The network: resnet18, resnet34, resnet50, vgg16, bert-base, bert-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl
     #[arg(value_name = "NAME")]
     name: String,
