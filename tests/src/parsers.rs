@@ -11,7 +11,7 @@ use allfold_sim::machines::presets::Preset;
 use allfold_sim::{BytesPerSec, Faults, Link, Picos, Topology};
 use allfold_trainer::models::mlp;
 use allfold_trainer::{Config, Model, Sgd, checkpoint, data, weights};
-use allfold_validation::file::File;
+use allfold_validation::file::ParameterFile;
 use allfold_validation::runs;
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ pub const PARSERS: [Parser; 16] = [
     Parser { name: "scaling_table", run: Reads::Text(|text| drop(scaling_tables::parse("fuzz", text))) },
     Parser {
         name: "parameters",
-        run: Reads::Text(|text| drop(File::parse(text).map(|file| file.parameters()))),
+        run: Reads::Text(|text| drop(ParameterFile::parse(text).map(|file| file.parameters()))),
     },
     Parser { name: "configuration", run: Reads::Text(|text| drop(Config::parse(text, "fuzz"))) },
     Parser { name: "records", run: Reads::Text(records) },

@@ -2,7 +2,7 @@
 //! A thousand seeded fault schedules: hangs 0, wrong results 0, unnamed culprits 0. `FAULT_SCHEDULES=100000` makes it a
 //! longer search. One that breaks the contract prints the command that runs it again.
 
-use allfold_experiments::faults::{self, Case, Tally};
+use allfold_experiments::faults::{self, FaultCase, Tally};
 
 #[test]
 fn a_thousand_schedules_neither_hang_nor_lie_nor_keep_the_culprit_to_themselves() {
@@ -17,9 +17,12 @@ fn a_thousand_schedules_neither_hang_nor_lie_nor_keep_the_culprit_to_themselves(
         }
     }
     assert!(broken.is_empty(), "{} of {count} break the contract:\n{}", broken.len(), broken.join("\n"));
-    assert_eq!((tally.hangs, tally.wrong, tally.unnamed), (0, 0, 0));
+    assert_eq!((tally.hangs, tally.wrong, tally.misattributed), (0, 0, 0));
     // A search that finds nothing to do proves nothing.
-    assert!(tally.kinds.len() == 14 && tally.told > count / 10 && tally.right > count / 10, "{tally:?}");
+    assert!(
+        tally.kinds.len() == 14 && tally.attributed > count / 10 && tally.right > count / 10,
+        "{tally:?}"
+    );
 }
 
 #[test]
@@ -28,6 +31,6 @@ fn a_schedule_is_the_same_to_the_bit_when_it_is_run_again() {
         let (first, second) = (faults::run(seed).unwrap(), faults::run(seed).unwrap());
         assert_eq!(first.event_hash, second.event_hash, "{}", first.replay());
         assert_eq!(first.ranks, second.ranks, "{}", first.replay());
-        assert_eq!(Case::drawn(seed).to_string(), first.case);
+        assert_eq!(FaultCase::drawn(seed).to_string(), first.case);
     }
 }

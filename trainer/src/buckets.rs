@@ -9,7 +9,7 @@
 //! parameter is never cut: a bucket may overshoot its cap by most of one parameter (S. Li et al., "PyTorch
 //! Distributed", VLDB 2020, section 4.2).
 
-use crate::network::Place;
+use crate::network::ParamSpec;
 use std::ops::Range;
 
 /// The sizes at which buckets close.
@@ -32,7 +32,7 @@ pub struct Bucket {
 
 impl Bucket {
     /// Where each parameter lies in the bucket's buffer.
-    pub fn places<'a>(&'a self, params: &'a [Place]) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
+    pub fn places<'a>(&'a self, params: &'a [ParamSpec]) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
         let mut end = 0;
         self.params.iter().map(move |&param| {
             let start = end;
@@ -44,7 +44,7 @@ impl Bucket {
 
 /// Where each bucket lies among all gradients, if its elements lie side by side, and each begins where the one before it
 /// ends: the first at the very end.
-pub fn views(buckets: &[Bucket], params: &[Place]) -> Option<Vec<Range<usize>>> {
+pub fn views(buckets: &[Bucket], params: &[ParamSpec]) -> Option<Vec<Range<usize>>> {
     let mut end = params.last()?.range.end;
     let view = |bucket: &Bucket| {
         let start = bucket.params.iter().map(|&param| params[param].range.start).min()?;
@@ -57,7 +57,7 @@ pub fn views(buckets: &[Bucket], params: &[Place]) -> Option<Vec<Range<usize>>> 
 }
 
 /// Numbers that lie as buckets do, one slice for each, laid out as the parameters are.
-pub fn flat<F: Copy + Default>(buckets: &[Bucket], params: &[Place], by_bucket: &[Vec<F>]) -> Vec<F> {
+pub fn flat<F: Copy + Default>(buckets: &[Bucket], params: &[ParamSpec], by_bucket: &[Vec<F>]) -> Vec<F> {
     let mut all = vec![F::default(); params.last().map_or(0, |last| last.range.end)];
     for (bucket, values) in buckets.iter().zip(by_bucket).filter(|(_, values)| !values.is_empty()) {
         for (param, range) in bucket.places(params) {
@@ -68,7 +68,7 @@ pub fn flat<F: Copy + Default>(buckets: &[Bucket], params: &[Place], by_bucket: 
 }
 
 /// The way back of [`flat`].
-pub fn parted<F: Copy>(buckets: &[Bucket], params: &[Place], all: &[F]) -> Vec<Vec<F>> {
+pub fn parted<F: Copy>(buckets: &[Bucket], params: &[ParamSpec], all: &[F]) -> Vec<Vec<F>> {
     let of = |bucket: &Bucket| {
         let places = bucket.places(params);
         places.flat_map(|(param, _)| all[params[param].range.clone()].iter().copied()).collect()
@@ -77,12 +77,12 @@ pub fn parted<F: Copy>(buckets: &[Bucket], params: &[Place], all: &[F]) -> Vec<V
 }
 
 /// All buckets over the parameters in reverse order of registration, in the order in which they fill and are sent.
-pub fn buckets(params: &[Place], element: usize, caps: Caps) -> Vec<Bucket> {
+pub fn buckets(params: &[ParamSpec], element: usize, caps: Caps) -> Vec<Bucket> {
     buckets_in(&(0..params.len()).rev().collect::<Vec<_>>(), params, element, caps)
 }
 
 /// All buckets over the parameters in this `order`.
-pub fn buckets_in(order: &[usize], params: &[Place], element: usize, caps: Caps) -> Vec<Bucket> {
+pub fn buckets_in(order: &[usize], params: &[ParamSpec], element: usize, caps: Caps) -> Vec<Bucket> {
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut open = Bucket { params: Vec::new(), elements: 0 };
     for &param in order {
@@ -101,7 +101,7 @@ pub fn buckets_in(order: &[usize], params: &[Place], element: usize, caps: Caps)
 /// A parameter's group is that of the first of `groups` its name begins with; the rest have one of their own.
 pub fn grouped(
     order: &[usize],
-    params: &[Place],
+    params: &[ParamSpec],
     (element, caps): (usize, Caps),
     groups: &[String],
 ) -> Vec<Bucket> {
@@ -129,12 +129,12 @@ mod tests {
     use crate::layers::Init;
     use serde_json::Value;
 
-    fn places(bytes: &[u64]) -> Vec<Place> {
+    fn places(bytes: &[u64]) -> Vec<ParamSpec> {
         let mut end = 0;
         let place = |&bytes: &u64| {
             let range = end..end + bytes as usize / 4;
             end = range.end;
-            Place { name: String::new(), shape: vec![range.len()], range, init: Init::Constant(0.0) }
+            ParamSpec { name: String::new(), shape: vec![range.len()], range, init: Init::Constant(0.0) }
         };
         bytes.iter().map(place).collect()
     }

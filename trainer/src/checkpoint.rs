@@ -13,7 +13,7 @@
 
 use crate::optim::Optimiser;
 use crate::scaler::GradScaler;
-use crate::{Config, Error, Model, Result, schedule};
+use crate::{Config, Error, Model, Result, lr_schedule};
 use allfold_kernels::nn::Float;
 use allfold_sim::fnv1a;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 /// Where a run is, beside its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct TrainingProgress {
     /// Of the format.
     #[serde(default)]
     version: u32,
@@ -47,7 +47,7 @@ pub struct Progress {
 /// The format that is written, and the only one that is read. The first had no number.
 const VERSION: u32 = 2;
 
-/// The key of the metadata under which [`Progress`] is stored, as TOML.
+/// The key of the metadata under which [`TrainingProgress`] is stored, as TOML.
 const KEY: &str = "allfold";
 
 /// What the names of a model's tensors begin with.
@@ -117,7 +117,7 @@ pub fn save<F: Float>(run: Snapshot<'_, F>) -> Result<PathBuf> {
     }));
     tensors.push(("losses".into(), Dtype::F64, vec![losses.len()], bytemuck::cast_slice(losses)));
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut progress = Progress {
+    let mut progress = TrainingProgress {
         version: VERSION,
         step,
         ranks,
@@ -127,8 +127,9 @@ pub fn save<F: Float>(run: Snapshot<'_, F>) -> Result<PathBuf> {
         checksum: String::new(),
         config: config.clone(),
     };
-    let text =
-        |progress: &Progress| toml::to_string(progress).map_err(|error| Error::Checkpoint(error.to_string()));
+    let text = |progress: &TrainingProgress| {
+        toml::to_string(progress).map_err(|error| Error::Checkpoint(error.to_string()))
+    };
     let views = tensors
         .into_iter()
         .map(|(name, dtype, shape, bytes)| Ok((name, TensorView::new(dtype, shape, bytes)?)))
@@ -211,7 +212,7 @@ pub fn newest(directory: &Path) -> Result<Option<PathBuf>> {
 /// # Errors
 /// If the file cannot be read, is damaged, or is of another model, number of ranks or configuration. Model and optimiser
 /// are then not to be used.
-pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(Progress, Vec<f64>)> {
+pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingProgress, Vec<f64>)> {
     let bytes = fs::read(path).map_err(|error| unread(path, &error))?;
     restore(path, &bytes, into)
 }
@@ -220,14 +221,19 @@ pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(Progress, V
 ///
 /// # Errors
 /// As [`load`].
-pub fn restore<F: Float>(path: &Path, bytes: &[u8], into: Restored<'_, F>) -> Result<(Progress, Vec<f64>)> {
+pub fn restore<F: Float>(
+    path: &Path,
+    bytes: &[u8],
+    into: Restored<'_, F>,
+) -> Result<(TrainingProgress, Vec<f64>)> {
     let Restored { config, ranks, model, optimiser, own } = into;
     let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| bad(damage(bytes, &error)))?;
     let all = SafeTensors::deserialize(bytes).map_err(|error| bad(damage(bytes, &error)))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
     let text = text.ok_or_else(|| bad("is no checkpoint of a run".into()))?;
-    let progress: Progress = toml::from_str(text).map_err(|error| bad(error.message().to_string()))?;
+    let progress: TrainingProgress =
+        toml::from_str(text).map_err(|error| bad(error.message().to_string()))?;
     if progress.version != VERSION {
         return Err(bad(format!(
             "is of format {} and this version reads {VERSION}: `weights` takes the weights of either",
@@ -314,7 +320,7 @@ fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), St
 
 /// Refuses to go on with other ranks or another configuration: what came of it would be neither run. What only says how
 /// long to go on (with rates that do not depend on it), or where and in what pieces to send and keep things, may differ.
-fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Result<(), String> {
+fn same_run(progress: &TrainingProgress, config: &Config, ranks: u32) -> std::result::Result<(), String> {
     if progress.ranks != ranks {
         return Err(format!(
             "was made by {} ranks and this run has {ranks}; `weights` takes a checkpoint's weights to any number of ranks",
@@ -324,7 +330,7 @@ fn same_run(progress: &Progress, config: &Config, ranks: u32) -> std::result::Re
     let (was, schedule) = (&progress.config, &config.lr_schedule);
     let ends =
         |config: &Config| format!("`epochs = {}` and `max_steps = {}`", config.epochs, config.max_steps);
-    if schedule::spans_the_run(schedule) && ends(was) != ends(config) {
+    if lr_schedule::spans_the_run(schedule) && ends(was) != ends(config) {
         let (was, is) = (ends(was), ends(config));
         return Err(format!(
             "was made with {was} and this run has {is}: its rates, of `{schedule}`, depend on where a run ends"

@@ -14,7 +14,7 @@ mod check;
 mod default;
 
 use crate::buckets::Caps;
-use crate::scaler::{GradScaler, Rules};
+use crate::scaler::{GradScaler, ScalerOptions};
 use crate::unknown::{suggestion, unknown};
 use crate::{Error, Result};
 use allfold_kernels::nn::Narrow;
@@ -256,7 +256,7 @@ impl Config {
 
     /// The loss scaler, where there is one.
     pub fn scaler(&self) -> Option<GradScaler> {
-        let rules = Rules {
+        let rules = ScalerOptions {
             growth: self.scale_growth,
             backoff: self.scale_backoff,
             interval: self.scale_interval,

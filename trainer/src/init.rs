@@ -4,7 +4,7 @@
 //! matter, and f32 weights are the rounded f64 weights.
 
 use crate::layers::Init;
-use crate::network::Place;
+use crate::network::ParamSpec;
 use crate::{Error, Result};
 use allfold_kernels::nn::Float;
 use rand_chacha::ChaCha8Rng;
@@ -14,7 +14,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 ///
 /// # Errors
 /// If they do not fit in memory.
-pub fn initial<F: Float>(places: &[Place], seed: u64) -> Result<Vec<F>> {
+pub fn initial<F: Float>(places: &[ParamSpec], seed: u64) -> Result<Vec<F>> {
     let mut values = reserved(places.last().map_or(0, |last| last.range.end))?;
     for (stream, place) in places.iter().enumerate() {
         match place.init {
@@ -60,8 +60,8 @@ fn normal(random: &mut impl Rng) -> f64 {
 mod tests {
     use super::*;
 
-    fn places(count: usize) -> Vec<Place> {
-        let place = |i: usize| Place {
+    fn places(count: usize) -> Vec<ParamSpec> {
+        let place = |i: usize| ParamSpec {
             name: format!("p{i}"),
             shape: vec![1000],
             range: i * 1000..(i + 1) * 1000,
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn normal_with_its_deviation() {
-        let place = Place { init: Init::Normal(0.02), range: 0..40_000, ..places(1).remove(0) };
+        let place = ParamSpec { init: Init::Normal(0.02), range: 0..40_000, ..places(1).remove(0) };
         let values: Vec<f64> = initial(&[place], 1).unwrap();
         let mean = values.iter().sum::<f64>() / 4e4;
         let deviation = (values.iter().map(|v| v * v).sum::<f64>() / 4e4).sqrt();

@@ -3,12 +3,12 @@
 mod pass;
 mod spare;
 
-pub use pass::{Listener, Memory, Moment, Objective};
+pub use pass::{DrawKey, Listener, MemoryUse, Objective};
 pub(crate) use pass::{normalises, normalises_all};
 
 use crate::amp::Autocast;
 use crate::init::{initial, reserved};
-use crate::layers::{Backward, Forward, Saved};
+use crate::layers::{Backward, Forward, SavedTensors};
 use crate::network::{Network, Phase};
 use crate::{Batch, Result};
 use allfold_collectives::Buffer;
@@ -26,10 +26,10 @@ pub struct Model<F: Float> {
     /// All buffers, one after another, as [`Network::buffers`] lays them out.
     pub buffers: Vec<F>,
     /// Where in the run the next pass is.
-    pub moment: Moment,
+    pub draw_key: DrawKey,
     /// Activations, as [`Network`] numbers them, each at its [home](Network::home).
     acts: Vec<Vec<F>>,
-    saved: Vec<Saved<F>>,
+    saved: Vec<SavedTensors<F>>,
     /// The loss's gradient by each activation, on its way down, and buffers that wait to be one.
     down: Vec<Option<Vec<F>>>,
     spare: Spare<F>,
@@ -55,9 +55,9 @@ impl<F: Float> Model<F> {
             params: initial(network.params(), seed)?,
             grads: grads.into(),
             buffers: initial(network.buffers(), seed)?,
-            moment: Moment { seed, ..Moment::default() },
+            draw_key: DrawKey { seed, ..DrawKey::default() },
             acts: vec![Vec::new(); layers + 1],
-            saved: (0..layers).map(|_| Saved { values: Vec::new(), places: Vec::new() }).collect(),
+            saved: (0..layers).map(|_| SavedTensors { values: Vec::new(), places: Vec::new() }).collect(),
             down: vec![None; layers + 1],
             spare: Spare::default(),
             held: Vec::new(),
@@ -97,7 +97,7 @@ impl<F: Float> Model<F> {
         let n = self.take_in(x);
         normalises(&self.network, n)?;
         for phase in self.network.forward_phases() {
-            if let Phase::ForwardSums(l) = phase {
+            if let Phase::SyncForward(l) = phase {
                 self.totals.resize(self.network.shared(phase), 0.0);
                 let x = &self.acts[self.network.home(self.network.from(l)[0])];
                 self.network.layers()[l].forward_sums(n, x, &mut self.totals);
@@ -107,7 +107,7 @@ impl<F: Float> Model<F> {
                 self.layer_forward(l, n, true);
             }
             listener.spent(self.network.cost(phase, n));
-            if let Phase::ForwardSums(l) = phase {
+            if let Phase::SyncForward(l) = phase {
                 listener.total(&mut self.totals)?;
                 normalises_all(&self.network, l, &self.totals)?;
             }
@@ -138,7 +138,7 @@ impl<F: Float> Model<F> {
         let mut from = self.network.from(l).iter().map(|&from| &below[self.network.home(from)][..]);
         let (x, other) = (from.next().unwrap_or_default(), from.next().unwrap_or_default());
         let (params, x) = self.amp.inputs(&self.network, l, &self.params, x);
-        let (seed, [step, part]) = (self.moment.seed, self.moment.key());
+        let (seed, [step, part]) = (self.draw_key.seed, self.draw_key.key());
         layer.forward(Forward {
             n,
             train,
@@ -195,18 +195,18 @@ impl<F: Float> Model<F> {
         for phase in self.network.backward_phases() {
             match phase {
                 Phase::Loss => loss = self.loss(objective),
-                Phase::Params(l) => self.layer_params(l, n),
-                Phase::BackwardSums(l) => {
+                Phase::WeightGrad(l) => self.layer_params(l, n),
+                Phase::SyncBackward(l) => {
                     self.totals.resize(self.network.shared(phase), 0.0);
                     let grads = &self.grads[self.network.values_of(l)];
                     self.network.layers()[l].backward_sums(grads, &mut self.totals);
                     listener.total(&mut self.totals)?;
                 }
-                Phase::Input(l) => self.layer_input(l, n),
+                Phase::InputGrad(l) => self.layer_input(l, n),
                 Phase::Ready(param) if !objective.more => self.announce(param, listener)?,
-                Phase::Ready(_) | Phase::Forward(_) | Phase::ForwardSums(_) => {}
+                Phase::Ready(_) | Phase::Forward(_) | Phase::SyncForward(_) => {}
             }
-            if !matches!(phase, Phase::Ready(_) | Phase::BackwardSums(_)) {
+            if !matches!(phase, Phase::Ready(_) | Phase::SyncBackward(_)) {
                 listener.spent(self.network.cost(phase, n));
             }
         }
@@ -255,11 +255,11 @@ impl<F: Float> Model<F> {
     }
 
     /// What it holds now; the optimiser and the buckets are others'.
-    pub fn memory(&self) -> Memory {
+    pub fn memory(&self) -> MemoryUse {
         let bytes = |elements: usize| (elements * size_of::<F>()) as u64;
         let all = |buffers: &[Vec<F>]| bytes(buffers.iter().map(Vec::capacity).sum());
         let saved = self.saved.iter().map(|s| bytes(s.values.capacity()) + 4 * s.places.capacity() as u64);
-        Memory {
+        MemoryUse {
             params: bytes(self.params.capacity()),
             gradients: bytes(self.grads.len() + self.held.capacity()),
             buffers: bytes(self.buffers.capacity()),
@@ -267,7 +267,7 @@ impl<F: Float> Model<F> {
             saved_for_backward: saved.sum(),
             activation_gradients: self.spare.bytes()
                 + bytes(self.down.iter().flatten().map(Vec::capacity).sum()),
-            ..Memory::default()
+            ..MemoryUse::default()
         }
     }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// One parameter or buffer, and where it lies in the flat buffer of all of them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct ParamSpec {
     /// `conv1.weight`, ...
     pub name: String,
     /// Dimensions, outermost first.
@@ -25,19 +25,19 @@ pub struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// What the ranks add up before going forward through a layer.
-    ForwardSums(usize),
+    SyncForward(usize),
     /// Forward through a layer.
     Forward(usize),
     /// The loss and its gradient by the network's output.
     Loss,
     /// The gradients of a layer's parameters.
-    Params(usize),
+    WeightGrad(usize),
     /// A parameter's gradient is final, and may be sent.
     Ready(usize),
     /// What the ranks add up before the gradient of a layer's input.
-    BackwardSums(usize),
+    SyncBackward(usize),
     /// The gradient of a layer's input.
-    Input(usize),
+    InputGrad(usize),
 }
 
 /// Layers in order, each fed by activations before it. Activation 0 is the input, activation l + 1 comes out of layer
@@ -54,8 +54,8 @@ pub struct Network<F> {
     from: Vec<Vec<usize>>,
     /// Of each activation: the one whose memory it takes, most often its own.
     homes: Vec<usize>,
-    params: Vec<Place>,
-    buffers: Vec<Place>,
+    params: Vec<ParamSpec>,
+    buffers: Vec<ParamSpec>,
     /// Of each layer: its parameters by number, their elements, its buffers' elements.
     spans: Vec<Spans>,
     /// Of each parameter: whether it keeps its first value.
@@ -303,12 +303,12 @@ impl<F: Float> Network<F> {
     }
 
     /// Every parameter, in order of registration.
-    pub fn params(&self) -> &[Place] {
+    pub fn params(&self) -> &[ParamSpec] {
         &self.params
     }
 
     /// Every buffer, in order of registration.
-    pub fn buffers(&self) -> &[Place] {
+    pub fn buffers(&self) -> &[ParamSpec] {
         &self.buffers
     }
 
@@ -363,7 +363,7 @@ impl<F: Float> Network<F> {
     pub fn forward_phases(&self) -> Vec<Phase> {
         let phases = |layer: usize| {
             let shares = self.layers[layer].shared().0 > 0;
-            shares.then_some(Phase::ForwardSums(layer)).into_iter().chain([Phase::Forward(layer)])
+            shares.then_some(Phase::SyncForward(layer)).into_iter().chain([Phase::Forward(layer)])
         };
         (0..self.layers.len()).flat_map(phases).collect()
     }
@@ -381,16 +381,16 @@ impl<F: Float> Network<F> {
             let late = passed && self.layers[layer].needs_gradients();
             // The sums of a synchronised layer are its parameters' gradients, frozen or not.
             if trains || shared && passed && !spans.params.is_empty() {
-                phases.push(Phase::Params(layer));
+                phases.push(Phase::WeightGrad(layer));
             }
             if !late {
                 phases.extend(own.clone().map(Phase::Ready));
             }
             if passed {
                 if shared {
-                    phases.push(Phase::BackwardSums(layer));
+                    phases.push(Phase::SyncBackward(layer));
                 }
-                phases.push(Phase::Input(layer));
+                phases.push(Phase::InputGrad(layer));
             }
             if late {
                 phases.extend(own.map(Phase::Ready));
@@ -427,20 +427,20 @@ impl<F: Float> Network<F> {
     /// What a phase costs over `n` samples.
     pub fn cost(&self, phase: Phase, n: usize) -> Cost {
         match phase {
-            Phase::ForwardSums(layer) => self.layers[layer].cost(n).sums,
+            Phase::SyncForward(layer) => self.layers[layer].cost(n).sums,
             Phase::Forward(layer) => self.layers[layer].cost(n).forward,
             Phase::Loss => self.loss().cost::<F>(n * self.rows),
-            Phase::Params(layer) => self.layers[layer].cost(n).params,
-            Phase::Input(layer) => self.layers[layer].cost(n).input,
-            Phase::Ready(_) | Phase::BackwardSums(_) => Cost::default(),
+            Phase::WeightGrad(layer) => self.layers[layer].cost(n).params,
+            Phase::InputGrad(layer) => self.layers[layer].cost(n).input,
+            Phase::Ready(_) | Phase::SyncBackward(_) => Cost::default(),
         }
     }
 
     /// How many numbers the ranks add up in a phase.
     pub fn shared(&self, phase: Phase) -> usize {
         match phase {
-            Phase::ForwardSums(layer) => self.layers[layer].shared().0,
-            Phase::BackwardSums(layer) => self.layers[layer].shared().1,
+            Phase::SyncForward(layer) => self.layers[layer].shared().0,
+            Phase::SyncBackward(layer) => self.layers[layer].shared().1,
             _ => 0,
         }
     }
@@ -469,14 +469,14 @@ impl<F: Float> Network<F> {
 }
 
 /// Appends a layer's tensors to the flat layout and returns the elements they take.
-fn lay_out(places: &mut Vec<Place>, layer: &str, tensors: Vec<crate::layers::Tensor>) -> Range<usize> {
+fn lay_out(places: &mut Vec<ParamSpec>, layer: &str, tensors: Vec<crate::layers::Tensor>) -> Range<usize> {
     let start = places.last().map_or(0, |last| last.range.end);
     let mut end = start;
     for tensor in tensors {
         let range = end..end + tensor.len();
         end = range.end;
         let name = format!("{layer}.{}", tensor.name);
-        places.push(Place { name, shape: tensor.shape, range, init: tensor.init });
+        places.push(ParamSpec { name, shape: tensor.shape, range, init: tensor.init });
     }
     start..end
 }

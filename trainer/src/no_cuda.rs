@@ -3,10 +3,10 @@
 #[path = "cuda/outcome.rs"]
 mod outcome;
 
-pub use outcome::Outcome;
+pub use outcome::StepOutcome;
 
 use crate::optim::Optimiser;
-use crate::{Batch, Config, Error, GradScaler, Memory, Moment, Result};
+use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Result};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
 use std::convert::Infallible;
@@ -83,7 +83,7 @@ impl<'a> Replica<'a> {
         match self.0 {}
     }
 
-    pub fn memory(&self) -> Memory {
+    pub fn memory(&self) -> MemoryUse {
         match self.0 {}
     }
 
@@ -95,11 +95,11 @@ impl<'a> Replica<'a> {
         match self.0 {}
     }
 
-    pub fn start(&mut self, _: Moment, _: u64, _: f64, _: Option<&GradScaler>) -> Result<usize> {
+    pub fn start(&mut self, _: DrawKey, _: u64, _: f64, _: Option<&GradScaler>) -> Result<usize> {
         match self.0 {}
     }
 
-    pub fn finish(&mut self, _: usize) -> Result<Outcome> {
+    pub fn finish(&mut self, _: usize) -> Result<StepOutcome> {
         match self.0 {}
     }
 

@@ -4,11 +4,11 @@
 //! epoch:  sampler -> [ gather batch -> forward -> backward + exchange -> optimiser ]*  -> evaluate
 //! ```
 
-mod agree;
+mod checkpointing;
+mod consensus;
 mod device;
+mod hook_scale;
 mod report;
-mod saved;
-mod scaled;
 
 pub use report::{EpochReport, Observer, StepReport, TrainResult};
 
@@ -17,10 +17,10 @@ use crate::data::Augment;
 use crate::data::loader::{self, Batches, Loading};
 use crate::scaler::unscale_cost;
 use crate::strategies::{self, Strategy};
-use crate::timing::{Breakdown, work};
+use crate::timing::{StepBreakdown, work};
 use crate::{
-    Batch, Config, Dataset, Error, GradScaler, Model, Moment, Objective, Optimiser, Result, Sampler,
-    Schedule, data, models, optim,
+    Batch, Config, Dataset, DrawKey, Error, GradScaler, LrSchedule, Model, Objective, Optimiser, Result,
+    Sampler, data, models, optim,
 };
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::{Cost, Float, Team};
@@ -147,7 +147,7 @@ impl<'a, F: Float> Run<'a, F> {
         if steps == 0 {
             return Err(self.sampler.no_step());
         }
-        let schedule = Schedule::new(self.config, steps, self.comm.size());
+        let schedule = LrSchedule::new(self.config, steps, self.comm.size());
         let mut result = TrainResult::empty(self.model.params.len());
         self.resume(&mut result.losses, steps)?;
         let done = result.losses.len() as u64;
@@ -173,7 +173,8 @@ impl<'a, F: Float> Run<'a, F> {
                 for _ in &chunks {
                     let step = result.losses.len() as u64;
                     let rank = self.comm.rank().0 as u16;
-                    self.model.moment = Moment { seed: self.config.seed, step: step as u32, micro: 0, rank };
+                    self.model.draw_key =
+                        DrawKey { seed: self.config.seed, step: step as u32, micro: 0, rank };
                     let scale = self.scaler.map(|scaler| scaler.scale);
                     let (loss, time) = self.step(batches, schedule.at(step))?;
                     self.after_scaled(scale);
@@ -211,7 +212,7 @@ impl<'a, F: Float> Run<'a, F> {
     }
 
     /// One step over the next batch at the learning rate `lr`: (loss, where the time went).
-    fn step(&mut self, batches: &mut Batches<F>, lr: f64) -> Result<(f64, Breakdown)> {
+    fn step(&mut self, batches: &mut Batches<F>, lr: f64) -> Result<(f64, StepBreakdown)> {
         if let Some(done) = self.device_step(batches, lr)? {
             return Ok(done);
         }
@@ -219,7 +220,7 @@ impl<'a, F: Float> Run<'a, F> {
         let start = comm.now();
         batches.next(&mut self.batch)?;
         comm.charge(&work(data_cost::<F>(self.batch.x.len())));
-        let mut time = Breakdown { data: comm.now() - start, ..Breakdown::default() };
+        let mut time = StepBreakdown { data: comm.now() - start, ..StepBreakdown::default() };
         let loss = self.gradients(&mut time)?;
         let backward = comm.now();
         self.update(lr)?;
@@ -264,7 +265,7 @@ impl<'a, F: Float> Run<'a, F> {
     }
 
     /// Forward and backward over the gathered batch, one micro-batch after another; returns the loss of the whole.
-    fn gradients(&mut self, time: &mut Breakdown) -> Result<f64> {
+    fn gradients(&mut self, time: &mut StepBreakdown) -> Result<f64> {
         let (comm, inputs) = (self.comm, self.model.network().inputs());
         let Batch { x, labels } = &self.batch;
         let rows = self.model.network().rows();
@@ -284,7 +285,7 @@ impl<'a, F: Float> Run<'a, F> {
             let objective =
                 Objective { labels, scale: F::from_f64(share * loss_scale), more: micro + 1 < count };
             let start = comm.now();
-            self.model.moment.micro += 1;
+            self.model.draw_key.micro += 1;
             let waited = self.strategy.forward(&mut self.model, x)?;
             let forward = comm.now();
             let synced = self.strategy.backward(&mut self.model, objective)?;

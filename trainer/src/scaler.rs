@@ -16,7 +16,7 @@ use allfold_kernels::nn::{Cost, Float};
 
 /// How a scale moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rules {
+pub struct ScalerOptions {
     /// What the scale is multiplied by after `interval` steps in a row.
     pub growth: f64,
     /// What it is multiplied by where a gradient was not finite.
@@ -27,10 +27,10 @@ pub struct Rules {
     pub floor: f64,
 }
 
-impl Default for Rules {
+impl Default for ScalerOptions {
     /// PyTorch's, with 2^-14 (half precision's least normal number) below.
-    fn default() -> Rules {
-        Rules { growth: 2.0, backoff: 0.5, interval: 2000, floor: 2f64.powi(-14) }
+    fn default() -> ScalerOptions {
+        ScalerOptions { growth: 2.0, backoff: 0.5, interval: 2000, floor: 2f64.powi(-14) }
     }
 }
 
@@ -43,12 +43,12 @@ pub struct GradScaler {
     pub good: u64,
     /// Whether the last step was skipped.
     pub skipped: bool,
-    rules: Rules,
+    rules: ScalerOptions,
 }
 
 impl GradScaler {
     /// Starting from this scale.
-    pub fn new(scale: f32, rules: Rules) -> GradScaler {
+    pub fn new(scale: f32, rules: ScalerOptions) -> GradScaler {
         GradScaler { scale, good: 0, skipped: false, rules }
     }
 
@@ -107,8 +107,12 @@ mod tests {
     fn scaler(kwargs: &Value, floor: f64) -> GradScaler {
         let number = |key: &str| kwargs[key].as_f64().unwrap();
         let interval = kwargs["growth_interval"].as_u64().unwrap();
-        let rules =
-            Rules { growth: number("growth_factor"), backoff: number("backoff_factor"), interval, floor };
+        let rules = ScalerOptions {
+            growth: number("growth_factor"),
+            backoff: number("backoff_factor"),
+            interval,
+            floor,
+        };
         GradScaler::new(number("init_scale") as f32, rules)
     }
 
@@ -154,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_floor_keeps_the_scale_and_the_weights() {
-        let (mut scaler, mut param) = (GradScaler::new(1.0, Rules { interval: 2, ..Rules::default() }), 1.0);
+        let (mut scaler, mut param) =
+            (GradScaler::new(1.0, ScalerOptions { interval: 2, ..ScalerOptions::default() }), 1.0);
         for _ in 0..200 {
             step(&mut scaler, &mut param, "inf");
         }
@@ -169,7 +174,7 @@ mod tests {
     #[test]
     fn agrees_with_pytorch_on_two_optimisers() {
         let oracle: Value = crate::oracle::json("grad_scaler.json");
-        let mut scaler = GradScaler::new(65536.0, Rules { interval: 3, ..Rules::default() });
+        let mut scaler = GradScaler::new(65536.0, ScalerOptions { interval: 3, ..ScalerOptions::default() });
         for want in oracle["two_optimizers"].as_array().unwrap() {
             let bad = want["bad_b"].as_bool().unwrap();
             let mut grads = [[scaler.scale], [scaler.scale * if bad { f32::INFINITY } else { 1.0 }]];

@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 
 /// The parts of a step, or of many steps together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Breakdown {
+pub struct StepBreakdown {
     /// Putting the batch together.
     pub data: Picos,
     /// Forward pass.
@@ -19,15 +19,15 @@ pub struct Breakdown {
     pub optimiser: Picos,
 }
 
-impl Breakdown {
+impl StepBreakdown {
     /// The whole step.
     pub fn total(&self) -> Picos {
         self.data + self.forward + self.backward + self.exposed + self.optimiser
     }
 }
 
-impl AddAssign for Breakdown {
-    fn add_assign(&mut self, other: Breakdown) {
+impl AddAssign for StepBreakdown {
+    fn add_assign(&mut self, other: StepBreakdown) {
         self.data += other.data;
         self.forward += other.forward;
         self.backward += other.backward;

@@ -7,7 +7,7 @@ use allfold_kernels::cuda::launch::{Conv, Layout};
 use allfold_kernels::cuda::vendor::convolved;
 use allfold_kernels::nn::Conv2d;
 use allfold_standin::abi::each;
-use allfold_trainer::layers::Operation;
+use allfold_trainer::layers::LayerOperation;
 use allfold_trainer::models::{MODELS, build};
 use allfold_trainer::{Config, Network};
 
@@ -19,7 +19,7 @@ fn convolutions(model: &str, shape: (usize, usize, usize), imagenet_stem: bool) 
     let config = Config { model: model.into(), imagenet_stem, ..Config::default() };
     let network: Network<f32> = build(&config, shape, 10).unwrap();
     let shapes = network.layers().iter().filter_map(|layer| match layer.operation() {
-        Operation::Conv { shape, .. } => Some(shape),
+        LayerOperation::Conv { shape, .. } => Some(shape),
         _ => None,
     });
     shapes.collect()

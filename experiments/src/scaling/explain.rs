@@ -17,7 +17,7 @@ use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::time::{Engine, Job, simulate};
 use allfold_collectives::{Collective, Geometry};
 use allfold_sim::Topology;
-use allfold_trainer::modeled::{Terms, expected_max};
+use allfold_trainer::modeled::{Overheads, expected_max};
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
 /// What explains a table.
@@ -62,7 +62,7 @@ fn scaling(
         accumulate: 1,
         sync_batch_norm: false,
         measured: None,
-        terms: Terms::NONE,
+        terms: Overheads::NONE,
         collectives: Collectives::Nccl,
     })
 }

@@ -11,7 +11,7 @@ use allfold_report::format::counted;
 use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 use allfold_sim::{Device, Sharing, Topology};
-use allfold_trainer::modeled::{self, Machine, Prediction};
+use allfold_trainer::modeled::{self, ModeledMachine, StepPrediction};
 use allfold_trainer::{Config, Dataset, data};
 use std::cell::OnceCell;
 
@@ -159,13 +159,13 @@ impl Scaling {
         })
     }
 
-    fn predict(&self, ranks: u32) -> CommandResult<Prediction> {
+    fn predict(&self, ranks: u32) -> CommandResult<StepPrediction> {
         let (shape, classes) = match data::form(&self.config) {
             Some(form) => form,
             None => self.data().map(|(train, _)| (train.shape, train.classes))?,
         };
         let topology = self.machine(ranks)?;
-        let machine = Machine {
+        let machine = ModeledMachine {
             device: self.device,
             topology: &topology,
             costs: topology.costs(),

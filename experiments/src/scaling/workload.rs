@@ -7,14 +7,17 @@ use allfold_report::records::{Setup, SimulatedScale};
 use allfold_sim::machines::presets::{FABRICS, Preset};
 use allfold_sim::machines::{GPUS, Generation};
 use allfold_sim::{Sharing, Topology};
-use allfold_trainer::modeled::{Exchange, Job, NcclModel, Prediction, Simulated, Terms, predict_workload};
+use allfold_trainer::modeled::{
+    ExchangeModel, NcclModel, Overheads, SimulatedExchange, StepPrediction, WorkloadTraining,
+    predict_workload,
+};
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
 /// What times the exchanges.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collectives {
     /// Allfold's own schedules, simulated on the topology
-    Simulated,
+    SimulatedExchange,
     /// What NCCL's tuner believes of the algorithm that it would choose
     Nccl,
 }
@@ -40,7 +43,7 @@ pub struct WorkloadScaling {
     /// Samples per second of one device, where measured.
     pub measured: Option<f64>,
     /// What is added beyond kernels and links.
-    pub terms: Terms,
+    pub terms: Overheads,
     /// What times the exchanges.
     pub collectives: Collectives,
 }
@@ -80,19 +83,19 @@ impl WorkloadScaling {
     ///
     /// # Errors
     /// As [`WorkloadScaling::point`].
-    pub fn predict(&self, ranks: u32, batch: usize) -> CommandResult<Prediction> {
-        let job = Job {
+    pub fn predict(&self, ranks: u32, batch: usize) -> CommandResult<StepPrediction> {
+        let job = WorkloadTraining {
             accumulate: self.accumulate,
             sync_batch_norm: self.sync_batch_norm,
             measured: self.measured,
             terms: self.terms,
-            ..Job::new(&self.workload, self.accelerator, self.precision, batch)
+            ..WorkloadTraining::new(&self.workload, self.accelerator, self.precision, batch)
         };
         let topology = Topology::named(&self.topology, ranks).map_err(CommandError::usage)?;
         let plan = Plan::default();
-        let mut exchange: Box<dyn Exchange + '_> = match self.collectives {
-            Collectives::Simulated => {
-                Box::new(Simulated::new(&topology, topology.costs(), Sharing::default(), &plan))
+        let mut exchange: Box<dyn ExchangeModel + '_> = match self.collectives {
+            Collectives::SimulatedExchange => {
+                Box::new(SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan))
             }
             Collectives::Nccl => {
                 let preset = machine(&self.topology)?;
@@ -179,7 +182,7 @@ mod tests {
             accumulate: 1,
             sync_batch_norm: false,
             measured: None,
-            terms: Terms::NONE,
+            terms: Overheads::NONE,
             collectives,
         }
     }
@@ -188,7 +191,7 @@ mod tests {
     fn both_ways_of_timing_an_exchange_are_alike() {
         for machine in ["dgx-a100", "hgx-h100"] {
             for ranks in [8, 64] {
-                let times = [Collectives::Simulated, Collectives::Nccl].map(|collectives| {
+                let times = [Collectives::SimulatedExchange, Collectives::Nccl].map(|collectives| {
                     scaling(machine, collectives).predict(ranks, 128).unwrap().communication.as_secs()
                 });
                 let factor = (times[0] / times[1]).max(times[1] / times[0]);
@@ -199,10 +202,13 @@ mod tests {
 
     #[test]
     fn a_hundred_thousand_ranks_are_one_point_among_others() {
-        let point = scaling("dgx-a100", Collectives::Simulated).point(131_072).unwrap().unwrap();
+        let point = scaling("dgx-a100", Collectives::SimulatedExchange).point(131_072).unwrap().unwrap();
         assert!(point.samples_per_s > 0.0 && point.engines.iter().any(|engine| engine.contains("rounded")));
-        let strong =
-            WorkloadScaling { strong: true, batch: 256, ..scaling("dgx-a100", Collectives::Simulated) };
+        let strong = WorkloadScaling {
+            strong: true,
+            batch: 256,
+            ..scaling("dgx-a100", Collectives::SimulatedExchange)
+        };
         assert_eq!(strong.point(512).unwrap(), None);
         assert_eq!(strong.point(64).unwrap().unwrap().batch, 4);
     }

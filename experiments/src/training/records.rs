@@ -1,11 +1,11 @@
 //! The records of a run.
 
 use super::trained::Trained;
-use allfold_report::records::{MeasuredEnd, MeasuredStep, Memory, Setup, SimulatedEnd, SimulatedStep};
+use allfold_report::records::{MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep};
 use allfold_trainer::Config;
 
-fn held(memory: allfold_trainer::Memory) -> Memory {
-    let allfold_trainer::Memory {
+fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
+    let allfold_trainer::MemoryUse {
         params,
         gradients,
         buffers,
@@ -15,7 +15,7 @@ fn held(memory: allfold_trainer::Memory) -> Memory {
         optimiser,
         buckets,
     } = memory;
-    Memory {
+    RankMemory {
         params,
         gradients,
         buffers,

@@ -5,7 +5,7 @@ use allfold_collectives::Activity;
 use allfold_report::records::{Breakdown, BucketLife};
 use allfold_sim::Picos;
 use allfold_trainer::timing::BucketTimes;
-use allfold_trainer::{Memory, TrainResult};
+use allfold_trainer::{MemoryUse, TrainResult};
 
 /// What came of a run.
 pub struct Trained {
@@ -29,9 +29,9 @@ pub struct RankStep {
     /// When it was done.
     pub end: Picos,
     /// Where its time went.
-    pub time: allfold_trainer::timing::Breakdown,
+    pub time: allfold_trainer::timing::StepBreakdown,
     /// What the rank held then.
-    pub memory: Memory,
+    pub memory: MemoryUse,
     /// The life of its buckets, in the step of which it is kept.
     pub buckets: Vec<BucketTimes>,
 }
@@ -92,7 +92,7 @@ impl Trained {
     }
 
     /// What rank 0 held after its last step, where it made one.
-    pub fn memory(&self) -> Option<Memory> {
+    pub fn memory(&self) -> Option<MemoryUse> {
         self.steps[0].last().map(|step| step.memory)
     }
 
@@ -116,7 +116,7 @@ impl Trained {
 
     /// Where the time of a step of rank 0 goes, on average over the same steps.
     pub fn breakdown(&self) -> Breakdown {
-        let mut total = allfold_trainer::timing::Breakdown::default();
+        let mut total = allfold_trainer::timing::StepBreakdown::default();
         self.counted().iter().for_each(|step| total += step.time);
         let us = |time: Picos| time.as_micros() / self.counted().len().max(1) as f64;
         Breakdown {
@@ -138,11 +138,11 @@ mod tests {
     fn trained(on_gpus: bool, steps: usize) -> Trained {
         let step = |at: usize| RankStep {
             end: Picos::ZERO,
-            time: timing::Breakdown {
+            time: timing::StepBreakdown {
                 forward: Picos(if at == 0 { 900_000_000 } else { 100_000_000 }),
-                ..timing::Breakdown::default()
+                ..timing::StepBreakdown::default()
             },
-            memory: Memory::default(),
+            memory: MemoryUse::default(),
             buckets: Vec::new(),
         };
         Trained {
@@ -153,7 +153,7 @@ mod tests {
                 parameters: 0,
                 samples: 16 * steps as u64,
                 time: Picos(900_000_000 + 100_000_000 * (steps as u64 - 1)),
-                breakdown: timing::Breakdown::default(),
+                breakdown: timing::StepBreakdown::default(),
                 buckets: Vec::new(),
             },
             steps: vec![(0..steps).map(step).collect(); 2],

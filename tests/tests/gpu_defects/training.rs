@@ -7,7 +7,7 @@ use allfold_kernels::cuda::Machine;
 use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::data::digits;
-use allfold_trainer::{Batch, Config, Model, Moment, models, optim, train_with};
+use allfold_trainer::{Batch, Config, DrawKey, Model, models, optim, train_with};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,8 +51,8 @@ fn steps<R: Send>(
         let mut step = |at: u32, own: u32, everywhere: u64| {
             let labels = (0..own).map(|i| (i + at) % 10).collect();
             replica.stage(&Batch { x: vec![0.5; own as usize * 64], labels })?;
-            let moment = Moment { step: at, ..Moment::default() };
-            let samples = replica.start(moment, everywhere, 0.1, None)?;
+            let draw_key = DrawKey { step: at, ..DrawKey::default() };
+            let samples = replica.start(draw_key, everywhere, 0.1, None)?;
             replica.finish(samples).map(|_| ())
         };
         body(comm.rank(), &mut step)

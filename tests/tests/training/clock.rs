@@ -3,13 +3,13 @@
 use allfold_collectives::{Plan, World};
 use allfold_sim::{Costs, Device, Sharing, Topology};
 use allfold_tests::training::switch;
-use allfold_trainer::modeled::{Machine, Prediction, predict};
-use allfold_trainer::timing::{Breakdown, communication};
+use allfold_trainer::modeled::{ModeledMachine, StepPrediction, predict};
+use allfold_trainer::timing::{StepBreakdown, communication};
 use allfold_trainer::{Config, Error, Observer, StepReport, TrainResult, data, train_on};
 
 /// The last step's time, which is steady: the ranks of the first one start as the broadcast of the weights left them.
 #[derive(Default)]
-struct LastStep(Breakdown);
+struct LastStep(StepBreakdown);
 
 impl Observer for LastStep {
     fn step(&mut self, report: &StepReport) {
@@ -19,7 +19,7 @@ impl Observer for LastStep {
 
 /// Three steps of the CNN of the digits on the virtual clock: each rank's last step and its buckets, and the
 /// prediction.
-fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(Breakdown, TrainResult)>, Prediction) {
+fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(StepBreakdown, TrainResult)>, StepPrediction) {
     let (topology, costs) = (switch(ranks), Costs::default());
     let config = Config { max_steps: 3, ..config.clone() };
     let (train, test) = data::digits().unwrap();
@@ -30,7 +30,8 @@ fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(Breakdown, TrainR
         Ok::<_, Error>((last.0, result))
     });
     let plan = Plan::default();
-    let machine = Machine { device, topology: &topology, costs, sharing: Sharing::default(), plan: &plan };
+    let machine =
+        ModeledMachine { device, topology: &topology, costs, sharing: Sharing::default(), plan: &plan };
     (real.unwrap(), predict(&config, (1, 8, 8), 10, &machine).unwrap())
 }
 
@@ -96,7 +97,7 @@ fn a_thousand_ranks_and_more_are_predicted() {
         let plan = Plan::default();
         let (device, costs) = (Device::A100_F32, Costs::default());
         let machine =
-            Machine { device, topology: &topology, costs, sharing: Sharing::default(), plan: &plan };
+            ModeledMachine { device, topology: &topology, costs, sharing: Sharing::default(), plan: &plan };
         let step = predict(&Config::default(), (1, 8, 8), 10, &machine).unwrap();
         assert!(step.throughput() > last, "{ranks} ranks: {} samples/s", step.throughput());
         last = step.throughput();

@@ -2,9 +2,9 @@
 
 use super::{Config, DEVICES, EXCHANGES};
 use crate::data::DATA;
+use crate::lr_schedule::SCHEDULES;
 use crate::models::MODELS;
 use crate::optim::OPTIMISERS;
-use crate::schedule::SCHEDULES;
 use crate::strategies::STRATEGIES;
 use crate::strategies::hooks::HOOKS;
 use crate::unknown::unknown;

@@ -1,7 +1,7 @@
 //! What every key is where a file does not say.
 
 use super::Config;
-use crate::scaler::Rules;
+use crate::scaler::ScalerOptions;
 
 impl Default for Config {
     /// The CNN on the digits.
@@ -69,10 +69,10 @@ impl Default for Config {
             trust: 0.001,
             clip_norm: 0.0,
             loss_scale: 0.0,
-            scale_growth: Rules::default().growth,
-            scale_backoff: Rules::default().backoff,
-            scale_interval: Rules::default().interval,
-            scale_floor: Rules::default().floor,
+            scale_growth: ScalerOptions::default().growth,
+            scale_backoff: ScalerOptions::default().backoff,
+            scale_interval: ScalerOptions::default().interval,
+            scale_floor: ScalerOptions::default().floor,
             first_bucket_kib: 1024,
             bucket_kib: 25 * 1024,
             hook: "none".into(),

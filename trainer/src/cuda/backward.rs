@@ -2,7 +2,7 @@
 
 use super::layout::Form;
 use super::passes::{Passes, With, conv, plane, pool};
-use crate::layers::Operation;
+use crate::layers::LayerOperation;
 use crate::network::Phase;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
@@ -22,14 +22,14 @@ impl Passes {
         let phases = self.network.backward_phases();
         for (at, phase) in phases.iter().enumerate() {
             match *phase {
-                Phase::Params(l) => self.layer_params(l, with)?,
+                Phase::WeightGrad(l) => self.layer_params(l, with)?,
                 Phase::Ready(param) => ready(param, with)?,
-                Phase::BackwardSums(l) => self.sums_back(l, with)?,
-                Phase::Input(l) => self.layer_input(l, with)?,
-                Phase::Loss | Phase::Forward(_) | Phase::ForwardSums(_) => {}
+                Phase::SyncBackward(l) => self.sums_back(l, with)?,
+                Phase::InputGrad(l) => self.layer_input(l, with)?,
+                Phase::Loss | Phase::Forward(_) | Phase::SyncForward(_) => {}
             }
             let layer = |phase: &Phase| match *phase {
-                Phase::Params(l) | Phase::BackwardSums(l) | Phase::Input(l) => Some(l),
+                Phase::WeightGrad(l) | Phase::SyncBackward(l) | Phase::InputGrad(l) => Some(l),
                 _ => None,
             };
             // The last phase of a layer: nobody needs its output any more.
@@ -108,7 +108,7 @@ impl Passes {
         let x = self.x(l, n)?;
         let mut keep = None;
         match &self.operations[l] {
-            Operation::Linear { rows, inputs, outputs, bias } => {
+            LayerOperation::Linear { rows, inputs, outputs, bias } => {
                 let m = n * rows;
                 self.weight(l, 0, with, |dw| {
                     let a = launch::Matrix { data: dy.all(), rows: *outputs, columns: m, transposed: true };
@@ -119,7 +119,7 @@ impl Passes {
                     self.wide(l, 1, with, |db| launch::bias_back(queue, dtype, dy.all(), db, 1))?;
                 }
             }
-            Operation::Conv { shape, bias } => {
+            LayerOperation::Conv { shape, bias } => {
                 let s = conv(shape, self.precision.reads(l), n);
                 self.weight(l, 0, with, |dw| vendor::conv(queue, Part::Weight, &s, (x, dy.all()), dw))?;
                 if *bias {
@@ -127,7 +127,7 @@ impl Passes {
                     self.wide(l, 1, with, |db| launch::bias_back(queue, dtype, dy.all(), db, plane))?;
                 }
             }
-            Operation::BatchNorm { channels, plane, .. } => {
+            LayerOperation::BatchNorm { channels, plane, .. } => {
                 let shape = self.batch_norm(l, *channels, *plane, n);
                 let both = queue.memory(8 * channels)?;
                 let (dw, db) = halves(&both, *channels)?;
@@ -137,12 +137,12 @@ impl Passes {
                 keep = Some(both);
             }
             // Both gradients come with that of the input.
-            Operation::LayerNorm { .. } => self.layer_norm(l, with, &dy)?,
-            Operation::Embedding { positions, rows, width } => {
+            LayerOperation::LayerNorm { .. } => self.layer_norm(l, with, &dy)?,
+            LayerOperation::Embedding { positions, rows, width } => {
                 let s = launch::Embedding { dtype, vocabulary: *rows, columns: *width, length: *positions };
                 self.weight(l, 0, with, |dw| launch::embedding_back(queue, &s, x, dy.all(), (dw, None)))?;
             }
-            Operation::Positions { .. } => {
+            LayerOperation::Positions { .. } => {
                 self.wide(l, 0, with, |dw| launch::bias_back(queue, dtype, dy.all(), dw, 1))?;
             }
             _ => {}
@@ -153,7 +153,7 @@ impl Passes {
 
     /// A layer norm's three gradients; that of its input waits in what is saved.
     fn layer_norm(&mut self, l: usize, with: &With<'_, '_>, dy: &Memory) -> Result<()> {
-        let Operation::LayerNorm { rows, width } = self.operations[l] else { return Ok(()) };
+        let LayerOperation::LayerNorm { rows, width } = self.operations[l] else { return Ok(()) };
         let (queue, dtype) = (with.queue, self.precision.layers[l]);
         let s = launch::LayerNorm { dtype, rows: with.n * rows, columns: width, eps: 1e-5 };
         let (dx, both) = (queue.memory(dy.len())?, queue.memory(8 * width)?);
@@ -194,60 +194,63 @@ impl Passes {
         let weights = with.weights;
         let mut ready = None;
         match &self.operations[l] {
-            Operation::Linear { rows, inputs, outputs, .. } => {
+            LayerOperation::Linear { rows, inputs, outputs, .. } => {
                 let (w, m) = (self.param(l, 0, weights)?, n * rows);
                 let a = launch::Matrix { data: dy.all(), rows: m, columns: *outputs, transposed: false };
                 let b = launch::Matrix { data: w, rows: *outputs, columns: *inputs, transposed: false };
                 vendor::matmul(queue, dtype, (a, b), dx.all(), 0.0, None)?;
             }
-            Operation::Conv { shape, .. } => {
+            LayerOperation::Conv { shape, .. } => {
                 let s = conv(shape, self.precision.reads(l), n);
                 let w = self.param(l, 0, weights)?;
                 vendor::conv(queue, Part::Input, &s, (dy.all(), w), dx.all())?;
             }
-            Operation::BatchNorm { channels, plane, synchronised } => {
+            LayerOperation::BatchNorm { channels, plane, synchronised } => {
                 let shape = self.batch_norm(l, *channels, *plane, n);
                 self.batch_norm_input(l, with, &shape, *synchronised, (&dy, &dx))?;
             }
-            Operation::LayerNorm { .. } => {
+            LayerOperation::LayerNorm { .. } => {
                 if self.saved[l].len() == 2 {
                     self.layer_norm(l, with, &dy)?;
                 }
                 ready = self.saved[l].pop();
             }
             // Where the output is above 0 the input was.
-            Operation::Relu => {
+            LayerOperation::Relu => {
                 let y = self.act(l + 1, n)?;
                 launch::activate_back(queue, launch::Function::Relu, dtype, (y, dy.all()), dx.all())?;
             }
-            Operation::Gelu => {
+            LayerOperation::Gelu => {
                 launch::activate_back(queue, launch::Function::Gelu, dtype, (x, dy.all()), dx.all())?;
             }
-            Operation::MaxPool(shape) => {
+            LayerOperation::MaxPool(shape) => {
                 let winners = self.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
                 let s = pool(shape, self.precision.reads(l), n);
                 launch::max_pool_back(queue, dtype, &s, winners.all(), dy.all(), dx.all())?;
             }
-            Operation::MeanPool(shape) => {
+            LayerOperation::MeanPool(shape) => {
                 let s = pool(shape, self.precision.reads(l), n);
                 launch::mean_pool_back(queue, dtype, &s, dy.all(), dx.all())?;
             }
-            Operation::GlobalMeanPool { channels, .. } => {
+            LayerOperation::GlobalMeanPool { channels, .. } => {
                 let last = self.precision.reads(l).last.map(|_| *channels);
                 launch::plane_mean_back(queue, dtype, dy.all(), dx.all(), last)?;
             }
-            Operation::Attention { .. } => {
+            LayerOperation::Attention { .. } => {
                 let s = self.heads(l, n, true)?;
                 let lse = self.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
                 let y = self.act(l + 1, n)?;
                 launch::attention_back(queue, &s, x, (y, dy.all()), lse.all(), dx.all())?;
             }
-            Operation::Dropout { share } => {
+            LayerOperation::Dropout { share } => {
                 let draws = (self.stream.all(), l as u32);
                 launch::dropout(queue, dtype, (dy.all(), dx.all()), draws, *share)?;
             }
             // Tokens have no gradient; the others pass on what they get.
-            Operation::Embedding { .. } | Operation::Positions { .. } | Operation::Add | Operation::Own => {
+            LayerOperation::Embedding { .. }
+            | LayerOperation::Positions { .. }
+            | LayerOperation::Add
+            | LayerOperation::Own => {
                 queue.fill(dx.all(), 0)?;
             }
         }

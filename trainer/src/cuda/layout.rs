@@ -4,7 +4,7 @@
 //! needs planes (a linear layer over pixels, dropout with the CPU's draws) turns its input. Filters lie alike, so that no
 //! step turns them: `[K, R, R, C / G]`.
 
-use crate::layers::Operation;
+use crate::layers::LayerOperation;
 use crate::{Network, Result};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, Layout};
@@ -53,24 +53,24 @@ impl Form {
 /// Of each layer how its inputs lie, and of each activation, 0 being the input, how it does.
 pub(super) fn lasts(
     network: &Network<f32>,
-    operations: &[Operation],
+    operations: &[LayerOperation],
     channels_last: bool,
 ) -> (Vec<Last>, Vec<Last>) {
     let (mut layers, mut acts): (Vec<Last>, Vec<Last>) = (Vec::new(), vec![None]);
     for (l, operation) in operations.iter().enumerate() {
         let first = acts[network.from(l)[0]];
         let (reads, writes) = match operation {
-            Operation::Conv { shape, .. } if channels_last => {
+            LayerOperation::Conv { shape, .. } if channels_last => {
                 let (p, q) = shape.output_picture();
                 (Some((shape.inputs, shape.picture.0 * shape.picture.1)), Some((shape.outputs, p * q)))
             }
-            Operation::BatchNorm { .. } | Operation::Relu | Operation::Gelu => (first, first),
-            Operation::Add if network.from(l).iter().all(|&from| acts[from] == first) => (first, first),
-            Operation::MaxPool(shape) | Operation::MeanPool(shape) if first.is_some() => {
+            LayerOperation::BatchNorm { .. } | LayerOperation::Relu | LayerOperation::Gelu => (first, first),
+            LayerOperation::Add if network.from(l).iter().all(|&from| acts[from] == first) => (first, first),
+            LayerOperation::MaxPool(shape) | LayerOperation::MeanPool(shape) if first.is_some() => {
                 let (p, q) = shape.output_picture();
                 (first, Some((shape.channels, p * q)))
             }
-            Operation::GlobalMeanPool { .. } => (first, None),
+            LayerOperation::GlobalMeanPool { .. } => (first, None),
             _ => (None, None),
         };
         layers.push(reads);
@@ -80,10 +80,14 @@ pub(super) fn lasts(
 }
 
 /// Of each parameter: the channels and the places of a filter that lies with its channels last.
-pub(super) fn filters(network: &Network<f32>, operations: &[Operation], channels_last: bool) -> Vec<Last> {
+pub(super) fn filters(
+    network: &Network<f32>,
+    operations: &[LayerOperation],
+    channels_last: bool,
+) -> Vec<Last> {
     let mut filters = vec![None; network.params().len()];
     for (l, operation) in operations.iter().enumerate().filter(|_| channels_last) {
-        if let Operation::Conv { shape, .. } = operation {
+        if let LayerOperation::Conv { shape, .. } = operation {
             let param = network.params_of(l).start;
             filters[param] = Some((shape.inputs / shape.groups, shape.kernel * shape.kernel));
         }

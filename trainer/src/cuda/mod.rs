@@ -34,7 +34,7 @@ mod weights;
 mod within;
 
 pub use device::device_of;
-pub use outcome::Outcome;
+pub use outcome::StepOutcome;
 pub use replica::{Replica, kept};
 pub use within::Within;
 

@@ -2,7 +2,7 @@
 
 /// The loss of a step, and whether the step counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct StepOutcome {
     /// The mean loss of this rank's samples.
     pub loss: f64,
     /// Whether a gradient was not finite, and the step was none.

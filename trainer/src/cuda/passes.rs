@@ -6,7 +6,7 @@
 use super::layout::{Form, Last, filters};
 use super::precision::Precision;
 use super::weights::Weights;
-use crate::layers::Operation;
+use crate::layers::LayerOperation;
 use crate::model::{normalises, normalises_all};
 use crate::network::Phase;
 use crate::{Error, Network, Result};
@@ -32,7 +32,7 @@ pub(super) struct With<'a, 'c> {
 /// A network on a device, with what is between its layers.
 pub(super) struct Passes {
     pub network: Network<f32>,
-    pub operations: Vec<Operation>,
+    pub operations: Vec<LayerOperation>,
     pub precision: Precision,
     /// Of each parameter: how its filters lie.
     pub filters: Vec<Last>,
@@ -58,11 +58,12 @@ impl Passes {
         channels_last: bool,
         queue: &Queue,
     ) -> Result<Passes> {
-        let operations: Vec<Operation> = network.layers().iter().map(|layer| layer.operation()).collect();
+        let operations: Vec<LayerOperation> =
+            network.layers().iter().map(|layer| layer.operation()).collect();
         for (name, operation) in network.names().iter().zip(&operations) {
             supported(name, operation)?;
         }
-        if channels_last && !operations.iter().any(|op| matches!(op, Operation::Conv { .. })) {
+        if channels_last && !operations.iter().any(|op| matches!(op, LayerOperation::Conv { .. })) {
             let what = "`channels_last` is for networks with convolutions, and this one has none";
             return Err(Error::Config(what.into()));
         }
@@ -85,7 +86,7 @@ impl Passes {
 
     /// Whether samples are tokens.
     pub fn tokens(&self) -> bool {
-        matches!(self.operations.first(), Some(Operation::Embedding { .. }))
+        matches!(self.operations.first(), Some(LayerOperation::Embedding { .. }))
     }
 
     /// Makes room for so many samples. Gives the memory for samples and labels that was there before, if it was too small.
@@ -153,7 +154,7 @@ impl Passes {
         normalises(&self.network, with.n)?;
         for phase in self.network.forward_phases() {
             match phase {
-                Phase::ForwardSums(l) => self.sums(l, with)?,
+                Phase::SyncForward(l) => self.sums(l, with)?,
                 Phase::Forward(l) => self.forward_layer(l, with, true)?,
                 _ => {}
             }
@@ -189,7 +190,7 @@ impl Passes {
     /// What the ranks add up before a synchronised batch norm goes forward.
     fn sums(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
         self.take_in(l, with)?;
-        let Operation::BatchNorm { channels, plane, .. } = self.operations[l] else { return Ok(()) };
+        let LayerOperation::BatchNorm { channels, plane, .. } = self.operations[l] else { return Ok(()) };
         if with.link.ranks() == 1 {
             // What others have is added up on the device, where nobody looks at it.
             normalises_all(&self.network, l, &[(with.n * plane) as f64])?;
@@ -210,7 +211,7 @@ impl Passes {
 
     /// The shape of an attention; in training with its draws, where it drops anything.
     pub(super) fn heads(&self, l: usize, n: usize, train: bool) -> Result<launch::Heads<'_>> {
-        let Operation::Attention { positions, width, heads, dropped } = self.operations[l] else {
+        let LayerOperation::Attention { positions, width, heads, dropped } = self.operations[l] else {
             return Err(own(&self.network.names()[l]));
         };
         let (dtype, size) = (self.precision.layers[l], width / heads.max(1));
@@ -237,7 +238,7 @@ impl Passes {
         }
         let y = self.fresh(l, with.n * self.network.layers()[l].outputs(), with.queue)?;
         let mut saved = match self.operations[l] {
-            Operation::BatchNorm { channels, plane, .. } => {
+            LayerOperation::BatchNorm { channels, plane, .. } => {
                 let shape = self.batch_norm(l, channels, plane, with.n);
                 self.forward_batch_norm(l, with, train, &shape, totals.as_ref(), &y)?
             }
@@ -288,14 +289,14 @@ impl Passes {
         let x = self.x(l, n)?;
         let mut saved = Vec::new();
         match &self.operations[l] {
-            Operation::Linear { rows, inputs, outputs, bias } => {
+            LayerOperation::Linear { rows, inputs, outputs, bias } => {
                 let w = self.param(l, 0, weights)?;
                 let a = launch::Matrix { data: x, rows: n * rows, columns: *inputs, transposed: false };
                 let b = launch::Matrix { data: w, rows: *inputs, columns: *outputs, transposed: true };
                 let bias = bias.then(|| self.wide_param(l, 1, weights)).transpose()?;
                 vendor::matmul(queue, dtype, (a, b), y.all(), 0.0, bias)?;
             }
-            Operation::Conv { shape, bias } => {
+            LayerOperation::Conv { shape, bias } => {
                 let s = conv(shape, self.precision.reads(l), n);
                 let w = self.param(l, 0, weights)?;
                 vendor::conv(queue, vendor::Part::Forward, &s, (x, w), y.all())?;
@@ -303,53 +304,55 @@ impl Passes {
                     launch::bias(queue, dtype, y.all(), self.wide_param(l, 1, weights)?, plane(&s)?)?;
                 }
             }
-            Operation::LayerNorm { rows, width } => {
+            LayerOperation::LayerNorm { rows, width } => {
                 let s = launch::LayerNorm { dtype, rows: n * rows, columns: *width, eps: 1e-5 };
                 let (means, rs) = (queue.memory(4 * s.rows)?, queue.memory(4 * s.rows)?);
                 let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
                 launch::layer_norm(queue, &s, x, wb, (means.all(), rs.all()), y.all())?;
                 saved.extend([means, rs]);
             }
-            Operation::Relu => drop(launch::activate(queue, launch::Function::Relu, dtype, x, y.all())?),
-            Operation::Gelu => drop(launch::activate(queue, launch::Function::Gelu, dtype, x, y.all())?),
-            Operation::Add => {
+            LayerOperation::Relu => drop(launch::activate(queue, launch::Function::Relu, dtype, x, y.all())?),
+            LayerOperation::Gelu => drop(launch::activate(queue, launch::Function::Gelu, dtype, x, y.all())?),
+            LayerOperation::Add => {
                 let other = self.network.from(l)[1];
                 let second = self.act(other, n)?;
                 let brought = self.precision.act(other).to(self.precision.reads(l), second, queue)?;
                 launch::add(queue, dtype, (x, brought.as_ref().map_or(second, Memory::all)), y.all())?;
             }
-            Operation::MaxPool(shape) => {
+            LayerOperation::MaxPool(shape) => {
                 let winners = queue.memory(4 * n * self.network.layers()[l].outputs())?;
                 let s = pool(shape, self.precision.reads(l), n);
                 launch::max_pool(queue, dtype, &s, x, y.all(), winners.all())?;
                 saved.push(winners);
             }
-            Operation::MeanPool(shape) => {
+            LayerOperation::MeanPool(shape) => {
                 launch::mean_pool(queue, dtype, &pool(shape, self.precision.reads(l), n), x, y.all())?;
             }
-            Operation::GlobalMeanPool { channels, .. } => {
+            LayerOperation::GlobalMeanPool { channels, .. } => {
                 let last = self.precision.reads(l).last.map(|_| *channels);
                 launch::plane_mean(queue, dtype, x, y.all(), last)?;
             }
-            Operation::Embedding { positions, rows, width } => {
+            LayerOperation::Embedding { positions, rows, width } => {
                 let s = launch::Embedding { dtype, vocabulary: *rows, columns: *width, length: *positions };
                 launch::embedding(queue, &s, (self.wide_param(l, 0, weights)?, None), x, y.all())?;
             }
-            Operation::Positions { .. } => {
+            LayerOperation::Positions { .. } => {
                 queue.copy(y.all(), x)?;
                 launch::bias(queue, dtype, y.all(), self.wide_param(l, 0, weights)?, 1)?;
             }
-            Operation::Attention { positions, heads, .. } => {
+            LayerOperation::Attention { positions, heads, .. } => {
                 let s = self.heads(l, n, train)?;
                 let lse = queue.memory(4 * n * heads * positions)?;
                 launch::attention(queue, &s, x, y.all(), lse.all())?;
                 saved.push(lse);
             }
-            Operation::Dropout { share } if train => {
+            LayerOperation::Dropout { share } if train => {
                 launch::dropout(queue, dtype, (x, y.all()), (self.stream.all(), l as u32), *share)?;
             }
-            Operation::Dropout { .. } => queue.copy(y.all(), x)?,
-            Operation::BatchNorm { .. } | Operation::Own => return Err(own(&self.network.names()[l])),
+            LayerOperation::Dropout { .. } => queue.copy(y.all(), x)?,
+            LayerOperation::BatchNorm { .. } | LayerOperation::Own => {
+                return Err(own(&self.network.names()[l]));
+            }
         }
         Ok(saved)
     }
@@ -409,16 +412,16 @@ fn own(name: &str) -> Error {
 }
 
 /// What the kernels cannot do is refused before anything runs.
-fn supported(name: &str, operation: &Operation) -> Result<()> {
+fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
     match operation {
-        Operation::Own => Err(own(name)),
-        Operation::Attention { width, heads, .. } if width / (*heads).max(1) > 128 => {
+        LayerOperation::Own => Err(own(name)),
+        LayerOperation::Attention { width, heads, .. } if width / (*heads).max(1) > 128 => {
             let size = width / (*heads).max(1);
             Err(Error::Config(format!(
                 "layer `{name}` has heads of {size} columns; on GPUs they have 128 at most: change `width` or `heads`"
             )))
         }
-        Operation::MeanPool(shape) if shape.padding > 0 => Err(Error::Config(format!(
+        LayerOperation::MeanPool(shape) if shape.padding > 0 => Err(Error::Config(format!(
             "layer `{name}` takes means over padding; GPUs have maxima alone of that"
         ))),
         _ => Ok(()),

@@ -3,7 +3,7 @@
 use super::layout::{Form, Last, lasts};
 use crate::Network;
 use crate::amp::Cast;
-use crate::layers::Operation;
+use crate::layers::LayerOperation;
 use allfold_kernels::DType;
 
 /// The types of a network's numbers on a device. Parameters and their gradients are f32 whatever the layer computes in.
@@ -22,7 +22,7 @@ impl Precision {
     pub fn new(
         network: &Network<f32>,
         narrow: Option<DType>,
-        operations: &[Operation],
+        operations: &[LayerOperation],
         channels_last: bool,
     ) -> Precision {
         let (mut layers, mut acts) = (Vec::new(), vec![DType::F32]);

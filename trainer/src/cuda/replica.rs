@@ -10,11 +10,11 @@
 //! rank use memory until the abort has ended them. Memory that a device may still use is never freed: what does not end by the
 //! deadline keeps it, and [`kept`] counts it. Whom NCCL's errors do not name, the ranks' communicator does.
 
-use super::outcome::Outcome;
+use super::outcome::StepOutcome;
 use super::state::State;
 use super::within::Within;
 use crate::optim::Optimiser;
-use crate::{Batch, Config, Error, GradScaler, Memory as Held, Moment, Network, Result, models};
+use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse as Held, Network, Result, models};
 use allfold_collectives::{Communicator, Error as Failure};
 use allfold_kernels::nn::Float;
 use std::mem::ManuallyDrop;
@@ -161,19 +161,19 @@ impl<'a> Replica<'a> {
     /// That none is staged, or more samples than `batch`; what the driver or a peer refused.
     pub fn start(
         &mut self,
-        moment: Moment,
+        draw_key: DrawKey,
         everywhere: u64,
         lr: f64,
         scaler: Option<&GradScaler>,
     ) -> Result<usize> {
-        self.guarded(|own| own.start(moment, everywhere, lr, scaler))
+        self.guarded(|own| own.start(draw_key, everywhere, lr, scaler))
     }
 
     /// Waits for the step that was started last.
     ///
     /// # Errors
     /// What went wrong on the device, or that it was not done in time; a rank that is lost, by name.
-    pub fn finish(&mut self, samples: usize) -> Result<Outcome> {
+    pub fn finish(&mut self, samples: usize) -> Result<StepOutcome> {
         self.guarded(|own| own.finish(samples))
     }
 

@@ -14,12 +14,12 @@
 use super::captures::{Captures, Part};
 use super::exchange::Exchange;
 use super::optimiser::DeviceOptimiser;
-use super::outcome::Outcome;
+use super::outcome::StepOutcome;
 use super::passes::{Passes, With};
 use super::weights::{Weights, part};
 use super::within::Within;
 use crate::optim::Optimiser;
-use crate::{Batch, Config, Error, GradScaler, Memory as Held, Moment, Network, Result};
+use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse as Held, Network, Result};
 use allfold_collectives::Communicator;
 use allfold_gpu::device::{Link, Way};
 use allfold_kernels::DType;
@@ -200,7 +200,7 @@ impl<'a> State<'a> {
 
     pub fn start(
         &mut self,
-        moment: Moment,
+        draw_key: DrawKey,
         everywhere: u64,
         lr: f64,
         scaler: Option<&GradScaler>,
@@ -226,8 +226,8 @@ impl<'a> State<'a> {
             let from = (micro * size).min(samples);
             let n = size.min(samples - from);
             self.bring(half, from, n)?;
-            let [step, part] = Moment { micro: moment.micro + micro as u32 + 1, ..moment }.key();
-            let draws = [moment.seed as u32, (moment.seed >> 32) as u32, step, part];
+            let [step, part] = DrawKey { micro: draw_key.micro + micro as u32 + 1, ..draw_key }.key();
+            let draws = [draw_key.seed as u32, (draw_key.seed >> 32) as u32, step, part];
             self.queue.write(self.passes.stream.all(), &draws)?;
             let share = n as f64 / samples.max(1) as f64;
             let divisor = ((n * self.passes.network.rows()) as f64 / (share * scale)) as f32;
@@ -245,7 +245,7 @@ impl<'a> State<'a> {
         Ok(samples)
     }
 
-    pub fn finish(&mut self, samples: usize) -> Result<Outcome> {
+    pub fn finish(&mut self, samples: usize) -> Result<StepOutcome> {
         self.settle("finish a step")?;
         let report: Vec<u32> = self.queue.download(self.report.all())?;
         let size = self.config.micro_batch(samples);
@@ -256,7 +256,7 @@ impl<'a> State<'a> {
         });
         let (loss, skipped) = (loss.sum(), report[self.config.accumulate] != 0);
         self.optimiser.steps += u64::from(!skipped);
-        Ok(Outcome { loss, skipped })
+        Ok(StepOutcome { loss, skipped })
     }
 
     pub fn evaluate<F: Float>(&mut self, batch: &Batch<F>) -> Result<(f64, u64)> {

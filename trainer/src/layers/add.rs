@@ -1,6 +1,6 @@
 //! The sum of two branches.
 
-use super::{Forward, Layer, LayerCost, Operation};
+use super::{Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{self, Float};
 
 /// Adds two activations of so many numbers per sample.
@@ -22,8 +22,8 @@ impl<F: Float> Layer<F> for Add {
         self.0
     }
 
-    fn operation(&self) -> Operation {
-        Operation::Add
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::Add
     }
 
     fn in_place(&self) -> bool {

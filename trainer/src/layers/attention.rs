@@ -1,7 +1,7 @@
 //! Causal self-attention over queries, keys and values side by side.
 
 use super::Cast;
-use super::{Backward, Forward, Layer, LayerCost, Operation};
+use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{Attention as Shape, Dropout, Float, Stream};
 
 /// An attention: from `[T, 3 C]` to `[T, C]` per sample. Its draws, where it drops any of its probabilities, are those of a
@@ -36,9 +36,9 @@ impl<F: Float> Layer<F> for Attention {
         self.shape.positions * self.shape.width
     }
 
-    fn operation(&self) -> Operation {
+    fn operation(&self) -> LayerOperation {
         let Shape { positions, width, heads } = self.shape;
-        Operation::Attention { positions, width, heads, dropped: self.dropped }
+        LayerOperation::Attention { positions, width, heads, dropped: self.dropped }
     }
 
     fn cast(&self) -> Cast {

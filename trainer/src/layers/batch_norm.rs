@@ -1,6 +1,6 @@
 //! Batch normalisation of each channel, with running statistics for evaluation.
 
-use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{BatchNorm as Shape, Cost, Float};
 
 /// A batch norm. Each rank of a data-parallel run normalises by its own samples; synchronised, by those of all ranks,
@@ -26,9 +26,9 @@ impl<F: Float> Layer<F> for BatchNorm {
         self.shape.channels * self.shape.plane
     }
 
-    fn operation(&self) -> Operation {
+    fn operation(&self) -> LayerOperation {
         let Shape { channels, plane } = self.shape;
-        Operation::BatchNorm { channels, plane, synchronised: self.synchronised }
+        LayerOperation::BatchNorm { channels, plane, synchronised: self.synchronised }
     }
 
     fn needs_output(&self) -> bool {

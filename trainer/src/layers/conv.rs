@@ -1,7 +1,7 @@
 //! Convolution with a square kernel.
 
 use super::Cast;
-use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{Conv2d as Shape, Cost, Float};
 
 /// A convolution. It keeps the padded pictures of the forward pass for the backward pass.
@@ -45,8 +45,8 @@ impl<F: Float> Layer<F> for Conv2d {
         self.shape.outputs * self.pixels()
     }
 
-    fn operation(&self) -> Operation {
-        Operation::Conv { shape: self.shape, bias: self.bias }
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::Conv { shape: self.shape, bias: self.bias }
     }
 
     fn needs_output(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Dropout: in training a share of the numbers becomes 0, and the rest grows to make up for it.
 
-use super::{Backward, Forward, Layer, LayerCost, Operation};
+use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{Dropout as Kernel, Float, Stream};
 
 /// Dropout over so many numbers per sample. Its draws are a function of seed, step, micro-batch, rank and layer.
@@ -25,8 +25,8 @@ impl<F: Float> Layer<F> for Dropout {
         self.outputs
     }
 
-    fn operation(&self) -> Operation {
-        Operation::Dropout { share: self.share }
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::Dropout { share: self.share }
     }
 
     fn needs_output(&self) -> bool {

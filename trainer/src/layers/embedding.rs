@@ -1,7 +1,7 @@
 //! Tables: a row for each token, and a row for each position.
 
 use super::Cast;
-use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{self, Cost, Embedding as Shape, Float};
 
 /// From `positions` tokens, as whole numbers, to a row of the table for each.
@@ -41,8 +41,12 @@ impl<F: Float> Layer<F> for Embedding {
         self.positions * self.shape.width
     }
 
-    fn operation(&self) -> Operation {
-        Operation::Embedding { positions: self.positions, rows: self.shape.rows, width: self.shape.width }
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::Embedding {
+            positions: self.positions,
+            rows: self.shape.rows,
+            width: self.shape.width,
+        }
     }
 
     fn params(&self) -> Vec<Tensor> {
@@ -81,8 +85,8 @@ impl<F: Float> Layer<F> for Positions {
         self.positions * self.width
     }
 
-    fn operation(&self) -> Operation {
-        Operation::Positions { positions: self.positions, width: self.width }
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::Positions { positions: self.positions, width: self.width }
     }
 
     fn params(&self) -> Vec<Tensor> {

@@ -1,7 +1,7 @@
 //! Layer normalisation of each row, with a weight and a bias.
 
 use super::Cast;
-use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{Cost, Float, LayerNorm as Shape};
 
 /// A layer norm over `rows` rows per sample.
@@ -26,8 +26,8 @@ impl<F: Float> Layer<F> for LayerNorm {
         self.rows * self.shape.width
     }
 
-    fn operation(&self) -> Operation {
-        Operation::LayerNorm { rows: self.rows, width: self.shape.width }
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::LayerNorm { rows: self.rows, width: self.shape.width }
     }
 
     fn needs_output(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Fully connected: `y = x w^T + b`, for every row of a sample.
 
 use super::Cast;
-use super::{Backward, Forward, Init, Layer, LayerCost, Operation, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{Cost, Float, Linear as Shape};
 
 /// A fully connected layer.
@@ -38,8 +38,8 @@ impl<F: Float> Layer<F> for Linear {
         self.rows * self.shape.outputs
     }
 
-    fn operation(&self) -> Operation {
-        Operation::Linear {
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::Linear {
             rows: self.rows,
             inputs: self.shape.inputs,
             outputs: self.shape.outputs,

@@ -34,9 +34,9 @@ pub use dropout::Dropout;
 pub use embedding::{Embedding, Positions};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
-pub use operation::Operation;
+pub use operation::LayerOperation;
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
-pub use unit::{Function, Gelu, Relu, Unit};
+pub use unit::{Elementwise, Gelu, Relu, Unit};
 
 use allfold_kernels::nn::{Cost, Float, Stream};
 
@@ -82,7 +82,7 @@ impl Tensor {
 
 /// What a forward pass keeps for the backward pass.
 #[derive(Clone, Debug)]
-pub struct Saved<F> {
+pub struct SavedTensors<F> {
     /// Numbers.
     pub values: Vec<F>,
     /// Positions.
@@ -106,7 +106,7 @@ pub struct Forward<'a, F> {
     /// Output, n x outputs.
     pub y: &'a mut [F],
     /// For the backward pass; of the size that [`Layer::saved`] says.
-    pub saved: &'a mut Saved<F>,
+    pub saved: &'a mut SavedTensors<F>,
     /// The totals over all ranks of [`Layer::forward_sums`]; in evaluation, nothing.
     pub totals: &'a [f64],
     /// Where random draws of this layer, step, micro-batch and rank come from.
@@ -126,7 +126,7 @@ pub struct Backward<'a, F> {
     /// The loss's gradient by the output.
     pub dy: &'a [F],
     /// What the forward pass kept; the backward pass may use it up.
-    pub saved: &'a mut Saved<F>,
+    pub saved: &'a mut SavedTensors<F>,
     /// The totals over all ranks of [`Layer::backward_sums`], for [`Layer::backward_input`].
     pub totals: &'a [f64],
 }
@@ -154,9 +154,9 @@ pub trait Layer<F: Float>: Send + Sync {
     /// Numbers per sample that come out.
     fn outputs(&self) -> usize;
 
-    /// What it computes, as data. A device with arithmetic of its own runs it by this, and refuses [`Operation::Own`].
-    fn operation(&self) -> Operation {
-        Operation::Own
+    /// What it computes, as data. A device with arithmetic of its own runs it by this, and refuses [`LayerOperation::Own`].
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::Own
     }
 
     /// Its parameters, in PyTorch's order of registration.

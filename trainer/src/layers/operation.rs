@@ -5,7 +5,7 @@ use allfold_kernels::nn::{Conv2d, Pool};
 /// The formula of a layer and its shape, per sample.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Operation {
+pub enum LayerOperation {
     /// `y = x w' + b` for each of `rows` rows.
     Linear {
         /// Rows of a sample.

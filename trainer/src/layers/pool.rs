@@ -1,6 +1,6 @@
 //! Pooling: maximum or mean of windows, or the mean of whole planes.
 
-use super::{Backward, Forward, Layer, LayerCost, Operation};
+use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{Float, Pool};
 
 /// The maximum of each window.
@@ -63,8 +63,8 @@ impl<F: Float> Layer<F> for MaxPool {
         outputs(&self.0)
     }
 
-    fn operation(&self) -> Operation {
-        Operation::MaxPool(self.0)
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::MaxPool(self.0)
     }
 
     fn saved(&self, n: usize) -> (usize, usize) {
@@ -93,8 +93,8 @@ impl<F: Float> Layer<F> for MeanPool {
         outputs(&self.0)
     }
 
-    fn operation(&self) -> Operation {
-        Operation::MeanPool(self.0)
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::MeanPool(self.0)
     }
 
     fn forward(&self, pass: Forward<F>) {
@@ -119,8 +119,8 @@ impl<F: Float> Layer<F> for GlobalMeanPool {
         self.channels
     }
 
-    fn operation(&self) -> Operation {
-        Operation::GlobalMeanPool { channels: self.channels, plane: self.plane }
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::GlobalMeanPool { channels: self.channels, plane: self.plane }
     }
 
     fn forward(&self, pass: Forward<F>) {

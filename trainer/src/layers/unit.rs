@@ -1,6 +1,6 @@
 //! Functions of one number at a time.
 
-use super::{Backward, Forward, Layer, LayerCost, Operation};
+use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{self, Cost, Float};
 use std::marker::PhantomData;
 
@@ -20,9 +20,9 @@ impl<K> Unit<K> {
 }
 
 /// What a function is to its layer.
-pub trait Function {
+pub trait Elementwise {
     /// What it is called.
-    const OPERATION: Operation;
+    const OPERATION: LayerOperation;
     /// Whether its derivative follows from what came out alone.
     const IN_PLACE: bool = false;
     /// `x` to `y`.
@@ -37,8 +37,8 @@ pub trait Function {
     fn costs<F: Float>(elements: usize) -> [Cost; 2];
 }
 
-impl Function for nn::Relu {
-    const OPERATION: Operation = Operation::Relu;
+impl Elementwise for nn::Relu {
+    const OPERATION: LayerOperation = LayerOperation::Relu;
     const IN_PLACE: bool = true;
 
     fn forward<F: Float>(x: &[F], y: &mut [F]) {
@@ -62,8 +62,8 @@ impl Function for nn::Relu {
     }
 }
 
-impl Function for nn::Gelu {
-    const OPERATION: Operation = Operation::Gelu;
+impl Elementwise for nn::Gelu {
+    const OPERATION: LayerOperation = LayerOperation::Gelu;
 
     fn forward<F: Float>(x: &[F], y: &mut [F]) {
         Self::forward(x, y);
@@ -78,7 +78,7 @@ impl Function for nn::Gelu {
     }
 }
 
-impl<F: Float, K: Function> Layer<F> for Unit<K> {
+impl<F: Float, K: Elementwise> Layer<F> for Unit<K> {
     fn inputs(&self) -> usize {
         self.0
     }
@@ -87,7 +87,7 @@ impl<F: Float, K: Function> Layer<F> for Unit<K> {
         self.0
     }
 
-    fn operation(&self) -> Operation {
+    fn operation(&self) -> LayerOperation {
         K::OPERATION
     }
 

@@ -47,7 +47,7 @@ impl<'a, F: Float> Objective<'a, F> {
 
 /// What a pass is a part of: with the seed, it determines every random draw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moment {
+pub struct DrawKey {
     /// Seed of the run.
     pub seed: u64,
     /// Step of the run.
@@ -58,7 +58,7 @@ pub struct Moment {
     pub rank: u16,
 }
 
-impl Moment {
+impl DrawKey {
     /// Step, and micro-batch with rank, as draws are keyed: another key for each of 65,536 micro-batches and as many ranks.
     pub(crate) fn key(&self) -> [u32; 2] {
         // Micro-batch 65,536 takes the key that 0 would have, which no pass has.
@@ -68,7 +68,7 @@ impl Moment {
 
 /// Bytes that a rank holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Memory {
+pub struct MemoryUse {
     /// Parameters.
     pub params: u64,
     /// Gradients, those held back between micro-batches included.

@@ -324,7 +324,7 @@ fn a_backward_pass_lists_its_phases_once() {
 #[test]
 fn every_micro_batch_of_the_largest_step_draws_apart() {
     let keys: std::collections::BTreeSet<[u32; 2]> =
-        (1..=65_536).map(|micro| Moment { micro, rank: 7, ..Moment::default() }.key()).collect();
+        (1..=65_536).map(|micro| DrawKey { micro, rank: 7, ..DrawKey::default() }.key()).collect();
     assert_eq!(keys.len(), 65_536);
-    assert!(!keys.contains(&Moment { micro: 1, rank: 8, ..Moment::default() }.key()));
+    assert!(!keys.contains(&DrawKey { micro: 1, rank: 8, ..DrawKey::default() }.key()));
 }

@@ -8,7 +8,7 @@ use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Times an all-reduce from the moment all ranks have entered it.
-pub trait Exchange {
+pub trait ExchangeModel {
     /// Of so many elements.
     ///
     /// # Errors
@@ -23,7 +23,7 @@ pub trait Exchange {
 const STEPPED: u32 = 1024;
 
 /// A communicator's own schedule, simulated on the topology.
-pub struct Simulated<'a> {
+pub struct SimulatedExchange<'a> {
     topology: &'a Topology,
     costs: Costs,
     sharing: Sharing,
@@ -32,14 +32,19 @@ pub struct Simulated<'a> {
     engines: BTreeSet<String>,
 }
 
-impl<'a> Simulated<'a> {
+impl<'a> SimulatedExchange<'a> {
     /// What a communicator with this plan would do.
-    pub fn new(topology: &'a Topology, costs: Costs, sharing: Sharing, plan: &'a Plan) -> Simulated<'a> {
-        Simulated { topology, costs, sharing, plan, known: BTreeMap::new(), engines: BTreeSet::new() }
+    pub fn new(
+        topology: &'a Topology,
+        costs: Costs,
+        sharing: Sharing,
+        plan: &'a Plan,
+    ) -> SimulatedExchange<'a> {
+        SimulatedExchange { topology, costs, sharing, plan, known: BTreeMap::new(), engines: BTreeSet::new() }
     }
 }
 
-impl Exchange for Simulated<'_> {
+impl ExchangeModel for SimulatedExchange<'_> {
     fn all_reduce(&mut self, elements: usize, dtype: DType) -> Result<Picos> {
         if let Some(&known) = self.known.get(&(elements, dtype.size())) {
             return Ok(known);
@@ -88,7 +93,7 @@ impl NcclModel {
     }
 }
 
-impl Exchange for NcclModel {
+impl ExchangeModel for NcclModel {
     fn all_reduce(&mut self, elements: usize, dtype: DType) -> Result<Picos> {
         let bytes = (elements * dtype.size()) as u64;
         let chosen = choose(&self.platform, Collective::AllReduce, bytes, &self.overrides)

@@ -9,34 +9,34 @@
 //! [`allfold_collectives::time`] says of its schedule on the topology. Where a schedule lets ranks finish at different
 //! times (unequal chunks, folded rank counts), the last one's time is taken for all.
 //!
-//! What is timed is a [`Steps`]: a real network with what its kernels cost on a device ([`predict`]), or the layer table
+//! What is timed is a [`StepCosts`]: a real network with what its kernels cost on a device ([`predict`]), or the layer table
 //! of a large one ([`crate::workloads`], [`predict_workload`]). Both go through one timeline, with the buckets of real
 //! training.
 
-mod even;
 mod exchange;
 mod network;
-mod steps;
-mod terms;
+mod overheads;
+mod step_costs;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod uniform_costs;
 mod workload;
 
-pub use even::Even;
-pub use exchange::{Exchange, NcclModel, Simulated};
-pub use steps::{Rules, Steps};
-pub use terms::{Terms, expected_max};
-pub use workload::{Job, predict_workload};
+pub use exchange::{ExchangeModel, NcclModel, SimulatedExchange};
+pub use overheads::{Overheads, expected_max};
+pub use step_costs::{DdpOptions, StepCosts};
+pub use uniform_costs::UniformCosts;
+pub use workload::{WorkloadTraining, predict_workload};
 
-use crate::timing::{Breakdown, BucketTimes};
+use crate::timing::{BucketTimes, StepBreakdown};
 use crate::{Config, Error, Result, strategies};
 use allfold_collectives::Plan;
 use allfold_sim::{Costs, Device, Picos, Sharing, Topology};
 
 /// What the step would run on.
 #[derive(Clone, Copy)]
-pub struct Machine<'a> {
+pub struct ModeledMachine<'a> {
     /// What each rank computes with.
     pub device: Device,
     /// What joins the ranks; it says how many there are.
@@ -51,13 +51,13 @@ pub struct Machine<'a> {
 
 /// A step as it would be. Predicted: no number was computed and no byte sent.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Prediction {
+pub struct StepPrediction {
     /// Ranks.
     pub ranks: u32,
     /// Samples of all ranks in one step.
     pub samples: u64,
     /// Where the time of the step goes.
-    pub time: Breakdown,
+    pub time: StepBreakdown,
     /// How long the communication timeline is busy, hidden or not.
     pub communication: Picos,
     /// What happens to each bucket, from the start of the step.
@@ -66,7 +66,7 @@ pub struct Prediction {
     pub engines: Vec<String>,
 }
 
-impl Prediction {
+impl StepPrediction {
     /// Samples per second, over all ranks.
     pub fn throughput(&self) -> f64 {
         self.samples as f64 / self.time.total().as_secs()
@@ -81,8 +81,8 @@ pub fn predict(
     config: &Config,
     shape: (usize, usize, usize),
     classes: usize,
-    machine: &Machine,
-) -> Result<Prediction> {
+    machine: &ModeledMachine,
+) -> Result<StepPrediction> {
     config.check()?;
     if config.hook != "none" {
         return Err(Error::Config(format!(
@@ -102,11 +102,11 @@ pub fn predict(
 /// # Errors
 /// An exchange that cannot be timed.
 pub fn predict_steps(
-    steps: &dyn Steps,
-    rules: Rules,
+    steps: &dyn StepCosts,
+    rules: DdpOptions,
     ranks: u32,
-    exchange: &mut dyn Exchange,
-) -> Result<Prediction> {
-    let rules = Rules { caps: rules.caps.filter(|_| ranks > 1), ..rules };
+    exchange: &mut dyn ExchangeModel,
+) -> Result<StepPrediction> {
+    let rules = DdpOptions { caps: rules.caps.filter(|_| ranks > 1), ..rules };
     timeline::Timeline { steps, rules, exchange, ranks }.step()
 }

@@ -1,13 +1,13 @@
-//! A real network as [`Steps`]: what its kernels cost, on a device.
+//! A real network as [`StepCosts`]: what its kernels cost, on a device.
 
 use super::timeline::Timeline;
-use super::{Machine, Prediction, Rules, Simulated, Steps};
+use super::{DdpOptions, ModeledMachine, SimulatedExchange, StepCosts, StepPrediction};
 use crate::model::hold_cost;
 use crate::run::data_cost;
 use crate::scaler::unscale_cost;
 use crate::strategies::ddp::{pack_cost, unpack_cost};
 use crate::timing::work;
-use crate::{Config, Network, Optimiser, Phase, Place, Result, models, optim};
+use crate::{Config, Network, Optimiser, ParamSpec, Phase, Result, models, optim};
 use allfold_kernels::nn::{Cost, Float};
 use allfold_sim::{Device, Picos};
 
@@ -22,19 +22,19 @@ pub(super) fn predict<F: Float>(
     config: &Config,
     shape: (usize, usize, usize),
     classes: usize,
-    machine: &Machine,
-) -> Result<Prediction> {
+    machine: &ModeledMachine,
+) -> Result<StepPrediction> {
     let network: Network<F> = models::build(config, shape, classes)?;
     let optimiser = optim::build(config, &network)?;
     let steps = Numeric { config, network: &network, optimiser: &*optimiser, device: machine.device };
-    let rules = Rules {
+    let rules = DdpOptions {
         batch: config.batch,
         micro_batch: config.micro_batch(config.batch),
         caps: if config.strategy == "single" { None } else { Some(config.caps()) },
         views: true,
         scaler: config.scaler().is_some(),
     };
-    let mut exchange = Simulated::new(machine.topology, machine.costs, machine.sharing, machine.plan);
+    let mut exchange = SimulatedExchange::new(machine.topology, machine.costs, machine.sharing, machine.plan);
     Timeline { steps: &steps, rules, exchange: &mut exchange, ranks: machine.topology.ranks() }.step()
 }
 
@@ -44,8 +44,8 @@ impl<F: Float> Numeric<'_, F> {
     }
 }
 
-impl<F: Float> Steps for Numeric<'_, F> {
-    fn params(&self) -> &[Place] {
+impl<F: Float> StepCosts for Numeric<'_, F> {
+    fn params(&self) -> &[ParamSpec] {
         self.network.params()
     }
     fn forward_phases(&self) -> Vec<Phase> {

@@ -9,11 +9,12 @@ fn step(
     batch: usize,
     topology: &str,
     ranks: u32,
-) -> Prediction {
+) -> StepPrediction {
     let (workload, device) = (Workload::named(name).unwrap(), Accelerator::named(device).unwrap());
     let (topology, plan) = (Topology::named(topology, ranks).unwrap(), Plan::default());
-    let mut exchange = Simulated::new(&topology, topology.costs(), Sharing::default(), &plan);
-    predict_workload(&Job::new(&workload, device, precision, batch), ranks, &mut exchange).unwrap()
+    let mut exchange = SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan);
+    predict_workload(&WorkloadTraining::new(&workload, device, precision, batch), ranks, &mut exchange)
+        .unwrap()
 }
 
 /// (workload, device, precision, batch, samples per second as published).
@@ -61,24 +62,26 @@ fn a_step_takes_longer_with_more_samples_ranks_or_synchronised_norms() {
     let workload = Workload::named("resnet50").unwrap();
     let device = Accelerator::named("A100 SXM").unwrap();
     let (topology, plan) = (Topology::named("dgx-a100", 64).unwrap(), Plan::default());
-    let mut exchange = Simulated::new(&topology, topology.costs(), Sharing::default(), &plan);
-    let base = Job::new(&workload, device, Precision::Half, 64);
-    let mut total = |job: &Job| predict_workload(job, 64, &mut exchange).unwrap().time;
+    let mut exchange = SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan);
+    let base = WorkloadTraining::new(&workload, device, Precision::Half, 64);
+    let mut total = |job: &WorkloadTraining| predict_workload(job, 64, &mut exchange).unwrap().time;
     let one = total(&base);
-    assert!(total(&Job { batch: 65, ..base }).total() > one.total());
-    assert!(total(&Job { sync_batch_norm: true, ..base }).exposed > one.exposed);
-    assert!(total(&Job { accumulate: 4, ..base }).total() > one.total());
-    let four = total(&Job { batch: 256, accumulate: 4, ..base });
+    assert!(total(&WorkloadTraining { batch: 65, ..base }).total() > one.total());
+    assert!(total(&WorkloadTraining { sync_batch_norm: true, ..base }).exposed > one.exposed);
+    assert!(total(&WorkloadTraining { accumulate: 4, ..base }).total() > one.total());
+    let four = total(&WorkloadTraining { batch: 256, accumulate: 4, ..base });
     assert!(four.exposed <= one.exposed, "gradients are exchanged once in four batches");
-    assert!(total(&Job { precision: Precision::F32, ..base }).total() > one.total());
+    assert!(total(&WorkloadTraining { precision: Precision::F32, ..base }).total() > one.total());
     // Buckets of everything hide nothing.
-    let one_bucket = Job { caps: crate::buckets::Caps { first: 1 << 40, rest: 1 << 40 }, ..base };
+    let one_bucket =
+        WorkloadTraining { caps: crate::buckets::Caps { first: 1 << 40, rest: 1 << 40 }, ..base };
     assert!(total(&one_bucket).exposed > one.exposed);
-    let terms = Terms { spread: 0.02, jitter_us: 1000.0, contention: 0.1, input: Some(10_000.0), node: 8 };
-    assert!(total(&Job { terms, ..base }).total() > one.total());
+    let terms =
+        Overheads { spread: 0.02, jitter_us: 1000.0, contention: 0.1, input: Some(10_000.0), node: 8 };
+    assert!(total(&WorkloadTraining { terms, ..base }).total() > one.total());
     // Eight ranks of a node that prepares 8,000 a second get 1,000 each, whatever they could do.
-    let starved = Terms { input: Some(8_000.0), ..Terms::NONE };
-    let step = predict_workload(&Job { terms: starved, ..base }, 64, &mut exchange).unwrap();
+    let starved = Overheads { input: Some(8_000.0), ..Overheads::NONE };
+    let step = predict_workload(&WorkloadTraining { terms: starved, ..base }, 64, &mut exchange).unwrap();
     assert!((step.throughput() / 64_000.0 - 1.0).abs() < 1e-6, "{}", step.throughput());
 }
 
@@ -86,9 +89,12 @@ fn a_step_takes_longer_with_more_samples_ranks_or_synchronised_norms() {
 fn a_measured_device_takes_what_was_measured() {
     let workload = Workload::named("resnet50").unwrap();
     let device = Accelerator::named("V100").unwrap();
-    let job = Job { measured: Some(356.0), ..Job::new(&workload, device, Precision::F32, 128) };
+    let job = WorkloadTraining {
+        measured: Some(356.0),
+        ..WorkloadTraining::new(&workload, device, Precision::F32, 128)
+    };
     let (topology, plan) = (Topology::named("dgx1-v100", 1).unwrap(), Plan::default());
-    let mut exchange = Simulated::new(&topology, topology.costs(), Sharing::default(), &plan);
+    let mut exchange = SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan);
     let one = predict_workload(&job, 1, &mut exchange).unwrap();
     assert!((one.throughput() / 356.0 - 1.0).abs() < 1e-4, "{}", one.throughput());
 }
@@ -97,11 +103,11 @@ fn a_measured_device_takes_what_was_measured() {
 fn folding_changes_no_step_that_divides() {
     let workload = Workload::named("resnet18").unwrap();
     let device = Accelerator::named("A100 SXM").unwrap();
-    let job = Job::new(&workload, device, Precision::Half, 32);
+    let job = WorkloadTraining::new(&workload, device, Precision::Half, 32);
     let plan = Plan::default();
     let time = |ranks: u32| {
         let topology = Topology::named("dgx-a100", ranks).unwrap();
-        let mut exchange = Simulated::new(&topology, topology.costs(), Sharing::default(), &plan);
+        let mut exchange = SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan);
         predict_workload(&job, ranks, &mut exchange).unwrap()
     };
     let (stepped, folded) = (time(1024), time(2048));

@@ -1,16 +1,16 @@
 //! A rank's two timelines through a step.
 
-use super::{Exchange, Prediction, Rules, Steps};
+use super::{DdpOptions, ExchangeModel, StepCosts, StepPrediction};
 use crate::buckets::{Bucket, buckets_in, views};
-use crate::timing::{Breakdown, BucketTimes, communication};
+use crate::timing::{BucketTimes, StepBreakdown, communication};
 use crate::{Phase, Result};
 use allfold_collectives::DType;
 use allfold_sim::Picos;
 
 /// A step, and what times its parts.
-pub(super) struct Timeline<'a, S: Steps + ?Sized, X: Exchange + ?Sized> {
+pub(super) struct Timeline<'a, S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> {
     pub steps: &'a S,
-    pub rules: Rules,
+    pub rules: DdpOptions,
     pub exchange: &'a mut X,
     pub ranks: u32,
 }
@@ -35,10 +35,10 @@ struct Micro {
     more: bool,
 }
 
-impl<S: Steps + ?Sized, X: Exchange + ?Sized> Timeline<'_, S, X> {
-    pub fn step(&mut self) -> Result<Prediction> {
+impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
+    pub fn step(&mut self) -> Result<StepPrediction> {
         let (steps, rules) = (self.steps, self.rules);
-        let mut time = Breakdown { data: steps.data(rules.batch), ..Breakdown::default() };
+        let mut time = StepBreakdown { data: steps.data(rules.batch), ..StepBreakdown::default() };
         let ready = |phase| if let Phase::Ready(param) = phase { Some(param) } else { None };
         let order: Vec<usize> = steps.backward_phases().into_iter().filter_map(ready).collect();
         let buckets = rules
@@ -64,7 +64,7 @@ impl<S: Steps + ?Sized, X: Exchange + ?Sized> Timeline<'_, S, X> {
         if rules.scaler {
             time.optimiser += self.exchange.all_reduce(1, DType::U8)?;
         }
-        Ok(Prediction {
+        Ok(StepPrediction {
             ranks: self.ranks,
             samples: rules.batch as u64 * u64::from(self.ranks),
             time,

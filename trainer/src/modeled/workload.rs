@@ -1,15 +1,15 @@
-//! A layer table as [`Steps`]: a large network on an accelerator.
+//! A layer table as [`StepCosts`]: a large network on an accelerator.
 
 use super::timeline::Timeline;
-use super::{Exchange, Prediction, Rules, Steps, Terms};
+use super::{DdpOptions, ExchangeModel, Overheads, StepCosts, StepPrediction};
 use crate::buckets::Caps;
-use crate::workloads::{Accelerator, Kernel, Precision, Workload};
-use crate::{Phase, Place, Result};
+use crate::workloads::{Accelerator, KernelCost, Precision, Workload};
+use crate::{ParamSpec, Phase, Result};
 use allfold_sim::Picos;
 
 /// How a workload is trained.
 #[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
+pub struct WorkloadTraining<'a> {
     /// What is trained.
     pub workload: &'a Workload,
     /// On what.
@@ -27,18 +27,18 @@ pub struct Job<'a> {
     /// Samples per second of one device alone, where that was measured: every kernel takes as much longer or shorter.
     pub measured: Option<f64>,
     /// What is added beyond kernels and links.
-    pub terms: Terms,
+    pub terms: Overheads,
 }
 
-impl<'a> Job<'a> {
+impl<'a> WorkloadTraining<'a> {
     /// PyTorch's defaults: buckets of 1 MiB, then 25 MiB; no accumulation.
     pub fn new(
         workload: &'a Workload,
         accelerator: &'a Accelerator,
         precision: Precision,
         batch: usize,
-    ) -> Job<'a> {
-        Job {
+    ) -> WorkloadTraining<'a> {
+        WorkloadTraining {
             workload,
             accelerator,
             precision,
@@ -47,7 +47,7 @@ impl<'a> Job<'a> {
             sync_batch_norm: false,
             caps: Caps { first: 1 << 20, rest: 25 << 20 },
             measured: None,
-            terms: Terms::NONE,
+            terms: Overheads::NONE,
         }
     }
 }
@@ -56,7 +56,11 @@ impl<'a> Job<'a> {
 ///
 /// # Errors
 /// An exchange that cannot be timed.
-pub fn predict_workload(job: &Job<'_>, ranks: u32, exchange: &mut dyn Exchange) -> Result<Prediction> {
+pub fn predict_workload(
+    job: &WorkloadTraining<'_>,
+    ranks: u32,
+    exchange: &mut dyn ExchangeModel,
+) -> Result<StepPrediction> {
     let modeled = Modeled { job, stretch: stretch(job) };
     let mut prediction = modeled.step(ranks, exchange)?;
     job.terms.apply(&mut prediction);
@@ -64,7 +68,7 @@ pub fn predict_workload(job: &Job<'_>, ranks: u32, exchange: &mut dyn Exchange) 
 }
 
 /// How much slower than by the roofline a device is, in thousandths: 1000, or so that one of them reaches what was measured.
-fn stretch(job: &Job<'_>) -> u128 {
+fn stretch(job: &WorkloadTraining<'_>) -> u128 {
     let Some(measured) = job.measured.filter(|rate| *rate > 0.0) else { return 1000 };
     let modeled = Modeled { job, stretch: 1_000_000 };
     let alone = modeled.alone();
@@ -74,25 +78,25 @@ fn stretch(job: &Job<'_>) -> u128 {
 }
 
 struct Modeled<'a> {
-    job: &'a Job<'a>,
+    job: &'a WorkloadTraining<'a>,
     /// Thousandths without a measurement, else millionths.
     stretch: u128,
 }
 
 impl Modeled<'_> {
-    fn step(&self, ranks: u32, exchange: &mut dyn Exchange) -> Result<Prediction> {
+    fn step(&self, ranks: u32, exchange: &mut dyn ExchangeModel) -> Result<StepPrediction> {
         let job = self.job;
         let micro_batch = job.batch.div_ceil(job.accumulate.max(1)).max(1);
         let caps = (ranks > 1).then_some(job.caps);
         let scaler = ranks > 1 && job.precision == Precision::Half;
-        let rules = Rules { batch: job.batch, micro_batch, caps, views: false, scaler };
+        let rules = DdpOptions { batch: job.batch, micro_batch, caps, views: false, scaler };
         Timeline { steps: self, rules, exchange, ranks }.step()
     }
 
     /// One device's step.
     fn alone(&self) -> Picos {
         struct Never;
-        impl Exchange for Never {
+        impl ExchangeModel for Never {
             fn all_reduce(&mut self, _: usize, _: allfold_collectives::DType) -> Result<Picos> {
                 Ok(Picos::ZERO)
             }
@@ -103,7 +107,7 @@ impl Modeled<'_> {
         self.step(1, &mut Never).map_or(Picos::ZERO, |prediction| prediction.time.total())
     }
 
-    fn time(&self, kernel: &Kernel, n: usize) -> Picos {
+    fn time(&self, kernel: &KernelCost, n: usize) -> Picos {
         let time = self.job.accelerator.time(kernel, n, self.job.precision);
         self.stretched(time)
     }
@@ -119,8 +123,8 @@ impl Modeled<'_> {
     }
 }
 
-impl Steps for Modeled<'_> {
-    fn params(&self) -> &[Place] {
+impl StepCosts for Modeled<'_> {
+    fn params(&self) -> &[ParamSpec] {
         self.job.workload.places()
     }
     fn forward_phases(&self) -> Vec<Phase> {

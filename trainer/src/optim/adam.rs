@@ -6,7 +6,7 @@
 //! p = p - lr / (1 - beta1^t)  m / (sqrt(v) / sqrt(1 - beta2^t) + eps)          at step t = 1, 2, ...
 //! ```
 
-use super::{Optimiser, State};
+use super::{Optimiser, OptimiserState};
 use allfold_kernels::nn::{self, Cost, Float, Moments};
 
 /// The optimiser, with two moments per parameter element.
@@ -60,9 +60,9 @@ impl<F: Float> Optimiser<F> for Adam<F> {
         Cost::launch(16 * params, 7 * params, size_of::<F>())
     }
 
-    fn state(&mut self) -> State<'_, F> {
+    fn state(&mut self) -> OptimiserState<'_, F> {
         let (m, v) = &mut self.moments;
-        State { steps: &mut self.steps, vectors: vec![("exp_avg", m), ("exp_avg_sq", v)] }
+        OptimiserState { steps: &mut self.steps, vectors: vec![("exp_avg", m), ("exp_avg_sq", v)] }
     }
 }
 

@@ -10,8 +10,8 @@
 //! With many ranks the batch is large and so is the learning rate; a step then stays small beside each parameter.
 //! Parameters of one dimension (biases, batch norms) take part in neither the ratio nor the decay, as is customary.
 
-use super::{Optimiser, State};
-use crate::Place;
+use super::{Optimiser, OptimiserState};
+use crate::ParamSpec;
 use allfold_kernels::nn::{Cost, Float, norm};
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub struct Lars<F> {
 
 impl<F: Float> Lars<F> {
     /// For parameters that lie as `places` says.
-    pub fn new(momentum: f64, weight_decay: f64, trust: f64, places: &[Place]) -> Lars<F> {
+    pub fn new(momentum: f64, weight_decay: f64, trust: f64, places: &[ParamSpec]) -> Lars<F> {
         let parts = places.iter().map(|place| (place.range.clone(), place.shape.len() > 1)).collect();
         Lars { momentum, weight_decay, trust, parts, steps: 0, velocity: Vec::new() }
     }
@@ -62,8 +62,8 @@ impl<F: Float> Optimiser<F> for Lars<F> {
         Cost::launch(10 * params, 7 * params, size_of::<F>())
     }
 
-    fn state(&mut self) -> State<'_, F> {
-        State { steps: &mut self.steps, vectors: vec![("momentum_buffer", &mut self.velocity)] }
+    fn state(&mut self) -> OptimiserState<'_, F> {
+        OptimiserState { steps: &mut self.steps, vectors: vec![("momentum_buffer", &mut self.velocity)] }
     }
 }
 
@@ -72,8 +72,8 @@ mod tests {
     use super::*;
     use crate::layers::Init;
 
-    fn place(shape: &[usize], range: Range<usize>) -> Place {
-        Place { name: String::new(), shape: shape.to_vec(), range, init: Init::Constant(0.0) }
+    fn place(shape: &[usize], range: Range<usize>) -> ParamSpec {
+        ParamSpec { name: String::new(), shape: shape.to_vec(), range, init: Init::Constant(0.0) }
     }
 
     #[test]

@@ -37,11 +37,11 @@ pub trait Optimiser<F: Float> {
     fn cost(&self, params: usize) -> Cost;
 
     /// What a step reads of the steps before it.
-    fn state(&mut self) -> State<'_, F>;
+    fn state(&mut self) -> OptimiserState<'_, F>;
 }
 
 /// An optimiser's memory: what a checkpoint keeps.
-pub struct State<'a, F> {
+pub struct OptimiserState<'a, F> {
     /// Steps so far.
     pub steps: &'a mut u64,
     /// By PyTorch's names; each is laid out as the parameters are, or empty before the first step.

@@ -6,7 +6,7 @@
 //! p = p - lr v                 (nesterov: p = p - lr (g + momentum v))
 //! ```
 
-use super::{Optimiser, State};
+use super::{Optimiser, OptimiserState};
 use allfold_kernels::nn::{Cost, Descent, Float, descend};
 
 /// The optimiser, with one velocity per parameter element.
@@ -46,8 +46,8 @@ impl<F: Float> Optimiser<F> for Sgd<F> {
         }
     }
 
-    fn state(&mut self) -> State<'_, F> {
-        State { steps: &mut self.steps, vectors: vec![("momentum_buffer", &mut self.velocity)] }
+    fn state(&mut self) -> OptimiserState<'_, F> {
+        OptimiserState { steps: &mut self.steps, vectors: vec![("momentum_buffer", &mut self.velocity)] }
     }
 }
 

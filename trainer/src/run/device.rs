@@ -3,8 +3,8 @@
 use super::Run;
 use crate::data::loader::Batches;
 use crate::evaluate::{Evaluation, evaluate, evaluate_by};
-use crate::timing::Breakdown;
-use crate::{Memory, Result};
+use crate::timing::StepBreakdown;
+use crate::{MemoryUse, Result};
 use allfold_kernels::nn::Float;
 
 impl<F: Float> Run<'_, F> {
@@ -27,13 +27,13 @@ impl<F: Float> Run<'_, F> {
     }
 
     /// What this rank holds between two steps.
-    pub(super) fn memory(&mut self) -> Memory {
+    pub(super) fn memory(&mut self) -> MemoryUse {
         if let Some(device) = &self.device {
             return device.memory();
         }
         let state = self.optimiser.state().vectors.iter().map(|(_, values)| values.capacity()).sum::<usize>();
         let optimiser = (state * size_of::<F>()) as u64;
-        Memory { optimiser, buckets: self.strategy.bytes(), ..self.model.memory() }
+        MemoryUse { optimiser, buckets: self.strategy.bytes(), ..self.model.memory() }
     }
 
     /// The score after `steps`. What the last of them made of the weights shows here alone.
@@ -55,18 +55,19 @@ impl<F: Float> Run<'_, F> {
         &mut self,
         batches: &mut Batches<F>,
         lr: f64,
-    ) -> Result<Option<(f64, Breakdown)>> {
+    ) -> Result<Option<(f64, StepBreakdown)>> {
         let Run { device: Some(device), comm, batch, model, scaler, sampler, config, .. } = self else {
             return Ok(None);
         };
-        let everywhere = sampler.in_step(config, u64::from(model.moment.step) % sampler.steps(config).max(1));
+        let everywhere =
+            sampler.in_step(config, u64::from(model.draw_key.step) % sampler.steps(config).max(1));
         let start = comm.now();
         if !device.is_staged() {
             batches.next(batch)?;
             device.stage(batch)?;
         }
         let gathered = comm.now();
-        let samples = device.start(model.moment, everywhere, lr, scaler.as_ref())?;
+        let samples = device.start(model.draw_key, everywhere, lr, scaler.as_ref())?;
         if batches.left() > 0 {
             batches.next(batch)?;
             device.stage(batch)?;
@@ -75,8 +76,11 @@ impl<F: Float> Run<'_, F> {
         if let Some(scaler) = scaler {
             scaler.update(outcome.skipped);
         }
-        let time =
-            Breakdown { data: gathered - start, backward: comm.now() - gathered, ..Breakdown::default() };
+        let time = StepBreakdown {
+            data: gathered - start,
+            backward: comm.now() - gathered,
+            ..StepBreakdown::default()
+        };
         Ok(Some((outcome.loss, time)))
     }
 }

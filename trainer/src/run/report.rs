@@ -1,7 +1,7 @@
 //! What a run says of itself: after each step, after each epoch, and at its end.
 
-use crate::timing::{Breakdown, BucketTimes};
-use crate::{Evaluation, Memory};
+use crate::timing::{BucketTimes, StepBreakdown};
+use crate::{Evaluation, MemoryUse};
 use allfold_sim::Picos;
 
 /// What just happened in a step, on this rank.
@@ -16,11 +16,11 @@ pub struct StepReport<'a> {
     /// The mean loss of this rank's samples.
     pub loss: f64,
     /// Where the time of this step went.
-    pub time: Breakdown,
+    pub time: StepBreakdown,
     /// The learning rate.
     pub lr: f64,
     /// Bytes that this rank holds, by category.
-    pub memory: Memory,
+    pub memory: MemoryUse,
     /// What happened to each bucket, in the order of sending; on GPUs nothing is said of them.
     pub buckets: &'a [BucketTimes],
 }
@@ -64,7 +64,7 @@ pub struct TrainResult {
     /// Time of all steps; evaluation is not part of it.
     pub time: Picos,
     /// The same by parts.
-    pub breakdown: Breakdown,
+    pub breakdown: StepBreakdown,
     /// What happened to each bucket in the last step.
     pub buckets: Vec<BucketTimes>,
 }
@@ -79,7 +79,7 @@ impl TrainResult {
             parameters,
             samples: 0,
             time: Picos::ZERO,
-            breakdown: Breakdown::default(),
+            breakdown: StepBreakdown::default(),
             buckets: Vec::new(),
         }
     }

@@ -20,11 +20,11 @@
 //! which gradients became ready, by rank 0's account. (S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data
 //! Parallel Training", VLDB 2020.)
 
-use super::hooks::{Hook, InFlight};
+use super::hooks::{BucketExchange, Hook};
 use super::{Strategy, Synced};
 use crate::buckets::{Bucket, grouped, views};
 use crate::timing::{BucketTimes, work};
-use crate::{Config, Error, Listener, Model, Network, Objective, Place, Result};
+use crate::{Config, Error, Listener, Model, Network, Objective, ParamSpec, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp};
 use allfold_kernels::nn::{Cost, Float, divide};
 use allfold_sim::Picos;
@@ -38,7 +38,7 @@ const ROOT: Rank = Rank(0);
 pub struct Ddp<'a, F: Float> {
     comm: &'a Communicator,
     config: Config,
-    params: Vec<Place>,
+    params: Vec<ParamSpec>,
     buckets: Vec<Bucket>,
     /// Of each parameter: its bucket, and where its elements lie in that bucket. A frozen one has none.
     homes: Vec<Option<(usize, Range<usize>)>>,
@@ -331,7 +331,7 @@ struct Pass<'a, F: Float> {
     /// Of each bucket, how many gradients it still waits for.
     missing: Vec<usize>,
     /// Buckets sent, in order.
-    under_way: Vec<InFlight<F>>,
+    under_way: Vec<BucketExchange<F>>,
     log: Vec<BucketTimes>,
     /// Parameters in the order in which they became ready.
     ready: Vec<usize>,

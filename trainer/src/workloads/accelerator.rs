@@ -8,7 +8,7 @@
 //! vendors' datasheets, dense. What is reached is assumed once for all devices and chosen to meet four published figures of ResNet-50 on
 //! one device (see [`Class::efficiency`]).
 
-use super::kernel::{Class, Kernel};
+use super::kernel::{Class, KernelCost};
 use crate::{Error, Result};
 use allfold_sim::{Picos, suggest};
 
@@ -175,7 +175,7 @@ impl Accelerator {
     }
 
     /// How long a kernel takes over `n` samples.
-    pub fn time(&self, kernel: &Kernel, n: usize, precision: Precision) -> Picos {
+    pub fn time(&self, kernel: &KernelCost, n: usize, precision: Precision) -> Picos {
         let reached = kernel.class.efficiency();
         let (peak, share) = match precision {
             Precision::F32 => (self.f32, reached.f32),

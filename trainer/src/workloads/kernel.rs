@@ -17,7 +17,7 @@ pub enum Class {
 
 /// One kernel, or a few that belong together, by sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel {
+pub struct KernelCost {
     /// What it does; decides how much of the device it reaches.
     pub class: Class,
     /// Floating-point operations for one sample; a multiply-add is two.

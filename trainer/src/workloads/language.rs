@@ -2,20 +2,20 @@
 //!
 //! Attention is counted in full, as most frameworks compute it; a causal mask halves nothing here.
 
-use super::{Class, Kernel, Layer, Workload};
+use super::{Class, KernelCost, TableLayer, Workload};
 
 /// Adam reads gradient, parameter and two moments and writes three of them.
 const ADAM_PASSES: usize = 7;
 
 /// A sequence on its way through the layers.
 struct Draft {
-    layers: Vec<Layer>,
+    layers: Vec<TableLayer>,
     tokens: usize,
     width: usize,
 }
 
-fn kernel(class: Class, flops: usize, values: usize, weights: usize) -> Kernel {
-    Kernel { class, flops: flops as u64, values: values as u64, weights: weights as u64, launches: 1 }
+fn kernel(class: Class, flops: usize, values: usize, weights: usize) -> KernelCost {
+    KernelCost { class, flops: flops as u64, values: values as u64, weights: weights as u64, launches: 1 }
 }
 
 impl Draft {
@@ -23,11 +23,11 @@ impl Draft {
         &mut self,
         name: String,
         params: Vec<usize>,
-        forward: Kernel,
-        by_params: Option<Kernel>,
-        by_input: Kernel,
+        forward: KernelCost,
+        by_params: Option<KernelCost>,
+        by_input: KernelCost,
     ) {
-        self.layers.push(Layer {
+        self.layers.push(TableLayer {
             name,
             params,
             forward,
@@ -85,9 +85,10 @@ impl Draft {
         let (t, d) = (self.tokens, self.width);
         let scores = heads * t * t;
         let flops = 4 * t * t * d;
-        let forward = Kernel { launches: 4, ..kernel(Class::Attention, flops, 4 * t * d + 6 * scores, 0) };
+        let forward =
+            KernelCost { launches: 4, ..kernel(Class::Attention, flops, 4 * t * d + 6 * scores, 0) };
         let backward =
-            Kernel { launches: 6, ..kernel(Class::Attention, 2 * flops, 8 * t * d + 10 * scores, 0) };
+            KernelCost { launches: 6, ..kernel(Class::Attention, 2 * flops, 8 * t * d + 10 * scores, 0) };
         self.layer(name, Vec::new(), forward, None, backward);
     }
 
@@ -145,7 +146,8 @@ pub(super) fn gpt2(name: &str, blocks: usize, width: usize) -> Workload {
     let (tokens, words) = (draft.tokens, 50_257);
     let product =
         kernel(Class::Product, 2 * tokens * width * words, tokens * (width + 3 * words), width * words);
-    let backward = Kernel { flops: 2 * product.flops, values: 2 * product.values, launches: 2, ..product };
+    let backward =
+        KernelCost { flops: 2 * product.flops, values: 2 * product.values, launches: 2, ..product };
     draft.layer("head".into(), Vec::new(), product, None, backward);
     Workload::new(name, "a sequence of 1,024 tokens", draft.layers, ADAM_PASSES)
 }

@@ -16,14 +16,14 @@ mod table;
 mod vision;
 
 pub use accelerator::{ACCELERATORS, Accelerator, Efficiency, Precision};
-pub use kernel::{Class, Kernel};
-pub use table::{Layer, Workload};
+pub use kernel::{Class, KernelCost};
+pub use table::{TableLayer, Workload};
 
 use crate::{Error, Result};
 use allfold_sim::suggest;
 
 /// A workload's maker: its name, what it is, and what makes it.
-pub struct Row {
+pub struct WorkloadEntry {
     /// As it is asked for.
     pub name: &'static str,
     /// What it is.
@@ -32,41 +32,49 @@ pub struct Row {
 }
 
 /// Every workload.
-pub const WORKLOADS: [Row; 10] = [
-    Row {
+pub const WORKLOADS: [WorkloadEntry; 10] = [
+    WorkloadEntry {
         name: "resnet18",
         about: "ResNet-18, 224 x 224",
         make: || vision::resnet("resnet18", false, [2, 2, 2, 2]),
     },
-    Row {
+    WorkloadEntry {
         name: "resnet34",
         about: "ResNet-34, 224 x 224",
         make: || vision::resnet("resnet34", false, [3, 4, 6, 3]),
     },
-    Row {
+    WorkloadEntry {
         name: "resnet50",
         about: "ResNet-50 v1.5, 224 x 224",
         make: || vision::resnet("resnet50", true, [3, 4, 6, 3]),
     },
-    Row { name: "vgg16", about: "VGG-16, 224 x 224", make: vision::vgg16 },
-    Row { name: "bert-base", about: "BERT base, 512 tokens", make: || language::bert("bert-base", 12, 768) },
-    Row {
+    WorkloadEntry { name: "vgg16", about: "VGG-16, 224 x 224", make: vision::vgg16 },
+    WorkloadEntry {
+        name: "bert-base",
+        about: "BERT base, 512 tokens",
+        make: || language::bert("bert-base", 12, 768),
+    },
+    WorkloadEntry {
         name: "bert-large",
         about: "BERT large, 512 tokens",
         make: || language::bert("bert-large", 24, 1024),
     },
-    Row { name: "gpt2", about: "GPT-2 of 124M, 1,024 tokens", make: || language::gpt2("gpt2", 12, 768) },
-    Row {
+    WorkloadEntry {
+        name: "gpt2",
+        about: "GPT-2 of 124M, 1,024 tokens",
+        make: || language::gpt2("gpt2", 12, 768),
+    },
+    WorkloadEntry {
         name: "gpt2-medium",
         about: "GPT-2 of 355M, 1,024 tokens",
         make: || language::gpt2("gpt2-medium", 24, 1024),
     },
-    Row {
+    WorkloadEntry {
         name: "gpt2-large",
         about: "GPT-2 of 774M, 1,024 tokens",
         make: || language::gpt2("gpt2-large", 36, 1280),
     },
-    Row {
+    WorkloadEntry {
         name: "gpt2-xl",
         about: "GPT-2 of 1.5B, 1,024 tokens",
         make: || language::gpt2("gpt2-xl", 48, 1600),

@@ -1,22 +1,22 @@
 //! A table of layers, and its phases.
 
-use super::kernel::Kernel;
+use super::kernel::KernelCost;
 use crate::layers::Init;
-use crate::{Phase, Place};
+use crate::{ParamSpec, Phase};
 
 /// One layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layer {
+pub struct TableLayer {
     /// What it is called.
     pub name: String,
     /// Elements of each parameter.
     pub params: Vec<usize>,
     /// Forward pass.
-    pub forward: Kernel,
+    pub forward: KernelCost,
     /// Gradients of the parameters, where there are any.
-    pub by_params: Option<Kernel>,
+    pub by_params: Option<KernelCost>,
     /// Gradient of the input.
-    pub by_input: Option<Kernel>,
+    pub by_input: Option<KernelCost>,
     /// Numbers that synchronised batch norms add up, forward and backward.
     pub shared: (usize, usize),
 }
@@ -27,8 +27,8 @@ pub struct Workload {
     name: String,
     /// What a sample is: an image, a sequence.
     sample: String,
-    layers: Vec<Layer>,
-    places: Vec<Place>,
+    layers: Vec<TableLayer>,
+    places: Vec<ParamSpec>,
     /// The first parameter of each layer, by number.
     firsts: Vec<usize>,
     /// How often the optimiser reads or writes each parameter's numbers.
@@ -36,7 +36,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub(super) fn new(name: &str, sample: &str, layers: Vec<Layer>, passes: usize) -> Workload {
+    pub(super) fn new(name: &str, sample: &str, layers: Vec<TableLayer>, passes: usize) -> Workload {
         let (mut places, mut firsts, mut end) = (Vec::new(), Vec::new(), 0);
         for layer in &layers {
             firsts.push(places.len());
@@ -44,7 +44,7 @@ impl Workload {
                 let range = end..end + elements;
                 end = range.end;
                 let name = format!("{}.{number}", layer.name);
-                places.push(Place { name, shape: vec![elements], range, init: Init::Constant(0.0) });
+                places.push(ParamSpec { name, shape: vec![elements], range, init: Init::Constant(0.0) });
             }
         }
         Workload { name: name.into(), sample: sample.into(), layers, places, firsts, passes }
@@ -61,12 +61,12 @@ impl Workload {
     }
 
     /// The layers, first to last.
-    pub fn layers(&self) -> &[Layer] {
+    pub fn layers(&self) -> &[TableLayer] {
         &self.layers
     }
 
     /// Every parameter.
-    pub fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[ParamSpec] {
         &self.places
     }
 
@@ -86,20 +86,20 @@ impl Workload {
     }
 
     /// What a phase runs; `None` where it runs nothing.
-    pub fn kernel(&self, phase: Phase) -> Option<&Kernel> {
+    pub fn kernel(&self, phase: Phase) -> Option<&KernelCost> {
         match phase {
             Phase::Forward(layer) => self.layers.get(layer).map(|layer| &layer.forward),
-            Phase::Params(layer) => self.layers.get(layer)?.by_params.as_ref(),
-            Phase::Input(layer) => self.layers.get(layer)?.by_input.as_ref(),
-            Phase::ForwardSums(_) | Phase::BackwardSums(_) | Phase::Loss | Phase::Ready(_) => None,
+            Phase::WeightGrad(layer) => self.layers.get(layer)?.by_params.as_ref(),
+            Phase::InputGrad(layer) => self.layers.get(layer)?.by_input.as_ref(),
+            Phase::SyncForward(_) | Phase::SyncBackward(_) | Phase::Loss | Phase::Ready(_) => None,
         }
     }
 
     /// Numbers that the ranks add up in a phase, where batch norms are synchronised.
     pub fn shared(&self, phase: Phase) -> usize {
         match phase {
-            Phase::ForwardSums(layer) => self.layers.get(layer).map_or(0, |layer| layer.shared.0),
-            Phase::BackwardSums(layer) => self.layers.get(layer).map_or(0, |layer| layer.shared.1),
+            Phase::SyncForward(layer) => self.layers.get(layer).map_or(0, |layer| layer.shared.0),
+            Phase::SyncBackward(layer) => self.layers.get(layer).map_or(0, |layer| layer.shared.1),
             _ => 0,
         }
     }
@@ -108,7 +108,7 @@ impl Workload {
     pub fn forward_phases(&self, synchronised: bool) -> Vec<Phase> {
         let phases = |at: usize| {
             let sums = synchronised && self.layers[at].shared.0 > 0;
-            sums.then_some(Phase::ForwardSums(at)).into_iter().chain([Phase::Forward(at)])
+            sums.then_some(Phase::SyncForward(at)).into_iter().chain([Phase::Forward(at)])
         };
         (0..self.layers.len()).flat_map(phases).collect()
     }
@@ -118,15 +118,15 @@ impl Workload {
         let mut phases = vec![Phase::Loss];
         for (at, layer) in self.layers.iter().enumerate().rev() {
             if !layer.params.is_empty() {
-                phases.push(Phase::Params(at));
+                phases.push(Phase::WeightGrad(at));
                 let first = self.firsts[at];
                 phases.extend((first..first + layer.params.len()).rev().map(Phase::Ready));
             }
             if at > 0 {
                 if synchronised && layer.shared.1 > 0 {
-                    phases.push(Phase::BackwardSums(at));
+                    phases.push(Phase::SyncBackward(at));
                 }
-                phases.push(Phase::Input(at));
+                phases.push(Phase::InputGrad(at));
             }
         }
         phases

@@ -1,20 +1,20 @@
 //! ResNets (K. He et al., CVPR 2016; v1.5: the stride of a bottleneck is in its 3 x 3 convolution) and VGG-16 (K. Simonyan
 //! and A. Zisserman, ICLR 2015) over images of 3 x 224 x 224.
 
-use super::{Class, Kernel, Layer, Workload};
+use super::{Class, KernelCost, TableLayer, Workload};
 
 /// SGD with momentum reads gradient, parameter and velocity and writes two of them.
 const SGD_PASSES: usize = 5;
 
 /// A picture on its way through the layers.
 struct Draft {
-    layers: Vec<Layer>,
+    layers: Vec<TableLayer>,
     channels: usize,
     side: usize,
 }
 
-fn kernel(class: Class, flops: usize, values: usize, weights: usize) -> Kernel {
-    Kernel { class, flops: flops as u64, values: values as u64, weights: weights as u64, launches: 1 }
+fn kernel(class: Class, flops: usize, values: usize, weights: usize) -> KernelCost {
+    KernelCost { class, flops: flops as u64, values: values as u64, weights: weights as u64, launches: 1 }
 }
 
 impl Draft {
@@ -33,7 +33,7 @@ impl Draft {
         let flops = 2 * window * window * from.0 * outputs;
         let each = || kernel(Class::Convolution, flops, inputs + outputs, weights);
         let params = if bias { vec![weights, to.0] } else { vec![weights] };
-        self.layers.push(Layer {
+        self.layers.push(TableLayer {
             name: name.into(),
             params,
             forward: each(),
@@ -53,7 +53,7 @@ impl Draft {
     /// with dx written for the input.
     fn norm(&mut self, name: &str) {
         let (x, channels) = (self.numbers(), self.channels);
-        self.layers.push(Layer {
+        self.layers.push(TableLayer {
             name: name.into(),
             params: vec![channels; 2],
             forward: kernel(Class::Normalisation, 0, 3 * x, 0),
@@ -65,7 +65,7 @@ impl Draft {
 
     fn element(&mut self, name: &str, forward: usize, backward: usize) {
         let x = self.numbers();
-        self.layers.push(Layer {
+        self.layers.push(TableLayer {
             name: name.into(),
             params: Vec::new(),
             forward: kernel(Class::Elementwise, 0, forward * x, 0),
@@ -84,7 +84,7 @@ impl Draft {
         let x = self.numbers();
         self.side /= window;
         let moved = x + self.numbers();
-        self.layers.push(Layer {
+        self.layers.push(TableLayer {
             name: name.into(),
             params: Vec::new(),
             forward: kernel(Class::Elementwise, 0, moved, 0),
@@ -97,7 +97,7 @@ impl Draft {
     fn linear(&mut self, name: &str, outputs: usize) {
         let inputs = self.numbers();
         let each = || kernel(Class::Product, 2 * inputs * outputs, inputs + outputs, inputs * outputs);
-        self.layers.push(Layer {
+        self.layers.push(TableLayer {
             name: name.into(),
             params: vec![inputs * outputs, outputs],
             forward: each(),

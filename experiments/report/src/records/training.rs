@@ -50,7 +50,7 @@ pub struct Breakdown {
 
 /// Bytes that a rank holds, by what they are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct RankMemory {
     /// Parameters.
     pub params: u64,
     /// Gradients, those held back between micro-batches included.
@@ -172,7 +172,7 @@ pair! {
         breakdown: Breakdown,
         /// Bytes that rank 0 held after the last step, by category.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memory: Option<Memory>,
+        memory: Option<RankMemory>,
         /// Hash of every loss of the run, bit for bit.
         losses_hash: String,
         /// Hash of the final weights, bit for bit.

@@ -10,7 +10,7 @@ use crate::scaling::workload::{self, Collectives, WorkloadScaling, thinned};
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use allfold_report::records::SimulatedScale;
 use allfold_report::sizes::RankCounts;
-use allfold_trainer::modeled::Terms;
+use allfold_trainer::modeled::Overheads;
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -117,12 +117,12 @@ impl Args {
             accumulate: usize::try_from(self.accumulate).map_err(CommandError::usage)?,
             sync_batch_norm: self.sync_batch_norm,
             measured: self.single_gpu_rate.map(|measured| rate("--single-gpu-rate", measured)).transpose()?,
-            terms: Terms {
+            terms: Overheads {
                 spread: finite("--device-variation", self.device_variation)?,
                 jitter_us: finite("--jitter", self.jitter)?,
                 input: self.input_rate.map(|input| rate("--input-rate", input)).transpose()?,
                 node: machine.map_or(8, |preset| preset.devices),
-                ..Terms::NONE
+                ..Overheads::NONE
             },
             collectives: self.collectives,
         })

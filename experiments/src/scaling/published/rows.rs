@@ -7,7 +7,8 @@ use allfold_sim::Picos;
 use allfold_sim::machines::presets::Preset;
 use allfold_trainer::buckets::Caps;
 use allfold_trainer::modeled::{
-    Even, Job, NcclModel, Prediction, Rules, Terms, predict_steps, predict_workload,
+    DdpOptions, NcclModel, Overheads, StepPrediction, UniformCosts, WorkloadTraining, predict_steps,
+    predict_workload,
 };
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
@@ -116,10 +117,10 @@ pub fn predict(table: &ScalingTable, curve: &Curve, without: &[String]) -> Resul
     let mut assumed = Vec::new();
     let base = base(table, curve, &mut assumed)?;
     let has = |term: &str| !without.iter().any(|name| name == term);
-    let terms = Terms {
+    let terms = Overheads {
         spread: if has("device-variation") { SPREAD } else { 0.0 },
         jitter_us: if has("jitter") { JITTER_US } else { 0.0 },
-        ..Terms::NONE
+        ..Overheads::NONE
     };
     let rows = curve.points.iter().filter(|(gpus, _)| *gpus > 1).map(|&(ranks, published)| {
         let mut nccl = NcclModel::new(
@@ -191,20 +192,25 @@ impl Base<'_> {
     }
 
     /// A step with its exchanges.
-    fn step(&self, terms: Terms, ranks: u32, nccl: &mut NcclModel) -> Result<Prediction, Left> {
+    fn step(&self, terms: Overheads, ranks: u32, nccl: &mut NcclModel) -> Result<StepPrediction, Left> {
         let prediction = match &self.workload {
             Some(workload) => {
-                let base = Job::new(workload, self.accelerator, self.curve.precision, self.batch as usize);
-                let job = Job { measured: Some(self.one), terms, ..base };
+                let base = WorkloadTraining::new(
+                    workload,
+                    self.accelerator,
+                    self.curve.precision,
+                    self.batch as usize,
+                );
+                let job = WorkloadTraining { measured: Some(self.one), terms, ..base };
                 predict_workload(&job, ranks, nccl)
             }
             None => {
                 let elements = (self.millions * 1e6) as usize;
-                let steps = Even::new(elements, Picos((self.step_of_one() * 1e12) as u64));
+                let steps = UniformCosts::new(elements, Picos((self.step_of_one() * 1e12) as u64));
                 let batch = self.batch as usize * self.curve.accumulation as usize;
                 let caps = Caps { first: 1 << 20, rest: 25 << 20 };
                 let rules =
-                    Rules { batch, micro_batch: batch, caps: Some(caps), views: false, scaler: false };
+                    DdpOptions { batch, micro_batch: batch, caps: Some(caps), views: false, scaler: false };
                 predict_steps(&steps, rules, ranks, nccl).map(|mut prediction| {
                     terms.apply(&mut prediction);
                     prediction
@@ -215,10 +221,10 @@ impl Base<'_> {
     }
 
     /// A step without its exchanges.
-    fn step_alone(&self, terms: Terms, ranks: u32, nccl: &mut NcclModel) -> Result<Prediction, Left> {
-        let steps = Even::new(1, Picos((self.step_of_one() * 1e12) as u64));
+    fn step_alone(&self, terms: Overheads, ranks: u32, nccl: &mut NcclModel) -> Result<StepPrediction, Left> {
+        let steps = UniformCosts::new(1, Picos((self.step_of_one() * 1e12) as u64));
         let batch = self.batch as usize;
-        let rules = Rules { batch, micro_batch: batch, caps: None, views: false, scaler: false };
+        let rules = DdpOptions { batch, micro_batch: batch, caps: None, views: false, scaler: false };
         let mut prediction = predict_steps(&steps, rules, ranks, nccl).map_err(|error| error.to_string())?;
         terms.apply(&mut prediction);
         Ok(prediction)

@@ -2,7 +2,7 @@
 
 use super::super::Within;
 use super::{Replica, small};
-use crate::{Batch, Config, Error, Model, Moment, Result, models, optim};
+use crate::{Batch, Config, DrawKey, Error, Model, Result, models, optim};
 use allfold_collectives::{Communicator, Rank, World};
 use allfold_gpu::nccl::{Lost, StandIn, stand_in};
 use allfold_kernels::cuda::{Machine, Memory};
@@ -33,8 +33,8 @@ fn step(replica: &mut Replica<'_>, step: u32, lr: f64) -> Result<f64> {
 /// A step over so many samples of this rank, and of all ranks.
 fn step_over(replica: &mut Replica<'_>, step: u32, (own, everywhere): (u32, u64), lr: f64) -> Result<f64> {
     replica.stage(&batch(step, own))?;
-    let moment = Moment { step, ..Moment::default() };
-    let samples = replica.start(moment, everywhere, lr, None)?;
+    let draw_key = DrawKey { step, ..DrawKey::default() };
+    let samples = replica.start(draw_key, everywhere, lr, None)?;
     Ok(replica.finish(samples)?.loss)
 }
 

@@ -13,7 +13,7 @@ use crate::layers::{
 use crate::network::Builder;
 use crate::optim::{Optimiser, Sgd};
 use crate::{
-    Batch, Config, Dataset, Listener, Model, Moment, Network, Objective, Result, TrainResult, train_with,
+    Batch, Config, Dataset, DrawKey, Listener, Model, Network, Objective, Result, TrainResult, train_with,
 };
 use allfold_collectives::{Buffer, World};
 use allfold_kernels::cuda::Machine;
@@ -359,7 +359,7 @@ fn a_batch_norm_of_one_value_per_channel_is_refused() {
             }
             let mut replica = Replica::of(&config, network, &comm, (machine(), 0))?;
             replica.stage(&Batch::<f32> { x: vec![1.0, 2.0], labels: vec![3] })?;
-            replica.start(Moment::default(), 1, 0.1, None)
+            replica.start(DrawKey::default(), 1, 0.1, None)
         });
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("`bn` normalises by the batch") && error.contains(needs), "{error}");
@@ -434,7 +434,7 @@ fn residual(config: Config) {
         for step in 0..9 {
             let n = if step % 3 == 2 { 3 } else { 5 };
             replica.stage(&batch(n, step))?;
-            let samples = replica.start(Moment::default(), n as u64, config.lr, None)?;
+            let samples = replica.start(DrawKey::default(), n as u64, config.lr, None)?;
             losses.push(replica.finish(samples)?.loss);
             if step == 5 {
                 peak = replica.memory().activations;

@@ -19,7 +19,7 @@ pub mod topk;
 
 use crate::Result;
 use crate::buckets::{Bucket, flat, parted};
-use crate::network::Place;
+use crate::network::ParamSpec;
 use crate::timing::work;
 use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
 use allfold_kernels::nn::{Cost, Float};
@@ -56,7 +56,7 @@ pub enum Hook<F: Float> {
 }
 
 /// A bucket that was sent.
-pub enum InFlight<F: Float> {
+pub enum BucketExchange<F: Float> {
     /// As it is.
     Whole(Work<Buffer<F>>),
     /// In f16; the buffer waits for the sum.
@@ -111,7 +111,7 @@ impl<F: Float> Hook<F> {
 
     /// What this rank remembers from step to step, by name and laid out so that buckets of other sizes can go on from it;
     /// as long on every rank.
-    pub fn remembered(&mut self, buckets: &[Bucket], params: &[Place]) -> Vec<(&'static str, Vec<F>)> {
+    pub fn remembered(&mut self, buckets: &[Bucket], params: &[ParamSpec]) -> Vec<(&'static str, Vec<F>)> {
         match self {
             Hook::PowerSgd(state) => {
                 let (errors, rights) = state.remembered(buckets, params);
@@ -123,7 +123,7 @@ impl<F: Float> Hook<F> {
     }
 
     /// Goes on from what [`Hook::remembered`] gave.
-    pub fn remember(&mut self, buckets: &[Bucket], params: &[Place], values: &[Vec<F>]) {
+    pub fn remember(&mut self, buckets: &[Bucket], params: &[ParamSpec], values: &[Vec<F>]) {
         match (self, values) {
             (Hook::PowerSgd(state), [errors, rights]) => {
                 state.remember(buckets, params, parted(buckets, params, errors), rights);
@@ -155,28 +155,33 @@ impl<F: Float> Hook<F> {
     ///
     /// # Errors
     /// If communication fails.
-    pub fn send(&mut self, bucket: usize, buffer: Buffer<F>, comm: &Communicator) -> Result<InFlight<F>> {
+    pub fn send(
+        &mut self,
+        bucket: usize,
+        buffer: Buffer<F>,
+        comm: &Communicator,
+    ) -> Result<BucketExchange<F>> {
         if !matches!(self, Hook::None | Hook::LocalSgd | Hook::PowerSgd(_)) {
             comm.charge(&work(compress_cost::<F>(buffer.len())));
         }
         Ok(match self {
-            Hook::None => InFlight::Whole(comm.all_reduce_async(buffer, ReduceOp::Sum)?),
-            Hook::LocalSgd => InFlight::Kept(buffer),
-            Hook::PowerSgd(_) => InFlight::Later(buffer),
+            Hook::None => BucketExchange::Whole(comm.all_reduce_async(buffer, ReduceOp::Sum)?),
+            Hook::LocalSgd => BucketExchange::Kept(buffer),
+            Hook::PowerSgd(_) => BucketExchange::Later(buffer),
             Hook::Fp16 => {
                 let mut narrow = Buffer::<f16>::zeroed(buffer.len());
                 narrow.iter_mut().zip(&*buffer).for_each(|(to, &from)| *to = f16::from_f64(from.to_f64()));
-                InFlight::Fp16(comm.all_reduce_async(narrow, ReduceOp::Sum)?, buffer)
+                BucketExchange::Fp16(comm.all_reduce_async(narrow, ReduceOp::Sum)?, buffer)
             }
             Hook::Bf16 => {
                 let mut narrow = Buffer::<bf16>::zeroed(buffer.len());
                 narrow.iter_mut().zip(&*buffer).for_each(|(to, &from)| *to = bf16::from_f64(from.to_f64()));
-                InFlight::Bf16(comm.all_reduce_async(narrow, ReduceOp::Sum)?, buffer)
+                BucketExchange::Bf16(comm.all_reduce_async(narrow, ReduceOp::Sum)?, buffer)
             }
-            Hook::Int8 => InFlight::Int8(comm.all_gather_async(int8::encode(&buffer))?, buffer),
+            Hook::Int8 => BucketExchange::Int8(comm.all_gather_async(int8::encode(&buffer))?, buffer),
             Hook::TopK(state) => {
                 let (places, values) = state.encode(bucket, &buffer);
-                InFlight::TopK(comm.all_gather_async(places)?, comm.all_gather_async(values)?, buffer)
+                BucketExchange::TopK(comm.all_gather_async(places)?, comm.all_gather_async(values)?, buffer)
             }
         })
     }
@@ -187,36 +192,36 @@ impl<F: Float> Hook<F> {
     /// If communication fails.
     pub fn finish(
         &mut self,
-        sent: InFlight<F>,
-        (index, bucket, params): (usize, &Bucket, &[Place]),
+        sent: BucketExchange<F>,
+        (index, bucket, params): (usize, &Bucket, &[ParamSpec]),
         comm: &Communicator,
     ) -> Result<(Buffer<F>, Picos)> {
         let ranks = comm.size() as usize;
         let (buffer, done) = match sent {
-            InFlight::Whole(handle) => return Ok(handle.wait_timed()?),
-            InFlight::Kept(buffer) => return Ok((buffer, comm.now())),
-            InFlight::Later(mut buffer) => {
+            BucketExchange::Whole(handle) => return Ok(handle.wait_timed()?),
+            BucketExchange::Kept(buffer) => return Ok((buffer, comm.now())),
+            BucketExchange::Later(mut buffer) => {
                 if let Hook::PowerSgd(state) = self {
                     state.exchange(index, bucket, params, &mut buffer, comm)?;
                 }
                 return Ok((buffer, comm.now()));
             }
-            InFlight::Fp16(handle, mut buffer) => {
+            BucketExchange::Fp16(handle, mut buffer) => {
                 let (narrow, done) = handle.wait_timed()?;
                 buffer.iter_mut().zip(&*narrow).for_each(|(to, from)| *to = F::from_f64(from.to_f64()));
                 (buffer, done)
             }
-            InFlight::Bf16(handle, mut buffer) => {
+            BucketExchange::Bf16(handle, mut buffer) => {
                 let (narrow, done) = handle.wait_timed()?;
                 buffer.iter_mut().zip(&*narrow).for_each(|(to, from)| *to = F::from_f64(from.to_f64()));
                 (buffer, done)
             }
-            InFlight::Int8(handle, mut buffer) => {
+            BucketExchange::Int8(handle, mut buffer) => {
                 let (all, done) = handle.wait_timed()?;
                 int8::decode(&all, ranks, &mut buffer);
                 (buffer, done)
             }
-            InFlight::TopK(places, values, mut buffer) => {
+            BucketExchange::TopK(places, values, mut buffer) => {
                 let (places, (values, done)) = (places.wait()?, values.wait_timed()?);
                 topk::decode(&places, &values, &mut buffer);
                 (buffer, done)

@@ -13,7 +13,7 @@
 use super::feedback::Feedback;
 use crate::Result;
 use crate::buckets::Bucket;
-use crate::network::Place;
+use crate::network::ParamSpec;
 use crate::timing::work;
 use allfold_collectives::{Communicator, ReduceOp};
 use allfold_kernels::nn::{Cost, Float, Matrix, Store, matmul};
@@ -65,14 +65,14 @@ impl<F: Float> PowerSgd<F> {
     }
 
     /// What a run goes on from: errors bucket by bucket, and right matrices by parameter.
-    pub fn remembered(&mut self, buckets: &[Bucket], params: &[Place]) -> (Vec<Vec<F>>, Vec<F>) {
+    pub fn remembered(&mut self, buckets: &[Bucket], params: &[ParamSpec]) -> (Vec<Vec<F>>, Vec<F>) {
         let mut rights: Vec<Vec<F>> = vec![Vec::new(); params.len()];
         self.each_right(buckets, params, |param, right| rights[param] = right.to_vec());
         (self.errors.values().to_vec(), rights.concat())
     }
 
     /// Goes on from that.
-    pub fn remember(&mut self, buckets: &[Bucket], params: &[Place], errors: Vec<Vec<F>>, rights: &[F]) {
+    pub fn remember(&mut self, buckets: &[Bucket], params: &[ParamSpec], errors: Vec<Vec<F>>, rights: &[F]) {
         let mut lengths = vec![0; params.len()];
         self.each_right(buckets, params, |param, right| lengths[param] = right.len());
         let start = |param: usize| lengths[..param].iter().sum::<usize>();
@@ -83,7 +83,12 @@ impl<F: Float> PowerSgd<F> {
     }
 
     /// Calls `each` with every parameter that has a right matrix, and that matrix.
-    fn each_right(&mut self, buckets: &[Bucket], params: &[Place], mut each: impl FnMut(usize, &mut [F])) {
+    fn each_right(
+        &mut self,
+        buckets: &[Bucket],
+        params: &[ParamSpec],
+        mut each: impl FnMut(usize, &mut [F]),
+    ) {
         for (index, bucket) in buckets.iter().enumerate() {
             let (parts, _) = self.split(bucket, params);
             self.prepare(index, &parts, bucket.elements);
@@ -104,7 +109,7 @@ impl<F: Float> PowerSgd<F> {
         &mut self,
         index: usize,
         bucket: &Bucket,
-        params: &[Place],
+        params: &[ParamSpec],
         buffer: &mut [F],
         comm: &Communicator,
     ) -> Result<()> {
@@ -169,7 +174,7 @@ impl<F: Float> PowerSgd<F> {
     }
 
     /// The parameters that become matrices, and the elements that do not.
-    fn split(&self, bucket: &Bucket, params: &[Place]) -> (Vec<Part>, Vec<std::ops::Range<usize>>) {
+    fn split(&self, bucket: &Bucket, params: &[ParamSpec]) -> (Vec<Part>, Vec<std::ops::Range<usize>>) {
         let (mut parts, mut plain) = (Vec::new(), Vec::new());
         for (param, range) in bucket.places(params) {
             let rows = params[param].shape.first().copied().unwrap_or(1).max(1);
@@ -224,7 +229,7 @@ mod tests {
     fn what_has_the_rank_passes_whole() {
         let place = |name: &str, shape: &[usize], start: usize| {
             let range = start..start + shape.iter().product::<usize>();
-            Place { name: name.into(), shape: shape.to_vec(), range, init: Init::Constant(0.0) }
+            ParamSpec { name: name.into(), shape: shape.to_vec(), range, init: Init::Constant(0.0) }
         };
         let params = [place("w", &[8, 12], 0), place("b", &[8], 96)];
         let bucket = Bucket { params: vec![1, 0], elements: 104 };

@@ -1,7 +1,7 @@
 //! Checkpoints of a run: rank 0 writes and reads them, for all ranks.
 
 use super::Run;
-use crate::checkpoint::Progress;
+use crate::checkpoint::TrainingProgress;
 use crate::{Error, Result, checkpoint};
 use allfold_collectives::Rank;
 use allfold_kernels::nn::Float;
@@ -129,7 +129,7 @@ impl<F: Float> Run<'_, F> {
                 own: &mut own,
             };
             match checkpoint::load(&path, into) {
-                Ok((Progress { step, optimiser_steps, loss_scale, good, .. }, read)) => {
+                Ok((TrainingProgress { step, optimiser_steps, loss_scale, good, .. }, read)) => {
                     *losses = read;
                     let scale = i64::from(loss_scale.to_bits());
                     header = [step as i64, optimiser_steps as i64, scale, good as i64, 0];

@@ -4,46 +4,46 @@
 //! forward: a third of the step        backward: two thirds; gradients are ready at an even pace
 //! ```
 
-use super::Steps;
+use super::StepCosts;
 use crate::layers::Init;
-use crate::{Phase, Place};
+use crate::{ParamSpec, Phase};
 use allfold_sim::Picos;
 
 /// Tensors of equal size, last first, whose gradients come one by one.
-pub struct Even {
-    places: Vec<Place>,
+pub struct UniformCosts {
+    places: Vec<ParamSpec>,
     alone: Picos,
 }
 
 /// So many tensors; how many does not matter while it is more than the buckets.
 const TENSORS: usize = 128;
 
-impl Even {
+impl UniformCosts {
     /// `parameters` numbers; one device alone takes `alone` for a step.
-    pub fn new(parameters: usize, alone: Picos) -> Even {
+    pub fn new(parameters: usize, alone: Picos) -> UniformCosts {
         let edge = |tensor: usize| parameters * tensor / TENSORS;
         let place = |tensor: usize| {
             let range = edge(tensor)..edge(tensor + 1);
-            Place {
+            ParamSpec {
                 name: format!("part{tensor}"),
                 shape: vec![range.len()],
                 range,
                 init: Init::Constant(0.0),
             }
         };
-        Even { places: (0..TENSORS).map(place).collect(), alone }
+        UniformCosts { places: (0..TENSORS).map(place).collect(), alone }
     }
 }
 
-impl Steps for Even {
-    fn params(&self) -> &[Place] {
+impl StepCosts for UniformCosts {
+    fn params(&self) -> &[ParamSpec] {
         &self.places
     }
     fn forward_phases(&self) -> Vec<Phase> {
         vec![Phase::Forward(0)]
     }
     fn backward_phases(&self) -> Vec<Phase> {
-        (0..TENSORS).rev().flat_map(|tensor| [Phase::Params(tensor), Phase::Ready(tensor)]).collect()
+        (0..TENSORS).rev().flat_map(|tensor| [Phase::WeightGrad(tensor), Phase::Ready(tensor)]).collect()
     }
     fn shared(&self, _: Phase) -> usize {
         0
@@ -52,7 +52,7 @@ impl Steps for Even {
     fn takes(&self, phase: Phase, _: usize) -> Picos {
         match phase {
             Phase::Forward(_) => Picos(self.alone.0 / 3),
-            Phase::Params(_) => Picos((self.alone.0 - self.alone.0 / 3) / TENSORS as u64),
+            Phase::WeightGrad(_) => Picos((self.alone.0 - self.alone.0 / 3) / TENSORS as u64),
             _ => Picos::ZERO,
         }
     }

@@ -33,7 +33,7 @@ pub fn spans_the_run(name: &str) -> bool {
 /// The course of a rate.
 #[allow(missing_docs, reason = "each variant's line says what its fields are")]
 #[derive(Clone, Debug, PartialEq)]
-pub enum Shape {
+pub enum LrShape {
     /// The same all the time.
     Constant,
     /// Times `factor` after every `every` steps.
@@ -54,7 +54,7 @@ pub enum Shape {
 
 /// A shape of a base rate, after a warm-up.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule {
+pub struct LrSchedule {
     /// The rate that the shape starts from, or for one cycle, rises to.
     pub base: f64,
     /// Steps of linear warm-up before the shape begins.
@@ -62,26 +62,26 @@ pub struct Schedule {
     /// The share of the base rate that the warm-up starts from.
     pub warmup_from: f64,
     /// What follows.
-    pub shape: Shape,
+    pub shape: LrShape,
 }
 
-impl Schedule {
+impl LrSchedule {
     /// What `config` asks for in a run of so many steps on so many ranks.
-    pub fn new(config: &Config, steps: u64, ranks: u32) -> Schedule {
+    pub fn new(config: &Config, steps: u64, ranks: u32) -> LrSchedule {
         let Config { lr_every: every, lr_factor: factor, lr_floor: floor, lr_power: power, .. } = *config;
         let steps = steps.saturating_sub(config.warmup_steps);
         let shape = match config.lr_schedule.as_str() {
-            "step" => Shape::Step { every, factor },
-            "milestones" => Shape::Milestones { at: config.lr_milestones.clone(), factor },
-            "exponential" => Shape::Exponential { factor },
-            "polynomial" => Shape::Polynomial { steps, power },
-            "cosine" => Shape::Cosine { steps, floor },
-            "restarts" => Shape::Restarts { first: every, growth: factor, floor },
-            "one_cycle" => Shape::OneCycle { steps },
-            _ => Shape::Constant,
+            "step" => LrShape::Step { every, factor },
+            "milestones" => LrShape::Milestones { at: config.lr_milestones.clone(), factor },
+            "exponential" => LrShape::Exponential { factor },
+            "polynomial" => LrShape::Polynomial { steps, power },
+            "cosine" => LrShape::Cosine { steps, floor },
+            "restarts" => LrShape::Restarts { first: every, growth: factor, floor },
+            "one_cycle" => LrShape::OneCycle { steps },
+            _ => LrShape::Constant,
         };
         let base = if config.scale_lr { config.lr * f64::from(ranks) } else { config.lr };
-        Schedule { base, warmup: config.warmup_steps, warmup_from: config.warmup_from, shape }
+        LrSchedule { base, warmup: config.warmup_steps, warmup_from: config.warmup_from, shape }
     }
 
     /// The rate of `step`, counted from 0.
@@ -96,18 +96,18 @@ impl Schedule {
     }
 }
 
-impl Shape {
+impl LrShape {
     fn at(&self, base: f64, step: u64) -> f64 {
         match self {
-            Shape::Constant => base,
-            Shape::Step { every, factor } => base * factor.powf((step / (*every).max(1)) as f64),
-            Shape::Milestones { at, factor } => {
+            LrShape::Constant => base,
+            LrShape::Step { every, factor } => base * factor.powf((step / (*every).max(1)) as f64),
+            LrShape::Milestones { at, factor } => {
                 base * factor.powf(at.iter().filter(|&&at| step >= at).count() as f64)
             }
-            Shape::Exponential { factor } => base * factor.powf(step as f64),
-            Shape::Polynomial { steps, power } => base * (1.0 - share(step, *steps).min(1.0)).powf(*power),
-            Shape::Cosine { steps, floor } => half_cosine(base, *floor, share(step, *steps)),
-            Shape::Restarts { first, growth, floor } => {
+            LrShape::Exponential { factor } => base * factor.powf(step as f64),
+            LrShape::Polynomial { steps, power } => base * (1.0 - share(step, *steps).min(1.0)).powf(*power),
+            LrShape::Cosine { steps, floor } => half_cosine(base, *floor, share(step, *steps)),
+            LrShape::Restarts { first, growth, floor } => {
                 let (mut start, mut length) = (0.0, (*first).max(1) as f64);
                 // Each period is longer by the growth; where it is 1, whole periods are skipped at once.
                 if *growth > 1.0 {
@@ -120,7 +120,7 @@ impl Shape {
                 }
                 half_cosine(base, *floor, (step as f64 - start) / length)
             }
-            Shape::OneCycle { steps } => {
+            LrShape::OneCycle { steps } => {
                 let last = steps.saturating_sub(1) as f64;
                 let (peak, step) = (0.3 * *steps as f64 - 1.0, step as f64);
                 let (low, end) = (base / 25.0, base / 25.0 / 1e4);
@@ -158,25 +158,25 @@ mod tests {
         let oracle: Oracle = crate::oracle::json("lr_schedules.json");
         let of = |name: &str| match name {
             "CosineAnnealingLR(T_max=30,eta_min=0.001)" => {
-                (0.1, 0, Shape::Cosine { steps: 30, floor: 0.001 })
+                (0.1, 0, LrShape::Cosine { steps: 30, floor: 0.001 })
             }
             "SequentialLR[LinearLR(0.1,1,5),Cosine(35)]@5" => {
-                (0.1, 5, Shape::Cosine { steps: 35, floor: 0.0 })
+                (0.1, 5, LrShape::Cosine { steps: 35, floor: 0.0 })
             }
-            "StepLR(10,0.5)" => (0.1, 0, Shape::Step { every: 10, factor: 0.5 }),
-            "MultiStepLR([5,20],0.1)" => (0.1, 0, Shape::Milestones { at: vec![5, 20], factor: 0.1 }),
-            "ExponentialLR(0.9)" => (0.1, 0, Shape::Exponential { factor: 0.9 }),
+            "StepLR(10,0.5)" => (0.1, 0, LrShape::Step { every: 10, factor: 0.5 }),
+            "MultiStepLR([5,20],0.1)" => (0.1, 0, LrShape::Milestones { at: vec![5, 20], factor: 0.1 }),
+            "ExponentialLR(0.9)" => (0.1, 0, LrShape::Exponential { factor: 0.9 }),
             "CosineAnnealingWarmRestarts(10,2)" => {
-                (0.1, 0, Shape::Restarts { first: 10, growth: 2.0, floor: 0.0 })
+                (0.1, 0, LrShape::Restarts { first: 10, growth: 2.0, floor: 0.0 })
             }
-            "OneCycleLR(max=0.5,total=40)" => (0.5, 0, Shape::OneCycle { steps: 41 }),
-            "PolynomialLR(30,2)" => (0.1, 0, Shape::Polynomial { steps: 30, power: 2.0 }),
+            "OneCycleLR(max=0.5,total=40)" => (0.5, 0, LrShape::OneCycle { steps: 41 }),
+            "PolynomialLR(30,2)" => (0.1, 0, LrShape::Polynomial { steps: 30, power: 2.0 }),
             other => panic!("no schedule is called {other}"),
         };
         crate::oracle::counted(oracle.lr.len(), 8);
         for (name, rates) in &oracle.lr {
             let (base, warmup, shape) = of(name);
-            let schedule = Schedule { base, warmup, warmup_from: 0.1, shape };
+            let schedule = LrSchedule { base, warmup, warmup_from: 0.1, shape };
             for (step, &want) in rates.iter().enumerate() {
                 let mine = schedule.at(step as u64);
                 assert!((mine - want).abs() < 1e-12, "{name}, step {step}: {mine} {want}");
@@ -194,10 +194,10 @@ mod tests {
             scale_lr: true,
             ..Config::default()
         };
-        let schedule = Schedule::new(&config, 24, 8);
+        let schedule = LrSchedule::new(&config, 24, 8);
         assert_eq!((schedule.at(0), schedule.at(1), schedule.at(4)), (0.0, 0.2, 0.8));
         assert!(schedule.at(14) < 0.41 && schedule.at(24).abs() < 1e-15);
-        assert_eq!(Schedule::new(&Config { scale_lr: false, ..config }, 24, 8).at(4), 0.1);
+        assert_eq!(LrSchedule::new(&Config { scale_lr: false, ..config }, 24, 8).at(4), 0.1);
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
                     lr_factor: 1.0,
                     ..Config::default()
                 };
-                let schedule = Schedule::new(&config, steps, 1);
+                let schedule = LrSchedule::new(&config, steps, 1);
                 assert!((0..8).all(|step| (0.0..=1.0).contains(&schedule.at(step))), "{name}, {steps}");
             }
         }

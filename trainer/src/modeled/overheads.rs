@@ -7,12 +7,12 @@
 //! input        a node's CPUs decode so many samples a second                  the step waits for its batch
 //! ```
 
-use super::Prediction;
+use super::StepPrediction;
 use allfold_sim::Picos;
 
 /// The terms; each does nothing where it is 0 (`input`: where it is `None`).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Terms {
+pub struct Overheads {
     /// Standard deviation of devices' speed, as a share of the step.
     pub spread: f64,
     /// Standard deviation of a host's lateness in a step, in microseconds.
@@ -25,12 +25,13 @@ pub struct Terms {
     pub node: u32,
 }
 
-impl Terms {
+impl Overheads {
     /// No term at all.
-    pub const NONE: Terms = Terms { spread: 0.0, jitter_us: 0.0, contention: 0.0, input: None, node: 8 };
+    pub const NONE: Overheads =
+        Overheads { spread: 0.0, jitter_us: 0.0, contention: 0.0, input: None, node: 8 };
 
     /// What these add to a step.
-    pub fn apply(&self, prediction: &mut Prediction) {
+    pub fn apply(&self, prediction: &mut StepPrediction) {
         let step = prediction.time.total();
         let latest = expected_max(prediction.ranks);
         let wait = step.as_micros() * self.spread * latest + self.jitter_us * latest;

@@ -1,13 +1,13 @@
 //! What a timeline needs to know of a step.
 
 use crate::buckets::Caps;
-use crate::{Phase, Place};
+use crate::{ParamSpec, Phase};
 use allfold_sim::Picos;
 
 /// The parts of a step on one device.
-pub trait Steps {
+pub trait StepCosts {
     /// Every parameter, in order of registration.
-    fn params(&self) -> &[Place];
+    fn params(&self) -> &[ParamSpec];
     /// The phases of a forward pass.
     fn forward_phases(&self) -> Vec<Phase>;
     /// The phases of a backward pass.
@@ -37,7 +37,7 @@ pub trait Steps {
 
 /// How a step is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rules {
+pub struct DdpOptions {
     /// Samples of a rank.
     pub batch: usize,
     /// Samples that go through at once.
