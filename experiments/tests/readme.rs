@@ -10,7 +10,8 @@ use std::path::Path;
 fn session(document: &str) -> String {
     let (mut text, mut exit, mut varies, mut inside, mut last) = (String::new(), "", Vec::new(), false, "");
     for line in document.lines() {
-        let comment = line.strip_prefix("<!-- ").and_then(|line| line.strip_suffix(" -->")).unwrap_or_default();
+        let comment =
+            line.strip_prefix("<!-- ").and_then(|line| line.strip_suffix(" -->")).unwrap_or_default();
         if inside && line == "```" {
             // `trycmd` takes the last line break of an output for the document's.
             text += if last.is_empty() { "" } else { "\n" };
@@ -24,7 +25,8 @@ fn session(document: &str) -> String {
         }
         let mut shown = line.to_string();
         if inside && !line.starts_with("$ ") && line != "..." {
-            shown = varies.iter().fold(shown.replace("...", "[..]"), |shown, text| shown.replace(text, "[..]"));
+            shown =
+                varies.iter().fold(shown.replace("...", "[..]"), |shown, text| shown.replace(text, "[..]"));
         }
         text += &format!("{shown}\n");
         if inside && line.starts_with("$ ") && !exit.is_empty() {
@@ -43,7 +45,9 @@ fn the_examples_in_the_documents_print_what_they_say() {
     std::fs::create_dir_all(&sessions).unwrap();
     let mut documents = vec![root.join("README.md")];
     documents.extend(std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
-    for document in documents.iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+    for document in
+        documents.iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+    {
         let text = std::fs::read_to_string(document).unwrap();
         std::fs::write(sessions.join(document.file_name().unwrap()), session(&text)).unwrap();
     }

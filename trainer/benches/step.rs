@@ -18,8 +18,8 @@ const SIDE: usize = 512;
 struct Nobody;
 
 impl Listener<f32> for Nobody {
-    fn spent(&mut self, _: Cost) {}
-    fn ready(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
+    fn on_cost(&mut self, _: Cost) {}
+    fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
         Ok(())
     }
 }

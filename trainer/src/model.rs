@@ -1,7 +1,7 @@
 //! A network with its numbers: parameters, gradients and activations in flat buffers, and the two passes.
 
+mod buffer_pool;
 mod pass;
-mod spare;
 
 pub use pass::{DrawKey, Listener, MemoryUse, Objective};
 pub(crate) use pass::{normalises, normalises_all};
@@ -13,7 +13,7 @@ use crate::network::{Network, Phase};
 use crate::{Batch, Result};
 use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Cost, Float, Narrow, Stream, add_to};
-use spare::Spare;
+use buffer_pool::BufferPool;
 use std::ops::Range;
 
 /// A network with parameters, gradients, buffers and activations.
@@ -27,14 +27,14 @@ pub struct Model<F: Float> {
     pub buffers: Vec<F>,
     /// Where in the run the next pass is.
     pub draw_key: DrawKey,
-    /// Activations, as [`Network`] numbers them, each at its [home](Network::home).
+    /// Activations, as [`Network`] numbers them, each at its [storage](Network::storage_of).
     acts: Vec<Vec<F>>,
     saved: Vec<SavedTensors<F>>,
     /// The loss's gradient by each activation, on its way down, and buffers that wait to be one.
-    down: Vec<Option<Vec<F>>>,
-    spare: Spare<F>,
+    act_grads: Vec<Option<Vec<F>>>,
+    pool: BufferPool<F>,
     /// The gradients of the micro-batches of this step so far; empty where there is none.
-    held: Vec<F>,
+    accumulated: Vec<F>,
     /// The elements of the parameters that the loss does not depend on: of the network alone, so they stay what they are.
     unreached: Vec<Range<usize>>,
     /// What the layers' totals pass through.
@@ -58,9 +58,9 @@ impl<F: Float> Model<F> {
             draw_key: DrawKey { seed, ..DrawKey::default() },
             acts: vec![Vec::new(); layers + 1],
             saved: (0..layers).map(|_| SavedTensors { values: Vec::new(), places: Vec::new() }).collect(),
-            down: vec![None; layers + 1],
-            spare: Spare::default(),
-            held: Vec::new(),
+            act_grads: vec![None; layers + 1],
+            pool: BufferPool::default(),
+            accumulated: Vec::new(),
             unreached: network.unreached().iter().map(|at| network.params()[*at].range.clone()).collect(),
             totals: Vec::new(),
             amp: Autocast::off(),
@@ -98,17 +98,17 @@ impl<F: Float> Model<F> {
         normalises(&self.network, n)?;
         for phase in self.network.forward_phases() {
             if let Phase::SyncForward(l) = phase {
-                self.totals.resize(self.network.shared(phase), 0.0);
-                let x = &self.acts[self.network.home(self.network.from(l)[0])];
+                self.totals.resize(self.network.sync_len(phase), 0.0);
+                let x = &self.acts[self.network.storage_of(self.network.from(l)[0])];
                 self.network.layers()[l].forward_sums(n, x, &mut self.totals);
             }
             // The totals of a layer's sums are still there when it goes forward: its phases follow each other.
             if let Phase::Forward(l) = phase {
                 self.layer_forward(l, n, true);
             }
-            listener.spent(self.network.cost(phase, n));
+            listener.on_cost(self.network.cost(phase, n));
             if let Phase::SyncForward(l) = phase {
-                listener.total(&mut self.totals)?;
+                listener.all_reduce(&mut self.totals)?;
                 normalises_all(&self.network, l, &self.totals)?;
             }
         }
@@ -123,9 +123,9 @@ impl<F: Float> Model<F> {
     }
 
     fn layer_forward(&mut self, l: usize, n: usize, train: bool) {
-        let home = self.network.home(l + 1);
-        if home <= l {
-            return self.layer_forward_in_place(l, home);
+        let storage = self.network.storage_of(l + 1);
+        if storage <= l {
+            return self.layer_forward_in_place(l, storage);
         }
         let layer = &self.network.layers()[l];
         let (values, places) = layer.saved(n);
@@ -135,7 +135,7 @@ impl<F: Float> Model<F> {
         let (below, above) = self.acts.split_at_mut(l + 1);
         let y = &mut above[0];
         y.resize(n * layer.outputs(), F::ZERO);
-        let mut from = self.network.from(l).iter().map(|&from| &below[self.network.home(from)][..]);
+        let mut from = self.network.from(l).iter().map(|&from| &below[self.network.storage_of(from)][..]);
         let (x, other) = (from.next().unwrap_or_default(), from.next().unwrap_or_default());
         let (params, x) = self.amp.inputs(&self.network, l, &self.params, x);
         let (seed, [step, part]) = (self.draw_key.seed, self.draw_key.key());
@@ -155,19 +155,23 @@ impl<F: Float> Model<F> {
     }
 
     /// Writes a layer's output over one of its inputs.
-    fn layer_forward_in_place(&mut self, l: usize, home: usize) {
-        let mut y = std::mem::take(&mut self.acts[home]);
-        let other =
-            self.network.from(l).iter().map(|&from| self.network.home(from)).find(|&from| from != home);
+    fn layer_forward_in_place(&mut self, l: usize, storage: usize) {
+        let mut y = std::mem::take(&mut self.acts[storage]);
+        let other = self
+            .network
+            .from(l)
+            .iter()
+            .map(|&from| self.network.storage_of(from))
+            .find(|&from| from != storage);
         let other = other.map_or(&[][..], |other| &self.acts[other]);
         self.network.layers()[l].forward_in_place(other, &mut y);
         self.amp.round(l + 1, &mut y);
-        self.acts[home] = y;
+        self.acts[storage] = y;
     }
 
     /// An activation of the last forward pass, or what was written over it.
     fn act(&self, act: usize) -> &[F] {
-        &self.acts[self.network.home(act)]
+        &self.acts[self.network.storage_of(act)]
     }
 
     /// The logits of the last forward pass.
@@ -188,7 +192,7 @@ impl<F: Float> Model<F> {
             // The listener of a pass that failed kept some.
             self.grads = Buffer::zeroed(self.params.len());
         }
-        self.down.iter_mut().for_each(|down| self.spare.extend(down.take()));
+        self.act_grads.iter_mut().for_each(|act_grads| self.pool.extend(act_grads.take()));
         for elements in &self.unreached {
             self.grads[elements.clone()].fill(F::ZERO);
         }
@@ -197,17 +201,17 @@ impl<F: Float> Model<F> {
                 Phase::Loss => loss = self.loss(objective),
                 Phase::WeightGrad(l) => self.layer_params(l, n),
                 Phase::SyncBackward(l) => {
-                    self.totals.resize(self.network.shared(phase), 0.0);
+                    self.totals.resize(self.network.sync_len(phase), 0.0);
                     let grads = &self.grads[self.network.values_of(l)];
                     self.network.layers()[l].backward_sums(grads, &mut self.totals);
-                    listener.total(&mut self.totals)?;
+                    listener.all_reduce(&mut self.totals)?;
                 }
                 Phase::InputGrad(l) => self.layer_input(l, n),
                 Phase::Ready(param) if !objective.more => self.announce(param, listener)?,
                 Phase::Ready(_) | Phase::Forward(_) | Phase::SyncForward(_) => {}
             }
             if !matches!(phase, Phase::Ready(_) | Phase::SyncBackward(_)) {
-                listener.spent(self.network.cost(phase, n));
+                listener.on_cost(self.network.cost(phase, n));
             }
         }
         for (param, place) in self.network.params().iter().enumerate() {
@@ -216,39 +220,39 @@ impl<F: Float> Model<F> {
                 self.grads[place.range.clone()].fill(F::ZERO);
             }
         }
-        self.hold(objective.more, listener);
+        self.accumulate(objective.more, listener);
         Ok(loss)
     }
 
     /// A parameter's gradient is this micro-batch's and those that were held back.
     fn announce(&mut self, param: usize, listener: &mut impl Listener<F>) -> Result<()> {
         let elements = self.network.params()[param].range.clone();
-        if !self.held.is_empty() {
-            add_to(&mut self.grads[elements.clone()], &self.held[elements.clone()]);
-            listener.spent(hold_cost::<F>(elements.len()));
+        if !self.accumulated.is_empty() {
+            add_to(&mut self.grads[elements.clone()], &self.accumulated[elements.clone()]);
+            listener.on_cost(accumulate_cost::<F>(elements.len()));
         }
-        listener.ready(param, elements, &mut self.grads)
+        listener.on_grad(param, elements, &mut self.grads)
     }
 
     /// After a micro-batch: holds its gradients back, if others follow.
-    fn hold(&mut self, more: bool, listener: &mut impl Listener<F>) {
+    fn accumulate(&mut self, more: bool, listener: &mut impl Listener<F>) {
         if !more {
-            self.held.clear();
-        } else if self.held.is_empty() {
-            self.held.extend_from_slice(&self.grads);
+            self.accumulated.clear();
+        } else if self.accumulated.is_empty() {
+            self.accumulated.extend_from_slice(&self.grads);
         } else {
-            add_to(&mut self.held, &self.grads);
-            listener.spent(hold_cost::<F>(self.held.len()));
+            add_to(&mut self.accumulated, &self.grads);
+            listener.on_cost(accumulate_cost::<F>(self.accumulated.len()));
         }
     }
 
     /// (Sum of losses, correct answers) over a batch, with running statistics and nothing kept.
-    pub fn evaluate(&mut self, batch: &Batch<F>, mut spent: impl FnMut(Cost)) -> (F, u64) {
+    pub fn evaluate(&mut self, batch: &Batch<F>, mut on_cost: impl FnMut(Cost)) -> (F, u64) {
         let loss = self.network.loss();
         let n = self.take_in(&batch.x);
         for l in 0..self.network.layers().len() {
             self.layer_forward(l, n, false);
-            spent(self.network.layers()[l].cost(n).evaluate);
+            on_cost(self.network.layers()[l].cost(n).evaluate);
         }
         let logits = self.logits();
         (loss.sum(logits, &batch.labels), loss.correct(logits, &batch.labels))
@@ -261,12 +265,12 @@ impl<F: Float> Model<F> {
         let saved = self.saved.iter().map(|s| bytes(s.values.capacity()) + 4 * s.places.capacity() as u64);
         MemoryUse {
             params: bytes(self.params.capacity()),
-            gradients: bytes(self.grads.len() + self.held.capacity()),
+            gradients: bytes(self.grads.len() + self.accumulated.capacity()),
             buffers: bytes(self.buffers.capacity()),
             activations: all(&self.acts),
             saved_for_backward: saved.sum(),
-            activation_gradients: self.spare.bytes()
-                + bytes(self.down.iter().flatten().map(Vec::capacity).sum()),
+            activation_gradients: self.pool.bytes()
+                + bytes(self.act_grads.iter().flatten().map(Vec::capacity).sum()),
             ..MemoryUse::default()
         }
     }
@@ -295,10 +299,10 @@ impl<F: Float> Model<F> {
 
     fn loss(&mut self, Objective { labels, scale, .. }: Objective<F>) -> F {
         let last = self.acts.len() - 1;
-        let mut down = self.spare.take(self.logits().len());
-        let loss = self.network.loss().forward_backward(self.logits(), labels, scale, &mut down);
-        self.amp.round(last, &mut down);
-        self.down[last] = Some(down);
+        let mut act_grads = self.pool.take(self.logits().len());
+        let loss = self.network.loss().forward_backward(self.logits(), labels, scale, &mut act_grads);
+        self.amp.round(last, &mut act_grads);
+        self.act_grads[last] = Some(act_grads);
         loss
     }
 
@@ -306,9 +310,11 @@ impl<F: Float> Model<F> {
     fn layer_params(&mut self, l: usize, n: usize) {
         let values = self.network.values_of(l);
         let before = self.network.shares(l).then(|| self.grads[values.clone()].to_vec());
-        let Some(dy) = self.down[l + 1].take() else { return };
-        let (x, y) =
-            (&self.acts[self.network.home(self.network.from(l)[0])], &self.acts[self.network.home(l + 1)]);
+        let Some(dy) = self.act_grads[l + 1].take() else { return };
+        let (x, y) = (
+            &self.acts[self.network.storage_of(self.network.from(l)[0])],
+            &self.acts[self.network.storage_of(l + 1)],
+        );
         let (params, x) = self.amp.inputs(&self.network, l, &self.params, x);
         let (saved, totals) = (&mut self.saved[l], &self.totals);
         let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals };
@@ -318,35 +324,35 @@ impl<F: Float> Model<F> {
         if let Some(before) = before {
             add_to(grads, &before);
         }
-        self.down[l + 1] = Some(dy);
+        self.act_grads[l + 1] = Some(dy);
     }
 
     /// A layer's backward pass by its inputs: replaces the gradients of those activations, or adds to them.
     fn layer_input(&mut self, l: usize, n: usize) {
-        let Some(dy) = self.down[l + 1].take() else { return };
+        let Some(dy) = self.act_grads[l + 1].take() else { return };
         if self.network.layers()[l].passes_on() {
             let from = self.network.from(l).to_vec();
             for &at in &from[1..] {
-                if let Some(held) = &mut self.down[at] {
-                    add_to(held, &dy);
-                    self.amp.round(at, held);
+                if let Some(accumulated) = &mut self.act_grads[at] {
+                    add_to(accumulated, &dy);
+                    self.amp.round(at, accumulated);
                 } else {
-                    let mut copy = self.spare.take(dy.len());
+                    let mut copy = self.pool.take(dy.len());
                     copy.copy_from_slice(&dy);
-                    self.pass_down(at, copy);
+                    self.accumulate_grad(at, copy);
                 }
             }
-            return self.pass_down(from[0], dy);
+            return self.accumulate_grad(from[0], dy);
         }
         let from = self.network.from(l)[0];
         if self.network.layers()[l].in_place() {
             let mut dx = dy;
             self.network.layers()[l].backward_in_place(self.act(l + 1), &mut dx);
             self.amp.round_of(l, &mut dx);
-            return self.pass_down(from, dx);
+            return self.accumulate_grad(from, dx);
         }
-        let mut dx = self.spare.take(n * self.network.layers()[l].inputs());
-        let (x, y) = (&self.acts[self.network.home(from)], &self.acts[self.network.home(l + 1)]);
+        let mut dx = self.pool.take(n * self.network.layers()[l].inputs());
+        let (x, y) = (&self.acts[self.network.storage_of(from)], &self.acts[self.network.storage_of(l + 1)]);
         let (params, x) = self.amp.inputs(&self.network, l, &self.params, x);
         let (saved, totals) = (&mut self.saved[l], &self.totals);
         let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals };
@@ -354,23 +360,23 @@ impl<F: Float> Model<F> {
         let grads = if layer.needs_gradients() { &self.grads[self.network.values_of(l)] } else { &[] };
         layer.backward_input(&mut pass, grads, &mut dx);
         self.amp.round_of(l, &mut dx);
-        self.pass_down(from, dx);
-        self.spare.push(dy);
+        self.accumulate_grad(from, dx);
+        self.pool.push(dy);
     }
 
-    fn pass_down(&mut self, act: usize, mut dx: Vec<F>) {
-        if let Some(mut held) = self.down[act].take() {
-            add_to(&mut dx, &held);
-            held.truncate(dx.len());
-            self.spare.push(held);
+    fn accumulate_grad(&mut self, act: usize, mut dx: Vec<F>) {
+        if let Some(mut accumulated) = self.act_grads[act].take() {
+            add_to(&mut dx, &accumulated);
+            accumulated.truncate(dx.len());
+            self.pool.push(accumulated);
         }
         self.amp.round(act, &mut dx);
-        self.down[act] = Some(dx);
+        self.act_grads[act] = Some(dx);
     }
 }
 
 /// Cost of adding `elements` to those held back.
-pub(crate) fn hold_cost<F>(elements: usize) -> Cost {
+pub(crate) fn accumulate_cost<F>(elements: usize) -> Cost {
     Cost::launch(elements, 3 * elements, size_of::<F>())
 }
 

@@ -53,7 +53,7 @@ pub struct Network<F> {
     /// The activations that each layer reads.
     from: Vec<Vec<usize>>,
     /// Of each activation: the one whose memory it takes, most often its own.
-    homes: Vec<usize>,
+    storages: Vec<usize>,
     params: Vec<ParamSpec>,
     buffers: Vec<ParamSpec>,
     /// Of each layer: its parameters by number, their elements, its buffers' elements.
@@ -85,7 +85,7 @@ impl<F: Float> Builder<F> {
             layers: Vec::new(),
             names: Vec::new(),
             from: Vec::new(),
-            homes: Vec::new(),
+            storages: Vec::new(),
             params: Vec::new(),
             buffers: Vec::new(),
             spans: Vec::new(),
@@ -194,7 +194,7 @@ impl<F: Float> Builder<F> {
             return Err(Error::Network("a network needs at least one layer".into()));
         }
         self.network.rows = rows.max(1);
-        self.network.homes = self.network.find_homes();
+        self.network.storages = self.network.assign_storage();
         Ok(self.network)
     }
 }
@@ -223,22 +223,22 @@ impl<F: Float> Network<F> {
     }
 
     /// The activation whose memory this one takes: its own, or one that nothing reads any more when it is written.
-    pub(crate) fn home(&self, act: usize) -> usize {
-        self.homes[act]
+    pub(crate) fn storage_of(&self, act: usize) -> usize {
+        self.storages[act]
     }
 
     /// A layer that works in place takes the memory of an input that nobody else reads, and that the layer which wrote it does
     /// not need going backward. The samples themselves stay.
-    fn find_homes(&self) -> Vec<usize> {
+    fn assign_storage(&self) -> Vec<usize> {
         let mut readers = vec![0; self.layers.len() + 1];
         self.from.iter().flatten().for_each(|&from| readers[from] += 1);
         let free = |&&from: &&usize| from > 0 && readers[from] == 1 && !self.layers[from - 1].needs_output();
-        let mut homes = vec![0];
+        let mut storages = vec![0];
         for (layer, from) in self.layers.iter().zip(&self.from) {
             let input = if layer.in_place() { from.iter().find(free) } else { None };
-            homes.push(input.map_or(homes.len(), |&input| homes[input]));
+            storages.push(input.map_or(storages.len(), |&input| storages[input]));
         }
-        homes
+        storages
     }
 
     /// Rows of logits per sample, each with a label.
@@ -362,7 +362,7 @@ impl<F: Float> Network<F> {
     /// The phases of a forward pass in training.
     pub fn forward_phases(&self) -> Vec<Phase> {
         let phases = |layer: usize| {
-            let shares = self.layers[layer].shared().0 > 0;
+            let shares = self.layers[layer].sync_len().0 > 0;
             shares.then_some(Phase::SyncForward(layer)).into_iter().chain([Phase::Forward(layer)])
         };
         (0..self.layers.len()).flat_map(phases).collect()
@@ -376,18 +376,18 @@ impl<F: Float> Network<F> {
         for (layer, spans) in self.spans.iter().enumerate().rev().filter(|(layer, _)| reached[layer + 1]) {
             let own = spans.params.clone().rev().filter(|&param| !self.frozen[param] && !spans.tied);
             let trains = spans.params.clone().any(|param| !self.frozen[param]);
-            let shared = self.layers[layer].shared().1 > 0;
+            let sums = self.layers[layer].sync_len().1 > 0;
             let passed = self.from[layer].iter().any(|&from| trained[from]);
             let late = passed && self.layers[layer].needs_gradients();
             // The sums of a synchronised layer are its parameters' gradients, frozen or not.
-            if trains || shared && passed && !spans.params.is_empty() {
+            if trains || sums && passed && !spans.params.is_empty() {
                 phases.push(Phase::WeightGrad(layer));
             }
             if !late {
                 phases.extend(own.clone().map(Phase::Ready));
             }
             if passed {
-                if shared {
+                if sums {
                     phases.push(Phase::SyncBackward(layer));
                 }
                 phases.push(Phase::InputGrad(layer));
@@ -437,10 +437,10 @@ impl<F: Float> Network<F> {
     }
 
     /// How many numbers the ranks add up in a phase.
-    pub fn shared(&self, phase: Phase) -> usize {
+    pub fn sync_len(&self, phase: Phase) -> usize {
         match phase {
-            Phase::SyncForward(layer) => self.layers[layer].shared().0,
-            Phase::SyncBackward(layer) => self.layers[layer].shared().1,
+            Phase::SyncForward(layer) => self.layers[layer].sync_len().0,
+            Phase::SyncBackward(layer) => self.layers[layer].sync_len().1,
             _ => 0,
         }
     }
@@ -451,7 +451,7 @@ impl<F: Float> Network<F> {
         let held = |(act, layer): (usize, &dyn Layer<F>)| {
             let (values, places) = layer.saved(n);
             let gradients = 2 * n as u128 * layer.inputs() as u128;
-            let own = if self.home(act) == act { n as u128 * layer.outputs() as u128 } else { 0 };
+            let own = if self.storage_of(act) == act { n as u128 * layer.outputs() as u128 } else { 0 };
             let values = values as u128 + own + gradients;
             values * size_of::<F>() as u128 + places as u128 * size_of::<u32>() as u128
         };

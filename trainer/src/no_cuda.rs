@@ -67,11 +67,11 @@ impl<'a> Replica<'a> {
         match self.0 {}
     }
 
-    pub fn remembered<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
+    pub fn hook_state<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
         match self.0 {}
     }
 
-    pub fn remember<F: Float>(&mut self, _: u64, _: &[Vec<F>]) {
+    pub fn load_hook_state<F: Float>(&mut self, _: u64, _: &[Vec<F>]) {
         match self.0 {}
     }
 

@@ -13,8 +13,8 @@ use std::ops::Range;
 struct Nobody;
 
 impl Listener<f64> for Nobody {
-    fn spent(&mut self, _: Cost) {}
-    fn ready(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f64>) -> Result<()> {
+    fn on_cost(&mut self, _: Cost) {}
+    fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f64>) -> Result<()> {
         Ok(())
     }
 }

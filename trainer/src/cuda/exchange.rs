@@ -138,10 +138,10 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// As [`crate::strategies::Strategy::remembered`].
-    pub fn remembered(&mut self, network: &Network<f32>, weights: &Weights) -> Vec<(&'static str, Vec<f32>)> {
+    /// As [`crate::strategies::Strategy::hook_state`].
+    pub fn hook_state(&mut self, network: &Network<f32>, weights: &Weights) -> Vec<(&'static str, Vec<f32>)> {
         match &mut self.way {
-            Way::Host(hook) => hook.remembered(&weights.members, network.params()),
+            Way::Host(hook) => hook.hook_state(&weights.members, network.params()),
             _ => Vec::new(),
         }
     }
@@ -160,11 +160,17 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// As [`crate::strategies::Strategy::remember`].
-    pub fn remember(&mut self, network: &Network<f32>, weights: &Weights, steps: u64, values: &[Vec<f32>]) {
+    /// As [`crate::strategies::Strategy::load_hook_state`].
+    pub fn load_hook_state(
+        &mut self,
+        network: &Network<f32>,
+        weights: &Weights,
+        steps: u64,
+        values: &[Vec<f32>],
+    ) {
         self.steps = steps;
         if let Way::Host(hook) = &mut self.way {
-            hook.remember(&weights.members, network.params(), values);
+            hook.load_hook_state(&weights.members, network.params(), values);
         }
     }
 }

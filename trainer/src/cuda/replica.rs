@@ -109,19 +109,19 @@ impl<'a> Replica<'a> {
     }
 
     /// What this rank's hook remembers from step to step, by name; as long on every rank.
-    pub fn remembered<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
+    pub fn hook_state<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
         let State { exchange, passes, weights, .. } = &mut *self.state;
-        let all = exchange.remembered(&passes.network, weights);
+        let all = exchange.hook_state(&passes.network, weights);
         let wide = |values: Vec<f32>| values.into_iter().map(|x| F::from_f64(f64::from(x))).collect();
         all.into_iter().map(|(name, values)| (name, wide(values))).collect()
     }
 
-    /// Goes on after `steps` steps from what [`Replica::remembered`] gave.
-    pub fn remember<F: Float>(&mut self, steps: u64, values: &[Vec<F>]) {
+    /// Goes on after `steps` steps from what [`Replica::hook_state`] gave.
+    pub fn load_hook_state<F: Float>(&mut self, steps: u64, values: &[Vec<F>]) {
         let narrow = |values: &Vec<F>| values.iter().map(|x| x.to_f64() as f32).collect();
         let values: Vec<Vec<f32>> = values.iter().map(narrow).collect();
         let State { exchange, passes, weights, .. } = &mut *self.state;
-        exchange.remember(&passes.network, weights, steps, &values);
+        exchange.load_hook_state(&passes.network, weights, steps, &values);
     }
 
     /// Takes back what the last step changed of what this rank's hook remembers: the step was skipped.

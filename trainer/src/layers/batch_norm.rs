@@ -69,7 +69,7 @@ impl<F: Float> Layer<F> for BatchNorm {
         !std::mem::replace(&mut self.synchronised, true)
     }
 
-    fn shared(&self) -> (usize, usize) {
+    fn sync_len(&self) -> (usize, usize) {
         let numbers = 2 * self.shape.channels;
         if self.synchronised { (1 + numbers, numbers) } else { (0, 0) }
     }

@@ -211,7 +211,7 @@ pub trait Layer<F: Float>: Send + Sync {
     }
 
     /// How many numbers the ranks add up before a forward pass in training, and before [`Layer::backward_input`].
-    fn shared(&self) -> (usize, usize) {
+    fn sync_len(&self) -> (usize, usize) {
         (0, 0)
     }
 

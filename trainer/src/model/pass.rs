@@ -8,7 +8,7 @@ use std::ops::Range;
 /// What hears of a backward pass as it goes.
 pub trait Listener<F: Float> {
     /// So much was just computed.
-    fn spent(&mut self, cost: Cost);
+    fn on_cost(&mut self, cost: Cost);
 
     /// The gradient of parameter `param` is final: these elements of `grads`. Called once per parameter, the last one first.
     /// Until the pass is over, the listener may keep elements that are final, cut off the end of `grads`; then it must
@@ -16,13 +16,13 @@ pub trait Listener<F: Float> {
     ///
     /// # Errors
     /// Whatever stops the pass.
-    fn ready(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<F>) -> Result<()>;
+    fn on_grad(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<F>) -> Result<()>;
 
     /// Replaces `values` by their totals over all ranks. One rank alone has nothing to add.
     ///
     /// # Errors
     /// Whatever stops the pass.
-    fn total(&mut self, _values: &mut [f64]) -> Result<()> {
+    fn all_reduce(&mut self, _values: &mut [f64]) -> Result<()> {
         Ok(())
     }
 }

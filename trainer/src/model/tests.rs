@@ -10,10 +10,10 @@ use allfold_kernels::nn::{self, Pool};
 struct Log(Vec<(usize, Vec<f64>)>, Cost);
 
 impl Listener<f64> for Log {
-    fn spent(&mut self, cost: Cost) {
+    fn on_cost(&mut self, cost: Cost) {
         self.1 = self.1 + cost;
     }
-    fn ready(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<f64>) -> Result<()> {
+    fn on_grad(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<f64>) -> Result<()> {
         self.0.push((param, grads[elements].to_vec()));
         Ok(())
     }
@@ -89,12 +89,14 @@ fn rewriting() -> Network<f64> {
 fn a_layer_writes_over_what_nobody_reads_again() {
     let network = rewriting();
     let name = |act: usize| act.checked_sub(1).map_or("input", |layer| &*network.names()[layer]);
-    let over = |act: &usize| network.home(*act) != *act;
-    let homes: Vec<_> =
-        (0..=network.layers().len()).filter(over).map(|act| (name(act), name(network.home(act)))).collect();
+    let over = |act: &usize| network.storage_of(*act) != *act;
+    let storages: Vec<_> = (0..=network.layers().len())
+        .filter(over)
+        .map(|act| (name(act), name(network.storage_of(act))))
+        .collect();
     // Not `samples` over the input, `both` over `b`, which `last` reads, or over `relu`, which its own backward pass reads; nor
     // `twice` over `c`, which `sum` reads; nor `sum` over either.
-    assert_eq!(homes, [("relu", "a"), ("over", "both"), ("last", "sum")]);
+    assert_eq!(storages, [("relu", "a"), ("over", "both"), ("last", "sum")]);
 }
 
 /// The head's weight is the token table: its gradient is the sum of both uses.
@@ -234,8 +236,8 @@ fn gradients_are_announced_last_first_and_final() {
 struct Thief;
 
 impl Listener<f64> for Thief {
-    fn spent(&mut self, _: Cost) {}
-    fn ready(&mut self, _: usize, elements: Range<usize>, grads: &mut Buffer<f64>) -> Result<()> {
+    fn on_cost(&mut self, _: Cost) {}
+    fn on_grad(&mut self, _: usize, elements: Range<usize>, grads: &mut Buffer<f64>) -> Result<()> {
         drop(grads.split_off(elements.start));
         Err(crate::Error::Data("enough".into()))
     }
@@ -265,10 +267,10 @@ fn memory_is_what_a_step_holds() {
         model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
         let values = |vectors: &[Vec<f64>]| vectors.iter().map(Vec::len).sum::<usize>();
         let saved: usize = model.saved.iter().map(|s| 8 * s.values.len() + 4 * s.places.len()).sum();
-        let down: usize = model.down.iter().flatten().chain(&model.spare.0).map(Vec::len).sum();
+        let act_grads: usize = model.act_grads.iter().flatten().chain(&model.pool.0).map(Vec::len).sum();
         // Velocities and buckets are the strategy's and the optimiser's: two more of every parameter.
-        let held = 8 * (4 * params + model.buffers.len() + values(&model.acts) + down) + saved;
-        assert!(held as u64 <= told && told <= 2 * held as u64, "{told} for {held}");
+        let accumulated = 8 * (4 * params + model.buffers.len() + values(&model.acts) + act_grads) + saved;
+        assert!(accumulated as u64 <= told && told <= 2 * accumulated as u64, "{told} for {accumulated}");
     }
 }
 
@@ -290,7 +292,7 @@ impl Layer<f64> for Counted {
     fn outputs(&self) -> usize {
         3
     }
-    fn shared(&self) -> (usize, usize) {
+    fn sync_len(&self) -> (usize, usize) {
         self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         (0, 0)
     }

@@ -2,7 +2,7 @@
 
 use super::timeline::Timeline;
 use super::{DdpOptions, ModeledMachine, SimulatedExchange, StepCosts, StepPrediction};
-use crate::model::hold_cost;
+use crate::model::accumulate_cost;
 use crate::run::data_cost;
 use crate::scaler::unscale_cost;
 use crate::strategies::ddp::{pack_cost, unpack_cost};
@@ -54,8 +54,8 @@ impl<F: Float> StepCosts for Numeric<'_, F> {
     fn backward_phases(&self) -> Vec<Phase> {
         self.network.backward_phases()
     }
-    fn shared(&self, phase: Phase) -> usize {
-        self.network.shared(phase)
+    fn sync_len(&self, phase: Phase) -> usize {
+        self.network.sync_len(phase)
     }
     fn takes(&self, phase: Phase, n: usize) -> Picos {
         self.time(self.network.cost(phase, n))
@@ -74,8 +74,8 @@ impl<F: Float> StepCosts for Numeric<'_, F> {
         }
         time
     }
-    fn hold(&self, elements: usize) -> Picos {
-        self.time(hold_cost::<F>(elements))
+    fn accumulate(&self, elements: usize) -> Picos {
+        self.time(accumulate_cost::<F>(elements))
     }
     fn pack(&self, elements: usize) -> Picos {
         self.time(pack_cost::<F>(elements))

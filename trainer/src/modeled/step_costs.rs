@@ -13,7 +13,7 @@ pub trait StepCosts {
     /// The phases of a backward pass.
     fn backward_phases(&self) -> Vec<Phase>;
     /// How many numbers the ranks add up in a phase.
-    fn shared(&self, phase: Phase) -> usize;
+    fn sync_len(&self, phase: Phase) -> usize;
     /// How long a phase takes over `n` samples.
     fn takes(&self, phase: Phase, n: usize) -> Picos;
     /// How long it takes to put a batch together.
@@ -21,7 +21,7 @@ pub trait StepCosts {
     /// How long the optimiser's step takes, with unscaling and clipping.
     fn optimiser(&self) -> Picos;
     /// How long it takes to add `elements` to those held back.
-    fn hold(&self, elements: usize) -> Picos;
+    fn accumulate(&self, elements: usize) -> Picos;
     /// How long it takes to divide and copy `elements` into a bucket.
     fn pack(&self, elements: usize) -> Picos;
     /// How long it takes to copy them back.

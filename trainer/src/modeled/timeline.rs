@@ -30,7 +30,7 @@ struct Clock {
 struct Micro {
     n: usize,
     /// Gradients of earlier ones are held.
-    held: bool,
+    accumulated: bool,
     /// Others follow.
     more: bool,
 }
@@ -49,7 +49,7 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
         for start in (0..rules.batch).step_by(rules.micro_batch.max(1)) {
             let n = rules.micro_batch.min(rules.batch - start);
             time.forward += self.forward(n, &mut clock)?;
-            let micro = Micro { n, held: start > 0, more: start + n < rules.batch };
+            let micro = Micro { n, accumulated: start > 0, more: start + n < rules.batch };
             let began = (clock.now, clock.exposed);
             log = self.backward(micro, &mut clock, (&buckets, views))?;
             for (bucket, times) in buckets.iter().zip(&log) {
@@ -86,7 +86,7 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
 
     /// What the ranks add up in a phase, which the step waits for: after the buckets under way.
     fn total(&mut self, phase: Phase, clock: &mut Clock) -> Result<()> {
-        let elements = self.steps.shared(phase);
+        let elements = self.steps.sync_len(phase);
         if elements > 0 && self.rules.caps.is_some() {
             let done = clock.free.later(clock.now) + self.exchange.all_reduce(elements, DType::F64)?;
             clock.exposed += done - clock.now;
@@ -112,8 +112,8 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
             self.total(phase, clock)?;
             let Phase::Ready(param) = phase else { continue };
             let elements = steps.params()[param].range.len();
-            if micro.held {
-                clock.now += steps.hold(elements);
+            if micro.accumulated {
+                clock.now += steps.accumulate(elements);
             }
             let Some(bucket) = buckets.get(log.len()) else { continue };
             clock.now += steps.pack(elements);
@@ -130,8 +130,8 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
         if let Some((bucket, ready)) = last {
             log.push(self.sent(bucket, log.len(), clock, ready)?);
         }
-        if micro.held && micro.more {
-            clock.now += steps.hold(steps.elements());
+        if micro.accumulated && micro.more {
+            clock.now += steps.accumulate(steps.elements());
         }
         Ok(log)
     }

@@ -45,7 +45,7 @@ impl StepCosts for UniformCosts {
     fn backward_phases(&self) -> Vec<Phase> {
         (0..TENSORS).rev().flat_map(|tensor| [Phase::WeightGrad(tensor), Phase::Ready(tensor)]).collect()
     }
-    fn shared(&self, _: Phase) -> usize {
+    fn sync_len(&self, _: Phase) -> usize {
         0
     }
     /// The whole batch of a step goes through at once: what is said of `alone` holds for it.
@@ -62,7 +62,7 @@ impl StepCosts for UniformCosts {
     fn optimiser(&self) -> Picos {
         Picos::ZERO
     }
-    fn hold(&self, _: usize) -> Picos {
+    fn accumulate(&self, _: usize) -> Picos {
         Picos::ZERO
     }
     fn pack(&self, _: usize) -> Picos {

@@ -133,8 +133,8 @@ impl StepCosts for Modeled<'_> {
     fn backward_phases(&self) -> Vec<Phase> {
         self.job.workload.backward_phases(self.job.sync_batch_norm)
     }
-    fn shared(&self, phase: Phase) -> usize {
-        if self.job.sync_batch_norm { self.job.workload.shared(phase) } else { 0 }
+    fn sync_len(&self, phase: Phase) -> usize {
+        if self.job.sync_batch_norm { self.job.workload.sync_len(phase) } else { 0 }
     }
     fn takes(&self, phase: Phase, n: usize) -> Picos {
         self.job.workload.kernel(phase).map_or(Picos::ZERO, |kernel| self.time(kernel, n))
@@ -149,7 +149,7 @@ impl StepCosts for Modeled<'_> {
             if self.job.precision == Precision::Half { self.moved(elements, 2) } else { Picos::ZERO };
         self.stretched(self.moved(elements, passes) + unscaled)
     }
-    fn hold(&self, elements: usize) -> Picos {
+    fn accumulate(&self, elements: usize) -> Picos {
         self.moved(elements, 3)
     }
     fn pack(&self, elements: usize) -> Picos {

@@ -17,7 +17,7 @@ impl<F: Float> Run<'_, F> {
     }
 
     pub(super) fn checkpoint(&mut self, losses: &[f64]) -> Result<()> {
-        if self.comm.rank() == ROOT || self.strategy.apart() {
+        if self.comm.rank() == ROOT || self.strategy.replicas_diverge() {
             self.download()?;
         }
         let mut own = self.own();
@@ -50,7 +50,7 @@ impl<F: Float> Run<'_, F> {
     /// What is this rank's own, by name; as long on every rank.
     fn own(&mut self) -> checkpoint::Own<F> {
         let mut own = self.hook();
-        if self.strategy.apart() {
+        if self.strategy.replicas_diverge() {
             own.push(("weights", self.model.params.clone()));
             for (name, values) in self.optimiser.state().vectors {
                 let mut values = values.clone();
@@ -70,7 +70,7 @@ impl<F: Float> Run<'_, F> {
             let length = values.len() / ranks;
             mine.push(values[self.comm.rank().index() * length..][..length].to_vec());
         }
-        if self.strategy.apart() && step > 0 {
+        if self.strategy.replicas_diverge() && step > 0 {
             let mut vectors = self.optimiser.state().vectors;
             let weights = mine.len() - vectors.len() - 1;
             let values = mine.split_off(weights + 1);
@@ -79,9 +79,9 @@ impl<F: Float> Run<'_, F> {
             mine.truncate(weights);
         }
         if step > 0 {
-            self.strategy.remember(step, &mine);
+            self.strategy.load_hook_state(step, &mine);
             if let Some(device) = &mut self.device {
-                device.remember(step, &mine);
+                device.load_hook_state(step, &mine);
             }
         }
         Ok(())

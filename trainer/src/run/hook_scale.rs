@@ -8,8 +8,8 @@ impl<F: Float> Run<'_, F> {
     /// What the hook remembers from step to step.
     pub(super) fn hook(&mut self) -> Own<F> {
         match &mut self.device {
-            Some(device) => device.remembered(),
-            None => self.strategy.remembered(),
+            Some(device) => device.hook_state(),
+            None => self.strategy.hook_state(),
         }
     }
 

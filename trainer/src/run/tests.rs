@@ -31,12 +31,12 @@ impl Strategy<f32> for Watched<'_> {
     fn after_step(&mut self, model: &mut Model<f32>) -> Result<()> {
         self.inner.after_step(model)
     }
-    fn remembered(&mut self) -> Vec<(&'static str, Vec<f32>)> {
+    fn hook_state(&mut self) -> Vec<(&'static str, Vec<f32>)> {
         self.copies.set(self.copies.get() + 1);
-        self.inner.remembered()
+        self.inner.hook_state()
     }
-    fn remember(&mut self, steps: u64, values: &[Vec<f32>]) {
-        self.inner.remember(steps, values);
+    fn load_hook_state(&mut self, steps: u64, values: &[Vec<f32>]) {
+        self.inner.load_hook_state(steps, values);
     }
     fn undo(&mut self) {
         self.inner.undo();

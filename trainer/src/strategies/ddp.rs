@@ -41,7 +41,7 @@ pub struct Ddp<'a, F: Float> {
     params: Vec<ParamSpec>,
     buckets: Vec<Bucket>,
     /// Of each parameter: its bucket, and where its elements lie in that bucket. A frozen one has none.
-    homes: Vec<Option<(usize, Range<usize>)>>,
+    bucket_slots: Vec<Option<(usize, Range<usize>)>>,
     /// Where each bucket lies among the gradients, if buckets are views.
     views: Option<Vec<Range<usize>>>,
     /// Otherwise their buffers between two steps, once there are any.
@@ -66,7 +66,7 @@ impl<'a, F: Float> Ddp<'a, F> {
             config: config.clone(),
             params: network.params().to_vec(),
             buckets: Vec::new(),
-            homes: Vec::new(),
+            bucket_slots: Vec::new(),
             views: None,
             idle: Vec::new(),
             hook: Hook::named(config),
@@ -90,10 +90,10 @@ impl<'a, F: Float> Ddp<'a, F> {
     fn arrange(&mut self, order: &[usize]) {
         let sizes = (size_of::<F>(), self.config.caps());
         self.buckets = grouped(order, &self.params, sizes, &self.config.groups);
-        self.homes = vec![None; self.params.len()];
+        self.bucket_slots = vec![None; self.params.len()];
         for (at, bucket) in self.buckets.iter().enumerate() {
             for (param, range) in bucket.places(&self.params) {
-                self.homes[param] = Some((at, range));
+                self.bucket_slots[param] = Some((at, range));
             }
         }
         // Memory that ranks share cannot be cut: parts on one page would go through slots.
@@ -136,14 +136,14 @@ impl<'a, F: Float> Ddp<'a, F> {
             comm: self.comm,
             world: F::from_f64(f64::from(self.comm.size())),
             buckets: &self.buckets,
-            homes: &self.homes,
+            bucket_slots: &self.bucket_slots,
             views: self.views.as_deref(),
             hook: &mut self.hook,
             filling,
             missing: self.buckets.iter().map(|bucket| bucket.params.len()).collect(),
             under_way: Vec::with_capacity(self.buckets.len()),
             log: Vec::with_capacity(self.buckets.len()),
-            ready: Vec::with_capacity(self.homes.len()),
+            ready: Vec::with_capacity(self.bucket_slots.len()),
             waited: Picos::ZERO,
         }
     }
@@ -182,7 +182,7 @@ impl<'a, F: Float> Ddp<'a, F> {
         mine.iter().for_each(|&param| used[param] = 0);
         self.comm.all_reduce(&mut used, ReduceOp::Max)?;
         self.unused =
-            (0..used.len()).filter(|&param| used[param] == 0 && self.homes[param].is_some()).collect();
+            (0..used.len()).filter(|&param| used[param] == 0 && self.bucket_slots[param].is_some()).collect();
         Ok(())
     }
 }
@@ -230,12 +230,12 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
             self.idle = filling;
             return Ok(Synced { loss, exposed: waited });
         }
-        let mine: Vec<usize> = (0..pass.homes.len())
-            .filter(|at| pass.homes[*at].is_some() && !pass.ready.contains(at))
+        let mine: Vec<usize> = (0..pass.bucket_slots.len())
+            .filter(|at| pass.bucket_slots[*at].is_some() && !pass.ready.contains(at))
             .collect();
         for &param in &mine {
             // What nobody computed is nobody's share of the sum: zeros.
-            pass.ready(param, model.network().params()[param].range.clone(), &mut model.grads)?;
+            pass.on_grad(param, model.network().params()[param].range.clone(), &mut model.grads)?;
         }
         let Pass { under_way, mut log, waited, ready, filling, .. } = pass;
         self.idle = filling;
@@ -282,13 +282,13 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
         Ok(())
     }
 
-    fn remembered(&mut self) -> Vec<(&'static str, Vec<F>)> {
-        self.hook.remembered(&self.buckets, &self.params)
+    fn hook_state(&mut self) -> Vec<(&'static str, Vec<F>)> {
+        self.hook.hook_state(&self.buckets, &self.params)
     }
 
-    fn remember(&mut self, steps: u64, values: &[Vec<F>]) {
+    fn load_hook_state(&mut self, steps: u64, values: &[Vec<F>]) {
         self.steps = steps;
-        self.hook.remember(&self.buckets, &self.params, values);
+        self.hook.load_hook_state(&self.buckets, &self.params, values);
     }
 
     fn undo(&mut self) {
@@ -299,7 +299,7 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
         self.hook.rescale(by);
     }
 
-    fn apart(&self) -> bool {
+    fn replicas_diverge(&self) -> bool {
         matches!(self.hook, Hook::LocalSgd)
     }
 
@@ -322,7 +322,7 @@ struct Pass<'a, F: Float> {
     comm: &'a Communicator,
     world: F,
     buckets: &'a [Bucket],
-    homes: &'a [Option<(usize, Range<usize>)>],
+    bucket_slots: &'a [Option<(usize, Range<usize>)>],
     /// Where buckets are views: where each lies among the gradients. The last one stays there.
     views: Option<&'a [Range<usize>]>,
     hook: &'a mut Hook<F>,
@@ -340,12 +340,12 @@ struct Pass<'a, F: Float> {
 }
 
 impl<F: Float> Listener<F> for Pass<'_, F> {
-    fn spent(&mut self, cost: Cost) {
+    fn on_cost(&mut self, cost: Cost) {
         self.comm.charge(&work(cost));
     }
 
-    fn ready(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<F>) -> Result<()> {
-        let Some((bucket, range)) = &self.homes[param] else { return Ok(()) };
+    fn on_grad(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<F>) -> Result<()> {
+        let Some((bucket, range)) = &self.bucket_slots[param] else { return Ok(()) };
         self.comm.charge(&work(pack_cost::<F>(elements.len())));
         if self.views.is_some() {
             divide(&mut grads[elements], self.world);
@@ -363,7 +363,7 @@ impl<F: Float> Listener<F> for Pass<'_, F> {
     }
 
     /// After the buckets under way: all ranks send in one order.
-    fn total(&mut self, values: &mut [f64]) -> Result<()> {
+    fn all_reduce(&mut self, values: &mut [f64]) -> Result<()> {
         let before = self.comm.now();
         self.comm.all_reduce(values, ReduceOp::Sum)?;
         self.waited += self.comm.now() - before;

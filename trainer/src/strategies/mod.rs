@@ -66,12 +66,12 @@ pub trait Strategy<F: Float> {
     }
 
     /// What this rank remembers from step to step beside the model, by name; as long on every rank.
-    fn remembered(&mut self) -> Vec<(&'static str, Vec<F>)> {
+    fn hook_state(&mut self) -> Vec<(&'static str, Vec<F>)> {
         Vec::new()
     }
 
-    /// Goes on after `steps` steps from what [`Strategy::remembered`] gave.
-    fn remember(&mut self, _steps: u64, _values: &[Vec<F>]) {}
+    /// Goes on after `steps` steps from what [`Strategy::hook_state`] gave.
+    fn load_hook_state(&mut self, _steps: u64, _values: &[Vec<F>]) {}
 
     /// Takes back what the last step changed of what this rank remembers: the step was skipped.
     fn undo(&mut self) {}
@@ -80,7 +80,7 @@ pub trait Strategy<F: Float> {
     fn rescale(&mut self, _by: F) {}
 
     /// Whether weights, and so the optimiser's state, are each rank's own between two steps.
-    fn apart(&self) -> bool {
+    fn replicas_diverge(&self) -> bool {
         false
     }
 

@@ -17,11 +17,11 @@ pub struct Single<'a> {
 struct Charge<'a>(&'a Communicator);
 
 impl<F: Float> Listener<F> for Charge<'_> {
-    fn spent(&mut self, cost: Cost) {
+    fn on_cost(&mut self, cost: Cost) {
         self.0.charge(&work(cost));
     }
 
-    fn ready(&mut self, _param: usize, _elements: Range<usize>, _grads: &mut Buffer<F>) -> Result<()> {
+    fn on_grad(&mut self, _param: usize, _elements: Range<usize>, _grads: &mut Buffer<F>) -> Result<()> {
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ impl Draft {
             forward,
             by_params,
             by_input: Some(by_input),
-            shared: (0, 0),
+            sync_len: (0, 0),
         });
     }
 

@@ -18,7 +18,7 @@ pub struct TableLayer {
     /// Gradient of the input.
     pub by_input: Option<KernelCost>,
     /// Numbers that synchronised batch norms add up, forward and backward.
-    pub shared: (usize, usize),
+    pub sync_len: (usize, usize),
 }
 
 /// A network as a table.
@@ -96,10 +96,10 @@ impl Workload {
     }
 
     /// Numbers that the ranks add up in a phase, where batch norms are synchronised.
-    pub fn shared(&self, phase: Phase) -> usize {
+    pub fn sync_len(&self, phase: Phase) -> usize {
         match phase {
-            Phase::SyncForward(layer) => self.layers.get(layer).map_or(0, |layer| layer.shared.0),
-            Phase::SyncBackward(layer) => self.layers.get(layer).map_or(0, |layer| layer.shared.1),
+            Phase::SyncForward(layer) => self.layers.get(layer).map_or(0, |layer| layer.sync_len.0),
+            Phase::SyncBackward(layer) => self.layers.get(layer).map_or(0, |layer| layer.sync_len.1),
             _ => 0,
         }
     }
@@ -107,7 +107,7 @@ impl Workload {
     /// The phases of a forward pass, as [`crate::Network::forward_phases`] has them.
     pub fn forward_phases(&self, synchronised: bool) -> Vec<Phase> {
         let phases = |at: usize| {
-            let sums = synchronised && self.layers[at].shared.0 > 0;
+            let sums = synchronised && self.layers[at].sync_len.0 > 0;
             sums.then_some(Phase::SyncForward(at)).into_iter().chain([Phase::Forward(at)])
         };
         (0..self.layers.len()).flat_map(phases).collect()
@@ -123,7 +123,7 @@ impl Workload {
                 phases.extend((first..first + layer.params.len()).rev().map(Phase::Ready));
             }
             if at > 0 {
-                if synchronised && layer.shared.1 > 0 {
+                if synchronised && layer.sync_len.1 > 0 {
                     phases.push(Phase::SyncBackward(at));
                 }
                 phases.push(Phase::InputGrad(at));

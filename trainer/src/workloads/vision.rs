@@ -39,7 +39,7 @@ impl Draft {
             forward: each(),
             by_params: Some(each()),
             by_input: Some(each()),
-            shared: (0, 0),
+            sync_len: (0, 0),
         });
     }
 
@@ -59,7 +59,7 @@ impl Draft {
             forward: kernel(Class::Normalisation, 0, 3 * x, 0),
             by_params: Some(kernel(Class::Normalisation, 0, 2 * x, 0)),
             by_input: Some(kernel(Class::Normalisation, 0, 3 * x, 0)),
-            shared: (2 * channels + 1, 2 * channels),
+            sync_len: (2 * channels + 1, 2 * channels),
         });
     }
 
@@ -71,7 +71,7 @@ impl Draft {
             forward: kernel(Class::Elementwise, 0, forward * x, 0),
             by_params: None,
             by_input: Some(kernel(Class::Elementwise, 0, backward * x, 0)),
-            shared: (0, 0),
+            sync_len: (0, 0),
         });
     }
 
@@ -90,7 +90,7 @@ impl Draft {
             forward: kernel(Class::Elementwise, 0, moved, 0),
             by_params: None,
             by_input: Some(kernel(Class::Elementwise, 0, moved, 0)),
-            shared: (0, 0),
+            sync_len: (0, 0),
         });
     }
 
@@ -103,7 +103,7 @@ impl Draft {
             forward: each(),
             by_params: Some(each()),
             by_input: Some(each()),
-            shared: (0, 0),
+            sync_len: (0, 0),
         });
         (self.channels, self.side) = (outputs, 1);
     }

@@ -337,8 +337,8 @@ fn a_small_gpt_trains_as_on_the_cpu() {
 struct Nobody;
 
 impl Listener<f32> for Nobody {
-    fn spent(&mut self, _cost: Cost) {}
-    fn ready(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
+    fn on_cost(&mut self, _cost: Cost) {}
+    fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
         Ok(())
     }
 }

@@ -111,10 +111,10 @@ impl<F: Float> Hook<F> {
 
     /// What this rank remembers from step to step, by name and laid out so that buckets of other sizes can go on from it;
     /// as long on every rank.
-    pub fn remembered(&mut self, buckets: &[Bucket], params: &[ParamSpec]) -> Vec<(&'static str, Vec<F>)> {
+    pub fn hook_state(&mut self, buckets: &[Bucket], params: &[ParamSpec]) -> Vec<(&'static str, Vec<F>)> {
         match self {
             Hook::PowerSgd(state) => {
-                let (errors, rights) = state.remembered(buckets, params);
+                let (errors, rights) = state.hook_state(buckets, params);
                 vec![("error", flat(buckets, params, &errors)), ("right", rights)]
             }
             Hook::TopK(state) => vec![("error", flat(buckets, params, state.errors().values()))],
@@ -122,11 +122,11 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Goes on from what [`Hook::remembered`] gave.
-    pub fn remember(&mut self, buckets: &[Bucket], params: &[ParamSpec], values: &[Vec<F>]) {
+    /// Goes on from what [`Hook::hook_state`] gave.
+    pub fn load_hook_state(&mut self, buckets: &[Bucket], params: &[ParamSpec], values: &[Vec<F>]) {
         match (self, values) {
             (Hook::PowerSgd(state), [errors, rights]) => {
-                state.remember(buckets, params, parted(buckets, params, errors), rights);
+                state.load_hook_state(buckets, params, parted(buckets, params, errors), rights);
             }
             (Hook::TopK(state), [errors]) => state.errors_mut().set(parted(buckets, params, errors)),
             _ => {}

@@ -65,14 +65,20 @@ impl<F: Float> PowerSgd<F> {
     }
 
     /// What a run goes on from: errors bucket by bucket, and right matrices by parameter.
-    pub fn remembered(&mut self, buckets: &[Bucket], params: &[ParamSpec]) -> (Vec<Vec<F>>, Vec<F>) {
+    pub fn hook_state(&mut self, buckets: &[Bucket], params: &[ParamSpec]) -> (Vec<Vec<F>>, Vec<F>) {
         let mut rights: Vec<Vec<F>> = vec![Vec::new(); params.len()];
         self.each_right(buckets, params, |param, right| rights[param] = right.to_vec());
         (self.errors.values().to_vec(), rights.concat())
     }
 
     /// Goes on from that.
-    pub fn remember(&mut self, buckets: &[Bucket], params: &[ParamSpec], errors: Vec<Vec<F>>, rights: &[F]) {
+    pub fn load_hook_state(
+        &mut self,
+        buckets: &[Bucket],
+        params: &[ParamSpec],
+        errors: Vec<Vec<F>>,
+        rights: &[F],
+    ) {
         let mut lengths = vec![0; params.len()];
         self.each_right(buckets, params, |param, right| lengths[param] = right.len());
         let start = |param: usize| lengths[..param].iter().sum::<usize>();

@@ -4,9 +4,9 @@ use allfold_kernels::nn::Float;
 
 /// Buffers of any size, whatever is in them.
 #[derive(Default)]
-pub(super) struct Spare<F>(pub(super) Vec<Vec<F>>);
+pub(super) struct BufferPool<F>(pub(super) Vec<Vec<F>>);
 
-impl<F: Float> Spare<F> {
+impl<F: Float> BufferPool<F> {
     pub fn push(&mut self, buffer: Vec<F>) {
         self.0.push(buffer);
     }
