@@ -3,7 +3,7 @@
 
 use allfold_experiments::cli::error::CommandError;
 use allfold_experiments::scaling::points::Scaling;
-use allfold_experiments::training::launch::Launch;
+use allfold_experiments::training::launch_mode::LaunchMode;
 use allfold_sim::Device;
 use allfold_standin::{StandinOptions, install};
 use allfold_trainer::Config;
@@ -23,14 +23,14 @@ fn refused<T>(outcome: Result<T, CommandError>) -> String {
 #[test]
 fn runs_on_gpus_are_told_from_threads_and_never_share_or_pretend() {
     install(StandinOptions { devices: 2, ..StandinOptions::default() }).unwrap();
-    let device = Launch::Threads(2).device(&on_gpus()).unwrap();
+    let device = LaunchMode::Threads(2).device(&on_gpus()).unwrap();
     assert_ne!(device, "cpu", "a run on GPUs is recorded as one on the CPU");
-    assert_eq!(Launch::Threads(2).device(&Config::default()).unwrap(), "cpu");
+    assert_eq!(LaunchMode::Threads(2).device(&Config::default()).unwrap(), "cpu");
 
     let scaling = Scaling::new(on_gpus(), "switch".into(), Device::A100_F32);
     assert_eq!(scaling.gpus().unwrap(), Some(2));
     let said = refused(scaling.measured(3));
     assert!(said.contains("3 ranks would share 2 GPUs"), "{said}");
-    let said = refused(scaling.carried(1));
+    let said = refused(scaling.on_virtual_clock(1));
     assert!(said.contains("`device` is cuda") && said.contains("--sim-ranks"), "{said}");
 }

@@ -91,7 +91,7 @@ fn figure(caption: &str, figure: &Figure) -> String {
 }
 
 fn table(table: &ReportTable) -> String {
-    let open = if table.folded { "" } else { " open" };
+    let open = if table.collapsed { "" } else { " open" };
     let caption = escape(&table.caption);
     let head = each(&table.head, |cell| format!("<th>{}</th>", escape(cell)));
     let rows = each(&table.rows, |row| {
@@ -133,7 +133,7 @@ mod tests {
             caption: "a \"table\"".into(),
             head: vec!["a < b".into()],
             rows: vec![vec!["1".into()], vec!["<td>".into()]],
-            folded: true,
+            collapsed: true,
         };
         let section = Section {
             id: "one",

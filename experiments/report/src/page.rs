@@ -24,7 +24,7 @@ pub struct ReportTable {
     /// The cells.
     pub rows: Vec<Vec<String>>,
     /// Whether it is long enough to be folded away.
-    pub folded: bool,
+    pub collapsed: bool,
 }
 
 /// One part of the report.

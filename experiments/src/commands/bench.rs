@@ -1,12 +1,12 @@
 //! `allfold bench`: measures a collective on real data, checks every result, and prints nccl-tests' table.
 
 mod args;
-mod carried;
 #[cfg_attr(not(feature = "cuda"), path = "bench/no_gpu.rs")]
 mod gpu;
 mod launched_ranks;
 mod limit;
 mod real;
+mod simulated;
 mod verdict;
 
 pub(crate) use args::Args;
@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> CommandResult {
             let machine =
                 SimulatedMachine::named(args.topology.as_deref().unwrap_or("switch"), args.sweep.ranks)?;
             let mut output = RunOutput::open(args.common.json.as_deref(), Some(args.seed))?;
-            let checked = carried::run(args, &bench, &machine, &sizes, &mut output)?;
+            let checked = simulated::run(args, &bench, &machine, &sizes, &mut output)?;
             output.close()?;
             checked
         }

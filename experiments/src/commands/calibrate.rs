@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> CommandResult {
     let names = ["parameter", "value", "95 % interval", "unit", "before", "told by the runs"];
     let mut lines = vec![names.map(String::from).to_vec()];
     for (number, known) in PARAMETERS.iter().enumerate() {
-        let (value, spread) = (found.parameters.at(number), found.spread[number]);
+        let (value, std_dev) = (found.parameters.at(number), found.std_dev[number]);
         let (low, high) = ends[number];
         lines.push(vec![
             known.name.into(),
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> CommandResult {
             format!("{low:.3} to {high:.3}"),
             known.unit.into(),
             format!("{:.3}", prior.means[number].exp()),
-            if spread < 0.95 * known.spread { "yes" } else { "no" }.into(),
+            if std_dev < 0.95 * known.std_dev { "yes" } else { "no" }.into(),
         ]);
     }
     output.say(columns(&lines))?;

@@ -18,7 +18,7 @@ use crate::predict::machine::SimulatedMachine;
 use crate::predict::trace;
 use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::Scaling;
-use crate::training::launch::Launch;
+use crate::training::launch_mode::LaunchMode;
 use crate::training::trained::Trained;
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
@@ -204,8 +204,8 @@ fn train(report_scale: &ReportScale, out: &Path, output: &mut RunOutput) -> Comm
     let mut differ = Vec::new();
     for &ranks in report_scale.training {
         let topology = Topology::named(&report_scale.topology, ranks).map_err(CommandError::run)?;
-        let real = trained(&config, Launch::Threads(ranks))?;
-        let sim = trained(&config, Launch::sim(topology, DEVICE))?;
+        let real = trained(&config, LaunchMode::Threads(ranks))?;
+        let sim = trained(&config, LaunchMode::sim(topology, DEVICE))?;
         let steps =
             if report_scale.steps > 0 { format!(" --steps {}", report_scale.steps) } else { String::new() };
         let command =
@@ -241,8 +241,8 @@ fn train(report_scale: &ReportScale, out: &Path, output: &mut RunOutput) -> Comm
     Ok(differ)
 }
 
-fn trained(config: &Config, place: Launch) -> CommandResult<Trained> {
-    let kind = if matches!(place, Launch::Threads(_)) { "threads" } else { "sim" };
+fn trained(config: &Config, place: LaunchMode) -> CommandResult<Trained> {
+    let kind = if matches!(place, LaunchMode::Threads(_)) { "threads" } else { "sim" };
     let bar = progress::bar(1, &format!("training, {} on {kind}", place.ranks()));
     let trained = crate::training::run::run(config, &place, &bar);
     bar.finish_and_clear();
@@ -399,7 +399,7 @@ fn scaling(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult 
         config.epochs = report_scale.scaling_steps;
         output.seed(Some(config.seed));
         let real = name == "digits-cnn";
-        let reach = if real { Reach { measured: cores(), carried: 4 } } else { Reach::default() };
+        let reach = if real { Reach { measured: cores(), on_virtual_clock: 4 } } else { Reach::default() };
         let only = if real { "" } else { " --modeled-only" };
         let command = format!(
             "allfold scale --config experiments/configs/{name}.toml --ranks {counts} --topology {} --device {} --steps {}{only}",

@@ -7,7 +7,7 @@ use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::{memory, progress};
 use crate::predict::trace;
-use crate::training::launch::Launch;
+use crate::training::launch_mode::LaunchMode;
 use crate::training::run::{self, RecordOptions};
 use crate::training::tensorboard::Events;
 use crate::training::trained::Trained;
@@ -168,7 +168,7 @@ fn alone() -> CommandResult {
 
 impl Args {
     /// Where ranks run, by the flags and the environment.
-    fn place(&self) -> CommandResult<Launch> {
+    fn place(&self) -> CommandResult<LaunchMode> {
         let launched = match self.backend {
             Backend::Auto | Backend::Tcp => Environment::detect().map_err(CommandError::usage)?,
             Backend::Threads | Backend::Sim => {
@@ -182,7 +182,7 @@ impl Args {
             (Backend::Sim, _) => {
                 let topology = Topology::named(self.topology(), ranks).map_err(CommandError::usage)?;
                 let device = Device::named(self.device()).map_err(CommandError::usage)?;
-                Ok(Launch::sim(topology, device))
+                Ok(LaunchMode::sim(topology, device))
             }
             (Backend::Mpi, _) => self.within_mpi(),
             (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {
@@ -190,19 +190,19 @@ impl Args {
                     "--ranks {ranks}, but {} has started {} ranks; leave --ranks out",
                     launched.launcher, launched.world_size
                 ))),
-                None => Ok(Launch::Process(Box::new(launched))),
+                None => Ok(LaunchMode::Process(Box::new(launched))),
             },
             (Backend::Tcp, None) => Err(CommandError::usage(
                 "--backend tcp needs a launcher: allfold launch -n N -- train .., torchrun, srun or mpirun",
             )),
-            _ => Ok(Launch::Threads(ranks)),
+            _ => Ok(LaunchMode::Threads(ranks)),
         }
     }
 }
 
 impl Args {
     /// Which rank mpirun says that this process is.
-    fn within_mpi(&self) -> CommandResult<Launch> {
+    fn within_mpi(&self) -> CommandResult<LaunchMode> {
         let number = |names: [&str; 2]| names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
         let rank = number(["OMPI_COMM_WORLD_RANK", "PMI_RANK"]);
         let size = number(["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]);
@@ -215,7 +215,7 @@ impl Args {
             Some(ranks) => Err(CommandError::usage(format!(
                 "--ranks {ranks}, but mpirun has started {size} ranks; leave --ranks out"
             ))),
-            None => Ok(Launch::Mpi(Rank(rank), size)),
+            None => Ok(LaunchMode::Mpi(Rank(rank), size)),
         }
     }
 }
@@ -243,7 +243,7 @@ pub fn run(args: &Args) -> CommandResult {
             "the strategy single has 1 rank, not {ranks}; use --strategy ddp"
         )));
     }
-    if let Launch::Process(launched) = &place {
+    if let LaunchMode::Process(launched) = &place {
         // Started again after a failure: it goes on from where it was.
         config.resume |= launched.epoch > 0 && config.checkpoint_every > 0;
     }
@@ -274,10 +274,10 @@ pub fn run(args: &Args) -> CommandResult {
     }
     summary::say(&config, &trained, &clock(args, &place), &mut output)?;
     match place {
-        Launch::Threads(_) => keep(&mut output, &trained.measured(&config))?,
-        Launch::Process(_) => keep(&mut output, &trained.measured_over_tcp(&config))?,
-        Launch::Mpi(..) => keep(&mut output, &trained.measured_over_mpi(&config))?,
-        Launch::Sim(_) => keep(&mut output, &trained.simulated(&config))?,
+        LaunchMode::Threads(_) => keep(&mut output, &trained.measured(&config))?,
+        LaunchMode::Process(_) => keep(&mut output, &trained.measured_over_tcp(&config))?,
+        LaunchMode::Mpi(..) => keep(&mut output, &trained.measured_over_mpi(&config))?,
+        LaunchMode::Sim(_) => keep(&mut output, &trained.simulated(&config))?,
     }
     // Whatever becomes of the other files, the records are there.
     let closed = output.close();
@@ -286,20 +286,22 @@ pub fn run(args: &Args) -> CommandResult {
     }
     if let Some(path) = &args.trace {
         match place {
-            Launch::Sim(_) => trace::activities(path, &trained.timeline)?,
-            Launch::Threads(_) | Launch::Process(_) | Launch::Mpi(..) => one_step(path, args, &trained)?,
+            LaunchMode::Sim(_) => trace::activities(path, &trained.timeline)?,
+            LaunchMode::Threads(_) | LaunchMode::Process(_) | LaunchMode::Mpi(..) => {
+                one_step(path, args, &trained)?
+            }
         }
     }
     closed
 }
 
 /// Whose times a run's are, in words.
-fn clock(args: &Args, place: &Launch) -> String {
+fn clock(args: &Args, place: &LaunchMode) -> String {
     match place {
-        Launch::Threads(_) => "measured on this machine".into(),
-        Launch::Process(_) => "measured, one process per rank".into(),
-        Launch::Mpi(..) => "measured, processes of an MPI job".into(),
-        Launch::Sim(_) => {
+        LaunchMode::Threads(_) => "measured on this machine".into(),
+        LaunchMode::Process(_) => "measured, one process per rank".into(),
+        LaunchMode::Mpi(..) => "measured, processes of an MPI job".into(),
+        LaunchMode::Sim(_) => {
             format!("simulated: {} on {}, all times are virtual", args.device(), args.topology())
         }
     }

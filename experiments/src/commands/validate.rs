@@ -21,7 +21,7 @@ use allfold_validation::prepare::{Prepared, prepare};
 use allfold_validation::repeatability::{self, RunPair};
 use allfold_validation::runs;
 use allfold_validation::score::{BANDS, Scored, band, factor, score};
-use allfold_validation::{cross_validation as folds, draw, tables};
+use allfold_validation::{cross_validation, draw, tables};
 use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -221,13 +221,13 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Ter
             continue;
         };
         let group = by.of(run);
-        let fit = || folds::without(runs, by, &group, terms);
+        let fit = || cross_validation::without(runs, by, &group, terms);
         let others = others.entry(group.clone()).or_insert_with(fit);
-        match (args.with_one_run, folds::companion(runs, run)) {
+        match (args.with_one_run, cross_validation::companion(runs, run)) {
             (false, _) => plans.push(Plan { run, parameters: others.clone(), fitted: false }),
             (true, Some(one)) => {
-                let parameters = match folds::is_telling(others, one, run, terms) {
-                    true => folds::with_run(others, one, terms),
+                let parameters = match cross_validation::is_telling(others, one, run, terms) {
+                    true => cross_validation::with_run(others, one, terms),
                     false => others.clone(),
                 };
                 plans.push(Plan { run, parameters, fitted: false });
@@ -329,7 +329,7 @@ fn ablation(runs: &[Prepared]) -> CommandResult<String> {
         let mut others: BTreeMap<&str, Parameters> = BTreeMap::new();
         let mut found = Vec::new();
         for run in runs.iter().filter(|run| run.nodes <= 10) {
-            let fit = || folds::without_system(runs, &run.system, terms);
+            let fit = || cross_validation::without_system(runs, &run.system, terms);
             let parameters = others.entry(&run.system).or_insert_with(fit).clone();
             found.extend(predict(&Plan { run, parameters, fitted: false }, Predictor::Physical, terms)?);
         }

@@ -13,7 +13,7 @@ pub struct Reach {
     /// On ranks of this machine.
     pub measured: u32,
     /// With real arithmetic on the virtual clock.
-    pub carried: u32,
+    pub on_virtual_clock: u32,
 }
 
 /// Every point of the curves as records, with a table of each kind. A curve always has its point of one rank: efficiency
@@ -38,17 +38,19 @@ pub fn draw(
         output.say("measured on this machine, a thread per rank:")?;
         output.say(table(&measured))?;
     }
-    let mut carried: Vec<SimulatedScale> =
-        up_to(reach.carried).map(|ranks| scaling.carried(ranks)).collect::<CommandResult<_>>()?;
-    simulated_efficiency(&mut carried);
+    let mut on_virtual_clock: Vec<SimulatedScale> = up_to(reach.on_virtual_clock)
+        .map(|ranks| scaling.on_virtual_clock(ranks))
+        .collect::<CommandResult<_>>()?;
+    simulated_efficiency(&mut on_virtual_clock);
     let mut modeled: Vec<SimulatedScale> =
         counts.iter().map(|&ranks| scaling.modeled(ranks)).collect::<CommandResult<_>>()?;
     simulated_efficiency(&mut modeled);
-    for (points, how) in [(&carried, "real arithmetic on the virtual clock"), (&modeled, "modeled")] {
+    for (points, how) in [(&on_virtual_clock, "real arithmetic on the virtual clock"), (&modeled, "modeled")]
+    {
         let Some(first) = points.first() else { continue };
         output.say(format!("simulated on {}, {how}:", first.topology))?;
         output.say(table(points))?;
     }
     measured.iter().try_for_each(|point| output.record_as(point, command))?;
-    carried.iter().chain(&modeled).try_for_each(|point| output.record_as(point, command))
+    on_virtual_clock.iter().chain(&modeled).try_for_each(|point| output.record_as(point, command))
 }

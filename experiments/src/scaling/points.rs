@@ -3,7 +3,7 @@
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::{memory, progress};
-use crate::training::launch::Launch;
+use crate::training::launch_mode::LaunchMode;
 use crate::training::run::{self, RecordOptions};
 use crate::training::trained::Trained;
 use allfold_collectives::Plan;
@@ -78,7 +78,7 @@ impl Scaling {
                 counted(gpus as usize, "GPU")
             )));
         }
-        let trained = self.train(Launch::Threads(ranks))?;
+        let trained = self.train(LaunchMode::Threads(ranks))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(MeasuredScale {
             setup: trained.setup(&self.config, "threads"),
@@ -97,7 +97,7 @@ impl Scaling {
     ///
     /// # Errors
     /// Such a configuration.
-    pub fn check_carried(&self) -> CommandResult {
+    pub fn check_virtual_clock(&self) -> CommandResult {
         match self.config.device.as_str() {
             "cpu" => Ok(()),
             device => Err(CommandError::usage(format!(
@@ -110,9 +110,9 @@ impl Scaling {
     ///
     /// # Errors
     /// A configuration that trains on GPUs; a failed run.
-    pub fn carried(&self, ranks: u32) -> CommandResult<SimulatedScale> {
-        self.check_carried()?;
-        let trained = self.train(Launch::sim(self.machine(ranks)?, self.device))?;
+    pub fn on_virtual_clock(&self, ranks: u32) -> CommandResult<SimulatedScale> {
+        self.check_virtual_clock()?;
+        let trained = self.train(LaunchMode::sim(self.machine(ranks)?, self.device))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(SimulatedScale {
             setup: trained.setup(&self.config, "sim"),
@@ -175,7 +175,7 @@ impl Scaling {
         modeled::predict(&self.config, shape, classes, &machine).map_err(CommandError::from)
     }
 
-    fn train(&self, place: Launch) -> CommandResult<Trained> {
+    fn train(&self, place: LaunchMode) -> CommandResult<Trained> {
         let mut config = self.config.clone();
         // Whole batches alone, so that every step is the one that is modeled.
         let data = self.data()?;
@@ -264,7 +264,7 @@ mod tests {
         scaling.modeled(1).unwrap();
         std::fs::remove_file(text).unwrap();
         scaling.measured(2).unwrap();
-        scaling.carried(2).unwrap();
+        scaling.on_virtual_clock(2).unwrap();
         scaling.modeled(2).unwrap();
     }
 }

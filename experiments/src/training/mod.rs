@@ -2,7 +2,7 @@
 
 pub mod config;
 pub mod elastic;
-pub mod launch;
+pub mod launch_mode;
 mod records;
 pub mod reference_losses;
 pub mod run;

@@ -1,7 +1,7 @@
 //! A training run on threads, as one process of several, or on virtual time, with a bar.
 
 use super::elastic;
-use super::launch::{Launch, over_mpi};
+use super::launch_mode::{LaunchMode, over_mpi};
 use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
 use super::watch::Watch;
@@ -36,7 +36,7 @@ pub fn load(config: &Config) -> CommandResult<(Dataset, Dataset)> {
 ///
 /// # Errors
 /// As [`load`] and [`run_on`].
-pub fn run(config: &Config, place: &Launch, bar: &ProgressBar) -> CommandResult<Trained> {
+pub fn run(config: &Config, place: &LaunchMode, bar: &ProgressBar) -> CommandResult<Trained> {
     run_on(config, &load(config)?, place, bar, RecordOptions::default())
 }
 
@@ -47,7 +47,7 @@ pub fn run(config: &Config, place: &Launch, bar: &ProgressBar) -> CommandResult<
 pub fn run_on(
     config: &Config,
     (data, test): &(Dataset, Dataset),
-    place: &Launch,
+    place: &LaunchMode,
     bar: &ProgressBar,
     noted: RecordOptions,
 ) -> CommandResult<Trained> {
@@ -55,7 +55,7 @@ pub fn run_on(
         allfold_trainer::models::memory(config, data.shape, data.classes).map_err(CommandError::from)?;
     let (device, on_gpus) = (place.device(config)?, config.device == "cuda");
     let ranks = place.ranks();
-    if !matches!(place, Launch::Process(_) | Launch::Mpi(..)) {
+    if !matches!(place, LaunchMode::Process(_) | LaunchMode::Mpi(..)) {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
     // Of rank 0 alone, in each epoch of an elastic world.
@@ -82,15 +82,15 @@ pub fn run_on(
         })
     };
     let world = match place {
-        Launch::Threads(ranks) => World::threads(*ranks).any(),
-        Launch::Sim(machine) => {
+        LaunchMode::Threads(ranks) => World::threads(*ranks).any(),
+        LaunchMode::Sim(machine) => {
             let topology = &machine.topology;
             World::sim(topology).costs(topology.costs()).device(machine.device).timeline().any()
         }
-        Launch::Process(environment) => {
+        LaunchMode::Process(environment) => {
             return elastic::run(config, environment, alone);
         }
-        Launch::Mpi(..) => {
+        LaunchMode::Mpi(..) => {
             return alone(config, &over_mpi(false)?).map_err(CommandError::from);
         }
     };

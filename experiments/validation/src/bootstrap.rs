@@ -34,7 +34,7 @@ pub fn intervals(runs: &[Prepared], prior: &Prior, terms: Terms, found: &Fit, ti
     }
     let mut ends = Vec::with_capacity(COUNT);
     for (number, drawn) in draws.iter_mut().enumerate() {
-        let (value, width) = (found.parameters.at(number), (1.96 * found.spread[number]).exp());
+        let (value, width) = (found.parameters.at(number), (1.96 * found.std_dev[number]).exp());
         drawn.sort_by(f64::total_cmp);
         let at = |share: f64| drawn.get((share * drawn.len() as f64) as usize).or(drawn.last()).copied();
         let low = at(0.025).map_or(value, |low| low.min(value)).min(value / width);

@@ -1,7 +1,7 @@
 //! Fits the physical parameters to measured rows: least squares on the logarithm of time.
 //!
 //! ```text
-//! minimise   sum of weight x huber(ln predicted - ln measured)  +  sum of ((parameter - prior) / spread)^2
+//! minimise   sum of weight x huber(ln predicted - ln measured)  +  sum of ((parameter - prior) / std_dev)^2
 //! by         Gauss-Newton with Levenberg's damping; rows far off weigh less at every turn
 //! ```
 //!
@@ -25,7 +25,7 @@ pub struct Fit {
     /// The parameters.
     pub parameters: Parameters,
     /// How well each is known: a standard deviation of its logarithm.
-    pub spread: Vec<f64>,
+    pub std_dev: Vec<f64>,
     /// Systems that took part.
     pub systems: Vec<String>,
 }
@@ -88,7 +88,7 @@ pub fn fit_weighed(runs: &[(&Prepared, f64)], prior: &Prior, terms: Terms) -> Fi
     let mut systems: Vec<String> = runs.iter().map(|(run, _)| run.system.clone()).collect();
     systems.sort();
     systems.dedup();
-    Fit { parameters: Parameters::from_logs(&logs), spread: spreads(&normal), systems }
+    Fit { parameters: Parameters::from_logs(&logs), std_dev: std_devs(&normal), systems }
 }
 
 /// Where a fit starts and what holds it there.
@@ -97,7 +97,7 @@ pub struct Prior {
     /// Logarithms of the parameters.
     pub means: Vec<f64>,
     /// Standard deviations of the logarithms.
-    pub spreads: Vec<f64>,
+    pub std_devs: Vec<f64>,
     /// By which power of their number a system's rows weigh less: 0 not at all, 1 every system the same.
     pub evenness: f64,
 }
@@ -106,7 +106,7 @@ impl Default for Prior {
     fn default() -> Prior {
         Prior {
             means: Parameters::default().logs(),
-            spreads: PARAMETERS.iter().map(|parameter| parameter.spread).collect(),
+            std_devs: PARAMETERS.iter().map(|parameter| parameter.std_dev).collect(),
             evenness: 0.7,
         }
     }
@@ -126,8 +126,8 @@ fn objective(rows: &[RunRow<'_>], logs: &[f64], prior: &Prior, terms: Terms) -> 
             row.weight * if off < far { off * off } else { far * (2.0 * off - far) }
         })
         .sum();
-    let held = logs.iter().zip(&prior.means).zip(&prior.spreads);
-    data + held.map(|((log, mean), spread)| ((log - mean) / spread).powi(2)).sum::<f64>()
+    let held = logs.iter().zip(&prior.means).zip(&prior.std_devs);
+    data + held.map(|((log, mean), std_dev)| ((log - mean) / std_dev).powi(2)).sum::<f64>()
 }
 
 type Matrix = [[f64; COUNT]; COUNT];
@@ -167,7 +167,7 @@ fn normal_equations(
         }
     }
     for i in 0..COUNT {
-        let tight = 1.0 / (prior.spreads[i] * prior.spreads[i]);
+        let tight = 1.0 / (prior.std_devs[i] * prior.std_devs[i]);
         matrix[i][i] += tight;
         slope[i] -= tight * (logs[i] - prior.means[i]);
     }
@@ -206,7 +206,7 @@ fn solve(matrix: &Matrix, right: &[f64; COUNT]) -> Option<[f64; COUNT]> {
 }
 
 /// The roots of the diagonal of the inverse.
-fn spreads(normal: &Matrix) -> Vec<f64> {
+fn std_devs(normal: &Matrix) -> Vec<f64> {
     (0..COUNT)
         .map(|i| {
             let mut unit = [0.0; COUNT];

@@ -62,8 +62,8 @@ fn calibration_recovers_what_the_runs_were_made_with() {
     // What no run told anything about stays where it was, as uncertain as it was.
     let other = place("hop.Slingshot");
     assert!((found.parameters.at(other) - PARAMETERS[other].value).abs() < 1e-9);
-    assert!((found.spread[other] - PARAMETERS[other].spread).abs() < 1e-6);
-    assert!(found.spread[place("hop.RoCE")] < 0.8 * PARAMETERS[place("hop.RoCE")].spread);
+    assert!((found.std_dev[other] - PARAMETERS[other].std_dev).abs() < 1e-6);
+    assert!(found.std_dev[place("hop.RoCE")] < 0.8 * PARAMETERS[place("hop.RoCE")].std_dev);
 }
 
 #[test]

@@ -62,9 +62,9 @@ impl ExchangeModel for SimulatedExchange<'_> {
             deadline: None,
             collective: Some(Collective::AllReduce),
         };
-        let folded: Option<Outcome> =
+        let by_symmetry: Option<Outcome> =
             (self.topology.ranks() > STEPPED).then(|| simulate(&job, Engine::OrbitRounded).ok()).flatten();
-        let outcome = match folded {
+        let outcome = match by_symmetry {
             Some(outcome) => outcome,
             None => simulate(&job, Engine::Auto)?,
         };

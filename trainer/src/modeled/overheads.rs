@@ -1,20 +1,20 @@
-//! What a step takes beyond the kernels and the links of one rank: each a named term with a switch.
+//! What a step takes beyond the kernels and the links of one rank. Each overhead has a name and a switch.
 //!
 //! ```text
-//! spread       ranks' devices differ: all wait for the slowest of n           relative x E[max of n]
-//! jitter       hosts are late now and then: all wait for the latest of n      absolute x E[max of n]
-//! contention   the exchange's kernels take cores from the computing           share x what is overlapped
-//! input        a node's CPUs decode so many samples a second                  the step waits for its batch
+//! device_variation   devices differ in speed: all wait for the slowest of n     relative x E[max of n]
+//! jitter_us          hosts are late now and then: all wait for the latest of n  absolute x E[max of n]
+//! contention         the exchange's kernels take cores from the computation     share x what is overlapped
+//! input              a node's CPUs decode so many samples a second              the step waits for its batch
 //! ```
 
 use super::StepPrediction;
 use allfold_sim::Picos;
 
-/// The terms; each does nothing where it is 0 (`input`: where it is `None`).
+/// The overheads. An overhead of 0 (`input`: of `None`) changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overheads {
     /// Standard deviation of devices' speed, as a share of the step.
-    pub spread: f64,
+    pub device_variation: f64,
     /// Standard deviation of a host's lateness in a step, in microseconds.
     pub jitter_us: f64,
     /// Share of a device's cores that an exchange takes.
@@ -26,15 +26,15 @@ pub struct Overheads {
 }
 
 impl Overheads {
-    /// No term at all.
+    /// No overhead.
     pub const NONE: Overheads =
-        Overheads { spread: 0.0, jitter_us: 0.0, contention: 0.0, input: None, node: 8 };
+        Overheads { device_variation: 0.0, jitter_us: 0.0, contention: 0.0, input: None, node: 8 };
 
-    /// What these add to a step.
+    /// Adds the overheads to a predicted step.
     pub fn apply(&self, prediction: &mut StepPrediction) {
         let step = prediction.time.total();
         let latest = expected_max(prediction.ranks);
-        let wait = step.as_micros() * self.spread * latest + self.jitter_us * latest;
+        let wait = step.as_micros() * self.device_variation * latest + self.jitter_us * latest;
         let hidden = prediction.communication.0.saturating_sub(prediction.time.exposed.0);
         prediction.time.backward += Picos((hidden as f64 * self.contention) as u64);
         prediction.time.exposed += Picos((wait.max(0.0) * 1e6) as u64);

@@ -18,7 +18,7 @@ pub struct Parameter {
     /// What is taken before anything was fitted.
     pub value: f64,
     /// How far it may lie from that, as a standard deviation of its logarithm.
-    pub spread: f64,
+    pub std_dev: f64,
     /// Where the figure before fitting is from.
     pub source: &'static str,
 }
@@ -27,10 +27,10 @@ const fn p(
     name: &'static str,
     unit: &'static str,
     value: f64,
-    spread: f64,
+    std_dev: f64,
     source: &'static str,
 ) -> Parameter {
-    Parameter { name, unit, value, spread, source }
+    Parameter { name, unit, value, std_dev, source }
 }
 
 const TUNER: &str = "NCCL 2.29 src/graph/tuning.cc";

@@ -151,7 +151,7 @@ fn limit_table(limits: &[Limit]) -> ReportTable {
         caption: "Measured limit of this machine's memory, in the same run".into(),
         head: head(&["threads", "buffer", "copy (GB/s)", "a += b (GB/s)"]),
         rows: limits.iter().map(row).collect(),
-        folded: limits.len() > 3,
+        collapsed: limits.len() > 3,
     }
 }
 
@@ -190,7 +190,7 @@ fn table(place: &str, rows: &[&MeasuredCollective]) -> ReportTable {
         caption: format!("Measured on {place}"),
         head: head(&names),
         rows: rows.iter().map(row).collect(),
-        folded: true,
+        collapsed: true,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::records::Stamp;
 use std::collections::BTreeSet;
 
 /// What one part adds to the summary, and the part itself.
-pub type Part = (Vec<Headline>, Section);
+pub(super) type Part = (Vec<Headline>, Section);
 
 /// The commands of records, each once, in order of appearance.
 pub fn commands<'a>(stamps: impl IntoIterator<Item = &'a Stamp>) -> Vec<String> {

@@ -121,7 +121,7 @@ fn table(rows: &[&SimulatedCollective]) -> ReportTable {
         caption: "Simulated".into(),
         head: head(&names),
         rows: rows.iter().map(row).collect(),
-        folded: true,
+        collapsed: true,
     }
 }
 
@@ -153,7 +153,7 @@ fn spent_table(spent: &[TimeSpent]) -> ReportTable {
         caption: "Where the time went: along the messages that wait for each other".into(),
         head: head(&[&names[..], &PARTS[..], &last[..]].concat()),
         rows: spent.iter().map(row).collect(),
-        folded: false,
+        collapsed: false,
     }
 }
 
@@ -181,6 +181,6 @@ fn speed_table(speeds: &[SimulatorSpeed]) -> ReportTable {
             "million messages/s",
         ]),
         rows: speeds.iter().map(row).collect(),
-        folded: true,
+        collapsed: true,
     }
 }

@@ -27,7 +27,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         caption: "Every algorithm, at its largest rank count".into(),
         head: head(&["collective", "algorithm", "ranks", "rounds", "order class", "tree", "proved"]),
         rows: rows.collect(),
-        folded: false,
+        collapsed: false,
     };
     let finding = Headline {
         value: if failed == 0 {

@@ -116,7 +116,7 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "samples/s",
         "efficiency",
     ];
-    ReportTable { caption: caption.into(), head: head(&names), rows, folded: false }
+    ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: false }
 }
 
 /// A curve for each kind of run on each machine.

@@ -47,7 +47,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         caption: "Simulated".into(),
         head: head(&["rank", "stream", "what", "start (us)", "end (us)", "length (us)"]),
         rows: spans.iter().filter(|span| ranks.contains(&span.rank)).map(row).collect(),
-        folded: true,
+        collapsed: true,
     };
     let section = Section {
         id: "timeline",

@@ -138,7 +138,7 @@ fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> ReportTable {
             "verdict",
         ]),
         rows: rows.collect(),
-        folded: false,
+        collapsed: false,
     }
 }
 
@@ -159,5 +159,5 @@ fn end_table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "exposed (us)",
         "optimiser (us)",
     ];
-    ReportTable { caption: caption.into(), head: head(&names), rows, folded: false }
+    ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: false }
 }

@@ -4,7 +4,7 @@ use super::args::{Args, HostBackend, Mode};
 use crate::call::plan::Choice;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::bench::{Path, RunsOn};
-use crate::training::launch;
+use crate::training::launch_mode;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security};
 use allfold_collectives::{Communicator, Error, Joining, World};
@@ -29,7 +29,7 @@ pub fn ranks(args: &Args, host: HostBackend, choice: &Choice) -> CommandResult<L
     };
     match (host, launched) {
         (HostBackend::Mpi, _) => {
-            let comm = launch::over_mpi(path == Path::Native)?;
+            let comm = launch_mode::over_mpi(path == Path::Native)?;
             process(args, choice, comm, format!("as processes of an MPI job, {}", path.name()))
         }
         (_, Some(launched)) => {

@@ -60,12 +60,12 @@ pub fn run(args: &Args) -> CommandResult {
     let scaling = Scaling::new(config, args.topology.clone(), device);
     scaling.check(ranks)?;
     let trains = !args.modeled_only;
-    if trains && args.sim_ranks.is_some_and(|carried| carried > 0) {
-        scaling.check_carried()?;
+    if trains && args.sim_ranks.is_some_and(|on_virtual_clock| on_virtual_clock > 0) {
+        scaling.check_virtual_clock()?;
     }
     let gpus = if trains { scaling.gpus()? } else { None };
-    let carried = args.sim_ranks.unwrap_or(if gpus.is_some() { 0 } else { 4 });
-    memory::threads(carried)?;
+    let on_virtual_clock = args.sim_ranks.unwrap_or(if gpus.is_some() { 0 } else { 4 });
+    memory::threads(on_virtual_clock)?;
     let mut output = RunOutput::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
     args.html.iter().try_for_each(|path| output.will_write(path))?;
     if let Some(gpus) = gpus.filter(|gpus| *gpus < ranks.greatest()) {
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> CommandResult {
         output.say(format!("measured up to {gpus}, which is all that this machine has"))?;
     }
     let measured = gpus.unwrap_or_else(cores);
-    let reach = if trains { Reach { measured, carried } } else { Reach::default() };
+    let reach = if trains { Reach { measured, on_virtual_clock } } else { Reach::default() };
     curve::draw(&scaling, ranks, reach, None, &mut output)?;
     if let Some(path) = &args.html {
         page::write(path, &mut output)?;

@@ -118,7 +118,7 @@ impl Args {
             sync_batch_norm: self.sync_batch_norm,
             measured: self.single_gpu_rate.map(|measured| rate("--single-gpu-rate", measured)).transpose()?,
             terms: Overheads {
-                spread: finite("--device-variation", self.device_variation)?,
+                device_variation: finite("--device-variation", self.device_variation)?,
                 jitter_us: finite("--jitter", self.jitter)?,
                 input: self.input_rate.map(|input| rate("--input-rate", input)).transpose()?,
                 node: machine.map_or(8, |preset| preset.devices),

@@ -27,7 +27,7 @@ pub const TERMS: [(&str, &str); 3] = [
     ),
 ];
 
-const SPREAD: f64 = 0.02;
+const DEVICE_VARIATION: f64 = 0.02;
 const JITTER_US: f64 = 1000.0;
 
 /// Parameters of the networks in published tables that have no layer table here: words of the model's path, millions.
@@ -118,7 +118,7 @@ pub fn predict(table: &ScalingTable, curve: &Curve, without: &[String]) -> Resul
     let base = base(table, curve, &mut assumed)?;
     let has = |term: &str| !without.iter().any(|name| name == term);
     let terms = Overheads {
-        spread: if has("device-variation") { SPREAD } else { 0.0 },
+        device_variation: if has("device-variation") { DEVICE_VARIATION } else { 0.0 },
         jitter_us: if has("jitter") { JITTER_US } else { 0.0 },
         ..Overheads::NONE
     };

@@ -17,7 +17,7 @@ pub struct SimulatedRanks {
 
 /// Where ranks run.
 #[derive(Clone)]
-pub enum Launch {
+pub enum LaunchMode {
     /// Threads of this process, real time.
     Threads(u32),
     /// This process is one rank of a world that a launcher has started.
@@ -28,19 +28,19 @@ pub enum Launch {
     Sim(Box<SimulatedRanks>),
 }
 
-impl Launch {
+impl LaunchMode {
     /// Threads on virtual time.
-    pub fn sim(topology: Topology, device: Device) -> Launch {
-        Launch::Sim(Box::new(SimulatedRanks { topology, device }))
+    pub fn sim(topology: Topology, device: Device) -> LaunchMode {
+        LaunchMode::Sim(Box::new(SimulatedRanks { topology, device }))
     }
 
     /// How many ranks run there.
     pub fn ranks(&self) -> u32 {
         match self {
-            Launch::Threads(ranks) => *ranks,
-            Launch::Process(environment) => environment.world_size,
-            Launch::Mpi(_, ranks) => *ranks,
-            Launch::Sim(machine) => machine.topology.ranks(),
+            LaunchMode::Threads(ranks) => *ranks,
+            LaunchMode::Process(environment) => environment.world_size,
+            LaunchMode::Mpi(_, ranks) => *ranks,
+            LaunchMode::Sim(machine) => machine.topology.ranks(),
         }
     }
 
@@ -49,7 +49,7 @@ impl Launch {
     /// # Errors
     /// A GPU that is missing.
     pub fn device(&self, config: &Config) -> CommandResult<String> {
-        if let Launch::Sim(machine) = self {
+        if let LaunchMode::Sim(machine) = self {
             return Ok(machine.device.name.into());
         }
         let gpus = allfold_trainer::cuda::open(config)?;
@@ -59,9 +59,9 @@ impl Launch {
     /// Whether this process tells what came of the run: of several one does.
     pub fn is_reporter(&self) -> bool {
         match self {
-            Launch::Process(environment) => environment.rank == Rank(0),
-            Launch::Mpi(rank, _) => *rank == Rank(0),
-            Launch::Threads(_) | Launch::Sim(_) => true,
+            LaunchMode::Process(environment) => environment.rank == Rank(0),
+            LaunchMode::Mpi(rank, _) => *rank == Rank(0),
+            LaunchMode::Threads(_) | LaunchMode::Sim(_) => true,
         }
     }
 }

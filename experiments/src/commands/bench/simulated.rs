@@ -29,13 +29,13 @@ pub fn run(
     let (mut wrong, mut first_wrong, mut busbw, mut lines) = (None, None, Vec::new(), Vec::new());
     for &size in sizes {
         let spinner = progress::spinner(&format!("{name}, {size} bytes"));
-        let carried = bench.on_sim(machine, size);
+        let simulated = bench.on_sim(machine, size);
         spinner.finish_and_clear();
-        let carried = carried?;
-        first_wrong = first_wrong.or(carried
+        let simulated = simulated?;
+        first_wrong = first_wrong.or(simulated
             .iter()
             .find_map(|side| Some(format!("{size} bytes, {}", side.first_wrong.as_ref()?))));
-        let sides: Vec<SimulatedCollective> = carried.into_iter().map(|side| side.record).collect();
+        let sides: Vec<SimulatedCollective> = simulated.into_iter().map(|side| side.record).collect();
         // Virtual time does not depend on which buffer takes the result: one side stands for both where there is one.
         let side = |at: usize| sides.get(at).or(sides.first());
         if let (Some(first), Some(last)) = (side(0), side(1)) {
