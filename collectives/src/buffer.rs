@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 ///
 /// [`crate::Communicator::buffer`] makes one that the other ranks can reach where it is, where there is such memory.
 pub struct Buffer<T: Element> {
-    home: Home<T>,
+    owner: Home<T>,
 }
 
 /// Where the elements are. Buffers on devices will be further variants.
@@ -32,17 +32,17 @@ impl<T: Element> Buffer<T> {
 
     /// The elements of a lease, all of which are whole.
     pub(crate) fn shared(lease: Lease) -> Buffer<T> {
-        Buffer { home: Home::Shared(lease, PhantomData) }
+        Buffer { owner: Home::Shared(lease, PhantomData) }
     }
 
     /// Whether other ranks reach it where it is.
     pub fn is_shared(&self) -> bool {
-        matches!(self.home, Home::Shared(..))
+        matches!(self.owner, Home::Shared(..))
     }
 
     /// The elements; a copy of them where the buffer is shared or was ever cut.
     pub fn into_vec(self) -> Vec<T> {
-        match self.home {
+        match self.owner {
             Home::Host(elements) => elements,
             Home::Part(_) | Home::Shared(..) => self.to_vec(),
         }
@@ -63,26 +63,26 @@ impl<T: Element> Buffer<T> {
     /// ```
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Buffer<T> {
-        let mut first = match std::mem::replace(&mut self.home, Home::Host(Vec::new())) {
+        let mut first = match std::mem::replace(&mut self.owner, Home::Host(Vec::new())) {
             Home::Host(elements) => Part::from(elements),
             Home::Part(part) => part,
             Home::Shared(lease, _) => Part::from(bytemuck::cast_slice(&lease).to_vec()),
         };
         let rest = first.split_off(at);
-        self.home = Home::Part(first);
-        Buffer { home: Home::Part(rest) }
+        self.owner = Home::Part(first);
+        Buffer { owner: Home::Part(rest) }
     }
 
     /// Puts `next` behind these elements: nothing is copied where it was cut off here.
     pub fn join(&mut self, next: Buffer<T>) {
-        let next = match (&mut self.home, next.home) {
+        let next = match (&mut self.owner, next.owner) {
             (Home::Part(part), Home::Part(next)) => match part.join(next) {
                 Ok(()) => return,
                 Err(next) => Home::Part(next),
             },
             (_, next) => next,
         };
-        *self = [&self[..], &Buffer { home: next }[..]].concat().into();
+        *self = [&self[..], &Buffer { owner: next }[..]].concat().into();
     }
 }
 
@@ -101,14 +101,14 @@ impl<T: Element + PartialEq> PartialEq for Buffer<T> {
 
 impl<T: Element> From<Vec<T>> for Buffer<T> {
     fn from(elements: Vec<T>) -> Buffer<T> {
-        Buffer { home: Home::Host(elements) }
+        Buffer { owner: Home::Host(elements) }
     }
 }
 
 impl<T: Element> Deref for Buffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        match &self.home {
+        match &self.owner {
             Home::Host(elements) => elements,
             Home::Part(part) => part,
             Home::Shared(lease, _) => bytemuck::cast_slice(lease),
@@ -118,7 +118,7 @@ impl<T: Element> Deref for Buffer<T> {
 
 impl<T: Element> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        match &mut self.home {
+        match &mut self.owner {
             Home::Host(elements) => elements,
             Home::Part(part) => part,
             Home::Shared(lease, _) => bytemuck::cast_slice_mut(lease),

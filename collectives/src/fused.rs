@@ -50,7 +50,7 @@ pub(crate) fn trees(schedule: &dyn Schedule, collective: Collective, root: Rank)
         let Meaning { output, .. } = collective.meaning();
         let holders = match (output.on, output.part) {
             (On::Root, _) => root.0..root.0 + 1,
-            (On::All, Part::Block) => schedule.home(chunk).0..schedule.home(chunk).0 + 1,
+            (On::All, Part::Block) => schedule.owner(chunk).0..schedule.owner(chunk).0 + 1,
             (On::All, _) => 0..ranks,
         };
         let mut trees = holders.map(|rank| proof.value(Rank(rank), chunk, 0).map(|(tree, _)| tree));

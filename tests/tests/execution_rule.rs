@@ -78,9 +78,9 @@ fn meaning(schedule: &Random, mut data: Vec<Vec<i64>>) -> Vec<Vec<i64>> {
         for (rank, step) in round.iter().enumerate() {
             let Some((from, into, how)) = step.recv else { continue };
             let (_, span) = round[from.index()].send.unwrap();
-            for i in 0..into.len {
-                let value = before[from.index()][(span.at + i) as usize];
-                let place = &mut data[rank][(into.at + i) as usize];
+            for i in 0..into.chunks {
+                let value = before[from.index()][(span.first_chunk + i) as usize];
+                let place = &mut data[rank][(into.first_chunk + i) as usize];
                 *place = if how == Combine::Copy { value } else { place.wrapping_add(value) };
             }
         }

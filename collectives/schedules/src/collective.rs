@@ -3,7 +3,7 @@
 use crate::meaning::{MEANINGS, Meaning, Moves, On, Part, Value};
 use std::fmt;
 
-/// What a schedule computes. `n` is the number of ranks, `c` a chunk, `home(c)` the rank its block belongs to.
+/// What a schedule computes. `n` is the number of ranks, `c` a chunk, `owner(c)` the rank its block belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Collective {

@@ -7,7 +7,7 @@ use std::ops::Range;
 ///
 /// Unblocked collectives cut the whole buffer into near-equal chunks: the first `count % chunks` have one element
 /// more. Blocked ones ([`crate::Collective::blocked`]) first give every rank an equal block, block r at
-/// `r * count / ranks`, and cut each block among the chunks whose [`Schedule::home`] is that rank, in order.
+/// `r * count / ranks`, and cut each block among the chunks whose [`Schedule::owner`] is that rank, in order.
 /// A segment is cut from a chunk by the same near-equal rule.
 #[derive(Clone, Debug)]
 pub struct Geometry {
@@ -67,18 +67,18 @@ impl Geometry {
     /// The cut of a buffer of one block per rank, `block` elements each.
     pub fn blocked(schedule: &(impl Schedule + ?Sized), block: u64) -> Geometry {
         let (ranks, chunks) = (schedule.ranks(), schedule.chunks());
-        let homes: Vec<Rank> = (0..chunks).map(|c| schedule.home(c)).collect();
+        let owners: Vec<Rank> = (0..chunks).map(|c| schedule.owner(c)).collect();
         let mut shares = vec![0u64; ranks as usize];
-        homes.iter().for_each(|home| shares[home.index()] += 1);
+        owners.iter().for_each(|owner| shares[owner.index()] += 1);
         let mut seen = vec![0u64; ranks as usize];
-        let mut places = Places { starts: Vec::with_capacity(homes.len()), before: vec![0] };
+        let mut places = Places { starts: Vec::with_capacity(owners.len()), before: vec![0] };
         let mut before = 0;
-        for home in homes {
-            let nth = &mut seen[home.index()];
-            let range = part(block, shares[home.index()], *nth);
+        for owner in owners {
+            let nth = &mut seen[owner.index()];
+            let range = part(block, shares[owner.index()], *nth);
             *nth += 1;
             before += range.end - range.start;
-            places.starts.push(u64::from(home.0) * block + range.start);
+            places.starts.push(u64::from(owner.0) * block + range.start);
             places.before.push(before);
         }
         let whole = Geometry::whole(schedule, u64::from(ranks) * block);
@@ -137,13 +137,13 @@ impl Geometry {
     /// The elements of a span, a range per chunk in order of chunks. Ranges that touch are not joined.
     #[inline]
     pub fn ranges(&self, span: Span) -> impl Iterator<Item = Range<u64>> + '_ {
-        (span.at..span.at + span.len).map(move |chunk| self.piece(chunk, span.segment))
+        (span.first_chunk..span.first_chunk + span.chunks).map(move |chunk| self.piece(chunk, span.segment))
     }
 
     /// How many elements a span holds. Constant time, but for the segments of blocks that are not in chunk order.
     #[inline]
     pub fn elements(&self, span: Span) -> u64 {
-        let (from, to) = (u64::from(span.at), u64::from(span.at + span.len));
+        let (from, to) = (u64::from(span.first_chunk), u64::from(span.first_chunk + span.chunks));
         match &self.places {
             None => {
                 let big = to.min(self.larger).saturating_sub(from);
@@ -193,7 +193,7 @@ mod tests {
         fn segments(&self) -> u32 {
             self.segments
         }
-        fn home(&self, chunk: u32) -> Rank {
+        fn owner(&self, chunk: u32) -> Rank {
             Rank((self.chunks - 1 - chunk) * self.ranks / self.chunks)
         }
     }

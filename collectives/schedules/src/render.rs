@@ -1,7 +1,7 @@
 //! A schedule as text: who sends what to whom in each round, what it costs, in which order it reduces.
 
 use crate::check::{Cost, Proof, walk};
-use crate::schedule::{Combine, Place, Rank, Schedule, Span, Step};
+use crate::schedule::{Combine, Rank, Region, Schedule, Span, Step};
 use std::fmt::Write;
 
 /// Columns of text that a picture takes at most.
@@ -47,8 +47,11 @@ pub fn rounds(schedule: &(impl Schedule + ?Sized)) -> String {
     if let Err(hidden) = drawn {
         let _ = writeln!(text, "  ...  and {hidden} rounds more");
     }
-    let elsewhere =
-        if text.contains('[') { "r[x]: it lands in x there; s2:c is chunk c of shadow 2.\n" } else { "" };
+    let elsewhere = if text.contains('[') {
+        "r[x]: it lands in x there; s2:c is chunk c of scratch copy 2.\n"
+    } else {
+        ""
+    };
     text + "\nc +> r: chunk c is reduced into rank r's; c -> r: it replaces rank r's.\n" + elsewhere
 }
 
@@ -61,20 +64,21 @@ fn cell(schedule: &(impl Schedule + ?Sized), rank: Rank, round: u64, step: &Step
         Some((_, into, Combine::Copy)) => (into, "->"),
         None => (sent, "-?"),
     };
-    let elsewhere = (into.place, into.at) != (sent.place, sent.at) || to == rank;
+    let elsewhere = (into.region, into.first_chunk) != (sent.region, sent.first_chunk) || to == rank;
     let at = if elsewhere { format!("[{}]", span(into)) } else { String::new() };
     Some(format!("{} {arrow} {to}{at}", span(sent)))
 }
 
-/// `3`, `0-3`, in shadow 2 `s2:0-3`, in segment 1 `0-3/1`.
+/// `3`, `0-3`, in scratch copy 2 `s2:0-3`, in segment 1 `0-3/1`.
 fn span(span: Span) -> String {
-    let shadow = match span.place {
-        Place::Data => String::new(),
-        Place::Scratch(number) => format!("s{number}:"),
+    let number = match span.region {
+        Region::Data => String::new(),
+        Region::Scratch(number) => format!("s{number}:"),
     };
-    let last = if span.len > 1 { format!("-{}", span.at + span.len - 1) } else { String::new() };
+    let last =
+        if span.chunks > 1 { format!("-{}", span.first_chunk + span.chunks - 1) } else { String::new() };
     let segment = if span.segment > 0 { format!("/{}", span.segment) } else { String::new() };
-    format!("{shadow}{}{last}{segment}", span.at)
+    format!("{number}{}{last}{segment}", span.first_chunk)
 }
 
 fn columns(ranks: u32, lines: &[Line]) -> String {

@@ -5,7 +5,7 @@
 use allfold_schedules::algorithms::{BinaryTree, RingAllReduce, halving_doubling};
 use allfold_schedules::check::{self, Order, matching, matching_round, symbolic};
 use allfold_schedules::registry::{self, ALGORITHMS, Shape};
-use allfold_schedules::schedule::{Combine, Lanes, Rank, Schedule, Segments, Step, Table, there_and_back};
+use allfold_schedules::schedule::{Combine, Lanes, Rank, Schedule, Segments, Step, Table, then_reverse};
 use allfold_schedules::{Collective, render};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -138,8 +138,8 @@ fn map_recv(step: Step, how: impl Fn(Combine) -> Combine) -> Step {
 
 fn shift(step: Step, chunks: u32, send: u32, recv: u32) -> Step {
     let mut step = step;
-    step.send.iter_mut().for_each(|(_, span)| span.at = (span.at + send) % chunks);
-    step.recv.iter_mut().for_each(|(_, span, _)| span.at = (span.at + recv) % chunks);
+    step.send.iter_mut().for_each(|(_, span)| span.first_chunk = (span.first_chunk + send) % chunks);
+    step.recv.iter_mut().for_each(|(_, span, _)| span.first_chunk = (span.first_chunk + recv) % chunks);
     step
 }
 
@@ -180,7 +180,7 @@ fn mistakes_in_a_ring_are_caught_by_one_checker_or_the_other() {
         }),
         // 10. Rank 3 receives two chunks where one is sent.
         caught(ring(), 0, |_, rank, round, mut step| {
-            step.recv.iter_mut().for_each(|(_, span, _)| span.len += u32::from((rank.0, round) == (3, 0)));
+            step.recv.iter_mut().for_each(|(_, span, _)| span.chunks += u32::from((rank.0, round) == (3, 0)));
             step
         }),
     ];
@@ -193,7 +193,7 @@ fn mistakes_in_a_ring_are_caught_by_one_checker_or_the_other() {
 
 #[test]
 fn mistakes_in_trees_and_halving_are_caught() {
-    let tree = || there_and_back(BinaryTree::new(7, Rank(0)));
+    let tree = || then_reverse(BinaryTree::new(7, Rank(0)));
     let results = [
         // Rank 5 keeps its data to itself.
         caught(tree(), 0, |_, rank, round, step| Step {

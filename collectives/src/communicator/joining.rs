@@ -158,7 +158,7 @@ impl Communicator {
         static NEWEST: Mutex<Weak<Home>> = Mutex::new(Weak::new());
         static LISTENING: AtomicBool = AtomicBool::new(false);
         let newest = || lock(&NEWEST);
-        *newest() = self.home.as_ref().map_or_else(Weak::new, Arc::downgrade);
+        *newest() = self.owner.as_ref().map_or_else(Weak::new, Arc::downgrade);
         if LISTENING.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
@@ -168,9 +168,9 @@ impl Communicator {
         runtime.spawn(async move {
             let mut told = told;
             while told.recv().await.is_some() {
-                let home = newest().upgrade();
-                if let Some(home) = home {
-                    home.roster.recorder.write("it was asked to end (SIGTERM)");
+                let owner = newest().upgrade();
+                if let Some(owner) = owner {
+                    owner.roster.recorder.write("it was asked to end (SIGTERM)");
                 }
                 if ends {
                     // As shells tell the end by that signal.

@@ -93,7 +93,7 @@ pub struct Communicator {
     /// Messages so far to and from each peer, outside of collectives.
     letters: RefCell<Letters>,
     /// Where the communicator is a process's own, and no thread of a world's: what outlives all of its kind.
-    home: Option<Arc<Home>>,
+    owner: Option<Arc<Home>>,
 }
 
 /// A rank that is a process: it leaves all of its groups and waits for its threads once the last handle goes.
@@ -125,7 +125,7 @@ impl Communicator {
     pub(crate) fn new(seat: Arc<Seat>, plan: Plan) -> Communicator {
         let connection = RefCell::new(seat.connect(seat.actor));
         let (schedules, prepared, shrunk, letters) = Default::default();
-        Communicator { connection, seat, plan, schedules, prepared, shrunk, letters, home: None }
+        Communicator { connection, seat, plan, schedules, prepared, shrunk, letters, owner: None }
     }
 
     /// This process as one rank of a world that talks over TCP, whose ranks have found each other.
@@ -167,18 +167,18 @@ impl Communicator {
         let roster = Arc::new(Roster::new(&backend, rank, size, flight));
         let member = Member { group: GroupId(0), rank };
         let seat = Seat::take(backend.clone(), backend.main(rank), member, size, 0, &roster);
-        let home = Some(Arc::new(Home { roster, backend, rank }));
-        Communicator::new(seat, Plan::default()).at(home)
+        let owner = Some(Arc::new(Home { roster, backend, rank }));
+        Communicator::new(seat, Plan::default()).at(owner)
     }
 
-    fn at(mut self, home: Option<Arc<Home>>) -> Communicator {
-        self.home = home;
+    fn at(mut self, owner: Option<Arc<Home>>) -> Communicator {
+        self.owner = owner;
         self
     }
 
     /// Whether its ranks are threads of this one process.
     pub fn of_one_process(&self) -> bool {
-        self.home.is_none()
+        self.owner.is_none()
     }
 
     /// This rank, below [`Communicator::size`].

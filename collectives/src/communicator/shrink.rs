@@ -51,6 +51,6 @@ impl Communicator {
         let group = self.seat.backend.subgroup(key, &left)?;
         let member = Member { group, rank: Rank(place as u32) };
         let seat = self.seat.beside(member, left.len() as u32, sequence, 0);
-        Ok((Communicator::new(seat, self.plan).at(self.home.clone()), left))
+        Ok((Communicator::new(seat, self.plan).at(self.owner.clone()), left))
     }
 }

@@ -33,7 +33,7 @@ impl Communicator {
         let group = self.seat.backend.subgroup(key, &members)?;
         let member = Member { group, rank: Rank(place as u32) };
         let seat = self.seat.beside(member, members.len() as u32, key.sequence, color);
-        let mut smaller = Communicator::new(seat, self.plan).at(self.home.clone());
+        let mut smaller = Communicator::new(seat, self.plan).at(self.owner.clone());
         if self.seat.board.get().is_some() {
             smaller.share_memory()?;
         }

@@ -19,7 +19,7 @@ mod window;
 pub(crate) use buffers::Buffers;
 pub(crate) use route::Route;
 
-use crate::schedule::{Place, Schedule};
+use crate::schedule::{Region, Schedule};
 use crate::transport::{Event, Frame};
 use crate::{Call, DType, Error, Geometry, Rank, ReduceOp, Result};
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl Execution<'_> {
                     slot.recv = Half::Posted;
                     let bytes = store.bytes(span);
                     match &mut *route {
-                        Route::Direct(direct) if span.place == Place::Data => {
+                        Route::Direct(direct) if span.region == Region::Data => {
                             direct.recv_into(from, slot.lane, slot.round, span, how, bytes);
                         }
                         route => route.transport().post_recv(from, slot.lane, bytes, how),

@@ -1,7 +1,7 @@
-//! A rank's bytes during an operation: the buffer itself, and its shadows where something was written to them.
+//! A rank's bytes during an operation: the buffer itself, and its scratch copies where something was written to them.
 
 use super::buffers::Buffers;
-use crate::schedule::{Combine, Place, Span};
+use crate::schedule::{Combine, Region, Span};
 use crate::transport::{Memory, Payload};
 use crate::{DType, Geometry, ReduceOp};
 use allfold_kernels::{copy_part, reduce_bytes};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Data and shadows. Errors say what a schedule asked for that cannot be.
+/// Data and scratch copies. Errors say what a schedule asked for that cannot be.
 pub(super) struct Store<'a> {
     data: Data<'a>,
     /// The rank's own block, until all of it has been copied to its place.
@@ -19,8 +19,8 @@ pub(super) struct Store<'a> {
     geometry: &'a Geometry,
     dtype: DType,
     op: ReduceOp,
-    /// By (shadow, chunk, segment). What arrives for a shadow stays where it arrived.
-    shadows: BTreeMap<(u32, u32, u32), Piece>,
+    /// By (scratch copy, chunk, segment). What arrives for a scratch copy stays where it arrived.
+    scratch_copies: BTreeMap<(u32, u32, u32), Piece>,
 }
 
 /// A buffer that is only read, and what of the data has taken its place.
@@ -104,7 +104,7 @@ impl<'a> Store<'a> {
             }
         };
         let data = Data { bytes, instead };
-        Store { data, given, input, geometry, dtype, op, shadows: BTreeMap::new() }
+        Store { data, given, input, geometry, dtype, op, scratch_copies: BTreeMap::new() }
     }
 
     /// Copies what is left of the rank's own block to its place.
@@ -141,7 +141,7 @@ impl<'a> Store<'a> {
     /// Copies a span to `into`, which has its length.
     pub fn read(&self, span: Span, into: &mut [u8]) -> Outcome {
         let mut rest = into;
-        for chunk in span.at..span.at + span.len {
+        for chunk in span.first_chunk..span.first_chunk + span.chunks {
             let from = self.piece(span, chunk)?;
             let (part, tail) = std::mem::take(&mut rest).split_at_mut(from.len());
             part.copy_from_slice(from);
@@ -152,9 +152,9 @@ impl<'a> Store<'a> {
 
     /// Puts a span's bytes in place: copied over what is there, or reduced into it.
     pub fn write(&mut self, span: Span, how: Combine, payload: Payload) -> Outcome {
-        let Place::Scratch(shadow) = span.place else {
+        let Region::Scratch(number) = span.region else {
             let mut at = 0;
-            for chunk in span.at..span.at + span.len {
+            for chunk in span.first_chunk..span.first_chunk + span.chunks {
                 let place = self.place(chunk, span.segment);
                 let from = &payload[at..at + place.len()];
                 at += place.len();
@@ -165,10 +165,10 @@ impl<'a> Store<'a> {
         };
         let bytes = Rc::new(payload);
         let mut at = 0;
-        for chunk in span.at..span.at + span.len {
+        for chunk in span.first_chunk..span.first_chunk + span.chunks {
             let range = at..at + self.place(chunk, span.segment).len();
             at = range.end;
-            self.keep(shadow, chunk, span.segment, how, Piece { bytes: bytes.clone(), range })?;
+            self.keep(number, chunk, span.segment, how, Piece { bytes: bytes.clone(), range })?;
         }
         Ok(())
     }
@@ -186,19 +186,21 @@ impl<'a> Store<'a> {
         if self.bytes(from) != self.bytes(into) {
             return Err(format!("{from:?} and {into:?} differ in size"));
         }
-        // Straight from a shadow into the data, chunk by chunk, where the chunks correspond.
-        let sizes = |span: Span| (span.at..span.at + span.len).map(move |chunk| (chunk, span.segment));
+        // Straight from a scratch copy into the data, chunk by chunk, where the chunks correspond.
+        let sizes = |span: Span| {
+            (span.first_chunk..span.first_chunk + span.chunks).map(move |chunk| (chunk, span.segment))
+        };
         let same =
             |(a, b): ((u32, u32), (u32, u32))| self.place(a.0, a.1).len() == self.place(b.0, b.1).len();
-        if let (Place::Scratch(shadow), Place::Data) = (from.place, into.place)
-            && from.len == into.len
+        if let (Region::Scratch(number), Region::Data) = (from.region, into.region)
+            && from.chunks == into.chunks
             && sizes(from).zip(sizes(into)).all(same)
         {
             for (source, target) in sizes(from).zip(sizes(into)) {
                 self.touch(&self.place(target.0, target.1), how);
                 let piece = self
-                    .shadows
-                    .get(&(shadow, source.0, source.1))
+                    .scratch_copies
+                    .get(&(number, source.0, source.1))
                     .ok_or_else(|| unwritten(from, source.0))?;
                 let place = self.place(target.0, target.1);
                 let bytes = &piece.bytes[piece.range.clone()];
@@ -233,9 +235,9 @@ impl<'a> Store<'a> {
 
     /// Whether a span can be sent from where it lies.
     pub fn is_there(&self, span: Span) -> bool {
-        match span.place {
-            Place::Data => true,
-            Place::Scratch(_) => span.len == 1 && self.piece(span, span.at).is_ok(),
+        match span.region {
+            Region::Data => true,
+            Region::Scratch(_) => span.chunks == 1 && self.piece(span, span.first_chunk).is_ok(),
         }
     }
 
@@ -246,7 +248,7 @@ impl<'a> Store<'a> {
         part: Range<usize>,
     ) -> impl Iterator<Item = (usize, Range<usize>)> + use<'a> {
         let (geometry, size, mut before) = (self.geometry, self.dtype.size(), 0);
-        let places = (span.at..span.at + span.len).map(move |chunk| {
+        let places = (span.first_chunk..span.first_chunk + span.chunks).map(move |chunk| {
             let range = geometry.piece(chunk, span.segment);
             let place = range.start as usize * size..range.end as usize * size;
             before += place.len();
@@ -266,14 +268,14 @@ impl<'a> Store<'a> {
         (start + part.len() <= whole.end).then_some(start..start + part.len())
     }
 
-    fn keep(&mut self, shadow: u32, chunk: u32, segment: u32, how: Combine, piece: Piece) -> Outcome {
-        let key = (shadow, chunk, segment);
+    fn keep(&mut self, number: u32, chunk: u32, segment: u32, how: Combine, piece: Piece) -> Outcome {
+        let key = (number, chunk, segment);
         if how == Combine::Copy {
-            self.shadows.insert(key, piece);
+            self.scratch_copies.insert(key, piece);
             return Ok(());
         }
-        let there = self.shadows.remove(&key).ok_or_else(|| {
-            format!("reduces into chunk {chunk} of shadow {shadow}, where nothing was written")
+        let there = self.scratch_copies.remove(&key).ok_or_else(|| {
+            format!("reduces into chunk {chunk} of scratch copy {number}, where nothing was written")
         })?;
         // Reduction commutes to the bit, so whichever of the two buffers is ours alone takes the result.
         let (mut into, from) =
@@ -295,20 +297,20 @@ impl<'a> Store<'a> {
                 into = Piece { range: 0..fresh.len(), bytes: Rc::new(fresh) };
             }
         }
-        self.shadows.insert(key, into);
+        self.scratch_copies.insert(key, into);
         Ok(())
     }
 
     fn piece(&self, span: Span, chunk: u32) -> Result<&[u8], String> {
-        match span.place {
-            Place::Data => {
+        match span.region {
+            Region::Data => {
                 let place = self.place(chunk, span.segment);
                 match &self.input {
                     Some(input) if !self.is_written(&place) => Ok(&input.bytes[place]),
                     _ => Ok(self.data.piece(place)),
                 }
             }
-            Place::Scratch(shadow) => match self.shadows.get(&(shadow, chunk, span.segment)) {
+            Region::Scratch(number) => match self.scratch_copies.get(&(number, chunk, span.segment)) {
                 Some(piece) => Ok(&piece.bytes[piece.range.clone()]),
                 None if self.place(chunk, span.segment).is_empty() => Ok(&[]),
                 None => Err(unwritten(span, chunk)),
@@ -326,8 +328,8 @@ impl<'a> Store<'a> {
 
 impl Memory for Store<'_> {
     fn source(&mut self, span: Span, part: Range<usize>) -> Option<&[u8]> {
-        if let Place::Scratch(_) = span.place {
-            return (span.len == 1).then(|| self.piece(span, span.at).ok()?.get(part))?;
+        if let Region::Scratch(_) = span.region {
+            return (span.chunks == 1).then(|| self.piece(span, span.first_chunk).ok()?.get(part))?;
         }
         let range = self.joined(span, &part)?;
         self.follow(&range);
@@ -345,7 +347,7 @@ impl Memory for Store<'_> {
     fn copy_out(&mut self, span: Span, from: usize, into: &mut [u8]) -> bool {
         let part = from..from + into.len();
         let mut there = 0;
-        for (before, piece) in self.pieces(span, part.clone()).filter(|_| span.place == Place::Data) {
+        for (before, piece) in self.pieces(span, part.clone()).filter(|_| span.region == Region::Data) {
             let bytes = match &self.input {
                 Some(input) if !self.is_written(&piece) => &input.bytes[piece],
                 _ => self.given(&piece).unwrap_or_else(|| self.data.piece(piece)),
@@ -359,7 +361,7 @@ impl Memory for Store<'_> {
     }
 
     fn target(&mut self, span: Span, part: Range<usize>) -> Option<&mut [u8]> {
-        let range = self.joined(span, &part).filter(|_| span.place == Place::Data)?;
+        let range = self.joined(span, &part).filter(|_| span.region == Region::Data)?;
         for (_, piece) in self.pieces(span, part) {
             self.touch(&piece, Combine::Copy);
         }
@@ -368,7 +370,7 @@ impl Memory for Store<'_> {
 
     fn put(&mut self, span: Span, from: usize, how: Combine, bytes: &[u8]) {
         let part = from..from + bytes.len();
-        for (before, piece) in self.pieces(span, part.clone()).filter(|_| span.place == Place::Data) {
+        for (before, piece) in self.pieces(span, part.clone()).filter(|_| span.region == Region::Data) {
             let cut = part.start.max(before)..part.end.min(before + piece.len());
             let place = piece.start + cut.start - before..piece.start + cut.end - before;
             // Part by part, while it is in the cache: a chunk's own value comes here as it is added to.
@@ -399,7 +401,7 @@ impl Memory for Store<'_> {
 }
 
 fn unwritten(span: Span, chunk: u32) -> String {
-    format!("reads chunk {chunk} of {:?}, where nothing was written", span.place)
+    format!("reads chunk {chunk} of {:?}, where nothing was written", span.region)
 }
 
 fn combine(dtype: DType, op: ReduceOp, how: Combine, into: &mut [u8], from: &[u8]) {

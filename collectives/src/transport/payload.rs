@@ -25,15 +25,15 @@ struct Shelves {
 pub(crate) struct Payload {
     words: Vec<u64>,
     len: usize,
-    home: Pool,
+    owner: Pool,
 }
 
 impl Pool {
     /// Room for `len` bytes, of any content.
     pub fn take(&self, len: usize) -> Payload {
-        let home = self.clone();
+        let owner = self.clone();
         if len == 0 {
-            return Payload { words: Vec::new(), len, home };
+            return Payload { words: Vec::new(), len, owner };
         }
         let words = len.div_ceil(8).next_power_of_two();
         let mut shelves = lock(&self.shelves);
@@ -42,14 +42,14 @@ impl Pool {
             shelves.kept -= words * 8;
         }
         drop(shelves);
-        Payload { words: used.unwrap_or_else(|| vec![0; words]), len, home }
+        Payload { words: used.unwrap_or_else(|| vec![0; words]), len, owner }
     }
 }
 
 impl Payload {
     /// Another buffer of the same pool.
     pub fn another(&self, len: usize) -> Payload {
-        self.home.take(len)
+        self.owner.take(len)
     }
 }
 
@@ -59,7 +59,7 @@ impl Drop for Payload {
         if words.is_empty() {
             return;
         }
-        let mut shelves = lock(&self.home.shelves);
+        let mut shelves = lock(&self.owner.shelves);
         if shelves.kept + words.len() * 8 > KEPT {
             return;
         }

@@ -192,7 +192,7 @@ impl Parts {
 mod tests {
     use super::*;
     use allfold_schedules::algorithms::{RingAllReduce, double_binary_tree};
-    use allfold_schedules::schedule::{Segments, there_and_back};
+    use allfold_schedules::schedule::{Segments, then_reverse};
     use allfold_schedules::{Geometry, schedule::Schedule};
     use allfold_sim::{Costs, Faults, Topology};
 
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_pipeline_with_trouble_add_up_too() {
-        let schedule = Segments::new(double_binary_tree(9, Rank(0), there_and_back), 12);
+        let schedule = Segments::new(double_binary_tree(9, Rank(0), then_reverse), 12);
         let topology = Topology::named("nodes4", 9).unwrap();
         for rules in [&[][..], &["flap=nic_out[0]:20us/50us"], &["jitter_link=*:exp(3us)", "slow_rank=4:x3"]]
         {

@@ -41,7 +41,7 @@ pub(crate) struct Lane<'a> {
 impl<'a> Lane<'a> {
     /// The lane that stands for all, where they are alike.
     pub fn of(job: &Job<'a>) -> Option<Lane<'a>> {
-        let (lanes, schedule) = job.schedule.alike().filter(|(lanes, _)| *lanes > 1)?;
+        let (lanes, schedule) = job.schedule.replicated_lanes().filter(|(lanes, _)| *lanes > 1)?;
         let whole = job.collective.is_some_and(|collective| !collective.blocked());
         let rows = job.window.is_multiple_of(lanes) && job.geometry.is_equal();
         if !whole || !rows || !job.faults.is_steady() || job.deadline.is_some() {
@@ -63,7 +63,7 @@ mod tests {
     use super::super::{Engine, simulate};
     use super::*;
     use allfold_schedules::algorithms::{RingAllReduce, double_binary_tree};
-    use allfold_schedules::schedule::{Lanes, Rank, Segments, there_and_back};
+    use allfold_schedules::schedule::{Lanes, Rank, Segments, then_reverse};
     use allfold_schedules::{Collective, algorithms::halving_doubling};
     use allfold_sim::{Sharing, Topology};
     use proptest::prelude::*;
@@ -72,7 +72,7 @@ mod tests {
     fn any_lane(ranks: u32, kind: usize, pieces: u32) -> Segments<Arc<dyn Schedule>> {
         let of: Arc<dyn Schedule> = match kind {
             0 => Arc::new(RingAllReduce(ranks)),
-            1 => Arc::new(double_binary_tree(ranks, Rank(0), there_and_back)),
+            1 => Arc::new(double_binary_tree(ranks, Rank(0), then_reverse)),
             _ => Arc::new(halving_doubling(ranks)),
         };
         Segments::new(of, pieces)

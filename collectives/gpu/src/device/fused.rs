@@ -12,7 +12,7 @@ fn result(proof: &Proof, job: &Job, ranks: u32, chunk: u32, segment: u32) -> Res
     let mut found: Option<(Tree, u64)> = None;
     for rank in (0..ranks).map(Rank) {
         let Some((tree, from)) = proof.value(rank, chunk, segment) else { continue };
-        if job.algorithm.collective.reduces() && !proof.forest().is_everybody_once(tree) {
+        if job.algorithm.collective.reduces() && !proof.forest().is_every_rank_once(tree) {
             continue;
         }
         match &mut found {

@@ -11,7 +11,7 @@
 
 use super::job::Job;
 use crate::driver::failed;
-use crate::schedule::{Combine, Place, Schedule, Span};
+use crate::schedule::{Combine, Region, Schedule, Span};
 use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Mark, Memory, Queue, Slice, launch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ impl Shadows {
             for span in
                 [step.send.map(|(_, span)| span), step.recv.map(|(_, span, _)| span)].into_iter().flatten()
             {
-                if let Place::Scratch(shadow) = span.place {
+                if let Region::Scratch(shadow) = span.region {
                     wanted.insert((rank, Some(shadow)));
                 }
             }
@@ -134,7 +134,7 @@ impl Run<'_> {
                 }
                 for (range, _) in self.pairs(from, from) {
                     let (to, from) =
-                        (self.cut(place, &range)?, self.cut(self.place(rank, from.place)?, &range)?);
+                        (self.cut(place, &range)?, self.cut(self.place(rank, from.region)?, &range)?);
                     queues[rank].copy(to, from).map_err(failed)?;
                     moved += 2 * to.len() as u64;
                 }
@@ -171,9 +171,9 @@ impl Run<'_> {
             let source = if aside[peer.index()] {
                 self.aside(peer.index())?
             } else {
-                self.place(peer.index(), from.place)?
+                self.place(peer.index(), from.region)?
             };
-            let target = self.place(rank, into.place)?;
+            let target = self.place(rank, into.region)?;
             for (from, into) in self.pairs(from, into) {
                 let (from, into) = (self.cut(source, &from)?, self.cut(target, &into)?);
                 moved += match how {
@@ -222,10 +222,10 @@ impl Run<'_> {
         place.part(range.start as usize * size, (range.end - range.start) as usize * size).map_err(failed)
     }
 
-    fn place(&self, rank: usize, place: Place) -> Result<Slice<'_>> {
+    fn place(&self, rank: usize, place: Region) -> Result<Slice<'_>> {
         match place {
-            Place::Data => Ok(self.buffers[rank]),
-            Place::Scratch(shadow) => self.shadow(rank, Some(shadow)),
+            Region::Data => Ok(self.buffers[rank]),
+            Region::Scratch(shadow) => self.shadow(rank, Some(shadow)),
         }
     }
 

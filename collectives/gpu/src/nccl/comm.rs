@@ -83,11 +83,11 @@ pub struct NcclComm {
 pub(super) type Kind = (&'static str, usize, c_int, c_int);
 
 /// Where NCCL stores a new communicator, perhaps after its call has returned.
-pub(super) struct Place(AtomicPtr<std::ffi::c_void>);
+pub(super) struct Region(AtomicPtr<std::ffi::c_void>);
 
-impl Place {
-    pub fn new() -> Arc<Place> {
-        Arc::new(Place(AtomicPtr::new(std::ptr::null_mut())))
+impl Region {
+    pub fn new() -> Arc<Region> {
+        Arc::new(Region(AtomicPtr::new(std::ptr::null_mut())))
     }
 
     /// Its address, for NCCL. It is valid as long as the place lives.
@@ -160,7 +160,7 @@ impl NcclComm {
             return Err(Error::Argument(format!("rank {rank} of {size}")));
         }
         let mut comm = NcclComm::held(api, std::ptr::null_mut(), queue, (rank, size), deadline)?;
-        let place = Place::new();
+        let place = Region::new();
         let (to, blocking) = (place.clone(), blocking(&comm.queue));
         let init = move |api: &Api, _: RawComm| {
             let mut config = Config::new(blocking);

@@ -2,7 +2,7 @@
 
 use super::api::{Api, Config, IN_PROGRESS, RawComm, SUCCESS};
 use super::aside::{Sent, aside};
-use super::comm::{NcclComm, Place, blocking};
+use super::comm::{NcclComm, Region, blocking};
 use super::deadline::until;
 use crate::{Error, Rank, Result};
 use std::ffi::c_int;
@@ -70,7 +70,7 @@ impl NcclComm {
         wanted: bool,
         make: impl FnOnce(&Api, RawComm, *mut RawComm, *mut Config) -> c_int + Send + 'static,
     ) -> Result<Option<NcclComm>> {
-        let place = Place::new();
+        let place = Region::new();
         let (to, blocks) = (place.clone(), blocking(&self.queue));
         let answer = self.blocking_call(what, move |api, parent| {
             let mut config = Config::new(blocks);

@@ -8,7 +8,7 @@
 
 use super::comm::NcclComm;
 use crate::driver::failed;
-use crate::schedule::{Combine, Place, Schedule, Span};
+use crate::schedule::{Combine, Region, Schedule, Span};
 use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ struct Store<'a> {
 impl Store<'_> {
     /// The parts of a span in order; empty ones are left out, neighbours joined.
     fn parts(&self, span: Span) -> Result<Vec<Slice<'_>>> {
-        let whole = match span.place {
-            Place::Data => self.data,
-            Place::Scratch(shadow) => {
+        let whole = match span.region {
+            Region::Data => self.data,
+            Region::Scratch(shadow) => {
                 let found = self.shadows.get(&shadow).map(Memory::all);
                 found.ok_or_else(|| Error::Argument(format!("nothing was written to shadow {shadow}")))?
             }
@@ -134,7 +134,7 @@ fn rounds(
     while let Some(round) = next {
         next = schedule.next(rank, round + 1);
         let step = schedule.step(rank, round);
-        if let Some((_, Span { place: Place::Scratch(shadow), .. }, _)) = step.recv
+        if let Some((_, Span { region: Region::Scratch(shadow), .. }, _)) = step.recv
             && !store.shadows.contains_key(&shadow)
         {
             store.shadows.insert(shadow, store.queue.memory(store.data.len()).map_err(failed)?);

@@ -89,7 +89,7 @@ impl Schedule for InNetwork {
     fn stride(&self) -> u64 {
         1
     }
-    fn home(&self, _chunk: u32) -> Rank {
+    fn owner(&self, _chunk: u32) -> Rank {
         self.network()
     }
 }

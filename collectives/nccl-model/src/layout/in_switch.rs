@@ -47,7 +47,7 @@ impl Schedule for InSwitch {
     fn stride(&self) -> u64 {
         1
     }
-    fn home(&self, _chunk: u32) -> Rank {
+    fn owner(&self, _chunk: u32) -> Rank {
         Rank(self.gpus)
     }
 }

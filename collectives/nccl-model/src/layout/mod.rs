@@ -26,7 +26,7 @@ pub use tree::NodeTree;
 use super::Algorithm;
 use allfold_schedules::Collective;
 use allfold_schedules::algorithms::{Chain, RingAllReduce, RingReduceScatter};
-use allfold_schedules::schedule::{Lanes, Over, Rank, Reverse, Schedule, Segments, there_and_back};
+use allfold_schedules::schedule::{Lanes, Over, Rank, Reverse, Schedule, Segments, then_reverse};
 use std::sync::Arc;
 
 /// A schedule over nodes.
@@ -79,8 +79,8 @@ pub fn layout(
         (Algorithm::Tree, Collective::AllReduce) => {
             let chain = Chain { ranks: devices, root: Rank(devices - 1) };
             let (schedule, under_way) = match nodes {
-                1 => pipeline(there_and_back(chain), pieces),
-                _ => pipeline(twins(nodes, |tree| there_and_back(Over::new(chain, tree))), pieces),
+                1 => pipeline(then_reverse(chain), pieces),
+                _ => pipeline(twins(nodes, |tree| then_reverse(Over::new(chain, tree))), pieces),
             };
             // Of a piece, by either tree: two steps with the chain, five with the tree, and as many back at most.
             Layout { schedule, window: 28 * under_way, extra: Extra::Nothing }
@@ -88,15 +88,15 @@ pub fn layout(
         (Algorithm::Nvls | Algorithm::NvlsTree, Collective::AllReduce) => {
             let switch = InSwitch { gpus: devices };
             let (schedule, under_way) = match nodes {
-                1 => pipeline(there_and_back(switch), pieces),
-                _ => pipeline(twins(nodes, |tree| there_and_back(Over::new(switch, tree))), pieces),
+                1 => pipeline(then_reverse(switch), pieces),
+                _ => pipeline(twins(nodes, |tree| then_reverse(Over::new(switch, tree))), pieces),
             };
             // A switch takes in and gives out all its GPUs' data at once: a message and a step of its own for each.
             Layout { schedule, window: (8 * devices + 20) * under_way, extra: Extra::NodeSwitches }
         }
         (Algorithm::CollNetDirect | Algorithm::CollNetChain, Collective::AllReduce) => {
             let network = InNetwork { nodes, devices, direct: algorithm == Algorithm::CollNetDirect };
-            let (schedule, under_way) = pipeline(there_and_back(network), pieces);
+            let (schedule, under_way) = pipeline(then_reverse(network), pieces);
             // The network takes in and gives out all nodes' data at once.
             let each = 4 * (nodes * network.chunks() + devices);
             Layout { schedule, window: each.saturating_mul(under_way), extra: Extra::Network }

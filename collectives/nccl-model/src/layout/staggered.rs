@@ -52,7 +52,7 @@ impl<S: Schedule> Schedule for Staggered<S> {
         };
         self.0.symmetry().into_iter().filter(keeps).collect()
     }
-    fn home(&self, chunk: u32) -> Rank {
-        self.0.home(chunk)
+    fn owner(&self, chunk: u32) -> Rank {
+        self.0.owner(chunk)
     }
 }

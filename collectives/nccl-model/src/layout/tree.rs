@@ -109,7 +109,7 @@ impl Schedule for NodeTree {
     fn stride(&self) -> u64 {
         2
     }
-    fn home(&self, _chunk: u32) -> Rank {
+    fn owner(&self, _chunk: u32) -> Rank {
         self.rank(0)
     }
 }

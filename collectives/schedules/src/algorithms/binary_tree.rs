@@ -78,7 +78,7 @@ impl Schedule for BinaryTree {
     fn stride(&self) -> u64 {
         2
     }
-    fn home(&self, _chunk: u32) -> Rank {
+    fn owner(&self, _chunk: u32) -> Rank {
         self.root
     }
 }

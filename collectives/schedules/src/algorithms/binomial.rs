@@ -78,7 +78,7 @@ impl Schedule for Binomial {
             Step { send: Some((Rank(partner), span)), recv: None }
         }
     }
-    fn home(&self, chunk: u32) -> Rank {
+    fn owner(&self, chunk: u32) -> Rank {
         Rank(if self.gather { chunk } else { self.tree.root })
     }
 }

@@ -20,10 +20,10 @@ fn messages(ranks: u32) -> u32 {
 
 /// A local copy of `len` blocks, or nothing where there are none.
 fn copy(rank: u32, from: Span, into: Span) -> Step {
-    if from.len == 0 { Step::IDLE } else { Step::local(Rank(rank), from, into, Combine::Copy) }
+    if from.chunks == 0 { Step::IDLE } else { Step::local(Rank(rank), from, into, Combine::Copy) }
 }
 
-/// All-gather over this many ranks. Block r+j waits in shadow 0 at j.
+/// All-gather over this many ranks. Block r+j waits in scratch copy 0 at j.
 #[derive(Clone, Copy, Debug)]
 pub struct BruckAllGather(pub u32);
 
@@ -57,7 +57,7 @@ impl Schedule for BruckAllGather {
     }
 }
 
-/// All-to-all over this many ranks. The block to or from j ranks away waits in shadow 0 at j; shadow 1 packs those
+/// All-to-all over this many ranks. The block to or from j ranks away waits in scratch copy 0 at j; scratch copy 1 packs those
 /// that travel together.
 #[derive(Clone, Copy, Debug)]
 pub struct BruckAllToAll(pub u32);

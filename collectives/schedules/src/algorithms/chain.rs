@@ -54,7 +54,7 @@ impl Schedule for Chain {
     fn stride(&self) -> u64 {
         1
     }
-    fn home(&self, _chunk: u32) -> Rank {
+    fn owner(&self, _chunk: u32) -> Rank {
         self.root
     }
 }

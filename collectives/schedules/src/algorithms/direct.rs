@@ -16,7 +16,7 @@ pub fn direct(ranks: u32) -> Then<DirectReduceScatter, DirectAllGather> {
     Then::new(DirectReduceScatter(ranks), DirectAllGather(ranks))
 }
 
-/// Reduce-scatter: chunk r ends at rank r. Rank s's part of it waits in shadow s.
+/// Reduce-scatter: chunk r ends at rank r. Rank s's part of it waits in scratch copy s.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectReduceScatter(pub u32);
 

@@ -11,7 +11,7 @@
 //! Int. J. High Perform. Comput. Appl. 19 (2005), sections 4.3 and 4.5; here nearest neighbour first.
 
 use crate::schedule::{
-    Combine, Folded, Pairs, Permutation, Rank, Schedule, Span, Step, Then, there_and_back,
+    Combine, FoldedToPowerOfTwo, Pairs, Permutation, Rank, Schedule, Span, Step, Then, then_reverse,
 };
 
 /// Reduce-scatter of chunks in bit-reversed order over the 2^k places of `pairs`. A place has one chunk, or where
@@ -25,13 +25,13 @@ pub struct Halving {
 /// All-reduce: halving, and the same backwards.
 pub fn halving_doubling(ranks: u32) -> impl Schedule + Clone {
     let halving = Halving { pairs: Pairs::of(ranks), blocks: false };
-    there_and_back(Folded::inwards(ranks, |_| halving))
+    then_reverse(FoldedToPowerOfTwo::inwards(ranks, |_| halving))
 }
 
 /// Reduce-scatter: every rank ends with one chunk. Backwards it is the all-gather.
 pub fn halving(ranks: u32) -> impl Schedule + Clone {
     let halving = Halving { pairs: Pairs::of(ranks), blocks: true };
-    Then::new(Folded::inwards(ranks, |_| halving), HandOver(halving))
+    Then::new(FoldedToPowerOfTwo::inwards(ranks, |_| halving), HandOver(halving))
 }
 
 impl Halving {
@@ -59,7 +59,7 @@ impl Schedule for Halving {
         1 << self.pairs.levels()
     }
     fn chunks(&self) -> u32 {
-        self.left(0, 0).len
+        self.left(0, 0).chunks
     }
     fn rounds(&self) -> u64 {
         u64::from(self.pairs.levels())
@@ -75,9 +75,9 @@ impl Schedule for Halving {
     fn symmetry(&self) -> Vec<Permutation> {
         (0..self.pairs.levels()).map(|bit| Permutation::Xor(1 << bit)).collect()
     }
-    fn home(&self, chunk: u32) -> Rank {
+    fn owner(&self, chunk: u32) -> Rank {
         let levels = self.pairs.levels();
-        let past = |place, bit: u32| self.left(place | 1 << bit, bit + 1).at <= chunk;
+        let past = |place, bit: u32| self.left(place | 1 << bit, bit + 1).first_chunk <= chunk;
         Rank((0..levels).fold(0, |place, bit| if past(place, bit) { place | 1 << bit } else { place }))
     }
 }
@@ -98,7 +98,7 @@ impl Schedule for HandOver {
     }
     fn step(&self, Rank(rank): Rank, _round: u64) -> Step {
         let Some(partner) = self.0.pairs.partner(rank) else { return Step::IDLE };
-        let odd = self.0.left(self.0.pairs.place(rank), self.0.pairs.levels()).at + 1;
+        let odd = self.0.left(self.0.pairs.place(rank), self.0.pairs.levels()).first_chunk + 1;
         match rank % 2 {
             0 => Step { send: Some((Rank(partner), Span::data(odd, 1))), recv: None },
             _ => Step { send: None, recv: Some((Rank(partner), Span::data(odd, 1), Combine::Copy)) },
@@ -107,9 +107,9 @@ impl Schedule for HandOver {
     fn symmetry(&self) -> Vec<Permutation> {
         self.0.symmetry()
     }
-    fn home(&self, chunk: u32) -> Rank {
-        let place = self.0.home(chunk).0;
-        let second = chunk - self.0.left(place, self.0.pairs.levels()).at;
+    fn owner(&self, chunk: u32) -> Rank {
+        let place = self.0.owner(chunk).0;
+        let second = chunk - self.0.left(place, self.0.pairs.levels()).first_chunk;
         Rank(self.0.pairs.first(place) + second)
     }
 }

@@ -8,7 +8,7 @@
 //! buffers. Folded where n is no power of two: two rounds more.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.5.
 
-use crate::schedule::{Combine, Folded, Permutation, Rank, Schedule, Span, Step};
+use crate::schedule::{Combine, FoldedToPowerOfTwo, Permutation, Rank, Schedule, Span, Step};
 
 /// All-reduce over a power of two of ranks.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct RecursiveDoubling(u32);
 
 /// All-reduce over any number of ranks.
 pub fn recursive_doubling(ranks: u32) -> impl Schedule + Clone {
-    Folded::and_back(ranks, RecursiveDoubling)
+    FoldedToPowerOfTwo::and_back(ranks, RecursiveDoubling)
 }
 
 impl Schedule for RecursiveDoubling {

@@ -23,7 +23,7 @@ pub struct Star {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Everything, into a shadow, to be reduced there.
+    /// Everything, into a scratch copy, to be reduced there.
     Reduce,
     /// Everything; of use backwards.
     Whole,
@@ -32,7 +32,7 @@ enum What {
 }
 
 impl Star {
-    /// Reduce to the root. Rank s's data wait in shadow s.
+    /// Reduce to the root. Rank s's data wait in scratch copy s.
     pub fn reduce(ranks: u32, root: Rank) -> Star {
         Star { ranks, root, what: What::Reduce }
     }
@@ -84,7 +84,7 @@ impl Schedule for Star {
         let turn = u64::from(if rank < self.root { rank.0 } else { rank.0.saturating_sub(1) });
         if rank == self.root { 0..self.rounds() } else { turn..turn + 1 }
     }
-    fn home(&self, chunk: u32) -> Rank {
+    fn owner(&self, chunk: u32) -> Rank {
         if self.what == What::Block { Rank(chunk) } else { self.root }
     }
 }

@@ -85,18 +85,18 @@ fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), 
     }
     // Which chunk each chunk becomes, as far as steps of one chunk tell.
     let mut chunks = BTreeMap::new();
-    let mut alike = |a: Span, b: Span| {
-        let same = a.len != 1 || *chunks.entry(a.at).or_insert(b.at) == b.at;
-        same && (a.len, a.segment) == (b.len, b.segment)
+    let mut replicated_lanes = |a: Span, b: Span| {
+        let same = a.chunks != 1 || *chunks.entry(a.first_chunk).or_insert(b.first_chunk) == b.first_chunk;
+        same && (a.chunks, a.segment) == (b.chunks, b.segment)
     };
     let mut same = |a: Step, b: Step| {
         let send = match (a.send, b.send) {
-            (Some((to, span)), Some((to_b, span_b))) => image(to) == to_b && alike(span, span_b),
+            (Some((to, span)), Some((to_b, span_b))) => image(to) == to_b && replicated_lanes(span, span_b),
             (a, b) => a.is_none() && b.is_none(),
         };
         let recv = match (a.recv, b.recv) {
             (Some((from, span, how)), Some((from_b, span_b, how_b))) => {
-                image(from) == from_b && how == how_b && alike(span, span_b)
+                image(from) == from_b && how == how_b && replicated_lanes(span, span_b)
             }
             (a, b) => a.is_none() && b.is_none(),
         };

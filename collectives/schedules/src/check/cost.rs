@@ -33,11 +33,11 @@ impl Cost {
                 if let Some((to, span)) = step.send
                     && to != *rank
                 {
-                    sent[rank.index()] += u64::from(span.len);
+                    sent[rank.index()] += u64::from(span.chunks);
                     cost.messages += 1;
                 }
                 if let Some((from, span, how)) = step.recv {
-                    let len = u64::from(span.len);
+                    let len = u64::from(span.chunks);
                     let local = from == *rank;
                     received[rank.index()] += if local { 0 } else { len };
                     reduced[rank.index()] += if how == Combine::Reduce { len } else { 0 };

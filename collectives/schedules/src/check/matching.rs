@@ -62,18 +62,18 @@ impl<'a, S: Schedule + ?Sized> Checker<'a, S> {
         for (peer, span, does) in [sends, receives].into_iter().flatten() {
             if peer.0 >= self.ranks {
                 return fail(
-                    Some(span.at),
+                    Some(span.first_chunk),
                     format!("{does} rank {peer}, but the last rank is {}", self.ranks - 1),
                 );
             }
-            let end = u64::from(span.at) + u64::from(span.len);
-            if span.len == 0
+            let end = u64::from(span.first_chunk) + u64::from(span.chunks);
+            if span.chunks == 0
                 || end > u64::from(self.schedule.chunks())
                 || span.segment >= self.schedule.segments()
             {
                 let (chunks, segments) = (self.schedule.chunks(), self.schedule.segments());
                 return fail(
-                    Some(span.at),
+                    Some(span.first_chunk),
                     format!("{span:?} is outside {chunks} chunks in {segments} segments"),
                 );
             }
@@ -84,7 +84,10 @@ impl<'a, S: Schedule + ?Sized> Checker<'a, S> {
                 other => {
                     let does =
                         other.map_or("receives nothing".into(), |(from, ..)| format!("receives from {from}"));
-                    return fail(Some(span.at), format!("sends to rank {peer}, which {does} in this round"));
+                    return fail(
+                        Some(span.first_chunk),
+                        format!("sends to rank {peer}, which {does} in this round"),
+                    );
                 }
             }
         }
@@ -92,32 +95,37 @@ impl<'a, S: Schedule + ?Sized> Checker<'a, S> {
             let theirs = self.schedule.step(peer, round).send;
             if theirs.is_none_or(|(to, _)| to != rank) {
                 let does = theirs.map_or("sends nothing".into(), |(to, _)| format!("sends to {to}"));
-                return fail(Some(span.at), format!("receives from rank {peer}, which {does} in this round"));
+                return fail(
+                    Some(span.first_chunk),
+                    format!("receives from rank {peer}, which {does} in this round"),
+                );
             }
         }
         Ok(())
     }
 
     fn sizes(&self, rank: Rank, round: u64, sent: Span, peer: Rank, got: Span) -> Result<(), Counterexample> {
-        let fail =
-            |what: String| Err(Counterexample { rank, round: Some(round), chunk: Some(sent.at), what });
-        if (sent.len, sent.segment) != (got.len, got.segment) {
+        let fail = |what: String| {
+            Err(Counterexample { rank, round: Some(round), chunk: Some(sent.first_chunk), what })
+        };
+        if (sent.chunks, sent.segment) != (got.chunks, got.segment) {
             return fail(format!("sends {sent:?}, but rank {peer} expects {got:?}"));
         }
         let size = |buffer: &Geometry, chunk| {
             let piece = buffer.piece(chunk, sent.segment);
             piece.end - piece.start
         };
-        let differ =
-            |buffer: &&Geometry| (0..sent.len).any(|i| size(buffer, sent.at + i) != size(buffer, got.at + i));
-        match self.buffers.iter().find(|buffer| sent.at != got.at && differ(buffer)) {
+        let differ = |buffer: &&Geometry| {
+            (0..sent.chunks).any(|i| size(buffer, sent.first_chunk + i) != size(buffer, got.first_chunk + i))
+        };
+        match self.buffers.iter().find(|buffer| sent.first_chunk != got.first_chunk && differ(buffer)) {
             None => Ok(()),
             Some(buffer) => fail(format!(
                 "sends chunks {} + {} into {} + {} of rank {peer}, which are not of the same sizes for a count of {}",
-                sent.at,
-                sent.len,
-                got.at,
-                got.len,
+                sent.first_chunk,
+                sent.chunks,
+                got.first_chunk,
+                got.chunks,
                 buffer.count()
             )),
         }

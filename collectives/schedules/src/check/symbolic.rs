@@ -6,7 +6,7 @@
 
 use super::{Counterexample, Forest, Tree, TreeHash, walk};
 use crate::meaning::{Meaning, On, Part, Value as Reached};
-use crate::schedule::{Combine, Place, Rank, Schedule, Span};
+use crate::schedule::{Combine, Rank, Region, Schedule, Span};
 use crate::{Collective, Geometry};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -102,7 +102,7 @@ impl Proof {
     }
 }
 
-/// Every rank's data and what was put in shadows.
+/// Every rank's data and what was put in scratch copies.
 #[derive(Clone, Debug)]
 struct State {
     chunks: u32,
@@ -116,26 +116,26 @@ impl State {
         (rank.index() * self.chunks as usize + chunk as usize) * self.segments as usize + segment as usize
     }
 
-    fn get(&self, rank: Rank, place: Place, chunk: u32, segment: u32) -> Option<Value> {
+    fn get(&self, rank: Rank, place: Region, chunk: u32, segment: u32) -> Option<Value> {
         match place {
             _ if chunk >= self.chunks || segment >= self.segments => None,
-            Place::Data => self.data[self.at(rank, chunk, segment)],
-            Place::Scratch(shadow) => self.scratch.get(&(rank, shadow, chunk, segment)).copied(),
+            Region::Data => self.data[self.at(rank, chunk, segment)],
+            Region::Scratch(number) => self.scratch.get(&(rank, number, chunk, segment)).copied(),
         }
     }
 
-    fn put(&mut self, rank: Rank, place: Place, chunk: u32, segment: u32, value: Option<Value>) {
+    fn put(&mut self, rank: Rank, place: Region, chunk: u32, segment: u32, value: Option<Value>) {
         match (place, value) {
             _ if chunk >= self.chunks || segment >= self.segments => {}
-            (Place::Data, value) => {
+            (Region::Data, value) => {
                 let at = self.at(rank, chunk, segment);
                 self.data[at] = value;
             }
-            (Place::Scratch(shadow), Some(value)) => {
-                self.scratch.insert((rank, shadow, chunk, segment), value);
+            (Region::Scratch(number), Some(value)) => {
+                self.scratch.insert((rank, number, chunk, segment), value);
             }
-            (Place::Scratch(shadow), None) => {
-                self.scratch.remove(&(rank, shadow, chunk, segment));
+            (Region::Scratch(number), None) => {
+                self.scratch.remove(&(rank, number, chunk, segment));
             }
         }
     }
@@ -166,13 +166,14 @@ pub fn symbolic(
             let Some((peer, into, how)) = step.recv else { continue };
             let sent = if peer.0 < schedule.ranks() { schedule.step(peer, round).send } else { None };
             let span = sent.filter(|(to, _)| to == rank).map(|(_, span)| span);
-            let value =
-                |i| span.and_then(|s: Span| state.get(peer, s.place, s.at.checked_add(i)?, s.segment));
-            arriving.extend((0..into.len).map(|i| (*rank, into, i, how, value(i))));
+            let value = |i| {
+                span.and_then(|s: Span| state.get(peer, s.region, s.first_chunk.checked_add(i)?, s.segment))
+            };
+            arriving.extend((0..into.chunks).map(|i| (*rank, into, i, how, value(i))));
         }
         for (rank, into, i, how, incoming) in arriving.drain(..) {
-            let chunk = into.at.saturating_add(i);
-            let local = state.get(rank, into.place, chunk, into.segment);
+            let chunk = into.first_chunk.saturating_add(i);
+            let local = state.get(rank, into.region, chunk, into.segment);
             let value = match how {
                 Combine::Copy => incoming,
                 Combine::Reduce => promise.join(incoming, local).map_err(|what| Counterexample {
@@ -182,7 +183,7 @@ pub fn symbolic(
                     what,
                 })?,
             };
-            state.put(rank, into.place, chunk, into.segment, value);
+            state.put(rank, into.region, chunk, into.segment, value);
         }
         Ok(())
     })?;
@@ -195,7 +196,7 @@ struct Promise {
     ranks: u32,
     root: Rank,
     forest: Forest,
-    homes: Vec<Rank>,
+    owners: Vec<Rank>,
     /// Each rank's chunks, in order, where the collective has blocks.
     blocks: Vec<Vec<u32>>,
 }
@@ -212,7 +213,7 @@ impl Promise {
             ranks,
             root,
             forest: Forest::new(ranks),
-            homes: Vec::new(),
+            owners: Vec::new(),
             blocks: Vec::new(),
         };
         if !collective.blocked() {
@@ -220,11 +221,11 @@ impl Promise {
         }
         promise.blocks = vec![Vec::new(); ranks as usize];
         for chunk in 0..chunks {
-            let home = schedule.home(chunk);
-            let fail = |what| Counterexample { rank: home, round: None, chunk: Some(chunk), what };
-            let block = promise.blocks.get_mut(home.index());
+            let owner = schedule.owner(chunk);
+            let fail = |what| Counterexample { rank: owner, round: None, chunk: Some(chunk), what };
+            let block = promise.blocks.get_mut(owner.index());
             block.ok_or_else(|| fail("is named the home of a chunk, but is no rank".into()))?.push(chunk);
-            promise.homes.push(home);
+            promise.owners.push(owner);
         }
         let counts: Vec<usize> = promise.blocks.iter().map(Vec::len).collect();
         let exchanged = collective.meaning().value == Reached::Exchanged;
@@ -241,7 +242,7 @@ impl Promise {
     fn starts_with(&self, rank: Rank, chunk: u32) -> Option<Value> {
         let input = self.collective.meaning().input;
         let has = (input.on == On::All || rank == self.root)
-            && (input.part != Part::Block || self.homes[chunk as usize] == rank);
+            && (input.part != Part::Block || self.owners[chunk as usize] == rank);
         has.then(|| Value { tree: self.forest.leaf(rank), from: chunk })
     }
 
@@ -259,17 +260,17 @@ impl Promise {
     /// What `rank` must end with in `chunk`: the leaf of a rank's chunk, or the reduction of everybody's.
     fn ends_with(&self, rank: Rank, chunk: u32) -> Option<Expected> {
         let Meaning { output, value, .. } = self.collective.meaning();
-        let home = |chunk: u32| self.homes[chunk as usize];
-        if output.on == On::Root && rank != self.root || output.part == Part::Block && rank != home(chunk) {
+        let owner = |chunk: u32| self.owners[chunk as usize];
+        if output.on == On::Root && rank != self.root || output.part == Part::Block && rank != owner(chunk) {
             return None;
         }
         let leaf = |rank| Some(Expected::Leaf(rank, chunk));
         match value {
             Reached::Reduced => Some(Expected::Everybody),
             Reached::Root => leaf(self.root),
-            Reached::Owner => leaf(home(chunk)),
+            Reached::Owner => leaf(owner(chunk)),
             Reached::Exchanged => {
-                let from = home(chunk);
+                let from = owner(chunk);
                 let nth = self.blocks[from.index()].iter().position(|c| *c == chunk)?;
                 Some(Expected::Leaf(from, self.blocks[rank.index()][nth]))
             }
@@ -319,7 +320,7 @@ impl Promise {
         };
         match expected {
             Expected::Leaf(rank, of) if (self.forest.leaf(rank), of) == (tree, from) => None,
-            Expected::Everybody if from == chunk && self.forest.is_everybody_once(tree) => None,
+            Expected::Everybody if from == chunk && self.forest.is_every_rank_once(tree) => None,
             Expected::Heard if self.forest.heard(tree).iter().all(|times| *times > 0) => None,
             _ => Some(format!(
                 "expected {expected}, found {} of chunk {from}{}",

@@ -102,7 +102,7 @@ impl Forest {
     }
 
     /// Whether every rank is a leaf exactly once.
-    pub fn is_everybody_once(&self, tree: Tree) -> bool {
+    pub fn is_every_rank_once(&self, tree: Tree) -> bool {
         self.node(tree).leaves == u64::from(self.ranks) && self.node(tree).sum == self.everybody
     }
 
@@ -212,7 +212,7 @@ mod tests {
         let chain = forest.reduce(a, leaf[2]);
         let chain = forest.reduce(chain, leaf[3]);
         assert_ne!(forest.hash(chain), forest.hash(balanced));
-        assert!(forest.is_everybody_once(chain) && !forest.is_everybody_once(a));
+        assert!(forest.is_every_rank_once(chain) && !forest.is_every_rank_once(a));
         assert_eq!(forest.formula(balanced), "((0+1)+(2+3))");
     }
 

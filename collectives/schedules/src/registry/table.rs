@@ -7,7 +7,7 @@ use super::algorithm::Algorithm;
 use super::shape::Shape;
 use crate::Collective::{self, *};
 use crate::algorithms::*;
-use crate::schedule::{Rank, Reverse, Schedule, Then, there_and_back};
+use crate::schedule::{Rank, Reverse, Schedule, Then, then_reverse};
 use std::sync::Arc;
 
 type Build = fn(Shape) -> Arc<dyn Schedule>;
@@ -42,25 +42,25 @@ pub const ALGORITHMS: &[Algorithm] = &[
         Arc::new(direct(shape.ranks))
     }),
     row(AllReduce, "binomial", "reduce to rank 0 and broadcast along a binomial tree", |shape| {
-        Arc::new(there_and_back(Binomial::reduce(shape.ranks, FIRST)))
+        Arc::new(then_reverse(Binomial::reduce(shape.ranks, FIRST)))
     }),
     pipeline(AllReduce, "chain", "a pipeline along all ranks and back", |shape| {
-        Arc::new(there_and_back(Chain { ranks: shape.ranks, root: Rank(shape.ranks - 1) }))
+        Arc::new(then_reverse(Chain { ranks: shape.ranks, root: Rank(shape.ranks - 1) }))
     }),
     pipeline(AllReduce, "binary_tree", "a pipeline up a binary tree and down again", |shape| {
-        Arc::new(there_and_back(BinaryTree::new(shape.ranks, FIRST)))
+        Arc::new(then_reverse(BinaryTree::new(shape.ranks, FIRST)))
     }),
     pipeline(
         AllReduce,
         "double_binary_tree",
         "two trees at once, full bandwidth at logarithmic latency",
-        |shape| Arc::new(double_binary_tree(shape.ranks, FIRST, there_and_back)),
+        |shape| Arc::new(double_binary_tree(shape.ranks, FIRST, then_reverse)),
     ),
     row(AllReduce, "star", "everything to rank 0 and back: a parameter server", |shape| {
         Arc::new(Then::new(Star::reduce(shape.ranks, FIRST), Reverse(Star::collect(shape.ranks, FIRST))))
     }),
     row(AllReduce, "hierarchical", "inside each group, then across the groups", |shape| {
-        Arc::new(there_and_back(hierarchical_scatter(shape.ranks, shape.group)))
+        Arc::new(then_reverse(hierarchical_scatter(shape.ranks, shape.group)))
     }),
     row(Broadcast, "binomial", "fewest rounds: for small buffers", |shape| {
         Arc::new(Reverse(Binomial::reduce(shape.ranks, shape.root)))
@@ -186,7 +186,7 @@ pub const ALGORITHMS: &[Algorithm] = &[
         Arc::new(recursive_doubling(shape.ranks))
     }),
     row(Barrier, "binomial", "to rank 0 and back along a binomial tree", |shape| {
-        Arc::new(there_and_back(Binomial::reduce(shape.ranks, FIRST)))
+        Arc::new(then_reverse(Binomial::reduce(shape.ranks, FIRST)))
     }),
     row(Barrier, "star", "to rank 0 and back", |shape| {
         Arc::new(Then::new(Star::reduce(shape.ranks, FIRST), Reverse(Star::collect(shape.ranks, FIRST))))

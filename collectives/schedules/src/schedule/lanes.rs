@@ -16,7 +16,7 @@ pub struct Lanes<S> {
     rounds: u64,
     stride: u64,
     /// They all run the same.
-    alike: bool,
+    replicated_lanes: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -34,10 +34,10 @@ impl<S: Schedule> Lanes<S> {
     /// # Panics
     /// Where there is none, or they differ in ranks or segments.
     pub fn new(schedules: Vec<S>) -> Lanes<S> {
-        let alike = |of: &S| (of.ranks(), of.segments());
+        let replicated_lanes = |of: &S| (of.ranks(), of.segments());
         assert!(!schedules.is_empty(), "a schedule has one lane at least");
         assert!(
-            schedules.windows(2).all(|two| alike(&two[0]) == alike(&two[1])),
+            schedules.windows(2).all(|two| replicated_lanes(&two[0]) == replicated_lanes(&two[1])),
             "lanes have the same ranks"
         );
         let longest = schedules.iter().map(S::rounds).max().unwrap_or(0);
@@ -53,7 +53,7 @@ impl<S: Schedule> Lanes<S> {
             .collect();
         // A rank's ports serve one lane after the other.
         let stride = lanes.iter().map(|lane| lane.of.stride()).max().unwrap_or(0) * lanes.len() as u64;
-        Lanes { rounds: longest * lanes.len() as u64, lanes, stride, alike: false }
+        Lanes { rounds: longest * lanes.len() as u64, lanes, stride, replicated_lanes: false }
     }
 
     /// The same at another stride: a smaller one where no rank is busy in all lanes at once.
@@ -66,7 +66,7 @@ impl<S: Schedule> Lanes<S> {
     where
         S: Clone,
     {
-        Lanes { alike: true, ..Lanes::new(vec![of; count]) }
+        Lanes { replicated_lanes: true, ..Lanes::new(vec![of; count]) }
     }
 
     /// The lane of a round and the lane's own round.
@@ -118,12 +118,12 @@ impl<S: Schedule> Schedule for Lanes<S> {
     fn stride(&self) -> u64 {
         self.stride
     }
-    fn alike(&self) -> Option<(u32, &dyn Schedule)> {
-        self.alike.then(|| (self.lanes.len() as u32, &self.lanes[0].of as &dyn Schedule))
+    fn replicated_lanes(&self) -> Option<(u32, &dyn Schedule)> {
+        self.replicated_lanes.then(|| (self.lanes.len() as u32, &self.lanes[0].of as &dyn Schedule))
     }
-    fn home(&self, chunk: u32) -> Rank {
+    fn owner(&self, chunk: u32) -> Rank {
         let next = self.lanes.partition_point(|lane| lane.from <= chunk);
         let lane = &self.lanes[next - 1];
-        lane.of.home(chunk - lane.from)
+        lane.of.owner(chunk - lane.from)
     }
 }

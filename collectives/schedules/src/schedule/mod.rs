@@ -4,10 +4,10 @@
 //! few bytes. Everything else in Allfold interprets one: the checkers prove it, the simulator times it, the
 //! executor runs it on real data.
 
-mod fold;
 mod lanes;
 mod msccl;
 mod over;
+mod power_of_two;
 mod reverse;
 mod segments;
 mod step;
@@ -16,12 +16,12 @@ mod table;
 mod then;
 
 pub use allfold_base::Rank;
-pub use fold::{Folded, Pairs};
 pub use lanes::Lanes;
 pub use over::Over;
-pub use reverse::{Reverse, there_and_back};
+pub use power_of_two::{FoldedToPowerOfTwo, Pairs};
+pub use reverse::{Reverse, then_reverse};
 pub use segments::Segments;
-pub use step::{Access, Combine, Place, Span, Step};
+pub use step::{Access, Combine, Region, Span, Step};
 pub use symmetry::Permutation;
 pub use table::{Table, TableError};
 pub use then::Then;
@@ -90,13 +90,13 @@ pub trait Schedule: Send + Sync {
 
     /// Lanes that all run one schedule, each on its own share of the chunks: how many there are, and what they run.
     /// What one of them does the others do at the same time.
-    fn alike(&self) -> Option<(u32, &dyn Schedule)> {
+    fn replicated_lanes(&self) -> Option<(u32, &dyn Schedule)> {
         None
     }
 
     /// The rank whose block a chunk belongs to: who contributes it to an all-gather, who ends with it after a
     /// reduce-scatter. By default rank r's block is the r-th near-equal share of the chunks.
-    fn home(&self, chunk: u32) -> Rank {
+    fn owner(&self, chunk: u32) -> Rank {
         let (chunk, ranks, chunks) = (u64::from(chunk), u64::from(self.ranks()), u64::from(self.chunks()));
         Rank((chunk * ranks / chunks) as u32)
     }
@@ -154,11 +154,11 @@ macro_rules! forward {
             fn pipeline(&self) -> Option<Pipeline<'_>> {
                 (**self).pipeline()
             }
-            fn alike(&self) -> Option<(u32, &dyn Schedule)> {
-                (**self).alike()
+            fn replicated_lanes(&self) -> Option<(u32, &dyn Schedule)> {
+                (**self).replicated_lanes()
             }
-            fn home(&self, chunk: u32) -> Rank {
-                (**self).home(chunk)
+            fn owner(&self, chunk: u32) -> Rank {
+                (**self).owner(chunk)
             }
         }
     )*};

@@ -28,7 +28,7 @@ impl<A: Schedule, B: Schedule> Over<A, B> {
     pub fn new(inside: A, across: B) -> Over<A, B> {
         let mut owned = vec![None; inside.ranks() as usize];
         for chunk in 0..inside.chunks() {
-            let before = owned[inside.home(chunk).index()].replace(chunk);
+            let before = owned[inside.owner(chunk).index()].replace(chunk);
             assert_eq!(before, None, "inside a group every chunk has a home of its own");
         }
         Over { inside, across, owned }
@@ -89,9 +89,9 @@ impl<A: Schedule, B: Schedule> Schedule for Over<A, B> {
             (inside, across) => inside.max(across),
         }
     }
-    fn home(&self, chunk: u32) -> Rank {
+    fn owner(&self, chunk: u32) -> Rank {
         let pieces = self.across.chunks();
-        let (place, group) = (self.inside.home(chunk / pieces), self.across.home(chunk % pieces));
+        let (place, group) = (self.inside.owner(chunk / pieces), self.across.owner(chunk % pieces));
         Rank(group.0 * self.inside.ranks() + place.0)
     }
 }

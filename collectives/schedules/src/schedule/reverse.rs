@@ -15,7 +15,7 @@ use std::ops::Range;
 pub struct Reverse<S>(pub S);
 
 /// A schedule, then the same backwards: reduce-scatter then all-gather, or reduce then broadcast.
-pub fn there_and_back<S: Schedule + Clone>(there: S) -> Then<S, Reverse<S>> {
+pub fn then_reverse<S: Schedule + Clone>(there: S) -> Then<S, Reverse<S>> {
     Then::new(there.clone(), Reverse(there))
 }
 
@@ -61,7 +61,7 @@ impl<S: Schedule> Schedule for Reverse<S> {
     fn stride(&self) -> u64 {
         self.0.stride()
     }
-    fn home(&self, chunk: u32) -> Rank {
-        self.0.home(chunk)
+    fn owner(&self, chunk: u32) -> Rank {
+        self.0.owner(chunk)
     }
 }

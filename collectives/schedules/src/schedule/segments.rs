@@ -103,7 +103,7 @@ impl<S: Schedule> Schedule for Segments<S> {
     fn pipeline(&self) -> Option<Pipeline<'_>> {
         Some(Pipeline { of: &self.of, pieces: self.count, lap: self.stride * self.count + 1 })
     }
-    fn home(&self, chunk: u32) -> Rank {
-        self.of.home(chunk)
+    fn owner(&self, chunk: u32) -> Rank {
+        self.of.owner(chunk)
     }
 }

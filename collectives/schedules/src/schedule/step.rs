@@ -4,11 +4,11 @@ use allfold_base::Rank;
 
 /// Which of a rank's buffers a span lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum Region {
     /// The buffer of the collective, cut into [`Schedule::chunks`](super::Schedule::chunks) near-equal chunks.
     Data,
-    /// A private shadow of the data, by number: chunk `c` of it has the size of the data's chunk `c`. Nothing is
-    /// stored for a shadow's chunk until something is written there.
+    /// A private copy of the data, by number: chunk `c` of it has the size of the data's chunk `c`. Nothing is
+    /// stored for a chunk of it until something is written there.
     Scratch(u32),
 }
 
@@ -16,41 +16,41 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     /// The buffer.
-    pub place: Place,
+    pub region: Region,
     /// First chunk.
-    pub at: u32,
+    pub first_chunk: u32,
     /// Number of chunks; 1 or more.
-    pub len: u32,
+    pub chunks: u32,
     /// Which of the [`Schedule::segments`](super::Schedule::segments) pieces of every chunk; 0 where chunks are not cut.
     pub segment: u32,
 }
 
 impl Span {
-    /// Chunks `at .. at + len` of the data, whole.
+    /// Chunks `first_chunk .. first_chunk + chunks` of the data, whole.
     #[inline]
-    pub const fn data(at: u32, len: u32) -> Span {
-        Span { place: Place::Data, at, len, segment: 0 }
+    pub const fn data(first_chunk: u32, chunks: u32) -> Span {
+        Span { region: Region::Data, first_chunk, chunks, segment: 0 }
     }
 
-    /// Chunks `at .. at + len` of a shadow, whole.
+    /// Chunks `first_chunk .. first_chunk + chunks` of a scratch copy, whole.
     #[inline]
-    pub const fn scratch(shadow: u32, at: u32, len: u32) -> Span {
-        Span { place: Place::Scratch(shadow), at, len, segment: 0 }
+    pub const fn scratch(number: u32, first_chunk: u32, chunks: u32) -> Span {
+        Span { region: Region::Scratch(number), first_chunk, chunks, segment: 0 }
     }
 
     /// The same span where every chunk became `by` chunks, counted from chunk `from` on.
     #[inline]
     pub const fn refined(self, by: u32, from: u32) -> Span {
-        Span { at: from + self.at * by, len: self.len * by, ..self }
+        Span { first_chunk: from + self.first_chunk * by, chunks: self.chunks * by, ..self }
     }
 
     /// Whether the two touch the same elements.
     #[inline]
     pub fn overlaps(&self, other: &Span) -> bool {
-        self.place == other.place
+        self.region == other.region
             && self.segment == other.segment
-            && self.at < other.at + other.len
-            && other.at < self.at + self.len
+            && self.first_chunk < other.first_chunk + other.chunks
+            && other.first_chunk < self.first_chunk + self.chunks
     }
 }
 

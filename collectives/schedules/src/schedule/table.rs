@@ -1,7 +1,7 @@
 //! A schedule made of explicit transfers: irregular, hand-made, or read from a file.
 //!
 //! One transfer per line: `ROUND FROM TO CHUNK [copy|reduce]`, where CHUNK is `at`, `at+len`, or `at>to` for chunks
-//! that change place, and either end may lie in a shadow, `s0:at`. A `#` begins a comment.
+//! that change place, and either end may lie in a scratch copy, `s0:at`. A `#` begins a comment.
 //!
 //! ```text
 //! ranks 3 chunks 1
@@ -11,7 +11,7 @@
 //! 3  0 2  0 copy
 //! ```
 
-use super::{Combine, Place, Rank, Schedule, Span, Step};
+use super::{Combine, Rank, Region, Schedule, Span, Step};
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ pub struct Table {
     chunks: u32,
     rounds: u64,
     steps: Vec<BTreeMap<u64, Step>>,
-    homes: Option<Vec<Rank>>,
+    owners: Option<Vec<Rank>>,
 }
 
 /// Why a table was refused: the line of the text, from 1, and what is wrong there.
@@ -37,7 +37,7 @@ pub struct TableError {
 impl Table {
     /// A table without steps.
     pub fn new(ranks: u32, chunks: u32) -> Table {
-        Table { chunks, rounds: 0, steps: vec![BTreeMap::new(); ranks as usize], homes: None }
+        Table { chunks, rounds: 0, steps: vec![BTreeMap::new(); ranks as usize], owners: None }
     }
 
     /// The steps of another schedule, written out.
@@ -51,7 +51,7 @@ impl Table {
             }
         }
         table.rounds = schedule.rounds();
-        table.homes = Some((0..schedule.chunks()).map(|chunk| schedule.home(chunk)).collect());
+        table.owners = Some((0..schedule.chunks()).map(|chunk| schedule.owner(chunk)).collect());
         table
     }
 
@@ -80,9 +80,14 @@ impl Table {
             return fail(format!("rank {stranger} is outside 0 to {}", self.steps.len().saturating_sub(1)));
         }
         for span in [what, into] {
-            if span.len == 0 || u64::from(span.at) + u64::from(span.len) > u64::from(self.chunks) {
+            if span.chunks == 0
+                || u64::from(span.first_chunk) + u64::from(span.chunks) > u64::from(self.chunks)
+            {
                 let last = self.chunks.saturating_sub(1);
-                return fail(format!("chunks {} + {} lie outside 0 to {last}", span.at, span.len));
+                return fail(format!(
+                    "chunks {} + {} lie outside 0 to {last}",
+                    span.first_chunk, span.chunks
+                ));
             }
         }
         let sends = self.steps[from.index()].entry(round).or_default();
@@ -147,17 +152,17 @@ fn integer(word: &str) -> Result<u32, String> {
 /// `[sK:]at[+len][>[sK:]to]`.
 fn spans(word: &str) -> Result<(Span, Span), String> {
     let place = |word: &str| match word.split_once(':') {
-        None => Ok((Place::Data, integer(word)?)),
-        Some((shadow, at)) => match shadow.strip_prefix('s') {
-            Some(number) => Ok((Place::Scratch(integer(number)?), integer(at)?)),
-            None => Err(format!("`{shadow}` is no shadow: they are called s0, s1, ..")),
+        None => Ok((Region::Data, integer(word)?)),
+        Some((number, at)) => match number.strip_prefix('s') {
+            Some(number) => Ok((Region::Scratch(integer(number)?), integer(at)?)),
+            None => Err(format!("`{number}` is no scratch copy: they are called s0, s1, ..")),
         },
     };
     let (left, to) = word.split_once('>').map_or((word, None), |(left, to)| (left, Some(to)));
     let (at, len) = left.split_once('+').map_or((left, "1"), |(at, len)| (at, len));
     let ((from_place, at), len) = (place(at)?, integer(len)?);
     let (to_place, to) = to.map_or(Ok((from_place, at)), place)?;
-    let span = |place, at| Span { place, at, len, segment: 0 };
+    let span = |place, at| Span { region: place, first_chunk: at, chunks: len, segment: 0 };
     Ok((span(from_place, at), span(to_place, to)))
 }
 
@@ -178,9 +183,9 @@ impl Schedule for Table {
         let mut ahead = self.steps[rank.index()].range(round..);
         ahead.find(|(_, step)| !step.is_idle()).map(|(round, _)| *round)
     }
-    fn home(&self, chunk: u32) -> Rank {
+    fn owner(&self, chunk: u32) -> Rank {
         let share = u64::from(chunk) * u64::from(self.ranks()) / u64::from(self.chunks);
-        self.homes.as_ref().map_or(Rank(share as u32), |homes| homes[chunk as usize])
+        self.owners.as_ref().map_or(Rank(share as u32), |owners| owners[chunk as usize])
     }
 }
 
@@ -194,7 +199,7 @@ mod tests {
     const STAR: &str = "
         ranks 3 chunks 1
         0  1 0  0 reduce      # rank 1's chunk 0 into rank 0's
-        1  2 0  0>s0:0        # rank 2's waits in a shadow
+        1  2 0  0>s0:0        # rank 2's waits in a scratch copy
         2  0 0  s0:0>0 reduce
         3  0 1  0 copy
         4  0 2  0
@@ -221,7 +226,7 @@ mod tests {
             check::check(&star, Collective::Reduce, Rank(2)).unwrap(),
         );
         assert_eq!(a.hash(), b.hash());
-        assert_eq!(Table::copy_of(&halving(6)).home(3), halving(6).home(3));
+        assert_eq!(Table::copy_of(&halving(6)).owner(3), halving(6).owner(3));
     }
 
     proptest::proptest! {
@@ -254,7 +259,7 @@ mod tests {
         assert_eq!(wrong("ranks 2 chunks 1\n0 0 1 0 add"), "line 2: `add` is neither copy nor reduce");
         assert_eq!(
             wrong("ranks 2 chunks 1\n0 0 1 q0:0"),
-            "line 2: `q0` is no shadow: they are called s0, s1, .."
+            "line 2: `q0` is no scratch copy: they are called s0, s1, .."
         );
         let twice = "ranks 3 chunks 1\n0 0 1 0\n0 0 2 0";
         assert_eq!(wrong(twice), "line 3: rank 0 sends twice in round 0");

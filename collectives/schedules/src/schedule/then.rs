@@ -86,11 +86,11 @@ impl<A: Schedule, B: Schedule> Schedule for Then<A, B> {
         }
     }
     /// The finer part knows it; the second one where both are as fine, since it says where things end.
-    fn home(&self, chunk: u32) -> Rank {
+    fn owner(&self, chunk: u32) -> Rank {
         if self.finer(&self.first) < self.finer(&self.second) {
-            self.first.home(chunk / self.finer(&self.first))
+            self.first.owner(chunk / self.finer(&self.first))
         } else {
-            self.second.home(chunk / self.finer(&self.second))
+            self.second.owner(chunk / self.finer(&self.second))
         }
     }
 }

@@ -182,8 +182,8 @@ impl<'a, 's, C: Cast> Events<'a, 's, C> {
     /// Half of a step, checked against what the schedule says of itself.
     fn half(&self, rank: Rank, slot: &Slot, round: u64, peer: Rank, span: Span) -> Result<Half, Error> {
         let schedule = self.job.schedule;
-        let fits = u64::from(span.at) + u64::from(span.len) <= u64::from(schedule.chunks());
-        if peer.0 >= schedule.ranks() || !fits || span.len == 0 || span.segment >= schedule.segments() {
+        let fits = u64::from(span.first_chunk) + u64::from(span.chunks) <= u64::from(schedule.chunks());
+        if peer.0 >= schedule.ranks() || !fits || span.chunks == 0 || span.segment >= schedule.segments() {
             let what = format!("names rank {peer} and {span:?}, which do not exist");
             return Err(Error::Unmatched { rank, round, what });
         }

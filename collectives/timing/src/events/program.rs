@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::Everyone;
     use allfold_schedules::algorithms::{RingAllReduce, double_binary_tree};
-    use allfold_schedules::schedule::{Segments, there_and_back};
+    use allfold_schedules::schedule::{Segments, then_reverse};
     use allfold_sim::{Faults, Topology};
 
     fn check(schedule: &dyn Schedule) {
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn remembered_steps_are_those_of_the_schedule() {
         for pieces in [1, 2, 7, 30] {
-            check(&Segments::new(double_binary_tree(13, Rank(0), there_and_back), pieces));
+            check(&Segments::new(double_binary_tree(13, Rank(0), then_reverse), pieces));
             check(&Segments::new(RingAllReduce(5), pieces));
             check(&Segments::new(RingAllReduce(40), pieces));
             check(&Segments::with_stride(RingAllReduce(6), pieces, 3));

@@ -204,7 +204,7 @@ fn a_ring_drawn_as_a_graph_takes_the_time_of_the_built_in_one() {
 mod skipping {
     use super::*;
     use allfold_schedules::algorithms::{BinaryTree, Chain, double_binary_tree};
-    use allfold_schedules::schedule::{Segments, there_and_back};
+    use allfold_schedules::schedule::{Segments, then_reverse};
     use proptest::prelude::*;
 
     /// Times with and without skipping; how many periods were skipped.
@@ -260,8 +260,8 @@ mod skipping {
             let root = Rank(0);
             let (skipped, stepped, _) = match kind {
                 0 => both(&Segments::new(Chain { ranks, root }, pieces), &topology, window, bytes, sharing),
-                1 => both(&Segments::new(there_and_back(BinaryTree::new(ranks, root)), pieces), &topology, window, bytes, sharing),
-                2 => both(&Segments::new(double_binary_tree(ranks, root, there_and_back), pieces), &topology, window, bytes, sharing),
+                1 => both(&Segments::new(then_reverse(BinaryTree::new(ranks, root)), pieces), &topology, window, bytes, sharing),
+                2 => both(&Segments::new(double_binary_tree(ranks, root, then_reverse), pieces), &topology, window, bytes, sharing),
                 _ => both(&Segments::with_stride(RingAllReduce(ranks), pieces, 2), &topology, window, bytes, sharing),
             };
             same(&skipped, &stepped);

@@ -11,7 +11,7 @@
 //!
 //! The windows of many ranks do not fit a cache, so what a step needs while it is under way fits one line of it.
 
-use allfold_schedules::schedule::{Access, Place, Span};
+use allfold_schedules::schedule::{Access, Region, Span};
 
 /// No slot, no channel, no entry of a list.
 pub(super) const NONE: u32 = u32::MAX;
@@ -39,17 +39,17 @@ impl Half {
 
     /// Of a span; `None` where its shadow's number is too large.
     pub(super) fn of(span: Span) -> Option<Half> {
-        let place = match span.place {
-            Place::Data => 0,
-            Place::Scratch(shadow) => u16::try_from(shadow).ok()?.checked_add(1)?,
+        let place = match span.region {
+            Region::Data => 0,
+            Region::Scratch(shadow) => u16::try_from(shadow).ok()?.checked_add(1)?,
         };
-        Some(Half { from: span.at, to: span.at + span.len, place, ..Half::NONE })
+        Some(Half { from: span.first_chunk, to: span.first_chunk + span.chunks, place, ..Half::NONE })
     }
 
     /// The span again.
     pub(super) fn span(&self, segment: u32) -> Span {
-        let place = self.place.checked_sub(1).map_or(Place::Data, |shadow| Place::Scratch(shadow.into()));
-        Span { place, at: self.from, len: self.to - self.from, segment }
+        let place = self.place.checked_sub(1).map_or(Region::Data, |shadow| Region::Scratch(shadow.into()));
+        Span { region: place, first_chunk: self.from, chunks: self.to - self.from, segment }
     }
 
     fn overlaps(&self, other: &Half) -> bool {

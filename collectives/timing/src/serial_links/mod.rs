@@ -170,14 +170,14 @@ impl<'p> Sweep<'p> {
             }
             time += 1;
             let full = time >= rounds + PERIOD * stride && time / stride < pieces;
-            let alike = program.stretch(oldest + skipped) == program.stretch(newest + skipped);
+            let replicated_lanes = program.stretch(oldest + skipped) == program.stretch(newest + skipped);
             // Nobody sends at this time, which says nothing.
             if lag == Lag::NONE {
                 steady += u64::from(steady > 0);
                 continue;
             }
             steady = match lag.one() {
-                Some(same) if skip && full && alike && (steady == 0 || same == span) => {
+                Some(same) if skip && full && replicated_lanes && (steady == 0 || same == span) => {
                     span = same;
                     steady + 1
                 }

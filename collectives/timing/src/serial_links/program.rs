@@ -214,7 +214,7 @@ impl<C: Cast> Builder<'_, '_, C> {
             let local = step.send.is_some_and(|(to, _)| to == rank);
             let class = match step.recv {
                 Some((_, span, how)) if local => {
-                    self.class((NONE, span.at, span.len, how == Combine::Reduce))
+                    self.class((NONE, span.first_chunk, span.chunks, how == Combine::Reduce))
                 }
                 _ => NONE,
             };
@@ -253,8 +253,9 @@ impl<C: Cast> Builder<'_, '_, C> {
         reduces: bool,
         round: usize,
     ) -> Result<Message, Error> {
-        let fits =
-            |span: &Span| u64::from(span.at) + u64::from(span.len) <= self.job.schedule.chunks().into();
+        let fits = |span: &Span| {
+            u64::from(span.first_chunk) + u64::from(span.chunks) <= self.job.schedule.chunks().into()
+        };
         if !fits(&span) || !fits(&into) || self.total(span) != self.total(into) {
             return Err(unmatched(
                 from,
@@ -280,7 +281,7 @@ impl<C: Cast> Builder<'_, '_, C> {
         }
         let path =
             (first, u32::try_from(program.paths.len()).map_err(|_| refusal("its paths are too long"))?);
-        let class = self.class((rate, span.at, span.len, reduces));
+        let class = self.class((rate, span.first_chunk, span.chunks, reduces));
         Ok(Message { from: 0, to: 0, class, path })
     }
 
@@ -296,7 +297,8 @@ impl<C: Cast> Builder<'_, '_, C> {
 
     /// Bytes of a span in all pieces.
     fn total(&self, span: Span) -> u64 {
-        let elements = (span.at..span.at + span.len).map(|chunk| self.job.geometry.chunk(chunk));
+        let elements =
+            (span.first_chunk..span.first_chunk + span.chunks).map(|chunk| self.job.geometry.chunk(chunk));
         elements.map(|chunk| chunk.end - chunk.start).sum::<u64>() * u64::from(self.job.element)
     }
 

@@ -5,7 +5,7 @@ use super::*;
 use crate::{Engine, LinkSharing, simulate};
 use allfold_schedules::algorithms::{BinaryTree, Chain, RingAllReduce, double_binary_tree, halving_doubling};
 use allfold_schedules::schedule::{
-    Combine, Lanes, Rank, Reverse, Schedule, Segments, Span, Step, there_and_back,
+    Combine, Lanes, Rank, Reverse, Schedule, Segments, Span, Step, then_reverse,
 };
 use allfold_schedules::{Collective, Geometry};
 use allfold_sim::{Bytes, BytesPerSec, Costs, Faults, Link, LinkId, Topology};
@@ -73,7 +73,10 @@ impl Plain<'_> {
         let spans = |step: &Step| (step.send.map(|s| s.1), step.recv.map(|r| r.1));
         let meet = |a: Option<Span>, b: Option<Span>| {
             a.zip(b).is_some_and(|(a, b)| {
-                a.segment == b.segment && a.place == b.place && a.at < b.at + b.len && b.at < a.at + a.len
+                a.segment == b.segment
+                    && a.region == b.region
+                    && a.first_chunk < b.first_chunk + b.chunks
+                    && b.first_chunk < a.first_chunk + a.chunks
             })
         };
         let conflict = |other: &Step| {
@@ -89,8 +92,8 @@ fn schedule(kind: usize, ranks: u32, pieces: u32) -> Segments<Arc<dyn Schedule>>
     let root = Rank(0);
     let of: Arc<dyn Schedule> = match kind {
         0 => Arc::new(Chain { ranks, root }),
-        1 => Arc::new(there_and_back(BinaryTree::new(ranks, root))),
-        2 => Arc::new(double_binary_tree(ranks, root, there_and_back)),
+        1 => Arc::new(then_reverse(BinaryTree::new(ranks, root))),
+        2 => Arc::new(double_binary_tree(ranks, root, then_reverse)),
         3 => Arc::new(double_binary_tree(ranks, root, Reverse)),
         _ => Arc::new(RingAllReduce(ranks)),
     };
@@ -127,8 +130,8 @@ impl Schedule for Retimed<'_> {
     fn stride(&self) -> u64 {
         self.stride
     }
-    fn home(&self, chunk: u32) -> Rank {
-        self.of.home(chunk)
+    fn owner(&self, chunk: u32) -> Rank {
+        self.of.owner(chunk)
     }
 }
 

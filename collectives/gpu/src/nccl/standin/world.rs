@@ -30,12 +30,12 @@ pub(super) struct Comm {
     /// What this rank has connected.
     pub connected: Mutex<BTreeSet<Link>>,
     pub splits: AtomicUsize,
-    place: Place,
+    place: Region,
 }
 
 /// A device, and a stream of it on which nothing is queued: asking it lets the machine's other streams go on.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct Region {
     pub machine: Arc<dyn Machine>,
     pub device: usize,
 }
@@ -83,7 +83,7 @@ static THREADS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// The calling thread's current device, as the driver has one.
-    static CURRENT: RefCell<Option<Place>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Region>> = const { RefCell::new(None) };
 }
 
 /// Threads that calls without blocking have started in this process.
@@ -95,7 +95,7 @@ pub(in super::super) fn threads_started() -> u64 {
 /// A queue's stream as the library takes it; its device becomes the calling thread's.
 pub(super) fn native(queue: &Queue) -> u64 {
     let machine = queue.machine();
-    CURRENT.set(Some(Place { machine: machine.clone(), device: queue.device() }));
+    CURRENT.set(Some(Region { machine: machine.clone(), device: queue.device() }));
     let mut all = lock(&STREAMS);
     let known = |(of, stream): &(Weak<dyn Machine>, Stream)| {
         std::ptr::addr_eq(of.as_ptr(), Arc::as_ptr(machine)) && *stream == queue.stream()
@@ -113,7 +113,7 @@ pub(super) fn stream(handle: u64) -> Option<(Arc<dyn Machine>, Stream)> {
 }
 
 /// The calling thread's device.
-pub(super) fn current() -> Option<Place> {
+pub(super) fn current() -> Option<Region> {
     CURRENT.with_borrow(Clone::clone)
 }
 
@@ -139,7 +139,7 @@ impl Group {
 
 impl Comm {
     /// A communicator that is known by its handle, and in progress until it is made.
-    pub fn register(group: &Arc<Group>, rank: usize, blocking: bool, place: Place) -> Arc<Comm> {
+    pub fn register(group: &Arc<Group>, rank: usize, blocking: bool, place: Region) -> Arc<Comm> {
         static NUMBERS: AtomicUsize = AtomicUsize::new(0x1000);
         let comm = Arc::new(Comm {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -172,7 +172,7 @@ impl Comm {
         (&self.place.machine, self.place.device)
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> Region {
         self.place.clone()
     }
 

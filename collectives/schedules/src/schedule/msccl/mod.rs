@@ -7,15 +7,15 @@
 //!
 //! Every transfer becomes a step in the first round in which both ends are ready and have that port free. A send takes
 //! its value when its turn comes and may be under way while its block goes on, as in the original; where nothing else
-//! would move, the message is put aside at the receiver. `rrs` reduces in a shadow. Scratch has no chunk sizes of its
-//! own there: a slot is kept in the shadow that gives it the size of what is in it.
+//! would move, the message is put aside at the receiver. `rrs` reduces in a scratch copy. Scratch has no chunk sizes of its
+//! own there: a slot is kept in the scratch copy that gives it the size of what is in it.
 //!
 //! Source of the format: msccl-tools (`ir.py`, `xml` output), M. Cowan, S. Maleki et al., "MSCCLang: Microsoft
 //! collective communication language", ASPLOS 2023.
 
 mod parse;
 
-use super::{Combine, Place, Rank, Schedule, Span, Table, TableError};
+use super::{Combine, Rank, Region, Schedule, Span, Table, TableError};
 use crate::Collective;
 use parse::{Address, Algo, Block, Instruction, Kind, parse};
 use std::collections::{BTreeMap, VecDeque};
@@ -298,14 +298,14 @@ impl<'a> Weaver<'a> {
         }
     }
 
-    /// Where that lies, given which chunk a scratch slot holds: slots that hold consecutive chunks lie in one shadow.
-    fn place(&self, (buffer, slot): (char, u32), chunk: u32) -> (Place, u32) {
+    /// Where that lies, given which chunk a scratch slot holds: slots that hold consecutive chunks lie in one scratch copy.
+    fn place(&self, (buffer, slot): (char, u32), chunk: u32) -> (Region, u32) {
         let first = match buffer {
-            'd' => return (Place::Data, slot),
+            'd' => return (Region::Data, slot),
             OWN => self.algo.gpus.iter().map(|gpu| gpu.scratch).max().unwrap_or(0) + self.algo.chunks,
             _ => 0,
         };
-        (Place::Scratch((first + self.algo.chunks - chunk).saturating_add(slot)), chunk)
+        (Region::Scratch((first + self.algo.chunks - chunk).saturating_add(slot)), chunk)
     }
 
     /// One message, or several where it is scattered: the round after the last of them.
@@ -318,7 +318,7 @@ impl<'a> Weaver<'a> {
         ready: u64,
         line: usize,
     ) -> Result<u64, TableError> {
-        let mut runs: Vec<[(Place, u32, u32); 2]> = Vec::new();
+        let mut runs: Vec<[(Region, u32, u32); 2]> = Vec::new();
         let mut round = ready;
         let slots = |i| (self.key(from, source, i), self.key(to, target, i));
         let slots: Vec<_> = (0..count).map(slots).collect();
@@ -336,7 +336,8 @@ impl<'a> Weaver<'a> {
             round = round.max(free(from, source).1).max(free(to, target).0);
         }
         for run in runs {
-            let [what, into] = run.map(|(place, at, len)| Span { place, at, len, segment: 0 });
+            let [what, into] =
+                run.map(|(place, at, len)| Span { region: place, first_chunk: at, chunks: len, segment: 0 });
             while self.table.step(from, round).send.is_some() || self.table.step(to, round).recv.is_some() {
                 round += 1;
             }
@@ -359,7 +360,7 @@ impl<'a> Weaver<'a> {
         (to, target): (Rank, (char, u32)),
         how: Combine,
         line: usize,
-    ) -> Result<((Place, u32), (Place, u32)), TableError> {
+    ) -> Result<((Region, u32), (Region, u32)), TableError> {
         let chunks = self.algo.chunks;
         if let Some((_, chunk)) =
             [source, target].into_iter().find(|(buffer, at)| *buffer == 'd' && *at >= chunks)

@@ -51,23 +51,23 @@ impl Pairs {
 
 /// A schedule for a power of two, by any number of ranks.
 #[derive(Clone, Copy, Debug)]
-pub struct Folded<S> {
+pub struct FoldedToPowerOfTwo<S> {
     of: S,
     pairs: Pairs,
     /// Whether the odd ranks of the pairs are told at the end.
     unfold: bool,
 }
 
-impl<S: Schedule> Folded<S> {
+impl<S: Schedule> FoldedToPowerOfTwo<S> {
     /// `of(2^k)`, where the even ranks of the pairs act for both. Read backwards it tells the odd ones.
-    pub fn inwards(ranks: u32, of: impl FnOnce(u32) -> S) -> Folded<S> {
+    pub fn inwards(ranks: u32, of: impl FnOnce(u32) -> S) -> FoldedToPowerOfTwo<S> {
         let pairs = Pairs::of(ranks);
-        Folded { of: of(pairs.core), pairs, unfold: false }
+        FoldedToPowerOfTwo { of: of(pairs.core), pairs, unfold: false }
     }
 
     /// The same, and at the end the even ranks of the pairs send everything to the odd ones.
-    pub fn and_back(ranks: u32, of: impl FnOnce(u32) -> S) -> Folded<S> {
-        Folded { unfold: true, ..Folded::inwards(ranks, of) }
+    pub fn and_back(ranks: u32, of: impl FnOnce(u32) -> S) -> FoldedToPowerOfTwo<S> {
+        FoldedToPowerOfTwo { unfold: true, ..FoldedToPowerOfTwo::inwards(ranks, of) }
     }
 
     fn extra(&self) -> u64 {
@@ -79,7 +79,7 @@ impl<S: Schedule> Folded<S> {
     }
 }
 
-impl<S: Schedule> Schedule for Folded<S> {
+impl<S: Schedule> Schedule for FoldedToPowerOfTwo<S> {
     fn ranks(&self) -> u32 {
         self.pairs.ranks
     }
@@ -110,7 +110,7 @@ impl<S: Schedule> Schedule for Folded<S> {
     fn symmetry(&self) -> Vec<Permutation> {
         if self.pairs.pairs == 0 { self.of.symmetry() } else { Vec::new() }
     }
-    fn home(&self, chunk: u32) -> Rank {
-        Rank(self.pairs.first(self.of.home(chunk).0))
+    fn owner(&self, chunk: u32) -> Rank {
+        Rank(self.pairs.first(self.of.owner(chunk).0))
     }
 }
