@@ -7,7 +7,7 @@
 //! ```
 
 use crate::check::{Forest, Tree, symbolic};
-use crate::meaning::{Meaning, On, Part, Value};
+use crate::meaning::{Meaning, On, Portion, Value};
 use crate::schedule::{Rank, Schedule};
 use crate::{Collective, DType, Geometry, ReduceOp};
 use allfold_kernels::fused::{Exchange, Formula, Pattern, Term};
@@ -50,7 +50,7 @@ pub(crate) fn trees(schedule: &dyn Schedule, collective: Collective, root: Rank)
         let Meaning { output, .. } = collective.meaning();
         let holders = match (output.on, output.part) {
             (On::Root, _) => root.0..root.0 + 1,
-            (On::All, Part::Block) => schedule.owner(chunk).0..schedule.owner(chunk).0 + 1,
+            (On::All, Portion::Block) => schedule.owner(chunk).0..schedule.owner(chunk).0 + 1,
             (On::All, _) => 0..ranks,
         };
         let mut trees = holders.map(|rank| proof.value(Rank(rank), chunk, 0).map(|(tree, _)| tree));
@@ -90,9 +90,9 @@ pub(crate) fn exchange(
 fn pattern(row: &Meaning) -> Pattern {
     match (row.value, row.output.on, row.output.part) {
         (Value::Reduced, On::Root, _) => Pattern::Reduce,
-        (Value::Reduced, On::All, Part::Block) => Pattern::ReduceScatter,
+        (Value::Reduced, On::All, Portion::Block) => Pattern::ReduceScatter,
         (Value::Reduced, On::All, _) => Pattern::AllReduce,
-        (Value::Root, _, Part::Block) => Pattern::Scatter,
+        (Value::Root, _, Portion::Block) => Pattern::Scatter,
         (Value::Root, _, _) => Pattern::Broadcast,
         (Value::Owner, On::Root, _) => Pattern::Gather,
         (Value::Owner, On::All, _) => Pattern::AllGather,

@@ -12,7 +12,7 @@
 //! `docs/results/transports/shaped.md`, `SHAPED=unequal` those with that word in their name; without it a short one is run,
 //! and the bound is only on the median.
 
-use allfold_collectives::meaning::Part;
+use allfold_collectives::meaning::Portion;
 use allfold_collectives::tcp::{Deadlines, Peers, Secret, Security};
 use allfold_collectives::time::{Job, traced};
 use allfold_collectives::{Collective, Communicator, DType, Error, Planned, Rank, ReduceOp, registry};
@@ -222,8 +222,8 @@ fn time(comm: &Communicator, (collective, name, bytes): Case) -> Result<(f64, Pl
         let row = collective.meaning();
         let (input, output) = match (row.input.part, row.output.part) {
             _ if collective.in_place() => (&[][..], &mut data),
-            (Part::Block, _) => (&block[..], &mut out),
-            (_, Part::Block) => (&data[..], &mut block),
+            (Portion::Block, _) => (&block[..], &mut out),
+            (_, Portion::Block) => (&data[..], &mut block),
             _ => (&data[..], &mut out),
         };
         comm.collective(collective, input, output, ReduceOp::Sum, Rank(0))?;

@@ -2,7 +2,7 @@
 //!
 //! Each may refuse its file; none may panic, hang or allocate by what the file claims.
 
-use allfold_collectives::schedule::Table;
+use allfold_collectives::schedule::ScheduleTable;
 use allfold_experiments::scaling::tables as scaling_tables;
 use allfold_report::records::{MeasuredCollective, Records, SimulatedCollective};
 use allfold_sim::files::{NcclGraphs, NcclTopology};
@@ -47,7 +47,7 @@ pub const PARSERS: [Parser; 16] = [
     Parser { name: "nccl_graph", run: Reads::Text(|text| drop(NcclGraphs::read("fuzz", text))) },
     Parser { name: "astra_network", run: Reads::Text(|text| drop(Topology::from_astra("fuzz", text, 16))) },
     Parser { name: "topology_toml", run: Reads::Text(|text| drop(Topology::from_toml("fuzz", text, 4))) },
-    Parser { name: "msccl", run: Reads::Text(|text| drop(Table::from_msccl(text))) },
+    Parser { name: "msccl", run: Reads::Text(|text| drop(ScheduleTable::from_msccl(text))) },
     Parser { name: "nccl_tests", run: Reads::Text(|text| drop(runs::parse("all_reduce", text))) },
     Parser { name: "machine", run: Reads::Text(machine) },
     Parser { name: "scaling_table", run: Reads::Text(|text| drop(scaling_tables::parse("fuzz", text))) },

@@ -16,7 +16,7 @@ use crate::nccl::{self, NcclComm, StandIn, stand_in};
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
-use allfold_collectives::testing::{Case, Exact, Failure, extent, fixed};
+use allfold_collectives::testing::{Case, ConformanceFailure, Exact, extent, fixed};
 use allfold_kernels::cuda::{self, Machine, Memory, Queue, Slice};
 use allfold_kernels::for_dtype;
 use allfold_standin::Shim;
@@ -32,7 +32,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The first check that fails.
-pub fn conforms_on(machine: &Arc<dyn Machine>, algorithms: &'static [Algorithm]) -> Result<(), Failure> {
+pub fn conforms_on(
+    machine: &Arc<dyn Machine>,
+    algorithms: &'static [Algorithm],
+) -> Result<(), ConformanceFailure> {
     let all = || algorithms.iter().flat_map(|algorithm| fixed().map(move |case| (algorithm, case)));
     for (algorithm, case) in all() {
         for_dtype!(case.dtype, on_devices(machine, algorithm, &case))?;
@@ -54,7 +57,7 @@ pub fn runs_on(
     machine: &Arc<dyn Machine>,
     algorithm: &'static Algorithm,
     case: &Case,
-) -> Result<(), Failure> {
+) -> Result<(), ConformanceFailure> {
     for_dtype!(case.dtype, on_devices(machine, algorithm, case))?;
     over_nccl(machine, case.ranks, &[(algorithm, *case)])
 }
@@ -69,7 +72,7 @@ fn on_devices<T: Element>(
     machine: &Arc<dyn Machine>,
     algorithm: &'static Algorithm,
     case: &Case,
-) -> Result<(), Failure> {
+) -> Result<(), ConformanceFailure> {
     let case = &emptied(algorithm, case);
     let exact = Exact::<T>::new(algorithm, case)?;
     for (place, form) in [("devices, by messages", Form::Messages), ("devices, fused", Form::Fused)] {
@@ -147,7 +150,7 @@ fn over_nccl(
     machine: &Arc<dyn Machine>,
     ranks: u32,
     jobs: &[(&'static Algorithm, Case)],
-) -> Result<(), Failure> {
+) -> Result<(), ConformanceFailure> {
     let Some((first, case)) = jobs.first().filter(|_| reachable(machine, ranks)) else { return Ok(()) };
     let found = World::threads(ranks).deadline(DEADLINE).run(|control: Communicator| {
         let place = (control.rank(), control.size());
@@ -165,7 +168,9 @@ fn over_nccl(
     });
     match found {
         Ok(found) => found.into_iter().collect(),
-        Err(error) => Err(Failure::new(first, ranks, format!("{case:?} or a later one, over NCCL: {error}"))),
+        Err(error) => {
+            Err(ConformanceFailure::new(first, ranks, format!("{case:?} or a later one, over NCCL: {error}")))
+        }
     }
 }
 
@@ -174,7 +179,7 @@ fn one<T: Element>(
     comm: &mut NcclComm,
     algorithm: &'static Algorithm,
     case: &Case,
-) -> Ran<Result<(), Failure>> {
+) -> Ran<Result<(), ConformanceFailure>> {
     let exact = match Exact::<T>::new(algorithm, case) {
         Ok(exact) => exact,
         Err(failure) => return Ok(Err(failure)),

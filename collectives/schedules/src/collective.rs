@@ -1,6 +1,6 @@
 //! The collectives. What each of them means is a row of [`crate::meaning`].
 
-use crate::meaning::{MEANINGS, Meaning, Moves, On, Part, Value};
+use crate::meaning::{MEANINGS, Meaning, Moves, On, Portion, Value};
 use std::fmt;
 
 /// What a schedule computes. `n` is the number of ranks, `c` a chunk, `owner(c)` the rank its block belongs to.
@@ -114,7 +114,10 @@ const FACTS: [Facts; MEANINGS.len()] = {
         facts[at] = Facts {
             reduces: matches!(value, Value::Reduced),
             rooted: of_root || matches!(input.on, On::Root) || matches!(output.on, On::Root),
-            blocked: matches!(all, (Part::Block | Part::Blocks, _) | (_, Part::Block | Part::Blocks)),
+            blocked: matches!(
+                all,
+                (Portion::Block | Portion::Blocks, _) | (_, Portion::Block | Portion::Blocks)
+            ),
         };
         at += 1;
     }

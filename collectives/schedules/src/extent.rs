@@ -1,6 +1,6 @@
 //! What of a collective's buffer each rank gives and ends with.
 
-use crate::meaning::{On, Part, Side};
+use crate::meaning::{On, Portion, Side};
 use crate::{Collective, Rank};
 use std::ops::Range;
 
@@ -41,9 +41,9 @@ impl Extent {
     fn range(&self, side: Side, rank: Rank) -> Range<usize> {
         match side.part {
             _ if side.on == On::Root && rank != self.root => 0..0,
-            Part::Nothing => 0..0,
-            Part::Block => self.block(rank),
-            Part::Whole | Part::Blocks => 0..self.whole(),
+            Portion::Nothing => 0..0,
+            Portion::Block => self.block(rank),
+            Portion::Whole | Portion::Blocks => 0..self.whole(),
         }
     }
 }

@@ -27,14 +27,14 @@ pub struct Meaning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side {
     /// How much.
-    pub part: Part,
+    pub part: Portion,
     /// On which ranks. The others give or have nothing of meaning.
     pub on: On,
 }
 
 /// A part of the whole buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Portion {
     /// No data.
     Nothing,
     /// All of a buffer that has no blocks.
@@ -86,7 +86,7 @@ pub enum Moves {
     Pairs,
 }
 
-const fn on(part: Part, on: On) -> Side {
+const fn on(part: Portion, on: On) -> Side {
     Side { part, on }
 }
 
@@ -95,8 +95,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "all_reduce",
         nccl_tests: "all_reduce",
-        input: on(Part::Whole, On::All),
-        output: on(Part::Whole, On::All),
+        input: on(Portion::Whole, On::All),
+        output: on(Portion::Whole, On::All),
         value: Value::Reduced,
         out_of_place: true,
         moves: Moves::Reduction,
@@ -104,8 +104,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "broadcast",
         nccl_tests: "broadcast",
-        input: on(Part::Whole, On::Root),
-        output: on(Part::Whole, On::All),
+        input: on(Portion::Whole, On::Root),
+        output: on(Portion::Whole, On::All),
         value: Value::Root,
         out_of_place: false,
         moves: Moves::Whole,
@@ -113,8 +113,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "all_gather",
         nccl_tests: "all_gather",
-        input: on(Part::Block, On::All),
-        output: on(Part::Blocks, On::All),
+        input: on(Portion::Block, On::All),
+        output: on(Portion::Blocks, On::All),
         value: Value::Owner,
         out_of_place: true,
         moves: Moves::Others,
@@ -122,8 +122,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "reduce_scatter",
         nccl_tests: "reduce_scatter",
-        input: on(Part::Blocks, On::All),
-        output: on(Part::Block, On::All),
+        input: on(Portion::Blocks, On::All),
+        output: on(Portion::Block, On::All),
         value: Value::Reduced,
         out_of_place: true,
         moves: Moves::Others,
@@ -131,8 +131,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "reduce",
         nccl_tests: "reduce",
-        input: on(Part::Whole, On::All),
-        output: on(Part::Whole, On::Root),
+        input: on(Portion::Whole, On::All),
+        output: on(Portion::Whole, On::Root),
         value: Value::Reduced,
         out_of_place: false,
         moves: Moves::Whole,
@@ -140,8 +140,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "gather",
         nccl_tests: "gather",
-        input: on(Part::Block, On::All),
-        output: on(Part::Blocks, On::Root),
+        input: on(Portion::Block, On::All),
+        output: on(Portion::Blocks, On::Root),
         value: Value::Owner,
         out_of_place: true,
         moves: Moves::Others,
@@ -149,8 +149,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "scatter",
         nccl_tests: "scatter",
-        input: on(Part::Blocks, On::Root),
-        output: on(Part::Block, On::All),
+        input: on(Portion::Blocks, On::Root),
+        output: on(Portion::Block, On::All),
         value: Value::Root,
         out_of_place: true,
         moves: Moves::Others,
@@ -158,8 +158,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "all_to_all",
         nccl_tests: "alltoall",
-        input: on(Part::Blocks, On::All),
-        output: on(Part::Blocks, On::All),
+        input: on(Portion::Blocks, On::All),
+        output: on(Portion::Blocks, On::All),
         value: Value::Exchanged,
         out_of_place: true,
         moves: Moves::Pairs,
@@ -167,8 +167,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "barrier",
         nccl_tests: "barrier",
-        input: on(Part::Nothing, On::All),
-        output: on(Part::Nothing, On::All),
+        input: on(Portion::Nothing, On::All),
+        output: on(Portion::Nothing, On::All),
         value: Value::Heard,
         out_of_place: false,
         moves: Moves::Nothing,
@@ -176,8 +176,8 @@ pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "send_recv",
         nccl_tests: "sendrecv",
-        input: on(Part::Whole, On::All),
-        output: on(Part::Whole, On::All),
+        input: on(Portion::Whole, On::All),
+        output: on(Portion::Whole, On::All),
         value: Value::Previous,
         out_of_place: false,
         moves: Moves::Whole,

@@ -18,7 +18,7 @@ use crate::registry::{Algorithm, Shape};
 /// What an algorithm failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{algorithm}, {ranks} ranks: {what}")]
-pub struct Failure {
+pub struct ConformanceFailure {
     /// Its collective and name.
     pub algorithm: String,
     /// For how many ranks.
@@ -27,10 +27,10 @@ pub struct Failure {
     pub what: String,
 }
 
-impl Failure {
+impl ConformanceFailure {
     /// That an algorithm failed in this way for so many ranks.
-    pub fn new(algorithm: &Algorithm, ranks: u32, what: impl ToString) -> Failure {
-        Failure { algorithm: format!("{algorithm:?}"), ranks, what: what.to_string() }
+    pub fn new(algorithm: &Algorithm, ranks: u32, what: impl ToString) -> ConformanceFailure {
+        ConformanceFailure { algorithm: format!("{algorithm:?}"), ranks, what: what.to_string() }
     }
 }
 
@@ -38,9 +38,9 @@ impl Failure {
 ///
 /// # Errors
 /// The counterexample.
-pub fn proves(algorithm: &Algorithm, ranks: u32) -> Result<(), Failure> {
-    let fail = |what: String| Err(Failure::new(algorithm, ranks, what));
-    let shape = Shape::new(ranks).map_err(|error| Failure::new(algorithm, ranks, error))?;
+pub fn proves(algorithm: &Algorithm, ranks: u32) -> Result<(), ConformanceFailure> {
+    let fail = |what: String| Err(ConformanceFailure::new(algorithm, ranks, what));
+    let shape = Shape::new(ranks).map_err(|error| ConformanceFailure::new(algorithm, ranks, error))?;
     let schedule = algorithm.build(shape);
     if schedule.ranks() != ranks {
         return fail(format!("its schedule is for {} ranks", schedule.ranks()));

@@ -5,7 +5,9 @@
 use allfold_schedules::algorithms::{BinaryTree, RingAllReduce, halving_doubling};
 use allfold_schedules::check::{self, Order, matching, matching_round, symbolic};
 use allfold_schedules::registry::{self, ALGORITHMS, Shape};
-use allfold_schedules::schedule::{Combine, Lanes, Rank, Schedule, Segments, Step, Table, then_reverse};
+use allfold_schedules::schedule::{
+    Combine, Lanes, Rank, Schedule, ScheduleTable, Segments, Step, then_reverse,
+};
 use allfold_schedules::{Collective, render};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -369,7 +371,7 @@ mod stacks {
             let order = check::check(&plain, row.collective, root).unwrap().order();
             let laned = lanes(lanes(plain, inner), outer);
             let laned: Arc<dyn Schedule> =
-                if written_out { Arc::new(Table::copy_of(&laned)) } else { laned };
+                if written_out { Arc::new(ScheduleTable::copy_of(&laned)) } else { laned };
             let stride = stride.unwrap_or(laned.stride());
             let stack = Segments::with_stride(laned, segments, stride);
             let proof = check::check(&stack, row.collective, root).map_err(|flaw| {

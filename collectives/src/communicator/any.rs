@@ -2,7 +2,7 @@
 
 use super::request::Request;
 use super::{Communicator, apart, expect, in_place};
-use crate::meaning::{On, Part, Side};
+use crate::meaning::{On, Portion, Side};
 use crate::{Collective, Element, Error, Extent, Rank, ReduceOp, Result};
 
 impl Communicator {
@@ -45,7 +45,7 @@ impl Communicator {
             return self.over_two_buffers(request, input, output, root);
         }
         match collective.meaning().input.part {
-            Part::Nothing => self.barrier(),
+            Portion::Nothing => self.barrier(),
             _ => self.blocking(request, in_place(output)),
         }
     }
@@ -63,7 +63,7 @@ impl Communicator {
         if !row.out_of_place {
             return Err(Error::Argument(format!("{collective} takes one buffer, which is the output")));
         }
-        let whole = |side: Side| side.on == On::All && side.part == Part::Whole;
+        let whole = |side: Side| side.on == On::All && side.part == Portion::Whole;
         if whole(row.input) && whole(row.output) && input.len() == output.len() {
             // Two buffers as long as each other leave no block to look for: a call of 8 bytes is too short for that.
             request.count = output.len();
@@ -89,10 +89,10 @@ impl Communicator {
         let n = self.size() as usize;
         let of = |side: Side, len: usize| match side.part {
             _ if side.on == On::Root && self.rank() != root => None,
-            Part::Nothing => Some(0),
-            Part::Blocks if !len.is_multiple_of(n) => None,
-            Part::Blocks => Some(len / n),
-            Part::Block | Part::Whole => Some(len),
+            Portion::Nothing => Some(0),
+            Portion::Blocks if !len.is_multiple_of(n) => None,
+            Portion::Blocks => Some(len / n),
+            Portion::Block | Portion::Whole => Some(len),
         };
         of(row.input, input).or_else(|| of(row.output, output)).ok_or_else(|| {
             Error::Argument(format!(

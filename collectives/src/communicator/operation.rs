@@ -6,7 +6,7 @@ use super::request::Request;
 use super::schedules::Schedules;
 use crate::exec::{Buffers, Execution};
 use crate::fused;
-use crate::meaning::{Meaning, Part, Value};
+use crate::meaning::{Meaning, Portion, Value};
 use crate::registry::Shape;
 use crate::schedule::Schedule;
 use crate::transport::{CallHeader, Connection};
@@ -150,7 +150,7 @@ impl Prepared {
     /// Whether each rank ends with its block of a reduction.
     fn scatters_reduced(&self) -> bool {
         let row = self.meaning();
-        row.is_some_and(|row| row.value == Value::Reduced && row.output.part == Part::Block)
+        row.is_some_and(|row| row.value == Value::Reduced && row.output.part == Portion::Block)
     }
 
     /// The rank's own block of the whole buffer, in bytes.

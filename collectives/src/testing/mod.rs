@@ -57,7 +57,7 @@
 mod case;
 mod run;
 
-pub use allfold_schedules::testing::{Failure, proves};
+pub use allfold_schedules::testing::{ConformanceFailure, proves};
 pub use allfold_timing::testing::times;
 pub use case::{Case, cases};
 pub use run::runs;
@@ -71,7 +71,7 @@ use crate::{DType, Rank, ReduceOp};
 ///
 /// # Errors
 /// The first check that fails.
-pub fn conforms(algorithm: &'static Algorithm) -> Result<(), Failure> {
+pub fn conforms(algorithm: &'static Algorithm) -> Result<(), ConformanceFailure> {
     for ranks in (1..=17).chain([24, 32, 33]) {
         proves(algorithm, ranks)?;
     }

@@ -2,9 +2,9 @@
 //!
 //! The exact one is evaluated from the reduction tree that [`crate::check::symbolic`] finds: no message is sent for it.
 
-use super::{Case, Failure};
+use super::{Case, ConformanceFailure};
 use crate::check::symbolic;
-use crate::meaning::Part;
+use crate::meaning::Portion;
 use crate::registry::{Algorithm, Shape};
 use crate::{Collective, Communicator, DType, Element, Extent, Geometry, Rank, Result as Ran, World};
 use allfold_kernels::{bf16, divide, f16, for_dtype, reduce};
@@ -15,7 +15,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// An error of a rank, or the first element that is not exactly what it should be.
-pub fn runs(algorithm: &'static Algorithm, case: &Case) -> Result<(), Failure> {
+pub fn runs(algorithm: &'static Algorithm, case: &Case) -> Result<(), ConformanceFailure> {
     for_dtype!(case.dtype, typed(algorithm, case))
 }
 
@@ -33,25 +33,25 @@ impl<'a, T: Element> Exact<'a, T> {
     ///
     /// # Errors
     /// What the symbolic checker says.
-    pub fn new(algorithm: &'a Algorithm, case: &'a Case) -> Result<Self, Failure> {
+    pub fn new(algorithm: &'a Algorithm, case: &'a Case) -> Result<Self, ConformanceFailure> {
         let inputs: Vec<Vec<T>> =
             (0..case.ranks).map(|rank| input(algorithm.collective, case, rank)).collect();
-        let fail = |what: String| Failure::new(algorithm, case.ranks, format!("{case:?}: {what}"));
+        let fail = |what: String| ConformanceFailure::new(algorithm, case.ranks, format!("{case:?}: {what}"));
         let expected = exact(algorithm, case, &inputs).map_err(fail)?;
         Ok(Exact { algorithm, case, inputs, expected })
     }
 
     /// A failure of this case at a place.
-    pub fn failed(&self, place: &str, what: impl ToString) -> Failure {
+    pub fn failed(&self, place: &str, what: impl ToString) -> ConformanceFailure {
         let (case, what) = (self.case, what.to_string());
-        Failure::new(self.algorithm, case.ranks, format!("{case:?}: on {place}: {what}"))
+        ConformanceFailure::new(self.algorithm, case.ranks, format!("{case:?}: on {place}: {what}"))
     }
 
     /// Whether every rank has ended with what it must.
     ///
     /// # Errors
     /// The first element that differs.
-    pub fn holds(&self, place: &str, results: &[Vec<T>]) -> Result<(), Failure> {
+    pub fn holds(&self, place: &str, results: &[Vec<T>]) -> Result<(), ConformanceFailure> {
         if results.len() != self.expected.len() {
             return Err(self.failed(place, format!("{} ranks have ended", results.len())));
         }
@@ -62,7 +62,7 @@ impl<'a, T: Element> Exact<'a, T> {
     ///
     /// # Errors
     /// As [`Exact::holds`].
-    pub fn rank_holds(&self, place: &str, rank: Rank, got: &[T]) -> Result<(), Failure> {
+    pub fn rank_holds(&self, place: &str, rank: Rank, got: &[T]) -> Result<(), ConformanceFailure> {
         let want = &self.expected[rank.index()];
         if got.len() != want.len() {
             return Err(self.failed(place, format!("rank {rank} has {} elements", got.len())));
@@ -78,7 +78,7 @@ impl<'a, T: Element> Exact<'a, T> {
     }
 }
 
-fn typed<T: Element>(algorithm: &'static Algorithm, case: &Case) -> Result<(), Failure> {
+fn typed<T: Element>(algorithm: &'static Algorithm, case: &Case) -> Result<(), ConformanceFailure> {
     let exact = Exact::<T>::new(algorithm, case)?;
     for (place, world) in worlds(algorithm, case) {
         let results =
@@ -109,7 +109,7 @@ pub fn extent(collective: Collective, case: &Case) -> Extent {
 fn input<T: Element>(collective: Collective, case: &Case, rank: u32) -> Vec<T> {
     let extent = extent(collective, case);
     let own = match collective.meaning().input.part {
-        Part::Block => extent.block(Rank(rank)),
+        Portion::Block => extent.block(Rank(rank)),
         _ => 0..extent.whole(),
     };
     let value =

@@ -17,7 +17,7 @@ use crate::{Engine, Job, simulate};
 use allfold_schedules::Geometry;
 use allfold_schedules::registry::{Algorithm, Shape};
 use allfold_schedules::schedule::{Lanes, Schedule, Segments};
-use allfold_schedules::testing::Failure;
+use allfold_schedules::testing::ConformanceFailure;
 use allfold_sim::Topology;
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// What the simulator refused, or two engines that differ.
-pub fn times(algorithm: &Algorithm, ranks: u32) -> Result<(), Failure> {
-    let fail = |error: &dyn ToString| Failure::new(algorithm, ranks, error.to_string());
+pub fn times(algorithm: &Algorithm, ranks: u32) -> Result<(), ConformanceFailure> {
+    let fail = |error: &dyn ToString| ConformanceFailure::new(algorithm, ranks, error.to_string());
     let plain = algorithm.build(Shape::new(ranks).map_err(|error| fail(&error))?);
     let cut: Arc<dyn Schedule> = Arc::new(Segments::new(plain.clone(), 4));
     let laned: Arc<dyn Schedule> = Arc::new(Lanes::split(plain.clone(), 2));

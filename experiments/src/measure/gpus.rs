@@ -11,7 +11,7 @@ use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::inputs::{self, Sample};
 use crate::measure::ranks::{Data, MeasuredSide, Timing, fits};
 use crate::measure::statistics::mean_and_error;
-use allfold_collectives::meaning::Part;
+use allfold_collectives::meaning::Portion;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
 use allfold_gpu::device::{DeviceRanks, Form, Job};
 use allfold_gpu::nccl::{self, NcclComm};
@@ -275,10 +275,10 @@ fn nccl_rank<T: Sample>(
         let row = choice.collective.meaning();
         let input = match row.input.part {
             _ if choice.collective.in_place() => out,
-            Part::Block => own?,
+            Portion::Block => own?,
             _ => all,
         };
-        let output = if row.output.part == Part::Block { first? } else { out };
+        let output = if row.output.part == Portion::Block { first? } else { out };
         comm.collective(nccl::Call { collective: choice.collective, dtype, op, root, input, output })
     };
     // Only single collectives can be estimated: a group of the scheduled form ends inside.
@@ -288,7 +288,7 @@ fn nccl_rank<T: Sample>(
     call(&mut comm)?;
     comm.wait("finish a collective")?;
     let mut end: Vec<T> = queue.download(output.all()).map_err(system)?;
-    if choice.algorithm.is_none() && choice.collective.meaning().output.part == Part::Block {
+    if choice.algorithm.is_none() && choice.collective.meaning().output.part == Portion::Block {
         end.truncate(data.count);
     }
     let stretches = STRETCHES.min(timing.iterations).max(1);

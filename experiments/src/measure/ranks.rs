@@ -11,7 +11,7 @@ use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
 use crate::measure::inputs::{self, Sample};
 use allfold_collectives::check::{self, Proof};
-use allfold_collectives::meaning::{On, Part};
+use allfold_collectives::meaning::{On, Portion};
 use allfold_collectives::{Buffer, Collective, Communicator, Error, Rank, ReduceOp, World};
 use allfold_kernels as kernels;
 use allfold_sim::Picos;
@@ -262,7 +262,7 @@ fn one_rank<T: Sample>(
         let end = buffers.end(choice, rank);
         let wanted = match choice.collective {
             _ if end.is_empty() => &[],
-            of if of.meaning().output.part == Part::Block => &expected[rank.index()][data.block(rank)],
+            of if of.meaning().output.part == Portion::Block => &expected[rank.index()][data.block(rank)],
             _ => &expected[rank.index()][..],
         };
         let (wrong, first) = inputs::differing(end, wanted);
@@ -293,11 +293,11 @@ impl<T: Sample> Buffers<T> {
         // Every rank has the buffers of a rank that gives and gets, also where it does neither.
         let one_buffer = !choice.collective.out_of_place();
         let row = choice.collective.meaning();
-        let given = if row.input.part == Part::Block { data.block(rank) } else { 0..whole.len() };
+        let given = if row.input.part == Portion::Block { data.block(rank) } else { 0..whole.len() };
         let input = if one_buffer { zeros(0) } else { holding(&whole[given]) };
         let output = match row.output.part {
             _ if choice.collective.in_place() => holding(whole),
-            Part::Block => zeros(data.count),
+            Portion::Block => zeros(data.count),
             _ => zeros(whole.len()),
         };
         Buffers { input, output }

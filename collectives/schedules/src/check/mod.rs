@@ -55,7 +55,7 @@ fn prove(
 
 /// What is known of an algorithm for one rank count after it was checked.
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub struct Verification {
     /// What it computes.
     pub collective: Collective,
     /// Its name in the registry.
@@ -72,7 +72,7 @@ pub struct Verdict {
     pub failure: Option<(String, Counterexample)>,
 }
 
-impl Verdict {
+impl Verification {
     /// Whether every check passed.
     pub fn ok(&self) -> bool {
         self.failure.is_none()
@@ -81,13 +81,13 @@ impl Verdict {
 
 /// Checks an algorithm for the shape's root, and where there is one the first, the middle and the last rank as well;
 /// for the shape's root also cut into three segments and in two lanes.
-pub fn verify(algorithm: &Algorithm, shape: Shape) -> Verdict {
+pub fn verify(algorithm: &Algorithm, shape: Shape) -> Verification {
     let Algorithm { collective, name, .. } = *algorithm;
     let plain = algorithm.build(shape);
     let proof = every_form(algorithm, shape, &plain);
     let (order, tree) = proof.as_ref().map_or((None, None), |proof| (proof.order(), proof.hash()));
     let (ranks, rounds, failure) = (shape.ranks(), plain.rounds(), proof.err());
-    Verdict { collective, algorithm: name, ranks, rounds, order, tree, failure }
+    Verification { collective, algorithm: name, ranks, rounds, order, tree, failure }
 }
 
 fn every_form(

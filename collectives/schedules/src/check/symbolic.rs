@@ -5,7 +5,7 @@
 //! end every rank must hold what its collective promises, or the first place that does not is the counterexample.
 
 use super::{Counterexample, Forest, Tree, TreeHash, walk};
-use crate::meaning::{Meaning, On, Part, Value as Reached};
+use crate::meaning::{Meaning, On, Portion, Value as Reached};
 use crate::schedule::{Combine, Rank, Region, Schedule, Span};
 use crate::{Collective, Geometry};
 use std::collections::BTreeMap;
@@ -242,7 +242,7 @@ impl Promise {
     fn starts_with(&self, rank: Rank, chunk: u32) -> Option<Value> {
         let input = self.collective.meaning().input;
         let has = (input.on == On::All || rank == self.root)
-            && (input.part != Part::Block || self.owners[chunk as usize] == rank);
+            && (input.part != Portion::Block || self.owners[chunk as usize] == rank);
         has.then(|| Value { tree: self.forest.leaf(rank), from: chunk })
     }
 
@@ -261,7 +261,8 @@ impl Promise {
     fn ends_with(&self, rank: Rank, chunk: u32) -> Option<Expected> {
         let Meaning { output, value, .. } = self.collective.meaning();
         let owner = |chunk: u32| self.owners[chunk as usize];
-        if output.on == On::Root && rank != self.root || output.part == Part::Block && rank != owner(chunk) {
+        if output.on == On::Root && rank != self.root || output.part == Portion::Block && rank != owner(chunk)
+        {
             return None;
         }
         let leaf = |rank| Some(Expected::Leaf(rank, chunk));

@@ -23,7 +23,7 @@ pub use reverse::{Reverse, then_reverse};
 pub use segments::Segments;
 pub use step::{Access, Combine, Region, Span, Step};
 pub use symmetry::Permutation;
-pub use table::{Table, TableError};
+pub use table::{ScheduleTable, ScheduleTableError};
 pub use then::Then;
 
 use std::ops::Range;

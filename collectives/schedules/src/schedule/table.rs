@@ -17,7 +17,7 @@ use std::str::FromStr;
 
 /// Explicit steps; a rank that has none in a round is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct ScheduleTable {
     chunks: u32,
     rounds: u64,
     steps: Vec<BTreeMap<u64, Step>>,
@@ -27,22 +27,22 @@ pub struct Table {
 /// Why a table was refused: the line of the text, from 1, and what is wrong there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub struct TableError {
+pub struct ScheduleTableError {
     /// Line, from 1; 0 where the table was not read from text.
     pub line: usize,
     /// What is wrong, and what would be right.
     pub what: String,
 }
 
-impl Table {
+impl ScheduleTable {
     /// A table without steps.
-    pub fn new(ranks: u32, chunks: u32) -> Table {
-        Table { chunks, rounds: 0, steps: vec![BTreeMap::new(); ranks as usize], owners: None }
+    pub fn new(ranks: u32, chunks: u32) -> ScheduleTable {
+        ScheduleTable { chunks, rounds: 0, steps: vec![BTreeMap::new(); ranks as usize], owners: None }
     }
 
     /// The steps of another schedule, written out.
-    pub fn copy_of(schedule: &(impl Schedule + ?Sized)) -> Table {
-        let mut table = Table::new(schedule.ranks(), schedule.chunks());
+    pub fn copy_of(schedule: &(impl Schedule + ?Sized)) -> ScheduleTable {
+        let mut table = ScheduleTable::new(schedule.ranks(), schedule.chunks());
         for rank in (0..schedule.ranks()).map(Rank) {
             let mut from = 0;
             while let Some(round) = schedule.next(rank, from) {
@@ -74,8 +74,8 @@ impl Table {
         (from, what): (Rank, Span),
         (to, into): (Rank, Span),
         how: Combine,
-    ) -> Result<(), TableError> {
-        let fail = |what: String| Err(TableError { line: 0, what });
+    ) -> Result<(), ScheduleTableError> {
+        let fail = |what: String| Err(ScheduleTableError { line: 0, what });
         if let Some(stranger) = [from, to].into_iter().find(|rank| rank.index() >= self.steps.len()) {
             return fail(format!("rank {stranger} is outside 0 to {}", self.steps.len().saturating_sub(1)));
         }
@@ -105,14 +105,14 @@ impl Table {
     }
 }
 
-impl FromStr for Table {
-    type Err = TableError;
+impl FromStr for ScheduleTable {
+    type Err = ScheduleTableError;
 
-    fn from_str(text: &str) -> Result<Table, TableError> {
-        let mut table: Option<Table> = None;
+    fn from_str(text: &str) -> Result<ScheduleTable, ScheduleTableError> {
+        let mut table: Option<ScheduleTable> = None;
         for (number, line) in text.lines().enumerate() {
             let words: Vec<&str> = line.split('#').next().unwrap_or("").split_whitespace().collect();
-            let here = |what: String| TableError { line: number + 1, what };
+            let here = |what: String| ScheduleTableError { line: number + 1, what };
             match (words.as_slice(), &mut table) {
                 ([], _) => {}
                 (["ranks", ranks, "chunks", chunks], None) => {
@@ -120,7 +120,7 @@ impl FromStr for Table {
                     if ranks == 0 || chunks == 0 || ranks > 1 << 20 {
                         return Err(here("ranks and chunks are at least 1, ranks at most 1048576".into()));
                     }
-                    table = Some(Table::new(ranks, chunks));
+                    table = Some(ScheduleTable::new(ranks, chunks));
                 }
                 ([round, from, to, what, how @ ..], Some(table)) if how.len() <= 1 => {
                     let round = u64::from(integer(round).map_err(here)?);
@@ -135,13 +135,16 @@ impl FromStr for Table {
                     };
                     table
                         .transfer(round, (from, what), (to, into), how)
-                        .map_err(|error| TableError { line: number + 1, ..error })?;
+                        .map_err(|error| ScheduleTableError { line: number + 1, ..error })?;
                 }
                 (_, None) => return Err(here("the first line is `ranks N chunks C`".into())),
                 _ => return Err(here("a transfer is `ROUND FROM TO CHUNK [copy|reduce]`".into())),
             }
         }
-        table.ok_or_else(|| TableError { line: 1, what: "the first line is `ranks N chunks C`".into() })
+        table.ok_or_else(|| ScheduleTableError {
+            line: 1,
+            what: "the first line is `ranks N chunks C`".into(),
+        })
     }
 }
 
@@ -166,7 +169,7 @@ fn spans(word: &str) -> Result<(Span, Span), String> {
     Ok((span(from_place, at), span(to_place, to)))
 }
 
-impl Schedule for Table {
+impl Schedule for ScheduleTable {
     fn ranks(&self) -> u32 {
         self.steps.len() as u32
     }
@@ -207,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_table_is_a_schedule_like_any_other() {
-        let table: Table = STAR.parse().unwrap();
+        let table: ScheduleTable = STAR.parse().unwrap();
         let proof = check::check(&table, Collective::AllReduce, Rank(0)).unwrap();
         assert_eq!(proof.order(), Some(check::Order::Canonical));
         assert_eq!(table.rounds(), 5);
@@ -217,23 +220,23 @@ mod tests {
     fn any_schedule_can_be_written_out() {
         for row in registry::ALGORITHMS {
             let schedule = row.build(registry::Shape::new(7).unwrap());
-            let table = Table::copy_of(&schedule);
+            let table = ScheduleTable::copy_of(&schedule);
             assert_eq!(check::check(&table, row.collective, Rank(0)).err(), None, "{row:?}");
         }
         let star = Star::reduce(5, Rank(2));
         let (a, b) = (
-            check::check(&Table::copy_of(&star), Collective::Reduce, Rank(2)).unwrap(),
+            check::check(&ScheduleTable::copy_of(&star), Collective::Reduce, Rank(2)).unwrap(),
             check::check(&star, Collective::Reduce, Rank(2)).unwrap(),
         );
         assert_eq!(a.hash(), b.hash());
-        assert_eq!(Table::copy_of(&halving(6)).owner(3), halving(6).owner(3));
+        assert_eq!(ScheduleTable::copy_of(&halving(6)).owner(3), halving(6).owner(3));
     }
 
     proptest::proptest! {
         #[test]
         fn any_text_is_read_or_refused(lines in proptest::collection::vec("[0-9]{1,2}( [0-3]){0,2}( [s0-9:>+]{1,6})?( copy| reduce)?", 0..9)) {
             let text = format!("ranks 4 chunks 9\n{}", lines.join("\n"));
-            match text.parse::<Table>() {
+            match text.parse::<ScheduleTable>() {
                 Ok(table) => assert_eq!(table.ranks(), 4),
                 Err(error) => assert!((2..=lines.len() + 1).contains(&error.line), "{error}"),
             }
@@ -242,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_text_is_said_with_its_line() {
-        let wrong = |text: &str| text.parse::<Table>().unwrap_err().to_string();
+        let wrong = |text: &str| text.parse::<ScheduleTable>().unwrap_err().to_string();
         assert_eq!(wrong(""), "line 1: the first line is `ranks N chunks C`");
         assert_eq!(wrong("0 1 0 0"), "line 1: the first line is `ranks N chunks C`");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Reads an MSCCL algorithm (XML) as a [`Table`].
+//! Reads an MSCCL algorithm (XML) as a [`ScheduleTable`].
 //!
 //! ```text
 //! gpu 0   tb 0   send=1 recv=3     s, rrs, rrs, rrcs, rcs, rcs, r        a thread block's steps run in order;
@@ -15,18 +15,18 @@
 
 mod parse;
 
-use super::{Combine, Rank, Region, Schedule, Span, Table, TableError};
+use super::{Combine, Rank, Region, Schedule, ScheduleTable, ScheduleTableError, Span};
 use crate::Collective;
 use parse::{Address, Algo, Block, Instruction, Kind, parse};
 use std::collections::{BTreeMap, VecDeque};
 
-impl Table {
+impl ScheduleTable {
     /// The collective and the schedule of an MSCCL algorithm. Algorithms must work in place: an all-gather's input is
     /// the rank's block of its output, a reduce-scatter's output the rank's block of its input.
     ///
     /// # Errors
     /// The text is no such algorithm, or its thread blocks wait for each other for ever; the line says where.
-    pub fn from_msccl(text: &str) -> Result<(Collective, Table), TableError> {
+    pub fn from_msccl(text: &str) -> Result<(Collective, ScheduleTable), ScheduleTableError> {
         let algo = parse(text)?;
         let mut weaver = Weaver::new(&algo)?;
         weaver.weave()?;
@@ -71,7 +71,7 @@ const OWN: char = 't';
 
 struct Weaver<'a> {
     algo: &'a Algo,
-    table: Table,
+    table: ScheduleTable,
     cursors: Vec<Cursor<'a>>,
     /// The cursor that receives on a connection (from, to, channel).
     receivers: BTreeMap<(u32, u32, u32), usize>,
@@ -85,7 +85,7 @@ struct Weaver<'a> {
 }
 
 impl<'a> Weaver<'a> {
-    fn new(algo: &'a Algo) -> Result<Weaver<'a>, TableError> {
+    fn new(algo: &'a Algo) -> Result<Weaver<'a>, ScheduleTableError> {
         let (mut cursors, mut receivers) = (Vec::new(), BTreeMap::new());
         for (rank, gpu) in (0u32..).zip(&algo.gpus) {
             for block in gpu.blocks.values() {
@@ -97,12 +97,12 @@ impl<'a> Weaver<'a> {
                 cursors.push(Cursor { rank, block, parts, ends, ready: 0, sends: 0, pending });
             }
         }
-        let table = Table::new(algo.gpus.len() as u32, algo.chunks);
+        let table = ScheduleTable::new(algo.gpus.len() as u32, algo.chunks);
         let (aside, held, free) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Ok(Weaver { algo, table, cursors, receivers, aside, held, free, own: 0 })
     }
 
-    fn weave(&mut self) -> Result<(), TableError> {
+    fn weave(&mut self) -> Result<(), ScheduleTableError> {
         loop {
             let mut moved = false;
             for at in 0..self.cursors.len() {
@@ -121,7 +121,7 @@ impl<'a> Weaver<'a> {
             return match stuck.and_then(|cursor| Some((cursor.rank, self.current(cursor)?.line))) {
                 None => Ok(()),
                 Some((rank, line)) => {
-                    Err(TableError { line, what: format!("gpu {rank} waits here for ever") })
+                    Err(ScheduleTableError { line, what: format!("gpu {rank} waits here for ever") })
                 }
             };
         }
@@ -133,7 +133,7 @@ impl<'a> Weaver<'a> {
     }
 
     /// Does one thing for one block, if it can.
-    fn advance(&mut self, at: usize) -> Result<bool, TableError> {
+    fn advance(&mut self, at: usize) -> Result<bool, ScheduleTableError> {
         if self.cursors[at].pending.is_some() && self.deliver(at)? {
             return Ok(true);
         }
@@ -179,7 +179,7 @@ impl<'a> Weaver<'a> {
     }
 
     /// Hands what a block has sent to the receiver, if that waits for it.
-    fn deliver(&mut self, at: usize) -> Result<bool, TableError> {
+    fn deliver(&mut self, at: usize) -> Result<bool, ScheduleTableError> {
         let Some(Sent { source, since, step }) = self.cursors[at].pending else { return Ok(false) };
         let (to, count) = (self.receiver(at, step)?, step.count);
         let theirs = &self.cursors[to];
@@ -201,7 +201,7 @@ impl<'a> Weaver<'a> {
     }
 
     /// Puts what a block has sent aside at the receiver.
-    fn put_aside(&mut self, at: usize) -> Result<(), TableError> {
+    fn put_aside(&mut self, at: usize) -> Result<(), ScheduleTableError> {
         let Some(Sent { source, since, step }) = self.cursors[at].pending.take() else { return Ok(()) };
         let (to, count) = (self.receiver(at, step)?, step.count);
         let (from, peer, place) = (self.cursors[at].rank, self.cursors[to].rank, self.room(count));
@@ -222,7 +222,7 @@ impl<'a> Weaver<'a> {
     }
 
     /// From which round on an instruction's dependency is met; none while it is not.
-    fn dependency(&self, at: usize, step: &Instruction) -> Result<Option<u64>, TableError> {
+    fn dependency(&self, at: usize, step: &Instruction) -> Result<Option<u64>, ScheduleTableError> {
         let Some((block, nth)) = step.after else { return Ok(Some(0)) };
         let rank = self.cursors[at].rank;
         let wanted = self.algo.gpus[rank.index()].blocks.get(&block);
@@ -258,7 +258,7 @@ impl<'a> Weaver<'a> {
     }
 
     /// The cursor that receives what this one sends.
-    fn receiver(&self, at: usize, step: &Instruction) -> Result<usize, TableError> {
+    fn receiver(&self, at: usize, step: &Instruction) -> Result<usize, ScheduleTableError> {
         let Cursor { rank, block, .. } = &self.cursors[at];
         let Some(to) = block.send else { return self.fail(step, "a block with send=\"-1\" sends".into()) };
         let receiver = self.receivers.get(&(rank.0, to, block.channel)).copied();
@@ -317,7 +317,7 @@ impl<'a> Weaver<'a> {
         how: Combine,
         ready: u64,
         line: usize,
-    ) -> Result<u64, TableError> {
+    ) -> Result<u64, ScheduleTableError> {
         let mut runs: Vec<[(Region, u32, u32); 2]> = Vec::new();
         let mut round = ready;
         let slots = |i| (self.key(from, source, i), self.key(to, target, i));
@@ -342,7 +342,7 @@ impl<'a> Weaver<'a> {
                 round += 1;
             }
             let transfer = self.table.transfer(round, (from, what), (to, into), how);
-            transfer.map_err(|error| TableError { line, ..error })?;
+            transfer.map_err(|error| ScheduleTableError { line, ..error })?;
             round += 1;
         }
         for (source, target) in slots {
@@ -360,19 +360,22 @@ impl<'a> Weaver<'a> {
         (to, target): (Rank, (char, u32)),
         how: Combine,
         line: usize,
-    ) -> Result<((Region, u32), (Region, u32)), TableError> {
+    ) -> Result<((Region, u32), (Region, u32)), ScheduleTableError> {
         let chunks = self.algo.chunks;
         if let Some((_, chunk)) =
             [source, target].into_iter().find(|(buffer, at)| *buffer == 'd' && *at >= chunks)
         {
-            return Err(TableError { line, what: format!("chunk {chunk} is outside 0 to {}", chunks - 1) });
+            return Err(ScheduleTableError {
+                line,
+                what: format!("chunk {chunk} is outside 0 to {}", chunks - 1),
+            });
         }
         let holds = |rank, (buffer, slot): (char, u32)| match buffer {
             'd' => Some(slot),
             _ => self.held.get(&(rank, buffer, slot)).copied(),
         };
         let Some(chunk) = holds(from, source) else {
-            return Err(TableError {
+            return Err(ScheduleTableError {
                 line,
                 what: format!("nothing was put into slot {} of gpu {from}", source.1),
             });
@@ -383,15 +386,15 @@ impl<'a> Weaver<'a> {
         Ok((self.place(source, chunk), self.place(target, there)))
     }
 
-    fn same(&self, step: &Instruction, count: u32) -> Result<(), TableError> {
+    fn same(&self, step: &Instruction, count: u32) -> Result<(), ScheduleTableError> {
         if step.count == count {
             return Ok(());
         }
         self.fail(step, format!("receives {} chunks where {count} are sent", step.count))
     }
 
-    fn fail<T>(&self, step: &Instruction, what: String) -> Result<T, TableError> {
-        Err(TableError { line: step.line, what })
+    fn fail<T>(&self, step: &Instruction, what: String) -> Result<T, ScheduleTableError> {
+        Err(ScheduleTableError { line: step.line, what })
     }
 }
 

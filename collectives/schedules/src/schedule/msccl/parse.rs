@@ -1,7 +1,7 @@
 //! The text of an MSCCL algorithm, as it stands: GPUs, their thread blocks, and the steps of each.
 
 use crate::Collective;
-use crate::schedule::TableError;
+use crate::schedule::ScheduleTableError;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ pub(super) struct Address {
 }
 
 /// Refuses a step that touches what its GPU does not have.
-fn within(gpus: &[Gpu], chunks: u32) -> Result<(), TableError> {
+fn within(gpus: &[Gpu], chunks: u32) -> Result<(), ScheduleTableError> {
     for gpu in gpus {
         for step in gpu.blocks.values().flat_map(|block| &block.steps) {
             let size = |buffer| if buffer == 's' { gpu.scratch } else { chunks };
@@ -78,7 +78,7 @@ fn within(gpus: &[Gpu], chunks: u32) -> Result<(), TableError> {
             if let Some(out) = step.touches().into_iter().find(|place| !fits(*place)) {
                 let (Address { buffer, at }, count, line) = (out, step.count, step.line);
                 let what = format!("{buffer} {at} + {count} is outside its {} chunks", size(buffer));
-                return Err(TableError { line, what });
+                return Err(ScheduleTableError { line, what });
             }
         }
     }
@@ -86,7 +86,7 @@ fn within(gpus: &[Gpu], chunks: u32) -> Result<(), TableError> {
 }
 
 /// Reads the text.
-pub(super) fn parse(text: &str) -> Result<Algo, TableError> {
+pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
     let mut reader = Reader::from_str(text);
     let (mut algo, mut gpus) = (None, BTreeMap::<u32, Gpu>::new());
     let (mut gpu, mut block) = (None, None);
@@ -94,7 +94,7 @@ pub(super) fn parse(text: &str) -> Result<Algo, TableError> {
         let event = reader.read_event();
         let at = usize::try_from(reader.buffer_position()).unwrap_or(0).min(text.len());
         let line = 1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
-        let fail = |what: String| Err(TableError { line, what });
+        let fail = |what: String| Err(ScheduleTableError { line, what });
         let element = match event {
             Err(error) => return fail(error.to_string()),
             Ok(Event::Eof) => break,
@@ -141,19 +141,19 @@ pub(super) fn parse(text: &str) -> Result<Algo, TableError> {
         }
     }
     let Some((collective, ranks, line)) = algo else {
-        return Err(TableError { line: 1, what: "there is no `algo`".into() });
+        return Err(ScheduleTableError { line: 1, what: "there is no `algo`".into() });
     };
     let gpus: Vec<Gpu> =
         gpus.into_iter().enumerate().filter(|(at, (id, _))| *at == *id as usize).map(|g| g.1.1).collect();
     if gpus.len() != ranks as usize || gpus.is_empty() {
         let what = format!("ngpus is {ranks}; gpus 0 to {} are there", gpus.len());
-        return Err(TableError { line, what });
+        return Err(ScheduleTableError { line, what });
     }
     let chunks = gpus.iter().map(|gpu| gpu.inputs.max(gpu.outputs)).max().unwrap_or(0);
     let scratch = gpus.iter().map(|gpu| gpu.scratch).max().unwrap_or(0);
     if chunks == 0 || chunks.max(scratch) > MOST {
         let what = format!("{chunks} chunks and {scratch} of scratch; it takes 1 to {MOST}");
-        return Err(TableError { line, what });
+        return Err(ScheduleTableError { line, what });
     }
     within(&gpus, chunks)?;
     Ok(Algo { collective, chunks, gpus })
@@ -177,11 +177,11 @@ struct Element<'a> {
 }
 
 impl Element<'_> {
-    fn fail<T>(&self, what: String) -> Result<T, TableError> {
-        Err(TableError { line: self.line, what })
+    fn fail<T>(&self, what: String) -> Result<T, ScheduleTableError> {
+        Err(ScheduleTableError { line: self.line, what })
     }
 
-    fn text(&self, name: &str) -> Result<String, TableError> {
+    fn text(&self, name: &str) -> Result<String, ScheduleTableError> {
         match self.element.try_get_attribute(name) {
             Ok(Some(attribute)) => Ok(attribute.value.into_owned()),
             Ok(None) => self.fail(format!("the attribute `{name}` is missing")),
@@ -189,17 +189,17 @@ impl Element<'_> {
         }
     }
 
-    fn number(&self, name: &str) -> Result<u32, TableError> {
+    fn number(&self, name: &str) -> Result<u32, ScheduleTableError> {
         let text = self.text(name)?;
         text.parse().or_else(|_| self.fail(format!("{name}=\"{text}\" is no whole number")))
     }
 
     /// A number, or -1 for none.
-    fn option(&self, name: &str) -> Result<Option<u32>, TableError> {
+    fn option(&self, name: &str) -> Result<Option<u32>, ScheduleTableError> {
         if self.text(name)? == "-1" { Ok(None) } else { self.number(name).map(Some) }
     }
 
-    fn collective(&self) -> Result<Collective, TableError> {
+    fn collective(&self) -> Result<Collective, ScheduleTableError> {
         let name = self.text("coll")?.replace('_', "");
         if self.text("inplace").is_ok_and(|inplace| inplace == "0") {
             return self.fail("only in-place algorithms can be read: inplace=\"1\"".into());
@@ -208,7 +208,7 @@ impl Element<'_> {
         known.map_or_else(|| self.fail(format!("coll=\"{name}\" is no collective")), Ok)
     }
 
-    fn address(&self, buffer: &str, offset: &str) -> Result<Address, TableError> {
+    fn address(&self, buffer: &str, offset: &str) -> Result<Address, ScheduleTableError> {
         let name = self.text(buffer)?;
         let known = ['i', 'o', 's'].into_iter().find(|known| name == known.to_string());
         match (known, self.option(offset)?) {
@@ -217,7 +217,7 @@ impl Element<'_> {
         }
     }
 
-    fn instruction(&self) -> Result<Instruction, TableError> {
+    fn instruction(&self) -> Result<Instruction, ScheduleTableError> {
         let name = self.text("type")?;
         let kinds = [
             ("s", Kind::S),

@@ -34,7 +34,7 @@ fn ring(n: u32) -> String {
 #[test]
 fn a_ring_is_a_ring() {
     for n in [2, 3, 4, 7, 8] {
-        let (collective, table) = Table::from_msccl(&ring(n)).unwrap();
+        let (collective, table) = ScheduleTable::from_msccl(&ring(n)).unwrap();
         let proof = check(&table, collective, Rank(0)).unwrap();
         let ours = check(&crate::algorithms::RingAllReduce(n), collective, Rank(0)).unwrap();
         assert_eq!((proof.order(), proof.hash()), (ours.order(), ours.hash()), "{n} ranks");
@@ -63,7 +63,7 @@ fn blocks_scratch_and_dependencies() {
         )
     };
     let xml = format!(r#"<algo name="x" ngpus="2" coll="allreduce" inplace="1">{}{}</algo>"#, gpu(0), gpu(1));
-    let (collective, table) = Table::from_msccl(&xml).unwrap();
+    let (collective, table) = ScheduleTable::from_msccl(&xml).unwrap();
     assert_eq!(check(&table, collective, Rank(0)).unwrap().order(), Some(Order::Canonical));
     assert_eq!(table.rounds(), 2);
     assert_eq!(table.step(Rank(0), 0).send, Some((Rank(1), Span::data(0, 2))));
@@ -78,7 +78,7 @@ proptest::proptest! {
             let at = at % text.len();
             text.replace_range(at..(at + with.len()).min(text.len()), &with);
         }
-        match Table::from_msccl(&text) {
+        match ScheduleTable::from_msccl(&text) {
             Ok((_, table)) => assert_eq!(table.ranks(), 3),
             Err(error) => assert!((1..=text.lines().count()).contains(&error.line), "{error}"),
         }
@@ -87,7 +87,7 @@ proptest::proptest! {
 
 #[test]
 fn what_is_wrong_is_said_with_its_line() {
-    let wrong = |text: &str| Table::from_msccl(text).unwrap_err().to_string();
+    let wrong = |text: &str| ScheduleTable::from_msccl(text).unwrap_err().to_string();
     assert_eq!(wrong(""), "line 1: there is no `algo`");
     assert_eq!(wrong("<algo ngpus=\"1\" coll=\"custom\"/>"), "line 1: coll=\"custom\" is no collective");
     assert_eq!(wrong("<algo coll=\"allreduce\"/>"), "line 1: the attribute `ngpus` is missing");
