@@ -14,17 +14,17 @@ block() { # the command as shown, then its output, then its time and memory (GNU
 
 {
     cat <<'TEXT'
-# One all-reduce on 1 to 131,072 ranks
+# All-reduce on 1 to 131,072 ranks
 
 Simulated; nothing here was measured but the simulator's own time. `16 lanes merged`: 16 lanes are equal and one of them is simulated; exact.
 `8192 ranks per class`: one rank of each symmetry class is simulated; exact. `skipped`: messages of a pipeline that only repeats; exact.
-`serial_links`: links serve one message at a time, by a timetable, where `split` shares them: another rule, whose times are
-compared with those of shared links below.
+`serial_links`: links serve one message at a time, by a timetable, while `split` shares them. The two rules give different times,
+which are compared below.
 
 TEXT
     block scale collective all_reduce --algo ring,double_binary_tree,halving_doubling,hierarchical --size 1G --lanes 16 \
         --topology nodes8 --ranks 1..131072 --plot $out/collectives.svg
-    printf '![time over ranks](collectives.svg)\n\n## Serial links beside shared links\n\n'
+    printf '![time over ranks](collectives.svg)\n\n## Serial links compared with shared links\n\n'
     for topology in switch nodes8; do
         for ranks in 64 1024; do
             for rule in sharing=serial_links engine=full; do

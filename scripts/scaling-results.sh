@@ -18,7 +18,7 @@ block() { # command line as shown, then its output
 allfold_path=$(realpath "$allfold")
 
 {
-    printf '# Large networks from 1 to 131,072 GPUs\n\nModeled: layer tables on a roofline, buckets and overlap of DDP, exchanges simulated on the machine. Nothing here was measured.\n\n'
+    printf '# Large networks from 1 to 131,072 GPUs\n\nModelled: tables of layers on a roofline, buckets and overlap of DDP, exchanges simulated on the machine. Nothing here was measured.\n\n'
     block scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp
     block scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 32768 --amp --strong
     block scale workload gpt2-xl --topology hgx-h100,fat-tree=2:1 --ranks 1..131072 --batch 4 --amp
@@ -29,7 +29,7 @@ allfold_path=$(realpath "$allfold")
 "$allfold" scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 32768 --amp --strong --plot $out/resnet50-strong.svg > /dev/null
 
 {
-    printf '# Published throughput, predicted from the row of one GPU\n\nNothing is fitted to these tables. Errors of throughput: |predicted / published - 1|.\n\n'
+    printf '# Published throughput predicted from the row of one GPU\n\nNothing is fitted to these tables. Errors of throughput: |predicted / published - 1|.\n\n'
     printf '![errors in rising order](against.svg)\n\n'
     block scale validate '*.json'
     printf '## Every row\n\n'
@@ -38,6 +38,6 @@ allfold_path=$(realpath "$allfold")
 "$allfold" scale validate "$tables"/*.json --plot $out/against.svg > /dev/null
 
 {
-    printf '# Three small published tables, explained\n\nEach has as many unknowns as rows that fix them; what is solved for is said, and so is what stays open.\n\n'
+    printf '# Three small published tables, explained\n\nEach table has as many unknowns as rows. The text says what is solved for and what stays open.\n\n'
     block scale explain all
 } > $out/explained.md

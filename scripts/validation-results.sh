@@ -20,20 +20,20 @@ block() { # command line as shown, run where the runs are; its output
 
 {
     # shellcheck disable=SC2016 # backticks of Markdown
-    printf '# The fit that ships\n\nPhysical parameters fitted to all published runs that nobody doubts: `experiments/validation/src/published.toml`.\n\n'
+    printf '# Fitted parameters\n\nPhysical parameters fitted to all published runs that are not marked as doubtful: `experiments/validation/src/published.toml`.\n\n'
     block calibrate '*.json' -o "$root/experiments/validation/src/published.toml" | sed "s|$root/||"
 } > "$out/calibrate.md"
 {
-    printf '# Every system from a fit to all the others\n\n'
+    printf '# Systems predicted from a fit to all others\n\n'
     rm -f "$out"/plots/*.svg
     block validate '*.json' --leave-one-system-out --plots "$out/plots" | sed "s|$root/||"
 } > "$out/leave-one-out.md"
 {
-    printf '# Every run from a fit to all other systems and one other run of its own\n\n'
+    printf '# Runs predicted with one other run of their system\n\n'
     block validate '*.json' --with-one-run
 } > "$out/with-one-run.md"
 {
-    printf '# Harder: every generation of GPUs, and every kind of NICs, from a fit to all the others\n\n'
+    printf '# Generations of GPUs and kinds of NICs left out of the fit\n\n'
     for group in generation fabric; do
         block validate '*.json' --leave-one-$group-out --predictor simulated --predictor physical |
             awk '/^left out/ { next } /^simulated: median/ { skip = 1 } /^scores of/ { skip = 0 } !skip'
@@ -41,6 +41,6 @@ block() { # command line as shown, run where the runs are; its output
     done
 } > "$out/harder.md"
 {
-    printf '# What each term is worth\n\n'
+    printf '# Value of each term\n\n'
     block validate '*.json' --leave-one-system-out --ablation
 } > "$out/ablation.md"

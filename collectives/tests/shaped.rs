@@ -324,10 +324,10 @@ fn the_simulator_says_what_shaped_links_measure() {
     println!("{text}\n{summary}\nmedian of all {}: {:.1} %", every.len(), median * 100.0);
     if full {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results/transports/shaped.md");
-        let head = "# Simulated beside measured, on links that the kernel holds to a rate\n\n\
+        let head = "# Simulated compared with measured times on shaped links\n\n\
             `SHAPED=full cargo test --release -p allfold-collectives --test shaped -- --nocapture`, as root, on a 2-core machine.\n\
             Hosts are network namespaces joined by veth pairs; `tc tbf` holds both directions of each to its rate.\n\
-            Measured: the slowest rank of a call, the median of five calls after two.\n\n";
+            Measured is the time of a call's slowest rank: the median of five calls after two of warm-up.\n\n";
         let end = format!(
             "\nMedian of the absolute error over all {} cases: {:.1} %.\n",
             every.len(),
