@@ -216,7 +216,7 @@ fn data_parallel(output: &mut RunOutput) -> CommandResult {
         1e3 * through_root(8)?
     ))?;
     output.say(format!(
-        "  solved for, from the rows of 1, 2 and 8: {:.1} % of a step is serial (scatter, loss on GPU 0), and each further GPU\n  that the one process launches kernels for takes {:.1} % more; the row of 4 is what this is held against",
+        "  solved for, from the rows of 1, 2 and 8: {:.1} % of a step is serial (scatter, loss on GPU 0), and each further GPU\n  that the one process launches kernels for takes {:.1} % more; the row of 4 checks this",
         100.0 * serial,
         100.0 * launch
     ))?;

@@ -41,7 +41,7 @@ pub struct PreparedRow {
 pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
     let refuse = |what: &dyn std::fmt::Display| Err(format!("{}: {what}", run.name));
     if run.suspect && !even_suspect {
-        return refuse(&"suspect, as whoever collected it says");
+        return refuse(&"doubted by its collector");
     }
     let Some(hardware) = &run.hardware else {
         return refuse(&"the run does not say `hardware`; give it with --machine FILE");

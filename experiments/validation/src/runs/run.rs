@@ -24,11 +24,11 @@ pub struct Run {
     pub nccl_version: Option<String>,
     /// What was set in the environment, as far as the run says.
     pub env: BTreeMap<String, String>,
-    /// What whoever collected the run says of it.
+    /// The collector's remarks on the run.
     pub notes: String,
     /// The cluster, if the run names it.
     pub system: Option<String>,
-    /// Whether whoever collected the run doubts it.
+    /// Whether the collector doubts the run.
     pub suspect: bool,
     /// What was measured, in the order of the file; each side of a table's line is a row.
     pub rows: Vec<RunRow>,
