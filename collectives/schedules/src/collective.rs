@@ -30,7 +30,7 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// Every collective, in the order of the wire's numbers.
+    /// Every collective, in the order of its number on the wire.
     pub const ALL: [Collective; 10] = [
         Collective::AllReduce,
         Collective::Broadcast,
@@ -61,7 +61,7 @@ impl Collective {
         FACTS[self as usize].reduces
     }
 
-    /// Whether one rank, the root, plays a part of its own.
+    /// Whether the collective has a root.
     #[inline]
     pub const fn rooted(self) -> bool {
         FACTS[self as usize].rooted
@@ -97,7 +97,7 @@ impl Collective {
     }
 }
 
-/// What follows from a row, worked out when this is compiled: a call asks for it.
+/// Facts that follow from a row of the table, computed at compile time because every call reads them.
 #[derive(Clone, Copy)]
 struct Facts {
     reduces: bool,

@@ -1,10 +1,10 @@
-//! What of a collective's buffer each rank gives and ends with.
+//! Which elements of a collective's buffer each rank gives, and which it ends with.
 
 use crate::meaning::{On, Portion, Side};
 use crate::{Collective, Rank};
 use std::ops::Range;
 
-/// One rank's view of one call: elements of the whole buffer that it gives and ends with.
+/// The sizes of one call: which elements of the whole buffer a rank gives, and which it ends with.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Which collective.
@@ -28,12 +28,12 @@ impl Extent {
         rank.index() * self.count..(rank.index() + 1) * self.count
     }
 
-    /// What a rank gives, of the whole buffer.
+    /// The elements of the whole buffer that a rank gives.
     pub fn input(&self, rank: Rank) -> Range<usize> {
         self.range(self.collective.meaning().input, rank)
     }
 
-    /// What a rank ends with, of the whole buffer; what else is there has no meaning.
+    /// The elements of the whole buffer that a rank ends with. All others are undefined.
     pub fn output(&self, rank: Rank) -> Range<usize> {
         self.range(self.collective.meaning().output, rank)
     }

@@ -56,7 +56,7 @@ fn part(total: u64, parts: u64, i: u64) -> Range<u64> {
 }
 
 impl Geometry {
-    /// The cut of a buffer that is not made of blocks.
+    /// The geometry of a buffer that is not made of blocks.
     pub fn whole(schedule: &(impl Schedule + ?Sized), count: u64) -> Geometry {
         let (chunks, segments) = (schedule.chunks(), schedule.segments());
         let (small, larger) = (count / u64::from(chunks), count % u64::from(chunks));
@@ -64,7 +64,7 @@ impl Geometry {
         Geometry { count, chunks, segments, sizes, larger, places: None }
     }
 
-    /// The cut of a buffer of one block per rank, `block` elements each.
+    /// The geometry of a buffer of one block per rank, `block` elements each.
     pub fn blocked(schedule: &(impl Schedule + ?Sized), block: u64) -> Geometry {
         let (ranks, chunks) = (schedule.ranks(), schedule.chunks());
         let owners: Vec<Rank> = (0..chunks).map(|c| schedule.owner(c)).collect();
@@ -101,7 +101,7 @@ impl Geometry {
         }
     }
 
-    /// The same buffer with just enough elements added to make all chunks equal, where every rank has equally many.
+    /// The same buffer with as many elements added as make all chunks equal, where every rank has the same number of chunks.
     pub fn rounded_up(&self, schedule: &(impl Schedule + ?Sized)) -> Geometry {
         let chunks = u64::from(self.chunks);
         let whole = Geometry::whole(schedule, self.count.div_ceil(chunks) * chunks);
@@ -170,7 +170,7 @@ mod tests {
     use crate::schedule::Step;
     use proptest::prelude::*;
 
-    /// Chunks whose homes run backwards, cut into segments; it sends nothing.
+    /// A schedule without steps whose chunks belong to the ranks in reverse order.
     struct Backwards {
         ranks: u32,
         chunks: u32,

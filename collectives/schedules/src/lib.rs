@@ -1,9 +1,9 @@
-//! Collectives as pure functions: schedules, the proofs that they are right, and pictures of them.
+//! Collectives as pure functions: schedules, proofs that they are right, and pictures of them.
 //!
-//! A [`schedule::Schedule`] says what each rank does in each round and nothing else. [`algorithms`] holds the textbook
-//! ones, [`registry`] gives every one of them a name, [`check`] proves them, [`render`] draws them, and a [`Geometry`]
-//! says where the elements of a chunk lie. `allfold-timing` finds when every rank is done, and `allfold-collectives`
-//! runs the same schedules on real data. This crate does no I/O, starts no thread and reads no clock.
+//! A [`schedule::Schedule`] says what each rank sends and receives in each round, and nothing else. That makes it a value that
+//! can be proved for any number of ranks ([`check`]), drawn ([`render`]), timed on virtual time (`allfold-timing`) and run on
+//! real data (`allfold-collectives`). [`algorithms`] holds the textbook algorithms, [`registry`] names them, and a [`Geometry`]
+//! says where the elements of a chunk lie. This crate does no I/O, starts no thread and reads no clock.
 //!
 //! ```
 //! use allfold_schedules::registry::{self, Shape};
@@ -18,7 +18,7 @@
 //! # Ok::<(), registry::Error>(())
 //! ```
 //!
-//! [`testing::proves`] does for an algorithm of your own what is done for every algorithm of the table.
+//! [`testing::proves`] runs the proofs on an algorithm of your own; `docs/own-algorithm.md` shows one.
 
 pub mod algorithms;
 pub mod check;

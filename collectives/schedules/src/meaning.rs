@@ -1,5 +1,5 @@
-//! What collectives mean: one row each. Everything that depends on which collective it is reads its row: the checker of
-//! schedules, the bounds of time, the calls of communicators, the tests and the benchmarks.
+//! What each collective means, as one row of a table. The checker of schedules, the bounds of time, the communicators, the
+//! tests and the benchmarks read the row.
 //!
 //! A new collective is a variant of [`crate::Collective`] and a row here; an algorithm; the algorithm's row in the
 //! registry; and a method of the communicator.
@@ -15,7 +15,7 @@ pub struct Meaning {
     pub input: Side,
     /// What a rank ends with.
     pub output: Side,
-    /// What an element of that is.
+    /// What an element of the output is.
     pub value: Value,
     /// Whether a call takes an input beside an output.
     pub out_of_place: bool,
@@ -28,7 +28,7 @@ pub struct Meaning {
 pub struct Side {
     /// How much.
     pub part: Portion,
-    /// On which ranks. The others give or have nothing of meaning.
+    /// On which ranks. The data of the other ranks are undefined.
     pub on: On,
 }
 
@@ -59,15 +59,15 @@ pub enum On {
 pub enum Value {
     /// The reduction of that element over all ranks.
     Reduced,
-    /// The root's.
+    /// The root's element.
     Root,
-    /// That of the rank whose block it is in.
+    /// The element of the rank that owns the block.
     Owner,
     /// Rank r's block s is rank s's block r.
     Exchanged,
-    /// The previous rank's; of rank 0 the last one's.
+    /// The previous rank's element; for rank 0 the last rank's.
     Previous,
-    /// None; every rank has heard of every other.
+    /// No value: the collective ends when every rank has heard from every other.
     Heard,
 }
 

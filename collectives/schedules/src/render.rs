@@ -1,4 +1,4 @@
-//! A schedule as text: who sends what to whom in each round, what it costs, in which order it reduces.
+//! A schedule as text: which rank sends what to which rank in each round, the cost, and the order of reductions.
 
 use crate::check::{Cost, Proof, walk};
 use crate::schedule::{Combine, Rank, Region, Schedule, Span, Step};

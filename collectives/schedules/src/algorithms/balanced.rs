@@ -7,8 +7,8 @@
 //!             0---------------+          level 1
 //! ```
 //!
-//! Each merge puts one block's value into the other's: the lower rank's, except that the root keeps what contains it.
-//! So a result ends at any root without a renumbering, and the tree is the same for every root.
+//! Each merge reduces one block's value into the other's, on the lower rank; the block that contains the root is kept by
+//! the root. So the result ends at any root, and the tree is the same for every root.
 
 use crate::schedule::Pairs;
 
@@ -24,13 +24,13 @@ impl Balanced {
         Balanced { pairs: Pairs::of(ranks), root }
     }
 
-    /// Who holds the value of the block of 2^level places around this one.
+    /// The position that holds the value of the block of 2^level positions around this one.
     pub fn holder(self, level: u32, place: u32) -> u32 {
         let same = self.pairs.place(self.root) >> level == place >> level;
         if same { self.root } else { self.pairs.first(place >> level << level) }
     }
 
-    /// The `nth` of the n - 1 merges, level by level: the rank whose value takes in the other's, and the other.
+    /// The `nth` of the n - 1 merges, level by level: the rank whose value the other's is reduced into, and the other rank.
     pub fn merge(self, nth: u32) -> (u32, u32) {
         if nth < self.pairs.pairs {
             let into = self.holder(0, nth);

@@ -1,4 +1,4 @@
-//! Binary tree: every rank reduces its two children's data into its own and passes it to its parent. Backwards it is
+//! Binary tree: every rank reduces its two children's data into its own and passes it to its parent. In reverse it is
 //! the broadcast.
 //!
 //! ```text
@@ -21,9 +21,9 @@ use std::ops::Range;
 pub struct BinaryTree {
     /// Number of ranks.
     pub ranks: u32,
-    /// At position 0.
+    /// The root, at position 0.
     pub root: Rank,
-    /// Whether positions count down from the root instead of up: then inner ranks and leaves change places.
+    /// Whether positions count down from the root instead of up: inner ranks and leaves are exchanged then.
     pub mirrored: bool,
 }
 
@@ -69,7 +69,7 @@ impl Schedule for BinaryTree {
             recv: child.map(|child| (self.rank(child), all, Combine::Reduce)),
         }
     }
-    /// Its children's level and its own.
+    /// The level of its children and its own.
     fn active(&self, rank: Rank) -> Range<u64> {
         let depth = self.position(rank).checked_ilog2().map_or(0, |level| level + 1);
         let first = 2 * (i64::from(self.levels()) - 1 - i64::from(depth));

@@ -1,4 +1,4 @@
-//! Binomial tree: neighbours combine, then neighbours of neighbours, until the root has everything. Backwards it is
+//! Binomial tree: neighbours combine, then neighbours of neighbours, until the root has everything. In reverse it is
 //! the broadcast, or the scatter.
 //!
 //! ```text

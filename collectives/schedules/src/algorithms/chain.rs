@@ -1,4 +1,4 @@
-//! Chain: from the rank after the root all the way round to the root, each reducing into the next. Backwards it is the
+//! Chain: from the rank after the root all the way round to the root, each reduces its data into those of the next. In reverse it is the
 //! broadcast.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Direct: every rank sends every other rank that one's chunk; each reduces its own chunk locally, and sends it to all.
+//! Direct: every rank sends each other rank the chunk that rank owns, reduces its own chunk locally, and sends it to all.
 //!
 //! ```text
 //! round k: rank r sends chunk r+k to rank r+k        then n-1 local reductions        round k: chunk r to rank r+k
@@ -49,7 +49,7 @@ impl Schedule for DirectReduceScatter {
     }
 }
 
-/// All-gather: rank r sends chunk r to everybody.
+/// All-gather: rank r sends chunk r to every other rank.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectAllGather(pub u32);
 

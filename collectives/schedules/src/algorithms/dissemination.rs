@@ -1,4 +1,4 @@
-//! Dissemination: tell the next rank, then the one two ahead, then four ahead; soon everybody has heard of everybody.
+//! Dissemination: signal the next rank, then the rank two ahead, then four ahead, until every rank has heard from all.
 //!
 //! ```text
 //! 5 ranks     round 0: r -> r+1      round 1: r -> r+2      round 2: r -> r+4

@@ -1,5 +1,5 @@
-//! Double binary tree: two binary trees at once, each for half of the data; whoever is inside one is a leaf of the
-//! other.
+//! Double binary tree: two binary trees at once, each for half of the data; a rank that is an inner
+//! node of one tree is a leaf of the other.
 //!
 //! ```text
 //! 6 ranks, root 0     lane 0    0 <- 1 <- 2 <- 4         lane 1    0 <- 5 <- 4 <- 2
@@ -16,8 +16,8 @@
 use super::BinaryTree;
 use crate::schedule::{Lanes, Rank, Schedule};
 
-/// Both trees, each seen through `how`: as it is for a reduce to the root, backwards for a broadcast from it, there
-/// and back for an all-reduce. A rank inside one tree has little to do in the other, so that segments follow each other
+/// Both trees, each transformed by `how`: unchanged for a reduce to the root, reversed for a broadcast from it, followed
+/// by its reverse for an all-reduce. A rank inside one tree has little to do in the other, so that segments follow each other
 /// through both as closely as through one.
 pub fn double_binary_tree<S: Schedule>(ranks: u32, root: Rank, how: impl Fn(BinaryTree) -> S) -> Lanes<S> {
     let trees: Vec<S> =

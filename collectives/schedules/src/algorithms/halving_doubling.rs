@@ -1,12 +1,12 @@
-//! Recursive halving: trade halves of the data with the neighbour, quarters with the pair next door, and so on.
-//! Backwards it is recursive doubling of what each rank holds, the all-gather.
+//! Recursive halving: exchange halves of the data with the neighbour, quarters with the pair next door, and so on.
+//! In reverse it is recursive doubling of what each rank holds, the all-gather.
 //!
 //! ```text
 //! 4 ranks     round 0: 0-1 2-3, halves      round 1: 0-2 1-3, quarters      the same backwards
 //! ```
 //!
 //! Cost: 2 log2(n) rounds, 2(n-1)/n of the bytes per rank, (n-1)/n of them reduced; canonical order. Where n
-//! is no power of two it is folded: two rounds more, in which the paired ranks pass all their bytes.
+//! is no power of two the pairs add two rounds, in which the paired ranks send all their bytes.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
 //! Int. J. High Perform. Comput. Appl. 19 (2005), sections 4.3 and 4.5; here nearest neighbour first.
 
@@ -22,13 +22,13 @@ pub struct Halving {
     blocks: bool,
 }
 
-/// All-reduce: halving, and the same backwards.
+/// All-reduce: halving, then its reverse.
 pub fn halving_doubling(ranks: u32) -> impl Schedule + Clone {
     let halving = Halving { pairs: Pairs::of(ranks), blocks: false };
     then_reverse(FoldedToPowerOfTwo::inwards(ranks, |_| halving))
 }
 
-/// Reduce-scatter: every rank ends with one chunk. Backwards it is the all-gather.
+/// Reduce-scatter: every rank ends with one chunk. In reverse it is the all-gather.
 pub fn halving(ranks: u32) -> impl Schedule + Clone {
     let halving = Halving { pairs: Pairs::of(ranks), blocks: true };
     Then::new(FoldedToPowerOfTwo::inwards(ranks, |_| halving), HandOver(halving))
@@ -82,7 +82,7 @@ impl Schedule for Halving {
     }
 }
 
-/// The even ranks of the pairs hand over the odd ones' chunks.
+/// The even ranks of the pairs send the odd ranks their chunks.
 #[derive(Clone, Copy, Debug)]
 struct HandOver(Halving);
 

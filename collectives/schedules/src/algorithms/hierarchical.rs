@@ -12,13 +12,13 @@
 use super::{Binomial, halving};
 use crate::schedule::{Over, Rank, Schedule};
 
-/// Reduce-scatter by halving inside groups of `group` ranks, then across them. Backwards it is the all-gather, and
-/// there and back the all-reduce. `group` divides `ranks`.
+/// Reduce-scatter by halving inside groups of `group` ranks, then across them. In reverse it is the all-gather;
+/// followed by its reverse it is the all-reduce. `group` divides `ranks`.
 pub fn hierarchical_scatter(ranks: u32, group: u32) -> impl Schedule + Clone {
     Over::new(halving(group), halving(ranks / group))
 }
 
-/// Reduce to one rank of each group, then to the root. Backwards it is the broadcast. `group` divides `ranks`.
+/// Reduce to one rank of each group, then to the root. In reverse it is the broadcast. `group` divides `ranks`.
 pub fn hierarchical_reduce(ranks: u32, group: u32, root: Rank) -> impl Schedule + Clone {
     let inside = Binomial::reduce(group, Rank(root.0 % group));
     Over::new(inside, Binomial::reduce(ranks / group, Rank(root.0 / group)))

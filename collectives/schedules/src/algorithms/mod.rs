@@ -1,5 +1,5 @@
-//! The textbook algorithms, one file each. What a combinator gives (the way back, an all-reduce from a reduce and a
-//! broadcast, lanes, groups) is put together in [`crate::registry`].
+//! The textbook algorithms, one file each. [`crate::registry`] combines them: the reverse of a schedule, an all-reduce from a
+//! reduce and a broadcast, lanes, groups.
 
 mod balanced;
 mod binary_tree;

@@ -1,4 +1,4 @@
-//! Pairwise exchange: in every round the ranks pair off and swap blocks, until everybody met everybody.
+//! Pairwise exchange: in every round the ranks form pairs and swap blocks, until every two ranks have met.
 //!
 //! ```text
 //! 4 ranks     round 0: 0-1 2-3      round 1: 0-2 1-3      round 2: 0-3 1-2

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Cost: log2(n) rounds, log2(n) times the bytes per rank, all reduced; canonical order. Fewest rounds: for small
-//! buffers. Folded where n is no power of two: two rounds more.
+//! buffers. Two rounds more where n is no power of two.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.5.
 
 use crate::schedule::{Combine, FoldedToPowerOfTwo, Permutation, Rank, Schedule, Span, Step};

@@ -1,4 +1,4 @@
-//! Shift: every rank sends everything to the next one and receives the previous one's.
+//! Shift: every rank sends its data to the next rank and receives the previous rank's.
 //!
 //! ```text
 //! 4 ranks    0 -> 1 -> 2 -> 3 -> 0

@@ -1,5 +1,5 @@
-//! Star: everybody sends to the root, which does the rest; the shape of a parameter server. Backwards the root sends
-//! to everybody.
+//! Star: every rank sends to the root, which reduces: the shape of a parameter server. In reverse the root sends to every
+//! rank.
 //!
 //! ```text
 //! 1 -> 0    2 -> 0    3 -> 0    then n-1 local reductions at the root
@@ -36,7 +36,7 @@ impl Star {
     pub fn reduce(ranks: u32, root: Rank) -> Star {
         Star { ranks, root, what: What::Reduce }
     }
-    /// Gather of one block per rank at the root. Backwards it is the scatter.
+    /// Gather of one block per rank at the root. In reverse it is the scatter.
     pub fn gather(ranks: u32, root: Rank) -> Star {
         Star { ranks, root, what: What::Block }
     }

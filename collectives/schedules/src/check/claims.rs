@@ -1,18 +1,17 @@
-//! What a schedule says of itself besides its steps: when a rank acts next, and which renumberings leave it as it is.
+//! Checks of what a schedule states beside its steps: when a rank acts next, and which renumberings map it to itself.
 //!
-//! The interpreters rely on both: a `next` that skips a step would hide it from every proof, and a symmetry that is
-//! none would let one rank stand for another that it does not resemble.
+//! The interpreters rely on both: a `next` that skips a step would hide it from every proof, and a wrong
+//! symmetry would let one rank represent another that behaves differently.
 
 use super::Counterexample;
 use crate::schedule::{Permutation, Pipeline, Rank, Schedule, Span, Step};
 use std::collections::BTreeMap;
 use std::iter::successors;
 
-/// Holds [`Schedule::next`], [`Schedule::active`], [`Schedule::pipeline`] and [`Schedule::symmetry`] against the
-/// steps, all of them.
+/// Compares [`Schedule::next`], [`Schedule::active`], [`Schedule::pipeline`] and [`Schedule::symmetry`] with all steps.
 ///
 /// # Errors
-/// The first rank and round for which one of them is not so.
+/// The first rank and round in which one of them is wrong.
 pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample> {
     let sizes = [schedule.ranks(), schedule.chunks(), schedule.segments(), schedule.lanes()];
     if let Some(none) = sizes.iter().position(|size| *size == 0) {
@@ -44,7 +43,7 @@ fn next(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterex
     Ok(())
 }
 
-/// Every step is the step of one piece, and no piece is left out.
+/// Checks that every step belongs to one piece and that no piece is left out.
 fn pipeline(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterexample> {
     let Some(Pipeline { of, pieces, lap }) = schedule.pipeline() else { return Ok(()) };
     let acts =
@@ -72,7 +71,7 @@ fn pipeline(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Count
     Err(Counterexample { rank, round: None, chunk: None, what })
 }
 
-/// Every step, with its ranks renumbered, is the step of the renumbered rank, but for one renumbering of the chunks.
+/// Checks that every step with its ranks renumbered is the step of the renumbered rank, up to one renumbering of chunks.
 fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), Counterexample> {
     let ranks = schedule.ranks();
     let image = |rank: Rank| match by {

@@ -7,17 +7,17 @@ use std::convert::Infallible;
 /// Counts over all steps. Amounts of data are in buffers: 1.0 is the whole data of one rank, in equal chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Rounds in which anybody acts.
+    /// Rounds in which a rank acts.
     pub rounds: u64,
     /// Messages between ranks.
     pub messages: u64,
-    /// What the busiest sender sends to others.
+    /// Data that the busiest sender sends to other ranks.
     pub sent: f64,
-    /// What the busiest receiver receives from others.
+    /// Data that the busiest receiver receives from other ranks.
     pub received: f64,
-    /// What the rank that reduces most reduces.
+    /// Data that the rank with most reductions reduces.
     pub reduced: f64,
-    /// What the rank that copies most moves within itself.
+    /// Data that the rank with most local copies copies.
     pub moved: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What a proof finds wrong.
+//! A counterexample: where a proof fails.
 
 use crate::schedule::Rank;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::fmt;
 /// Where a schedule goes wrong, and how.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Counterexample {
-    /// The rank that does it or ends with it.
+    /// The rank whose step or result is wrong.
     pub rank: Rank,
-    /// The round, where one is to blame.
+    /// The round, if one is wrong.
     pub round: Option<u64>,
-    /// The chunk of the data, where one is to blame.
+    /// The chunk of the data, if one is wrong.
     pub chunk: Option<u32>,
     /// What was expected and what was found.
     pub what: String,

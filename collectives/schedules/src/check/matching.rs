@@ -1,7 +1,7 @@
 //! Every send has exactly one recv of the same size in the same round and lane, and every recv one send.
 //!
-//! A rank sends at most one message and receives at most one in a round, so it is enough that each half finds its
-//! other half at the peer. That is local: one round of a schedule for 100,000 ranks is checked without the others.
+//! A rank sends at most one message and receives at most one in a round, so it is enough that each half of a
+//! message finds the other half at the peer. The check is local: any round of a schedule for 100,000 ranks can be checked alone.
 
 use super::{Counterexample, walk};
 use crate::schedule::{Rank, Schedule, Span, Step};
@@ -10,7 +10,7 @@ use crate::{Collective, Geometry};
 /// Checks every round.
 ///
 /// # Errors
-/// The first half that has no other half, or names a peer, chunk, segment or lane that does not exist.
+/// The first send or receive without its counterpart, or that names a peer, chunk, segment or lane that does not exist.
 pub fn matching(schedule: &(impl Schedule + ?Sized), collective: Collective) -> Result<(), Counterexample> {
     let checker = Checker::new(schedule, collective);
     walk(schedule, |round, acting| {
@@ -35,7 +35,7 @@ pub fn matching_round(
 struct Checker<'a, S: ?Sized> {
     schedule: &'a S,
     ranks: u32,
-    /// Buffers of several counts, divisible and not: equal sizes in all of them stand for equal sizes.
+    /// Element counts, divisible and not: two spans count as equal in size if they are for all of these.
     buffers: Vec<Geometry>,
 }
 

@@ -1,13 +1,13 @@
 //! Proofs: every message is expected, and every rank ends with what its collective promises.
 //!
 //! ```text
-//! matching     every send has one recv of the same size in the same round      local: any round can be looked at alone
+//! matching     every send has one recv of the same size in the same round      local: any round can be checked alone
 //! symbolic     the reduction tree of every chunk of every rank                 global: runs the schedule on symbols
-//! claims       `next` skips no step, every symmetry is one                     what both proofs rely on
+//! claims       `next` skips no step, every stated symmetry holds               what both proofs rely on
 //! ```
 //!
-//! Neither is enough by itself: a schedule that reduces where it should copy is perfectly matched, and one that sends
-//! to nobody may still leave the right result behind.
+//! Both are needed: a schedule that reduces where it should copy is perfectly matched, and one whose sends nobody receives
+//! may still leave the right result.
 
 mod claims;
 mod cost;
@@ -31,10 +31,10 @@ use crate::schedule::{Lanes, Rank, Schedule, Segments};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Both proofs of one schedule, and what it says of itself, which they rely on.
+/// Both proofs of one schedule, after the claims that they rely on.
 ///
 /// # Errors
-/// The first thing found wrong.
+/// The first counterexample.
 pub fn check(
     schedule: &(impl Schedule + ?Sized),
     collective: Collective,
@@ -53,7 +53,7 @@ fn prove(
     symbolic(schedule, collective, root)
 }
 
-/// What is known of an algorithm for one rank count after it was checked.
+/// The outcome of all checks of an algorithm for one rank count.
 #[derive(Clone, Debug)]
 pub struct Verification {
     /// What it computes.
@@ -64,11 +64,11 @@ pub struct Verification {
     pub ranks: u32,
     /// How many rounds it takes.
     pub rounds: u64,
-    /// In which order it reduces; none where nothing is reduced.
+    /// The order of its reductions; `None` if it reduces nothing.
     pub order: Option<Order>,
-    /// The identity of its result; none where nothing is reduced.
+    /// The hash of its reduction tree; `None` if it reduces nothing.
     pub tree: Option<TreeHash>,
-    /// What is wrong with it, and in which form of it.
+    /// The first counterexample and the form (plain, in segments, in lanes) that has it; `None` if all checks passed.
     pub failure: Option<(String, Counterexample)>,
 }
 

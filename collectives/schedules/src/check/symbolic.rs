@@ -1,8 +1,8 @@
-//! Runs a schedule on symbols: what every chunk of every rank is made of, and so what the collective computes.
+//! Runs a schedule on symbols, which shows what every chunk of every rank is computed from.
 //!
-//! A value is a reduction tree over ranks together with the chunk it was cut from. The rules are those of the
-//! execution: all sends of a round carry the values from before it, `Copy` replaces, `Reduce` joins two trees. In the
-//! end every rank must hold what its collective promises, or the first place that does not is the counterexample.
+//! A value is a reduction tree over ranks and the chunk that its leaves come from. The rules are those of execution: all
+//! sends of a round carry the values from before the round, `Copy` replaces, `Reduce` joins two trees. At the end every rank
+//! must hold what its collective promises; the first chunk that differs is the counterexample.
 
 use super::{Counterexample, Forest, Tree, TreeHash, walk};
 use crate::meaning::{Meaning, On, Portion, Value as Reached};
@@ -11,12 +11,12 @@ use crate::{Collective, Geometry};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// In which order an algorithm reduces, which decides what its bits depend on.
+/// The order of an algorithm's reductions, which determines what the bits of a result depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
     /// Every chunk has the canonical tree ([`Forest::canonical`]): all canonical algorithms agree to the bit.
     Canonical,
-    /// Every chunk has the same tree, another one.
+    /// Every chunk has the same tree, which is not the canonical one.
     Uniform,
     /// The tree depends on the chunk, so an element's bits depend on where it lies in the buffer.
     Positional,
@@ -32,14 +32,14 @@ impl fmt::Display for Order {
     }
 }
 
-/// What a chunk holds: a tree over the chunk `from` of its leaves; none where nothing defined was ever put.
+/// What a chunk holds: a tree over the chunk `from` of its leaves; `None` if it is undefined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Value {
     tree: Tree,
     from: u32,
 }
 
-/// That a schedule computes its collective, and how.
+/// The proof that a schedule computes its collective, with the trees of the result.
 #[derive(Clone, Debug)]
 pub struct Proof {
     forest: Forest,
@@ -50,18 +50,18 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// In which order it reduces; none where nothing is reduced.
+    /// The order of the reductions; `None` if nothing is reduced.
     pub fn order(&self) -> Option<Order> {
         self.order
     }
 
-    /// The identity of the result: the hash of the one tree, or of all chunks' trees in order; none where nothing is
-    /// reduced.
+    /// The identity of the result: the hash of the one tree, or of all chunks' trees in order; `None` if nothing
+    /// is reduced.
     pub fn hash(&self) -> Option<TreeHash> {
         self.hash
     }
 
-    /// The one tree of every chunk; none where nothing is reduced, or chunks differ.
+    /// The tree of every chunk; `None` if nothing is reduced, or chunks have different trees.
     pub fn tree(&self) -> Option<Tree> {
         self.tree
     }
@@ -71,8 +71,8 @@ impl Proof {
         &self.forest
     }
 
-    /// What a rank ends with in a segment of a chunk of the data: a tree, and the chunk of its leaves. None where
-    /// that is left undefined.
+    /// The final value of a segment of a chunk of the data on a rank: a tree, and the chunk of its leaves. `None` if it is
+    /// undefined.
     pub fn value(&self, rank: Rank, chunk: u32, segment: u32) -> Option<(Tree, u32)> {
         self.state.data[self.state.at(rank, chunk, segment)].map(|value| (value.tree, value.from))
     }
@@ -102,7 +102,7 @@ impl Proof {
     }
 }
 
-/// Every rank's data and what was put in scratch copies.
+/// The values of every rank's data and scratch copies.
 #[derive(Clone, Debug)]
 struct State {
     chunks: u32,
@@ -141,10 +141,10 @@ impl State {
     }
 }
 
-/// Runs the schedule on symbols and holds the end against the collective's promise.
+/// Runs the schedule on symbols and compares the final values with what the collective promises.
 ///
 /// # Errors
-/// A reduction of what cannot be reduced, or the first place that ends with something else than was promised.
+/// A reduction of an undefined value, or the first chunk whose final value is not the promised one.
 pub fn symbolic(
     schedule: &(impl Schedule + ?Sized),
     collective: Collective,
@@ -257,7 +257,7 @@ impl Promise {
         }
     }
 
-    /// What `rank` must end with in `chunk`: the leaf of a rank's chunk, or the reduction of everybody's.
+    /// What `rank` must hold in `chunk` at the end: the leaf of one rank's chunk, or the reduction over all ranks.
     fn ends_with(&self, rank: Rank, chunk: u32) -> Option<Expected> {
         let Meaning { output, value, .. } = self.collective.meaning();
         let owner = |chunk: u32| self.owners[chunk as usize];

@@ -1,7 +1,7 @@
 //! Reduction trees, each stored once, compared with unordered children.
 //!
-//! Reductions are commutative to the bit (`kernels`), and every node rounds to the element's type on every path. So a
-//! result is what its tree says, and a tree's hash is the identity of the result.
+//! Reductions are commutative to the bit (`kernels`), and every node rounds to the element's type on every path. So
+//! the tree determines the result, and the tree's hash identifies it.
 
 use crate::schedule::{Pairs, Rank};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ struct Node {
     sum: u128,
 }
 
-/// Every tree that was asked for, once. The leaf of rank r is tree r.
+/// A set of trees, each stored once. The leaf of rank r is tree r.
 #[derive(Clone, Debug)]
 pub struct Forest {
     ranks: u32,
@@ -61,7 +61,7 @@ impl Forest {
         Forest { ranks, nodes, known: BTreeMap::new(), everybody }
     }
 
-    /// What rank `rank` put in.
+    /// The leaf of a rank: its input.
     pub fn leaf(&self, rank: Rank) -> Tree {
         Tree(rank.0)
     }
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(forest.formula(balanced), "((0+1)+(2+3))");
     }
 
-    /// Records of different versions are compared by these.
+    /// Records of different versions are compared by these hashes.
     #[test]
     fn identities_do_not_change() {
         assert_eq!(TreeHash::of(b'a', []).to_string(), "d228cb696f1a8caf78912b704e4a8964", "FNV-1a of `a`");

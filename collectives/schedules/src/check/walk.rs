@@ -1,10 +1,10 @@
-//! All steps of all ranks, round by round, without looking at empty rounds.
+//! Visits the steps of all ranks round by round and skips empty rounds.
 
 use crate::schedule::{Rank, Schedule, Step};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Calls `visit` with every round in which anybody acts, and what those who act do, in order of rounds and ranks.
+/// Calls `visit` with every round in which a rank acts, and the steps of that round in order of ranks.
 ///
 /// # Errors
 /// The first error that `visit` returns.

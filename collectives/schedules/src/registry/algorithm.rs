@@ -6,13 +6,13 @@ use crate::schedule::Schedule;
 use std::fmt;
 use std::sync::Arc;
 
-/// One row of the table, or a user's own: wherever an algorithm of the table can be used, so can another one.
+/// A row of the table, or an algorithm of your own, which can be used wherever one of the table can.
 ///
 /// ```
 /// use allfold_schedules::{Collective, algorithms::RingAllReduce, registry::Algorithm};
 /// use std::sync::Arc;
 ///
-/// static MINE: Algorithm = Algorithm::new(Collective::AllReduce, "mine", "a ring, for the sake of example", |shape| {
+/// static MINE: Algorithm = Algorithm::new(Collective::AllReduce, "mine", "a ring, as an example", |shape| {
 ///     Arc::new(RingAllReduce(shape.ranks()))
 /// });
 /// ```
@@ -23,7 +23,7 @@ pub struct Algorithm {
     pub name: &'static str,
     /// One line for help texts.
     pub about: &'static str,
-    /// Whether it is cut into segments that follow each other through it, when nothing else is asked for.
+    /// Whether buffers are cut into segments that are pipelined, unless the user chooses otherwise.
     pub pipelined: bool,
     pub(super) build: fn(Shape) -> Arc<dyn Schedule>,
 }
@@ -35,7 +35,7 @@ impl fmt::Debug for Algorithm {
 }
 
 impl Algorithm {
-    /// An algorithm of one's own, given what builds its schedule for any shape. Not pipelined unless asked for.
+    /// An algorithm of your own; `build` makes its schedule for a shape. It is not pipelined unless the user asks for it.
     pub const fn new(
         collective: Collective,
         name: &'static str,
@@ -50,13 +50,13 @@ impl Algorithm {
         (self.build)(shape)
     }
 
-    /// How many steps a rank has under way at once, when nothing else is asked for.
+    /// How many steps a rank has in flight at once, unless the user chooses otherwise.
     pub fn window(&self) -> u32 {
         if self.pipelined { 64 } else { 1 }
     }
 
-    /// Into how many segments a buffer of this many bytes is cut, when nothing else is asked for: pieces of
-    /// 128 KiB for a pipeline, one piece otherwise. Results do not depend on it.
+    /// Into how many segments a buffer of this many bytes is cut, unless the user chooses otherwise: pieces of
+    /// 128 KiB for a pipeline, one piece otherwise. The result does not depend on it.
     pub fn segments(&self, bytes: u64) -> u32 {
         const PIECE: u64 = 128 << 10;
         if self.pipelined { bytes.div_ceil(PIECE).clamp(1, 4096) as u32 } else { 1 }

@@ -1,10 +1,10 @@
-//! What cannot be asked of the table.
+//! Errors of the table of algorithms.
 
 use crate::Collective;
 use crate::schedule::Rank;
 use allfold_base::suggest::unknown;
 
-/// What cannot be asked of the table.
+/// A request that the table of algorithms cannot serve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,7 +19,7 @@ pub enum Error {
         /// How many ranks there are.
         ranks: u32,
     },
-    /// Groups that do not come out even.
+    /// A group size that does not divide the number of ranks.
     #[error("groups of {group} do not divide {ranks} ranks")]
     Group {
         /// What was asked for.

@@ -45,7 +45,7 @@ pub fn of(collective: Collective) -> impl Iterator<Item = &'static Algorithm> {
 /// The algorithm of this name.
 ///
 /// # Errors
-/// There is none: the error lists the names and suggests the nearest.
+/// No algorithm has this name; the error lists the names and suggests the nearest.
 pub fn find(collective: Collective, name: &str) -> Result<&'static Algorithm, Error> {
     of(collective).find(|row| row.name == name).ok_or_else(|| {
         let known = of(collective).map(|row| row.name).collect();
@@ -56,14 +56,14 @@ pub fn find(collective: Collective, name: &str) -> Result<&'static Algorithm, Er
 /// The collective of this name.
 ///
 /// # Errors
-/// There is none: the error lists the names and suggests the nearest.
+/// No collective has this name; the error lists the names and suggests the nearest.
 pub fn collective(name: &str) -> Result<Collective, Error> {
     let found = Collective::ALL.into_iter().find(|known| known.name() == name);
     found.ok_or_else(|| Error::Collective { name: name.into() })
 }
 
-/// The algorithm for a buffer of this many bytes when none is asked for. Which one it is depends on the size, the
-/// result does not: where the collective reduces, all candidates are canonical.
+/// The algorithm for a buffer of this many bytes when the user names none. The choice depends on the size; the result does
+/// not: all candidates for a collective that reduces use the canonical order.
 pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algorithm {
     let (ranks, small) = (shape.ranks(), bytes <= 32 << 10);
     let (binary, few) = (ranks.is_power_of_two(), ranks <= 64);
@@ -85,7 +85,7 @@ pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algori
         Collective::Gather | Collective::Scatter => "star",
         Collective::AllToAll if small => "bruck",
         Collective::AllToAll => "pairwise",
-        // The only one, or the first of the table.
+        // The collective has one algorithm, or the first of the table fits.
         _ => return first,
     };
     #[allow(clippy::expect_used, reason = "a test asks for every one of these names")]

@@ -1,9 +1,9 @@
-//! What a schedule is asked for.
+//! The shape of a call: ranks, root, group size.
 
 use super::error::Error;
 use crate::schedule::Rank;
 
-/// What a schedule is asked for: how many ranks, which of them is the root, how many to a group. Always valid.
+/// What a schedule is built for: the number of ranks, the root, and the ranks per group. Every value is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub(super) ranks: u32,
@@ -15,7 +15,7 @@ impl Shape {
     /// A shape of `ranks` ranks with root 0, in groups of the largest divisor of `ranks` up to 8.
     ///
     /// # Errors
-    /// No ranks at all.
+    /// `ranks` is 0.
     pub fn new(ranks: u32) -> Result<Shape, Error> {
         let group = (1..=8).rev().find(|size| ranks.is_multiple_of(*size)).unwrap_or(1);
         if ranks == 0 { Err(Error::NoRanks) } else { Ok(Shape { ranks, root: Rank(0), group }) }

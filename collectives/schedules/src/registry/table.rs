@@ -1,7 +1,7 @@
 //! The rows: what each algorithm is made of.
 //!
-//! Files in [`crate::algorithms`] say reduces, gathers and reduce-scatters; combinators make the rest of them:
-//! backwards a reduce is a broadcast and a gather a scatter, there and back they are an all-reduce.
+//! The files in [`crate::algorithms`] hold reduces, gathers and reduce-scatters. Combinators make the other collectives of
+//! them: a reduce in reverse is a broadcast, a gather in reverse a scatter; a reduce then its reverse is an all-reduce.
 
 use super::algorithm::Algorithm;
 use super::shape::Shape;
@@ -26,7 +26,7 @@ const fn pipeline(
     Algorithm { pipelined: true, ..Algorithm::new(collective, name, about, build) }
 }
 
-/// Where algorithms for a collective without a root put one.
+/// The root that an algorithm uses inside a collective that has none.
 const FIRST: Rank = Rank(0);
 
 /// The table.
@@ -56,7 +56,7 @@ pub const ALGORITHMS: &[Algorithm] = &[
         "two trees at once, full bandwidth at logarithmic latency",
         |shape| Arc::new(double_binary_tree(shape.ranks, FIRST, then_reverse)),
     ),
-    row(AllReduce, "star", "everything to rank 0 and back: a parameter server", |shape| {
+    row(AllReduce, "star", "all data to rank 0 and back: a parameter server", |shape| {
         Arc::new(Then::new(Star::reduce(shape.ranks, FIRST), Reverse(Star::collect(shape.ranks, FIRST))))
     }),
     row(AllReduce, "hierarchical", "inside each group, then across the groups", |shape| {
@@ -83,7 +83,7 @@ pub const ALGORITHMS: &[Algorithm] = &[
             Reverse(RingReduceScatter(shape.ranks)),
         ))
     }),
-    row(Broadcast, "star", "the root sends to everybody", |shape| {
+    row(Broadcast, "star", "the root sends to every rank", |shape| {
         Arc::new(Reverse(Star::collect(shape.ranks, shape.root)))
     }),
     row(Broadcast, "hierarchical", "across the groups, then inside each", |shape| {
@@ -98,14 +98,14 @@ pub const ALGORITHMS: &[Algorithm] = &[
     row(AllGather, "bruck", "fewest messages for any rank count, with local copies", |shape| {
         Arc::new(BruckAllGather(shape.ranks))
     }),
-    row(AllGather, "direct", "everybody to everybody", |shape| Arc::new(DirectAllGather(shape.ranks))),
+    row(AllGather, "direct", "every rank to every other", |shape| Arc::new(DirectAllGather(shape.ranks))),
     row(AllGather, "binomial", "gather to rank 0 and broadcast along a binomial tree", |shape| {
         Arc::new(Then::new(
             Binomial::gather(shape.ranks, FIRST),
             Reverse(Binomial::reduce(shape.ranks, FIRST)),
         ))
     }),
-    row(AllGather, "star", "everything to rank 0 and back", |shape| {
+    row(AllGather, "star", "all data to rank 0 and back", |shape| {
         Arc::new(Then::new(Star::gather(shape.ranks, FIRST), Reverse(Star::collect(shape.ranks, FIRST))))
     }),
     row(AllGather, "hierarchical", "across the groups, then inside each", |shape| {
@@ -117,7 +117,7 @@ pub const ALGORITHMS: &[Algorithm] = &[
     row(ReduceScatter, "halving_doubling", "halving what is left, log2 n rounds", |shape| {
         Arc::new(halving(shape.ranks))
     }),
-    row(ReduceScatter, "direct", "everybody to everybody, reduced locally", |shape| {
+    row(ReduceScatter, "direct", "every rank to every other, reduced locally", |shape| {
         Arc::new(DirectReduceScatter(shape.ranks))
     }),
     row(ReduceScatter, "binomial", "reduce to rank 0 and scatter along a binomial tree", |shape| {
@@ -164,13 +164,13 @@ pub const ALGORITHMS: &[Algorithm] = &[
     row(Gather, "binomial", "fewest rounds: for small blocks", |shape| {
         Arc::new(Binomial::gather(shape.ranks, shape.root))
     }),
-    row(Gather, "star", "everybody to the root: for large blocks", |shape| {
+    row(Gather, "star", "every rank to the root: for large blocks", |shape| {
         Arc::new(Star::gather(shape.ranks, shape.root))
     }),
     row(Scatter, "binomial", "fewest rounds: for small blocks", |shape| {
         Arc::new(Reverse(Binomial::gather(shape.ranks, shape.root)))
     }),
-    row(Scatter, "star", "the root to everybody: for large blocks", |shape| {
+    row(Scatter, "star", "the root to every rank: for large blocks", |shape| {
         Arc::new(Reverse(Star::gather(shape.ranks, shape.root)))
     }),
     row(AllToAll, "pairwise", "swaps in pairs, nothing stored in between: for large blocks", |shape| {
@@ -179,7 +179,7 @@ pub const ALGORITHMS: &[Algorithm] = &[
     row(AllToAll, "bruck", "fewest messages, with local copies: for small blocks", |shape| {
         Arc::new(BruckAllToAll(shape.ranks))
     }),
-    row(Barrier, "dissemination", "everybody hears of everybody in log2 n rounds", |shape| {
+    row(Barrier, "dissemination", "every rank hears from every other in log2 n rounds", |shape| {
         Arc::new(Dissemination(shape.ranks))
     }),
     row(Barrier, "recursive_doubling", "neighbour by neighbour in log2 n rounds", |shape| {

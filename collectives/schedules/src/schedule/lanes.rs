@@ -9,22 +9,22 @@
 
 use super::{Permutation, Rank, Schedule, Span, Step};
 
-/// Lane l runs the l-th schedule; rounds interleave.
+/// Schedules side by side: lane l runs the l-th one, and the rounds of the lanes interleave.
 #[derive(Clone, Debug)]
 pub struct Lanes<S> {
     lanes: Vec<Lane<S>>,
     rounds: u64,
     stride: u64,
-    /// They all run the same.
+    /// Whether all lanes run the same schedule.
     replicated_lanes: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Lane<S> {
     of: S,
-    /// Where its share of the chunks begins.
+    /// The first chunk of the lane.
     from: u32,
-    /// The number of its first lane; it may have lanes of its own.
+    /// The number of its first lane. A schedule that has lanes itself takes as many numbers.
     first: u32,
 }
 
@@ -56,7 +56,7 @@ impl<S: Schedule> Lanes<S> {
         Lanes { rounds: longest * lanes.len() as u64, lanes, stride, replicated_lanes: false }
     }
 
-    /// The same at another stride: a smaller one where no rank is busy in all lanes at once.
+    /// The same schedules at another stride. A smaller stride fits where no rank is busy in all lanes at once.
     pub fn at_stride(self, stride: u64) -> Lanes<S> {
         Lanes { stride, ..self }
     }

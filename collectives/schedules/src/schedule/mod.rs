@@ -82,35 +82,34 @@ pub trait Schedule: Send + Sync {
         0
     }
 
-    /// What every piece goes through, where the schedule is nothing but pieces that follow each other. Interpreters
-    /// then ask once for what a rank does with one piece, and not for every piece again.
+    /// The parts of a schedule that sends piece after piece through one schedule; `None` for any other. An interpreter
+    /// asks once what a rank does with one piece, instead of once per piece.
     fn pipeline(&self) -> Option<Pipeline<'_>> {
         None
     }
 
-    /// Lanes that all run one schedule, each on its own share of the chunks: how many there are, and what they run.
-    /// What one of them does the others do at the same time.
+    /// How many lanes run one and the same schedule, each on its own share of the chunks, and that schedule. All of
+    /// them do the same at the same time. `None` where lanes differ.
     fn replicated_lanes(&self) -> Option<(u32, &dyn Schedule)> {
         None
     }
 
-    /// The rank whose block a chunk belongs to: who contributes it to an all-gather, who ends with it after a
-    /// reduce-scatter. By default rank r's block is the r-th near-equal share of the chunks.
+    /// The rank whose block a chunk belongs to: the rank that gives the chunk to an all-gather, and that ends with it
+    /// after a reduce-scatter. By default rank r's block is the r-th near-equal share of the chunks.
     fn owner(&self, chunk: u32) -> Rank {
         let (chunk, ranks, chunks) = (u64::from(chunk), u64::from(self.ranks()), u64::from(self.chunks()));
         Rank((chunk * ranks / chunks) as u32)
     }
 }
 
-/// The parts of a schedule that is nothing but pieces: piece p does round i of `of` in round
-/// `i * pieces + p * lap`.
+/// A schedule of pieces that follow each other: piece p does round i of `of` in round `i * pieces + p * lap`.
 #[derive(Clone, Copy)]
 pub struct Pipeline<'a> {
-    /// What every piece goes through.
+    /// The schedule that every piece goes through.
     pub of: &'a dyn Schedule,
-    /// How many pieces.
+    /// Number of pieces.
     pub pieces: u64,
-    /// Rounds from what one piece does to the same of the next piece.
+    /// Rounds from a step of one piece to the same step of the next piece.
     pub lap: u64,
 }
 

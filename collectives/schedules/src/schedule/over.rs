@@ -5,31 +5,32 @@
 //!                            across:   0-4  1-5  2-6  3-7    each quarter among the ranks that ended with it
 //! ```
 //!
-//! With a reduce-scatter inside and across it is a reduce-scatter; there and back it is the hierarchical all-reduce.
+//! With a reduce-scatter inside and across it is a reduce-scatter; followed by its reverse it is the hierarchical all-reduce.
 //! With a reduce to one rank of each group, only those ranks go across.
 
 use super::{Permutation, Rank, Schedule, Step};
 
-/// `inside` each group, then `across` the groups, for each chunk among the ranks that the first leaves it with.
+/// The schedule `inside` each group, then the schedule `across` the groups: each chunk among the ranks that own it after
+/// the first.
 #[derive(Clone, Debug)]
 pub struct Over<A, B> {
     inside: A,
     across: B,
-    /// The chunk that a place inside the group ends with: one entry per place of one group.
+    /// The chunk that a position in the group ends with: one entry per position.
     owned: Vec<Option<u32>>,
 }
 
 impl<A: Schedule, B: Schedule> Over<A, B> {
-    /// Groups of `inside.ranks()` consecutive ranks, `across.ranks()` of them. No place inside a group may be the
-    /// home of two chunks.
+    /// Groups of `inside.ranks()` consecutive ranks, `across.ranks()` of them. No rank of a group may
+    /// own two chunks.
     ///
     /// # Panics
-    /// Where a place is.
+    /// A rank of a group owns two chunks.
     pub fn new(inside: A, across: B) -> Over<A, B> {
         let mut owned = vec![None; inside.ranks() as usize];
         for chunk in 0..inside.chunks() {
             let before = owned[inside.owner(chunk).index()].replace(chunk);
-            assert_eq!(before, None, "inside a group every chunk has a home of its own");
+            assert_eq!(before, None, "inside a group every chunk has an owner of its own");
         }
         Over { inside, across, owned }
     }
@@ -60,7 +61,7 @@ impl<A: Schedule, B: Schedule> Schedule for Over<A, B> {
             (Some(_), None) => Step::IDLE,
         }
     }
-    /// Renumbering the groups, or the places in all groups alike where that is a xor.
+    /// Renumberings of the groups, and those of the positions inside all groups that are an xor.
     fn symmetry(&self) -> Vec<Permutation> {
         let size = self.inside.ranks();
         let binary = self.ranks().is_power_of_two();

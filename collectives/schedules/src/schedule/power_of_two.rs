@@ -1,8 +1,8 @@
-//! Any rank count for a schedule that wants a power of two: the first n - 2^k pairs become one rank each.
+//! Any rank count for a schedule that needs a power of two: the first n - 2^k pairs become one rank each.
 //!
 //! ```text
 //! 6 ranks    (0 1) (2 3)  4  5        round 0: odd ranks of the pairs are reduced into the even ones
-//!              0     1    2  3        then the schedule on 4; at the end, if asked, the even ranks tell the odd ones
+//!              0     1    2  3        then the schedule on 4; at the end, if asked, the even ranks send the result to the odd ones
 //! ```
 //!
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
@@ -10,7 +10,7 @@
 
 use super::{Combine, Permutation, Rank, Schedule, Span, Step};
 
-/// Which ranks share a place in the power of two below `ranks`.
+/// Which ranks share a position in the power of two below `ranks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pairs {
     /// Number of ranks, n.
@@ -33,39 +33,39 @@ impl Pairs {
         self.core.ilog2()
     }
 
-    /// The place of a rank in the core.
+    /// The position of a rank in the core.
     pub const fn place(self, rank: u32) -> u32 {
         if rank < 2 * self.pairs { rank / 2 } else { rank - self.pairs }
     }
 
-    /// The first rank at a place; the place after the last gives n.
+    /// The first rank at a position; n for the position after the last.
     pub const fn first(self, place: u32) -> u32 {
         if place < self.pairs { 2 * place } else { place + self.pairs }
     }
 
-    /// The other one of a rank's pair.
+    /// The other rank of a rank's pair.
     pub const fn partner(self, rank: u32) -> Option<u32> {
         if rank < 2 * self.pairs { Some(rank ^ 1) } else { None }
     }
 }
 
-/// A schedule for a power of two, by any number of ranks.
+/// A schedule for a power of two, run by any number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct FoldedToPowerOfTwo<S> {
     of: S,
     pairs: Pairs,
-    /// Whether the odd ranks of the pairs are told at the end.
+    /// Whether the odd ranks of the pairs get the result at the end.
     unfold: bool,
 }
 
 impl<S: Schedule> FoldedToPowerOfTwo<S> {
-    /// `of(2^k)`, where the even ranks of the pairs act for both. Read backwards it tells the odd ones.
+    /// `of(2^k)`, where the even rank of each pair acts for both. Reversed, it sends the result to the odd ranks.
     pub fn inwards(ranks: u32, of: impl FnOnce(u32) -> S) -> FoldedToPowerOfTwo<S> {
         let pairs = Pairs::of(ranks);
         FoldedToPowerOfTwo { of: of(pairs.core), pairs, unfold: false }
     }
 
-    /// The same, and at the end the even ranks of the pairs send everything to the odd ones.
+    /// The same; at the end the even ranks of the pairs send everything to the odd ranks.
     pub fn and_back(ranks: u32, of: impl FnOnce(u32) -> S) -> FoldedToPowerOfTwo<S> {
         FoldedToPowerOfTwo { unfold: true, ..FoldedToPowerOfTwo::inwards(ranks, of) }
     }

@@ -10,11 +10,11 @@
 use super::{Combine, Permutation, Rank, Schedule, Step, Then};
 use std::ops::Range;
 
-/// A schedule read backwards. What was sent from a span comes back into it.
+/// A schedule read backwards: data return to the span that they were sent from.
 #[derive(Clone, Copy, Debug)]
 pub struct Reverse<S>(pub S);
 
-/// A schedule, then the same backwards: reduce-scatter then all-gather, or reduce then broadcast.
+/// A schedule, then the same schedule backwards: reduce-scatter then all-gather, or reduce then broadcast.
 pub fn then_reverse<S: Schedule + Clone>(there: S) -> Then<S, Reverse<S>> {
     Then::new(there.clone(), Reverse(there))
 }

@@ -7,12 +7,12 @@
 //!   piece 2                r0 r1 r2        stride 0: round by round through all the pieces
 //! ```
 //!
-//! It cuts inside chunks, never before them, so every piece keeps the reduction tree of its chunk.
+//! Pieces are cut from chunks, so every piece keeps the reduction tree of its chunk.
 
 use super::{Permutation, Pipeline, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
-/// A schedule whose chunks are cut into pieces. Pieces of pieces are not made: cut once, at the outside.
+/// A schedule whose chunks are cut into pieces. A schedule is cut once: pieces are not cut again.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments<S> {
     of: S,
@@ -32,7 +32,7 @@ impl<S: Schedule> Segments<S> {
     /// of [`Schedule::rounds`] piece by piece.
     ///
     /// # Panics
-    /// Where the schedule is cut already.
+    /// The schedule is cut already.
     pub fn with_stride(of: S, count: u32, stride: u64) -> Segments<S> {
         assert_eq!(of.segments(), 1, "a schedule is cut into segments once");
         let (count, rounds) = (u64::from(count.max(1)), of.rounds());
@@ -40,7 +40,7 @@ impl<S: Schedule> Segments<S> {
         Segments { of, count, stride, rounds: time * count }
     }
 
-    /// The piece of a round, and that piece's own round, if it has one then.
+    /// The piece that acts in a round and its own round; `None` where no piece acts.
     fn at(&self, round: u64) -> Option<(u32, u64)> {
         let (time, piece) = (round / self.count, round % self.count);
         let own = time.checked_sub(piece * self.stride)?;

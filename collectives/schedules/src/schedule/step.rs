@@ -12,10 +12,10 @@ pub enum Region {
     Scratch(u32),
 }
 
-/// Consecutive chunks of one place, or one piece of each of them.
+/// Consecutive chunks of one region, or one piece of each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
-    /// The buffer.
+    /// The region.
     pub region: Region,
     /// First chunk.
     pub first_chunk: u32,
@@ -44,7 +44,7 @@ impl Span {
         Span { first_chunk: from + self.first_chunk * by, chunks: self.chunks * by, ..self }
     }
 
-    /// Whether the two touch the same elements.
+    /// Whether the two spans have elements in common.
     #[inline]
     pub fn overlaps(&self, other: &Span) -> bool {
         self.region == other.region
@@ -54,12 +54,12 @@ impl Span {
     }
 }
 
-/// What a receiver does with what arrives.
+/// What a receiver does with the data that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Combine {
-    /// It replaces what is there.
+    /// The data that arrive replace those in the span.
     Copy,
-    /// It is reduced into what is there: incoming (+) local.
+    /// The data that arrive are reduced into those in the span: incoming (+) local.
     Reduce,
 }
 
@@ -67,9 +67,9 @@ pub enum Combine {
 /// A step whose peer is the rank itself, in both halves, is a local move or reduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// To whom, and what; the value is the one from before the step.
+    /// The rank that it sends to, and the span it sends, with the values from before the step.
     pub send: Option<(Rank, Span)>,
-    /// From whom, where to, and how.
+    /// The rank that it receives from, the span that the data go to, and how they are combined.
     pub recv: Option<(Rank, Span, Combine)>,
 }
 
@@ -83,7 +83,7 @@ impl Step {
         Step { send: Some((rank, from)), recv: Some((rank, into, how)) }
     }
 
-    /// The step with both its spans, and the ranks it names, seen through these.
+    /// The step with every rank that it names mapped by `rank`, and both its spans by `span`.
     #[inline]
     pub fn map(self, rank: impl Fn(Rank) -> Rank, span: impl Fn(Span) -> Span) -> Step {
         Step {
@@ -111,12 +111,12 @@ impl Step {
     }
 }
 
-/// What a step reads and what it writes, in whatever form an interpreter keeps spans.
+/// What a step reads and what it writes; `S` is how an interpreter stores a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access<S> {
-    /// What its send takes.
+    /// What the send reads.
     pub reads: Option<S>,
-    /// Where its receive puts what arrives.
+    /// What the receive writes.
     pub writes: Option<S>,
 }
 

@@ -1,6 +1,6 @@
-//! Renumberings of the ranks that leave a schedule as it is: what lets one rank stand for many in simulated time.
+//! Renumberings of the ranks that leave a schedule unchanged. They let one rank represent many in simulated time.
 
-/// A renumbering of the ranks under which a schedule (its chunks renumbered too) is itself again.
+/// A renumbering of the ranks that maps a schedule to itself, with its chunks renumbered accordingly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Permutation {
     /// Rank r becomes r + d, modulo the number of ranks.

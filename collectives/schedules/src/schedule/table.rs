@@ -1,7 +1,7 @@
 //! A schedule made of explicit transfers: irregular, hand-made, or read from a file.
 //!
-//! One transfer per line: `ROUND FROM TO CHUNK [copy|reduce]`, where CHUNK is `at`, `at+len`, or `at>to` for chunks
-//! that change place, and either end may lie in a scratch copy, `s0:at`. A `#` begins a comment.
+//! One transfer per line: `ROUND FROM TO CHUNK [copy|reduce]`, where CHUNK is `at`, `at+len`, or `at>to` where the
+//! receiver stores the chunk at another index. Either end may lie in a scratch copy, `s0:at`. A `#` begins a comment.
 //!
 //! ```text
 //! ranks 3 chunks 1
@@ -24,7 +24,7 @@ pub struct ScheduleTable {
     owners: Option<Vec<Rank>>,
 }
 
-/// Why a table was refused: the line of the text, from 1, and what is wrong there.
+/// Why a table was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct ScheduleTableError {
@@ -55,16 +55,16 @@ impl ScheduleTable {
         table
     }
 
-    /// What a rank does in a round, whatever it did there before.
+    /// Sets what a rank does in a round; replaces what was set before.
     ///
     /// # Panics
-    /// Where the table has no such rank.
+    /// The table has no such rank.
     pub fn set(&mut self, rank: Rank, round: u64, step: Step) {
         self.rounds = self.rounds.max(round.saturating_add(1));
         self.steps[rank.index()].insert(round, step);
     }
 
-    /// One transfer: both halves of a message.
+    /// Adds one transfer: the send of one rank and the receive of another.
     ///
     /// # Errors
     /// A rank is outside the table, or already sends or receives in this round.

@@ -1,4 +1,4 @@
-//! One schedule, and then another on the same data.
+//! One schedule, then another one on the same data.
 //!
 //! ```text
 //! reduce-scatter, then all-gather    = all-reduce
@@ -22,7 +22,7 @@ impl<A: Schedule, B: Schedule> Then<A, B> {
     /// `first`, then `second`.
     ///
     /// # Panics
-    /// Where the two are for different numbers of ranks, or more chunks would be needed than a u32 counts.
+    /// The schedules are for different numbers of ranks, or need more than 2^32 - 1 chunks.
     pub fn new(first: A, second: B) -> Then<A, B> {
         assert_eq!(first.ranks(), second.ranks(), "both parts of a schedule are for the same ranks");
         let (a, b) = (u64::from(first.chunks()), u64::from(second.chunks()));
@@ -78,14 +78,14 @@ impl<A: Schedule, B: Schedule> Schedule for Then<A, B> {
             Some(later) => self.second.lane(later),
         }
     }
-    /// A pipeline through both, if both are pipelines: a rank's ports serve the one and the other in turn.
+    /// A pipeline through both schedules, if both are pipelines. A rank's ports serve them in turn.
     fn stride(&self) -> u64 {
         match (self.first.stride(), self.second.stride()) {
             (0, _) | (_, 0) => 0,
             (a, b) => a + b,
         }
     }
-    /// The finer part knows it; the second one where both are as fine, since it says where things end.
+    /// The owner by the schedule with more chunks; by the second one where both have as many, since it determines the result.
     fn owner(&self, chunk: u32) -> Rank {
         if self.finer(&self.first) < self.finer(&self.second) {
             self.first.owner(chunk / self.finer(&self.first))
