@@ -17,7 +17,7 @@ use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collectives {
     /// Allfold's own schedules, simulated on the topology
-    SimulatedExchange,
+    Simulated,
     /// What NCCL's tuner believes of the algorithm that it would choose
     Nccl,
 }
@@ -94,7 +94,7 @@ impl WorkloadScaling {
         let topology = Topology::named(&self.topology, ranks).map_err(CommandError::usage)?;
         let plan = Plan::default();
         let mut exchange: Box<dyn ExchangeModel + '_> = match self.collectives {
-            Collectives::SimulatedExchange => {
+            Collectives::Simulated => {
                 Box::new(SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan))
             }
             Collectives::Nccl => {
@@ -191,7 +191,7 @@ mod tests {
     fn both_ways_of_timing_an_exchange_are_alike() {
         for machine in ["dgx-a100", "hgx-h100"] {
             for ranks in [8, 64] {
-                let times = [Collectives::SimulatedExchange, Collectives::Nccl].map(|collectives| {
+                let times = [Collectives::Simulated, Collectives::Nccl].map(|collectives| {
                     scaling(machine, collectives).predict(ranks, 128).unwrap().communication.as_secs()
                 });
                 let factor = (times[0] / times[1]).max(times[1] / times[0]);
@@ -202,12 +202,12 @@ mod tests {
 
     #[test]
     fn a_hundred_thousand_ranks_are_one_point_among_others() {
-        let point = scaling("dgx-a100", Collectives::SimulatedExchange).point(131_072).unwrap().unwrap();
+        let point = scaling("dgx-a100", Collectives::Simulated).point(131_072).unwrap().unwrap();
         assert!(point.samples_per_s > 0.0 && point.engines.iter().any(|engine| engine.contains("rounded")));
         let strong = WorkloadScaling {
             strong: true,
             batch: 256,
-            ..scaling("dgx-a100", Collectives::SimulatedExchange)
+            ..scaling("dgx-a100", Collectives::Simulated)
         };
         assert_eq!(strong.point(512).unwrap(), None);
         assert_eq!(strong.point(64).unwrap().unwrap().batch, 4);
