@@ -5,7 +5,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::Buffer;
-use allfold_kernels::nn::{Cost, Matrix, Store, matmul};
+use allfold_kernels::nn::{Matrix, OpCost, Store, matmul};
 use allfold_trainer::models::{Cnn, cnn, mlp};
 use allfold_trainer::{Listener, Model, Network, Objective, Optimiser, Result, Sgd};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -18,7 +18,7 @@ const SIDE: usize = 512;
 struct Nobody;
 
 impl Listener<f32> for Nobody {
-    fn on_cost(&mut self, _: Cost) {}
+    fn on_cost(&mut self, _: OpCost) {}
     fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
         Ok(())
     }

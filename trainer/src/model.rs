@@ -12,7 +12,7 @@ use crate::layers::{Backward, Forward, SavedTensors};
 use crate::network::{Network, Phase};
 use crate::{Batch, Result};
 use allfold_collectives::Buffer;
-use allfold_kernels::nn::{Cost, Float, Narrow, Stream, add_to};
+use allfold_kernels::nn::{DropoutStream, Float, Narrow, OpCost, add_to};
 use buffer_pool::BufferPool;
 use std::ops::Range;
 
@@ -149,7 +149,7 @@ impl<F: Float> Model<F> {
             y,
             saved,
             totals: &self.totals,
-            stream: Stream { seed, place: [step, part, l as u32] },
+            stream: DropoutStream { seed, place: [step, part, l as u32] },
         });
         self.amp.round(l + 1, y);
     }
@@ -247,7 +247,7 @@ impl<F: Float> Model<F> {
     }
 
     /// (Sum of losses, correct answers) over a batch, with running statistics and nothing kept.
-    pub fn evaluate(&mut self, batch: &Batch<F>, mut on_cost: impl FnMut(Cost)) -> (F, u64) {
+    pub fn evaluate(&mut self, batch: &Batch<F>, mut on_cost: impl FnMut(OpCost)) -> (F, u64) {
         let loss = self.network.loss();
         let n = self.take_in(&batch.x);
         for l in 0..self.network.layers().len() {
@@ -376,8 +376,8 @@ impl<F: Float> Model<F> {
 }
 
 /// Cost of adding `elements` to those held back.
-pub(crate) fn accumulate_cost<F>(elements: usize) -> Cost {
-    Cost::launch(elements, 3 * elements, size_of::<F>())
+pub(crate) fn accumulate_cost<F>(elements: usize) -> OpCost {
+    OpCost::launch(elements, 3 * elements, size_of::<F>())
 }
 
 #[cfg(test)]

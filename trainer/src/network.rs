@@ -5,7 +5,7 @@
 
 use crate::layers::{Init, Layer};
 use crate::{Error, Result};
-use allfold_kernels::nn::{Cost, Float, Loss, LossKind};
+use allfold_kernels::nn::{Float, Loss, LossKind, OpCost};
 use std::ops::Range;
 
 /// One parameter or buffer, and where it lies in the flat buffer of all of them.
@@ -425,14 +425,14 @@ impl<F: Float> Network<F> {
     }
 
     /// What a phase costs over `n` samples.
-    pub fn cost(&self, phase: Phase, n: usize) -> Cost {
+    pub fn cost(&self, phase: Phase, n: usize) -> OpCost {
         match phase {
             Phase::SyncForward(layer) => self.layers[layer].cost(n).sums,
             Phase::Forward(layer) => self.layers[layer].cost(n).forward,
             Phase::Loss => self.loss().cost::<F>(n * self.rows),
             Phase::WeightGrad(layer) => self.layers[layer].cost(n).params,
             Phase::InputGrad(layer) => self.layers[layer].cost(n).input,
-            Phase::Ready(_) | Phase::SyncBackward(_) => Cost::default(),
+            Phase::Ready(_) | Phase::SyncBackward(_) => OpCost::default(),
         }
     }
 
@@ -463,7 +463,7 @@ impl<F: Float> Network<F> {
     }
 
     /// Forward, loss and backward over `n` samples together.
-    pub fn step_cost(&self, n: usize) -> Cost {
+    pub fn step_cost(&self, n: usize) -> OpCost {
         self.forward_phases().into_iter().chain(self.backward_phases()).map(|phase| self.cost(phase, n)).sum()
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     Sampler, data, models, optim,
 };
 use allfold_collectives::Communicator;
-use allfold_kernels::nn::{Cost, Float, Team};
+use allfold_kernels::nn::{Float, OpCost, Team};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -302,8 +302,8 @@ impl<'a, F: Float> Run<'a, F> {
 }
 
 /// Cost of copying `elements` of a batch.
-pub(crate) fn data_cost<F>(elements: usize) -> Cost {
-    Cost::launch(0, 2 * elements, size_of::<F>())
+pub(crate) fn data_cost<F>(elements: usize) -> OpCost {
+    OpCost::launch(0, 2 * elements, size_of::<F>())
 }
 
 #[cfg(test)]

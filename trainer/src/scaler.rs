@@ -12,7 +12,7 @@
 
 use crate::Result;
 use allfold_collectives::{Communicator, ReduceOp};
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{Float, OpCost};
 
 /// How a scale moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,8 +94,8 @@ impl GradScaler {
 }
 
 /// Cost of [`GradScaler::unscale`] over `elements`.
-pub fn unscale_cost<F>(elements: usize) -> Cost {
-    Cost::launch(2 * elements, 2 * elements, size_of::<F>())
+pub fn unscale_cost<F>(elements: usize) -> OpCost {
+    OpCost::launch(2 * elements, 2 * elements, size_of::<F>())
 }
 
 #[cfg(test)]

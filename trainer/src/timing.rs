@@ -1,6 +1,6 @@
 //! Where the time of a step goes, on the communicator's clock: virtual on the simulator, else real.
 
-use allfold_kernels::nn::Cost;
+use allfold_kernels::nn::OpCost;
 use allfold_sim::{Picos, Work};
 use std::ops::AddAssign;
 
@@ -65,7 +65,7 @@ pub fn communication(buckets: &[BucketTimes]) -> Picos {
 }
 
 /// A cost as the device model takes it.
-pub fn work(cost: Cost) -> Work {
+pub fn work(cost: OpCost) -> Work {
     Work { flops: cost.flops, bytes: cost.bytes, launches: u32::try_from(cost.launches).unwrap_or(u32::MAX) }
 }
 

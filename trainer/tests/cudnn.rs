@@ -5,7 +5,7 @@
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{Conv, Layout};
 use allfold_kernels::cuda::vendor::convolved;
-use allfold_kernels::nn::Conv2d;
+use allfold_kernels::nn::Conv2dShape;
 use allfold_standin::abi::each;
 use allfold_trainer::layers::LayerOperation;
 use allfold_trainer::models::{MODELS, build};
@@ -15,7 +15,7 @@ use allfold_trainer::{Config, Network};
 const SAMPLES: [((usize, usize, usize), bool); 4] =
     [((1, 8, 8), false), ((1, 28, 28), false), ((3, 32, 32), false), ((3, 224, 224), true)];
 
-fn convolutions(model: &str, shape: (usize, usize, usize), imagenet_stem: bool) -> Vec<Conv2d> {
+fn convolutions(model: &str, shape: (usize, usize, usize), imagenet_stem: bool) -> Vec<Conv2dShape> {
     let config = Config { model: model.into(), imagenet_stem, ..Config::default() };
     let network: Network<f32> = build(&config, shape, 10).unwrap();
     let shapes = network.layers().iter().filter_map(|layer| match layer.operation() {
@@ -25,7 +25,7 @@ fn convolutions(model: &str, shape: (usize, usize, usize), imagenet_stem: bool) 
     shapes.collect()
 }
 
-fn agree(shape: &Conv2d, n: usize) -> usize {
+fn agree(shape: &Conv2dShape, n: usize) -> usize {
     let (p, q) = shape.output_picture();
     let mut count = 0;
     for layout in [Layout::Planes, Layout::ChannelsLast] {

@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::Buffer;
-use allfold_kernels::nn::Cost;
+use allfold_kernels::nn::OpCost;
 use allfold_trainer::models::{Gpt, ResNet, gpt, resnet};
 use allfold_trainer::{Batch, Listener, Model, Objective, Result, weights};
 use safetensors::tensor::{Dtype, TensorView};
@@ -13,7 +13,7 @@ use std::ops::Range;
 struct Nobody;
 
 impl Listener<f64> for Nobody {
-    fn on_cost(&mut self, _: Cost) {}
+    fn on_cost(&mut self, _: OpCost) {}
     fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f64>) -> Result<()> {
         Ok(())
     }

@@ -6,7 +6,7 @@
 
 use super::simd::vectorised;
 use super::team::share_rows;
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 vectorised! {
     fn sum_of<F>(a: &[F], b: &[F], y: &mut [F]) {
@@ -31,6 +31,6 @@ pub fn add_to<F: Float>(y: &mut [F], a: &[F]) {
 }
 
 /// Cost of [`add`] over `elements`.
-pub fn add_cost<F: Float>(elements: usize) -> Cost {
-    Cost::launch(elements, 3 * elements, size_of::<F>())
+pub fn add_cost<F: Float>(elements: usize) -> OpCost {
+    OpCost::launch(elements, 3 * elements, size_of::<F>())
 }

@@ -16,7 +16,7 @@ use super::matmul::{Matrix, Store, matmul, matmul_within};
 use super::simd::vectorised;
 use super::sum::{largest, sum, sum_pairs};
 use super::team::{share_rows, share_rows_of};
-use super::{Cost, Dropout, Float, Stream};
+use super::{DropoutKernel, DropoutStream, Float, OpCost};
 use std::ops::Range;
 
 /// Scores that are computed together.
@@ -26,7 +26,7 @@ const BLOCK: usize = 32;
 
 /// The shape of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attention {
+pub struct AttentionShape {
     /// Positions, T.
     pub positions: usize,
     /// Numbers per position, C.
@@ -78,21 +78,21 @@ fn seen_of<F: Float>(s: &mut [F], seen: usize) -> &mut [F] {
     s
 }
 
-impl Attention {
+impl AttentionShape {
     /// `x` to `y`; `saved` (N H T) is for the backward pass.
     pub fn forward<F: Float>(&self, x: &[F], saved: &mut [F], y: &mut [F]) {
         self.forward_dropping(None, x, saved, y);
     }
 
-    /// As [`Attention::forward`], with dropout of the probabilities by draws from a stream.
+    /// As [`AttentionShape::forward`], with dropout of the probabilities by draws from a stream.
     pub fn forward_dropping<F: Float>(
         &self,
-        dropping: Option<(Dropout, Stream)>,
+        dropping: Option<(DropoutKernel, DropoutStream)>,
         x: &[F],
         saved: &mut [F],
         y: &mut [F],
     ) {
-        let Attention { positions, width, heads } = *self;
+        let AttentionShape { positions, width, heads } = *self;
         self.lengths(x, saved, y);
         let (rows, logs) = ((y, positions * width), (saved, heads * positions));
         share_rows_of(SHARE * x.len(), rows, logs, |samples, y, saved| {
@@ -124,16 +124,16 @@ impl Attention {
         self.backward_dropping(None, x, saved, (y, dy), dx);
     }
 
-    /// As [`Attention::backward`], after a forward pass with the same dropout and stream.
+    /// As [`AttentionShape::backward`], after a forward pass with the same dropout and stream.
     pub fn backward_dropping<F: Float>(
         &self,
-        dropping: Option<(Dropout, Stream)>,
+        dropping: Option<(DropoutKernel, DropoutStream)>,
         x: &[F],
         saved: &[F],
         (y, dy): (&[F], &[F]),
         dx: &mut [F],
     ) {
-        let Attention { positions, width, heads } = *self;
+        let AttentionShape { positions, width, heads } = *self;
         self.lengths(x, saved, y);
         assert!(dy.len() == y.len() && dx.len() == x.len());
         let depth = self.depth();
@@ -175,20 +175,20 @@ impl Attention {
     }
 
     /// Cost of a forward and of a backward pass over `n` samples.
-    pub fn cost<F: Float>(&self, n: usize) -> [Cost; 2] {
-        let Attention { positions, width, heads } = *self;
+    pub fn cost<F: Float>(&self, n: usize) -> [OpCost; 2] {
+        let AttentionShape { positions, width, heads } = *self;
         let pairs = n * positions * (positions + 1) / 2;
         let moved = n * positions * 4 * width;
         [(4, 5), (10, 8)].map(|(products, others)| {
             let flops = pairs * (products * width + others * heads);
-            Cost::launch(flops, moved * products / 4, size_of::<F>())
+            OpCost::launch(flops, moved * products / 4, size_of::<F>())
         })
     }
 
     /// Drops the share of a block's rows, each over the keys up to the block's last, that this sample, head and query draw.
     fn drop<F: Float>(
         &self,
-        dropping: Option<(Dropout, Stream)>,
+        dropping: Option<(DropoutKernel, DropoutStream)>,
         (sample, head): (usize, usize),
         rows: &Range<usize>,
         values: &mut [F],
@@ -224,7 +224,7 @@ impl Attention {
     }
 
     fn lengths<F>(&self, x: &[F], saved: &[F], y: &[F]) {
-        let Attention { positions, width, heads } = *self;
+        let AttentionShape { positions, width, heads } = *self;
         assert!(heads > 0 && width.is_multiple_of(heads), "{heads} heads of {width} numbers");
         let n = y.len() / (positions * width);
         let want = (n * positions * 3 * width, n * heads * positions, n * positions * width);
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::nn::gradcheck::{check, dot, numbers};
 
-    fn run(shape: &Attention, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    fn run(shape: &AttentionShape, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let n = x.len() / (3 * shape.positions * shape.width);
         let mut saved = vec![9.0; n * shape.heads * shape.positions];
         let mut y = vec![9.0; x.len() / 3];
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn gradients_within_a_block_and_over_several() {
         for (positions, heads, n) in [(3, 2, 2), (BLOCK + 2, 1, 1)] {
-            let shape = Attention { positions, width: 4, heads };
+            let shape = AttentionShape { positions, width: 4, heads };
             let (x, r) = (numbers(n * positions * 12, 1), numbers(n * positions * 4, 2));
             let (y, saved) = run(&shape, &x);
             let mut dx = vec![9.0; x.len()];
@@ -262,9 +262,9 @@ mod tests {
 
     #[test]
     fn gradients_with_dropout() {
-        let dropping = Some((Dropout { share: 0.3 }, Stream { seed: 7, place: [1, 2, 3] }));
+        let dropping = Some((DropoutKernel { share: 0.3 }, DropoutStream { seed: 7, place: [1, 2, 3] }));
         for (positions, heads, n) in [(5, 2, 2), (BLOCK + 2, 1, 1)] {
-            let shape = Attention { positions, width: 4, heads };
+            let shape = AttentionShape { positions, width: 4, heads };
             let run = |x: &[f64]| {
                 let (mut saved, mut y) = (vec![9.0; n * heads * positions], vec![9.0; x.len() / 3]);
                 shape.forward_dropping(dropping, x, &mut saved, &mut y);
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn equals_the_definition_and_sees_no_later_key() {
-        let shape = Attention { positions: 70, width: 6, heads: 3 };
+        let shape = AttentionShape { positions: 70, width: 6, heads: 3 };
         let mut x = numbers(70 * 18, 5);
         let (y, _) = run(&shape, &x);
         for (t, head) in (0..70).flat_map(|t| (0..3).map(move |h| (t, h))) {

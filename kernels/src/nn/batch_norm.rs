@@ -12,13 +12,13 @@
 //!
 //! The running statistics of a channel stay as they are where they would become infinite or NaN: a batch that overflowed
 //! would spoil all evaluations after it. Statistics are summed in f64. Where a batch is spread over ranks, each adds up what it has (count, sum and sum of
-//! squares: [`BatchNorm::sums`]), and normalises by the totals ([`BatchNorm::forward_by`]). The variance is then a
+//! squares: [`BatchNormShape::sums`]), and normalises by the totals ([`BatchNormShape::forward_by`]). The variance is then a
 //! difference of sums, exact to about 1e-16 (mean / deviation)^2.
 
 use super::simd::vectorised;
 use super::sum::sums_of_pairs;
 use super::team::{share_rows, share_rows_of};
-use super::{Cost, Float};
+use super::{Float, OpCost};
 use std::ops::Range;
 
 /// Added to the variance.
@@ -66,14 +66,14 @@ fn total(parts: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
 
 /// The shape of a batch norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchNorm {
+pub struct BatchNormShape {
     /// Channels, C.
     pub channels: usize,
     /// Values per channel and sample, H W.
     pub plane: usize,
 }
 
-impl BatchNorm {
+impl BatchNormShape {
     /// Training: normalises by the batch's own statistics and moves the running ones, which are `running` cut in
     /// two halves (means, variances). `saved` (2 C) receives mean and r of each channel for the backward pass.
     ///
@@ -116,7 +116,7 @@ impl BatchNorm {
         self.apply(n, x, w, b, (means, rs), y);
     }
 
-    /// What ranks add up before [`BatchNorm::forward_by`] (1 + 2 C): values per channel, then sums, then sums of
+    /// What ranks add up before [`BatchNormShape::forward_by`] (1 + 2 C): values per channel, then sums, then sums of
     /// squares.
     pub fn sums<F: Float>(&self, n: usize, x: &[F], sums: &mut [f64]) {
         self.lengths(n, &[x]);
@@ -131,7 +131,7 @@ impl BatchNorm {
         }
     }
 
-    /// As [`BatchNorm::forward`], by the totals of [`BatchNorm::sums`] over a batch of which `x` is a part.
+    /// As [`BatchNormShape::forward`], by the totals of [`BatchNormShape::sums`] over a batch of which `x` is a part.
     #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn forward_by<F: Float>(
         &self,
@@ -198,7 +198,7 @@ impl BatchNorm {
         }
     }
 
-    /// The gradient of the input, replaced; `dw` and `db` are those of [`BatchNorm::backward_params`], over the whole
+    /// The gradient of the input, replaced; `dw` and `db` are those of [`BatchNormShape::backward_params`], over the whole
     /// batch of `m` values per channel.
     #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn backward_input<F: Float>(
@@ -223,40 +223,40 @@ impl BatchNorm {
         });
     }
 
-    /// Cost of [`BatchNorm::forward`]: two passes for the statistics, one to apply them.
-    pub fn forward_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`BatchNormShape::forward`]: two passes for the statistics, one to apply them.
+    pub fn forward_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
-        Cost::launch(6 * count, 4 * count + 6 * self.channels, size_of::<F>())
+        OpCost::launch(6 * count, 4 * count + 6 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNorm::sums`].
-    pub fn sums_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`BatchNormShape::sums`].
+    pub fn sums_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
-        Cost::launch(3 * count, count + 4 * self.channels, size_of::<F>())
+        OpCost::launch(3 * count, count + 4 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNorm::forward_by`].
-    pub fn forward_by_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`BatchNormShape::forward_by`].
+    pub fn forward_by_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
-        Cost::launch(3 * count, 2 * count + 10 * self.channels, size_of::<F>())
+        OpCost::launch(3 * count, 2 * count + 10 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNorm::evaluate`].
-    pub fn evaluate_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`BatchNormShape::evaluate`].
+    pub fn evaluate_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
-        Cost::launch(3 * count, 2 * count + 4 * self.channels, size_of::<F>())
+        OpCost::launch(3 * count, 2 * count + 4 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNorm::backward_params`].
-    pub fn backward_params_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`BatchNormShape::backward_params`].
+    pub fn backward_params_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
-        Cost::launch(4 * count, 2 * count + 4 * self.channels, size_of::<F>())
+        OpCost::launch(4 * count, 2 * count + 4 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNorm::backward_input`].
-    pub fn backward_input_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`BatchNormShape::backward_input`].
+    pub fn backward_input_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
-        Cost::launch(6 * count, 3 * count + 5 * self.channels, size_of::<F>())
+        OpCost::launch(6 * count, 3 * count + 5 * self.channels, size_of::<F>())
     }
 
     fn apply<F: Float>(&self, n: usize, x: &[F], w: &[F], b: &[F], (means, rs): (&[F], &[F]), y: &mut [F]) {
@@ -278,7 +278,7 @@ impl BatchNorm {
 
     /// The planes of one channel, in order of samples.
     fn channel(&self, n: usize, c: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let BatchNorm { channels, plane } = *self;
+        let BatchNormShape { channels, plane } = *self;
         (0..n).map(move |sample| (sample * channels + c) * plane..(sample * channels + c + 1) * plane)
     }
 
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use crate::nn::gradcheck::{check, dot, numbers};
 
-    const SHAPE: BatchNorm = BatchNorm { channels: 3, plane: 4 };
+    const SHAPE: BatchNormShape = BatchNormShape { channels: 3, plane: 4 };
     const N: usize = 5;
 
     fn run(x: &[f64], w: &[f64], b: &[f64]) -> (Vec<f64>, Vec<f64>, Vec<f64>) {

@@ -6,7 +6,7 @@ use std::ops::Add;
 /// Floating-point operations and bytes of one operation: the two axes of a roofline model (Williams, Waterman and
 /// Patterson, "Roofline", CACM 52(4), 2009). Bytes count each operand once, as if caches were perfect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct OpCost {
     /// Additions and multiplications, each one operation; a fused multiply-add is two.
     pub flops: u64,
     /// Bytes read plus bytes written.
@@ -15,17 +15,17 @@ pub struct Cost {
     pub launches: u64,
 }
 
-impl Cost {
+impl OpCost {
     /// One launch that does `flops` operations and moves `elements` of `size` bytes.
-    pub fn launch(flops: usize, elements: usize, size: usize) -> Cost {
-        Cost { flops: flops as u64, bytes: (elements * size) as u64, launches: 1 }
+    pub fn launch(flops: usize, elements: usize, size: usize) -> OpCost {
+        OpCost { flops: flops as u64, bytes: (elements * size) as u64, launches: 1 }
     }
 }
 
-impl Add for Cost {
-    type Output = Cost;
-    fn add(self, other: Cost) -> Cost {
-        Cost {
+impl Add for OpCost {
+    type Output = OpCost;
+    fn add(self, other: OpCost) -> OpCost {
+        OpCost {
             flops: self.flops.saturating_add(other.flops),
             bytes: self.bytes.saturating_add(other.bytes),
             launches: self.launches.saturating_add(other.launches),
@@ -33,8 +33,8 @@ impl Add for Cost {
     }
 }
 
-impl Sum for Cost {
-    fn sum<I: Iterator<Item = Cost>>(costs: I) -> Cost {
-        costs.fold(Cost::default(), Cost::add)
+impl Sum for OpCost {
+    fn sum<I: Iterator<Item = OpCost>>(costs: I) -> OpCost {
+        costs.fold(OpCost::default(), OpCost::add)
     }
 }

@@ -9,18 +9,18 @@
 //! kept, so it does not matter which thread draws what, nor that the backward pass draws again.
 
 use super::team::share_rows;
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 /// Where draws come from: one stream for each use of dropout in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stream {
+pub struct DropoutStream {
     /// The run's seed.
     pub seed: u64,
     /// What tells this use from others: step, micro-batch, rank and layer.
     pub place: [u32; 3],
 }
 
-impl Stream {
+impl DropoutStream {
     /// The draws 4 i .. 4 i + 4, uniform in 0..2^32.
     #[inline]
     pub fn four(&self, i: u32) -> [u32; 4] {
@@ -48,14 +48,14 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// Dropout with this share of zeros.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dropout {
+pub struct DropoutKernel {
     /// p, at least 0 and less than 1.
     pub share: f64,
 }
 
-impl Dropout {
+impl DropoutKernel {
     /// `x` to `y`; with the gradients for both, also the backward pass.
-    pub fn apply<F: Float>(&self, stream: Stream, x: &[F], y: &mut [F]) {
+    pub fn apply<F: Float>(&self, stream: DropoutStream, x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len());
         let (bound, scale) = self.rule::<F>();
         let groups = x.len().div_ceil(4);
@@ -77,7 +77,7 @@ impl Dropout {
     }
 
     /// Drops the share of `x` where it lies, by the draws from group `first` of four on.
-    pub fn row<F: Float>(&self, stream: Stream, first: u32, x: &mut [F]) {
+    pub fn row<F: Float>(&self, stream: DropoutStream, first: u32, x: &mut [F]) {
         let (bound, scale) = self.rule::<F>();
         for (x, i) in x.chunks_mut(4).zip(first..) {
             for (x, draw) in x.iter_mut().zip(stream.four(i)) {
@@ -92,8 +92,8 @@ impl Dropout {
     }
 
     /// Cost of a pass over `elements`.
-    pub fn cost<F: Float>(elements: usize) -> Cost {
-        Cost::launch(20 * elements, 2 * elements, size_of::<F>())
+    pub fn cost<F: Float>(elements: usize) -> OpCost {
+        OpCost::launch(20 * elements, 2 * elements, size_of::<F>())
     }
 }
 
@@ -117,10 +117,10 @@ mod tests {
     #[test]
     fn the_share_of_zeros_is_right_and_does_not_depend_on_threads() {
         let x = vec![1.0f32; 100_003];
-        let stream = |step| Stream { seed: 7, place: [step, 0, 0] };
+        let stream = |step| DropoutStream { seed: 7, place: [step, 0, 0] };
         let run = |threads, step| {
             let mut y = vec![9.0; x.len()];
-            Team::new(threads).enter(|| Dropout { share: 0.25 }.apply(stream(step), &x, &mut y));
+            Team::new(threads).enter(|| DropoutKernel { share: 0.25 }.apply(stream(step), &x, &mut y));
             y
         };
         let y = run(1, 0);

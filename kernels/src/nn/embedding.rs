@@ -4,18 +4,18 @@
 //! x [N] whole numbers below V     w [V, C]     y[n] = w[x[n]]     dw[v] = sum of dy[n] over the n with x[n] = v
 //! ```
 
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 /// The shape of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Embedding {
+pub struct EmbeddingShape {
     /// Rows, V.
     pub rows: usize,
     /// Elements of a row, C.
     pub width: usize,
 }
 
-impl Embedding {
+impl EmbeddingShape {
     /// The rows that `x` names.
     ///
     /// # Panics
@@ -46,11 +46,11 @@ impl Embedding {
     }
 
     /// Cost of a pass over `n` positions; backward also clears the table.
-    pub fn cost<F: Float>(&self, n: usize) -> [Cost; 2] {
+    pub fn cost<F: Float>(&self, n: usize) -> [OpCost; 2] {
         let moved = 2 * n * self.width;
         [
-            Cost::launch(0, moved, size_of::<F>()),
-            Cost::launch(n * self.width, moved + self.rows * self.width, size_of::<F>()),
+            OpCost::launch(0, moved, size_of::<F>()),
+            OpCost::launch(n * self.width, moved + self.rows * self.width, size_of::<F>()),
         ]
     }
 }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn gradients_of_repeated_rows_add_up() {
-        let shape = Embedding { rows: 4, width: 3 };
+        let shape = EmbeddingShape { rows: 4, width: 3 };
         let (x, w, r) = ([2.0, 0.0, 2.0, 3.0, 2.0], numbers(12, 1), numbers(15, 2));
         let run = |w: &[f64]| {
             let mut y = vec![0.0; 15];
@@ -77,6 +77,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "4.0 is no row of 4")]
     fn a_number_beyond_the_table_is_refused() {
-        Embedding { rows: 4, width: 1 }.forward(&[4.0], &[0.0; 4], &mut [0.0]);
+        EmbeddingShape { rows: 4, width: 1 }.forward(&[4.0], &[0.0; 4], &mut [0.0]);
     }
 }

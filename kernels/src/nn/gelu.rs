@@ -7,11 +7,11 @@
 
 use super::simd::vectorised;
 use super::team::share_rows;
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 /// The unit. It has no shape and no parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gelu;
+pub struct GeluKernel;
 
 vectorised! {
     fn forward<F>(x: &[F], y: &mut [F]) {
@@ -30,7 +30,7 @@ vectorised! {
     }
 }
 
-impl Gelu {
+impl GeluKernel {
     /// `x` to `y`.
     pub fn forward<F: Float>(x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len());
@@ -43,14 +43,14 @@ impl Gelu {
         share_rows(dx, 1, |range, dx| backward(&x[range.clone()], &dy[range], dx));
     }
 
-    /// Cost of [`Gelu::forward`] over `elements`.
-    pub fn forward_cost<F: Float>(elements: usize) -> Cost {
-        Cost::launch(30 * elements, 2 * elements, size_of::<F>())
+    /// Cost of [`GeluKernel::forward`] over `elements`.
+    pub fn forward_cost<F: Float>(elements: usize) -> OpCost {
+        OpCost::launch(30 * elements, 2 * elements, size_of::<F>())
     }
 
-    /// Cost of [`Gelu::backward`] over `elements`.
-    pub fn backward_cost<F: Float>(elements: usize) -> Cost {
-        Cost::launch(34 * elements, 3 * elements, size_of::<F>())
+    /// Cost of [`GeluKernel::backward`] over `elements`.
+    pub fn backward_cost<F: Float>(elements: usize) -> OpCost {
+        OpCost::launch(34 * elements, 3 * elements, size_of::<F>())
     }
 }
 
@@ -64,11 +64,11 @@ mod tests {
         let (x, r) = (numbers(50, 1).iter().map(|x| 4.0 * x).collect::<Vec<_>>(), numbers(50, 2));
         let run = |x: &[f64]| {
             let mut y = vec![0.0; x.len()];
-            Gelu::forward(x, &mut y);
+            GeluKernel::forward(x, &mut y);
             y
         };
         let mut dx = vec![9.0; 50];
-        Gelu::backward(&x, &r, &mut dx);
+        GeluKernel::backward(&x, &r, &mut dx);
         check("x", &x, &dx, |x| dot(&run(x), &r));
         // PyTorch 2.15: torch.nn.functional.gelu(torch.tensor([-1., 0., 2.], dtype=torch.float64)).
         let want = [-0.158_655_253_931_457_05, 0.0, 1.954_499_736_103_641_8];

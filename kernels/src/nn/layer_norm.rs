@@ -8,14 +8,14 @@
 use super::simd::vectorised;
 use super::sum::{sum, sums_of_pairs};
 use super::team::{share_rows, share_rows_of};
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 /// Added to the variance.
 const EPS: f64 = 1e-5;
 
 /// The shape of a layer norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerNorm {
+pub struct LayerNormShape {
     /// Elements of a row, C.
     pub width: usize,
 }
@@ -62,7 +62,7 @@ vectorised! {
     }
 }
 
-impl LayerNorm {
+impl LayerNormShape {
     /// `x` to `y`; `saved` (2 R) receives mean and r of each row for the backward pass.
     pub fn forward<F: Float>(&self, x: &[F], w: &[F], b: &[F], saved: &mut [F], y: &mut [F]) {
         assert!(x.len() == y.len() && w.len() == self.width && b.len() == self.width);
@@ -90,10 +90,10 @@ impl LayerNorm {
     }
 
     /// Cost of each pass over `rows` rows: forward, parameters, input.
-    pub fn cost<F: Float>(&self, rows: usize) -> [Cost; 3] {
+    pub fn cost<F: Float>(&self, rows: usize) -> [OpCost; 3] {
         let count = rows * self.width;
         [(9, 2), (4, 2), (10, 3)].map(|(flops, moved)| {
-            Cost::launch(flops * count, moved * count + 2 * (self.width + rows), size_of::<F>())
+            OpCost::launch(flops * count, moved * count + 2 * (self.width + rows), size_of::<F>())
         })
     }
 }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn gradients() {
-        let shape = LayerNorm { width: 7 };
+        let shape = LayerNormShape { width: 7 };
         let (x, w, b, r) = (numbers(35, 1), numbers(7, 2), numbers(7, 3), numbers(35, 4));
         let run = |x: &[f64], w: &[f64], b: &[f64]| {
             let (mut saved, mut y) = (vec![0.0; 10], vec![0.0; 35]);
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn rows_have_mean_0_and_deviation_1() {
         let (x, mut saved, mut y) = (numbers(64, 1), vec![0.0; 2], vec![0.0; 64]);
-        LayerNorm { width: 64 }.forward(&x, &[1.0; 64], &[0.0; 64], &mut saved, &mut y);
+        LayerNormShape { width: 64 }.forward(&x, &[1.0; 64], &[0.0; 64], &mut saved, &mut y);
         assert!(y.iter().sum::<f64>().abs() < 1e-12);
         assert!((y.iter().map(|y| y * y).sum::<f64>() / 64.0 - 1.0).abs() < 1e-4);
     }

@@ -9,7 +9,7 @@ use super::matmul::{self, Matrix, Store, matmul};
 use super::simd::vectorised;
 use super::sum::columns;
 use super::team::share_rows;
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 vectorised! {
     fn add_line<F>(line: &[F], y: &mut [F]) {
@@ -21,14 +21,14 @@ vectorised! {
 
 /// The shape of a linear layer; the weight is stored output-major, as PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Linear {
+pub struct LinearShape {
     /// Inputs per sample, C.
     pub inputs: usize,
     /// Outputs per sample, O.
     pub outputs: usize,
 }
 
-impl Linear {
+impl LinearShape {
     /// `x[n, C]` to `y[n, O]`; `b` may be empty.
     pub fn forward<F: Float>(&self, n: usize, x: &[F], w: &[F], b: &[F], y: &mut [F]) {
         assert!(b.is_empty() || b.len() == self.outputs);
@@ -61,20 +61,20 @@ impl Linear {
         );
     }
 
-    /// Cost of [`Linear::forward`].
-    pub fn forward_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`LinearShape::forward`].
+    pub fn forward_cost<F: Float>(&self, n: usize) -> OpCost {
         matmul::cost::<F>(n, self.outputs, self.inputs)
-            + Cost::launch(n * self.outputs, 2 * n * self.outputs + self.outputs, size_of::<F>())
+            + OpCost::launch(n * self.outputs, 2 * n * self.outputs + self.outputs, size_of::<F>())
     }
 
-    /// Cost of [`Linear::backward_params`].
-    pub fn backward_params_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`LinearShape::backward_params`].
+    pub fn backward_params_cost<F: Float>(&self, n: usize) -> OpCost {
         matmul::cost::<F>(self.outputs, self.inputs, n)
-            + Cost::launch(n * self.outputs, n * self.outputs + self.outputs, size_of::<F>())
+            + OpCost::launch(n * self.outputs, n * self.outputs + self.outputs, size_of::<F>())
     }
 
-    /// Cost of [`Linear::backward_input`].
-    pub fn backward_input_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`LinearShape::backward_input`].
+    pub fn backward_input_cost<F: Float>(&self, n: usize) -> OpCost {
         matmul::cost::<F>(n, self.inputs, self.outputs)
     }
 }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn gradients() {
-        let (shape, n) = (Linear { inputs: 5, outputs: 3 }, 4);
+        let (shape, n) = (LinearShape { inputs: 5, outputs: 3 }, 4);
         let (x, w, b, r) = (numbers(20, 1), numbers(15, 2), numbers(3, 3), numbers(12, 4));
         let run = |x: &[f64], w: &[f64], b: &[f64]| {
             let mut y = vec![0.0; 12];
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn cost_counts_two_per_multiply_add() {
-        let cost = Linear { inputs: 64, outputs: 10 }.forward_cost::<f32>(32);
+        let cost = LinearShape { inputs: 64, outputs: 10 }.forward_cost::<f32>(32);
         assert_eq!(cost.flops, 2 * 32 * 64 * 10 + 32 * 10);
         assert_eq!(cost.bytes, 4 * (32 * 64 + 64 * 10 + 32 * 10 + 2 * 32 * 10 + 10));
     }

@@ -10,7 +10,7 @@
 
 use super::simd::vectorised;
 use super::team::share_rows_of;
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 /// What is minimised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,8 +106,8 @@ impl Loss {
     }
 
     /// Cost of [`Loss::forward_backward`] over `n` rows.
-    pub fn cost<F: Float>(&self, n: usize) -> Cost {
-        Cost::launch(8 * n * self.classes, 2 * n * self.classes, size_of::<F>())
+    pub fn cost<F: Float>(&self, n: usize) -> OpCost {
+        OpCost::launch(8 * n * self.classes, 2 * n * self.classes, size_of::<F>())
     }
 }
 

@@ -8,7 +8,7 @@
 //! Cost: 2 m n k operations, on the threads of the caller's [`super::Team`].
 
 use super::gemm::{Left, Lines, Place, Walk, gemm};
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 /// A matrix over a slice, perhaps seen transposed.
 #[derive(Clone, Copy)]
@@ -86,8 +86,8 @@ pub fn matmul_within<F: Float>(out: &mut [F], step: usize, store: Store, a: Matr
 }
 
 /// What an m x k by k x n product costs.
-pub(super) fn cost<F>(m: usize, n: usize, k: usize) -> Cost {
-    Cost::launch(2 * m * n * k, m * k + k * n + m * n, size_of::<F>())
+pub(super) fn cost<F>(m: usize, n: usize, k: usize) -> OpCost {
+    OpCost::launch(2 * m * n * k, m * k + k * n + m * n, size_of::<F>())
 }
 
 #[cfg(test)]

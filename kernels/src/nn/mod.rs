@@ -11,7 +11,7 @@
 //! Kernels share their work with the [`Team`] of the calling thread, where it has one. Every sum has one fixed order,
 //! whoever adds it up, so on one class of instruction set a result is a function of its inputs alone. A slice of the wrong length is the caller's bug and panics.
 //!
-//! Every operation has a [`Cost`] that follows from its shapes, for the time model of a device.
+//! Every operation has a [`OpCost`] that follows from its shapes, for the time model of a device.
 
 mod add;
 mod attention;
@@ -39,21 +39,21 @@ mod update;
 mod gradcheck;
 
 pub use add::{add, add_cost, add_to};
-pub use attention::Attention;
-pub use batch_norm::BatchNorm;
-pub use conv::Conv2d;
-pub use cost::Cost;
-pub use dropout::{Dropout, Stream};
-pub use embedding::Embedding;
+pub use attention::AttentionShape;
+pub use batch_norm::BatchNormShape;
+pub use conv::Conv2dShape;
+pub use cost::OpCost;
+pub use dropout::{DropoutKernel, DropoutStream};
+pub use embedding::EmbeddingShape;
 pub use float::Float;
-pub use gelu::Gelu;
-pub use layer_norm::LayerNorm;
-pub use linear::Linear;
+pub use gelu::GeluKernel;
+pub use layer_norm::LayerNormShape;
+pub use linear::LinearShape;
 pub use loss::{Loss, LossKind};
 pub use matmul::{Matrix, Store, matmul, matmul_within};
 pub use narrow::Narrow;
-pub use pool::Pool;
-pub use relu::Relu;
+pub use pool::PoolShape;
+pub use relu::ReluKernel;
 pub use sum::norm;
 pub use team::Team;
 pub use update::{Descent, Moments, adam, descend, divide};

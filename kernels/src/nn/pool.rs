@@ -6,15 +6,15 @@
 //! mean: dx = dy / K^2 over the whole window        (no padding)
 //! ```
 //!
-//! Global average pooling is the mean with K = H = W, or [`Pool::global_mean`] where H and W differ.
+//! Global average pooling is the mean with K = H = W, or [`PoolShape::global_mean`] where H and W differ.
 
 use super::sum::sum;
 use super::team::share_rows_of;
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 /// The shape of a pooling layer with a square window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct PoolShape {
     /// Channels, C.
     pub channels: usize,
     /// (H, W).
@@ -27,7 +27,7 @@ pub struct Pool {
     pub padding: usize,
 }
 
-impl Pool {
+impl PoolShape {
     /// (P, Q).
     ///
     /// # Panics
@@ -112,28 +112,28 @@ impl Pool {
         });
     }
 
-    /// The gradient of the input of [`Pool::global_mean`], replaced.
+    /// The gradient of the input of [`PoolShape::global_mean`], replaced.
     pub fn global_mean_backward<F: Float>(plane: usize, dy: &[F], dx: &mut [F]) {
         assert_eq!(dx.len(), dy.len() * plane);
         let count = F::from_f64(plane as f64);
         dx.chunks_exact_mut(plane).zip(dy).for_each(|(dx, &dy)| dx.fill(dy / count));
     }
 
-    /// Cost of [`Pool::global_mean`] over `planes` planes, and of its backward pass.
-    pub fn global_mean_cost<F: Float>(plane: usize, planes: usize) -> Cost {
-        Cost::launch(plane * planes, (plane + 1) * planes, size_of::<F>())
+    /// Cost of [`PoolShape::global_mean`] over `planes` planes, and of its backward pass.
+    pub fn global_mean_cost<F: Float>(plane: usize, planes: usize) -> OpCost {
+        OpCost::launch(plane * planes, (plane + 1) * planes, size_of::<F>())
     }
 
     /// Cost of a forward pass, maximum or mean.
-    pub fn forward_cost<F: Float>(&self, n: usize) -> Cost {
+    pub fn forward_cost<F: Float>(&self, n: usize) -> OpCost {
         let (x, y) = self.sizes(n);
-        Cost::launch(y * self.window * self.window, x + y, size_of::<F>())
+        OpCost::launch(y * self.window * self.window, x + y, size_of::<F>())
     }
 
     /// Cost of a backward pass, maximum or mean.
-    pub fn backward_cost<F: Float>(&self, n: usize) -> Cost {
+    pub fn backward_cost<F: Float>(&self, n: usize) -> OpCost {
         let (x, y) = self.sizes(n);
-        Cost::launch(y * self.window * self.window, x + 2 * y, size_of::<F>())
+        OpCost::launch(y * self.window * self.window, x + 2 * y, size_of::<F>())
     }
 
     fn sizes(&self, n: usize) -> (usize, usize) {
@@ -172,11 +172,11 @@ mod tests {
     use super::*;
     use crate::nn::gradcheck::{check, dot, numbers};
 
-    const SHAPES: [Pool; 4] = [
-        Pool { channels: 2, picture: (7, 6), window: 3, stride: 2, padding: 1 },
-        Pool { channels: 2, picture: (4, 6), window: 2, stride: 2, padding: 0 },
-        Pool { channels: 1, picture: (5, 5), window: 3, stride: 1, padding: 0 },
-        Pool { channels: 3, picture: (7, 4), window: 2, stride: 3, padding: 0 },
+    const SHAPES: [PoolShape; 4] = [
+        PoolShape { channels: 2, picture: (7, 6), window: 3, stride: 2, padding: 1 },
+        PoolShape { channels: 2, picture: (4, 6), window: 2, stride: 2, padding: 0 },
+        PoolShape { channels: 1, picture: (5, 5), window: 3, stride: 1, padding: 0 },
+        PoolShape { channels: 3, picture: (7, 4), window: 2, stride: 3, padding: 0 },
     ];
 
     #[test]
@@ -209,17 +209,17 @@ mod tests {
         let (x, r) = (numbers(60, 1), numbers(5, 2));
         let run = |x: &[f64]| {
             let mut y = vec![0.0; 5];
-            Pool::global_mean(12, x, &mut y);
+            PoolShape::global_mean(12, x, &mut y);
             dot(&y, &r)
         };
         let mut dx = vec![9.0; 60];
-        Pool::global_mean_backward(12, &r, &mut dx);
+        PoolShape::global_mean_backward(12, &r, &mut dx);
         check("x", &x, &dx, run);
     }
 
     #[test]
     fn the_first_of_equal_maxima_wins() {
-        let s = Pool { channels: 1, picture: (2, 2), window: 2, stride: 2, padding: 0 };
+        let s = PoolShape { channels: 1, picture: (2, 2), window: 2, stride: 2, padding: 0 };
         let (mut y, mut winners) = ([0.0f32], [9]);
         s.max_forward(1, &[1.0, 3.0, 3.0, 2.0], &mut y, &mut winners);
         assert_eq!((y[0], winners[0]), (3.0, 1));

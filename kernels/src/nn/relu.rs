@@ -6,7 +6,7 @@
 
 use super::simd::vectorised;
 use super::team::share_rows;
-use super::{Cost, Float};
+use super::{Float, OpCost};
 
 vectorised! {
     fn forward<F>(x: &[F], y: &mut [F]) {
@@ -30,16 +30,16 @@ vectorised! {
 
 /// The rectifier. It has no shape and no parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relu;
+pub struct ReluKernel;
 
-impl Relu {
+impl ReluKernel {
     /// `x` to `y`.
     pub fn forward<F: Float>(x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len());
         share_rows(y, 1, |range, y| forward(&x[range], y));
     }
 
-    /// [`Relu::forward`] where the input is not needed again.
+    /// [`ReluKernel::forward`] where the input is not needed again.
     pub fn forward_in_place<F: Float>(y: &mut [F]) {
         share_rows(y, 1, |_, y| forward_in_place(y));
     }
@@ -50,20 +50,20 @@ impl Relu {
         share_rows(dx, 1, |range, dx| backward(&y[range.clone()], &dy[range], dx));
     }
 
-    /// [`Relu::backward`] where `dx` holds the gradient of the output.
+    /// [`ReluKernel::backward`] where `dx` holds the gradient of the output.
     pub fn backward_in_place<F: Float>(y: &[F], dx: &mut [F]) {
         assert_eq!(y.len(), dx.len());
         share_rows(dx, 1, |range, dx| backward_in_place(&y[range], dx));
     }
 
-    /// Cost of [`Relu::forward`] over `elements`.
-    pub fn forward_cost<F: Float>(elements: usize) -> Cost {
-        Cost::launch(elements, 2 * elements, size_of::<F>())
+    /// Cost of [`ReluKernel::forward`] over `elements`.
+    pub fn forward_cost<F: Float>(elements: usize) -> OpCost {
+        OpCost::launch(elements, 2 * elements, size_of::<F>())
     }
 
-    /// Cost of [`Relu::backward`] over `elements`.
-    pub fn backward_cost<F: Float>(elements: usize) -> Cost {
-        Cost::launch(elements, 3 * elements, size_of::<F>())
+    /// Cost of [`ReluKernel::backward`] over `elements`.
+    pub fn backward_cost<F: Float>(elements: usize) -> OpCost {
+        OpCost::launch(elements, 3 * elements, size_of::<F>())
     }
 }
 
@@ -76,11 +76,11 @@ mod tests {
     fn gradients() {
         let (x, r) = (numbers(50, 1), numbers(50, 2));
         let (mut y, mut dx) = (vec![0.0; 50], vec![9.0; 50]);
-        Relu::forward(&x, &mut y);
-        Relu::backward(&y, &r, &mut dx);
+        ReluKernel::forward(&x, &mut y);
+        ReluKernel::backward(&y, &r, &mut dx);
         let run = |x: &[f64]| {
             let mut y = vec![0.0; 50];
-            Relu::forward(x, &mut y);
+            ReluKernel::forward(x, &mut y);
             dot(&y, &r)
         };
         check("x", &x, &dx, run);
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn nan_is_not_hidden() {
         let mut y = [0.0f32];
-        Relu::forward(&[f32::NAN], &mut y);
+        ReluKernel::forward(&[f32::NAN], &mut y);
         assert!(y[0].is_nan());
     }
 
@@ -97,11 +97,11 @@ mod tests {
     fn in_place_is_the_same() {
         let x = [&numbers(50, 1)[..], &[f64::NAN, f64::NEG_INFINITY, -0.0]].concat();
         let (mut y, mut dx, dy) = (x.clone(), numbers(53, 2), numbers(53, 2));
-        Relu::forward_in_place(&mut y);
-        Relu::backward_in_place(&y, &mut dx);
+        ReluKernel::forward_in_place(&mut y);
+        ReluKernel::backward_in_place(&y, &mut dx);
         let (mut want_y, mut want_dx) = (vec![9.0; 53], vec![9.0; 53]);
-        Relu::forward(&x, &mut want_y);
-        Relu::backward(&want_y, &dy, &mut want_dx);
+        ReluKernel::forward(&x, &mut want_y);
+        ReluKernel::backward(&want_y, &dy, &mut want_dx);
         let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!((bits(&y), bits(&dx)), (bits(&want_y), bits(&want_dx)));
     }

@@ -380,7 +380,7 @@ pub(super) fn plane(s: &launch::Conv) -> Result<usize> {
     Ok(if s.layout == launch::Layout::ChannelsLast { 1 } else { p * q })
 }
 
-pub(super) fn conv(shape: &allfold_kernels::nn::Conv2d, form: Form, n: usize) -> launch::Conv {
+pub(super) fn conv(shape: &allfold_kernels::nn::Conv2dShape, form: Form, n: usize) -> launch::Conv {
     launch::Conv {
         dtype: form.dtype,
         groups: shape.groups,
@@ -395,7 +395,7 @@ pub(super) fn conv(shape: &allfold_kernels::nn::Conv2d, form: Form, n: usize) ->
     }
 }
 
-pub(super) fn pool(shape: &allfold_kernels::nn::Pool, form: Form, n: usize) -> launch::Pool {
+pub(super) fn pool(shape: &allfold_kernels::nn::PoolShape, form: Form, n: usize) -> launch::Pool {
     launch::Pool {
         channels: shape.channels,
         layout: form.layout(),

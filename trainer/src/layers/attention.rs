@@ -2,7 +2,7 @@
 
 use super::Cast;
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
-use allfold_kernels::nn::{Attention as Shape, Dropout, Float, Stream};
+use allfold_kernels::nn::{AttentionShape as Shape, DropoutKernel, DropoutStream, Float};
 
 /// An attention: from `[T, 3 C]` to `[T, C]` per sample. Its draws, where it drops any of its probabilities, are those of a
 /// [dropout](super::Dropout) layer in its place.
@@ -22,8 +22,8 @@ impl Attention {
         Attention { dropped: share, ..self }
     }
 
-    fn with(&self, stream: Stream) -> Option<(Dropout, Stream)> {
-        (self.dropped > 0.0).then_some((Dropout { share: self.dropped }, stream))
+    fn with(&self, stream: DropoutStream) -> Option<(DropoutKernel, DropoutStream)> {
+        (self.dropped > 0.0).then_some((DropoutKernel { share: self.dropped }, stream))
     }
 }
 
@@ -52,7 +52,7 @@ impl<F: Float> Layer<F> for Attention {
     fn forward(&self, pass: Forward<F>) {
         let dropping = self.with(pass.stream).filter(|_| pass.train);
         if dropping.is_some() {
-            let Stream { seed, place: [a, b, c] } = pass.stream;
+            let DropoutStream { seed, place: [a, b, c] } = pass.stream;
             pass.saved.places.copy_from_slice(&[seed as u32, (seed >> 32) as u32, a, b, c]);
         }
         self.shape.forward_dropping(dropping, pass.x, &mut pass.saved.values, pass.y);
@@ -61,7 +61,7 @@ impl<F: Float> Layer<F> for Attention {
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
         let dropping = match pass.saved.places[..] {
             [low, high, a, b, c] => {
-                self.with(Stream { seed: u64::from(high) << 32 | u64::from(low), place: [a, b, c] })
+                self.with(DropoutStream { seed: u64::from(high) << 32 | u64::from(low), place: [a, b, c] })
             }
             _ => None,
         };

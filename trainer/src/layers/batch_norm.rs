@@ -1,7 +1,7 @@
 //! Batch normalisation of each channel, with running statistics for evaluation.
 
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
-use allfold_kernels::nn::{BatchNorm as Shape, Cost, Float};
+use allfold_kernels::nn::{BatchNormShape as Shape, Float, OpCost};
 
 /// A batch norm. Each rank of a data-parallel run normalises by its own samples; synchronised, by those of all ranks,
 /// however many each has (C. Peng et al., "MegDet", CVPR 2018).
@@ -126,7 +126,7 @@ impl<F: Float> Layer<F> for BatchNorm {
     fn cost(&self, n: usize) -> LayerCost {
         let (sums, forward) = match self.synchronised {
             true => (self.shape.sums_cost::<F>(n), self.shape.forward_by_cost::<F>(n)),
-            false => (Cost::default(), self.shape.forward_cost::<F>(n)),
+            false => (OpCost::default(), self.shape.forward_cost::<F>(n)),
         };
         LayerCost {
             sums,

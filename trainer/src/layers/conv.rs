@@ -2,7 +2,7 @@
 
 use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
-use allfold_kernels::nn::{Conv2d as Shape, Cost, Float};
+use allfold_kernels::nn::{Conv2dShape as Shape, Float, OpCost};
 
 /// A convolution. It keeps the padded pictures of the forward pass for the backward pass.
 pub struct Conv2d {
@@ -92,7 +92,7 @@ impl<F: Float> Layer<F> for Conv2d {
 
     fn cost(&self, n: usize) -> LayerCost {
         LayerCost {
-            sums: Cost::default(),
+            sums: OpCost::default(),
             forward: self.shape.forward_cost::<F>(n),
             evaluate: self.shape.forward_cost::<F>(n),
             params: self.shape.backward_params_cost::<F>(n),

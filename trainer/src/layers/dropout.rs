@@ -1,7 +1,7 @@
 //! Dropout: in training a share of the numbers becomes 0, and the rest grows to make up for it.
 
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
-use allfold_kernels::nn::{Dropout as Kernel, Float, Stream};
+use allfold_kernels::nn::{DropoutKernel as Kernel, DropoutStream, Float};
 
 /// Dropout over so many numbers per sample. Its draws are a function of seed, step, micro-batch, rank and layer.
 pub struct Dropout {
@@ -42,14 +42,14 @@ impl<F: Float> Layer<F> for Dropout {
         if !pass.train {
             return pass.y.copy_from_slice(pass.x);
         }
-        let Stream { seed, place: [a, b, c] } = pass.stream;
+        let DropoutStream { seed, place: [a, b, c] } = pass.stream;
         pass.saved.places.copy_from_slice(&[seed as u32, (seed >> 32) as u32, a, b, c]);
         Kernel { share: self.share }.apply(pass.stream, pass.x, pass.y);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
         if let [low, high, a, b, c] = pass.saved.places[..] {
-            let stream = Stream { seed: u64::from(high) << 32 | u64::from(low), place: [a, b, c] };
+            let stream = DropoutStream { seed: u64::from(high) << 32 | u64::from(low), place: [a, b, c] };
             Kernel { share: self.share }.apply(stream, pass.dy, dx);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
-use allfold_kernels::nn::{self, Cost, Embedding as Shape, Float};
+use allfold_kernels::nn::{self, EmbeddingShape as Shape, Float, OpCost};
 
 /// From `positions` tokens, as whole numbers, to a row of the table for each.
 pub struct Embedding {
@@ -112,11 +112,11 @@ impl<F: Float> Layer<F> for Positions {
     fn cost(&self, n: usize) -> LayerCost {
         let once = nn::add_cost::<F>(n * self.positions * self.width);
         LayerCost {
-            sums: Cost::default(),
+            sums: OpCost::default(),
             forward: once,
             evaluate: once,
             params: once,
-            input: Cost::default(),
+            input: OpCost::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
-use allfold_kernels::nn::{Cost, Float, LayerNorm as Shape};
+use allfold_kernels::nn::{Float, LayerNormShape as Shape, OpCost};
 
 /// A layer norm over `rows` rows per sample.
 pub struct LayerNorm {
@@ -66,6 +66,6 @@ impl<F: Float> Layer<F> for LayerNorm {
 
     fn cost(&self, n: usize) -> LayerCost {
         let [forward, params, input] = self.shape.cost::<F>(n * self.rows);
-        LayerCost { sums: Cost::default(), forward, evaluate: forward, params, input }
+        LayerCost { sums: OpCost::default(), forward, evaluate: forward, params, input }
     }
 }

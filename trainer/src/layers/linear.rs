@@ -2,7 +2,7 @@
 
 use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
-use allfold_kernels::nn::{Cost, Float, Linear as Shape};
+use allfold_kernels::nn::{Float, LinearShape as Shape, OpCost};
 
 /// A fully connected layer.
 pub struct Linear {
@@ -78,7 +78,7 @@ impl<F: Float> Layer<F> for Linear {
     fn cost(&self, n: usize) -> LayerCost {
         let n = n * self.rows;
         LayerCost {
-            sums: Cost::default(),
+            sums: OpCost::default(),
             forward: self.shape.forward_cost::<F>(n),
             evaluate: self.shape.forward_cost::<F>(n),
             params: self.shape.backward_params_cost::<F>(n),

@@ -38,7 +38,7 @@ pub use operation::LayerOperation;
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
 pub use unit::{Elementwise, Gelu, Relu, Unit};
 
-use allfold_kernels::nn::{Cost, Float, Stream};
+use allfold_kernels::nn::{DropoutStream, Float, OpCost};
 
 /// How a parameter's initial values are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,7 +110,7 @@ pub struct Forward<'a, F> {
     /// The totals over all ranks of [`Layer::forward_sums`]; in evaluation, nothing.
     pub totals: &'a [f64],
     /// Where random draws of this layer, step, micro-batch and rank come from.
-    pub stream: Stream,
+    pub stream: DropoutStream,
 }
 
 /// What a backward pass reads.
@@ -135,15 +135,15 @@ pub struct Backward<'a, F> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerCost {
     /// [`Layer::forward_sums`].
-    pub sums: Cost,
+    pub sums: OpCost,
     /// [`Layer::forward`] in training.
-    pub forward: Cost,
+    pub forward: OpCost,
     /// [`Layer::forward`] in evaluation.
-    pub evaluate: Cost,
+    pub evaluate: OpCost,
     /// [`Layer::backward_params`].
-    pub params: Cost,
+    pub params: OpCost,
     /// [`Layer::backward_input`].
-    pub input: Cost,
+    pub input: OpCost,
 }
 
 /// One layer over samples of a fixed size.

@@ -1,6 +1,6 @@
 //! What a layer computes, as data: for devices that have arithmetic of their own.
 
-use allfold_kernels::nn::{Conv2d, Pool};
+use allfold_kernels::nn::{Conv2dShape, PoolShape};
 
 /// The formula of a layer and its shape, per sample.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub enum LayerOperation {
     /// A convolution, with a bias per channel or without.
     Conv {
         /// Its shape.
-        shape: Conv2d,
+        shape: Conv2dShape,
         /// Whether there is a bias.
         bias: bool,
     },
@@ -47,9 +47,9 @@ pub enum LayerOperation {
     /// The sum of two activations.
     Add,
     /// The maximum of each window.
-    MaxPool(Pool),
+    MaxPool(PoolShape),
     /// The mean of each window.
-    MeanPool(Pool),
+    MeanPool(PoolShape),
     /// The mean of whole planes.
     GlobalMeanPool {
         /// Channels.

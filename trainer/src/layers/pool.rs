@@ -1,13 +1,13 @@
 //! Pooling: maximum or mean of windows, or the mean of whole planes.
 
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
-use allfold_kernels::nn::{Float, Pool};
+use allfold_kernels::nn::{Float, PoolShape};
 
 /// The maximum of each window.
-pub struct MaxPool(Pool);
+pub struct MaxPool(PoolShape);
 
 /// The mean of each window.
-pub struct MeanPool(Pool);
+pub struct MeanPool(PoolShape);
 
 /// The mean of each channel's whole plane.
 pub struct GlobalMeanPool {
@@ -17,14 +17,14 @@ pub struct GlobalMeanPool {
 
 impl MaxPool {
     /// A pooling of this shape.
-    pub fn new(shape: Pool) -> MaxPool {
+    pub fn new(shape: PoolShape) -> MaxPool {
         MaxPool(shape)
     }
 }
 
 impl MeanPool {
     /// A pooling of this shape.
-    pub fn new(shape: Pool) -> MeanPool {
+    pub fn new(shape: PoolShape) -> MeanPool {
         MeanPool(shape)
     }
 }
@@ -36,16 +36,16 @@ impl GlobalMeanPool {
     }
 }
 
-fn inputs(shape: &Pool) -> usize {
+fn inputs(shape: &PoolShape) -> usize {
     shape.channels * shape.picture.0 * shape.picture.1
 }
 
-fn outputs(shape: &Pool) -> usize {
+fn outputs(shape: &PoolShape) -> usize {
     let (rows, cols) = shape.output_picture();
     shape.channels * rows * cols
 }
 
-fn cost<F: Float>(shape: &Pool, n: usize) -> LayerCost {
+fn cost<F: Float>(shape: &PoolShape, n: usize) -> LayerCost {
     LayerCost {
         forward: shape.forward_cost::<F>(n),
         evaluate: shape.forward_cost::<F>(n),
@@ -124,15 +124,15 @@ impl<F: Float> Layer<F> for GlobalMeanPool {
     }
 
     fn forward(&self, pass: Forward<F>) {
-        Pool::global_mean(self.plane, pass.x, pass.y);
+        PoolShape::global_mean(self.plane, pass.x, pass.y);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        Pool::global_mean_backward(self.plane, pass.dy, dx);
+        PoolShape::global_mean_backward(self.plane, pass.dy, dx);
     }
 
     fn cost(&self, n: usize) -> LayerCost {
-        let both = Pool::global_mean_cost::<F>(self.plane, n * self.channels);
+        let both = PoolShape::global_mean_cost::<F>(self.plane, n * self.channels);
         LayerCost { forward: both, evaluate: both, input: both, ..LayerCost::default() }
     }
 }

@@ -1,13 +1,13 @@
 //! Functions of one number at a time.
 
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
-use allfold_kernels::nn::{self, Cost, Float};
+use allfold_kernels::nn::{self, Float, OpCost};
 use std::marker::PhantomData;
 
 /// The rectifier, max(x, 0).
-pub type Relu = Unit<nn::Relu>;
+pub type Relu = Unit<nn::ReluKernel>;
 /// The Gaussian error linear unit.
-pub type Gelu = Unit<nn::Gelu>;
+pub type Gelu = Unit<nn::GeluKernel>;
 
 /// Such a function of so many numbers per sample.
 pub struct Unit<K>(usize, PhantomData<fn() -> K>);
@@ -34,10 +34,10 @@ pub trait Elementwise {
     /// `dx` from `dy`, which it holds, and from what came out.
     fn backward_in_place<F: Float>(_y: &[F], _dx: &mut [F]) {}
     /// The costs of both over so many elements.
-    fn costs<F: Float>(elements: usize) -> [Cost; 2];
+    fn costs<F: Float>(elements: usize) -> [OpCost; 2];
 }
 
-impl Elementwise for nn::Relu {
+impl Elementwise for nn::ReluKernel {
     const OPERATION: LayerOperation = LayerOperation::Relu;
     const IN_PLACE: bool = true;
 
@@ -57,12 +57,12 @@ impl Elementwise for nn::Relu {
         Self::backward_in_place(y, dx);
     }
 
-    fn costs<F: Float>(elements: usize) -> [Cost; 2] {
+    fn costs<F: Float>(elements: usize) -> [OpCost; 2] {
         [Self::forward_cost::<F>(elements), Self::backward_cost::<F>(elements)]
     }
 }
 
-impl Elementwise for nn::Gelu {
+impl Elementwise for nn::GeluKernel {
     const OPERATION: LayerOperation = LayerOperation::Gelu;
 
     fn forward<F: Float>(x: &[F], y: &mut [F]) {
@@ -73,7 +73,7 @@ impl Elementwise for nn::Gelu {
         Self::backward(x, dy, dx);
     }
 
-    fn costs<F: Float>(elements: usize) -> [Cost; 2] {
+    fn costs<F: Float>(elements: usize) -> [OpCost; 2] {
         [Self::forward_cost::<F>(elements), Self::backward_cost::<F>(elements)]
     }
 }

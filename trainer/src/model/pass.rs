@@ -2,13 +2,13 @@
 
 use crate::{Error, Network, Result};
 use allfold_collectives::Buffer;
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{Float, OpCost};
 use std::ops::Range;
 
 /// What hears of a backward pass as it goes.
 pub trait Listener<F: Float> {
     /// So much was just computed.
-    fn on_cost(&mut self, cost: Cost);
+    fn on_cost(&mut self, cost: OpCost);
 
     /// The gradient of parameter `param` is final: these elements of `grads`. Called once per parameter, the last one first.
     /// Until the pass is over, the listener may keep elements that are final, cut off the end of `grads`; then it must

@@ -4,13 +4,13 @@ use crate::layers::{
 };
 use crate::models::{Cnn, Gpt, cnn, gpt, mlp};
 use crate::network::Builder;
-use allfold_kernels::nn::{self, Pool};
+use allfold_kernels::nn::{self, PoolShape};
 
 /// Remembers who was ready, and that the gradient was the final one.
-struct Log(Vec<(usize, Vec<f64>)>, Cost);
+struct Log(Vec<(usize, Vec<f64>)>, OpCost);
 
 impl Listener<f64> for Log {
-    fn on_cost(&mut self, cost: Cost) {
+    fn on_cost(&mut self, cost: OpCost) {
         self.1 = self.1 + cost;
     }
     fn on_grad(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<f64>) -> Result<()> {
@@ -23,9 +23,9 @@ impl Listener<f64> for Log {
 fn networks() -> Vec<Network<f64>> {
     let picture = (6, 6);
     let conv = |inputs, outputs, stride| {
-        Conv2d::new(nn::Conv2d { inputs, outputs, picture, kernel: 3, stride, padding: 1, groups: 1 })
+        Conv2d::new(nn::Conv2dShape { inputs, outputs, picture, kernel: 3, stride, padding: 1, groups: 1 })
     };
-    let mean = Pool { channels: 3, picture: (3, 3), window: 2, stride: 1, padding: 0 };
+    let mean = PoolShape { channels: 3, picture: (3, 3), window: 2, stride: 1, padding: 0 };
     let every: Vec<(&str, Box<dyn Layer<f64>>)> = vec![
         ("conv", Box::new(conv(2, 3, 2))),
         ("bn", Box::new(BatchNorm::new(3, 9))),
@@ -34,7 +34,7 @@ fn networks() -> Vec<Network<f64>> {
         ("global", Box::new(GlobalMeanPool::new(3, 4))),
         ("fc", Box::new(Linear::new(3, 4))),
     ];
-    let max = Pool { channels: 2, picture, window: 2, stride: 2, padding: 0 };
+    let max = PoolShape { channels: 2, picture, window: 2, stride: 2, padding: 0 };
     let pooled: Vec<(&str, Box<dyn Layer<f64>>)> =
         vec![("max", Box::new(MaxPool::new(max))), ("fc", Box::new(Linear::new(18, 3)))];
     let named = |layers: Vec<(&str, Box<dyn Layer<f64>>)>| {
@@ -53,8 +53,15 @@ fn networks() -> Vec<Network<f64>> {
 
 /// Two branches over grouped convolutions, then rows that are normalised, and draws.
 fn residual() -> Network<f64> {
-    let shape =
-        nn::Conv2d { inputs: 4, outputs: 4, picture: (3, 3), kernel: 3, stride: 1, padding: 1, groups: 2 };
+    let shape = nn::Conv2dShape {
+        inputs: 4,
+        outputs: 4,
+        picture: (3, 3),
+        kernel: 3,
+        stride: 1,
+        padding: 1,
+        groups: 2,
+    };
     let mut builder = Builder::new(36);
     let a = builder.push("conv", Conv2d::new(shape).with_bias(), &[0]).unwrap();
     let b = builder.push("gelu", Gelu::new(36), &[a]).unwrap();
@@ -118,7 +125,7 @@ fn gradients_of_a_tied_gpt_match_differences() {
         model.params.iter_mut().zip(0..).for_each(|(p, i)| *p += (i * 37 % 101) as f64 / 101.0 - 0.5);
         let (x, labels) = ([0.0, 3.0, 1.0, 4.0, 4.0, 2.0], [3, 1, 2, 4, 2, 0]);
         let run = |model: &mut Model<f64>| {
-            let mut log = Log(Vec::new(), Cost::default());
+            let mut log = Log(Vec::new(), OpCost::default());
             model.forward(&x, &mut log).unwrap();
             model.backward(Objective::mean(&labels), &mut log).unwrap()
         };
@@ -144,7 +151,7 @@ fn frozen_layers_have_no_gradient_and_what_they_alone_need_is_not_computed() {
     network.freeze(&["conv".into(), "deep.weight".into()]).unwrap();
     assert!(network.backward_phases().len() < all);
     let mut model = Model::new(network, 3).unwrap();
-    let mut log = Log(Vec::new(), Cost::default());
+    let mut log = Log(Vec::new(), OpCost::default());
     model.forward(&[0.3; 72], &mut log).unwrap();
     model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
     let names: Vec<&str> = log.0.iter().map(|(param, _)| &*model.network().params()[*param].name).collect();
@@ -159,7 +166,7 @@ fn autocast_rounds_what_it_lists_and_nothing_else() {
     let mut half = Model::new(residual(), 3).unwrap();
     half.autocast(Narrow::F16);
     let x: Vec<f64> = (0..72).map(|i| (i * 37 % 101) as f64 / 50.0 - 1.0).collect();
-    let mut log = Log(Vec::new(), Cost::default());
+    let mut log = Log(Vec::new(), OpCost::default());
     for model in [&mut plain, &mut half] {
         model.forward(&x, &mut log).unwrap();
         model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
@@ -194,7 +201,7 @@ fn gradients_of_whole_networks_match_differences() {
         let places: Vec<_> = (0..N * inputs).map(|i| ((i * 37 % 101) as f64 / 50.0) - 1.0).collect();
         let labels: Vec<u32> = (0..N as u32).map(|i| i % classes as u32).collect();
         let run = |model: &mut Model<f64>| {
-            let mut log = Log(Vec::new(), Cost::default());
+            let mut log = Log(Vec::new(), OpCost::default());
             model.forward(&places, &mut log).unwrap();
             model.backward(Objective::mean(&labels), &mut log).unwrap()
         };
@@ -218,7 +225,7 @@ fn gradients_are_announced_last_first_and_final() {
     for network in networks() {
         let (inputs, count) = (network.inputs(), network.params().len());
         let mut model = Model::new(network, 3).unwrap();
-        let mut log = Log(Vec::new(), Cost::default());
+        let mut log = Log(Vec::new(), OpCost::default());
         model.forward(&vec![0.3; 2 * inputs], &mut log).unwrap();
         model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
         assert_eq!(
@@ -236,7 +243,7 @@ fn gradients_are_announced_last_first_and_final() {
 struct Thief;
 
 impl Listener<f64> for Thief {
-    fn on_cost(&mut self, _: Cost) {}
+    fn on_cost(&mut self, _: OpCost) {}
     fn on_grad(&mut self, _: usize, elements: Range<usize>, grads: &mut Buffer<f64>) -> Result<()> {
         drop(grads.split_off(elements.start));
         Err(crate::Error::Data("enough".into()))
@@ -246,7 +253,7 @@ impl Listener<f64> for Thief {
 #[test]
 fn a_pass_that_failed_leaves_a_model_that_can_go_on() {
     let mut model = Model::new(mlp::<f64>(7, &[6, 5], 4).unwrap(), 3).unwrap();
-    let mut log = Log(Vec::new(), Cost::default());
+    let mut log = Log(Vec::new(), OpCost::default());
     model.forward(&[0.3; 14], &mut log).unwrap();
     model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
     let want = model.grads.to_vec();
@@ -262,7 +269,7 @@ fn memory_is_what_a_step_holds() {
         let (inputs, params) = (network.inputs(), network.param_count());
         let told = network.memory(2);
         let mut model = Model::new(network, 3).unwrap();
-        let mut log = Log(Vec::new(), Cost::default());
+        let mut log = Log(Vec::new(), OpCost::default());
         model.forward(&vec![0.3; 2 * inputs], &mut log).unwrap();
         model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
         let values = |vectors: &[Vec<f64>]| vectors.iter().map(Vec::len).sum::<usize>();
@@ -316,9 +323,9 @@ fn a_backward_pass_lists_its_phases_once() {
         ("counted".into(), Box::new(Counted(asked.clone()))),
     ];
     let mut model = Model::new(Network::new(layers).unwrap(), 1).unwrap();
-    model.forward(&[0.5, 0.25], &mut Log(Vec::new(), Cost::default())).unwrap();
+    model.forward(&[0.5, 0.25], &mut Log(Vec::new(), OpCost::default())).unwrap();
     let before = asked.load(std::sync::atomic::Ordering::Relaxed);
-    model.backward(Objective::mean(&[1]), &mut Log(Vec::new(), Cost::default())).unwrap();
+    model.backward(Objective::mean(&[1]), &mut Log(Vec::new(), OpCost::default())).unwrap();
     assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed) - before, 1);
 }
 

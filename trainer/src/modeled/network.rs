@@ -8,7 +8,7 @@ use crate::scaler::unscale_cost;
 use crate::strategies::ddp::{pack_cost, unpack_cost};
 use crate::timing::work;
 use crate::{Config, Network, Optimiser, ParamSpec, Phase, Result, models, optim};
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{Float, OpCost};
 use allfold_sim::{Device, Picos};
 
 struct Numeric<'a, F> {
@@ -39,7 +39,7 @@ pub(super) fn predict<F: Float>(
 }
 
 impl<F: Float> Numeric<'_, F> {
-    fn time(&self, cost: Cost) -> Picos {
+    fn time(&self, cost: OpCost) -> Picos {
         self.device.time(work(cost))
     }
 }

@@ -8,7 +8,7 @@
 use crate::layers::{BatchNorm, Conv2d, Layer, Linear, MaxPool, Relu};
 use crate::network::Network;
 use crate::{Error, Result};
-use allfold_kernels::nn::{self, Float, Pool};
+use allfold_kernels::nn::{self, Float, PoolShape};
 
 /// What the network is made of.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub fn cnn<F: Float>(parts: &Cnn) -> Result<Network<F>> {
     let (picture, plane) = ((height, width), height * width);
     let mut layers: Vec<(String, Box<dyn Layer<F>>)> = Vec::new();
     for (i, &outputs) in parts.channels.iter().enumerate() {
-        let shape = nn::Conv2d { inputs, outputs, picture, kernel: 3, stride: 1, padding: 1, groups: 1 };
+        let shape = nn::Conv2dShape { inputs, outputs, picture, kernel: 3, stride: 1, padding: 1, groups: 1 };
         layers.push((format!("conv{}", i + 1), Box::new(Conv2d::new(shape))));
         if parts.batch_norm {
             layers.push((format!("bn{}", i + 1), Box::new(BatchNorm::new(outputs, plane))));
@@ -45,7 +45,7 @@ pub fn cnn<F: Float>(parts: &Cnn) -> Result<Network<F>> {
         layers.push((format!("relu{}", i + 1), Box::new(Relu::new(outputs * plane))));
         inputs = outputs;
     }
-    let pool = Pool { channels: inputs, picture, window: 2, stride: 2, padding: 0 };
+    let pool = PoolShape { channels: inputs, picture, window: 2, stride: 2, padding: 0 };
     let (rows, cols) = pool.output_picture();
     layers.push(("pool".into(), Box::new(MaxPool::new(pool))));
     layers.push(("fc".into(), Box::new(Linear::new(inputs * rows * cols, parts.classes))));

@@ -50,7 +50,7 @@ pub fn gpt<F: Float>(parts: &Gpt) -> Result<Network<F>> {
     let zero = Some(Init::Constant(0.0));
     let whole = positions * width;
     let mut builder = Builder::new(positions);
-    let table = nn::Embedding { rows: vocabulary, width };
+    let table = nn::EmbeddingShape { rows: vocabulary, width };
     let wte = builder.push("transformer.wte", Embedding::new(positions, table, normal), &[0])?;
     let mut x = builder.push("transformer.wpe", Positions::new(positions, width, normal), &[wte])?;
     let dropped = |builder: &mut Builder<F>, name: &str, x: usize| match dropout > 0.0 {
@@ -65,7 +65,8 @@ pub fn gpt<F: Float>(parts: &Gpt) -> Result<Network<F>> {
         };
         let mut y = builder.push(&name("ln_1"), LayerNorm::new(positions, width), &[x])?;
         y = linear(&mut builder, "attn.c_attn", (width, 3 * width), normal, y)?;
-        let attention = Attention::new(nn::Attention { positions, width, heads }).dropping(attention_dropout);
+        let attention =
+            Attention::new(nn::AttentionShape { positions, width, heads }).dropping(attention_dropout);
         y = builder.push(&name("attn"), attention, &[y])?;
         y = linear(&mut builder, "attn.c_proj", (width, width), before_sum, y)?;
         y = dropped(&mut builder, &name("attn.resid_dropout"), y)?;

@@ -14,7 +14,7 @@
 use crate::layers::{Add, BatchNorm, Conv2d, GlobalMeanPool, Linear, MaxPool, Relu};
 use crate::network::{Builder, Network};
 use crate::{Error, Result};
-use allfold_kernels::nn::{self, Float, Pool};
+use allfold_kernels::nn::{self, Float, PoolShape};
 
 /// What the network is made of.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ struct Trunk<F> {
 impl<F: Float> Trunk<F> {
     /// Convolution and batch norm, named by their places in a block.
     fn conv(&mut self, names: (&str, &str), outputs: usize, kernel: usize, stride: usize) -> Result<()> {
-        let shape = nn::Conv2d {
+        let shape = nn::Conv2dShape {
             inputs: self.channels,
             outputs,
             picture: self.picture,
@@ -122,7 +122,7 @@ pub fn resnet<F: Float>(parts: &ResNet) -> Result<Network<F>> {
     trunk.conv(("conv1", "bn1"), 64, kernel, stride)?;
     trunk.relu("relu")?;
     if parts.imagenet_stem {
-        let pool = Pool { channels: 64, picture: trunk.picture, window: 3, stride: 2, padding: 1 };
+        let pool = PoolShape { channels: 64, picture: trunk.picture, window: 3, stride: 2, padding: 1 };
         trunk.at = trunk.builder.push("maxpool", MaxPool::new(pool), &[trunk.at])?;
         trunk.picture = pool.output_picture();
     }

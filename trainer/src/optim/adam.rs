@@ -7,7 +7,7 @@
 //! ```
 
 use super::{Optimiser, OptimiserState};
-use allfold_kernels::nn::{self, Cost, Float, Moments};
+use allfold_kernels::nn::{self, Float, Moments, OpCost};
 
 /// The optimiser, with two moments per parameter element.
 pub struct Adam<F> {
@@ -56,8 +56,8 @@ impl<F: Float> Optimiser<F> for Adam<F> {
         );
     }
 
-    fn cost(&self, params: usize) -> Cost {
-        Cost::launch(16 * params, 7 * params, size_of::<F>())
+    fn cost(&self, params: usize) -> OpCost {
+        OpCost::launch(16 * params, 7 * params, size_of::<F>())
     }
 
     fn state(&mut self) -> OptimiserState<'_, F> {

@@ -7,7 +7,7 @@
 //!
 //! It comes after the exchange (and after unscaling), so every rank of a data-parallel run sees the same norm.
 
-use allfold_kernels::nn::{Cost, Float, norm};
+use allfold_kernels::nn::{Float, OpCost, norm};
 
 /// Bounds the norm of `grads` by `limit`; returns what it was before.
 pub fn clip<F: Float>(grads: &mut [F], limit: f64) -> f64 {
@@ -22,8 +22,8 @@ pub fn clip<F: Float>(grads: &mut [F], limit: f64) -> f64 {
 }
 
 /// Cost of [`clip`] over `elements`.
-pub fn cost<F>(elements: usize) -> Cost {
-    Cost::launch(3 * elements, 3 * elements, size_of::<F>())
+pub fn cost<F>(elements: usize) -> OpCost {
+    OpCost::launch(3 * elements, 3 * elements, size_of::<F>())
 }
 
 #[cfg(test)]

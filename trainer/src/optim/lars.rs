@@ -12,7 +12,7 @@
 
 use super::{Optimiser, OptimiserState};
 use crate::ParamSpec;
-use allfold_kernels::nn::{Cost, Float, norm};
+use allfold_kernels::nn::{Float, OpCost, norm};
 use std::ops::Range;
 
 /// The optimiser, with one velocity per parameter element.
@@ -58,8 +58,8 @@ impl<F: Float> Optimiser<F> for Lars<F> {
         }
     }
 
-    fn cost(&self, params: usize) -> Cost {
-        Cost::launch(10 * params, 7 * params, size_of::<F>())
+    fn cost(&self, params: usize) -> OpCost {
+        OpCost::launch(10 * params, 7 * params, size_of::<F>())
     }
 
     fn state(&mut self) -> OptimiserState<'_, F> {

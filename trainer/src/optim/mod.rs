@@ -18,7 +18,7 @@ pub use lars::Lars;
 pub use sgd::Sgd;
 
 use crate::{Config, Network, Result};
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{Float, OpCost};
 
 /// The names by which a configuration asks for an optimiser.
 pub const OPTIMISERS: &[(&str, &str)] = &[
@@ -34,7 +34,7 @@ pub trait Optimiser<F: Float> {
     fn step(&mut self, lr: f64, params: &mut [F], grads: &[F]);
 
     /// Cost of a step over `params` elements.
-    fn cost(&self, params: usize) -> Cost;
+    fn cost(&self, params: usize) -> OpCost;
 
     /// What a step reads of the steps before it.
     fn state(&mut self) -> OptimiserState<'_, F>;

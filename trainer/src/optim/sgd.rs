@@ -7,7 +7,7 @@
 //! ```
 
 use super::{Optimiser, OptimiserState};
-use allfold_kernels::nn::{Cost, Descent, Float, descend};
+use allfold_kernels::nn::{Descent, Float, OpCost, descend};
 
 /// The optimiser, with one velocity per parameter element.
 pub struct Sgd<F> {
@@ -39,10 +39,10 @@ impl<F: Float> Optimiser<F> for Sgd<F> {
         descend(descent, params, grads, &mut self.velocity);
     }
 
-    fn cost(&self, params: usize) -> Cost {
+    fn cost(&self, params: usize) -> OpCost {
         match self.momentum == 0.0 {
-            true => Cost::launch(4 * params, 3 * params, size_of::<F>()),
-            false => Cost::launch(6 * params, 5 * params, size_of::<F>()),
+            true => OpCost::launch(4 * params, 3 * params, size_of::<F>()),
+            false => OpCost::launch(6 * params, 5 * params, size_of::<F>()),
         }
     }
 

@@ -26,7 +26,7 @@ use crate::buckets::{Bucket, grouped, views};
 use crate::timing::{BucketTimes, work};
 use crate::{Config, Error, Listener, Model, Network, Objective, ParamSpec, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp};
-use allfold_kernels::nn::{Cost, Float, divide};
+use allfold_kernels::nn::{Float, OpCost, divide};
 use allfold_sim::Picos;
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -188,13 +188,13 @@ impl<'a, F: Float> Ddp<'a, F> {
 }
 
 /// Cost of dividing and copying `elements` into a bucket.
-pub fn pack_cost<F>(elements: usize) -> Cost {
-    Cost::launch(elements, 2 * elements, size_of::<F>())
+pub fn pack_cost<F>(elements: usize) -> OpCost {
+    OpCost::launch(elements, 2 * elements, size_of::<F>())
 }
 
 /// Cost of copying a bucket of `elements` back.
-pub fn unpack_cost<F>(elements: usize) -> Cost {
-    Cost::launch(0, 2 * elements, size_of::<F>())
+pub fn unpack_cost<F>(elements: usize) -> OpCost {
+    OpCost::launch(0, 2 * elements, size_of::<F>())
 }
 
 impl<F: Float> Strategy<F> for Ddp<'_, F> {
@@ -340,7 +340,7 @@ struct Pass<'a, F: Float> {
 }
 
 impl<F: Float> Listener<F> for Pass<'_, F> {
-    fn on_cost(&mut self, cost: Cost) {
+    fn on_cost(&mut self, cost: OpCost) {
         self.comm.charge(&work(cost));
     }
 

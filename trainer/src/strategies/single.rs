@@ -4,7 +4,7 @@ use super::{Strategy, Synced};
 use crate::timing::work;
 use crate::{Listener, Model, Objective, Result};
 use allfold_collectives::{Buffer, Communicator};
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{Float, OpCost};
 use allfold_sim::Picos;
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub struct Single<'a> {
 struct Charge<'a>(&'a Communicator);
 
 impl<F: Float> Listener<F> for Charge<'_> {
-    fn on_cost(&mut self, cost: Cost) {
+    fn on_cost(&mut self, cost: OpCost) {
         self.0.charge(&work(cost));
     }
 

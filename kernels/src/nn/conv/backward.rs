@@ -1,6 +1,6 @@
 //! Backward: the gradients of the weight, the input and the bias.
 
-use super::Conv2d;
+use super::Conv2dShape;
 use super::turn::{pad, turn};
 use super::winograd::Winograd;
 use crate::nn::Float;
@@ -8,7 +8,7 @@ use crate::nn::gemm::{Left, Lines, Patches, Place, Walk, gemm};
 use crate::nn::sum::sum;
 use crate::nn::team::share_rows;
 
-impl Conv2d {
+impl Conv2dShape {
     /// The gradient of the weight, replaced; `work` is what the forward pass left.
     pub fn backward_params<F: Float>(&self, n: usize, x: &[F], work: &mut [F], dy: &[F], dw: &mut [F]) {
         let (patch, pixels, outputs) = (self.patch(), self.pixels(), self.outputs / self.groups);
@@ -74,7 +74,7 @@ impl Conv2d {
     ) {
         let (turned, rest) = work.split_at_mut(self.weights());
         self.turn_weight(w, turned);
-        let back = Conv2d { inputs: self.outputs, outputs: self.inputs, picture, padding: 0, ..*self };
+        let back = Conv2dShape { inputs: self.outputs, outputs: self.inputs, picture, padding: 0, ..*self };
         let dy = if padding == 0 {
             dy
         } else {

@@ -1,13 +1,13 @@
 //! Forward: products with patches of padded pictures.
 
-use super::Conv2d;
+use super::Conv2dShape;
 use super::turn::pad;
 use super::winograd::Winograd;
 use crate::nn::Float;
 use crate::nn::gemm::{Left, Patches, Place, Walk, gemm};
 use crate::nn::team::share_rows;
 
-impl Conv2d {
+impl Conv2dShape {
     /// `x` to `y`; `work` keeps what the backward pass needs: padded pictures, or the transformed weight.
     pub fn forward<F: Float>(&self, n: usize, x: &[F], w: &[F], work: &mut [F], y: &mut [F]) {
         self.lengths(n, x, y, w, work);

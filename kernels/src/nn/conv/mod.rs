@@ -24,4 +24,4 @@ mod turn;
 mod winograd;
 mod work;
 
-pub use shape::Conv2d;
+pub use shape::Conv2dShape;

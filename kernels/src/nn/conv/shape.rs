@@ -1,10 +1,10 @@
 //! The shape of a convolution: its sides and its cost.
 
-use crate::nn::{Cost, Float};
+use crate::nn::{Float, OpCost};
 
 /// The shape of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conv2d {
+pub struct Conv2dShape {
     /// Channels in, C.
     pub inputs: usize,
     /// Channels out, O.
@@ -21,7 +21,7 @@ pub struct Conv2d {
     pub groups: usize,
 }
 
-impl Conv2d {
+impl Conv2dShape {
     /// (P, Q).
     ///
     /// # Panics
@@ -48,19 +48,19 @@ impl Conv2d {
         (side(self.picture.0), side(self.picture.1))
     }
 
-    /// Cost of [`Conv2d::forward`], as one kernel that reads pictures and never stores patches.
-    pub fn forward_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`Conv2dShape::forward`], as one kernel that reads pictures and never stores patches.
+    pub fn forward_cost<F: Float>(&self, n: usize) -> OpCost {
         let (x, y) = (n * self.input(), n * self.outputs * self.pixels());
-        Cost::launch(2 * y * self.patch(), x + y + self.weights(), size_of::<F>())
+        OpCost::launch(2 * y * self.patch(), x + y + self.weights(), size_of::<F>())
     }
 
-    /// Cost of [`Conv2d::backward_params`]: the same products.
-    pub fn backward_params_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`Conv2dShape::backward_params`]: the same products.
+    pub fn backward_params_cost<F: Float>(&self, n: usize) -> OpCost {
         self.forward_cost::<F>(n)
     }
 
-    /// Cost of [`Conv2d::backward_input`]: the same products.
-    pub fn backward_input_cost<F: Float>(&self, n: usize) -> Cost {
+    /// Cost of [`Conv2dShape::backward_input`]: the same products.
+    pub fn backward_input_cost<F: Float>(&self, n: usize) -> OpCost {
         self.forward_cost::<F>(n)
     }
 

@@ -1,12 +1,12 @@
 //! Convolutions against their definition, and their gradients against differences.
 
-use super::Conv2d;
+use super::Conv2dShape;
 use crate::nn::Float;
 use crate::nn::gradcheck::{check, dot, numbers};
 use proptest::prelude::*;
 
 /// The definition, pixel by pixel.
-pub fn direct(s: &Conv2d, n: usize, x: &[f64], w: &[f64]) -> Vec<f64> {
+pub fn direct(s: &Conv2dShape, n: usize, x: &[f64], w: &[f64]) -> Vec<f64> {
     let ((h, wd), (p, q), k) = (s.picture, s.output_picture(), s.kernel);
     let mut y = Vec::new();
     for sample in 0..n {
@@ -32,11 +32,11 @@ pub fn direct(s: &Conv2d, n: usize, x: &[f64], w: &[f64]) -> Vec<f64> {
     y
 }
 
-fn shapes() -> impl Strategy<Value = Conv2d> {
+fn shapes() -> impl Strategy<Value = Conv2dShape> {
     (1usize..3, 1usize..4, 1usize..6, 1usize..6, 1usize..4, 1usize..4, 0usize..3, 1usize..4)
         .prop_map(|(inputs, outputs, h, w, kernel, stride, padding, groups)| {
             let (picture, inputs, outputs) = ((h, w), inputs * groups, outputs * groups);
-            Conv2d { inputs, outputs, picture, kernel, stride, padding, groups }
+            Conv2dShape { inputs, outputs, picture, kernel, stride, padding, groups }
         })
         .prop_filter("the kernel fits", |s| s.kernel <= s.picture.0.min(s.picture.1) + 2 * s.padding)
 }
@@ -68,7 +68,8 @@ proptest! {
 
 #[test]
 fn cost_is_two_per_tap() {
-    let s = Conv2d { inputs: 16, outputs: 32, picture: (8, 8), kernel: 3, stride: 1, padding: 1, groups: 1 };
+    let s =
+        Conv2dShape { inputs: 16, outputs: 32, picture: (8, 8), kernel: 3, stride: 1, padding: 1, groups: 1 };
     assert_eq!(s.forward_cost::<f32>(10).flops, 10 * 2 * 32 * 64 * 16 * 9);
 }
 
@@ -76,7 +77,7 @@ fn cost_is_two_per_tap() {
 #[test]
 fn a_convolution_too_small_for_winograd_one_way_has_its_gradient() {
     for picture in [(5, 5), (4, 7)] {
-        let s = Conv2d { inputs: 64, outputs: 64, picture, kernel: 3, stride: 1, padding: 0, groups: 1 };
+        let s = Conv2dShape { inputs: 64, outputs: 64, picture, kernel: 3, stride: 1, padding: 0, groups: 1 };
         let (n, area) = (2, 9);
         let (x, w) = (numbers(n * s.input(), 1), numbers(s.weights(), 2));
         let r = numbers(n * s.outputs * s.pixels(), 3);
@@ -88,7 +89,7 @@ fn a_convolution_too_small_for_winograd_one_way_has_its_gradient() {
             .map(|at| (at / (64 * area), at / area % 64, at % area))
             .map(|(c, o, tap)| w[(o * 64 + c) * area + area - 1 - tap])
             .collect();
-        let back = Conv2d { picture: s.output_picture(), padding: 2, ..s };
+        let back = Conv2dShape { picture: s.output_picture(), padding: 2, ..s };
         for (got, want) in [(y, direct(&s, n, &x, &w)), (dx, direct(&back, n, &r, &turned))] {
             assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-11), "{picture:?}");
         }
@@ -98,7 +99,7 @@ fn a_convolution_too_small_for_winograd_one_way_has_its_gradient() {
 /// Whole tiles, panels and depths, in f32 and f64, on every number of threads.
 #[test]
 fn the_same_bits_on_any_number_of_threads_and_near_f64() {
-    let shape = |picture, stride, kernel| Conv2d {
+    let shape = |picture, stride, kernel| Conv2dShape {
         inputs: 24,
         outputs: 56,
         picture,
@@ -118,7 +119,7 @@ fn the_same_bits_on_any_number_of_threads_and_near_f64() {
         let (x, w) = (numbers(n * s.input(), 1), numbers(s.weights(), 2));
         let r = numbers(n * s.outputs * s.pixels(), 3);
         let narrow = |a: &[f64]| a.iter().map(|&a| a as f32).collect::<Vec<f32>>();
-        fn all<F: Float>(s: &Conv2d, n: usize, x: &[F], w: &[F], r: &[F], threads: usize) -> Vec<F> {
+        fn all<F: Float>(s: &Conv2dShape, n: usize, x: &[F], w: &[F], r: &[F], threads: usize) -> Vec<F> {
             let mut work = vec![F::ONE; s.work(n)];
             let (mut y, mut dw, mut dx) =
                 (vec![F::ONE; r.len()], vec![F::ONE; w.len()], vec![F::ONE; x.len()]);

@@ -1,9 +1,9 @@
 //! The room that a convolution's passes share, and the lengths of what they are given.
 
-use super::Conv2d;
+use super::Conv2dShape;
 use super::winograd::Winograd;
 
-impl Conv2d {
+impl Conv2dShape {
     /// Elements of `work` that a batch of `n` needs: the transformed weight, or padded pictures or patches, and once the
     /// weight.
     pub fn work(&self, n: usize) -> usize {

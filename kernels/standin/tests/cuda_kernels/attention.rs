@@ -3,7 +3,7 @@
 use crate::common::{Trained, near, of, units, wide};
 use allfold_kernels::cuda::Queue;
 use allfold_kernels::cuda::launch::{self, Dropped, Heads};
-use allfold_kernels::nn::Stream;
+use allfold_kernels::nn::DropoutStream;
 
 pub fn check(queue: &Queue) {
     crate::for_trained!(attention, queue);
@@ -87,7 +87,7 @@ fn attention<T: Trained>(queue: &Queue) {
             T::DTYPE
         );
         // The draws of the CPU: groups of four keys of a row.
-        let stream = Stream { seed: 0x1234_5678_9abc, place: [3, 4, 5] };
+        let stream = DropoutStream { seed: 0x1234_5678_9abc, place: [3, 4, 5] };
         let bound = (share * 4_294_967_296.0) as u32;
         let kept = |row: usize, j: usize| {
             let draw = stream.four((row * usize::div_ceil(length, 4) + j / 4) as u32)[j % 4];
@@ -98,7 +98,7 @@ fn attention<T: Trained>(queue: &Queue) {
         let dy: Vec<T> = of(&units(batch * length * width, 2));
         let shape = Shape { batch, length, heads, size, causal };
         let Wanted { y, lse, dqkv } = shape.wanted(&wide(&qkv), &wide(&dy), kept);
-        let Stream { seed, place: [a, b, layer] } = stream;
+        let DropoutStream { seed, place: [a, b, layer] } = stream;
         let draws = queue.upload(&[seed as u32, (seed >> 32) as u32, a, b]).unwrap();
         let dropped = (share > 0.0).then_some(Dropped { stream: draws.all(), layer, share });
         let s = Heads { dtype: T::DTYPE, batch, length, heads, size, causal, dropped };

@@ -84,9 +84,9 @@ fn biases<T: Trained>(queue: &Queue) {
 fn dropouts<T: Trained>(queue: &Queue) {
     for n in LENGTHS {
         let x: Vec<T> = of(&units(n, 1));
-        let stream = nn::Stream { seed: 0x1234_5678_9abc_def0, place: [7, 9, 3] };
+        let stream = nn::DropoutStream { seed: 0x1234_5678_9abc_def0, place: [7, 9, 3] };
         let mut want = vec![0.0f64; n];
-        nn::Dropout { share: 0.3 }.apply(stream, &wide(&x), &mut want);
+        nn::DropoutKernel { share: 0.3 }.apply(stream, &wide(&x), &mut want);
         let (gx, y) = (queue.upload(&x).unwrap(), queue.memory(n * size_of::<T>()).unwrap());
         let place = [stream.seed as u32, (stream.seed >> 32) as u32, 7, 9];
         let place = queue.upload(&place).unwrap();
@@ -198,7 +198,7 @@ fn pools<T: Trained>(queue: &Queue) {
     ] {
         let layout = Layout::Planes;
         let (cpu, s) = (
-            nn::Pool { channels: 1, picture, window, stride, padding },
+            nn::PoolShape { channels: 1, picture, window, stride, padding },
             Pool { planes, channels: planes, layout, picture, window, stride, padding },
         );
         let (p, q) = cpu.output_picture();
@@ -261,8 +261,8 @@ fn plane_means<T: Trained>(queue: &Queue) {
     for (planes, plane) in [(1, 1), (9, 49), (300, 5)] {
         let (x, dy): (Vec<T>, Vec<T>) = (of(&units(planes * plane, 1)), of(&units(planes, 2)));
         let (mut y, mut dx) = (vec![0.0; planes], vec![0.0; planes * plane]);
-        nn::Pool::global_mean(plane, &wide(&x), &mut y);
-        nn::Pool::global_mean_backward(plane, &wide(&dy), &mut dx);
+        nn::PoolShape::global_mean(plane, &wide(&x), &mut y);
+        nn::PoolShape::global_mean_backward(plane, &wide(&dy), &mut dx);
         // Three samples, or one, of channels that come last.
         for channels in [None, Some(if planes % 3 == 0 { planes / 3 } else { planes })] {
             let shape = channels.map(|channels| (channels, plane));

@@ -34,7 +34,7 @@ fn batch_norm<T: Trained>(queue: &Queue) {
         let (w, b) = (units(c, 3), units(c, 4));
         let start: Vec<f32> = units(2 * c, 5).iter().map(|x| x + 2.0).collect();
         let f64s = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
-        let cpu = nn::BatchNorm { channels: c, plane: p };
+        let cpu = nn::BatchNormShape { channels: c, plane: p };
         let (mut running, mut saved, mut y) = (f64s(&start), vec![0.0; 2 * c], vec![0.0; n * c * p]);
         cpu.forward(n, &wide(&x), &f64s(&w), &f64s(&b), &mut running, &mut saved, &mut y);
         let (mut dw, mut db, mut dx) = (vec![0.0; c], vec![0.0; c], vec![0.0; n * c * p]);

@@ -3,7 +3,7 @@
 use crate::common::{Trained, near, of, turned, units, wide};
 use allfold_kernels::cuda::launch::{self, Conv, Layout, Matrix};
 use allfold_kernels::cuda::{Memory, Queue};
-use allfold_kernels::nn::Conv2d;
+use allfold_kernels::nn::Conv2dShape;
 
 pub fn check(queue: &Queue) {
     crate::for_trained!(products, queue);
@@ -58,8 +58,15 @@ fn convolutions<T: Trained>(queue: &Queue) {
         let layout = Layout::Planes;
         let s =
             Conv { dtype: T::DTYPE, n, channels, picture, filters, side, stride, padding, groups, layout };
-        let cpu =
-            Conv2d { inputs: channels, outputs: filters, picture, kernel: side, stride, padding, groups };
+        let cpu = Conv2dShape {
+            inputs: channels,
+            outputs: filters,
+            picture,
+            kernel: side,
+            stride,
+            padding,
+            groups,
+        };
         let (p, q) = s.output_picture().unwrap();
         assert_eq!((p, q), cpu.output_picture());
         let x: Vec<T> = of(&units(n * channels * picture.0 * picture.1, 1));

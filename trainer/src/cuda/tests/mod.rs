@@ -17,7 +17,7 @@ use crate::{
 };
 use allfold_collectives::{Buffer, World};
 use allfold_kernels::cuda::Machine;
-use allfold_kernels::nn::{self, Cost, Pool};
+use allfold_kernels::nn::{self, OpCost, PoolShape};
 use allfold_standin::{Order, Shim};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -337,7 +337,7 @@ fn a_small_gpt_trains_as_on_the_cpu() {
 struct Nobody;
 
 impl Listener<f32> for Nobody {
-    fn on_cost(&mut self, _cost: Cost) {}
+    fn on_cost(&mut self, _cost: OpCost) {}
     fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
         Ok(())
     }
@@ -370,7 +370,7 @@ fn a_batch_norm_of_one_value_per_channel_is_refused() {
 fn block() -> Network<f32> {
     let grouped = |inputs, outputs, picture, kernel, stride, groups| {
         let padding = kernel / 2;
-        Conv2d::new(nn::Conv2d { inputs, outputs, picture, kernel, stride, padding, groups })
+        Conv2d::new(nn::Conv2dShape { inputs, outputs, picture, kernel, stride, padding, groups })
     };
     let conv =
         |inputs, outputs, picture, kernel, stride| grouped(inputs, outputs, picture, kernel, stride, 1);
@@ -379,7 +379,7 @@ fn block() -> Network<f32> {
         builder.push_boxed(name, layer, from).unwrap()
     };
     let a = push("stem", Box::new(conv(2, 4, (8, 7), 3, 1).with_bias()), &[0]);
-    let pool = Pool { channels: 4, picture: (8, 7), window: 3, stride: 2, padding: 1 };
+    let pool = PoolShape { channels: 4, picture: (8, 7), window: 3, stride: 2, padding: 1 };
     let b = push("pool", Box::new(MaxPool::new(pool)), &[a]);
     let c = push("conv1", Box::new(conv(4, 6, (4, 4), 3, 2)), &[b]);
     let d = push("bn1", Box::new(BatchNorm::new(6, 4)), &[c]);
@@ -389,7 +389,7 @@ fn block() -> Network<f32> {
     let h = push("add", Box::new(Add::new(24)), &[f, g]);
     let i = push("ln", Box::new(LayerNorm::new(6, 4)), &[h]);
     let j = push("gelu", Box::new(Gelu::new(24)), &[i]);
-    let mean = Pool { channels: 6, picture: (2, 2), window: 2, stride: 1, padding: 0 };
+    let mean = PoolShape { channels: 6, picture: (2, 2), window: 2, stride: 1, padding: 0 };
     let k = push("mean", Box::new(MeanPool::new(mean)), &[j]);
     let l = push("again", Box::new(Linear::new(6, 12)), &[k]);
     let m = push("planes", Box::new(GlobalMeanPool::new(3, 4)), &[l]);

@@ -22,7 +22,7 @@ use crate::buckets::{Bucket, flat, parted};
 use crate::network::ParamSpec;
 use crate::timing::work;
 use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
-use allfold_kernels::nn::{Cost, Float};
+use allfold_kernels::nn::{Float, OpCost};
 use allfold_kernels::{bf16, f16};
 use allfold_sim::Picos;
 
@@ -233,6 +233,6 @@ impl<F: Float> Hook<F> {
 }
 
 /// Cost of compressing `elements`, or of the way back.
-fn compress_cost<F>(elements: usize) -> Cost {
-    Cost::launch(2 * elements, 2 * elements, size_of::<F>())
+fn compress_cost<F>(elements: usize) -> OpCost {
+    OpCost::launch(2 * elements, 2 * elements, size_of::<F>())
 }

@@ -16,7 +16,7 @@ use crate::buckets::Bucket;
 use crate::network::ParamSpec;
 use crate::timing::work;
 use allfold_collectives::{Communicator, ReduceOp};
-use allfold_kernels::nn::{Cost, Float, Matrix, Store, matmul};
+use allfold_kernels::nn::{Float, Matrix, OpCost, Store, matmul};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -175,7 +175,7 @@ impl<F: Float> PowerSgd<F> {
             error[range.clone()].iter_mut().zip(&buffer[range]).for_each(|(e, &sum)| *e = *e - sum * share);
             (p_at, q_at) = (p_at + part.rows * r, q_at + part.cols * r);
         }
-        comm.charge(&work(Cost::launch(6 * r * buffer.len(), 6 * buffer.len(), size_of::<F>())));
+        comm.charge(&work(OpCost::launch(6 * r * buffer.len(), 6 * buffer.len(), size_of::<F>())));
         Ok(())
     }
 

@@ -25,7 +25,7 @@ mod pictures;
 mod tests;
 mod transforms;
 
-use super::Conv2d;
+use super::Conv2dShape;
 use super::turn::turn;
 use crate::nn::Float;
 use crate::nn::gemm::{Left, Lines, Place, Walk, gemm, room, transpose};
@@ -53,8 +53,8 @@ pub(in crate::nn::conv) struct Winograd {
 
 impl Winograd {
     /// For the convolutions that it pays for.
-    pub fn of(shape: &Conv2d) -> Option<Winograd> {
-        let Conv2d { inputs, outputs, picture, kernel, stride, padding, groups } = *shape;
+    pub fn of(shape: &Conv2dShape) -> Option<Winograd> {
+        let Conv2dShape { inputs, outputs, picture, kernel, stride, padding, groups } = *shape;
         let pays = |channels: usize| channels >= LEAST && channels.is_multiple_of(VECTOR);
         if (kernel, stride, groups) != (3, 1, 1) || padding > 2 || !pays(inputs) || !pays(outputs) {
             return None;

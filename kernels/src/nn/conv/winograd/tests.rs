@@ -1,13 +1,13 @@
 //! Winograd's products against the definition.
 
 use super::Winograd;
-use crate::nn::conv::Conv2d;
+use crate::nn::conv::Conv2dShape;
 use crate::nn::conv::tests::direct;
 use crate::nn::gradcheck::{dot, numbers};
 use crate::nn::{Float, Team};
 
-fn shape(picture: (usize, usize), padding: usize) -> Conv2d {
-    Conv2d { inputs: 64, outputs: 80, picture, kernel: 3, stride: 1, padding, groups: 1 }
+fn shape(picture: (usize, usize), padding: usize) -> Conv2dShape {
+    Conv2dShape { inputs: 64, outputs: 80, picture, kernel: 3, stride: 1, padding, groups: 1 }
 }
 
 /// Forward by Winograd's products and by the definition. A convolution is linear in its input and in its weight, so
