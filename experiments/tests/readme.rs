@@ -4,6 +4,7 @@
 //! a line for any text. What a web page should not show is a comment on the line before the block: `<!-- exit 2 -->` is the exit code
 //! of its commands, `<!-- varies: 0.1; 12 -->` lists texts that differ from run to run.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The document as `trycmd` reads it: with exit codes and wildcards in its blocks.
@@ -61,4 +62,17 @@ fn comments_before_a_block_give_its_exit_code_and_what_varies() {
     let document = "<!-- exit 2 -->\n<!-- varies: 17; 0.5 -->\n```console\n$ allfold x\nerror in 0.5 s (there are ...\n...\n```\n```console\n$ allfold y\n17\n```\n";
     let expected = "<!-- exit 2 -->\n<!-- varies: 17; 0.5 -->\n```console\n$ allfold x\n? 2\nerror in [..] s (there are [..]\n...\n\n```\n```console\n$ allfold y\n17\n\n```\n";
     assert_eq!(session(document), expected);
+}
+
+#[test]
+fn the_readme_lists_the_commands_that_there_are() {
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_allfold")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let lines =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let commands: BTreeSet<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let rows = readme.lines().filter_map(|line| line.strip_prefix("| `allfold "));
+    let listed: BTreeSet<&str> = rows.filter_map(|row| row.split([' ', '`']).next()).collect();
+    assert_eq!(listed, commands);
 }

@@ -48,7 +48,7 @@ enum Command {
     /// Run the standard experiment and write it up as one HTML file
     Report(report::Args),
     /// Start one process per rank, here or on many hosts, and watch them
-    LaunchMode(launch::Args),
+    Launch(launch::Args),
     /// Hold predictions against measured runs, and say by what factor they are wrong
     Validate(validate::Args),
     /// Fit the physical parameters of machines to measured runs
@@ -97,7 +97,7 @@ pub fn run() -> CommandResult {
         Command::Validate(args) => validate::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::LaunchMode(args) => launch::run(&args, &names()),
+        Command::Launch(args) => launch::run(&args, &names()),
         Command::Triage(args) => triage::run(&args),
         Command::LaunchRank(args) => launch::run_rank(&args),
         Command::LaunchGuard => {

@@ -204,11 +204,8 @@ mod tests {
     fn a_hundred_thousand_ranks_are_one_point_among_others() {
         let point = scaling("dgx-a100", Collectives::Simulated).point(131_072).unwrap().unwrap();
         assert!(point.samples_per_s > 0.0 && point.engines.iter().any(|engine| engine.contains("rounded")));
-        let strong = WorkloadScaling {
-            strong: true,
-            batch: 256,
-            ..scaling("dgx-a100", Collectives::Simulated)
-        };
+        let strong =
+            WorkloadScaling { strong: true, batch: 256, ..scaling("dgx-a100", Collectives::Simulated) };
         assert_eq!(strong.point(512).unwrap(), None);
         assert_eq!(strong.point(64).unwrap().unwrap().batch, 4);
     }
