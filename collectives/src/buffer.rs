@@ -1,7 +1,7 @@
 //! A buffer that an asynchronous operation takes, and gives back when it is done; and memory that ranks reach where it is.
 
 use crate::Element;
-use allfold_kernels::Part;
+use allfold_kernels::SplitVec;
 use allfold_kernels::fused::Lease;
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ pub struct Buffer<T: Element> {
 enum Home<T> {
     Host(Vec<T>),
     /// What is left of a vector, or was cut off from it.
-    Part(Part<T>),
+    Part(SplitVec<T>),
     /// In memory that the ranks of a communicator share.
     Shared(Lease, PhantomData<T>),
 }
@@ -64,9 +64,9 @@ impl<T: Element> Buffer<T> {
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Buffer<T> {
         let mut first = match std::mem::replace(&mut self.owner, Home::Host(Vec::new())) {
-            Home::Host(elements) => Part::from(elements),
+            Home::Host(elements) => SplitVec::from(elements),
             Home::Part(part) => part,
-            Home::Shared(lease, _) => Part::from(bytemuck::cast_slice(&lease).to_vec()),
+            Home::Shared(lease, _) => SplitVec::from(bytemuck::cast_slice(&lease).to_vec()),
         };
         let rest = first.split_off(at);
         self.owner = Home::Part(first);

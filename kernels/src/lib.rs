@@ -15,7 +15,7 @@ pub use element::{DType, Element};
 pub use half::{bf16, f16};
 pub use isa::Isa;
 pub use op::ReduceOp;
-pub use part::Part;
+pub use part::SplitVec;
 pub use reduce::{
     combine, combine_by, copy_large, copy_part, divide, divide_bytes, reduce, reduce_by, reduce_bytes,
 };

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Some neighbouring elements of a vector, which belong to nobody else. The last part frees the vector.
-pub struct Part<T> {
+pub struct SplitVec<T> {
     whole: Arc<Whole<T>>,
     range: Range<usize>,
 }
@@ -25,21 +25,21 @@ impl<T> Drop for Whole<T> {
     }
 }
 
-impl<T> Part<T> {
+impl<T> SplitVec<T> {
     /// Cuts off everything from element `at` on; nothing, where there are no more elements.
     #[must_use]
-    pub fn split_off(&mut self, at: usize) -> Part<T> {
+    pub fn split_off(&mut self, at: usize) -> SplitVec<T> {
         let at = self.range.start + at.min(self.range.len());
         let rest = at..self.range.end;
         self.range.end = at;
-        Part { whole: self.whole.clone(), range: rest }
+        SplitVec { whole: self.whole.clone(), range: rest }
     }
 
     /// Puts the part that was cut off here back.
     ///
     /// # Errors
     /// That part, if it is not what follows this one in one vector.
-    pub fn join(&mut self, next: Part<T>) -> Result<(), Part<T>> {
+    pub fn join(&mut self, next: SplitVec<T>) -> Result<(), SplitVec<T>> {
         if !Arc::ptr_eq(&self.whole, &next.whole) || self.range.end != next.range.start {
             return Err(next);
         }
@@ -48,16 +48,16 @@ impl<T> Part<T> {
     }
 }
 
-impl<T> From<Vec<T>> for Part<T> {
+impl<T> From<Vec<T>> for SplitVec<T> {
     /// All of it. One that has room for more is copied.
-    fn from(elements: Vec<T>) -> Part<T> {
+    fn from(elements: Vec<T>) -> SplitVec<T> {
         let elements = Box::leak(elements.into_boxed_slice());
         let range = 0..elements.len();
-        Part { whole: Arc::new(Whole(NonNull::from(elements))), range }
+        SplitVec { whole: Arc::new(Whole(NonNull::from(elements))), range }
     }
 }
 
-impl<T> Deref for Part<T> {
+impl<T> Deref for SplitVec<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         let start = self.whole.0.as_ptr().cast::<T>();
@@ -66,7 +66,7 @@ impl<T> Deref for Part<T> {
     }
 }
 
-impl<T> DerefMut for Part<T> {
+impl<T> DerefMut for SplitVec<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         let start = self.whole.0.as_ptr().cast::<T>();
         // SAFETY: as above, and borrowed for writing.
@@ -83,9 +83,9 @@ mod tests {
         #[test]
         fn parts_are_what_they_were_cut_from_and_join_in_place(len in 0..40usize, cuts in prop::collection::vec(0..50usize, 0..6)) {
             let elements: Vec<usize> = (0..len).collect();
-            let mut head = Part::from(elements.clone());
+            let mut head = SplitVec::from(elements.clone());
             let place = head.as_ptr();
-            let mut tails: Vec<Part<usize>> = cuts.iter().map(|&cut| head.split_off(cut)).collect();
+            let mut tails: Vec<SplitVec<usize>> = cuts.iter().map(|&cut| head.split_off(cut)).collect();
             let mut flat = head.to_vec();
             tails.iter().rev().for_each(|tail| flat.extend_from_slice(tail));
             prop_assert_eq!(&flat, &elements);
@@ -103,12 +103,12 @@ mod tests {
 
     #[test]
     fn strangers_are_given_back() {
-        let mut a = Part::from(vec![1, 2, 3]);
+        let mut a = SplitVec::from(vec![1, 2, 3]);
         let last = a.split_off(2);
         let middle = a.split_off(1);
         let last = a.join(last).err().unwrap();
         assert_eq!(last[..], [3]);
-        assert!(a.join(Part::from(vec![2])).is_err());
+        assert!(a.join(SplitVec::from(vec![2])).is_err());
         assert!(a.join(middle).is_ok() && a.join(last).is_ok());
         assert_eq!(a[..], [1, 2, 3]);
     }

@@ -9,8 +9,10 @@ use allfold_collectives::registry::of;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, ReduceOp, World};
 use allfold_gpu::device::{DeviceRanks, Form, Job};
 use allfold_gpu::nccl::{NcclComm, version};
-use allfold_kernels::cuda::launch::{self, AdamRule, BatchNorm, Bucket, Layout, Param, Params, Saved};
-use allfold_kernels::cuda::{Gpu, Machine, Memory, Queue, probe};
+use allfold_kernels::cuda::launch::{
+    self, AdamRule, BatchNormLaunch, BucketLaunch, Layout, Param, Params, Saved,
+};
+use allfold_kernels::cuda::{CudaDevice, Gpu, Memory, Queue, probe};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -79,7 +81,7 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
     let moved = cast();
     row("kernel", "cast_f32_bf16", moved, gbps(queue, moved, cast), copy);
     let tensors: Vec<_> = (0..16).map(|i| a.all().part(i * (bytes / 16), bytes / 16).unwrap()).collect();
-    let bucket = Bucket::new(queue, DType::F32, &tensors).unwrap();
+    let bucket = BucketLaunch::new(queue, DType::F32, &tensors).unwrap();
     let moved = bucket.pack(queue, b.all(), 8).unwrap();
     row(
         "kernel",
@@ -99,7 +101,7 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
         gbps(queue, moved, || launch::adam(queue, &params, rule, None).unwrap()),
         copy,
     );
-    let shape = BatchNorm {
+    let shape = BatchNormLaunch {
         dtype: DType::F32,
         n: bytes / 4 / 64 / 3136,
         channels: 64,
@@ -116,7 +118,7 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
     let statistics = || shape.statistics(queue, x, channel[4].all(), saved).unwrap();
     let moved = statistics();
     row("kernel", "batch norm, statistics", moved, gbps(queue, moved, statistics), copy);
-    let last = BatchNorm { layout: Layout::ChannelsLast, ..shape };
+    let last = BatchNormLaunch { layout: Layout::ChannelsLast, ..shape };
     let apply = || last.apply(queue, x, (channel[2].all(), channel[3].all()), saved, y).unwrap();
     let moved = apply();
     row("kernel", "batch norm, apply, channels last", moved, gbps(queue, moved, apply), copy);
@@ -129,7 +131,7 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
 }
 
 /// Every all-reduce of 8 ranks; whether all results are right.
-fn device(machine: &Arc<dyn Machine>, mib: usize, copy: f64) -> bool {
+fn device(machine: &Arc<dyn CudaDevice>, mib: usize, copy: f64) -> bool {
     let ranks = 8;
     let ones = vec![1.0f32; (mib << 20) / 4];
     let mut right = true;
@@ -168,7 +170,7 @@ fn device(machine: &Arc<dyn Machine>, mib: usize, copy: f64) -> bool {
 }
 
 /// One thread per rank, as many ranks as are asked for on the devices there are.
-fn nccl(machine: &Arc<dyn Machine>, ranks: u32, mib: usize) -> Result<(), Error> {
+fn nccl(machine: &Arc<dyn CudaDevice>, ranks: u32, mib: usize) -> Result<(), Error> {
     let devices = machine.devices();
     let times = World::threads(ranks).run(|control: Communicator| {
         let rank = control.rank();

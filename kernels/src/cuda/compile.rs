@@ -1,6 +1,6 @@
 //! NVRTC: from source to what a device runs.
 
-use super::libraries::Library;
+use super::libraries::CudaLibrary;
 use super::symbols::symbols;
 use super::{Error, Family, HEADER, Result};
 use crate::DType;
@@ -104,9 +104,9 @@ fn compile_for(family: Family, only: Option<DType>, arch: u32) -> Result<Vec<u8>
 /// NVRTC's functions, found once.
 fn nvrtc() -> Result<&'static Nvrtc> {
     static FOUND: OnceLock<Result<Nvrtc>> = OnceLock::new();
-    let missing = |looked_for: String| Error::Missing { library: Library::Nvrtc, looked_for };
+    let missing = |looked_for: String| Error::Missing { library: CudaLibrary::Nvrtc, looked_for };
     let find = || {
-        let path = Library::Nvrtc.load().ok_or_else(|| missing("no libnvrtc.so.13 or .12".into()))?;
+        let path = CudaLibrary::Nvrtc.load().ok_or_else(|| missing("no libnvrtc.so.13 or .12".into()))?;
         Nvrtc::open(path).map_err(missing)
     };
     FOUND.get_or_init(find).as_ref().map_err(Error::clone)

@@ -1,6 +1,6 @@
 //! What can go wrong on the way to a GPU.
 
-use super::libraries::Library;
+use super::libraries::CudaLibrary;
 
 /// Why something could not be done on a GPU. One line each, with what would help.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub enum Error {
     /// A library is not there, or lacks a function that is needed.
     Missing {
         /// Which one.
-        library: Library,
+        library: CudaLibrary,
         /// What was looked for and what was found instead.
         looked_for: String,
     },

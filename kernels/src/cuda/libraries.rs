@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// A library that Allfold can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Library {
+pub enum CudaLibrary {
     /// The driver's own.
     Driver,
     /// The run-time compiler.
@@ -24,47 +24,52 @@ pub enum Library {
     Nccl,
 }
 
-impl Library {
+impl CudaLibrary {
     /// All of them.
-    pub const ALL: [Library; 5] =
-        [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nccl];
+    pub const ALL: [CudaLibrary; 5] = [
+        CudaLibrary::Driver,
+        CudaLibrary::Nvrtc,
+        CudaLibrary::CublasLt,
+        CudaLibrary::Cudnn,
+        CudaLibrary::Nccl,
+    ];
 
     /// What people call it.
     pub const fn name(self) -> &'static str {
         match self {
-            Library::Driver => "the NVIDIA driver",
-            Library::Nvrtc => "NVRTC",
-            Library::CublasLt => "cuBLASLt",
-            Library::Cudnn => "cuDNN",
-            Library::Nccl => "NCCL",
+            CudaLibrary::Driver => "the NVIDIA driver",
+            CudaLibrary::Nvrtc => "NVRTC",
+            CudaLibrary::CublasLt => "cuBLASLt",
+            CudaLibrary::Cudnn => "cuDNN",
+            CudaLibrary::Nccl => "NCCL",
         }
     }
 
     /// File names by which it may be found, the preferred one first.
     pub const fn files(self) -> &'static [&'static str] {
         match self {
-            Library::Driver => &["libcuda.so.1"],
-            Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12"],
-            Library::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12"],
-            Library::Cudnn => &["libcudnn.so.9"],
-            Library::Nccl => &["libnccl.so.2"],
+            CudaLibrary::Driver => &["libcuda.so.1"],
+            CudaLibrary::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12"],
+            CudaLibrary::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12"],
+            CudaLibrary::Cudnn => &["libcudnn.so.9"],
+            CudaLibrary::Nccl => &["libnccl.so.2"],
         }
     }
 
     /// One line: how to get it.
     pub const fn how_to_get(self) -> &'static str {
         match self {
-            Library::Driver => "install NVIDIA's driver for your GPU, version 570 (CUDA 12.8) or newer",
-            Library::Nvrtc => {
+            CudaLibrary::Driver => "install NVIDIA's driver for your GPU, version 570 (CUDA 12.8) or newer",
+            CudaLibrary::Nvrtc => {
                 "pip install nvidia-cuda-nvrtc, or a CUDA toolkit 12 or 13, and set CUDA_HOME or LD_LIBRARY_PATH if it is in an unusual place"
             }
-            Library::CublasLt => {
+            CudaLibrary::CublasLt => {
                 "pip install nvidia-cublas, or a CUDA toolkit; without it Allfold's own, slower products are used"
             }
-            Library::Cudnn => {
+            CudaLibrary::Cudnn => {
                 "pip install nvidia-cudnn-cu13; without it Allfold's own, slower convolutions are used"
             }
-            Library::Nccl => {
+            CudaLibrary::Nccl => {
                 "pip install nvidia-nccl-cu13, or install libnccl2 from NVIDIA's packages, and set LD_LIBRARY_PATH if it is in an unusual place"
             }
         }
@@ -81,14 +86,16 @@ impl Library {
         if hidden().contains(&self) {
             return None;
         }
-        let major = if self == Library::Driver { None } else { driver_major() };
+        let major = if self == CudaLibrary::Driver { None } else { driver_major() };
         let folders = folders();
         let found = self
             .candidates(major, &folders)
             .into_iter()
             .find(|path| (path.components().count() == 1 || path.is_file()) && keep(path))?;
         // NVRTC opens its built-in functions by their bare name at the first compilation: from the same folder.
-        if let (Library::Nvrtc, Some(folder)) = (self, found.parent().filter(|folder| folder.is_absolute())) {
+        if let (CudaLibrary::Nvrtc, Some(folder)) =
+            (self, found.parent().filter(|folder| folder.is_absolute()))
+        {
             for path in entries(folder).iter().filter(|path| named(path, "libnvrtc-builtins.so")) {
                 keep(path);
             }
@@ -98,7 +105,7 @@ impl Library {
 
     /// Whether a driver of this major version of CUDA runs what a file of ours makes or has.
     fn fits(self, file: &str, driver: Option<i32>) -> bool {
-        let versioned = matches!(self, Library::Nvrtc | Library::CublasLt);
+        let versioned = matches!(self, CudaLibrary::Nvrtc | CudaLibrary::CublasLt);
         let major = file.rsplit('.').next().and_then(|major| major.parse::<i32>().ok());
         !versioned || driver.zip(major).is_none_or(|(driver, major)| major <= driver)
     }
@@ -124,21 +131,21 @@ impl Library {
 
 /// Libraries that are not found in this process, whatever the machine has.
 #[cfg(feature = "testing")]
-fn hidden() -> std::sync::MutexGuard<'static, Vec<Library>> {
-    static HIDDEN: std::sync::Mutex<Vec<Library>> = std::sync::Mutex::new(Vec::new());
+fn hidden() -> std::sync::MutexGuard<'static, Vec<CudaLibrary>> {
+    static HIDDEN: std::sync::Mutex<Vec<CudaLibrary>> = std::sync::Mutex::new(Vec::new());
     HIDDEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Keeps libraries from being found in this process: one that has stand-ins uses no other library of NVIDIA's. A library that
 /// was loaded before stays. For tests.
 #[cfg(feature = "testing")]
-pub fn hide(libraries: &[Library]) {
+pub fn hide(libraries: &[CudaLibrary]) {
     hidden().extend(libraries);
 }
 
 /// The major version of the driver's CUDA; none where there is no driver.
 fn driver_major() -> Option<i32> {
-    Library::Driver.load()?;
+    CudaLibrary::Driver.load()?;
     let mut version = 0;
     // SAFETY: only looks for a library by name, and loads it; then a place for one integer, before cuInit too.
     let answer = unsafe {
@@ -217,7 +224,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    fn order(library: Library, driver: Option<i32>) -> Vec<String> {
+    fn order(library: CudaLibrary, driver: Option<i32>) -> Vec<String> {
         let all = library.candidates(driver, &["/a".into(), "/b".into()]);
         all.iter().map(|path| path.display().to_string()).collect()
     }
@@ -226,7 +233,9 @@ mod tests {
     fn a_library_newer_than_the_driver_is_the_last_choice() {
         let of_12 = ["12", "/a/12", "/b/12", "13", "/a/13", "/b/13"];
         let of_13 = ["13", "12", "/a/13", "/a/12", "/b/13", "/b/12"];
-        for (library, stem) in [(Library::Nvrtc, "libnvrtc.so."), (Library::CublasLt, "libcublasLt.so.")] {
+        for (library, stem) in
+            [(CudaLibrary::Nvrtc, "libnvrtc.so."), (CudaLibrary::CublasLt, "libcublasLt.so.")]
+        {
             let named = |short: &str| match short.rsplit_once('/') {
                 Some((folder, major)) => format!("{folder}/{stem}{major}"),
                 None => format!("{stem}{short}"),
@@ -237,7 +246,7 @@ mod tests {
             assert_eq!(order(library, None), of_13.map(named));
         }
         assert_eq!(
-            order(Library::Cudnn, Some(12)),
+            order(CudaLibrary::Cudnn, Some(12)),
             ["libcudnn.so.9", "/a/libcudnn.so.9", "/b/libcudnn.so.9"]
         );
     }

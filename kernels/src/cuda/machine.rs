@@ -9,15 +9,15 @@ pub const THREADS: u32 = 256;
 
 /// A queue of work on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stream(pub u32);
+pub struct CudaStream(pub u32);
 
 /// A point in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Event(pub u32);
+pub struct CudaEvent(pub u32);
 
 /// Work that was captured, to be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Graph(pub u32);
+pub struct CudaGraph(pub u32);
 
 /// A kernel with its arguments.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Launch {
 
 /// Bytes of a device that a task reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct MemoryAccess {
     /// The first byte.
     pub address: u64,
     /// How many.
@@ -47,7 +47,7 @@ pub struct Arguments {
     /// Words, so that every argument is aligned.
     words: Vec<u64>,
     starts: Vec<usize>,
-    accesses: Vec<Access>,
+    accesses: Vec<MemoryAccess>,
 }
 
 impl Arguments {
@@ -67,13 +67,13 @@ impl Arguments {
     }
 
     /// Notes ranges that the kernel reads or writes. Passes nothing.
-    pub(super) fn notes(mut self, accesses: impl IntoIterator<Item = Access>) -> Arguments {
+    pub(super) fn notes(mut self, accesses: impl IntoIterator<Item = MemoryAccess>) -> Arguments {
         self.accesses.extend(accesses);
         self
     }
 
     /// What the kernel reads and writes, as far as it was said.
-    pub fn accesses(&self) -> &[Access] {
+    pub fn accesses(&self) -> &[MemoryAccess] {
         &self.accesses
     }
 
@@ -87,7 +87,7 @@ impl Arguments {
 /// Where memory is and kernels run. Work of one stream runs in order; work of several, at once, unless an event orders it.
 ///
 /// Everything but the queries is `unsafe`, since addresses are numbers; [`super::Queue`] is the safe face.
-pub trait Machine: Any + Send + Sync {
+pub trait CudaDevice: Any + Send + Sync {
     /// What it is, in words.
     fn name(&self) -> String;
     /// Devices.
@@ -113,20 +113,20 @@ pub trait Machine: Any + Send + Sync {
     ///
     /// # Errors
     /// What the driver refused.
-    fn stream(&self, device: usize) -> Result<Stream>;
+    fn stream(&self, device: usize) -> Result<CudaStream>;
     /// Destroys a stream, which nobody uses any more; what it was given still runs.
-    fn retire_stream(&self, stream: Stream) {
+    fn retire_stream(&self, stream: CudaStream) {
         let _ = stream;
     }
     /// Destroys an event, which nobody waits for any more.
-    fn retire_event(&self, event: Event) {
+    fn retire_event(&self, event: CudaEvent) {
         let _ = event;
     }
     /// A stream's handle, for libraries that are given one; makes its device the calling thread's.
     ///
     /// # Errors
     /// That this machine has none.
-    fn native(&self, stream: Stream) -> Result<u64>;
+    fn native(&self, stream: CudaStream) -> Result<u64>;
     /// Memory on a device, 256-byte aligned, of undefined content.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ pub trait Machine: Any + Send + Sync {
     /// Gives memory back.
     ///
     /// # Safety
-    /// The address is one of [`Machine::acquire`], and nothing that is under way uses it.
+    /// The address is one of [`CudaDevice::acquire`], and nothing that is under way uses it.
     unsafe fn release(&self, device: usize, address: u64);
     /// Memory of the host that the device can read by itself: page-locked.
     ///
@@ -145,7 +145,7 @@ pub trait Machine: Any + Send + Sync {
     /// Gives pinned memory back.
     ///
     /// # Safety
-    /// The address is one of [`Machine::pin`], and nothing that is under way reads it.
+    /// The address is one of [`CudaDevice::pin`], and nothing that is under way reads it.
     unsafe fn unpin(&self, address: u64);
     /// Copies from pinned memory, and returns at once.
     ///
@@ -154,7 +154,7 @@ pub trait Machine: Any + Send + Sync {
     ///
     /// # Safety
     /// `from` is pinned memory that stays as it is until the stream has come this far; `into` is part of acquired memory.
-    unsafe fn fetch(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()>;
+    unsafe fn fetch(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()>;
     /// Copies from the host. Returns when `from` may be reused.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ pub trait Machine: Any + Send + Sync {
     ///
     /// # Safety
     /// The bytes at `into` are part of acquired memory.
-    unsafe fn write(&self, stream: Stream, into: u64, from: &[u8]) -> Result<()>;
+    unsafe fn write(&self, stream: CudaStream, into: u64, from: &[u8]) -> Result<()>;
     /// Copies to the host, and waits for it.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ pub trait Machine: Any + Send + Sync {
     ///
     /// # Safety
     /// The bytes at `from` are part of acquired memory.
-    unsafe fn read(&self, stream: Stream, into: &mut [u8], from: u64) -> Result<()>;
+    unsafe fn read(&self, stream: CudaStream, into: &mut [u8], from: u64) -> Result<()>;
     /// Copies within a device or between two.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ pub trait Machine: Any + Send + Sync {
     ///
     /// # Safety
     /// Both ranges are parts of acquired memory, and do not overlap.
-    unsafe fn copy(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()>;
+    unsafe fn copy(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()>;
     /// Sets every byte.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ pub trait Machine: Any + Send + Sync {
     ///
     /// # Safety
     /// The range is part of acquired memory.
-    unsafe fn fill(&self, stream: Stream, into: u64, bytes: usize, value: u8) -> Result<()>;
+    unsafe fn fill(&self, stream: CudaStream, into: u64, bytes: usize, value: u8) -> Result<()>;
     /// Runs a kernel.
     ///
     /// # Errors
@@ -194,52 +194,52 @@ pub trait Machine: Any + Send + Sync {
     ///
     /// # Safety
     /// The arguments are of the kernel's own types, and all that it reads and writes is acquired memory.
-    unsafe fn launch(&self, stream: Stream, launch: &Launch) -> Result<()>;
+    unsafe fn launch(&self, stream: CudaStream, launch: &Launch) -> Result<()>;
     /// A point after all that the stream has been given.
     ///
     /// # Errors
     /// What the driver refused.
-    fn record(&self, stream: Stream) -> Result<Event>;
+    fn record(&self, stream: CudaStream) -> Result<CudaEvent>;
     /// Moves an event that nobody waits for any more to a new point.
     ///
     /// # Errors
     /// What the driver refused.
-    fn record_again(&self, event: Event, stream: Stream) -> Result<()>;
+    fn record_again(&self, event: CudaEvent, stream: CudaStream) -> Result<()>;
     /// What the stream is given from here on runs after the event.
     ///
     /// # Errors
     /// What the driver refused.
-    fn wait(&self, stream: Stream, event: Event) -> Result<()>;
+    fn wait(&self, stream: CudaStream, event: CudaEvent) -> Result<()>;
     /// Waits until a stream has nothing left to do.
     ///
     /// # Errors
     /// What went wrong in the stream.
-    fn finish(&self, stream: Stream) -> Result<()>;
+    fn finish(&self, stream: CudaStream) -> Result<()>;
     /// Whether a stream has nothing left to do.
     ///
     /// # Errors
     /// What went wrong in the stream.
-    fn idle(&self, stream: Stream) -> Result<bool>;
+    fn idle(&self, stream: CudaStream) -> Result<bool>;
     /// Waits, on the host, until an event has happened.
     ///
     /// # Errors
     /// What went wrong before it.
-    fn happened(&self, event: Event) -> Result<()>;
+    fn happened(&self, event: CudaEvent) -> Result<()>;
     /// Nanoseconds between two events that have both happened; 0 on a machine without a clock.
     ///
     /// # Errors
     /// What the driver refused.
-    fn between(&self, from: Event, to: Event) -> Result<u64>;
+    fn between(&self, from: CudaEvent, to: CudaEvent) -> Result<u64>;
     /// From here on the stream, and those that wait for its events, note what they are given and do nothing.
     ///
     /// # Errors
     /// What the driver refused.
-    fn begin_capture(&self, stream: Stream) -> Result<()>;
-    /// The end of what [`Machine::begin_capture`] began.
+    fn begin_capture(&self, stream: CudaStream) -> Result<()>;
+    /// The end of what [`CudaDevice::begin_capture`] began.
     ///
     /// # Errors
     /// What the driver refused, such as a stream that was not joined again.
-    fn end_capture(&self, stream: Stream) -> Result<Graph>;
+    fn end_capture(&self, stream: CudaStream) -> Result<CudaGraph>;
     /// Repeats what was captured: one launch, whatever it holds.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ pub trait Machine: Any + Send + Sync {
     ///
     /// # Safety
     /// All memory that was named in the capture is still acquired.
-    unsafe fn replay(&self, stream: Stream, graph: Graph) -> Result<()>;
+    unsafe fn replay(&self, stream: CudaStream, graph: CudaGraph) -> Result<()>;
     /// Drops a capture.
-    fn forget(&self, graph: Graph);
+    fn forget(&self, graph: CudaGraph);
 }

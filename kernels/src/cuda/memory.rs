@@ -1,14 +1,14 @@
-//! Memory on a device, parts of it, and the queue that works on them: the safe face of a [`Machine`].
+//! Memory on a device, parts of it, and the queue that works on them: the safe face of a [`CudaDevice`].
 
-use super::pool::{Pool, Usage};
-use super::{Error, Event, Launch, Machine, Result, Stream};
+use super::pool::{Pool, PoolUsage};
+use super::{CudaDevice, CudaEvent, CudaStream, Error, Launch, Result};
 use bytemuck::Pod;
 use std::fmt;
 use std::sync::Arc;
 
 /// Memory on a device; given back on drop, when all that was queued has run.
 pub struct Memory {
-    machine: Arc<dyn Machine>,
+    machine: Arc<dyn CudaDevice>,
     device: usize,
     address: u64,
     bytes: usize,
@@ -30,7 +30,7 @@ impl Memory {
     ///
     /// # Errors
     /// What the driver refused; there may be too little.
-    pub fn new(machine: &Arc<dyn Machine>, device: usize, bytes: usize) -> Result<Memory> {
+    pub fn new(machine: &Arc<dyn CudaDevice>, device: usize, bytes: usize) -> Result<Memory> {
         let address = machine.acquire(device, bytes)?;
         Ok(Memory { machine: machine.clone(), device, address, bytes, home: Home::Driver })
     }
@@ -40,7 +40,7 @@ impl Memory {
     /// # Safety
     /// So many bytes at the address are acquired from this machine on this device, and stay so until all that is queued on
     /// them through this view has run.
-    pub unsafe fn lent(machine: &Arc<dyn Machine>, device: usize, address: u64, bytes: usize) -> Memory {
+    pub unsafe fn lent(machine: &Arc<dyn CudaDevice>, device: usize, address: u64, bytes: usize) -> Memory {
         Memory { machine: machine.clone(), device, address, bytes, home: Home::Lent }
     }
 
@@ -145,8 +145,8 @@ impl<'a> Slice<'a> {
 
 /// A stream that is destroyed with the last queue on it.
 struct OwnStream {
-    machine: Arc<dyn Machine>,
-    stream: Stream,
+    machine: Arc<dyn CudaDevice>,
+    stream: CudaStream,
 }
 
 impl Drop for OwnStream {
@@ -156,8 +156,8 @@ impl Drop for OwnStream {
 }
 
 struct OwnEvent {
-    machine: Arc<dyn Machine>,
-    event: Event,
+    machine: Arc<dyn CudaDevice>,
+    event: CudaEvent,
 }
 
 impl Drop for OwnEvent {
@@ -172,7 +172,7 @@ pub struct Mark(Arc<OwnEvent>);
 
 impl Mark {
     /// The event, for as long as the mark lives.
-    pub fn event(&self) -> Event {
+    pub fn event(&self) -> CudaEvent {
         self.0.event
     }
 
@@ -202,7 +202,7 @@ impl fmt::Debug for Mark {
 /// A stream of a machine: what it is given runs in order. The stream is destroyed with the last clone of the queue.
 #[derive(Clone)]
 pub struct Queue {
-    machine: Arc<dyn Machine>,
+    machine: Arc<dyn CudaDevice>,
     device: usize,
     stream: Arc<OwnStream>,
     pool: Option<Arc<Pool>>,
@@ -213,7 +213,7 @@ impl Queue {
     ///
     /// # Errors
     /// What the driver refused.
-    pub fn new(machine: Arc<dyn Machine>, device: usize) -> Result<Queue> {
+    pub fn new(machine: Arc<dyn CudaDevice>, device: usize) -> Result<Queue> {
         if device >= machine.devices() {
             return Err(Error::Argument(format!("device {device} of {}", machine.devices())));
         }
@@ -229,12 +229,12 @@ impl Queue {
     }
 
     /// What a pooled queue's memory has come to; nothing for any other.
-    pub fn usage(&self) -> Usage {
-        self.pool.as_ref().map_or_else(Usage::default, |pool| pool.usage())
+    pub fn usage(&self) -> PoolUsage {
+        self.pool.as_ref().map_or_else(PoolUsage::default, |pool| pool.usage())
     }
 
     /// The machine.
-    pub fn machine(&self) -> &Arc<dyn Machine> {
+    pub fn machine(&self) -> &Arc<dyn CudaDevice> {
         &self.machine
     }
 
@@ -244,7 +244,7 @@ impl Queue {
     }
 
     /// Its stream.
-    pub fn stream(&self) -> Stream {
+    pub fn stream(&self) -> CudaStream {
         self.stream.stream
     }
 
@@ -349,7 +349,7 @@ impl Queue {
     ///
     /// # Errors
     /// What the driver refused.
-    pub fn wait_for(&self, event: Event) -> Result<()> {
+    pub fn wait_for(&self, event: CudaEvent) -> Result<()> {
         self.machine.wait(self.stream(), event)
     }
 
@@ -364,7 +364,7 @@ impl Queue {
     /// Runs a kernel; for `launch`, which knows the kernels' arguments.
     ///
     /// # Safety
-    /// As [`Machine::launch`].
+    /// As [`CudaDevice::launch`].
     pub(super) unsafe fn launch(&self, launch: &Launch) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.machine.launch(self.stream(), launch) }

@@ -48,11 +48,11 @@ pub mod vendor;
 pub use compile::{compile_ptx, nvrtc_version};
 pub use error::{Error, Result};
 pub use gpu::Gpu;
-pub use machine::{Access, Arguments, Event, Graph, Launch, Machine, Stream, THREADS};
+pub use machine::{Arguments, CudaDevice, CudaEvent, CudaGraph, CudaStream, Launch, MemoryAccess, THREADS};
 pub use memory::{Mark, Memory, Queue, Slice};
 pub use pinned::Feed;
-pub use pool::Usage;
-pub use probe::{Device, Probe, probe};
+pub use pool::PoolUsage;
+pub use probe::{Probe, ProbedDevice, probe};
 #[cfg(feature = "testing")]
 pub use seeded::seed_defects;
 pub use source::{Family, HEADER, Kernel};

@@ -1,6 +1,6 @@
 //! Parts of memory as a kernel's arguments: each passes an address, and notes what is read or written there.
 
-use super::{Access, Arguments, Slice};
+use super::{Arguments, MemoryAccess, Slice};
 
 impl Arguments {
     /// The address of a part that the kernel reads and does not write.
@@ -15,6 +15,6 @@ impl Arguments {
 
     /// Notes a part that the kernel reaches through a table, or that is passed in another form. Passes nothing.
     pub fn touches(self, part: Slice<'_>, write: bool) -> Arguments {
-        self.notes([Access { address: part.address(), bytes: part.len() as u64, write }])
+        self.notes([MemoryAccess { address: part.address(), bytes: part.len() as u64, write }])
     }
 }

@@ -4,7 +4,7 @@
 //! One queue runs in order, so memory that is given back while its last use is still to come may be handed out at once.
 //! A captured step names such memory; hence nothing goes back to the driver before the pool itself.
 
-use super::{Machine, Result};
+use super::{CudaDevice, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ const GRAIN: usize = 512;
 
 /// What a queue's memory has come to, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct PoolUsage {
     /// Taken from the driver.
     pub reserved: u64,
     /// Handed out at present.
@@ -26,18 +26,18 @@ pub struct Usage {
 struct State {
     /// Addresses by size.
     free: BTreeMap<usize, Vec<u64>>,
-    usage: Usage,
+    usage: PoolUsage,
 }
 
 /// The memory of one queue.
 pub(super) struct Pool {
-    machine: Arc<dyn Machine>,
+    machine: Arc<dyn CudaDevice>,
     device: usize,
     state: Mutex<State>,
 }
 
 impl Pool {
-    pub fn new(machine: Arc<dyn Machine>, device: usize) -> Pool {
+    pub fn new(machine: Arc<dyn CudaDevice>, device: usize) -> Pool {
         Pool { machine, device, state: Mutex::default() }
     }
 
@@ -78,7 +78,7 @@ impl Pool {
         state.free.entry(size).or_default().push(address);
     }
 
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> PoolUsage {
         self.state().usage
     }
 }

@@ -1,7 +1,7 @@
 //! What of CUDA is here, asked once.
 
 use super::error::driver;
-use super::libraries::Library;
+use super::libraries::CudaLibrary;
 use super::{Error, Result, nvrtc_version};
 use cudarc::driver::{result, sys};
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ const OLDEST: i32 = 12_080;
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct ProbedDevice {
     /// Its name, as the driver gives it.
     pub name: String,
     /// Its architecture: 90 for Hopper.
@@ -32,7 +32,7 @@ pub struct Probe {
     /// NVRTC's version.
     pub nvrtc: (i32, i32),
     /// The GPUs, by ordinal.
-    pub devices: Vec<Device>,
+    pub devices: Vec<ProbedDevice>,
 }
 
 /// Looks for a driver, a device and the compiler; the answer is kept.
@@ -45,8 +45,8 @@ pub fn probe() -> Result<Probe> {
 }
 
 fn look() -> Result<Probe> {
-    let missing = |looked_for: String| Error::Missing { library: Library::Driver, looked_for };
-    if Library::Driver.load().is_none() {
+    let missing = |looked_for: String| Error::Missing { library: CudaLibrary::Driver, looked_for };
+    if CudaLibrary::Driver.load().is_none() {
         return Err(missing("no libcuda.so.1".into()));
     }
     // SAFETY: only looks for a library by name, and loads it.
@@ -90,7 +90,7 @@ fn remedy(code: sys::CUresult) -> &'static str {
     }
 }
 
-fn describe(ordinal: i32) -> Result<Device> {
+fn describe(ordinal: i32) -> Result<ProbedDevice> {
     use sys::CUdevice_attribute as Attribute;
     let device = driver("open a device", result::device::get(ordinal))?;
     let ask = |attribute| {
@@ -104,7 +104,7 @@ fn describe(ordinal: i32) -> Result<Device> {
     let memory = driver("tell a device's memory", unsafe { result::device::total_mem(device) })?;
     let name = driver("name a device", result::device::get_name(device))?;
     let uuid = driver("tell a device's UUID", result::device::get_uuid(device))?;
-    Ok(Device {
+    Ok(ProbedDevice {
         name,
         arch: (major * 10 + minor) as u32,
         memory: memory as u64,

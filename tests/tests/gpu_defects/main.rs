@@ -13,7 +13,7 @@ use allfold_collectives::testing::Case;
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
 use allfold_gpu::device::{DeviceRanks, Form, Job};
 use allfold_gpu::testing::runs_on;
-use allfold_kernels::cuda::{Machine, Memory};
+use allfold_kernels::cuda::{CudaDevice, Memory};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 
@@ -160,7 +160,7 @@ const DEFECTS: &[Defect] = &[
     },
 ];
 
-fn shim(options: ShimOptions) -> Arc<dyn Machine> {
+fn shim(options: ShimOptions) -> Arc<dyn CudaDevice> {
     Shim::with(options).unwrap()
 }
 

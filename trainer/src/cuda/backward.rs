@@ -7,7 +7,7 @@ use crate::network::Phase;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::vendor::{self, Part};
+use allfold_kernels::cuda::vendor::{self, ConvProduct};
 use allfold_kernels::cuda::{self, Memory, Slice, launch};
 use std::sync::Arc;
 
@@ -111,8 +111,9 @@ impl Passes {
             LayerOperation::Linear { rows, inputs, outputs, bias } => {
                 let m = n * rows;
                 self.weight(l, 0, with, |dw| {
-                    let a = launch::Matrix { data: dy.all(), rows: *outputs, columns: m, transposed: true };
-                    let b = launch::Matrix { data: x, rows: m, columns: *inputs, transposed: false };
+                    let a =
+                        launch::DeviceMatrix { data: dy.all(), rows: *outputs, columns: m, transposed: true };
+                    let b = launch::DeviceMatrix { data: x, rows: m, columns: *inputs, transposed: false };
                     vendor::matmul(queue, dtype, (a, b), dw, 0.0, None)
                 })?;
                 if *bias {
@@ -121,7 +122,9 @@ impl Passes {
             }
             LayerOperation::Conv { shape, bias } => {
                 let s = conv(shape, self.precision.reads(l), n);
-                self.weight(l, 0, with, |dw| vendor::conv(queue, Part::Weight, &s, (x, dy.all()), dw))?;
+                self.weight(l, 0, with, |dw| {
+                    vendor::conv(queue, ConvProduct::Weight, &s, (x, dy.all()), dw)
+                })?;
                 if *bias {
                     let plane = plane(&s)?;
                     self.wide(l, 1, with, |db| launch::bias_back(queue, dtype, dy.all(), db, plane))?;
@@ -139,7 +142,8 @@ impl Passes {
             // Both gradients come with that of the input.
             LayerOperation::LayerNorm { .. } => self.layer_norm(l, with, &dy)?,
             LayerOperation::Embedding { positions, rows, width } => {
-                let s = launch::Embedding { dtype, vocabulary: *rows, columns: *width, length: *positions };
+                let s =
+                    launch::EmbeddingLaunch { dtype, vocabulary: *rows, columns: *width, length: *positions };
                 self.weight(l, 0, with, |dw| launch::embedding_back(queue, &s, x, dy.all(), (dw, None)))?;
             }
             LayerOperation::Positions { .. } => {
@@ -155,7 +159,7 @@ impl Passes {
     fn layer_norm(&mut self, l: usize, with: &With<'_, '_>, dy: &Memory) -> Result<()> {
         let LayerOperation::LayerNorm { rows, width } = self.operations[l] else { return Ok(()) };
         let (queue, dtype) = (with.queue, self.precision.layers[l]);
-        let s = launch::LayerNorm { dtype, rows: with.n * rows, columns: width, eps: 1e-5 };
+        let s = launch::LayerNormLaunch { dtype, rows: with.n * rows, columns: width, eps: 1e-5 };
         let (dx, both) = (queue.memory(dy.len())?, queue.memory(8 * width)?);
         let [means, rs] = &self.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         let w = self.wide_param(l, 0, with.weights)?;
@@ -196,14 +200,15 @@ impl Passes {
         match &self.operations[l] {
             LayerOperation::Linear { rows, inputs, outputs, .. } => {
                 let (w, m) = (self.param(l, 0, weights)?, n * rows);
-                let a = launch::Matrix { data: dy.all(), rows: m, columns: *outputs, transposed: false };
-                let b = launch::Matrix { data: w, rows: *outputs, columns: *inputs, transposed: false };
+                let a =
+                    launch::DeviceMatrix { data: dy.all(), rows: m, columns: *outputs, transposed: false };
+                let b = launch::DeviceMatrix { data: w, rows: *outputs, columns: *inputs, transposed: false };
                 vendor::matmul(queue, dtype, (a, b), dx.all(), 0.0, None)?;
             }
             LayerOperation::Conv { shape, .. } => {
                 let s = conv(shape, self.precision.reads(l), n);
                 let w = self.param(l, 0, weights)?;
-                vendor::conv(queue, Part::Input, &s, (dy.all(), w), dx.all())?;
+                vendor::conv(queue, ConvProduct::Input, &s, (dy.all(), w), dx.all())?;
             }
             LayerOperation::BatchNorm { channels, plane, synchronised } => {
                 let shape = self.batch_norm(l, *channels, *plane, n);
@@ -262,7 +267,7 @@ impl Passes {
         &self,
         l: usize,
         with: &With<'_, '_>,
-        shape: &launch::BatchNorm,
+        shape: &launch::BatchNormLaunch,
         synchronised: bool,
         (dy, dx): (&Memory, &Memory),
     ) -> Result<()> {

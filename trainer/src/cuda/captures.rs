@@ -1,18 +1,18 @@
 //! Which parts of a step are graphs: each runs once as it is, which compiles what it needs, then is captured, then is replayed.
 //!
 //! NCCL wants a collective to be captured on all ranks or on none, and what is replayed counts as captured. So all ranks must
-//! decide alike, and nobody asks the others: a part is looked up by a [`Part`], and whenever two ranks run the same one of a
-//! step, each has seen its own `Part` equally often. Where ranks have equally many samples this is so because they run the same
+//! decide alike, and nobody asks the others: a part is looked up by a [`ConvProduct`], and whenever two ranks run the same one of a
+//! step, each has seen its own `ConvProduct` equally often. Where ranks have equally many samples this is so because they run the same
 //! parts. Under `uneven` they do not: the samples of all ranks together, which every rank knows from the sampler, say how many
-//! each rank has, so a `Part` names them, and the place of the micro-batch too.
+//! each rank has, so a `ConvProduct` names them, and the place of the micro-batch too.
 
 use crate::Result;
-use allfold_kernels::cuda::{Graph, Machine, Queue};
+use allfold_kernels::cuda::{CudaDevice, CudaGraph, Queue};
 use std::collections::BTreeMap;
 
 /// What a part of a step depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Part {
+pub(super) struct ConvProduct {
     /// Samples of all ranks in the step.
     pub everywhere: u64,
     /// Which micro-batch it is, where ranks are uneven; else 0, since those in the middle are alike.
@@ -31,13 +31,13 @@ pub(super) struct Part {
 enum Course {
     /// It has run once.
     Warm,
-    Captured(Graph),
+    Captured(CudaGraph),
 }
 
 /// The parts that have been run, and their graphs.
 #[derive(Default)]
 pub(super) struct Captures {
-    courses: BTreeMap<Part, Course>,
+    courses: BTreeMap<ConvProduct, Course>,
 }
 
 impl Captures {
@@ -54,7 +54,7 @@ impl Captures {
     pub fn run(
         &mut self,
         queue: &Queue,
-        part: Part,
+        part: ConvProduct,
         capturable: bool,
         body: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
@@ -86,7 +86,7 @@ impl Captures {
     }
 
     /// Destroys all graphs. NCCL's abort waits for those that hold its collectives.
-    pub fn clear(&mut self, machine: &dyn Machine) {
+    pub fn clear(&mut self, machine: &dyn CudaDevice) {
         for course in std::mem::take(&mut self.courses).into_values() {
             if let Course::Captured(graph) = course {
                 machine.forget(graph);

@@ -190,7 +190,9 @@ impl Passes {
     /// What the ranks add up before a synchronised batch norm goes forward.
     fn sums(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
         self.take_in(l, with)?;
-        let LayerOperation::BatchNorm { channels, plane, .. } = self.operations[l] else { return Ok(()) };
+        let LayerOperation::BatchNorm { channels, plane, .. } = self.operations[l] else {
+            return Ok(());
+        };
         if with.link.ranks() == 1 {
             // What others have is added up on the device, where nobody looks at it.
             normalises_all(&self.network, l, &[(with.n * plane) as f64])?;
@@ -204,9 +206,15 @@ impl Passes {
         Ok(())
     }
 
-    pub(super) fn batch_norm(&self, l: usize, channels: usize, plane: usize, n: usize) -> launch::BatchNorm {
+    pub(super) fn batch_norm(
+        &self,
+        l: usize,
+        channels: usize,
+        plane: usize,
+        n: usize,
+    ) -> launch::BatchNormLaunch {
         let (dtype, layout) = (self.precision.layers[l], self.precision.reads(l).layout());
-        launch::BatchNorm { dtype, n, channels, plane, layout }
+        launch::BatchNormLaunch { dtype, n, channels, plane, layout }
     }
 
     /// The shape of an attention; in training with its draws, where it drops anything.
@@ -256,7 +264,7 @@ impl Passes {
         l: usize,
         with: &With<'_, '_>,
         train: bool,
-        shape: &launch::BatchNorm,
+        shape: &launch::BatchNormLaunch,
         totals: Option<&Memory>,
         y: &Memory,
     ) -> Result<Vec<Memory>> {
@@ -291,21 +299,21 @@ impl Passes {
         match &self.operations[l] {
             LayerOperation::Linear { rows, inputs, outputs, bias } => {
                 let w = self.param(l, 0, weights)?;
-                let a = launch::Matrix { data: x, rows: n * rows, columns: *inputs, transposed: false };
-                let b = launch::Matrix { data: w, rows: *inputs, columns: *outputs, transposed: true };
+                let a = launch::DeviceMatrix { data: x, rows: n * rows, columns: *inputs, transposed: false };
+                let b = launch::DeviceMatrix { data: w, rows: *inputs, columns: *outputs, transposed: true };
                 let bias = bias.then(|| self.wide_param(l, 1, weights)).transpose()?;
                 vendor::matmul(queue, dtype, (a, b), y.all(), 0.0, bias)?;
             }
             LayerOperation::Conv { shape, bias } => {
                 let s = conv(shape, self.precision.reads(l), n);
                 let w = self.param(l, 0, weights)?;
-                vendor::conv(queue, vendor::Part::Forward, &s, (x, w), y.all())?;
+                vendor::conv(queue, vendor::ConvProduct::Forward, &s, (x, w), y.all())?;
                 if *bias {
                     launch::bias(queue, dtype, y.all(), self.wide_param(l, 1, weights)?, plane(&s)?)?;
                 }
             }
             LayerOperation::LayerNorm { rows, width } => {
-                let s = launch::LayerNorm { dtype, rows: n * rows, columns: *width, eps: 1e-5 };
+                let s = launch::LayerNormLaunch { dtype, rows: n * rows, columns: *width, eps: 1e-5 };
                 let (means, rs) = (queue.memory(4 * s.rows)?, queue.memory(4 * s.rows)?);
                 let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
                 launch::layer_norm(queue, &s, x, wb, (means.all(), rs.all()), y.all())?;
@@ -333,7 +341,8 @@ impl Passes {
                 launch::plane_mean(queue, dtype, x, y.all(), last)?;
             }
             LayerOperation::Embedding { positions, rows, width } => {
-                let s = launch::Embedding { dtype, vocabulary: *rows, columns: *width, length: *positions };
+                let s =
+                    launch::EmbeddingLaunch { dtype, vocabulary: *rows, columns: *width, length: *positions };
                 launch::embedding(queue, &s, (self.wide_param(l, 0, weights)?, None), x, y.all())?;
             }
             LayerOperation::Positions { .. } => {
@@ -395,8 +404,8 @@ pub(super) fn conv(shape: &allfold_kernels::nn::Conv2dShape, form: Form, n: usiz
     }
 }
 
-pub(super) fn pool(shape: &allfold_kernels::nn::PoolShape, form: Form, n: usize) -> launch::Pool {
-    launch::Pool {
+pub(super) fn pool(shape: &allfold_kernels::nn::PoolShape, form: Form, n: usize) -> launch::PoolLaunch {
+    launch::PoolLaunch {
         channels: shape.channels,
         layout: form.layout(),
         planes: n * shape.channels,

@@ -11,7 +11,7 @@
 //! argument of the optimiser's launch, which is no part of it. Before the host reads, it waits by [`State::settle`], which has
 //! a deadline.
 
-use super::captures::{Captures, Part};
+use super::captures::{Captures, ConvProduct};
 use super::exchange::Exchange;
 use super::optimiser::DeviceOptimiser;
 use super::outcome::StepOutcome;
@@ -233,7 +233,7 @@ impl<'a> State<'a> {
             let divisor = ((n * self.passes.network.rows()) as f64 / (share * scale)) as f32;
             let place = if self.config.uneven { micro } else { 0 };
             let (first, last) = (micro == 0, micro + 1 == count);
-            let part = Part { everywhere, place, samples: n, divisor: divisor.to_bits(), first, last };
+            let part = ConvProduct { everywhere, place, samples: n, divisor: divisor.to_bits(), first, last };
             self.micro(part, scaler.is_some())?;
             let loss = self.report.all().part(4 * micro, 4)?;
             launch::mean(&self.queue, self.losses.all().part(0, 4 * n * self.passes.network.rows())?, loss)?;
@@ -313,11 +313,12 @@ impl<'a> State<'a> {
     }
 
     /// Forward and backward over what was brought, as it is or as a graph.
-    fn micro(&mut self, part: Part, scaled: bool) -> Result<()> {
+    fn micro(&mut self, part: ConvProduct, scaled: bool) -> Result<()> {
         let capturable = self.link.captures() && self.exchange.captures();
         let queue = self.queue.clone();
         // The defect that a test puts back in: by this rank's samples alone, ranks decide differently.
-        let key = if queue.machine().seeded(19) { Part { everywhere: 0, place: 0, ..part } } else { part };
+        let key =
+            if queue.machine().seeded(19) { ConvProduct { everywhere: 0, place: 0, ..part } } else { part };
         let mut captures = std::mem::take(&mut self.captures);
         let done = captures.run(&queue, key, capturable, || self.pass(part, scaled));
         self.captures = captures;
@@ -325,9 +326,9 @@ impl<'a> State<'a> {
     }
 
     /// Forward, loss and backward; buckets are sent as they fill in the last micro-batch.
-    fn pass(&mut self, part_of_step: Part, scaled: bool) -> Result<()> {
+    fn pass(&mut self, part_of_step: ConvProduct, scaled: bool) -> Result<()> {
         let State { queue, passes, weights, link, exchange, losses, report, config, .. } = self;
-        let Part { samples: n, first, last, .. } = part_of_step;
+        let ConvProduct { samples: n, first, last, .. } = part_of_step;
         let divisor = f32::from_bits(part_of_step.divisor);
         let mut with = With { queue, weights, link, n };
         passes.forward(&mut with, true)?;

@@ -30,11 +30,13 @@ fn elsewhere(job: &Job) -> Error {
     Error::Argument(format!("{:?} {what}; the fused form is for those that do not", job.algorithm))
 }
 
-fn tree(forest: &Forest, of: Tree) -> launch::Tree {
+fn tree(forest: &Forest, of: Tree) -> launch::BufferTree {
     match forest.children(of) {
-        Some((a, b)) => launch::Tree::node(tree(forest, a), tree(forest, b)),
+        Some((a, b)) => launch::BufferTree::node(tree(forest, a), tree(forest, b)),
         // A leaf of the forest is its rank; there are 64 at most.
-        None => launch::Tree::Leaf(forest.heard(of).iter().position(|heard| *heard > 0).unwrap_or(0) as u8),
+        None => {
+            launch::BufferTree::Leaf(forest.heard(of).iter().position(|heard| *heard > 0).unwrap_or(0) as u8)
+        }
     }
 }
 
@@ -59,7 +61,7 @@ pub(super) fn tables(job: &Job, schedule: &dyn Schedule, geometry: &Geometry) ->
     for (range, tree, targets) in pieces {
         // What no rank is promised is left alone: a chunk that nobody receives.
         if range.start > at {
-            trees.chunks.push((launch::Tree::Leaf(0), 0));
+            trees.chunks.push((launch::BufferTree::Leaf(0), 0));
             trees.bounds.push(range.start);
         }
         match trees.chunks.last() {
@@ -73,7 +75,7 @@ pub(super) fn tables(job: &Job, schedule: &dyn Schedule, geometry: &Geometry) ->
         at = range.end;
     }
     if at < geometry.count() {
-        trees.chunks.push((launch::Tree::Leaf(0), 0));
+        trees.chunks.push((launch::BufferTree::Leaf(0), 0));
         trees.bounds.push(geometry.count());
     }
     Ok(trees)

@@ -26,7 +26,7 @@ use crate::driver::failed;
 use crate::registry::Shape;
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{Graph, Machine, Mark, Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{CudaDevice, CudaGraph, Mark, Memory, Queue, Slice, launch};
 use reach::reachable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ type Key = (Collective, &'static str, Rank, DType, ReduceOp, Form, u32, usize, V
 
 /// A captured collective, with the memory that only it uses.
 struct Captured {
-    graph: Graph,
+    graph: CudaGraph,
     /// Bytes that it moves.
     moved: u64,
     /// Shadows and tables, which the graph names.
@@ -55,7 +55,7 @@ pub struct Ran {
 
 /// The ranks of one process: a stream each, spread over the devices in order.
 pub struct DeviceRanks {
-    machine: Arc<dyn Machine>,
+    machine: Arc<dyn CudaDevice>,
     /// Where graphs are captured and launched; rank code waits for it.
     main: Queue,
     queues: Vec<Queue>,
@@ -69,7 +69,7 @@ impl DeviceRanks {
     ///
     /// # Errors
     /// No ranks, more than 64, devices that do not reach each other's memory, or what the driver refused.
-    pub fn new(machine: Arc<dyn Machine>, ranks: u32) -> Result<DeviceRanks> {
+    pub fn new(machine: Arc<dyn CudaDevice>, ranks: u32) -> Result<DeviceRanks> {
         if ranks == 0 || ranks > 64 {
             return Err(Error::Argument(format!("{ranks} ranks in one process; it takes 1 to 64")));
         }
@@ -217,7 +217,7 @@ impl DeviceRanks {
     }
 
     /// What the body gives the main stream, and those it forks, as a graph.
-    fn captured(&self, body: impl FnOnce() -> Result<u64>) -> Result<(Graph, u64)> {
+    fn captured(&self, body: impl FnOnce() -> Result<u64>) -> Result<(CudaGraph, u64)> {
         self.machine.begin_capture(self.main.stream()).map_err(failed)?;
         let moved = body();
         // The capture is ended whatever became of the body, else the stream would stay in it.

@@ -1,10 +1,13 @@
 //! Which devices' kernels can use which other's memory.
 
 use crate::{Error, Result};
-use allfold_kernels::cuda::Machine;
+use allfold_kernels::cuda::CudaDevice;
 
 /// Refuses devices of which one's kernels cannot use another's memory.
-pub(super) fn reachable(machine: &dyn Machine, devices: impl Iterator<Item = usize> + Clone) -> Result<()> {
+pub(super) fn reachable(
+    machine: &dyn CudaDevice,
+    devices: impl Iterator<Item = usize> + Clone,
+) -> Result<()> {
     match unreachable_pair(machine, devices) {
         Some((a, b)) => Err(Error::Argument(format!(
             "device {a} does not reach the memory of device {b} (no peer access): use `--backend nccl`, or show one device \
@@ -16,7 +19,7 @@ pub(super) fn reachable(machine: &dyn Machine, devices: impl Iterator<Item = usi
 
 /// The first two devices of which one's kernels cannot use the other's memory.
 pub(super) fn unreachable_pair(
-    machine: &dyn Machine,
+    machine: &dyn CudaDevice,
     devices: impl Iterator<Item = usize> + Clone,
 ) -> Option<(usize, usize)> {
     let pairs = devices.clone().flat_map(|a| devices.clone().map(move |b| (a, b)));

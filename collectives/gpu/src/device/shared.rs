@@ -14,7 +14,7 @@ use crate::driver::failed;
 use crate::registry::{Shape, find};
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_base::lock;
-use allfold_kernels::cuda::{Event, Mark, Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{CudaEvent, Mark, Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -113,7 +113,7 @@ impl Shared {
             })
             .collect();
         for other in all.chunks_exact(5) {
-            queue.wait_for(Event(other[3] as u32)).map_err(failed)?;
+            queue.wait_for(CudaEvent(other[3] as u32)).map_err(failed)?;
         }
         let n = data.elements(dtype.size()).map_err(failed)?;
         let rank = u64::from(comm.rank().0);
@@ -137,7 +137,7 @@ impl Shared {
         self.done.move_to(queue).map_err(failed)?;
         let mut done = vec![0i64; ranks];
         comm.all_gather(&[i64::from(self.done.event().0)], &mut done)?;
-        done.iter().try_for_each(|event| queue.wait_for(Event(*event as u32))).map_err(failed)?;
+        done.iter().try_for_each(|event| queue.wait_for(CudaEvent(*event as u32))).map_err(failed)?;
         self.lent = false;
         Ok(())
     }

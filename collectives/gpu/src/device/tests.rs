@@ -6,7 +6,7 @@ use crate::registry::ALGORITHMS;
 use crate::testing::conforms_on;
 use allfold_standin::{Order, Shim, ShimOptions};
 
-fn table(machine: &Arc<dyn Machine>) {
+fn table(machine: &Arc<dyn CudaDevice>) {
     conforms_on(machine, ALGORITHMS).unwrap();
 }
 

@@ -4,7 +4,7 @@
 //! is unknown here.
 
 use crate::{Error, Result};
-use allfold_kernels::cuda::libraries::Library;
+use allfold_kernels::cuda::libraries::CudaLibrary;
 use allfold_kernels::cuda::{self, Queue};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
@@ -16,7 +16,7 @@ mod abi;
 mod real;
 
 pub(super) type RawComm = *mut c_void;
-pub(super) type Stream = *mut c_void;
+pub(super) type CudaStream = *mut c_void;
 pub(super) type Answer = c_int;
 
 pub(super) const SUCCESS: Answer = 0;
@@ -127,13 +127,13 @@ table! {
     abort = "ncclCommAbort": fn(RawComm),
     group_start = "ncclGroupStart": fn(),
     group_end = "ncclGroupEnd": fn(),
-    all_reduce = "ncclAllReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, Stream),
-    broadcast = "ncclBroadcast": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, Stream),
-    reduce = "ncclReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, Stream),
-    all_gather = "ncclAllGather": fn(*const c_void, *mut c_void, usize, c_int, RawComm, Stream),
-    reduce_scatter = "ncclReduceScatter": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, Stream),
-    send = "ncclSend": fn(*const c_void, usize, c_int, c_int, RawComm, Stream),
-    recv = "ncclRecv": fn(*mut c_void, usize, c_int, c_int, RawComm, Stream),
+    all_reduce = "ncclAllReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, CudaStream),
+    broadcast = "ncclBroadcast": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, CudaStream),
+    reduce = "ncclReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, CudaStream),
+    all_gather = "ncclAllGather": fn(*const c_void, *mut c_void, usize, c_int, RawComm, CudaStream),
+    reduce_scatter = "ncclReduceScatter": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, CudaStream),
+    send = "ncclSend": fn(*const c_void, usize, c_int, c_int, RawComm, CudaStream),
+    recv = "ncclRecv": fn(*mut c_void, usize, c_int, c_int, RawComm, CudaStream),
     split = "ncclCommSplit": fn(RawComm, c_int, c_int, *mut RawComm, *mut Config)
     ;
     simulate = "ncclGroupSimulateEnd": fn(*mut SimInfo),
@@ -141,7 +141,9 @@ table! {
 }
 
 fn missing(looked_for: String) -> Error {
-    Error::System(allfold_kernels::cuda::Error::Missing { library: Library::Nccl, looked_for }.to_string())
+    Error::System(
+        allfold_kernels::cuda::Error::Missing { library: CudaLibrary::Nccl, looked_for }.to_string(),
+    )
 }
 
 fn lacking(symbol: &str) -> Error {
@@ -155,7 +157,7 @@ pub(super) fn api() -> Result<&'static Api> {
 }
 
 fn load() -> Result<Api> {
-    open(Library::Nccl.load())
+    open(CudaLibrary::Nccl.load())
 }
 
 /// The table of the library that was loaded from there.

@@ -1,6 +1,6 @@
 //! One call of NCCL's as data, so that the calls of a group can be noted, made on another thread, or only estimated.
 
-use super::api::{Answer, Api, IN_PROGRESS, RawComm, SUCCESS, Stream};
+use super::api::{Answer, Api, CudaStream, IN_PROGRESS, RawComm, SUCCESS};
 use std::ffi::{c_int, c_void};
 
 /// A collective, or half of a message, by device addresses. Counts are elements, and bytes where there is no type.
@@ -46,7 +46,7 @@ impl Call {
     /// # Safety
     /// A live communicator and stream of one device; the addresses are memory of that device with as many elements as is
     /// said, and stay so until the stream has passed.
-    unsafe fn make(self, api: &Api, comm: RawComm, stream: Stream) -> Answer {
+    unsafe fn make(self, api: &Api, comm: RawComm, stream: CudaStream) -> Answer {
         let (from, into) = (|at: u64| at as *const c_void, |at: u64| at as *mut c_void);
         // SAFETY: the caller's promise.
         unsafe {
@@ -77,7 +77,7 @@ impl Call {
 ///
 /// # Safety
 /// As `Call::make`, for each.
-pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: Stream, calls: &[Call]) -> Answer {
+pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: CudaStream, calls: &[Call]) -> Answer {
     // SAFETY: the caller's promise.
     unsafe {
         match calls {
@@ -95,7 +95,7 @@ pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: Stream, calls: &[Call
 pub(super) unsafe fn within_group(
     api: &Api,
     comm: RawComm,
-    stream: Stream,
+    stream: CudaStream,
     calls: &[Call],
     end: impl FnOnce() -> Answer,
 ) -> Answer {

@@ -1,11 +1,11 @@
 //! A communicator of NCCL's: how ranks join it, and how what was issued is waited for.
 
-use super::api::{self, Answer, Api, Config, IN_PROGRESS, RawComm, RawId, SUCCESS, Stream, check};
+use super::api::{self, Answer, Api, Config, CudaStream, IN_PROGRESS, RawComm, RawId, SUCCESS, check};
 use super::aside::{Sent, aside};
 use super::call::{Call, Use};
 use super::control::{Control, agree};
 use super::deadline::{Wait, until};
-use super::presence::Library;
+use super::presence::CudaLibrary;
 use crate::driver::failed;
 use crate::{Error, Rank, Result};
 use allfold_kernels::cuda::{self, Memory, Queue};
@@ -52,7 +52,7 @@ pub struct NcclComm {
     pub(super) raw: RawComm,
     pub(super) queue: Queue,
     /// The queue's stream, as NCCL takes it.
-    pub(super) stream: Stream,
+    pub(super) stream: CudaStream,
     pub(super) rank: Rank,
     pub(super) size: u32,
     pub(super) deadline: Duration,
@@ -121,7 +121,7 @@ impl NcclComm {
         debug: bool,
     ) -> Result<NcclComm> {
         // Told to all first: a rank without NCCL, or two on one GPU, must not leave the others waiting.
-        let library = Library::of(&queue);
+        let library = CudaLibrary::of(&queue);
         let presence = library.ask(&queue, true, &mut *control)?;
         let api = library.api.clone()?;
         if let Some(rank) = presence.lacks {
@@ -144,7 +144,7 @@ impl NcclComm {
     /// # Errors
     /// As [`NcclComm::join`].
     pub fn make(queue: Queue, place: (Rank, u32), id: UniqueId, deadline: Duration) -> Result<NcclComm> {
-        let api = Library::of(&queue).api?;
+        let api = CudaLibrary::of(&queue).api?;
         NcclComm::make_by(api, queue, place, id, deadline)
     }
 
@@ -181,7 +181,7 @@ impl NcclComm {
         (rank, size): (Rank, u32),
         deadline: Duration,
     ) -> Result<NcclComm> {
-        let stream = (api.native)(&queue).map_err(failed)? as Stream;
+        let stream = (api.native)(&queue).map_err(failed)? as CudaStream;
         Ok(NcclComm {
             api,
             raw,

@@ -13,7 +13,7 @@ pub fn findings() -> Vec<DoctorFinding> {
 fn cuda() -> DoctorFinding {
     match cuda::probe() {
         Ok(probe) => {
-            let device = |d: &cuda::Device| {
+            let device = |d: &cuda::ProbedDevice| {
                 format!("{}, sm_{}, {:.0} GiB", d.name, d.arch, d.memory as f64 / f64::from(1 << 30))
             };
             let devices: Vec<String> = probe.devices.iter().map(device).collect();
@@ -33,15 +33,15 @@ fn cuda() -> DoctorFinding {
 }
 
 fn cublas() -> DoctorFinding {
-    multiplies("cublaslt", cuda::libraries::Library::CublasLt)
+    multiplies("cublaslt", cuda::libraries::CudaLibrary::CublasLt)
 }
 
 fn cudnn() -> DoctorFinding {
-    multiplies("cudnn", cuda::libraries::Library::Cudnn)
+    multiplies("cudnn", cuda::libraries::CudaLibrary::Cudnn)
 }
 
 /// A library of products or convolutions.
-fn multiplies(item: &str, library: cuda::libraries::Library) -> DoctorFinding {
+fn multiplies(item: &str, library: cuda::libraries::CudaLibrary) -> DoctorFinding {
     match cuda::vendor::version(library) {
         Ok((major, minor, patch)) => {
             let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
@@ -53,7 +53,7 @@ fn multiplies(item: &str, library: cuda::libraries::Library) -> DoctorFinding {
 }
 
 fn nccl() -> DoctorFinding {
-    let library = cuda::libraries::Library::Nccl;
+    let library = cuda::libraries::CudaLibrary::Nccl;
     match allfold_gpu::nccl::version() {
         Ok((major, minor, patch)) => {
             let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));

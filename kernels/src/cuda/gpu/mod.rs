@@ -15,8 +15,8 @@ mod numbered;
 mod staging;
 
 use super::error::driver;
-use super::machine::{Event, Graph, Launch, Machine, Stream, THREADS};
-use super::{Device, Error, Result, probe};
+use super::machine::{CudaDevice, CudaEvent, CudaGraph, CudaStream, Launch, THREADS};
+use super::{Error, ProbedDevice, Result, probe};
 use contexts::Contexts;
 use cudarc::driver::{result, sys};
 use numbered::{Handle, Numbered, lock};
@@ -32,7 +32,7 @@ struct OwnStream {
 
 /// All GPUs of this machine that the driver lists, each with its primary context, which is opened when it is first used.
 pub struct Gpu {
-    devices: Vec<Device>,
+    devices: Vec<ProbedDevice>,
     contexts: &'static Contexts,
     streams: Numbered<Arc<OwnStream>>,
     events: Numbered<(usize, Handle<sys::CUevent>)>,
@@ -44,7 +44,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`probe()`].
-    pub fn open() -> Result<Arc<dyn Machine>> {
+    pub fn open() -> Result<Arc<dyn CudaDevice>> {
         let devices = probe()?.devices;
         let contexts = Contexts::of_process(devices.len());
         let (streams, events, graphs) = Default::default();
@@ -65,7 +65,7 @@ impl Gpu {
         if self.seeded(18) { Ok(()) } else { self.enter(device) }
     }
 
-    fn own(&self, stream: Stream) -> Result<Arc<OwnStream>> {
+    fn own(&self, stream: CudaStream) -> Result<Arc<OwnStream>> {
         let found = self.streams.get(stream.0);
         found.ok_or_else(|| {
             Error::Argument(format!("stream {} is destroyed, or of another machine", stream.0))
@@ -73,13 +73,13 @@ impl Gpu {
     }
 
     /// A stream's handle; its device is the thread's from here on.
-    fn at(&self, stream: Stream) -> Result<sys::CUstream> {
+    fn at(&self, stream: CudaStream) -> Result<sys::CUstream> {
         let own = self.own(stream)?;
         self.enter(own.device)?;
         Ok(own.handle.0)
     }
 
-    fn of_event(&self, event: Event) -> Result<(usize, sys::CUevent)> {
+    fn of_event(&self, event: CudaEvent) -> Result<(usize, sys::CUevent)> {
         let found = self.events.get(event.0);
         let found = found.ok_or_else(|| {
             Error::Argument(format!("event {} is destroyed, or of another machine", event.0))
@@ -115,7 +115,7 @@ impl Gpu {
     }
 }
 
-impl Machine for Gpu {
+impl CudaDevice for Gpu {
     fn name(&self) -> String {
         self.devices.first().map_or_else(String::new, |device| device.name.clone())
     }
@@ -141,15 +141,15 @@ impl Machine for Gpu {
         super::seeded::is_seeded(defect)
     }
 
-    fn stream(&self, device: usize) -> Result<Stream> {
+    fn stream(&self, device: usize) -> Result<CudaStream> {
         self.enter(device)?;
         let stream =
             driver("make a stream", result::stream::create(result::stream::StreamKind::NonBlocking))?;
         let own = OwnStream { device, handle: Handle(stream), ring: Mutex::default() };
-        Ok(Stream(self.streams.add(Arc::new(own))))
+        Ok(CudaStream(self.streams.add(Arc::new(own))))
     }
 
-    fn retire_stream(&self, stream: Stream) {
+    fn retire_stream(&self, stream: CudaStream) {
         if self.seeded(20) {
             return;
         }
@@ -158,7 +158,7 @@ impl Machine for Gpu {
         }
     }
 
-    fn retire_event(&self, event: Event) {
+    fn retire_event(&self, event: CudaEvent) {
         if self.seeded(20) {
             return;
         }
@@ -168,7 +168,7 @@ impl Machine for Gpu {
         }
     }
 
-    fn native(&self, stream: Stream) -> Result<u64> {
+    fn native(&self, stream: CudaStream) -> Result<u64> {
         self.at(stream).map(|handle| handle as u64)
     }
 
@@ -208,7 +208,7 @@ impl Machine for Gpu {
         }
     }
 
-    unsafe fn fetch(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+    unsafe fn fetch(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
         let stream = self.at(stream)?;
         // SAFETY: the caller's promise: as many bytes are there, and stay until they are read.
         let from = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
@@ -216,7 +216,7 @@ impl Machine for Gpu {
         driver("copy to the device", unsafe { result::memcpy_htod_async(into, from, stream) })
     }
 
-    unsafe fn write(&self, stream: Stream, into: u64, from: &[u8]) -> Result<()> {
+    unsafe fn write(&self, stream: CudaStream, into: u64, from: &[u8]) -> Result<()> {
         let own = self.own(stream)?;
         self.enter(own.device)?;
         let handle = own.handle.0;
@@ -246,7 +246,7 @@ impl Machine for Gpu {
         driver("finish a stream", unsafe { result::stream::synchronize(handle) })
     }
 
-    unsafe fn read(&self, stream: Stream, into: &mut [u8], from: u64) -> Result<()> {
+    unsafe fn read(&self, stream: CudaStream, into: &mut [u8], from: u64) -> Result<()> {
         let stream = self.at(stream)?;
         // SAFETY: the caller's promise, and `into` is not touched before the stream is done.
         driver("copy from the device", unsafe { result::memcpy_dtoh_async(into, from, stream) })?;
@@ -254,19 +254,19 @@ impl Machine for Gpu {
         driver("finish a stream", unsafe { result::stream::synchronize(stream) })
     }
 
-    unsafe fn copy(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+    unsafe fn copy(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
         let stream = self.at(stream)?;
         // SAFETY: the caller's promise. Addresses are unified, so this copies between devices too.
         driver("copy on the device", unsafe { sys::cuMemcpyAsync(into, from, bytes, stream) }.result())
     }
 
-    unsafe fn fill(&self, stream: Stream, into: u64, bytes: usize, value: u8) -> Result<()> {
+    unsafe fn fill(&self, stream: CudaStream, into: u64, bytes: usize, value: u8) -> Result<()> {
         let stream = self.at(stream)?;
         // SAFETY: the caller's promise.
         driver("fill memory", unsafe { result::memset_d8_async(into, value, bytes, stream) })
     }
 
-    unsafe fn launch(&self, stream: Stream, launch: &Launch) -> Result<()> {
+    unsafe fn launch(&self, stream: CudaStream, launch: &Launch) -> Result<()> {
         let ordinal = self.own(stream)?.device;
         let device = self.devices.get(ordinal).ok_or_else(|| Error::Argument(format!("device {ordinal}")))?;
         let seeded = |defect| self.seeded(defect);
@@ -281,7 +281,7 @@ impl Machine for Gpu {
         })
     }
 
-    fn record(&self, stream: Stream) -> Result<Event> {
+    fn record(&self, stream: CudaStream) -> Result<CudaEvent> {
         let device = self.own(stream)?.device;
         let stream = self.at(stream)?;
         let event = driver("make an event", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT))?;
@@ -291,29 +291,29 @@ impl Machine for Gpu {
             let _ = unsafe { result::event::destroy(event) };
             return Err(error);
         }
-        Ok(Event(self.events.add((device, Handle(event)))))
+        Ok(CudaEvent(self.events.add((device, Handle(event)))))
     }
 
-    fn record_again(&self, event: Event, stream: Stream) -> Result<()> {
+    fn record_again(&self, event: CudaEvent, stream: CudaStream) -> Result<()> {
         let (event, stream) = (self.of_event(event)?.1, self.at(stream)?);
         // SAFETY: both are live.
         driver("record an event", unsafe { result::event::record(event, stream) })
     }
 
-    fn wait(&self, stream: Stream, event: Event) -> Result<()> {
+    fn wait(&self, stream: CudaStream, event: CudaEvent) -> Result<()> {
         let (event, stream) = (self.of_event(event)?.1, self.at(stream)?);
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both are live.
         driver("wait for an event", unsafe { result::stream::wait_event(stream, event, flags) })
     }
 
-    fn finish(&self, stream: Stream) -> Result<()> {
+    fn finish(&self, stream: CudaStream) -> Result<()> {
         let stream = self.at(stream)?;
         // SAFETY: a live stream.
         driver("finish a stream", unsafe { result::stream::synchronize(stream) })
     }
 
-    fn idle(&self, stream: Stream) -> Result<bool> {
+    fn idle(&self, stream: CudaStream) -> Result<bool> {
         let stream = self.at(stream)?;
         // SAFETY: a live stream.
         match unsafe { sys::cuStreamQuery(stream) } {
@@ -322,14 +322,14 @@ impl Machine for Gpu {
         }
     }
 
-    fn happened(&self, event: Event) -> Result<()> {
+    fn happened(&self, event: CudaEvent) -> Result<()> {
         let (device, event) = self.of_event(event)?;
         self.enter_too(device)?;
         // SAFETY: a live event.
         driver("wait for an event", unsafe { result::event::synchronize(event) })
     }
 
-    fn between(&self, from: Event, to: Event) -> Result<u64> {
+    fn between(&self, from: CudaEvent, to: CudaEvent) -> Result<u64> {
         let ((_, from), (device, to)) = (self.of_event(from)?, self.of_event(to)?);
         self.enter_too(device)?;
         // SAFETY: both are live.
@@ -339,7 +339,7 @@ impl Machine for Gpu {
         Ok((f64::from(milliseconds) * 1e6) as u64)
     }
 
-    fn begin_capture(&self, stream: Stream) -> Result<()> {
+    fn begin_capture(&self, stream: CudaStream) -> Result<()> {
         let stream = self.at(stream)?;
         // Relaxed, since a kernel that is launched for the first time is loaded meanwhile, which is no part of the graph.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -347,7 +347,7 @@ impl Machine for Gpu {
         driver("begin a capture", unsafe { result::stream::begin_capture(stream, mode) })
     }
 
-    fn end_capture(&self, stream: Stream) -> Result<Graph> {
+    fn end_capture(&self, stream: CudaStream) -> Result<CudaGraph> {
         let device = self.own(stream)?.device;
         let stream = self.at(stream)?;
         // SAFETY: a live stream, whose capture was begun.
@@ -360,10 +360,10 @@ impl Machine for Gpu {
             made
         };
         let made = driver("instantiate a graph", made)?;
-        Ok(Graph(self.graphs.add((device, Handle(made)))))
+        Ok(CudaGraph(self.graphs.add((device, Handle(made)))))
     }
 
-    unsafe fn replay(&self, stream: Stream, graph: Graph) -> Result<()> {
+    unsafe fn replay(&self, stream: CudaStream, graph: CudaGraph) -> Result<()> {
         let made = self.graphs.get(graph.0);
         let (_, made) = made.ok_or_else(|| Error::Argument(format!("graph {} is no more", graph.0)))?;
         let stream = self.at(stream)?;
@@ -371,7 +371,7 @@ impl Machine for Gpu {
         driver("launch a graph", unsafe { result::graph::launch(made.0, stream) })
     }
 
-    fn forget(&self, graph: Graph) {
+    fn forget(&self, graph: CudaGraph) {
         if let Some((device, made)) = self.graphs.take(graph.0) {
             // SAFETY: taken off the list, so destroyed once; the driver waits for a launch that is under way.
             self.destroy(device, || unsafe { result::graph::exec_destroy(made.0) });

@@ -9,7 +9,7 @@ use super::numbered::{Handle, lock};
 use crate::DType;
 use crate::cuda::compile::image_for;
 use crate::cuda::error::driver;
-use crate::cuda::{Device, Error, Family, Kernel, Result};
+use crate::cuda::{Error, Family, Kernel, ProbedDevice, Result};
 use cudarc::driver::{result, sys};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -29,7 +29,7 @@ static ALL_THE_WAY: Mutex<()> = Mutex::new(());
 /// A kernel of a device, compiled and loaded if it was not yet. The device's context is the thread's from here on.
 pub(super) fn function(
     contexts: &Contexts,
-    (ordinal, device): (usize, &Device),
+    (ordinal, device): (usize, &ProbedDevice),
     kernel: &Kernel,
     seeded: impl Fn(u8) -> bool,
 ) -> Result<sys::CUfunction> {
@@ -55,7 +55,7 @@ pub(super) fn function(
 
 fn module(
     contexts: &Contexts,
-    (ordinal, device): (usize, &Device),
+    (ordinal, device): (usize, &ProbedDevice),
     kernel: &Kernel,
     anew: bool,
 ) -> Result<Handle<sys::CUmodule>> {

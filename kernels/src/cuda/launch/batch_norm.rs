@@ -26,7 +26,7 @@ struct Plane {
 
 /// The shape of a batch norm and of its batch. Weights, biases, means and r are `[C]` of f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchNorm {
+pub struct BatchNormLaunch {
     /// Of `x` and `y`.
     pub dtype: DType,
     /// Samples.
@@ -48,7 +48,7 @@ pub struct Saved<'a> {
     pub rs: Slice<'a>,
 }
 
-impl BatchNorm {
+impl BatchNormLaunch {
     fn all(&self) -> u64 {
         (self.n * self.channels * self.plane) as u64
     }
@@ -113,7 +113,7 @@ impl BatchNorm {
         Ok(x.len() as u64)
     }
 
-    /// What ranks add up before [`BatchNorm::by_totals`]: `[1 + 2 C]` of f64, count, sums, sums of squares.
+    /// What ranks add up before [`BatchNormLaunch::by_totals`]: `[1 + 2 C]` of f64, count, sums, sums of squares.
     ///
     /// # Errors
     /// A length that does not fit.

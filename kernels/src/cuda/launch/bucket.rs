@@ -28,7 +28,7 @@ pub(super) fn jobs(counts: impl IntoIterator<Item = u64>) -> Result<Vec<[u32; 2]
 
 /// The tensors of a bucket, one behind the other. Its tables are made once; the tensors must live as long.
 #[derive(Debug)]
-pub struct Bucket<'a> {
+pub struct BucketLaunch<'a> {
     dtype: DType,
     elements: u64,
     jobs: u32,
@@ -37,12 +37,12 @@ pub struct Bucket<'a> {
     tensors: Vec<Slice<'a>>,
 }
 
-impl<'a> Bucket<'a> {
+impl<'a> BucketLaunch<'a> {
     /// Of tensors of one type.
     ///
     /// # Errors
     /// [`Error::Argument`] for a type that is no float.
-    pub fn new(queue: &Queue, dtype: DType, tensors: &[Slice<'a>]) -> Result<Bucket<'a>> {
+    pub fn new(queue: &Queue, dtype: DType, tensors: &[Slice<'a>]) -> Result<BucketLaunch<'a>> {
         floats(dtype)?;
         let (mut pieces, mut at) = (Vec::new(), 0);
         for tensor in tensors {
@@ -53,7 +53,7 @@ impl<'a> Bucket<'a> {
         let jobs = jobs(pieces.iter().map(|piece| piece.count))?;
         let (pieces, table) = (queue.upload(&pieces)?, queue.upload(&jobs)?);
         let (jobs, tensors) = (small("jobs", jobs.len())?, tensors.to_vec());
-        Ok(Bucket { dtype, elements: at, jobs, pieces, table, tensors })
+        Ok(BucketLaunch { dtype, elements: at, jobs, pieces, table, tensors })
     }
 
     /// Elements of all tensors together.

@@ -6,7 +6,7 @@ use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
 /// A table of V rows of C, and sequences of T tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Embedding {
+pub struct EmbeddingLaunch {
     /// Of the tables and of what is read.
     pub dtype: DType,
     /// Rows, V.
@@ -17,7 +17,7 @@ pub struct Embedding {
     pub length: usize,
 }
 
-impl Embedding {
+impl EmbeddingLaunch {
     fn checks(
         &self,
         table: Slice<'_>,
@@ -44,7 +44,7 @@ impl Embedding {
 /// A length that does not fit.
 pub fn embedding(
     queue: &Queue,
-    s: &Embedding,
+    s: &EmbeddingLaunch,
     (table, places): (Slice<'_>, Option<Slice<'_>>),
     tokens: Slice<'_>,
     y: Slice<'_>,
@@ -68,7 +68,7 @@ pub fn embedding(
 /// A length that does not fit.
 pub fn embedding_back(
     queue: &Queue,
-    s: &Embedding,
+    s: &EmbeddingLaunch,
     tokens: Slice<'_>,
     dy: Slice<'_>,
     (dtable, dplaces): (Slice<'_>, Option<Slice<'_>>),

@@ -2,7 +2,7 @@
 
 use super::reduce::stem;
 use super::{Moved, blocks, run};
-use crate::cuda::{Access, Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
+use crate::cuda::{Arguments, Error, Family, Kernel, Memory, MemoryAccess, Queue, Result, Slice};
 use crate::{DType, ReduceOp};
 
 /// Ranks that the kernel has room for.
@@ -10,24 +10,24 @@ const MOST: usize = 64;
 
 /// A reduction tree over buffers by number. Reduction commutes to the bit, so the order of two children is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tree {
+pub enum BufferTree {
     /// A buffer.
     Leaf(u8),
     /// Both, reduced.
-    Node(Box<Tree>, Box<Tree>),
+    Node(Box<BufferTree>, Box<BufferTree>),
 }
 
-impl Tree {
+impl BufferTree {
     /// Two trees, reduced.
-    pub fn node(a: Tree, b: Tree) -> Tree {
-        Tree::Node(Box::new(a), Box::new(b))
+    pub fn node(a: BufferTree, b: BufferTree) -> BufferTree {
+        BufferTree::Node(Box::new(a), Box::new(b))
     }
 
     /// Places of the stack that it takes if its needier child goes first (Sethi and Ullman, 1970).
     fn depth(&self) -> u32 {
         match self {
-            Tree::Leaf(_) => 0,
-            Tree::Node(a, b) => {
+            BufferTree::Leaf(_) => 0,
+            BufferTree::Node(a, b) => {
                 let (a, b) = (a.depth(), b.depth());
                 a.max(b).max(a.min(b) + 1)
             }
@@ -37,8 +37,8 @@ impl Tree {
     /// Postfix: (buffer, merges after it), the needier child first.
     fn write(&self, into: &mut Vec<[u8; 2]>) {
         match self {
-            Tree::Leaf(rank) => into.push([*rank, 0]),
-            Tree::Node(a, b) => {
+            BufferTree::Leaf(rank) => into.push([*rank, 0]),
+            BufferTree::Node(a, b) => {
                 let (first, second) = if a.depth() >= b.depth() { (a, b) } else { (b, a) };
                 first.write(into);
                 second.write(into);
@@ -56,7 +56,7 @@ pub struct Trees {
     /// Elements at which chunks begin; the last is the end.
     pub bounds: Vec<u64>,
     /// One per chunk.
-    pub chunks: Vec<(Tree, u64)>,
+    pub chunks: Vec<(BufferTree, u64)>,
 }
 
 impl Trees {
@@ -102,10 +102,10 @@ impl Trees {
 
     /// Whether it is one balanced tree over all buffers in order, received by all.
     fn balanced(&self, ranks: usize) -> bool {
-        fn over(tree: &Tree, first: u8, count: u8) -> bool {
+        fn over(tree: &BufferTree, first: u8, count: u8) -> bool {
             match tree {
-                Tree::Leaf(rank) => count == 1 && *rank == first,
-                Tree::Node(a, b) => {
+                BufferTree::Leaf(rank) => count == 1 && *rank == first,
+                BufferTree::Node(a, b) => {
                     let half = count / 2;
                     let halves = |a, b| over(a, first, half) && over(b, first + half, half);
                     count > 1 && (halves(a, b) || halves(b, a))
@@ -122,10 +122,10 @@ impl Trees {
 
     /// What is read and what is written of each buffer, neighbouring chunks of one use together.
     fn spans(&self, ranks: usize) -> Vec<Span> {
-        fn leaves(tree: &Tree) -> u64 {
+        fn leaves(tree: &BufferTree) -> u64 {
             match tree {
-                Tree::Leaf(rank) => 1 << rank,
-                Tree::Node(a, b) => leaves(a) | leaves(b),
+                BufferTree::Leaf(rank) => 1 << rank,
+                BufferTree::Node(a, b) => leaves(a) | leaves(b),
             }
         }
         let uses = self.chunks.iter().map(|(tree, targets)| (leaves(tree), *targets));
@@ -148,13 +148,13 @@ impl Trees {
 
     /// Elements read and written.
     fn traffic(&self) -> u64 {
-        fn leaves(tree: &Tree) -> u64 {
+        fn leaves(tree: &BufferTree) -> u64 {
             match tree {
-                Tree::Leaf(_) => 1,
-                Tree::Node(a, b) => leaves(a) + leaves(b),
+                BufferTree::Leaf(_) => 1,
+                BufferTree::Node(a, b) => leaves(a) + leaves(b),
             }
         }
-        let chunk = |(bounds, (tree, targets)): (&[u64], &(Tree, u64))| {
+        let chunk = |(bounds, (tree, targets)): (&[u64], &(BufferTree, u64))| {
             (bounds[1] - bounds[0]) * (leaves(tree) + u64::from(targets.count_ones()))
         };
         self.bounds.windows(2).zip(&self.chunks).map(chunk).sum()
@@ -234,7 +234,7 @@ pub fn fused(
     let arguments = Arguments::new().with(all).with(trees.ranks).with(trees.chunks);
     let arguments = arguments.reads(trees.bounds.all()).reads(trees.trees.all()).reads(trees.targets.all());
     let size = dtype.size() as u64;
-    let arguments = arguments.with(parts).notes(trees.spans.iter().map(|span| Access {
+    let arguments = arguments.with(parts).notes(trees.spans.iter().map(|span| MemoryAccess {
         address: all[span.rank] + span.begin * size,
         bytes: (span.end - span.begin) * size,
         write: span.write,
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_written_where_it_receives_and_read_where_a_tree_names_it() {
-        let pair = || Tree::node(Tree::Leaf(0), Tree::Leaf(1));
+        let pair = || BufferTree::node(BufferTree::Leaf(0), BufferTree::Leaf(1));
         // Both receive the first two chunks; then 1 alone, of an empty chunk nobody, of the last rank 2 from rank 0.
         let trees = Trees {
             bounds: vec![0, 4, 8, 12, 12, 20],
@@ -288,7 +288,7 @@ mod tests {
                 (pair(), 0b11),
                 (pair(), 0b10),
                 (pair(), 0b11),
-                (Tree::Leaf(0), 0b100),
+                (BufferTree::Leaf(0), 0b100),
             ],
         };
         let span = |rank, begin, end, write| Span { rank, begin, end, write };

@@ -6,7 +6,7 @@ use crate::cuda::{Arguments, Family, Kernel, Queue, Result, Slice};
 
 /// Rows of C columns; weights and biases `[C]`, means and r `[rows]`, all of f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LayerNorm {
+pub struct LayerNormLaunch {
     /// Of `x` and `y`.
     pub dtype: DType,
     /// Rows.
@@ -17,7 +17,7 @@ pub struct LayerNorm {
     pub eps: f32,
 }
 
-impl LayerNorm {
+impl LayerNormLaunch {
     fn checks(&self, rows: &[Slice<'_>], columns: &[Slice<'_>], saved: &[Slice<'_>]) -> Result<()> {
         trained(self.dtype)?;
         let (r, c) = (self.rows as u64, self.columns as u64);
@@ -37,7 +37,7 @@ impl LayerNorm {
 /// A length that does not fit.
 pub fn layer_norm(
     queue: &Queue,
-    s: &LayerNorm,
+    s: &LayerNormLaunch,
     x: Slice<'_>,
     (w, b): (Slice<'_>, Slice<'_>),
     (means, rs): (Slice<'_>, Slice<'_>),
@@ -61,7 +61,7 @@ pub fn layer_norm(
 #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
 pub fn layer_norm_back(
     queue: &Queue,
-    s: &LayerNorm,
+    s: &LayerNormLaunch,
     (x, dy): (Slice<'_>, Slice<'_>),
     w: Slice<'_>,
     (means, rs): (Slice<'_>, Slice<'_>),

@@ -20,17 +20,17 @@ mod reduce;
 
 pub use activation::{Function, activate, activate_back, add, bias, bias_back};
 pub use attention::{Dropped, Heads, attention, attention_back};
-pub use batch_norm::{BatchNorm, Layout, Saved};
-pub use bucket::{Bucket, cast, found_inf, turn, unscale};
+pub use batch_norm::{BatchNormLaunch, Layout, Saved};
+pub use bucket::{BucketLaunch, cast, found_inf, turn, unscale};
 pub use dropout::dropout;
-pub use embedding::{Embedding, embedding, embedding_back};
-pub use fused::{Tree, Trees, Uploaded, fused, fused_balanced};
-pub use layer_norm::{LayerNorm, layer_norm, layer_norm_back};
+pub use embedding::{EmbeddingLaunch, embedding, embedding_back};
+pub use fused::{BufferTree, Trees, Uploaded, fused, fused_balanced};
+pub use layer_norm::{LayerNormLaunch, layer_norm, layer_norm_back};
 pub use loss::{correct, cross_entropy, mean, mse};
 pub use norm::{clip, squares};
 pub use optim::{AdamRule, LarsRule, Param, Params, SgdRule, adam, lars, sgd};
-pub use pool::{Pool, max_pool, max_pool_back, mean_pool, mean_pool_back, plane_mean, plane_mean_back};
-pub use product::{Conv, Matrix, conv, conv_input, conv_weight, matmul};
+pub use pool::{PoolLaunch, max_pool, max_pool_back, mean_pool, mean_pool_back, plane_mean, plane_mean_back};
+pub use product::{Conv, DeviceMatrix, conv, conv_input, conv_weight, matmul};
 pub use reduce::{divide, reduce};
 
 use super::machine::{Arguments, Launch, THREADS};

@@ -3,7 +3,7 @@
 use super::bucket::{JOB, jobs};
 use super::{Moved, holds, reads_if, run, small, trained};
 use crate::DType;
-use crate::cuda::{Access, Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
+use crate::cuda::{Arguments, Error, Family, Kernel, Memory, MemoryAccess, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 
@@ -143,8 +143,8 @@ impl Range {
         Range { role, address: part.address(), bytes: part.len() }
     }
 
-    fn access(&self, write: bool) -> Access {
-        Access { address: self.address, bytes: self.bytes as u64, write }
+    fn access(&self, write: bool) -> MemoryAccess {
+        MemoryAccess { address: self.address, bytes: self.bytes as u64, write }
     }
 }
 

@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 
 /// Square windows over planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct PoolLaunch {
     /// Samples times channels.
     pub planes: usize,
     /// Channels.
@@ -40,7 +40,7 @@ struct Window {
     unused: u32,
 }
 
-impl Pool {
+impl PoolLaunch {
     fn window(&self) -> Result<Window> {
         let ((h, w), side, padding) = (self.picture, self.window, self.padding);
         let (tall, wide) = (h + 2 * padding, w + 2 * padding);
@@ -68,7 +68,7 @@ impl Pool {
     }
 }
 
-impl Pool {
+impl PoolLaunch {
     fn unpadded(&self) -> Result<Window> {
         match self.padding {
             0 => self.window(),
@@ -97,7 +97,7 @@ impl Window {
 pub fn max_pool(
     queue: &Queue,
     dtype: DType,
-    s: &Pool,
+    s: &PoolLaunch,
     x: Slice<'_>,
     y: Slice<'_>,
     winners: Slice<'_>,
@@ -117,7 +117,7 @@ pub fn max_pool(
 pub fn max_pool_back(
     queue: &Queue,
     dtype: DType,
-    s: &Pool,
+    s: &PoolLaunch,
     winners: Slice<'_>,
     dy: Slice<'_>,
     dx: Slice<'_>,
@@ -139,7 +139,7 @@ pub fn max_pool_back(
 ///
 /// # Errors
 /// A length that does not fit.
-pub fn mean_pool(queue: &Queue, dtype: DType, s: &Pool, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
+pub fn mean_pool(queue: &Queue, dtype: DType, s: &PoolLaunch, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
     let window = s.unpadded()?;
     let (_, output) = window.checks(dtype, x, y)?;
     let arguments = Arguments::new().reads(x).with(window).writes(y);
@@ -151,7 +151,13 @@ pub fn mean_pool(queue: &Queue, dtype: DType, s: &Pool, x: Slice<'_>, y: Slice<'
 ///
 /// # Errors
 /// A length that does not fit.
-pub fn mean_pool_back(queue: &Queue, dtype: DType, s: &Pool, dy: Slice<'_>, dx: Slice<'_>) -> Result<Moved> {
+pub fn mean_pool_back(
+    queue: &Queue,
+    dtype: DType,
+    s: &PoolLaunch,
+    dy: Slice<'_>,
+    dx: Slice<'_>,
+) -> Result<Moved> {
     let window = s.unpadded()?;
     let (input, _) = window.checks(dtype, dx, dy)?;
     let arguments = Arguments::new().reads(dy).with(window).writes(dx);

@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 
 /// A matrix in memory, row by row, perhaps to be read transposed.
 #[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
+pub struct DeviceMatrix<'a> {
     /// Its elements.
     pub data: Slice<'a>,
     /// Rows as used.
@@ -18,7 +18,7 @@ pub struct Matrix<'a> {
     pub transposed: bool,
 }
 
-impl Matrix<'_> {
+impl DeviceMatrix<'_> {
     fn strides(&self) -> (u64, u64) {
         if self.transposed { (1, self.rows as u64) } else { (self.columns as u64, 1) }
     }
@@ -47,8 +47,8 @@ struct Product {
 pub fn matmul(
     queue: &Queue,
     dtype: DType,
-    a: Matrix<'_>,
-    b: Matrix<'_>,
+    a: DeviceMatrix<'_>,
+    b: DeviceMatrix<'_>,
     c: Slice<'_>,
     keep: f32,
     bias: Option<Slice<'_>>,

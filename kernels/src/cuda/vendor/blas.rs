@@ -3,8 +3,8 @@
 use super::cublas_lt::{CublasLt, cublas_lt};
 use super::{Handle, Handles, deterministic, lock, native, pointer, refused};
 use crate::DType;
-use crate::cuda::launch::{self, Matrix, Moved};
-use crate::cuda::libraries::Library;
+use crate::cuda::launch::{self, DeviceMatrix, Moved};
+use crate::cuda::libraries::CudaLibrary;
 use crate::cuda::{Error, Queue, Result, Slice};
 use cudarc::cublaslt::sys;
 use std::collections::BTreeMap;
@@ -155,7 +155,7 @@ impl Blas {
     /// The library on the queue's device, where both are there.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Blas>>> {
         static ALL: Handles<Blas> = Handles::new();
-        ALL.of(queue, Library::CublasLt, || {
+        ALL.of(queue, CudaLibrary::CublasLt, || {
             let (library, mut handle) = (cublas_lt()?, ptr::null_mut());
             // SAFETY: a place for one handle, in the context of the queue's device.
             check("start cuBLASLt", unsafe { (library.cublasLtCreate)(&mut handle) })?;
@@ -168,7 +168,7 @@ impl Blas {
         &self,
         queue: &Queue,
         dtype: DType,
-        (a, b): (Matrix<'_>, Matrix<'_>),
+        (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
         c: Slice<'_>,
         keep: f32,
         bias: Option<Slice<'_>>,
@@ -180,7 +180,7 @@ impl Blas {
         bias.map_or(Ok(()), |bias| launch::holds("a bias", bias, n as u64, 4))?;
         // The library takes a bias of c's own type.
         let inside = bias.filter(|_| dtype == DType::F32);
-        let lies = |matrix: &Matrix<'_>| match matrix.transposed {
+        let lies = |matrix: &DeviceMatrix<'_>| match matrix.transposed {
             true => Layout::of(self.library, dtype, matrix.columns, matrix.rows),
             false => Layout::of(self.library, dtype, matrix.rows, matrix.columns),
         };

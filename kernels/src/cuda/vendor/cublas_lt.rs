@@ -1,6 +1,6 @@
 //! cuBLASLt's functions, of the library that was chosen for the driver.
 
-use crate::cuda::libraries::Library;
+use crate::cuda::libraries::CudaLibrary;
 use crate::cuda::symbols::symbols;
 use crate::cuda::{Error, Result};
 use cudarc::cublaslt::sys::*;
@@ -40,10 +40,11 @@ symbols! {
 /// The functions, found once.
 pub(super) fn cublas_lt() -> Result<&'static CublasLt> {
     static FOUND: OnceLock<Result<CublasLt>> = OnceLock::new();
-    let missing = |looked_for: String| Error::Missing { library: Library::CublasLt, looked_for };
+    let missing = |looked_for: String| Error::Missing { library: CudaLibrary::CublasLt, looked_for };
     let find = || {
-        let path = Library::CublasLt.load();
-        let path = path.ok_or_else(|| missing(format!("no {}", Library::CublasLt.files().join(" or "))))?;
+        let path = CudaLibrary::CublasLt.load();
+        let path =
+            path.ok_or_else(|| missing(format!("no {}", CudaLibrary::CublasLt.files().join(" or "))))?;
         CublasLt::open(path).map_err(missing)
     };
     FOUND.get_or_init(find).as_ref().map_err(Error::clone)

@@ -1,9 +1,9 @@
 //! cuDNN: convolutions, the fastest of its algorithms by shape.
 
-use super::{Handle, Handles, Part, deterministic, lock, native, pointer, refused};
+use super::{ConvProduct, Handle, Handles, deterministic, lock, native, pointer, refused};
 use crate::DType;
 use crate::cuda::launch::{Conv, Layout, Moved};
-use crate::cuda::libraries::Library;
+use crate::cuda::libraries::CudaLibrary;
 use crate::cuda::{Error, Queue, Result, Slice};
 use cudarc::cudnn::{result, sys};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ enum Algorithm {
 }
 
 /// What an algorithm is chosen by.
-type Shape = (Part, DType, [usize; 10]);
+type Shape = (ConvProduct, DType, [usize; 10]);
 
 /// The library on one device.
 pub(super) struct Dnn {
@@ -193,7 +193,7 @@ impl Dnn {
     /// The library on the queue's device, where both are there.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Dnn>>> {
         static ALL: Handles<Dnn> = Handles::new();
-        ALL.of(queue, Library::Cudnn, || {
+        ALL.of(queue, CudaLibrary::Cudnn, || {
             let handle = result::create_handle().map_err(|error| refused("start cuDNN", error.0))?;
             Ok(Dnn { handle: Mutex::new(Handle(handle)), chosen: Mutex::default() })
         })
@@ -203,7 +203,7 @@ impl Dnn {
     pub fn conv(
         &self,
         queue: &Queue,
-        part: Part,
+        part: ConvProduct,
         s: &Conv,
         (a, b): (Slice<'_>, Slice<'_>),
         out: Slice<'_>,
@@ -255,21 +255,21 @@ impl Dnn {
 }
 
 /// Tries the library's algorithms on memory of its own.
-fn search(handle: sys::cudnnHandle_t, part: Part, d: &Described) -> Result<Option<Choice>> {
+fn search(handle: sys::cudnnHandle_t, part: ConvProduct, d: &Described) -> Result<Option<Choice>> {
     Ok(match part {
-        Part::Forward => best!(
+        ConvProduct::Forward => best!(
             cudnnFindConvolutionForwardAlgorithm,
             cudnnGetConvolutionForwardAlgorithm_v7(handle, d.x, d.w, d.conv, d.y),
             sys::cudnnConvolutionFwdAlgoPerf_t,
             Algorithm::Forward
         ),
-        Part::Input => best!(
+        ConvProduct::Input => best!(
             cudnnFindConvolutionBackwardDataAlgorithm,
             cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, d.w, d.y, d.conv, d.x),
             sys::cudnnConvolutionBwdDataAlgoPerf_t,
             Algorithm::Input
         ),
-        Part::Weight => best!(
+        ConvProduct::Weight => best!(
             cudnnFindConvolutionBackwardFilterAlgorithm,
             cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, d.x, d.y, d.conv, d.w),
             sys::cudnnConvolutionBwdFilterAlgoPerf_t,

@@ -10,8 +10,8 @@ mod blas;
 mod cublas_lt;
 mod dnn;
 
-use super::launch::{self, Conv, Matrix, Moved};
-use super::libraries::Library;
+use super::launch::{self, Conv, DeviceMatrix, Moved};
+use super::libraries::CudaLibrary;
 use super::{Error, Queue, Result, Slice};
 use crate::DType;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub fn matmul(
     queue: &Queue,
     dtype: DType,
-    (a, b): (Matrix<'_>, Matrix<'_>),
+    (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
     c: Slice<'_>,
     keep: f32,
     bias: Option<Slice<'_>>,
@@ -39,7 +39,7 @@ pub fn matmul(
 
 /// Which of a convolution's three products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum ConvProduct {
     /// y from x and w.
     Forward,
     /// dx from dy and w.
@@ -55,15 +55,15 @@ pub enum Part {
 /// A shape that does not fit; what the library refused.
 pub fn conv(
     queue: &Queue,
-    part: Part,
+    part: ConvProduct,
     s: &Conv,
     operands: (Slice<'_>, Slice<'_>),
     out: Slice<'_>,
 ) -> Result<Moved> {
     s.check(match part {
-        Part::Forward => [operands.0, operands.1, out],
-        Part::Input => [out, operands.1, operands.0],
-        Part::Weight => [operands.0, out, operands.1],
+        ConvProduct::Forward => [operands.0, operands.1, out],
+        ConvProduct::Input => [out, operands.1, operands.0],
+        ConvProduct::Weight => [operands.0, out, operands.1],
     })?;
     let empty = operands.0.is_empty() || operands.1.is_empty() || out.is_empty();
     if let Some(dnn) = if empty { None } else { dnn::Dnn::of(queue)? } {
@@ -73,9 +73,9 @@ pub fn conv(
         }
     }
     match part {
-        Part::Forward => launch::conv(queue, s, operands.0, operands.1, out),
-        Part::Input => launch::conv_input(queue, s, operands.0, operands.1, out),
-        Part::Weight => launch::conv_weight(queue, s, operands.0, operands.1, out),
+        ConvProduct::Forward => launch::conv(queue, s, operands.0, operands.1, out),
+        ConvProduct::Input => launch::conv_input(queue, s, operands.0, operands.1, out),
+        ConvProduct::Weight => launch::conv_weight(queue, s, operands.0, operands.1, out),
     }
 }
 
@@ -106,17 +106,18 @@ pub fn deterministic() -> bool {
 ///
 /// # Errors
 /// [`Error::Missing`]: what was looked for, which version is needed, and how to get it.
-pub fn version(library: Library) -> Result<(usize, usize, usize)> {
+pub fn version(library: CudaLibrary) -> Result<(usize, usize, usize)> {
     let missing = |looked_for: String| Error::Missing { library, looked_for };
     let (present, least): (fn() -> bool, _) = match library {
-        Library::CublasLt => (blas::present, "12"),
-        Library::Cudnn => (dnn::present, "9"),
+        CudaLibrary::CublasLt => (blas::present, "12"),
+        CudaLibrary::Cudnn => (dnn::present, "9"),
         other => return Err(Error::Argument(format!("{} multiplies nothing", other.name()))),
     };
     if library.load().is_none() || !present() {
         return Err(missing(format!("no {}", library.files().join(" or "))));
     }
-    let (major, minor, patch) = if library == Library::CublasLt { blas::version() } else { dnn::version() };
+    let (major, minor, patch) =
+        if library == CudaLibrary::CublasLt { blas::version() } else { dnn::version() };
     match major >= least.parse().unwrap_or(0) {
         true => Ok((major, minor, patch)),
         false => Err(missing(format!("version {major}.{minor}.{patch}, and {least} or newer is needed"))),
@@ -137,7 +138,7 @@ pub fn names(queue: &Queue) -> [&'static str; 2] {
 /// As [`version`]; what the library refused.
 #[cfg(feature = "testing")]
 pub fn convolved(s: &Conv) -> Result<[usize; 4]> {
-    version(Library::Cudnn)?;
+    version(CudaLibrary::Cudnn)?;
     dnn::output(s)
 }
 
@@ -163,7 +164,7 @@ impl<T> Handles<T> {
     fn of(
         &self,
         queue: &Queue,
-        library: Library,
+        library: CudaLibrary,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Option<Arc<T>>> {
         // Makes the queue's device the thread's own, too.
@@ -210,7 +211,7 @@ mod tests {
 
     #[test]
     fn without_a_library_there_is_one_error_that_says_what_to_do() {
-        for library in [Library::CublasLt, Library::Cudnn] {
+        for library in [CudaLibrary::CublasLt, CudaLibrary::Cudnn] {
             match version(library) {
                 Ok((major, ..)) => assert!(major >= 9),
                 Err(error) => {
@@ -220,6 +221,6 @@ mod tests {
                 }
             }
         }
-        assert!(version(Library::Driver).is_err());
+        assert!(version(CudaLibrary::Driver).is_err());
     }
 }

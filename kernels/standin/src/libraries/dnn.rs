@@ -96,19 +96,19 @@ fn tensor(handle: u64, format: c_int, kind: c_int, sides: [c_int; 4]) -> Result<
 
 /// Which operand is computed from the other two.
 #[derive(Clone, Copy, PartialEq)]
-enum Part {
+enum ConvProduct {
     Y,
     X,
     W,
 }
 
 /// Adds every product of the definition to the operand that is computed.
-fn convolve(part: Part, turn: Turn, [x, w, y]: [Tensor; 3], at: [u64; 3]) {
+fn convolve(part: ConvProduct, turn: Turn, [x, w, y]: [Tensor; 3], at: [u64; 3]) {
     let values =
         |t: &Tensor, at, computed| if computed { vec![0.0; t.len()] } else { t.kind.read(at, t.len()) };
-    let mut vx = values(&x, at[0], part == Part::X);
-    let mut vw = values(&w, at[1], part == Part::W);
-    let mut vy = values(&y, at[2], part == Part::Y);
+    let mut vx = values(&x, at[0], part == ConvProduct::X);
+    let mut vw = values(&w, at[1], part == ConvProduct::W);
+    let mut vy = values(&y, at[2], part == ConvProduct::Y);
     let ([n, k, p, q], [_, each, r, s]) = (y.sides, w.sides);
     let of_group = k / turn.groups;
     for place in 0..n * k * p * q * each * r * s {
@@ -128,19 +128,25 @@ fn convolve(part: Part, turn: Turn, [x, w, y]: [Tensor; 3], at: [u64; 3]) {
         let ix = x.at([sample, f / of_group * each + c, h, v]);
         let (iw, iy) = (w.at([f, c, u, t]), y.at([sample, f, row, column]));
         match part {
-            Part::Y => vy[iy] += vx[ix] * vw[iw],
-            Part::X => vx[ix] += vy[iy] * vw[iw],
-            Part::W => vw[iw] += vx[ix] * vy[iy],
+            ConvProduct::Y => vy[iy] += vx[ix] * vw[iw],
+            ConvProduct::X => vx[ix] += vy[iy] * vw[iw],
+            ConvProduct::W => vw[iw] += vx[ix] * vy[iy],
         }
     }
     match part {
-        Part::Y => y.kind.write(at[2], &vy),
-        Part::X => x.kind.write(at[0], &vx),
-        Part::W => w.kind.write(at[1], &vw),
+        ConvProduct::Y => y.kind.write(at[2], &vy),
+        ConvProduct::X => x.kind.write(at[0], &vx),
+        ConvProduct::W => w.kind.write(at[1], &vw),
     }
 }
 
-fn run(part: Part, turn: u64, [x, w, y]: [u64; 3], at: [u64; 3], algorithm: c_int) -> Result<(), Code> {
+fn run(
+    part: ConvProduct,
+    turn: u64,
+    [x, w, y]: [u64; 3],
+    at: [u64; 3],
+    algorithm: c_int,
+) -> Result<(), Code> {
     let (Some(turn), Some(x), Some(w), Some(y)) =
         (TURNS.get(turn), TENSORS.get(x), TENSORS.get(w), TENSORS.get(y))
     else {
@@ -271,13 +277,13 @@ entries! {
     cudnnConvolutionForward(
         _h: u64, _one: *const f32, x: u64, at_x: u64, w: u64, at_w: u64, turn: u64, algorithm: c_int, _work: u64,
         _bytes: usize, _zero: *const f32, y: u64, at_y: u64,
-    ) "on the handle's stream" { run(Part::Y, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
+    ) "on the handle's stream" { run(ConvProduct::Y, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
     cudnnConvolutionBackwardData(
         _h: u64, _one: *const f32, w: u64, at_w: u64, y: u64, at_y: u64, turn: u64, algorithm: c_int, _work: u64,
         _bytes: usize, _zero: *const f32, x: u64, at_x: u64,
-    ) "on the handle's stream" { run(Part::X, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
+    ) "on the handle's stream" { run(ConvProduct::X, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
     cudnnConvolutionBackwardFilter(
         _h: u64, _one: *const f32, x: u64, at_x: u64, y: u64, at_y: u64, turn: u64, algorithm: c_int, _work: u64,
         _bytes: usize, _zero: *const f32, w: u64, at_w: u64,
-    ) "on the handle's stream" { run(Part::W, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
+    ) "on the handle's stream" { run(ConvProduct::W, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
 }

@@ -3,7 +3,7 @@
 use super::device::put;
 use super::entry::entries;
 use super::task::Ticket;
-use super::world::{Event, Recorded, World, here};
+use super::world::{CudaEvent, Recorded, World, here};
 use cudarc::driver::sys::CUresult as Code;
 use std::ffi::c_uint;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ entries! {
         let mut here = here();
         let context = here.current()?;
         let handle = here.handle();
-        here.events.insert(handle, Event { context, last: Recorded::Never });
+        here.events.insert(handle, CudaEvent { context, last: Recorded::Never });
         put(place, handle)
     }
     cuEventDestroy_v2(event: u64) "returns at once; who waits for it already still does" {

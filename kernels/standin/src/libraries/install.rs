@@ -2,8 +2,8 @@
 
 use super::options::StandinOptions;
 use super::{blas, dnn, library, nvrtc, tables, world};
-use allfold_kernels::cuda::libraries::{Library, hide};
-use allfold_kernels::cuda::{Error, Gpu, Machine, Result, seed_defects};
+use allfold_kernels::cuda::libraries::{CudaLibrary, hide};
+use allfold_kernels::cuda::{CudaDevice, Error, Gpu, Result, seed_defects};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ pub fn install(options: StandinOptions) -> Result<()> {
     let StandinOptions { nvrtc, products, convolutions, others, seeded, .. } = options.clone();
     world::begin(options)?;
     seed_defects(seeded);
-    hide(&[Library::Nccl]);
+    hide(&[CudaLibrary::Nccl]);
     library::install(&["libcuda.so.1", "libcuda.so"], tables::DRIVER)?;
     match nvrtc {
         Some(nvrtc) => library::install(&[nvrtc.file], &[nvrtc::ENTRIES])?,
-        None => hide(&[Library::Nvrtc]),
+        None => hide(&[CudaLibrary::Nvrtc]),
     }
     match products {
         Some(products) => library::install(&[products.file], blas::TABLE)?,
-        None => hide(&[Library::CublasLt]),
+        None => hide(&[CudaLibrary::CublasLt]),
     }
     match convolutions {
         Some(_) => library::install(&["libcudnn.so.9"], dnn::TABLE)?,
-        None => hide(&[Library::Cudnn]),
+        None => hide(&[CudaLibrary::Cudnn]),
     }
     for other in others {
         let table = if other.starts_with("libnvrtc") { &[nvrtc::ENTRIES] } else { blas::TABLE };
@@ -41,7 +41,7 @@ pub fn install(options: StandinOptions) -> Result<()> {
 ///
 /// # Errors
 /// As [`Gpu::open`] and [`install`], and [`Error::Argument`] for what is no number of GPUs.
-pub fn gpu() -> Result<Arc<dyn Machine>> {
+pub fn gpu() -> Result<Arc<dyn CudaDevice>> {
     by_environment()?;
     Gpu::open()
 }

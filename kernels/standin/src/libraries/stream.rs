@@ -3,7 +3,7 @@
 use super::device::put;
 use super::entry::entries;
 use super::work;
-use super::world::{Stream, here};
+use super::world::{CudaStream, here};
 use cudarc::driver::sys::CUresult as Code;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ entries! {
         let context = here.current()?;
         let (handle, seed) = (here.handle(), here.options.seed);
         let (queue, wake) = (Default::default(), Arc::default());
-        here.streams.insert(handle, Stream { context, queue, busy: false, dead: false, wake, capture: None });
+        here.streams.insert(handle, CudaStream { context, queue, busy: false, dead: false, wake, capture: None });
         work::begin(handle, seed);
         put(place, handle)
     }
@@ -32,7 +32,7 @@ entries! {
         let mut here = here();
         let context = here.stream(stream, "cuStreamSynchronize")?.context;
         here.unless_captured(stream)?;
-        here = here.until("cuStreamSynchronize", |world| world.streams.get(&stream).is_none_or(Stream::is_idle))?;
+        here = here.until("cuStreamSynchronize", |world| world.streams.get(&stream).is_none_or(CudaStream::is_idle))?;
         here.contexts.get(&context).and_then(|context| context.failed).map_or(Ok(()), Err)
     }
     cuStreamQuery(stream: u64) "not ready while anything is left; refused in a capture, which it spoils" {

@@ -23,7 +23,7 @@ pub(super) struct Context {
     pub peers: BTreeSet<usize>,
 }
 
-pub(super) struct Stream {
+pub(super) struct CudaStream {
     pub context: u64,
     pub queue: VecDeque<Task>,
     /// A task is being run.
@@ -43,7 +43,7 @@ pub(super) enum Recorded {
     Captured(u64, Clock),
 }
 
-pub(super) struct Event {
+pub(super) struct CudaEvent {
     pub context: u64,
     pub last: Recorded,
 }
@@ -73,8 +73,8 @@ pub(super) struct World {
     pub started: bool,
     next: u64,
     pub contexts: BTreeMap<u64, Context>,
-    pub streams: BTreeMap<u64, Stream>,
-    pub events: BTreeMap<u64, Event>,
+    pub streams: BTreeMap<u64, CudaStream>,
+    pub events: BTreeMap<u64, CudaEvent>,
     pub modules: BTreeMap<u64, Module>,
     pub functions: BTreeMap<u64, Function>,
     pub captures: BTreeMap<u64, Capture>,
@@ -226,7 +226,7 @@ impl World {
     }
 
     /// A stream that was not destroyed; the thread must have a context.
-    pub fn stream(&mut self, stream: u64, call: &str) -> std::result::Result<&mut Stream, Code> {
+    pub fn stream(&mut self, stream: u64, call: &str) -> std::result::Result<&mut CudaStream, Code> {
         self.current()?;
         if self.streams.get(&stream).is_none_or(|stream| stream.dead) {
             self.violates(format!("{call}: no stream {stream:#x}"));
@@ -236,7 +236,7 @@ impl World {
     }
 
     /// A stream of the calling thread's own context.
-    pub fn own(&mut self, stream: u64, call: &str) -> std::result::Result<&mut Stream, Code> {
+    pub fn own(&mut self, stream: u64, call: &str) -> std::result::Result<&mut CudaStream, Code> {
         let current = self.current()?;
         let context = self.stream(stream, call)?.context;
         match context == current {
@@ -246,7 +246,7 @@ impl World {
     }
 
     /// An event that was not destroyed; the thread must have a context.
-    pub fn event(&mut self, event: u64, call: &str) -> std::result::Result<&mut Event, Code> {
+    pub fn event(&mut self, event: u64, call: &str) -> std::result::Result<&mut CudaEvent, Code> {
         self.current()?;
         if !self.events.contains_key(&event) {
             self.violates(format!("{call}: no event {event:#x}"));
@@ -286,7 +286,7 @@ impl World {
     }
 }
 
-impl Stream {
+impl CudaStream {
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.busy
     }

@@ -1,6 +1,6 @@
 //! Work of a foreign library on a stream of the shim: what a stand-in for NCCL queues.
 
-use allfold_kernels::cuda::Access;
+use allfold_kernels::cuda::MemoryAccess;
 use std::sync::Arc;
 
 /// How far a piece of foreign work is.
@@ -23,7 +23,7 @@ pub struct Foreign {
     /// What it is called in messages.
     pub name: &'static str,
     /// The memory that it reads and writes.
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<MemoryAccess>,
     /// Called whenever the stream comes to it, with whether a graph runs it.
     pub start: Arc<dyn Fn(bool) -> Poll + Send + Sync>,
     /// Held by every graph that contains this work, until the graph is forgotten.

@@ -7,7 +7,7 @@ use super::options::{Order, ShimOptions};
 use super::streams::Streams;
 use super::work::{Runner, Work};
 use crate::lock::lock;
-use allfold_kernels::cuda::{Error, Event, Graph, Launch, Machine, Result, Stream};
+use allfold_kernels::cuda::{CudaDevice, CudaEvent, CudaGraph, CudaStream, Error, Launch, Result};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl Shim {
     ///
     /// # Errors
     /// As [`Shim::with`].
-    pub fn open(order: Order) -> Result<Arc<dyn Machine>> {
+    pub fn open(order: Order) -> Result<Arc<dyn CudaDevice>> {
         Shim::with(ShimOptions { order, ..ShimOptions::default() })
     }
 
@@ -33,14 +33,14 @@ impl Shim {
     ///
     /// # Errors
     /// [`Error::Compile`] with the compiler's words, or that there is none.
-    pub fn with(options: ShimOptions) -> Result<Arc<dyn Machine>> {
+    pub fn with(options: ShimOptions) -> Result<Arc<dyn CudaDevice>> {
         let runner = Runner { entries: library::loaded()?, order: options.order, audit: options.audit };
         let streams = Streams::new(runner, Blocks::new(options.memory, options.peers));
         Ok(Arc::new(Shim { options, streams: Mutex::new(streams), lost: Mutex::default() }))
     }
 
     /// A machine as the shim that it is; `None` for a GPU.
-    pub fn of(machine: &dyn Machine) -> Option<&Shim> {
+    pub fn of(machine: &dyn CudaDevice) -> Option<&Shim> {
         (machine as &dyn Any).downcast_ref()
     }
 
@@ -57,8 +57,8 @@ impl Shim {
     /// Gives a stream work of a foreign library.
     ///
     /// # Errors
-    /// As [`Machine::launch`].
-    pub fn give_foreign(&self, stream: Stream, foreign: Foreign) -> Result<()> {
+    /// As [`CudaDevice::launch`].
+    pub fn give_foreign(&self, stream: CudaStream, foreign: Foreign) -> Result<()> {
         self.give(stream, Work::Foreign(foreign))
     }
 
@@ -66,7 +66,7 @@ impl Shim {
         lock(&self.streams)
     }
 
-    fn give(&self, stream: Stream, work: Work) -> Result<()> {
+    fn give(&self, stream: CudaStream, work: Work) -> Result<()> {
         match lock(&self.lost).clone() {
             Some(error) => Err(error),
             None => self.state().give(stream.0, work),
@@ -89,7 +89,7 @@ impl Shim {
     }
 }
 
-impl Machine for Shim {
+impl CudaDevice for Shim {
     fn name(&self) -> String {
         "the CPU shim".into()
     }
@@ -115,19 +115,19 @@ impl Machine for Shim {
         self.options.seeded.contains(&defect)
     }
 
-    fn stream(&self, device: usize) -> Result<Stream> {
-        Ok(Stream(self.state().create(device)))
+    fn stream(&self, device: usize) -> Result<CudaStream> {
+        Ok(CudaStream(self.state().create(device)))
     }
 
-    fn retire_stream(&self, stream: Stream) {
+    fn retire_stream(&self, stream: CudaStream) {
         self.state().retire(stream.0);
     }
 
-    fn retire_event(&self, event: Event) {
+    fn retire_event(&self, event: CudaEvent) {
         self.state().retire_event(event.0);
     }
 
-    fn native(&self, _stream: Stream) -> Result<u64> {
+    fn native(&self, _stream: CudaStream) -> Result<u64> {
         Err(Error::Argument("the CPU shim has no streams of CUDA's".into()))
     }
 
@@ -165,15 +165,15 @@ impl Machine for Shim {
         unsafe { self.release(0, address) };
     }
 
-    unsafe fn fetch(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+    unsafe fn fetch(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
         self.give(stream, Work::Copy { into, from, bytes })
     }
 
-    unsafe fn write(&self, stream: Stream, into: u64, from: &[u8]) -> Result<()> {
+    unsafe fn write(&self, stream: CudaStream, into: u64, from: &[u8]) -> Result<()> {
         self.give(stream, Work::Upload { into, bytes: from.into() })
     }
 
-    unsafe fn read(&self, stream: Stream, into: &mut [u8], from: u64) -> Result<()> {
+    unsafe fn read(&self, stream: CudaStream, into: &mut [u8], from: u64) -> Result<()> {
         self.state().read(stream.0, from, into.len())?;
         self.finish(stream)?;
         // SAFETY: the caller's promise.
@@ -181,61 +181,61 @@ impl Machine for Shim {
         Ok(())
     }
 
-    unsafe fn copy(&self, stream: Stream, into: u64, from: u64, bytes: usize) -> Result<()> {
+    unsafe fn copy(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
         self.give(stream, Work::Copy { into, from, bytes })
     }
 
-    unsafe fn fill(&self, stream: Stream, into: u64, bytes: usize, value: u8) -> Result<()> {
+    unsafe fn fill(&self, stream: CudaStream, into: u64, bytes: usize, value: u8) -> Result<()> {
         self.give(stream, Work::Fill { into, bytes, value })
     }
 
-    unsafe fn launch(&self, stream: Stream, launch: &Launch) -> Result<()> {
+    unsafe fn launch(&self, stream: CudaStream, launch: &Launch) -> Result<()> {
         self.give(stream, Work::Launch(Arc::new(launch.clone())))
     }
 
-    fn record(&self, stream: Stream) -> Result<Event> {
-        self.state().record(stream.0).map(Event)
+    fn record(&self, stream: CudaStream) -> Result<CudaEvent> {
+        self.state().record(stream.0).map(CudaEvent)
     }
 
-    fn record_again(&self, event: Event, stream: Stream) -> Result<()> {
+    fn record_again(&self, event: CudaEvent, stream: CudaStream) -> Result<()> {
         self.state().record_again(event.0, stream.0)
     }
 
-    fn wait(&self, stream: Stream, event: Event) -> Result<()> {
+    fn wait(&self, stream: CudaStream, event: CudaEvent) -> Result<()> {
         self.state().wait(stream.0, event.0)
     }
 
-    fn finish(&self, stream: Stream) -> Result<()> {
+    fn finish(&self, stream: CudaStream) -> Result<()> {
         const CALL: &str = "finish a stream";
         self.until(CALL, |streams| streams.idle(stream.0, CALL))
     }
 
-    fn idle(&self, stream: Stream) -> Result<bool> {
+    fn idle(&self, stream: CudaStream) -> Result<bool> {
         self.state().idle(stream.0, "ask a stream")
     }
 
-    fn happened(&self, event: Event) -> Result<()> {
+    fn happened(&self, event: CudaEvent) -> Result<()> {
         self.until("wait for an event", |streams| streams.happened(event.0))
     }
 
-    fn between(&self, from: Event, to: Event) -> Result<u64> {
+    fn between(&self, from: CudaEvent, to: CudaEvent) -> Result<u64> {
         self.happened(from)?;
         self.happened(to).map(|()| 0)
     }
 
-    fn begin_capture(&self, stream: Stream) -> Result<()> {
+    fn begin_capture(&self, stream: CudaStream) -> Result<()> {
         self.state().begin_capture(stream.0)
     }
 
-    fn end_capture(&self, stream: Stream) -> Result<Graph> {
-        self.state().end_capture(stream.0).map(Graph)
+    fn end_capture(&self, stream: CudaStream) -> Result<CudaGraph> {
+        self.state().end_capture(stream.0).map(CudaGraph)
     }
 
-    unsafe fn replay(&self, stream: Stream, graph: Graph) -> Result<()> {
+    unsafe fn replay(&self, stream: CudaStream, graph: CudaGraph) -> Result<()> {
         self.state().replay(stream.0, graph.0)
     }
 
-    fn forget(&self, graph: Graph) {
+    fn forget(&self, graph: CudaGraph) {
         self.state().forget(graph.0);
     }
 }

@@ -1,6 +1,6 @@
 //! The memory of the shim's devices: strips of known bytes around every block, whose a block is, and how much there may be.
 
-use allfold_kernels::cuda::{Access, Error, Result};
+use allfold_kernels::cuda::{Error, MemoryAccess, Result};
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ impl Blocks {
 
     /// Whether work on a device may touch this memory: it is acquired, and within the device's reach. A kernel that names
     /// none would be ordered after nothing.
-    pub fn reach(&self, device: usize, name: &str, accesses: &[Access], kernel: bool) -> Result<()> {
+    pub fn reach(&self, device: usize, name: &str, accesses: &[MemoryAccess], kernel: bool) -> Result<()> {
         if kernel && accesses.is_empty() {
             return Err(Error::Kernel {
                 kernel: name.into(),
@@ -126,7 +126,7 @@ impl Blocks {
     }
 
     /// Parts of blocks that none of the accesses names.
-    fn others<'a>(&self, accesses: impl Iterator<Item = &'a Access> + Clone) -> Vec<(u64, usize)> {
+    fn others<'a>(&self, accesses: impl Iterator<Item = &'a MemoryAccess> + Clone) -> Vec<(u64, usize)> {
         let mut others = Vec::new();
         for (&address, block) in &self.by_address {
             let end = address + block.bytes as u64;
@@ -149,7 +149,7 @@ impl Blocks {
 
     /// Runs a body while all memory that is not named holds other values, which come back behind it. What is not named as
     /// written must be as it was.
-    pub fn audited(&self, accesses: &[Access], body: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub fn audited(&self, accesses: &[MemoryAccess], body: impl FnOnce() -> Result<()>) -> Result<()> {
         let others = self.others(accesses.iter());
         let fixed = self.others(accesses.iter().filter(|access| access.write));
         flip(&others);

@@ -13,7 +13,7 @@
 //!
 //! The method is that of vector clocks (Mattern 1989; Flanagan and Freund, FastTrack, PLDI 2009).
 
-use allfold_kernels::cuda::Access;
+use allfold_kernels::cuda::MemoryAccess;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl Races {
     ///
     /// # Errors
     /// The other task, and the bytes that both touch, if nothing orders the two.
-    pub fn touch(&mut self, stream: u32, name: &str, accesses: &[Access]) -> Result<(), String> {
+    pub fn touch(&mut self, stream: u32, name: &str, accesses: &[MemoryAccess]) -> Result<(), String> {
         let clock = self.clocks.entry(stream).or_default();
         join(clock, &self.host);
         let tick = clock.entry(stream).or_default();
@@ -204,8 +204,8 @@ fn describe(touch: &Touch, other: &Touch, writes: bool, bytes: std::ops::Range<u
 mod tests {
     use super::*;
 
-    fn on(write: bool, range: std::ops::Range<u64>) -> [Access; 1] {
-        [Access { address: range.start, bytes: range.end - range.start, write }]
+    fn on(write: bool, range: std::ops::Range<u64>) -> [MemoryAccess; 1] {
+        [MemoryAccess { address: range.start, bytes: range.end - range.start, write }]
     }
 
     #[test]

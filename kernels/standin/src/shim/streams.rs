@@ -12,7 +12,7 @@ use super::foreign::{Poll, Progress};
 use super::memory::Blocks;
 use super::races::{Clock, Races};
 use super::work::{Runner, Work};
-use allfold_kernels::cuda::{Access, Error, Result};
+use allfold_kernels::cuda::{Error, MemoryAccess, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ enum Op {
     Wait(Instance),
 }
 
-struct Stream {
+struct CudaStream {
     device: usize,
     queue: VecDeque<Op>,
     capture: Option<u32>,
@@ -60,7 +60,7 @@ pub(super) struct Streams {
     pub blocks: Blocks,
     pub races: Races,
     runner: Runner,
-    streams: BTreeMap<u32, Stream>,
+    streams: BTreeMap<u32, CudaStream>,
     events: BTreeMap<u32, Recorded>,
     captures: BTreeMap<u32, Capture>,
     graphs: BTreeMap<u32, Arc<Captured>>,
@@ -91,7 +91,7 @@ impl Streams {
         self.numbers - 1
     }
 
-    fn at(&mut self, stream: u32) -> Result<&mut Stream> {
+    fn at(&mut self, stream: u32) -> Result<&mut CudaStream> {
         match self.streams.get_mut(&stream) {
             Some(found) if !found.retired => Ok(found),
             _ => unknown("stream", stream),
@@ -105,7 +105,8 @@ impl Streams {
 
     pub fn create(&mut self, device: usize) -> u32 {
         let number = self.number();
-        let stream = Stream { device, queue: VecDeque::new(), capture: None, failed: None, retired: false };
+        let stream =
+            CudaStream { device, queue: VecDeque::new(), capture: None, failed: None, retired: false };
         self.streams.insert(number, stream);
         number
     }
@@ -123,7 +124,8 @@ impl Streams {
 
     /// Forgets destroyed streams that have nothing left to do.
     fn sweep(&mut self) {
-        let gone = |stream: &Stream| stream.retired && stream.queue.is_empty() && stream.capture.is_none();
+        let gone =
+            |stream: &CudaStream| stream.retired && stream.queue.is_empty() && stream.capture.is_none();
         let gone: Vec<u32> =
             self.streams.iter().filter(|(_, s)| gone(s)).map(|(number, _)| *number).collect();
         for stream in gone {
@@ -271,7 +273,7 @@ impl Streams {
     /// The host reads device memory, in order with a stream.
     pub fn read(&mut self, stream: u32, from: u64, bytes: usize) -> Result<()> {
         self.asked(stream, "copy from the device")?;
-        let accesses = [Access { address: from, bytes: bytes as u64, write: false }];
+        let accesses = [MemoryAccess { address: from, bytes: bytes as u64, write: false }];
         self.races.touch(stream, "a copy to the host", &accesses).map_err(Error::Race)
     }
 

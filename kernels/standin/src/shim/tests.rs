@@ -1,7 +1,7 @@
 //! The driver's rules, as the shim holds them: order between streams, captures, memory, waits.
 
 use super::{Foreign, Poll, Progress, Shim, ShimOptions};
-use allfold_kernels::cuda::{Access, Memory, Queue, Result, Slice};
+use allfold_kernels::cuda::{Memory, MemoryAccess, Queue, Result, Slice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn held(on: &Queue, until: &Arc<AtomicBool>, touches: Slice<'_>) {
         let until = until.clone();
         Box::new(move || if until.load(Ordering::SeqCst) { Progress::Done } else { Progress::Busy })
     };
-    let access = Access { address: touches.address(), bytes: touches.len() as u64, write: true };
+    let access = MemoryAccess { address: touches.address(), bytes: touches.len() as u64, write: true };
     let foreign =
         Foreign { name: "held", accesses: vec![access], start: Arc::new(start), graphs: Arc::new(()) };
     Shim::of(on.machine().as_ref()).unwrap().give_foreign(on.stream(), foreign).unwrap();

@@ -6,7 +6,7 @@ use super::memory::Blocks;
 use super::options::Order;
 use crate::lock::lock;
 use allfold_kernels::cuda::THREADS;
-use allfold_kernels::cuda::{Access, Error, Launch, Result};
+use allfold_kernels::cuda::{Error, Launch, MemoryAccess, Result};
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char, c_int};
 use std::sync::{Arc, Mutex};
@@ -54,8 +54,8 @@ impl Work {
         }
     }
 
-    pub fn accesses(&self) -> Vec<Access> {
-        let access = |address: u64, bytes: usize, write| Access { address, bytes: bytes as u64, write };
+    pub fn accesses(&self) -> Vec<MemoryAccess> {
+        let access = |address: u64, bytes: usize, write| MemoryAccess { address, bytes: bytes as u64, write };
         match self {
             Work::Copy { into, from, bytes } => {
                 vec![access(*from, *bytes, false), access(*into, *bytes, true)]

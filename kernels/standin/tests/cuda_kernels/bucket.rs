@@ -79,7 +79,7 @@ fn buckets<T: Element>(queue: &Queue) {
     let tensors: Vec<Vec<T>> = lengths.iter().enumerate().map(|(nth, n)| raw(*n, 40 + nth as u64)).collect();
     let memories: Vec<_> = tensors.iter().map(|tensor| queue.upload(tensor).unwrap()).collect();
     let slices: Vec<_> = memories.iter().map(|memory| memory.all()).collect();
-    let bucket = launch::Bucket::new(queue, T::DTYPE, &slices).unwrap();
+    let bucket = launch::BucketLaunch::new(queue, T::DTYPE, &slices).unwrap();
     let mut flat = tensors.concat();
     let memory = queue.memory(flat.len() * size).unwrap();
     assert_eq!(bucket.elements(), flat.len() as u64);

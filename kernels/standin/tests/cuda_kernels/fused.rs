@@ -2,7 +2,7 @@
 
 use crate::common::{Random, raw, same};
 use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, Tree, Trees};
+use allfold_kernels::cuda::launch::{self, BufferTree, Trees};
 use allfold_kernels::{Element, ReduceOp, bf16, divide, f16, reduce};
 
 pub fn check(queue: &Queue) {
@@ -17,20 +17,25 @@ pub fn check(queue: &Queue) {
 }
 
 /// A tree of any shape over some of the buffers.
-fn any_tree(leaves: &mut Vec<u8>, random: &mut Random) -> Tree {
-    let mut forest: Vec<Tree> = leaves.drain(..).map(Tree::Leaf).collect();
+fn any_tree(leaves: &mut Vec<u8>, random: &mut Random) -> BufferTree {
+    let mut forest: Vec<BufferTree> = leaves.drain(..).map(BufferTree::Leaf).collect();
     while forest.len() > 1 {
         let a = forest.swap_remove(random.below(forest.len()));
         let b = forest.swap_remove(random.below(forest.len()));
-        forest.push(Tree::node(a, b));
+        forest.push(BufferTree::node(a, b));
     }
     forest.remove(0)
 }
 
-fn fold<T: Element>(tree: &Tree, op: ReduceOp, buffers: &[Vec<T>], range: std::ops::Range<usize>) -> Vec<T> {
+fn fold<T: Element>(
+    tree: &BufferTree,
+    op: ReduceOp,
+    buffers: &[Vec<T>],
+    range: std::ops::Range<usize>,
+) -> Vec<T> {
     match tree {
-        Tree::Leaf(rank) => buffers[usize::from(*rank)][range].to_vec(),
-        Tree::Node(a, b) => {
+        BufferTree::Leaf(rank) => buffers[usize::from(*rank)][range].to_vec(),
+        BufferTree::Node(a, b) => {
             let mut into = fold(a, op, buffers, range.clone());
             reduce(op, &mut into, &fold(b, op, buffers, range));
             into
@@ -45,7 +50,7 @@ fn typed<T: Element>(queue: &Queue) {
             // Uneven chunks, one of them empty; trees over all ranks, some, or one.
             let mut bounds = vec![0, n as u64 / 3, n as u64 / 3, n as u64 * 3 / 4, n as u64];
             bounds.sort_unstable();
-            let chunks: Vec<(Tree, u64)> = (0..4)
+            let chunks: Vec<(BufferTree, u64)> = (0..4)
                 .map(|nth| {
                     let mut leaves: Vec<u8> = (0..ranks as u8).collect();
                     leaves.truncate(if nth == 1 { 1 } else { ranks });
@@ -106,14 +111,14 @@ fn balanced<T: Element>(queue: &Queue, n: usize) {
 }
 
 fn refusals(queue: &Queue) {
-    let trees = |bounds: &[u64], tree: Tree, targets| Trees {
+    let trees = |bounds: &[u64], tree: BufferTree, targets| Trees {
         bounds: bounds.to_vec(),
         chunks: vec![(tree, targets)],
     };
-    assert!(trees(&[0, 8], Tree::Leaf(2), 1).upload(queue, 2).is_err(), "a buffer that is not there");
-    assert!(trees(&[0, 8], Tree::Leaf(0), 4).upload(queue, 2).is_err(), "a receiver that is not there");
-    assert!(trees(&[8, 0], Tree::Leaf(0), 1).upload(queue, 2).is_err(), "bounds backwards");
-    let uploaded = trees(&[0, 8], Tree::Leaf(0), 1).upload(queue, 2).unwrap();
+    assert!(trees(&[0, 8], BufferTree::Leaf(2), 1).upload(queue, 2).is_err(), "a buffer that is not there");
+    assert!(trees(&[0, 8], BufferTree::Leaf(0), 4).upload(queue, 2).is_err(), "a receiver that is not there");
+    assert!(trees(&[8, 0], BufferTree::Leaf(0), 1).upload(queue, 2).is_err(), "bounds backwards");
+    let uploaded = trees(&[0, 8], BufferTree::Leaf(0), 1).upload(queue, 2).unwrap();
     let memory = queue.memory(28).unwrap();
     let dtype = allfold_kernels::DType::F32;
     let short = [memory.all(), memory.all()];

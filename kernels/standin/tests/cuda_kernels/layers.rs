@@ -2,7 +2,7 @@
 
 use crate::common::{LENGTHS, Random, Trained, near, of, same, turned, units, wide};
 use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, Embedding, Function, Layout, Pool};
+use allfold_kernels::cuda::launch::{self, EmbeddingLaunch, Function, Layout, PoolLaunch};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {
@@ -199,7 +199,7 @@ fn pools<T: Trained>(queue: &Queue) {
         let layout = Layout::Planes;
         let (cpu, s) = (
             nn::PoolShape { channels: 1, picture, window, stride, padding },
-            Pool { planes, channels: planes, layout, picture, window, stride, padding },
+            PoolLaunch { planes, channels: planes, layout, picture, window, stride, padding },
         );
         let (p, q) = cpu.output_picture();
         let (area, out) = (picture.0 * picture.1, p * q);
@@ -219,7 +219,7 @@ fn pools<T: Trained>(queue: &Queue) {
         }
         for layout in [Layout::Planes, Layout::ChannelsLast] {
             // All planes are channels of one sample.
-            let (s, last) = (Pool { layout, ..s }, layout == Layout::ChannelsLast);
+            let (s, last) = (PoolLaunch { layout, ..s }, layout == Layout::ChannelsLast);
             let (of_x, of_y) = ((planes, area), (planes, out));
             let lies = |values: &[T], of| if last { turned(values, of) } else { values.to_vec() };
             let wanted = |values: &[f64], of| if last { turned(values, of) } else { values.to_vec() };
@@ -285,7 +285,7 @@ fn embeddings<T: Trained>(queue: &Queue) {
         let table: Vec<T> = of(&units(vocabulary * columns, 1));
         let places: Vec<T> = of(&units(length * columns, 2));
         let dy: Vec<T> = of(&units(n * columns, 3));
-        let s = Embedding { dtype: T::DTYPE, vocabulary, columns, length };
+        let s = EmbeddingLaunch { dtype: T::DTYPE, vocabulary, columns, length };
         let mut y = Vec::new();
         let (mut dtable, mut dplaces) = (vec![0.0f32; vocabulary * columns], vec![0.0f32; length * columns]);
         for (i, token) in tokens.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use crate::common::{Trained, near, of, units, wide};
 use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, BatchNorm, LayerNorm, Layout, Saved};
+use allfold_kernels::cuda::launch::{self, BatchNormLaunch, LayerNormLaunch, Layout, Saved};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {
@@ -50,7 +50,7 @@ fn batch_norm<T: Trained>(queue: &Queue) {
             (queue.upload(&w).unwrap(), queue.upload(&b).unwrap(), queue.upload(&start).unwrap());
         let (means, rs) = (queue.memory(4 * c).unwrap(), queue.memory(4 * c).unwrap());
         let saved_there = Saved { means: means.all(), rs: rs.all() };
-        let shape = BatchNorm { dtype: T::DTYPE, n, channels: c, plane: p, layout };
+        let shape = BatchNormLaunch { dtype: T::DTYPE, n, channels: c, plane: p, layout };
         let expect = |what: &str| {
             near::<f32>(what, &queue.download(means.all()).unwrap(), &saved[..c], 2e-6);
             near::<f32>(what, &queue.download(rs.all()).unwrap(), &saved[c..], 4e-6);
@@ -121,7 +121,7 @@ fn layer_norm<T: Trained>(queue: &Queue) {
                 dwb[c + i] += dy[i];
             }
         }
-        let s = LayerNorm { dtype: T::DTYPE, rows, columns: c, eps: 1e-5 };
+        let s = LayerNormLaunch { dtype: T::DTYPE, rows, columns: c, eps: 1e-5 };
         let (gx, gdy) = (queue.upload(&x).unwrap(), queue.upload(&dy).unwrap());
         let (gw, gb) = (queue.upload(&w).unwrap(), queue.upload(&b).unwrap());
         let (means, rs) = (queue.memory(4 * rows).unwrap(), queue.memory(4 * rows).unwrap());

@@ -1,7 +1,7 @@
 //! matmul.cu against f64 and the CPU's convolution.
 
 use crate::common::{Trained, near, of, turned, units, wide};
-use allfold_kernels::cuda::launch::{self, Conv, Layout, Matrix};
+use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, Layout};
 use allfold_kernels::cuda::{Memory, Queue};
 use allfold_kernels::nn::Conv2dShape;
 
@@ -31,8 +31,8 @@ fn products<T: Trained>(queue: &Queue) {
             }
             let (ga, gb, gc) =
                 (queue.upload(&a).unwrap(), queue.upload(&b).unwrap(), queue.upload(&c).unwrap());
-            let left = Matrix { data: ga.all(), rows: m, columns: k, transposed: ta };
-            let right = Matrix { data: gb.all(), rows: k, columns: n, transposed: tb };
+            let left = DeviceMatrix { data: ga.all(), rows: m, columns: k, transposed: ta };
+            let right = DeviceMatrix { data: gb.all(), rows: k, columns: n, transposed: tb };
             let gbias = queue.upload(&bias).unwrap();
             let shift = tb.then(|| gbias.all());
             launch::matmul(queue, T::DTYPE, left, right, gc.all(), keep, shift).unwrap();

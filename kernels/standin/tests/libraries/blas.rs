@@ -1,7 +1,7 @@
 //! cuBLASLt takes the descriptions of `vendor/blas.rs`, and reads them as they are meant: attributes in the sizes in which they are
 //! set, row-major matrices as their transposes column by column.
 
-use allfold_kernels::cuda::libraries::Library;
+use allfold_kernels::cuda::libraries::CudaLibrary;
 use allfold_standin::abi::each;
 use cudarc::cublaslt::{result, sys};
 
@@ -123,7 +123,7 @@ fn preferences() {
 #[test]
 fn cublas_lt_takes_our_descriptions() {
     let taken = each("blas::cublas_lt_takes_our_descriptions", |cuda, _| {
-        Library::CublasLt.load().expect("cuBLASLt");
+        CudaLibrary::CublasLt.load().expect("cuBLASLt");
         products();
         layouts();
         preferences();

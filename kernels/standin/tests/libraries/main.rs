@@ -8,16 +8,16 @@ mod blas;
 mod dnn;
 
 use allfold_kernels::DType;
-use allfold_kernels::cuda::libraries::Library;
+use allfold_kernels::cuda::libraries::CudaLibrary;
 use allfold_kernels::cuda::{Family, compile_ptx, nvrtc_version, vendor};
 use allfold_standin::abi::each;
 
 /// The versions that scripts/install-cuda-libraries.sh installs.
-fn installed(cuda: u32, library: Library) -> (usize, usize, usize) {
+fn installed(cuda: u32, library: CudaLibrary) -> (usize, usize, usize) {
     match (cuda, library) {
-        (12, Library::CublasLt) => (12, 1, 3),
+        (12, CudaLibrary::CublasLt) => (12, 1, 3),
         (12, _) => (9, 1, 0),
-        (_, Library::CublasLt) => (13, 10, 0),
+        (_, CudaLibrary::CublasLt) => (13, 10, 0),
         _ => (9, 28, 1),
     }
 }
@@ -27,15 +27,15 @@ fn wheels_are_found_and_loaded() {
     let found = each("wheels_are_found_and_loaded", |cuda, folder| {
         // Seen through the virtual environment's link.
         let inside = |path: &std::path::Path| std::fs::canonicalize(path).unwrap().starts_with(folder);
-        for library in [Library::CublasLt, Library::Cudnn, Library::Nccl] {
+        for library in [CudaLibrary::CublasLt, CudaLibrary::Cudnn, CudaLibrary::Nccl] {
             let located = library.locate().unwrap_or_else(|| panic!("no {}", library.name()));
             assert!(inside(&located), "{} is {}", library.name(), located.display());
             assert_eq!(library.load(), Some(&*located), "{}", library.name());
         }
-        for library in [Library::CublasLt, Library::Cudnn] {
+        for library in [CudaLibrary::CublasLt, CudaLibrary::Cudnn] {
             assert_eq!(vendor::version(library), Ok(installed(cuda, library)), "{}", library.name());
         }
-        let nvrtc = Library::Nvrtc.load().expect("NVRTC");
+        let nvrtc = CudaLibrary::Nvrtc.load().expect("NVRTC");
         let version = nvrtc_version().unwrap();
         // The compiler that other tests use comes first where it is installed.
         if inside(nvrtc) {
@@ -47,10 +47,10 @@ fn wheels_are_found_and_loaded() {
         }
         println!(
             "CUDA {cuda}: {} found and loaded, NVRTC {version:?} compiles every family of kernels",
-            Library::ALL[1..].iter().map(|library| library.name()).collect::<Vec<_>>().join(", ")
+            CudaLibrary::ALL[1..].iter().map(|library| library.name()).collect::<Vec<_>>().join(", ")
         );
         // There is no driver of the wheels', so nothing further starts.
-        assert_eq!(Library::Driver.locate().filter(|path| inside(path)), None);
+        assert_eq!(CudaLibrary::Driver.locate().filter(|path| inside(path)), None);
     });
     found.unwrap();
 }

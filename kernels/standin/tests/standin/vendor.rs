@@ -1,9 +1,9 @@
 //! Products and convolutions by stand-ins for cuBLASLt and cuDNN, beside the own kernels on the same device.
 
 use crate::alone::{Found, alone, ensure, is_child, seeded};
-use allfold_kernels::cuda::launch::{self, Conv, Layout, Matrix};
-use allfold_kernels::cuda::libraries::Library;
-use allfold_kernels::cuda::vendor::{self, Part};
+use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, Layout};
+use allfold_kernels::cuda::libraries::CudaLibrary;
+use allfold_kernels::cuda::vendor::{self, ConvProduct};
 use allfold_kernels::cuda::{Gpu, Memory, Queue};
 use allfold_kernels::{DType, bf16, f16};
 use allfold_standin::{
@@ -60,8 +60,8 @@ fn products(queue: &Queue) -> Found {
                 let (by, own) = (upload(queue, dtype, &c)?, upload(queue, dtype, &c)?);
                 let bias = queue.upload(&values(n, 4))?;
                 let bias = biased.then(|| bias.all());
-                let left = Matrix { data: a.all(), rows: m, columns: k, transposed: ta };
-                let right = Matrix { data: b.all(), rows: k, columns: n, transposed: tb };
+                let left = DeviceMatrix { data: a.all(), rows: m, columns: k, transposed: ta };
+                let right = DeviceMatrix { data: b.all(), rows: k, columns: n, transposed: tb };
                 vendor::matmul(queue, dtype, (left, right), by.all(), keep, bias)?;
                 launch::matmul(queue, dtype, left, right, own.all(), keep, bias)?;
                 let what = format!("product {m} x {k} x {n}, {ta} {tb} {keep} {biased}, {dtype}");
@@ -83,24 +83,24 @@ fn convolutions(queue: &Queue) -> Found {
             let lengths = [n * channels * 20, filters * channels / groups * side * side, n * filters * p * q];
             let [x, w, y] = [0, 1, 2].map(|nth| upload(queue, dtype, &values(lengths[nth], nth)));
             let (x, w, y) = (x?, w?, y?);
-            for part in [Part::Forward, Part::Input, Part::Weight] {
+            for part in [ConvProduct::Forward, ConvProduct::Input, ConvProduct::Weight] {
                 let length = lengths[match part {
-                    Part::Forward => 2,
-                    Part::Input => 0,
-                    Part::Weight => 1,
+                    ConvProduct::Forward => 2,
+                    ConvProduct::Input => 0,
+                    ConvProduct::Weight => 1,
                 }];
                 let zeros = vec![0.0; length];
                 let (by, own) = (upload(queue, dtype, &zeros)?, upload(queue, dtype, &zeros)?);
                 match part {
-                    Part::Forward => {
+                    ConvProduct::Forward => {
                         vendor::conv(queue, part, &s, (x.all(), w.all()), by.all())?;
                         launch::conv(queue, &s, x.all(), w.all(), own.all())?;
                     }
-                    Part::Input => {
+                    ConvProduct::Input => {
                         vendor::conv(queue, part, &s, (y.all(), w.all()), by.all())?;
                         launch::conv_input(queue, &s, y.all(), w.all(), own.all())?;
                     }
-                    Part::Weight => {
+                    ConvProduct::Weight => {
                         vendor::conv(queue, part, &s, (x.all(), y.all()), by.all())?;
                         launch::conv_weight(queue, &s, x.all(), y.all(), own.all())?;
                     }
@@ -136,8 +136,8 @@ fn d21_operands_are_aligned_as_was_said() {
         // The same shape at other places: what was chosen for one does not hold for the others.
         for at in [256, 128, 0, 130, 64] {
             let data = bucket.all().part(at, 128)?;
-            let left = Matrix { data, rows: 8, columns: 8, transposed: false };
-            let right = Matrix { data: b.all(), rows: 8, columns: 8, transposed: false };
+            let left = DeviceMatrix { data, rows: 8, columns: 8, transposed: false };
+            let right = DeviceMatrix { data: b.all(), rows: 8, columns: 8, transposed: false };
             vendor::matmul(&queue, DType::F16, (left, right), c.all(), 0.0, None)?;
             let own = queue.memory(128)?;
             launch::matmul(&queue, DType::F16, left, right, own.all(), 0.0, None)?;
@@ -176,7 +176,7 @@ fn convolutions_once(queue: &Queue) -> Found {
         layout: Layout::Planes,
     };
     let (x, w, y) = (queue.upload(&[1.0f32; 9])?, queue.upload(&[2.0f32])?, queue.memory(36)?);
-    vendor::conv(queue, Part::Forward, &s, (x.all(), w.all()), y.all())?;
+    vendor::conv(queue, ConvProduct::Forward, &s, (x.all(), w.all()), y.all())?;
     ensure(queue.download::<f32>(y.all())? == [2.0; 9], "2.0")
 }
 
@@ -231,8 +231,8 @@ fn d16_libraries_of_the_drivers_own_major_version() {
         ..StandinOptions::default()
     };
     alone("vendor::d16_libraries_of_the_drivers_own_major_version", "", options, || {
-        let found =
-            [Library::Nvrtc, Library::CublasLt].map(|library| library.load().unwrap().display().to_string());
+        let found = [CudaLibrary::Nvrtc, CudaLibrary::CublasLt]
+            .map(|library| library.load().unwrap().display().to_string());
         ensure(found == ["libnvrtc.so.12", "libcublasLt.so.12"], &found)?;
         products(&Queue::new(Gpu::open()?, 0)?)
     });

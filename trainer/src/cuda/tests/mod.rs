@@ -16,15 +16,15 @@ use crate::{
     Batch, Config, Dataset, DrawKey, Listener, Model, Network, Objective, Result, TrainResult, train_with,
 };
 use allfold_collectives::{Buffer, World};
-use allfold_kernels::cuda::Machine;
+use allfold_kernels::cuda::CudaDevice;
 use allfold_kernels::nn::{self, OpCost, PoolShape};
 use allfold_standin::{Order, Shim};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-fn machine() -> Arc<dyn Machine> {
+fn machine() -> Arc<dyn CudaDevice> {
     // Opened and its kernels compiled once per process.
-    static GPU: OnceLock<Arc<dyn Machine>> = OnceLock::new();
+    static GPU: OnceLock<Arc<dyn CudaDevice>> = OnceLock::new();
     match std::env::var_os("ALLFOLD_TEST_GPU") {
         Some(_) => GPU.get_or_init(|| allfold_standin::gpu().unwrap()).clone(),
         None => Shim::open(Order::Upwards).unwrap(),

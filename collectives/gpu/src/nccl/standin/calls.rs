@@ -1,6 +1,6 @@
 //! The functions by their names, and the tables of the versions that there are.
 
-use super::super::api::{Answer, Api, RawComm, SUCCESS, Stream};
+use super::super::api::{Answer, Api, CudaStream, RawComm, SUCCESS};
 use super::super::numbers::{number, operator};
 use super::kernel::Op;
 use super::options::StandIn;
@@ -59,7 +59,7 @@ fn meet(
     (n, dtype, op): (usize, c_int, c_int),
     blocked: bool,
     comm: RawComm,
-    stream: Stream,
+    stream: CudaStream,
 ) -> Answer {
     let call = || {
         let comm = checked(comm, root)?;
@@ -78,7 +78,7 @@ unsafe extern "C" fn all_reduce(
     dtype: c_int,
     op: c_int,
     comm: RawComm,
-    stream: Stream,
+    stream: CudaStream,
 ) -> Answer {
     meet(("all_reduce", 0), (from, into), (n, dtype, op), false, comm, stream)
 }
@@ -90,7 +90,7 @@ unsafe extern "C" fn broadcast(
     dtype: c_int,
     root: c_int,
     comm: RawComm,
-    stream: Stream,
+    stream: CudaStream,
 ) -> Answer {
     meet(("broadcast", root), (from, into), (n, dtype, 0), false, comm, stream)
 }
@@ -103,7 +103,7 @@ unsafe extern "C" fn reduce(
     op: c_int,
     root: c_int,
     comm: RawComm,
-    stream: Stream,
+    stream: CudaStream,
 ) -> Answer {
     meet(("reduce", root), (from, into), (n, dtype, op), false, comm, stream)
 }
@@ -114,7 +114,7 @@ unsafe extern "C" fn all_gather(
     n: usize,
     dtype: c_int,
     comm: RawComm,
-    stream: Stream,
+    stream: CudaStream,
 ) -> Answer {
     meet(("all_gather", 0), (from, into), (n, dtype, 0), false, comm, stream)
 }
@@ -126,7 +126,7 @@ unsafe extern "C" fn reduce_scatter(
     dtype: c_int,
     op: c_int,
     comm: RawComm,
-    stream: Stream,
+    stream: CudaStream,
 ) -> Answer {
     meet(("reduce_scatter", 0), (from, into), (n, dtype, op), true, comm, stream)
 }
@@ -137,7 +137,7 @@ unsafe extern "C" fn send(
     dtype: c_int,
     to: c_int,
     comm: RawComm,
-    stream: Stream,
+    stream: CudaStream,
 ) -> Answer {
     let call = || {
         let op = Op::Send { from: from as u64, bytes: n * width(dtype, 0)?, to: to as usize };
@@ -152,7 +152,7 @@ unsafe extern "C" fn recv(
     dtype: c_int,
     of: c_int,
     comm: RawComm,
-    stream: Stream,
+    stream: CudaStream,
 ) -> Answer {
     let call = || {
         let op = Op::Receive { into: into as u64, bytes: n * width(dtype, 0)?, of: of as usize };
@@ -211,11 +211,11 @@ macro_rules! nothing {
 }
 
 nothing! {
-    no_reduction(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, Stream),
-    no_reduce(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, Stream),
-    no_gather(*const c_void, *mut c_void, usize, c_int, RawComm, Stream),
-    no_send(*const c_void, usize, c_int, c_int, RawComm, Stream),
-    no_recv(*mut c_void, usize, c_int, c_int, RawComm, Stream)
+    no_reduction(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, CudaStream),
+    no_reduce(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, CudaStream),
+    no_gather(*const c_void, *mut c_void, usize, c_int, RawComm, CudaStream),
+    no_send(*const c_void, usize, c_int, c_int, RawComm, CudaStream),
+    no_recv(*mut c_void, usize, c_int, c_int, RawComm, CudaStream)
 }
 
 /// 2.30.3, whose collectives return at once.

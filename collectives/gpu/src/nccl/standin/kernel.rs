@@ -8,7 +8,7 @@ use super::world::{Comm, Link, State, stream};
 use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
 use crate::{DType, ReduceOp};
 use allfold_base::lock;
-use allfold_kernels::cuda::Access;
+use allfold_kernels::cuda::MemoryAccess;
 use allfold_kernels::{Element, divide, for_dtype, reduce};
 use allfold_standin::{Foreign, Poll, Progress, Shim};
 use std::sync::Arc;
@@ -40,8 +40,8 @@ impl Op {
         }
     }
 
-    fn accesses(&self, comm: &Comm) -> Vec<Access> {
-        let access = |address, bytes: usize, write| Access { address, bytes: bytes as u64, write };
+    fn accesses(&self, comm: &Comm) -> Vec<MemoryAccess> {
+        let access = |address, bytes: usize, write| MemoryAccess { address, bytes: bytes as u64, write };
         match *self {
             Op::Meet { said, from, into } => {
                 let wide = said.result(comm.rank, comm.group.size);

@@ -58,7 +58,7 @@ fn sleep(time: Duration) {
 /// Three sums of ones on a rank; `None`: it has died.
 fn rank(
     comm: &crate::Communicator,
-    machine: &Arc<dyn Machine>,
+    machine: &Arc<dyn CudaDevice>,
     way: Way,
     fault: Fault,
 ) -> Result<Option<f32>> {
