@@ -1,0 +1,75 @@
+#![allow(missing_docs, clippy::unwrap_used)]
+//! What the documents name is there: files that they link to, and paths that stand between backticks.
+
+use allfold_structure::root;
+use std::path::{Path, PathBuf};
+
+/// Folders of what is made here and never named.
+const SKIPPED: [&str; 3] = [".git", "target", "corpus"];
+
+/// Every file below a folder.
+fn files(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        match path.is_dir() {
+            true if SKIPPED.iter().any(|skipped| name == *skipped) => {}
+            true => files(&path, into),
+            false => into.push(path),
+        }
+    }
+}
+
+/// What a document links to.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let local = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
+    local.map(|target| target.split('#').next().unwrap_or_default())
+}
+
+/// Paths between backticks: words with a slash. Units are none; patterns, what is yet to come and other projects' files are left out.
+fn paths(text: &str) -> impl Iterator<Item = &str> {
+    let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let other = ["NAME", "COMMIT", "docs/results/gpu", "src/graph/tuning.cc", "sklearn/"];
+    quoted.filter(move |word| {
+        let path = word.contains('/') && word.chars().all(allowed) && !word.starts_with(['/', '-']);
+        let unit = ["b/s", "B/s", "bit/s"].iter().any(|unit| word.ends_with(unit));
+        path && !unit && !word.starts_with("target/") && !other.iter().any(|part| word.contains(part))
+    })
+}
+
+#[test]
+fn every_file_that_a_document_names_is_there() {
+    let (root, mut all) = (root(), Vec::new());
+    files(&root, &mut all);
+    let there = |document: &Path, path: &str| {
+        let path = path.trim_end_matches('/');
+        let near = document.parent().unwrap().join(path).exists() || root.join(path).exists();
+        // A shortened path: the end of a file's, or a folder on the way to one.
+        let part = |file: &PathBuf| {
+            let file = file.to_str().unwrap();
+            file.ends_with(&format!("/{path}")) || file.contains(&format!("/{path}/"))
+        };
+        near || all.iter().any(part)
+    };
+    let (mut missing, mut named) = (Vec::new(), 0);
+    for document in all.iter().filter(|file| file.extension().is_some_and(|extension| extension == "md")) {
+        let text = std::fs::read_to_string(document).unwrap();
+        for path in links(&text).chain(paths(&text)) {
+            named += 1;
+            if !there(document, path) {
+                missing.push(format!("{}: {path}", document.display()));
+            }
+        }
+    }
+    assert!(named > 150, "only {named} paths were found in the documents");
+    assert!(missing.is_empty(), "named and not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn paths_and_links_are_found_where_they_are() {
+    let text =
+        "see [a](b/c.md#d) and [e](https://f/g), `h/i.rs`, `400Gb/s`, `--j/k`, `l/NAME.rs` and `m`\n`n/`";
+    assert_eq!(links(text).collect::<Vec<_>>(), ["b/c.md"]);
+    assert_eq!(paths(text).collect::<Vec<_>>(), ["h/i.rs", "n/"]);
+}
