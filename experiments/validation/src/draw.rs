@@ -53,7 +53,7 @@ pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawE
         series,
         ideal: None,
     };
-    let caption = format!("{system}: predicted without this system beside measured");
+    let caption = format!("{system}: predicted from all other systems, and measured");
     Ok(Some(curves.draw()?.file(&caption)))
 }
 

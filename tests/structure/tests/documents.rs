@@ -1,5 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used)]
-//! What the documents name is there: files that they link to, and paths that stand between backticks.
+//! What the documents name is there: files that they link to, paths between backticks, and the tests of SECURITY.md.
 
 use allfold_structure::root;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,26 @@ fn every_file_that_a_document_names_is_there() {
     }
     assert!(named > 150, "only {named} paths were found in the documents");
     assert!(missing.is_empty(), "named and not there:\n{}", missing.join("\n"));
+}
+
+/// SECURITY.md names tests as `file::test`, where the file may be a folder of files.
+#[test]
+fn every_test_that_security_names_is_there() {
+    let (root, mut all) = (root(), Vec::new());
+    files(&root, &mut all);
+    let text = std::fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let quoted = text.split('`').skip(1).step_by(2);
+    let named: Vec<(&str, &str)> =
+        quoted.filter_map(|word| word.split_once("::")).filter(|(place, _)| *place != "file").collect();
+    assert!(named.len() > 20, "only {} tests were found", named.len());
+    for (place, test) in named {
+        let there = all.iter().any(|file| {
+            let rust = file.extension().is_some_and(|extension| extension == "rs");
+            let within = file.with_extension("").iter().any(|part| part == place);
+            rust && within && std::fs::read_to_string(file).unwrap().contains(&format!("fn {test}("))
+        });
+        assert!(there, "SECURITY.md names `{place}::{test}`, and no such test is there");
+    }
 }
 
 #[test]
