@@ -26,13 +26,16 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     local.map(|target| target.split('#').next().unwrap_or_default())
 }
 
-/// Paths between backticks: words with a slash. Units are none; patterns, what is yet to come and other projects' files are left out.
+/// Paths between backticks: words with a slash, and names of Rust files. Units are no paths. Patterns, folders that are yet to be made
+/// and files of other projects are left out.
 fn paths(text: &str) -> impl Iterator<Item = &str> {
     let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let allowed = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     let other = ["NAME", "COMMIT", "docs/results/gpu", "src/graph/tuning.cc", "sklearn/"];
     quoted.filter(move |word| {
-        let path = word.contains('/') && word.chars().all(allowed) && !word.starts_with(['/', '-']);
+        let path = (word.contains('/') || word.ends_with(".rs"))
+            && word.chars().all(allowed)
+            && !word.starts_with(['/', '-']);
         let unit = ["b/s", "B/s", "bit/s"].iter().any(|unit| word.ends_with(unit));
         path && !unit && !word.starts_with("target/") && !other.iter().any(|part| word.contains(part))
     })
@@ -88,8 +91,7 @@ fn every_test_that_security_names_is_there() {
 
 #[test]
 fn paths_and_links_are_found_where_they_are() {
-    let text =
-        "see [a](b/c.md#d) and [e](https://f/g), `h/i.rs`, `400Gb/s`, `--j/k`, `l/NAME.rs` and `m`\n`n/`";
+    let text = "see [a](b/c.md#d) and [e](https://f/g), `h/i.rs`, `400Gb/s`, `--j/k`, `l/NAME.rs`, `m` and `o.rs`\n`n/`";
     assert_eq!(links(text).collect::<Vec<_>>(), ["b/c.md"]);
-    assert_eq!(paths(text).collect::<Vec<_>>(), ["h/i.rs", "n/"]);
+    assert_eq!(paths(text).collect::<Vec<_>>(), ["h/i.rs", "o.rs", "n/"]);
 }
