@@ -2,28 +2,28 @@
 
 use super::constants::{ll_most, nvls_efficiency, nvls_tree, ring_ll128, tree, tree_ll128};
 use super::latency::ring_steps;
-use super::{Algorithm, Arch, Graph, Platform, Protocol};
+use super::{Arch, Graph, NcclAlgorithm, Platform, Protocol};
 use allfold_schedules::Collective;
 
 /// The bandwidth at which a call's bytes go (algbw), before the correction by size; 0 where it cannot run.
 pub(super) fn bandwidth(
     platform: &Platform,
     collective: Collective,
-    algorithm: Algorithm,
+    algorithm: NcclAlgorithm,
     protocol: Protocol,
     graph: &Graph,
 ) -> f64 {
-    let collnet = matches!(algorithm, Algorithm::CollNetDirect | Algorithm::CollNetChain);
+    let collnet = matches!(algorithm, NcclAlgorithm::CollNetDirect | NcclAlgorithm::CollNetChain);
     let speed = if platform.nodes <= 2 || collnet { graph.inside } else { graph.across };
     let channels = f64::from(graph.channels);
     let all = channels * speed;
     let bus = match algorithm {
-        Algorithm::Ring => match protocol {
+        NcclAlgorithm::Ring => match protocol {
             Protocol::Ll => (all * 0.5).min(ll_most(platform)),
             Protocol::Ll128 => (all * 0.92).min(channels * ring_ll128(platform.arch)),
             Protocol::Simple => all,
         },
-        Algorithm::Tree => {
+        NcclAlgorithm::Tree => {
             let most = (all * 0.92).min(channels * tree(platform));
             // Of LL128's lines one flag in nine pieces is lost inside a node, one in sixteen across.
             let data = if platform.nodes == 1 { 7.0 / 9.0 } else { 120.0 / 128.0 };
@@ -33,28 +33,30 @@ pub(super) fn bandwidth(
                 Protocol::Simple => most,
             }
         }
-        Algorithm::Nvls | Algorithm::NvlsTree => channels * nvls(platform, collective, algorithm, graph),
-        Algorithm::CollNetDirect => collnet_direct(platform, collective, graph),
-        Algorithm::CollNetChain => all,
-        Algorithm::Pat => all * 0.75,
+        NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => {
+            channels * nvls(platform, collective, algorithm, graph)
+        }
+        NcclAlgorithm::CollNetDirect => collnet_direct(platform, collective, graph),
+        NcclAlgorithm::CollNetChain => all,
+        NcclAlgorithm::Pat => all * 0.75,
     };
     to_algorithm(platform, collective, algorithm, bus)
 }
 
 /// NCCL's change from bandwidth on the bus to that of the call's bytes.
-fn to_algorithm(platform: &Platform, collective: Collective, algorithm: Algorithm, bus: f64) -> f64 {
+fn to_algorithm(platform: &Platform, collective: Collective, algorithm: NcclAlgorithm, bus: f64) -> f64 {
     let steps = ring_steps(collective, platform.ranks);
     let gathers = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
     match algorithm {
-        Algorithm::Ring => bus * f64::from(platform.ranks) / steps,
+        NcclAlgorithm::Ring => bus * f64::from(platform.ranks) / steps,
         _ if gathers => bus,
-        Algorithm::Nvls | Algorithm::NvlsTree => bus * f64::from(platform.ranks) / steps,
+        NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => bus * f64::from(platform.ranks) / steps,
         _ => bus * 0.5,
     }
 }
 
 /// One channel through the NVLink switch.
-fn nvls(platform: &Platform, collective: Collective, algorithm: Algorithm, graph: &Graph) -> f64 {
+fn nvls(platform: &Platform, collective: Collective, algorithm: NcclAlgorithm, graph: &Graph) -> f64 {
     if graph.channels < 2 {
         return 0.0;
     }
@@ -63,8 +65,8 @@ fn nvls(platform: &Platform, collective: Collective, algorithm: Algorithm, graph
     let inside = graph.inside * nvls_efficiency(platform.arch) * (channels - 1.0) / channels * share;
     match (algorithm, platform.nodes) {
         (_, 1) => inside,
-        (Algorithm::NvlsTree, 2) => inside.min(2.0 * graph.across).min(nvls_tree(platform)),
-        (Algorithm::NvlsTree, _) => inside.min(graph.across).min(nvls_tree(platform)),
+        (NcclAlgorithm::NvlsTree, 2) => inside.min(2.0 * graph.across).min(nvls_tree(platform)),
+        (NcclAlgorithm::NvlsTree, _) => inside.min(graph.across).min(nvls_tree(platform)),
         _ => inside.min(graph.across),
     }
 }

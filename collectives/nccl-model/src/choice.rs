@@ -3,14 +3,14 @@
 use super::bandwidth::bandwidth;
 use super::constants::tree_correction;
 use super::latency::latency;
-use super::{Algorithm, Arch, Graph, Overrides, Platform, Protocol};
+use super::{Arch, Graph, NcclAlgorithm, Overrides, Platform, Protocol};
 use allfold_schedules::Collective;
 
 /// What the model says of one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// How ranks are wired.
-    pub algorithm: Algorithm,
+    pub algorithm: NcclAlgorithm,
     /// How bytes are moved.
     pub protocol: Protocol,
     /// Microseconds that no byte takes.
@@ -45,7 +45,7 @@ pub fn choose(
     overrides: &Overrides,
 ) -> Result<Estimate, NoChoice> {
     let mut best: Option<Estimate> = None;
-    for algorithm in Algorithm::ALL {
+    for algorithm in NcclAlgorithm::ALL {
         for protocol in Protocol::ALL {
             let Some(found) = allowed(platform, collective, bytes, overrides, algorithm, protocol) else {
                 continue;
@@ -57,7 +57,7 @@ pub fn choose(
     }
     best.ok_or_else(|| {
         let asked = |algorithm| overrides.algorithm(collective, algorithm) == Some(true);
-        let network = asked(Algorithm::CollNetDirect) || asked(Algorithm::CollNetChain);
+        let network = asked(NcclAlgorithm::CollNetDirect) || asked(NcclAlgorithm::CollNetChain);
         let why = match network && platform.collnet.is_none() {
             true => "; CollNet needs NCCL_COLLNET_ENABLE=1 and switches of the network that reduce (SHARP)",
             false => "",
@@ -71,7 +71,7 @@ fn allowed(
     collective: Collective,
     bytes: u64,
     overrides: &Overrides,
-    algorithm: Algorithm,
+    algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> Option<Estimate> {
     // LL128 is trusted only where the links keep stores in order, unless somebody asks for it.
@@ -89,7 +89,7 @@ pub fn estimate(
     platform: &Platform,
     collective: Collective,
     bytes: u64,
-    algorithm: Algorithm,
+    algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> Option<Estimate> {
     if platform.nodes == 0 || platform.ranks < platform.nodes {
@@ -103,14 +103,14 @@ pub fn estimate(
     let mut latency_us = latency(platform, collective, algorithm, protocol, &graph);
     let mut algbw_gbps = bandwidth(platform, collective, algorithm, protocol, &graph);
     // NVLSTree takes the tree's correction on Blackwell with x86 CPUs.
-    let x86 = matches!(platform.cpu, super::Cpu::Intel | super::Cpu::Amd);
-    let like_tree = algorithm == Algorithm::NvlsTree && platform.arch == Arch::Blackwell && x86;
-    if algorithm == Algorithm::Tree || like_tree {
+    let x86 = matches!(platform.cpu, super::HostCpu::Intel | super::HostCpu::Amd);
+    let like_tree = algorithm == NcclAlgorithm::NvlsTree && platform.arch == Arch::Blackwell && x86;
+    if algorithm == NcclAlgorithm::Tree || like_tree {
         algbw_gbps *= tree_correction(protocol, bytes);
     }
     let share = bytes / (u64::from(graph.channels.max(1)) * u64::from(platform.ranks));
     let plateau =
-        (algorithm, protocol, collective) == (Algorithm::Ring, Protocol::Simple, Collective::AllReduce);
+        (algorithm, protocol, collective) == (NcclAlgorithm::Ring, Protocol::Simple, Collective::AllReduce);
     if plateau && platform.nodes > 1 && share >= 64 {
         latency_us *= if platform.arch == Arch::Volta { 1.9 } else { 1.4 };
     }
@@ -123,7 +123,7 @@ pub fn estimate(
 fn graph(
     platform: &Platform,
     collective: Collective,
-    algorithm: Algorithm,
+    algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> Option<Graph> {
     let reduce_or_copy = matches!(collective, Collective::Broadcast | Collective::Reduce);
@@ -131,18 +131,18 @@ fn graph(
     let all_reduce = collective == Collective::AllReduce;
     let simple = protocol == Protocol::Simple;
     match algorithm {
-        Algorithm::Ring if reduce_or_copy || gathers || all_reduce => Some(platform.ring),
-        Algorithm::Tree if all_reduce => Some(platform.tree),
-        Algorithm::Nvls if simple && (gathers || all_reduce) => {
+        NcclAlgorithm::Ring if reduce_or_copy || gathers || all_reduce => Some(platform.ring),
+        NcclAlgorithm::Tree if all_reduce => Some(platform.tree),
+        NcclAlgorithm::Nvls if simple && (gathers || all_reduce) => {
             // Across nodes it hands over to the network's switches.
             platform.nvls.filter(|_| platform.nodes == 1 || platform.collnet.is_some())
         }
-        Algorithm::NvlsTree if simple && all_reduce && platform.nodes > 1 => platform.nvls,
-        Algorithm::CollNetDirect if simple && (gathers || all_reduce) => {
+        NcclAlgorithm::NvlsTree if simple && all_reduce && platform.nodes > 1 => platform.nvls,
+        NcclAlgorithm::CollNetDirect if simple && (gathers || all_reduce) => {
             platform.collnet.filter(|_| platform.nvswitch && platform.ranks_per_node() <= 8)
         }
-        Algorithm::CollNetChain if simple && all_reduce => platform.collnet,
-        Algorithm::Pat if platform.pat && simple && gathers && platform.ranks == platform.nodes => {
+        NcclAlgorithm::CollNetChain if simple && all_reduce => platform.collnet,
+        NcclAlgorithm::Pat if platform.pat && simple && gathers && platform.ranks == platform.nodes => {
             Some(platform.ring)
         }
         _ => None,

@@ -1,46 +1,46 @@
 //! The tuner's tables. Source of every figure: NCCL 2.29, `src/graph/tuning.cc`.
 
-use super::{Algorithm, Arch, Cpu, Inside, Platform, Protocol};
+use super::{Arch, HostCpu, Inside, NcclAlgorithm, Platform, Protocol};
 
 /// Microseconds that a call takes before its first step.
-pub(super) fn base_us(algorithm: Algorithm, protocol: Protocol) -> f64 {
+pub(super) fn base_us(algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     let row = match algorithm {
-        Algorithm::Tree => [6.8, 14.0, 8.4],
-        Algorithm::Ring => [6.6, 14.0, 8.4],
-        Algorithm::Pat => [8.0, 8.0, 8.0],
+        NcclAlgorithm::Tree => [6.8, 14.0, 8.4],
+        NcclAlgorithm::Ring => [6.6, 14.0, 8.4],
+        NcclAlgorithm::Pat => [8.0, 8.0, 8.0],
         _ => [0.0; 3],
     };
     row[protocol as usize]
 }
 
 /// Microseconds of a step inside a node.
-pub(super) fn inside_us(platform: &Platform, algorithm: Algorithm, protocol: Protocol) -> f64 {
+pub(super) fn inside_us(platform: &Platform, algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     let nvlink = platform.links == Inside::NvLink;
     // On POWER, a tree's Simple protocol over PCI takes the ring's latency.
-    let power = platform.cpu == Cpu::Power && !nvlink && protocol == Protocol::Simple;
+    let power = platform.cpu == HostCpu::Power && !nvlink && protocol == Protocol::Simple;
     let row = match algorithm {
-        Algorithm::Tree if nvlink => [0.6, 1.25, 4.0],
-        Algorithm::Tree if !power => [1.0, 1.9, 4.0],
-        Algorithm::Ring if nvlink => [0.6, 1.9, 3.4],
-        Algorithm::Tree | Algorithm::Ring => [1.0, 2.5, 5.7],
-        Algorithm::CollNetDirect => [0.0, 0.0, 3.7],
-        Algorithm::CollNetChain => [0.0, 0.0, 2.8],
-        Algorithm::Nvls | Algorithm::NvlsTree => [0.0, 0.0, if nvlink { 25.0 } else { 0.0 }],
-        Algorithm::Pat => [0.0, 0.0, 4.0],
+        NcclAlgorithm::Tree if nvlink => [0.6, 1.25, 4.0],
+        NcclAlgorithm::Tree if !power => [1.0, 1.9, 4.0],
+        NcclAlgorithm::Ring if nvlink => [0.6, 1.9, 3.4],
+        NcclAlgorithm::Tree | NcclAlgorithm::Ring => [1.0, 2.5, 5.7],
+        NcclAlgorithm::CollNetDirect => [0.0, 0.0, 3.7],
+        NcclAlgorithm::CollNetChain => [0.0, 0.0, 2.8],
+        NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => [0.0, 0.0, if nvlink { 25.0 } else { 0.0 }],
+        NcclAlgorithm::Pat => [0.0, 0.0, 4.0],
     };
     row[protocol as usize]
 }
 
 /// Microseconds of a step across nodes, without what the NIC declares.
-pub(super) fn across_us(algorithm: Algorithm, protocol: Protocol) -> f64 {
+pub(super) fn across_us(algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     let row = match algorithm {
-        Algorithm::Tree => [5.0, 8.5, 14.0],
-        Algorithm::Ring => [2.7, 4.0, 14.0],
-        Algorithm::CollNetDirect => [0.0, 0.0, 31.0],
-        Algorithm::CollNetChain => [0.0, 0.0, 30.0],
-        Algorithm::Nvls => [0.0, 0.0, 18.0],
-        Algorithm::NvlsTree => [0.0, 0.0, 20.9],
-        Algorithm::Pat => [0.0, 0.0, 14.0],
+        NcclAlgorithm::Tree => [5.0, 8.5, 14.0],
+        NcclAlgorithm::Ring => [2.7, 4.0, 14.0],
+        NcclAlgorithm::CollNetDirect => [0.0, 0.0, 31.0],
+        NcclAlgorithm::CollNetChain => [0.0, 0.0, 30.0],
+        NcclAlgorithm::Nvls => [0.0, 0.0, 18.0],
+        NcclAlgorithm::NvlsTree => [0.0, 0.0, 20.9],
+        NcclAlgorithm::Pat => [0.0, 0.0, 14.0],
     };
     row[protocol as usize]
 }
@@ -54,7 +54,7 @@ fn column(nodes: u32) -> usize {
 pub(super) fn ll_most(platform: &Platform) -> f64 {
     let row = match (platform.nodes, platform.cpu) {
         (..=1, _) => platform.arch,
-        (_, Cpu::Amd) => Arch::Ampere,
+        (_, HostCpu::Amd) => Arch::Ampere,
         _ => Arch::Volta,
     };
     let rows = [[39.0, 39.0, 20.4], [87.7, 22.5, 19.0], [141.0, 45.0, 35.0], [282.0, 90.0, 70.0]];

@@ -1,7 +1,7 @@
 //! The part of a call's time that no byte takes.
 
 use super::constants::{across_us, base_us, inside_us};
-use super::{Algorithm, Cpu, Graph, Platform, Protocol};
+use super::{Graph, HostCpu, NcclAlgorithm, Platform, Protocol};
 use allfold_schedules::Collective;
 
 /// How many steps a ring takes: there and back for an all-reduce.
@@ -18,7 +18,7 @@ pub(super) fn ring_steps(collective: Collective, ranks: u32) -> f64 {
 pub(super) fn latency(
     platform: &Platform,
     collective: Collective,
-    algorithm: Algorithm,
+    algorithm: NcclAlgorithm,
     protocol: Protocol,
     graph: &Graph,
 ) -> f64 {
@@ -27,20 +27,20 @@ pub(super) fn latency(
     let base = base_us(algorithm, protocol);
     let inside = inside_us(platform, algorithm, protocol);
     // With one rank per node nothing hides the network: the tree's figure holds for all.
-    let exposed = if platform.ranks_per_node() == 1 { Algorithm::Tree } else { algorithm };
+    let exposed = if platform.ranks_per_node() == 1 { NcclAlgorithm::Tree } else { algorithm };
     // Simple flushes the NIC's writes once more.
     let flushes = if protocol == Protocol::Simple { 2.0 } else { 1.0 };
     let across = across_us(exposed, protocol) + flushes * graph.nic_us;
 
     let steps = match algorithm {
-        Algorithm::Ring => ring(platform, collective, protocol, graph, (inside, across)),
-        Algorithm::Tree => 2.0 * ((each - 1.0) * inside + doublings * across),
-        Algorithm::CollNetDirect => 2.0 * ((each - 1.0).min(1.0) * inside + (each - 1.0) * 0.4) + across,
-        Algorithm::CollNetChain => 2.0 * (each - 1.0) * inside + across,
-        Algorithm::Nvls if nodes > 1.0 => inside + across,
-        Algorithm::Nvls => inside,
-        Algorithm::NvlsTree => inside + 2.0 * doublings * across,
-        Algorithm::Pat => doublings * across / 3.5 + 2.8 * f64::from(platform.ranks),
+        NcclAlgorithm::Ring => ring(platform, collective, protocol, graph, (inside, across)),
+        NcclAlgorithm::Tree => 2.0 * ((each - 1.0) * inside + doublings * across),
+        NcclAlgorithm::CollNetDirect => 2.0 * ((each - 1.0).min(1.0) * inside + (each - 1.0) * 0.4) + across,
+        NcclAlgorithm::CollNetChain => 2.0 * (each - 1.0) * inside + across,
+        NcclAlgorithm::Nvls if nodes > 1.0 => inside + across,
+        NcclAlgorithm::Nvls => inside,
+        NcclAlgorithm::NvlsTree => inside + 2.0 * doublings * across,
+        NcclAlgorithm::Pat => doublings * across / 3.5 + 2.8 * f64::from(platform.ranks),
     };
     base + steps
 }
@@ -56,7 +56,7 @@ fn ring(
     if matches!(collective, Collective::Broadcast | Collective::Reduce) {
         return match (graph.same_channels, protocol) {
             (true, _) => inside,
-            (false, Protocol::Simple) => steps * inside_us(platform, Algorithm::Tree, protocol),
+            (false, Protocol::Simple) => steps * inside_us(platform, NcclAlgorithm::Tree, protocol),
             (false, _) => steps * inside,
         };
     }
@@ -70,6 +70,6 @@ fn net_overhead(platform: &Platform, protocol: Protocol) -> f64 {
     if platform.nodes == 1 {
         return 0.0;
     }
-    let once = if platform.cpu == Cpu::Amd { 2.0 } else { 1.0 };
+    let once = if platform.cpu == HostCpu::Amd { 2.0 } else { 1.0 };
     if protocol == Protocol::Simple { 3.0 * once } else { once }
 }

@@ -37,9 +37,9 @@ mod platform;
 mod search;
 
 pub use choice::{Estimate, NoChoice, choose, estimate};
-pub use names::{Algorithm, Protocol};
+pub use names::{NcclAlgorithm, Protocol};
 pub use overrides::{BadOverride, Overrides};
-pub use platform::{Arch, Cpu, Graph, Inside, Platform};
+pub use platform::{Arch, Graph, HostCpu, Inside, Platform};
 pub use search::Library;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// How ranks are wired for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Algorithm {
+pub enum NcclAlgorithm {
     /// Chains inside nodes, a double binary tree across.
     Tree,
     /// Rings.
@@ -32,28 +32,28 @@ pub enum Protocol {
     Simple,
 }
 
-impl Algorithm {
+impl NcclAlgorithm {
     /// All, in NCCL's order.
-    pub const ALL: [Algorithm; 7] = [
-        Algorithm::Tree,
-        Algorithm::Ring,
-        Algorithm::CollNetDirect,
-        Algorithm::CollNetChain,
-        Algorithm::Nvls,
-        Algorithm::NvlsTree,
-        Algorithm::Pat,
+    pub const ALL: [NcclAlgorithm; 7] = [
+        NcclAlgorithm::Tree,
+        NcclAlgorithm::Ring,
+        NcclAlgorithm::CollNetDirect,
+        NcclAlgorithm::CollNetChain,
+        NcclAlgorithm::Nvls,
+        NcclAlgorithm::NvlsTree,
+        NcclAlgorithm::Pat,
     ];
 
     /// As `NCCL_ALGO` has it.
     pub const fn name(self) -> &'static str {
         match self {
-            Algorithm::Tree => "Tree",
-            Algorithm::Ring => "Ring",
-            Algorithm::CollNetDirect => "CollNetDirect",
-            Algorithm::CollNetChain => "CollNetChain",
-            Algorithm::Nvls => "NVLS",
-            Algorithm::NvlsTree => "NVLSTree",
-            Algorithm::Pat => "PAT",
+            NcclAlgorithm::Tree => "Tree",
+            NcclAlgorithm::Ring => "Ring",
+            NcclAlgorithm::CollNetDirect => "CollNetDirect",
+            NcclAlgorithm::CollNetChain => "CollNetChain",
+            NcclAlgorithm::Nvls => "NVLS",
+            NcclAlgorithm::NvlsTree => "NVLSTree",
+            NcclAlgorithm::Pat => "PAT",
         }
     }
 }
@@ -72,7 +72,7 @@ impl Protocol {
     }
 }
 
-impl fmt::Display for Algorithm {
+impl fmt::Display for NcclAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -6,7 +6,7 @@
 //! ring;allreduce:tree  rings, but for all-reduce trees
 //! ```
 
-use super::{Algorithm, Protocol};
+use super::{NcclAlgorithm, Protocol};
 use allfold_schedules::Collective;
 use allfold_sim::suggest::unknown;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const TUNED: [(&str, Collective); 5] = [
 /// What the two variables allow; the default allows what NCCL allows by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    algorithms: BTreeMap<Collective, Vec<Algorithm>>,
+    algorithms: BTreeMap<Collective, Vec<NcclAlgorithm>>,
     protocols: BTreeMap<Collective, Vec<Protocol>>,
 }
 
@@ -43,7 +43,7 @@ impl Overrides {
     pub fn new(algorithms: &str, protocols: &str) -> Result<Overrides, BadOverride> {
         let bad = |variable| move |what| BadOverride { variable, what };
         Ok(Overrides {
-            algorithms: parse(algorithms, "algorithm", &Algorithm::ALL, Algorithm::name)
+            algorithms: parse(algorithms, "algorithm", &NcclAlgorithm::ALL, NcclAlgorithm::name)
                 .map_err(bad("NCCL_ALGO"))?,
             protocols: parse(protocols, "protocol", &Protocol::ALL, Protocol::name)
                 .map_err(bad("NCCL_PROTO"))?,
@@ -51,7 +51,7 @@ impl Overrides {
     }
 
     /// Whether an algorithm is allowed; `None` where nobody said.
-    pub(super) fn algorithm(&self, collective: Collective, algorithm: Algorithm) -> Option<bool> {
+    pub(super) fn algorithm(&self, collective: Collective, algorithm: NcclAlgorithm) -> Option<bool> {
         self.algorithms.get(&collective).map(|list| list.contains(&algorithm))
     }
 

@@ -15,7 +15,7 @@ pub enum Arch {
 
 /// Whose CPUs the nodes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cpu {
+pub enum HostCpu {
     /// x86 by Intel.
     Intel,
     /// x86 by AMD, or both kinds in one job.
@@ -72,7 +72,7 @@ pub struct Platform {
     /// Generation of the GPUs.
     pub arch: Arch,
     /// Whose CPUs.
-    pub cpu: Cpu,
+    pub cpu: HostCpu,
     /// What joins the GPUs of a node.
     pub links: Inside,
     /// Whether the GPUs of a node are joined by NVLink switches.
@@ -101,7 +101,7 @@ impl Platform {
             nodes,
             ranks,
             arch,
-            cpu: Cpu::Intel,
+            cpu: HostCpu::Intel,
             links: Inside::NvLink,
             nvswitch: false,
             ll128: true,

@@ -8,7 +8,7 @@
 //! Rings need as much inside a node as across; trees of two nodes may take twice as much inside. Tables:
 //! NCCL 2.29, `src/graph/search.cc`; what the search finds for a real machine is in its `NCCL_GRAPH_DUMP_FILE`.
 
-use super::{Arch, Cpu, Graph, Inside, Platform};
+use super::{Arch, Graph, HostCpu, Inside, Platform};
 use allfold_sim::machines::{self, Fabric, Generation, Machine};
 
 const INSIDE: [[f64; 13]; 3] = [
@@ -73,9 +73,9 @@ impl Platform {
             ranks,
             arch,
             cpu: match machine.cpu {
-                machines::Cpu::Intel => Cpu::Intel,
-                machines::Cpu::Amd => Cpu::Amd,
-                machines::Cpu::Arm => Cpu::Other,
+                machines::Cpu::Intel => HostCpu::Intel,
+                machines::Cpu::Amd => HostCpu::Amd,
+                machines::Cpu::Arm => HostCpu::Other,
             },
             links: if machine.nvlink { Inside::NvLink } else { Inside::Pci },
             nvswitch: machine.switched,

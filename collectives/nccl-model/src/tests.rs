@@ -12,12 +12,17 @@ fn a100(nodes: u32) -> Platform {
     Platform::nvlink(Arch::Ampere, nodes, 8 * nodes, Graph::inside(12, 20.0).across(16.0))
 }
 
-fn busbw(platform: &Platform, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> f64 {
+fn busbw(platform: &Platform, collective: Collective, algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     let found = estimate(platform, collective, 1 << 34, algorithm, protocol).unwrap();
     (1u64 << 34) as f64 / found.time_us / 1e3 * collective.bus_factor(platform.ranks)
 }
 
-fn latency_us(platform: &Platform, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> f64 {
+fn latency_us(
+    platform: &Platform,
+    collective: Collective,
+    algorithm: NcclAlgorithm,
+    protocol: Protocol,
+) -> f64 {
     estimate(platform, collective, 8, algorithm, protocol).unwrap().latency_us
 }
 
@@ -31,7 +36,7 @@ fn a_ring_reaches_its_channels() {
     ] {
         let platform = Platform::nvlink(arch, 1, 8, Graph::inside(links, speed));
         for collective in [AllReduce, AllGather, ReduceScatter] {
-            let found = busbw(&platform, collective, Algorithm::Ring, Protocol::Simple);
+            let found = busbw(&platform, collective, NcclAlgorithm::Ring, Protocol::Simple);
             assert!(near(found, plateau), "{arch:?} {collective}: {found}");
         }
     }
@@ -40,22 +45,22 @@ fn a_ring_reaches_its_channels() {
 #[test]
 fn latencies_are_those_worked_by_hand() {
     let one = a100(1);
-    assert!(near(latency_us(&one, AllReduce, Algorithm::Ring, Protocol::Ll), 6.6 + 14.0 * 0.6));
-    assert!(near(latency_us(&one, AllGather, Algorithm::Ring, Protocol::Ll), 6.6 + 7.0 * 0.6));
+    assert!(near(latency_us(&one, AllReduce, NcclAlgorithm::Ring, Protocol::Ll), 6.6 + 14.0 * 0.6));
+    assert!(near(latency_us(&one, AllGather, NcclAlgorithm::Ring, Protocol::Ll), 6.6 + 7.0 * 0.6));
     let gh200 = Platform::nvlink(Arch::Hopper, 1, 4, Graph::inside(18, 20.6));
-    assert!(near(latency_us(&gh200, AllReduce, Algorithm::Ring, Protocol::Ll), 10.2));
+    assert!(near(latency_us(&gh200, AllReduce, NcclAlgorithm::Ring, Protocol::Ll), 10.2));
     // Two nodes: 7 GPUs up the chain and down again, one doubling across each way.
-    assert!(near(latency_us(&a100(2), AllReduce, Algorithm::Tree, Protocol::Ll), 25.2));
-    assert!(near(latency_us(&a100(4), AllReduce, Algorithm::Tree, Protocol::Ll), 35.2));
+    assert!(near(latency_us(&a100(2), AllReduce, NcclAlgorithm::Tree, Protocol::Ll), 25.2));
+    assert!(near(latency_us(&a100(4), AllReduce, NcclAlgorithm::Tree, Protocol::Ll), 35.2));
     // Two of 30 steps cross; each of the others costs what posting to the network does, three times with Simple.
-    assert!(near(latency_us(&a100(2), AllReduce, Algorithm::Ring, Protocol::Ll), 6.6 + 28.0 + 2.0 * 2.7));
+    assert!(near(latency_us(&a100(2), AllReduce, NcclAlgorithm::Ring, Protocol::Ll), 6.6 + 28.0 + 2.0 * 2.7));
     assert!(near(
-        latency_us(&a100(2), AllReduce, Algorithm::Ring, Protocol::Simple),
+        latency_us(&a100(2), AllReduce, NcclAlgorithm::Ring, Protocol::Simple),
         8.4 + 28.0 * 3.4 + 28.0
     ));
-    let amd = Platform { cpu: Cpu::Amd, ..a100(2) };
-    assert!(near(latency_us(&amd, AllReduce, Algorithm::Ring, Protocol::Ll), 6.6 + 56.0 + 5.4));
-    assert!(near(latency_us(&one, Broadcast, Algorithm::Ring, Protocol::Ll), 6.6 + 0.6));
+    let amd = Platform { cpu: HostCpu::Amd, ..a100(2) };
+    assert!(near(latency_us(&amd, AllReduce, NcclAlgorithm::Ring, Protocol::Ll), 6.6 + 56.0 + 5.4));
+    assert!(near(latency_us(&one, Broadcast, NcclAlgorithm::Ring, Protocol::Ll), 6.6 + 0.6));
 }
 
 #[test]
@@ -65,12 +70,12 @@ fn what_a_nic_declares_counts_once_and_with_simple_twice() {
         Platform::nvlink(Arch::Volta, 2, 2, graph)
     };
     let extra = |protocol| {
-        let of = |us| latency_us(&slow(us), AllReduce, Algorithm::Ring, protocol);
+        let of = |us| latency_us(&slow(us), AllReduce, NcclAlgorithm::Ring, protocol);
         of(10.0) - of(0.0)
     };
     assert!(near(extra(Protocol::Ll), 20.0) && near(extra(Protocol::Simple), 40.0));
     // One rank per node: the network is fully exposed, at the tree's figure.
-    assert!(near(latency_us(&slow(0.0), AllReduce, Algorithm::Ring, Protocol::Ll), 6.6 + 2.0 * 5.0));
+    assert!(near(latency_us(&slow(0.0), AllReduce, NcclAlgorithm::Ring, Protocol::Ll), 6.6 + 2.0 * 5.0));
 }
 
 #[test]
@@ -79,11 +84,11 @@ fn small_calls_take_ll_and_large_ones_rings_with_simple() {
         let found = choose(&a100(nodes), AllReduce, bytes, &Overrides::default()).unwrap();
         (found.algorithm, found.protocol)
     };
-    assert_eq!(chosen(2, 8), (Algorithm::Tree, Protocol::Ll));
-    assert_eq!(chosen(8, 8), (Algorithm::Tree, Protocol::Ll));
-    assert_eq!(chosen(1, 1 << 34), (Algorithm::Ring, Protocol::Simple));
+    assert_eq!(chosen(2, 8), (NcclAlgorithm::Tree, Protocol::Ll));
+    assert_eq!(chosen(8, 8), (NcclAlgorithm::Tree, Protocol::Ll));
+    assert_eq!(chosen(1, 1 << 34), (NcclAlgorithm::Ring, Protocol::Simple));
     let large = choose(&a100(8), AllGather, 1 << 34, &Overrides::default()).unwrap();
-    assert_eq!((large.algorithm, large.protocol), (Algorithm::Ring, Protocol::Simple));
+    assert_eq!((large.algorithm, large.protocol), (NcclAlgorithm::Ring, Protocol::Simple));
     let distrusted = Platform { ll128: false, ..a100(1) };
     for exponent in 3..34 {
         let found = choose(&distrusted, AllReduce, 1 << exponent, &Overrides::default()).unwrap();
@@ -97,10 +102,13 @@ fn what_the_environment_says_is_chosen() {
         let overrides = Overrides::new(algorithms, protocols).unwrap();
         choose(&a100(2), collective, bytes, &overrides).map(|found| (found.algorithm, found.protocol))
     };
-    assert_eq!(chosen("ring", "simple", AllReduce, 8), Ok((Algorithm::Ring, Protocol::Simple)));
-    assert_eq!(chosen("^tree", "^LL", AllReduce, 8), Ok((Algorithm::Ring, Protocol::Ll128)));
-    assert_eq!(chosen("Ring;allreduce:Tree", "LL", AllReduce, 1 << 34), Ok((Algorithm::Tree, Protocol::Ll)));
-    assert_eq!(chosen("Ring;allreduce:Tree", "LL", AllGather, 8), Ok((Algorithm::Ring, Protocol::Ll)));
+    assert_eq!(chosen("ring", "simple", AllReduce, 8), Ok((NcclAlgorithm::Ring, Protocol::Simple)));
+    assert_eq!(chosen("^tree", "^LL", AllReduce, 8), Ok((NcclAlgorithm::Ring, Protocol::Ll128)));
+    assert_eq!(
+        chosen("Ring;allreduce:Tree", "LL", AllReduce, 1 << 34),
+        Ok((NcclAlgorithm::Tree, Protocol::Ll))
+    );
+    assert_eq!(chosen("Ring;allreduce:Tree", "LL", AllGather, 8), Ok((NcclAlgorithm::Ring, Protocol::Ll)));
     assert!(chosen("tree", "", AllGather, 8).unwrap_err().to_string().contains("16 ranks of 2 nodes"));
     assert!(chosen("nvls", "", AllReduce, 8).is_err(), "no NVLink switch reduces here");
     assert!(chosen("", "", Barrier, 8).is_err());
@@ -123,31 +131,31 @@ fn each_algorithm_needs_its_hardware() {
         ..Platform::nvlink(Arch::Hopper, 1, 8, Graph::inside(16, 20.0))
     };
     // 16 channels x 20 GB/s x 0.85 x 15/16, twice for an all-reduce.
-    let found = busbw(&nvls, AllReduce, Algorithm::Nvls, Protocol::Simple);
+    let found = busbw(&nvls, AllReduce, NcclAlgorithm::Nvls, Protocol::Simple);
     assert!(near(found, 16.0 * 20.0 * 0.85 * 15.0 / 16.0 * 2.0), "{found}");
     let runs = |platform: &Platform, collective, algorithm, protocol| {
         estimate(platform, collective, 8, algorithm, protocol).is_some()
     };
-    assert!(!runs(&nvls, AllReduce, Algorithm::Nvls, Protocol::Ll));
-    assert!(!runs(&nvls, AllReduce, Algorithm::NvlsTree, Protocol::Simple), "one node has no tree");
+    assert!(!runs(&nvls, AllReduce, NcclAlgorithm::Nvls, Protocol::Ll));
+    assert!(!runs(&nvls, AllReduce, NcclAlgorithm::NvlsTree, Protocol::Simple), "one node has no tree");
     let two = Platform { nodes: 2, ranks: 16, ..nvls };
-    assert!(!runs(&two, AllReduce, Algorithm::Nvls, Protocol::Simple), "the network does not reduce");
-    assert!(runs(&two, AllReduce, Algorithm::NvlsTree, Protocol::Simple));
-    assert!(!runs(&a100(1), AllReduce, Algorithm::Nvls, Protocol::Simple));
-    assert!(!runs(&a100(2), AllGather, Algorithm::Pat, Protocol::Simple), "PAT wants one rank a node");
+    assert!(!runs(&two, AllReduce, NcclAlgorithm::Nvls, Protocol::Simple), "the network does not reduce");
+    assert!(runs(&two, AllReduce, NcclAlgorithm::NvlsTree, Protocol::Simple));
+    assert!(!runs(&a100(1), AllReduce, NcclAlgorithm::Nvls, Protocol::Simple));
+    assert!(!runs(&a100(2), AllGather, NcclAlgorithm::Pat, Protocol::Simple), "PAT wants one rank a node");
     let spread = Platform { ranks: 2, ..a100(2) };
-    assert!(runs(&spread, AllGather, Algorithm::Pat, Protocol::Simple));
-    assert!(!runs(&a100(2), AllGather, Algorithm::Tree, Protocol::Simple));
+    assert!(runs(&spread, AllGather, NcclAlgorithm::Pat, Protocol::Simple));
+    assert!(!runs(&a100(2), AllGather, NcclAlgorithm::Tree, Protocol::Simple));
     let collnet = Platform { collnet: Some(Graph::inside(8, 20.0)), ..a100(2) };
     assert!(
-        !runs(&collnet, AllReduce, Algorithm::CollNetDirect, Protocol::Simple),
+        !runs(&collnet, AllReduce, NcclAlgorithm::CollNetDirect, Protocol::Simple),
         "it wants NVLink switches"
     );
-    assert!(runs(&collnet, AllReduce, Algorithm::CollNetChain, Protocol::Simple));
+    assert!(runs(&collnet, AllReduce, NcclAlgorithm::CollNetChain, Protocol::Simple));
     assert!(runs(
         &Platform { nvswitch: true, ..collnet },
         AllReduce,
-        Algorithm::CollNetDirect,
+        NcclAlgorithm::CollNetDirect,
         Protocol::Simple
     ));
 }
@@ -164,8 +172,9 @@ fn one_rank_is_free_and_no_machine_is_no_estimate() {
 
 #[test]
 fn a_rings_plateau_costs_latency_on_several_nodes() {
-    let ring =
-        |bytes| estimate(&a100(2), AllReduce, bytes, Algorithm::Ring, Protocol::Simple).unwrap().latency_us;
+    let ring = |bytes| {
+        estimate(&a100(2), AllReduce, bytes, NcclAlgorithm::Ring, Protocol::Simple).unwrap().latency_us
+    };
     let edge = 64 * 12 * 16;
     assert!(near(ring(edge) / ring(edge - 1), 1.4));
 }
@@ -180,6 +189,6 @@ fn collnet_is_chosen_where_the_network_reduces_and_refused_with_the_reason_elsew
     let found = choose(&sharp, AllReduce, 1 << 30, &only).unwrap();
     assert_eq!(found.protocol, Protocol::Simple);
     // The network's switches take every byte once, a ring nearly twice.
-    let ring = estimate(&plain, AllReduce, 1 << 30, Algorithm::Ring, Protocol::Simple).unwrap();
+    let ring = estimate(&plain, AllReduce, 1 << 30, NcclAlgorithm::Ring, Protocol::Simple).unwrap();
     assert!(found.time_us < ring.time_us, "{} us, a ring {}", found.time_us, ring.time_us);
 }

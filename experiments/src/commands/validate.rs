@@ -12,7 +12,7 @@ use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::scaling::{published as throughput, tables as scaling_tables};
-use allfold_nccl_model::physics::{Parameters, Term, Terms};
+use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
 use allfold_report::records::Validated;
 use allfold_validation::cross_validation::Group;
 use allfold_validation::file::ParameterFile;
@@ -64,8 +64,8 @@ pub(crate) struct Args {
     )]
     with_one_run: bool,
     /// Leave a term out of the model; may be given again
-    #[arg(long, value_name = "TERM", value_parser = Term::named)]
-    without: Vec<Term>,
+    #[arg(long, value_name = "TERM", value_parser = ModelTerm::named)]
+    without: Vec<ModelTerm>,
     /// Score without each term in turn, refitted without it
     #[arg(long, requires = "leave_one_system_out")]
     ablation: bool,
@@ -324,7 +324,7 @@ fn report(
 fn ablation(runs: &[Prepared]) -> CommandResult<String> {
     let mut lines = vec![tables::head(&["without"])];
     let whole = std::iter::once(None);
-    for term in whole.chain(Term::ALL.into_iter().map(Some)) {
+    for term in whole.chain(ModelTerm::ALL.into_iter().map(Some)) {
         let terms = term.map_or(Terms::default(), |term| Terms::default().without(term));
         let mut others: BTreeMap<&str, Parameters> = BTreeMap::new();
         let mut found = Vec::new();
@@ -333,7 +333,7 @@ fn ablation(runs: &[Prepared]) -> CommandResult<String> {
             let parameters = others.entry(&run.system).or_insert_with(fit).clone();
             found.extend(predict(&Plan { run, parameters, fitted: false }, Predictor::Physical, terms)?);
         }
-        let mut line = vec![term.map_or("nothing", Term::name).to_string()];
+        let mut line = vec![term.map_or("nothing", ModelTerm::name).to_string()];
         for at in 0..BANDS.len() {
             let rows: Vec<Scored> =
                 found.iter().filter(|row| band(row.bytes) == at).map(tables::scored).collect();

@@ -2,7 +2,7 @@
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::Plan;
-use allfold_nccl_model::{Arch, Cpu, Graph, Inside, Overrides, Platform};
+use allfold_nccl_model::{Arch, Graph, HostCpu, Inside, Overrides, Platform};
 use allfold_report::records::{Setup, SimulatedScale};
 use allfold_sim::machines::presets::{FABRICS, Preset};
 use allfold_sim::machines::{GPUS, Generation};
@@ -152,7 +152,7 @@ pub fn platform(preset: &Preset, ranks: u32) -> CommandResult<Platform> {
     let nvls = (switched && arch >= Arch::Hopper)
         .then(|| Graph::inside(16, port / 16.0).across(across(16, port / 16.0)));
     Ok(Platform {
-        cpu: if preset.pcie.source.contains("AMD") { Cpu::Amd } else { Cpu::Intel },
+        cpu: if preset.pcie.source.contains("AMD") { HostCpu::Amd } else { HostCpu::Intel },
         links: if preset.nvlink.is_some() { Inside::NvLink } else { Inside::Pci },
         nvswitch: switched,
         nvls,

@@ -11,7 +11,7 @@
 
 use crate::prepare::Prepared;
 use crate::score::band;
-use allfold_nccl_model::physics::{COUNT, Case, PARAMETERS, Parameters, Terms, closed};
+use allfold_nccl_model::physics::{COUNT, PARAMETERS, Parameters, PhysicsCase, Terms, closed};
 use std::collections::BTreeMap;
 
 /// Beyond this, in logarithms, a row is far off.
@@ -32,7 +32,7 @@ pub struct Fit {
 
 /// One row of the fit.
 struct RunRow<'a> {
-    case: &'a Case,
+    case: &'a PhysicsCase,
     measured: f64,
     weight: f64,
 }

@@ -2,7 +2,7 @@
 
 use crate::runs::Run;
 use crate::systems::system;
-use allfold_nccl_model::physics::{Case, STORED, Setting};
+use allfold_nccl_model::physics::{PhysicsCase, STORED, Setting};
 use allfold_nccl_model::{Library, Overrides, Platform};
 use allfold_sim::machines::{Fabric, Generation, Machine};
 
@@ -31,7 +31,7 @@ pub struct PreparedRow {
     /// What was measured, in microseconds.
     pub measured_us: f64,
     /// What to predict.
-    pub case: Case,
+    pub case: PhysicsCase,
 }
 
 /// Prepares a run; in-place rows are left to the others where both were measured.

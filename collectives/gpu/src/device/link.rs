@@ -14,7 +14,7 @@
 
 use super::shared::{Shared, together};
 use crate::driver::failed;
-use crate::nccl::{self, CudaLibrary, NcclComm};
+use crate::nccl::{self, NcclLibrary, NcclComm};
 use crate::registry::{Shape, find};
 use crate::schedule::Schedule;
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
@@ -243,7 +243,7 @@ impl Link<'_> {
 
 /// Whether every rank is on a GPU and has NCCL, and no two ranks share a GPU that NCCL gives to one rank only.
 fn nccl_fits(mut comm: &Communicator, queue: &Queue) -> Result<bool> {
-    let presence = CudaLibrary::of(queue).ask(queue, CudaLibrary::offered(queue), &mut comm)?;
+    let presence = NcclLibrary::of(queue).ask(queue, NcclLibrary::offered(queue), &mut comm)?;
     let careless = queue.machine().seeded(7);
     Ok(presence.lacks.is_none() && (careless || presence.shared.is_none()))
 }

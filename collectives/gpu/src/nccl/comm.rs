@@ -5,7 +5,7 @@ use super::aside::{Sent, aside};
 use super::call::{Call, Use};
 use super::control::{Control, agree};
 use super::deadline::{Wait, until};
-use super::presence::CudaLibrary;
+use super::presence::NcclLibrary;
 use crate::driver::failed;
 use crate::{Error, Rank, Result};
 use allfold_kernels::cuda::{self, Memory, Queue};
@@ -121,7 +121,7 @@ impl NcclComm {
         debug: bool,
     ) -> Result<NcclComm> {
         // Told to all first: a rank without NCCL, or two on one GPU, must not leave the others waiting.
-        let library = CudaLibrary::of(&queue);
+        let library = NcclLibrary::of(&queue);
         let presence = library.ask(&queue, true, &mut *control)?;
         let api = library.api.clone()?;
         if let Some(rank) = presence.lacks {
@@ -144,7 +144,7 @@ impl NcclComm {
     /// # Errors
     /// As [`NcclComm::join`].
     pub fn make(queue: Queue, place: (Rank, u32), id: UniqueId, deadline: Duration) -> Result<NcclComm> {
-        let api = CudaLibrary::of(&queue).api?;
+        let api = NcclLibrary::of(&queue).api?;
         NcclComm::make_by(api, queue, place, id, deadline)
     }
 

@@ -43,7 +43,7 @@ pub use api::version;
 pub use comm::{NcclComm, UniqueId};
 pub use control::{Alone, Control};
 pub(crate) use deadline::until;
-pub(crate) use presence::CudaLibrary;
+pub(crate) use presence::NcclLibrary;
 pub use scheduled::run_scheduled;
 #[cfg(any(test, feature = "testing"))]
 pub use standin::{Lost, StandIn, stand_in};

@@ -15,7 +15,7 @@ const SHARES_FROM: (i32, i32, i32) = (2, 30, 0);
 const SHARES: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 /// NCCL's library, as one rank sees it.
-pub(crate) struct CudaLibrary {
+pub(crate) struct NcclLibrary {
     pub(super) api: Result<&'static Api>,
     version: (i32, i32, i32),
     /// Whether several ranks of one GPU are allowed.
@@ -30,25 +30,25 @@ pub(crate) struct Presence {
     pub shared: Option<(Rank, Rank)>,
 }
 
-impl CudaLibrary {
+impl NcclLibrary {
     /// What is there for a queue: the stand-in where the queue is the shim's, else the library of this machine.
-    pub fn of(queue: &Queue) -> CudaLibrary {
+    pub fn of(queue: &Queue) -> NcclLibrary {
         #[cfg(any(test, feature = "testing"))]
         if Shim::of(queue.machine().as_ref()).is_some() {
             let options = super::standin::options(queue.machine());
-            return CudaLibrary::new(Ok(super::standin::table(&options)), options.shares);
+            return NcclLibrary::new(Ok(super::standin::table(&options)), options.shares);
         }
         let _ = queue;
-        CudaLibrary::new(api::api(), std::env::var_os(SHARES).is_some_and(|value| value == "1"))
+        NcclLibrary::new(api::api(), std::env::var_os(SHARES).is_some_and(|value| value == "1"))
     }
 
-    fn new(api: Result<&'static Api>, allowed: bool) -> CudaLibrary {
+    fn new(api: Result<&'static Api>, allowed: bool) -> NcclLibrary {
         let known = api.and_then(|api| Ok((api, api::supported(api)?)));
         match known {
             Ok((api, version)) => {
-                CudaLibrary { api: Ok(api), version, shares: allowed && version >= SHARES_FROM }
+                NcclLibrary { api: Ok(api), version, shares: allowed && version >= SHARES_FROM }
             }
-            Err(error) => CudaLibrary { api: Err(error), version: (0, 0, 0), shares: false },
+            Err(error) => NcclLibrary { api: Err(error), version: (0, 0, 0), shares: false },
         }
     }
 

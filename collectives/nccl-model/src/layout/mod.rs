@@ -9,7 +9,7 @@
 //! ```
 //!
 //! All channels of a call are alike: each starts at another GPU and takes another NIC. So one schedule stands for all,
-//! on links that carry what all of them carry; [`Layout::extra`] says which ranks are switches.
+//! on links that carry what all of them carry; [`ChannelLayout::extra`] says which ranks are switches.
 
 mod in_network;
 mod in_switch;
@@ -23,7 +23,7 @@ pub use pat::Pat;
 pub use staggered::Staggered;
 pub use tree::NodeTree;
 
-use super::Algorithm;
+use super::NcclAlgorithm;
 use allfold_schedules::Collective;
 use allfold_schedules::algorithms::{Chain, RingAllReduce, RingReduceScatter};
 use allfold_schedules::schedule::{Lanes, Over, Rank, Reverse, Schedule, Segments, then_reverse};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// A schedule over nodes.
 #[derive(Clone)]
-pub struct Layout {
+pub struct ChannelLayout {
     /// Who sends what to whom.
     pub schedule: Arc<dyn Schedule>,
     /// Steps of a rank under way at once: buffers, or messages that a switch takes in together.
@@ -55,51 +55,54 @@ pub enum Extra {
 /// algorithm does not do this collective, or gathers through the network's switches.
 pub fn layout(
     collective: Collective,
-    algorithm: Algorithm,
+    algorithm: NcclAlgorithm,
     nodes: u32,
     devices: u32,
     pieces: u32,
-) -> Option<Layout> {
+) -> Option<ChannelLayout> {
     let ranks = nodes * devices;
     let root = Rank(0);
-    let ring = |schedule: Arc<dyn Schedule>| Layout { schedule, window: 2 * BUFFERS, extra: Extra::Nothing };
+    let ring =
+        |schedule: Arc<dyn Schedule>| ChannelLayout { schedule, window: 2 * BUFFERS, extra: Extra::Nothing };
     let last = Rank(ranks - 1);
     Some(match (algorithm, collective) {
-        (Algorithm::Ring, Collective::AllReduce) => ring(cut(Staggered(RingAllReduce(ranks)), pieces)),
-        (Algorithm::Ring, Collective::ReduceScatter) => {
+        (NcclAlgorithm::Ring, Collective::AllReduce) => ring(cut(Staggered(RingAllReduce(ranks)), pieces)),
+        (NcclAlgorithm::Ring, Collective::ReduceScatter) => {
             ring(cut(Staggered(RingReduceScatter(ranks)), pieces))
         }
-        (Algorithm::Ring, Collective::AllGather) => {
+        (NcclAlgorithm::Ring, Collective::AllGather) => {
             ring(cut(Staggered(Reverse(RingReduceScatter(ranks))), pieces))
         }
-        (Algorithm::Ring, Collective::Reduce) => ring(cut(Chain { ranks, root: last }, pieces)),
-        (Algorithm::Ring, Collective::Broadcast) => ring(cut(Reverse(Chain { ranks, root: last }), pieces)),
-        (Algorithm::Pat, Collective::ReduceScatter) => ring(cut(Pat(ranks), 1)),
-        (Algorithm::Pat, Collective::AllGather) => ring(cut(Reverse(Pat(ranks)), 1)),
-        (Algorithm::Tree, Collective::AllReduce) => {
+        (NcclAlgorithm::Ring, Collective::Reduce) => ring(cut(Chain { ranks, root: last }, pieces)),
+        (NcclAlgorithm::Ring, Collective::Broadcast) => {
+            ring(cut(Reverse(Chain { ranks, root: last }), pieces))
+        }
+        (NcclAlgorithm::Pat, Collective::ReduceScatter) => ring(cut(Pat(ranks), 1)),
+        (NcclAlgorithm::Pat, Collective::AllGather) => ring(cut(Reverse(Pat(ranks)), 1)),
+        (NcclAlgorithm::Tree, Collective::AllReduce) => {
             let chain = Chain { ranks: devices, root: Rank(devices - 1) };
             let (schedule, under_way) = match nodes {
                 1 => pipeline(then_reverse(chain), pieces),
                 _ => pipeline(twins(nodes, |tree| then_reverse(Over::new(chain, tree))), pieces),
             };
             // Of a piece, by either tree: two steps with the chain, five with the tree, and as many back at most.
-            Layout { schedule, window: 28 * under_way, extra: Extra::Nothing }
+            ChannelLayout { schedule, window: 28 * under_way, extra: Extra::Nothing }
         }
-        (Algorithm::Nvls | Algorithm::NvlsTree, Collective::AllReduce) => {
+        (NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree, Collective::AllReduce) => {
             let switch = InSwitch { gpus: devices };
             let (schedule, under_way) = match nodes {
                 1 => pipeline(then_reverse(switch), pieces),
                 _ => pipeline(twins(nodes, |tree| then_reverse(Over::new(switch, tree))), pieces),
             };
             // A switch takes in and gives out all its GPUs' data at once: a message and a step of its own for each.
-            Layout { schedule, window: (8 * devices + 20) * under_way, extra: Extra::NodeSwitches }
+            ChannelLayout { schedule, window: (8 * devices + 20) * under_way, extra: Extra::NodeSwitches }
         }
-        (Algorithm::CollNetDirect | Algorithm::CollNetChain, Collective::AllReduce) => {
-            let network = InNetwork { nodes, devices, direct: algorithm == Algorithm::CollNetDirect };
+        (NcclAlgorithm::CollNetDirect | NcclAlgorithm::CollNetChain, Collective::AllReduce) => {
+            let network = InNetwork { nodes, devices, direct: algorithm == NcclAlgorithm::CollNetDirect };
             let (schedule, under_way) = pipeline(then_reverse(network), pieces);
             // The network takes in and gives out all nodes' data at once.
             let each = 4 * (nodes * network.chunks() + devices);
-            Layout { schedule, window: each.saturating_mul(under_way), extra: Extra::Network }
+            ChannelLayout { schedule, window: each.saturating_mul(under_way), extra: Extra::Network }
         }
         _ => return None,
     })
@@ -136,7 +139,7 @@ mod tests {
     use super::*;
     use allfold_schedules::check;
 
-    fn proved(collective: Collective, algorithm: Algorithm, nodes: u32, devices: u32, pieces: u32) {
+    fn proved(collective: Collective, algorithm: NcclAlgorithm, nodes: u32, devices: u32, pieces: u32) {
         let found = layout(collective, algorithm, nodes, devices, pieces).unwrap();
         let root = match collective {
             Collective::Broadcast | Collective::Reduce => Rank(nodes * devices - 1),
@@ -156,22 +159,22 @@ mod tests {
                         continue;
                     }
                     for collective in [AllReduce, AllGather, ReduceScatter, Broadcast, Reduce] {
-                        proved(collective, Algorithm::Ring, nodes, devices, pieces);
+                        proved(collective, NcclAlgorithm::Ring, nodes, devices, pieces);
                     }
-                    proved(AllReduce, Algorithm::Tree, nodes, devices, pieces);
-                    proved(AllReduce, Algorithm::Nvls, nodes, devices, pieces);
-                    proved(AllReduce, Algorithm::CollNetDirect, nodes, devices, pieces);
-                    proved(AllReduce, Algorithm::CollNetChain, nodes, devices, pieces);
+                    proved(AllReduce, NcclAlgorithm::Tree, nodes, devices, pieces);
+                    proved(AllReduce, NcclAlgorithm::Nvls, nodes, devices, pieces);
+                    proved(AllReduce, NcclAlgorithm::CollNetDirect, nodes, devices, pieces);
+                    proved(AllReduce, NcclAlgorithm::CollNetChain, nodes, devices, pieces);
                     if devices == 1 {
-                        proved(AllGather, Algorithm::Pat, nodes, 1, pieces);
-                        proved(ReduceScatter, Algorithm::Pat, nodes, 1, pieces);
+                        proved(AllGather, NcclAlgorithm::Pat, nodes, 1, pieces);
+                        proved(ReduceScatter, NcclAlgorithm::Pat, nodes, 1, pieces);
                     }
                 }
             }
         }
         for ranks in 7..=33 {
-            proved(AllGather, Algorithm::Pat, ranks, 1, 1);
-            proved(AllReduce, Algorithm::Tree, ranks, 1, 1);
+            proved(AllGather, NcclAlgorithm::Pat, ranks, 1, 1);
+            proved(AllReduce, NcclAlgorithm::Tree, ranks, 1, 1);
         }
     }
 
@@ -190,7 +193,7 @@ mod tests {
 
     #[test]
     fn what_an_algorithm_does_not_do_has_no_layout() {
-        assert!(layout(Collective::AllGather, Algorithm::CollNetDirect, 2, 8, 1).is_none());
-        assert!(layout(Collective::AllGather, Algorithm::Tree, 2, 8, 1).is_none());
+        assert!(layout(Collective::AllGather, NcclAlgorithm::CollNetDirect, 2, 8, 1).is_none());
+        assert!(layout(Collective::AllGather, NcclAlgorithm::Tree, 2, 8, 1).is_none());
     }
 }

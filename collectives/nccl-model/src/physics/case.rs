@@ -1,6 +1,6 @@
 //! One call on one machine, with NCCL's choice made: all that the model needs and nothing that is fitted.
 
-use super::super::{Algorithm, Graph, NoChoice, Overrides, Platform, Protocol, choose, estimate};
+use super::super::{Graph, NcclAlgorithm, NoChoice, Overrides, Platform, Protocol, choose, estimate};
 use allfold_schedules::Collective;
 use allfold_sim::machines::{Fabric, Generation, Machine};
 
@@ -22,11 +22,11 @@ pub struct Setting {
 
 /// One call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Case {
+pub struct PhysicsCase {
     /// What is called.
     pub collective: Collective,
     /// NCCL's choice.
-    pub algorithm: Algorithm,
+    pub algorithm: NcclAlgorithm,
     /// NCCL's choice.
     pub protocol: Protocol,
     /// nccl-tests' size.
@@ -84,7 +84,7 @@ impl Setting {
     ///
     /// # Errors
     /// Where the overrides leave nothing.
-    pub fn case(&self, collective: Collective, bytes: u64, first: bool) -> Result<Case, NoChoice> {
+    pub fn case(&self, collective: Collective, bytes: u64, first: bool) -> Result<PhysicsCase, NoChoice> {
         let chosen = choose(&self.platform, collective, bytes, &self.overrides)?;
         Ok(self.with(collective, bytes, first, chosen.algorithm, chosen.protocol))
     }
@@ -95,18 +95,18 @@ impl Setting {
         collective: Collective,
         bytes: u64,
         first: bool,
-        algorithm: Algorithm,
+        algorithm: NcclAlgorithm,
         protocol: Protocol,
-    ) -> Case {
+    ) -> PhysicsCase {
         let Setting { machine, platform, .. } = self;
         let graph = match algorithm {
-            Algorithm::Nvls | Algorithm::NvlsTree => platform.nvls.unwrap_or(platform.ring),
-            Algorithm::Tree => platform.tree,
+            NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => platform.nvls.unwrap_or(platform.ring),
+            NcclAlgorithm::Tree => platform.tree,
             _ => platform.ring,
         };
         let nics = machine.nics;
         let believed = estimate(platform, collective, bytes, algorithm, protocol);
-        Case {
+        PhysicsCase {
             collective,
             algorithm,
             protocol,
@@ -139,18 +139,18 @@ impl Setting {
 }
 
 /// Channels that are launched for large calls.
-fn running(platform: &Platform, algorithm: Algorithm, graph: &Graph) -> f64 {
+fn running(platform: &Platform, algorithm: NcclAlgorithm, graph: &Graph) -> f64 {
     let doubled = match algorithm {
-        Algorithm::Nvls | Algorithm::NvlsTree => 1,
+        NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => 1,
         _ => platform.doubled,
     };
     f64::from((graph.channels * doubled).min(64))
 }
 
 /// NCCL drops channels until every thread has something to do (`src/enqueue.cc`, thresholds of `src/graph/tuning.cc`).
-fn used(all: f64, bytes: f64, platform: &Platform, algorithm: Algorithm, protocol: Protocol) -> f64 {
+fn used(all: f64, bytes: f64, platform: &Platform, algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     let least = match protocol {
-        Protocol::Ll if algorithm == Algorithm::Ring => 512.0 * 8.0 * f64::from(platform.ranks),
+        Protocol::Ll if algorithm == NcclAlgorithm::Ring => 512.0 * 8.0 * f64::from(platform.ranks),
         Protocol::Ll => 512.0 * 8.0,
         Protocol::Ll128 => 640.0 * 8.0,
         Protocol::Simple => 512.0 * 64.0,

@@ -6,13 +6,13 @@
 //! bandwidth = min(inside, across)          host: so much per GPU that one process launches on, and per channel
 //! ```
 
-use super::super::{Algorithm, Protocol};
+use super::super::{NcclAlgorithm, Protocol};
 use super::matching::matching;
 use super::parameters::{
     BASE, EXTRA, FILL, FIRST, HOP, HOP_LL128, HOP_SIMPLE, LAUNCH, LAUNCH_CHANNEL, LINK_COPIED, LINK_PAIRS,
     LINK_PCIE, NVLS, NVLS_STEP, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP, TREE, link,
 };
-use super::{Case, Term, Terms};
+use super::{ModelTerm, PhysicsCase, Terms};
 use allfold_schedules::Collective;
 use allfold_sim::machines::Fabric;
 
@@ -21,7 +21,7 @@ use allfold_sim::machines::Fabric;
 const EAGER: (f64, f64) = (4096.0, 16384.0);
 
 /// Microseconds.
-pub fn closed(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
+pub fn closed(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let rates = Rates::of(case, parameters, terms);
     let mut time = latency(case, parameters, terms) + case.bytes / 1e3 / rates.all();
     time += fill(case, parameters, terms, &rates);
@@ -29,24 +29,24 @@ pub fn closed(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
 }
 
 /// What is added to the time of the device: launching on one GPU after the other, and the first call.
-pub(super) fn outside(case: &Case, parameters: &Parameters, terms: Terms, device: f64) -> f64 {
+pub(super) fn outside(case: &PhysicsCase, parameters: &Parameters, terms: Terms, device: f64) -> f64 {
     let mut time = device;
-    if terms.has(Term::HostLaunch) && case.driven > 1.0 {
+    if terms.has(ModelTerm::HostLaunch) && case.driven > 1.0 {
         let each = parameters.at(LAUNCH) + parameters.at(LAUNCH_CHANNEL) * case.used;
         time = device.hypot(each * case.driven);
     }
-    if terms.has(Term::FirstCall) && case.first {
+    if terms.has(ModelTerm::FirstCall) && case.first {
         time *= parameters.at(FIRST);
     }
     time
 }
 
 /// How many steps stay inside a node and how many cross, on the longest chain.
-pub(super) fn chain(case: &Case) -> (f64, f64) {
-    let &Case { ranks, nodes, devices, collective, .. } = case;
+pub(super) fn chain(case: &PhysicsCase) -> (f64, f64) {
+    let &PhysicsCase { ranks, nodes, devices, collective, .. } = case;
     let doublings = nodes.log2().ceil();
     match case.algorithm {
-        Algorithm::Ring => {
+        NcclAlgorithm::Ring => {
             let steps = match collective {
                 Collective::AllReduce => 2.0 * (ranks - 1.0),
                 _ => ranks - 1.0,
@@ -58,24 +58,24 @@ pub(super) fn chain(case: &Case) -> (f64, f64) {
             };
             (steps - across, across)
         }
-        Algorithm::Tree => (2.0 * (devices - 1.0), 2.0 * doublings),
-        Algorithm::Nvls => (1.0, if nodes > 1.0 { 1.0 } else { 0.0 }),
-        Algorithm::NvlsTree => (1.0, 2.0 * doublings),
-        Algorithm::Pat => (0.0, doublings),
-        Algorithm::CollNetDirect => (2.0, 2.0),
-        Algorithm::CollNetChain => (2.0 * (devices - 1.0), 2.0),
+        NcclAlgorithm::Tree => (2.0 * (devices - 1.0), 2.0 * doublings),
+        NcclAlgorithm::Nvls => (1.0, if nodes > 1.0 { 1.0 } else { 0.0 }),
+        NcclAlgorithm::NvlsTree => (1.0, 2.0 * doublings),
+        NcclAlgorithm::Pat => (0.0, doublings),
+        NcclAlgorithm::CollNetDirect => (2.0, 2.0),
+        NcclAlgorithm::CollNetChain => (2.0 * (devices - 1.0), 2.0),
     }
 }
 
 /// Microseconds of a hop from node to node.
-pub(super) fn hop(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
-    let fabric = terms.has(Term::NicFamily).then_some(case.fabric);
+pub(super) fn hop(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
+    let fabric = terms.has(ModelTerm::NicFamily).then_some(case.fabric);
     let protocol = match case.protocol {
         Protocol::Ll => 1.0,
         Protocol::Ll128 => parameters.at(HOP_LL128),
         Protocol::Simple => parameters.at(HOP_SIMPLE),
     };
-    let ask = if terms.has(Term::Rendezvous) {
+    let ask = if terms.has(ModelTerm::Rendezvous) {
         asks(message(case)) * parameters.family(EXTRA, fabric)
     } else {
         0.0
@@ -89,27 +89,27 @@ fn asks(bytes: f64) -> f64 {
 }
 
 /// Bytes of one message of one channel on the wire.
-fn message(case: &Case) -> f64 {
+fn message(case: &PhysicsCase) -> f64 {
     let wire = if case.protocol == Protocol::Ll { 2.0 } else { 1.0 };
     match case.algorithm {
-        Algorithm::Ring => wire * case.bytes / case.ranks / case.used,
+        NcclAlgorithm::Ring => wire * case.bytes / case.ranks / case.used,
         _ => wire * case.bytes / case.used,
     }
 }
 
-pub(super) fn step(case: &Case, parameters: &Parameters) -> f64 {
+pub(super) fn step(case: &PhysicsCase, parameters: &Parameters) -> f64 {
     match case.algorithm {
-        Algorithm::Nvls | Algorithm::NvlsTree => case.step * parameters.at(NVLS_STEP),
+        NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => case.step * parameters.at(NVLS_STEP),
         _ => case.step * parameters.of_protocol(STEP, case.protocol),
     }
 }
 
-pub(super) fn base(case: &Case, parameters: &Parameters) -> f64 {
+pub(super) fn base(case: &PhysicsCase, parameters: &Parameters) -> f64 {
     let base = if case.base > 0.0 { case.base } else { 8.4 };
     base * parameters.of_protocol(BASE, case.protocol)
 }
 
-fn latency(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
+fn latency(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let (inside, across) = chain(case);
     let across = if case.nodes > 1.0 { across * hop(case, parameters, terms) } else { 0.0 };
     base(case, parameters) + inside * step(case, parameters) + across
@@ -126,14 +126,14 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    pub(super) fn of(case: &Case, parameters: &Parameters, terms: Terms) -> Rates {
-        let &Case { ranks, nodes, devices, channels, .. } = case;
+    pub(super) fn of(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> Rates {
+        let &PhysicsCase { ranks, nodes, devices, channels, .. } = case;
         let kind = match (case.nvlink, case.peer) {
             (true, _) => link(case.generation),
             (_, true) => LINK_PCIE,
             _ => LINK_COPIED,
         };
-        let achieved = terms.has(Term::LinkEfficiency);
+        let achieved = terms.has(ModelTerm::LinkEfficiency);
         let pairs = if case.nvlink && !case.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
         let port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
         let network = network(case, parameters, terms);
@@ -141,30 +141,30 @@ impl Rates {
         let both = if case.collective == Collective::AllReduce { 2.0 } else { 1.0 };
         let ring = both * (ranks - 1.0) / ranks;
         let (through, out) = match case.algorithm {
-            Algorithm::Ring => match case.collective {
+            NcclAlgorithm::Ring => match case.collective {
                 Collective::Broadcast | Collective::Reduce => (1.0, 1.0),
                 _ => (ring, ring),
             },
-            Algorithm::Tree => (2.0 * (devices - 1.0) / devices, if nodes > 2.0 { 2.0 } else { 1.0 }),
-            Algorithm::Nvls | Algorithm::NvlsTree if case.collective == Collective::AllReduce => {
+            NcclAlgorithm::Tree => (2.0 * (devices - 1.0) / devices, if nodes > 2.0 { 2.0 } else { 1.0 }),
+            NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree if case.collective == Collective::AllReduce => {
                 (1.0, if nodes > 2.0 { 2.0 } else { 1.0 })
             }
-            Algorithm::Nvls | Algorithm::NvlsTree => ((devices - 1.0) / devices, ring),
-            Algorithm::Pat => (ring, ring),
-            Algorithm::CollNetDirect | Algorithm::CollNetChain => (ring, 1.0),
+            NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => ((devices - 1.0) / devices, ring),
+            NcclAlgorithm::Pat => (ring, ring),
+            NcclAlgorithm::CollNetDirect | NcclAlgorithm::CollNetChain => (ring, 1.0),
         };
         let (inside, across) = match (case.protocol, case.algorithm) {
-            (Protocol::Ll, Algorithm::Tree) => (port * 0.92 / 3.8, network / 2.0),
+            (Protocol::Ll, NcclAlgorithm::Tree) => (port * 0.92 / 3.8, network / 2.0),
             (Protocol::Ll, _) => (port * 0.5, network / 2.0),
-            (Protocol::Ll128, Algorithm::Tree) => {
+            (Protocol::Ll128, NcclAlgorithm::Tree) => {
                 let data = if nodes == 1.0 { 7.0 / 9.0 } else { 15.0 / 16.0 };
                 (port.min(channels * case.tree) * 0.92 * data, network * 15.0 / 16.0)
             }
             (Protocol::Ll128, _) => (port * 0.92, network * 15.0 / 16.0),
-            (_, Algorithm::Tree) => {
+            (_, NcclAlgorithm::Tree) => {
                 (port.min(channels * case.tree) * parameters.at(TREE), network * parameters.at(TREE))
             }
-            (_, Algorithm::Nvls | Algorithm::NvlsTree) => {
+            (_, NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree) => {
                 (port * parameters.at(NVLS), network * parameters.at(TREE))
             }
             _ => (port, network),
@@ -177,9 +177,9 @@ impl Rates {
 
     /// GB/s of data through a GPU's port in a schedule that stands for all channels. Trees' chains begin elsewhere in
     /// every channel: the middle of one chain is the end of another, so that ports carry less than the middle's.
-    pub(super) fn port(&self, case: &Case) -> f64 {
+    pub(super) fn port(&self, case: &PhysicsCase) -> f64 {
         match case.algorithm {
-            Algorithm::Tree if case.devices > 2.0 => self.through * case.devices / (case.devices - 1.0),
+            NcclAlgorithm::Tree if case.devices > 2.0 => self.through * case.devices / (case.devices - 1.0),
             _ => self.through,
         }
     }
@@ -190,31 +190,31 @@ impl Rates {
 }
 
 /// GB/s out of a node.
-fn network(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
-    let fabric = terms.has(Term::NicFamily).then_some(case.fabric);
+fn network(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
+    let fabric = terms.has(ModelTerm::NicFamily).then_some(case.fabric);
     let sockets = case.fabric == Fabric::Sockets;
-    let mut share = if terms.has(Term::LinkEfficiency) { parameters.family(SHARE, fabric) } else { 1.0 };
-    if !case.direct && !sockets && terms.has(Term::HostStaging) {
+    let mut share = if terms.has(ModelTerm::LinkEfficiency) { parameters.family(SHARE, fabric) } else { 1.0 };
+    if !case.direct && !sockets && terms.has(ModelTerm::HostStaging) {
         share *= parameters.at(SHARE_COPIED);
     }
-    if terms.has(Term::Congestion) && case.nodes > 64.0 {
+    if terms.has(ModelTerm::Congestion) && case.nodes > 64.0 {
         // GH200 over Slingshot: 92 GB/s on 4 to 64 nodes, 66 on 512.
         share *= 0.895f64.powf((case.nodes / 64.0).log2());
     }
     let all = case.network * share;
-    match sockets && terms.has(Term::Sockets) {
+    match sockets && terms.has(ModelTerm::Sockets) {
         true => all.min(parameters.at(SOCKET) * case.nics),
         false => all,
     }
 }
 
 /// What the first chunk takes longer than a share of the whole: it fills every hop of the tree.
-fn fill(case: &Case, parameters: &Parameters, terms: Terms, rates: &Rates) -> f64 {
+fn fill(case: &PhysicsCase, parameters: &Parameters, terms: Terms, rates: &Rates) -> f64 {
     // Flags in the data let LL and LL128 pass on what has come so far.
     let whole = case.protocol == Protocol::Simple;
-    if !(terms.has(Term::PipelineFill)
+    if !(terms.has(ModelTerm::PipelineFill)
         && whole
-        && matches!(case.algorithm, Algorithm::Tree | Algorithm::NvlsTree))
+        && matches!(case.algorithm, NcclAlgorithm::Tree | NcclAlgorithm::NvlsTree))
     {
         return 0.0;
     }

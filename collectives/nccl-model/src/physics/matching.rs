@@ -13,9 +13,9 @@
 //! NCCL sends LL in slots of 64 KiB, flags included; of Simple a ring's chunks of up to 2 MiB in two slices of 32 KiB at
 //! least, and all else 512 KiB at a time.
 
-use super::super::{Algorithm, Protocol};
+use super::super::{NcclAlgorithm, Protocol};
 use super::parameters::{MATCH, MATCH_RATE, Parameters};
-use super::{Case, Term, Terms};
+use super::{ModelTerm, PhysicsCase, Terms};
 use allfold_schedules::Collective;
 
 /// What is stored without the driver: libfabric's `FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD` where nobody sets it.
@@ -30,8 +30,9 @@ const SLICE: (f64, f64) = (32_768.0, 1_048_576.0);
 const CHUNK: f64 = 524_288.0;
 
 /// Microseconds that the host of one NIC copies; 0 where NICs match.
-pub(super) fn matching(case: &Case, parameters: &Parameters, terms: Terms) -> f64 {
-    let Some(stored) = case.host_stores.filter(|_| case.nodes > 1.0 && terms.has(Term::HostMatching)) else {
+pub(super) fn matching(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
+    let Some(stored) = case.host_stores.filter(|_| case.nodes > 1.0 && terms.has(ModelTerm::HostMatching))
+    else {
         return 0.0;
     };
     let channels = (case.used / case.nics.max(1.0)).ceil();
@@ -43,8 +44,8 @@ pub(super) fn matching(case: &Case, parameters: &Parameters, terms: Terms) -> f6
 }
 
 /// How many messages of which size reach a node on one channel.
-fn messages(case: &Case) -> [(f64, f64); 2] {
-    let ring = case.algorithm == Algorithm::Ring;
+fn messages(case: &PhysicsCase) -> [(f64, f64); 2] {
+    let ring = case.algorithm == NcclAlgorithm::Ring;
     let (steps, chunk) = match (ring, case.collective) {
         (true, Collective::AllReduce) => (2.0 * (case.ranks - 1.0), case.bytes / case.ranks / case.used),
         (true, Collective::AllGather | Collective::ReduceScatter) => {

@@ -11,9 +11,9 @@ mod parameters;
 mod simulated;
 mod terms;
 
-pub use case::{Case, Setting};
+pub use case::{PhysicsCase, Setting};
 pub use closed::closed;
 pub use matching::STORED;
 pub use parameters::{COUNT, PARAMETERS, Parameter, Parameters};
 pub use simulated::{Simulated, simulated};
-pub use terms::{Term, Terms};
+pub use terms::{ModelTerm, Terms};

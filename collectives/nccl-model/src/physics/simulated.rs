@@ -8,11 +8,11 @@
 //! LL sends a flag with every 4 bytes, so that a link carries half; LL128 a flag with every 120. Both pass on what has
 //! come so far, which is many small pieces; Simple waits for whole chunks.
 
-use super::super::layout::{Extra, Layout, layout};
-use super::super::{Algorithm, Protocol};
+use super::super::layout::{ChannelLayout, Extra, layout};
+use super::super::{NcclAlgorithm, Protocol};
 use super::closed::{Rates, base, closed, hop, outside, step};
 use super::matching::matching;
-use super::{Case, Parameters, Terms};
+use super::{Parameters, PhysicsCase, Terms};
 use allfold_schedules::{Collective, Geometry};
 use allfold_sim::topology::Edge;
 use allfold_sim::{BytesPerSec, Costs, Link, Picos, Topology};
@@ -39,10 +39,10 @@ pub struct Simulated {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn simulated(case: &Case, parameters: &Parameters, terms: Terms) -> Result<Simulated, Error> {
+pub fn simulated(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> Result<Simulated, Error> {
     let (all, devices) = (case.nodes as u32, case.devices as u32);
     // Where the network adds up, all nodes do the same at the same time: two stand for all.
-    let collnet = matches!(case.algorithm, Algorithm::CollNetDirect | Algorithm::CollNetChain);
+    let collnet = matches!(case.algorithm, NcclAlgorithm::CollNetDirect | NcclAlgorithm::CollNetChain);
     let nodes = if collnet { all.min(2) } else { all };
     let Some(found) = layout(case.collective, case.algorithm, nodes, devices, pieces(case)) else {
         let time_us = closed(case, parameters, terms);
@@ -72,19 +72,19 @@ pub fn simulated(case: &Case, parameters: &Parameters, terms: Terms) -> Result<S
 }
 
 /// Into how many pieces every chunk of the schedule is cut.
-fn pieces(case: &Case) -> u32 {
+fn pieces(case: &PhysicsCase) -> u32 {
     let each = case.bytes / case.running.max(1.0);
     let chunk = match (case.protocol, case.algorithm) {
         (Protocol::Ll | Protocol::Ll128, _) => 16.0 * 1024.0,
         // Filling a chain takes no time that could be measured; filling the switch is by NCCL's chunks.
-        (_, Algorithm::Ring | Algorithm::Nvls | Algorithm::NvlsTree) => 64.0 * 1024.0,
+        (_, NcclAlgorithm::Ring | NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree) => 64.0 * 1024.0,
         (Protocol::Simple, _) => 512.0 * 1024.0,
     };
     match (case.algorithm, case.collective) {
-        (Algorithm::Ring, Collective::Broadcast | Collective::Reduce) => {
+        (NcclAlgorithm::Ring, Collective::Broadcast | Collective::Reduce) => {
             (each / chunk).ceil().clamp(1.0, 64.0) as u32
         }
-        (Algorithm::Ring | Algorithm::Pat, _) => 1,
+        (NcclAlgorithm::Ring | NcclAlgorithm::Pat, _) => 1,
         _ => (each / chunk).ceil().clamp(1.0, 32.0) as u32,
     }
 }
@@ -95,11 +95,11 @@ fn micros(us: f64) -> Picos {
 
 /// The links of one schedule that stands for all channels.
 fn links(
-    case: &Case,
+    case: &PhysicsCase,
     nodes: u32,
     parameters: &Parameters,
     terms: Terms,
-    found: &Layout,
+    found: &ChannelLayout,
 ) -> Result<Topology, Error> {
     let rates = Rates::of(case, parameters, terms);
     let rate = |gbps: f64| BytesPerSec((gbps * 1e9).max(1.0) as u64);
@@ -182,7 +182,7 @@ mod tests {
     /// Both forms of one call, in microseconds.
     fn both(
         setting: &Setting,
-        algorithm: Algorithm,
+        algorithm: NcclAlgorithm,
         protocol: Protocol,
         what: Collective,
         bytes: u64,
@@ -198,14 +198,14 @@ mod tests {
         let ten = setting("H100", 10, 8, "NVLink4 NVSwitch", "8x400Gb/s IB NDR");
         let rack = setting("GB200", 18, 4, "NVL72", "");
         for (name, setting, algorithm) in [
-            ("tree", &two, Algorithm::Tree),
-            ("tree", &ten, Algorithm::Tree),
-            ("switch and tree", &two, Algorithm::NvlsTree),
-            ("switch and tree", &ten, Algorithm::NvlsTree),
-            ("switch of 72", &rack, Algorithm::Nvls),
-            ("ring", &two, Algorithm::Ring),
-            ("network and chains", &ten, Algorithm::CollNetChain),
-            ("network and exchange", &ten, Algorithm::CollNetDirect),
+            ("tree", &two, NcclAlgorithm::Tree),
+            ("tree", &ten, NcclAlgorithm::Tree),
+            ("switch and tree", &two, NcclAlgorithm::NvlsTree),
+            ("switch and tree", &ten, NcclAlgorithm::NvlsTree),
+            ("switch of 72", &rack, NcclAlgorithm::Nvls),
+            ("ring", &two, NcclAlgorithm::Ring),
+            ("network and chains", &ten, NcclAlgorithm::CollNetChain),
+            ("network and exchange", &ten, NcclAlgorithm::CollNetDirect),
         ] {
             for bytes in [256u64 << 20, 8 << 30] {
                 let (simulated, closed) =
@@ -220,7 +220,8 @@ mod tests {
     fn children_of_a_tree_do_not_wait_for_each_other() {
         for nodes in [2, 4, 8] {
             let setting = setting("A100", nodes, 8, "NVLink3 NVSwitch", "8x200Gb/s IB HDR");
-            let (simulated, closed) = both(&setting, Algorithm::Tree, Protocol::Ll, Collective::AllReduce, 8);
+            let (simulated, closed) =
+                both(&setting, NcclAlgorithm::Tree, Protocol::Ll, Collective::AllReduce, 8);
             assert!(
                 (simulated / closed - 1.0).abs() < 0.02,
                 "{nodes} nodes: {simulated} us, closed {closed}"
@@ -231,7 +232,8 @@ mod tests {
     #[test]
     fn buffers_of_a_ring_cover_a_slow_hop() {
         let setting = setting("H100", 2, 8, "NVLink4 NVSwitch", "8x200Gb/s GPUDirect-TCPXO");
-        let (simulated, closed) = both(&setting, Algorithm::Ring, Protocol::Ll, Collective::AllGather, 1024);
+        let (simulated, closed) =
+            both(&setting, NcclAlgorithm::Ring, Protocol::Ll, Collective::AllGather, 1024);
         assert!((simulated / closed - 1.0).abs() < 0.1, "{simulated} us, closed {closed}");
     }
 
@@ -239,8 +241,9 @@ mod tests {
     fn a_host_that_matches_messages_copies_one_after_the_other() {
         let nic = setting("GH200", 2, 4, "NVLink4 direct", "4x Slingshot-11 200 Gb/s");
         let host = Setting { host_stores: Some(4096.0), ..nic.clone() };
-        let times =
-            |of: &Setting, protocol, bytes| both(of, Algorithm::Ring, protocol, Collective::AllReduce, bytes);
+        let times = |of: &Setting, protocol, bytes| {
+            both(of, NcclAlgorithm::Ring, protocol, Collective::AllReduce, bytes)
+        };
         // Messages of 16 KiB, flags included: 14 for each of two channels a NIC.
         let parameters = Parameters::default();
         let copy = parameters.at(MATCH) + 16.384 / parameters.at(MATCH_RATE);

@@ -4,7 +4,7 @@ use allfold_sim::suggest::unknown;
 
 /// One term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Term {
+pub enum ModelTerm {
     /// A process launches on one GPU after the other; a call lasts no less than that.
     HostLaunch,
     /// A hop takes what it takes by this family of NICs; without it, what it takes in general.
@@ -27,34 +27,34 @@ pub enum Term {
     FirstCall,
 }
 
-impl Term {
+impl ModelTerm {
     /// All of them.
-    pub const ALL: [Term; 10] = [
-        Term::HostLaunch,
-        Term::NicFamily,
-        Term::LinkEfficiency,
-        Term::HostStaging,
-        Term::Sockets,
-        Term::PipelineFill,
-        Term::Rendezvous,
-        Term::HostMatching,
-        Term::Congestion,
-        Term::FirstCall,
+    pub const ALL: [ModelTerm; 10] = [
+        ModelTerm::HostLaunch,
+        ModelTerm::NicFamily,
+        ModelTerm::LinkEfficiency,
+        ModelTerm::HostStaging,
+        ModelTerm::Sockets,
+        ModelTerm::PipelineFill,
+        ModelTerm::Rendezvous,
+        ModelTerm::HostMatching,
+        ModelTerm::Congestion,
+        ModelTerm::FirstCall,
     ];
 
     /// What the command line calls it.
     pub const fn name(self) -> &'static str {
         match self {
-            Term::HostLaunch => "host-launch",
-            Term::NicFamily => "nic-family",
-            Term::LinkEfficiency => "link-efficiency",
-            Term::HostStaging => "host-staging",
-            Term::Sockets => "sockets",
-            Term::PipelineFill => "pipeline-fill",
-            Term::Rendezvous => "rendezvous",
-            Term::HostMatching => "host-matching",
-            Term::Congestion => "congestion",
-            Term::FirstCall => "first-call",
+            ModelTerm::HostLaunch => "host-launch",
+            ModelTerm::NicFamily => "nic-family",
+            ModelTerm::LinkEfficiency => "link-efficiency",
+            ModelTerm::HostStaging => "host-staging",
+            ModelTerm::Sockets => "sockets",
+            ModelTerm::PipelineFill => "pipeline-fill",
+            ModelTerm::Rendezvous => "rendezvous",
+            ModelTerm::HostMatching => "host-matching",
+            ModelTerm::Congestion => "congestion",
+            ModelTerm::FirstCall => "first-call",
         }
     }
 
@@ -62,9 +62,9 @@ impl Term {
     ///
     /// # Errors
     /// Says the nearest name.
-    pub fn named(name: &str) -> Result<Term, String> {
-        let found = Term::ALL.into_iter().find(|term| term.name() == name);
-        found.ok_or_else(|| unknown("term", name, &Term::ALL.map(Term::name)))
+    pub fn named(name: &str) -> Result<ModelTerm, String> {
+        let found = ModelTerm::ALL.into_iter().find(|term| term.name() == name);
+        found.ok_or_else(|| unknown("term", name, &ModelTerm::ALL.map(ModelTerm::name)))
     }
 }
 
@@ -80,12 +80,12 @@ impl Default for Terms {
 
 impl Terms {
     /// All but this one.
-    pub fn without(self, term: Term) -> Terms {
+    pub fn without(self, term: ModelTerm) -> Terms {
         Terms(self.0 & !(1 << term as u32))
     }
 
     /// Whether a term is on.
-    pub fn has(self, term: Term) -> bool {
+    pub fn has(self, term: ModelTerm) -> bool {
         self.0 & (1 << term as u32) != 0
     }
 }

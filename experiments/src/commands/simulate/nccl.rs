@@ -16,7 +16,7 @@ use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
 use crate::commands::validate::parameters;
 use allfold_collectives::Collective;
-use allfold_nccl_model::physics::{Setting, Simulated, Term, Terms, closed, simulated};
+use allfold_nccl_model::physics::{ModelTerm, Setting, Simulated, Terms, closed, simulated};
 use allfold_nccl_model::{Library, Overrides, Platform};
 use allfold_report::records::{CollectiveCall, SimulatedCollective};
 use allfold_sim::machines::presets::Preset;
@@ -45,8 +45,8 @@ pub struct NcclArgs {
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
     /// Leave a term out of the model; may be given again
-    #[arg(long, value_name = "TERM", value_parser = Term::named)]
-    without: Vec<Term>,
+    #[arg(long, value_name = "TERM", value_parser = ModelTerm::named)]
+    without: Vec<ModelTerm>,
 }
 
 /// The name that asks for it.

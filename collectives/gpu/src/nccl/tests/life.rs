@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_rank_that_does_not_come_is_a_deadline_that_names_the_others() {
     let machine = shim(1, &[], StandIn::default());
-    let id = UniqueId::by(super::super::CudaLibrary::of(&queue(&machine, 0)).api.unwrap()).unwrap();
+    let id = UniqueId::by(super::super::NcclLibrary::of(&queue(&machine, 0)).api.unwrap()).unwrap();
     let Err(error) = NcclComm::make(queue(&machine, 0), (Rank(1), 3), id, SHORT) else {
         panic!("one rank of three has joined alone")
     };
