@@ -164,7 +164,7 @@ pub enum Error {
         /// Host and port.
         at: String,
         /// What went wrong there.
-        cause: crate::rendezvous::Failure,
+        cause: crate::rendezvous::RendezvousFailure,
     },
     /// Some ranks could not be reached at the start.
     #[error("{} did not come within {after:?}", Rank::list(.missing))]

@@ -1,9 +1,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 //! What goes wrong leaves flight records, and triage names it.
 
-use allfold_collectives::flight::{Record, State, Verdict, straggler, triage};
+use allfold_collectives::flight::{Diagnosis, Record, State, straggler, triage};
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
-use allfold_sim::{Topology, Work};
+use allfold_sim::{DeviceWork, Topology};
 use std::time::Duration;
 
 fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
@@ -11,7 +11,7 @@ fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
 }
 
 /// Runs `body` on four ranks of each backend; what triage makes of what they leave.
-fn verdicts(body: fn(&Communicator) -> Result<(), Error>) -> Vec<(Verdict, Vec<Rank>)> {
+fn verdicts(body: fn(&Communicator) -> Result<(), Error>) -> Vec<(Diagnosis, Vec<Rank>)> {
     let topology = Topology::named("switch", 4).unwrap();
     let worlds = [World::threads(4).deadline(Duration::from_secs(60)).any(), World::sim(&topology).any()];
     let of = |world: &World| {
@@ -32,7 +32,7 @@ fn a_mismatch_is_found_at_its_operation() {
         comm.barrier()
     });
     for (verdict, unseen) in found {
-        let Verdict::Diverged { group: 0, sequence: 5, calls, .. } = &verdict else { panic!("{verdict}") };
+        let Diagnosis::Diverged { group: 0, sequence: 5, calls, .. } = &verdict else { panic!("{verdict}") };
         assert!(
             calls.iter().any(|(call, ranks)| call.contains("11 x f32") && *ranks == [Rank(2)]),
             "{verdict}"
@@ -52,7 +52,7 @@ fn a_rank_that_leaves_is_one_that_never_entered() {
         comm.barrier()
     });
     for (verdict, _) in found {
-        let Verdict::NeverEntered { sequence: 3, absent, .. } = &verdict else { panic!("{verdict}") };
+        let Diagnosis::NeverEntered { sequence: 3, absent, .. } = &verdict else { panic!("{verdict}") };
         assert_eq!(*absent, [Rank(1)]);
     }
 }
@@ -68,7 +68,7 @@ fn a_call_that_one_rank_leaves_out_is_seen() {
         comm.barrier()
     });
     for (verdict, _) in found {
-        assert!(matches!(&verdict, Verdict::Diverged { sequence: 1, .. }), "{verdict}");
+        assert!(matches!(&verdict, Diagnosis::Diverged { sequence: 1, .. }), "{verdict}");
     }
 }
 
@@ -86,7 +86,7 @@ fn a_smaller_group_is_named_and_asynchronous_calls_are_recorded() {
         Ok(())
     });
     for (verdict, _) in found {
-        let Verdict::NeverEntered { group, call, absent, .. } = &verdict else { panic!("{verdict}") };
+        let Diagnosis::NeverEntered { group, call, absent, .. } = &verdict else { panic!("{verdict}") };
         assert_ne!(*group, 0);
         assert!(call.contains("20 x f32"), "{verdict}");
         assert_eq!(*absent, [Rank(0)], "rank 2 of the world is rank 0 of its half");
@@ -107,7 +107,7 @@ fn who_came_late_on_virtual_time_is_named() {
     let _ = World::sim(&topology).flight_records(folder.path()).run_each(|comm| {
         sum(&comm, 100)?;
         if comm.rank() == Rank(2) {
-            comm.charge(&Work { bytes: 1 << 30, ..Work::default() });
+            comm.charge(&DeviceWork { bytes: 1 << 30, ..DeviceWork::default() });
         }
         sum(&comm, 100)?;
         // Who is through this knows that all have done the sum.

@@ -11,7 +11,7 @@ use allfold_experiments::measure::gpus::Gpus;
 use allfold_experiments::measure::ranks::Timing;
 use allfold_gpu::device::Form;
 use allfold_kernels::cuda;
-use allfold_standin::{Order, Shim};
+use allfold_standin::{FiberOrder, Shim};
 use common::{allfold, folder, said};
 
 /// What is missing on this machine; `None` where nothing is.
@@ -78,7 +78,7 @@ fn what_cannot_be_on_a_gpu_is_refused_before_one_is_looked_for() {
 /// What `bench --backend device` runs, on the shim: every algorithm is right, in both forms.
 #[test]
 fn every_algorithm_is_measured_and_right_on_the_shim_of_a_gpu() {
-    let gpus = Gpus::over(Shim::open(Order::Upwards).unwrap());
+    let gpus = Gpus::over(Shim::open(FiberOrder::Upwards).unwrap());
     let timing =
         Timing { iterations: 2, warmup: 1, check: true, seed: 3, virtual_time: false, registered: true };
     for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.collective != Collective::Barrier) {

@@ -12,7 +12,7 @@ use crate::{BytesPerSec, Error, Picos, Result};
 
 /// What is to be computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct DeviceWork {
     /// Floating-point operations; a multiply-add is two.
     pub flops: u64,
     /// Bytes read from and written to memory.
@@ -21,10 +21,10 @@ pub struct Work {
     pub launches: u32,
 }
 
-impl std::ops::Add for Work {
-    type Output = Work;
-    fn add(self, other: Work) -> Work {
-        Work {
+impl std::ops::Add for DeviceWork {
+    type Output = DeviceWork;
+    fn add(self, other: DeviceWork) -> DeviceWork {
+        DeviceWork {
             flops: self.flops.saturating_add(other.flops),
             bytes: self.bytes.saturating_add(other.bytes),
             launches: self.launches.saturating_add(other.launches),
@@ -98,7 +98,7 @@ impl Device {
     }
 
     /// How long the work takes; `u64::MAX` picoseconds (213 days) where it takes longer than that.
-    pub fn time(&self, work: Work) -> Picos {
+    pub fn time(&self, work: DeviceWork) -> Picos {
         let picos =
             |amount: u64, rate: u128| (u128::from(amount) * 1_000_000_000_000_000).div_ceil(rate.max(1));
         let compute = picos(work.flops, u128::from(self.peak) * u128::from(self.efficiency));
@@ -123,16 +123,16 @@ mod tests {
     #[test]
     fn the_slower_of_arithmetic_and_memory_decides() {
         // 1 Mflop at half of 1 Tflop/s: 2 us. 1 kB at 1 GB/s: 1 us.
-        let work = Work { flops: 1_000_000, bytes: 1_000, launches: 3 };
+        let work = DeviceWork { flops: 1_000_000, bytes: 1_000, launches: 3 };
         assert_eq!(DEVICE.time(work), Picos::from_micros(5));
-        assert_eq!(DEVICE.time(Work { bytes: 9_000, ..work }), Picos::from_micros(12));
-        assert_eq!(DEVICE.time(Work::default()), Picos::ZERO);
+        assert_eq!(DEVICE.time(DeviceWork { bytes: 9_000, ..work }), Picos::from_micros(12));
+        assert_eq!(DEVICE.time(DeviceWork::default()), Picos::ZERO);
     }
 
     #[test]
     fn part_of_a_picosecond_counts_as_a_whole_one_and_years_do_not_wrap() {
-        assert_eq!(Device::H100.time(Work { flops: 1, ..Work::default() }), Picos(1));
-        assert_eq!(DEVICE.time(Work { bytes: u64::MAX, ..Work::default() }), Picos(u64::MAX));
+        assert_eq!(Device::H100.time(DeviceWork { flops: 1, ..DeviceWork::default() }), Picos(1));
+        assert_eq!(DEVICE.time(DeviceWork { bytes: u64::MAX, ..DeviceWork::default() }), Picos(u64::MAX));
     }
 
     #[test]

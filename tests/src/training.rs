@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 use allfold_collectives::World;
-use allfold_collectives::world::Kind;
+use allfold_collectives::world::WorldKind;
 use allfold_sim::{BytesPerSec, Link, Picos, Topology};
 use allfold_trainer::{Config, TrainResult, train};
 
@@ -27,7 +27,7 @@ pub fn switch(ranks: u32) -> Topology {
 }
 
 /// Trains on every rank of `world`, which must all come to the same; what rank 0 came to.
-pub fn run<K: Kind>(world: &World<K>, config: &Config) -> TrainResult {
+pub fn run<K: WorldKind>(world: &World<K>, config: &Config) -> TrainResult {
     let mut ranks = world.run(|comm| train(config, &comm, &mut ())).unwrap();
     let first = ranks.swap_remove(0);
     assert!(ranks.iter().all(|rank| rank.losses == first.losses && rank.weights_hash == first.weights_hash));

@@ -65,7 +65,7 @@ fn a_poll_looks_at_its_own_time_however_far_its_rank_has_computed_ahead() {
     let run = World::sim(&topology).run(|comm: Communicator| -> Result<(), Error> {
         let first = comm.all_reduce_async(vec![1f32; 10].into(), ReduceOp::Sum)?;
         let second = comm.all_reduce_async(vec![1f32; 10].into(), ReduceOp::Sum)?;
-        comm.charge(&allfold_sim::Work { flops: 1 << 45, ..Default::default() });
+        comm.charge(&allfold_sim::DeviceWork { flops: 1 << 45, ..Default::default() });
         let now = comm.now();
         assert!(second.is_done() && first.is_done(), "both were done long before {now}");
         assert_eq!(comm.now(), now, "a look that finds something takes no time");
@@ -79,7 +79,7 @@ fn a_poll_looks_at_its_own_time_however_far_its_rank_has_computed_ahead() {
 #[test]
 fn communication_overlaps_computation_on_virtual_time() {
     let topology = Topology::named("switch", 4).unwrap();
-    let compute = allfold_sim::Work { flops: 1_000_000_000, ..Default::default() };
+    let compute = allfold_sim::DeviceWork { flops: 1_000_000_000, ..Default::default() };
     let world = World::sim(&topology).device(Device::A100_F32).timeline();
     let finish = |overlap: bool| {
         let report = world.run_each(|comm: Communicator| -> Result<(Picos, Picos), Error> {
@@ -115,11 +115,11 @@ fn the_same_program_has_the_same_times_every_time() {
     let run = || {
         let report = World::sim(&topology).timeline().run_each(|comm: Communicator| -> Result<u64, Error> {
             let me = u64::from(comm.rank().0);
-            comm.charge(&allfold_sim::Work { flops: me * 1_000_000_000, ..Default::default() });
+            comm.charge(&allfold_sim::DeviceWork { flops: me * 1_000_000_000, ..Default::default() });
             let half = comm.split(Some(comm.rank().0 % 2), 0)?.unwrap();
             let work = half.all_reduce_async(vec![1f32; 100_000].into(), ReduceOp::Sum)?;
             let other = comm.all_reduce_async(vec![0.5f32; 50_000].into(), ReduceOp::Sum)?;
-            comm.charge(&allfold_sim::Work { flops: 5_000_000_000, ..Default::default() });
+            comm.charge(&allfold_sim::DeviceWork { flops: 5_000_000_000, ..Default::default() });
             Ok(work.wait()?[0].to_bits() as u64 + other.wait()?[0].to_bits() as u64)
         });
         let report = report.unwrap();
@@ -259,7 +259,7 @@ fn carrying_runs_repeat_event_by_event_and_the_first_difference_is_named() {
             let works: Result<Vec<_>, Error> = (0..3)
                 .map(|bucket| {
                     let me = u64::from(comm.rank().0);
-                    comm.charge(&allfold_sim::Work {
+                    comm.charge(&allfold_sim::DeviceWork {
                         flops: (me * 7 + bucket) * flops,
                         ..Default::default()
                     });

@@ -7,14 +7,14 @@ use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
 use allfold_collectives::testing;
 use allfold_collectives::time::{Job, traced};
-use allfold_collectives::world::Kind;
+use allfold_collectives::world::WorldKind;
 use allfold_collectives::{
     Collective, Communicator, DType, Element, Error, Extent, Geometry, Rank, ReduceOp, World,
 };
 use allfold_kernels::{bf16, divide, f16, for_dtype, reduce};
 use allfold_sim::hash::splitmix;
 use allfold_sim::{BytesPerSec, Costs, Faults, LinkId, Picos, Sharing, Topology};
-use allfold_standin::{Order, Shim};
+use allfold_standin::{FiberOrder, Shim};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Case {
     }
 
     /// A world that runs the case's algorithm as the case says.
-    fn plan<K: Kind>(&self, world: World<K>) -> World<K> {
+    fn plan<K: WorldKind>(&self, world: World<K>) -> World<K> {
         let world = world.algorithm(self.collective(), self.algorithm.name);
         let world = self.segment.map_or(world.clone(), |bytes| world.segment(bytes));
         self.window.map_or(world.clone(), |window| world.window(window))
@@ -209,7 +209,7 @@ proptest! {
         algorithm in prop::sample::select(registry::ALGORITHMS.iter().collect::<Vec<_>>()),
         case in testing::cases(9),
     ) {
-        let shim = Shim::open(Order::Upwards).unwrap();
+        let shim = Shim::open(FiberOrder::Upwards).unwrap();
         allfold_gpu::testing::runs_on(&shim, algorithm, &case).map_err(|failure| TestCaseError::fail(failure.to_string()))?;
     }
 

@@ -167,13 +167,13 @@ fn ranks_that_carry_data_meet_the_same_faults_at_the_same_picosecond() {
 #[test]
 fn a_rank_that_computes_is_slow_jitters_and_has_its_own_device() {
     use allfold_collectives::World;
-    use allfold_sim::Work;
+    use allfold_sim::DeviceWork;
     let topology = Topology::named("switch", 4).unwrap();
     let finish = |rule: &str| {
         let faults = Faults::parse([rule], &topology).unwrap();
         let world = World::sim(&topology).faults(faults);
         let report = world.run_each(|comm| {
-            comm.charge(&Work { bytes: 2_039_000_000, ..Work::default() });
+            comm.charge(&DeviceWork { bytes: 2_039_000_000, ..DeviceWork::default() });
             Ok::<(), allfold_collectives::Error>(())
         });
         report.unwrap().finish

@@ -1,7 +1,7 @@
 //! Where the time of a step goes, on the communicator's clock: virtual on the simulator, else real.
 
 use allfold_kernels::nn::OpCost;
-use allfold_sim::{Picos, Work};
+use allfold_sim::{DeviceWork, Picos};
 use std::ops::AddAssign;
 
 /// The parts of a step, or of many steps together.
@@ -65,8 +65,12 @@ pub fn communication(buckets: &[BucketTimes]) -> Picos {
 }
 
 /// A cost as the device model takes it.
-pub fn work(cost: OpCost) -> Work {
-    Work { flops: cost.flops, bytes: cost.bytes, launches: u32::try_from(cost.launches).unwrap_or(u32::MAX) }
+pub fn work(cost: OpCost) -> DeviceWork {
+    DeviceWork {
+        flops: cost.flops,
+        bytes: cost.bytes,
+        launches: u32::try_from(cost.launches).unwrap_or(u32::MAX),
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{Conv, Layout};
+use allfold_kernels::cuda::launch::{Conv, TensorLayout};
 use allfold_kernels::cuda::vendor::convolved;
 use allfold_kernels::nn::Conv2dShape;
 use allfold_standin::abi::each;
@@ -28,7 +28,7 @@ fn convolutions(model: &str, shape: (usize, usize, usize), imagenet_stem: bool) 
 fn agree(shape: &Conv2dShape, n: usize) -> usize {
     let (p, q) = shape.output_picture();
     let mut count = 0;
-    for layout in [Layout::Planes, Layout::ChannelsLast] {
+    for layout in [TensorLayout::Planes, TensorLayout::ChannelsLast] {
         for dtype in [DType::F32, DType::F16, DType::Bf16] {
             let conv = Conv {
                 dtype,

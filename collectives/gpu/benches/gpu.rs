@@ -7,10 +7,10 @@
 
 use allfold_collectives::registry::of;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, ReduceOp, World};
-use allfold_gpu::device::{DeviceRanks, Form, Job};
+use allfold_gpu::device::{DeviceCollective, DeviceRanks, Form};
 use allfold_gpu::nccl::{NcclComm, version};
 use allfold_kernels::cuda::launch::{
-    self, AdamRule, BatchNormLaunch, BucketLaunch, Layout, Param, Params, Saved,
+    self, AdamRule, BatchNormLaunch, BucketLaunch, Param, Params, Saved, TensorLayout,
 };
 use allfold_kernels::cuda::{CudaDevice, Gpu, Memory, Queue, probe};
 use std::io::Write;
@@ -106,7 +106,7 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
         n: bytes / 4 / 64 / 3136,
         channels: 64,
         plane: 3136,
-        layout: Layout::Planes,
+        layout: TensorLayout::Planes,
     };
     let n = shape.n * 64 * 3136 * 4;
     let (x, y) = (a.all().part(0, n).unwrap(), b.all().part(0, n).unwrap());
@@ -118,7 +118,7 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
     let statistics = || shape.statistics(queue, x, channel[4].all(), saved).unwrap();
     let moved = statistics();
     row("kernel", "batch norm, statistics", moved, gbps(queue, moved, statistics), copy);
-    let last = BatchNormLaunch { layout: Layout::ChannelsLast, ..shape };
+    let last = BatchNormLaunch { layout: TensorLayout::ChannelsLast, ..shape };
     let apply = || last.apply(queue, x, (channel[2].all(), channel[3].all()), saved, y).unwrap();
     let moved = apply();
     row("kernel", "batch norm, apply, channels last", moved, gbps(queue, moved, apply), copy);
@@ -148,7 +148,7 @@ fn device(machine: &Arc<dyn CudaDevice>, mib: usize, copy: f64) -> bool {
     for algorithm in of(Collective::AllReduce) {
         for form in [Form::Messages, Form::Fused] {
             let (dtype, op) = (DType::F32, ReduceOp::Sum);
-            let job = Job { algorithm, root: Rank(0), dtype, op, form, segments: 1 };
+            let job = DeviceCollective { algorithm, root: Rank(0), dtype, op, form, segments: 1 };
             slices.iter().for_each(|slice| group.main().write(*slice, &ones).unwrap());
             group.run(&job, &slices).unwrap();
             let sums: Vec<f32> = group.main().download(slices[ranks as usize - 1]).unwrap();

@@ -1,7 +1,7 @@
 //! Ranks on GPUs: collectives between the devices of one process, and over NCCL.
 //!
 //! ```text
-//! device   ranks as buffers, driven by one thread: messages or a fused kernel; `Link`: sums between ranks of their own
+//! device   ranks as buffers, driven by one thread: messages or a fused kernel; `DeviceGroup`: sums between ranks of their own
 //! nccl     one rank of a communicator of NCCL's on one GPU: NCCL's own collectives, or any schedule by its messages
 //! ```
 //!

@@ -11,7 +11,7 @@
 //! there and can have so many ranks.
 
 use crate::Result as Ran;
-use crate::device::{DeviceRanks, Form, Job};
+use crate::device::{DeviceCollective, DeviceRanks, Form};
 use crate::nccl::{self, NcclComm, StandIn, stand_in};
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
@@ -108,7 +108,7 @@ fn twice<T: Element>(
     let mut group = DeviceRanks::new(machine.clone(), case.ranks)?;
     let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?);
     let segments = segments(case, &*plain, inputs.first().map_or(0, Vec::len));
-    let job = Job { algorithm, root: case.root, dtype: T::DTYPE, op: case.op, form, segments };
+    let job = DeviceCollective { algorithm, root: case.root, dtype: T::DTYPE, op: case.op, form, segments };
     let room = |(rank, input): (u32, &Vec<T>)| {
         group.queue(Rank(rank))?.memory(size_of_val(&input[..])).map_err(failed)
     };
@@ -223,7 +223,7 @@ fn native<T: Element>(comm: &mut NcclComm, collective: Collective, case: &Case, 
     let input = part::<T>(&data, all(extent.input(rank)))?;
     let output = part::<T>(&out, all(extent.output(rank)))?;
     let (root, op, dtype) = (case.root, case.op, T::DTYPE);
-    comm.collective(nccl::Call { collective, dtype, op, root, input, output })?;
+    comm.collective(nccl::NcclCall { collective, dtype, op, root, input, output })?;
     comm.wait("finish a collective")?;
     let ended: Vec<T> = queue.download(out.all()).map_err(failed)?;
     Ok(ended[extent.output(rank)].to_vec())

@@ -6,7 +6,7 @@
 use allfold_collectives::{DType, Error, Rank, ReduceOp};
 use allfold_gpu::nccl::{Alone, NcclComm, StandIn, stand_in};
 use allfold_kernels::cuda::{Queue, Slice};
-use allfold_standin::{Order, Shim};
+use allfold_standin::{FiberOrder, Shim};
 use cap::Cap;
 use std::alloc::System;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const SUM: ReduceOp = ReduceOp::Sum;
 
 #[test]
 fn a_collective_costs_the_host_no_allocation_and_under_a_microsecond() {
-    let machine = Shim::open(Order::Upwards).unwrap();
+    let machine = Shim::open(FiberOrder::Upwards).unwrap();
     stand_in(&machine, StandIn { instant: true, ..StandIn::default() });
     let queue = Queue::new(machine, 0).unwrap();
     let data = queue.upload(&[1.0f32; 64]).unwrap();

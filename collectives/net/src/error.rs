@@ -4,7 +4,7 @@
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What keeps a process from making connections. Why one connection fails is a [`crate::Refusal`]; why ranks do not find
-/// each other, a [`crate::rendezvous::Failure`].
+/// each other, a [`crate::rendezvous::RendezvousFailure`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

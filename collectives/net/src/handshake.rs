@@ -103,7 +103,7 @@ impl Claims {
 
 /// What the acceptor makes of the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HandshakeAnswer {
     /// Come in.
     Welcome,
     /// Come in; messages go through the memory that the claims invite to.
@@ -122,17 +122,17 @@ pub enum Verdict {
     Gone,
 }
 
-impl Verdict {
+impl HandshakeAnswer {
     fn encode(self) -> [u8; 16] {
         let (tag, value) = match self {
-            Verdict::Welcome => (0u8, 0),
-            Verdict::Job(value) => (1, value),
-            Verdict::Epoch(value) => (2, value.into()),
-            Verdict::Size(value) => (3, value.into()),
-            Verdict::Peer(value) => (4, value.into()),
-            Verdict::Duplicate(value) => (5, value.into()),
-            Verdict::Gone => (6, 0),
-            Verdict::Beside => (7, 0),
+            HandshakeAnswer::Welcome => (0u8, 0),
+            HandshakeAnswer::Job(value) => (1, value),
+            HandshakeAnswer::Epoch(value) => (2, value.into()),
+            HandshakeAnswer::Size(value) => (3, value.into()),
+            HandshakeAnswer::Peer(value) => (4, value.into()),
+            HandshakeAnswer::Duplicate(value) => (5, value.into()),
+            HandshakeAnswer::Gone => (6, 0),
+            HandshakeAnswer::Beside => (7, 0),
         };
         let mut bytes = [0; 16];
         bytes[0] = tag;
@@ -140,44 +140,44 @@ impl Verdict {
         bytes
     }
 
-    fn decode(bytes: &[u8; 16]) -> Option<Verdict> {
+    fn decode(bytes: &[u8; 16]) -> Option<HandshakeAnswer> {
         let mut value = [0; 8];
         value.copy_from_slice(&bytes[8..]);
         let long = u64::from_le_bytes(value);
         let value = long as u32;
         Some(match bytes[0] {
-            0 => Verdict::Welcome,
-            1 => Verdict::Job(long),
-            2 => Verdict::Epoch(value),
-            3 => Verdict::Size(value),
-            4 => Verdict::Peer(value),
-            5 => Verdict::Duplicate(value),
-            6 => Verdict::Gone,
-            7 => Verdict::Beside,
+            0 => HandshakeAnswer::Welcome,
+            1 => HandshakeAnswer::Job(long),
+            2 => HandshakeAnswer::Epoch(value),
+            3 => HandshakeAnswer::Size(value),
+            4 => HandshakeAnswer::Peer(value),
+            5 => HandshakeAnswer::Duplicate(value),
+            6 => HandshakeAnswer::Gone,
+            7 => HandshakeAnswer::Beside,
             _ => return None,
         })
     }
 
     /// Whether there is a connection.
     pub fn is_welcome(self) -> bool {
-        matches!(self, Verdict::Welcome | Verdict::Beside)
+        matches!(self, HandshakeAnswer::Welcome | HandshakeAnswer::Beside)
     }
 
     /// One line for the connector's user.
     pub fn explain(&self, claims: &Claims) -> String {
         let peer = claims.peer;
         match self {
-            Verdict::Welcome | Verdict::Beside => "it is welcome".into(),
-            Verdict::Job(_) => format!("rank {peer}'s address belongs to another job"),
-            Verdict::Epoch(theirs) => {
+            HandshakeAnswer::Welcome | HandshakeAnswer::Beside => "it is welcome".into(),
+            HandshakeAnswer::Job(_) => format!("rank {peer}'s address belongs to another job"),
+            HandshakeAnswer::Epoch(theirs) => {
                 format!("rank {peer} is in epoch {theirs}, and this rank in epoch {}", claims.epoch)
             }
-            Verdict::Size(theirs) => {
+            HandshakeAnswer::Size(theirs) => {
                 format!("rank {peer} was told of {theirs} ranks, and this rank of {}", claims.size)
             }
-            Verdict::Peer(theirs) => format!("rank {peer}'s address is that of rank {theirs}"),
-            Verdict::Duplicate(rank) => format!("there is a rank {rank} already"),
-            Verdict::Gone => format!("rank {peer} has left"),
+            HandshakeAnswer::Peer(theirs) => format!("rank {peer}'s address is that of rank {theirs}"),
+            HandshakeAnswer::Duplicate(rank) => format!("there is a rank {rank} already"),
+            HandshakeAnswer::Gone => format!("rank {peer} has left"),
         }
     }
 }
@@ -272,16 +272,16 @@ impl Connector {
     ///
     /// # Errors
     /// It does not hold the secret, or does not want this connection.
-    pub fn finish(mut self, welcome: &[u8; WELCOME]) -> std::result::Result<Verdict, Refusal> {
+    pub fn finish(mut self, welcome: &[u8; WELCOME]) -> std::result::Result<HandshakeAnswer, Refusal> {
         let (verdict, tag) = welcome.split_at(16);
         self.transcript.say(verdict);
         if !self.transcript.holds(ACCEPTOR, tag) {
             return Err(Refusal::Secret);
         }
-        let verdict = verdict.first_chunk().and_then(Verdict::decode).ok_or(Refusal::Secret)?;
+        let verdict = verdict.first_chunk().and_then(HandshakeAnswer::decode).ok_or(Refusal::Secret)?;
         match verdict {
             welcome if welcome.is_welcome() => Ok(welcome),
-            other => Err(Refusal::Verdict(other, other.explain(&self.claims))),
+            other => Err(Refusal::Answer(other, other.explain(&self.claims))),
         }
     }
 }
@@ -292,7 +292,7 @@ pub enum Refusal {
     /// The other side does not hold this secret.
     Secret,
     /// It does, and refuses.
-    Verdict(Verdict, String),
+    Answer(HandshakeAnswer, String),
     /// It is no peer of ours.
     Stranger(Stranger),
     /// The connection broke, or took too long.
@@ -349,7 +349,7 @@ impl Acceptor {
     }
 
     /// The last message.
-    pub fn welcome(mut self, verdict: Verdict) -> [u8; WELCOME] {
+    pub fn welcome(mut self, verdict: HandshakeAnswer) -> [u8; WELCOME] {
         let said = verdict.encode();
         self.transcript.say(&said);
         let mut bytes = [0; WELCOME];
@@ -385,14 +385,14 @@ mod tests {
         theirs: &Security,
         change: impl Fn(&mut [u8; PROOF]),
         answer: impl Fn(&mut [u8; WELCOME]),
-    ) -> (Option<Claims>, std::result::Result<Verdict, Refusal>) {
+    ) -> (Option<Claims>, std::result::Result<HandshakeAnswer, Refusal>) {
         let hello = opening(ours, &random().unwrap(), &[1; 32]);
         let challenge = opening(theirs, &random().unwrap(), &[2; 32]);
         let (connector, mut proof) = Connector::new(ours, &hello, &challenge, claims());
         change(&mut proof);
         let mut acceptor = Acceptor::new(theirs, &hello, &challenge);
         let read = acceptor.verify(&proof);
-        let mut welcome = acceptor.welcome(Verdict::Welcome);
+        let mut welcome = acceptor.welcome(HandshakeAnswer::Welcome);
         answer(&mut welcome);
         (read, connector.finish(&welcome))
     }
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn two_sides_with_one_secret_believe_each_other() {
-        assert_eq!(shake(&tls(1), &tls(1), |_| {}, |_| {}), (Some(claims()), Ok(Verdict::Welcome)));
+        assert_eq!(shake(&tls(1), &tls(1), |_| {}, |_| {}), (Some(claims()), Ok(HandshakeAnswer::Welcome)));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub use crypto::random;
 pub use duplex::duplex;
 pub use error::{Error, Result};
 pub use format::{FRAGMENT, HEADER, VERSION};
-pub use handshake::{Claims, Purpose, Refusal, Stranger, Verdict};
+pub use handshake::{Claims, HandshakeAnswer, Purpose, Refusal, Stranger};
 pub use invitation::{Host, Invitation};
 pub use secured::{Door, Secured};
 pub use security::{Secret, Security};

@@ -6,7 +6,7 @@
 
 use super::crypto::random;
 use super::handshake::{
-    Acceptor, Claims, Connector, OPENING, PROOF, Refusal, Verdict, WELCOME, opening, read_opening,
+    Acceptor, Claims, Connector, HandshakeAnswer, OPENING, PROOF, Refusal, WELCOME, opening, read_opening,
 };
 use super::security::Security;
 use super::tls::{self, Credentials, Opened, Records};
@@ -64,7 +64,7 @@ impl Door {
         &self,
         to: SocketAddr,
         claims: Claims,
-    ) -> std::result::Result<(Secured, Verdict), Refusal> {
+    ) -> std::result::Result<(Secured, HandshakeAnswer), Refusal> {
         self.security.allows(to).map_err(|error| Refusal::Forbidden(error.to_string()))?;
         let whole = async {
             let mut socket = super::socket::connect(to).await.map_err(broken)?;
@@ -97,7 +97,7 @@ impl Door {
     pub async fn accept(
         &self,
         mut socket: TcpStream,
-        judge: impl FnOnce(&Claims) -> Verdict,
+        judge: impl FnOnce(&Claims) -> HandshakeAnswer,
     ) -> std::result::Result<(Secured, Claims), Refusal> {
         let whole = async {
             socket.set_nodelay(true).map_err(broken)?;
@@ -115,7 +115,7 @@ impl Door {
             let verdict = judge(&claims);
             socket.write_all(&acceptor.welcome(verdict)).await.map_err(broken)?;
             if !verdict.is_welcome() {
-                return Err(Refusal::Verdict(verdict, verdict.explain(&claims)));
+                return Err(Refusal::Answer(verdict, verdict.explain(&claims)));
             }
             let Some(credentials) = &self.credentials else {
                 return Ok((Secured { socket, tls: None }, claims));

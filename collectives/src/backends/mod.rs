@@ -88,7 +88,7 @@ pub(crate) trait Clock: Send + Sync {
         Scale::SAME
     }
     /// The actor computes. On virtual time that takes what the device model says; in real time it is no news.
-    fn charge(&self, actor: ActorId, work: &allfold_sim::Work);
+    fn charge(&self, actor: ActorId, work: &allfold_sim::DeviceWork);
 
     /// A new gate, at count 0.
     fn gate(&self) -> GateId;

@@ -4,7 +4,7 @@ use super::{ActorId, Clock, GateId, Scale, Stamp};
 use crate::Result;
 use allfold_base::lock;
 use allfold_kernels::ticks;
-use allfold_sim::{Picos, Work};
+use allfold_sim::{DeviceWork, Picos};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Instant;
@@ -74,7 +74,7 @@ impl Clock for RealTime {
         Scale { picos: self.picos(), count }
     }
 
-    fn charge(&self, _actor: ActorId, _work: &Work) {}
+    fn charge(&self, _actor: ActorId, _work: &DeviceWork) {}
 
     fn gate(&self) -> GateId {
         let mut gates = lock(&self.gates);

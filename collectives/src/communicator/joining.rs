@@ -6,7 +6,9 @@
 
 use super::{Communicator, Home};
 use crate::environment::{self, Environment, Variables, wrong};
-use crate::rendezvous::{self, Failure, Hello, Joined, Kind, Patience, Server, join, serve_world};
+use crate::rendezvous::{
+    self, Hello, Joined, PeerKind, RendezvousFailure, RendezvousTimeouts, Server, join, serve_world,
+};
 use crate::tcp::{Deadlines, Host, Peers, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
 use allfold_base::lock;
@@ -24,7 +26,7 @@ pub struct Joining {
     /// Who may join. All ranks must choose the same.
     pub security: Security,
     /// How long ranks wait for each other at the start.
-    pub patience: Patience,
+    pub patience: RendezvousTimeouts,
     /// How long they wait afterwards.
     pub deadlines: Deadlines,
     /// A hash of what all ranks must have been given alike, such as a configuration file.
@@ -75,7 +77,7 @@ impl Joining {
             Some("off") => false,
             other => return Err(wrong("ALLFOLD_SHARED_MEMORY", other, "there are on and off").into()),
         };
-        let mut patience = Patience::default();
+        let mut patience = RendezvousTimeouts::default();
         patience.rendezvous = seconds(variables, "ALLFOLD_RENDEZVOUS_TIMEOUT", patience.rendezvous)?;
         let mut deadlines = Deadlines::default();
         if let Some(read) = variables.text("ALLFOLD_TIMEOUT_FACTOR") {
@@ -191,7 +193,10 @@ fn catches_sigterm() -> bool {
 }
 
 /// Meets the others; rank 0 also serves, where no launcher does.
-fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Result<Joined, Failure>> {
+fn meet(
+    environment: &Environment,
+    joining: &Joining,
+) -> Result<std::result::Result<Joined, RendezvousFailure>> {
     let Environment { rank, world_size: size, epoch, ref meeting, .. } = *environment;
     let (runtime, patience) = (runtime()?, joining.patience);
     let door = rendezvous::door(&joining.security, patience)?;
@@ -216,7 +221,7 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
         }
     }
     let hello = Hello {
-        kind: Kind::Rank,
+        kind: PeerKind::Rank,
         epoch,
         rank,
         size,
@@ -227,7 +232,10 @@ fn meet(environment: &Environment, joining: &Joining) -> Result<std::result::Res
     };
     Ok(runtime.block_on(async {
         let joined = join(meeting, hosts, hello, &door, patience).await;
-        let disagree = matches!(&joined, Err(Failure::WorldSize { .. } | Failure::Configuration { .. }));
+        let disagree = matches!(
+            &joined,
+            Err(RendezvousFailure::WorldSize { .. } | RendezvousFailure::Configuration { .. })
+        );
         if let Some(serving) = serving.filter(|_| disagree) {
             // The server ends with this process, and some may still have to be told.
             let _ = serving.await;

@@ -198,7 +198,7 @@ impl Communicator {
 
     /// Says that this rank computes. On virtual time that takes as long as the device model says; in real time the
     /// computation itself takes its time, and this does nothing.
-    pub fn charge(&self, work: &allfold_sim::Work) {
+    pub fn charge(&self, work: &allfold_sim::DeviceWork) {
         self.seat.backend.clock().charge(self.seat.actor, work);
     }
 

@@ -18,7 +18,7 @@ mod triage;
 pub use record::{Entry, Header, Record, State};
 pub(crate) use ring::{Recorder, Ticket};
 pub use straggler::{Straggler, straggler};
-pub use triage::{Verdict, triage};
+pub use triage::{Diagnosis, triage};
 
 /// The variable that names the folder for records of processes that a launcher has started.
 pub const FOLDER: &str = "ALLFOLD_FLIGHT_DIR";

@@ -13,7 +13,7 @@ use std::fmt;
 /// What the records say.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Verdict {
+pub enum Diagnosis {
     /// Ranks made different calls in one place of the sequence.
     Diverged {
         /// Of the communicator; 0 is the world.
@@ -62,7 +62,7 @@ pub enum Verdict {
 ///
 /// Ranks are numbers in the communicator that is named. A rank without a record was killed, or had no reason to write
 /// one: it cannot be told from one that never entered, so it is named beside the verdict.
-pub fn triage(records: &[Record]) -> (Verdict, Vec<Rank>) {
+pub fn triage(records: &[Record]) -> (Diagnosis, Vec<Rank>) {
     let size = records.iter().map(|record| record.header.size).max().unwrap_or(0);
     let seen: BTreeSet<u32> = records.iter().map(|record| record.header.rank).collect();
     let unseen = (0..size).filter(|rank| !seen.contains(rank)).map(Rank).collect();
@@ -84,16 +84,16 @@ pub fn triage(records: &[Record]) -> (Verdict, Vec<Rank>) {
     let found = groups.iter().filter_map(|(name, group)| group.first(*name));
     // Where ranks parted before where the absent ones wait elsewhere, and that before where ranks only failed: those may
     // have followed. Then by time.
-    let follows = |verdict: &Verdict| match verdict {
-        Verdict::Unfinished { .. } => 2,
-        Verdict::NeverEntered { group, absent, .. } => {
+    let follows = |verdict: &Diagnosis| match verdict {
+        Diagnosis::Unfinished { .. } => 2,
+        Diagnosis::NeverEntered { group, absent, .. } => {
             u8::from(absent.iter().any(|rank| groups[group].waiting.contains(rank)))
         }
         _ => 0,
     };
     let first = found.min_by(|a, b| follows(&a.1).cmp(&follows(&b.1)).then(a.0.total_cmp(&b.0)));
     let verdict = first.map(|(_, verdict)| verdict);
-    (verdict.unwrap_or(Verdict::Agreed { operations: operations.len() }), unseen)
+    (verdict.unwrap_or(Diagnosis::Agreed { operations: operations.len() }), unseen)
 }
 
 /// One communicator.
@@ -107,11 +107,11 @@ struct Group<'a> {
 }
 
 /// What one operation's entries show, if they show anything.
-type Look<'a> = &'a dyn Fn(u64, &BTreeMap<Rank, &Entry>) -> Option<Verdict>;
+type Look<'a> = &'a dyn Fn(u64, &BTreeMap<Rank, &Entry>) -> Option<Diagnosis>;
 
 impl Group<'_> {
     /// The first operation that is not the same for everyone, with when it was first called.
-    fn first(&self, group: u64) -> Option<(f64, Verdict)> {
+    fn first(&self, group: u64) -> Option<(f64, Diagnosis)> {
         let find = |look: Look| {
             self.calls.iter().find_map(|(sequence, entries)| {
                 let when = entries.values().map(|entry| entry.issued_us).fold(f64::INFINITY, f64::min);
@@ -124,7 +124,7 @@ impl Group<'_> {
     }
 
     /// Whether ranks called differently, or some never did.
-    fn parted(&self, group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Option<Verdict> {
+    fn parted(&self, group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Option<Diagnosis> {
         let mut calls: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
         entries.iter().for_each(|(rank, entry)| calls.entry(entry.call()).or_default().push(*rank));
         if calls.len() > 1 {
@@ -138,7 +138,7 @@ impl Group<'_> {
             let skipped = calls.iter().filter(|(call, ranks)| skips(call, ranks));
             let skipped: Vec<Rank> = skipped.flat_map(|(_, ranks)| ranks.clone()).collect();
             let skipped = if skipped.len() < entries.len() { skipped } else { Vec::new() };
-            return Some(Verdict::Diverged { group, sequence, calls, skipped });
+            return Some(Diagnosis::Diverged { group, sequence, calls, skipped });
         }
         let call = calls.into_keys().next()?;
         // Whoever remembers only later operations has forgotten this one, and whoever is in an earlier one is held up.
@@ -151,17 +151,17 @@ impl Group<'_> {
             return None;
         }
         let entered = entries.keys().copied().collect();
-        Some(Verdict::NeverEntered { group, sequence, call, absent, entered })
+        Some(Diagnosis::NeverEntered { group, sequence, call, absent, entered })
     }
 }
 
 /// Whether some rank did not come out of an operation.
-fn unfinished(group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Option<Verdict> {
+fn unfinished(group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Option<Diagnosis> {
     let unfinished = entries.iter().filter(|(_, entry)| entry.state != State::Done);
     let ranks: Vec<Rank> = unfinished.clone().map(|(rank, _)| *rank).collect();
     let call = entries.values().next().filter(|_| !ranks.is_empty())?.call();
     let errors = unfinished.filter_map(|(rank, entry)| Some((*rank, entry.error.clone()?))).collect();
-    Some(Verdict::Unfinished { group, sequence, call, ranks, errors })
+    Some(Diagnosis::Unfinished { group, sequence, call, ranks, errors })
 }
 
 /// Names a communicator, where it is not the world.
@@ -169,11 +169,11 @@ pub(super) fn of_group(group: u64) -> String {
     if group == 0 { String::new() } else { format!(" of communicator {group:016x}") }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = |group: &u64| of_group(*group);
         match self {
-            Verdict::Diverged { group, sequence, calls, skipped } => {
+            Diagnosis::Diverged { group, sequence, calls, skipped } => {
                 write!(f, "diverged at operation {sequence}{}:", of(group))?;
                 for (at, (call, ranks)) in calls.iter().enumerate() {
                     write!(f, "{} {} called {call}", if at > 0 { ";" } else { "" }, Rank::list(ranks))?;
@@ -183,17 +183,17 @@ impl fmt::Display for Verdict {
                     skipped => write!(f, "; {} left one call out", Rank::list(skipped)),
                 }
             }
-            Verdict::NeverEntered { group, sequence, call, absent, .. } => {
+            Diagnosis::NeverEntered { group, sequence, call, absent, .. } => {
                 write!(f, "{} never entered operation {sequence}{}, {call}", Rank::list(absent), of(group))
             }
-            Verdict::Unfinished { group, sequence, call, ranks, errors } => {
+            Diagnosis::Unfinished { group, sequence, call, ranks, errors } => {
                 write!(f, "{} did not finish operation {sequence}{}, {call}", Rank::list(ranks), of(group))?;
                 match errors.first() {
                     Some((rank, error)) => write!(f, "; rank {rank} says: {error}"),
                     None => Ok(()),
                 }
             }
-            Verdict::Agreed { operations } => {
+            Diagnosis::Agreed { operations } => {
                 write!(
                     f,
                     "no divergence: all {operations} operations ended well on every rank that recorded them"
@@ -254,7 +254,7 @@ mod tests {
                     rank 1 called all_reduce(3 x f32); rank 1 left one call out";
         assert_eq!(verdict(&all), says);
         let all = [record(0, 0, &[1, 2], State::Failed), record(1, 0, &[1, 9], State::Failed)];
-        let (Verdict::Diverged { sequence: 1, skipped, .. }, missing) = triage(&all) else { panic!() };
+        let (Diagnosis::Diverged { sequence: 1, skipped, .. }, missing) = triage(&all) else { panic!() };
         assert_eq!((skipped, missing), (vec![], vec![Rank(2)]));
     }
 
@@ -289,9 +289,9 @@ mod tests {
             record(1, 2, &[3, 4], State::Done),
             record(2, 3, &[4], State::Done),
         ];
-        assert_eq!(triage(&all), (Verdict::Agreed { operations: 4 }, vec![]));
+        assert_eq!(triage(&all), (Diagnosis::Agreed { operations: 4 }, vec![]));
         let all = [record(0, 3, &[4], State::Started), record(1, 3, &[4], State::Done)];
         assert!(verdict(&all).starts_with("rank 0 did not finish operation 3"));
-        assert_eq!(triage(&[]), (Verdict::Agreed { operations: 0 }, vec![]));
+        assert_eq!(triage(&[]), (Diagnosis::Agreed { operations: 0 }, vec![]));
     }
 }

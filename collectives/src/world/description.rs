@@ -1,6 +1,6 @@
 //! How ranks will run, and how many.
 
-use super::kind::{Any, Kind, OnSockets, OnThreads, OnVirtualTime};
+use super::kind::{Any, OnSockets, OnThreads, OnVirtualTime, WorldKind};
 use crate::communicator::Plan;
 use crate::registry::Algorithm;
 use crate::{Collective, Error, Result};
@@ -62,7 +62,7 @@ impl From<World<OnVirtualTime>> for World {
     }
 }
 
-impl<K: Kind> World<K> {
+impl<K: WorldKind> World<K> {
     pub(super) fn of(size: u32, kind: K) -> World<K> {
         let wrong = (size == 0).then(|| Error::Argument("a world of 0 ranks; it takes 1 or more".into()));
         World { kind, size, plan: Plan::default(), flight: None, wrong }

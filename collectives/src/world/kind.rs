@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// A kind of world: where its ranks run, and what can be chosen about that. There are [`OnThreads`], [`OnSockets`],
 /// [`OnVirtualTime`], and [`Any`] of these.
-pub trait Kind: Clone + Into<Any> + sealed::Sealed {
+pub trait WorldKind: Clone + Into<Any> + sealed::Sealed {
     #[doc(hidden)]
     fn set_deadline(&mut self, deadline: Duration);
 }
@@ -24,7 +24,7 @@ mod sealed {
 #[derive(Clone)]
 pub struct OnThreads(pub(super) threads::Options);
 
-impl Kind for OnThreads {
+impl WorldKind for OnThreads {
     fn set_deadline(&mut self, deadline: Duration) {
         self.0.deadline = deadline;
     }
@@ -38,7 +38,7 @@ pub struct OnSockets {
     pub(super) share: bool,
 }
 
-impl Kind for OnSockets {
+impl WorldKind for OnSockets {
     fn set_deadline(&mut self, deadline: Duration) {
         self.local.deadlines.operation = deadline;
     }
@@ -48,7 +48,7 @@ impl Kind for OnSockets {
 #[derive(Clone)]
 pub struct OnVirtualTime(pub(super) Box<sim::Options>);
 
-impl Kind for OnVirtualTime {
+impl WorldKind for OnVirtualTime {
     fn set_deadline(&mut self, deadline: Duration) {
         let picos = u64::try_from(deadline.as_nanos().saturating_mul(1_000)).unwrap_or(u64::MAX / 4);
         self.0.deadline = Some(Picos(picos));
@@ -84,7 +84,7 @@ impl From<OnVirtualTime> for Any {
     }
 }
 
-impl Kind for Any {
+impl WorldKind for Any {
     fn set_deadline(&mut self, deadline: Duration) {
         match &mut self.0 {
             Place::Threads(kind) => kind.set_deadline(deadline),

@@ -17,5 +17,5 @@ mod sockets;
 mod threads;
 
 pub use description::World;
-pub use kind::{Any, Kind, OnSockets, OnThreads, OnVirtualTime};
+pub use kind::{Any, OnSockets, OnThreads, OnVirtualTime, WorldKind};
 pub use report::Report;

@@ -1,7 +1,7 @@
 //! Runs rank code in a world.
 
 use super::description::World;
-use super::kind::{Kind, Place};
+use super::kind::{Place, WorldKind};
 use super::report::{Report, Result2};
 use crate::backends::sim::Sim;
 use crate::backends::threads::Threads;
@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-impl<K: Kind> World<K> {
+impl<K: WorldKind> World<K> {
     /// Runs `body` once per rank, each on a thread of its own, and returns what they returned, in order of ranks.
     ///
     /// # Errors

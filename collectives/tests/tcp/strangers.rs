@@ -3,8 +3,8 @@
 use super::arena::{JOB, deadlines, listeners, nothing, peers, run, sum};
 use super::processes::child_of;
 use allfold_collectives::tcp::{
-    Claims, Deadlines, Door, FRAGMENT, Fingerprint, HEADER, Header, Invitation, Kind, Peers, Purpose,
-    Refusal, Secret, Security, Verdict,
+    Claims, Deadlines, Door, FRAGMENT, Fingerprint, HEADER, HandshakeAnswer, Header, Invitation, Kind, Peers,
+    Purpose, Refusal, Secret, Security,
 };
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -206,7 +206,7 @@ fn by_hand(frame: Vec<u8>) -> Error {
         let mut data = loop {
             match door.connect(addresses[0], claims(Purpose::Data)).await {
                 Ok((data, _)) => break data,
-                Err(Refusal::Verdict(Verdict::Duplicate(_), _)) => {
+                Err(Refusal::Answer(HandshakeAnswer::Duplicate(_), _)) => {
                     tokio::time::sleep(Duration::from_millis(5)).await
                 }
                 Err(other) => panic!("{other:?}"),
@@ -384,7 +384,7 @@ fn case_26_a_recorded_handshake_is_worth_nothing() {
             let mut verdicts = Vec::new();
             for _ in 0..2 {
                 let (socket, _) = listener.accept().await.unwrap();
-                verdicts.push(acceptor.accept(socket, |_| Verdict::Welcome).await.map(|(_, claims)| claims));
+                verdicts.push(acceptor.accept(socket, |_| HandshakeAnswer::Welcome).await.map(|(_, claims)| claims));
             }
             verdicts
         });

@@ -11,7 +11,7 @@
 //! A simulator that returns less has a bug: such a time is an [`Error::BeatsBound`] and is never shown.
 
 use super::run::Run;
-use super::{Cast, Error, Job};
+use super::{Error, Job, Representatives};
 use allfold_schedules::Collective;
 use allfold_schedules::meaning::Moves;
 use allfold_sim::topology::PortGroup;
@@ -30,7 +30,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    pub(crate) fn of(job: &Job<'_>, cast: &impl Cast, run: &Run) -> Bounds {
+    pub(crate) fn of(job: &Job<'_>, cast: &impl Representatives, run: &Run) -> Bounds {
         let links = (0u32..)
             .zip(&run.links)
             .map(|(link, &bytes)| over(u128::from(bytes), u128::from(cast.link(LinkId(link)).bandwidth.0)));

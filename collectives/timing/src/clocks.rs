@@ -18,7 +18,7 @@ use super::owners::Owners;
 use super::rates::Rates;
 use super::rounds::Rounds;
 use super::run::Run;
-use super::{Cast, Error, Job};
+use super::{Error, Job, Representatives};
 use allfold_schedules::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{Bytes, Costs, Crossing, EventHash, Picos};
 
@@ -26,7 +26,7 @@ use allfold_sim::{Bytes, Costs, Crossing, EventHash, Picos};
 const NONE: u32 = u32::MAX;
 
 /// When every actor is done, or `None` where a link is shared or steps overlap, so that a queue is needed.
-pub(crate) fn run(job: &Job<'_>, cast: &impl Cast) -> Result<Option<Run>, Error> {
+pub(crate) fn run(job: &Job<'_>, cast: &impl Representatives) -> Result<Option<Run>, Error> {
     if job.window != 1 || !job.faults.is_steady() || job.deadline.is_some() {
         return Ok(None);
     }
@@ -97,7 +97,7 @@ struct Sweep<'a, C> {
     hash: EventHash,
 }
 
-impl<'a, C: Cast> Sweep<'a, C> {
+impl<'a, C: Representatives> Sweep<'a, C> {
     fn new(job: &'a Job<'a>, cast: &'a C) -> Sweep<'a, C> {
         let actors = cast.actors() as usize;
         let start = |actor| {
@@ -242,7 +242,7 @@ impl<'a, C: Cast> Sweep<'a, C> {
     }
 }
 
-impl<C: Cast> Sweep<'_, C> {
+impl<C: Representatives> Sweep<'_, C> {
     /// Finds the path of the messages that now come; false where one of its links belongs to neither side.
     fn reroute(&mut self, actor: u32, sender: usize) -> bool {
         self.count(actor);
@@ -293,7 +293,7 @@ impl<C: Cast> Sweep<'_, C> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Everyone, Job};
+    use super::super::{AllRanks, Job};
     use super::*;
     use allfold_schedules::Geometry;
     use allfold_schedules::schedule::Schedule;
@@ -333,7 +333,7 @@ mod tests {
     fn clocks(schedule: &Listed, costs: Costs, topology: &Topology) -> Result<Option<Run>, Error> {
         let geometry = Geometry::whole(schedule, 8);
         let job = Job { costs, ..Job::new(schedule, &geometry, 1, topology) };
-        run(&job, &Everyone::of(topology, &Faults::NONE))
+        run(&job, &AllRanks::of(topology, &Faults::NONE))
     }
 
     fn finish(run: &Run) -> Vec<u64> {
@@ -403,7 +403,7 @@ mod tests {
         let error = |schedule: &Torn| {
             let geometry = Geometry::whole(schedule, 8);
             let job = Job::new(schedule, &geometry, 1, &topology);
-            run(&job, &Everyone::of(&topology, &Faults::NONE)).unwrap_err().to_string()
+            run(&job, &AllRanks::of(&topology, &Faults::NONE)).unwrap_err().to_string()
         };
         assert!(error(&Torn(true)).contains("round 1: rank 1 sends to rank 2, which does not receive it"));
         assert!(error(&Torn(false)).contains("round 1: rank 2 waits for rank 1, which does not send to it"));

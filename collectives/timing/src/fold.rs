@@ -9,8 +9,8 @@
 //! one of them is stepped, exactly. It needs equal chunks and a window that holds whole rows of lanes; a rule that concerns
 //! single messages or the clock keeps lanes apart.
 
-use super::cast::Weighed;
-use super::{Error, Everyone, Job, Method, Outcome, events, orbit};
+use super::representatives::Replicated;
+use super::{AllRanks, Error, Job, Method, Outcome, events, orbit};
 use allfold_schedules::Geometry;
 use allfold_schedules::schedule::Schedule;
 
@@ -24,8 +24,8 @@ pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Erro
             found => return found.map(Some),
         }
     }
-    let everyone = Everyone::of(job.topology, job.faults);
-    let run = events::run(&one, &Weighed { cast: &everyone, weight: lanes }, None)?;
+    let everyone = AllRanks::of(job.topology, job.faults);
+    let run = events::run(&one, &Replicated { cast: &everyone, weight: lanes }, None)?;
     let outcome = run.times(lanes).outcome(job, &everyone, Method::Events)?;
     Ok(Some(Outcome { folded: lanes, ..outcome }))
 }

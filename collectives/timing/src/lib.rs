@@ -32,7 +32,6 @@
 
 pub mod astra;
 mod bounds;
-mod cast;
 mod classes;
 mod clocks;
 mod error;
@@ -44,20 +43,21 @@ mod job;
 mod orbit;
 mod outcome;
 mod owners;
-mod quotient;
 mod rates;
+mod representatives;
 mod rounds;
 mod run;
 mod serial_links;
 mod simulate;
+mod symmetry_classes;
 pub mod testing;
 
 pub use bounds::Bounds;
-pub use cast::{Cast, Everyone};
 pub use error::Error;
 pub use events::{Sent, Sink};
 pub use explain::{Explanation, Hop, LinkUse, Parts, explain};
 pub use failure::{Cause, Culprit, Failure};
 pub use job::{Engine, Job, LinkSharing};
 pub use outcome::{Method, Outcome};
+pub use representatives::{AllRanks, Representatives};
 pub use simulate::{simulate, traced};

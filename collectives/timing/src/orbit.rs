@@ -11,9 +11,9 @@
 //! symmetric ranks send the same in the same round, but where in scratch a rank puts what it receives, and so which
 //! of its steps wait for which, may differ (a direct reduce-scatter folds in the order of ranks, not of distance).
 
-use super::cast::Weighed;
 use super::classes::{Basis, Classes};
-use super::quotient::Quotient;
+use super::representatives::Replicated;
+use super::symmetry_classes::SymmetryClasses;
 use super::{Error, Job, Method, Outcome, clocks, events};
 use allfold_schedules::schedule::Permutation;
 use allfold_sim::Topology;
@@ -42,7 +42,7 @@ pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
 }
 
 /// The topology seen by one rank per class, where there is nothing that makes ranks of one class differ.
-fn quotient<'a>(job: &Job<'a>) -> Result<Quotient<'a>, Error> {
+fn quotient<'a>(job: &Job<'a>) -> Result<SymmetryClasses<'a>, Error> {
     if !job.faults.is_empty() {
         return Err(refusal("a fault rule makes ranks or links unequal", "step every rank (`full`)"));
     }
@@ -52,18 +52,18 @@ fn quotient<'a>(job: &Job<'a>) -> Result<Quotient<'a>, Error> {
             "use a window of 1, or step every rank (`full`)",
         ));
     }
-    Ok(Quotient::new(job.topology, common(job)?))
+    Ok(SymmetryClasses::new(job.topology, common(job)?))
 }
 
 /// Times one of several lanes that are alike, on behalf of the job that has them all.
 pub(crate) fn folded(one: &Job<'_>, whole: &Job<'_>, lanes: u32) -> Result<Outcome, Error> {
     let quotient = quotient(one)?;
-    let cast = Weighed { cast: &quotient, weight: lanes };
+    let cast = Replicated { cast: &quotient, weight: lanes };
     let run = events::run(one, &cast, None)?.times(lanes);
     Ok(Outcome { folded: lanes, ..run.outcome(whole, &cast, Method::OrbitEvents)? })
 }
 
-fn timed(job: &Job<'_>, quotient: &Quotient<'_>) -> Result<Outcome, Error> {
+fn timed(job: &Job<'_>, quotient: &SymmetryClasses<'_>) -> Result<Outcome, Error> {
     match clocks::run(job, quotient)? {
         Some(run) => run.outcome(job, quotient, Method::OrbitClocks),
         None => events::run(job, quotient, None)?.outcome(job, quotient, Method::OrbitEvents),

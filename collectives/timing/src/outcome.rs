@@ -1,7 +1,7 @@
 //! What a timed run gives.
 
 use super::run::Run;
-use super::{Bounds, Cast, Error, Job};
+use super::{Bounds, Error, Job, Representatives};
 use allfold_sim::{Bytes, Picos};
 
 /// Which interpreter a time came from.
@@ -62,7 +62,12 @@ pub struct Outcome {
 
 impl Run {
     /// The outcome for all ranks, held against its bounds.
-    pub fn outcome(self, job: &Job<'_>, cast: &impl Cast, method: Method) -> Result<Outcome, Error> {
+    pub fn outcome(
+        self,
+        job: &Job<'_>,
+        cast: &impl Representatives,
+        method: Method,
+    ) -> Result<Outcome, Error> {
         let bounds = Bounds::of(job, cast, &self);
         let time = self.finish.iter().copied().max().unwrap_or_default();
         if time.0 == u64::MAX {
@@ -89,7 +94,7 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Everyone;
+    use super::super::AllRanks;
     use super::*;
     use allfold_schedules::Geometry;
     use allfold_schedules::algorithms::RingAllReduce;
@@ -101,7 +106,7 @@ mod tests {
         let geometry = Geometry::whole(&schedule, 2);
         let topology = Topology::named("switch", 2).unwrap();
         let job = Job::new(&schedule, &geometry, 4, &topology);
-        let everyone = Everyone::of(&topology, job.faults);
+        let everyone = AllRanks::of(&topology, job.faults);
         // 3 bytes over a link of 300 GB/s: 10 ps.
         let ended = |at: u64| {
             let run = Run { finish: vec![Picos(0), Picos(at)], links: vec![3, 0, 0, 0], ..Run::default() };

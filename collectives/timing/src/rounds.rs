@@ -5,7 +5,7 @@
 //! sparse    a candidate that turns out idle is asked for its next round, and waits in a heap until then
 //! ```
 
-use super::{Cast, Job};
+use super::{Job, Representatives};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -22,7 +22,7 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    pub fn new(job: &Job<'_>, cast: &impl Cast) -> Rounds {
+    pub fn new(job: &Job<'_>, cast: &impl Representatives) -> Rounds {
         let (acting, end) = ((0..cast.actors()).collect(), job.schedule.rounds());
         Rounds { acting, idle: Vec::new(), later: BinaryHeap::new(), round: 0, end }
     }
@@ -49,7 +49,7 @@ impl Rounds {
     }
 
     /// Goes on to the next round; whoever was idle waits for the round in which they act.
-    pub fn done(&mut self, job: &Job<'_>, cast: &impl Cast) {
+    pub fn done(&mut self, job: &Job<'_>, cast: &impl Representatives) {
         self.round += 1;
         for actor in self.idle.drain(..) {
             let next = job.schedule.next(cast.rank(actor), self.round.min(self.end));

@@ -1,6 +1,6 @@
 //! The engine that a job asks for.
 
-use super::{Engine, Error, Everyone, Job, LinkSharing, Method, Outcome, Sink};
+use super::{AllRanks, Engine, Error, Job, LinkSharing, Method, Outcome, Sink};
 use super::{clocks, events, fold, orbit, serial_links};
 
 /// When every rank is done, and what it took.
@@ -43,7 +43,7 @@ pub fn traced(job: &Job<'_>, sink: Sink<'_>) -> Result<Outcome, Error> {
 
 /// Every rank stepped, without a queue where that is exact.
 fn full(job: &Job<'_>) -> Result<Outcome, Error> {
-    let everyone = Everyone::of(job.topology, job.faults);
+    let everyone = AllRanks::of(job.topology, job.faults);
     match clocks::run(job, &everyone)? {
         Some(run) => run.outcome(job, &everyone, Method::Clocks),
         None => queue(job, None),
@@ -51,6 +51,6 @@ fn full(job: &Job<'_>) -> Result<Outcome, Error> {
 }
 
 fn queue(job: &Job<'_>, sink: Option<Sink<'_>>) -> Result<Outcome, Error> {
-    let everyone = Everyone::of(job.topology, job.faults);
+    let everyone = AllRanks::of(job.topology, job.faults);
     events::run(job, &everyone, sink)?.outcome(job, &everyone, Method::Events)
 }

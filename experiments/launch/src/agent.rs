@@ -16,7 +16,7 @@ use crate::signals::{News, Signals};
 use crate::start::Start;
 use crate::variables::variables;
 use allfold_collectives::Rank;
-use allfold_collectives::rendezvous::{self, Hello, Kind, Patience, Server};
+use allfold_collectives::rendezvous::{self, Hello, PeerKind, RendezvousTimeouts, Server};
 use allfold_collectives::tcp::Secured;
 use rustix::process::{Signal, set_child_subreaper};
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
     let mut guard = Guard::start().map_err(|error| Error::run(format!("cannot start the guard: {error}")))?;
     let printer = Printer::start(pumps).map_err(Error::run)?;
     let mut coordinator = None;
-    let patience = Patience { rendezvous: job.patience, ..Patience::default() };
+    let patience = RendezvousTimeouts { rendezvous: job.patience, ..RendezvousTimeouts::default() };
     let door = rendezvous::door(&job.security, patience).map_err(Error::run)?;
     if job.node == 0 {
         let address = rendezvous::address_for(&job.meeting, job.nodes > 1).map_err(|why| at(&job, &why))?;
@@ -77,7 +77,7 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
         coordinator = Some(tokio::spawn(task));
     }
     let hello = Hello {
-        kind: Kind::Agent,
+        kind: PeerKind::Agent,
         epoch: 0,
         rank: Rank(job.node),
         size: job.nodes,
@@ -109,7 +109,7 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
     outcome
 }
 
-fn at(job: &LaunchJob, why: &rendezvous::Failure) -> Error {
+fn at(job: &LaunchJob, why: &rendezvous::RendezvousFailure) -> Error {
     let line = format!("rendezvous at {}: {why}", job.meeting);
     if why.is_lasting() { Error::usage(line) } else { Error::run(line) }
 }

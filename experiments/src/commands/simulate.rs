@@ -15,7 +15,7 @@ use crate::predict::machine::{SimulatedMachine, refused};
 use crate::predict::trace;
 use allfold_collectives::time::{self, Engine, LinkSharing, Sent};
 use allfold_report::records::SimulatorSpeed;
-use allfold_sim::fault::{KINDS, Kind, span};
+use allfold_sim::fault::{FaultKind, KINDS, span};
 use allfold_sim::{Faults, Picos, Sharing};
 use clap::ValueEnum;
 use nccl::NcclArgs;
@@ -232,7 +232,7 @@ fn span_of(text: &str) -> Result<Picos, String> {
 
 /// Every kind of fault rule, for the help text.
 fn kinds() -> String {
-    let kind = |kind: &Kind| format!("  {:34} {}", kind.example, kind.about);
+    let kind = |kind: &FaultKind| format!("  {:34} {}", kind.example, kind.about);
     KINDS.iter().map(kind).collect::<Vec<_>>().join("\n")
 }
 

@@ -13,7 +13,7 @@ use crate::measure::ranks::{Data, MeasuredSide, Timing, fits};
 use crate::measure::statistics::mean_and_error;
 use allfold_collectives::meaning::Portion;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
-use allfold_gpu::device::{DeviceRanks, Form, Job};
+use allfold_gpu::device::{DeviceCollective, DeviceRanks, Form};
 use allfold_gpu::nccl::{self, NcclComm};
 use allfold_kernels::cuda::{self, CudaDevice, Gpu, Memory, Queue};
 use allfold_kernels::{bf16, f16, for_dtype};
@@ -177,7 +177,7 @@ fn on_device<T: Sample>(
     let data = Data::<T>::new(choice, &plan, timing)?;
     let root = choice.shape.root();
     let (algorithm, dtype, op) = (plan.algorithm, choice.dtype, choice.op);
-    let job = Job { algorithm, root, dtype, op, form, segments: plan.schedule.segments() };
+    let job = DeviceCollective { algorithm, root, dtype, op, form, segments: plan.schedule.segments() };
     let run = || -> Result<(Vec<Vec<T>>, Vec<f64>), Error> {
         let mut group = DeviceRanks::new(gpus.machine.clone(), choice.shape.ranks())?;
         let mut memories: Vec<Memory> = Vec::new();
@@ -279,7 +279,7 @@ fn nccl_rank<T: Sample>(
             _ => all,
         };
         let output = if row.output.part == Portion::Block { first? } else { out };
-        comm.collective(nccl::Call { collective: choice.collective, dtype, op, root, input, output })
+        comm.collective(nccl::NcclCall { collective: choice.collective, dtype, op, root, input, output })
     };
     // Only single collectives can be estimated: a group of the scheduled form ends inside.
     let estimate =

@@ -4,8 +4,8 @@ use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::Plan;
 use allfold_nccl_model::{Arch, Graph, HostCpu, Inside, Overrides, Platform};
 use allfold_report::records::{Setup, SimulatedScale};
-use allfold_sim::machines::presets::{FABRICS, Preset};
-use allfold_sim::machines::{GPUS, Generation};
+use allfold_sim::machines::presets::{FABRIC_FIGURES, Preset};
+use allfold_sim::machines::{GPU_MODELS, Generation};
 use allfold_sim::{Sharing, Topology};
 use allfold_trainer::modeled::{
     ExchangeModel, NcclModel, Overheads, SimulatedExchange, StepPrediction, WorkloadTraining,
@@ -121,7 +121,7 @@ pub fn machine(topology: &str) -> CommandResult<Preset> {
 /// A machine of AMD's GPUs, which NCCL does not drive.
 pub fn platform(preset: &Preset, ranks: u32) -> CommandResult<Platform> {
     let nodes = ranks.div_ceil(preset.devices);
-    let generation = GPUS.iter().find(|gpu| gpu.name == preset.gpu).map(|gpu| gpu.generation);
+    let generation = GPU_MODELS.iter().find(|gpu| gpu.name == preset.gpu).map(|gpu| gpu.generation);
     let arch = match generation {
         Some(Generation::Volta) | None => Arch::Volta,
         Some(Generation::Ampere) => Arch::Ampere,
@@ -134,8 +134,10 @@ pub fn platform(preset: &Preset, ranks: u32) -> CommandResult<Platform> {
             )));
         }
     };
-    let share =
-        FABRICS.iter().find(|fabric| fabric.name == preset.nics.fabric).map_or(1.0, |fabric| fabric.share);
+    let share = FABRIC_FIGURES
+        .iter()
+        .find(|fabric| fabric.name == preset.nics.fabric)
+        .map_or(1.0, |fabric| fabric.share);
     let network = f64::from(preset.nics.count) * preset.nics.bandwidth.gb_per_s() * share;
     let (channels, inside) = match &preset.nvlink {
         Some(nvlink) => {

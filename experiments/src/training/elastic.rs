@@ -94,14 +94,14 @@ fn join(environment: &mut Environment, joining: &Joining, elastic: bool) -> Comm
         };
         tries += 1;
         match &error {
-            Error::Rendezvous { cause: rendezvous::Failure::Epoch { theirs, .. }, .. }
+            Error::Rendezvous { cause: rendezvous::RendezvousFailure::Epoch { theirs, .. }, .. }
                 if elastic && *theirs > environment.epoch && tries < TRIES =>
             {
                 environment.epoch = *theirs;
             }
             // This life began in an epoch that had met already, as a node counts only its own restarts: the others have
             // missed this rank since, and wait for it in the next.
-            Error::Rendezvous { cause: rendezvous::Failure::DuplicateRank { .. }, .. }
+            Error::Rendezvous { cause: rendezvous::RendezvousFailure::DuplicateRank { .. }, .. }
                 if elastic && tries < TRIES =>
             {
                 environment.epoch += 1;

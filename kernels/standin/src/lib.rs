@@ -29,4 +29,4 @@ pub use libraries::{
     Convolutions, Gate, Live, Nvrtc, Products, StandinOptions, Used, gpu, install, standin_compilations,
     standin_convolutions, standin_live, standin_products, standin_rules, standin_spin, standin_violations,
 };
-pub use shim::{Foreign, Order, Poll, Progress, Shim, ShimOptions, shim_kernels, shim_launched};
+pub use shim::{FiberOrder, Foreign, Poll, Progress, Shim, ShimOptions, shim_kernels, shim_launched};

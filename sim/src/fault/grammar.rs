@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 /// A kind of rule.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct FaultKind {
     /// What stands before `=`.
     pub name: &'static str,
     /// A rule of this kind.
@@ -23,92 +23,92 @@ pub struct Kind {
 }
 
 /// Every kind of rule.
-pub const KINDS: [Kind; 15] = [
-    Kind {
+pub const KINDS: [FaultKind; 15] = [
+    FaultKind {
         name: "slow_rank",
         example: "slow_rank=3:x4",
         about: "rank 3 takes 4 times as long over launches, overheads, reductions, computation",
         read: |reader, rest| reader.slow_rank(rest),
     },
-    Kind {
+    FaultKind {
         name: "jitter_rank",
         example: "jitter_rank=*:exp(5us)",
         about: "each launch and computation takes a random time more",
         read: |reader, rest| reader.jitter_rank(rest),
     },
-    Kind {
+    FaultKind {
         name: "device",
         example: "device=4-7:h100",
         about: "ranks 4 to 7 compute on another device than the rest",
         read: |reader, rest| reader.device(rest),
     },
-    Kind {
+    FaultKind {
         name: "stop_rank",
         example: "stop_rank=3@5ms..20ms",
         about: "rank 3 stands still for that time",
         read: |reader, rest| reader.stop_rank(rest),
     },
-    Kind {
+    FaultKind {
         name: "dead_rank",
         example: "dead_rank=3@5ms",
         about: "rank 3 dies at 5 ms; :op2 in operation 2, :op2.round5 before its round 5",
         read: |reader, rest| reader.dead_rank(rest),
     },
-    Kind {
+    FaultKind {
         name: "slow_link",
         example: "slow_link=nic_out[0]:x10",
         about: "a tenth of the bandwidth; :+20us is 20 us more latency",
         read: |reader, rest| reader.slow_link(rest),
     },
-    Kind {
+    FaultKind {
         name: "jitter_link",
         example: "jitter_link=up[*]:lognormal(2us,0.5)",
         about: "each message over these links takes a random time more",
         read: |reader, rest| reader.jitter_link(rest),
     },
-    Kind {
+    FaultKind {
         name: "flap",
         example: "flap=nic_in[2]:1ms/10ms",
         about: "down for the last 1 ms of every 10 ms",
         read: |reader, rest| reader.flap(rest),
     },
-    Kind {
+    FaultKind {
         name: "partition",
         example: "partition=0-3|4-7@5ms..20ms",
         about: "nothing passes between the two sets; it heals at 20 ms",
         read: |reader, rest| reader.partition(rest),
     },
-    Kind {
+    FaultKind {
         name: "cut",
         example: "cut=0>1@5ms..",
         about: "nothing passes from rank 0 to rank 1; 0<>1 is both ways",
         read: |reader, rest| reader.cut(rest),
     },
-    Kind {
+    FaultKind {
         name: "drop",
         example: "drop=0>1:#3",
         about: "the third message from rank 0 to rank 1 never arrives; *>*:0.1% one in a thousand of all",
         read: |reader, rest| reader.drop(rest),
     },
-    Kind {
+    FaultKind {
         name: "corrupt",
         example: "corrupt=0>1:#3",
         about: "a bit of it is flipped, which its checksum shows",
         read: |reader, rest| reader.corrupt(rest),
     },
-    Kind {
+    FaultKind {
         name: "duplicate",
         example: "duplicate=0>1:#3",
         about: "it is sent twice",
         read: |reader, rest| reader.duplicate(rest),
     },
-    Kind {
+    FaultKind {
         name: "delay",
         example: "delay=0>1:all:exp(20us)",
         about: "messages from rank 0 to rank 1 arrive later; :+20us by that much",
         read: |reader, rest| reader.delay(rest),
     },
-    Kind {
+    FaultKind {
         name: "reorder",
         example: "reorder=0>1:#3:+20us",
         about: "the next message overtakes it, or 20 us pass",

@@ -34,13 +34,13 @@ mod weather;
 mod tests;
 
 pub use factor::Factor;
-pub use grammar::{KINDS, Kind};
+pub use grammar::{FaultKind, KINDS};
 pub use noise::{Draw, Noise};
 pub use pace::Paced;
 pub use ranks::{Links, Pair, Ranks, Which};
 pub use rule::{Death, Rule};
 pub use span::{When, span};
-pub use verdict::{Message, Verdict};
+pub use verdict::{Message, MessageEffects};
 
 use crate::{Error, LinkId, Picos, Rank, Result, Topology};
 

@@ -3,7 +3,7 @@
 use super::factor::MILLION;
 use super::noise::Draw;
 use super::{Factor, Faults, Ranks, Rule, When};
-use crate::device::{Device, Work};
+use crate::device::{Device, DeviceWork};
 use crate::{Costs, Picos, Rank};
 
 impl Faults {
@@ -30,7 +30,7 @@ impl Faults {
     }
 
     /// How long work takes on this rank by the rules that always hold, on its own device where it has another than this.
-    pub fn compute(&self, rank: Rank, device: &Device, work: Work) -> Picos {
+    pub fn compute(&self, rank: Rank, device: &Device, work: DeviceWork) -> Picos {
         self.slowness(rank).of(self.device(rank, device).time(work))
     }
 

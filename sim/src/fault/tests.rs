@@ -1,7 +1,7 @@
 //! What rules mean, and that their texts go round.
 
 use super::*;
-use crate::device::{Device, Work};
+use crate::device::{Device, DeviceWork};
 use crate::{BytesPerSec, Costs, Picos};
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ fn a_slow_rank_is_slower_at_all_that_it_does_and_no_other_is() {
         (Picos(60), costs.launch * 6, Some(BytesPerSec(100)))
     );
     assert_eq!(faults.costs(Rank(4), &costs), costs);
-    let work = Work { bytes: 3_350_000, ..Work::default() };
+    let work = DeviceWork { bytes: 3_350_000, ..DeviceWork::default() };
     assert_eq!(faults.compute(Rank(3), &Device::H100, work), Picos::from_micros(6));
 }
 
@@ -99,7 +99,7 @@ fn a_blank_before_the_rank_does_not_stop_it_for_ever() {
 
 #[test]
 fn every_kind_is_shown_by_an_example_that_goes_round() {
-    for Kind { name: kind, example, .. } in KINDS {
+    for FaultKind { name: kind, example, .. } in KINDS {
         let rule: Rule = example.parse().unwrap();
         assert_eq!(rule.to_string(), example);
         assert!(example.starts_with(&format!("{kind}=")));

@@ -23,7 +23,7 @@ pub struct Message {
 
 /// What becomes of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct MessageEffects {
     /// It never arrives.
     pub dropped: bool,
     /// A bit of it is flipped: this one, modulo how many it has.
@@ -38,8 +38,8 @@ pub struct Verdict {
 
 impl Faults {
     /// What becomes of a message. Jitter of links is not in it: that depends on the path.
-    pub fn verdict(&self, message: &Message) -> Verdict {
-        let mut verdict = Verdict::default();
+    pub fn verdict(&self, message: &Message) -> MessageEffects {
+        let mut verdict = MessageEffects::default();
         for (number, rule) in (0..).zip(self.rules()) {
             let hit = |pair: &Pair, which: &Which, when: &When| self.hits(number, message, pair, which, when);
             match rule {

@@ -16,7 +16,7 @@ mod nccl_topology;
 mod tests;
 mod xml;
 
-pub use nccl_graph::{NcclGraph, NcclGraphs, Pattern};
+pub use nccl_graph::{GraphPattern, NcclGraph, NcclGraphs};
 pub use nccl_topology::NcclTopology;
 
 use crate::machines::presets::{Preset, Spec};

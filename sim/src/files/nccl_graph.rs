@@ -11,7 +11,7 @@ use crate::Result;
 
 /// The shape of a graph (`src/include/graph.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum GraphPattern {
     /// 1: a tree whose root has two parents, balanced.
     BalancedTree,
     /// 2: a tree split over two GPUs.
@@ -32,7 +32,7 @@ pub struct NcclGraph {
     /// 0 rings, 1 trees, 2 CollNet chain, 3 NVLS, 4 CollNet direct, 5 NVLSTree.
     pub id: u32,
     /// Its shape.
-    pub pattern: Pattern,
+    pub pattern: GraphPattern,
     /// The GPUs (by `dev`) of each channel in order.
     pub channels: Vec<Vec<u32>>,
     /// The NICs at the ends of each channel, where it leaves the node.
@@ -118,16 +118,16 @@ impl NcclGraphs {
                 return fail(format!("graph {id} is there twice"));
             }
             let pattern = match source.number(element, "pattern", 1u32, 6)? {
-                1 => Pattern::BalancedTree,
-                2 => Pattern::SplitTree,
-                3 => Pattern::Tree,
-                4 => Pattern::Ring,
-                5 => Pattern::Nvls,
-                _ => Pattern::CollnetDirect,
+                1 => GraphPattern::BalancedTree,
+                2 => GraphPattern::SplitTree,
+                3 => GraphPattern::Tree,
+                4 => GraphPattern::Ring,
+                5 => GraphPattern::Nvls,
+                _ => GraphPattern::CollnetDirect,
             };
             let (mut channels, mut nics) = (Vec::new(), Vec::new());
             for channel in &element.children {
-                let first = channels.first().filter(|_| pattern == Pattern::Ring);
+                let first = channels.first().filter(|_| pattern == GraphPattern::Ring);
                 let (gpus, nets) = channel_of(source, channel, first)?;
                 channels.push(gpus);
                 nics.push(nets);
@@ -154,6 +154,6 @@ impl NcclGraphs {
 
     /// The rings, where the file has any.
     pub fn rings(&self) -> Option<&NcclGraph> {
-        self.graphs.iter().find(|graph| graph.pattern == Pattern::Ring)
+        self.graphs.iter().find(|graph| graph.pattern == GraphPattern::Ring)
     }
 }

@@ -14,8 +14,8 @@
 
 use super::xml::{Element, Source, short};
 use crate::Result;
-use crate::machines::node::{Kind, Nic, Node};
-use crate::machines::presets::{FABRICS, Preset, Spec};
+use crate::machines::node::{LinkKind, Nic, Node};
+use crate::machines::presets::{FABRIC_FIGURES, Preset, Spec};
 use std::collections::BTreeMap;
 
 /// What a file says of a node.
@@ -37,7 +37,7 @@ struct Found<'a> {
     gpus: Vec<(&'a str, Place, f64, Option<&'a Element>)>,
     nics: Vec<(Place, Option<f64>, f64)>,
     /// Place and the place above it with GB/s.
-    wires: Vec<(Place, Place, f64)>,
+    links: Vec<(Place, Place, f64)>,
     places: Vec<String>,
     latency_us: f64,
     /// Devices that say neither what they are nor what is in them.
@@ -194,7 +194,7 @@ impl<'a> Found<'a> {
             return self.devices(source, pci, place, gbps, depth + 1);
         }
         let switch = self.place(format!("pci{}", self.places.len()));
-        self.wires.push((switch, place, gbps));
+        self.links.push((switch, place, gbps));
         self.devices(source, pci, switch, gbps, depth + 1)
     }
 
@@ -249,19 +249,19 @@ impl<'a> Found<'a> {
             name: path.into(),
             devices,
             places: self.places.clone(),
-            wires: Vec::new(),
+            links: Vec::new(),
             nics: Vec::new(),
-            network_nanos: FABRICS[0].nanos + (self.latency_us * 1000.0) as u64,
+            network_nanos: FABRIC_FIGURES[0].nanos + (self.latency_us * 1000.0) as u64,
         };
         let at = |place: Place| devices + place.0 as u32;
         for (i, (a, from)) in sockets.iter().enumerate() {
             for (b, to) in &sockets[i + 1..] {
-                node.join(at(*a), at(*b), from.min(*to), PCI_NANOS, Kind::Pci);
+                node.join(at(*a), at(*b), from.min(*to), PCI_NANOS, LinkKind::Pci);
             }
         }
-        self.wires.iter().for_each(|(a, b, gbps)| node.join(at(*a), at(*b), *gbps, PCI_NANOS, Kind::Pci));
+        self.links.iter().for_each(|(a, b, gbps)| node.join(at(*a), at(*b), *gbps, PCI_NANOS, LinkKind::Pci));
         for (device, (_, place, gbps, _)) in (0..).zip(&self.gpus) {
-            node.join(device, at(*place), *gbps, PCI_NANOS, Kind::Pci);
+            node.join(device, at(*place), *gbps, PCI_NANOS, LinkKind::Pci);
         }
         if self.slow_links > 0 {
             say(format!(
@@ -276,7 +276,7 @@ impl<'a> Found<'a> {
         let nvlinks = self.nvlinks(source, &mut node, &mut say)?;
         match &complete {
             _ if nvlinks > 0 => {}
-            Some((preset, from)) if from.wires.iter().any(|wire| wire.kind == Kind::NvLink) => {
+            Some((preset, from)) if from.links.iter().any(|wire| wire.kind == LinkKind::NvLink) => {
                 say(format!("lists no NVLink that joins two GPUs; completed from {}", preset.name));
                 borrow_nvlinks(from, &mut node);
             }
@@ -366,12 +366,12 @@ impl<'a> Found<'a> {
             say(format!("{lost} NVLinks lead to a device that the file does not have; left out"));
         }
         for (&(a, b), &(count, each)) in &pairs {
-            node.join(a, b, f64::from(count) * each, NVLINK_NANOS, Kind::NvLink);
+            node.join(a, b, f64::from(count) * each, NVLINK_NANOS, LinkKind::NvLink);
         }
         if !switched.is_empty() {
             let switch = node.add("nvswitch");
             for (&device, &(count, each)) in &switched {
-                node.join(device, switch, f64::from(count) * each, NVLINK_NANOS / 2, Kind::NvLink);
+                node.join(device, switch, f64::from(count) * each, NVLINK_NANOS / 2, LinkKind::NvLink);
             }
         }
         Ok(pairs.len() + switched.len())
@@ -381,7 +381,7 @@ impl<'a> Found<'a> {
 /// The NVLinks of one node for another of as many devices.
 fn borrow_nvlinks(from: &Node, to: &mut Node) {
     let mut switches: BTreeMap<u32, u32> = BTreeMap::new();
-    for wire in from.wires.iter().filter(|wire| wire.kind == Kind::NvLink) {
+    for wire in from.links.iter().filter(|wire| wire.kind == LinkKind::NvLink) {
         let mut end = |place: u32, to: &mut Node| match place < from.devices {
             true => place,
             false => *switches.entry(place).or_insert_with(|| to.add(from.place(place))),

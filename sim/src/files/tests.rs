@@ -128,7 +128,7 @@ fn graphs_that_nccl_found_on_a_public_machine_are_read() {
     let rings = read.rings().unwrap();
     assert_eq!(rings.channels, [[0, 1, 2, 3], [0, 3, 2, 1]]);
     assert_eq!((rings.bandwidth_gbps(), &*rings.inside, rings.same_channels), (24.0, "SYS", false));
-    assert_eq!(read.graphs[1].pattern, Pattern::BalancedTree);
+    assert_eq!(read.graphs[1].pattern, GraphPattern::BalancedTree);
     assert_eq!(read.graphs[1].bandwidth_gbps(), 48.0);
 }
 
@@ -213,7 +213,7 @@ fn a_graph_gives_orders_channels_and_round_figures() {
     let rings = read.rings().unwrap();
     assert_eq!(rings.channels, [[0, 1, 2, 3], [0, 3, 2, 1]]);
     assert_eq!((rings.bandwidth_gbps(), &*rings.inside, rings.same_channels), (24.0, "SYS", false));
-    assert_eq!(read.graphs[1].pattern, Pattern::BalancedTree);
+    assert_eq!(read.graphs[1].pattern, GraphPattern::BalancedTree);
     assert_eq!(read.graphs[1].bandwidth_gbps(), 20.0);
     for (from, to, said) in [
         ("<gpu dev=\"1\"/>", "<gpu dev=\"0\"/>", "graph.xml:3:5: the channel visits GPU 0 twice"),

@@ -1,6 +1,6 @@
 //! From the words of whoever published a run to a machine and its topology.
 
-use super::gpu::{self, Generation, Gpu, Port};
+use super::gpu::{self, Generation, GpuModel, Port};
 use super::nic::{self, Nics};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use serde::Deserialize;
@@ -38,7 +38,7 @@ pub enum Cpu {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// Its GPUs.
-    pub gpu: &'static Gpu,
+    pub gpu: &'static GpuModel,
     /// GPUs that take part and share NVLink or a PCIe root: those of a node, or of a rack that is one NVLink domain.
     pub devices: u32,
     /// How many such groups.
@@ -71,7 +71,7 @@ impl Machine {
             return Err(Error::Topology(format!("the hardware does not say {}", words.missing().join(", "))));
         };
         let Some(gpu) = gpu::named(name) else {
-            let known: Vec<&str> = gpu::GPUS.iter().map(|gpu| gpu.name).collect();
+            let known: Vec<&str> = gpu::GPU_MODELS.iter().map(|gpu| gpu.name).collect();
             return Err(Error::Topology(format!(
                 "no GPU that is known is in `{name}` (there are {})",
                 known.join(", ")
@@ -177,7 +177,7 @@ impl Description {
     }
 
     /// GPUs of a rack that share NVLink: the number behind NVL, 72 where only MNNVL is said.
-    fn rack(&self, gpu: &Gpu) -> Option<u32> {
+    fn rack(&self, gpu: &GpuModel) -> Option<u32> {
         let texts = [&self.intra_node, &self.gpu, &self.inter_node];
         let number = |text: &String| {
             let lower = text.to_lowercase();
@@ -211,7 +211,7 @@ impl Description {
     }
 
     /// Hosts of 8 with NVLink 3 or later have NVSwitches, unless the words say that GPUs are joined pair by pair.
-    fn switched(&self, gpu: &Gpu) -> bool {
+    fn switched(&self, gpu: &GpuModel) -> bool {
         let named = self.says(&["nvswitch"]) && !self.says(&["no nvswitch"]);
         let sxm = gpu.nvlink.is_some() && (gpu.generation >= Generation::Ampere || named);
         let host = self.host_gpus.or(self.gpus_per_node).unwrap_or(1);
@@ -220,11 +220,11 @@ impl Description {
     }
 
     /// HGX boards have a PCIe switch for every pair of GPUs and a NIC or two; Grace hosts and 4-way boards have not.
-    fn beside(&self, gpu: &Gpu) -> bool {
+    fn beside(&self, gpu: &GpuModel) -> bool {
         self.switched(gpu) && !gpu.name.starts_with("GB") || gpu.generation == Generation::Cdna
     }
 
-    fn cpu(&self, gpu: &Gpu) -> Cpu {
+    fn cpu(&self, gpu: &GpuModel) -> Cpu {
         match () {
             () if gpu.name.starts_with("GH") || gpu.name.starts_with("GB") => Cpu::Arm,
             () if self.says(&["epyc", "amd"]) => Cpu::Amd,
@@ -246,7 +246,7 @@ impl Description {
 /// Whether the GPUs of a node talk over NVLink.
 fn inside(
     words: &Description,
-    gpu: &Gpu,
+    gpu: &GpuModel,
     devices: u32,
     understood: &mut Vec<String>,
     assumed: &mut Vec<String>,

@@ -37,7 +37,7 @@ impl Port {
 
 /// One kind of GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gpu {
+pub struct GpuModel {
     /// What it is called.
     pub name: &'static str,
     /// Words that all occur in the names that drivers print for it, in capitals.
@@ -84,12 +84,12 @@ const fn gpu(
     generation: Generation,
     nvlink: Option<Port>,
     pcie: Port,
-) -> Gpu {
-    Gpu { name, words, generation, nvlink, pcie }
+) -> GpuModel {
+    GpuModel { name, words, generation, nvlink, pcie }
 }
 
 /// Every GPU that is known. A name is matched from the top: the more particular comes first.
-pub const GPUS: [Gpu; 43] = [
+pub const GPU_MODELS: [GpuModel; 43] = [
     gpu("GB300", &["GB300"], Generation::Blackwell, NVLINK5, GEN5),
     gpu("GB200", &["GB200"], Generation::Blackwell, NVLINK5, GEN5),
     gpu("B300", &["B300"], Generation::Blackwell, NVLINK5, GEN6),
@@ -136,9 +136,9 @@ pub const GPUS: [Gpu; 43] = [
 ];
 
 /// The GPU that a driver's or a person's name means.
-pub(super) fn named(text: &str) -> Option<&'static Gpu> {
+pub(super) fn named(text: &str) -> Option<&'static GpuModel> {
     let text = text.to_uppercase();
-    GPUS.iter().find(|gpu| gpu.words.iter().all(|word| stands_in(word, &text)))
+    GPU_MODELS.iter().find(|gpu| gpu.words.iter().all(|word| stands_in(word, &text)))
 }
 
 /// Whether a word stands in a text: beside it is no letter where it has a letter, and no digit where it has a digit, so
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn every_figure_has_a_source() {
-        for gpu in GPUS {
+        for gpu in GPU_MODELS {
             for port in [Some(gpu.pcie), gpu.nvlink].into_iter().flatten() {
                 assert!(port.source.len() > 20 && port.bandwidth().0 > 1_000_000_000, "{}", gpu.name);
             }

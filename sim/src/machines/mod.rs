@@ -34,5 +34,5 @@ pub mod node;
 pub mod presets;
 
 pub use description::{Cpu, Description, Machine};
-pub use gpu::{GPUS, Generation, Gpu, Port};
+pub use gpu::{GPU_MODELS, Generation, GpuModel, Port};
 pub use nic::{Fabric, Nics};

@@ -10,7 +10,7 @@
 //! ```
 
 use super::amounts;
-use super::gpu::{Generation, Gpu};
+use super::gpu::{Generation, GpuModel};
 use std::fmt;
 
 /// What carries bytes between nodes.
@@ -99,7 +99,7 @@ const CARDS: [(&str, f64); 12] = [
 const FASTEST: f64 = 800.0;
 
 /// Reads a text; `gpus` GPUs of a node take part, of this kind. What is assumed is added to `assumed`.
-pub(super) fn read(text: &str, gpus: u32, gpu: &Gpu, assumed: &mut Vec<String>) -> Nics {
+pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<String>) -> Nics {
     let lower = text.to_lowercase();
     let fabric = fabric(&lower);
     if fabric == Fabric::Unknown {
@@ -163,7 +163,7 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &Gpu, assumed: &mut Vec<String>) 
 
 /// Sockets never have it; EFA from the A100's instances on (AWS: P3dn and G4dn copy through the host); the others
 /// unless the text says not, or puts the GPU and the NIC on different sockets.
-fn gpudirect(lower: &str, fabric: Fabric, gpu: &Gpu, assumed: &mut Vec<String>) -> bool {
+fn gpudirect(lower: &str, fabric: Fabric, gpu: &GpuModel, assumed: &mut Vec<String>) -> bool {
     let lower = lower.replace([' ', '-'], "");
     let denied = ["directrdmadisabled", "nogpudirect", "withoutgpudirect", "nogdr", "acrosssockets"];
     if fabric == Fabric::Sockets || denied.iter().any(|words| lower.contains(words)) {

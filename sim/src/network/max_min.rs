@@ -5,10 +5,10 @@
 //! on the order in which flows began. (D. Bertsekas and R. Gallager, "Data Networks", 2nd ed., section 6.5.2.)
 
 use super::filling::{Filling, Open};
-use super::{LinkState, Network};
+use super::{FlowNetwork, LinkState};
 use std::cmp::Reverse;
 
-impl Network {
+impl FlowNetwork {
     pub(super) fn settle_max_min(&mut self, now: u64) {
         self.collect_components();
         self.fill();
@@ -19,7 +19,7 @@ impl Network {
 
     /// Every link that a changed link is connected to by flows.
     fn collect_components(&mut self) {
-        let Network { links, flows, cells, changed, epoch, filling, .. } = self;
+        let FlowNetwork { links, flows, cells, changed, epoch, filling, .. } = self;
         filling.links.clear();
         filling.place.resize(links.len(), 0);
         let visit = |link: u32, state: &mut LinkState, filling: &mut Filling| {
@@ -39,11 +39,11 @@ impl Network {
         }
         let mut at = 0;
         while let Some(open) = filling.links.get(at) {
-            for cell in Network::on_link(cells, links[open.link as usize].head) {
+            for cell in FlowNetwork::on_link(cells, links[open.link as usize].head) {
                 let flow = &mut flows[cell.flow as usize];
                 if flow.epoch != *epoch {
                     flow.epoch = *epoch;
-                    for crossed in Network::of_flow(cells, flow.first) {
+                    for crossed in FlowNetwork::of_flow(cells, flow.first) {
                         visit(crossed.link, &mut links[crossed.link as usize], filling);
                     }
                 }
@@ -53,7 +53,7 @@ impl Network {
     }
 
     fn fill(&mut self) {
-        let Network { links, flows, cells, epoch, filling, .. } = self;
+        let FlowNetwork { links, flows, cells, epoch, filling, .. } = self;
         let Filling { links: open, place, levels, full, rates } = filling;
         // From here on a flow is frozen where its epoch is past the present one.
         let frozen = epoch.wrapping_add(1);
@@ -78,14 +78,14 @@ impl Network {
             }
             for &at in full.iter() {
                 let head = links[open[at as usize].link as usize].head;
-                for cell in Network::on_link(cells, head) {
+                for cell in FlowNetwork::on_link(cells, head) {
                     let flow = &mut flows[cell.flow as usize];
                     if flow.epoch == frozen {
                         continue;
                     }
                     flow.epoch = frozen;
                     rates.push((cell.flow, level));
-                    for crossed in Network::of_flow(cells, flow.first) {
+                    for crossed in FlowNetwork::of_flow(cells, flow.first) {
                         let weight = u64::from(crossed.weight);
                         let link = &mut open[place[crossed.link as usize] as usize];
                         link.weight -= weight;

@@ -9,7 +9,7 @@
 //! next_finish()                      when the next flow is through
 //! ```
 //!
-//! A link of no bandwidth holds its flows where they are until it gets some again ([`Network::set_bandwidth`]).
+//! A link of no bandwidth holds its flows where they are until it gets some again ([`FlowNetwork::set_bandwidth`]).
 //!
 //! Everything is exact: a rate is whole bytes per second (floored, at least 1), what remains of a flow is counted
 //! in byte x 1e-12, and a finish is rounded up to a whole picosecond. In steady state nothing is allocated: flows
@@ -97,7 +97,7 @@ struct Cell {
 
 /// All links and the flows on them.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub struct FlowNetwork {
     sharing: Sharing,
     links: Vec<LinkState>,
     flows: Vec<Flow>,
@@ -113,9 +113,9 @@ pub struct Network {
     filling: Filling,
 }
 
-impl Network {
+impl FlowNetwork {
     /// Links with these capacities, numbered from 0, and no flows. A capacity of zero counts as 1 byte/s.
-    pub fn new(capacities: impl IntoIterator<Item = BytesPerSec>, sharing: Sharing) -> Network {
+    pub fn new(capacities: impl IntoIterator<Item = BytesPerSec>, sharing: Sharing) -> FlowNetwork {
         let link = |capacity: BytesPerSec| LinkState {
             capacity: capacity.0.max(1),
             load: 0,
@@ -127,7 +127,7 @@ impl Network {
             busy: 0,
             busy_since: 0,
         };
-        Network {
+        FlowNetwork {
             sharing,
             links: capacities.into_iter().map(link).collect(),
             flows: Vec::new(),
@@ -362,7 +362,7 @@ impl Network {
         if flows.len() > 1 {
             let first = |flow: u32| self.flows[flow as usize].first;
             black_box(flows.clone().fold(0, |sum, flow| sum ^ first(flow)));
-            let links = flows.flat_map(|flow| Network::of_flow(&self.cells, first(flow)).take(READ));
+            let links = flows.flat_map(|flow| FlowNetwork::of_flow(&self.cells, first(flow)).take(READ));
             black_box(links.fold(0, |sum, cell| sum ^ self.links[cell.link as usize].share));
         }
     }

@@ -7,10 +7,10 @@
 //!
 //! A change on one link concerns the flows on that link only, however the rest is connected.
 
-use super::{BATCH, Network, READ};
+use super::{BATCH, FlowNetwork, READ};
 use std::hint::black_box;
 
-impl Network {
+impl FlowNetwork {
     pub(super) fn settle_split(&mut self, now: u64) {
         let mut changed = std::mem::take(&mut self.changed);
         self.affected.clear();
@@ -24,7 +24,7 @@ impl Network {
         for batch in affected.chunks(BATCH) {
             self.read_ahead(batch.iter().copied());
             for &flow in batch {
-                let shares = Network::of_flow(&self.cells, self.flows[flow as usize].first)
+                let shares = FlowNetwork::of_flow(&self.cells, self.flows[flow as usize].first)
                     .map(|cell| self.links[cell.link as usize].share);
                 let rate = shares.min().unwrap_or(u64::MAX);
                 self.set_rate(now, flow, rate);
@@ -35,7 +35,7 @@ impl Network {
 
     /// Gives links their new shares and collects the flows that this concerns.
     fn concern(&mut self, changed: &[u32]) {
-        let Network { links, flows, cells, affected, epoch, .. } = self;
+        let FlowNetwork { links, flows, cells, affected, epoch, .. } = self;
         for &link in changed {
             let link = &mut links[link as usize];
             link.changed = false;
@@ -46,7 +46,7 @@ impl Network {
             let old = link.share;
             let new = (link.capacity / link.load).max(link.capacity.min(1));
             link.share = new;
-            for cell in Network::on_link(cells, link.head) {
+            for cell in FlowNetwork::on_link(cells, link.head) {
                 let flow = &mut flows[cell.flow as usize];
                 // It is concerned where it has no rate yet, must slow down, or was held back by this very link.
                 let concerned = flow.rate == 0 || new < flow.rate || (new > old && flow.rate == old);
@@ -63,7 +63,8 @@ impl Network {
         if links.len() > 1 {
             let head = |link: &u32| self.links[*link as usize].head;
             black_box(links.iter().fold(0, |sum, link| sum ^ head(link)));
-            let cells = links.iter().flat_map(|link| Network::on_link(&self.cells, head(link)).take(READ));
+            let cells =
+                links.iter().flat_map(|link| FlowNetwork::on_link(&self.cells, head(link)).take(READ));
             black_box(cells.fold(0, |sum, cell| sum ^ self.flows[cell.flow as usize].rate));
         }
     }

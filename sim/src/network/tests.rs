@@ -92,7 +92,7 @@ fn finish_by_hand(capacities: &[u64], asked: &[Asked], sharing: Sharing) -> Vec<
 
 /// When each flow is through, by the network; the flows of one instant begin in the order of `asked`, turned by `turn`.
 fn finish_by_network(capacities: &[u64], asked: &[Asked], sharing: Sharing, turn: usize) -> Vec<u64> {
-    let mut network = Network::new(capacities.iter().map(|&c| BytesPerSec(c)), sharing);
+    let mut network = FlowNetwork::new(capacities.iter().map(|&c| BytesPerSec(c)), sharing);
     let mut order: Vec<usize> = (0..asked.len()).collect();
     order.rotate_left(turn % asked.len());
     order.sort_by_key(|&f| asked[f].begin);
@@ -149,8 +149,8 @@ proptest! {
 
     #[test]
     fn max_min_is_water_filling_and_no_link_carries_more_than_it_can((capacities, asked) in traffic()) {
-        let mut network = Network::new(capacities.iter().map(|&c| BytesPerSec(c)), Sharing::MaxMin);
-        let mut split = Network::new(capacities.iter().map(|&c| BytesPerSec(c)), Sharing::Split);
+        let mut network = FlowNetwork::new(capacities.iter().map(|&c| BytesPerSec(c)), Sharing::MaxMin);
+        let mut split = FlowNetwork::new(capacities.iter().map(|&c| BytesPerSec(c)), Sharing::Split);
         let flows: Vec<FlowId> = asked.iter().map(|a| network.begin(Picos(0), &a.path, Bytes(a.bytes))).collect();
         asked.iter().for_each(|a| { split.begin(Picos(0), &a.path, Bytes(a.bytes)); });
         network.settle(Picos(0));
@@ -176,8 +176,8 @@ proptest! {
     }
 }
 
-fn one_link(sharing: Sharing) -> Network {
-    Network::new([BytesPerSec(1_000)], sharing)
+fn one_link(sharing: Sharing) -> FlowNetwork {
+    FlowNetwork::new([BytesPerSec(1_000)], sharing)
 }
 
 const ONE: [Crossing; 1] = [Crossing { link: LinkId(0), weight: 1 }];
@@ -247,7 +247,7 @@ fn a_shift_moves_the_end_and_nothing_else() {
 
 #[test]
 fn more_than_18_megabytes_stay_exact() {
-    let mut network = Network::new([BytesPerSec(7)], Sharing::Split);
+    let mut network = FlowNetwork::new([BytesPerSec(7)], Sharing::Split);
     network.begin(Picos(0), &ONE, Bytes(40_000_000));
     network.settle(Picos(0));
     assert_eq!(network.next_finish(), Some(Picos(5_714_285_714_285_714_286)));

@@ -2,7 +2,7 @@
 //! change, messages that are lost, damaged, sent twice or late, and ranks that die.
 
 use crate::fault::Message;
-use crate::{BytesPerSec, Faults, LinkId, Network, Picos, Rank};
+use crate::{BytesPerSec, Faults, FlowNetwork, LinkId, Picos, Rank};
 use std::collections::BTreeMap;
 
 /// What becomes of one message, decided when it starts.
@@ -68,7 +68,12 @@ impl FaultState {
 
     /// The next instant, where bandwidths change with time and something else is due at `next`. Flows that stand still for
     /// ever do not keep a run going.
-    pub(super) fn next(&mut self, faults: &Faults, next: Option<Picos>, network: &Network) -> Option<Picos> {
+    pub(super) fn next(
+        &mut self,
+        faults: &Faults,
+        next: Option<Picos>,
+        network: &FlowNetwork,
+    ) -> Option<Picos> {
         match (next, self.change) {
             (Some(next), Some(change)) => {
                 self.since = next.min(change);
@@ -83,7 +88,7 @@ impl FaultState {
     }
 
     /// Gives links the bandwidth that they have from now on.
-    pub(super) fn set_bandwidths(&mut self, faults: &Faults, now: Picos, network: &mut Network) {
+    pub(super) fn set_bandwidths(&mut self, faults: &Faults, now: Picos, network: &mut FlowNetwork) {
         if self.change.is_none_or(|at| at > now) {
             return;
         }

@@ -1,7 +1,7 @@
 //! The messages under way, by number, and the network that their bytes share.
 
 use super::fault_state::FaultState;
-use crate::{Bytes, BytesPerSec, Costs, Crossing, Faults, FlowId, Network, Picos, Rank, Sharing};
+use crate::{Bytes, BytesPerSec, Costs, Crossing, Faults, FlowId, FlowNetwork, Picos, Rank, Sharing};
 
 /// No message.
 const NONE: u32 = u32::MAX;
@@ -33,7 +33,7 @@ pub struct Leaving {
 #[derive(Clone, Debug)]
 pub struct Transit<M> {
     /// Links, then a gate for every rule that keeps ranks apart.
-    pub network: Network,
+    pub network: FlowNetwork,
     /// `None` where all rules are steady.
     pub faults: Option<Box<FaultState>>,
     messages: Vec<InFlight<M>>,
@@ -48,7 +48,7 @@ impl<M> Transit<M> {
         let state = FaultState::new(faults, &links, ranks).map(Box::new);
         let gates = std::iter::repeat_n(BytesPerSec(u64::MAX), faults.gates() as usize);
         Transit {
-            network: Network::new(links.into_iter().chain(gates), sharing),
+            network: FlowNetwork::new(links.into_iter().chain(gates), sharing),
             faults: state,
             messages: Vec::new(),
             free: Vec::new(),

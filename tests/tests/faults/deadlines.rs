@@ -2,7 +2,7 @@
 
 use super::worlds::{outcome, sum, worlds};
 use allfold_collectives::{Collective, Error, Rank, World};
-use allfold_sim::{Costs, Faults, Picos, Topology, Work};
+use allfold_sim::{Costs, DeviceWork, Faults, Picos, Topology};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn a_rank_that_skips_a_call_is_named_at_the_deadline() {
         let (told, others) = (std::sync::Mutex::new(told), if backend == "sim" { 0 } else { 3 });
         let ranks = outcome(world, move |comm| {
             if comm.rank() == Rank(3) {
-                comm.charge(&Work { flops: 1 << 60, ..Work::default() });
+                comm.charge(&DeviceWork { flops: 1 << 60, ..DeviceWork::default() });
                 let told = told.lock().unwrap();
                 (0..others).for_each(|_| told.recv().unwrap());
                 // All others have come to this one: where word of their failure takes longer, it is told in the next.

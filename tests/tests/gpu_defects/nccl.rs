@@ -2,7 +2,7 @@
 
 use crate::{Found, Seeded};
 use allfold_collectives::{Communicator, DType, Error, ReduceOp, Result, World};
-use allfold_gpu::device::{Link, Way};
+use allfold_gpu::device::{DeviceGroup, ReducePath};
 use allfold_gpu::nccl::{NcclComm, StandIn, stand_in};
 use allfold_kernels::cuda::{CudaDevice, Queue};
 use allfold_standin::{Shim, ShimOptions};
@@ -65,7 +65,7 @@ pub fn d7_one_gpu(seeded: Seeded) -> Found {
     let options = ShimOptions { devices: 2, one_gpu: true, seeded, ..ShimOptions::default() };
     let machine = machine(options, StandIn { offered: true, ..StandIn::default() });
     let opened = World::threads(2).deadline(DEADLINE).run(|comm| {
-        let link = Link::open(&comm, queue(&machine, &comm)?, Way::Auto, DEADLINE)?;
+        let link = DeviceGroup::open(&comm, queue(&machine, &comm)?, ReducePath::Auto, DEADLINE)?;
         Ok::<_, Error>(link.name())
     });
     opened.map(|_| ()).map_err(|error| error.to_string())

@@ -2,7 +2,7 @@
 
 use crate::{Found, Seeded};
 use allfold_collectives::{Rank, World};
-use allfold_gpu::nccl::{Lost, StandIn, stand_in};
+use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
 use allfold_kernels::cuda::CudaDevice;
 use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
@@ -63,7 +63,7 @@ fn steps<R: Send>(
 /// Rank 1 leaves in silence after some steps: rank 0 must be told by its deadline, with rank 1's name.
 pub fn d5_lost_peer(seeded: Seeded) -> Found {
     let machine = machine(seeded, Duration::from_secs(6));
-    stand_in(&machine, StandIn { lost: Lost::Silent, ..StandIn::default() });
+    stand_in(&machine, StandIn { lost: PeerLoss::Silent, ..StandIn::default() });
     let ends = steps(&config(), &machine, |rank, step| {
         (0..4).try_for_each(|at| step(at, 4, 8))?;
         let mut later = (4..7).filter(|_| rank == Rank(0));

@@ -5,7 +5,7 @@
 mod checkpoints;
 mod clock;
 
-use allfold_collectives::world::Kind;
+use allfold_collectives::world::WorldKind;
 use allfold_collectives::{Collective, Communicator, World};
 use allfold_kernels::nn::Float;
 use allfold_tests::training::{bits, run, small, switch};
@@ -69,7 +69,11 @@ fn synchronised_accumulated_and_clipped_runs_have_the_same_bits_everywhere() {
 
 /// One forward and backward pass over a batch that ranks share unevenly: (logits, gradients of the summed loss by
 /// parameter, running statistics).
-fn pass<K: Kind>(parts: &[usize], world: &World<K>, train: &Dataset) -> Vec<(Vec<f64>, Vec<f64>, Vec<f64>)> {
+fn pass<K: WorldKind>(
+    parts: &[usize],
+    world: &World<K>,
+    train: &Dataset,
+) -> Vec<(Vec<f64>, Vec<f64>, Vec<f64>)> {
     let body = |comm: Communicator| -> Result<_> {
         let mut network = cnn(&Cnn { shape: (1, 8, 8), channels: &[3, 4], batch_norm: true, classes: 10 })?;
         assert_eq!(network.synchronise(), 2);

@@ -15,7 +15,7 @@ use allfold_collectives::{Buffer, Communicator, ReduceOp};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Memory, Queue, launch};
 
-enum Way {
+enum ReducePath {
     /// As they are.
     Whole,
     /// In a narrow type, in memory laid out as the gradients are.
@@ -29,7 +29,7 @@ enum Way {
 /// The exchange of a rank's gradients.
 pub(super) struct Exchange<'a> {
     comm: &'a Communicator,
-    way: Way,
+    way: ReducePath,
     /// Steps whose gradients were exchanged.
     steps: u64,
 }
@@ -41,24 +41,24 @@ impl<'a> Exchange<'a> {
         comm: &'a Communicator,
         queue: &Queue,
     ) -> Result<Exchange<'a>> {
-        let narrow = |dtype: DType| -> Result<Way> {
+        let narrow = |dtype: DType| -> Result<ReducePath> {
             let memory =
                 Memory::new(queue.machine(), queue.device(), weights.grads.len() / 4 * dtype.size())?;
             queue.fill(memory.all(), 0)?;
-            Ok(Way::Narrow(dtype, memory))
+            Ok(ReducePath::Narrow(dtype, memory))
         };
         let way = match config.hook.as_str() {
             // One rank has nothing to send.
-            _ if config.strategy == "single" => Way::Whole,
+            _ if config.strategy == "single" => ReducePath::Whole,
             "fp16" => narrow(DType::F16)?,
             "bf16" => narrow(DType::Bf16)?,
-            "powersgd" | "topk" | "int8" => Way::Host(Box::new(Hook::named(config))),
+            "powersgd" | "topk" | "int8" => ReducePath::Host(Box::new(Hook::named(config))),
             "local_sgd" if config.loss_scale > 0.0 => {
                 let what = "`local_sgd` has no loss scale on GPUs: ranks would skip steps of their own";
                 return Err(Error::Config(what.into()));
             }
-            "local_sgd" => Way::Kept,
-            _ => Way::Whole,
+            "local_sgd" => ReducePath::Kept,
+            _ => ReducePath::Whole,
         };
         Ok(Exchange { comm, way, steps: 0 })
     }
@@ -66,15 +66,15 @@ impl<'a> Exchange<'a> {
     /// Bytes that buckets take on the device, where they are no views of the gradients, and what the CPU's hook keeps here.
     pub fn bytes(&self) -> u64 {
         match &self.way {
-            Way::Narrow(_, memory) => memory.len() as u64,
-            Way::Host(hook) => 4 * hook.elements() as u64,
-            Way::Whole | Way::Kept => 0,
+            ReducePath::Narrow(_, memory) => memory.len() as u64,
+            ReducePath::Host(hook) => 4 * hook.elements() as u64,
+            ReducePath::Whole | ReducePath::Kept => 0,
         }
     }
 
     /// Whether all of it is queued and nothing waits on the host, so that a step can be a graph.
     pub fn captures(&self) -> bool {
-        !matches!(self.way, Way::Host(_))
+        !matches!(self.way, ReducePath::Host(_))
     }
 
     /// A bucket is full: divides it, and sends it where that can be done beside backward.
@@ -82,17 +82,17 @@ impl<'a> Exchange<'a> {
         let span = &with.weights.buckets[bucket];
         let data = part(with.weights.grads.all(), span, 4)?;
         let world = self.comm.size();
-        if world > 1 && !matches!(self.way, Way::Kept) {
+        if world > 1 && !matches!(self.way, ReducePath::Kept) {
             launch::divide(with.queue, DType::F32, data, world)?;
         }
         match &self.way {
-            Way::Whole => with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, data)?,
-            Way::Narrow(dtype, memory) => {
+            ReducePath::Whole => with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, data)?,
+            ReducePath::Narrow(dtype, memory) => {
                 let narrow = part(memory.all(), span, dtype.size())?;
                 launch::cast(with.queue, (DType::F32, data), (*dtype, narrow), 1.0)?;
                 with.link.all_reduce(with.queue, *dtype, ReduceOp::Sum, narrow)?;
             }
-            Way::Host(_) | Way::Kept => {}
+            ReducePath::Host(_) | ReducePath::Kept => {}
         }
         Ok(())
     }
@@ -101,13 +101,13 @@ impl<'a> Exchange<'a> {
     pub fn finish(&mut self, network: &Network<f32>, with: &mut With<'_, '_>) -> Result<()> {
         with.link.join(with.queue)?;
         match &mut self.way {
-            Way::Whole | Way::Kept => Ok(()),
-            Way::Narrow(dtype, memory) => {
+            ReducePath::Whole | ReducePath::Kept => Ok(()),
+            ReducePath::Narrow(dtype, memory) => {
                 let grads = with.weights.grads.all();
                 launch::cast(with.queue, (*dtype, memory.all()), (DType::F32, grads), 1.0)?;
                 Ok(())
             }
-            Way::Host(hook) => {
+            ReducePath::Host(hook) => {
                 // Backward may hold sums of its own, and the host is about to read.
                 with.link.wait(with.queue, "finish backward")?;
                 let mut sent = Vec::new();
@@ -129,7 +129,7 @@ impl<'a> Exchange<'a> {
     /// After the optimiser's step: the mean of all ranks' weights, where it is time for that.
     pub fn after_step(&mut self, config: &Config, with: &mut With<'_, '_>) -> Result<()> {
         self.steps += 1;
-        if matches!(self.way, Way::Kept) && self.steps.is_multiple_of(config.local_steps) {
+        if matches!(self.way, ReducePath::Kept) && self.steps.is_multiple_of(config.local_steps) {
             let params = with.weights.params.all();
             with.link.all_reduce(with.queue, DType::F32, ReduceOp::Avg, params)?;
             with.link.join(with.queue)?;
@@ -141,21 +141,21 @@ impl<'a> Exchange<'a> {
     /// As [`crate::strategies::Strategy::hook_state`].
     pub fn hook_state(&mut self, network: &Network<f32>, weights: &Weights) -> Vec<(&'static str, Vec<f32>)> {
         match &mut self.way {
-            Way::Host(hook) => hook.hook_state(&weights.members, network.params()),
+            ReducePath::Host(hook) => hook.hook_state(&weights.members, network.params()),
             _ => Vec::new(),
         }
     }
 
     /// As [`crate::strategies::Strategy::undo`].
     pub fn undo(&mut self) {
-        if let Way::Host(hook) = &mut self.way {
+        if let ReducePath::Host(hook) = &mut self.way {
             hook.undo();
         }
     }
 
     /// As [`crate::strategies::Strategy::rescale`].
     pub fn rescale(&mut self, by: f32) {
-        if let Way::Host(hook) = &mut self.way {
+        if let ReducePath::Host(hook) = &mut self.way {
             hook.rescale(by);
         }
     }
@@ -169,7 +169,7 @@ impl<'a> Exchange<'a> {
         values: &[Vec<f32>],
     ) {
         self.steps = steps;
-        if let Way::Host(hook) = &mut self.way {
+        if let ReducePath::Host(hook) = &mut self.way {
             hook.load_hook_state(&weights.members, network.params(), values);
         }
     }

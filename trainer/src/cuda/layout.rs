@@ -7,7 +7,7 @@
 use crate::layers::LayerOperation;
 use crate::{Network, Result};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{self, Layout};
+use allfold_kernels::cuda::launch::{self, TensorLayout};
 use allfold_kernels::cuda::{Memory, Queue, Slice};
 
 /// Channels and pixels of a sample whose channels come last; nothing where values lie as the network has them.
@@ -22,8 +22,8 @@ pub(super) struct Form {
 
 impl Form {
     /// As kernels are told.
-    pub fn layout(self) -> Layout {
-        if self.last.is_some() { Layout::ChannelsLast } else { Layout::Planes }
+    pub fn layout(self) -> TensorLayout {
+        if self.last.is_some() { TensorLayout::ChannelsLast } else { TensorLayout::Planes }
     }
 
     /// `x`, which is of this form, in another; nothing where it is that already.

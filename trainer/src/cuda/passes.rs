@@ -11,7 +11,7 @@ use crate::model::{normalises, normalises_all};
 use crate::network::Phase;
 use crate::{Error, Network, Result};
 use allfold_collectives::ReduceOp;
-use allfold_gpu::device::Link;
+use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Memory, Queue, Slice, launch, vendor};
 use allfold_kernels::nn::LossKind;
@@ -24,7 +24,7 @@ pub(super) struct With<'a, 'c> {
     /// Parameters, gradients, running statistics.
     pub weights: &'a Weights,
     /// How ranks add up.
-    pub link: &'a mut Link<'c>,
+    pub link: &'a mut DeviceGroup<'c>,
     /// Samples.
     pub n: usize,
 }
@@ -386,7 +386,7 @@ impl Passes {
 /// Values of a channel that lie side by side.
 pub(super) fn plane(s: &launch::Conv) -> Result<usize> {
     let (p, q) = s.output_picture()?;
-    Ok(if s.layout == launch::Layout::ChannelsLast { 1 } else { p * q })
+    Ok(if s.layout == launch::TensorLayout::ChannelsLast { 1 } else { p * q })
 }
 
 pub(super) fn conv(shape: &allfold_kernels::nn::Conv2dShape, form: Form, n: usize) -> launch::Conv {

@@ -21,7 +21,7 @@ use super::within::Within;
 use crate::optim::Optimiser;
 use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse as Held, Network, Result};
 use allfold_collectives::Communicator;
-use allfold_gpu::device::{Link, Way};
+use allfold_gpu::device::{DeviceGroup, ReducePath};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Feed, Mark, Memory, Queue, Slice, launch};
 use allfold_kernels::nn::{Float, Narrow};
@@ -43,7 +43,7 @@ pub(super) struct State<'a> {
     pub passes: Passes,
     pub weights: Weights,
     optimiser: DeviceOptimiser,
-    pub link: Link<'a>,
+    pub link: DeviceGroup<'a>,
     pub exchange: Exchange<'a>,
     feeds: [Feed; 2],
     /// Samples and labels of two batches, and when each was used up.
@@ -79,8 +79,8 @@ impl<'a> State<'a> {
         let forms = (&passes.precision, &passes.filters[..]);
         let weights = Weights::new(&passes.network, config, forms, &queue)?;
         let optimiser = DeviceOptimiser::new(config, &passes.network, &weights, &queue)?;
-        let way = Way::named(&config.exchange).unwrap_or_default();
-        let link = Link::open(comm, Queue::new(machine.clone(), device)?.pooled(), way, deadline)?;
+        let way = ReducePath::named(&config.exchange).unwrap_or_default();
+        let link = DeviceGroup::open(comm, Queue::new(machine.clone(), device)?.pooled(), way, deadline)?;
         let exchange = Exchange::new(config, &weights, comm, &queue)?;
         let copies = Queue::new(machine.clone(), device)?;
         let fresh = |bytes: usize| Memory::new(&machine, device, bytes);
@@ -112,7 +112,7 @@ impl<'a> State<'a> {
     /// ranks ends here, by a deadline.
     ///
     /// # Errors
-    /// As [`Link::wait`].
+    /// As [`DeviceGroup::wait`].
     pub fn settle(&mut self, what: &str) -> Result<()> {
         if self.queue.machine().seeded(5) {
             return Ok(self.queue.finish()?);

@@ -103,7 +103,7 @@ impl Class {
 /// A device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Accelerator {
-    /// As `allfold_sim::machines::GPUS` calls it.
+    /// As `allfold_sim::machines::GPU_MODELS` calls it.
     pub name: &'static str,
     /// TFLOP/s on ordinary cores in f32.
     pub f32: f64,

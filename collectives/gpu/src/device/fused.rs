@@ -1,6 +1,6 @@
 //! The fused form: what the symbolic checker proves of a schedule, as the tables of one kernel.
 
-use super::job::Job;
+use super::job::DeviceCollective;
 use crate::check::{Forest, Proof, Tree, symbolic};
 use crate::driver::failed;
 use crate::schedule::Schedule;
@@ -8,7 +8,13 @@ use crate::{Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Queue, Slice, launch};
 
 /// Which of a chunk's values is the result: the whole reduction, or whatever a collective that moves ends with.
-fn result(proof: &Proof, job: &Job, ranks: u32, chunk: u32, segment: u32) -> Result<Option<(Tree, u64)>> {
+fn result(
+    proof: &Proof,
+    job: &DeviceCollective,
+    ranks: u32,
+    chunk: u32,
+    segment: u32,
+) -> Result<Option<(Tree, u64)>> {
     let mut found: Option<(Tree, u64)> = None;
     for rank in (0..ranks).map(Rank) {
         let Some((tree, from)) = proof.value(rank, chunk, segment) else { continue };
@@ -25,7 +31,7 @@ fn result(proof: &Proof, job: &Job, ranks: u32, chunk: u32, segment: u32) -> Res
     Ok(found)
 }
 
-fn elsewhere(job: &Job) -> Error {
+fn elsewhere(job: &DeviceCollective) -> Error {
     let what = "leaves different values in one place, or moves them to another";
     Error::Argument(format!("{:?} {what}; the fused form is for those that do not", job.algorithm))
 }
@@ -41,7 +47,11 @@ fn tree(forest: &Forest, of: Tree) -> launch::BufferTree {
 }
 
 /// The tables of a job over buffers of this geometry.
-pub(super) fn tables(job: &Job, schedule: &dyn Schedule, geometry: &Geometry) -> Result<launch::Trees> {
+pub(super) fn tables(
+    job: &DeviceCollective,
+    schedule: &dyn Schedule,
+    geometry: &Geometry,
+) -> Result<launch::Trees> {
     let proof = symbolic(schedule, job.algorithm.collective, job.root)
         .map_err(|flaw| Error::Argument(format!("{:?} is wrong: {flaw}", job.algorithm)))?;
     let mut pieces = Vec::new();
@@ -82,7 +92,12 @@ pub(super) fn tables(job: &Job, schedule: &dyn Schedule, geometry: &Geometry) ->
 }
 
 /// Queues the kernel; the unrolled form where the tables say what it does.
-pub(super) fn run(queue: &Queue, job: &Job, tables: &launch::Uploaded, buffers: &[Slice<'_>]) -> Result<u64> {
+pub(super) fn run(
+    queue: &Queue,
+    job: &DeviceCollective,
+    tables: &launch::Uploaded,
+    buffers: &[Slice<'_>],
+) -> Result<u64> {
     let parts =
         if job.op == ReduceOp::Avg && job.algorithm.collective.reduces() { buffers.len() as u32 } else { 0 };
     if tables.is_balanced() {

@@ -14,7 +14,7 @@ pub enum Form {
 
 /// A collective over buffers on devices.
 #[derive(Clone, Copy, Debug)]
-pub struct Job {
+pub struct DeviceCollective {
     /// What is computed, and how.
     pub algorithm: &'static Algorithm,
     /// The root, where there is one.

@@ -9,7 +9,7 @@
 //! A step reads its peer's memory where it lies, unless the peer's own step of that round overwrites it: then the peer
 //! puts the value of before the step aside first.
 
-use super::job::Job;
+use super::job::DeviceCollective;
 use crate::driver::failed;
 use crate::schedule::{Combine, Region, Schedule, Span};
 use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
@@ -66,7 +66,7 @@ fn steps(schedule: &dyn Schedule) -> impl Iterator<Item = (Rank, u64)> + '_ {
 }
 
 /// Runs the job's kernels once on nothing that matters, on every device.
-pub(super) fn warm(job: &Job, queues: &[Queue]) -> Result<()> {
+pub(super) fn warm(job: &DeviceCollective, queues: &[Queue]) -> Result<()> {
     let mut seen = BTreeSet::new();
     for queue in queues.iter().filter(|queue| seen.insert(queue.device())) {
         let two = queue.upload(&[0u64; 2]).map_err(failed)?;
@@ -81,7 +81,7 @@ pub(super) fn warm(job: &Job, queues: &[Queue]) -> Result<()> {
 
 /// One collective, queued on all streams.
 pub(super) struct Run<'a> {
-    pub job: &'a Job,
+    pub job: &'a DeviceCollective,
     pub schedule: &'a dyn Schedule,
     pub geometry: &'a Geometry,
     pub shadows: &'a Shadows,

@@ -13,14 +13,14 @@
 //! the shim of `allfold_kernels::cuda` on this CPU, by which the tests run all of it without one.
 
 mod fused;
+mod group;
 mod job;
-mod link;
 mod messages;
 mod reach;
 mod shared;
 
-pub use job::{Form, Job};
-pub use link::{Link, Way};
+pub use group::{DeviceGroup, ReducePath};
+pub use job::{DeviceCollective, Form};
 
 use crate::driver::failed;
 use crate::registry::Shape;
@@ -116,10 +116,10 @@ impl DeviceRanks {
     /// # Errors
     /// Buffers that differ in length or are not on their rank's device; a collective that the fused form cannot express;
     /// what the driver refused.
-    pub fn run(&mut self, job: &Job, buffers: &[Slice<'_>]) -> Result<Ran> {
+    pub fn run(&mut self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<Ran> {
         let count = self.check(job, buffers)?;
         let addresses: Vec<u64> = buffers.iter().map(Slice::address).collect();
-        let Job { algorithm, root, dtype, op, form, segments } = *job;
+        let DeviceCollective { algorithm, root, dtype, op, form, segments } = *job;
         let bytes = buffers.first().map_or(0, Slice::len);
         let key = (algorithm.collective, algorithm.name, root, dtype, op, form, segments, bytes, addresses);
         if !self.captured.contains_key(&key) {
@@ -149,7 +149,7 @@ impl DeviceRanks {
     }
 
     /// Elements of a buffer.
-    fn check(&self, job: &Job, buffers: &[Slice<'_>]) -> Result<u64> {
+    fn check(&self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<u64> {
         if buffers.len() != self.queues.len() {
             return Err(Error::Argument(format!(
                 "{} buffers for {} ranks",
@@ -179,13 +179,13 @@ impl DeviceRanks {
         Ok(count)
     }
 
-    fn schedule(&self, job: &Job) -> Result<Arc<dyn Schedule>> {
+    fn schedule(&self, job: &DeviceCollective) -> Result<Arc<dyn Schedule>> {
         let shape = Shape::new(self.ranks())?.rooted(job.root)?;
         let plain = job.algorithm.build(shape);
         Ok(if job.segments > 1 { Arc::new(Segments::new(plain, job.segments)) } else { plain })
     }
 
-    fn capture(&self, job: &Job, count: u64, buffers: &[Slice<'_>]) -> Result<Captured> {
+    fn capture(&self, job: &DeviceCollective, count: u64, buffers: &[Slice<'_>]) -> Result<Captured> {
         let schedule = self.schedule(job)?;
         let geometry = match job.algorithm.collective.blocked() {
             true => Geometry::blocked(&*schedule, count / u64::from(self.ranks())),

@@ -8,7 +8,7 @@
 //! are those of the CPU's all-reduce.
 
 use super::fused;
-use super::job::{Form, Job};
+use super::job::{DeviceCollective, Form};
 use super::reach::unreachable_pair;
 use crate::driver::failed;
 use crate::registry::{Shape, find};
@@ -143,7 +143,7 @@ impl Shared {
     }
 }
 
-fn job(dtype: DType, op: ReduceOp) -> Result<Job> {
+fn job(dtype: DType, op: ReduceOp) -> Result<DeviceCollective> {
     let algorithm = find(Collective::AllReduce, "direct")?;
-    Ok(Job { algorithm, root: Rank(0), dtype, op, form: Form::Fused, segments: 1 })
+    Ok(DeviceCollective { algorithm, root: Rank(0), dtype, op, form: Form::Fused, segments: 1 })
 }

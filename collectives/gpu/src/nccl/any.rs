@@ -6,7 +6,7 @@ use allfold_kernels::cuda::Slice;
 
 /// A collective over a rank's buffers: what it gives, and what it ends with, where it does.
 #[derive(Clone, Copy)]
-pub struct Call<'a> {
+pub struct NcclCall<'a> {
     /// Which.
     pub collective: Collective,
     /// Of the elements.
@@ -35,8 +35,8 @@ impl NcclComm {
     ///
     /// # Errors
     /// As its own method; [`Error::Argument`] where there is none.
-    pub fn collective(&mut self, call: Call<'_>) -> Result<()> {
-        let Call { collective, dtype, op, root, input, output } = call;
+    pub fn collective(&mut self, call: NcclCall<'_>) -> Result<()> {
+        let NcclCall { collective, dtype, op, root, input, output } = call;
         let is_root = self.rank() == root;
         match collective {
             Collective::AllReduce => self.all_reduce(dtype, op, input, output),

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 /// A collective, or half of a message, by device addresses. Counts are elements, and bytes where there is no type.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Call {
+pub(super) enum NcclCall {
     AllReduce { from: u64, into: u64, n: usize, dtype: c_int, op: c_int },
     Broadcast { data: u64, bytes: usize, root: c_int },
     Reduce { from: u64, into: u64, n: usize, dtype: c_int, op: c_int, root: c_int },
@@ -27,17 +27,17 @@ pub(super) enum Use {
 /// ncclDataType_t of a byte.
 pub(super) const BYTES: c_int = 1;
 
-impl Call {
+impl NcclCall {
     pub fn uses(&self) -> Use {
         let collective = |kind, n, dtype, op| Use::Collective { kind, n, dtype, op };
         match *self {
-            Call::AllReduce { n, dtype, op, .. } => collective(0, n, dtype, op),
-            Call::Broadcast { bytes, .. } => collective(1, bytes, BYTES, 0),
-            Call::Reduce { n, dtype, op, .. } => collective(2, n, dtype, op),
-            Call::AllGather { bytes, .. } => collective(3, bytes, BYTES, 0),
-            Call::ReduceScatter { n, dtype, op, .. } => collective(4, n, dtype, op),
-            Call::Send { to, .. } => Use::SendTo(to),
-            Call::Recv { of, .. } => Use::RecvFrom(of),
+            NcclCall::AllReduce { n, dtype, op, .. } => collective(0, n, dtype, op),
+            NcclCall::Broadcast { bytes, .. } => collective(1, bytes, BYTES, 0),
+            NcclCall::Reduce { n, dtype, op, .. } => collective(2, n, dtype, op),
+            NcclCall::AllGather { bytes, .. } => collective(3, bytes, BYTES, 0),
+            NcclCall::ReduceScatter { n, dtype, op, .. } => collective(4, n, dtype, op),
+            NcclCall::Send { to, .. } => Use::SendTo(to),
+            NcclCall::Recv { of, .. } => Use::RecvFrom(of),
         }
     }
 
@@ -51,23 +51,23 @@ impl Call {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
-                Call::AllReduce { from: a, into: b, n, dtype, op } => {
+                NcclCall::AllReduce { from: a, into: b, n, dtype, op } => {
                     (api.all_reduce)(from(a), into(b), n, dtype, op, comm, stream)
                 }
-                Call::Broadcast { data, bytes, root } => {
+                NcclCall::Broadcast { data, bytes, root } => {
                     (api.broadcast)(from(data), into(data), bytes, BYTES, root, comm, stream)
                 }
-                Call::Reduce { from: a, into: b, n, dtype, op, root } => {
+                NcclCall::Reduce { from: a, into: b, n, dtype, op, root } => {
                     (api.reduce)(from(a), into(b), n, dtype, op, root, comm, stream)
                 }
-                Call::AllGather { from: a, into: b, bytes } => {
+                NcclCall::AllGather { from: a, into: b, bytes } => {
                     (api.all_gather)(from(a), into(b), bytes, BYTES, comm, stream)
                 }
-                Call::ReduceScatter { from: a, into: b, n, dtype, op } => {
+                NcclCall::ReduceScatter { from: a, into: b, n, dtype, op } => {
                     (api.reduce_scatter)(from(a), into(b), n, dtype, op, comm, stream)
                 }
-                Call::Send { from: a, bytes, to } => (api.send)(from(a), bytes, BYTES, to, comm, stream),
-                Call::Recv { into: b, bytes, of } => (api.recv)(into(b), bytes, BYTES, of, comm, stream),
+                NcclCall::Send { from: a, bytes, to } => (api.send)(from(a), bytes, BYTES, to, comm, stream),
+                NcclCall::Recv { into: b, bytes, of } => (api.recv)(into(b), bytes, BYTES, of, comm, stream),
             }
         }
     }
@@ -76,8 +76,8 @@ impl Call {
 /// Makes calls: one by itself, several as a group, which is closed whatever became of its calls.
 ///
 /// # Safety
-/// As `Call::make`, for each.
-pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: CudaStream, calls: &[Call]) -> Answer {
+/// As `NcclCall::make`, for each.
+pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: CudaStream, calls: &[NcclCall]) -> Answer {
     // SAFETY: the caller's promise.
     unsafe {
         match calls {
@@ -96,7 +96,7 @@ pub(super) unsafe fn within_group(
     api: &Api,
     comm: RawComm,
     stream: CudaStream,
-    calls: &[Call],
+    calls: &[NcclCall],
     end: impl FnOnce() -> Answer,
 ) -> Answer {
     // SAFETY: takes nothing.

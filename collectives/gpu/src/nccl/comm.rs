@@ -2,7 +2,7 @@
 
 use super::api::{self, Answer, Api, Config, CudaStream, IN_PROGRESS, RawComm, RawId, SUCCESS, check};
 use super::aside::{Sent, aside};
-use super::call::{Call, Use};
+use super::call::{NcclCall, Use};
 use super::control::{Control, agree};
 use super::deadline::{Wait, until};
 use super::presence::NcclLibrary;
@@ -66,7 +66,7 @@ pub struct NcclComm {
     /// What a barrier reduces.
     pub(super) one: Option<Memory>,
     /// Calls that are noted for a group, or about to be made.
-    pub(super) posted: Vec<Call>,
+    pub(super) posted: Vec<NcclCall>,
     /// Whether calls are noted only.
     pub(super) open: bool,
     /// What is connected.

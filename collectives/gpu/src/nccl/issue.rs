@@ -2,7 +2,7 @@
 
 use super::api::{SUCCESS, SimInfo};
 use super::aside::Sent;
-use super::call::{self, Call};
+use super::call::{self, NcclCall};
 use super::comm::NcclComm;
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const OUTSTANDING: u32 = 512;
 
 impl NcclComm {
     /// Takes a call: notes it where a group is open, else makes it.
-    pub(super) fn take(&mut self, what: &str, call: Call) -> Result<()> {
+    pub(super) fn take(&mut self, what: &str, call: NcclCall) -> Result<()> {
         if self.open {
             self.posted.push(call);
             return Ok(());
@@ -42,7 +42,7 @@ impl NcclComm {
         let run = move |api: &_, raw| unsafe { call::run(api, raw, stream.get(), &calls) };
         let answer = self.blocking_call(what, run)?;
         if answer == SUCCESS {
-            self.known.extend(self.posted.iter().map(Call::uses));
+            self.known.extend(self.posted.iter().map(NcclCall::uses));
         }
         Ok(answer)
     }

@@ -38,7 +38,7 @@ mod standin;
 #[cfg(test)]
 mod tests;
 
-pub use any::{Call, has};
+pub use any::{NcclCall, has};
 pub use api::version;
 pub use comm::{NcclComm, UniqueId};
 pub use control::{Alone, Control};
@@ -46,4 +46,4 @@ pub(crate) use deadline::until;
 pub(crate) use presence::NcclLibrary;
 pub use scheduled::run_scheduled;
 #[cfg(any(test, feature = "testing"))]
-pub use standin::{Lost, StandIn, stand_in};
+pub use standin::{PeerLoss, StandIn, stand_in};

@@ -1,6 +1,6 @@
 //! NCCL's own collectives, over buffers whose lengths are checked. Issued on the stream; [`NcclComm::wait`] finishes them.
 
-use super::call::{BYTES, Call};
+use super::call::{BYTES, NcclCall};
 use super::comm::NcclComm;
 use super::numbers::{number, operator};
 use crate::driver::failed;
@@ -50,7 +50,7 @@ impl NcclComm {
             format!("all_reduce({n} x {dtype}, {op})")
         })?;
         let (from, into, op) = (input.address(), output.address(), operator(op));
-        self.take("issue an all-reduce", Call::AllReduce { from, into, n, dtype: number, op })
+        self.take("issue an all-reduce", NcclCall::AllReduce { from, into, n, dtype: number, op })
     }
 
     /// The root's buffer to all, in place.
@@ -60,7 +60,7 @@ impl NcclComm {
     pub fn broadcast(&mut self, data: Slice<'_>, root: Rank) -> Result<()> {
         let (root, n) = (self.peer(root)?, data.len());
         self.enter(Some(("broadcast", n, BYTES, root)), || format!("broadcast({n} bytes, root {root})"))?;
-        self.take("issue a broadcast", Call::Broadcast { data: data.address(), bytes: n, root })
+        self.take("issue a broadcast", NcclCall::Broadcast { data: data.address(), bytes: n, root })
     }
 
     /// `output` of the root = the reduction of all inputs.
@@ -81,7 +81,7 @@ impl NcclComm {
             format!("reduce({n} x {dtype}, {op}, root {root})")
         })?;
         let (from, into, op) = (input.address(), output.address(), operator(op));
-        self.take("issue a reduce", Call::Reduce { from, into, n, dtype: number, op, root })
+        self.take("issue a reduce", NcclCall::Reduce { from, into, n, dtype: number, op, root })
     }
 
     /// `output` = every rank's `block`, in order of ranks.
@@ -93,7 +93,7 @@ impl NcclComm {
         want("the output of an all-gather", output, n * self.size() as usize)?;
         self.enter(Some(("all_gather", n, BYTES, 0)), || format!("all_gather({n} bytes)"))?;
         let (from, into) = (block.address(), output.address());
-        self.take("issue an all-gather", Call::AllGather { from, into, bytes: n })
+        self.take("issue an all-gather", NcclCall::AllGather { from, into, bytes: n })
     }
 
     /// `block` = this rank's part of the reduction of all inputs.
@@ -113,7 +113,7 @@ impl NcclComm {
             format!("reduce_scatter({n} x {dtype} a rank, {op})")
         })?;
         let (from, into, op) = (input.address(), block.address(), operator(op));
-        self.take("issue a reduce-scatter", Call::ReduceScatter { from, into, n, dtype: number, op })
+        self.take("issue a reduce-scatter", NcclCall::ReduceScatter { from, into, n, dtype: number, op })
     }
 
     /// Block r of every rank's input to rank r, grouped sends and receives.
@@ -233,11 +233,11 @@ impl NcclComm {
 
     pub(super) fn post_send(&mut self, data: Slice<'_>, to: Rank) -> Result<()> {
         let to = self.peer(to)?;
-        self.take("issue a send", Call::Send { from: data.address(), bytes: data.len(), to })
+        self.take("issue a send", NcclCall::Send { from: data.address(), bytes: data.len(), to })
     }
 
     pub(super) fn post_recv(&mut self, data: Slice<'_>, of: Rank) -> Result<()> {
         let of = self.peer(of)?;
-        self.take("issue a receive", Call::Recv { into: data.address(), bytes: data.len(), of })
+        self.take("issue a receive", NcclCall::Recv { into: data.address(), bytes: data.len(), of })
     }
 }

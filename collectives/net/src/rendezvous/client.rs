@@ -1,7 +1,7 @@
 //! A process that wants to be a rank: it calls until it is answered, or its time is up.
 
 use super::wire::{ANSWER, Hello, decode_answer, decode_table, table_size};
-use super::{Failure, Patience, Peer, Table};
+use super::{Peer, RendezvousFailure, RendezvousTimeouts, Table};
 use crate::environment::Meeting;
 use crate::{Door, Refusal, Secured};
 use std::io::{Error, ErrorKind};
@@ -30,8 +30,8 @@ pub async fn join(
     hosts: bool,
     hello: Hello,
     door: &Door,
-    patience: Patience,
-) -> Result<Joined, Failure> {
+    patience: RendezvousTimeouts,
+) -> Result<Joined, RendezvousFailure> {
     let mut stream = connect(meeting, door, Instant::now() + patience.rendezvous, patience).await?;
     // The server may have come late, and begins to wait for ranks when the first of them calls.
     let due = Instant::now() + patience.rendezvous + patience.handshake;
@@ -61,28 +61,28 @@ async fn connect(
     meeting: &Meeting,
     door: &Door,
     due: Instant,
-    patience: Patience,
-) -> Result<Secured, Failure> {
+    patience: RendezvousTimeouts,
+) -> Result<Secured, RendezvousFailure> {
     let (mut pause, mut doubts) = (FIRST, 0);
     loop {
         let cause = match timeout_at(due, dial(meeting, door)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(Refusal::Broken(why))) => why,
-            Ok(Err(Refusal::Stranger(why))) => return Err(Failure::unlike(why)),
-            Ok(Err(Refusal::Verdict(_, why))) => return Err(Failure::NotOurs(why)),
-            Ok(Err(Refusal::Forbidden(why))) => return Err(Failure::System(why)),
+            Ok(Err(Refusal::Stranger(why))) => return Err(RendezvousFailure::unlike(why)),
+            Ok(Err(Refusal::Answer(_, why))) => return Err(RendezvousFailure::NotOurs(why)),
+            Ok(Err(Refusal::Forbidden(why))) => return Err(RendezvousFailure::System(why)),
             // Whoever hangs up may have been too busy, or have ended this moment: it is asked again.
             Ok(Err(Refusal::Secret)) => {
                 doubts += 1;
                 if doubts == DOUBTS {
-                    return Err(Failure::Secret);
+                    return Err(RendezvousFailure::Secret);
                 }
                 "it hung up".into()
             }
             Err(_) => "the host does not answer".into(),
         };
         if Instant::now() + pause >= due {
-            return Err(Failure::Unreachable { after: patience.rendezvous, cause });
+            return Err(RendezvousFailure::Unreachable { after: patience.rendezvous, cause });
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST);
@@ -102,13 +102,15 @@ async fn dial(meeting: &Meeting, door: &Door) -> Result<Secured, Refusal> {
 ///
 /// # Errors
 /// The name of the host cannot be resolved.
-pub fn address_for(meeting: &Meeting, hosts: bool) -> Result<SocketAddr, Failure> {
+pub fn address_for(meeting: &Meeting, hosts: bool) -> Result<SocketAddr, RendezvousFailure> {
     use std::net::ToSocketAddrs;
     let found = (meeting.host.as_str(), meeting.port).to_socket_addrs();
     let found = found.map(|mut all| all.next());
-    let address = found
-        .map_err(|error| Failure::System(format!("the name {} cannot be resolved: {error}", meeting.host)))?;
-    let address = address.ok_or_else(|| Failure::System(format!("{} has no address", meeting.host)))?;
+    let address = found.map_err(|error| {
+        RendezvousFailure::System(format!("the name {} cannot be resolved: {error}", meeting.host))
+    })?;
+    let address =
+        address.ok_or_else(|| RendezvousFailure::System(format!("{} has no address", meeting.host)))?;
     Ok(SocketAddr::new(from_all_hosts(meeting, hosts, address.ip()), address.port()))
 }
 
@@ -131,26 +133,26 @@ pub async fn call(
     meeting: &Meeting,
     hello: Hello,
     door: &Door,
-    patience: Patience,
-) -> Result<Secured, Failure> {
+    patience: RendezvousTimeouts,
+) -> Result<Secured, RendezvousFailure> {
     let mut stream = connect(meeting, door, Instant::now() + patience.rendezvous, patience).await?;
     stream.write_all(&hello.encode()).await.map_err(lost)?;
     Ok(stream)
 }
 
-fn system(error: Error) -> Failure {
-    Failure::System(error.to_string())
+fn system(error: Error) -> RendezvousFailure {
+    RendezvousFailure::System(error.to_string())
 }
 
-fn lost(error: Error) -> Failure {
+fn lost(error: Error) -> RendezvousFailure {
     match error.kind() {
-        ErrorKind::UnexpectedEof => Failure::Lost("it closed the connection".into()),
-        _ => Failure::Lost(error.to_string()),
+        ErrorKind::UnexpectedEof => RendezvousFailure::Lost("it closed the connection".into()),
+        _ => RendezvousFailure::Lost(error.to_string()),
     }
 }
 
-fn silent(_: tokio::time::error::Elapsed) -> Failure {
-    Failure::Lost("it fell silent".into())
+fn silent(_: tokio::time::error::Elapsed) -> RendezvousFailure {
+    RendezvousFailure::Lost("it fell silent".into())
 }
 
 #[cfg(test)]

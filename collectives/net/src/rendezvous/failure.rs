@@ -10,7 +10,7 @@ pub(super) const NUMBERS: usize = 32;
 /// What went wrong at a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum RendezvousFailure {
     /// Not all ranks came in time.
     #[error("{} did not come within {after:?}", Rank::list(.ranks))]
     Missing {
@@ -110,61 +110,63 @@ pub enum Failure {
     System(String),
 }
 
-impl Failure {
+impl RendezvousFailure {
     /// What it means here that whoever answers is no peer.
-    pub(super) fn unlike(stranger: Stranger) -> Failure {
+    pub(super) fn unlike(stranger: Stranger) -> RendezvousFailure {
         match stranger {
-            Stranger::Program => Failure::NotOurs(stranger.to_string()),
+            Stranger::Program => RendezvousFailure::NotOurs(stranger.to_string()),
             Stranger::Version { ours, theirs } => {
-                Failure::Version { ours: ours.into(), theirs: theirs.into() }
+                RendezvousFailure::Version { ours: ours.into(), theirs: theirs.into() }
             }
-            Stranger::Mode { ours, theirs } => Failure::Mode { ours, theirs },
+            Stranger::Mode { ours, theirs } => RendezvousFailure::Mode { ours, theirs },
         }
     }
 
     /// Whether somebody was given something wrong, so that it is of no use to try again.
     pub fn is_lasting(&self) -> bool {
-        use Failure::{Configuration, Mode, Secret, Version, WorldSize};
+        use RendezvousFailure::{Configuration, Mode, Secret, Version, WorldSize};
         matches!(self, Configuration { .. } | Mode { .. } | Secret | Version { .. } | WorldSize { .. })
     }
 }
 
 /// How a failure travels: a code and the numbers that go with it.
-impl Failure {
+impl RendezvousFailure {
     pub(super) fn parts(&self) -> (u32, Vec<u32>) {
         let millis = |after: &Duration| u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
         match self {
-            Failure::Missing { ranks, after } => {
+            RendezvousFailure::Missing { ranks, after } => {
                 let ranks = ranks.iter().take(NUMBERS - 1).map(|rank| rank.0);
                 (1, std::iter::once(millis(after)).chain(ranks).collect())
             }
-            Failure::WorldSize { rank, size, peer, theirs } => (2, vec![rank.0, *size, peer.0, *theirs]),
-            Failure::DuplicateRank { rank } => (3, vec![rank.0]),
-            Failure::Version { ours, theirs } => (4, vec![*theirs, *ours]),
-            Failure::Configuration { rank, peer } => (5, vec![rank.0, peer.0]),
-            Failure::Epoch { mine, theirs } => (6, vec![*mine, *theirs]),
-            Failure::Job => (7, vec![]),
-            Failure::Starved { limit } => (9, vec![*limit]),
+            RendezvousFailure::WorldSize { rank, size, peer, theirs } => {
+                (2, vec![rank.0, *size, peer.0, *theirs])
+            }
+            RendezvousFailure::DuplicateRank { rank } => (3, vec![rank.0]),
+            RendezvousFailure::Version { ours, theirs } => (4, vec![*theirs, *ours]),
+            RendezvousFailure::Configuration { rank, peer } => (5, vec![rank.0, peer.0]),
+            RendezvousFailure::Epoch { mine, theirs } => (6, vec![*mine, *theirs]),
+            RendezvousFailure::Job => (7, vec![]),
+            RendezvousFailure::Starved { limit } => (9, vec![*limit]),
             _ => (8, vec![]),
         }
     }
 
-    pub(super) fn of(code: u32, numbers: &[u32]) -> Failure {
+    pub(super) fn of(code: u32, numbers: &[u32]) -> RendezvousFailure {
         match (code, numbers) {
-            (1, [after, ranks @ ..]) => Failure::Missing {
+            (1, [after, ranks @ ..]) => RendezvousFailure::Missing {
                 ranks: ranks.iter().copied().map(Rank).collect(),
                 after: Duration::from_millis(u64::from(*after)),
             },
             (2, &[rank, size, peer, theirs]) => {
-                Failure::WorldSize { rank: Rank(rank), size, peer: Rank(peer), theirs }
+                RendezvousFailure::WorldSize { rank: Rank(rank), size, peer: Rank(peer), theirs }
             }
-            (3, &[rank]) => Failure::DuplicateRank { rank: Rank(rank) },
-            (4, &[ours, theirs]) => Failure::Version { ours, theirs },
-            (5, &[rank, peer]) => Failure::Configuration { rank: Rank(rank), peer: Rank(peer) },
-            (6, &[mine, theirs]) => Failure::Epoch { mine, theirs },
-            (7, []) => Failure::Job,
-            (9, &[limit]) => Failure::Starved { limit },
-            _ => Failure::Lost("it gave no reason that this version knows".into()),
+            (3, &[rank]) => RendezvousFailure::DuplicateRank { rank: Rank(rank) },
+            (4, &[ours, theirs]) => RendezvousFailure::Version { ours, theirs },
+            (5, &[rank, peer]) => RendezvousFailure::Configuration { rank: Rank(rank), peer: Rank(peer) },
+            (6, &[mine, theirs]) => RendezvousFailure::Epoch { mine, theirs },
+            (7, []) => RendezvousFailure::Job,
+            (9, &[limit]) => RendezvousFailure::Starved { limit },
+            _ => RendezvousFailure::Lost("it gave no reason that this version knows".into()),
         }
     }
 }
@@ -176,20 +178,20 @@ mod tests {
     #[test]
     fn a_failure_survives_its_travel() {
         for failure in [
-            Failure::Missing { ranks: vec![Rank(2), Rank(5)], after: Duration::from_millis(1500) },
-            Failure::WorldSize { rank: Rank(0), size: 4, peer: Rank(3), theirs: 5 },
-            Failure::DuplicateRank { rank: Rank(7) },
-            Failure::Configuration { rank: Rank(0), peer: Rank(1) },
-            Failure::Epoch { mine: 1, theirs: 2 },
-            Failure::Job,
-            Failure::Starved { limit: 1024 },
+            RendezvousFailure::Missing { ranks: vec![Rank(2), Rank(5)], after: Duration::from_millis(1500) },
+            RendezvousFailure::WorldSize { rank: Rank(0), size: 4, peer: Rank(3), theirs: 5 },
+            RendezvousFailure::DuplicateRank { rank: Rank(7) },
+            RendezvousFailure::Configuration { rank: Rank(0), peer: Rank(1) },
+            RendezvousFailure::Epoch { mine: 1, theirs: 2 },
+            RendezvousFailure::Job,
+            RendezvousFailure::Starved { limit: 1024 },
         ] {
             let (code, numbers) = failure.parts();
-            assert_eq!(Failure::of(code, &numbers), failure);
+            assert_eq!(RendezvousFailure::of(code, &numbers), failure);
             assert!(!failure.to_string().contains('\n'));
         }
         // Of two sides each names its own version first.
-        let (code, numbers) = Failure::Version { ours: 2, theirs: 1 }.parts();
-        assert_eq!(Failure::of(code, &numbers), Failure::Version { ours: 1, theirs: 2 });
+        let (code, numbers) = RendezvousFailure::Version { ours: 2, theirs: 1 }.parts();
+        assert_eq!(RendezvousFailure::of(code, &numbers), RendezvousFailure::Version { ours: 1, theirs: 2 });
     }
 }

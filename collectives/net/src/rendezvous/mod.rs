@@ -18,12 +18,12 @@ mod tests;
 mod wire;
 
 pub use client::{address_for, call};
-pub use failure::Failure;
+pub use failure::RendezvousFailure;
 
 pub use client::{Joined, join};
 pub use server::serve_world;
 pub use server::{Caller, Server};
-pub use wire::{Hello, Kind};
+pub use wire::{Hello, PeerKind};
 
 use crate::Rank;
 use crate::{Claims, Door, Invitation, Purpose, Security};
@@ -32,16 +32,16 @@ use std::time::Duration;
 
 /// How long ranks wait for each other.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct RendezvousTimeouts {
     /// For the whole of the rendezvous: the server to answer, and all ranks to come.
     pub rendezvous: Duration,
     /// For one connection to say who it is.
     pub handshake: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { rendezvous: Duration::from_secs(60), handshake: Duration::from_secs(5) }
+impl Default for RendezvousTimeouts {
+    fn default() -> RendezvousTimeouts {
+        RendezvousTimeouts { rendezvous: Duration::from_secs(60), handshake: Duration::from_secs(5) }
     }
 }
 
@@ -49,7 +49,7 @@ impl Default for Patience {
 ///
 /// # Errors
 /// No certificate can be made.
-pub fn door(security: &Security, patience: Patience) -> crate::Result<Door> {
+pub fn door(security: &Security, patience: RendezvousTimeouts) -> crate::Result<Door> {
     Door::new(security.clone(), patience.handshake)
 }
 

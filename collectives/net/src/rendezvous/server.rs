@@ -1,11 +1,11 @@
 //! The server of a rendezvous: lets callers in, compares what they believe, and tells all of them at once.
 
-use super::failure::{Failure, NUMBERS};
-use super::wire::{HELLO, Hello, Kind, encode_answer, encode_table};
-use super::{Patience, Peer, Table};
+use super::failure::{NUMBERS, RendezvousFailure};
+use super::wire::{HELLO, Hello, PeerKind, encode_answer, encode_table};
+use super::{Peer, RendezvousTimeouts, Table};
 use crate::Rank;
 use crate::arrivals::{self, Arrivals, PENDING};
-use crate::{Door, Purpose, Secured, Verdict};
+use crate::{Door, HandshakeAnswer, Purpose, Secured};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -38,13 +38,13 @@ impl Server {
     /// Takes the port; 0 is any.
     ///
     /// # Errors
-    /// [`Failure::PortInUse`], or that the address is none of this host's.
-    pub fn bind(address: SocketAddr) -> Result<Server, Failure> {
+    /// [`RendezvousFailure::PortInUse`], or that the address is none of this host's.
+    pub fn bind(address: SocketAddr) -> Result<Server, RendezvousFailure> {
         let listener = std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
-            ErrorKind::AddrInUse => Failure::PortInUse,
-            _ => Failure::System(format!("{address}: {error}")),
+            ErrorKind::AddrInUse => RendezvousFailure::PortInUse,
+            _ => RendezvousFailure::System(format!("{address}: {error}")),
         })?;
-        listener.set_nonblocking(true).map_err(|error| Failure::System(error.to_string()))?;
+        listener.set_nonblocking(true).map_err(|error| RendezvousFailure::System(error.to_string()))?;
         Ok(Server { listener, most: PENDING })
     }
 
@@ -58,8 +58,8 @@ impl Server {
     ///
     /// # Errors
     /// The system does not say.
-    pub fn address(&self) -> Result<SocketAddr, Failure> {
-        self.listener.local_addr().map_err(|error| Failure::System(error.to_string()))
+    pub fn address(&self) -> Result<SocketAddr, RendezvousFailure> {
+        self.listener.local_addr().map_err(|error| RendezvousFailure::System(error.to_string()))
     }
 
     /// Serves worlds one after the other, each a later epoch, until it is dropped. Launchers that call are handed to
@@ -70,21 +70,21 @@ impl Server {
     pub async fn serve(
         self,
         door: Door,
-        patience: Patience,
+        patience: RendezvousTimeouts,
         agents: Option<mpsc::Sender<Caller>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RendezvousFailure> {
         self.gather(door, patience, agents, false).await
     }
 
     async fn gather(
         self,
         door: Door,
-        patience: Patience,
+        patience: RendezvousTimeouts,
         agents: Option<mpsc::Sender<Caller>>,
         once: bool,
-    ) -> Result<(), Failure> {
-        let listener =
-            TcpListener::from_std(self.listener).map_err(|error| Failure::System(error.to_string()))?;
+    ) -> Result<(), RendezvousFailure> {
+        let listener = TcpListener::from_std(self.listener)
+            .map_err(|error| RendezvousFailure::System(error.to_string()))?;
         let (send, mut callers) = mpsc::channel(self.most);
         let starved = Arc::<AtomicBool>::default();
         let arrivals = Arrivals::at(listener, self.most, starved.clone());
@@ -100,7 +100,7 @@ impl Server {
             };
             tokio::select! {
                 caller = callers.recv() => match caller {
-                    Some(caller) if caller.hello.kind == Kind::Agent => {
+                    Some(caller) if caller.hello.kind == PeerKind::Agent => {
                         if let Some(agents) = &agents {
                             // A launcher that does not listen any more has ended: so does whoever calls it.
                             let _ = agents.send(caller).await;
@@ -119,7 +119,11 @@ impl Server {
 
 /// Serves one world: rank 0's own server, where no launcher serves. Where ranks disagree it stays until all have been told, or
 /// for the time of a handshake.
-pub async fn serve_world(server: Server, door: Door, patience: Patience) -> Result<(), Failure> {
+pub async fn serve_world(
+    server: Server,
+    door: Door,
+    patience: RendezvousTimeouts,
+) -> Result<(), RendezvousFailure> {
     server.gather(door, patience, None, true).await
 }
 
@@ -141,13 +145,15 @@ async fn admit(mut arrivals: Arrivals, door: Door, within: Duration, callers: mp
 /// Reads who calls, once it has proved the secret. Whoever is not of ours is left without an answer; another version of
 /// ours is told.
 async fn greet(stream: TcpStream, from: IpAddr, door: &Door) -> Option<Caller> {
-    let here = |purpose| if purpose == Purpose::Rendezvous { Verdict::Welcome } else { Verdict::Gone };
+    let here = |purpose| {
+        if purpose == Purpose::Rendezvous { HandshakeAnswer::Welcome } else { HandshakeAnswer::Gone }
+    };
     let (mut stream, _) = door.accept(stream, |claims| here(claims.purpose)).await.ok()?;
     let mut bytes = [0; HELLO];
     stream.read_exact(&mut bytes).await.ok()?;
     match Hello::decode(&bytes) {
         Ok(hello) => Some(Caller { hello, from, stream }),
-        Err(failure @ Failure::Version { .. }) => {
+        Err(failure @ RendezvousFailure::Version { .. }) => {
             refuse(&mut stream, &failure).await;
             None
         }
@@ -155,7 +161,7 @@ async fn greet(stream: TcpStream, from: IpAddr, door: &Door) -> Option<Caller> {
     }
 }
 
-async fn refuse(stream: &mut Secured, failure: &Failure) {
+async fn refuse(stream: &mut Secured, failure: &RendezvousFailure) {
     // Who is gone needs no answer.
     let _ = timeout(Duration::from_secs(1), stream.write_all(&encode_answer(Some(failure)))).await;
     let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
@@ -169,7 +175,7 @@ struct World {
     /// When those who are missing are given up.
     due: Option<Instant>,
     /// All came, or why they never will.
-    over: Option<Result<(), Failure>>,
+    over: Option<Result<(), RendezvousFailure>>,
     /// After a disagreement, until `due`: how many ranks there should be, and which of them have been told.
     telling: Option<(u32, BTreeSet<Rank>)>,
 }
@@ -190,18 +196,18 @@ impl World {
         }
     }
 
-    async fn take(&mut self, mut caller: Caller, patience: Patience) {
+    async fn take(&mut self, mut caller: Caller, patience: RendezvousTimeouts) {
         let hello = caller.hello;
         // A world of that size has no such rank: no process of ours says so.
         if hello.rank.0 >= hello.size {
             return;
         }
         if hello.epoch < self.epoch {
-            let failure = Failure::Epoch { mine: hello.epoch, theirs: self.epoch };
+            let failure = RendezvousFailure::Epoch { mine: hello.epoch, theirs: self.epoch };
             return refuse(&mut caller.stream, &failure).await;
         }
         if hello.epoch > self.epoch {
-            self.end(|mine| Failure::Epoch { mine, theirs: hello.epoch }).await;
+            self.end(|mine| RendezvousFailure::Epoch { mine, theirs: hello.epoch }).await;
             *self = World { epoch: hello.epoch, ..World::default() };
         }
         match &self.over {
@@ -210,14 +216,15 @@ impl World {
                 return self.told(hello.rank);
             }
             Some(Ok(())) => {
-                return refuse(&mut caller.stream, &Failure::DuplicateRank { rank: hello.rank }).await;
+                return refuse(&mut caller.stream, &RendezvousFailure::DuplicateRank { rank: hello.rank })
+                    .await;
             }
             None => {}
         }
         let first = self.came.values().next().map(|first| first.hello);
         if let Some(first) = first {
             if first.job != hello.job {
-                return refuse(&mut caller.stream, &Failure::Job).await;
+                return refuse(&mut caller.stream, &RendezvousFailure::Job).await;
             }
             if let Some(failure) = disagreement(&first, &hello) {
                 refuse(&mut caller.stream, &failure).await;
@@ -232,7 +239,7 @@ impl World {
         if let Some(before) = self.came.get_mut(&hello.rank)
             && is_there(&mut before.stream, Duration::from_millis(1)).await
         {
-            return refuse(&mut caller.stream, &Failure::DuplicateRank { rank: hello.rank }).await;
+            return refuse(&mut caller.stream, &RendezvousFailure::DuplicateRank { rank: hello.rank }).await;
         }
         self.due.get_or_insert_with(|| Instant::now() + patience.rendezvous);
         self.came.insert(hello.rank, caller);
@@ -283,18 +290,18 @@ impl World {
         }
         if starved {
             let limit = u32::try_from(arrivals::descriptors()).unwrap_or(u32::MAX);
-            return self.fail(Failure::Starved { limit }).await;
+            return self.fail(RendezvousFailure::Starved { limit }).await;
         }
         let size = self.came.values().next().map_or(0, |first| first.hello.size);
-        self.fail(Failure::Missing { ranks: missing(size, &self.came), after }).await;
+        self.fail(RendezvousFailure::Missing { ranks: missing(size, &self.came), after }).await;
     }
 
-    async fn fail(&mut self, failure: Failure) {
+    async fn fail(&mut self, failure: RendezvousFailure) {
         self.end(|_| failure.clone()).await;
         self.over = Some(Err(failure));
     }
 
-    async fn end(&mut self, why: impl Fn(u32) -> Failure) {
+    async fn end(&mut self, why: impl Fn(u32) -> RendezvousFailure) {
         for caller in self.came.values_mut() {
             refuse(&mut caller.stream, &why(caller.hello.epoch)).await;
         }
@@ -309,12 +316,12 @@ pub(super) fn missing<T>(size: u32, came: &BTreeMap<Rank, T>) -> Vec<Rank> {
 }
 
 /// What two ranks believe differently, so that the whole world must end.
-fn disagreement(first: &Hello, other: &Hello) -> Option<Failure> {
+fn disagreement(first: &Hello, other: &Hello) -> Option<RendezvousFailure> {
     let (rank, peer) = (first.rank, other.rank);
     if first.size != other.size {
-        return Some(Failure::WorldSize { rank, size: first.size, peer, theirs: other.size });
+        return Some(RendezvousFailure::WorldSize { rank, size: first.size, peer, theirs: other.size });
     }
-    (first.configuration != other.configuration).then_some(Failure::Configuration { rank, peer })
+    (first.configuration != other.configuration).then_some(RendezvousFailure::Configuration { rank, peer })
 }
 
 /// Whether the other side still holds the connection: whoever waits says nothing, so any news is the end.

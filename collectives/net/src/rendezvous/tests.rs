@@ -2,8 +2,8 @@
 
 use super::door;
 use super::failure::NUMBERS;
-use super::wire::Kind;
-use super::{Failure, Hello, Joined, Patience, Server, join};
+use super::wire::PeerKind;
+use super::{Hello, Joined, RendezvousFailure, RendezvousTimeouts, Server, join};
 use crate::Rank;
 use crate::environment::Meeting;
 use crate::{Secret, Secured, Security};
@@ -12,13 +12,15 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
 /// The handshake's time is what callers wait for the server's word beyond their own: ample on a busy machine.
-const SOON: Patience = Patience { rendezvous: Duration::from_millis(400), handshake: Duration::from_secs(5) };
+const SOON: RendezvousTimeouts =
+    RendezvousTimeouts { rendezvous: Duration::from_millis(400), handshake: Duration::from_secs(5) };
 /// For worlds that must not run out of time on a busy machine.
-const LONG: Patience = Patience { rendezvous: Duration::from_secs(20), handshake: Duration::from_secs(5) };
+const LONG: RendezvousTimeouts =
+    RendezvousTimeouts { rendezvous: Duration::from_secs(20), handshake: Duration::from_secs(5) };
 
 fn hello(rank: u32, size: u32) -> Hello {
     Hello {
-        kind: Kind::Rank,
+        kind: PeerKind::Rank,
         epoch: 0,
         rank: Rank(rank),
         size,
@@ -30,7 +32,7 @@ fn hello(rank: u32, size: u32) -> Hello {
 }
 
 /// A server, and callers that say these things one after the other; what each of them came to.
-async fn meet(patience: Patience, hellos: &[Hello]) -> Vec<Result<Joined, Failure>> {
+async fn meet(patience: RendezvousTimeouts, hellos: &[Hello]) -> Vec<Result<Joined, RendezvousFailure>> {
     let (meeting, _server) = serve(patience);
     let mut calls = JoinSet::new();
     for (at, hello) in hellos.iter().copied().enumerate() {
@@ -49,7 +51,11 @@ fn open() -> crate::Door {
     door(&Security::Loopback, LONG).unwrap()
 }
 
-async fn come(meeting: &Meeting, hello: Hello, patience: Patience) -> Result<Joined, Failure> {
+async fn come(
+    meeting: &Meeting,
+    hello: Hello,
+    patience: RendezvousTimeouts,
+) -> Result<Joined, RendezvousFailure> {
     join(meeting, false, hello, &open(), patience).await
 }
 
@@ -64,14 +70,14 @@ async fn said(meeting: &Meeting, bytes: &[u8]) -> Secured {
 /// Callers that the server of a test hears at a time: fewer than usual, since a test holds both ends of every connection.
 const HEARD: usize = 64;
 
-fn serve(patience: Patience) -> (Meeting, tokio::task::JoinHandle<Result<(), Failure>>) {
+fn serve(patience: RendezvousTimeouts) -> (Meeting, tokio::task::JoinHandle<Result<(), RendezvousFailure>>) {
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap().hearing(HEARD);
     let port = server.address().unwrap().port();
     let meeting = Meeting { host: "127.0.0.1".into(), port, served: true };
     (meeting, tokio::spawn(server.serve(open(), patience, None)))
 }
 
-fn failures(results: Vec<Result<Joined, Failure>>) -> Vec<Option<Failure>> {
+fn failures(results: Vec<Result<Joined, RendezvousFailure>>) -> Vec<Option<RendezvousFailure>> {
     results.into_iter().map(Result::err).collect()
 }
 
@@ -89,7 +95,7 @@ async fn all_come_and_get_one_table() {
 
 #[tokio::test]
 async fn who_is_missing_is_named_to_all_who_came() {
-    let missing = Failure::Missing { ranks: vec![Rank(1), Rank(3)], after: SOON.rendezvous };
+    let missing = RendezvousFailure::Missing { ranks: vec![Rank(1), Rank(3)], after: SOON.rendezvous };
     let results = failures(meet(SOON, &[hello(0, 4), hello(2, 4)]).await);
     assert_eq!(results, [Some(missing.clone()), Some(missing)]);
 }
@@ -103,7 +109,7 @@ fn a_size_that_a_caller_says_takes_no_memory() {
 
 #[tokio::test]
 async fn another_world_size_fails_all_at_once_with_both_values() {
-    let wrong = Failure::WorldSize { rank: Rank(0), size: 3, peer: Rank(1), theirs: 4 };
+    let wrong = RendezvousFailure::WorldSize { rank: Rank(0), size: 3, peer: Rank(1), theirs: 4 };
     let results = failures(meet(LONG, &[hello(0, 3), hello(1, 4), hello(2, 3)]).await);
     assert_eq!(results, vec![Some(wrong); 3]);
 }
@@ -111,14 +117,14 @@ async fn another_world_size_fails_all_at_once_with_both_values() {
 #[tokio::test]
 async fn another_configuration_fails_all_at_once() {
     let other = Hello { configuration: 9, ..hello(1, 3) };
-    let wrong = Failure::Configuration { rank: Rank(0), peer: Rank(1) };
+    let wrong = RendezvousFailure::Configuration { rank: Rank(0), peer: Rank(1) };
     assert_eq!(failures(meet(LONG, &[hello(0, 3), other, hello(2, 3)]).await), vec![Some(wrong); 3]);
 }
 
 #[tokio::test]
 async fn a_second_process_of_one_rank_is_refused_and_the_first_unharmed() {
     let results = failures(meet(LONG, &[hello(0, 2), hello(0, 2), hello(1, 2), hello(1, 2)]).await);
-    let twice = |rank| Some(Failure::DuplicateRank { rank: Rank(rank) });
+    let twice = |rank| Some(RendezvousFailure::DuplicateRank { rank: Rank(rank) });
     assert_eq!(results, [None, twice(0), None, twice(1)]);
 }
 
@@ -126,10 +132,10 @@ async fn a_second_process_of_one_rank_is_refused_and_the_first_unharmed() {
 async fn another_job_is_refused_and_an_older_epoch() {
     let other = Hello { job: 7, ..hello(1, 2) };
     let results = failures(meet(LONG, &[hello(0, 2), other, hello(1, 2)]).await);
-    assert_eq!(results, [None, Some(Failure::Job), None]);
+    assert_eq!(results, [None, Some(RendezvousFailure::Job), None]);
     let again = |rank| Hello { epoch: 1, ..hello(rank, 2) };
     let results = failures(meet(LONG, &[hello(0, 2), again(0), hello(1, 2), again(1)]).await);
-    let old = Some(Failure::Epoch { mine: 0, theirs: 1 });
+    let old = Some(RendezvousFailure::Epoch { mine: 0, theirs: 1 });
     assert_eq!(results, [old.clone(), None, old, None]);
 }
 
@@ -168,7 +174,7 @@ async fn another_version_is_told_and_something_else_named() {
     let mut answer = [0; super::wire::ANSWER];
     tokio::io::AsyncReadExt::read_exact(&mut old, &mut answer).await.unwrap();
     let told = super::wire::decode_answer(&answer).unwrap_err();
-    assert_eq!(told, Failure::Version { ours: 99, theirs: super::wire::VERSION });
+    assert_eq!(told, RendezvousFailure::Version { ours: 99, theirs: super::wire::VERSION });
 
     // What else may answer there: another program, and ours of another version of the wire format.
     let answered = async |answer: [u8; 400]| {
@@ -182,21 +188,21 @@ async fn another_version_is_told_and_something_else_named() {
         let meeting = Meeting { host: "127.0.0.1".into(), port, served: true };
         come(&meeting, hello(0, 2), SOON).await.err()
     };
-    assert!(matches!(answered([b'x'; 400]).await, Some(Failure::NotOurs(_))));
+    assert!(matches!(answered([b'x'; 400]).await, Some(RendezvousFailure::NotOurs(_))));
     let mut other = [0; 400];
     other[..5].copy_from_slice(b"ALFH\x09");
-    assert!(matches!(answered(other).await, Some(Failure::Version { theirs: 9, .. })));
+    assert!(matches!(answered(other).await, Some(RendezvousFailure::Version { theirs: 9, .. })));
 }
 
 #[tokio::test]
 async fn nobody_there_and_a_port_in_use() {
     let (meeting, server) = serve(SOON);
     let taken = Server::bind(format!("127.0.0.1:{}", meeting.port).parse().unwrap());
-    assert_eq!(taken.err(), Some(Failure::PortInUse));
+    assert_eq!(taken.err(), Some(RendezvousFailure::PortInUse));
     server.abort();
     let _ = server.await;
     let nobody = come(&meeting, hello(0, 2), SOON).await;
-    assert!(matches!(nobody, Err(Failure::Unreachable { .. })));
+    assert!(matches!(nobody, Err(RendezvousFailure::Unreachable { .. })));
 }
 
 #[tokio::test]
@@ -234,14 +240,14 @@ async fn who_waited_for_a_late_server_hears_who_is_missing() {
     let meeting = Meeting { host: "127.0.0.1".into(), port: address.port(), served: false };
     // The server's time is up after that of who called first, and of its handshake.
     let seconds = Duration::from_secs_f64;
-    let patience = Patience { rendezvous: seconds(2.0), handshake: seconds(1.0) };
+    let patience = RendezvousTimeouts { rendezvous: seconds(2.0), handshake: seconds(1.0) };
     let serve = async {
         tokio::time::sleep(seconds(1.5)).await;
         let server = Server::bind(address).unwrap();
         tokio::join!(super::serve_world(server, open(), patience), come(&meeting, hello(0, 3), patience))
     };
     let (first, (_, second)) = tokio::join!(come(&meeting, hello(1, 3), patience), serve);
-    let missing = Some(Failure::Missing { ranks: vec![Rank(2)], after: patience.rendezvous });
+    let missing = Some(RendezvousFailure::Missing { ranks: vec![Rank(2)], after: patience.rendezvous });
     assert_eq!(failures(vec![first, second]), [missing.clone(), missing]);
 }
 
@@ -260,14 +266,14 @@ async fn who_comes_after_others_disagreed_is_told_by_the_server_of_rank_0_too() 
     let first = first.await.unwrap();
     assert!(!served.is_finished(), "rank 2 is still to be told");
     let third = come(&meeting, hello(2, 3), LONG).await;
-    let wrong = Failure::WorldSize { rank: Rank(0), size: 3, peer: Rank(1), theirs: 4 };
+    let wrong = RendezvousFailure::WorldSize { rank: Rank(0), size: 3, peer: Rank(1), theirs: 4 };
     assert_eq!(failures(vec![first, second, third]), vec![Some(wrong); 3]);
     assert_eq!(served.await.unwrap(), Ok(()));
 }
 
 #[tokio::test]
 async fn who_never_comes_after_others_disagreed_is_not_waited_for() {
-    let hurry = Patience { handshake: Duration::from_millis(300), ..LONG };
+    let hurry = RendezvousTimeouts { handshake: Duration::from_millis(300), ..LONG };
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = server.address().unwrap().port();
     let meeting = Meeting { host: "127.0.0.1".into(), port, served: false };
@@ -277,7 +283,9 @@ async fn who_never_comes_after_others_disagreed_is_not_waited_for() {
         come(&meeting, hello(1, 4), LONG)
     );
     assert_eq!(served, Ok(()));
-    assert!(failures(vec![first, second]).iter().all(|f| matches!(f, Some(Failure::WorldSize { .. }))));
+    assert!(
+        failures(vec![first, second]).iter().all(|f| matches!(f, Some(RendezvousFailure::WorldSize { .. })))
+    );
 }
 
 #[tokio::test]
@@ -293,8 +301,8 @@ async fn another_secret_keeps_a_process_out_and_harms_nobody() {
         join(&meeting, false, hello(1, 2), &wrong, LONG),
         join(&meeting, false, hello(1, 2), &right, LONG)
     );
-    assert_eq!(failures(vec![first, rogue, second]), [None, Some(Failure::Secret), None]);
+    assert_eq!(failures(vec![first, rogue, second]), [None, Some(RendezvousFailure::Secret), None]);
     // Nor does one that asks for none get in.
-    let mode = Failure::Mode { ours: "loopback", theirs: "trusted-fabric" };
+    let mode = RendezvousFailure::Mode { ours: "loopback", theirs: "trusted-fabric" };
     assert_eq!(come(&meeting, hello(1, 2), LONG).await.err(), Some(mode));
 }

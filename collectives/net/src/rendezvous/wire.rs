@@ -6,7 +6,7 @@
 //! table   16 + 40 n   world 16 | per rank: address 16, port 4, host 16, .. 4          n is the reader's own world size
 //! ```
 
-use super::failure::{Failure, NUMBERS};
+use super::failure::{NUMBERS, RendezvousFailure};
 use super::{Peer, Table};
 use crate::Rank;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -19,7 +19,7 @@ const PEER: usize = 40;
 
 /// Who calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PeerKind {
     /// A process that will be a rank.
     Rank,
     /// The launcher of one node; what follows is the launchers' own affair.
@@ -30,7 +30,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Who calls.
-    pub kind: Kind,
+    pub kind: PeerKind,
     /// Which start of the world it belongs to.
     pub epoch: u32,
     /// Its rank; an agent's node.
@@ -51,8 +51,8 @@ impl Hello {
     pub(super) fn encode(&self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         let kind = match self.kind {
-            Kind::Rank => 1,
-            Kind::Agent => 2,
+            PeerKind::Rank => 1,
+            PeerKind::Agent => 2,
         };
         bytes[..8].copy_from_slice(&MAGIC);
         let words = [VERSION, kind, self.epoch, self.rank.0, self.size, self.port];
@@ -65,17 +65,17 @@ impl Hello {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8; HELLO]) -> Result<Hello, Failure> {
+    pub(super) fn decode(bytes: &[u8; HELLO]) -> Result<Hello, RendezvousFailure> {
         if bytes[..8] != MAGIC {
-            return Err(Failure::NotOurs("it does not begin as ours do".into()));
+            return Err(RendezvousFailure::NotOurs("it does not begin as ours do".into()));
         }
         if word(bytes, 8) != VERSION {
-            return Err(Failure::Version { ours: VERSION, theirs: word(bytes, 8) });
+            return Err(RendezvousFailure::Version { ours: VERSION, theirs: word(bytes, 8) });
         }
         let kind = match word(bytes, 12) {
-            1 => Kind::Rank,
-            2 => Kind::Agent,
-            other => return Err(Failure::NotOurs(format!("a caller of kind {other}"))),
+            1 => PeerKind::Rank,
+            2 => PeerKind::Agent,
+            other => return Err(RendezvousFailure::NotOurs(format!("a caller of kind {other}"))),
         };
         Ok(Hello {
             kind,
@@ -91,10 +91,10 @@ impl Hello {
 }
 
 /// What the server says: a table follows, or not.
-pub(super) fn encode_answer(refusal: Option<&Failure>) -> [u8; ANSWER] {
+pub(super) fn encode_answer(refusal: Option<&RendezvousFailure>) -> [u8; ANSWER] {
     let mut bytes = [0; ANSWER];
     bytes[..8].copy_from_slice(&MAGIC);
-    let (code, numbers) = refusal.map_or((0, Vec::new()), Failure::parts);
+    let (code, numbers) = refusal.map_or((0, Vec::new()), RendezvousFailure::parts);
     let words = [if refusal.is_some() { 2 } else { 1 }, code, numbers.len() as u32];
     for (place, word) in bytes[8..].chunks_exact_mut(4).zip(words.into_iter().chain(numbers)) {
         place.copy_from_slice(&word.to_le_bytes());
@@ -102,18 +102,18 @@ pub(super) fn encode_answer(refusal: Option<&Failure>) -> [u8; ANSWER] {
     bytes
 }
 
-pub(super) fn decode_answer(bytes: &[u8; ANSWER]) -> Result<(), Failure> {
+pub(super) fn decode_answer(bytes: &[u8; ANSWER]) -> Result<(), RendezvousFailure> {
     if bytes[..8] != MAGIC {
-        return Err(Failure::NotOurs("its answer does not begin as ours do".into()));
+        return Err(RendezvousFailure::NotOurs("its answer does not begin as ours do".into()));
     }
     let count = word(bytes, 16) as usize;
     match word(bytes, 8) {
         1 => Ok(()),
         2 if count <= NUMBERS => {
             let numbers: Vec<u32> = (0..count).map(|at| word(bytes, 20 + 4 * at)).collect();
-            Err(Failure::of(word(bytes, 12), &numbers))
+            Err(RendezvousFailure::of(word(bytes, 12), &numbers))
         }
-        _ => Err(Failure::NotOurs("its answer is none of ours".into())),
+        _ => Err(RendezvousFailure::NotOurs("its answer is none of ours".into())),
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
 
     fn hello() -> Hello {
         Hello {
-            kind: Kind::Rank,
+            kind: PeerKind::Rank,
             epoch: 3,
             rank: Rank(7),
             size: 9,
@@ -183,7 +183,7 @@ mod tests {
     fn messages_survive_their_travel() {
         assert_eq!(Hello::decode(&hello().encode()), Ok(hello()));
         assert_eq!(decode_answer(&encode_answer(None)), Ok(()));
-        let failure = Failure::DuplicateRank { rank: Rank(3) };
+        let failure = RendezvousFailure::DuplicateRank { rank: Rank(3) };
         assert_eq!(decode_answer(&encode_answer(Some(&failure))), Err(failure));
         let addresses = ["127.0.0.1:4000", "[2001:db8::1]:65535"].map(|text| text.parse().unwrap());
         let peers =
@@ -204,6 +204,6 @@ mod tests {
         let mut bytes = encode_answer(None);
         bytes[16] = 255;
         bytes[8] = 2;
-        assert!(matches!(decode_answer(&bytes), Err(Failure::NotOurs(_))));
+        assert!(matches!(decode_answer(&bytes), Err(RendezvousFailure::NotOurs(_))));
     }
 }

@@ -67,7 +67,7 @@ impl Clock for Sim {
         self.core.lock().time_of(actor)
     }
 
-    fn charge(&self, actor: ActorId, work: &allfold_sim::Work) {
+    fn charge(&self, actor: ActorId, work: &allfold_sim::DeviceWork) {
         self.core.lock().charge(actor, *work);
     }
 

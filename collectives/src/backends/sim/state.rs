@@ -188,7 +188,7 @@ impl State {
         self.broken.clone()
     }
 
-    pub fn charge(&mut self, actor: ActorId, work: allfold_sim::Work) {
+    pub fn charge(&mut self, actor: ActorId, work: allfold_sim::DeviceWork) {
         let rank = self.at(actor).rank;
         let span = self.options.faults.compute(rank, &self.options.device, work);
         let nth = self.at(actor).computed;

@@ -11,7 +11,7 @@ use super::message::{Channel, Half, MessageId};
 use super::options::Options;
 use crate::Rank;
 use crate::backends::GroupId;
-use crate::time::{Cast, Everyone};
+use crate::time::{AllRanks, Representatives};
 use crate::transport::{Frame, LETTERS};
 use allfold_sim::fault::Message;
 use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Picos, Transit};
@@ -76,7 +76,7 @@ pub(super) struct Wires {
 
 impl Wires {
     pub fn new(options: &Options) -> Wires {
-        let everyone = Everyone::of(&options.topology, &options.faults);
+        let everyone = AllRanks::of(&options.topology, &options.faults);
         let links = (0..everyone.links()).map(|link| everyone.link(LinkId(link)).bandwidth).collect();
         Wires {
             numbers: BTreeMap::new(),
@@ -93,7 +93,7 @@ impl Wires {
         let number = *self.numbers.entry(key).or_insert(next);
         if number == next {
             let mut path = Vec::new();
-            let everyone = Everyone::of(&options.topology, &options.faults);
+            let everyone = AllRanks::of(&options.topology, &options.faults);
             let latency = everyone.route(ends.0, ends.1, &mut path);
             let (sends, receives) = (VecDeque::new(), VecDeque::new());
             self.wires.push(Wire { key, sends, receives, busy: false, path, latency, ends });

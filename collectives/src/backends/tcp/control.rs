@@ -11,7 +11,7 @@ use allfold_kernels::fused::Pipe;
 use allfold_net::Secured;
 use allfold_net::arrivals::{Arrivals, PENDING};
 use allfold_net::beside::Offer;
-use allfold_net::handshake::{Claims, Purpose, Refusal, Verdict};
+use allfold_net::handshake::{Claims, HandshakeAnswer, Purpose, Refusal};
 use allfold_net::wire::Wire;
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -230,7 +230,7 @@ pub(super) fn connect(
                 let memory = offer.as_ref().map_or(memory, |offer| offer.memory);
                 match node.door.connect(address, Claims { memory, ..claims }).await {
                     Ok((stream, verdict)) => {
-                        let accepted = offer.filter(|_| verdict == Verdict::Beside);
+                        let accepted = offer.filter(|_| verdict == HandshakeAnswer::Beside);
                         join(&node, peer, &claims, stream, accepted.map(|offer| offer.pipe));
                         return None;
                     }
@@ -243,13 +243,15 @@ pub(super) fn connect(
                         }
                     }
                     // It may be on its way out of an earlier life, or not have seen our control connection yet.
-                    Err(Refusal::Verdict(Verdict::Duplicate(_), why)) if purpose != Purpose::Control => {
+                    Err(Refusal::Answer(HandshakeAnswer::Duplicate(_), why))
+                        if purpose != Purpose::Control =>
+                    {
                         last = Error::Refused { peer, why };
                     }
                     Err(Refusal::Stranger(why)) => {
                         return Some(Error::Refused { peer, why: why.to_string() });
                     }
-                    Err(Refusal::Verdict(_, why) | Refusal::Forbidden(why)) => {
+                    Err(Refusal::Answer(_, why) | Refusal::Forbidden(why)) => {
                         return Some(Error::Refused { peer, why });
                     }
                 }

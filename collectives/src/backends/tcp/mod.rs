@@ -43,7 +43,7 @@ mod internals {
     pub use super::fuzzing::read_anything;
     pub use super::proxy::{Action, Judge, Passing, Proxy, Rules};
     pub use crate::contract::Fingerprint;
-    pub use allfold_net::{Claims, Door, Invitation, Purpose, Refusal, Stranger, Verdict};
+    pub use allfold_net::{Claims, Door, HandshakeAnswer, Invitation, Purpose, Refusal, Stranger};
 }
 #[cfg(any(test, feature = "testing"))]
 pub use internals::*;

@@ -24,7 +24,7 @@ use allfold_kernels::fused::Pipe;
 use allfold_net::Door;
 use allfold_net::arrivals;
 use allfold_net::beside::Offer;
-use allfold_net::handshake::{Claims, Purpose, Verdict};
+use allfold_net::handshake::{Claims, HandshakeAnswer, Purpose};
 use allfold_net::wire::Wire;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -134,43 +134,43 @@ impl Node {
     }
 
     /// Whether a connection with these claims is wanted.
-    pub fn judge(&self, claims: &Claims) -> Verdict {
+    pub fn judge(&self, claims: &Claims) -> HandshakeAnswer {
         let other = claims.rank;
         if claims.job != self.job {
             let mut first = [0; 8];
             first.copy_from_slice(&self.job[..8]);
-            return Verdict::Job(u64::from_le_bytes(first));
+            return HandshakeAnswer::Job(u64::from_le_bytes(first));
         }
         if claims.epoch != self.epoch {
-            return Verdict::Epoch(self.epoch);
+            return HandshakeAnswer::Epoch(self.epoch);
         }
         if claims.size != self.size {
-            return Verdict::Size(self.size);
+            return HandshakeAnswer::Size(self.size);
         }
         if claims.peer != self.rank {
-            return Verdict::Peer(self.rank.0);
+            return HandshakeAnswer::Peer(self.rank.0);
         }
         // Of two ranks the higher one connects.
         if other.0 >= self.size || other <= self.rank {
-            return Verdict::Duplicate(other.0);
+            return HandshakeAnswer::Duplicate(other.0);
         }
         if self.is_closing() {
-            return Verdict::Gone;
+            return HandshakeAnswer::Gone;
         }
         let taken = lock(&self.peers)[other.index()].outbox.is_some();
         match claims.purpose {
-            Purpose::Control if taken => Verdict::Duplicate(other.0),
-            Purpose::Control => Verdict::Welcome,
-            Purpose::Data | Purpose::Letters if taken => Verdict::Welcome,
-            _ => Verdict::Duplicate(other.0),
+            Purpose::Control if taken => HandshakeAnswer::Duplicate(other.0),
+            Purpose::Control => HandshakeAnswer::Welcome,
+            Purpose::Data | Purpose::Letters if taken => HandshakeAnswer::Welcome,
+            _ => HandshakeAnswer::Duplicate(other.0),
         }
     }
 
     /// The same, and the memory for its messages where the connector has offered some of this host.
-    pub fn admit(&self, claims: &Claims) -> (Verdict, Option<Pipe>) {
+    pub fn admit(&self, claims: &Claims) -> (HandshakeAnswer, Option<Pipe>) {
         let verdict = self.judge(claims);
         match Offer::accept(&claims.memory, self.host.filter(|_| verdict.is_welcome())) {
-            Some(pipe) => (Verdict::Beside, Some(pipe)),
+            Some(pipe) => (HandshakeAnswer::Beside, Some(pipe)),
             None => (verdict, None),
         }
     }

@@ -9,7 +9,7 @@
 //! the processor waits for most of them in turn. A pass over a batch has loads that do not wait for each other. It
 //! changes nothing but the time of the passes after it.
 
-use super::super::Cast;
+use super::super::Representatives;
 use super::agenda::Due;
 use super::engine::Events;
 use super::message::Halves;
@@ -17,7 +17,7 @@ use allfold_sim::FlowId;
 use allfold_sim::transit::InFlight;
 use std::hint::black_box;
 
-impl<C: Cast> Events<'_, '_, C> {
+impl<C: Representatives> Events<'_, '_, C> {
     /// Before messages whose flows are through leave.
     pub(super) fn read_ahead_of_leaving(&self, through: &[FlowId]) {
         if through.len() < 2 {

@@ -4,7 +4,7 @@
 //! rank 5 waits for rank 4, which waits for rank 3, which waits for the message from 2 that was lost: the way from 2 to 3
 //! ```
 
-use super::super::{Cast, Error};
+use super::super::{Error, Representatives};
 use super::engine::Events;
 use super::window::NONE;
 use crate::{Cause, Culprit, Failure};
@@ -23,7 +23,7 @@ enum Wait {
     Itself,
 }
 
-impl<C: Cast> Events<'_, '_, C> {
+impl<C: Representatives> Events<'_, '_, C> {
     /// Whether the deadline has passed and some survivor is not done.
     pub(super) fn is_late(&self, now: u64) -> bool {
         let open = |actor| !self.is_finished(actor) && !self.is_dead(actor);

@@ -8,7 +8,7 @@
 //! A channel exists from its first message on. When the table is full, channels without messages make room, so
 //! it stays as large as the number of channels in use at one time.
 
-use super::super::Cast;
+use super::super::Representatives;
 use super::window::NONE;
 use allfold_sim::hash::GOLDEN;
 use allfold_sim::{Crossing, Rank};
@@ -134,7 +134,7 @@ impl Channels {
     pub(super) fn whole_path<'p>(
         &'p self,
         channel: u32,
-        cast: &impl Cast,
+        cast: &impl Representatives,
         scratch: &'p mut Vec<Crossing>,
     ) -> &'p [Crossing] {
         if let Some(path) = self.path(channel) {

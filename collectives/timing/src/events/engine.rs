@@ -1,7 +1,7 @@
 //! The state of a run, and what a step goes through.
 
 use super::super::run::Run;
-use super::super::{Cast, Error, Job};
+use super::super::{Error, Job, Representatives};
 use super::agenda::{Agenda, Due};
 use super::channels::Channels;
 use super::message::Halves;
@@ -35,7 +35,7 @@ pub(super) struct Events<'a, 's, C> {
 /// Times beyond this do not fit: what is added to one instant must not wrap.
 pub(super) const LAST: u64 = u64::MAX / 4;
 
-impl<'a, 's, C: Cast> Events<'a, 's, C> {
+impl<'a, 's, C: Representatives> Events<'a, 's, C> {
     pub(super) fn new(
         job: &'a Job<'a>,
         cast: &'a C,

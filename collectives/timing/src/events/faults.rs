@@ -2,7 +2,7 @@
 //!
 //! A run without such rules has no fault state: whoever comes here has asked for it first.
 
-use super::super::{Cast, Error};
+use super::super::{Error, Representatives};
 use super::engine::Events;
 use crate::{Cause, Culprit, Failure};
 use allfold_schedules::schedule::Rank;
@@ -10,7 +10,7 @@ use allfold_sim::Picos;
 use allfold_sim::fault::{Death, Message};
 use allfold_sim::transit::InFlight;
 
-impl<C: Cast> Events<'_, '_, C> {
+impl<C: Representatives> Events<'_, '_, C> {
     /// Decides what becomes of a message that starts.
     pub(super) fn decide(&mut self, now: u64, number: u32) {
         let (from, to) = self.ends(number);

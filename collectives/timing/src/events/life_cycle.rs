@@ -1,6 +1,6 @@
 //! What a message goes through, and what its two halves wait for.
 
-use super::super::{Cast, Error};
+use super::super::{Error, Representatives};
 use super::agenda::Due;
 use super::engine::Events;
 use super::message::Halves;
@@ -9,7 +9,7 @@ use allfold_schedules::schedule::Rank;
 use allfold_sim::transit::InFlight;
 use allfold_sim::{Bytes, Picos};
 
-impl<C: Cast> Events<'_, '_, C> {
+impl<C: Representatives> Events<'_, '_, C> {
     /// Starts the next message of a channel, if both of its halves are posted and the channel is free.
     pub(super) fn start(&mut self, now: u64, number: u32) -> Result<(), Error> {
         if self.transit.faults.is_some() && self.is_cut_off(number) {

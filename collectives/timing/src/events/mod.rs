@@ -30,7 +30,7 @@ mod window;
 pub use sent::{Sent, Sink};
 
 use super::run::Run;
-use super::{Cast, Error, Job};
+use super::{Error, Job, Representatives};
 use engine::Events;
 use skip::Skip;
 
@@ -38,7 +38,7 @@ use skip::Skip;
 ///
 /// # Errors
 /// Where halves of messages do not meet, nothing moves any more, or a number does not fit.
-pub(crate) fn run<C: Cast>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> Result<Run, Error> {
+pub(crate) fn run<C: Representatives>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> Result<Run, Error> {
     let mut events = Events::new(job, cast, sink)?;
     let skip = if events.may_repeat() { Skip::new(&events) } else { None };
     run_to_end(&mut events, skip)?;
@@ -46,7 +46,7 @@ pub(crate) fn run<C: Cast>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> R
 }
 
 /// Instant by instant, until nothing happens any more. Gives the search for a repetition back.
-fn run_to_end<C: Cast>(
+fn run_to_end<C: Representatives>(
     events: &mut Events<'_, '_, C>,
     mut skip: Option<Skip>,
 ) -> Result<Option<Skip>, Error> {

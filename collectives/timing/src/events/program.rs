@@ -8,7 +8,7 @@
 //! A schedule that is not a pipeline, or gives a rank more to do with a piece than it pays to remember, is asked
 //! for every step.
 
-use super::Cast;
+use super::Representatives;
 use allfold_schedules::schedule::{Rank, Schedule, Span, Step};
 
 /// A rank's steps with one piece are remembered up to this many.
@@ -45,7 +45,7 @@ struct Entry {
 }
 
 impl<'a> Programs<'a> {
-    pub(super) fn new(schedule: &'a dyn Schedule, cast: &impl Cast) -> Programs<'a> {
+    pub(super) fn new(schedule: &'a dyn Schedule, cast: &impl Representatives) -> Programs<'a> {
         let loops = Loops::new(schedule, cast);
         let rounds = if loops.is_none() { vec![0; cast.actors() as usize] } else { Vec::new() };
         Programs { schedule, rounds, loops }
@@ -115,7 +115,7 @@ impl<'a> Programs<'a> {
 }
 
 impl Loops {
-    fn new(schedule: &dyn Schedule, cast: &impl Cast) -> Option<Loops> {
+    fn new(schedule: &dyn Schedule, cast: &impl Representatives) -> Option<Loops> {
         let pipeline = schedule.pipeline().filter(|pipeline| pipeline.pieces > 1)?;
         let (of, pieces, lap) = (pipeline.of, pipeline.pieces, pipeline.lap);
         let mut loops = Loops { pieces, lap, starts: vec![0], due: Vec::new(), steps: Vec::new() };
@@ -161,14 +161,14 @@ impl Loops {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Everyone;
+    use crate::AllRanks;
     use allfold_schedules::algorithms::{RingAllReduce, double_binary_tree};
     use allfold_schedules::schedule::{Segments, then_reverse};
     use allfold_sim::{Faults, Topology};
 
     fn check(schedule: &dyn Schedule) {
         let (topology, faults) = (Topology::named("switch", schedule.ranks()).unwrap(), Faults::NONE);
-        let mut programs = Programs::new(schedule, &Everyone::of(&topology, &faults));
+        let mut programs = Programs::new(schedule, &AllRanks::of(&topology, &faults));
         for actor in 0..schedule.ranks() {
             let (rank, mut from) = (Rank(actor), 0);
             while let Some(round) = schedule.next(rank, from) {

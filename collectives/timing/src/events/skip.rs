@@ -14,7 +14,7 @@
 //! method ("An improved Monte Carlo factorization algorithm", BIT 20 (1980)); that it has is shown by a hash of all
 //! of it, taken twice, one period apart. Where it does not come round the search costs little and finds nothing.
 
-use super::super::Cast;
+use super::super::Representatives;
 use super::agenda::Due;
 use super::engine::{Events, LAST};
 use super::window::{NONE, Slot};
@@ -69,7 +69,7 @@ struct State {
 
 impl Skip {
     /// Ready to search, where the job is a pipeline of enough pieces.
-    pub(super) fn new<C: Cast>(events: &Events<'_, '_, C>) -> Option<Skip> {
+    pub(super) fn new<C: Representatives>(events: &Events<'_, '_, C>) -> Option<Skip> {
         let pieces = events.programs.pieces().filter(|pieces| *pieces > 8)?;
         let geometry = events.job.geometry;
         let mut stretches = BTreeSet::from([0, pieces]);
@@ -94,7 +94,7 @@ impl Skip {
     }
 
     /// Called when an instant is settled. Looks at the state where the reference has finished a piece.
-    pub(super) fn look<C: Cast>(&mut self, now: u64, events: &mut Events<'_, '_, C>) {
+    pub(super) fn look<C: Representatives>(&mut self, now: u64, events: &mut Events<'_, '_, C>) {
         if events.windows.is_empty(self.reference) {
             return;
         }
@@ -113,7 +113,7 @@ impl Skip {
     }
 
     /// Brent: one time is saved, at every power of two, and all later ones are compared with it.
-    fn search<C: Cast>(&mut self, now: u64, took: u64, events: &Events<'_, '_, C>) {
+    fn search<C: Representatives>(&mut self, now: u64, took: u64, events: &Events<'_, '_, C>) {
         let again = took == self.saved_took && self.seen > self.saved;
         if again && self.candidate.is_none() && self.seen >= self.quiet {
             let Some(state) = State::of(now, self.piece, self.reference, events) else { return };
@@ -132,7 +132,7 @@ impl Skip {
     }
 
     /// Jumps where the candidate's state has come round.
-    fn judge<C: Cast>(&mut self, now: u64, events: &mut Events<'_, '_, C>, before: Candidate) {
+    fn judge<C: Representatives>(&mut self, now: u64, events: &mut Events<'_, '_, C>, before: Candidate) {
         let state = State::of(now, self.piece, self.reference, events);
         let Some(state) = state.filter(|state| state.hash == before.state.hash) else {
             self.quiet = self.seen + self.wait;
@@ -175,7 +175,7 @@ struct Jump {
 }
 
 impl Jump {
-    fn apply<C: Cast>(&self, events: &mut Events<'_, '_, C>) {
+    fn apply<C: Representatives>(&self, events: &mut Events<'_, '_, C>) {
         let rounds = events.programs.jump(self.pieces);
         events.windows.jump(self.pieces as u32, rounds, self.chain);
         for actor in 0..events.cast.actors() {
@@ -197,7 +197,12 @@ impl Jump {
 
 impl State {
     /// `None` where not all ranks have been launched or some have begun their last piece.
-    fn of<C: Cast>(now: u64, piece: u64, reference: u32, events: &Events<'_, '_, C>) -> Option<State> {
+    fn of<C: Representatives>(
+        now: u64,
+        piece: u64,
+        reference: u32,
+        events: &Events<'_, '_, C>,
+    ) -> Option<State> {
         let chain = events.windows.states[reference as usize].chain;
         let mut hash = Relative { piece, lap: events.programs.lap(), chain, sum: 0, chains: 0 };
         let (mut first, mut end) = (u64::MAX, 0);

@@ -1,7 +1,7 @@
 //! The engine on programs whose time is known, and on programs that are wrong.
 
 use super::*;
-use crate::{Engine, Everyone, simulate};
+use crate::{AllRanks, Engine, simulate};
 use allfold_schedules::Geometry;
 use allfold_schedules::algorithms::RingAllReduce;
 use allfold_schedules::schedule::Schedule;
@@ -50,7 +50,7 @@ fn time_of(schedule: &dyn Schedule, window: u32, costs: Costs, bytes: u64) -> Re
 fn timed(schedule: &dyn Schedule, geometry: &Geometry, window: u32, costs: Costs) -> Result<Run, Error> {
     let topology = Topology::switch(schedule.ranks(), LINK).unwrap();
     let job = Job { window, costs, ..Job::new(schedule, geometry, 1, &topology) };
-    run(&job, &Everyone::of(&topology, &NOTHING), None)
+    run(&job, &AllRanks::of(&topology, &NOTHING), None)
 }
 
 fn micros(run: &Run) -> Vec<u64> {
@@ -150,7 +150,7 @@ fn agrees_with_clocks_to_the_picosecond_where_no_link_is_shared() {
                 [(Sharing::Split, exact), (Sharing::MaxMin, exact), (Sharing::Split, whole)]
             {
                 let job = Job { costs, sharing: sharing.into(), ..Job::new(&ring, &geometry, 1, &topology) };
-                let everyone = Everyone::of(&topology, &NOTHING);
+                let everyone = AllRanks::of(&topology, &NOTHING);
                 let events = run(&job, &everyone, None).unwrap();
                 let clocks = simulate(&job, Engine::Full).unwrap();
                 let found = (&events.finish, events.messages, events.bytes, events.chain, events.hash);
@@ -220,7 +220,7 @@ mod skipping {
         let costs = Costs { overhead: Picos(1_000), memory, ..Costs::FREE };
         let job =
             Job { window, costs, sharing: sharing.into(), ..Job::new(schedule, &geometry, 1, topology) };
-        let everyone = Everyone::of(topology, &NOTHING);
+        let everyone = AllRanks::of(topology, &NOTHING);
         let timed = |skipping: bool| {
             let mut events = Events::new(&job, &everyone, None).unwrap();
             let skip = if skipping { Skip::new(&events) } else { None };

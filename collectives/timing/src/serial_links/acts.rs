@@ -1,6 +1,6 @@
 //! What every rank does with one piece, round by round: the steps that programs and timetables are made of.
 
-use super::{Cast, Error};
+use super::{Error, Representatives};
 use allfold_schedules::schedule::{Schedule, Step};
 
 /// Steps of all ranks, and of one rank, with one piece: more are refused. A tree has 8 a rank, and each step is held against
@@ -11,7 +11,7 @@ const EACH: usize = 256;
 pub(super) type Acts = Vec<Vec<(u32, Step)>>;
 
 /// What every actor does with a piece, by round.
-pub(super) fn acts(of: &dyn Schedule, cast: &impl Cast) -> Result<Acts, Error> {
+pub(super) fn acts(of: &dyn Schedule, cast: &impl Representatives) -> Result<Acts, Error> {
     let rounds = usize::try_from(of.rounds()).ok().filter(|rounds| *rounds <= MOST);
     let mut acts =
         vec![Vec::new(); rounds.ok_or_else(|| refusal("it has too many rounds to be remembered"))?];

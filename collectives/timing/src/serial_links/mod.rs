@@ -24,9 +24,9 @@ mod program;
 mod tests;
 mod timetable;
 
-use super::cast::Weighed;
+use super::representatives::Replicated;
 use super::run::Run;
-use super::{Cast, Error, Everyone, Job, Method, Outcome, fold};
+use super::{AllRanks, Error, Job, Method, Outcome, Representatives, fold};
 use allfold_sim::{EventHash, Picos};
 use program::{Program, Round};
 
@@ -35,11 +35,11 @@ use program::{Program, Round};
 /// # Errors
 /// Where something is wrong with ranks or links, a deadline is set, or the schedule is too long to be remembered.
 pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
-    let everyone = Everyone::of(job.topology, job.faults);
+    let everyone = AllRanks::of(job.topology, job.faults);
     match fold::Lane::of(job) {
         Some(lane) => {
             let lanes = lane.lanes;
-            let cast = Weighed { cast: &everyone, weight: lanes };
+            let cast = Replicated { cast: &everyone, weight: lanes };
             let run = timed(&lane.job(job), &cast, true)?.times(lanes);
             Ok(Outcome { folded: lanes, ..run.outcome(job, &everyone, Method::SerialLinks)? })
         }
@@ -48,7 +48,7 @@ pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
 }
 
 /// One run; where pieces repeat each other and it is allowed, they are skipped.
-fn timed(job: &Job<'_>, cast: &impl Cast, skip: bool) -> Result<Run, Error> {
+fn timed(job: &Job<'_>, cast: &impl Representatives, skip: bool) -> Result<Run, Error> {
     if !job.faults.is_empty() || job.deadline.is_some() {
         return Err(Error::Job(
             "serial_links: a fault or a deadline needs links that are shared; share them (`split`)".into(),
@@ -122,7 +122,7 @@ impl Lag {
 }
 
 impl<'p> Sweep<'p> {
-    fn new(job: &Job<'_>, cast: &impl Cast, program: &'p Program) -> Sweep<'p> {
+    fn new(job: &Job<'_>, cast: &impl Representatives, program: &'p Program) -> Sweep<'p> {
         let actors = cast.actors();
         let launch: Vec<u64> = (0..actors).map(|actor| job.launched(cast.rank(actor)).0).collect();
         let window = u64::from(job.window).min(program.most_steps().max(1)) as usize;

@@ -7,7 +7,7 @@
 
 use super::super::rates::Rates;
 use super::acts::{Acts, refusal};
-use super::{Cast, Error, Job};
+use super::{Error, Job, Representatives};
 use allfold_schedules::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{Bytes, BytesPerSec, Crossing, LinkId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,7 +107,7 @@ struct Builder<'j, 'a, C> {
 
 impl Program {
     /// These steps, by round.
-    pub(super) fn laid_out<C: Cast>(
+    pub(super) fn laid_out<C: Representatives>(
         job: &Job<'_>,
         cast: &C,
         acts: &Acts,
@@ -204,7 +204,7 @@ impl Program {
     }
 }
 
-impl<C: Cast> Builder<'_, '_, C> {
+impl<C: Representatives> Builder<'_, '_, C> {
     fn round(&mut self, program: &mut Program, round: usize, acts: &[(u32, Step)]) -> Result<(), Error> {
         let (first, sent) = (program.steps.len(), program.messages.len());
         (0u32..).zip(acts).for_each(|(place, (actor, _))| self.places[*actor as usize] = place);

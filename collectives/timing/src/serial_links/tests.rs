@@ -139,7 +139,7 @@ impl Schedule for Retimed<'_> {
 fn retimed<'a>(job: &Job<'a>) -> Segments<Retimed<'a>> {
     let pipeline = job.schedule.pipeline().unwrap();
     let (of, stride) = (pipeline.of, (pipeline.lap - 1) / pipeline.pieces);
-    let everyone = Everyone::of(job.topology, &NOTHING);
+    let everyone = AllRanks::of(job.topology, &NOTHING);
     let acts = acts::acts(of, &everyone).unwrap();
     let own = Program::laid_out(job, &everyone, &acts, pipeline.pieces, stride).unwrap();
     let table =
@@ -149,7 +149,7 @@ fn retimed<'a>(job: &Job<'a>) -> Segments<Retimed<'a>> {
 }
 
 fn run_of(job: &Job<'_>, skip: bool) -> Run {
-    timed(job, &Everyone::of(job.topology, &NOTHING), skip).unwrap()
+    timed(job, &AllRanks::of(job.topology, &NOTHING), skip).unwrap()
 }
 
 proptest! {

@@ -13,7 +13,7 @@
 
 use super::acts::{Acts, acts, refusal};
 use super::program::Program;
-use super::{Cast, Error, Job};
+use super::{Error, Job, Representatives};
 use allfold_schedules::schedule::{Schedule, Step};
 
 const NONE: u32 = u32::MAX;
@@ -21,7 +21,7 @@ const NONE: u32 = u32::MAX;
 const FLIGHT: u64 = 32;
 
 /// The program of a job: by a timetable where pieces leave links idle, else by its own rounds.
-pub(super) fn program<C: Cast>(job: &Job<'_>, cast: &C) -> Result<Program, Error> {
+pub(super) fn program<C: Representatives>(job: &Job<'_>, cast: &C) -> Result<Program, Error> {
     let (of, pieces, lap): (&dyn Schedule, u64, u64) = match job.schedule.pipeline() {
         Some(pipeline) => (pipeline.of, pipeline.pieces, pipeline.lap),
         None => (job.schedule, u64::from(job.schedule.segments()), 1),

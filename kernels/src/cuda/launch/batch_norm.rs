@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 
 /// How a picture's values lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum TensorLayout {
     /// `[N, C, H, W]`.
     Planes,
     /// `[N, H, W, C]`: channels last.
@@ -36,7 +36,7 @@ pub struct BatchNormLaunch {
     /// Values per channel and sample, H W.
     pub plane: usize,
     /// How they lie.
-    pub layout: Layout,
+    pub layout: TensorLayout,
 }
 
 /// Mean and r = 1 / sqrt(var + eps) of every channel.
@@ -55,12 +55,12 @@ impl BatchNormLaunch {
 
     fn shape(&self) -> Plane {
         let (n, channels, plane) = (self.n as u64, self.channels as u64, self.plane as u64);
-        Plane { n, channels, plane, last: u32::from(self.layout == Layout::ChannelsLast), unused: 0 }
+        Plane { n, channels, plane, last: u32::from(self.layout == TensorLayout::ChannelsLast), unused: 0 }
     }
 
     /// Blocks side by side: one for a channel, or for 32 of them where they come last.
     fn columns(&self) -> u32 {
-        let each = if self.layout == Layout::ChannelsLast { 32 } else { 1 };
+        let each = if self.layout == TensorLayout::ChannelsLast { 32 } else { 1 };
         self.channels.div_ceil(each) as u32
     }
 
@@ -68,7 +68,7 @@ impl BatchNormLaunch {
     fn slices(&self, queue: &Queue) -> u32 {
         let values = (self.n * self.plane) as u64;
         let wanted = blocks(queue, self.all(), 4).div_ceil(self.columns().max(1));
-        let (least, most) = if self.layout == Layout::ChannelsLast { (32, 512) } else { (1024, 64) };
+        let (least, most) = if self.layout == TensorLayout::ChannelsLast { (32, 512) } else { (1024, 64) };
         wanted.clamp(1, values.div_ceil(least).clamp(1, most) as u32)
     }
 

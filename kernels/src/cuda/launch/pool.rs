@@ -1,6 +1,6 @@
 //! Pooling.
 
-use super::{Layout, Moved, blocks, holds, run, small, trained};
+use super::{Moved, TensorLayout, blocks, holds, run, small, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
@@ -13,7 +13,7 @@ pub struct PoolLaunch {
     /// Channels.
     pub channels: usize,
     /// How pictures lie.
-    pub layout: Layout,
+    pub layout: TensorLayout,
     /// (H, W).
     pub picture: (usize, usize),
     /// Side of the window; 1 or more.
@@ -62,7 +62,7 @@ impl PoolLaunch {
             stride: small("a stride", self.stride)?,
             padding: small("a padding", padding)?,
             channels: small("channels", self.channels)?,
-            last: u32::from(self.layout == Layout::ChannelsLast),
+            last: u32::from(self.layout == TensorLayout::ChannelsLast),
             unused: 0,
         })
     }

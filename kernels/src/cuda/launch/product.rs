@@ -1,6 +1,6 @@
 //! Matrix products and convolutions, plain: where cuBLASLt or cuDNN is missing, and to check them by.
 
-use super::{Layout, Moved, blocks, holds, run, small, trained};
+use super::{Moved, TensorLayout, blocks, holds, run, small, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
@@ -117,7 +117,7 @@ pub struct Conv {
     /// G: every G-th part of the filters sees that part of the channels alone. It divides both.
     pub groups: usize,
     /// How pictures and filters lie.
-    pub layout: Layout,
+    pub layout: TensorLayout,
 }
 
 #[repr(C)]
@@ -185,7 +185,7 @@ impl Conv {
             stride: small("a stride", self.stride)?,
             padding: small("a padding", self.padding)?,
             groups: small("groups", groups)?,
-            last: u32::from(self.layout == Layout::ChannelsLast),
+            last: u32::from(self.layout == TensorLayout::ChannelsLast),
             unused: 0,
         };
         Ok((shape, [input, weights, output]))

@@ -63,21 +63,21 @@ fn type_of(dtype: DType) -> Result<sys::cudaDataType> {
 }
 
 /// A matrix of the library's: column by column, `ld` elements from one to the next.
-struct Layout(sys::cublasLtMatrixLayout_t, &'static CublasLt);
+struct TensorLayout(sys::cublasLtMatrixLayout_t, &'static CublasLt);
 
-impl Layout {
+impl TensorLayout {
     /// Of a row-major matrix of `rows` by `columns` in memory, which column by column is its transpose.
-    fn of(library: &'static CublasLt, dtype: DType, rows: usize, columns: usize) -> Result<Layout> {
+    fn of(library: &'static CublasLt, dtype: DType, rows: usize, columns: usize) -> Result<TensorLayout> {
         let (kind, mut made) = (type_of(dtype)?, ptr::null_mut());
         let (across, down) = (columns as u64, rows as u64);
         // SAFETY: a place for one handle.
         let answer =
             unsafe { (library.cublasLtMatrixLayoutCreate)(&mut made, kind, across, down, columns as i64) };
-        check("describe a matrix", answer).map(|()| Layout(made, library))
+        check("describe a matrix", answer).map(|()| TensorLayout(made, library))
     }
 }
 
-impl Drop for Layout {
+impl Drop for TensorLayout {
     fn drop(&mut self) {
         // SAFETY: made in `of`, destroyed once.
         let _ = unsafe { (self.1.cublasLtMatrixLayoutDestroy)(self.0) };
@@ -143,7 +143,7 @@ impl Drop for Preference {
 /// A product that is described, with the addresses that it works on.
 struct Call<'a> {
     description: Description,
-    layouts: [Layout; 3],
+    layouts: [TensorLayout; 3],
     operands: [*mut c_void; 2],
     /// Bytes that the operands and the result are aligned to.
     aligned: [u32; 3],
@@ -181,8 +181,8 @@ impl Blas {
         // The library takes a bias of c's own type.
         let inside = bias.filter(|_| dtype == DType::F32);
         let lies = |matrix: &DeviceMatrix<'_>| match matrix.transposed {
-            true => Layout::of(self.library, dtype, matrix.columns, matrix.rows),
-            false => Layout::of(self.library, dtype, matrix.rows, matrix.columns),
+            true => TensorLayout::of(self.library, dtype, matrix.columns, matrix.rows),
+            false => TensorLayout::of(self.library, dtype, matrix.rows, matrix.columns),
         };
         let description = Description::new(self.library)?;
         // cublasOperation_t: 0 as it lies, 1 transposed.
@@ -197,7 +197,7 @@ impl Blas {
         }
         let call = Call {
             description,
-            layouts: [lies(&b)?, lies(&a)?, Layout::of(self.library, dtype, m, n)?],
+            layouts: [lies(&b)?, lies(&a)?, TensorLayout::of(self.library, dtype, m, n)?],
             operands: [pointer(b.data), pointer(a.data)],
             aligned: [b.data, a.data, c].map(|operand| alignment(operand.address())),
             keep,

@@ -2,7 +2,7 @@
 
 use super::{ConvProduct, Handle, Handles, deterministic, lock, native, pointer, refused};
 use crate::DType;
-use crate::cuda::launch::{Conv, Layout, Moved};
+use crate::cuda::launch::{Conv, Moved, TensorLayout};
 use crate::cuda::libraries::CudaLibrary;
 use crate::cuda::{Error, Queue, Result, Slice};
 use cudarc::cudnn::{result, sys};
@@ -85,8 +85,8 @@ impl Described {
             other => return Err(Error::Argument(format!("no convolutions of {other}"))),
         };
         let format = match s.layout {
-            Layout::Planes => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
-            Layout::ChannelsLast => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
+            TensorLayout::Planes => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
+            TensorLayout::ChannelsLast => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
         };
         let (p, q) = s.output_picture()?;
         // Filters have the pictures' format, and the channels of one group.
@@ -212,7 +212,7 @@ impl Dnn {
         let handle = lock(&self.handle);
         // SAFETY: a live handle and stream.
         check("take a stream", unsafe { result::set_stream(handle.0, native(queue)?.cast()) })?;
-        let last = usize::from(s.layout == Layout::ChannelsLast);
+        let last = usize::from(s.layout == TensorLayout::ChannelsLast);
         let (h, w) = s.picture;
         let sides = [s.n, s.channels, h, w, s.filters, s.side, s.stride, s.padding, s.groups, last];
         let shape = (part, s.dtype, sides);

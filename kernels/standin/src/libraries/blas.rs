@@ -15,7 +15,7 @@ pub fn standin_products() -> (usize, usize) {
 
 static COMPUTED: Mutex<usize> = Mutex::new(0);
 static PRODUCTS: Table<Product> = Table::new();
-static LAYOUTS: Table<Layout> = Table::new();
+static LAYOUTS: Table<TensorLayout> = Table::new();
 static PREFERENCES: Table<Preference> = Table::new();
 
 #[derive(Clone, Copy, Default)]
@@ -25,7 +25,7 @@ struct Product {
 }
 
 #[derive(Clone, Copy)]
-struct Layout {
+struct TensorLayout {
     kind: Kind,
     rows: usize,
     columns: usize,
@@ -36,7 +36,7 @@ struct Layout {
 #[derive(Clone, Copy)]
 struct Preference([u32; 4]);
 
-impl Layout {
+impl TensorLayout {
     fn bytes(&self) -> u64 {
         match self.columns {
             0 => 0,
@@ -68,8 +68,9 @@ fn ended(was_there: bool) -> Result<(), Code> {
 }
 
 /// The shape of a product whose layouts fit: rows, columns, and the length of its sums.
-fn shape(product: &Product, [a, b, d]: [Layout; 3]) -> Result<(usize, usize, usize), Code> {
-    let side = |l: &Layout, turned: bool| if turned { (l.columns, l.rows) } else { (l.rows, l.columns) };
+fn shape(product: &Product, [a, b, d]: [TensorLayout; 3]) -> Result<(usize, usize, usize), Code> {
+    let side =
+        |l: &TensorLayout, turned: bool| if turned { (l.columns, l.rows) } else { (l.rows, l.columns) };
     let ((m, k), (k2, n)) = (side(&a, product.turned[0]), side(&b, product.turned[1]));
     match k == k2 && (d.rows, d.columns) == (m, n) && [a, b, d].iter().all(|l| l.ld >= l.rows) {
         true => Ok((m, n, k)),
@@ -80,12 +81,12 @@ fn shape(product: &Product, [a, b, d]: [Layout; 3]) -> Result<(usize, usize, usi
 /// `d = alpha op(a) op(b) + beta c`, and a bias per row of d.
 fn compute(
     product: &Product,
-    [a, b, d]: [Layout; 3],
+    [a, b, d]: [TensorLayout; 3],
     (m, n, k): (usize, usize, usize),
     [at_a, at_b, at_c, at_d]: [u64; 4],
     (alpha, beta): (f32, f32),
 ) {
-    let read = |l: &Layout, at| l.kind.read(at, (l.bytes() / l.kind.size()) as usize);
+    let read = |l: &TensorLayout, at| l.kind.read(at, (l.bytes() / l.kind.size()) as usize);
     let (va, vb) = (read(&a, at_a), read(&b, at_b));
     let old = if beta == 0.0 { Vec::new() } else { read(&d, at_c) };
     let bias = product.bias.map(|at| d.kind.read(at, m));
@@ -163,7 +164,7 @@ entries! {
             _ => return Err(Code::CUBLAS_STATUS_NOT_SUPPORTED),
         };
         let (rows, columns, ld) = (rows as usize, columns as usize, ld as usize);
-        put(place, LAYOUTS.make(Layout { kind, rows, columns, ld }))
+        put(place, LAYOUTS.make(TensorLayout { kind, rows, columns, ld }))
     }
     cublasLtMatrixLayoutDestroy(layout: u64) "once" { ended(LAYOUTS.end(layout)) }
     cublasLtMatmulPreferenceCreate(place: *mut u64) "256 bytes of alignment where nothing is said" {

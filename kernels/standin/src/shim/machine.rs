@@ -3,7 +3,7 @@
 use super::foreign::Foreign;
 use super::library;
 use super::memory::Blocks;
-use super::options::{Order, ShimOptions};
+use super::options::{FiberOrder, ShimOptions};
 use super::streams::Streams;
 use super::work::{Runner, Work};
 use crate::lock::lock;
@@ -25,7 +25,7 @@ impl Shim {
     ///
     /// # Errors
     /// As [`Shim::with`].
-    pub fn open(order: Order) -> Result<Arc<dyn CudaDevice>> {
+    pub fn open(order: FiberOrder) -> Result<Arc<dyn CudaDevice>> {
         Shim::with(ShimOptions { order, ..ShimOptions::default() })
     }
 

@@ -33,5 +33,5 @@ pub(super) use named::{argument_sizes, is_of, run_by_name};
 pub use foreign::{Foreign, Poll, Progress};
 pub use machine::Shim;
 pub use named::shim_kernels;
-pub use options::{Order, ShimOptions};
+pub use options::{FiberOrder, ShimOptions};
 pub use work::shim_launched;

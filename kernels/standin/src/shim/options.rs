@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// In which order the fibres of a block take their turns. A result that depends on it lacks a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum FiberOrder {
     /// Thread 0 first.
     Upwards,
     /// The last thread first.
@@ -15,7 +15,7 @@ pub enum Order {
 #[derive(Clone, Copy, Debug)]
 pub struct ShimOptions {
     /// Of the fibres of a block.
-    pub order: Order,
+    pub order: FiberOrder,
     /// Devices.
     pub devices: usize,
     /// Whether kernels reach the memory of other devices than their own.
@@ -35,7 +35,7 @@ pub struct ShimOptions {
 impl Default for ShimOptions {
     fn default() -> ShimOptions {
         ShimOptions {
-            order: Order::Upwards,
+            order: FiberOrder::Upwards,
             devices: 1,
             peers: true,
             memory: u64::MAX,

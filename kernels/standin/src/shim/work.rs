@@ -3,7 +3,7 @@
 use super::foreign::Foreign;
 use super::library::Entries;
 use super::memory::Blocks;
-use super::options::Order;
+use super::options::FiberOrder;
 use crate::lock::lock;
 use allfold_kernels::cuda::THREADS;
 use allfold_kernels::cuda::{Error, Launch, MemoryAccess, Result};
@@ -71,7 +71,7 @@ impl Work {
 /// How kernels are run.
 pub(super) struct Runner {
     pub entries: Entries,
-    pub order: Order,
+    pub order: FiberOrder,
     /// Whether what a launch does not name is kept from it.
     pub audit: bool,
 }
@@ -112,7 +112,7 @@ impl Runner {
         let mut arguments = launch.arguments.clone();
         let mut pointers = arguments.pointers();
         let mut message = [0 as c_char; 512];
-        let (grid, downwards) = (launch.grid, c_int::from(self.order == Order::Downwards));
+        let (grid, downwards) = (launch.grid, c_int::from(self.order == FiberOrder::Downwards));
         let running = lock(&RUNNING);
         // SAFETY: the launch was given with arguments of the kernel's types; the message has the room that is said.
         let answer = unsafe {

@@ -2,7 +2,7 @@
 
 use crate::common::{LENGTHS, Random, Trained, near, of, same, turned, units, wide};
 use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, EmbeddingLaunch, Function, Layout, PoolLaunch};
+use allfold_kernels::cuda::launch::{self, EmbeddingLaunch, Function, PoolLaunch, TensorLayout};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {
@@ -196,7 +196,7 @@ fn pools<T: Trained>(queue: &Queue) {
         (2, (6, 9), 3, 2, 1),
         (1, (5, 4), 5, 3, 4),
     ] {
-        let layout = Layout::Planes;
+        let layout = TensorLayout::Planes;
         let (cpu, s) = (
             nn::PoolShape { channels: 1, picture, window, stride, padding },
             PoolLaunch { planes, channels: planes, layout, picture, window, stride, padding },
@@ -217,9 +217,9 @@ fn pools<T: Trained>(queue: &Queue) {
             cpu.mean_forward(planes, &wide(&x), &mut means);
             cpu.mean_backward(planes, &wide(&dy), &mut dmeans);
         }
-        for layout in [Layout::Planes, Layout::ChannelsLast] {
+        for layout in [TensorLayout::Planes, TensorLayout::ChannelsLast] {
             // All planes are channels of one sample.
-            let (s, last) = (PoolLaunch { layout, ..s }, layout == Layout::ChannelsLast);
+            let (s, last) = (PoolLaunch { layout, ..s }, layout == TensorLayout::ChannelsLast);
             let (of_x, of_y) = ((planes, area), (planes, out));
             let lies = |values: &[T], of| if last { turned(values, of) } else { values.to_vec() };
             let wanted = |values: &[f64], of| if last { turned(values, of) } else { values.to_vec() };

@@ -2,7 +2,7 @@
 
 use crate::common::{Trained, near, of, units, wide};
 use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, BatchNormLaunch, LayerNormLaunch, Layout, Saved};
+use allfold_kernels::cuda::launch::{self, BatchNormLaunch, LayerNormLaunch, Saved, TensorLayout};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {
@@ -11,21 +11,21 @@ pub fn check(queue: &Queue) {
 }
 
 /// Values of `[N, C, P]` moved to `[N, P, C]`, or left.
-fn arrange(x: &[f64], (n, c, p): (usize, usize, usize), layout: Layout) -> Vec<f64> {
+fn arrange(x: &[f64], (n, c, p): (usize, usize, usize), layout: TensorLayout) -> Vec<f64> {
     let source = |i: usize| match layout {
-        Layout::Planes => i,
-        Layout::ChannelsLast => (i / (p * c) * c + i % c) * p + i / c % p,
+        TensorLayout::Planes => i,
+        TensorLayout::ChannelsLast => (i / (p * c) * c + i % c) * p + i / c % p,
     };
     (0..n * c * p).map(|i| x[source(i)]).collect()
 }
 
 fn batch_norm<T: Trained>(queue: &Queue) {
     for (n, c, p, layout) in [
-        (5, 3, 49, Layout::Planes),
-        (2, 7, 700, Layout::Planes),
-        (1, 1, 1, Layout::Planes),
-        (4, 6, 25, Layout::ChannelsLast),
-        (3, 45, 36, Layout::ChannelsLast),
+        (5, 3, 49, TensorLayout::Planes),
+        (2, 7, 700, TensorLayout::Planes),
+        (1, 1, 1, TensorLayout::Planes),
+        (4, 6, 25, TensorLayout::ChannelsLast),
+        (3, 45, 36, TensorLayout::ChannelsLast),
     ] {
         let what = format!("batch norm of {n} x {c} x {p}, {layout:?}, {}", T::DTYPE);
         // In f64 as the CPU has it, in the order of planes; `arrange` takes it to the layout.

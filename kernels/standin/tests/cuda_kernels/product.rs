@@ -1,7 +1,7 @@
 //! matmul.cu against f64 and the CPU's convolution.
 
 use crate::common::{Trained, near, of, turned, units, wide};
-use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, Layout};
+use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
 use allfold_kernels::cuda::{Memory, Queue};
 use allfold_kernels::nn::Conv2dShape;
 
@@ -55,7 +55,7 @@ fn convolutions<T: Trained>(queue: &Queue) {
         (2, 4, (5, 4), 6, 3, 1, 1, 2),
         (1, 3, (6, 5), 3, 3, 2, 1, 3),
     ] {
-        let layout = Layout::Planes;
+        let layout = TensorLayout::Planes;
         let s =
             Conv { dtype: T::DTYPE, n, channels, picture, filters, side, stride, padding, groups, layout };
         let cpu = Conv2dShape {
@@ -98,9 +98,9 @@ fn convolutions<T: Trained>(queue: &Queue) {
                 }
             }
         }
-        for layout in [Layout::Planes, Layout::ChannelsLast] {
+        for layout in [TensorLayout::Planes, TensorLayout::ChannelsLast] {
             let s = Conv { layout, ..s };
-            let last = layout == Layout::ChannelsLast;
+            let last = layout == TensorLayout::ChannelsLast;
             // Each of them as matrices of channels by pixels, perhaps turned.
             let (of_x, of_w, of_y) = ((channels, h * v), (per, side * side), (filters, p * q));
             let lies =

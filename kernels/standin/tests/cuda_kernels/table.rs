@@ -5,7 +5,7 @@
 use crate::everything;
 use allfold_kernels::cuda::libraries::folders;
 use allfold_kernels::cuda::{Family, Queue, compile_ptx, nvrtc_version};
-use allfold_standin::{Order, Shim, ShimOptions, shim_kernels, shim_launched};
+use allfold_standin::{FiberOrder, Shim, ShimOptions, shim_kernels, shim_launched};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ fn assemble(ptxas: &PathBuf, family: Family, arch: u32) -> BTreeMap<String, Cost
 fn the_table_of_kernels() {
     // In one of the orders, what a launch does not name holds other values while it runs: the accesses that it names are
     // those that it makes.
-    for (order, audit) in [(Order::Upwards, false), (Order::Downwards, true)] {
+    for (order, audit) in [(FiberOrder::Upwards, false), (FiberOrder::Downwards, true)] {
         let machine = Shim::with(ShimOptions { order, audit, ..ShimOptions::default() });
         everything(&Queue::new(machine.unwrap(), 0).unwrap());
     }

@@ -2,10 +2,10 @@
 
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Arguments, CudaDevice, Error, Family, Kernel, Launch, Queue, Result, Slice};
-use allfold_standin::{Order, Shim, ShimOptions};
+use allfold_standin::{FiberOrder, Shim, ShimOptions};
 use std::sync::Arc;
 
-fn run(order: Order, name: &str, n: usize) -> Result<Vec<u32>> {
+fn run(order: FiberOrder, name: &str, n: usize) -> Result<Vec<u32>> {
     let machine: Arc<dyn CudaDevice> = Shim::open(order)?;
     let queue = Queue::new(machine.clone(), 0)?;
     let out = queue.memory(4 * n)?;
@@ -23,7 +23,7 @@ fn run(order: Order, name: &str, n: usize) -> Result<Vec<u32>> {
 }
 
 fn caught(name: &str) -> String {
-    match run(Order::Upwards, name, 256) {
+    match run(FiberOrder::Upwards, name, 256) {
         Err(Error::Kernel { kernel, what }) if kernel == name => what,
         other => panic!("{name}: {other:?}"),
     }
@@ -101,8 +101,8 @@ fn a_launch_that_does_not_name_what_it_touches_is_caught() {
 #[test]
 fn a_missing_barrier_shows_in_one_of_the_orders() {
     let (up, down) = (
-        run(Order::Upwards, "wrong_missing_barrier", 256),
-        run(Order::Downwards, "wrong_missing_barrier", 256),
+        run(FiberOrder::Upwards, "wrong_missing_barrier", 256),
+        run(FiberOrder::Downwards, "wrong_missing_barrier", 256),
     );
     assert_ne!(up.unwrap(), down.unwrap());
 }

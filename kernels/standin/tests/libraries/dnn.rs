@@ -1,7 +1,7 @@
 //! cuDNN computes the shapes of convolutions that we do, from our descriptions of them.
 
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{Conv, Layout};
+use allfold_kernels::cuda::launch::{Conv, TensorLayout};
 use allfold_kernels::cuda::vendor::convolved;
 use allfold_standin::abi::each;
 
@@ -22,7 +22,7 @@ fn cudnn_computes_the_shapes_that_we_do() {
     let computed = each("dnn::cudnn_computes_the_shapes_that_we_do", |cuda, _| {
         let mut count = 0;
         for [n, channels, h, w, filters, side, stride, padding, groups] in SHAPES {
-            for layout in [Layout::Planes, Layout::ChannelsLast] {
+            for layout in [TensorLayout::Planes, TensorLayout::ChannelsLast] {
                 for dtype in [DType::F32, DType::F16, DType::Bf16] {
                     let picture = (h, w);
                     let conv =
@@ -35,7 +35,7 @@ fn cudnn_computes_the_shapes_that_we_do() {
         }
         // Groups that do not divide the filters: the library refuses the shape, or computes none of ours.
         let [n, channels, h, w, filters, side, stride, padding, _] = SHAPES[2];
-        let (dtype, layout, groups) = (DType::F32, Layout::Planes, 5);
+        let (dtype, layout, groups) = (DType::F32, TensorLayout::Planes, 5);
         let wrong =
             Conv { dtype, n, channels, picture: (h, w), filters, side, stride, padding, groups, layout };
         assert!(convolved(&wrong).is_err());

@@ -1,7 +1,7 @@
 //! Products and convolutions by stand-ins for cuBLASLt and cuDNN, beside the own kernels on the same device.
 
 use crate::alone::{Found, alone, ensure, is_child, seeded};
-use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, Layout};
+use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
 use allfold_kernels::cuda::libraries::CudaLibrary;
 use allfold_kernels::cuda::vendor::{self, ConvProduct};
 use allfold_kernels::cuda::{Gpu, Memory, Queue};
@@ -73,7 +73,7 @@ fn products(queue: &Queue) -> Found {
 }
 
 fn convolutions(queue: &Queue) -> Found {
-    for layout in [Layout::Planes, Layout::ChannelsLast] {
+    for layout in [TensorLayout::Planes, TensorLayout::ChannelsLast] {
         for (dtype, side, stride, padding, groups) in
             [(DType::F32, 3, 1, 1, 1), (DType::F32, 3, 2, 1, 2), (DType::F16, 1, 1, 0, 1)]
         {
@@ -173,7 +173,7 @@ fn convolutions_once(queue: &Queue) -> Found {
         stride: 1,
         padding: 0,
         groups: 1,
-        layout: Layout::Planes,
+        layout: TensorLayout::Planes,
     };
     let (x, w, y) = (queue.upload(&[1.0f32; 9])?, queue.upload(&[2.0f32])?, queue.memory(36)?);
     vendor::conv(queue, ConvProduct::Forward, &s, (x.all(), w.all()), y.all())?;

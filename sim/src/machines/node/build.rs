@@ -2,7 +2,7 @@
 
 use super::nics::Exit;
 use super::paths::Way;
-use super::{Kind, Node, Wire};
+use super::{LinkKind, Node, NodeLink};
 use crate::topology::{Cluster, Hop, Kind as Family};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use std::collections::BTreeMap;
@@ -136,14 +136,15 @@ impl Node {
 
     /// The port of every device, where all have one alike into one NVLink switch, or where there is one device.
     fn even_port(&self) -> Option<Link> {
-        let nvlinks: Vec<&Wire> = self.wires.iter().filter(|wire| wire.kind == Kind::NvLink).collect();
+        let nvlinks: Vec<&NodeLink> =
+            self.links.iter().filter(|wire| wire.kind == LinkKind::NvLink).collect();
         if self.devices == 1 {
             // Nothing inside is crossed: any port that is never slower than the NIC.
             return Some(link(1e6, 0));
         }
         let first = nvlinks.first()?;
         let switch = first.a.max(first.b);
-        let alike = |wire: &&Wire| wire.a.max(wire.b) == switch && wire.gbps == first.gbps;
+        let alike = |wire: &&NodeLink| wire.a.max(wire.b) == switch && wire.gbps == first.gbps;
         let each = (0..self.devices).all(|d| nvlinks.iter().filter(|w| w.a.min(w.b) == d).count() == 1);
         let even =
             switch >= self.devices && nvlinks.len() == self.devices as usize && nvlinks.iter().all(alike);
@@ -160,8 +161,8 @@ impl Node {
         let links = exits.len() / share;
         // The PCI Express between a device and its NIC may be the slower; where devices share it, all of them.
         let tied = |exit: &Exit| {
-            let wires = exit.way.iter().filter_map(|(wire, _)| self.wires.get(*wire as usize));
-            wires
+            let links = exit.way.iter().filter_map(|(wire, _)| self.links.get(*wire as usize));
+            links
                 .map(|wire| {
                     wire.gbps
                         * if share > 1 && wire.a.min(wire.b) < self.devices { share as f64 } else { 1.0 }
@@ -212,7 +213,7 @@ impl Drawn<'_> {
             let family = match self.known.get(&(number, back)) {
                 Some(&family) => family,
                 None => {
-                    let Some(wire) = self.node.wires.get(number as usize) else {
+                    let Some(wire) = self.node.links.get(number as usize) else {
                         return Err(Error::Topology(format!("{}: no wire {number}", self.node.name)));
                     };
                     let (a, b) = if back { (wire.b, wire.a) } else { (wire.a, wire.b) };

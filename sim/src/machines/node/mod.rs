@@ -21,7 +21,7 @@ use flow::Flow;
 
 /// What a wire is. It decides which way traffic takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum LinkKind {
     /// NVLink, directly or to an NVLink switch.
     NvLink,
     /// PCI Express, between sockets, or through host memory.
@@ -30,7 +30,7 @@ pub enum Kind {
 
 /// A wire, as fast in one direction as in the other.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wire {
+pub struct NodeLink {
     /// One end: a device by its number, other place p as `devices + p`.
     pub a: u32,
     /// The other.
@@ -40,7 +40,7 @@ pub struct Wire {
     /// Nanoseconds of flight.
     pub nanos: u64,
     /// What it is.
-    pub kind: Kind,
+    pub kind: LinkKind,
 }
 
 /// A NIC.
@@ -64,7 +64,7 @@ pub struct Node {
     /// Every other place.
     pub places: Vec<String>,
     /// What joins all of them.
-    pub wires: Vec<Wire>,
+    pub links: Vec<NodeLink>,
     /// What leads out.
     pub nics: Vec<Nic>,
     /// Nanoseconds from a NIC through the network to a NIC.
@@ -89,14 +89,14 @@ impl Node {
     }
 
     /// Adds a wire.
-    pub fn join(&mut self, a: u32, b: u32, gbps: f64, nanos: u64, kind: Kind) {
-        self.wires.push(Wire { a, b, gbps, nanos, kind });
+    pub fn join(&mut self, a: u32, b: u32, gbps: f64, nanos: u64, kind: LinkKind) {
+        self.links.push(NodeLink { a, b, gbps, nanos, kind });
     }
 
     /// GB/s that a device can put into NVLink; 0 where it has none.
     pub fn nvlink_gbps(&self, device: u32) -> f64 {
-        let ends = |wire: &&Wire| wire.kind == Kind::NvLink && (wire.a == device || wire.b == device);
-        self.wires.iter().filter(ends).fold(0.0, |sum, wire| sum + wire.gbps)
+        let ends = |wire: &&NodeLink| wire.kind == LinkKind::NvLink && (wire.a == device || wire.b == device);
+        self.links.iter().filter(ends).fold(0.0, |sum, wire| sum + wire.gbps)
     }
 
     /// GB/s that all NICs together can send.
@@ -112,7 +112,7 @@ impl Node {
             let half: f64 = (0..n / 2).map(|device| self.nvlink_gbps(device)).sum();
             return half;
         }
-        let has_nvlink = self.wires.iter().any(|wire| wire.kind == Kind::NvLink);
+        let has_nvlink = self.links.iter().any(|wire| wire.kind == LinkKind::NvLink);
         let halves = (0u32..1 << n).filter(|set| set.count_ones() == n / 2);
         let cut = |set: u32| {
             let mut flow = Flow::new(places + 2);
@@ -123,7 +123,7 @@ impl Node {
                     _ => flow.edge(device as usize, sink, f64::INFINITY),
                 }
             }
-            for wire in self.wires.iter().filter(|wire| !has_nvlink || wire.kind == Kind::NvLink) {
+            for wire in self.links.iter().filter(|wire| !has_nvlink || wire.kind == LinkKind::NvLink) {
                 flow.edge(wire.a as usize, wire.b as usize, wire.gbps);
                 flow.edge(wire.b as usize, wire.a as usize, wire.gbps);
             }

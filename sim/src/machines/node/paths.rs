@@ -1,6 +1,6 @@
 //! The ways through a node.
 
-use super::{Kind, Node};
+use super::{LinkKind, Node};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -14,11 +14,11 @@ impl Node {
         let places = self.devices as usize + self.places.len();
         // A wire costs 1, and one that is not NVLink 3: two NVLinks through another device come before PCI Express.
         let mut out = vec![Vec::new(); places];
-        for (number, wire) in self.wires.iter().enumerate() {
-            if leaving && wire.kind == Kind::NvLink {
+        for (number, wire) in self.links.iter().enumerate() {
+            if leaving && wire.kind == LinkKind::NvLink {
                 continue;
             }
-            let cost = if wire.kind == Kind::NvLink { 1 } else { 3 };
+            let cost = if wire.kind == LinkKind::NvLink { 1 } else { 3 };
             // Of equally short ways the faster: slowness in picoseconds a kilobyte breaks ties.
             let slow = (1e6 / wire.gbps.max(1e-3)) as u64;
             for (a, b, back) in [(wire.a, wire.b, false), (wire.b, wire.a, true)] {

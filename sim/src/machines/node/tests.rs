@@ -6,15 +6,15 @@ fn pair() -> Node {
         name: "pair".into(),
         devices: 3,
         places: Vec::new(),
-        wires: Vec::new(),
+        links: Vec::new(),
         nics: Vec::new(),
         network_nanos: 2_000,
     };
     let root = node.add("cpu0");
     for device in 0..3 {
-        node.join(device, root, 12.0, 500, Kind::Pci);
+        node.join(device, root, 12.0, 500, LinkKind::Pci);
     }
-    node.join(0, 1, 40.0, 600, Kind::NvLink);
+    node.join(0, 1, 40.0, 600, LinkKind::NvLink);
     node.nics.push(Nic { place: root, gbits: 100.0, gbps: 12.0 });
     node
 }
@@ -68,7 +68,7 @@ fn what_cannot_be_joined_is_said() {
     assert!(node.topology(3, Fabrics::FLAT).is_ok());
     let error = node.topology(4, Fabrics::FLAT).unwrap_err().to_string();
     assert!(error.contains("device 0 reaches no NIC"), "{error}");
-    node.wires.truncate(1);
+    node.links.truncate(1);
     let error = node.topology(3, Fabrics::FLAT).unwrap_err().to_string();
     assert!(error.contains("nothing joins device 0 to device 1"), "{error}");
 }
@@ -78,6 +78,6 @@ fn a_cut_of_the_hybrid_cube_mesh() {
     let mut node = pair();
     node.devices = 2;
     node.places = vec!["cpu0".into()];
-    node.wires = vec![Wire { a: 0, b: 1, gbps: 40.0, nanos: 1, kind: Kind::NvLink }];
+    node.links = vec![NodeLink { a: 0, b: 1, gbps: 40.0, nanos: 1, kind: LinkKind::NvLink }];
     assert_eq!(node.bisection_gbps(), 40.0);
 }

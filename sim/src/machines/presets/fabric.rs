@@ -4,7 +4,7 @@ use crate::{Error, Result, suggest};
 
 /// A fabric as presets and `fabric=` name it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fabric {
+pub struct FabricFigures {
     /// Its name.
     pub name: &'static str,
     /// Nanoseconds from NIC to NIC with the LL protocol.
@@ -15,12 +15,12 @@ pub struct Fabric {
     pub source: &'static str,
 }
 
-const fn fabric(name: &'static str, nanos: u64, share: f64, source: &'static str) -> Fabric {
-    Fabric { name, nanos, share, source }
+const fn fabric(name: &'static str, nanos: u64, share: f64, source: &'static str) -> FabricFigures {
+    FabricFigures { name, nanos, share, source }
 }
 
 /// Every fabric.
-pub const FABRICS: [Fabric; 7] = [
+pub const FABRIC_FIGURES: [FabricFigures; 7] = [
     fabric(
         "InfiniBand",
         2_700,
@@ -51,10 +51,10 @@ pub const FABRICS: [Fabric; 7] = [
 ];
 
 /// The fabric of a name, in any case; `ib` is InfiniBand.
-pub(super) fn named(name: &str) -> Result<Fabric> {
+pub(super) fn named(name: &str) -> Result<FabricFigures> {
     let wanted = if name.eq_ignore_ascii_case("ib") { "InfiniBand" } else { name };
-    FABRICS.into_iter().find(|fabric| fabric.name.eq_ignore_ascii_case(wanted)).ok_or_else(|| {
-        let names: Vec<&str> = FABRICS.iter().map(|fabric| fabric.name).collect();
+    FABRIC_FIGURES.into_iter().find(|fabric| fabric.name.eq_ignore_ascii_case(wanted)).ok_or_else(|| {
+        let names: Vec<&str> = FABRIC_FIGURES.iter().map(|fabric| fabric.name).collect();
         Error::Topology(suggest::unknown("fabric", name, &names))
     })
 }

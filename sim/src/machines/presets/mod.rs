@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The files state nominal figures and what NCCL reckons with; nothing in them is fitted (latencies
-//! and shares of fabrics are, see [`FABRICS`]). They are compiled in: the command needs no files.
+//! and shares of fabrics are, see [`FABRIC_FIGURES`]). They are compiled in: the command needs no files.
 
 mod fabric;
 mod reckoned;
@@ -13,11 +13,11 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use fabric::{FABRICS, Fabric};
+pub use fabric::{FABRIC_FIGURES, FabricFigures};
 pub use spec::OPTIONS;
 pub(crate) use spec::Spec;
 
-use super::node::{Kind, Nic, Node};
+use super::node::{LinkKind, Nic, Node};
 use crate::quantity::Bandwidth;
 use crate::{Error, Result, Topology, suggest};
 use serde::Deserialize;
@@ -64,7 +64,7 @@ pub struct Preset {
     pub name: String,
     /// What it is, in words.
     pub title: String,
-    /// Its GPU, a name that [`super::GPUS`] has.
+    /// Its GPU, a name that [`super::GPU_MODELS`] has.
     pub gpu: String,
     /// GPUs of a node.
     pub devices: u32,
@@ -76,7 +76,7 @@ pub struct Preset {
     /// PCI Express.
     pub pcie: Pcie,
     /// NICs.
-    pub nics: Nics,
+    pub nics: NicSpec,
 }
 
 /// NVLink of a machine: into switches, or between pairs.
@@ -118,7 +118,7 @@ pub struct Pcie {
 /// NICs of a machine.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Nics {
+pub struct NicSpec {
     /// Of a node.
     pub count: u32,
     /// Each of them, one way.
@@ -210,7 +210,7 @@ impl Preset {
             name: self.name.clone(),
             devices,
             places: Vec::new(),
-            wires: Vec::new(),
+            links: Vec::new(),
             nics: Vec::new(),
             network_nanos: fabric.nanos,
         };
@@ -218,10 +218,10 @@ impl Preset {
         let sockets = self.pcie.sockets.clamp(1, self.devices);
         let roots: Vec<u32> = (0..sockets).map(|socket| node.add(format!("cpu{socket}"))).collect();
         for pair in roots.windows(2) {
-            node.join(pair[0], pair[1], self.pcie.between_sockets.gb_per_s(), PCI_NANOS, Kind::Pci);
+            node.join(pair[0], pair[1], self.pcie.between_sockets.gb_per_s(), PCI_NANOS, LinkKind::Pci);
         }
         if let (Some(&first), Some(&last), 3..) = (roots.first(), roots.last(), sockets) {
-            node.join(last, first, self.pcie.between_sockets.gb_per_s(), PCI_NANOS, Kind::Pci);
+            node.join(last, first, self.pcie.between_sockets.gb_per_s(), PCI_NANOS, LinkKind::Pci);
         }
         let homes = self.pci(&mut node, &roots);
         self.nvlinks(&mut node);
@@ -250,17 +250,17 @@ impl Preset {
             if per == 0 {
                 let each = (self.devices / roots.len() as u32).max(1);
                 let staged = if self.pcie.p2p { pcie } else { STAGED_GBPS / f64::from(each) };
-                node.join(device, socket(device), pcie.min(staged), 2 * PCI_NANOS, Kind::Pci);
+                node.join(device, socket(device), pcie.min(staged), 2 * PCI_NANOS, LinkKind::Pci);
                 homes.push(socket(device));
                 continue;
             }
             if device % per == 0 {
                 let switch = node.add(format!("plx{}", device / per));
-                node.join(switch, socket(device), pcie, PCI_NANOS, Kind::Pci);
+                node.join(switch, socket(device), pcie, PCI_NANOS, LinkKind::Pci);
                 homes.push(switch);
             }
             let switch = homes.last().copied().unwrap_or(0);
-            node.join(device, switch, pcie, PCI_NANOS, Kind::Pci);
+            node.join(device, switch, pcie, PCI_NANOS, LinkKind::Pci);
         }
         homes.dedup();
         homes
@@ -276,13 +276,13 @@ impl Preset {
                     switch,
                     f64::from(links) * nvlink.bandwidth.gb_per_s(),
                     NVLINK_NANOS / 2,
-                    Kind::NvLink,
+                    LinkKind::NvLink,
                 );
             }
         }
         let devices = node.devices;
         for &[a, b, links] in nvlink.mesh.iter().filter(|[a, b, _]| *a.max(b) < devices) {
-            node.join(a, b, f64::from(links) * nvlink.bandwidth.gb_per_s(), NVLINK_NANOS, Kind::NvLink);
+            node.join(a, b, f64::from(links) * nvlink.bandwidth.gb_per_s(), NVLINK_NANOS, LinkKind::NvLink);
         }
     }
 

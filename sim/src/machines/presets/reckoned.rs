@@ -2,7 +2,7 @@
 
 use super::{Preset, Spec};
 use crate::machines::node::Fabrics;
-use crate::machines::{Cpu, Fabric, GPUS, Generation, Machine, Nics};
+use crate::machines::{Cpu, Fabric, GPU_MODELS, Generation, Machine, Nics};
 use crate::{Error, Result};
 
 impl Preset {
@@ -18,7 +18,7 @@ impl Preset {
         if spec.fabrics != Fabrics::FLAT {
             return wrong("the model of NCCL knows nodes and their NICs, and no switches above them".into());
         }
-        let Some(gpu) = GPUS.iter().find(|gpu| gpu.name == preset.gpu) else {
+        let Some(gpu) = GPU_MODELS.iter().find(|gpu| gpu.name == preset.gpu) else {
             return wrong(format!("no GPU is called {}", preset.gpu));
         };
         let most = spec.devices.unwrap_or(preset.devices).clamp(1, preset.devices);

@@ -4,7 +4,7 @@ use super::super::Within;
 use super::{Replica, small};
 use crate::{Batch, Config, DrawKey, Error, Model, Result, models, optim};
 use allfold_collectives::{Communicator, Rank, World};
-use allfold_gpu::nccl::{Lost, StandIn, stand_in};
+use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
 use allfold_kernels::cuda::{CudaDevice, Memory};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
@@ -88,7 +88,11 @@ fn config(exchange: &str) -> Config {
     Config { exchange: exchange.into(), first_bucket_kib: 0, bucket_kib: 1, ..small() }
 }
 
-fn lost(exchange: &'static str, how: Lost, options: ShimOptions) -> Vec<Option<(String, Duration, usize)>> {
+fn lost(
+    exchange: &'static str,
+    how: PeerLoss,
+    options: ShimOptions,
+) -> Vec<Option<(String, Duration, usize)>> {
     watched(exchange, move || {
         let machine = Shim::with(ShimOptions { devices: 3, memory: BYTES, ..options }).unwrap();
         stand_in(&machine, StandIn { lost: how, ..StandIn::default() });
@@ -104,12 +108,12 @@ fn lost(exchange: &'static str, how: Lost, options: ShimOptions) -> Vec<Option<(
 fn a_rank_that_goes_while_the_others_replay_is_named_by_each_of_them_in_time() {
     println!("{:<10} {:<7} {:>5} {:>7} {:>7}  error", "exchange", "noticed", "rank", "graphs", "ms");
     for (exchange, how) in [
-        ("device", Lost::Told),
-        ("host", Lost::Told),
-        ("nccl", Lost::Told),
-        ("nccl", Lost::Silent),
-        ("scheduled", Lost::Told),
-        ("scheduled", Lost::Silent),
+        ("device", PeerLoss::Told),
+        ("host", PeerLoss::Told),
+        ("nccl", PeerLoss::Told),
+        ("nccl", PeerLoss::Silent),
+        ("scheduled", PeerLoss::Told),
+        ("scheduled", PeerLoss::Silent),
     ] {
         let ends = lost(exchange, how, ShimOptions::default());
         for (rank, end) in ends.iter().enumerate().filter(|(rank, _)| *rank != 1) {
@@ -127,7 +131,7 @@ fn a_rank_that_goes_while_the_others_replay_is_named_by_each_of_them_in_time() {
 fn a_wait_without_a_deadline_would_hang_when_a_rank_is_lost() {
     let patience = Duration::from_millis(500);
     let seeded = ShimOptions { seeded: &[5], patience, ..ShimOptions::default() };
-    let ends = lost("nccl", Lost::Silent, seeded);
+    let ends = lost("nccl", PeerLoss::Silent, seeded);
     for (error, ..) in ends.into_iter().flatten() {
         assert!(error.contains("a hang"), "{error}");
     }

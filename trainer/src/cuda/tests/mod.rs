@@ -18,7 +18,7 @@ use crate::{
 use allfold_collectives::{Buffer, World};
 use allfold_kernels::cuda::CudaDevice;
 use allfold_kernels::nn::{self, OpCost, PoolShape};
-use allfold_standin::{Order, Shim};
+use allfold_standin::{FiberOrder, Shim};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -27,7 +27,7 @@ fn machine() -> Arc<dyn CudaDevice> {
     static GPU: OnceLock<Arc<dyn CudaDevice>> = OnceLock::new();
     match std::env::var_os("ALLFOLD_TEST_GPU") {
         Some(_) => GPU.get_or_init(|| allfold_standin::gpu().unwrap()).clone(),
-        None => Shim::open(Order::Upwards).unwrap(),
+        None => Shim::open(FiberOrder::Upwards).unwrap(),
     }
 }
 

@@ -130,7 +130,7 @@ fn connect(comm: &Arc<Comm>, ops: &[Op]) -> Result<(), Answer> {
         }
     }
     comm.group.changed.notify_all();
-    let told = comm.group.options.lost == super::Lost::Told;
+    let told = comm.group.options.lost == super::PeerLoss::Told;
     comm.await_all(|state| {
         let missing = |link: &Link| {
             let there = state.links.get(link);

@@ -2,7 +2,7 @@
 
 use super::super::api::{Answer, SUCCESS};
 use super::super::numbers::{number, operator};
-use super::options::Lost;
+use super::options::PeerLoss;
 use super::traffic::{Entry, Letter, Meeting, Said};
 use super::world::{Comm, Link, State, stream};
 use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
@@ -194,7 +194,7 @@ fn go_on(comm: &Comm, pending: &mut Vec<Pending>) -> Progress {
             }
         }
     });
-    if lost && comm.group.options.lost == Lost::Told {
+    if lost && comm.group.options.lost == PeerLoss::Told {
         comm.state.store(REMOTE_ERROR, Ordering::Release);
     }
     match wrong {

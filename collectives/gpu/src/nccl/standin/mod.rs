@@ -26,7 +26,7 @@ mod world;
 
 pub(super) use calls::table;
 pub(super) use options::options;
-pub use options::{Lost, StandIn, stand_in};
+pub use options::{PeerLoss, StandIn, stand_in};
 #[cfg(test)]
 pub(super) use world::{die, threads_started};
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// How the others notice that a rank is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum PeerLoss {
     /// By an asynchronous error, as over sockets.
     Told,
     /// Not at all, as over NVLink.
@@ -23,7 +23,7 @@ pub struct StandIn {
     /// Whether `auto` finds it. It is found when it is asked for by name in any case.
     pub offered: bool,
     /// How a rank that is gone shows.
-    pub lost: Lost,
+    pub lost: PeerLoss,
     /// Whether kernels that disagree fail with words. NCCL's own never end, or give wrong data.
     pub tells_mismatch: bool,
     /// Whether the first call of a kind waits for the peers' first call.
@@ -40,7 +40,7 @@ impl Default for StandIn {
             version: (2, 30),
             shares: false,
             offered: false,
-            lost: Lost::Told,
+            lost: PeerLoss::Told,
             tells_mismatch: true,
             connects: true,
             hangs: false,

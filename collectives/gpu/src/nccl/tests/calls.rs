@@ -76,7 +76,7 @@ fn a_call_that_nccl_refuses_within_a_group_closes_the_group_first() {
         // NCCL knows no rank 9: the group is closed, the communicator has failed, and its abort is not kept by a group.
         let from = data.all().address();
         let refused = comm.group("exchange", |comm| {
-            comm.posted = vec![super::super::call::Call::Send { from, bytes: 4, to: 9 }; 2];
+            comm.posted = vec![super::super::call::NcclCall::Send { from, bytes: 4, to: 9 }; 2];
             Ok(())
         });
         assert!(matches!(refused, Err(Error::Nccl { code: 4, .. })), "{refused:?}");

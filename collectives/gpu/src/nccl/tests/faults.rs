@@ -2,7 +2,7 @@
 //! with the right result or with an error that names a rank, the operation and the cause.
 
 use super::*;
-use crate::device::{Link, Way};
+use crate::device::{DeviceGroup, ReducePath};
 use std::sync::mpsc;
 
 /// How long ranks wait for each other on their device, and how long a slow one takes.
@@ -59,13 +59,13 @@ fn sleep(time: Duration) {
 fn rank(
     comm: &crate::Communicator,
     machine: &Arc<dyn CudaDevice>,
-    way: Way,
+    way: ReducePath,
     fault: Fault,
 ) -> Result<Option<f32>> {
     let me = comm.rank();
     let odd = me == Rank(1);
     let compute = queue(machine, me.0);
-    let mut link = Link::open(comm, queue(machine, me.0), way, DEADLINE)?;
+    let mut link = DeviceGroup::open(comm, queue(machine, me.0), way, DEADLINE)?;
     let data = compute.upload(&[1.0f32; 8]).unwrap();
     let mut graph = None;
     let result = (0..3).try_for_each(|nth| {
@@ -117,7 +117,7 @@ fn rank(
 }
 
 /// What every rank comes to; none that has died is among them. Nothing where it hangs.
-fn run(way: Way, fault: Fault, lost: Lost) -> Option<Vec<Came>> {
+fn run(way: ReducePath, fault: Fault, lost: PeerLoss) -> Option<Vec<Came>> {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || {
         let tells_mismatch = true;
@@ -150,11 +150,11 @@ fn names(error: &Error) -> bool {
 #[test]
 fn the_fault_matrix_has_no_hang_no_wrong_result_and_no_unnamed_error() {
     let ways = [
-        ("native", Way::Nccl, Lost::Told),
-        ("native, silent", Way::Nccl, Lost::Silent),
-        ("scheduled", Way::Scheduled, Lost::Told),
-        ("scheduled, silent", Way::Scheduled, Lost::Silent),
-        ("device", Way::Device, Lost::Told),
+        ("native", ReducePath::Nccl, PeerLoss::Told),
+        ("native, silent", ReducePath::Nccl, PeerLoss::Silent),
+        ("scheduled", ReducePath::Scheduled, PeerLoss::Told),
+        ("scheduled, silent", ReducePath::Scheduled, PeerLoss::Silent),
+        ("device", ReducePath::Device, PeerLoss::Told),
     ];
     let (mut hangs, mut wrong, mut unnamed, mut cases) = (0, 0, 0, 0);
     for fault in FAULTS {

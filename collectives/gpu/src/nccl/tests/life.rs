@@ -64,7 +64,7 @@ fn defect_3_a_split_waits_for_the_handle_that_comes_later() {
 
 /// Rank 2 dies in silence; the others notice by their deadline, and shrink.
 fn shrinks(seeded: &'static [u8]) -> Vec<Result<Within>> {
-    let machine = shim(4, seeded, StandIn { lost: Lost::Silent, ..StandIn::default() });
+    let machine = shim(4, seeded, StandIn { lost: PeerLoss::Silent, ..StandIn::default() });
     each(&machine, 4, Duration::from_secs(5), |mut comm| {
         let me = comm.rank().0 as i32;
         assert_eq!(sum(&mut comm, 1)?, 4);

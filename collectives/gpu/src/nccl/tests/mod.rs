@@ -12,7 +12,7 @@ mod faults;
 mod life;
 mod places;
 
-use super::standin::{Lost, StandIn, stand_in};
+use super::standin::{PeerLoss, StandIn, stand_in};
 use super::{NcclComm, UniqueId};
 use crate::{DType, Error, Rank, ReduceOp, Result, World};
 use allfold_kernels::cuda::{CudaDevice, Queue};

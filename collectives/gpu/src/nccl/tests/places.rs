@@ -1,7 +1,7 @@
 //! Versions of the library, and ranks that share a GPU: one line each, on every rank.
 
 use super::*;
-use crate::device::{Link, Way};
+use crate::device::{DeviceGroup, ReducePath};
 
 /// Why two ranks cannot join.
 fn refused(machine: &Arc<dyn CudaDevice>) -> Vec<String> {
@@ -63,7 +63,12 @@ fn two_ranks_on_one_gpu_are_one_line_that_says_what_would_be_right() {
 /// How two ranks on one machine exchange that leave it to `auto`.
 fn auto(machine: &Arc<dyn CudaDevice>) -> Vec<Result<&'static str>> {
     let report = World::threads(2).deadline(LONG).run_each(|comm| {
-        let link = Link::open(&comm, queue(machine, comm.rank().0), Way::Auto, Duration::from_secs(5))?;
+        let link = DeviceGroup::open(
+            &comm,
+            queue(machine, comm.rank().0),
+            ReducePath::Auto,
+            Duration::from_secs(5),
+        )?;
         Ok(link.name())
     });
     report.unwrap().ranks

@@ -8,7 +8,7 @@ use allfold_sim::{Crossing, Faults, Link, LinkId, Picos, Topology};
 /// On a quotient, a message of actor `a` in a round stands for one message of every rank of its class. Its receiver
 /// is the actor of the rank it names, in the same round. Its channel is (a, the rank it names, lane): classes are
 /// orbits of renumberings that move every rank, so the representative and the rank it names fix the orbit of the pair.
-pub trait Cast {
+pub trait Representatives {
     /// How many actors.
     fn actors(&self) -> u32;
 
@@ -29,19 +29,19 @@ pub trait Cast {
 }
 
 /// Every rank plays itself.
-pub struct Everyone<'a> {
+pub struct AllRanks<'a> {
     topology: &'a Topology,
     faults: &'a Faults,
 }
 
-impl<'a> Everyone<'a> {
+impl<'a> AllRanks<'a> {
     /// All ranks of a topology, some of its links slower than they should be.
-    pub fn of(topology: &'a Topology, faults: &'a Faults) -> Everyone<'a> {
-        Everyone { topology, faults }
+    pub fn of(topology: &'a Topology, faults: &'a Faults) -> AllRanks<'a> {
+        AllRanks { topology, faults }
     }
 }
 
-impl Cast for Everyone<'_> {
+impl Representatives for AllRanks<'_> {
     fn actors(&self) -> u32 {
         self.topology.ranks()
     }
@@ -69,7 +69,7 @@ impl Cast for Everyone<'_> {
 
 /// Collects a path's links as crossings, and their latency.
 struct Walk<'a> {
-    cast: &'a Everyone<'a>,
+    cast: &'a AllRanks<'a>,
     path: &'a mut Vec<Crossing>,
     latency: Picos,
 }
@@ -84,12 +84,12 @@ impl Extend<LinkId> for Walk<'_> {
 }
 
 /// The same actors, each of whose flows stands for several.
-pub(crate) struct Weighed<'a, C> {
+pub(crate) struct Replicated<'a, C> {
     pub cast: &'a C,
     pub weight: u32,
 }
 
-impl<C: Cast> Cast for Weighed<'_, C> {
+impl<C: Representatives> Representatives for Replicated<'_, C> {
     fn actors(&self) -> u32 {
         self.cast.actors()
     }

@@ -14,7 +14,7 @@
 
 use super::shared::{Shared, together};
 use crate::driver::failed;
-use crate::nccl::{self, NcclLibrary, NcclComm};
+use crate::nccl::{self, NcclComm, NcclLibrary};
 use crate::registry::{Shape, find};
 use crate::schedule::Schedule;
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// How ranks on GPUs add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Way {
+pub enum ReducePath {
     /// NCCL where every rank has it and a GPU for itself, else the devices where ranks share a process, else the host.
     #[default]
     Auto,
@@ -38,15 +38,15 @@ pub enum Way {
     Host,
 }
 
-impl Way {
+impl ReducePath {
     /// By its name in a configuration.
-    pub fn named(name: &str) -> Option<Way> {
+    pub fn named(name: &str) -> Option<ReducePath> {
         [
-            ("auto", Way::Auto),
-            ("nccl", Way::Nccl),
-            ("scheduled", Way::Scheduled),
-            ("device", Way::Device),
-            ("host", Way::Host),
+            ("auto", ReducePath::Auto),
+            ("nccl", ReducePath::Nccl),
+            ("scheduled", ReducePath::Scheduled),
+            ("device", ReducePath::Device),
+            ("host", ReducePath::Host),
         ]
         .iter()
         .find(|(known, _)| *known == name)
@@ -64,7 +64,7 @@ enum Over {
 }
 
 /// A rank's end of the sums.
-pub struct Link<'a> {
+pub struct DeviceGroup<'a> {
     comm: &'a Communicator,
     queue: Queue,
     over: Over,
@@ -75,34 +75,41 @@ pub struct Link<'a> {
     deadline: Duration,
 }
 
-impl<'a> Link<'a> {
+impl<'a> DeviceGroup<'a> {
     /// Joins the other ranks of `comm`, each of which calls it alike. `queue` is the stream of the sums.
     ///
     /// # Errors
     /// That NCCL was asked for and some rank has none; that not all ranks came by the deadline; what the driver refused.
-    pub fn open(comm: &'a Communicator, queue: Queue, way: Way, deadline: Duration) -> Result<Link<'a>> {
+    pub fn open(
+        comm: &'a Communicator,
+        queue: Queue,
+        way: ReducePath,
+        deadline: Duration,
+    ) -> Result<DeviceGroup<'a>> {
         let marks = (queue.record().map_err(failed)?, queue.record().map_err(failed)?);
         let over = match way {
             _ if comm.size() == 1 => Over::Nobody,
-            Way::Host => Over::Host,
-            Way::Auto if nccl_fits(comm, &queue)? => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
-            Way::Auto | Way::Device => match together(comm, &queue)? {
+            ReducePath::Host => Over::Host,
+            ReducePath::Auto if nccl_fits(comm, &queue)? => {
+                Over::Nccl(Box::new(join(comm, &queue, deadline)?))
+            }
+            ReducePath::Auto | ReducePath::Device => match together(comm, &queue)? {
                 true => Over::Device(Box::new(Shared::new(comm, &queue, &marks.0)?)),
-                false if way == Way::Auto => Over::Host,
+                false if way == ReducePath::Auto => Over::Host,
                 false => {
                     let what = "sums over devices need ranks that are threads of one process, 64 at most, on devices that \
                                 reach each other";
                     return Err(Error::Argument(what.into()));
                 }
             },
-            Way::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
-            Way::Scheduled => {
+            ReducePath::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
+            ReducePath::Scheduled => {
                 // Canonical, with the least bytes for any number of ranks.
                 let schedule = find(Collective::AllReduce, "direct")?.build(Shape::new(comm.size())?);
                 Over::Scheduled(Box::new(join(comm, &queue, deadline)?), schedule)
             }
         };
-        Ok(Link { comm, queue, over, marks, forked: false, deadline })
+        Ok(DeviceGroup { comm, queue, over, marks, forked: false, deadline })
     }
 
     /// The stream of the sums.
@@ -141,7 +148,7 @@ impl<'a> Link<'a> {
     /// Gives rank 0's bytes to all, in place; `queue` goes on with them.
     ///
     /// # Errors
-    /// As [`Link::all_reduce`].
+    /// As [`DeviceGroup::all_reduce`].
     pub fn broadcast(&mut self, queue: &Queue, data: Slice<'_>) -> Result<()> {
         self.fork(queue)?;
         match &mut self.over {
@@ -207,12 +214,12 @@ impl<'a> Link<'a> {
 }
 
 /// Failures: how a rank comes back from sums that another rank left.
-impl Link<'_> {
+impl DeviceGroup<'_> {
     /// Waits until `queue` is done with all that it was given, sums among it: `what`, in words that follow "could not". Asks
     /// the queue, and NCCL for failures, and gives up at the deadline; nothing here blocks on the device.
     ///
     /// After an error the link sums nothing more. The caller destroys the captured graphs that hold sums of this link, then
-    /// calls [`Link::abandon`], then gives back the memory that the sums use: in this order, since NCCL's abort waits for
+    /// calls [`DeviceGroup::abandon`], then gives back the memory that the sums use: in this order, since NCCL's abort waits for
     /// graphs, and kernels may use memory until the abort has ended.
     ///
     /// # Errors
@@ -233,7 +240,7 @@ impl Link<'_> {
 
     /// Aborts this rank's part in sums that are under way, so that no kernel of this rank waits for ever. The caller has
     /// destroyed the captured graphs that hold sums of this link before. A second call does nothing; dropping the link
-    /// after an error of [`Link::wait`] does the same.
+    /// after an error of [`DeviceGroup::wait`] does the same.
     pub fn abandon(&mut self) {
         if let Over::Nccl(comm) | Over::Scheduled(comm, _) = &mut self.over {
             comm.abandon();

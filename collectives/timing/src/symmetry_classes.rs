@@ -8,7 +8,7 @@
 //! renumbering makes of one flow cross all links of a class equally often, and one of them as often as there
 //! are renumberings that map the link's block to itself, times how many links of the class the path has.
 
-use super::Cast;
+use super::Representatives;
 use super::classes::Classes;
 use allfold_schedules::schedule::Rank;
 use allfold_sim::{Crossing, Link, LinkId, Picos, Topology};
@@ -23,17 +23,17 @@ struct FamilyClasses {
 }
 
 /// The topology seen by one representative per class of ranks.
-pub(crate) struct Quotient<'a> {
+pub(crate) struct SymmetryClasses<'a> {
     topology: &'a Topology,
     ranks: Classes,
     /// By family; empty for a mesh, whose links are pairs of ranks.
     families: Vec<FamilyClasses>,
 }
 
-impl<'a> Quotient<'a> {
+impl<'a> SymmetryClasses<'a> {
     /// `ranks` must be orbits of renumberings that the topology's wiring has.
-    pub fn new(topology: &'a Topology, ranks: Classes) -> Quotient<'a> {
-        let mut quotient = Quotient { topology, ranks, families: Vec::new() };
+    pub fn new(topology: &'a Topology, ranks: Classes) -> SymmetryClasses<'a> {
+        let mut quotient = SymmetryClasses { topology, ranks, families: Vec::new() };
         if !topology.joins_pairs() {
             for family in topology.families() {
                 // A block may be torn apart only within a single node, where nothing crosses the NICs.
@@ -66,7 +66,7 @@ impl<'a> Quotient<'a> {
     }
 }
 
-impl Cast for Quotient<'_> {
+impl Representatives for SymmetryClasses<'_> {
     fn actors(&self) -> u32 {
         self.ranks.count()
     }
@@ -96,7 +96,7 @@ impl Cast for Quotient<'_> {
 
 /// Collects the classes of a path's links, each class once, and the latency of every link.
 struct Walk<'a, 'b> {
-    quotient: &'a Quotient<'b>,
+    quotient: &'a SymmetryClasses<'b>,
     path: &'a mut Vec<Crossing>,
     latency: Picos,
 }
@@ -150,7 +150,7 @@ mod tests {
             (topology, classes) in any_pair(), actor in 0u32..32, to in 0u32..32,
         ) {
             prop_assert_eq!(ranks(&classes), 32);
-            let quotient = Quotient::new(&topology, classes.clone());
+            let quotient = SymmetryClasses::new(&topology, classes.clone());
             let from = quotient.rank(actor % quotient.actors());
             let mut path = Vec::new();
             let latency = quotient.route(from, Rank(to), &mut path);
