@@ -33,39 +33,39 @@ pub struct Config {
     pub channels: Vec<usize>,
     /// Whether the cnn has batch norms.
     pub batch_norm: bool,
-    /// Whether a resnet has the stem for large pictures, which shrinks them fourfold.
+    /// Whether a resnet begins with the stem for large pictures, which reduces height and width fourfold.
     pub imagenet_stem: bool,
-    /// Blocks of the gpt.
+    /// Transformer blocks of the gpt.
     pub layers: usize,
-    /// Numbers per position of the gpt.
+    /// Embedding width of the gpt.
     pub width: usize,
-    /// Attention heads of the gpt; they divide its width.
+    /// Attention heads of the gpt; the number divides the width.
     pub heads: usize,
-    /// Whether the gpt's head shares the weight of its token table.
+    /// Whether the gpt's output layer shares the weight of its token embedding.
     pub tied: bool,
-    /// The share of zeros that the gpt's dropout makes; 0: there is none.
+    /// Dropout probability of the gpt; 0: no dropout.
     pub dropout: f64,
-    /// The share of its attentions' probabilities that the gpt drops; 0: none.
+    /// Dropout probability of the gpt's attention weights; 0: no dropout.
     pub attention_dropout: f64,
-    /// Layers, or prefixes of names, whose parameters keep their first values.
+    /// Frozen layers, or prefixes of parameter names: these parameters keep their initial values.
     pub frozen: Vec<String>,
-    /// `cross_entropy`, or `mse` from the label as ones and zeros.
+    /// `cross_entropy`, or `mse` against the one-hot label.
     pub loss: String,
-    /// Whether batch norms normalise by the samples of all ranks, instead of each rank's own.
+    /// Whether batch norms normalise over the samples of all ranks instead of each rank's own samples.
     pub sync_batch_norm: bool,
     /// `f32` or `f64`.
     pub dtype: String,
-    /// `none`, or what autocast computes in: `f16` or `bf16`. Parameters stay f32.
+    /// Autocast's type: `none`, `f16` or `bf16`. Parameters stay f32.
     pub amp: String,
-    /// What computes: `cpu`, or `cuda` (a GPU for each rank, in turn where there are fewer).
+    /// `cpu`, or `cuda`: one GPU for each rank; ranks share GPUs in turn if there are fewer.
     pub device: String,
-    /// Whether pictures on GPUs have their channels last, as tensor cores want them. Results differ by rounding alone.
+    /// Whether pictures on GPUs are laid out with channels last, as tensor cores need them. Results differ by rounding only.
     pub channels_last: bool,
-    /// How ranks on GPUs add up: `auto` (NCCL where it is, else what follows), `nccl` (its own order), `scheduled` (our
-    /// algorithms over NCCL's messages), `device` (a fused kernel, where ranks share a process) or `host` (the CPU's
-    /// communicator). The last three have the CPU's bits.
+    /// How ranks on GPUs sum gradients: `nccl` (NCCL's collectives), `scheduled` (Allfold's algorithms over NCCL's messages),
+    /// `device` (a fused kernel, for ranks of one process), `host` (the CPU's communicator), or `auto` (the first of `nccl`,
+    /// `device` and `host` that is possible). `scheduled`, `device` and `host` give the CPU's bits.
     pub exchange: String,
-    /// Threads that compute for each rank. The results do not depend on it.
+    /// Compute threads of each rank. The results do not depend on their number.
     pub threads: usize,
     /// `single` or `ddp`.
     pub strategy: String,
@@ -73,19 +73,20 @@ pub struct Config {
     pub seed: u64,
     /// Passes over the training set.
     pub epochs: u64,
-    /// Stop after so many steps, if that comes first; 0: no limit.
+    /// Largest number of steps; 0: no limit.
     pub max_steps: u64,
     /// Samples per step on each rank. The last batch of an epoch may be smaller.
     pub batch: usize,
-    /// Micro-batches that these are cut into. Gradients are added up, and exchanged once, with the last.
+    /// Micro-batches that a rank's batch is cut into. Gradients are accumulated, and exchanged once, with the last micro-batch.
     pub accumulate: usize,
     /// Whether each epoch has a new order of samples.
     pub shuffle: bool,
-    /// Drop the samples that do not fill a row of ranks, instead of repeating some.
+    /// What happens to an epoch's last samples if they do not divide among the ranks: dropped (true), or filled up by repeated
+    /// samples (false).
     pub drop_last: bool,
     /// `digits`, `mnist`, `fashion_mnist`, `cifar10`, `text` or `synthetic`.
     pub data: String,
-    /// Where data is read from.
+    /// The folder that data is read from.
     pub data_dir: String,
     /// Tokens of a sample of text.
     pub positions: usize,
@@ -93,22 +94,22 @@ pub struct Config {
     pub synthetic_samples: usize,
     /// Channels, height and width of a synthetic sample.
     pub synthetic_shape: [usize; 3],
-    /// Labels of the synthetic set; of tokens, how many there are.
+    /// Classes of the synthetic set; for the gpt, its vocabulary.
     pub synthetic_classes: usize,
-    /// Lines and columns of black put around each training picture, of which its old size is then cut out at random; 0: none.
+    /// Black border in pixels around each training picture, from which a random crop of the original size is taken; 0: no crop.
     pub crop_padding: usize,
-    /// Whether each training picture is mirrored, left to right, with probability one half.
+    /// Whether each training picture is mirrored left to right with probability 1/2.
     pub flip: bool,
-    /// Threads of each rank that put batches together ahead of their steps; 0: none.
+    /// Threads of each rank that prepare batches ahead of their steps; 0: batches are prepared in their step.
     pub workers: usize,
-    /// Batches that each of them is ahead.
+    /// Batches that each of these threads prepares ahead.
     pub prefetch: usize,
-    /// A safetensors file whose weights, by PyTorch's names, replace the initial ones; empty: none.
+    /// A safetensors file with initial weights under PyTorch's names; empty: random initial weights.
     pub weights: String,
-    /// Use only the first so many training samples; 0: all.
+    /// Number of training samples to use, from the first; 0: all.
     pub train_samples: usize,
-    /// Keep the last so many training samples out of training, and score the run on them instead of on the test set: to
-    /// choose a configuration by; 0: score on the test set.
+    /// Number of training samples, from the last, that are held out and that the run is scored on, instead of on the test set;
+    /// 0: score on the test set.
     pub validation: usize,
     /// `sgd`, `adam`, `adamw` or `lars`.
     pub optimiser: String,
@@ -118,79 +119,79 @@ pub struct Config {
     pub scale_lr: bool,
     /// `constant`, `step`, `milestones`, `exponential`, `polynomial`, `cosine`, `restarts` or `one_cycle`.
     pub lr_schedule: String,
-    /// Steps in which the rate rises, before the schedule begins.
+    /// Warm-up steps, in which the rate rises linearly before the schedule begins.
     pub warmup_steps: u64,
-    /// The share of the rate that the warm-up starts from.
+    /// The fraction of the rate that the warm-up starts from.
     pub warmup_from: f64,
-    /// Steps between two changes of the step schedule, or in the first period of restarts.
+    /// Steps between two changes of the step schedule; length of the first period of restarts.
     pub lr_every: u64,
-    /// What the rate is multiplied by in step, milestones and exponential; of restarts, each period's length.
+    /// Factor of the rate in step, milestones and exponential; factor of each next period's length in restarts.
     pub lr_factor: f64,
     /// Steps at which the milestones schedule changes the rate.
     pub lr_milestones: Vec<u64>,
-    /// Where a cosine ends.
+    /// The rate at which a cosine ends.
     pub lr_floor: f64,
     /// The polynomial's power.
     pub lr_power: f64,
     /// Momentum of sgd and lars; 0 is plain gradient descent.
     pub momentum: f64,
-    /// Weight decay, added to the gradient; of adamw, taken from the weights.
+    /// Weight decay: added to the gradient; with adamw, subtracted from the weights.
     pub weight_decay: f64,
-    /// Nesterov's momentum, of sgd.
+    /// Nesterov's momentum, for sgd.
     pub nesterov: bool,
-    /// How much of adam's mean gradient a step keeps.
+    /// Decay of adam's mean of gradients.
     pub beta1: f64,
-    /// How much of adam's mean square gradient a step keeps.
+    /// Decay of adam's mean of squared gradients.
     pub beta2: f64,
     /// Added to adam's denominator.
     pub eps: f64,
-    /// Lars' trust coefficient: how long a step may be, beside the weights.
+    /// Trust coefficient of lars: the length of a step relative to the weights.
     pub trust: f64,
-    /// Bound on the norm of all gradients; 0: none.
+    /// Largest norm of all gradients together; larger gradients are scaled down to it; 0: no clipping.
     pub clip_norm: f64,
-    /// What the loss is multiplied by at first, against underflow of gradients; 0: not at all. A loss that is not finite
-    /// ends the run all the same; under `amp` f16 with a scale, ten of them in a row.
+    /// Initial loss scale, against underflow of gradients; 0: no loss scale. A loss that is not finite ends the run; with `amp`
+    /// f16 and a loss scale, ten such losses in a row do.
     pub loss_scale: f64,
-    /// What the loss scale is multiplied by after `scale_interval` steps without overflow.
+    /// Factor of the loss scale after `scale_interval` steps without overflow.
     pub scale_growth: f64,
-    /// What it is multiplied by after an overflow, whose step every rank skips. Running statistics take of such a step what
-    /// is finite.
+    /// Factor of the loss scale after an overflow. All ranks skip that step; running statistics take only its finite values.
     pub scale_backoff: f64,
-    /// Steps without overflow before it grows.
+    /// Steps without overflow after which the loss scale grows.
     pub scale_interval: u64,
-    /// The least that it may be.
+    /// Smallest loss scale.
     pub scale_floor: f64,
-    /// KiB of gradients that close ddp's first bucket; 0: every parameter has its own.
+    /// Size of ddp's first bucket in KiB: the bucket closes once it holds this much; 0: it holds one parameter.
     pub first_bucket_kib: u64,
-    /// KiB of gradients that close every further bucket.
+    /// Size of every further bucket in KiB; 0: each holds one parameter.
     pub bucket_kib: u64,
-    /// What becomes of a bucket on its way: `none`, `fp16`, `bf16`, `powersgd`, `topk`, `int8` or `local_sgd`.
+    /// How a bucket is compressed for the exchange: `none`, `fp16`, `bf16`, `powersgd`, `topk`, `int8` or `local_sgd`.
     pub hook: String,
     /// Rank of powersgd's matrices.
     pub powersgd_rank: usize,
-    /// The share of a bucket's elements that topk sends.
+    /// The fraction of a bucket's elements that topk sends.
     pub topk_share: f64,
-    /// Steps between two averages of the weights under local_sgd.
+    /// Steps between two averages of the weights with local_sgd.
     pub local_steps: u64,
-    /// Prefixes of parameters' names, each of which has ddp buckets of its own. Sizes of buckets, the hook and the one order of
-    /// sending are the same for all.
+    /// Parameter groups for ddp, as prefixes of parameter names: each group has its own buckets. Bucket sizes, hook and the order
+    /// of sending are common to all groups.
     pub groups: Vec<String>,
-    /// Whether ddp looks in every step for parameters that had no gradient.
+    /// Whether ddp searches in every step for parameters without a gradient.
     pub find_unused: bool,
-    /// Whether the parameters without a gradient are those of the first step.
+    /// Whether the parameters without a gradient are the same in all steps as in the first.
     pub static_graph: bool,
-    /// Whether rank 0's running statistics go to all ranks before every step, not only before evaluation.
+    /// Whether rank 0's running statistics are broadcast before every step, not only before evaluation.
     pub broadcast_buffers: bool,
-    /// Neither repeat nor drop samples: ranks that have none left take part without any.
+    /// Whether samples are neither repeated nor dropped: ranks without samples take part in the last steps with empty batches.
     pub uneven: bool,
-    /// Where rank 0 keeps checkpoints. A run that writes some and does not resume refuses a folder that has any.
+    /// The folder of checkpoints, written by rank 0. A run that writes checkpoints and does not resume refuses a folder that
+    /// contains some.
     pub checkpoint_dir: String,
-    /// Steps from one checkpoint to the next, and the last step has one in any case; 0: none at all.
+    /// Steps between two checkpoints; the last step always has one; 0: no checkpoints.
     pub checkpoint_every: u64,
-    /// How many of the newest are kept.
+    /// How many of the newest checkpoints are kept.
     pub checkpoint_keep: usize,
-    /// Go on from the newest checkpoint, where there is one. `epochs` and `max_steps` may be others than its, unless the
-    /// learning rates depend on them: those of polynomial, cosine and one_cycle do.
+    /// Whether the run continues from the newest checkpoint, if there is one. `epochs` and `max_steps` may differ from the
+    /// checkpoint's, unless the learning rates depend on them (polynomial, cosine, one_cycle).
     pub resume: bool,
 }
 
