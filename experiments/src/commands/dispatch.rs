@@ -35,7 +35,7 @@ enum Command {
     Bench(bench::Args),
     /// Time a collective on a simulated machine
     Simulate(simulate::Args),
-    /// Run seeded fault schedules, and hold them to the contract on failure
+    /// Run seeded fault schedules, and check the contract on failure
     Faults(faults::Args),
     /// Train a network, on the digits that ship with Allfold or on other data
     Train(train::Args),
@@ -43,19 +43,19 @@ enum Command {
     Data(data::Args),
     /// Measure and predict how training scales with ranks
     Scale(scale::Args),
-    /// List the machines that --topology knows by name
+    /// List the machines that --topology knows
     Machines(machines::Args),
-    /// Run the standard experiment and write it up as one HTML file
+    /// Run the standard experiment and report it as one HTML file
     Report(report::Args),
-    /// Start one process per rank, here or on many hosts, and watch them
+    /// Start one process per rank, on one node or many, and watch them
     Launch(launch::Args),
-    /// Hold predictions against measured runs, and say by what factor they are wrong
+    /// Compare predictions with measured runs, and say by what factor they are wrong
     Validate(validate::Args),
     /// Fit the physical parameters of machines to measured runs
     Calibrate(calibrate::Args),
-    /// Say what this machine has, what is missing, and how to get it
+    /// Print what this machine has, what is missing, and how to get it
     Doctor(doctor::Args),
-    /// Name the first operation at which the ranks of a failed run parted
+    /// Name the first operation in which the ranks of a failed run differ
     Triage(triage::Args),
     /// A rank's process in its first moment
     #[command(hide = true)]
@@ -113,7 +113,7 @@ fn answer(error: &clap::Error, words: &[String]) -> CommandResult {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(|_| CommandError::Closed),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Err(CommandError::usage(
-                "no command is given; `allfold --help` lists them, `allfold report` is the one to start with",
+                "no command is given; start with `allfold report`, or see `allfold --help` for all commands",
             ))
         }
         _ => Err(CommandError::Usage(renamed::refusal(words).unwrap_or_else(|| one_line(error, words)))),
