@@ -128,7 +128,10 @@ fn settings_that_do_nothing_or_contradict_each_other() {
         (&["dropout=0.1"], "model `gpt`"),
         (&["imagenet_stem=true"], "`imagenet_stem` is for resnets"),
         (&["checkpoint_keep=0"], "`checkpoint_keep` is 0"),
-        (&["loss_scale=8", "scale_floor=16"], "`scale_floor` is 16, above the `loss_scale` of 8"),
+        (
+            &["loss_scale=8", "scale_floor=16"],
+            "`scale_floor` is 16, which is above the first scale, `loss_scale` = 8",
+        ),
         (&["groups=['fcc']"], "unknown group of parameters `fcc`; the nearest is `fc`"),
         (&["sync_batch_norm=true", "batch_norm=false"], "`sync_batch_norm` is for batch norms"),
     ];
@@ -172,9 +175,9 @@ fn traces_of_steps_that_a_run_does_not_make() {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     let train = ["train", "--config", config, "--trace-step"];
     let with = |more: &[&'static str]| [&train[..], more, &["--trace", &path]].concat();
-    says(&with(&["3", "--steps", "3"]), &["--trace-step 3", "3 steps, the first is 0"]);
+    says(&with(&["3", "--steps", "3"]), &["--trace-step is 3", "3 steps, counted from 0"]);
     // 1,437 samples for one rank, in batches of 16.
-    says(&with(&["90", "--set", "epochs=1", "--set", "batch=16"]), &["--trace-step 90", "90 steps"]);
+    says(&with(&["90", "--set", "epochs=1", "--set", "batch=16"]), &["--trace-step is 90", "90 steps"]);
     says(&with(&["0", "--backend", "sim"]), &["leave --trace-step out"]);
     says(&[&train[..], &["0"]].concat(), &["--trace"]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
@@ -198,7 +201,7 @@ fn curves_that_cannot_be_what_they_say() {
         refused(&["scale", "--config", &path, "--ranks", "2", "--steps", "1"])
     };
     let hook = scale("hook.toml", "hook = \"topk\"\n");
-    assert!(hook.contains("`hook` is topk, whose exchange is not modeled"), "{hook}");
+    assert!(hook.contains("`hook` is topk, and only the exchange of `none` can be modeled"), "{hook}");
 }
 
 #[test]
@@ -352,7 +355,7 @@ fn calls_that_nccl_does_not_run() {
     };
     says(&nccl("hgx-h100", &["--nccl-algo", "rnig"]), &["NCCL_ALGO", "did you mean `Ring`"]);
     says(&nccl("hgx-h100", &["--nccl-algo", "pat"]), &["no algorithm and protocol for all_reduce"]);
-    says(&nccl("hgx-h100", &["--fault", "kill=rank[1]"]), &["--fault", "not with --algo nccl"]);
+    says(&nccl("hgx-h100", &["--fault", "kill=rank[1]"]), &["--fault", "leave it out with --algo nccl"]);
     says(&nccl("hgx-h100:1", &[]), &["16 ranks are more than the 8 GPUs"]);
     says(&nccl("hgx-h100,fat-tree=2:1", &[]), &["no switches above them"]);
     says(&nccl("switch", &[]), &["no machine is called `switch`"]);
@@ -372,8 +375,8 @@ fn runs_that_cannot_be_validated() {
     let cut = written("cut.json", &text[..text.len() / 2]);
     says(&["validate", &cut], &["cut.json:"]);
     let nobody = written("nobody.json", &text.replace("\"hardware\"", "\"hardwear\""));
-    says(&["validate", &nobody], &["no run is left to validate"]);
-    says(&["validate", run, "--with-one-run"], &["two runs or more"]);
+    says(&["validate", &nobody], &["every run was left out: there is nothing to validate"]);
+    says(&["validate", run, "--with-one-run"], &["two runs of one system or more"]);
     let wrong = written("wrong.toml", "[[parameter]]\nname = \"hopp\"\nvalue = 1.0\n");
     says(&["validate", run, "--parameters", &wrong], &["wrong.toml", "did you mean `hop`"]);
     let word = written("word.toml", "[[parameter]]\nname = \"hop\"\nvalue = \"much\"\n");

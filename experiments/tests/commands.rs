@@ -345,7 +345,7 @@ fn a_resumed_run_tells_of_its_own_steps() {
     let output = traced("7");
     let says = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{says}");
-    assert!(says.contains("no trace of step 7: this run made 2 steps, from step 8 on"), "{says}");
+    assert!(says.contains("step 7 was not traced: this process ran 2 steps, from step 8 on"), "{says}");
     assert_eq!(fs::read_to_string(path("traced.jsonl")).unwrap().lines().count(), 10, "the run is kept");
     assert_eq!(traced("9").status.code(), Some(0));
     assert!(fs::read_to_string(path("trace.json")).unwrap().contains("backward"));

@@ -1,4 +1,4 @@
-//! Which gradients travel together: PyTorch's rule for the buckets of data-parallel training.
+//! Gradient buckets, by PyTorch's rule for data-parallel training.
 //!
 //! ```text
 //! parameters    0    1    2    3    4    5    6        last first: their gradients are ready in that order
@@ -12,7 +12,7 @@
 use crate::network::ParamSpec;
 use std::ops::Range;
 
-/// The sizes at which buckets close.
+/// The sizes at which buckets are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// Bytes that close the first bucket.
@@ -42,8 +42,8 @@ impl Bucket {
     }
 }
 
-/// Where each bucket lies among all gradients, if its elements lie side by side, and each begins where the one before it
-/// ends: the first at the very end.
+/// The range of each bucket among all gradients, if every bucket is contiguous and the buckets follow each other from
+/// the end to the start; else `None`.
 pub fn views(buckets: &[Bucket], params: &[ParamSpec]) -> Option<Vec<Range<usize>>> {
     let mut end = params.last()?.range.end;
     let view = |bucket: &Bucket| {
@@ -56,7 +56,7 @@ pub fn views(buckets: &[Bucket], params: &[ParamSpec]) -> Option<Vec<Range<usize
     buckets.iter().map(view).collect()
 }
 
-/// Numbers that lie as buckets do, one slice for each, laid out as the parameters are.
+/// Reorders values from one slice per bucket to the layout of the parameters.
 pub fn flat<F: Copy + Default>(buckets: &[Bucket], params: &[ParamSpec], by_bucket: &[Vec<F>]) -> Vec<F> {
     let mut all = vec![F::default(); params.last().map_or(0, |last| last.range.end)];
     for (bucket, values) in buckets.iter().zip(by_bucket).filter(|(_, values)| !values.is_empty()) {
@@ -67,7 +67,7 @@ pub fn flat<F: Copy + Default>(buckets: &[Bucket], params: &[ParamSpec], by_buck
     all
 }
 
-/// The way back of [`flat`].
+/// The inverse of [`flat`].
 pub fn parted<F: Copy>(buckets: &[Bucket], params: &[ParamSpec], all: &[F]) -> Vec<Vec<F>> {
     let of = |bucket: &Bucket| {
         let places = bucket.places(params);
@@ -81,7 +81,7 @@ pub fn buckets(params: &[ParamSpec], element: usize, caps: Caps) -> Vec<Bucket> 
     buckets_in(&(0..params.len()).rev().collect::<Vec<_>>(), params, element, caps)
 }
 
-/// All buckets over the parameters in this `order`.
+/// All buckets over the parameters, in this `order`.
 pub fn buckets_in(order: &[usize], params: &[ParamSpec], element: usize, caps: Caps) -> Vec<Bucket> {
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut open = Bucket { params: Vec::new(), elements: 0 };

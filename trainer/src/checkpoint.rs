@@ -1,4 +1,4 @@
-//! Checkpoints: all that a run needs to go on as if it had never stopped, in one safetensors file.
+//! Checkpoints: everything that a run needs to resume with the same bits, in one safetensors file.
 //!
 //! ```text
 //! step-00000012.safetensors      model.conv1.weight ...  model.bn1.running_mean ...   by name and shape
@@ -8,8 +8,8 @@
 //!                   metadata     version, step, ranks, optimiser steps, loss scale, checksum of all, configuration
 //! ```
 //!
-//! Rank 0 writes to a temporary file, has it on disk, and only then gives it its name: a crash leaves the checkpoints
-//! before it. The order of samples is a function of seed and epoch, so the step says where the sampler is.
+//! Rank 0 writes a temporary file, syncs it to disk, and then renames it: after a crash the earlier checkpoints are
+//! intact. The order of samples is a function of seed and epoch, so the step is the only state of the sampler.
 
 use crate::optim::Optimiser;
 use crate::scaler::GradScaler;
@@ -22,25 +22,25 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Where a run is, beside its tensors.
+/// The state of a run besides its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingProgress {
-    /// Of the format.
+    /// Version of the format.
     #[serde(default)]
     version: u32,
     /// Steps done.
     pub step: u64,
     /// Ranks of the run.
     pub ranks: u32,
-    /// Steps that the optimiser took: fewer, where a loss scale skipped some.
+    /// Steps of the optimiser: fewer than `step` if a loss scale skipped some.
     pub optimiser_steps: u64,
-    /// The loss scale, and how many good steps it has seen since it changed; 0 without one.
+    /// The loss scale, 0 without one; and the good steps since it changed.
     pub loss_scale: f32,
     /// See `loss_scale`.
     pub good: u64,
     /// FNV-1a of this text without it, then of each tensor's name, type, shape and bytes, in order of names.
     checksum: String,
-    /// What the run was asked for.
+    /// The run's configuration.
     pub config: Config,
 }
 
@@ -50,15 +50,15 @@ const VERSION: u32 = 2;
 /// The key of the metadata under which [`TrainingProgress`] is stored, as TOML.
 const KEY: &str = "allfold";
 
-/// What the names of a model's tensors begin with.
+/// The prefix of a model's tensor names.
 pub(crate) const MODEL: &str = "model.";
 
-/// What is each rank's own, by name: the values of all ranks, one after another.
+/// State that each rank has of its own, by name: the values of all ranks, one after another.
 pub type Own<F> = Vec<(&'static str, Vec<F>)>;
 
-/// A run as it is saved.
+/// A run to save.
 pub struct Snapshot<'a, F: Float> {
-    /// What the run was asked for; names the directory.
+    /// The run's configuration, which names the directory.
     pub config: &'a Config,
     /// Steps done.
     pub step: u64,
@@ -72,21 +72,21 @@ pub struct Snapshot<'a, F: Float> {
     pub scaler: Option<&'a GradScaler>,
     /// Of every step so far.
     pub losses: &'a [f64],
-    /// What is each rank's own.
+    /// State that each rank has of its own.
     pub own: &'a Own<F>,
 }
 
-/// What a checkpoint is read into.
+/// The destination of a checkpoint that is read.
 pub struct Restored<'a, F: Float> {
-    /// What the run is asked for now.
+    /// The configuration of this run.
     pub config: &'a Config,
     /// Ranks of the run.
     pub ranks: u32,
-    /// Gets the weights and buffers.
+    /// Receives the weights and buffers.
     pub model: &'a mut Model<F>,
-    /// Gets its state.
+    /// Receives its state.
     pub optimiser: &'a mut dyn Optimiser<F>,
-    /// Gets what is each rank's own; has the lengths that are wanted.
+    /// Receives the state that each rank has of its own; has the expected lengths.
     pub own: &'a mut Own<F>,
 }
 
@@ -146,7 +146,7 @@ pub fn save<F: Float>(run: Snapshot<'_, F>) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What the system says of a path that it does not read: a wrong one stays wrong, anything else may pass.
+/// The error for a path that cannot be read: a wrong path is the user's error, any other cause may be temporary.
 pub(crate) fn unread(path: &Path, error: &std::io::Error) -> Error {
     let what = format!("{}: {error}", path.display());
     match error.kind() {
@@ -158,7 +158,7 @@ pub(crate) fn unread(path: &Path, error: &std::io::Error) -> Error {
     }
 }
 
-/// On disk under another name first, so that a name stands for a whole file.
+/// Writes under another name first, so that a file with the final name is complete.
 fn write(directory: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::create_dir_all(directory)?;
     let temporary = path.with_extension("tmp");
@@ -166,18 +166,18 @@ fn write(directory: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;
-    // The name, too, is only safe once the directory is on disk.
+    // The new name is safe only once the directory is on disk.
     File::open(directory)?.sync_all()
 }
 
-/// Removes all but the newest `keep`, and what a crash left half written.
+/// Removes all but the newest `keep` checkpoints, and incomplete files from a crash.
 fn prune(directory: &Path, keep: usize) -> std::io::Result<()> {
     let all = named(directory, "safetensors")?;
     let old = &all[..all.len().saturating_sub(keep.max(1))];
     old.iter().chain(&named(directory, "tmp")?).try_for_each(fs::remove_file)
 }
 
-/// The checkpoints of a directory, oldest first; none where there is no directory.
+/// The checkpoints of a directory, oldest first; none if the directory does not exist.
 fn named(directory: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -266,7 +266,7 @@ pub fn restore<F: Float>(
     *state.steps = progress.optimiser_steps;
     for (name, values) in state.vectors {
         let name = format!("optimiser.{name}");
-        // Before its first step an optimiser remembers nothing.
+        // Before its first step an optimiser has no state.
         if let Ok(view) = all.tensor(&name) {
             values.resize(model.params.len(), F::ZERO);
             copy(&view, values).map_err(|what| bad(format!("`{name}` {what}")))?;
@@ -285,7 +285,7 @@ pub fn restore<F: Float>(
     Ok((progress, losses))
 }
 
-/// What is wrong with a safetensors file: where it ends, if it ends early, else what its reader says.
+/// The defect of a safetensors file: where it ends, if it ends early, else the message of its reader.
 pub(crate) fn damage(bytes: &[u8], error: &safetensors::SafeTensorError) -> String {
     /// What the header says of a tensor.
     #[derive(Deserialize)]
@@ -308,7 +308,7 @@ pub(crate) fn damage(bytes: &[u8], error: &safetensors::SafeTensorError) -> Stri
     }
 }
 
-/// Copies a tensor whose bytes must be as many.
+/// Copies a tensor of equally many bytes.
 fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), String> {
     let to: &mut [u8] = bytemuck::cast_slice_mut(to);
     if view.data().len() != to.len() {
@@ -318,8 +318,8 @@ fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), St
     Ok(())
 }
 
-/// Refuses to go on with other ranks or another configuration: what came of it would be neither run. What only says how
-/// long to go on (with rates that do not depend on it), or where and in what pieces to send and keep things, may differ.
+/// Refuses to resume with another number of ranks or another configuration, which would be a different run. Keys may
+/// differ that only set the length of the run (if no rate depends on it), folders, or how data is cut and exchanged.
 fn same_run(progress: &TrainingProgress, config: &Config, ranks: u32) -> std::result::Result<(), String> {
     if progress.ranks != ranks {
         return Err(format!(

@@ -24,24 +24,24 @@ pub enum Error {
     /// Ranks that hold different parameters.
     #[error("replicas differ: {0}")]
     Replicas(String),
-    /// A checkpoint, or a file of weights, that is none or is another run's: no other try can go on from it.
+    /// A file that is no checkpoint or weights, or is of another run: trying again does not help.
     #[error("checkpoint: {0}")]
     Checkpoint(String),
     /// A checkpoint that cannot be written or read now.
     #[error("checkpoint: {0}")]
     Storage(String),
-    /// A loss, a test loss or a weight that is no number: the run has diverged, and from where it was would again.
+    /// A loss, a test loss or a weight is not finite: the run has diverged, and would diverge again.
     #[error("step {step}: {what} of rank {rank} is {value}{}{}", first(layer.as_deref()), suspect(checkpoint.as_deref()))]
     NotFinite {
-        /// Which of them.
+        /// `the loss`, `the test loss` or `a weight`.
         what: &'static str,
-        /// Whose.
+        /// The rank.
         rank: allfold_collectives::Rank,
-        /// From 0.
+        /// Number of the step, from 0.
         step: u64,
         /// NaN or an infinity.
         value: f64,
-        /// The first layer whose output is not finite; a GPU keeps no outputs to look for it in.
+        /// The first layer whose output is not finite; `None` on GPUs, which keep no outputs.
         layer: Option<String>,
         /// The run's newest checkpoint.
         checkpoint: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] allfold_collectives::Error),
-    /// Something on a GPU, or the lack of one.
+    /// A GPU failed or is missing.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Device(#[from] allfold_kernels::cuda::Error),

@@ -1,4 +1,4 @@
-//! How good a model is on a test set that the ranks share: every sample counts once, on one rank.
+//! Evaluation on a test set that is divided among the ranks: every sample counts once, on one rank.
 
 use crate::sampler::exactly_once;
 use crate::timing::work;
@@ -9,9 +9,9 @@ use allfold_kernels::nn::Float;
 /// The result over all ranks; the same on each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// Labels compared: one of each picture, and of a text one of each position.
+    /// Number of labels: one per picture, or one per position of a text.
     pub labels: u64,
-    /// Those that have the largest logit.
+    /// Number of labels that have the largest logit.
     pub correct: u64,
     /// Mean loss of a label.
     pub loss: f64,
@@ -24,7 +24,7 @@ impl Evaluation {
     }
 }
 
-/// As [`evaluate`], by whatever gives (sum of losses, correct answers) over a batch.
+/// As [`evaluate`], with a function that returns (sum of losses, correct answers) of a batch.
 ///
 /// # Errors
 /// If that fails, or communication does.

@@ -1,4 +1,4 @@
-//! One number that stands for a model's bits.
+//! A hash of a model's bits.
 
 use crate::Model;
 use allfold_kernels::nn::Float;

@@ -40,7 +40,7 @@ pub fn initial<F: Float>(places: &[ParamSpec], seed: u64) -> Result<Vec<F>> {
 pub(crate) fn reserved<F: Float>(count: usize) -> Result<Vec<F>> {
     let mut room = Vec::new();
     room.try_reserve_exact(count).map_err(|_| {
-        Error::Network(format!("{count} parameters of {} bytes do not fit in memory", size_of::<F>()))
+        Error::Network(format!("{count} parameters of {} bytes each do not fit in memory", size_of::<F>()))
     })?;
     Ok(room)
 }

@@ -1,4 +1,4 @@
-//! Learning rates over a run: what each step's rate is, as a function of the step alone.
+//! Learning rates over a run: the rate is a function of the step alone.
 //!
 //! ```text
 //! constant ------    step --.       cosine -.       one_cycle   .-.         warm-up: a straight line up to
@@ -30,11 +30,11 @@ pub fn spans_the_run(name: &str) -> bool {
     matches!(name, "polynomial" | "cosine" | "one_cycle")
 }
 
-/// The course of a rate.
+/// The shape of a learning-rate schedule.
 #[allow(missing_docs, reason = "each variant's line says what its fields are")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum LrShape {
-    /// The same all the time.
+    /// The same rate in every step.
     Constant,
     /// Times `factor` after every `every` steps.
     Step { every: u64, factor: f64 },
@@ -61,12 +61,12 @@ pub struct LrSchedule {
     pub warmup: u64,
     /// The share of the base rate that the warm-up starts from.
     pub warmup_from: f64,
-    /// What follows.
+    /// The shape after the warm-up.
     pub shape: LrShape,
 }
 
 impl LrSchedule {
-    /// What `config` asks for in a run of so many steps on so many ranks.
+    /// The schedule of `config` for a run of this many steps and ranks.
     pub fn new(config: &Config, steps: u64, ranks: u32) -> LrSchedule {
         let Config { lr_every: every, lr_factor: factor, lr_floor: floor, lr_power: power, .. } = *config;
         let steps = steps.saturating_sub(config.warmup_steps);

@@ -21,23 +21,23 @@ pub struct Model<F: Float> {
     network: Network<F>,
     /// All parameters, one after another, as [`Network::params`] lays them out.
     pub params: Vec<F>,
-    /// Their gradients, laid out alike.
+    /// The gradients, in the layout of the parameters.
     pub grads: Buffer<F>,
     /// All buffers, one after another, as [`Network::buffers`] lays them out.
     pub buffers: Vec<F>,
-    /// Where in the run the next pass is.
+    /// The key of the next pass's random draws.
     pub draw_key: DrawKey,
     /// Activations, as [`Network`] numbers them, each at its [storage](Network::storage_of).
     acts: Vec<Vec<F>>,
     saved: Vec<SavedTensors<F>>,
-    /// The loss's gradient by each activation, on its way down, and buffers that wait to be one.
+    /// The loss's gradient by each activation during the backward pass, and the pool of buffers for them.
     act_grads: Vec<Option<Vec<F>>>,
     pool: BufferPool<F>,
-    /// The gradients of the micro-batches of this step so far; empty where there is none.
+    /// The accumulated gradients of this step's micro-batches; empty before the first.
     accumulated: Vec<F>,
     /// The elements of the parameters that the loss does not depend on: of the network alone, so they stay what they are.
     unreached: Vec<Range<usize>>,
-    /// What the layers' totals pass through.
+    /// Buffer of the totals over all ranks.
     totals: Vec<f64>,
     amp: Autocast<F>,
 }
@@ -68,12 +68,12 @@ impl<F: Float> Model<F> {
         })
     }
 
-    /// Computes in `narrow` what autocast computes in it; the parameters stay as wide as they are.
+    /// Runs autocast's operations in `narrow`; the parameters keep their type.
     pub fn autocast(&mut self, narrow: Narrow) {
         self.amp = Autocast::new(narrow, &self.network);
     }
 
-    /// Its layers and where its parameters lie.
+    /// Its network: layers and the layout of parameters.
     pub fn network(&self) -> &Network<F> {
         &self.network
     }
@@ -83,7 +83,7 @@ impl<F: Float> Model<F> {
         &self.params[self.network.params()[param].range.clone()]
     }
 
-    /// Makes its batch norms normalise by the samples of all ranks, in place; says how many it changed.
+    /// Makes its batch norms normalise over the samples of all ranks; returns how many it changed.
     pub fn synchronise(&mut self) -> usize {
         self.network.synchronise()
     }
@@ -102,7 +102,7 @@ impl<F: Float> Model<F> {
                 let x = &self.acts[self.network.storage_of(self.network.from(l)[0])];
                 self.network.layers()[l].forward_sums(n, x, &mut self.totals);
             }
-            // The totals of a layer's sums are still there when it goes forward: its phases follow each other.
+            // The totals stay valid until the layer's forward phase, which follows at once.
             if let Phase::Forward(l) = phase {
                 self.layer_forward(l, n, true);
             }
@@ -115,7 +115,7 @@ impl<F: Float> Model<F> {
         Ok(self.logits())
     }
 
-    /// Copies the samples to where the first layer reads them; says how many there are.
+    /// Copies the samples to the first layer's input; returns their number.
     fn take_in(&mut self, x: &[F]) -> usize {
         self.acts[0].clear();
         self.acts[0].extend_from_slice(x);
@@ -189,7 +189,7 @@ impl<F: Float> Model<F> {
         let n = objective.labels.len() / self.network.rows();
         let mut loss = F::ZERO;
         if self.grads.len() < self.params.len() {
-            // The listener of a pass that failed kept some.
+            // A pass that failed may have left some.
             self.grads = Buffer::zeroed(self.params.len());
         }
         self.act_grads.iter_mut().for_each(|act_grads| self.pool.extend(act_grads.take()));
@@ -215,7 +215,7 @@ impl<F: Float> Model<F> {
             }
         }
         for (param, place) in self.network.params().iter().enumerate() {
-            // A synchronised layer needs them, frozen or not; nobody else may see them.
+            // Only a synchronised layer needs the gradients of frozen parameters.
             if self.network.frozen(param) {
                 self.grads[place.range.clone()].fill(F::ZERO);
             }
@@ -224,7 +224,7 @@ impl<F: Float> Model<F> {
         Ok(loss)
     }
 
-    /// A parameter's gradient is this micro-batch's and those that were held back.
+    /// Adds the accumulated gradient to this micro-batch's and announces the sum.
     fn announce(&mut self, param: usize, listener: &mut impl Listener<F>) -> Result<()> {
         let elements = self.network.params()[param].range.clone();
         if !self.accumulated.is_empty() {
@@ -234,7 +234,7 @@ impl<F: Float> Model<F> {
         listener.on_grad(param, elements, &mut self.grads)
     }
 
-    /// After a micro-batch: holds its gradients back, if others follow.
+    /// After a micro-batch: accumulates its gradients, if more micro-batches follow.
     fn accumulate(&mut self, more: bool, listener: &mut impl Listener<F>) {
         if !more {
             self.accumulated.clear();
@@ -258,7 +258,7 @@ impl<F: Float> Model<F> {
         (loss.sum(logits, &batch.labels), loss.correct(logits, &batch.labels))
     }
 
-    /// What it holds now; the optimiser and the buckets are others'.
+    /// The memory that the model holds now, without optimiser and buckets.
     pub fn memory(&self) -> MemoryUse {
         let bytes = |elements: usize| (elements * size_of::<F>()) as u64;
         let all = |buffers: &[Vec<F>]| bytes(buffers.iter().map(Vec::capacity).sum());
@@ -283,7 +283,7 @@ impl<F: Float> Model<F> {
         kept.map(|(_, place)| (place.range.start, self.params[place.range.clone()].to_vec())).collect()
     }
 
-    /// Puts them back.
+    /// Restores the values of [`Model::kept`].
     pub fn restore(&mut self, frozen: Vec<(usize, Vec<F>)>) {
         for (start, values) in frozen {
             self.params[start..start + values.len()].copy_from_slice(&values);
@@ -375,7 +375,7 @@ impl<F: Float> Model<F> {
     }
 }
 
-/// Cost of adding `elements` to those held back.
+/// Cost of adding `elements` to the accumulated gradients.
 pub(crate) fn accumulate_cost<F>(elements: usize) -> OpCost {
     OpCost::launch(elements, 3 * elements, size_of::<F>())
 }

@@ -1,7 +1,7 @@
 //! A network without its numbers: layers in order, where each parameter lies, and what a step costs.
 //!
 //! The order of a step is written down once, as [`Phase`]s, and both kinds of run follow it: [`crate::Model`] with
-//! numbers, [`crate::modeled`] with costs alone. So a prediction cannot drift from what is executed.
+//! numbers, [`crate::modeled`] with costs alone. So both run the same phases in the same order.
 
 use crate::layers::{Init, Layer};
 use crate::{Error, Result};
@@ -21,10 +21,10 @@ pub struct ParamSpec {
     pub init: Init,
 }
 
-/// One part of a step, in the order in which they happen.
+/// One phase of a step; a step runs them in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// What the ranks add up before going forward through a layer.
+    /// Ranks add up the forward sums of a synchronised layer.
     SyncForward(usize),
     /// Forward through a layer.
     Forward(usize),
@@ -34,7 +34,7 @@ pub enum Phase {
     WeightGrad(usize),
     /// A parameter's gradient is final, and may be sent.
     Ready(usize),
-    /// What the ranks add up before the gradient of a layer's input.
+    /// Ranks add up the backward sums of a synchronised layer.
     SyncBackward(usize),
     /// The gradient of a layer's input.
     InputGrad(usize),
@@ -52,13 +52,13 @@ pub struct Network<F> {
     names: Vec<String>,
     /// The activations that each layer reads.
     from: Vec<Vec<usize>>,
-    /// Of each activation: the one whose memory it takes, most often its own.
+    /// For each activation: the activation whose memory stores it, mostly its own.
     storages: Vec<usize>,
     params: Vec<ParamSpec>,
     buffers: Vec<ParamSpec>,
-    /// Of each layer: its parameters by number, their elements, its buffers' elements.
+    /// For each layer: its parameters by number, their elements, its buffers' elements.
     spans: Vec<Spans>,
-    /// Of each parameter: whether it keeps its first value.
+    /// For each parameter: whether it is frozen.
     frozen: Vec<bool>,
     rows: usize,
     loss: LossKind,
@@ -68,11 +68,11 @@ struct Spans {
     params: Range<usize>,
     values: Range<usize>,
     buffers: Range<usize>,
-    /// The parameters are another layer's.
+    /// The parameters belong to another layer.
     tied: bool,
 }
 
-/// A network in the making.
+/// A network under construction.
 pub struct Builder<F> {
     network: Network<F>,
     inputs: usize,
@@ -99,7 +99,7 @@ impl<F: Float> Builder<F> {
     /// Adds a layer that reads these activations; returns the one that it writes.
     ///
     /// # Errors
-    /// If it does not take what they give.
+    /// If the layer's input size differs from theirs.
     pub fn push(&mut self, name: &str, layer: impl Layer<F> + 'static, from: &[usize]) -> Result<usize> {
         self.add(name, Box::new(layer), from, None)
     }
@@ -148,7 +148,7 @@ impl<F: Float> Builder<F> {
             let takes = layer.inputs();
             if gives != takes {
                 return Err(Error::Network(format!(
-                    "{before} gives {gives} numbers but {name} takes {takes}"
+                    "{before} outputs {gives} numbers per sample but layer {name} takes {takes}"
                 )));
             }
         }
@@ -166,7 +166,7 @@ impl<F: Float> Builder<F> {
                 if elements != spans.values.len() {
                     let has = spans.values.len();
                     return Err(Error::Network(format!(
-                        "{name} has {elements} weights and shares {has} of another layer"
+                        "layer {name} needs {elements} weights and the layer that it shares them with has {has}"
                     )));
                 }
                 let end = network.buffers.last().map_or(0, |last| last.range.end);
@@ -203,7 +203,7 @@ impl<F: Float> Network<F> {
     /// Named layers, each fed by the one before it.
     ///
     /// # Errors
-    /// If there is none, or one does not take what the one before it gives.
+    /// If there is no layer, or a layer's input size differs from the output size of the layer before it.
     pub fn new(layers: Vec<(String, Box<dyn Layer<F>>)>) -> Result<Network<F>> {
         let mut builder = Builder::new(layers.first().map_or(0, |(_, first)| first.inputs()));
         for (at, (name, layer)) in layers.into_iter().enumerate() {
@@ -222,7 +222,7 @@ impl<F: Float> Network<F> {
         &self.from[layer]
     }
 
-    /// The activation whose memory this one takes: its own, or one that nothing reads any more when it is written.
+    /// The activation whose memory stores this one: its own, or one that no layer reads any more when this one is written.
     pub(crate) fn storage_of(&self, act: usize) -> usize {
         self.storages[act]
     }
@@ -246,7 +246,7 @@ impl<F: Float> Network<F> {
         self.rows
     }
 
-    /// Minimises this.
+    /// Sets the loss.
     pub fn set_loss(&mut self, kind: LossKind) {
         self.loss = kind;
     }
@@ -271,17 +271,17 @@ impl<F: Float> Network<F> {
             }
         }
         if !self.frozen.is_empty() && self.frozen.iter().all(|&frozen| frozen) {
-            return Err(Error::Config("`frozen` leaves nothing to train".into()));
+            return Err(Error::Config("`frozen` names every parameter; leave some to train".into()));
         }
         Ok(())
     }
 
-    /// Whether a parameter keeps its first value.
+    /// Whether a parameter is frozen.
     pub fn frozen(&self, param: usize) -> bool {
         self.frozen[param]
     }
 
-    /// Of each activation: whether anything that it depends on is trained.
+    /// For each activation: whether it depends on a trained parameter.
     fn trained(&self) -> Vec<bool> {
         let mut trained = vec![false];
         for (spans, from) in self.spans.iter().zip(&self.from) {
@@ -322,7 +322,7 @@ impl<F: Float> Network<F> {
         self.buffers.last().map_or(0, |last| last.range.end)
     }
 
-    /// Numbers per sample that go in.
+    /// Input numbers per sample.
     pub fn inputs(&self) -> usize {
         self.layers.first().map_or(0, |layer| layer.inputs())
     }
@@ -412,7 +412,7 @@ impl<F: Float> Network<F> {
         (0..reached.len()).filter(|param| !reached[*param]).collect()
     }
 
-    /// Of each activation: whether the loss depends on it.
+    /// For each activation: whether the loss depends on it.
     fn reached(&self) -> Vec<bool> {
         let mut reached = vec![false; self.layers.len() + 1];
         reached[self.layers.len()] = true;
@@ -436,7 +436,7 @@ impl<F: Float> Network<F> {
         }
     }
 
-    /// How many numbers the ranks add up in a phase.
+    /// Number of elements that the ranks sum in a phase.
     pub fn sync_len(&self, phase: Phase) -> usize {
         match phase {
             Phase::SyncForward(layer) => self.layers[layer].sync_len().0,

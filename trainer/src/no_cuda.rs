@@ -1,4 +1,4 @@
-//! In the place of `cuda` in a build without it: a configuration that asks for a GPU is told why there is none.
+//! Replaces `cuda` in a build without GPUs: a configuration that asks for a GPU is refused with the reason.
 
 #[path = "cuda/outcome.rs"]
 mod outcome;
@@ -13,7 +13,7 @@ use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// What stands for GPUs: nothing does.
+/// Replaces the GPUs; cannot be constructed.
 pub trait CudaDevice: Send + Sync {
     /// How many there are.
     fn devices(&self) -> usize;
@@ -21,7 +21,7 @@ pub trait CudaDevice: Send + Sync {
     fn name(&self) -> String;
 }
 
-/// A rank's model on a GPU: there is none.
+/// Replaces a rank's model on a GPU; cannot be constructed.
 pub struct Replica<'a>(Infallible, PhantomData<&'a Communicator>);
 
 fn absent() -> Error {

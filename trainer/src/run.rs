@@ -1,4 +1,4 @@
-//! A training run: epochs of steps, an evaluation after each, and what came of it.
+//! A training run: epochs of steps, an evaluation after each epoch, and the result.
 //!
 //! ```text
 //! epoch:  sampler -> [ gather batch -> forward -> backward + exchange -> optimiser ]*  -> evaluate

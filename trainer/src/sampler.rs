@@ -1,4 +1,4 @@
-//! Which samples a rank sees in an epoch, with the rules of PyTorch's `DistributedSampler`.
+//! The samples of each rank in an epoch, by the rules of PyTorch's `DistributedSampler`.
 //!
 //! ```text
 //! 10 samples, 4 ranks        order  0 1 2 3 4 5 6 7 8 9 | 0 1      (padded by wrapping to a multiple of 4)
@@ -54,7 +54,7 @@ impl Sampler {
         self.order(epoch).into_iter().skip(rank).step_by(self.world).collect()
     }
 
-    /// How many those are.
+    /// Number of those samples.
     pub fn own_len(&self, rank: usize) -> usize {
         self.samples.saturating_sub(rank).div_ceil(self.world)
     }

@@ -14,21 +14,21 @@ use crate::Result;
 use allfold_collectives::{Communicator, ReduceOp};
 use allfold_kernels::nn::{Float, OpCost};
 
-/// How a scale moves.
+/// How a loss scale changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScalerOptions {
-    /// What the scale is multiplied by after `interval` steps in a row.
+    /// Factor of the scale after `interval` good steps in a row.
     pub growth: f64,
-    /// What it is multiplied by where a gradient was not finite.
+    /// Factor of the scale after a gradient that was not finite.
     pub backoff: f64,
     /// Good steps in a row before it grows.
     pub interval: u64,
-    /// The least it may be.
+    /// Lower limit of the scale.
     pub floor: f64,
 }
 
 impl Default for ScalerOptions {
-    /// PyTorch's, with 2^-14 (half precision's least normal number) below.
+    /// PyTorch's values, with a lower limit of 2^-14 (the least normal f16).
     fn default() -> ScalerOptions {
         ScalerOptions { growth: 2.0, backoff: 0.5, interval: 2000, floor: 2f64.powi(-14) }
     }
@@ -64,7 +64,7 @@ impl GradScaler {
         found
     }
 
-    /// Whether any rank found one: all of them skip the step or none does.
+    /// Whether any rank found one: then all ranks skip the step.
     ///
     /// # Errors
     /// If communication fails.

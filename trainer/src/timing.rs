@@ -1,4 +1,4 @@
-//! Where the time of a step goes, on the communicator's clock: virtual on the simulator, else real.
+//! The time of each part of a step, on the communicator's clock: virtual on the simulator, else real.
 
 use allfold_kernels::nn::OpCost;
 use allfold_sim::{DeviceWork, Picos};
@@ -36,20 +36,20 @@ impl AddAssign for StepBreakdown {
     }
 }
 
-/// The life of one bucket in one step.
+/// The times of one bucket in one step.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct BucketTimes {
-    /// Its place in the order of sending.
+    /// Its position in the order of sending.
     pub bucket: usize,
     /// Parameters in it.
     pub params: usize,
     /// Bytes in it.
     pub bytes: u64,
-    /// Its last gradient was copied in.
+    /// When its last gradient was copied in.
     pub ready: Picos,
-    /// It was handed to the communicator: when ready, and after the bucket before it.
+    /// When it was handed to the communicator: after it was ready and the previous bucket was sent.
     pub sent: Picos,
-    /// Its all-reduce was complete.
+    /// When its all-reduce was complete.
     pub done: Picos,
 }
 

@@ -1,8 +1,8 @@
-//! Names that are none of those there are.
+//! Errors for unknown names.
 
 use crate::Error;
 
-/// The error for a name that is none of `names`: it suggests the nearest, or lists them all.
+/// The error for a name that is not in `names`: it suggests the nearest, or lists all.
 pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let names: Vec<&str> = names.collect();
     Error::Config(format!("unknown {what} `{got}`; {}", suggestion(got, &names)))

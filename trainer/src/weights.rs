@@ -1,4 +1,4 @@
-//! Weights from elsewhere: a safetensors file by PyTorch's names.
+//! Weights of other programs: a safetensors file with PyTorch's names.
 //!
 //! ```text
 //! layer1.0.conv1.weight [64, 64, 3, 3]     layer1.0.bn1.running_mean [64]     fc.bias [10]     ...num_batches_tracked

@@ -33,7 +33,7 @@ impl fmt::Display for Lost {
             Lost::Gone => write!(f, "its launcher has gone"),
             Lost::Silent => write!(
                 f,
-                "nothing was heard of its launcher for {:?}: it is stopped, or its host cannot be reached",
+                "its launcher has sent nothing for {:?}: it is stopped, or its host cannot be reached",
                 BEAT * SILENT
             ),
         }

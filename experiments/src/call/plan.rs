@@ -1,4 +1,4 @@
-//! One call, worked out: which algorithm, how the buffer is cut, how much of it is under way at once.
+//! One call of a collective, planned: the algorithm, how the buffer is cut, and how many steps are in flight.
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Algorithm, Shape};
@@ -7,30 +7,30 @@ use allfold_collectives::{Collective, Communicator, DType, Geometry, ReduceOp, W
 use allfold_report::records::CollectiveCall;
 use std::sync::Arc;
 
-/// What the user chose, for all sizes.
+/// The user's choices for all sizes.
 #[derive(Clone)]
 pub struct Choice {
-    /// What is to be computed.
+    /// The collective.
     pub collective: Collective,
-    /// How; `None` chooses by size.
+    /// The algorithm; `None` chooses by size.
     pub algorithm: Option<&'static Algorithm>,
-    /// Over whom.
+    /// The ranks and their root.
     pub shape: Shape,
-    /// Of what.
+    /// The element type.
     pub dtype: DType,
-    /// With which operator, where the collective reduces.
+    /// The reduction operator, if the collective reduces.
     pub op: ReduceOp,
     /// Largest piece, in bytes; `None` leaves it to the algorithm.
     pub segment: Option<u64>,
-    /// Steps under way; `None` leaves it to the algorithm.
+    /// Steps in flight; `None` leaves it to the algorithm.
     pub window: Option<u32>,
-    /// Channels side by side, each with its own share of the data; only simulated.
+    /// Parallel channels, each with its own share of the data; for simulations only.
     pub lanes: u32,
 }
 
-/// One size of it.
+/// The plan for one size.
 pub struct CallPlan {
-    /// How it is computed.
+    /// The algorithm.
     pub algorithm: &'static Algorithm,
     /// The schedule, cut into segments.
     pub schedule: Arc<dyn Schedule>,
@@ -40,7 +40,7 @@ pub struct CallPlan {
     pub count: u64,
     /// Bytes of the whole buffer, after rounding down to whole elements and blocks.
     pub bytes: u64,
-    /// Steps that a rank may have under way.
+    /// Steps that a rank may have in flight.
     pub window: u32,
     /// Bytes of the largest piece; `None` where chunks are not cut.
     pub segment: Option<u64>,
@@ -60,7 +60,7 @@ impl Choice {
         self.algorithm.unwrap_or_else(|| registry::auto(self.collective, self.shape, self.count(size).1))
     }
 
-    /// Works out one size.
+    /// Plans one size.
     ///
     /// # Errors
     /// Segments so small that they cannot be numbered.
@@ -111,7 +111,7 @@ impl Choice {
         }
     }
 
-    /// The same for a process that is one rank.
+    /// The communicator of a process that is one rank.
     ///
     /// # Errors
     /// As of the communicator's plan.
@@ -129,7 +129,7 @@ impl Choice {
         Ok(comm.with_plan(plan))
     }
 
-    /// What a record says was called. The identity of the result is added where it is known.
+    /// The call as a record describes it. Callers add the identity of the result if they know it.
     pub fn call(&self, plan: &CallPlan) -> CollectiveCall {
         CollectiveCall {
             collective: self.collective.name().into(),

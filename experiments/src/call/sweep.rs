@@ -16,10 +16,10 @@ pub struct SweepArgs {
     /// Which collective: all_reduce, broadcast, all_gather, ...
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     pub collective: Collective,
-    /// Size of the group
+    /// Number of ranks
     #[arg(long, value_name = "N", value_parser = rank_count)]
     pub ranks: u32,
-    /// Algorithm; the default is chosen by size among those that give the same bits
+    /// Algorithm [default: by size, among algorithms that give the same bits]
     #[arg(long, value_name = "NAME")]
     pub algo: Option<String>,
     /// Smallest size [default: 32M, or -e if that is less]
@@ -28,7 +28,7 @@ pub struct SweepArgs {
     /// Largest size [default: 32M, or -b if that is more]
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", help_heading = "Sizes")]
     pub greatest: Option<Size>,
-    /// Each size is the one before times this
+    /// Each size is the previous one times this
     #[arg(
         short = 'f',
         long = "stepfactor",
@@ -37,7 +37,7 @@ pub struct SweepArgs {
         help_heading = "Sizes"
     )]
     pub factor: u64,
-    /// Each size is the one before plus this, instead of -f
+    /// Each size is the previous one plus this; instead of -f
     #[arg(
         short = 'i',
         long = "stepbytes",
@@ -49,16 +49,16 @@ pub struct SweepArgs {
     /// Element type: f32, bf16, ... or nccl-tests' float, bfloat16, ...
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "f32", value_parser = names::dtype)]
     pub dtype: DType,
-    /// Operator: sum, prod, min, max, avg
+    /// Reduction operator: sum, prod, min, max, avg
     #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = names::op)]
     pub op: ReduceOp,
-    /// Root of broadcast, reduce, gather and scatter
+    /// Root rank of broadcast, reduce, gather and scatter
     #[arg(short = 'r', long = "root", value_name = "RANK", default_value_t = 0)]
     pub root: u32,
     /// Cut chunks into pieces of at most this many bytes [default: the algorithm's own]
     #[arg(long, value_name = "SIZE", help_heading = "Execution")]
     pub segment: Option<Size>,
-    /// Steps that a rank may have under way [default: 64 for pipelined algorithms, 1 for others]
+    /// Number of steps that a rank may have in flight [default: 64 for pipelined algorithms, 1 for others]
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Execution")]
     pub window: Option<u32>,
 }
@@ -79,7 +79,7 @@ impl SweepArgs {
         Sweep { least, greatest, growth }
     }
 
-    /// What is to be run at each size.
+    /// The choices that hold for every size.
     pub fn choice(&self) -> CommandResult<Choice> {
         names::root_inside(self.root, self.ranks)?;
         let shape =

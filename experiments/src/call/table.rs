@@ -1,4 +1,4 @@
-//! nccl-tests' table, column for column, so that its readers and its parsers read ours.
+//! nccl-tests' table, column for column, so that people and parsers that read nccl-tests' tables read these.
 //!
 //! ```text
 //! #                                                              out-of-place                       in-place
@@ -19,7 +19,7 @@ pub fn measured_header() -> String {
     header("", "", "")
 }
 
-/// The three header lines of a simulated table: the times are virtual, and the bound stands beside them.
+/// The three header lines of a simulated table: virtual times, with a column for the bound.
 pub fn simulated_header() -> String {
     header("   simulated", "    bound", "     (us)")
 }
@@ -39,7 +39,7 @@ fn header(title: &str, name: &str, unit: &str) -> String {
     [titles, names, units].map(|line| line.trim_end().to_string()).join("\n")
 }
 
-/// One measured size. A form that the collective does not have, in place or out of place, is N/A.
+/// One measured size. Where the collective has no in-place or no out-of-place form, the table has N/A.
 pub fn measured_row(
     out_of_place: Option<&MeasuredCollective>,
     in_place: Option<&MeasuredCollective>,

@@ -1,7 +1,7 @@
 //! Text in columns.
 
-/// A table of words in columns that are as wide as they need to be; the first row is the header. Columns of numbers
-/// are set to the right.
+/// A table whose columns are as wide as their longest cell; the first row is the header. Columns of numbers are
+/// right-aligned.
 pub fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What every command takes.
+//! Flags that every command has.
 
 use std::path::PathBuf;
 

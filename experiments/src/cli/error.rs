@@ -11,7 +11,7 @@ use allfold_kernels::cuda;
 use std::fmt;
 use std::process::ExitCode;
 
-/// A command's bad end: one line for the user, and an exit code.
+/// The error that ends a command: one line for the user, and an exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandError {
     /// A wrong flag, file or value: says what is wrong and what would be right. Exit code 2.
@@ -20,9 +20,9 @@ pub enum CommandError {
     Check(String),
     /// The run itself failed. Exit code 1.
     Run(String),
-    /// Of the ranks that were launched, one failed first: what is said of it, and the exit code, which is the rank's.
+    /// A launched rank failed first: the message, and the exit code of that rank.
     Launched(String, u8),
-    /// Whoever read our output has closed it: nothing is left to say. Exit code 0.
+    /// The reader of the output has closed it. Exit code 0, no message.
     Closed,
 }
 
@@ -45,7 +45,7 @@ impl CommandError {
         CommandError::Run(one_line(&what.to_string()))
     }
 
-    /// What the process returns to the shell.
+    /// The exit code of the process.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             CommandError::Usage(_) => ExitCode::from(2),
@@ -68,7 +68,7 @@ impl fmt::Display for CommandError {
     }
 }
 
-/// What the user can put right is a usage failure; the rest is a failed run.
+/// Errors that the user can correct are usage errors; all others are failed runs.
 impl From<allfold_collectives::Error> for CommandError {
     fn from(error: allfold_collectives::Error) -> CommandError {
         use allfold_collectives::Error;
@@ -83,7 +83,7 @@ impl From<allfold_collectives::Error> for CommandError {
     }
 }
 
-/// What is not there will not be at another try.
+/// A missing library or device is a usage error: another try would fail alike.
 #[cfg(feature = "cuda")]
 impl From<cuda::Error> for CommandError {
     fn from(error: cuda::Error) -> CommandError {
@@ -98,7 +98,7 @@ impl From<allfold_trainer::Error> for CommandError {
     fn from(error: allfold_trainer::Error) -> CommandError {
         use allfold_trainer::Error;
         match error {
-            // From the same numbers it would diverge again; the one abort of a run is how the other ranks hear of it.
+            // The same numbers would diverge again. The other ranks see the diverged rank's abort.
             Error::NotFinite { .. }
             | Error::Collective(allfold_collectives::Error::Aborted { .. })
             | Error::Config(_)
@@ -132,7 +132,7 @@ impl From<allfold_report::Error> for CommandError {
     }
 }
 
-/// Joins the lines of a message: whatever a parser or the system said becomes one line.
+/// Joins the lines of a message, such as that of a parser, into one line.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

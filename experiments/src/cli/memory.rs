@@ -3,7 +3,7 @@
 use crate::cli::error::{CommandError, CommandResult};
 use std::fs;
 
-/// Bytes that can still be allocated: what the kernel calls available, or less where a control group says so.
+/// Bytes that can still be allocated: the kernel's estimate, or the limit of the control group if that is lower.
 /// `None` where neither can be read.
 pub fn available() -> Option<u64> {
     [from_kernel(), from_cgroup()].into_iter().flatten().min()
@@ -42,7 +42,7 @@ fn left(max: &str, current: &str, stat: &str) -> Option<u64> {
     Some(number(max)?.saturating_sub(number(current)?.saturating_sub(files)))
 }
 
-/// Refuses what needs more than is available. `need` is `None` where the sum itself overflows.
+/// Refuses to start with too little memory. `need` is `None` if the sum overflows.
 pub fn require(need: Option<u64>, what: &str) -> CommandResult {
     let have = available().unwrap_or(u64::MAX / 2);
     match need {

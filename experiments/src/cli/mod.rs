@@ -1,4 +1,4 @@
-//! What commands share: how they end, what they print and leave, and how ranks and names are written.
+//! What commands share: errors, output and records, and the syntax of names.
 
 pub mod columns;
 pub mod common;

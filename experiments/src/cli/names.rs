@@ -1,4 +1,4 @@
-//! Names that the user types, and the nearest one where there is none such.
+//! Names that the user types, with the nearest known name for an unknown one.
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::{Collective, DType, ReduceOp};
@@ -37,7 +37,7 @@ pub fn dtype(word: &str) -> Result<DType, String> {
         })
 }
 
-/// What nccl-tests calls an element type in its tables.
+/// The name of an element type in nccl-tests' tables.
 pub fn nccl_dtype(dtype: DType) -> &'static str {
     match dtype {
         DType::F64 => "double",
@@ -52,7 +52,7 @@ pub fn nccl_dtype(dtype: DType) -> &'static str {
     }
 }
 
-/// Refuses a root that is no rank of the group.
+/// Refuses a root outside the group.
 pub fn root_inside(root: u32, ranks: u32) -> CommandResult {
     if root < ranks {
         return Ok(());

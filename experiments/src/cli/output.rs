@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Records are appended in one write under a lock, so that runs side by side can share a file. Any other file is
-//! replaced by renaming a complete new one over it. Neither ever holds half a run. Where nobody reads the text any
-//! more, a run with files to write goes on without it.
+//! replaced by renaming a complete new one over it. Neither ever holds half a run. If the reader of the text has gone,
+//! a run with files to write goes on without printing.
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_report::records::{self, RecordKind, Records, Stamp};
@@ -24,12 +24,12 @@ pub struct RunOutput {
     lines: Vec<String>,
     /// Whether a file is still to be written.
     expects_file: bool,
-    /// Why the text could not be written to its end.
+    /// Why writing the text failed, if it did.
     lost: Option<CommandError>,
 }
 
 impl RunOutput {
-    /// Starts a run. A file that could not be written is refused now and not after the work.
+    /// Starts a run. Refuses a file that cannot be written before the work starts.
     pub fn open(json: Option<&Path>, seed: Option<u64>) -> CommandResult<RunOutput> {
         let to_stdout = json.is_some_and(|path| path == Path::new("-"));
         if let Some(path) = json.filter(|_| !to_stdout) {
@@ -41,24 +41,24 @@ impl RunOutput {
         Ok(RunOutput { text, json, stamp: stamp(seed), lines: Vec::new(), expects_file, lost: None })
     }
 
-    /// The run of one process of several, of which another one tells: it says nothing and leaves no records.
+    /// Output of a process whose results another process reports: prints nothing and writes no records.
     pub fn silent(seed: Option<u64>) -> RunOutput {
         let (text, stamp) = (Box::new(io::sink()), stamp(seed));
         RunOutput { text, json: None, stamp, lines: Vec::new(), expects_file: false, lost: None }
     }
 
-    /// Announces a file of [`replace`]: one that could not be written is refused now and not after the work.
+    /// Announces a file of [`replace`]. Refuses a file that cannot be written before the work starts.
     pub fn will_write(&mut self, path: &Path) -> CommandResult {
         self.expect_file();
         writable(path)
     }
 
-    /// A file is still to be written: the run goes on where nobody reads its text.
+    /// Announces a file: the run goes on even if the reader of its text has gone.
     pub fn expect_file(&mut self) {
         self.expects_file = true;
     }
 
-    /// Prints a line, or several.
+    /// Prints one or more lines.
     pub fn say(&mut self, line: impl Display) -> CommandResult {
         let said = writeln!(self.text, "{line}").and_then(|()| self.text.flush());
         let lost = match said {
@@ -78,8 +78,8 @@ impl RunOutput {
         self.record_as(record, None)
     }
 
-    /// Keeps a record whose command is another than the one that runs: a part of a report names the command that
-    /// makes this part alone.
+    /// Keeps a record with another command than the running one: each part of a report names the command that makes
+    /// that part alone.
     pub fn record_as<R: RecordKind>(&mut self, record: &R, command: Option<&str>) -> CommandResult {
         let stamp = Stamp { command: command.unwrap_or(&self.stamp.command).into(), ..self.stamp.clone() };
         let line = records::line(record, &stamp).map_err(CommandError::run)?;
@@ -87,12 +87,12 @@ impl RunOutput {
         Ok(())
     }
 
-    /// The seed that the next records carry.
+    /// Sets the seed of the next records.
     pub fn seed(&mut self, seed: Option<u64>) {
         self.stamp.seed = seed;
     }
 
-    /// Where the records come from.
+    /// The origin of the records.
     pub fn stamp(&self) -> &Stamp {
         &self.stamp
     }
@@ -102,7 +102,7 @@ impl RunOutput {
         self.lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The records so far, read back.
+    /// The records so far, parsed.
     pub fn records(&self) -> CommandResult<Records> {
         Records::parse(&self.lines()).map_err(CommandError::run)
     }
@@ -137,7 +137,7 @@ fn host() -> String {
     name.map_or_else(|| "unknown".into(), |name| name.trim().to_string())
 }
 
-/// The command as it would be typed again, quoted where it must be.
+/// The command line, with quotes where a shell needs them.
 fn command_line() -> String {
     let quoted = std::env::args_os().skip(1).map(|arg| {
         let arg = arg.to_string_lossy().into_owned();
@@ -199,9 +199,9 @@ fn append(path: &Path, text: &str) -> CommandResult {
     added.map_err(|error| cannot_write(path, &error))
 }
 
-/// In one write, which no other process's can get into; the lock is for what has to be seen before and after it.
+/// Appends in one write, which no other write can split. The lock covers the checks before and after the write.
 fn add(mut file: File, text: &str) -> io::Result<()> {
-    // Not every file system has locks: the one write must do there.
+    // Not every file system has locks; without one, the single write must suffice.
     let locked = file.lock().is_ok();
     let before = file.metadata()?.len();
     let mut last = [b'\n'];
@@ -217,8 +217,8 @@ fn add(mut file: File, text: &str) -> io::Result<()> {
     written
 }
 
-/// Writes a file whole or not at all: to a temporary one beside it, then renamed. A link still leads to it, and its
-/// permissions are those that it had.
+/// Writes a file whole or not at all: into a temporary file in the same folder, which is then renamed. Links to the
+/// file and its permissions stay.
 pub fn replace(path: &Path, content: &[u8]) -> CommandResult {
     if special(path) {
         return fs::write(path, content).map_err(|error| cannot_write(path, &error));
@@ -241,7 +241,7 @@ pub fn replace(path: &Path, content: &[u8]) -> CommandResult {
 
 /// The file that a path leads to through links, whether it is there yet or not.
 fn led_to(path: &Path) -> PathBuf {
-    // As many as the system follows.
+    // Linux follows as many links.
     const LINKS: usize = 40;
     let mut at = path.to_path_buf();
     for _ in 0..LINKS {

@@ -1,11 +1,11 @@
-//! A progress bar on standard error that vanishes when it is done, and is not there at all when standard error is
-//! no terminal. A long run says a line there now and then.
+//! A progress bar on standard error that vanishes when the work is done. Where standard error is no terminal, a long run
+//! prints a line now and then instead.
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// From one line to the next. What is over before the first has none.
+/// Time between two lines. Shorter runs print none.
 const BETWEEN: Duration = Duration::from_secs(10);
 
 /// A bar of `total` units with a message.
@@ -28,7 +28,7 @@ pub fn spinner(message: &str) -> ProgressBar {
     spinner
 }
 
-/// The lines of a long run, for who reads standard error from a file.
+/// The lines of a long run, for readers of a log file.
 pub struct Lines {
     start: Instant,
     /// When the last line was due.
@@ -47,7 +47,7 @@ impl Lines {
     /// A step has been done, `step` of `steps` from 0 on; says a line if one is due.
     pub fn step(&mut self, step: u64, steps: u64, what: &str) {
         if let Some(line) = self.due(self.start.elapsed(), step, steps, what) {
-            // Who has closed it does not want to know.
+            // The reader has closed standard error.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }

@@ -20,13 +20,13 @@ pub(crate) struct Args {
     /// Measured runs: nccl-tests' text or JSON, or published runs
     #[arg(value_name = "RUN", required = true)]
     files: Vec<PathBuf>,
-    /// Where the parameters go
+    /// The file to write the parameters to
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// The parameters before the fit, instead of those of datasheets and NCCL's constants: a TOML file, or `published`
     #[arg(long, value_name = "FILE")]
     prior: Option<PathBuf>,
-    /// The hardware of runs that do not say theirs: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
+    /// The hardware of runs that do not name it: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
     /// Resamples of the systems from which the confidence intervals are taken (bootstrap)
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> CommandResult {
     output.will_write(&args.out)?;
     let runs = read(&args.files, args.machine.as_deref(), &mut output)?;
     if runs.is_empty() {
-        return Err(CommandError::usage("no run is left to fit to"));
+        return Err(CommandError::usage("every run was left out: there is nothing to fit to"));
     }
     let mut prior = Prior::default();
     if let Some(from) = &args.prior {
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let found = fit(runs.iter(), &prior, Terms::default());
     let ends = intervals(&runs, &prior, Terms::default(), &found, args.resamples);
-    let names = ["parameter", "value", "95 % interval", "unit", "before", "told by the runs"];
+    let names = ["parameter", "value", "95 % interval", "unit", "before", "determined by the runs"];
     let mut lines = vec![names.map(String::from).to_vec()];
     for (number, known) in PARAMETERS.iter().enumerate() {
         let (value, std_dev) = (found.parameters.at(number), found.std_dev[number]);
@@ -65,8 +65,9 @@ pub fn run(args: &Args) -> CommandResult {
         ]);
     }
     output.say(columns(&lines))?;
-    output
-        .say("residuals, by which factor the fit is wrong on what it was fitted to, by run and by system:")?;
+    output.say(
+        "residuals: by which factor the fit is wrong on the runs it was fitted to, by run and by system:",
+    )?;
     output.say(residuals(&runs, &found.parameters)?)?;
     let file = ParameterFile::of(&found, &ends, runs.iter().map(|run| run.name.clone()).collect());
     let text = toml::to_string(&file).map_err(CommandError::run)?;

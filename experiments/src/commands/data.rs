@@ -20,13 +20,13 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// List the sets there are
+    /// List the datasets
     List,
-    /// Fetch a set by its registry's own client, check it, and unpack it
+    /// Fetch a dataset with its registry's client, check it, and unpack it
     Fetch {
-        /// Its name
+        /// Name of the dataset
         name: String,
-        /// Where to put it
+        /// Folder to unpack it into
         #[arg(long, value_name = "DIR", default_value = "data")]
         dir: PathBuf,
     },
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> CommandResult {
                     Some(nearest) => format!("the nearest is `{nearest}`"),
                     None => format!("there are {}", names.join(", ")),
                 };
-                return Err(CommandError::usage(format!("unknown set `{name}`; {hint}")));
+                return Err(CommandError::usage(format!("no dataset is called `{name}`; {hint}")));
             };
             let files = set.fetch(dir)?;
             println!("{name}: {files} files in {}", dir.display());

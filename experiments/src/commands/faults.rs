@@ -14,17 +14,17 @@ use allfold_report::records::FaultSchedules;
   allfold faults --schedules 100000 --seed 1000
   allfold faults --only 17
 
-Each schedule is drawn from its number: a machine of 2 to 8 ranks, a collective, an algorithm, a size and one to three
-faults. Ranks carry real data on virtual time. Every rank must come to the right result or to an error that names who is
-to blame. A schedule that breaks this is printed with the command that runs it again.")]
+Each fault schedule is drawn from its seed: a machine of 2 to 8 ranks, a collective, an algorithm, a size and one to three
+faults. Ranks exchange real data on virtual time. Every rank must end with the right result or with an error that names
+the culprit. A schedule that breaks this contract is printed with the command that runs it again.")]
 pub(crate) struct Args {
-    /// How many schedules
+    /// How many fault schedules
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
-    /// The number of the first
+    /// The seed of the first schedule
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// Run the schedule of this number alone, and say what every rank came to
+    /// Run the schedule of this seed alone, and print how every rank ended
     #[arg(long, value_name = "SEED", conflicts_with_all = ["schedules", "seed"])]
     only: Option<u64>,
     #[command(flatten)]
@@ -72,23 +72,29 @@ fn in_words(verdict: &FaultVerdict) -> String {
     let end = match verdict {
         FaultVerdict { hung: true, .. } => "it HANGS",
         FaultVerdict { wrong: true, .. } => "a result is WRONG",
-        FaultVerdict { misattributed: true, .. } => "a culprit is UNNAMED",
-        FaultVerdict { attributed: true, .. } => "every rank is right or told who is to blame",
-        _ => "every rank is right",
+        FaultVerdict { misattributed: true, .. } => "an error does NOT NAME the culprit",
+        FaultVerdict { attributed: true, .. } => {
+            "every rank has the right result or an error that names the culprit"
+        }
+        _ => "every rank has the right result",
     };
     lines.push(format!("#   {end}; events {:016x}; again: {}", verdict.event_hash, verdict.replay()));
     lines.join("\n")
 }
 
 fn broken(verdict: &FaultVerdict) -> CommandError {
-    CommandError::check(format!("schedule {} breaks the contract; run `{}`", verdict.seed, verdict.replay()))
+    CommandError::check(format!(
+        "fault schedule {} breaks the failure contract; `{}` runs it again",
+        verdict.seed,
+        verdict.replay()
+    ))
 }
 
 fn table(args: &Args, tally: &Tally) -> String {
     let last = args.seed + (tally.schedules - 1);
     let mut lines = vec![
         format!("# allfold faults: schedules {} to {last}; ranks carry data on virtual time", args.seed),
-        "| schedules | faults injected | all right | failure reported, culprit named | hangs | wrong results | culprit not named |".into(),
+        "| schedules | faults | all right | error, culprit named | hangs | wrong results | error, culprit not named |".into(),
         "|---|---|---|---|---|---|---|".into(),
         format!(
             "| {} | {} | {} | {} | {} | {} | {} |",

@@ -18,29 +18,29 @@ use std::time::Duration;
   allfold launch -n 8 --nnodes 2 --node-rank 1 --rdzv node0:29500 -- train --config run.toml
   allfold launch -n 2 -- python train.py
 
-A first word that is a command of allfold's is run by this program, any other is looked for as a shell would. Ranks see
-torchrun's variables. The launcher returns 0, or what the first rank to fail returned (128 + the signal that killed it).")]
+If the first word is a command of allfold, this program runs it; any other word is a program on the PATH. Ranks get the
+environment variables of torchrun. The exit code is 0, or that of the first rank to fail (128 + the signal that killed it).")]
 pub(crate) struct Args {
     /// Ranks to start on this node
     #[arg(short = 'n', long, visible_alias = "nproc-per-node", value_name = "N", default_value_t = 1, value_parser = rank_count)]
     ranks: u32,
-    /// Nodes in all
+    /// Number of nodes
     #[arg(long, value_name = "NODES", default_value_t = 1, value_parser = rank_count)]
     nnodes: u32,
-    /// Which of them this is, from 0
+    /// The number of this node, from 0
     #[arg(long, value_name = "NODE", default_value_t = 0)]
     node_rank: u32,
-    /// Where nodes meet: a host of node 0 and a free port there [default on one node: 127.0.0.1 and any port]
+    /// Rendezvous: the host of node 0 and a free port there [default on one node: 127.0.0.1 and any port]
     #[arg(long, value_name = "HOST:PORT")]
     rdzv: Option<String>,
-    /// How often to start all ranks again after one has failed, other than by code 2: a wrong flag, file or value
+    /// How often to restart all ranks after one has failed, unless it exited with 2: a wrong flag, file or value
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_restarts: u32,
-    /// Start only the ranks that failed again: the others go on with them from the last checkpoint, in the processes that
-    /// they have. Each node has its own --max-restarts, and all must be given this; checkpoints are where all nodes see them
+    /// Restart only the ranks that failed; the other processes stay and all go on from the last checkpoint. Give this and
+    /// --max-restarts, which counts per node, on every node; all nodes must see the folder of the checkpoints
     #[arg(long, requires = "max_restarts")]
     elastic: bool,
-    /// Seconds that ranks have to end when they are asked to, before they are killed
+    /// Seconds between asking ranks to end and killing them
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
     /// Seconds that nodes and ranks wait for each other
@@ -86,14 +86,14 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
         )));
     }
     if args.ranks.checked_mul(args.nnodes).is_none() {
-        return Err(CommandError::usage("that are more ranks than 32 bits can count"));
+        return Err(CommandError::usage("-n times --nnodes is more than 2^32 ranks"));
     }
     let meeting = match &args.rdzv {
         Some(at) => meeting(at, args.nnodes)?,
         None if args.nnodes == 1 => Meeting { host: "127.0.0.1".into(), port: 0, served: true },
         None => {
             return Err(CommandError::usage(
-                "nodes must know where to meet: give all of them --rdzv HOST:PORT, a host of node 0 and a free port",
+                "--nnodes above 1 needs --rdzv HOST:PORT on every node: the host of node 0 and a free port there",
             ));
         }
     };
@@ -101,7 +101,7 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
         && std::fs::metadata(&secret).is_ok_and(|found| !found.is_file())
     {
         return Err(CommandError::usage(format!(
-            "ALLFOLD_SECRET_FILE: {} is no file, and every rank must read it after the launcher: name a file",
+            "ALLFOLD_SECRET_FILE: {} is not a file; the launcher and every rank read the secret from it: name a file",
             secret.display()
         )));
     }

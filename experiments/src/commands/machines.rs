@@ -18,7 +18,7 @@ use allfold_sim::machines::presets::{OPTIONS, Preset};
   allfold simulate all_reduce --topology dgx-a100:16 --ranks 128 -b 1G
   allfold simulate all_reduce --topology hgx-h100:64,fat-tree=2:1,pod=32 --ranks 512 -b 1G")]
 pub(crate) struct Args {
-    /// Show this one's figures with their sources; or what an NCCL topology or graph file (.xml) says
+    /// The machine whose figures and sources are shown, or an NCCL topology or graph file (.xml) to describe
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// The machine that completes an NCCL topology file

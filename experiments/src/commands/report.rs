@@ -39,19 +39,20 @@ use std::time::Instant;
   allfold report --quick --out /tmp/report
   allfold report --from runs.jsonl more.jsonl     a page of these records
 
-Writes report.html, records.jsonl, every plot as an .svg file (scaling.svg, ...) and, from the standard experiment, trace.json (a Chrome trace of a training run on virtual
-time). Exits with 1 if a proof fails, a result is wrong, or bits differ.")]
+Writes report.html, records.jsonl, every plot as an .svg file (scaling.svg, ...) and, from the standard experiment,
+trace.json (a Chrome trace of a training run on virtual time). The exit code is 1 if a proof fails, a result is wrong, or
+bits differ.")]
 pub(crate) struct Args {
-    /// The folder to write to; made if it is not there
+    /// The folder to write to; it is created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "allfold-report")]
     out: PathBuf,
-    /// Fewer rank counts, steps and sizes
+    /// Use fewer rank counts, steps and sizes
     #[arg(long, conflicts_with = "from")]
     quick: bool,
-    /// Report these files of records instead of running anything
+    /// Report the records of these files instead of running the experiment
     #[arg(long, value_name = "FILE", num_args = 1..)]
     from: Vec<PathBuf>,
-    /// The machine that is predicted for: a name (`allfold machines` lists them) or a file
+    /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = TOPOLOGY, conflicts_with = "from")]
     topology: String,
 }

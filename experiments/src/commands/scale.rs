@@ -24,9 +24,9 @@ use clap::Subcommand;
   allfold scale validate tables/*.json
   allfold scale explain
 
-Without a command, --config says what is trained. Measured: on threads of this machine, for as many ranks as it has cores, or
-where the configuration has device = \"cuda\" as it has GPUs. sim: real arithmetic on the virtual clock, for up to --sim-ranks
-ranks. modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput over that of as many single
+Without a command, `scale` trains the network of --config. Measured points: threads of this machine, up to one rank per core, or
+per GPU where the configuration has device = \"cuda\". sim: real arithmetic on the virtual clock, up to --sim-ranks ranks.
+modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput divided by that of as many single
 ranks of the same kind."
 )]
 pub(crate) struct Args {
@@ -40,9 +40,9 @@ pub(crate) struct Args {
 enum Kind {
     /// Predict how a large network trains, from its layer table
     Workload(workload::Args),
-    /// Time one call of a collective on more and more ranks, by several algorithms
+    /// Time one call of a collective over rank counts, by several algorithms
     Collective(collective::Args),
-    /// Hold predictions against published tables of training throughput
+    /// Compare predictions with published tables of training throughput
     Validate(validate::Args),
     /// Explain small published tables: which assumptions make a prediction meet them
     Explain(explain::Args),

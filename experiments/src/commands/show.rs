@@ -20,13 +20,13 @@ pub(crate) struct Args {
     /// Which collective: all_reduce, broadcast, all_gather, ...
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     collective: Collective,
-    /// Algorithm; a wrong one lists those that there are
+    /// Algorithm; an unknown name lists the known ones
     #[arg(long, value_name = "NAME")]
     algo: String,
-    /// Size of the group
+    /// Number of ranks
     #[arg(long, value_name = "N", value_parser = rank_count)]
     ranks: u32,
-    /// Root of broadcast, reduce, gather and scatter
+    /// Root rank of broadcast, reduce, gather and scatter
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
     /// Cut every chunk into this many pieces

@@ -33,12 +33,12 @@ const PATIENCE: Picos = Picos(300_000_000_000_000);
   allfold simulate all_reduce --topology cluster.toml --ranks 16 -b 1M --trace step.json
   allfold simulate all_reduce --topology hgx-h100 --ranks 1024 --algo nccl --nccl-algo tree -b 8 -e 1G -f 8
 
---algo nccl is what NCCL would choose on the machine, laid over its nodes as NCCL does, by what `validate` fits.
+--algo nccl simulates the algorithm, protocol and channels that NCCL would choose on the machine.
 
-A topology is switch, ring, mesh, nodes8, nodesK, nodesKxM (K devices and M NICs a node), a machine such as
+A topology is switch, ring, mesh, nodes8, nodesK, nodesKxM (K devices and M NICs per node), a machine such as
 dgx-a100:16 or hgx-h100,fat-tree=2:1 (`allfold machines` lists them), or a TOML, XML or YAML file.
 
-Faults; a time goes behind any of them, as in @5ms..20ms:
+Faults; each may end in a time span, such as @5ms..20ms:
 {}", kinds()))]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -46,35 +46,35 @@ pub(crate) struct Args {
     /// The machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T")]
     topology: String,
-    /// Simulate every rank (full), or one rank per symmetry class (by_symmetry); auto takes the fastest engine whose times are exact
+    /// Simulate every rank (full), or one rank per symmetry class (by_symmetry); auto takes the fastest exact engine
     #[arg(long, value_enum, default_value = "auto", help_heading = "Simulation")]
     engine: EngineName,
-    /// How messages share a link; with serial_links it serves one at a time, by a timetable: for pipelines that are too
-    /// large to be shared
+    /// How messages share a link: max-min fair, split equally, or one message at a time (serial_links, for pipelines of
+    /// too many messages to simulate sharing)
     #[arg(long, value_enum, default_value = "split", help_heading = "Simulation")]
     sharing: SharingName,
-    /// Let --engine by_symmetry round chunks up to equal sizes; records say so
+    /// With --engine by_symmetry: round chunks up to equal sizes (recorded as `rounded_up`)
     #[arg(long, help_heading = "Simulation")]
     round_up: bool,
     /// Inject a fault, as in the list below; may be given again
     #[arg(long, value_name = "RULE", help_heading = "Faults")]
     fault: Vec<String>,
-    /// What is random in faults is drawn from this number
+    /// Seed of the random draws of faults
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Faults")]
     seed: u64,
-    /// How long the collective may take, such as 20ms; with a fault that can keep it from ending: 300s
+    /// Fail the collective after this virtual time, such as 20ms [default: none; 300s with a fault that can hang it]
     #[arg(long, value_name = "TIME", value_parser = span_of, help_heading = "Faults")]
     deadline: Option<Picos>,
-    /// Run this many channels side by side, each on its share of the data; --window counts the steps of one
+    /// Run this many channels in parallel, each on its share of the data; --window applies to each channel
     #[arg(long, value_name = "LANES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Simulation")]
     lanes: u32,
-    /// Say where the time went: latency, bandwidth, waiting for whom; for one size, every rank stepped
+    /// Print where the time went: latency, bandwidth, waiting for which rank. Takes one size and simulates every rank
     #[arg(long, help_heading = "Simulation")]
     explain: bool,
-    /// Draw the messages of ranks and links as an SVG; for one size, every rank stepped
+    /// Draw the messages of ranks and links into an SVG file. Takes one size and simulates every rank
     #[arg(long, value_name = "FILE", help_heading = "Simulation")]
     timeline: Option<PathBuf>,
-    /// Write a Chrome trace of every message; for one size, every rank stepped
+    /// Write a Chrome trace of every message. Takes one size and simulates every rank
     #[arg(long, value_name = "FILE", help_heading = "Simulation")]
     trace: Option<PathBuf>,
     #[command(flatten)]
@@ -105,7 +105,9 @@ pub fn run(args: &Args) -> CommandResult {
         return as_nccl(args);
     }
     if args.nccl.any() {
-        return Err(CommandError::usage("flags of NCCL go with --algo nccl"));
+        return Err(CommandError::usage(
+            "--nccl-algo, --nccl-proto, --nccl-version, --collnet, --parameters and --without go with --algo nccl",
+        ));
     }
     let choice = Choice { lanes: args.lanes, ..args.sweep.choice()? };
     let sizes = args.sweep.sizes()?;
@@ -171,7 +173,7 @@ fn as_nccl(args: &Args) -> CommandResult {
     ];
     if let Some((flag, _)) = other.iter().find(|(_, given)| *given) {
         return Err(CommandError::usage(format!(
-            "{flag} goes with Allfold's own algorithms, not with --algo nccl"
+            "{flag} goes with Allfold's own algorithms; leave it out with --algo nccl"
         )));
     }
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
@@ -201,7 +203,7 @@ fn explained(
 ) -> CommandResult {
     let [size] = sizes else {
         return Err(CommandError::usage(format!(
-            "--explain looks at one size and the sweep has {}; give -b and -e the same",
+            "--explain takes one size and the sweep has {}; give -b and -e the same value",
             sizes.len()
         )));
     };
@@ -240,7 +242,7 @@ fn kinds() -> String {
 fn traceable(flag: &str, machine: &SimulatedMachine, choice: &Choice, sizes: &[u64]) -> CommandResult {
     let [size] = sizes else {
         return Err(CommandError::usage(format!(
-            "{flag} shows one size and the sweep has {}; give -b and -e the same",
+            "{flag} takes one size and the sweep has {}; give -b and -e the same value",
             sizes.len()
         )));
     };
@@ -253,7 +255,7 @@ fn traceable(flag: &str, machine: &SimulatedMachine, choice: &Choice, sizes: &[u
 fn machine(args: &Args) -> CommandResult<SimulatedMachine> {
     if args.round_up && args.engine != EngineName::BySymmetry {
         return Err(CommandError::usage(
-            "--round-up goes with --engine by_symmetry: the others need no equal chunks",
+            "--round-up goes with --engine by_symmetry; the other engines take chunks of unequal size",
         ));
     }
     let mut machine = SimulatedMachine::named(&args.topology, args.sweep.ranks)?;

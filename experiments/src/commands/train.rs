@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
   allfold train --config experiments/configs/digits-mlp.toml --ranks 8 --backend sim --topology nodes8 --trace step.json
   allfold train --config experiments/configs/cifar-resnet18.toml --device cuda --ranks 2
 
-The losses and weights are the same bits on threads, on sim and over tcp: compare the hashes at the end.")]
+Losses and weights have the same bits on threads, sim and tcp: compare the hashes at the end.")]
 pub(crate) struct Args {
     /// The configuration, a TOML file
     #[arg(long, value_name = "FILE", required_unless_present = "keys")]
@@ -40,42 +40,42 @@ pub(crate) struct Args {
     /// Replace the value of a key of the configuration; may be given many times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Print every key with its meaning and its default, as a configuration file, and do no more
+    /// Print every key of the configuration with its meaning and default, and exit
     #[arg(long)]
     keys: bool,
-    /// What carries the data: threads (real time), sim (virtual time), tcp (this process is one rank, and a launcher has
-    /// started the others), mpi (likewise, in a job of mpirun), or auto: tcp where a launcher has, else threads
+    /// How ranks exchange data: threads (real time), sim (virtual time), tcp (this process is one rank of a launcher's
+    /// job), mpi (this process is one rank of mpirun's job), or auto: tcp under a launcher, else threads
     #[arg(long, value_enum, default_value = "auto")]
     backend: Backend,
-    /// Size of the group [default: 1, or what the launcher says]
+    /// Number of ranks [default: 1, or the launcher's number]
     #[arg(long, value_name = "N", value_parser = rank_count)]
     ranks: Option<u32>,
     /// Stop after this many steps [default: the configuration's max_steps, else all epochs]
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// How ranks train together: single or ddp [default: the configuration's]
+    /// Training strategy: single or ddp [default: the configuration's]
     #[arg(long, value_name = "S")]
     strategy: Option<String>,
-    /// On sim: the machine, a built-in name or a TOML file [default: nodes8]
+    /// With sim: the simulated machine, a name (`allfold machines` lists them) or a file [default: nodes8]
     #[arg(long, value_name = "T")]
     topology: Option<String>,
-    /// What each rank computes on: cpu or cuda [default: the configuration's]; on sim a device model [default: a100_f32]
+    /// What each rank computes on: cpu or cuda [default: the configuration's]; with sim, a device model [default: a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
-    /// Write a Chrome trace: on sim of all that every rank did, on threads of the parts and buckets of a step on every rank,
-    /// of processes on rank 0
+    /// Write a Chrome trace: with sim, everything on every rank; with threads, one step of every rank; with processes, one
+    /// step of rank 0
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Not on sim: which step the trace is of, from 0 [default: the last]
+    /// The step to trace, from 0; not with sim [default: the last]
     #[arg(long, value_name = "STEP", requires = "trace")]
     trace_step: Option<u64>,
     /// Write an event file for TensorBoard into DIR
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
-    /// Draw the losses over the steps, each point the mean of its neighbours, as an SVG file
+    /// Draw the losses, averaged over neighbouring steps, into an SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// In that plot: another engine's losses, a line of JSON with `step` and `loss` for each step
+    /// Draw the losses of another engine into the same plot: a file with a line of JSON, `step` and `loss`, per step
     #[arg(long, value_name = "FILE", requires = "plot")]
     compare: Option<PathBuf>,
     #[command(flatten)]
@@ -96,22 +96,22 @@ impl Args {
         if self.backend == Backend::Sim {
             if self.trace_step.is_some() {
                 return Err(CommandError::usage(
-                    "the trace of --backend sim is of all steps: leave --trace-step out",
+                    "--trace of --backend sim holds every step: leave --trace-step out",
                 ));
             }
             return match self.real() {
-                Some("cuda") => {
-                    Err(CommandError::usage("--device cuda computes in real time: leave --backend sim out"))
-                }
+                Some("cuda") => Err(CommandError::usage(
+                    "--device cuda computes in real time and cannot run with --backend sim",
+                )),
                 _ => Ok(()),
             };
         }
         let modeled = self.device.is_some() && self.real().is_none();
         let given = [("--topology", self.topology.is_some()), ("--device", modeled)];
         match given.iter().find(|(_, given)| *given) {
-            Some((flag, _)) => {
-                Err(CommandError::usage(format!("{flag} needs the virtual clock: add --backend sim")))
-            }
+            Some((flag, _)) => Err(CommandError::usage(format!(
+                "{flag} describes the simulated machine: use it with --backend sim"
+            ))),
             None => Ok(()),
         }
     }
@@ -120,9 +120,7 @@ impl Args {
     fn over(&self, mut config: Config) -> CommandResult<Config> {
         for pair in &self.set {
             let Some((key, value)) = pair.split_once('=') else {
-                return Err(CommandError::usage(format!(
-                    "--set {pair}: it must be KEY=VALUE, such as lr=0.05"
-                )));
+                return Err(CommandError::usage(format!("--set {pair}: write KEY=VALUE, such as lr=0.05")));
             };
             config
                 .set(key.trim(), value.trim())
@@ -159,7 +157,7 @@ enum Backend {
 fn alone() -> CommandResult {
     match Environment::detect() {
         Ok(Some(found)) if found.world_size > 1 => Err(CommandError::usage(format!(
-            "all ranks of --backend threads or sim are in one process, but {} has started {}: leave --backend out",
+            "--backend threads and sim run all ranks in one process, but {} has started {}: leave --backend out",
             found.launcher, found.world_size
         ))),
         _ => Ok(()),
@@ -187,7 +185,7 @@ impl Args {
             (Backend::Mpi, _) => self.within_mpi(),
             (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {
                 Some(ranks) => Err(CommandError::usage(format!(
-                    "--ranks {ranks}, but {} has started {} ranks; leave --ranks out",
+                    "--ranks is {ranks}, but {} has started {} ranks; leave --ranks out",
                     launched.launcher, launched.world_size
                 ))),
                 None => Ok(LaunchMode::Process(Box::new(launched))),
@@ -213,7 +211,7 @@ impl Args {
         };
         match self.ranks.filter(|ranks| *ranks != size) {
             Some(ranks) => Err(CommandError::usage(format!(
-                "--ranks {ranks}, but mpirun has started {size} ranks; leave --ranks out"
+                "--ranks is {ranks}, but mpirun has started {size} ranks; leave --ranks out"
             ))),
             None => Ok(LaunchMode::Mpi(Rank(rank), size)),
         }
@@ -231,7 +229,7 @@ pub fn run(args: &Args) -> CommandResult {
     args.check()?;
     if args.backend == Backend::Sim && config.device != "cpu" {
         return Err(CommandError::usage(
-            "`device` is cuda, which computes in real time: leave --backend sim out",
+            "`device` is cuda, which computes in real time and cannot run with --backend sim",
         ));
     }
     let ranks = args.ranks.unwrap_or(1);
@@ -240,7 +238,7 @@ pub fn run(args: &Args) -> CommandResult {
     let ranks = place.ranks();
     if config.strategy == "single" && ranks > 1 {
         return Err(CommandError::usage(format!(
-            "the strategy single has 1 rank, not {ranks}; use --strategy ddp"
+            "strategy `single` trains on 1 rank, not {ranks}; use --strategy ddp"
         )));
     }
     if let LaunchMode::Process(launched) = &place {
@@ -251,7 +249,7 @@ pub fn run(args: &Args) -> CommandResult {
     let steps = Sampler::of(&config, data.0.len(), ranks).run_steps(&config);
     if let Some(step) = args.trace_step.filter(|step| *step >= steps) {
         return Err(CommandError::usage(format!(
-            "--trace-step {step}: this run has {}, the first is 0",
+            "--trace-step is {step}, but this run has {}, counted from 0",
             counted(steps as usize, "step")
         )));
     }
@@ -314,7 +312,7 @@ fn one_step(path: &Path, args: &Args, trained: &Trained) -> CommandResult {
     let step = args.trace_step.map_or(steps.saturating_sub(1), |step| step as usize);
     if !(first..steps).contains(&step) {
         return Err(CommandError::usage(format!(
-            "there is no trace of step {step}: this run made {} steps, from step {first} on",
+            "step {step} was not traced: this process ran {} steps, from step {first} on",
             trained.made()
         )));
     }

@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
   allfold triage logs/start-0
   allfold triage flight-rank-0.jsonl flight-rank-1.jsonl
 
-Records are written when a rank fails: by `allfold launch --log-dir`, or wherever ALLFOLD_FLIGHT_DIR says. Beside where ranks
-parted it names the rank for which the others waited longest before. The last lines are each rank's last operation.")]
+Flight records are written when a rank fails: by `allfold launch --log-dir`, or into the folder ALLFOLD_FLIGHT_DIR. The
+command names the first operation in which ranks differ and the rank that the others waited for longest, then prints each
+rank's last operation.")]
 pub(crate) struct Args {
     /// Flight records, or folders that hold them
-    #[arg(required = true, value_name = "DUMPS")]
+    #[arg(required = true, value_name = "RECORDS")]
     dumps: Vec<PathBuf>,
 }
 
@@ -37,7 +38,7 @@ pub fn run(args: &Args) -> CommandResult {
     if let Some([first, _]) = twice {
         let rank = first.header.rank;
         return Err(CommandError::usage(format!(
-            "there are two records of rank {rank}: give the records of one start of a run"
+            "rank {rank} has two flight records: give the records of one start of a run"
         )));
     }
     let mut output = RunOutput::open(None, None)?;

@@ -39,25 +39,25 @@ pub(crate) struct Args {
     /// Measured runs: nccl-tests' text or JSON, or published runs; or published tables of training throughput
     #[arg(value_name = "RUN", required = true)]
     files: Vec<PathBuf>,
-    /// Parameters that `calibrate` wrote, instead of those that ship
+    /// Parameters that `calibrate` wrote [default: those that ship with Allfold]
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
-    /// The hardware of runs that do not say theirs: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
+    /// The hardware of runs that do not name it: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
-    /// Which predictor, may be given again; all three where none is named
+    /// Which predictor; may be given again [default: all three]
     #[arg(long, value_enum)]
     predictor: Vec<PredictorName>,
-    /// Predict every system from a fit to all the others
+    /// Predict every system from a fit to all other systems
     #[arg(long, conflicts_with = "parameters")]
     leave_one_system_out: bool,
-    /// Predict every generation of GPUs from a fit to all the others
+    /// Predict every GPU generation from a fit to all other generations
     #[arg(long, conflicts_with_all = ["leave_one_system_out", "parameters"])]
     leave_one_generation_out: bool,
-    /// Predict every kind of NICs, and single nodes, from a fit to all the others
+    /// Predict every kind of network, and single nodes, from a fit to all other kinds
     #[arg(long, conflicts_with_all = ["leave_one_system_out", "leave_one_generation_out", "parameters"])]
     leave_one_fabric_out: bool,
-    /// Predict every run from a fit to all other systems and one other run of its own
+    /// Predict every run from a fit to all other systems and one other run of the same system
     #[arg(
         long,
         conflicts_with_all = ["leave_one_system_out", "leave_one_generation_out", "leave_one_fabric_out", "parameters"]
@@ -66,13 +66,13 @@ pub(crate) struct Args {
     /// Leave a term out of the model; may be given again
     #[arg(long, value_name = "TERM", value_parser = ModelTerm::named)]
     without: Vec<ModelTerm>,
-    /// Score without each term in turn, refitted without it
+    /// Score with each term left out in turn, refitted each time
     #[arg(long, requires = "leave_one_system_out")]
     ablation: bool,
     /// Print every row
     #[arg(long)]
     rows: bool,
-    /// Draw predicted beside measured into this folder, an SVG for every system
+    /// Draw predicted and measured times into this folder, an SVG file per system
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     #[command(flatten)]
@@ -83,9 +83,9 @@ pub(crate) struct Args {
 enum PredictorName {
     /// NCCL's choice as a schedule over the machine's links, simulated
     Simulated,
-    /// The longest chain and the narrowest link of that schedule: what calibration fits
+    /// The longest chain and the narrowest link of that schedule, in closed form: what calibration fits
     Physical,
-    /// What NCCL's tuner believes itself, nothing fitted
+    /// The time that NCCL's own tuner estimates; nothing is fitted
     ClosedForm,
 }
 
@@ -125,7 +125,7 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let runs = read(&files, args.machine.as_deref(), &mut output)?;
     if runs.is_empty() {
-        return Err(CommandError::usage("no run is left to validate"));
+        return Err(CommandError::usage("every run was left out: there is nothing to validate"));
     }
     let terms = args.without.iter().fold(Terms::default(), |terms, term| terms.without(*term));
     if args.ablation {
@@ -138,7 +138,7 @@ pub fn run(args: &Args) -> CommandResult {
     };
     let plans = plans(args, &runs, &file, terms);
     if plans.is_empty() {
-        return Err(CommandError::usage("no run has another one of its system; give two runs or more"));
+        return Err(CommandError::usage("--with-one-run needs two runs of one system or more"));
     }
     let mut found = Vec::new();
     for plan in &plans {
@@ -273,8 +273,7 @@ fn report(
             .into_iter()
             .try_for_each(|line| output.say(line))?;
     } else {
-        output
-            .say("what was made of each run's hardware, and what was taken for granted: --rows prints it")?;
+        output.say("--rows prints how the hardware of each run was understood and what was assumed")?;
     }
     for &predictor in predictors {
         let of = || found.iter().filter(|row| row.predictor == predictor.name());

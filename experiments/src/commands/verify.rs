@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 Exits with 1 and a counterexample if a proof fails.")]
 pub(crate) struct Args {
-    /// Only this collective
+    /// Verify only this collective
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     collective: Option<Collective>,
-    /// Only this algorithm
+    /// Verify only this algorithm
     #[arg(long, value_name = "NAME")]
     algo: Option<String>,
     /// Rank counts, such as 8, 1..64 or 1,2,4..8
@@ -116,7 +116,9 @@ pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandRe
         (0..cores.min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
     });
     bar.finish_and_clear();
-    let mut done = done.into_inner().map_err(|_| CommandError::run("a proof panicked; please report it"))?;
+    let mut done = done
+        .into_inner()
+        .map_err(|_| CommandError::run("a proof panicked: this is a defect of Allfold, please report it"))?;
     done.sort_by_key(|(place, _)| *place);
     done.into_iter().map(|(_, proof)| proof).collect()
 }

@@ -1,3 +1,3 @@
-//! Published datasets, by the packages that carry them.
+//! Published datasets, fetched as packages.
 
 pub mod published;

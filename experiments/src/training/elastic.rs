@@ -33,13 +33,13 @@ pub fn run<T>(
     environment: &Environment,
     train: impl Fn(&Config, &Communicator) -> Result<T, allfold_trainer::Error>,
 ) -> CommandResult<T> {
-    // All ranks must have been given one configuration; how often they were started is their own.
+    // All ranks must have one configuration; only the number of restarts may differ.
     let configuration = inputs::hash(format!("{:?}", Config { resume: false, ..config.clone() }).as_bytes());
     let joining = Joining { configuration, ..Joining::from_env().map_err(CommandError::from)? };
     let elastic = std::env::var("ALLFOLD_ELASTIC").is_ok_and(|said| said == "1");
     if elastic && config.checkpoint_every == 0 {
         return Err(CommandError::usage(
-            "--elastic goes on from checkpoints: set checkpoint_every in the configuration",
+            "--elastic resumes from checkpoints: set checkpoint_every in the configuration",
         ));
     }
     let (mut config, mut environment) = (config.clone(), environment.clone());
@@ -65,7 +65,7 @@ pub fn run<T>(
     }
 }
 
-/// Who is left agrees on the epoch that comes next; whoever is lost meanwhile is found when they meet there.
+/// The remaining ranks agree on the next epoch; a rank that fails meanwhile is found at that epoch's rendezvous.
 fn next(comm: &Communicator, epoch: u32, lost: &str) -> u32 {
     let mut next = [i64::from(epoch) + 1];
     if let Ok((left, ranks)) = comm.shrink()
@@ -73,7 +73,7 @@ fn next(comm: &Communicator, epoch: u32, lost: &str) -> u32 {
         && left.rank().0 == 0
     {
         let ranks: Vec<String> = ranks.iter().map(|rank| rank.to_string()).collect();
-        // Whoever would read it may have gone.
+        // The reader of standard error may have gone.
         let _ = writeln!(
             std::io::stderr(),
             "{lost}; ranks {} are left, and wait for the others in epoch {}",
@@ -84,7 +84,7 @@ fn next(comm: &Communicator, epoch: u32, lost: &str) -> u32 {
     u32::try_from(next[0]).unwrap_or(u32::MAX)
 }
 
-/// Meets the others in this rank's epoch, or in the later one that they are in.
+/// Joins the others in this rank's epoch, or in the later epoch that they are in.
 fn join(environment: &mut Environment, joining: &Joining, elastic: bool) -> CommandResult<Communicator> {
     let mut tries = 0;
     loop {

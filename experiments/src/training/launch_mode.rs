@@ -1,4 +1,4 @@
-//! Where the ranks of a training run are.
+//! Where the ranks of a training run execute.
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
@@ -6,7 +6,7 @@ use allfold_collectives::{Communicator, Rank};
 use allfold_sim::{Device, Topology};
 use allfold_trainer::Config;
 
-/// A machine of the simulator: a rank for each of a topology, each computing on a device.
+/// Simulated ranks: one per rank of a topology, each computing on a device.
 #[derive(Clone)]
 pub struct SimulatedRanks {
     /// The ranks and their links.
@@ -56,7 +56,7 @@ impl LaunchMode {
         Ok(gpus.map_or_else(|| "cpu".into(), |gpus| gpus.name()))
     }
 
-    /// Whether this process tells what came of the run: of several one does.
+    /// Whether this process reports the run: one of several processes does.
     pub fn is_reporter(&self) -> bool {
         match self {
             LaunchMode::Process(environment) => environment.rank == Rank(0),
@@ -85,6 +85,6 @@ pub fn over_mpi(native: bool) -> CommandResult<Communicator> {
 #[cfg(not(feature = "mpi"))]
 pub fn over_mpi(_native: bool) -> CommandResult<Communicator> {
     Err(CommandError::usage(
-        "this allfold was built without MPI: scripts/install-mpi.sh, then cargo build --release --features mpi",
+        "this program was built without MPI: run scripts/install-mpi.sh, then cargo build --release --features mpi",
     ))
 }

@@ -28,7 +28,7 @@ fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
 }
 
 impl Trained {
-    /// What ran, where.
+    /// The setup of the run.
     pub fn setup(&self, config: &Config, backend: &str) -> Setup {
         Setup {
             backend: backend.into(),
@@ -41,7 +41,7 @@ impl Trained {
     }
 }
 
-/// The records of a run, measured or simulated: the types are two, their fields alike.
+/// The records of a run, measured or simulated: two types with the same fields.
 macro_rules! records {
     ($(#[$doc:meta])* $name:ident, $step:ident, $end:ident, $backend:literal) => {
         impl Trained {

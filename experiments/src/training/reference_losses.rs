@@ -5,10 +5,10 @@ use allfold_report::loss_curve::Course;
 use serde::Deserialize;
 use std::path::Path;
 
-/// What another engine wrote, a line of JSON with `step` and `loss` for each step, under the file's name.
+/// Reads another engine's losses, a line of JSON with `step` and `loss` for each step, under the file's name.
 ///
 /// # Errors
-/// The file cannot be read, or a line is something else; which.
+/// The file cannot be read, or a line (named) is not such an object.
 pub fn read(path: &Path) -> CommandResult<Course> {
     #[derive(Deserialize)]
     struct Line {

@@ -13,17 +13,17 @@ use allfold_trainer::{Config, Dataset, TrainResult};
 use indicatif::ProgressBar;
 use std::sync::Mutex;
 
-/// What is kept of a run beside its losses and times.
+/// What a run records besides losses and times.
 #[derive(Default)]
 pub struct RecordOptions {
-    /// Rank 0's numbers, for TensorBoard.
+    /// The TensorBoard file of rank 0.
     pub events: Option<Events>,
-    /// The step whose buckets are; the last, if no other.
+    /// The step whose buckets are recorded; `None`: the last.
     pub step: Option<u64>,
 }
 
-/// The data that `config` names, to train on and to be scored on; what is to compute is asked for first, so that what is
-/// missing is said once, and not by every rank.
+/// The training and test data that `config` names. Looks for the device first, so that a missing one is reported once
+/// and not by every rank.
 ///
 /// # Errors
 /// Data or a device that is missing.
@@ -58,7 +58,7 @@ pub fn run_on(
     if !matches!(place, LaunchMode::Process(_) | LaunchMode::Mpi(..)) {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
-    // Of rank 0 alone, in each epoch of an elastic world.
+    // Rank 0 alone records, in each epoch of an elastic world.
     let (events, kept) = (Mutex::new(noted.events), noted.step);
     let one =
         |config: &Config, comm: &Communicator| -> allfold_trainer::Result<(TrainResult, Vec<RankStep>)> {

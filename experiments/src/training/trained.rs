@@ -1,4 +1,4 @@
-//! What came of a training run.
+//! The result of a training run.
 
 use crate::measure::{inputs, statistics};
 use allfold_collectives::Activity;
@@ -7,32 +7,32 @@ use allfold_sim::Picos;
 use allfold_trainer::timing::BucketTimes;
 use allfold_trainer::{MemoryUse, TrainResult};
 
-/// What came of a run.
+/// The result of a run.
 pub struct Trained {
-    /// As rank 0 saw it.
+    /// The result of rank 0.
     pub result: TrainResult,
-    /// Every step, as each rank saw it.
+    /// The steps of each rank.
     pub steps: Vec<Vec<RankStep>>,
-    /// What ranks did, on virtual time.
+    /// The activities of all ranks, on virtual time.
     pub timeline: Vec<Activity>,
     /// Size of the group.
     pub ranks: u32,
     /// What each rank computed on: `cpu`, a GPU's name, or a device model's.
     pub device: String,
-    /// Whether that is a GPU.
+    /// Whether the device is a GPU.
     pub on_gpus: bool,
 }
 
 /// One step of one rank.
 #[derive(Clone, Debug)]
 pub struct RankStep {
-    /// When it was done.
+    /// When the step ended.
     pub end: Picos,
-    /// Where its time went.
+    /// Where the time of the step went.
     pub time: allfold_trainer::timing::StepBreakdown,
-    /// What the rank held then.
+    /// The memory that the rank held then.
     pub memory: MemoryUse,
-    /// The life of its buckets, in the step of which it is kept.
+    /// The times of its buckets, in the step that is recorded.
     pub buckets: Vec<BucketTimes>,
 }
 
@@ -55,7 +55,7 @@ impl Trained {
         warmup.min(made.saturating_sub(1))
     }
 
-    /// The steps of rank 0 that times are of.
+    /// The steps of rank 0 that are timed.
     fn counted(&self) -> &[RankStep] {
         &self.steps[0][self.warmup()..]
     }
@@ -86,12 +86,12 @@ impl Trained {
         if median == 0.0 { 0.0 } else { samples / median }
     }
 
-    /// Steps that this process made: of a run that was gone on with, the last ones.
+    /// Steps that this process ran: of a resumed run, the last ones.
     pub fn made(&self) -> usize {
         self.steps[0].len()
     }
 
-    /// What rank 0 held after its last step, where it made one.
+    /// The memory that rank 0 held after its last step, if it ran one.
     pub fn memory(&self) -> Option<MemoryUse> {
         self.steps[0].last().map(|step| step.memory)
     }

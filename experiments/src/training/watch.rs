@@ -1,4 +1,4 @@
-//! What is kept of a run while it goes on, and what the user sees of it.
+//! Observes a run: records its steps and shows its progress.
 
 use super::tensorboard::Events;
 use super::trained::RankStep;
@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use std::io::Write;
 use std::sync::MutexGuard;
 
-/// Notes every step and moves the bar, or says where it would be.
+/// Records every step and moves the bar, or prints lines of progress.
 pub struct Watch<'a> {
     pub comm: &'a Communicator,
     pub config: &'a Config,
@@ -60,7 +60,7 @@ impl Observer for Watch<'_> {
 }
 
 impl Watch<'_> {
-    /// A step's numbers for TensorBoard. A file that cannot be written any more ends no run.
+    /// Writes a step's numbers for TensorBoard. A file that can no longer be written does not end the run.
     fn note(&mut self, report: &StepReport) {
         let Some(events) = self.events.as_deref_mut().and_then(Option::as_mut) else { return };
         let (time, memory) = (report.time, report.memory);

@@ -107,7 +107,7 @@ fn a_launcher_that_is_stopped_is_named_and_ends_when_it_wakes() {
     let [first, mut second] = [0, 1].map(|which| node(which, 2, &at, script).spawn().unwrap());
     up(&mut second);
     kill(&second, "-STOP");
-    says(first, 1, "node 1 is lost: nothing was heard of its launcher for 20s");
+    says(first, 1, "node 1 is lost: its launcher has sent nothing for 20s");
     kill(&second, "-CONT");
     says(second, 1, "node 0 is lost");
     gone("stopped-mark-83");
@@ -167,7 +167,7 @@ fn a_host_that_vanishes_is_named_and_no_rank_of_either_is_left() {
     launchers.iter_mut().for_each(up);
     ip(&format!("-n {} link set eth0 down", hosts.0[1])).unwrap();
     let [first, second] = launchers;
-    says(first, 1, "node 1 is lost: nothing was heard of its launcher");
-    says(second, 1, "node 0 is lost: nothing was heard of its launcher");
+    says(first, 1, "node 1 is lost: its launcher has sent nothing");
+    says(second, 1, "node 0 is lost: its launcher has sent nothing");
     gone("vanished-mark-37");
 }

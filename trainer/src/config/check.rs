@@ -29,7 +29,7 @@ impl Config {
                 Err(Error::Config(format!("`{key}` is {value}; it must be {low:e} to {high:e}")))
             }
             None if *loss_scale > 0.0 && scale_floor > loss_scale => Err(Error::Config(format!(
-                "`scale_floor` is {scale_floor}, above the `loss_scale` of {loss_scale} that it begins with"
+                "`scale_floor` is {scale_floor}, which is above the first scale, `loss_scale` = {loss_scale}"
             ))),
             None => Ok(()),
         }
@@ -87,7 +87,9 @@ impl Config {
     /// Whether the data allow what is done with them, and the hook what it sends.
     fn check_data(&self) -> Result<()> {
         if (self.flip || self.crop_padding > 0) && (self.data == "text" || self.model == "gpt") {
-            return Err(Error::Config("`crop_padding` and `flip` change pictures; text has none".into()));
+            return Err(Error::Config(
+                "`crop_padding` and `flip` change pictures, and the data is text: leave them out".into(),
+            ));
         }
         if self.workers > 64 {
             let workers = self.workers;
@@ -123,7 +125,7 @@ impl Config {
         if self.lr_schedule == "restarts" && self.lr_factor < 1.0 {
             let factor = self.lr_factor;
             return Err(Error::Config(format!(
-                "`lr_factor` is {factor}; restarts need 1 or more, as a period cannot be shorter than the last"
+                "`lr_factor` is {factor}; `restarts` needs 1 or more, so that no period is shorter than the one before"
             )));
         }
         let counts = [

@@ -44,7 +44,9 @@ impl Passes {
     }
 
     fn dy(&self, l: usize) -> Result<Arc<Memory>> {
-        let missing = || Error::Network(format!("no gradient reaches layer `{}`", self.network.names()[l]));
+        let missing = || {
+            Error::Network(format!("no gradient reached the output of layer `{}`", self.network.names()[l]))
+        };
         self.down[l + 1].clone().ok_or_else(missing)
     }
 
@@ -301,7 +303,7 @@ impl Passes {
 }
 
 fn gone(name: &str) -> Error {
-    Error::Network(format!("what layer `{name}` saved is gone"))
+    Error::Network(format!("layer `{name}` has no saved values for its backward pass"))
 }
 
 /// Two vectors of `n` f32, one after the other.

@@ -39,7 +39,11 @@ impl DeviceOptimiser {
             "adam" => Kind::Adam { decoupled: false },
             "adamw" => Kind::Adam { decoupled: true },
             "lars" => Kind::Lars,
-            other => return Err(Error::Config(format!("optimiser `{other}` has no kernel for GPUs"))),
+            other => {
+                return Err(Error::Config(format!(
+                    "optimiser `{other}` has no GPU kernel; set device = \"cpu\" or another `optimiser`"
+                )));
+            }
         };
         let state = |wanted: bool| -> Result<Option<Arc<Memory>>> {
             if !wanted {

@@ -108,7 +108,7 @@ impl Passes {
         match &self.acts[act] {
             Some(memory) => Ok(memory.all()),
             None if act == 0 => Ok(self.input.all().part(0, 4 * n * self.network.inputs())?),
-            None => Err(Error::Network(format!("activation {act} is not there"))),
+            None => Err(Error::Network(format!("activation {act} was not computed"))),
         }
     }
 
@@ -417,7 +417,7 @@ pub(super) fn pool(shape: &allfold_kernels::nn::PoolShape, form: Form, n: usize)
 }
 
 fn own(name: &str) -> Error {
-    Error::Config(format!("layer `{name}` has no arithmetic on GPUs; device \"cpu\" runs it"))
+    Error::Config(format!("layer `{name}` has no GPU kernel; set device = \"cpu\""))
 }
 
 /// What the kernels cannot do is refused before anything runs.
@@ -427,11 +427,11 @@ fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
         LayerOperation::Attention { width, heads, .. } if width / (*heads).max(1) > 128 => {
             let size = width / (*heads).max(1);
             Err(Error::Config(format!(
-                "layer `{name}` has heads of {size} columns; on GPUs they have 128 at most: change `width` or `heads`"
+                "layer `{name}` has heads of {size} columns; GPU kernels take at most 128: change `width` or `heads`"
             )))
         }
         LayerOperation::MeanPool(shape) if shape.padding > 0 => Err(Error::Config(format!(
-            "layer `{name}` takes means over padding; GPUs have maxima alone of that"
+            "layer `{name}` is mean pooling over padding, for which there is no GPU kernel; set device = \"cpu\""
         ))),
         _ => Ok(()),
     }

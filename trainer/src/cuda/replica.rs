@@ -64,7 +64,9 @@ impl<'a> Replica<'a> {
         refuse(config)?;
         if !network.unreached().is_empty() && !config.find_unused && !config.static_graph {
             let name = &network.params()[network.unreached()[0]].name;
-            return Err(Error::Config(format!("the loss does not depend on `{name}`; set `find_unused`")));
+            return Err(Error::Config(format!(
+                "the loss does not depend on parameter `{name}`; set `find_unused`"
+            )));
         }
         let within = on.into();
         let deadline = within.deadline;

@@ -210,7 +210,7 @@ impl<'a> State<'a> {
         let Staged { half, samples } = staged;
         if samples > self.config.batch {
             let most = self.config.batch;
-            return Err(Error::Config(format!("a step over {samples} samples, where `batch` is {most}")));
+            return Err(Error::Config(format!("a step has {samples} samples, but `batch` is {most}")));
         }
         if let Some(arrived) = &self.arrived[half] {
             self.queue.wait(arrived)?;

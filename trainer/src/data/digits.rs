@@ -30,7 +30,9 @@ pub fn digits() -> Result<(Dataset, Dataset)> {
             }
             _ => {
                 let at = labels.len() + 1;
-                return Err(Error::Data(format!("the digits: line {at} is not 64 pixels and a digit")));
+                return Err(Error::Data(format!(
+                    "the digits: line {at} does not hold 64 pixels and a digit"
+                )));
             }
         }
     }

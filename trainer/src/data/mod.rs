@@ -48,7 +48,7 @@ pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
             Ok((train, validation))
         }
         count => Err(Error::Config(format!(
-            "`validation` is {count} of {} training samples; it must leave some to train on",
+            "`validation` takes {count} of {} training samples; leave at least one to train on",
             train.len()
         ))),
     }

@@ -148,7 +148,7 @@ pub struct LayerCost {
 
 /// One layer over samples of a fixed size.
 pub trait Layer<F: Float>: Send + Sync {
-    /// Numbers per sample that go in.
+    /// Input numbers per sample.
     fn inputs(&self) -> usize;
 
     /// Numbers per sample that come out.

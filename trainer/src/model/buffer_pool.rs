@@ -1,8 +1,8 @@
-//! Buffers that wait to be used again.
+//! A pool of buffers for reuse.
 
 use allfold_kernels::nn::Float;
 
-/// Buffers of any size, whatever is in them.
+/// Buffers of any size with any contents.
 #[derive(Default)]
 pub(super) struct BufferPool<F>(pub(super) Vec<Vec<F>>);
 
@@ -15,8 +15,8 @@ impl<F: Float> BufferPool<F> {
         self.0.extend(buffers);
     }
 
-    /// A buffer of so many elements. One that is much larger is left for those who need it: it would be cut now, and cleared
-    /// when it grows again.
+    /// A buffer of this many elements. Much larger buffers are left in the pool: they would be cut now and cleared when they
+    /// grow again.
     pub fn take(&mut self, elements: usize) -> Vec<F> {
         let fits = |at: &usize| (elements..=2 * elements).contains(&self.0[*at].capacity());
         let best = (0..self.0.len()).filter(fits).min_by_key(|&at| self.0[at].capacity());
@@ -25,7 +25,7 @@ impl<F: Float> BufferPool<F> {
         buffer
     }
 
-    /// Bytes that they take.
+    /// Bytes of the pooled buffers.
     pub fn bytes(&self) -> u64 {
         (self.0.iter().map(Vec::capacity).sum::<usize>() * size_of::<F>()) as u64
     }

@@ -75,11 +75,11 @@ pub struct MemoryUse {
     pub gradients: u64,
     /// Running statistics.
     pub buffers: u64,
-    /// What went through the layers.
+    /// Activations.
     pub activations: u64,
-    /// What layers keep for their backward pass.
+    /// Values that layers save for their backward pass.
     pub saved_for_backward: u64,
-    /// Gradients by activations.
+    /// Gradients of the loss by the activations.
     pub activation_gradients: u64,
     /// What the optimiser keeps from step to step; a model alone has none.
     pub optimiser: u64,
@@ -106,5 +106,7 @@ pub(crate) fn normalises_all<F: Float>(network: &Network<F>, l: usize, totals: &
 }
 
 fn one_value(layer: &str, needs: &str) -> Error {
-    Error::Data(format!("`{layer}` normalises by the batch and would have 1 value per channel; {needs}"))
+    Error::Data(format!(
+        "layer `{layer}` normalises over the batch, and the batch has 1 value per channel; {needs}"
+    ))
 }

@@ -1,4 +1,4 @@
-//! How long the ranks take to add something up.
+//! The time of an all-reduce among the ranks.
 
 use crate::Result;
 use allfold_collectives::time::{Engine, Job, Outcome, simulate};
@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Times an all-reduce from the moment all ranks have entered it.
 pub trait ExchangeModel {
-    /// Of so many elements.
+    /// The time of an all-reduce of this many elements.
     ///
     /// # Errors
     /// A schedule that cannot be timed.
     fn all_reduce(&mut self, elements: usize, dtype: DType) -> Result<Picos>;
 
-    /// How it was done so far, each way once.
+    /// The engines used so far, each once.
     fn engines(&self) -> Vec<String>;
 }
 
@@ -33,7 +33,7 @@ pub struct SimulatedExchange<'a> {
 }
 
 impl<'a> SimulatedExchange<'a> {
-    /// What a communicator with this plan would do.
+    /// Simulates the schedules of a communicator with this plan.
     pub fn new(
         topology: &'a Topology,
         costs: Costs,
@@ -79,7 +79,7 @@ impl ExchangeModel for SimulatedExchange<'_> {
     }
 }
 
-/// What NCCL's own tuner believes of the algorithm that it would choose.
+/// The time that NCCL's own tuner estimates for the algorithm it chooses.
 pub struct NcclModel {
     platform: Platform,
     overrides: Overrides,

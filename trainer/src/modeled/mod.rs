@@ -1,13 +1,13 @@
-//! A data-parallel step without numbers: the same phases, buckets and costs as a real one, on clocks alone.
+//! The predicted time of a data-parallel step: the phases, buckets and costs of a real step, without arithmetic.
 //!
 //! ```text
 //! compute        | data | forward | fc | conv2   | conv1 |        | unpack | SGD |
 //! communication                        | bucket 0 |  bucket 1     |
 //! ```
 //!
-//! One rank stands for all: they compute alike, so they enter every all-reduce together, and an all-reduce takes what
+//! One rank represents all: ranks compute equally long, enter every all-reduce together, and an all-reduce takes what
 //! [`allfold_collectives::time`] says of its schedule on the topology. Where a schedule lets ranks finish at different
-//! times (unequal chunks, folded rank counts), the last one's time is taken for all.
+//! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all.
 //!
 //! What is timed is a [`StepCosts`]: a real network with what its kernels cost on a device ([`predict`]), or the layer table
 //! of a large one ([`crate::workloads`], [`predict_workload`]). Both go through one timeline, with the buckets of real
@@ -34,12 +34,12 @@ use crate::{Config, Error, Result, strategies};
 use allfold_collectives::Plan;
 use allfold_sim::{Costs, Device, Picos, Sharing, Topology};
 
-/// What the step would run on.
+/// The machine that a step is predicted for.
 #[derive(Clone, Copy)]
 pub struct ModeledMachine<'a> {
-    /// What each rank computes with.
+    /// The device of each rank.
     pub device: Device,
-    /// What joins the ranks; it says how many there are.
+    /// The links between ranks, and their number.
     pub topology: &'a Topology,
     /// What messages and launches cost.
     pub costs: Costs,
@@ -49,7 +49,7 @@ pub struct ModeledMachine<'a> {
     pub plan: &'a Plan,
 }
 
-/// A step as it would be. Predicted: no number was computed and no byte sent.
+/// A predicted step: no arithmetic was done and no byte sent.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct StepPrediction {
     /// Ranks.
@@ -62,7 +62,7 @@ pub struct StepPrediction {
     pub communication: Picos,
     /// What happens to each bucket, from the start of the step.
     pub buckets: Vec<BucketTimes>,
-    /// How the exchanges were timed, each way once: `orbit_events`, `orbit_events, chunks rounded up`, `NCCL's model`.
+    /// How the exchanges were timed, each engine once: `events_by_symmetry`, `clocks, chunks rounded up`, `NCCL's model`.
     pub engines: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ pub fn predict(
     config.check()?;
     if config.hook != "none" {
         return Err(Error::Config(format!(
-            "`hook` is {}, whose exchange is not modeled; only that of `none` is",
+            "`hook` is {}, and only the exchange of `none` can be modeled",
             config.hook
         )));
     }
@@ -97,7 +97,7 @@ pub fn predict(
     }
 }
 
-/// A step of anything that says what its parts take. Fewer than two ranks exchange nothing.
+/// Predicts a step from the costs of its phases. A single rank exchanges nothing.
 ///
 /// # Errors
 /// An exchange that cannot be timed.

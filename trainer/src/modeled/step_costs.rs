@@ -1,4 +1,4 @@
-//! What a timeline needs to know of a step.
+//! The costs of a step's phases.
 
 use crate::buckets::Caps;
 use crate::{ParamSpec, Phase};
@@ -12,7 +12,7 @@ pub trait StepCosts {
     fn forward_phases(&self) -> Vec<Phase>;
     /// The phases of a backward pass.
     fn backward_phases(&self) -> Vec<Phase>;
-    /// How many numbers the ranks add up in a phase.
+    /// Number of elements that the ranks sum in a phase.
     fn sync_len(&self, phase: Phase) -> usize;
     /// How long a phase takes over `n` samples.
     fn takes(&self, phase: Phase, n: usize) -> Picos;
@@ -20,7 +20,7 @@ pub trait StepCosts {
     fn data(&self, n: usize) -> Picos;
     /// How long the optimiser's step takes, with unscaling and clipping.
     fn optimiser(&self) -> Picos;
-    /// How long it takes to add `elements` to those held back.
+    /// How long it takes to add `elements` to the accumulated gradients.
     fn accumulate(&self, elements: usize) -> Picos;
     /// How long it takes to divide and copy `elements` into a bucket.
     fn pack(&self, elements: usize) -> Picos;
@@ -35,17 +35,17 @@ pub trait StepCosts {
     }
 }
 
-/// How a step is run.
+/// How data-parallel training runs a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DdpOptions {
     /// Samples of a rank.
     pub batch: usize,
-    /// Samples that go through at once.
+    /// Samples of a micro-batch.
     pub micro_batch: usize,
     /// Where buckets close; `None`: nothing is exchanged.
     pub caps: Option<Caps>,
     /// Whether buckets are views where they can be, and their gradients summed where they lie.
     pub views: bool,
-    /// Whether a loss scale is agreed on.
+    /// Whether ranks agree on a loss scale in each step.
     pub scaler: bool,
 }

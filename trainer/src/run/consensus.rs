@@ -1,4 +1,4 @@
-//! What ranks tell each other besides gradients: losses, that one of them cannot go on, and which weights they ended with.
+//! Agreement between ranks besides gradients: mean losses, aborts after divergence, and equal weights at the end.
 
 use super::Run;
 use crate::{Error, Result, checkpoint, hash};
@@ -6,12 +6,12 @@ use allfold_collectives::ReduceOp;
 use allfold_kernels::nn::Float;
 use std::path::Path;
 
-/// Losses in a row that are no numbers, before a run in f16 that has a loss scale is given up.
+/// How many losses in a row may be not finite before a run in f16 with a loss scale ends.
 const PATIENCE: usize = 10;
 
 impl<F: Float> Run<'_, F> {
-    /// Refuses to go on from a loss that is no number. In f16 one may be too large for a moment, and a loss scale, where
-    /// there is one, skips that step: it is given some.
+    /// Ends the run after a loss that is not finite. With a loss scale in f16 a few such losses are allowed, because the
+    /// scale skips those steps.
     pub(super) fn finite(&self, losses: &[f64]) -> Result<()> {
         let passing = self.scaler.is_some() && self.config.amp == "f16";
         let bad = losses.iter().rev().take_while(|loss| !loss.is_finite()).count();
@@ -24,8 +24,8 @@ impl<F: Float> Run<'_, F> {
         Err(self.diverged(("the loss", loss), losses.len() as u64, layer))
     }
 
-    /// The error for what is no number after `steps`. The others hear of it from this rank, not from numbers of their own
-    /// in the next step.
+    /// The error for a value that is not finite after `steps`. Aborts the communicator, so that the other ranks end with this
+    /// error too.
     pub(super) fn diverged(
         &self,
         (what, value): (&'static str, f64),
@@ -43,7 +43,7 @@ impl<F: Float> Run<'_, F> {
     /// Replaces the losses that are still this rank's own by their means over all ranks.
     pub(super) fn share(&self, losses: &mut [f64], shared: &mut usize) -> Result<()> {
         if self.config.uneven {
-            // Those that had no samples in a step had no loss either.
+            // A rank without samples in a step has no loss in it.
             let new = &mut losses[*shared..];
             let active = |step: u64| {
                 self.sampler.own_len(self.comm.rank().index()) as u64 > step * self.config.batch as u64

@@ -1,11 +1,11 @@
-//! What a hook remembers, under a loss scale: errors are in its units, and those of a step that overflowed are none.
+//! The state of a hook under a loss scale: errors are in units of the scale, and errors of a skipped step are undone.
 
 use super::Run;
 use crate::checkpoint::Own;
 use allfold_kernels::nn::Float;
 
 impl<F: Float> Run<'_, F> {
-    /// What the hook remembers from step to step.
+    /// The state that the hook keeps between steps.
     pub(super) fn hook(&mut self) -> Own<F> {
         match &mut self.device {
             Some(device) => device.hook_state(),
@@ -13,8 +13,8 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// After a step that began with the loss scale `before`, if there is one: the hook goes on from before a step that was
-    /// skipped, with errors that fit the scale as it is now.
+    /// After a step that began with the loss scale `before`, if there is one: undoes the hook's changes of a skipped step
+    /// and rescales its errors to the current scale.
     pub(super) fn after_scaled(&mut self, before: Option<f32>) {
         let (Some(scaler), Some(before)) = (self.scaler, before) else { return };
         let by = f64::from(scaler.scale) / f64::from(before);

@@ -7,7 +7,7 @@ use allfold_sim::Picos;
 /// What just happened in a step, on this rank.
 #[derive(Clone, Copy, Debug)]
 pub struct StepReport<'a> {
-    /// From 0.
+    /// Number of the step, from 0.
     pub epoch: u64,
     /// From 0, over the whole run.
     pub step: u64,
@@ -28,7 +28,7 @@ pub struct StepReport<'a> {
 /// What came of an epoch, over all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct EpochReport {
-    /// From 0.
+    /// Number of the step, from 0.
     pub epoch: u64,
     /// Steps of the whole run so far.
     pub steps: u64,

@@ -31,7 +31,7 @@ use allfold_sim::Picos;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// The rank whose weights and buffers win.
+/// The rank whose weights and buffers all ranks take.
 const ROOT: Rank = Rank(0);
 
 /// Training on all ranks of a communicator.
@@ -40,17 +40,17 @@ pub struct Ddp<'a, F: Float> {
     config: Config,
     params: Vec<ParamSpec>,
     buckets: Vec<Bucket>,
-    /// Of each parameter: its bucket, and where its elements lie in that bucket. A frozen one has none.
+    /// For each parameter: its bucket, and its elements in that bucket. `None` for frozen parameters.
     bucket_slots: Vec<Option<(usize, Range<usize>)>>,
-    /// Where each bucket lies among the gradients, if buckets are views.
+    /// The range of each bucket among the gradients, if buckets are views.
     views: Option<Vec<Range<usize>>>,
-    /// Otherwise their buffers between two steps, once there are any.
+    /// Otherwise the buckets' buffers between two steps.
     idle: Vec<Option<Buffer<F>>>,
     hook: Hook<F>,
     log: Vec<BucketTimes>,
     /// Steps of the run whose gradients were exchanged.
     steps: u64,
-    /// None of them since this was made.
+    /// Whether no gradients were exchanged since this was made.
     fresh: bool,
     /// The parameters that no rank used in the last step; of a static graph, in the first.
     unused: Vec<usize>,
@@ -234,7 +234,7 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
             .filter(|at| pass.bucket_slots[*at].is_some() && !pass.ready.contains(at))
             .collect();
         for &param in &mine {
-            // What nobody computed is nobody's share of the sum: zeros.
+            // A rank without this gradient adds zeros to the sum.
             pass.on_grad(param, model.network().params()[param].range.clone(), &mut model.grads)?;
         }
         let Pass { under_way, mut log, waited, ready, filling, .. } = pass;
@@ -317,7 +317,7 @@ impl<F: Float> Strategy<F> for Ddp<'_, F> {
     }
 }
 
-/// One pass over the model, forward or backward: adds up what layers share, fills buckets and sends them.
+/// One pass over the model, forward or backward: sums the totals of synchronised layers, fills buckets and sends them.
 struct Pass<'a, F: Float> {
     comm: &'a Communicator,
     world: F,
@@ -328,14 +328,14 @@ struct Pass<'a, F: Float> {
     hook: &'a mut Hook<F>,
     /// Buckets not yet sent.
     filling: Vec<Option<Buffer<F>>>,
-    /// Of each bucket, how many gradients it still waits for.
+    /// For each bucket, how many gradients are missing.
     missing: Vec<usize>,
     /// Buckets sent, in order.
     under_way: Vec<BucketExchange<F>>,
     log: Vec<BucketTimes>,
     /// Parameters in the order in which they became ready.
     ready: Vec<usize>,
-    /// Time spent in totals, which a layer cannot go on without.
+    /// Time spent in totals, for which layers wait.
     waited: Picos,
 }
 
@@ -362,7 +362,7 @@ impl<F: Float> Listener<F> for Pass<'_, F> {
         self.send_ready(grads)
     }
 
-    /// After the buckets under way: all ranks send in one order.
+    /// Runs after the buckets in flight: all ranks send in one order.
     fn all_reduce(&mut self, values: &mut [f64]) -> Result<()> {
         let before = self.comm.now();
         self.comm.all_reduce(values, ReduceOp::Sum)?;

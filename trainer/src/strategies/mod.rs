@@ -106,9 +106,9 @@ pub trait Strategy<F: Float> {
 /// If it cannot, with one that can.
 pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     match config.strategy.as_str() {
-        "single" if ranks > 1 => Err(Error::Config(format!(
-            "strategy `single` trains on one rank and there are {ranks}; `ddp` trains on all of them"
-        ))),
+        "single" if ranks > 1 => {
+            Err(Error::Config(format!("strategy `single` trains on 1 rank and there are {ranks}; use `ddp`")))
+        }
         _ => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
-/// What was called: what a measurement and a prediction of the same thing have in common.
+/// The call: what a measurement and a prediction of the same collective have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveCall {
     /// `all_reduce`, ...
@@ -33,22 +33,22 @@ pub struct CollectiveCall {
     pub order_class: Option<String>,
 }
 
-/// What a clock on the wall said.
+/// A collective timed by a real clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredCollective {
-    /// What carried the bytes: `threads`, `shm`, `tcp`, `mpi`, `device`, `nccl`.
+    /// The backend: `threads`, `shm`, `tcp`, `mpi`, `device`, `nccl`.
     pub backend: String,
     /// What each rank computes on: `cpu`, or the GPU's name.
     pub device: String,
-    /// How it went there, where there is a choice: `fused` or `messages`.
+    /// How ranks executed the call, if the backend has a choice: `fused`, `messages`, ..
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What was called.
+    /// The collective.
     #[serde(flatten)]
     pub call: CollectiveCall,
-    /// Whether the input's buffer took the result.
+    /// Whether the result replaced the input in its buffer.
     pub in_place: bool,
-    /// How many timed calls the mean is over.
+    /// Number of timed calls.
     pub iterations: u32,
     /// Mean time of a call in microseconds, over ranks and iterations.
     pub time_us: f64,
@@ -58,7 +58,7 @@ pub struct MeasuredCollective {
     pub algbw_gbps: f64,
     /// algbw times nccl-tests' factor for the collective.
     pub busbw_gbps: f64,
-    /// What NCCL itself estimated for the call, in microseconds; left out where it was not asked.
+    /// NCCL's own estimate for the call, in microseconds; only with NCCL's collectives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nccl_estimate_us: Option<f64>,
     /// Elements that differ from the exact reference, over all ranks; left out where nothing was checked.
@@ -69,12 +69,12 @@ pub struct MeasuredCollective {
     pub checksum: Option<String>,
 }
 
-/// What the virtual clock said.
+/// A collective timed by the virtual clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedCollective {
     /// Always `sim`.
     pub backend: String,
-    /// What was called.
+    /// The collective.
     #[serde(flatten)]
     pub call: CollectiveCall,
     /// The machine that was simulated.
@@ -84,7 +84,7 @@ pub struct SimulatedCollective {
     pub engine: String,
     /// `max_min`, `split`, or `serial_links` where links serve one message at a time.
     pub sharing: String,
-    /// Steps that a rank may have under way.
+    /// Steps that a rank may have in flight.
     pub window: u32,
     /// Largest piece in bytes; left out where chunks are not cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,7 +94,7 @@ pub struct SimulatedCollective {
     pub faults: Vec<String>,
     /// Virtual microseconds until the last rank is done.
     pub time_us: f64,
-    /// No schedule of this kind can be faster here: the larger of the bandwidth and the latency bound.
+    /// The larger of the bandwidth bound and the latency bound: no such schedule can be faster on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_us: Option<f64>,
     /// bytes / time, in GB/s (1e9).
@@ -113,7 +113,7 @@ pub struct SimulatedCollective {
     /// How many ranks of a symmetry class each simulated rank stands for; left out where every rank was simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks_per_class: Option<u32>,
-    /// Of the messages, those that repeat earlier ones and were skipped, exactly; left out where there are none.
+    /// Messages that repeat earlier ones and were not simulated, without error; left out where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_messages: Option<u64>,
     /// Elements that differ from the exact reference; left out where no data was carried.
@@ -125,7 +125,7 @@ pub struct SimulatedCollective {
 }
 
 impl SimulatedCollective {
-    /// The engine, and what it did not have to step: `serial_links, 16 lanes merged, 82.1 % skipped`.
+    /// The engine, and what it did not simulate: `serial_links, 16 lanes merged, 82.1 % skipped`.
     pub fn stepped(&self) -> String {
         let lanes = self.merged_lanes.map(|lanes| format!("{lanes} lanes merged"));
         let ranks = self.ranks_per_class.map(|ranks| format!("{ranks} ranks per class"));

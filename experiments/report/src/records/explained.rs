@@ -3,26 +3,26 @@
 use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
-/// The parts of one simulated time, and whom and what it waited for most.
+/// The parts of one simulated time, the longest wait and the busiest link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeSpent {
-    /// What was called.
+    /// The collective.
     pub collective: String,
-    /// By which algorithm.
+    /// The algorithm.
     pub algorithm: String,
-    /// On which machine.
+    /// The simulated machine.
     pub topology: String,
-    /// Over how many ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Size of the call.
     pub bytes: u64,
     /// The whole time, in microseconds.
     pub time_us: f64,
-    /// Its parts along the messages that wait for each other: name and microseconds.
+    /// Its parts along the critical path: name and microseconds.
     pub parts: Vec<(String, f64)>,
-    /// The way that was waited for longest, from rank to rank, in microseconds.
+    /// The sender, the receiver and the time of the longest wait, in microseconds.
     pub longest_wait: Option<(u32, u32, f64)>,
-    /// The busiest link and the share of what it could carry that it did.
+    /// The busiest link, and the share of its capacity that was used.
     pub busiest_link: Option<(String, f64)>,
 }
 

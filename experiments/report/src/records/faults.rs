@@ -1,22 +1,22 @@
-//! `faults`: what became of seeded fault schedules.
+//! `faults`: the outcome of seeded fault schedules.
 
 use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
-/// The sum over a range of schedules.
+/// Counts over a range of fault schedules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultSchedules {
-    /// How many.
+    /// Number of fault schedules.
     pub schedules: u64,
-    /// Faults in them.
+    /// Faults that they injected.
     pub faults: u64,
-    /// In which some rank was told who is to blame.
+    /// Fault schedules in which a rank ended with an error that names the culprit.
     pub attributed: u64,
-    /// That did not end.
+    /// Fault schedules that did not end.
     pub hangs: u64,
-    /// With a wrong result.
+    /// Fault schedules with a wrong result.
     pub wrong_results: u64,
-    /// With an error that names nobody, or somebody else.
+    /// Fault schedules with an error that names no culprit or a wrong one.
     pub misattributed: u64,
 }
 

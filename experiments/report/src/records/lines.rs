@@ -8,15 +8,15 @@ use serde_json::Value;
 /// The version of the lines' schema.
 pub const SCHEMA: u32 = 2;
 
-/// A kind of record: its name, and whether it holds what a clock on the wall measured.
+/// A kind of record: its name, and whether a real clock measured it.
 pub trait RecordKind: Serialize + DeserializeOwned {
     /// The `kind` of its lines.
     const KIND: &'static str;
-    /// The `measured` of its lines; `None` where there is no time in them.
+    /// The `measured` of its lines; `None` for records without times.
     const MEASURED: Option<bool>;
 }
 
-/// Where a record comes from; the same for all records of one run.
+/// The origin of a record; the same for all records of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stamp {
     /// The commit that the binary was built from.
@@ -89,17 +89,17 @@ impl Records {
             .collect()
     }
 
-    /// How many there are, of all kinds.
+    /// Number of records of all kinds.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The lines, but for those of one kind.
+    /// The records of all kinds but one.
     pub fn without(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.0.iter().filter(move |value| value["kind"] != kind)
     }

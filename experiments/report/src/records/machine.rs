@@ -3,7 +3,7 @@
 use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
-/// The bandwidth of this machine's memory, measured in the same run as what stands beside it.
+/// The memory bandwidth of this machine, measured in the same run as the collectives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// How many threads ran at once.
@@ -15,7 +15,7 @@ pub struct Limit {
     /// Bytes of `a` in `a += b` (f32) per second over all threads, in GB/s; each is read twice and written once.
     pub reduce_gbps: f64,
     /// Bytes of one rank's buffer per second in an all-reduce (f32) of ranks that share memory, in GB/s, by the same
-    /// loops with nobody to wait for; left out where none was run.
+    /// loops without any waiting; left out if no all-reduce ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fused_gbps: Option<f64>,
 }
@@ -39,16 +39,16 @@ pub struct SimulatorSpeed {
     pub messages_per_s: f64,
 }
 
-/// One thing that `doctor` looked for.
+/// One item that `doctor` looked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DoctorFinding {
     /// `cpu`, `memory`, `cuda`, ...
     pub item: String,
-    /// Whether it is there.
+    /// Whether it was found.
     pub found: bool,
-    /// What is there.
+    /// What was found.
     pub detail: String,
-    /// Where it is missing: how to get it, and what works without it.
+    /// If it is missing: how to get it, and what works without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
@@ -73,7 +73,7 @@ impl RecordKind for DoctorFinding {
 pub struct MachineListed {
     /// Its name.
     pub name: String,
-    /// What it is, in words.
+    /// A description.
     pub title: String,
     /// Its GPU.
     pub gpu: String,
@@ -83,9 +83,9 @@ pub struct MachineListed {
     pub nics_per_node: u32,
     /// Gb/s of each.
     pub nic_gbit_per_s: f64,
-    /// What they speak.
+    /// The kind of network, such as InfiniBand.
     pub fabric: String,
-    /// Where its figures are from.
+    /// The sources of its figures.
     pub sources: Vec<String>,
 }
 

@@ -22,12 +22,12 @@ pub struct ProofRecord {
     pub tree_hash: Option<String>,
     /// Whether every send has its receive, and every result is the one that the collective promises.
     pub ok: bool,
-    /// Where not: what was found instead.
+    /// If not: the counterexample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counterexample: Option<String>,
 }
 
-/// One algorithm as a picture, with what it costs.
+/// One algorithm as a picture, with its cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shown {
     /// `all_reduce`, ...

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// How a training run is set up: what a measurement and a prediction of the same run have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// What carried the bytes: `threads`, `tcp`, `mpi` (measured); `sim` with real numerics, `modeled` with shapes alone.
+    /// The backend: `threads`, `tcp`, `mpi` (measured); `sim` with real arithmetic, `modeled` with shapes alone.
     pub backend: String,
     /// What each rank computes on: `cpu`, or the GPU's name; of a simulated run the device model.
     pub device: String,
@@ -22,7 +22,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What runs must have in common to stand in one curve or row: all but the number of ranks.
+    /// What runs of one curve or row have in common: everything but the number of ranks.
     pub fn kind(&self) -> [&str; 4] {
         [&self.backend, &self.device, &self.model, &self.strategy]
     }
@@ -57,32 +57,32 @@ pub struct RankMemory {
     pub gradients: u64,
     /// Running statistics.
     pub buffers: u64,
-    /// What went through the layers.
+    /// Activations.
     pub activations: u64,
-    /// What layers keep for their backward pass.
+    /// Values that layers save for their backward pass.
     pub saved_for_backward: u64,
-    /// Gradients by activations.
+    /// Gradients of the loss by the activations.
     pub activation_gradients: u64,
-    /// What the optimiser keeps from step to step.
+    /// The optimiser's state.
     pub optimiser: u64,
-    /// Buffers of the buckets that are no views of the gradients, and what their hook keeps.
+    /// Bucket buffers that are no views of the gradients, and the state of their hook.
     pub buckets: u64,
 }
 
-/// The life of a bucket of gradients, in microseconds from the start of its step.
+/// The times of a bucket of gradients, in microseconds from the start of its step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BucketLife {
-    /// Its place in the order of sending.
+    /// Its position in the order of sending.
     pub bucket: usize,
     /// Parameters in it.
     pub params: usize,
     /// Bytes in it.
     pub bytes: u64,
-    /// Its last gradient was there.
+    /// When its last gradient was computed.
     pub ready_us: f64,
-    /// It was sent: when ready, and after the bucket before it.
+    /// When it was sent: after it was ready and after the previous bucket was sent.
     pub sent_us: f64,
-    /// Its sum was there.
+    /// When its sum had arrived.
     pub done_us: f64,
 }
 
@@ -94,7 +94,7 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 macro_rules! pair {
     ($(#[$doc:meta])* $measured:ident, $simulated:ident $(, $kind:literal)?, { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
-        /// Timed by a clock on the wall.
+        /// Timed by a real clock.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $measured { $($(#[$field_doc])* pub $field: $type,)* }
 
@@ -120,18 +120,18 @@ macro_rules! step {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $step {
-            /// What ran, where.
+            /// The setup of the run.
             #[serde(flatten)]
             pub setup: Setup,
-            /// From 0.
+            /// Number of the step, from 0.
             pub step: u64,
             /// Mean loss of the step's batch over all ranks, exact to the last bit; null where it is no number.
             #[serde(deserialize_with = "number")]
             pub loss: f64,
-            /// What rank 0 sent in it; of the step that was traced, or else of the last.
+            /// The buckets that rank 0 sent; only of the traced step, or of the last.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub buckets: Vec<BucketLife>,
-            /// How the run ended; on its last step.
+            /// How the run ended; only of the last step.
             #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
             pub end: Option<$end>,
         }
@@ -163,11 +163,11 @@ pair! {
         /// first steps compile kernels, search for the fastest algorithms and capture graphs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         steady_samples_per_s: Option<f64>,
-        /// Steps at the start that no time here counts: they compile, allocate and fill caches.
+        /// Warm-up steps, which are not timed: they compile, allocate and fill caches.
         warmup_steps: u64,
         /// Mean time of a step, in microseconds.
         time_us: f64,
-        /// Where it goes.
+        /// Where the time of a step goes.
         #[serde(flatten)]
         breakdown: Breakdown,
         /// Bytes that rank 0 held after the last step, by category.
@@ -183,7 +183,7 @@ pair! {
 pair! {
     /// One point of a scaling curve.
     MeasuredScale, SimulatedScale, "scale", {
-        /// What ran, where.
+        /// The setup of the run.
         #[serde(flatten)]
         setup: Setup,
         /// Samples per rank and step.
@@ -209,11 +209,11 @@ pair! {
 /// One bar of the timeline of a simulated step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimelineSpan {
-    /// Whose.
+    /// The rank.
     pub rank: u32,
     /// `compute` or `communication`.
     pub stream: String,
-    /// What it did.
+    /// The activity.
     pub name: String,
     /// Virtual microseconds from the start of the step.
     pub start_us: f64,
@@ -252,7 +252,7 @@ impl RecordKind for Parity {
     const MEASURED: Option<bool> = None;
 }
 
-/// A published throughput beside what is predicted from the same table's row of one GPU.
+/// A published throughput, and the prediction from the same table's row of one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScalingRow {
     /// The table.
@@ -271,9 +271,9 @@ pub struct ScalingRow {
     pub predicted_samples_per_s: f64,
     /// |predicted / published - 1|.
     pub relative_error: f64,
-    /// Whether the row took part in a fit; none does.
+    /// Whether the row took part in a fit; always false.
     pub fitted: bool,
-    /// What was assumed, where the table does not say.
+    /// Assumptions about what the table does not say.
     pub assumed: Vec<String>,
 }
 

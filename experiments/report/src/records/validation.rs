@@ -1,4 +1,4 @@
-//! `validate`: one prediction beside what was measured.
+//! `validate`: one prediction and the measured time.
 
 use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
@@ -18,17 +18,17 @@ pub struct Validated {
     pub ranks: u32,
     /// nccl-tests' size.
     pub bytes: u64,
-    /// What NCCL's tuner takes: `Ring/LL`, ...
+    /// The algorithm and protocol that NCCL's tuner chooses: `Ring/LL`, ...
     pub nccl_choice: String,
     /// `simulated`, `physical` or `closed-form`.
     pub predictor: String,
-    /// What somebody measured, in microseconds.
+    /// The published time, in microseconds.
     pub measured_us: f64,
     /// The prediction, in microseconds.
     pub predicted_us: f64,
     /// max(predicted / measured, measured / predicted).
     pub error_factor: f64,
-    /// Whether the run took part in the fit of the parameters: then the row counts for nothing.
+    /// Whether the run took part in the fit of the parameters; such rows are not scored.
     pub fitted: bool,
 }
 

@@ -150,7 +150,7 @@ fn spent_table(spent: &[TimeSpent]) -> ReportTable {
     let names = ["algorithm", "topology", "ranks", "size", "virtual time (us)"];
     let last = ["waited for most", "busiest link"];
     ReportTable {
-        caption: "Where the time went: along the messages that wait for each other".into(),
+        caption: "Where the time went, along the critical path".into(),
         head: head(&[&names[..], &PARTS[..], &last[..]].concat()),
         rows: spent.iter().map(row).collect(),
         collapsed: false,

@@ -36,7 +36,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             format!("{failed} proofs failed")
         },
         text: format!(
-            "at {counts} rank counts: every send has its receive, every result is what was promised"
+            "at {counts} rank counts: every send has its receive, every result is the one the collective defines"
         ),
         ok: Some(failed == 0),
     };

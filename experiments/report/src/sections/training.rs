@@ -55,7 +55,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         findings.push(Headline {
             value: format::percent(accuracy),
             text: format!(
-                "of the test digits read right by the {} after {} steps on {}",
+                "of the test digits classified correctly by the {} after {} steps on {}",
                 end.setup.model,
                 end.step + 1,
                 format::counted(end.setup.ranks as usize, "rank")

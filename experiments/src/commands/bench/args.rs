@@ -18,33 +18,33 @@ use clap::ValueEnum;
   allfold bench all_reduce --backend device --ranks 8 -b 1M -e 256M -f 4
   allfold bench all_reduce --backend nccl --ranks 2 -b 8 -e 256M -f 4
 
-Every result is held against an exact reference, bit for bit; exits with 1 if any element differs. The memory bandwidth
-of this machine is measured in the same run and stands below the table.")]
+Every result is compared with an exact reference, bit for bit; the exit code is 1 if any element differs. The memory
+bandwidth of this machine is measured in the same run and printed below the table.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) sweep: SweepArgs,
-    /// What carries the data: threads, shm, tcp or mpi (real time), device or nccl (GPUs, by their own clocks), or sim
-    /// (virtual time). Where a launcher has started this process, ranks of shm and tcp are its processes; those of mpi
-    /// always are
+    /// How ranks exchange data: threads, shm, tcp or mpi (real time), device or nccl (GPUs, timed by the GPUs), or sim
+    /// (virtual time). Ranks of mpi are the processes of mpirun; ranks of shm and tcp are the processes of a launcher,
+    /// if a launcher has started this one
     #[arg(long, value_enum)]
     pub(super) backend: Backend,
-    /// On threads and device: fused (ranks read each other's buffers) or messages (every send of the schedule); on mpi: messages, or
-    /// native (MPI's own collectives) [default: fused, on mpi messages]
+    /// With threads and device: fused (ranks read each other's buffers) or messages (every send of the schedule). With mpi:
+    /// messages or native (MPI's own collectives) [default: fused; with mpi, messages]
     #[arg(long, value_enum)]
     pub(super) path: Option<PathName>,
-    /// On sim: the machine, a built-in name or a TOML file [default: switch]
+    /// With sim: the simulated machine, a name (`allfold machines` lists them) or a file [default: switch]
     #[arg(long, value_name = "T")]
     pub(super) topology: Option<String>,
-    /// On tcp: what connections are protected by [default: loopback]
+    /// With tcp: how connections are protected [default: loopback]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(super) security: Option<Mode>,
-    /// On tcp: as if hosts had this many ranks each, whose messages among themselves go through memory [default: none do]
+    /// With tcp: treat this many ranks as one host; ranks of one host exchange messages through shared memory [default: none does]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) ranks_per_host: Option<u32>,
-    /// Timed calls; on virtual time the first call says it all
+    /// Number of timed calls; on virtual time one call is timed
     #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measuring")]
     pub(super) iterations: u32,
-    /// Calls before those
+    /// Number of untimed calls before the timed ones
     #[arg(
         short = 'w',
         long = "warmup_iters",
@@ -53,10 +53,10 @@ pub(crate) struct Args {
         help_heading = "Measuring"
     )]
     pub(super) warmup: u32,
-    /// Check results: 1 or 0
+    /// Check every result: 1 or 0
     #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
     pub(super) check: u8,
-    /// On shm: buffers that the other ranks reach where they are (1), or the caller's own memory, copied (0)
+    /// With shm: registered buffers, which other ranks read in place (1), or buffers that are copied (0)
     #[arg(short = 'R', long = "local_register", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
     pub(super) register: u8,
     /// Seed of the inputs
@@ -66,33 +66,33 @@ pub(crate) struct Args {
     pub(super) common: Common,
 }
 
-/// What carries the data.
+/// How ranks exchange data.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// Threads of this process, real time.
     Threads,
-    /// Threads or processes that talk through a segment of shared memory, real time.
+    /// Threads or processes with a shared-memory segment, real time.
     Shm,
-    /// Threads or processes that talk over loopback sockets, real time.
+    /// Threads or processes with sockets, real time.
     Tcp,
     /// Processes that mpirun has started, real time.
     Mpi,
-    /// Buffers on the GPUs of this process, one per rank: our algorithms, a graph each.
+    /// One buffer per rank on the GPUs of this process: Allfold's algorithms, a CUDA graph each.
     Device,
-    /// A thread per rank over NCCL: its own collectives, or with --algo ours over its messages.
+    /// A thread per rank over NCCL: NCCL's collectives, or with --algo Allfold's algorithms over NCCL's messages.
     Nccl,
-    /// Threads that carry real data on a virtual clock.
+    /// Threads that exchange real data on a virtual clock.
     Sim,
 }
 
-/// Whose clock times a backend.
+/// Which clock times a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// This machine's.
+    /// The clock of this machine.
     HostBackend(HostBackend),
-    /// The GPUs' own.
+    /// The clocks of the GPUs.
     Gpus(GpuBackend),
-    /// The simulator's.
+    /// The clock of the simulator.
     Virtual,
 }
 
@@ -119,7 +119,7 @@ pub enum GpuBackend {
 }
 
 impl Backend {
-    /// Whose clock times it.
+    /// The clock that times the backend.
     pub fn clock(self) -> Clock {
         match self {
             Backend::Threads => Clock::HostBackend(HostBackend::Threads),
@@ -134,7 +134,7 @@ impl Backend {
 }
 
 impl HostBackend {
-    /// As flags and records name it.
+    /// The name in flags and records.
     pub fn name(self) -> &'static str {
         match self {
             HostBackend::Threads => "threads",
@@ -146,7 +146,7 @@ impl HostBackend {
 }
 
 impl GpuBackend {
-    /// As flags and records name it.
+    /// The name in flags and records.
     pub fn name(self) -> &'static str {
         match self {
             GpuBackend::Device => "device",
@@ -155,21 +155,21 @@ impl GpuBackend {
     }
 }
 
-/// How ranks that are threads do a collective.
+/// How ranks execute a collective.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathName {
     /// Through shared memory.
     Fused,
-    /// By every message of the schedule.
+    /// By the messages of the schedule.
     Messages,
     /// By MPI's own collectives.
     Native,
 }
 
-/// What connections between ranks are protected by.
+/// How connections between ranks are protected.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing: loopback only.
+    /// Not at all: only loopback is accepted.
     Loopback,
     /// A handshake under a secret, then TLS 1.3.
     Tls,
@@ -178,7 +178,7 @@ pub enum Mode {
 }
 
 impl Args {
-    /// How ranks do it, by the flags.
+    /// How ranks execute the collective, by the flags.
     pub fn path(&self) -> CommandResult<Path> {
         let path = match self.path {
             Some(PathName::Fused) => Path::Fused,
@@ -195,7 +195,7 @@ impl Args {
         match fits {
             true => Ok(path),
             false => Err(CommandError::usage(
-                "--path: fused and messages are of --backend threads and device, messages and native of mpi",
+                "--path: use fused or messages with --backend threads and device, messages or native with --backend mpi",
             )),
         }
     }
@@ -203,14 +203,16 @@ impl Args {
     /// Refuses flags of another backend.
     pub fn check(&self) -> CommandResult {
         if self.topology.is_some() && self.backend != Backend::Sim {
-            return Err(CommandError::usage("--topology needs the virtual clock: use --backend sim"));
+            return Err(CommandError::usage(
+                "--topology describes a simulated machine: use it with --backend sim",
+            ));
         }
         if self.security.is_some() && self.backend != Backend::Tcp {
-            return Err(CommandError::usage("--security is about sockets: use --backend tcp"));
+            return Err(CommandError::usage("--security protects sockets: use it with --backend tcp"));
         }
         if self.ranks_per_host.is_some() && self.backend != Backend::Tcp {
             return Err(CommandError::usage(
-                "--ranks-per-host is about sockets and what goes beside them: use --backend tcp",
+                "--ranks-per-host chooses between sockets and shared memory: use it with --backend tcp",
             ));
         }
         Ok(())

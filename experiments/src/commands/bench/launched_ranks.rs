@@ -40,7 +40,9 @@ pub fn ranks(args: &Args, host: HostBackend, choice: &Choice) -> CommandResult<L
                 && comm.size() == args.sweep.ranks
                 && !comm.shares_memory()
             {
-                return Err(CommandError::run("these ranks share no memory: they are not all on one host"));
+                return Err(CommandError::run(
+                    "the ranks of --backend shm must be on one host, and these are not",
+                ));
             }
             let how = match host {
                 HostBackend::Shm => format!("as processes that share a segment, {}", buffers(args)),
@@ -69,7 +71,7 @@ fn threads(choice: &Choice, world: impl Into<World>, how: String) -> LaunchedRan
 fn process(args: &Args, choice: &Choice, comm: Communicator, how: String) -> CommandResult<LaunchedRanks> {
     if comm.size() != args.sweep.ranks {
         return Err(CommandError::usage(format!(
-            "--ranks {}, but {} were started",
+            "--ranks is {}, but the launcher started {} ranks",
             args.sweep.ranks,
             comm.size()
         )));

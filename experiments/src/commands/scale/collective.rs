@@ -20,19 +20,19 @@ pub(crate) struct Args {
     /// Which collective: all_reduce, broadcast, all_gather, ...
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     collective: Collective,
-    /// By which algorithms, such as ring,double_binary_tree
+    /// Algorithms, such as ring,double_binary_tree
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
     algo: Vec<String>,
-    /// Rank counts, such as 8,64,512; of a long range the powers of two
+    /// Rank counts, such as 8,64,512; from a long range, its powers of two
     #[arg(long, value_name = "COUNTS")]
     ranks: RankCounts,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
-    /// Bytes of the call
+    /// Size of the call in bytes
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     size: Size,
-    /// Channels side by side, each on its share of the data
+    /// Parallel channels, each on its share of the data
     #[arg(long, value_name = "LANES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     lanes: u32,
     /// Cut chunks into pieces of at most this many bytes [default: the algorithm's own]

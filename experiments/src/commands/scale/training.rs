@@ -50,7 +50,7 @@ pub(crate) struct Args {
 /// Measures and predicts every point, prints a table of each kind.
 pub fn run(args: &Args) -> CommandResult {
     let (Some(path), Some(ranks)) = (&args.config, &args.ranks) else {
-        return Err(CommandError::usage("what is to be scaled? give --config FILE --ranks COUNTS"));
+        return Err(CommandError::usage("`allfold scale` needs --config FILE and --ranks COUNTS"));
     };
     let mut config = config::read(path)?;
     config.max_steps = args.steps;

@@ -13,8 +13,8 @@ use std::path::PathBuf;
   allfold scale validate tables/*.json --rows --plot errors.svg
   allfold scale validate tables/*.json --without jitter
 
-Nothing is fitted to the tables: each is predicted from its row of one GPU. `allfold validate` holds predictions of
-collectives against measured runs.")]
+Nothing is fitted to the tables: each table is predicted from its row of one GPU. `allfold validate` compares predictions
+of collectives with measured runs.")]
 pub(crate) struct Args {
     /// Published tables of training throughput (JSON)
     #[arg(value_name = "TABLE", required = true)]

@@ -22,24 +22,24 @@ use std::path::{Path, PathBuf};
   allfold scale workload gpt2-xl --topology hgx-h100,fat-tree=2:1 --ranks 1..4096 --strong --batch 4096 --amp
   allfold scale workload bert-large --topology p4d --ranks 8..1024 --plot curve.svg
 
-Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput over that of as many single ranks.")]
+Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput divided by that of as many single ranks.")]
 pub(crate) struct Args {
     /// The network: resnet18, resnet34, resnet50, vgg16, bert-base, bert-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl
     #[arg(value_name = "NAME")]
     name: String,
-    /// Rank counts, such as 1,8,64; of a long range the powers of two
+    /// Rank counts, such as 1,8,64; from a long range, its powers of two
     #[arg(long, value_name = "COUNTS")]
     ranks: RankCounts,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
-    /// Samples per rank and step; with --strong, of all ranks
+    /// Samples per step: of each rank, or with --strong of all ranks
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     batch: u64,
-    /// Keep the batch of all ranks: each has its share
+    /// Strong scaling: all ranks share one batch
     #[arg(long, conflicts_with = "weak")]
     strong: bool,
-    /// Keep the batch of each rank (as without)
+    /// Weak scaling: every rank has a batch of its own (the default)
     #[arg(long)]
     weak: bool,
     /// Half precision on tensor cores, f32 gradients
@@ -48,25 +48,25 @@ pub(crate) struct Args {
     /// TF32 products
     #[arg(long)]
     tf32: bool,
-    /// Micro-batches of a step, exchanged once
+    /// Micro-batches per step; gradients are exchanged once per step
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     accumulate: u64,
     /// Batch norms over the samples of all ranks
     #[arg(long)]
     sync_batch_norm: bool,
-    /// What each rank computes on, where it is not the machine's own GPU
+    /// The GPU of each rank [default: the machine's own GPU]
     #[arg(long, value_name = "GPU")]
     accelerator: Option<String>,
-    /// Samples per second that were measured on one GPU; kernels are stretched to meet it
+    /// Samples per second measured on one GPU; all kernel times are scaled to meet it
     #[arg(long, value_name = "RATE")]
     single_gpu_rate: Option<f64>,
-    /// What times the exchanges
+    /// How exchanges are timed
     #[arg(long, value_enum, default_value = "simulated")]
     collectives: Collectives,
-    /// Standard deviation of the devices' speed, as a share of a step; all wait for the slowest
+    /// Standard deviation of the devices' speed, as a share of a step; all ranks wait for the slowest
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     device_variation: f64,
-    /// Standard deviation of a host's lateness in a step, in microseconds; all wait for the latest
+    /// Standard deviation of a host's lateness in a step, in microseconds; all ranks wait for the latest
     #[arg(long, value_name = "US", default_value_t = 0.0)]
     jitter: f64,
     /// Samples per second that the CPUs of a node prepare
@@ -85,14 +85,16 @@ pub(crate) struct Args {
 fn finite(what: &str, value: f64) -> CommandResult<f64> {
     match value.is_finite() && (0.0..=1e12).contains(&value) {
         true => Ok(value),
-        false => Err(CommandError::usage(format!("{what} {value} is no such number; give 0 or more"))),
+        false => Err(CommandError::usage(format!("{what} {value} is not a number from 0 to 1e12"))),
     }
 }
 
 fn rate(what: &str, value: f64) -> CommandResult<f64> {
     match value > 0.0 {
         true => finite(what, value),
-        false => Err(CommandError::usage(format!("{what} {value}: give samples per second, more than 0"))),
+        false => Err(CommandError::usage(format!(
+            "{what} is {value}; give a number of samples per second above 0"
+        ))),
     }
 }
 
@@ -175,7 +177,7 @@ fn points(
         let Some(point) = scaling.point(ranks)? else {
             let batch = scaling.batch;
             output.say(format!(
-                "{ranks} ranks and more leave some of {batch} samples none: the curve ends there"
+                "from {ranks} ranks on, a batch of {batch} leaves ranks without a sample: the curve ends there"
             ))?;
             break;
         };

@@ -29,10 +29,10 @@ use std::time::Instant;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "NCCL (--algo nccl)")]
 pub struct NcclArgs {
-    /// What NCCL may choose, as NCCL_ALGO has it: `tree`, `^nvls`, `ring;allreduce:tree` [default: NCCL_ALGO]
+    /// Algorithms that NCCL may choose, written as in NCCL_ALGO: `tree`, `^nvls`, `ring;allreduce:tree` [default: NCCL_ALGO]
     #[arg(long, value_name = "LIST")]
     nccl_algo: Option<String>,
-    /// By which protocols, as NCCL_PROTO has it: `LL128,Simple` [default: NCCL_PROTO]
+    /// Protocols that NCCL may choose, written as in NCCL_PROTO: `LL128,Simple` [default: NCCL_PROTO]
     #[arg(long, value_name = "LIST")]
     nccl_proto: Option<String>,
     /// NCCL's version
@@ -41,7 +41,7 @@ pub struct NcclArgs {
     /// The network's switches may reduce (SHARP), as with NCCL_COLLNET_ENABLE=1
     #[arg(long)]
     collnet: bool,
-    /// Parameters that `calibrate` wrote, instead of those that ship
+    /// Parameters that `calibrate` wrote [default: those that ship with Allfold]
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
     /// Leave a term out of the model; may be given again
@@ -100,7 +100,9 @@ pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, output: &mut RunO
         Collective::Reduce,
     ];
     if !tuned.contains(&collective) {
-        return Err(CommandError::usage(format!("NCCL tunes no {collective}: it composes it of sends")));
+        return Err(CommandError::usage(format!(
+            "NCCL's tuner does not cover {collective}, which NCCL composes of sends and receives"
+        )));
     }
     let platform = Platform::of(&machine, sweep.ranks, args.library());
     let (terms, parameters) = (

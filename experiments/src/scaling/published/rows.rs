@@ -81,7 +81,7 @@ impl Predicted {
 pub struct Rows {
     /// Its rows of more than one GPU.
     pub rows: Vec<Predicted>,
-    /// What was assumed, where the table does not say.
+    /// Assumptions about what the table does not say.
     pub assumed: Vec<String>,
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct Run {
     /// The file's name without its ending; `#2` and so on for the further tables of one file.
     pub name: String,
-    /// What was called.
+    /// The collective.
     pub collective: Collective,
     /// The element type as the run names it: `float`, `bfloat16`, `fp8_e4m3`, ...
     pub dtype: String,
@@ -41,7 +41,7 @@ pub struct Run {
 pub struct RunRow {
     /// Bytes of the larger of a rank's two buffers, nccl-tests' "size".
     pub bytes: u64,
-    /// Whether the input's buffer took the result.
+    /// Whether the result replaced the input in its buffer.
     pub in_place: bool,
     /// Mean time of a call in microseconds.
     pub time_us: f64,

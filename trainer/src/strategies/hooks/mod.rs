@@ -37,7 +37,7 @@ pub const HOOKS: &[(&str, &str)] = &[
     ("local_sgd", "no gradients; weights are averaged every `local_steps` steps"),
 ];
 
-/// A hook with what it remembers of each bucket.
+/// A hook with its state for each bucket.
 pub enum Hook<F: Float> {
     /// As it is.
     None,
@@ -55,21 +55,21 @@ pub enum Hook<F: Float> {
     LocalSgd,
 }
 
-/// A bucket that was sent.
+/// A bucket in flight.
 pub enum BucketExchange<F: Float> {
     /// As it is.
     Whole(Work<Buffer<F>>),
     /// In f16; the buffer waits for the sum.
     Fp16(Work<Buffer<f16>>, Buffer<F>),
-    /// In bf16; likewise.
+    /// In bf16; the buffer waits for the sum.
     Bf16(Work<Buffer<bf16>>, Buffer<F>),
-    /// In bytes; likewise.
+    /// In bytes; the buffer waits for the sum.
     Int8(Work<Buffer<u8>>, Buffer<F>),
-    /// Places and values; likewise.
+    /// Positions and values; the buffer waits for the sum.
     TopK(Work<Buffer<i32>>, Work<Buffer<F>>, Buffer<F>),
     /// Exchanged when its turn comes, by several collectives one after another.
     Later(Buffer<F>),
-    /// This rank's own.
+    /// Not exchanged: the rank's own gradients.
     Kept(Buffer<F>),
 }
 
@@ -91,7 +91,7 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Forgets what it knows of buckets: there are new ones.
+    /// Resets the state of buckets, because the buckets have changed.
     pub fn reset(&mut self) {
         match self {
             Hook::PowerSgd(state) => state.reset(),
@@ -100,7 +100,7 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// How many elements it remembers.
+    /// Number of elements of its state.
     pub fn elements(&self) -> usize {
         match self {
             Hook::PowerSgd(state) => state.elements(),
@@ -133,7 +133,7 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Takes back what the last step changed of what it remembers: a loss scale skipped the step.
+    /// Undoes the last step's changes of the state, because a loss scale skipped the step.
     pub fn undo(&mut self) {
         match self {
             Hook::PowerSgd(state) => state.undo(),
@@ -142,7 +142,7 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Multiplies remembered errors: they are in units of the loss scale, which has changed.
+    /// Rescales the error feedback, which is in units of the loss scale, after the loss scale has changed.
     pub fn rescale(&mut self, by: F) {
         match self {
             Hook::PowerSgd(state) => state.rescale(by),

@@ -20,7 +20,7 @@ use allfold_kernels::nn::{Float, Matrix, OpCost, Store, matmul};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// What is remembered of each bucket: errors, and the right matrices of its parameters.
+/// The state of each bucket: errors, and the right matrices of its parameters.
 pub struct PowerSgd<F> {
     rank: usize,
     seed: u64,
@@ -48,7 +48,7 @@ impl<F: Float> PowerSgd<F> {
         self.rights.clear();
     }
 
-    /// How many elements it remembers.
+    /// Number of elements of its state.
     pub fn elements(&self) -> usize {
         self.errors.elements() + self.rights.elements()
     }
