@@ -2,7 +2,7 @@
 
 use crate::Element;
 use allfold_kernels::SplitVec;
-use allfold_kernels::fused::Lease;
+use allfold_kernels::fused::RegisteredBuffer;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -21,7 +21,7 @@ enum Home<T> {
     /// What is left of a vector, or was cut off from it.
     Part(SplitVec<T>),
     /// In memory that the ranks of a communicator share.
-    Shared(Lease, PhantomData<T>),
+    Shared(RegisteredBuffer, PhantomData<T>),
 }
 
 impl<T: Element> Buffer<T> {
@@ -31,8 +31,8 @@ impl<T: Element> Buffer<T> {
     }
 
     /// The elements of a lease, all of which are whole.
-    pub(crate) fn shared(lease: Lease) -> Buffer<T> {
-        Buffer { owner: Home::Shared(lease, PhantomData) }
+    pub(crate) fn shared(buffer: RegisteredBuffer) -> Buffer<T> {
+        Buffer { owner: Home::Shared(buffer, PhantomData) }
     }
 
     /// Whether other ranks reach it where it is.
@@ -66,7 +66,7 @@ impl<T: Element> Buffer<T> {
         let mut first = match std::mem::replace(&mut self.owner, Home::Host(Vec::new())) {
             Home::Host(elements) => SplitVec::from(elements),
             Home::Part(part) => part,
-            Home::Shared(lease, _) => SplitVec::from(bytemuck::cast_slice(&lease).to_vec()),
+            Home::Shared(buffer, _) => SplitVec::from(bytemuck::cast_slice(&buffer).to_vec()),
         };
         let rest = first.split_off(at);
         self.owner = Home::Part(first);
@@ -111,7 +111,7 @@ impl<T: Element> Deref for Buffer<T> {
         match &self.owner {
             Home::Host(elements) => elements,
             Home::Part(part) => part,
-            Home::Shared(lease, _) => bytemuck::cast_slice(lease),
+            Home::Shared(buffer, _) => bytemuck::cast_slice(buffer),
         }
     }
 }
@@ -121,7 +121,7 @@ impl<T: Element> DerefMut for Buffer<T> {
         match &mut self.owner {
             Home::Host(elements) => elements,
             Home::Part(part) => part,
-            Home::Shared(lease, _) => bytemuck::cast_slice_mut(lease),
+            Home::Shared(buffer, _) => bytemuck::cast_slice_mut(buffer),
         }
     }
 }

@@ -100,13 +100,13 @@ impl Beside {
     }
 
     /// Says that this end is going to sleep on its descriptor. False: it must not.
-    pub fn lie_down(&self, wants: Wants) -> bool {
-        self.pipe.lie_down(wants)
+    pub fn prepare_sleep(&self, wants: Wants) -> bool {
+        self.pipe.prepare_sleep(wants)
     }
 
     /// It sleeps no longer: what woke it may be the socket's news.
-    pub fn get_up(&mut self) {
-        self.pipe.get_up();
+    pub fn finish_sleep(&mut self) {
+        self.pipe.finish_sleep();
         self.looks = LOOKS;
     }
 
@@ -181,9 +181,9 @@ mod tests {
     fn what_was_put_in_before_the_end_is_read_before_it() {
         let [mut a, mut b] = pair();
         // Woken, and not looking: what wakes lies in the socket when it is closed, so that the end is a reset.
-        assert!(b.lie_down(Wants { bytes: true, room: false }));
+        assert!(b.prepare_sleep(Wants { bytes: true, room: false }));
         assert_eq!(a.write(b"to ", b"the last").unwrap(), 11);
-        assert!(a.lie_down(Wants { bytes: true, room: false }));
+        assert!(a.prepare_sleep(Wants { bytes: true, room: false }));
         assert_eq!(b.write(b"unread", b"").unwrap(), 6);
         drop(a);
         let mut heard = [0; 32];

@@ -96,11 +96,11 @@ impl Wire {
     }
 
     /// What its descriptor is to be asked for by who sleeps until one of these can be done. `None`: sleep not, one of
-    /// them can be done now. [`Wire::get_up`] follows either way.
+    /// them can be done now. [`Wire::finish_sleep`] follows either way.
     #[inline]
-    pub fn lie_down(&self, wants: Wants) -> Option<PollFlags> {
+    pub fn prepare_sleep(&self, wants: Wants) -> Option<PollFlags> {
         if let Wire::Beside(beside) = self {
-            return beside.lie_down(wants).then_some(PollFlags::IN);
+            return beside.prepare_sleep(wants).then_some(PollFlags::IN);
         }
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, wants.bytes);
@@ -110,9 +110,9 @@ impl Wire {
 
     /// It sleeps no longer.
     #[inline]
-    pub fn get_up(&mut self) {
+    pub fn finish_sleep(&mut self) {
         if let Wire::Beside(beside) = self {
-            beside.get_up();
+            beside.finish_sleep();
         }
     }
 }

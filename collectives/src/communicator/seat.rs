@@ -6,7 +6,7 @@ use crate::flight::{Recorder, Ticket};
 use crate::transport::Connection;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_base::lock;
-use allfold_kernels::fused::Board;
+use allfold_kernels::fused::SyncSegment;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +24,7 @@ pub(crate) struct Seat {
     /// The group's name in flight records: the same on all of its ranks; 0 is the world.
     name: u64,
     /// Where the ranks meet in shared memory, once they have agreed to.
-    pub board: OnceLock<Arc<Board>>,
+    pub sync_segment: OnceLock<Arc<SyncSegment>>,
     /// Operations entered, or handed to the communication thread.
     sequence: AtomicU64,
     /// The failure that this rank has been told of, and whether there is one.
@@ -83,7 +83,7 @@ impl Seat {
             member,
             size,
             name,
-            board: OnceLock::new(),
+            sync_segment: OnceLock::new(),
             sequence: AtomicU64::new(0),
             told: Mutex::default(),
             troubled: AtomicBool::new(false),
@@ -148,8 +148,10 @@ impl Seat {
     /// This rank's ways to its peers.
     pub fn connect(&self, actor: ActorId) -> Connection {
         let connection = self.backend.clone().connect(actor, self.member);
-        match self.board.get() {
-            Some(board) => connection.sharing(Segment::share(board, self.member.rank, self.size)),
+        match self.sync_segment.get() {
+            Some(sync_segment) => {
+                connection.sharing(Segment::share(sync_segment, self.member.rank, self.size))
+            }
             None => connection,
         }
     }

@@ -38,8 +38,8 @@ impl Communicator {
     /// ```
     pub fn buffer<T: Element>(&self, len: usize) -> Buffer<T> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| *bytes > SMALLEST);
-        let leased = bytes.and_then(|bytes| self.seat.board.get()?.lease(self.rank().0, bytes));
-        leased.map_or_else(|| Buffer::zeroed(len), Buffer::shared)
+        let registered = bytes.and_then(|bytes| self.seat.sync_segment.get()?.register(self.rank().0, bytes));
+        registered.map_or_else(|| Buffer::zeroed(len), Buffer::shared)
     }
 
     /// Lets the data of this communicator's collectives go through shared memory from now on, if all its ranks are on
@@ -68,16 +68,18 @@ impl Communicator {
         let all: Option<Vec<Invitation>> = words.chunks(Invitation::WORDS).map(Invitation::read).collect();
         let all = all.unwrap_or_default();
         let beside = !all.is_empty() && all.iter().all(|other| other.is_beside(&mine));
-        let board = match segment {
+        let sync_segment = match segment {
             _ if !beside => None,
-            Some(segment) => Some(segment.board.clone()).map(|board| (board, Some(segment))),
-            None => Segment::accept(&all[0], self.size()).map(|board| (board, None)),
+            Some(segment) => {
+                Some(segment.sync_segment.clone()).map(|sync_segment| (sync_segment, Some(segment)))
+            }
+            None => Segment::accept(&all[0], self.size()).map(|sync_segment| (sync_segment, None)),
         };
         // The segment's descriptor stays open until all have said whether they have mapped it.
-        let mut have = [i64::from(board.is_some() && self.seat.outstanding().is_none())];
+        let mut have = [i64::from(sync_segment.is_some() && self.seat.outstanding().is_none())];
         self.all_reduce(&mut have, ReduceOp::Min)?;
-        let Some((board, _segment)) = board.filter(|_| have == [1]) else { return Ok(false) };
-        let _ = self.seat.board.set(board);
+        let Some((sync_segment, _segment)) = sync_segment.filter(|_| have == [1]) else { return Ok(false) };
+        let _ = self.seat.sync_segment.set(sync_segment);
         self.connection.replace(self.seat.connect(self.seat.actor));
         self.prepared.take();
         Ok(true)

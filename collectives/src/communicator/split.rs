@@ -34,7 +34,7 @@ impl Communicator {
         let member = Member { group, rank: Rank(place as u32) };
         let seat = self.seat.beside(member, members.len() as u32, key.sequence, color);
         let mut smaller = Communicator::new(seat, self.plan).at(self.owner.clone());
-        if self.seat.board.get().is_some() {
+        if self.seat.sync_segment.get().is_some() {
             smaller.share_memory()?;
         }
         Ok(Some(smaller))

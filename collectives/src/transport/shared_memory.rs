@@ -11,13 +11,13 @@ use super::capabilities::{CallHeader, Monitor};
 use super::messages::Transport;
 use crate::contract::deadline::{after, clock};
 use crate::{Call, Error, Rank, Result};
-use allfold_kernels::fused::{Board, Ends, Exchange, Party, Patience, Stopped};
+use allfold_kernels::fused::{Ends, Exchange, Member, Stopped, SyncSegment, WaitPolicy};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A rank's place at a board of the group.
 pub(crate) struct SharedMemory {
-    party: Party,
+    member: Member,
     rank: Rank,
     ranks: u32,
     /// How long a rank sleeps at most before it asks the transport again.
@@ -27,8 +27,8 @@ pub(crate) struct SharedMemory {
 impl SharedMemory {
     /// `nap`: how long a rank sleeps at most before it asks the transport for news. [`Duration::MAX`] where the transport
     /// rings the board when there is any.
-    pub fn new(board: Arc<Board>, rank: Rank, ranks: u32, nap: Duration) -> SharedMemory {
-        SharedMemory { party: Party::new(board, rank.0), rank, ranks, nap }
+    pub fn new(sync_segment: Arc<SyncSegment>, rank: Rank, ranks: u32, nap: Duration) -> SharedMemory {
+        SharedMemory { member: Member::new(sync_segment, rank.0), rank, ranks, nap }
     }
 
     /// Does an operation. The transport is asked only by a rank that has to wait.
@@ -42,7 +42,7 @@ impl SharedMemory {
         monitor(transport)?.failure()?;
         let (rank, ranks, nap) = (self.rank, self.ranks, self.nap);
         let mut wait = Wait { transport, rank, ranks, nap, header, entered: None };
-        match self.party.run(header.label, exchange, ends, &mut wait) {
+        match self.member.run(header.label, exchange, ends, &mut wait) {
             Ok(()) => match wait.entered {
                 Some(_) => monitor(transport).map(Monitor::complete),
                 None => Ok(()),
@@ -112,7 +112,7 @@ impl Wait<'_> {
     }
 }
 
-impl Patience for Wait<'_> {
+impl WaitPolicy for Wait<'_> {
     type Error = Error;
 
     fn told(&mut self) {

@@ -35,7 +35,7 @@ pub enum Pattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum From {
     /// A block of one source.
-    Copy { party: u32, block: usize },
+    Copy { member: u32, block: usize },
     /// The reduction of that block of all sources.
     Reduce { block: usize },
 }
@@ -51,7 +51,7 @@ pub(super) struct Route {
 #[derive(Clone, Debug)]
 pub struct Exchange {
     pub(super) pattern: Pattern,
-    pub(super) parties: u32,
+    pub(super) members: u32,
     pub(super) root: u32,
     pub(super) dtype: DType,
     pub(super) op: ReduceOp,
@@ -74,7 +74,7 @@ pub(super) fn mix(hash: u64, word: u64) -> u64 {
 }
 
 impl Exchange {
-    /// An exchange of `parties` parties over blocks of `count` elements. `formulas` says, for ranges of the elements
+    /// An exchange of `members` parties over blocks of `count` elements. `formulas` says, for ranges of the elements
     /// of a source, by which tree they are reduced; where nothing is reduced it is not looked at. An average is
     /// divided once, after its sum.
     ///
@@ -84,21 +84,21 @@ impl Exchange {
     #[track_caller]
     pub fn new(
         pattern: Pattern,
-        parties: u32,
+        members: u32,
         root: u32,
         (dtype, op): (DType, ReduceOp),
         count: usize,
         formulas: Vec<(Range<usize>, Formula)>,
     ) -> Exchange {
-        assert!(root < parties, "party {root} of {parties} cannot be the root");
+        assert!(root < members, "party {root} of {members} cannot be the root");
         let block = count * dtype.size();
         let reduces = matches!(pattern, Pattern::AllReduce | Pattern::Reduce | Pattern::ReduceScatter);
-        let blocks = if pattern == Pattern::ReduceScatter { parties as usize } else { 1 };
+        let blocks = if pattern == Pattern::ReduceScatter { members as usize } else { 1 };
         let mut end = 0;
         if reduces {
             for (range, formula) in &formulas {
                 assert!(range.start == end && range.end >= end, "formulas must cover a source in order");
-                assert!(formula.last < parties, "a formula names party {} of {parties}", formula.last);
+                assert!(formula.last < members, "a formula names party {} of {members}", formula.last);
                 end = range.end;
             }
             assert_eq!(end, count * blocks, "formulas must cover a source to its end");
@@ -109,12 +109,12 @@ impl Exchange {
         let formulas: Vec<_> =
             formulas.into_iter().map(bytes).filter(|(range, _)| !range.is_empty()).collect();
         let slots = formulas.iter().map(|(_, formula)| formula.slots).max().unwrap_or(0).max(1);
-        let words = [pattern as u64, parties.into(), root.into(), dtype as u64, op as u64, block as u64];
+        let words = [pattern as u64, members.into(), root.into(), dtype as u64, op as u64, block as u64];
         let digest = words.into_iter().fold(0, mix);
-        let routes = routes(pattern, parties, root);
+        let routes = routes(pattern, members, root);
         let mut exchange = Exchange {
             pattern,
-            parties,
+            members,
             root,
             dtype,
             op,
@@ -125,17 +125,17 @@ impl Exchange {
             most_blocks: 0,
             digest,
         };
-        exchange.most_blocks = (0..parties).map(|party| exchange.source_blocks(party)).max().unwrap_or(0);
+        exchange.most_blocks = (0..members).map(|member| exchange.source_blocks(member)).max().unwrap_or(0);
         exchange
     }
 
     /// Blocks of the source of a party.
-    pub(super) fn source_blocks(&self, party: u32) -> usize {
-        let all = self.parties as usize;
+    pub(super) fn source_blocks(&self, member: u32) -> usize {
+        let all = self.members as usize;
         match self.pattern {
             Pattern::Meet => 0,
-            Pattern::Broadcast => usize::from(party == self.root),
-            Pattern::Scatter if party == self.root => all,
+            Pattern::Broadcast => usize::from(member == self.root),
+            Pattern::Scatter if member == self.root => all,
             Pattern::Scatter => 0,
             Pattern::ReduceScatter | Pattern::AllToAll => all,
             _ => 1,
@@ -143,13 +143,13 @@ impl Exchange {
     }
 
     /// Blocks of the result of a party.
-    pub(super) fn result_blocks(&self, party: u32) -> usize {
-        let all = self.parties as usize;
+    pub(super) fn result_blocks(&self, member: u32) -> usize {
+        let all = self.members as usize;
         match self.pattern {
             Pattern::Meet => 0,
-            Pattern::Broadcast => usize::from(party != self.root),
-            Pattern::Reduce => usize::from(party == self.root),
-            Pattern::Gather if party == self.root => all,
+            Pattern::Broadcast => usize::from(member != self.root),
+            Pattern::Reduce => usize::from(member == self.root),
+            Pattern::Gather if member == self.root => all,
             Pattern::Gather => 0,
             Pattern::AllGather | Pattern::AllToAll => all,
             _ => 1,
@@ -171,8 +171,8 @@ impl Exchange {
     }
 
     /// Where blocks of this source and result lie within one buffer of both: byte offsets.
-    pub(super) fn offsets(&self, party: u32) -> (usize, usize) {
-        let own = party as usize * self.block;
+    pub(super) fn offsets(&self, member: u32) -> (usize, usize) {
+        let own = member as usize * self.block;
         match self.pattern {
             Pattern::AllGather => (own, 0),
             Pattern::ReduceScatter => (0, own),
@@ -181,10 +181,10 @@ impl Exchange {
     }
 }
 
-fn routes(pattern: Pattern, parties: u32, root: u32) -> Vec<Route> {
-    let all = || (0..parties).map(|party| (party, 0)).collect::<Vec<_>>();
-    let each = |f: &dyn Fn(u32) -> Route| (0..parties).map(f).collect::<Vec<_>>();
-    let place = |party: u32| party as usize;
+fn routes(pattern: Pattern, members: u32, root: u32) -> Vec<Route> {
+    let all = || (0..members).map(|member| (member, 0)).collect::<Vec<_>>();
+    let each = |f: &dyn Fn(u32) -> Route| (0..members).map(f).collect::<Vec<_>>();
+    let place = |member: u32| member as usize;
     match pattern {
         Pattern::Meet => Vec::new(),
         Pattern::AllReduce => vec![Route { from: From::Reduce { block: 0 }, to: all() }],
@@ -193,28 +193,28 @@ fn routes(pattern: Pattern, parties: u32, root: u32) -> Vec<Route> {
             each(&|p| Route { from: From::Reduce { block: place(p) }, to: vec![(p, 0)] })
         }
         Pattern::Broadcast => {
-            let others = all().into_iter().filter(|(party, _)| *party != root).collect();
-            vec![Route { from: From::Copy { party: root, block: 0 }, to: others }]
+            let others = all().into_iter().filter(|(member, _)| *member != root).collect();
+            vec![Route { from: From::Copy { member: root, block: 0 }, to: others }]
         }
         Pattern::AllGather => each(&|q| Route {
-            from: From::Copy { party: q, block: 0 },
-            to: (0..parties).map(|p| (p, place(q))).collect(),
+            from: From::Copy { member: q, block: 0 },
+            to: (0..members).map(|p| (p, place(q))).collect(),
         }),
         Pattern::Gather => {
-            each(&|q| Route { from: From::Copy { party: q, block: 0 }, to: vec![(root, place(q))] })
+            each(&|q| Route { from: From::Copy { member: q, block: 0 }, to: vec![(root, place(q))] })
         }
         Pattern::Scatter => {
-            each(&|p| Route { from: From::Copy { party: root, block: place(p) }, to: vec![(p, 0)] })
+            each(&|p| Route { from: From::Copy { member: root, block: place(p) }, to: vec![(p, 0)] })
         }
         Pattern::AllToAll => {
             let pair = |p: u32, q: u32| Route {
-                from: From::Copy { party: q, block: place(p) },
+                from: From::Copy { member: q, block: place(p) },
                 to: vec![(p, place(q))],
             };
-            (0..parties).flat_map(|p| (0..parties).map(move |q| pair(p, q))).collect()
+            (0..members).flat_map(|p| (0..members).map(move |q| pair(p, q))).collect()
         }
         Pattern::Shift => each(&|p| Route {
-            from: From::Copy { party: (p + parties - 1) % parties, block: 0 },
+            from: From::Copy { member: (p + members - 1) % members, block: 0 },
             to: vec![(p, 0)],
         }),
     }

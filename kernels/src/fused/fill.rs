@@ -67,10 +67,10 @@ impl Typed for Fill<'_> {
         let scratch: &mut [T] = bytemuck::cast_slice_mut(scratch);
         let (slots, _) = scratch.split_at_mut(exchange.slots * BLOCK / size_of::<T>());
         let mut work = Block { isa, op: exchange.op, slots };
-        let parts = (exchange.op == ReduceOp::Avg).then_some(exchange.parties);
+        let parts = (exchange.op == ReduceOp::Avg).then_some(exchange.members);
         for Route { from, to } in &exchange.routes {
-            let to = || to.iter().filter(|(party, _)| !results[*party as usize].base.is_null());
-            let mut places = to().map(|(party, block)| results[*party as usize].at(*block, 0));
+            let to = || to.iter().filter(|(member, _)| !results[*member as usize].base.is_null());
+            let mut places = to().map(|(member, block)| results[*member as usize].at(*block, 0));
             let Some(one) = places.next() else { continue };
             // A result that is the only one is made where it is wanted.
             let only = if places.next().is_none() && !stream { one } else { std::ptr::null_mut() };
@@ -89,8 +89,8 @@ impl Typed for Fill<'_> {
             }
             while at < range.end {
                 let (len, value) = match *from {
-                    From::Copy { party, block } => {
-                        (range.end - at, sources[party as usize].at(block, at).cast_const())
+                    From::Copy { member, block } => {
+                        (range.end - at, sources[member as usize].at(block, at).cast_const())
                     }
                     From::Reduce { block } => {
                         let place = block * exchange.block + first + at;
@@ -100,7 +100,7 @@ impl Typed for Fill<'_> {
                         let whole = BLOCK - one.wrapping_add(at).addr() % 64;
                         let len = whole.min(range.end - at).min(end - place);
                         let read =
-                            |party: u32| sources[party as usize].at(block, at).cast::<T>().cast_const();
+                            |member: u32| sources[member as usize].at(block, at).cast::<T>().cast_const();
                         let into = if only.is_null() { only } else { only.wrapping_add(at) }.cast::<T>();
                         // SAFETY: the caller's promise, for `len` bytes from here on.
                         let value =
@@ -108,8 +108,8 @@ impl Typed for Fill<'_> {
                         (len, value.cast::<u8>())
                     }
                 };
-                for (party, block) in to() {
-                    let into = results[*party as usize].at(*block, at);
+                for (member, block) in to() {
+                    let into = results[*member as usize].at(*block, at);
                     if into.cast_const() == value {
                         continue;
                     }
@@ -131,10 +131,10 @@ impl Typed for Fill<'_> {
 
 /// The two buffers of an all-reduce of two parties in place, which takes no scratch.
 fn pair(exchange: &Exchange, from: From, sources: &[Place], results: &[Place]) -> Option<(Place, Place)> {
-    let same = |party: usize| sources[party].base == results[party].base;
+    let same = |member: usize| sources[member].base == results[member].base;
     let whole = |formula: &Formula| formula.steps.len() == 1 && formula.steps[0].a != formula.steps[0].b;
     let two = exchange.pattern == Pattern::AllReduce
-        && exchange.parties == 2
+        && exchange.members == 2
         && same(0)
         && same(1)
         && sources[0].base != sources[1].base;
@@ -175,7 +175,7 @@ impl<T: Element> Block<'_, T> {
         into: *mut T,
     ) -> *const T {
         // SAFETY: the caller's promise.
-        let source = |party: u32| unsafe { std::slice::from_raw_parts(read(party), len) };
+        let source = |member: u32| unsafe { std::slice::from_raw_parts(read(member), len) };
         let (isa, op) = (self.isa, self.op);
         let (steps, last) = match formula.steps.split_last() {
             Some((last, before)) if !into.is_null() && last.a != last.b => (before, Some(last)),
@@ -201,7 +201,7 @@ impl<T: Element> Block<'_, T> {
             (Some(last), ..) => {
                 let slots = self.slots.as_ptr();
                 let [a, b] = [last.a, last.b].map(|operand| match operand {
-                    Operand::Source(party) => read(party),
+                    Operand::Source(member) => read(member),
                     Operand::Slot(slot) => slots.wrapping_add(slot * Self::LEN),
                 });
                 // Reduction commutes to the bit, so either operand may be the place of the result.
@@ -218,10 +218,10 @@ impl<T: Element> Block<'_, T> {
                 value
             }
             (None, Operand::Slot(slot), _) => self.slot(slot, len),
-            (None, Operand::Source(party), None) => return read(party),
-            (None, Operand::Source(party), Some(_)) => {
+            (None, Operand::Source(member), None) => return read(member),
+            (None, Operand::Source(member), Some(_)) => {
                 let value = self.slot(0, len);
-                value.copy_from_slice(source(party));
+                value.copy_from_slice(source(member));
                 value
             }
         };

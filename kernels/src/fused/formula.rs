@@ -47,9 +47,9 @@ impl Formula {
         let (mut slots, mut last) = (0, 0);
         for term in terms {
             match term {
-                Term::Leaf(party) => {
-                    last = last.max(party);
-                    stack.push(Operand::Source(party));
+                Term::Leaf(member) => {
+                    last = last.max(member);
+                    stack.push(Operand::Source(member));
                 }
                 Term::Join => {
                     let (b, a) = (stack.pop()?, stack.pop()?);

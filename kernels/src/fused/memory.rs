@@ -20,7 +20,7 @@ enum Kind {
     Mapped(usize),
 }
 
-// SAFETY: nothing but addresses; what is there is reached by atomic words, or under the protocol of `Party`.
+// SAFETY: nothing but addresses; what is there is reached by atomic words, or under the protocol of `Member`.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}

@@ -18,26 +18,26 @@
 //! and completes it: nobody's buffer is touched after its call has returned. A process may end or stop even then: who
 //! waits no longer for its share marks the exchange as failed for all, and takes its own buffer out of the shared memory.
 
-mod board;
-mod desk;
+mod barrier;
 mod exchange;
 mod fill;
 mod formula;
-mod lease;
-mod leases;
-mod meeting;
+mod member;
 mod memory;
-mod party;
 mod pipe;
+mod registered_buffer;
+mod registered_buffers;
+mod scratch;
 mod sync;
+mod sync_segment;
 
-pub use board::{Board, Pace};
+pub use barrier::{Stopped, WaitPolicy};
 pub use exchange::{Exchange, Pattern};
 pub use formula::{Formula, Term};
-pub use lease::Lease;
-pub use meeting::{Patience, Stopped};
-pub use party::{Ends, Party};
+pub use member::{Ends, Member};
 pub use pipe::{Damaged, Pipe, Wants};
+pub use registered_buffer::RegisteredBuffer;
+pub use sync_segment::{Pace, SyncSegment};
 
 #[cfg(all(test, not(miri)))]
 mod orders;

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::sync::{Bell, Gate, Nap, Sleep, Word, gate, give_up};
+use super::sync::{Gate, Nap, Sleep, Waker, Word, gate, give_up};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::sync::{Arc, Condvar, Mutex};
@@ -54,7 +54,7 @@ impl Sleep for Model {
 }
 
 #[derive(Default)]
-struct Board {
+struct SyncSegment {
     gate: Model,
     rung: Model,
     sleepers: Model,
@@ -62,33 +62,36 @@ struct Board {
     slots: Vec<[(Model, Model); 2]>,
 }
 
-impl Board {
-    fn new(parties: usize) -> Arc<Board> {
-        Arc::new(Board { slots: (0..parties).map(|_| Default::default()).collect(), ..Board::default() })
+impl SyncSegment {
+    fn new(members: usize) -> Arc<SyncSegment> {
+        Arc::new(SyncSegment {
+            slots: (0..members).map(|_| Default::default()).collect(),
+            ..SyncSegment::default()
+        })
     }
 
-    fn bell(&self) -> Bell<'_, Model, Model> {
-        Bell { rung: &self.rung, sleepers: &self.sleepers }
+    fn waker(&self) -> Waker<'_, Model, Model> {
+        Waker { rung: &self.rung, sleepers: &self.sleepers }
     }
 
     fn until(&self, ready: impl Fn() -> bool) {
-        let bell = self.bell();
+        let waker = self.waker();
         loop {
-            let ear = bell.listen();
+            let sleeper = waker.listen();
             if ready() {
                 return;
             }
-            ear.sleep(Duration::MAX);
+            sleeper.sleep(Duration::MAX);
         }
     }
 }
 
-fn all(parties: usize, one: impl Fn(usize) -> Gate + Send + Sync + Clone + 'static) -> Vec<Gate> {
-    let start = |party| {
+fn all(members: usize, one: impl Fn(usize) -> Gate + Send + Sync + Clone + 'static) -> Vec<Gate> {
+    let start = |member| {
         let one = one.clone();
-        thread::spawn(move || one(party))
+        thread::spawn(move || one(member))
     };
-    let threads: Vec<_> = (0..parties).map(start).collect();
+    let threads: Vec<_> = (0..members).map(start).collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
@@ -96,18 +99,18 @@ fn all(parties: usize, one: impl Fn(usize) -> Gate + Send + Sync + Clone + 'stat
 fn a_gate_is_open_for_all_or_given_up_by_all_and_nobody_sleeps_on() {
     shuttle::check_random(
         || {
-            let (board, parties) = (Board::new(0), 3);
-            let ends = all(parties, move |_| {
-                let wanted = parties as u64;
+            let (sync_segment, members) = (SyncSegment::new(0), 3);
+            let ends = all(members, move |_| {
+                let wanted = members as u64;
                 let impatient = thread_rng().gen_bool(0.3);
-                board.gate.count();
-                board.bell().ring();
-                if impatient && give_up(&board.gate, wanted) == Gate::GivenUp {
-                    board.bell().ring();
+                sync_segment.gate.count();
+                sync_segment.waker().wake();
+                if impatient && give_up(&sync_segment.gate, wanted) == Gate::GivenUp {
+                    sync_segment.waker().wake();
                     return Gate::GivenUp;
                 }
-                board.until(|| gate(&board.gate, wanted) != Gate::Shut);
-                gate(&board.gate, wanted)
+                sync_segment.until(|| gate(&sync_segment.gate, wanted) != Gate::Shut);
+                gate(&sync_segment.gate, wanted)
             });
             assert!(ends.iter().all(|end| *end == ends[0] && *end != Gate::Shut), "{ends:?}");
         },
@@ -119,22 +122,22 @@ fn a_gate_is_open_for_all_or_given_up_by_all_and_nobody_sleeps_on() {
 fn slots_in_turn_are_never_written_while_somebody_reads_them() {
     shuttle::check_random(
         || {
-            let (board, parties) = (Board::new(2), 2);
-            all(parties, move |me| {
+            let (sync_segment, members) = (SyncSegment::new(2), 2);
+            all(members, move |me| {
                 let mut sum = 0;
                 for number in 1..=4u64 {
-                    let (flag, data) = &board.slots[me][number as usize & 1];
+                    let (flag, data) = &sync_segment.slots[me][number as usize & 1];
                     // A source, or what was made of the sources: an all-reduce by shares takes two exchanges.
-                    let put = |party: u64| if number % 2 == 1 { number * 10 + party } else { sum + party };
+                    let put = |member: u64| if number % 2 == 1 { number * 10 + member } else { sum + member };
                     data.set(put(me as u64));
                     flag.set(number);
-                    board.bell().ring();
-                    let slot = |party: usize| &board.slots[party][number as usize & 1];
-                    board.until(|| (0..parties).all(|party| slot(party).0.get() == number));
-                    for party in 0..parties {
-                        assert_eq!(slot(party).1.get(), put(party as u64), "read by {me}");
+                    sync_segment.waker().wake();
+                    let slot = |member: usize| &sync_segment.slots[member][number as usize & 1];
+                    sync_segment.until(|| (0..members).all(|member| slot(member).0.get() == number));
+                    for member in 0..members {
+                        assert_eq!(slot(member).1.get(), put(member as u64), "read by {me}");
                     }
-                    sum = (0..parties).map(|party| slot(party).1.get()).sum();
+                    sum = (0..members).map(|member| slot(member).1.get()).sum();
                 }
                 Gate::Open
             });
@@ -150,7 +153,7 @@ fn who_naps_until_the_other_side_has_put_something_is_woken() {
             // What was put and what was taken, of a pipe with room for one; and each side's nap and doorbell.
             let pipe: Arc<[[Model; 3]; 2]> = Arc::default();
             let sides = all(2, move |me| {
-                let ([mine, nap, _], [theirs, other, bell]) = (&pipe[me], &pipe[1 - me]);
+                let ([mine, nap, _], [theirs, other, waker]) = (&pipe[me], &pipe[1 - me]);
                 for number in 1..=4u64 {
                     loop {
                         // Side 0 puts once side 1 has taken; side 1 takes once side 0 has put.
@@ -159,16 +162,16 @@ fn who_naps_until_the_other_side_has_put_something_is_woken() {
                             break;
                         }
                         let rung = pipe[me][2].get();
-                        Nap(nap).lie_down();
+                        Nap(nap).prepare_sleep();
                         if !ready() {
                             pipe[me][2].sleep(rung, Duration::MAX);
                         }
-                        Nap(nap).get_up();
+                        Nap(nap).finish_sleep();
                     }
                     mine.set(number);
-                    if Nap(other).rouse() {
-                        bell.count();
-                        bell.wake();
+                    if Nap(other).wake_peer() {
+                        waker.count();
+                        waker.wake();
                     }
                 }
                 Gate::Open

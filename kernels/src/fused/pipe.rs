@@ -82,7 +82,7 @@ impl Pipe {
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize, Damaged> {
         let mut done = 0;
         while done < bytes.len() {
-            let room = ROOM - self.lying(self.put, self.word(1 - self.side, 1).get())?;
+            let room = ROOM - self.prepared(self.put, self.word(1 - self.side, 1).get())?;
             let at = self.put as usize % ROOM;
             let piece = room.min(ROOM - at).min(PIECE).min(bytes.len() - done);
             if piece == 0 {
@@ -107,7 +107,7 @@ impl Pipe {
     pub fn take(&mut self, into: &mut [u8]) -> Result<usize, Damaged> {
         let mut done = 0;
         while done < into.len() {
-            let there = self.lying(self.word(1 - self.side, 0).get(), self.taken)?;
+            let there = self.prepared(self.word(1 - self.side, 0).get(), self.taken)?;
             let at = self.taken as usize % ROOM;
             let piece = there.min(ROOM - at).min(PIECE).min(into.len() - done);
             if piece == 0 {
@@ -128,26 +128,26 @@ impl Pipe {
 
     /// Whether the other side sleeps and is to be woken, after something was put or taken: true once for each sleep.
     pub fn must_wake(&self) -> bool {
-        Nap(self.word(1 - self.side, 2)).rouse()
+        Nap(self.word(1 - self.side, 2)).wake_peer()
     }
 
     /// Says that this side is going to sleep. False: something of what it wants is there by now, and it must not.
-    pub fn lie_down(&self, wants: Wants) -> bool {
-        Nap(self.word(self.side, 2)).lie_down();
+    pub fn prepare_sleep(&self, wants: Wants) -> bool {
+        Nap(self.word(self.side, 2)).prepare_sleep();
         let there = self.word(1 - self.side, 0).get() != self.taken;
         let full = self.put.wrapping_sub(self.word(1 - self.side, 1).get()) == ROOM as u64;
         !(wants.bytes && there || wants.room && !full)
     }
 
     /// Says that it sleeps no longer.
-    pub fn get_up(&self) {
-        Nap(self.word(self.side, 2)).get_up();
+    pub fn finish_sleep(&self) {
+        Nap(self.word(self.side, 2)).finish_sleep();
     }
 
     /// How many bytes lie in a ring.
-    fn lying(&self, put: u64, taken: u64) -> Result<usize, Damaged> {
-        let lying = put.wrapping_sub(taken);
-        if lying <= ROOM as u64 { Ok(lying as usize) } else { Err(Damaged) }
+    fn prepared(&self, put: u64, taken: u64) -> Result<usize, Damaged> {
+        let prepared = put.wrapping_sub(taken);
+        if prepared <= ROOM as u64 { Ok(prepared as usize) } else { Err(Damaged) }
     }
 
     /// 0: bytes that a side has put; 1: that it has taken; 2: whether it sleeps.
@@ -194,14 +194,14 @@ mod tests {
         let [mut a, mut b] = Pipe::pair();
         let all = bytes(1, ROOM + 1);
         let (room, bytes) = (Wants { bytes: false, room: true }, Wants { bytes: true, room: false });
-        assert!(b.lie_down(bytes) && !b.lie_down(room));
+        assert!(b.prepare_sleep(bytes) && !b.prepare_sleep(room));
         assert_eq!(a.put(&all), Ok(ROOM));
         assert!(a.must_wake() && !a.must_wake(), "b is woken once");
-        assert!(a.lie_down(room));
+        assert!(a.prepare_sleep(room));
         assert_eq!(b.take(&mut [0; 10]), Ok(10));
         assert!(b.must_wake());
-        assert!(!a.lie_down(room));
-        a.get_up();
+        assert!(!a.prepare_sleep(room));
+        a.finish_sleep();
         assert!(!b.must_wake(), "nobody sleeps");
     }
 

@@ -24,7 +24,7 @@ pub(super) trait Word {
 /// A word that can be slept on.
 pub(super) trait Sleep: Word {
     /// Sleeps while the word is `seen`, until woken, or for about this long; may return early.
-    fn sleep(&self, seen: u64, patience: Duration);
+    fn sleep(&self, seen: u64, wait_policy: Duration);
     fn wake(&self);
 }
 
@@ -95,55 +95,55 @@ pub(super) fn give_up(word: &impl Word, all: u64) -> Gate {
 }
 
 /// The bell of a board.
-pub(super) struct Bell<'a, R, S: Word> {
+pub(super) struct Waker<'a, R, S: Word> {
     /// How often it rang.
     pub rung: &'a R,
     pub sleepers: &'a S,
 }
 
-impl<R: Sleep, S: Word> Bell<'_, R, S> {
+impl<R: Sleep, S: Word> Waker<'_, R, S> {
     /// Something has changed: wakes whoever sleeps. What changed was written before this.
     #[inline]
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         // In one order with the sleeper's: it counts itself, then looks; this side writes, then counts sleepers. One
         // of the two sees the other.
         fence();
-        self.nudge();
+        self.wake_sleepers();
     }
 
     /// The same but for who is just lying down. A ring must follow.
     #[inline]
-    pub fn nudge(&self) {
+    pub fn wake_sleepers(&self) {
         if self.sleepers.get() > 0 {
             self.rung.count();
             self.rung.wake();
         }
     }
 
-    /// Listens: whatever rings from now on wakes [`Ear::sleep`]. Look and ask after this, before sleeping.
-    pub fn listen(&self) -> Ear<'_, R, S> {
+    /// Listens: whatever rings from now on wakes [`Sleeper::sleep`]. Look and ask after this, before sleeping.
+    pub fn listen(&self) -> Sleeper<'_, R, S> {
         self.sleepers.count();
         fence();
-        Ear { seen: self.rung.get(), bell: self }
+        Sleeper { seen: self.rung.get(), waker: self }
     }
 }
 
 /// Who listens to a bell.
-pub(super) struct Ear<'a, R, S: Word> {
+pub(super) struct Sleeper<'a, R, S: Word> {
     seen: u64,
-    bell: &'a Bell<'a, R, S>,
+    waker: &'a Waker<'a, R, S>,
 }
 
-impl<R: Sleep, S: Word> Ear<'_, R, S> {
+impl<R: Sleep, S: Word> Sleeper<'_, R, S> {
     /// Sleeps until the bell rings or for about this long.
-    pub fn sleep(self, patience: Duration) {
-        self.bell.rung.sleep(self.seen, patience);
+    pub fn sleep(self, wait_policy: Duration) {
+        self.waker.rung.sleep(self.seen, wait_policy);
     }
 }
 
-impl<R, S: Word> Drop for Ear<'_, R, S> {
+impl<R, S: Word> Drop for Sleeper<'_, R, S> {
     fn drop(&mut self) {
-        self.bell.sleepers.uncount();
+        self.waker.sleepers.uncount();
     }
 }
 
@@ -152,20 +152,20 @@ pub(super) struct Nap<'a, W: Word>(pub &'a W);
 
 impl<W: Word> Nap<'_, W> {
     /// Whatever happens from now on wakes the sleeper. Look after this, before sleeping.
-    pub fn lie_down(&self) {
+    pub fn prepare_sleep(&self) {
         self.0.set(1);
         fence();
     }
 
     /// It sleeps no longer.
-    pub fn get_up(&self) {
+    pub fn finish_sleep(&self) {
         self.0.set(0);
     }
 
     /// After something has changed, by the other side: whether it has to wake the sleeper. True once for each sleep.
     #[inline]
-    pub fn rouse(&self) -> bool {
-        // In one order with the sleeper's, as in `Bell::ring`.
+    pub fn wake_peer(&self) -> bool {
+        // In one order with the sleeper's, as in `Waker::wake`.
         fence();
         self.0.get() == 1 && self.0.replace(1, 0)
     }
@@ -178,12 +178,12 @@ fn fence() {
 
 #[cfg(target_os = "linux")]
 impl Sleep for AtomicU32 {
-    fn sleep(&self, seen: u64, patience: Duration) {
+    fn sleep(&self, seen: u64, wait_policy: Duration) {
         use rustix::thread::futex;
-        let patience = patience.min(Duration::from_secs(3600));
+        let wait_policy = wait_policy.min(Duration::from_secs(3600));
         let limit = rustix::thread::Timespec {
-            tv_sec: patience.as_secs() as i64,
-            tv_nsec: patience.subsec_nanos().into(),
+            tv_sec: wait_policy.as_secs() as i64,
+            tv_nsec: wait_policy.subsec_nanos().into(),
         };
         // Not private: the word may be in memory that processes share. Every way to return is as good as being woken.
         let _ = futex::wait(self, futex::Flags::empty(), seen as u32, Some(&limit));
@@ -197,8 +197,8 @@ impl Sleep for AtomicU32 {
 /// Without a way to sleep on a word: short naps.
 #[cfg(not(target_os = "linux"))]
 impl Sleep for AtomicU32 {
-    fn sleep(&self, _seen: u64, patience: Duration) {
-        std::thread::park_timeout(patience.min(Duration::from_micros(200)));
+    fn sleep(&self, _seen: u64, wait_policy: Duration) {
+        std::thread::park_timeout(wait_policy.min(Duration::from_micros(200)));
     }
 
     fn wake(&self) {}

@@ -28,14 +28,14 @@ impl Tree {
 
     fn terms(&self) -> Vec<Term> {
         match self {
-            Tree::Leaf(party) => vec![Term::Leaf(*party)],
+            Tree::Leaf(member) => vec![Term::Leaf(*member)],
             Tree::Join(a, b) => [a.terms(), b.terms(), vec![Term::Join]].concat(),
         }
     }
 
     fn value<T: Element>(&self, op: ReduceOp, of: &impl Fn(u32) -> Vec<T>) -> Vec<T> {
         match self {
-            Tree::Leaf(party) => of(*party),
+            Tree::Leaf(member) => of(*member),
             Tree::Join(a, b) => {
                 let mut into = a.value(op, of);
                 reduce(op, &mut into, &b.value(op, of));
@@ -46,9 +46,9 @@ impl Tree {
 }
 
 /// What the parties come to, each on its own thread.
-struct Patient(Instant);
+struct Deadline(Instant);
 
-impl Patience for Patient {
+impl WaitPolicy for Deadline {
     type Error = &'static str;
     #[allow(clippy::disallowed_methods)]
     fn wait(&mut self, _absent: &dyn Fn(u32) -> bool) -> Result<Duration, &'static str> {
@@ -58,14 +58,14 @@ impl Patience for Patient {
 }
 
 #[allow(clippy::disallowed_methods)]
-fn patient(millis: u64) -> Patient {
-    Patient(Instant::now() + Duration::from_millis(millis))
+fn deadline(millis: u64) -> Deadline {
+    Deadline(Instant::now() + Duration::from_millis(millis))
 }
 
 #[derive(Clone, Debug)]
 struct Case {
     pattern: Pattern,
-    parties: u32,
+    members: u32,
     root: u32,
     op: ReduceOp,
     count: usize,
@@ -75,52 +75,53 @@ struct Case {
     cut: usize,
     seed: u64,
     /// Between processes: which parties lease their buffers, a bit each; none where there is nothing to lease.
-    leasing: Option<u32>,
+    registering: Option<u32>,
 }
 
 impl Case {
     /// The board as each party sees it.
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn boards(&self) -> Vec<Arc<Board>> {
-        let Case { parties, room, .. } = *self;
+    fn sync_segments(&self) -> Vec<Arc<SyncSegment>> {
+        let Case { members, room, .. } = *self;
         let pace = Pace { looks: 20, yields: 3 };
-        if self.leasing.is_none() {
-            return self.one_board();
+        if self.registering.is_none() {
+            return self.one_sync_segment();
         }
-        let (first, fd) = Board::shared("a case", parties, room, pace).unwrap();
-        let more = (1..parties).map(|_| Board::attach(fd.try_clone().unwrap(), parties, room, pace).unwrap());
+        let (first, fd) = SyncSegment::shared("a case", members, room, pace).unwrap();
+        let more =
+            (1..members).map(|_| SyncSegment::attach(fd.try_clone().unwrap(), members, room, pace).unwrap());
         std::iter::once(first).chain(more).map(Arc::new).collect()
     }
 
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    fn boards(&self) -> Vec<Arc<Board>> {
-        self.one_board()
+    fn sync_segments(&self) -> Vec<Arc<SyncSegment>> {
+        self.one_sync_segment()
     }
 
-    fn one_board(&self) -> Vec<Arc<Board>> {
-        let mut board = Board::new(self.parties, self.room, Pace { looks: 20, yields: 3 });
-        board.one_address_space = self.one_address_space;
-        let board = Arc::new(board);
-        vec![board; self.parties as usize]
+    fn one_sync_segment(&self) -> Vec<Arc<SyncSegment>> {
+        let mut sync_segment = SyncSegment::new(self.members, self.room, Pace { looks: 20, yields: 3 });
+        sync_segment.one_address_space = self.one_address_space;
+        let sync_segment = Arc::new(sync_segment);
+        vec![sync_segment; self.members as usize]
     }
 }
 
 /// A party's buffer: leased, or its own.
 enum Home<T> {
-    Leased(Lease),
+    Registered(RegisteredBuffer),
     Own(Vec<T>),
 }
 
 impl<T: Element> Home<T> {
-    fn of(board: &Arc<Board>, party: u32, leasing: Option<u32>, len: usize) -> Home<T> {
-        let wanted = leasing.is_some_and(|parties| parties >> party & 1 == 1);
-        let lease = wanted.then(|| board.lease(party, len * size_of::<T>())).flatten();
-        lease.map_or_else(|| Home::Own(vec![T::zeroed(); len]), Home::Leased)
+    fn of(sync_segment: &Arc<SyncSegment>, member: u32, registering: Option<u32>, len: usize) -> Home<T> {
+        let wanted = registering.is_some_and(|members| members >> member & 1 == 1);
+        let buffer = wanted.then(|| sync_segment.register(member, len * size_of::<T>())).flatten();
+        buffer.map_or_else(|| Home::Own(vec![T::zeroed(); len]), Home::Registered)
     }
 
     fn get(&mut self) -> &mut [T] {
         match self {
-            Home::Leased(lease) => bytemuck::cast_slice_mut(lease),
+            Home::Registered(buffer) => bytemuck::cast_slice_mut(buffer),
             Home::Own(own) => own,
         }
     }
@@ -139,15 +140,26 @@ fn cases() -> impl Strategy<Value = Case> {
     let op = prop::sample::select(ReduceOp::ALL.to_vec());
     let room = prop::sample::select(vec![64usize, 1024, 1 << 16]);
     let pattern = prop::sample::select(patterns());
-    let leasing = prop_oneof![3 => Just(None), 3 => Just(Some(u32::MAX)), 1 => any::<u32>().prop_map(Some)];
-    let flags = (any::<[bool; 2]>(), leasing);
+    let registering =
+        prop_oneof![3 => Just(None), 3 => Just(Some(u32::MAX)), 1 => any::<u32>().prop_map(Some)];
+    let flags = (any::<[bool; 2]>(), registering);
     (pattern, 1..7u32, any::<u32>(), op, sizes, room, flags, any::<usize>(), any::<u64>()).prop_map(
-        |(pattern, parties, root, op, count, room, ([in_place, one_address_space], leasing), cut, seed)| {
+        |(
+            pattern,
+            members,
+            root,
+            op,
+            count,
+            room,
+            ([in_place, one_address_space], registering),
+            cut,
+            seed,
+        )| {
             let count = if pattern == Pattern::Meet { 0 } else { count };
             Case {
                 pattern,
-                parties,
-                root: root % parties,
+                members,
+                root: root % members,
                 op,
                 count,
                 room,
@@ -155,7 +167,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 one_address_space,
                 cut,
                 seed,
-                leasing,
+                registering,
             }
         },
     )
@@ -176,39 +188,39 @@ struct Buffers<'a, T, B> {
 }
 
 impl<T: Element, B: Fn(usize) -> Home<T>> Buffers<'_, T, B> {
-    fn in_place(&mut self, party: &mut Party, exchange: &Exchange, p: u32) {
+    fn in_place(&mut self, member: &mut Member, exchange: &Exchange, p: u32) {
         let (at, to) = exchange.offsets(p);
         let (at, to, size) = (at / size_of::<T>(), to / size_of::<T>(), self.from.len());
         let mut both = (self.buffer)((at + size).max(to + self.result.len()));
         both.get()[at..at + size].copy_from_slice(self.from);
         let ends = Ends::InPlace(bytemuck::cast_slice_mut(both.get()));
-        party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
+        member.run(7, exchange, ends, &mut deadline(20_000)).unwrap();
         self.result.copy_from_slice(&both.get()[to..to + self.result.len()]);
     }
 
-    fn apart(&mut self, party: &mut Party, exchange: &Exchange) {
+    fn apart(&mut self, member: &mut Member, exchange: &Exchange) {
         let (mut input, mut output) = ((self.buffer)(self.from.len()), (self.buffer)(self.result.len()));
         input.get().copy_from_slice(self.from);
         let ends = Ends::Apart(bytemuck::cast_slice(input.get()), bytemuck::cast_slice_mut(output.get()));
-        party.run(7, exchange, ends, &mut patient(20_000)).unwrap();
+        member.run(7, exchange, ends, &mut deadline(20_000)).unwrap();
         self.result.copy_from_slice(output.get());
         assert!(bytemuck::cast_slice::<T, u8>(input.get()) == bytemuck::cast_slice::<T, u8>(self.from));
     }
 }
 
 fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
-    let Case { pattern, parties, root, op, count, .. } = *case;
-    let blocks = if pattern == Pattern::ReduceScatter { parties as usize } else { 1 };
+    let Case { pattern, members, root, op, count, .. } = *case;
+    let blocks = if pattern == Pattern::ReduceScatter { members as usize } else { 1 };
     let elements = count * blocks;
     let cut = if elements == 0 { 0 } else { case.cut % elements };
-    let leaves: Vec<Tree> = (0..parties).map(Tree::Leaf).collect();
+    let leaves: Vec<Tree> = (0..members).map(Tree::Leaf).collect();
     let trees = [
         (0..cut, Tree::random(leaves.clone(), case.seed)),
         (cut..elements, Tree::random(leaves, !case.seed)),
     ];
     let formulas: Vec<(Range<usize>, Formula)> =
         trees.iter().map(|(range, tree)| (range.clone(), Formula::new(tree.terms()).unwrap())).collect();
-    let exchange = Exchange::new(pattern, parties, root, (T::DTYPE, op), count, formulas);
+    let exchange = Exchange::new(pattern, members, root, (T::DTYPE, op), count, formulas);
     let in_place = case.in_place && exchange.may_be_in_place();
     let source = |p: u32| noise::<T>(case.seed ^ u64::from(p), exchange.source_blocks(p) * count);
 
@@ -220,7 +232,7 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
             .collect();
         let mut all = all[range].to_vec();
         if op == ReduceOp::Avg {
-            divide(&mut all, parties);
+            divide(&mut all, members);
         }
         all
     };
@@ -232,22 +244,22 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
             Pattern::Reduce if p == root => reduced(0..count),
             Pattern::ReduceScatter => reduced(block(p)),
             Pattern::Broadcast if p != root => source(root),
-            Pattern::AllGather => (0..parties).flat_map(source).collect(),
-            Pattern::Gather if p == root => (0..parties).flat_map(source).collect(),
+            Pattern::AllGather => (0..members).flat_map(source).collect(),
+            Pattern::Gather if p == root => (0..members).flat_map(source).collect(),
             Pattern::Scatter => source(root)[block(p)].to_vec(),
-            Pattern::AllToAll => (0..parties).flat_map(|q| source(q)[block(p)].to_vec()).collect(),
-            Pattern::Shift => source((p + parties - 1) % parties),
+            Pattern::AllToAll => (0..members).flat_map(|q| source(q)[block(p)].to_vec()).collect(),
+            Pattern::Shift => source((p + members - 1) % members),
             _ => Vec::new(),
         }
     };
 
-    let boards = case.boards();
+    let sync_segments = case.sync_segments();
     let results: Vec<Vec<T>> = std::thread::scope(|scope| {
         let one = |p: u32| {
-            let (board, exchange) = (boards[p as usize].clone(), &exchange);
+            let (sync_segment, exchange) = (sync_segments[p as usize].clone(), &exchange);
             move || {
-                let buffer = |len: usize| Home::<T>::of(&board, p, case.leasing, len);
-                let mut party = Party::new(board.clone(), p);
+                let buffer = |len: usize| Home::<T>::of(&sync_segment, p, case.registering, len);
+                let mut member = Member::new(sync_segment.clone(), p);
                 let mut result = Vec::new();
                 // Twice more than slots, so that each is used again.
                 for _ in 0..5 {
@@ -256,14 +268,14 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
                     result = vec![T::zeroed(); len];
                     let mut buffers = Buffers { buffer: &buffer, from: &from, result: &mut result };
                     match in_place {
-                        true => buffers.in_place(&mut party, exchange, p),
-                        false => buffers.apart(&mut party, exchange),
+                        true => buffers.in_place(&mut member, exchange, p),
+                        false => buffers.apart(&mut member, exchange),
                     }
                 }
                 result
             }
         };
-        let threads: Vec<_> = (0..parties).map(|p| scope.spawn(one(p))).collect();
+        let threads: Vec<_> = (0..members).map(|p| scope.spawn(one(p))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     for (p, result) in (0..).zip(results) {
@@ -293,15 +305,15 @@ proptest! {
 
 #[test]
 fn an_all_reduce_by_shares_ends_with_what_it_says() {
-    let (pattern, room, one_address_space, leasing) = (Pattern::AllReduce, 1 << 14, false, None);
+    let (pattern, room, one_address_space, registering) = (Pattern::AllReduce, 1 << 14, false, None);
     // A piece and less, whole pieces, and a piece with fewer lines than parties.
-    for (parties, count) in [(3, 8192), (4, 10_001), (5, 16384), (6, 8192 + 10)] {
+    for (members, count) in [(3, 8192), (4, 10_001), (5, 16384), (6, 8192 + 10)] {
         for in_place in [false, true] {
-            let (op, seed) = (ReduceOp::Avg, u64::from(parties));
+            let (op, seed) = (ReduceOp::Avg, u64::from(members));
             let (root, cut) = (0, count / 3);
             let case = Case {
                 pattern,
-                parties,
+                members,
                 root,
                 op,
                 count,
@@ -310,19 +322,19 @@ fn an_all_reduce_by_shares_ends_with_what_it_says() {
                 one_address_space,
                 cut,
                 seed,
-                leasing,
+                registering,
             };
             holds::<f32>(&case).unwrap();
         }
     }
 }
 
-fn sums(parties: u32, count: usize) -> Exchange {
-    let terms = (0..parties).flat_map(|p| [Some(Term::Leaf(p)), (p > 0).then_some(Term::Join)]).flatten();
+fn sums(members: u32, count: usize) -> Exchange {
+    let terms = (0..members).flat_map(|p| [Some(Term::Leaf(p)), (p > 0).then_some(Term::Join)]).flatten();
     let formula = Formula::new(terms).unwrap();
     Exchange::new(
         Pattern::AllReduce,
-        parties,
+        members,
         0,
         (DType::I64, ReduceOp::Sum),
         count,
@@ -336,14 +348,14 @@ const COUNTS: [usize; 2] = [4, 4000];
 #[test]
 fn who_waits_in_vain_is_told_and_who_comes_later_is_too() {
     for count in COUNTS {
-        let board = Arc::new(Board::new(2, 1024, Pace { looks: 1, yields: 1 }));
+        let sync_segment = Arc::new(SyncSegment::new(2, 1024, Pace { looks: 1, yields: 1 }));
         let exchange = sums(2, count);
         let mut data = vec![1i64; count];
         let run = |p: u32, data: &mut [i64], millis| {
             let ends = Ends::InPlace(bytemuck::cast_slice_mut(data));
-            Party::new(board.clone(), p).run(0, &exchange, ends, &mut patient(millis))
+            Member::new(sync_segment.clone(), p).run(0, &exchange, ends, &mut deadline(millis))
         };
-        assert_eq!(run(0, &mut data, 20), Err(Stopped::Impatient("late")), "{count}");
+        assert_eq!(run(0, &mut data, 20), Err(Stopped::TimedOut("late")), "{count}");
         let later = run(1, &mut data, 20);
         // By slots all is there, for whoever comes later; a large exchange was taken back.
         assert_eq!(later, if count == 4 { Ok(()) } else { Err(Stopped::GivenUp) });
@@ -355,14 +367,18 @@ fn other_labels_and_other_lengths_are_found_by_all() {
     for (counts, labels) in
         [([4, 4], [1, 2]), ([4000, 4000], [1, 2]), ([4, 5], [1, 1]), ([4000, 4001], [1, 1])]
     {
-        let board = Arc::new(Board::new(2, 1024, Pace { looks: 20, yields: 3 }));
+        let sync_segment = Arc::new(SyncSegment::new(2, 1024, Pace { looks: 20, yields: 3 }));
         let one = |p: usize| {
-            let (board, count, label) = (board.clone(), counts[p], labels[p]);
+            let (sync_segment, count, label) = (sync_segment.clone(), counts[p], labels[p]);
             move || {
                 let mut data = vec![5i64; count];
                 let ends = Ends::InPlace(bytemuck::cast_slice_mut(&mut data));
-                let stopped =
-                    Party::new(board, p as u32).run(label, &sums(2, count), ends, &mut patient(20_000));
+                let stopped = Member::new(sync_segment, p as u32).run(
+                    label,
+                    &sums(2, count),
+                    ends,
+                    &mut deadline(20_000),
+                );
                 assert!(
                     matches!(stopped, Err(Stopped::Disagrees(other)) if other != p as u32),
                     "{stopped:?}"
@@ -378,7 +394,7 @@ fn other_labels_and_other_lengths_are_found_by_all() {
 #[test]
 fn a_party_that_sleeps_is_woken_by_the_bell_and_asks_its_patience() {
     struct Told<'a>(&'a std::sync::atomic::AtomicBool);
-    impl Patience for Told<'_> {
+    impl WaitPolicy for Told<'_> {
         type Error = ();
         fn wait(&mut self, absent: &dyn Fn(u32) -> bool) -> Result<Duration, ()> {
             assert!(absent(1) && !absent(0));
@@ -388,20 +404,20 @@ fn a_party_that_sleeps_is_woken_by_the_bell_and_asks_its_patience() {
             }
         }
     }
-    let board = Arc::new(Board::new(2, 1024, Pace { looks: 1, yields: 1 }));
-    let told = std::sync::atomic::AtomicBool::new(false);
+    let sync_segment = Arc::new(SyncSegment::new(2, 1024, Pace { looks: 1, yields: 1 }));
+    let on_arrival = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let mut data = [0i64; 4];
             let ends = Ends::InPlace(bytemuck::cast_slice_mut(&mut data));
-            Party::new(board.clone(), 0).run(0, &sums(2, 4), ends, &mut Told(&told))
+            Member::new(sync_segment.clone(), 0).run(0, &sums(2, 4), ends, &mut Told(&on_arrival))
         });
-        told.store(true, std::sync::atomic::Ordering::SeqCst);
+        on_arrival.store(true, std::sync::atomic::Ordering::SeqCst);
         while !waits.is_finished() {
-            board.ring();
+            sync_segment.wake();
             std::thread::yield_now();
         }
-        assert_eq!(waits.join().unwrap(), Err(Stopped::Impatient(())));
+        assert_eq!(waits.join().unwrap(), Err(Stopped::TimedOut(())));
     });
 }
 
@@ -423,31 +439,31 @@ fn terms_that_are_no_tree_are_no_formula() {
 #[test]
 fn a_board_in_shared_memory_is_one_for_all_who_attach_to_it() {
     let pace = Pace { looks: 20, yields: 3 };
-    let (board, fd) = Board::shared("a test", 2, 256, pace).unwrap();
-    let other = Board::attach(fd.try_clone().unwrap(), 2, 256, pace).unwrap();
+    let (sync_segment, fd) = SyncSegment::shared("a test", 2, 256, pace).unwrap();
+    let other = SyncSegment::attach(fd.try_clone().unwrap(), 2, 256, pace).unwrap();
     assert!(
-        Board::attach(fd.try_clone().unwrap(), 3, 256, pace).is_err(),
+        SyncSegment::attach(fd.try_clone().unwrap(), 3, 256, pace).is_err(),
         "another size is no board of these"
     );
-    assert!(Board::attach(std::fs::File::open("/dev/null").unwrap().into(), 2, 256, pace).is_err());
-    let one = |p: u32, board: Board| {
+    assert!(SyncSegment::attach(std::fs::File::open("/dev/null").unwrap().into(), 2, 256, pace).is_err());
+    let one = |p: u32, sync_segment: SyncSegment| {
         move || {
-            let mut party = Party::new(Arc::new(board), p);
+            let mut member = Member::new(Arc::new(sync_segment), p);
             for count in [3, 1000, 77] {
                 let mut data = vec![i64::from(p) + 5; count];
-                party
+                member
                     .run(
                         0,
                         &sums(2, count),
                         Ends::InPlace(bytemuck::cast_slice_mut(&mut data)),
-                        &mut patient(20_000),
+                        &mut deadline(20_000),
                     )
                     .unwrap();
                 assert!(data.iter().all(|sum| *sum == 11), "{data:?}");
             }
         }
     };
-    let threads = [std::thread::spawn(one(0, board)), std::thread::spawn(one(1, other))];
+    let threads = [std::thread::spawn(one(0, sync_segment)), std::thread::spawn(one(1, other))];
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
@@ -455,16 +471,16 @@ fn a_board_in_shared_memory_is_one_for_all_who_attach_to_it() {
 #[test]
 fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
     let pace = Pace { looks: 20, yields: 3 };
-    let (mine, fd) = Board::shared("a test", 2, 256, pace).unwrap();
-    let (mine, theirs) = (Arc::new(mine), Arc::new(Board::attach(fd, 2, 256, pace).unwrap()));
+    let (mine, fd) = SyncSegment::shared("a test", 2, 256, pace).unwrap();
+    let (mine, theirs) = (Arc::new(mine), Arc::new(SyncSegment::attach(fd, 2, 256, pace).unwrap()));
     let exchange = sums(2, 100_000);
     std::thread::scope(|scope| {
         // The second party comes, offers, confirms, and then does nothing: as a process that is stopped or killed.
         scope.spawn(|| {
             use super::sync::Word;
-            let lease = theirs.lease(1, 800_000).unwrap();
+            let buffer = theirs.register(1, 800_000).unwrap();
             let slot = theirs.slot(1, 1);
-            let at = lease.as_ptr().addr() - theirs.memory.base().addr().get() + 1;
+            let at = buffer.as_ptr().addr() - theirs.memory.base().addr().get() + 1;
             let (from, to) = slot.ends();
             let word = std::ptr::without_provenance_mut(at);
             from.store(word, std::sync::atomic::Ordering::SeqCst);
@@ -480,14 +496,14 @@ fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
             while theirs.finished(0).get() != 1 {
                 std::thread::yield_now();
             }
-            drop(lease);
+            drop(buffer);
         });
-        let mut buffer = mine.lease(0, 800_000).unwrap();
+        let mut buffer = mine.register(0, 800_000).unwrap();
         bytemuck::cast_slice_mut::<u8, i64>(&mut buffer).fill(5);
         let at = buffer.as_ptr().addr() - mine.memory.base().addr().get();
         let stopped =
-            Party::new(mine.clone(), 0).run(3, &exchange, Ends::InPlace(&mut buffer), &mut patient(50));
-        assert_eq!(stopped, Err(Stopped::Impatient("late")));
+            Member::new(mine.clone(), 0).run(3, &exchange, Ends::InPlace(&mut buffer), &mut deadline(50));
+        assert_eq!(stopped, Err(Stopped::TimedOut("late")));
         // What the other one writes now, should it wake, is not seen here.
         buffer.fill(9);
         // SAFETY: inside the mapping; nobody else looks at these bytes of the memory any more.

@@ -3,7 +3,7 @@
 use crate::Rank;
 use crate::backends::{Host, Invitation};
 use crate::transport::SharedMemory;
-use allfold_kernels::fused::{Board, Pace};
+use allfold_kernels::fused::{Pace, SyncSegment};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const NAP: Duration = Duration::from_millis(5);
 
 /// A rank's own segment, kept until all others have it mapped.
 pub(crate) struct Segment {
-    pub board: Arc<Board>,
+    pub sync_segment: Arc<SyncSegment>,
     descriptor: OwnedFd,
     nonce: u64,
 }
@@ -25,9 +25,9 @@ impl Segment {
     /// A new segment for this many ranks; none where the system gives none.
     pub fn new(ranks: u32) -> Option<Segment> {
         let nonce = Invitation::nonce()?;
-        let (board, descriptor) =
-            Board::shared(&Invitation::name(nonce), ranks, SLOT, Pace::of(ranks)).ok()?;
-        Some(Segment { board: Arc::new(board), descriptor, nonce })
+        let (sync_segment, descriptor) =
+            SyncSegment::shared(&Invitation::name(nonce), ranks, SLOT, Pace::of(ranks)).ok()?;
+        Some(Segment { sync_segment: Arc::new(sync_segment), descriptor, nonce })
     }
 
     /// To this segment, or to none.
@@ -37,13 +37,13 @@ impl Segment {
     }
 
     /// A rank's place at the board of a segment that all `ranks` ranks have mapped.
-    pub fn share(board: &Arc<Board>, rank: Rank, ranks: u32) -> SharedMemory {
-        SharedMemory::new(board.clone(), rank, ranks, NAP)
+    pub fn share(sync_segment: &Arc<SyncSegment>, rank: Rank, ranks: u32) -> SharedMemory {
+        SharedMemory::new(sync_segment.clone(), rank, ranks, NAP)
     }
 
     /// The board of the segment that this invites to.
-    pub fn accept(invitation: &Invitation, ranks: u32) -> Option<Arc<Board>> {
-        Board::attach(invitation.open()?, ranks, SLOT, Pace::of(ranks)).ok().map(Arc::new)
+    pub fn accept(invitation: &Invitation, ranks: u32) -> Option<Arc<SyncSegment>> {
+        SyncSegment::attach(invitation.open()?, ranks, SLOT, Pace::of(ranks)).ok().map(Arc::new)
     }
 }
 

@@ -34,24 +34,24 @@ impl Bell {
     }
 
     /// Around a sleep: announces it, and says whether there was news since `seen`, so that it must not happen.
-    pub fn lie_down(&self, seen: u64) -> bool {
+    pub fn prepare_sleep(&self, seen: u64) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         self.news() == seen
     }
 
     /// Sleeps until there is news beyond `seen`, or `patience` is over.
     pub fn sleep(&self, seen: u64, patience: Duration) {
-        if self.lie_down(seen) {
+        if self.prepare_sleep(seen) {
             let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
             let limit = Timespec { tv_sec: seconds, tv_nsec: patience.subsec_nanos().into() };
             let mut event = [PollFd::new(&self.event, PollFlags::IN)];
             // A signal wakes it early, and it looks again.
             let _ = poll(&mut event, Some(&limit));
         }
-        self.get_up();
+        self.finish_sleep();
     }
 
-    pub fn get_up(&self) {
+    pub fn finish_sleep(&self) {
         self.asleep.store(false, Ordering::SeqCst);
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
     }

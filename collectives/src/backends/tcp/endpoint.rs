@@ -247,24 +247,24 @@ impl Endpoint {
     fn nap(&self, until: Instant) {
         let bell = &self.group.bell;
         let seen = bell.news();
-        if bell.lie_down(seen) {
+        if bell.prepare_sleep(seen) {
             let patience = until.saturating_duration_since(clock()).min(Duration::from_millis(2));
             let mut fds = [PollFd::new(bell, PollFlags::IN)];
             // Interrupted or over: either way it is looked at again.
             let _ = poll(&mut fds, Some(&timespec(patience)));
         }
-        bell.get_up();
+        bell.finish_sleep();
     }
 
     /// Sleeps until a socket is ready, the bell rings, or `patience` is over.
     fn park(&mut self, patience: Duration) {
         let bell = &self.group.bell;
         let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
-        let mut idle = bell.lie_down(self.seen);
+        let mut idle = bell.prepare_sleep(self.seen);
         for link in self.links.values() {
             let (wants, wire) = (Wants { bytes: link.wants_in(), room: link.wants_out() }, link.wire());
             let Some(wire) = wire.filter(|_| wants.bytes || wants.room) else { continue };
-            match wire.lie_down(wants) {
+            match wire.prepare_sleep(wants) {
                 Some(flags) => fds.push(PollFd::from_borrowed_fd(wire.as_fd(), flags)),
                 None => idle = false,
             }
@@ -272,8 +272,8 @@ impl Endpoint {
         if idle {
             let _ = poll(&mut fds, Some(&timespec(patience)));
         }
-        self.links.values_mut().for_each(Link::get_up);
-        bell.get_up();
+        self.links.values_mut().for_each(Link::finish_sleep);
+        bell.finish_sleep();
     }
 
     fn late(&self, round: u64) -> Error {

@@ -140,8 +140,8 @@ impl Link {
     }
 
     /// The thread that waits for this link sleeps no longer.
-    pub fn get_up(&mut self) {
-        self.wire.iter_mut().for_each(Wire::get_up);
+    pub fn finish_sleep(&mut self) {
+        self.wire.iter_mut().for_each(Wire::finish_sleep);
     }
 
     /// Ends this direction.

@@ -5,7 +5,7 @@ use crate::contract::deadline::clock;
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_base::lock;
-use allfold_kernels::fused::{Board, Pace};
+use allfold_kernels::fused::{Pace, SyncSegment};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub(super) struct Group {
     ledger: Mutex<Ledger>,
     mailboxes: Vec<Mailbox>,
     /// Where the ranks meet when they need no messages.
-    pub board: Arc<Board>,
+    pub sync_segment: Arc<SyncSegment>,
     /// The group has failed: look at the ledger.
     failed: AtomicBool,
 }
@@ -84,9 +84,9 @@ impl Mailbox {
 impl Group {
     pub fn new(size: u32) -> Group {
         let mailboxes = (0..size).map(|_| Mailbox::default()).collect();
-        let board = Arc::new(Board::new(size, SLOT, Pace::of(size)));
+        let sync_segment = Arc::new(SyncSegment::new(size, SLOT, Pace::of(size)));
         let failed = AtomicBool::new(false);
-        Group { ledger: Mutex::new(Ledger::new(size)), mailboxes, board, failed }
+        Group { ledger: Mutex::new(Ledger::new(size)), mailboxes, sync_segment, failed }
     }
 
     pub fn size(&self) -> u32 {
@@ -155,6 +155,6 @@ impl Group {
         // Whoever is told to look may find nothing: that a rank has left may concern nobody.
         self.failed.store(true, Ordering::Release);
         self.mailboxes.iter().for_each(|mailbox| mailbox.deliver(|mail| mail.alarm = true));
-        self.board.ring();
+        self.sync_segment.ring();
     }
 }

@@ -117,7 +117,7 @@ impl Backend for Threads {
         let (group, rank) = (self.group(member.group), member.rank);
         let shared = self.options.fused.then(|| {
             // A failure rings the board, so that nobody has to look for one.
-            SharedMemory::new(group.board.clone(), rank, group.size(), Duration::MAX)
+            SharedMemory::new(group.sync_segment.clone(), rank, group.size(), Duration::MAX)
         });
         let endpoint = Endpoint::new(group, rank, self.options, self.pool.clone(), self.spin);
         shared.into_iter().fold(Connection::by_messages(endpoint), Connection::sharing)

@@ -1,7 +1,7 @@
 //! What a party does in an exchange: by slots, by shares of slots, or on the buffers themselves.
 
+use super::barrier::{Barrier, NoDeadline, REGISTERED, Stopped, WaitPolicy};
 use super::fill::{Fill, Place};
-use super::meeting::{Meeting, OFFER, Patience, Stopped, Untiring};
 use super::sync::Word;
 use crate::Isa;
 use crate::reduce::simd;
@@ -9,14 +9,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What a party works with, kept from one exchange to the next.
-pub(super) struct Desk {
+pub(super) struct MemberScratch {
     pub sources: Vec<Place>,
     pub results: Vec<Place>,
     pub scratch: Vec<u64>,
 }
 
 // SAFETY: the places are pointers to buffers of an exchange that is over; none is used before it is set again.
-unsafe impl Send for Desk {}
+unsafe impl Send for MemberScratch {}
 
 /// A party's own source and result, or what stands for them.
 #[derive(Clone, Copy)]
@@ -45,27 +45,27 @@ struct Piece {
 }
 
 /// A party's leased buffers, as the others are told: bytes from the start of the memory, plus one; 0 where it has none.
-pub(super) struct Offer {
+pub(super) struct RegisteredEnds {
     pub source: usize,
     pub result: usize,
     /// What others will write, if they all offer as well.
     pub written: Range<usize>,
 }
 
-impl Desk {
+impl MemberScratch {
     /// Everybody's source, or a piece of its blocks, goes to its slot; everybody makes its own result. False if
     /// somebody came with an offer instead, and will come with the piece in the next exchange: then so do all.
-    pub fn by_slots<P: Patience>(
+    pub fn by_slots<P: WaitPolicy>(
         &mut self,
-        meeting: &Meeting<'_>,
+        barrier: &Barrier<'_>,
         own: Own,
         range: Range<usize>,
         stream: bool,
-        patience: &mut P,
+        wait_policy: &mut P,
     ) -> Result<bool, Stopped<P::Error>> {
-        let Meeting { board, me, number, exchange, .. } = *meeting;
+        let Barrier { sync_segment, me, number, exchange, .. } = *barrier;
         let len = range.len();
-        let slot = board.slot(me, number);
+        let slot = sync_segment.slot(me, number);
         for block in 0..exchange.source_blocks(me) {
             // SAFETY: the source has these blocks, and the slot has room for a piece of each. Nobody reads the slot:
             // all have raised the flag of the exchange before, so all have read what was here two exchanges ago.
@@ -74,9 +74,9 @@ impl Desk {
                 simd::copy_apart(from, slot.data.add(block * len).as_ptr(), len);
             }
         }
-        slot.label.store(meeting.label, Ordering::Relaxed);
+        slot.label.store(barrier.label, Ordering::Relaxed);
         slot.flag.set(number);
-        if meeting.all_here(patience)? > 0 {
+        if barrier.all_arrived(wait_policy)? > 0 {
             return Ok(false);
         }
         if own.result.base.is_null() || len == 0 {
@@ -84,40 +84,40 @@ impl Desk {
         }
         let piece = Piece { first: range.start, len, range: 0..len, stream };
         // SAFETY: all are here; the caller's own source and result.
-        unsafe { self.fill_from_slots(meeting, own.beyond(range.start), piece) };
+        unsafe { self.fill_from_slots(barrier, own.beyond(range.start), piece) };
         Ok(true)
     }
 
     /// An all-reduce through slots by more than two parties: everybody reduces a share of a piece into its next slot, and
     /// copies what the others have reduced. A second meeting, and one sum of everything in place of one for each party.
-    /// False as in [`Desk::by_slots`]; else it took two exchanges.
-    pub fn by_shares<P: Patience>(
+    /// False as in [`MemberScratch::by_slots`]; else it took two exchanges.
+    pub fn by_shares<P: WaitPolicy>(
         &mut self,
-        meeting: &mut Meeting<'_>,
+        barrier: &mut Barrier<'_>,
         own: Own,
         range: Range<usize>,
         stream: bool,
-        patience: &mut P,
+        wait_policy: &mut P,
     ) -> Result<bool, Stopped<P::Error>> {
-        if !self.by_slots(meeting, Own { result: Place::NONE, ..own }, range.clone(), false, patience)? {
+        if !self.by_slots(barrier, Own { result: Place::NONE, ..own }, range.clone(), false, wait_policy)? {
             return Ok(false);
         }
-        let (board, me, len) = (meeting.board, meeting.me, range.len());
-        let mine = share(len, me, board.parties);
-        let slot = board.slot(me, meeting.number + 1);
+        let (sync_segment, me, len) = (barrier.sync_segment, barrier.me, range.len());
+        let mine = share(len, me, sync_segment.members);
+        let slot = sync_segment.slot(me, barrier.number + 1);
         let result = Place { base: slot.data.as_ptr().wrapping_sub(mine.start), stride: len };
         let reduced = Own { result, ..own.beyond(range.start) };
         let piece = Piece { first: range.start, len, range: mine, stream: false };
         // SAFETY: all are here. Nobody reads the next slot, and it has room for a share: as for a source's piece.
-        unsafe { self.fill_from_slots(meeting, reduced, piece) };
-        meeting.number += 1;
-        board.begun(me).0.set(meeting.number);
-        slot.label.store(meeting.label, Ordering::Relaxed);
-        slot.flag.set(meeting.number);
-        meeting.all_here(patience)?;
-        for party in 0..board.parties {
-            let part = share(len, party, board.parties);
-            let data = board.slot(party, meeting.number).data.as_ptr();
+        unsafe { self.fill_from_slots(barrier, reduced, piece) };
+        barrier.number += 1;
+        sync_segment.begun(me).0.set(barrier.number);
+        slot.label.store(barrier.label, Ordering::Relaxed);
+        slot.flag.set(barrier.number);
+        barrier.all_arrived(wait_policy)?;
+        for member in 0..sync_segment.members {
+            let part = share(len, member, sync_segment.members);
+            let data = sync_segment.slot(member, barrier.number).data.as_ptr();
             // SAFETY: the result has this range, and is this party's own; the slot holds that share of it, written before
             // the flag that was seen, and is written again only after this party's next flag.
             let (into, from) = unsafe {
@@ -140,13 +140,13 @@ impl Desk {
     /// # Safety
     /// All have raised their flags, and this party has not raised the next. Source and result are of this party: places of
     /// that piece, as [`Fill::run`] wants them.
-    unsafe fn fill_from_slots(&mut self, meeting: &Meeting<'_>, own: Own, piece: Piece) {
+    unsafe fn fill_from_slots(&mut self, barrier: &Barrier<'_>, own: Own, piece: Piece) {
         let Piece { first, len, range, stream } = piece;
-        let Meeting { board, me, number, exchange, .. } = *meeting;
-        for party in 0..board.parties {
-            let data = board.slot(party, number).data.as_ptr();
-            self.sources[party as usize] = Place { base: data, stride: len };
-            self.results[party as usize] = Place::NONE;
+        let Barrier { sync_segment, me, number, exchange, .. } = *barrier;
+        for member in 0..sync_segment.members {
+            let data = sync_segment.slot(member, number).data.as_ptr();
+            self.sources[member as usize] = Place { base: data, stride: len };
+            self.results[member as usize] = Place::NONE;
         }
         if exchange.source_blocks(me) > 0 {
             self.sources[me as usize] = own.source;
@@ -159,101 +159,102 @@ impl Desk {
         unsafe { fill.run() };
     }
 
-    /// Everybody says where its leased buffers are, and works on a share of all results: [`Desk::directly`] between
+    /// Everybody says where its leased buffers are, and works on a share of all results: [`MemberScratch::directly`] between
     /// processes, any of which may stop or end in the middle. False if not all have leased theirs; then nothing was done.
-    pub fn offered<P: Patience>(
+    pub fn exchange_registered<P: WaitPolicy>(
         &mut self,
-        meeting: &Meeting<'_>,
-        offer: Offer,
+        barrier: &Barrier<'_>,
+        offer: RegisteredEnds,
         stream: bool,
-        patience: &mut P,
+        wait_policy: &mut P,
     ) -> Result<bool, Stopped<P::Error>> {
-        let Meeting { board, me, number, exchange, .. } = *meeting;
-        let slot = board.slot(me, number);
+        let Barrier { sync_segment, me, number, exchange, .. } = *barrier;
+        let slot = sync_segment.slot(me, number);
         let (from, to) = slot.ends();
         from.store(std::ptr::without_provenance_mut(offer.source), Ordering::Relaxed);
         to.store(std::ptr::without_provenance_mut(offer.result), Ordering::Relaxed);
-        slot.label.store(meeting.label | OFFER, Ordering::Relaxed);
+        slot.label.store(barrier.label | REGISTERED, Ordering::Relaxed);
         slot.flag.set(number);
-        if meeting.all_here(patience)? < board.parties {
+        if barrier.all_arrived(wait_policy)? < sync_segment.members {
             return Ok(false);
         }
         let shared = exchange.is_shared_out();
-        for party in 0..board.parties {
-            let slot = board.slot(party, number);
+        for member in 0..sync_segment.members {
+            let slot = sync_segment.slot(member, number);
             let (from, to) = slot.ends();
             let place = |word: &AtomicPtr<u8>, blocks: usize| {
                 let Some(at) = word.load(Ordering::Relaxed).addr().checked_sub(1) else {
                     return (blocks == 0).then_some(Place::NONE);
                 };
                 let end = at.checked_add(blocks * exchange.block)?;
-                let there = board.leasable(party, at..end) && at.is_multiple_of(exchange.dtype.size());
-                let base = board.memory.base().as_ptr().wrapping_add(at);
+                let there =
+                    sync_segment.registrable(member, at..end) && at.is_multiple_of(exchange.dtype.size());
+                let base = sync_segment.memory.base().as_ptr().wrapping_add(at);
                 there.then_some(Place { base, stride: exchange.block })
             };
-            let from = place(from, exchange.source_blocks(party));
-            let to = place(to, exchange.result_blocks(party));
+            let from = place(from, exchange.source_blocks(member));
+            let to = place(to, exchange.result_blocks(member));
             // Nothing is touched because another process says so.
-            let (Some(from), Some(to)) = (from, to) else { return Err(Stopped::Disagrees(party)) };
-            self.sources[party as usize] = from;
-            self.results[party as usize] = if shared || party == me { to } else { Place::NONE };
+            let (Some(from), Some(to)) = (from, to) else { return Err(Stopped::Disagrees(member)) };
+            self.sources[member as usize] = from;
+            self.results[member as usize] = if shared || member == me { to } else { Place::NONE };
         }
 
         // All have come, and know of each other's offers; now each confirms. After that buffers are touched.
-        let large = board.begun(me).1;
+        let large = sync_segment.begun(me).1;
         large.set(large.get() + 1);
-        let all = large.get() * u64::from(board.parties);
-        board.gate().count();
-        let absent = |party: u32| board.begun(party).1.get() < large.get();
-        meeting.through(board.gate(), all, &absent, patience)?;
-        let range = if shared { share(exchange.block, me, board.parties) } else { 0..exchange.block };
+        let all = large.get() * u64::from(sync_segment.members);
+        sync_segment.gate().count();
+        let absent = |member: u32| sync_segment.begun(member).1.get() < large.get();
+        barrier.pass_gate(sync_segment.gate(), all, &absent, wait_policy)?;
+        let range = if shared { share(exchange.block, me, sync_segment.members) } else { 0..exchange.block };
         let (sources, results, scratch) = (&self.sources, &self.results, &mut self.scratch);
         let fill = Fill { exchange, sources, results, range, first: 0, stream, scratch };
         // SAFETY: as in `directly`; that the others' buffers are where they say was looked at above, and that they are
         // borrowed until all are through with it is what leased buffers are offered for.
         unsafe { fill.run() };
-        board.finished(me).set(number);
-        board.done().count();
-        let absent = |party: u32| board.finished(party).get() != number;
-        let done = meeting.through(board.done(), all, &absent, patience);
+        sync_segment.finished(me).set(number);
+        sync_segment.done().count();
+        let absent = |member: u32| sync_segment.finished(member).get() != number;
+        let done = barrier.pass_gate(sync_segment.done(), all, &absent, wait_policy);
         if done.is_err() && !offer.written.is_empty() {
             // SAFETY: this party's own buffer, leased for writing, whose content means nothing after an error.
-            unsafe { board.withdraw(me, offer.written) };
+            unsafe { sync_segment.detach(me, offer.written) };
         }
         done.map(|()| true)
     }
 
     /// Everybody says where its buffers are, and works on a share of all results.
-    pub fn directly<P: Patience>(
+    pub fn directly<P: WaitPolicy>(
         &mut self,
-        meeting: &Meeting<'_>,
+        barrier: &Barrier<'_>,
         own: Own,
         stream: bool,
-        patience: &mut P,
+        wait_policy: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
-        let Meeting { board, me, number, exchange, .. } = *meeting;
-        let large = board.begun(me).1;
+        let Barrier { sync_segment, me, number, exchange, .. } = *barrier;
+        let large = sync_segment.begun(me).1;
         large.set(large.get() + 1);
-        let all = large.get() * u64::from(board.parties);
-        let slot = board.slot(me, number);
+        let all = large.get() * u64::from(sync_segment.members);
+        let slot = sync_segment.slot(me, number);
         let (from, to) = slot.ends();
         from.store(own.source.base, Ordering::Relaxed);
         to.store(own.result.base, Ordering::Relaxed);
-        slot.label.store(meeting.label, Ordering::Relaxed);
+        slot.label.store(barrier.label, Ordering::Relaxed);
         slot.flag.set(number);
-        board.gate().count();
-        meeting.through(board.gate(), all, &meeting.not_here(), patience)?;
-        meeting.agree()?;
+        sync_segment.gate().count();
+        barrier.pass_gate(sync_segment.gate(), all, &barrier.not_arrived(), wait_policy)?;
+        barrier.agree()?;
         let shared = exchange.is_shared_out();
-        for party in 0..board.parties {
-            let slot = board.slot(party, number);
+        for member in 0..sync_segment.members {
+            let slot = sync_segment.slot(member, number);
             let (from, to) = slot.ends();
             let place = |base: *mut u8| Place { base, stride: exchange.block };
-            self.sources[party as usize] = place(from.load(Ordering::Relaxed));
-            let to = if shared || party == me { to.load(Ordering::Relaxed) } else { std::ptr::null_mut() };
-            self.results[party as usize] = place(to);
+            self.sources[member as usize] = place(from.load(Ordering::Relaxed));
+            let to = if shared || member == me { to.load(Ordering::Relaxed) } else { std::ptr::null_mut() };
+            self.results[member as usize] = place(to);
         }
-        let range = if shared { share(exchange.block, me, board.parties) } else { 0..exchange.block };
+        let range = if shared { share(exchange.block, me, sync_segment.members) } else { 0..exchange.block };
         let fill = Fill {
             exchange,
             sources: &self.sources,
@@ -267,16 +268,18 @@ impl Desk {
         // their owners wait below until every share is done. Shares are different ranges of all results, or different
         // results; what they read of sources is written by nobody, or, in place, by this very share afterwards.
         unsafe { fill.run() };
-        board.done().count();
-        let mut done = || board.done().get() >= all;
-        meeting.until(&mut done, &meeting.not_here(), &mut Untiring).unwrap_or_else(|never| match never {});
+        sync_segment.done().count();
+        let mut done = || sync_segment.done().get() >= all;
+        barrier
+            .until(&mut done, &barrier.not_arrived(), &mut NoDeadline)
+            .unwrap_or_else(|never| match never {});
         Ok(())
     }
 }
 
 /// The share of one party of a block: whole cache lines, near-equal.
-fn share(block: usize, me: u32, parties: u32) -> Range<usize> {
-    let each = block.div_ceil(parties as usize).next_multiple_of(64);
-    let at = |party: usize| (party * each).min(block);
+fn share(block: usize, me: u32, members: u32) -> Range<usize> {
+    let each = block.div_ceil(members as usize).next_multiple_of(64);
+    let at = |member: usize| (member * each).min(block);
     at(me as usize)..at(me as usize + 1)
 }

@@ -18,7 +18,7 @@ pub(super) const UNIT: usize = 64 << 10;
 const COLORS: usize = 16;
 
 /// What is leased of each party's part: in this process, so in general only of one.
-pub(super) struct Leases {
+pub(super) struct RegisteredBuffers {
     /// Where the first party's part begins in the memory.
     from: usize,
     /// Bytes of each part; 0 where nothing can be leased.
@@ -41,18 +41,18 @@ impl Held {
     }
 }
 
-impl Leases {
-    pub fn none() -> Leases {
-        Leases { from: 0, each: 0, held: Mutex::default() }
+impl RegisteredBuffers {
+    pub fn none() -> RegisteredBuffers {
+        RegisteredBuffers { from: 0, each: 0, held: Mutex::default() }
     }
 
     #[cfg(target_os = "linux")]
-    pub fn behind(from: usize, each: usize) -> Leases {
-        Leases { from, each, held: Mutex::default() }
+    pub fn behind(from: usize, each: usize) -> RegisteredBuffers {
+        RegisteredBuffers { from, each, held: Mutex::default() }
     }
 
-    pub fn part(&self, party: u32) -> Range<usize> {
-        let start = self.from + party as usize * self.each;
+    pub fn part(&self, member: u32) -> Range<usize> {
+        let start = self.from + member as usize * self.each;
         start..start + self.each
     }
 
@@ -61,16 +61,16 @@ impl Leases {
     }
 
     /// The first place that is free.
-    pub fn take(&self, party: u32, bytes: usize) -> Option<usize> {
-        let part = self.part(party);
+    pub fn take(&self, member: u32, bytes: usize) -> Option<usize> {
+        let part = self.part(member);
         let unit = if bytes < LARGE { UNIT } else { LARGE };
         let mut held = self.held();
-        let mut start = part.start + party as usize % COLORS * LARGE;
-        for (&other, lease) in held.range(part.clone()) {
+        let mut start = part.start + member as usize % COLORS * LARGE;
+        for (&other, buffer) in held.range(part.clone()) {
             if other >= start.checked_add(bytes)? {
                 break;
             }
-            start = start.max(lease.end(other).next_multiple_of(unit));
+            start = start.max(buffer.end(other).next_multiple_of(unit));
         }
         let new = Held { bytes, lost: false };
         (bytes > 0 && part.contains(&start) && new.end(start) <= part.end)
@@ -79,12 +79,12 @@ impl Leases {
     }
 
     /// The lease in which bytes of the memory lie: where it begins, and what is known of it.
-    pub fn around(&self, party: u32, bytes: &Range<usize>) -> Option<Range<usize>> {
-        if self.each == 0 || !self.part(party).contains(&bytes.start) {
+    pub fn around(&self, member: u32, bytes: &Range<usize>) -> Option<Range<usize>> {
+        if self.each == 0 || !self.part(member).contains(&bytes.start) {
             return None;
         }
         let held = self.held();
-        let (&start, lease) = held.range(..=bytes.start).next_back()?;
-        (!lease.lost && bytes.end <= start + lease.bytes).then_some(start..start + lease.bytes)
+        let (&start, buffer) = held.range(..=bytes.start).next_back()?;
+        (!buffer.lost && bytes.end <= start + buffer.bytes).then_some(start..start + buffer.bytes)
     }
 }

@@ -1,20 +1,20 @@
 //! One exchange under way, as one party sees it: telling the others, and waiting for them.
 
-use super::board::Board;
 use super::exchange::Exchange;
 use super::sync::{Gate, Word, gate, give_up};
+use super::sync_segment::SyncSegment;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What a party does while the others do not come.
-pub trait Patience {
+pub trait WaitPolicy {
     /// Why it waits no longer.
     type Error;
 
     /// Called each time this party has told the others that it has come, before it looks for them: what is done here is
     /// done while that is under way.
-    fn told(&mut self) {}
+    fn on_arrival(&mut self) {}
 
     /// Asked before every sleep. `absent` says of a party whether it has not come.
     ///
@@ -27,7 +27,7 @@ pub trait Patience {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped<E> {
     /// This party's patience was over.
-    Impatient(E),
+    TimedOut(E),
     /// Another party's was.
     GivenUp,
     /// This party came with another label or another exchange.
@@ -35,22 +35,22 @@ pub enum Stopped<E> {
 }
 
 /// Set in the label of a slot that holds an offer.
-pub(super) const OFFER: u64 = 1;
+pub(super) const REGISTERED: u64 = 1;
 
 /// One exchange under way.
-pub(super) struct Meeting<'a> {
-    pub board: &'a Board,
+pub(super) struct Barrier<'a> {
+    pub sync_segment: &'a SyncSegment,
     pub me: u32,
     pub number: u64,
-    /// Without [`OFFER`].
+    /// Without [`REGISTERED`].
     pub label: u64,
     pub exchange: &'a Exchange,
 }
 
 /// Waits for those that cannot fail to come: they are at work, which takes no waiting.
-pub(super) struct Untiring;
+pub(super) struct NoDeadline;
 
-impl Patience for Untiring {
+impl WaitPolicy for NoDeadline {
     type Error = std::convert::Infallible;
 
     fn wait(&mut self, _absent: &dyn Fn(u32) -> bool) -> Result<Duration, Self::Error> {
@@ -58,80 +58,80 @@ impl Patience for Untiring {
     }
 }
 
-impl Meeting<'_> {
+impl Barrier<'_> {
     /// Tells the others that this party has come, and waits until it is `ready`: looks, lets others run, then sleeps as
     /// long as its patience lasts. `absent`: on whom it waits.
     #[inline]
-    pub fn until<P: Patience>(
+    pub fn until<P: WaitPolicy>(
         &self,
         ready: &mut impl FnMut() -> bool,
         absent: &impl Fn(u32) -> bool,
-        patience: &mut P,
+        wait_policy: &mut P,
     ) -> Result<(), P::Error> {
         // A bell rung for sure takes a fence, which would hold back the first looks until what was written has arrived
         // everywhere: so only who is known to sleep is woken before them.
-        self.board.nudge();
-        patience.told();
-        for _ in 0..self.board.pace.looks {
+        self.sync_segment.wake_sleepers();
+        wait_policy.on_arrival();
+        for _ in 0..self.sync_segment.pace.looks {
             if ready() {
-                self.board.ring();
+                self.sync_segment.wake();
                 return Ok(());
             }
             spin_loop();
         }
-        self.board.ring();
-        for _ in 0..self.board.pace.yields {
+        self.sync_segment.wake();
+        for _ in 0..self.sync_segment.pace.yields {
             if ready() {
                 return Ok(());
             }
             std::thread::yield_now();
         }
-        let bell = self.board.bell();
+        let waker = self.sync_segment.waker();
         loop {
-            let ear = bell.listen();
+            let sleeper = waker.listen();
             if ready() {
                 return Ok(());
             }
-            ear.sleep(patience.wait(absent)?);
+            sleeper.sleep(wait_policy.wait(absent)?);
         }
     }
 
     /// Whether a party has not raised its flag.
-    pub fn not_here(&self) -> impl Fn(u32) -> bool {
-        |party| self.board.slot(party, self.number).flag.get() != self.number
+    pub fn not_arrived(&self) -> impl Fn(u32) -> bool {
+        |member| self.sync_segment.slot(member, self.number).flag.get() != self.number
     }
 
     /// Waits until all have raised their flags, with one label. How many came with an offer.
     #[inline]
-    pub fn all_here<P: Patience>(&self, patience: &mut P) -> Result<u32, Stopped<P::Error>> {
-        let (mut next, all) = (0, self.board.parties);
+    pub fn all_arrived<P: WaitPolicy>(&self, wait_policy: &mut P) -> Result<u32, Stopped<P::Error>> {
+        let (mut next, all) = (0, self.sync_segment.members);
         let mut here = || {
-            while next < all && self.board.slot(next, self.number).flag.get() == self.number {
+            while next < all && self.sync_segment.slot(next, self.number).flag.get() == self.number {
                 next += 1;
             }
             next == all
         };
-        self.until(&mut here, &self.not_here(), patience).map_err(Stopped::Impatient)?;
+        self.until(&mut here, &self.not_arrived(), wait_policy).map_err(Stopped::TimedOut)?;
         self.agree()
     }
 
     /// Waits until as many have come to a gate, or takes it back for all of them.
-    pub fn through<P: Patience>(
+    pub fn pass_gate<P: WaitPolicy>(
         &self,
         word: &AtomicU64,
         all: u64,
         absent: &impl Fn(u32) -> bool,
-        patience: &mut P,
+        wait_policy: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
-        let waited = self.until(&mut || gate(word, all) != Gate::Shut, absent, patience);
+        let waited = self.until(&mut || gate(word, all) != Gate::Shut, absent, wait_policy);
         let known = match &waited {
             Ok(()) => gate(word, all),
             // Taken back, unless the last one came meanwhile: then it is in, and has to go through with it.
             Err(_) => give_up(word, all),
         };
         if known == Gate::GivenUp {
-            self.board.ring();
-            return Err(waited.err().map_or(Stopped::GivenUp, Stopped::Impatient));
+            self.sync_segment.wake();
+            return Err(waited.err().map_or(Stopped::GivenUp, Stopped::TimedOut));
         }
         Ok(())
     }
@@ -140,12 +140,12 @@ impl Meeting<'_> {
     #[inline]
     pub fn agree<E>(&self) -> Result<u32, Stopped<E>> {
         let mut offers = 0;
-        for party in 0..self.board.parties {
-            let label = self.board.slot(party, self.number).label.load(Ordering::Relaxed);
-            if label & !OFFER != self.label {
-                return Err(Stopped::Disagrees(party));
+        for member in 0..self.sync_segment.members {
+            let label = self.sync_segment.slot(member, self.number).label.load(Ordering::Relaxed);
+            if label & !REGISTERED != self.label {
+                return Err(Stopped::Disagrees(member));
             }
-            offers += u32::from(label & OFFER != 0);
+            offers += u32::from(label & REGISTERED != 0);
         }
         Ok(offers)
     }

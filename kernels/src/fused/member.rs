@@ -1,11 +1,11 @@
 //! One party's part in exchanges: meets the others, does its share, and returns once nobody needs its buffers.
 
-use super::board::Board;
-use super::desk::{Desk, Offer, Own};
+use super::barrier::{Barrier, REGISTERED, Stopped, WaitPolicy};
 use super::exchange::{Exchange, Pattern, mix};
 use super::fill::Place;
-use super::meeting::{Meeting, OFFER, Patience, Stopped};
+use super::scratch::{MemberScratch, Own, RegisteredEnds};
 use super::sync::Word;
+use super::sync_segment::SyncSegment;
 use crate::Isa;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub enum Ends<'a> {
 
 /// Sources of more bytes than this are offered to the others where they are, if they are leased; the rest goes by slots
 /// sooner than two meetings take.
-const OFFERED: usize = 4096;
+const REGISTERED_FROM: usize = 4096;
 
 /// An all-reduce through slots of at least this many bytes is shared out among more than two parties.
 const SHARED_OUT: usize = 32 << 10;
@@ -36,10 +36,10 @@ const fn streamed(isa: Isa) -> usize {
 }
 
 /// A place at a board.
-pub struct Party {
-    board: Arc<Board>,
+pub struct Member {
+    sync_segment: Arc<SyncSegment>,
     me: u32,
-    desk: Desk,
+    scratch: MemberScratch,
 }
 
 /// Marks a party as busy.
@@ -51,16 +51,16 @@ impl Drop for Busy<'_> {
     }
 }
 
-impl Party {
+impl Member {
     /// The place of party `me`. There may be more than one handle to a place, used one at a time.
     ///
     /// # Panics
     /// If there is no such party.
-    pub fn new(board: Arc<Board>, me: u32) -> Party {
-        assert!(me < board.parties, "party {me} of {}", board.parties);
-        let places = vec![Place::NONE; board.parties as usize];
-        let desk = Desk { sources: places.clone(), results: places, scratch: Vec::new() };
-        Party { board, me, desk }
+    pub fn new(sync_segment: Arc<SyncSegment>, me: u32) -> Member {
+        assert!(me < sync_segment.members, "party {me} of {}", sync_segment.members);
+        let places = vec![Place::NONE; sync_segment.members as usize];
+        let scratch = MemberScratch { sources: places.clone(), results: places, scratch: Vec::new() };
+        Member { sync_segment, me, scratch }
     }
 
     /// Takes part in an exchange: returns when the result is there and nobody reads or writes the buffers any more.
@@ -72,58 +72,62 @@ impl Party {
     /// # Panics
     /// If a buffer has another length than the exchange says or is not aligned to its elements, if the exchange does
     /// not work in place or is of other parties, or if this place is taken by another thread: mistakes of the caller.
-    pub fn run<P: Patience>(
+    pub fn run<P: WaitPolicy>(
         &mut self,
         label: u64,
         exchange: &Exchange,
         ends: Ends<'_>,
-        patience: &mut P,
+        wait_policy: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
-        let Party { board, me, desk } = self;
+        let Member { sync_segment, me, scratch } = self;
         // No copy of the board's handle: parties would pass its counter from core to core.
-        let (board, me) = (&**board, *me);
-        assert_eq!(exchange.parties, board.parties, "the exchange is of other parties");
+        let (sync_segment, me) = (&**sync_segment, *me);
+        assert_eq!(exchange.members, sync_segment.members, "the exchange is of other parties");
         let blocks = exchange.most_blocks.max(1);
         let bytes = exchange.block * blocks;
         let stream = matches!(ends, Ends::Apart(..)) && bytes >= streamed(Isa::best());
         let written = match &ends {
-            _ if board.one_address_space || bytes <= OFFERED => None,
-            Ends::InPlace(data) => board.leased(me, &raw const **data, true),
-            Ends::Apart(from, _) if !from.is_empty() && board.leased(me, *from, false).is_none() => None,
+            _ if sync_segment.one_address_space || bytes <= REGISTERED_FROM => None,
+            Ends::InPlace(data) => sync_segment.registered(me, &raw const **data, true),
+            Ends::Apart(from, _)
+                if !from.is_empty() && sync_segment.registered(me, *from, false).is_none() =>
+            {
+                None
+            }
             Ends::Apart(_, []) => Some(0..0),
-            Ends::Apart(_, to) => board.leased(me, &raw const **to, true),
+            Ends::Apart(_, to) => sync_segment.registered(me, &raw const **to, true),
         };
         let own = places(exchange, me, ends);
-        let busy = board.busy(me);
+        let busy = sync_segment.busy(me);
         assert_eq!(busy.swap(1, Ordering::Acquire), 0, "party {me} is in an exchange already");
         let _busy = Busy(busy);
 
-        let begun = board.begun(me).0;
+        let begun = sync_segment.begun(me).0;
         let number = begun.get() + 1;
-        let label = mix(label, exchange.digest) & !OFFER;
-        let mut meeting = Meeting { board, me, number, label, exchange };
+        let label = mix(label, exchange.digest) & !REGISTERED;
+        let mut barrier = Barrier { sync_segment, me, number, label, exchange };
         begun.set(number);
-        if bytes > board.room && board.one_address_space {
-            return desk.directly(&meeting, own, stream, patience);
+        if bytes > sync_segment.room && sync_segment.one_address_space {
+            return scratch.directly(&barrier, own, stream, wait_policy);
         }
         if let Some(written) = written {
             let word = |place: Place| match place.base.is_null() {
                 true => 0,
-                false => place.base.addr() - board.memory.base().addr().get() + 1,
+                false => place.base.addr() - sync_segment.memory.base().addr().get() + 1,
             };
             // Where every party makes its own result, or this one gets none, nobody else writes to its buffer.
             let others = exchange.is_shared_out() && !own.result.base.is_null();
             let written = if others { written } else { 0..0 };
-            let offer = Offer { source: word(own.source), result: word(own.result), written };
-            if desk.offered(&meeting, offer, stream, patience)? {
+            let offer = RegisteredEnds { source: word(own.source), result: word(own.result), written };
+            if scratch.exchange_registered(&barrier, offer, stream, wait_policy)? {
                 return Ok(());
             }
-            meeting.number += 1;
+            barrier.number += 1;
         }
         // The whole of every block, or as much of it as the slots take.
-        let piece = match bytes <= board.room {
+        let piece = match bytes <= sync_segment.room {
             true => exchange.block,
-            false => match board.room / blocks {
+            false => match sync_segment.room / blocks {
                 fits if fits >= 64 => fits / 64 * 64,
                 fits => fits / 8 * 8,
             },
@@ -132,14 +136,15 @@ impl Party {
             piece > 0 || exchange.block == 0,
             "the slots of this board are too small for {blocks} blocks"
         );
-        let shares = exchange.pattern == Pattern::AllReduce && board.parties > 2 && bytes >= SHARED_OUT;
+        let shares =
+            exchange.pattern == Pattern::AllReduce && sync_segment.members > 2 && bytes >= SHARED_OUT;
         let mut at = 0;
         loop {
             let range = at..exchange.block.min(at + piece);
-            begun.set(meeting.number);
+            begun.set(barrier.number);
             let done = match shares {
-                true => desk.by_shares(&mut meeting, own, range.clone(), stream, patience)?,
-                false => desk.by_slots(&meeting, own, range.clone(), stream, patience)?,
+                true => scratch.by_shares(&mut barrier, own, range.clone(), stream, wait_policy)?,
+                false => scratch.by_slots(&barrier, own, range.clone(), stream, wait_policy)?,
             };
             if done {
                 at = range.end;
@@ -147,7 +152,7 @@ impl Party {
                     return Ok(());
                 }
             }
-            meeting.number += 1;
+            barrier.number += 1;
         }
     }
 }

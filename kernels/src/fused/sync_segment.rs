@@ -10,11 +10,11 @@
 //! Slots are used in turn. A party writes a slot again two exchanges later, when it has seen all flags of the exchange
 //! between, which their parties raise only after they have read everything of the one before: nobody is still reading.
 
-use super::leases::Leases;
-#[cfg(target_os = "linux")]
-use super::leases::{LARGE, RESERVE};
 use super::memory::Memory;
-use super::sync::Bell;
+use super::registered_buffers::RegisteredBuffers;
+#[cfg(target_os = "linux")]
+use super::registered_buffers::{LARGE, RESERVE};
+use super::sync::Waker;
 #[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -31,9 +31,9 @@ pub struct Pace {
 
 impl Pace {
     /// For parties that each have a core for themselves, or that share them.
-    pub fn of(parties: u32) -> Pace {
+    pub fn of(members: u32) -> Pace {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        match parties as usize <= cores {
+        match members as usize <= cores {
             true => Pace { looks: 1000, yields: 20 },
             false => Pace { looks: 4, yields: 200 },
         }
@@ -44,21 +44,21 @@ const LINE: usize = 128;
 /// What all maps of all parties may take, should they be threads of one process: half of what it can address.
 #[cfg(target_os = "linux")]
 const ADDRESSES: usize = 64 << 40;
-const PARTIES: usize = 4 * LINE;
+const MEMBERS: usize = 4 * LINE;
 /// Bytes before the data of a slot.
 const HEADER: usize = 16;
 
 /// Where parties meet: in the memory of one process, or in memory that several have mapped.
-pub struct Board {
+pub struct SyncSegment {
     pub(super) memory: Memory,
-    pub(super) parties: u32,
+    pub(super) members: u32,
     /// Bytes of data that a slot takes.
     pub(super) room: usize,
     pub(super) pace: Pace,
     /// Whether a pointer of one party is one of all.
     pub(super) one_address_space: bool,
     /// What this process's parties have leased of the memory behind the slots.
-    pub(super) leases: Leases,
+    pub(super) registered_buffers: RegisteredBuffers,
 }
 
 /// A slot's words and data.
@@ -81,15 +81,22 @@ impl Slot<'_> {
     }
 }
 
-impl Board {
+impl SyncSegment {
     /// A board in this process, for this many parties; exchanges whose sources have at most `room` bytes go by slots.
     ///
     /// # Panics
     /// If there is no memory for it.
-    pub fn new(parties: u32, room: usize, pace: Pace) -> Board {
+    pub fn new(members: u32, room: usize, pace: Pace) -> SyncSegment {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
-        let memory = Memory::own(Board::bytes(parties, room));
-        Board { memory, parties, room, pace, one_address_space: true, leases: Leases::none() }
+        let memory = Memory::own(SyncSegment::bytes(members, room));
+        SyncSegment {
+            memory,
+            members,
+            room,
+            pace,
+            one_address_space: true,
+            registered_buffers: RegisteredBuffers::none(),
+        }
     }
 
     /// A board for parties that are processes of this host, in memory without a name: others find it by the
@@ -99,12 +106,17 @@ impl Board {
     /// # Errors
     /// The system has no such memory to give.
     #[cfg(target_os = "linux")]
-    pub fn shared(name: &str, parties: u32, room: usize, pace: Pace) -> std::io::Result<(Board, OwnedFd)> {
+    pub fn shared(
+        name: &str,
+        members: u32,
+        room: usize,
+        pace: Pace,
+    ) -> std::io::Result<(SyncSegment, OwnedFd)> {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
-        let [with, without] = Board::sizes(parties, room);
+        let [with, without] = SyncSegment::sizes(members, room);
         // A limit on addresses may leave no room for leases.
         let (memory, fd) = Memory::shared(name, with).or_else(|_| Memory::shared(name, without))?;
-        Ok((Board::mapped(memory, parties, room, pace), fd))
+        Ok((SyncSegment::mapped(memory, members, room, pace), fd))
     }
 
     /// The board behind such a descriptor, made with the same arguments.
@@ -112,34 +124,34 @@ impl Board {
     /// # Errors
     /// It is no such memory, or has another size.
     #[cfg(target_os = "linux")]
-    pub fn attach(fd: OwnedFd, parties: u32, room: usize, pace: Pace) -> std::io::Result<Board> {
+    pub fn attach(fd: OwnedFd, members: u32, room: usize, pace: Pace) -> std::io::Result<SyncSegment> {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
-        let memory = Memory::attach(fd, Board::sizes(parties, room))?;
-        Ok(Board::mapped(memory, parties, room, pace))
+        let memory = Memory::attach(fd, SyncSegment::sizes(members, room))?;
+        Ok(SyncSegment::mapped(memory, members, room, pace))
     }
 
     #[cfg(target_os = "linux")]
-    fn mapped(memory: Memory, parties: u32, room: usize, pace: Pace) -> Board {
-        let [with, without] = Board::sizes(parties, room);
-        let leases = match memory.bytes() == with {
-            true => Leases::behind(without, (with - without) / parties as usize),
-            false => Leases::none(),
+    fn mapped(memory: Memory, members: u32, room: usize, pace: Pace) -> SyncSegment {
+        let [with, without] = SyncSegment::sizes(members, room);
+        let registered_buffers = match memory.bytes() == with {
+            true => RegisteredBuffers::behind(without, (with - without) / members as usize),
+            false => RegisteredBuffers::none(),
         };
         memory.prefer_large_pages(without);
-        Board { memory, parties, room, pace, one_address_space: false, leases }
+        SyncSegment { memory, members, room, pace, one_address_space: false, registered_buffers }
     }
 
     /// Bytes of shared memory with room for leases, and without.
     #[cfg(target_os = "linux")]
-    fn sizes(parties: u32, room: usize) -> [usize; 2] {
-        let without = Board::bytes(parties, room).next_multiple_of(LARGE);
-        let parties = parties as usize;
-        let each = RESERVE.min(ADDRESSES / (parties * parties) / LARGE * LARGE);
-        [without + each * parties, without]
+    fn sizes(members: u32, room: usize) -> [usize; 2] {
+        let without = SyncSegment::bytes(members, room).next_multiple_of(LARGE);
+        let members = members as usize;
+        let each = RESERVE.min(ADDRESSES / (members * members) / LARGE * LARGE);
+        [without + each * members, without]
     }
 
-    fn bytes(parties: u32, room: usize) -> usize {
-        PARTIES + parties as usize * Board::stride(room)
+    fn bytes(members: u32, room: usize) -> usize {
+        MEMBERS + members as usize * SyncSegment::stride(room)
     }
 
     fn stride(room: usize) -> usize {
@@ -166,29 +178,29 @@ impl Board {
         self.word(LINE)
     }
 
-    pub(super) fn bell(&self) -> Bell<'_, AtomicU32, AtomicU32> {
-        Bell { rung: self.half(2 * LINE), sleepers: self.half(2 * LINE + 8) }
+    pub(super) fn waker(&self) -> Waker<'_, AtomicU32, AtomicU32> {
+        Waker { rung: self.half(2 * LINE), sleepers: self.half(2 * LINE + 8) }
     }
 
     /// Exchanges, and large exchanges, that a party has begun.
-    pub(super) fn begun(&self, party: u32) -> (&AtomicU64, &AtomicU64) {
-        let at = PARTIES + party as usize * Board::stride(self.room);
+    pub(super) fn begun(&self, member: u32) -> (&AtomicU64, &AtomicU64) {
+        let at = MEMBERS + member as usize * SyncSegment::stride(self.room);
         (self.word(at), self.word(at + 8))
     }
 
     /// Whether a party is in an exchange.
-    pub(super) fn busy(&self, party: u32) -> &AtomicU64 {
-        self.word(PARTIES + party as usize * Board::stride(self.room) + 16)
+    pub(super) fn busy(&self, member: u32) -> &AtomicU64 {
+        self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 16)
     }
 
     /// The last exchange of which a party has done its share, where others have to know.
-    pub(super) fn finished(&self, party: u32) -> &AtomicU64 {
-        self.word(PARTIES + party as usize * Board::stride(self.room) + 24)
+    pub(super) fn finished(&self, member: u32) -> &AtomicU64 {
+        self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 24)
     }
 
     /// The slot of a party for this exchange.
-    pub(super) fn slot(&self, party: u32, number: u64) -> Slot<'_> {
-        let own = PARTIES + party as usize * Board::stride(self.room) + LINE;
+    pub(super) fn slot(&self, member: u32, number: u64) -> Slot<'_> {
+        let own = MEMBERS + member as usize * SyncSegment::stride(self.room) + LINE;
         let at = own + (number & 1) as usize * (HEADER + self.room);
         // SAFETY: inside the memory, by its size.
         let data = unsafe { self.memory.base().add(at + HEADER) };
@@ -197,12 +209,12 @@ impl Board {
 
     /// Wakes those that are seen to sleep; who is just lying down may be missed.
     #[inline]
-    pub(super) fn nudge(&self) {
-        self.bell().nudge();
+    pub(super) fn wake_sleepers(&self) {
+        self.waker().wake_sleepers();
     }
 
     /// Wakes every party that sleeps, so that it asks its patience.
-    pub fn ring(&self) {
-        self.bell().ring();
+    pub fn wake(&self) {
+        self.waker().wake();
     }
 }

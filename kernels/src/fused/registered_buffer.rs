@@ -1,0 +1,176 @@
+//! Memory that all parties have mapped, leased to buffers of one of them: what lies there is read and written by others
+//! where it is, instead of through slots.
+//!
+//! ```text
+//! segment   | board | leases of party 0: [ buffer ][ buffer ]      | leases of party 1: [ buffer ]     |
+//!                     addresses of 64 GiB; memory where it was written to
+//! ```
+//!
+//! Each party leases of its own part, so nobody is asked. What is given back becomes zeros, and memory of nobody.
+
+use super::registered_buffers::UNIT;
+use super::sync_segment::SyncSegment;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+
+/// Bytes that all parties of a board have mapped, zeros at first. They belong to this process, as any buffer does; others
+/// touch them only in exchanges that they are given to, until those return.
+pub struct RegisteredBuffer {
+    sync_segment: Arc<SyncSegment>,
+    at: usize,
+    bytes: usize,
+}
+
+impl SyncSegment {
+    /// Leases bytes of the part of a party of this process; none where this board has nothing to lease, or not as much.
+    pub fn register(self: &Arc<SyncSegment>, member: u32, bytes: usize) -> Option<RegisteredBuffer> {
+        let at = self.registered_buffers.take(member, bytes)?;
+        Some(RegisteredBuffer { sync_segment: self.clone(), at, bytes })
+    }
+
+    /// Where bytes of a party lie in the memory, if they are leased. Those that others will `write` must also have their
+    /// pages for themselves.
+    pub(super) fn registered(&self, member: u32, bytes: *const [u8], write: bool) -> Option<Range<usize>> {
+        let start = bytes.cast::<u8>().addr().wrapping_sub(self.memory.base().addr().get());
+        let range = start..start.checked_add(bytes.len())?;
+        let buffer = self.registered_buffers.around(member, &range)?;
+        let whole =
+            range.start.is_multiple_of(UNIT) && (range.end.is_multiple_of(UNIT) || range.end == buffer.end);
+        (whole || !write).then_some(range)
+    }
+
+    /// Whether bytes of the memory are of a party's leases, as far as another process can tell.
+    pub(super) fn registrable(&self, member: u32, range: Range<usize>) -> bool {
+        let part = self.registered_buffers.part(member);
+        range.is_empty() || part.start <= range.start && range.end <= part.end
+    }
+
+    /// Takes leased bytes, to which others may still write, out of what this process shares with them; they are zeros
+    /// afterwards.
+    ///
+    /// # Safety
+    /// They are borrowed from [`SyncSegment::registered`] for writing, and their content means nothing any more.
+    pub(super) unsafe fn detach(&self, member: u32, range: Range<usize>) {
+        let Some(buffer) = self.registered_buffers.around(member, &range) else { return };
+        if let Some(held) = self.registered_buffers.held().get_mut(&buffer.start) {
+            held.lost = true;
+        }
+        let pages = range.start..range.end.next_multiple_of(UNIT);
+        #[cfg(target_os = "linux")]
+        // SAFETY: whole pages, which are this borrower's alone: the caller's promise.
+        unsafe {
+            self.memory.part_from_others(pages);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = pages;
+    }
+}
+
+impl Deref for RegisteredBuffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: inside the memory, which lives as long as the board; nobody else has these bytes, but in an exchange
+        // that borrows them.
+        unsafe {
+            std::slice::from_raw_parts(self.sync_segment.memory.base().as_ptr().add(self.at), self.bytes)
+        }
+    }
+}
+
+impl DerefMut for RegisteredBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed for writing.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.sync_segment.memory.base().as_ptr().add(self.at), self.bytes)
+        }
+    }
+}
+
+impl Drop for RegisteredBuffer {
+    fn drop(&mut self) {
+        #[cfg(target_os = "linux")]
+        {
+            let mut held = self.sync_segment.registered_buffers.held();
+            let Some(buffer) = held.get_mut(&self.at).filter(|buffer| !buffer.lost) else { return };
+            // Under the lock: what is free again is zeros.
+            match self.sync_segment.memory.give_back(self.at..buffer.end(self.at)) {
+                true => drop(held.remove(&self.at)),
+                false => buffer.lost = true,
+            }
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::registered_buffers::{LARGE, RESERVE};
+    use super::super::sync_segment::Pace;
+    use super::*;
+
+    fn sync_segment() -> Arc<SyncSegment> {
+        Arc::new(SyncSegment::shared("leases", 2, 256, Pace { looks: 1, yields: 1 }).unwrap().0)
+    }
+
+    #[test]
+    fn leases_do_not_overlap_and_what_is_given_back_is_zeros_again() {
+        let sync_segment = sync_segment();
+        let sizes = [1, UNIT, UNIT + 1, LARGE, 3 * LARGE + 5, 100];
+        let mut registered_buffers: Vec<RegisteredBuffer> =
+            sizes.iter().map(|bytes| sync_segment.register(1, *bytes).unwrap()).collect();
+        for (mark, buffer) in (1u8..).zip(&mut registered_buffers) {
+            assert!(buffer.iter().all(|byte| *byte == 0));
+            buffer.fill(mark);
+        }
+        for (mark, buffer) in (1u8..).zip(&registered_buffers) {
+            assert!(buffer.iter().all(|byte| *byte == mark));
+        }
+        let at = registered_buffers[2].at;
+        drop(registered_buffers.remove(2));
+        let again = sync_segment.register(1, UNIT + 1).unwrap();
+        assert_eq!(again.at, at, "the place is used again");
+        assert!(again.iter().all(|byte| *byte == 0));
+        assert!(sync_segment.register(0, RESERVE + 1).is_none() && sync_segment.register(0, 0).is_none());
+        assert!(Arc::new(SyncSegment::new(2, 256, Pace { looks: 1, yields: 1 })).register(0, 8).is_none());
+    }
+
+    #[test]
+    fn what_others_may_write_has_its_pages_for_itself() {
+        let sync_segment = sync_segment();
+        let buffer = sync_segment.register(0, 3 * UNIT + 9).unwrap();
+        let part = |range: Range<usize>, write| {
+            sync_segment.registered(0, &raw const buffer[range], write).is_some()
+        };
+        assert!(part(0..3 * UNIT + 9, true) && part(UNIT..2 * UNIT, true) && part(UNIT..3 * UNIT + 9, true));
+        assert!(!part(8..UNIT, true) && !part(0..UNIT + 8, true));
+        assert!(part(8..UNIT, false));
+        assert!(
+            sync_segment.registered(1, &raw const buffer[..], false).is_none(),
+            "of another party's part"
+        );
+        let other = [0u8; 9];
+        assert!(sync_segment.registered(0, &raw const other[..], false).is_none(), "nobody leased that");
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_its_owners_alone_and_is_not_leased_again() {
+        let pace = Pace { looks: 1, yields: 1 };
+        let (mine, fd) = SyncSegment::shared("withdrawn", 2, 256, pace).unwrap();
+        let (mine, theirs) = (Arc::new(mine), SyncSegment::attach(fd, 2, 256, pace).unwrap());
+        let mut buffer = mine.register(0, 2 * UNIT).unwrap();
+        buffer.fill(1);
+        let other = theirs.memory.base().as_ptr().wrapping_add(buffer.at);
+        // SAFETY: the same bytes, mapped a second time; no exchange runs.
+        assert_eq!(unsafe { other.read() }, 1);
+        // SAFETY: all of it, of which nothing is used afterwards but that it is there.
+        unsafe { mine.detach(0, buffer.at..buffer.at + buffer.len()) };
+        // SAFETY: as above.
+        unsafe { other.write(7) };
+        assert!(buffer.iter().all(|byte| *byte == 0));
+        buffer.fill(3);
+        assert!(mine.registered(0, &raw const buffer[..], true).is_none());
+        let at = buffer.at;
+        drop(buffer);
+        assert_ne!(mine.register(0, 2 * UNIT).unwrap().at, at);
+    }
+}
