@@ -17,7 +17,7 @@ import sys
 TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>b?r(?P<hashes>\#*)".*?"(?P=hashes))|(?P<text>b?c?"(?:\\.|[^"\\])*")"""
     r"""|(?P<char>b?'(?:\\[^u]|\\u\{[^}]*\}|[^'\\])')|(?P<lifetime>'[A-Za-z_]\w*)|(?P<name>(?:r\#)?[A-Za-z_]\w*)"""
-    r"""|(?P<number>\d[\w.]*)|(?P<space>\s+)|(?P<other>.)""",
+    r"""|(?P<number>\d\w*(?:\.\d\w*)?)|(?P<space>\s+)|(?P<other>.)""",
     re.S | re.X,
 )
 CAPTURE = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)(?=[:}])")

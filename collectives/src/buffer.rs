@@ -30,7 +30,7 @@ impl<T: Element> Buffer<T> {
         Buffer::from(vec![T::zeroed(); len])
     }
 
-    /// The elements of a lease, all of which are whole.
+    /// The elements of a registered buffer, all of which are whole.
     pub(crate) fn shared(buffer: RegisteredBuffer) -> Buffer<T> {
         Buffer { owner: Home::Shared(buffer, PhantomData) }
     }

@@ -1,7 +1,7 @@
 //! A whole collective in memory that all ranks share, without messages.
 //!
 //! ```text
-//! all come at once      nobody asks the transport: the labels on the board are equal
+//! all come at once      nobody asks the transport: the labels on the sync segment are equal
 //! some are late         a rank that waits enters the operation: the transport knows of other calls, of ranks that
 //!                       left, died or failed
 //! labels differ         every rank enters, and the transport finds whose call differs
@@ -15,7 +15,7 @@ use allfold_kernels::fused::{Ends, Exchange, Member, Stopped, SyncSegment, WaitP
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A rank's place at a board of the group.
+/// A rank's place at a sync segment of the group.
 pub(crate) struct SharedMemory {
     member: Member,
     rank: Rank,
@@ -26,7 +26,7 @@ pub(crate) struct SharedMemory {
 
 impl SharedMemory {
     /// `nap`: how long a rank sleeps at most before it asks the transport for news. [`Duration::MAX`] where the transport
-    /// rings the board when there is any.
+    /// rings the sync segment when there is any.
     pub fn new(sync_segment: Arc<SyncSegment>, rank: Rank, ranks: u32, nap: Duration) -> SharedMemory {
         SharedMemory { member: Member::new(sync_segment, rank.0), rank, ranks, nap }
     }
@@ -47,7 +47,7 @@ impl SharedMemory {
                 Some(_) => monitor(transport).map(Monitor::complete),
                 None => Ok(()),
             },
-            Err(Stopped::Impatient(error)) => Err(error),
+            Err(Stopped::TimedOut(error)) => Err(error),
             Err(Stopped::GivenUp | Stopped::Disagrees(_)) => Err(wait.disagreement()),
         }
     }
@@ -115,7 +115,7 @@ impl Wait<'_> {
 impl WaitPolicy for Wait<'_> {
     type Error = Error;
 
-    fn told(&mut self) {
+    fn on_arrival(&mut self) {
         (self.header.begin)();
     }
 

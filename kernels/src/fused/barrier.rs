@@ -1,4 +1,4 @@
-//! One exchange under way, as one party sees it: telling the others, and waiting for them.
+//! One exchange under way, as one member sees it: telling the others, and waiting for them.
 
 use super::exchange::Exchange;
 use super::sync::{Gate, Word, gate, give_up};
@@ -7,16 +7,16 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a party does while the others do not come.
+/// What a member does while the others do not come.
 pub trait WaitPolicy {
     /// Why it waits no longer.
     type Error;
 
-    /// Called each time this party has told the others that it has come, before it looks for them: what is done here is
+    /// Called each time this member has told the others that it has come, before it looks for them: what is done here is
     /// done while that is under way.
     fn on_arrival(&mut self) {}
 
-    /// Asked before every sleep. `absent` says of a party whether it has not come.
+    /// Asked before every sleep. `absent` says of a member whether it has not come.
     ///
     /// # Errors
     /// It shall wait no longer. Else for how long at most until it is asked again.
@@ -26,15 +26,15 @@ pub trait WaitPolicy {
 /// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped<E> {
-    /// This party's patience was over.
+    /// This member's wait policy was over.
     TimedOut(E),
-    /// Another party's was.
+    /// Another member's was.
     GivenUp,
-    /// This party came with another label or another exchange.
+    /// This member came with another label or another exchange.
     Disagrees(u32),
 }
 
-/// Set in the label of a slot that holds an offer.
+/// Set in the label of a slot that holds registered buffers.
 pub(super) const REGISTERED: u64 = 1;
 
 /// One exchange under way.
@@ -59,8 +59,8 @@ impl WaitPolicy for NoDeadline {
 }
 
 impl Barrier<'_> {
-    /// Tells the others that this party has come, and waits until it is `ready`: looks, lets others run, then sleeps as
-    /// long as its patience lasts. `absent`: on whom it waits.
+    /// Tells the others that this member has come, and waits until it is `ready`: looks, lets others run, then sleeps as
+    /// long as its wait policy lasts. `absent`: on whom it waits.
     #[inline]
     pub fn until<P: WaitPolicy>(
         &self,
@@ -68,7 +68,7 @@ impl Barrier<'_> {
         absent: &impl Fn(u32) -> bool,
         wait_policy: &mut P,
     ) -> Result<(), P::Error> {
-        // A bell rung for sure takes a fence, which would hold back the first looks until what was written has arrived
+        // A waker rung for sure takes a fence, which would hold back the first looks until what was written has arrived
         // everywhere: so only who is known to sleep is woken before them.
         self.sync_segment.wake_sleepers();
         wait_policy.on_arrival();
@@ -96,12 +96,12 @@ impl Barrier<'_> {
         }
     }
 
-    /// Whether a party has not raised its flag.
+    /// Whether a member has not raised its flag.
     pub fn not_arrived(&self) -> impl Fn(u32) -> bool {
         |member| self.sync_segment.slot(member, self.number).flag.get() != self.number
     }
 
-    /// Waits until all have raised their flags, with one label. How many came with an offer.
+    /// Waits until all have raised their flags, with one label. How many came with registered buffers.
     #[inline]
     pub fn all_arrived<P: WaitPolicy>(&self, wait_policy: &mut P) -> Result<u32, Stopped<P::Error>> {
         let (mut next, all) = (0, self.sync_segment.members);
@@ -136,7 +136,7 @@ impl Barrier<'_> {
         Ok(())
     }
 
-    /// Whether all came with this label, and how many with an offer. Those that did not all find so.
+    /// Whether all came with this label, and how many with registered buffers. Those that did not all find so.
     #[inline]
     pub fn agree<E>(&self) -> Result<u32, Stopped<E>> {
         let mut offers = 0;

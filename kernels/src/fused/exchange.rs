@@ -1,11 +1,11 @@
-//! What parties compute together: for every block of every result, where it comes from.
+//! What members compute together: for every block of every result, where it comes from.
 
 use super::formula::Formula;
 use crate::{DType, ReduceOp};
 use allfold_base::hash::{GOLDEN, finalize};
 use std::ops::Range;
 
-/// Who ends with what. A party's source and result are made of blocks of one size.
+/// Who ends with what. A member's source and result are made of blocks of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Pattern {
@@ -15,7 +15,7 @@ pub enum Pattern {
     AllReduce,
     /// The root's result is.
     Reduce,
-    /// Sources have one block per party; the result of party p is the reduction of their blocks p.
+    /// Sources have one block per member; the result of member p is the reduction of their blocks p.
     ReduceScatter,
     /// Every result but the root's is the root's source: one block each.
     Broadcast,
@@ -23,11 +23,11 @@ pub enum Pattern {
     AllGather,
     /// The root's result is.
     Gather,
-    /// The root's source has one block per party; the result of party p is block p.
+    /// The root's source has one block per member; the result of member p is block p.
     Scatter,
-    /// Block q of the result of party p is block p of the source of party q.
+    /// Block q of the result of member p is block p of the source of member q.
     AllToAll,
-    /// The result of party p is the source of the party before it; before party 0 is the last.
+    /// The result of member p is the source of the member before it; before member 0 is the last.
     Shift,
 }
 
@@ -40,14 +40,14 @@ pub(super) enum From {
     Reduce { block: usize },
 }
 
-/// A block, and whose blocks it becomes: (party, block of its result).
+/// A block, and whose blocks it becomes: (member, block of its result).
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub from: From,
     pub to: Vec<(u32, usize)>,
 }
 
-/// One computation of all parties. Build it once, and run it as often as needed.
+/// One computation of all members. Build it once, and run it as often as needed.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     pub(super) pattern: Pattern,
@@ -74,12 +74,12 @@ pub(super) fn mix(hash: u64, word: u64) -> u64 {
 }
 
 impl Exchange {
-    /// An exchange of `members` parties over blocks of `count` elements. `formulas` says, for ranges of the elements
+    /// An exchange of `members` members over blocks of `count` elements. `formulas` says, for ranges of the elements
     /// of a source, by which tree they are reduced; where nothing is reduced it is not looked at. An average is
     /// divided once, after its sum.
     ///
     /// # Panics
-    /// If there are no parties, the root is none of them, a formula names a party that is not there, or the formulas
+    /// If there are no members, the root is none of them, a formula names a member that is not there, or the formulas
     /// do not cover a source from its start to its end: mistakes of the caller.
     #[track_caller]
     pub fn new(
@@ -129,7 +129,7 @@ impl Exchange {
         exchange
     }
 
-    /// Blocks of the source of a party.
+    /// Blocks of the source of a member.
     pub(super) fn source_blocks(&self, member: u32) -> usize {
         let all = self.members as usize;
         match self.pattern {
@@ -142,7 +142,7 @@ impl Exchange {
         }
     }
 
-    /// Blocks of the result of a party.
+    /// Blocks of the result of a member.
     pub(super) fn result_blocks(&self, member: u32) -> usize {
         let all = self.members as usize;
         match self.pattern {
@@ -156,13 +156,13 @@ impl Exchange {
         }
     }
 
-    /// Whether the source and the result of a party may be one buffer.
+    /// Whether the source and the result of a member may be one buffer.
     pub(super) fn may_be_in_place(&self) -> bool {
         !matches!(self.pattern, Pattern::Gather | Pattern::Scatter | Pattern::AllToAll | Pattern::Shift)
     }
 
-    /// Whether shares of a large exchange are ranges of its blocks, which takes parties that only give or only take
-    /// into the work; else every party computes its own result.
+    /// Whether shares of a large exchange are ranges of its blocks, which takes members that only give or only take
+    /// into the work; else every member computes its own result.
     pub(super) fn is_shared_out(&self) -> bool {
         !matches!(
             self.pattern,

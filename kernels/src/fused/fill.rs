@@ -1,4 +1,4 @@
-//! One party's share of the work: evaluates blocks small enough to stay in the first-level cache, from wherever the
+//! One member's share of the work: evaluates blocks small enough to stay in the first-level cache, from wherever the
 //! sources are to wherever the results go.
 
 use super::exchange::{Exchange, From, Pattern, Route};
@@ -30,9 +30,9 @@ impl Place {
 /// What to fill.
 pub(super) struct Fill<'a> {
     pub exchange: &'a Exchange,
-    /// Of every party.
+    /// Of every member.
     pub sources: &'a [Place],
-    /// Of every party; [`Place::NONE`] for those whose results this share does not touch.
+    /// Of every member; [`Place::NONE`] for those whose results this share does not touch.
     pub results: &'a [Place],
     /// The bytes of each block that are filled, relative to the places.
     pub range: Range<usize>,
@@ -49,7 +49,7 @@ impl Fill<'_> {
     ///
     /// # Safety
     /// Every source that a route names is readable, and every place of `results` that is not none is writable, over
-    /// the blocks that the exchange gives their parties, within the range; all are aligned to the element. Until it
+    /// the blocks that the exchange gives their members, within the range; all are aligned to the element. Until it
     /// returns nobody else writes those bytes of the sources, or touches those of the results. A source and a result
     /// overlap only where the exchange makes an element from that very element.
     pub unsafe fn run(self) {
@@ -129,7 +129,7 @@ impl Typed for Fill<'_> {
     }
 }
 
-/// The two buffers of an all-reduce of two parties in place, which takes no scratch.
+/// The two buffers of an all-reduce of two members in place, which takes no scratch.
 fn pair(exchange: &Exchange, from: From, sources: &[Place], results: &[Place]) -> Option<(Place, Place)> {
     let same = |member: usize| sources[member].base == results[member].base;
     let whole = |formula: &Formula| formula.steps.len() == 1 && formula.steps[0].a != formula.steps[0].b;

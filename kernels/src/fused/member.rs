@@ -1,4 +1,4 @@
-//! One party's part in exchanges: meets the others, does its share, and returns once nobody needs its buffers.
+//! One member's part in exchanges: meets the others, does its share, and returns once nobody needs its buffers.
 
 use super::barrier::{Barrier, REGISTERED, Stopped, WaitPolicy};
 use super::exchange::{Exchange, Pattern, mix};
@@ -10,20 +10,20 @@ use crate::Isa;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The buffers of a party: bytes of its source, and of its result.
+/// The buffers of a member: bytes of its source, and of its result.
 pub enum Ends<'a> {
     /// One buffer that is both, or that holds the one within the other: block p of an all-gather's result is the
-    /// source of party p, block p of a reduce-scatter's source becomes the result of party p.
+    /// source of member p, block p of a reduce-scatter's source becomes the result of member p.
     InPlace(&'a mut [u8]),
     /// Two.
     Apart(&'a [u8], &'a mut [u8]),
 }
 
-/// Sources of more bytes than this are offered to the others where they are, if they are leased; the rest goes by slots
-/// sooner than two meetings take.
+/// Sources of more bytes than this are offered to the others where they are, if they are registered; the rest goes by slots
+/// sooner than two barriers take.
 const REGISTERED_FROM: usize = 4096;
 
-/// An all-reduce through slots of at least this many bytes is shared out among more than two parties.
+/// An all-reduce through slots of at least this many bytes is shared out among more than two members.
 const SHARED_OUT: usize = 32 << 10;
 
 /// A result of at least this many bytes that does not lie where its source lies is written past the caches: what they
@@ -35,14 +35,14 @@ const fn streamed(isa: Isa) -> usize {
     }
 }
 
-/// A place at a board.
+/// A place at a sync segment.
 pub struct Member {
     sync_segment: Arc<SyncSegment>,
     me: u32,
     scratch: MemberScratch,
 }
 
-/// Marks a party as busy.
+/// Marks a member as busy.
 struct Busy<'a>(&'a AtomicU64);
 
 impl Drop for Busy<'_> {
@@ -52,10 +52,10 @@ impl Drop for Busy<'_> {
 }
 
 impl Member {
-    /// The place of party `me`. There may be more than one handle to a place, used one at a time.
+    /// The place of member `me`. There may be more than one handle to a place, used one at a time.
     ///
     /// # Panics
-    /// If there is no such party.
+    /// If there is no such member.
     pub fn new(sync_segment: Arc<SyncSegment>, me: u32) -> Member {
         assert!(me < sync_segment.members, "party {me} of {}", sync_segment.members);
         let places = vec![Place::NONE; sync_segment.members as usize];
@@ -64,14 +64,14 @@ impl Member {
     }
 
     /// Takes part in an exchange: returns when the result is there and nobody reads or writes the buffers any more.
-    /// All parties come with equal labels and exchanges, in the same order.
+    /// All members come with equal labels and exchanges, in the same order.
     ///
     /// # Errors
     /// Not all have come, or not all with the same; the result then has no meaning.
     ///
     /// # Panics
     /// If a buffer has another length than the exchange says or is not aligned to its elements, if the exchange does
-    /// not work in place or is of other parties, or if this place is taken by another thread: mistakes of the caller.
+    /// not work in place or is of other members, or if this place is taken by another thread: mistakes of the caller.
     pub fn run<P: WaitPolicy>(
         &mut self,
         label: u64,
@@ -80,7 +80,7 @@ impl Member {
         wait_policy: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
         let Member { sync_segment, me, scratch } = self;
-        // No copy of the board's handle: parties would pass its counter from core to core.
+        // No copy of the sync segment's handle: members would pass its counter from core to core.
         let (sync_segment, me) = (&**sync_segment, *me);
         assert_eq!(exchange.members, sync_segment.members, "the exchange is of other parties");
         let blocks = exchange.most_blocks.max(1);
@@ -115,7 +115,7 @@ impl Member {
                 true => 0,
                 false => place.base.addr() - sync_segment.memory.base().addr().get() + 1,
             };
-            // Where every party makes its own result, or this one gets none, nobody else writes to its buffer.
+            // Where every member makes its own result, or this one gets none, nobody else writes to its buffer.
             let others = exchange.is_shared_out() && !own.result.base.is_null();
             let written = if others { written } else { 0..0 };
             let offer = RegisteredEnds { source: word(own.source), result: word(own.result), written };
@@ -157,7 +157,7 @@ impl Member {
     }
 }
 
-/// Where the source and the result of a party begin; nowhere where it has none.
+/// Where the source and the result of a member begin; nowhere where it has none.
 #[track_caller]
 fn places(exchange: &Exchange, me: u32, ends: Ends<'_>) -> Own {
     let block = exchange.block;

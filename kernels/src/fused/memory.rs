@@ -1,4 +1,4 @@
-//! Zeroed memory for a board: this process's own, or shared with other processes of the host.
+//! Zeroed memory for a sync segment: this process's own, or shared with other processes of the host.
 //!
 //! Shared memory is a sealed `memfd`: it has no name in any file system, cannot shrink under a mapping, and is gone with
 //! the last process that has it.

@@ -1,20 +1,20 @@
-//! Parties that share memory and compute together: every one reads what all of them have and writes its share of
+//! Members that share memory and compute together: every one reads what all of them have and writes its share of
 //! every result, with no message in between.
 //!
 //! ```text
-//!            source 0   source 1   ..          small     each copies its source to its slot of the board and raises a
+//!            source 0   source 1   ..          small     each copies its source to its slot of the sync segment and raises a
 //!              |    \  /    |                             flag; all there: each computes its own result from the slots
-//!   party 0  [ a0 (+) b0 | ...... ]            large     each publishes where its buffers are; all there: each
-//!   party 1  [ ......... | a1 (+) b1 ]                    computes a share of all results; all done: each returns
+//!   member 0  [ a0 (+) b0 | ...... ]            large     each publishes where its buffers are; all there: each
+//!   member 1  [ ......... | a1 (+) b1 ]                    computes a share of all results; all done: each returns
 //!              |    /  \    |                  staged    between processes: as small, piece by piece, an all-reduce of
 //!            result 0   result 1   ..                     more than two by shares; as large where all buffers are
-//!                                                         leased from the board's memory
+//!                                                         registered from the sync segment's memory
 //! ```
 //!
 //! What is computed is an [`Exchange`]: which block of whose source, or which reduction tree over everybody's, becomes
 //! which block of whose result. Every node of a tree is rounded, so the bits are those of the tree, whoever computes.
 //!
-//! A party that gives up while some have not come takes the exchange back for all of them, or finds that all have come
+//! A member that gives up while some have not come takes the exchange back for all of them, or finds that all have come
 //! and completes it: nobody's buffer is touched after its call has returned. A process may end or stop even then: who
 //! waits no longer for its share marks the exchange as failed for all, and takes its own buffer out of the shared memory.
 

@@ -1,4 +1,4 @@
-//! The synchronisation core under a scheduler that tries orders of events: the gate, the bell, the slots in turn, and naps.
+//! The synchronisation core under a scheduler that tries orders of events: the gate, the waker, the slots in turn, and naps.
 //!
 //! The words are Shuttle's (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding bugs",
 //! ASPLOS 2010), the code is the one that threads and processes run.
@@ -58,7 +58,7 @@ struct SyncSegment {
     gate: Model,
     rung: Model,
     sleepers: Model,
-    /// By party and turn: the number of the exchange, and what it put in.
+    /// By member and turn: the number of the exchange, and what it put in.
     slots: Vec<[(Model, Model); 2]>,
 }
 

@@ -1,19 +1,19 @@
-//! Memory that all parties have mapped, leased to buffers of one of them: what lies there is read and written by others
+//! Memory that all members have mapped, registered to buffers of one of them: what lies there is read and written by others
 //! where it is, instead of through slots.
 //!
 //! ```text
-//! segment   | board | leases of party 0: [ buffer ][ buffer ]      | leases of party 1: [ buffer ]     |
+//! segment   | sync segment | registered buffers of member 0: [ buffer ][ buffer ]      | registered buffers of member 1: [ buffer ]     |
 //!                     addresses of 64 GiB; memory where it was written to
 //! ```
 //!
-//! Each party leases of its own part, so nobody is asked. What is given back becomes zeros, and memory of nobody.
+//! Each member registered buffers of its own part, so nobody is asked. What is given back becomes zeros, and memory of nobody.
 
 use super::registered_buffers::UNIT;
 use super::sync_segment::SyncSegment;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-/// Bytes that all parties of a board have mapped, zeros at first. They belong to this process, as any buffer does; others
+/// Bytes that all members of a sync segment have mapped, zeros at first. They belong to this process, as any buffer does; others
 /// touch them only in exchanges that they are given to, until those return.
 pub struct RegisteredBuffer {
     sync_segment: Arc<SyncSegment>,
@@ -22,13 +22,13 @@ pub struct RegisteredBuffer {
 }
 
 impl SyncSegment {
-    /// Leases bytes of the part of a party of this process; none where this board has nothing to lease, or not as much.
+    /// Registered buffers bytes of the part of a member of this process; none where this sync segment has nothing to register, or not as much.
     pub fn register(self: &Arc<SyncSegment>, member: u32, bytes: usize) -> Option<RegisteredBuffer> {
         let at = self.registered_buffers.take(member, bytes)?;
         Some(RegisteredBuffer { sync_segment: self.clone(), at, bytes })
     }
 
-    /// Where bytes of a party lie in the memory, if they are leased. Those that others will `write` must also have their
+    /// Where bytes of a member lie in the memory, if they are registered. Those that others will `write` must also have their
     /// pages for themselves.
     pub(super) fn registered(&self, member: u32, bytes: *const [u8], write: bool) -> Option<Range<usize>> {
         let start = bytes.cast::<u8>().addr().wrapping_sub(self.memory.base().addr().get());
@@ -39,13 +39,13 @@ impl SyncSegment {
         (whole || !write).then_some(range)
     }
 
-    /// Whether bytes of the memory are of a party's leases, as far as another process can tell.
+    /// Whether bytes of the memory are of a member's registered buffers, as far as another process can tell.
     pub(super) fn registrable(&self, member: u32, range: Range<usize>) -> bool {
         let part = self.registered_buffers.part(member);
         range.is_empty() || part.start <= range.start && range.end <= part.end
     }
 
-    /// Takes leased bytes, to which others may still write, out of what this process shares with them; they are zeros
+    /// Takes registered bytes, to which others may still write, out of what this process shares with them; they are zeros
     /// afterwards.
     ///
     /// # Safety
@@ -69,7 +69,7 @@ impl SyncSegment {
 impl Deref for RegisteredBuffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: inside the memory, which lives as long as the board; nobody else has these bytes, but in an exchange
+        // SAFETY: inside the memory, which lives as long as the sync segment; nobody else has these bytes, but in an exchange
         // that borrows them.
         unsafe {
             std::slice::from_raw_parts(self.sync_segment.memory.base().as_ptr().add(self.at), self.bytes)
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_do_not_overlap_and_what_is_given_back_is_zeros_again() {
+    fn registered_buffers_do_not_overlap_and_return_as_zeros() {
         let sync_segment = sync_segment();
         let sizes = [1, UNIT, UNIT + 1, LARGE, 3 * LARGE + 5, 100];
         let mut registered_buffers: Vec<RegisteredBuffer> =
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_is_its_owners_alone_and_is_not_leased_again() {
+    fn a_detached_buffer_is_its_owners_alone_and_is_not_registered_again() {
         let pace = Pace { looks: 1, yields: 1 };
         let (mine, fd) = SyncSegment::shared("withdrawn", 2, 256, pace).unwrap();
         let (mine, theirs) = (Arc::new(mine), SyncSegment::attach(fd, 2, 256, pace).unwrap());

@@ -1,32 +1,32 @@
-//! What is leased of the memory behind a board's slots, party by party.
+//! What is registered of the memory behind a sync segment's slots, member by member.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of addresses that a party's leases come from, where there are not very many parties.
+/// Bytes of addresses that a member's registered buffers come from, where there are not very many members.
 pub(super) const RESERVE: usize = 64 << 30;
 
-/// Bytes of a large page. A lease of at least as much begins on one.
+/// Bytes of a large page. A registered buffer of at least as much begins on one.
 pub(super) const LARGE: usize = 2 << 20;
 
-/// Leases are of whole units: of any system's pages.
+/// Registered buffers are of whole units: of any system's pages.
 pub(super) const UNIT: usize = 64 << 10;
 
-/// First leases of as many parties do not lie whole parts apart. Zen's first-level cache tells lines apart by a few bits
+/// First registered buffers of as many members do not lie whole parts apart. Zen's first-level cache tells lines apart by a few bits
 /// of their addresses: of two places that agree in those and are used in turn, only one is ever in it.
 const COLORS: usize = 16;
 
-/// What is leased of each party's part: in this process, so in general only of one.
+/// What is registered of each member's part: in this process, so in general only of one.
 pub(super) struct RegisteredBuffers {
-    /// Where the first party's part begins in the memory.
+    /// Where the first member's part begins in the memory.
     from: usize,
-    /// Bytes of each part; 0 where nothing can be leased.
+    /// Bytes of each part; 0 where nothing can be registered.
     each: usize,
     held: Mutex<BTreeMap<usize, Held>>,
 }
 
-/// A lease, by where it begins.
+/// A registered buffer, by where it begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     /// Bytes that were asked for.
@@ -78,7 +78,7 @@ impl RegisteredBuffers {
         Some(start)
     }
 
-    /// The lease in which bytes of the memory lie: where it begins, and what is known of it.
+    /// The registered buffer in which bytes of the memory lie: where it begins, and what is known of it.
     pub fn around(&self, member: u32, bytes: &Range<usize>) -> Option<Range<usize>> {
         if self.each == 0 || !self.part(member).contains(&bytes.start) {
             return None;

@@ -1,4 +1,4 @@
-//! What a party does in an exchange: by slots, by shares of slots, or on the buffers themselves.
+//! What a member does in an exchange: by slots, by shares of slots, or on the buffers themselves.
 
 use super::barrier::{Barrier, NoDeadline, REGISTERED, Stopped, WaitPolicy};
 use super::fill::{Fill, Place};
@@ -8,7 +8,7 @@ use crate::reduce::simd;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What a party works with, kept from one exchange to the next.
+/// What a member works with, kept from one exchange to the next.
 pub(super) struct MemberScratch {
     pub sources: Vec<Place>,
     pub results: Vec<Place>,
@@ -18,7 +18,7 @@ pub(super) struct MemberScratch {
 // SAFETY: the places are pointers to buffers of an exchange that is over; none is used before it is set again.
 unsafe impl Send for MemberScratch {}
 
-/// A party's own source and result, or what stands for them.
+/// A member's own source and result, or what stands for them.
 #[derive(Clone, Copy)]
 pub(super) struct Own {
     pub source: Place,
@@ -44,7 +44,7 @@ struct Piece {
     stream: bool,
 }
 
-/// A party's leased buffers, as the others are told: bytes from the start of the memory, plus one; 0 where it has none.
+/// A member's registered buffers, as the others are told: bytes from the start of the memory, plus one; 0 where it has none.
 pub(super) struct RegisteredEnds {
     pub source: usize,
     pub result: usize,
@@ -54,7 +54,7 @@ pub(super) struct RegisteredEnds {
 
 impl MemberScratch {
     /// Everybody's source, or a piece of its blocks, goes to its slot; everybody makes its own result. False if
-    /// somebody came with an offer instead, and will come with the piece in the next exchange: then so do all.
+    /// somebody came with registered buffers instead, and will come with the piece in the next exchange: then so do all.
     pub fn by_slots<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
@@ -88,8 +88,8 @@ impl MemberScratch {
         Ok(true)
     }
 
-    /// An all-reduce through slots by more than two parties: everybody reduces a share of a piece into its next slot, and
-    /// copies what the others have reduced. A second meeting, and one sum of everything in place of one for each party.
+    /// An all-reduce through slots by more than two members: everybody reduces a share of a piece into its next slot, and
+    /// copies what the others have reduced. A second barrier, and one sum of everything in place of one for each member.
     /// False as in [`MemberScratch::by_slots`]; else it took two exchanges.
     pub fn by_shares<P: WaitPolicy>(
         &mut self,
@@ -118,8 +118,8 @@ impl MemberScratch {
         for member in 0..sync_segment.members {
             let part = share(len, member, sync_segment.members);
             let data = sync_segment.slot(member, barrier.number).data.as_ptr();
-            // SAFETY: the result has this range, and is this party's own; the slot holds that share of it, written before
-            // the flag that was seen, and is written again only after this party's next flag.
+            // SAFETY: the result has this range, and is this member's own; the slot holds that share of it, written before
+            // the flag that was seen, and is written again only after this member's next flag.
             let (into, from) = unsafe {
                 let into = own.result.base.add(range.start + part.start);
                 (
@@ -135,10 +135,10 @@ impl MemberScratch {
         Ok(true)
     }
 
-    /// Fills a piece of this party's result, or of what is to become it, from everybody's slots and its own source.
+    /// Fills a piece of this member's result, or of what is to become it, from everybody's slots and its own source.
     ///
     /// # Safety
-    /// All have raised their flags, and this party has not raised the next. Source and result are of this party: places of
+    /// All have raised their flags, and this member has not raised the next. Source and result are of this member: places of
     /// that piece, as [`Fill::run`] wants them.
     unsafe fn fill_from_slots(&mut self, barrier: &Barrier<'_>, own: Own, piece: Piece) {
         let Piece { first, len, range, stream } = piece;
@@ -155,12 +155,12 @@ impl MemberScratch {
         let (sources, results, scratch) = (&self.sources, &self.results, &mut self.scratch);
         let fill = Fill { exchange, sources, results, range, first, stream, scratch };
         // SAFETY: the slots hold the sources' pieces, written before the flags that were seen, and are written again
-        // only after this party's next flag; the caller's promise for its source and its result.
+        // only after this member's next flag; the caller's promise for its source and its result.
         unsafe { fill.run() };
     }
 
-    /// Everybody says where its leased buffers are, and works on a share of all results: [`MemberScratch::directly`] between
-    /// processes, any of which may stop or end in the middle. False if not all have leased theirs; then nothing was done.
+    /// Everybody says where its registered buffers are, and works on a share of all results: [`MemberScratch::directly`] between
+    /// processes, any of which may stop or end in the middle. False if not all have registered theirs; then nothing was done.
     pub fn exchange_registered<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
@@ -211,14 +211,14 @@ impl MemberScratch {
         let (sources, results, scratch) = (&self.sources, &self.results, &mut self.scratch);
         let fill = Fill { exchange, sources, results, range, first: 0, stream, scratch };
         // SAFETY: as in `directly`; that the others' buffers are where they say was looked at above, and that they are
-        // borrowed until all are through with it is what leased buffers are offered for.
+        // borrowed until all are through with it is what registered buffers are offered for.
         unsafe { fill.run() };
         sync_segment.finished(me).set(number);
         sync_segment.done().count();
         let absent = |member: u32| sync_segment.finished(member).get() != number;
         let done = barrier.pass_gate(sync_segment.done(), all, &absent, wait_policy);
         if done.is_err() && !offer.written.is_empty() {
-            // SAFETY: this party's own buffer, leased for writing, whose content means nothing after an error.
+            // SAFETY: this member's own buffer, registered for writing, whose content means nothing after an error.
             unsafe { sync_segment.detach(me, offer.written) };
         }
         done.map(|()| true)
@@ -277,7 +277,7 @@ impl MemberScratch {
     }
 }
 
-/// The share of one party of a block: whole cache lines, near-equal.
+/// The share of one member of a block: whole cache lines, near-equal.
 fn share(block: usize, me: u32, members: u32) -> Range<usize> {
     let each = block.div_ceil(members as usize).next_multiple_of(64);
     let at = |member: usize| (member * each).min(block);

@@ -1,16 +1,16 @@
-//! How parties find that all of them have come, or that one has given up: on words of memory and nothing else, so that
+//! How members find that all of them have come, or that one has given up: on words of memory and nothing else, so that
 //! threads and processes do it alike, and a model checker can try every order of events.
 //!
 //! ```text
-//! gate   arrivals so far | given up     add one; open at a multiple of the parties; taken back only while not open
-//! bell   how often it rang, sleepers    who waits looks a while, then sleeps until it rings
+//! gate   arrivals so far | given up     add one; open at a multiple of the members; taken back only while not open
+//! waker   how often it rang, sleepers    who waits looks a while, then sleeps until it rings
 //! nap    whether a side sleeps          of two: the other wakes it by whatever means it has
 //! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A word that parties share. Reads acquire, writes release, changes are in one order that all agree on.
+/// A word that members share. Reads acquire, writes release, changes are in one order that all agree on.
 pub(super) trait Word {
     fn get(&self) -> u64;
     fn set(&self, value: u64);
@@ -94,7 +94,7 @@ pub(super) fn give_up(word: &impl Word, all: u64) -> Gate {
     }
 }
 
-/// The bell of a board.
+/// The waker of a sync segment.
 pub(super) struct Waker<'a, R, S: Word> {
     /// How often it rang.
     pub rung: &'a R,
@@ -128,14 +128,14 @@ impl<R: Sleep, S: Word> Waker<'_, R, S> {
     }
 }
 
-/// Who listens to a bell.
+/// Who listens to a waker.
 pub(super) struct Sleeper<'a, R, S: Word> {
     seen: u64,
     waker: &'a Waker<'a, R, S>,
 }
 
 impl<R: Sleep, S: Word> Sleeper<'_, R, S> {
-    /// Sleeps until the bell rings or for about this long.
+    /// Sleeps until the waker rings or for about this long.
     pub fn sleep(self, wait_policy: Duration) {
         self.waker.rung.sleep(self.seen, wait_policy);
     }

@@ -1,14 +1,14 @@
-//! The memory in which parties meet: words, and two slots for each of them.
+//! The memory in which members meet: words, and two slots for each of them.
 //!
 //! ```text
-//! 0      gate       128  done      256  bell, sleepers
-//! 512    party 0:   its own counts | slot 0: flag label data.. | slot 1: flag label data..
-//!  ..    party 1:   ..
-//!  ..    shared memory only: what party 0 leases | what party 1 leases | ..
+//! 0      gate       128  done      256  waker, sleepers
+//! 512    member 0:   its own counts | slot 0: flag label data.. | slot 1: flag label data..
+//!  ..    member 1:   ..
+//!  ..    shared memory only: what member 0 registered buffers | what member 1 registered buffers | ..
 //! ```
 //!
-//! Slots are used in turn. A party writes a slot again two exchanges later, when it has seen all flags of the exchange
-//! between, which their parties raise only after they have read everything of the one before: nobody is still reading.
+//! Slots are used in turn. A member writes a slot again two exchanges later, when it has seen all flags of the exchange
+//! between, which their members raise only after they have read everything of the one before: nobody is still reading.
 
 use super::memory::Memory;
 use super::registered_buffers::RegisteredBuffers;
@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
-/// How parties wait.
+/// How members wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// How often to look before anything else; some 40 ns each.
@@ -30,7 +30,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// For parties that each have a core for themselves, or that share them.
+    /// For members that each have a core for themselves, or that share them.
     pub fn of(members: u32) -> Pace {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         match members as usize <= cores {
@@ -41,23 +41,23 @@ impl Pace {
 }
 
 const LINE: usize = 128;
-/// What all maps of all parties may take, should they be threads of one process: half of what it can address.
+/// What all maps of all members may take, should they be threads of one process: half of what it can address.
 #[cfg(target_os = "linux")]
 const ADDRESSES: usize = 64 << 40;
 const MEMBERS: usize = 4 * LINE;
 /// Bytes before the data of a slot.
 const HEADER: usize = 16;
 
-/// Where parties meet: in the memory of one process, or in memory that several have mapped.
+/// Where members meet: in the memory of one process, or in memory that several have mapped.
 pub struct SyncSegment {
     pub(super) memory: Memory,
     pub(super) members: u32,
     /// Bytes of data that a slot takes.
     pub(super) room: usize,
     pub(super) pace: Pace,
-    /// Whether a pointer of one party is one of all.
+    /// Whether a pointer of one member is one of all.
     pub(super) one_address_space: bool,
-    /// What this process's parties have leased of the memory behind the slots.
+    /// What this process's members have registered of the memory behind the slots.
     pub(super) registered_buffers: RegisteredBuffers,
 }
 
@@ -71,18 +71,18 @@ pub(super) struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    /// In place of data: where the source and the result are, as pointers, or, where parties see them at addresses of
+    /// In place of data: where the source and the result are, as pointers, or, where members see them at addresses of
     /// their own, as bytes from the start of the memory, plus one. A slot has room for both.
     pub fn ends(&self) -> (&AtomicPtr<u8>, &AtomicPtr<u8>) {
         let words = self.data.cast::<AtomicPtr<u8>>();
-        // SAFETY: the data is aligned, has room for two pointers, and lives as long as the slot's board; the protocol
+        // SAFETY: the data is aligned, has room for two pointers, and lives as long as the slot's sync segment; the protocol
         // never uses a slot as data and as pointers at once, and every bit pattern is a pointer.
         unsafe { (words.as_ref(), words.add(1).as_ref()) }
     }
 }
 
 impl SyncSegment {
-    /// A board in this process, for this many parties; exchanges whose sources have at most `room` bytes go by slots.
+    /// A sync segment in this process, for this many members; exchanges whose sources have at most `room` bytes go by slots.
     ///
     /// # Panics
     /// If there is no memory for it.
@@ -99,9 +99,9 @@ impl SyncSegment {
         }
     }
 
-    /// A board for parties that are processes of this host, in memory without a name: others find it by the
+    /// A sync segment for members that are processes of this host, in memory without a name: others find it by the
     /// descriptor. Nothing is left of it when the last of them ends, however it ends. Behind the slots there are
-    /// addresses, and no memory yet, for what parties lease.
+    /// addresses, and no memory yet, for what members register.
     ///
     /// # Errors
     /// The system has no such memory to give.
@@ -114,12 +114,12 @@ impl SyncSegment {
     ) -> std::io::Result<(SyncSegment, OwnedFd)> {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
         let [with, without] = SyncSegment::sizes(members, room);
-        // A limit on addresses may leave no room for leases.
+        // A limit on addresses may leave no room for registered buffers.
         let (memory, fd) = Memory::shared(name, with).or_else(|_| Memory::shared(name, without))?;
         Ok((SyncSegment::mapped(memory, members, room, pace), fd))
     }
 
-    /// The board behind such a descriptor, made with the same arguments.
+    /// The sync segment behind such a descriptor, made with the same arguments.
     ///
     /// # Errors
     /// It is no such memory, or has another size.
@@ -141,7 +141,7 @@ impl SyncSegment {
         SyncSegment { memory, members, room, pace, one_address_space: false, registered_buffers }
     }
 
-    /// Bytes of shared memory with room for leases, and without.
+    /// Bytes of shared memory with room for registered buffers, and without.
     #[cfg(target_os = "linux")]
     fn sizes(members: u32, room: usize) -> [usize; 2] {
         let without = SyncSegment::bytes(members, room).next_multiple_of(LARGE);
@@ -182,23 +182,23 @@ impl SyncSegment {
         Waker { rung: self.half(2 * LINE), sleepers: self.half(2 * LINE + 8) }
     }
 
-    /// Exchanges, and large exchanges, that a party has begun.
+    /// Exchanges, and large exchanges, that a member has begun.
     pub(super) fn begun(&self, member: u32) -> (&AtomicU64, &AtomicU64) {
         let at = MEMBERS + member as usize * SyncSegment::stride(self.room);
         (self.word(at), self.word(at + 8))
     }
 
-    /// Whether a party is in an exchange.
+    /// Whether a member is in an exchange.
     pub(super) fn busy(&self, member: u32) -> &AtomicU64 {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 16)
     }
 
-    /// The last exchange of which a party has done its share, where others have to know.
+    /// The last exchange of which a member has done its share, where others have to know.
     pub(super) fn finished(&self, member: u32) -> &AtomicU64 {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 24)
     }
 
-    /// The slot of a party for this exchange.
+    /// The slot of a member for this exchange.
     pub(super) fn slot(&self, member: u32, number: u64) -> Slot<'_> {
         let own = MEMBERS + member as usize * SyncSegment::stride(self.room) + LINE;
         let at = own + (number & 1) as usize * (HEADER + self.room);
@@ -213,7 +213,7 @@ impl SyncSegment {
         self.waker().wake_sleepers();
     }
 
-    /// Wakes every party that sleeps, so that it asks its patience.
+    /// Wakes every member that sleeps, so that it asks its wait policy.
     pub fn wake(&self) {
         self.waker().wake();
     }

@@ -1,5 +1,5 @@
-//! Every pattern over random parties, sizes and trees, on threads, against a plain statement of what each party must
-//! end with; and parties that do not come, or come with something else.
+//! Every pattern over random members, sizes and trees, on threads, against a plain statement of what each member must
+//! end with; and members that do not come, or come with something else.
 
 use super::*;
 use crate::{DType, Element, ReduceOp, divide, reduce};
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A random tree over all parties, as terms and as a function.
+/// A random tree over all members, as terms and as a function.
 #[derive(Clone, Debug)]
 enum Tree {
     Leaf(u32),
@@ -45,7 +45,7 @@ impl Tree {
     }
 }
 
-/// What the parties come to, each on its own thread.
+/// What the members come to, each on its own thread.
 struct Deadline(Instant);
 
 impl WaitPolicy for Deadline {
@@ -74,12 +74,12 @@ struct Case {
     one_address_space: bool,
     cut: usize,
     seed: u64,
-    /// Between processes: which parties lease their buffers, a bit each; none where there is nothing to lease.
+    /// Between processes: which members register their buffers, a bit each; none where there is nothing to register.
     registering: Option<u32>,
 }
 
 impl Case {
-    /// The board as each party sees it.
+    /// The sync segment as each member sees it.
     #[cfg(all(target_os = "linux", not(miri)))]
     fn sync_segments(&self) -> Vec<Arc<SyncSegment>> {
         let Case { members, room, .. } = *self;
@@ -106,7 +106,7 @@ impl Case {
     }
 }
 
-/// A party's buffer: leased, or its own.
+/// A member's buffer: registered, or its own.
 enum Home<T> {
     Registered(RegisteredBuffer),
     Own(Vec<T>),
@@ -180,7 +180,7 @@ fn noise<T: Element>(seed: u64, count: usize) -> Vec<T> {
     noise
 }
 
-/// The buffers of a party in one exchange: made by `buffer`, filled from `from`, and read into `result`.
+/// The buffers of a member in one exchange: made by `buffer`, filled from `from`, and read into `result`.
 struct Buffers<'a, T, B> {
     buffer: B,
     from: &'a [T],
@@ -306,7 +306,7 @@ proptest! {
 #[test]
 fn an_all_reduce_by_shares_ends_with_what_it_says() {
     let (pattern, room, one_address_space, registering) = (Pattern::AllReduce, 1 << 14, false, None);
-    // A piece and less, whole pieces, and a piece with fewer lines than parties.
+    // A piece and less, whole pieces, and a piece with fewer lines than members.
     for (members, count) in [(3, 8192), (4, 10_001), (5, 16384), (6, 8192 + 10)] {
         for in_place in [false, true] {
             let (op, seed) = (ReduceOp::Avg, u64::from(members));
@@ -392,7 +392,7 @@ fn other_labels_and_other_lengths_are_found_by_all() {
 }
 
 #[test]
-fn a_party_that_sleeps_is_woken_by_the_bell_and_asks_its_patience() {
+fn a_member_that_sleeps_is_woken_and_asks_its_wait_policy() {
     struct Told<'a>(&'a std::sync::atomic::AtomicBool);
     impl WaitPolicy for Told<'_> {
         type Error = ();
@@ -437,7 +437,7 @@ fn terms_that_are_no_tree_are_no_formula() {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 #[test]
-fn a_board_in_shared_memory_is_one_for_all_who_attach_to_it() {
+fn a_segment_in_shared_memory_is_the_same_for_all_that_attach_to_it() {
     let pace = Pace { looks: 20, yields: 3 };
     let (sync_segment, fd) = SyncSegment::shared("a test", 2, 256, pace).unwrap();
     let other = SyncSegment::attach(fd.try_clone().unwrap(), 2, 256, pace).unwrap();
@@ -475,7 +475,7 @@ fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
     let (mine, theirs) = (Arc::new(mine), Arc::new(SyncSegment::attach(fd, 2, 256, pace).unwrap()));
     let exchange = sums(2, 100_000);
     std::thread::scope(|scope| {
-        // The second party comes, offers, confirms, and then does nothing: as a process that is stopped or killed.
+        // The second member comes, offers, confirms, and then does nothing: as a process that is stopped or killed.
         scope.spawn(|| {
             use super::sync::Word;
             let buffer = theirs.register(1, 800_000).unwrap();

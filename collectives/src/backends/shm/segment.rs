@@ -36,12 +36,12 @@ impl Segment {
         segment.map_or(Invitation::none(host), |own| Invitation::to(host, &own.descriptor, own.nonce))
     }
 
-    /// A rank's place at the board of a segment that all `ranks` ranks have mapped.
+    /// A rank's place at the sync segment of a segment that all `ranks` ranks have mapped.
     pub fn share(sync_segment: &Arc<SyncSegment>, rank: Rank, ranks: u32) -> SharedMemory {
         SharedMemory::new(sync_segment.clone(), rank, ranks, NAP)
     }
 
-    /// The board of the segment that this invites to.
+    /// The sync segment of the segment that this invites to.
     pub fn accept(invitation: &Invitation, ranks: u32) -> Option<Arc<SyncSegment>> {
         SyncSegment::attach(invitation.open()?, ranks, SLOT, Pace::of(ranks)).ok().map(Arc::new)
     }

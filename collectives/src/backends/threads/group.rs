@@ -1,4 +1,4 @@
-//! One group of ranks: a mailbox each, the ledger, and the bell that is rung when the group fails.
+//! One group of ranks: a mailbox each, the ledger, and the waker that is rung when the group fails.
 
 use crate::contract::Ledger;
 use crate::contract::deadline::clock;
@@ -21,7 +21,7 @@ pub(super) struct Group {
     failed: AtomicBool,
 }
 
-/// Buffers of up to this many bytes are copied to the board, which takes one look at each other rank; larger ones are
+/// Buffers of up to this many bytes are copied to the sync segment, which takes one look at each other rank; larger ones are
 /// read where they are, which takes two.
 const SLOT: usize = 1024;
 
@@ -45,7 +45,7 @@ pub(super) struct Mail {
     pub sent: BTreeMap<(Rank, u32), u64>,
     /// The group has failed, or a rank has left: look at the ledger.
     pub alarm: bool,
-    /// The owner waits for the bell.
+    /// The owner waits for the waker.
     asleep: bool,
 }
 
@@ -73,7 +73,7 @@ impl Mailbox {
         self.news.load(Ordering::Acquire)
     }
 
-    /// Sleeps until something is delivered, or `patience` is over.
+    /// Sleeps until something is delivered, or `wait policy` is over.
     pub fn sleep(&self, mut mail: MutexGuard<'_, Mail>, patience: Duration) {
         mail.asleep = true;
         let (mut mail, _) = self.bell.wait_timeout(mail, patience).unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +127,7 @@ impl Group {
         self.alarm();
     }
 
-    /// Waits until all have asked who is left, or have left, or `patience` is over.
+    /// Waits until all have asked who is left, or have left, or `wait policy` is over.
     pub fn survivors(&self, rank: Rank, patience: Duration) -> Result<Vec<Rank>> {
         self.ledger(|ledger| ledger.shrink(rank));
         self.alarm();
@@ -155,6 +155,6 @@ impl Group {
         // Whoever is told to look may find nothing: that a rank has left may concern nobody.
         self.failed.store(true, Ordering::Release);
         self.mailboxes.iter().for_each(|mailbox| mailbox.deliver(|mail| mail.alarm = true));
-        self.sync_segment.ring();
+        self.sync_segment.wake();
     }
 }
