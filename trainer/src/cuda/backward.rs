@@ -7,8 +7,9 @@ use crate::network::Phase;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::DType;
+use allfold_kernels::cuda::launch::{self, DeviceMatrix};
 use allfold_kernels::cuda::vendor::{self, ConvProduct};
-use allfold_kernels::cuda::{self, Memory, Slice, launch};
+use allfold_kernels::cuda::{self, Memory, Slice};
 use std::sync::Arc;
 
 impl Passes {
@@ -113,9 +114,8 @@ impl Passes {
             LayerOperation::Linear { rows, inputs, outputs, bias } => {
                 let m = n * rows;
                 self.weight(l, 0, with, |dw| {
-                    let a =
-                        launch::DeviceMatrix { data: dy.all(), rows: *outputs, columns: m, transposed: true };
-                    let b = launch::DeviceMatrix { data: x, rows: m, columns: *inputs, transposed: false };
+                    let a = DeviceMatrix { data: dy.all(), rows: *outputs, columns: m, transposed: true };
+                    let b = DeviceMatrix { data: x, rows: m, columns: *inputs, transposed: false };
                     vendor::matmul(queue, dtype, (a, b), dw, 0.0, None)
                 })?;
                 if *bias {
@@ -202,9 +202,8 @@ impl Passes {
         match &self.operations[l] {
             LayerOperation::Linear { rows, inputs, outputs, .. } => {
                 let (w, m) = (self.param(l, 0, weights)?, n * rows);
-                let a =
-                    launch::DeviceMatrix { data: dy.all(), rows: m, columns: *outputs, transposed: false };
-                let b = launch::DeviceMatrix { data: w, rows: *outputs, columns: *inputs, transposed: false };
+                let a = DeviceMatrix { data: dy.all(), rows: m, columns: *outputs, transposed: false };
+                let b = DeviceMatrix { data: w, rows: *outputs, columns: *inputs, transposed: false };
                 vendor::matmul(queue, dtype, (a, b), dx.all(), 0.0, None)?;
             }
             LayerOperation::Conv { shape, .. } => {
@@ -257,9 +256,7 @@ impl Passes {
             LayerOperation::Embedding { .. }
             | LayerOperation::Positions { .. }
             | LayerOperation::Add
-            | LayerOperation::Own => {
-                queue.fill(dx.all(), 0)?;
-            }
+            | LayerOperation::Own => queue.fill(dx.all(), 0)?,
         }
         self.pass_down(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
     }

@@ -13,7 +13,8 @@ use crate::{Error, Network, Result};
 use allfold_collectives::ReduceOp;
 use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::{Memory, Queue, Slice, launch, vendor};
+use allfold_kernels::cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
+use allfold_kernels::cuda::{Memory, Queue, Slice, vendor};
 use allfold_kernels::nn::LossKind;
 use std::sync::Arc;
 
@@ -299,8 +300,8 @@ impl Passes {
         match &self.operations[l] {
             LayerOperation::Linear { rows, inputs, outputs, bias } => {
                 let w = self.param(l, 0, weights)?;
-                let a = launch::DeviceMatrix { data: x, rows: n * rows, columns: *inputs, transposed: false };
-                let b = launch::DeviceMatrix { data: w, rows: *inputs, columns: *outputs, transposed: true };
+                let a = DeviceMatrix { data: x, rows: n * rows, columns: *inputs, transposed: false };
+                let b = DeviceMatrix { data: w, rows: *inputs, columns: *outputs, transposed: true };
                 let bias = bias.then(|| self.wide_param(l, 1, weights)).transpose()?;
                 vendor::matmul(queue, dtype, (a, b), y.all(), 0.0, bias)?;
             }
@@ -341,8 +342,7 @@ impl Passes {
                 launch::plane_mean(queue, dtype, x, y.all(), last)?;
             }
             LayerOperation::Embedding { positions, rows, width } => {
-                let s =
-                    launch::EmbeddingLaunch { dtype, vocabulary: *rows, columns: *width, length: *positions };
+                let s = EmbeddingLaunch { dtype, vocabulary: *rows, columns: *width, length: *positions };
                 launch::embedding(queue, &s, (self.wide_param(l, 0, weights)?, None), x, y.all())?;
             }
             LayerOperation::Positions { .. } => {
