@@ -1,7 +1,7 @@
 //! The handle of an asynchronous operation.
 
 use crate::backends::GateId;
-use crate::communicator::Seat;
+use crate::communicator::Membership;
 use crate::{Error, Result};
 use allfold_base::lock;
 use allfold_sim::Picos;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// done, in its place of the sequence, and the buffer is freed after it.
 #[must_use = "an operation that is not waited for may fail unseen"]
 pub struct Work<B> {
-    seat: Arc<Seat>,
+    membership: Arc<Membership>,
     done: GateId,
     number: u64,
     result: Slot<B>,
@@ -25,8 +25,8 @@ pub struct Work<B> {
 pub(crate) type Slot<B> = Arc<Mutex<Option<Result<(B, Picos)>>>>;
 
 impl<B> Work<B> {
-    pub(crate) fn new(seat: Arc<Seat>, done: GateId, number: u64, result: Slot<B>) -> Work<B> {
-        Work { seat, done, number, result, own: PhantomData }
+    pub(crate) fn new(membership: Arc<Membership>, done: GateId, number: u64, result: Slot<B>) -> Work<B> {
+        Work { membership, done, number, result, own: PhantomData }
     }
 
     /// Waits for the operation and returns its buffer.
@@ -43,17 +43,17 @@ impl<B> Work<B> {
     /// # Errors
     /// As [`Work::wait`].
     pub fn wait_timed(self) -> Result<(B, Picos)> {
-        let passed = self.seat.backend.clock().pass(self.seat.actor, self.done, self.number);
+        let passed = self.membership.backend.clock().pass(self.membership.task, self.done, self.number);
         let result = passed.and_then(|()| {
             let lost = || Err(Error::System("the communication thread panicked".into()));
             lock(&self.result).take().unwrap_or_else(lost)
         });
-        self.seat.tell(result)
+        self.membership.tell(result)
     }
 
     /// Whether [`Work::wait`] would return at once. On virtual time a `false` takes time: until the next thing that
     /// happens to one of this rank's operations.
     pub fn is_done(&self) -> bool {
-        self.seat.backend.clock().passed(self.seat.actor, self.done, self.number)
+        self.membership.backend.clock().passed(self.membership.task, self.done, self.number)
     }
 }

@@ -15,8 +15,8 @@
 
 use super::crypto;
 use super::security::{Secret, Security};
-use crate::Invitation;
 use crate::Rank;
+use crate::SegmentHandle;
 use zeroize::Zeroizing;
 
 /// The version of what follows a handshake.
@@ -25,7 +25,7 @@ const MAGIC: [u8; 4] = *b"ALFH";
 /// Bytes of a hello and of a challenge.
 pub const OPENING: usize = 4 + 4 + 32 + 32;
 /// Bytes of a proof.
-pub const PROOF: usize = Claims::BYTES + 32;
+pub const PROOF: usize = PeerIdentity::BYTES + 32;
 /// Bytes of a welcome.
 pub const WELCOME: usize = 16 + 32;
 
@@ -38,14 +38,14 @@ pub enum Purpose {
     /// Messages of the collectives of one group.
     Data = 2,
     /// Messages of one rank to another of one group, outside of collectives.
-    Letters = 3,
+    PointToPoint = 3,
     /// Ranks that look for each other.
     Rendezvous = 4,
 }
 
 /// What a connector says about itself and whom it looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claims {
+pub struct PeerIdentity {
     /// What the connection is for.
     pub purpose: Purpose,
     /// The job's number.
@@ -61,14 +61,14 @@ pub struct Claims {
     /// The group of ranks that it is for; 0: the world.
     pub group: u64,
     /// Memory of the connector's for messages, where both should be on one host.
-    pub memory: Invitation,
+    pub memory: SegmentHandle,
 }
 
-impl Claims {
-    const BYTES: usize = 8 + 16 + 4 * 4 + 8 + Invitation::BYTES;
+impl PeerIdentity {
+    const BYTES: usize = 8 + 16 + 4 * 4 + 8 + SegmentHandle::BYTES;
 
-    fn encode(&self) -> [u8; Claims::BYTES] {
-        let mut bytes = [0; Claims::BYTES];
+    fn encode(&self) -> [u8; PeerIdentity::BYTES] {
+        let mut bytes = [0; PeerIdentity::BYTES];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(0, &[self.purpose as u8]);
         put(8, &self.job);
@@ -84,20 +84,20 @@ impl Claims {
     }
 
     /// What a proof claims, believed or not.
-    pub fn peek(proof: &[u8; PROOF]) -> Option<Claims> {
-        proof.first_chunk().and_then(Claims::decode)
+    pub fn peek(proof: &[u8; PROOF]) -> Option<PeerIdentity> {
+        proof.first_chunk().and_then(PeerIdentity::decode)
     }
 
-    fn decode(bytes: &[u8; Claims::BYTES]) -> Option<Claims> {
-        use Purpose::{Control, Data, Letters, Rendezvous};
+    fn decode(bytes: &[u8; PeerIdentity::BYTES]) -> Option<PeerIdentity> {
+        use Purpose::{Control, Data, PointToPoint, Rendezvous};
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let purpose = [Control, Data, Letters, Rendezvous].into_iter().find(|p| *p as u8 == bytes[0])?;
+        let purpose = [Control, Data, PointToPoint, Rendezvous].into_iter().find(|p| *p as u8 == bytes[0])?;
         let mut job = [0; 16];
         job.copy_from_slice(&bytes[8..24]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let (rank, peer, group) = (Rank(word(32)), Rank(word(36)), long(40));
-        let memory = Invitation::read(&[48, 56, 64, 72].map(|at| long(at) as i64))?;
-        Some(Claims { purpose, job, epoch: word(24), size: word(28), rank, peer, group, memory })
+        let memory = SegmentHandle::read(&[48, 56, 64, 72].map(|at| long(at) as i64))?;
+        Some(PeerIdentity { purpose, job, epoch: word(24), size: word(28), rank, peer, group, memory })
     }
 }
 
@@ -107,7 +107,7 @@ pub enum HandshakeAnswer {
     /// Come in.
     Welcome,
     /// Come in; messages go through the memory that the claims invite to.
-    Beside,
+    SharedMemoryLink,
     /// Another job; this is its own number's first eight bytes.
     Job(u64),
     /// Another epoch: the acceptor's.
@@ -132,7 +132,7 @@ impl HandshakeAnswer {
             HandshakeAnswer::Peer(value) => (4, value.into()),
             HandshakeAnswer::Duplicate(value) => (5, value.into()),
             HandshakeAnswer::Gone => (6, 0),
-            HandshakeAnswer::Beside => (7, 0),
+            HandshakeAnswer::SharedMemoryLink => (7, 0),
         };
         let mut bytes = [0; 16];
         bytes[0] = tag;
@@ -153,27 +153,27 @@ impl HandshakeAnswer {
             4 => HandshakeAnswer::Peer(value),
             5 => HandshakeAnswer::Duplicate(value),
             6 => HandshakeAnswer::Gone,
-            7 => HandshakeAnswer::Beside,
+            7 => HandshakeAnswer::SharedMemoryLink,
             _ => return None,
         })
     }
 
     /// Whether there is a connection.
     pub fn is_welcome(self) -> bool {
-        matches!(self, HandshakeAnswer::Welcome | HandshakeAnswer::Beside)
+        matches!(self, HandshakeAnswer::Welcome | HandshakeAnswer::SharedMemoryLink)
     }
 
     /// One line for the connector's user.
-    pub fn explain(&self, claims: &Claims) -> String {
-        let peer = claims.peer;
+    pub fn explain(&self, identity: &PeerIdentity) -> String {
+        let peer = identity.peer;
         match self {
-            HandshakeAnswer::Welcome | HandshakeAnswer::Beside => "it is welcome".into(),
+            HandshakeAnswer::Welcome | HandshakeAnswer::SharedMemoryLink => "it is welcome".into(),
             HandshakeAnswer::Job(_) => format!("rank {peer}'s address belongs to another job"),
             HandshakeAnswer::Epoch(theirs) => {
-                format!("rank {peer} is in epoch {theirs}, and this rank in epoch {}", claims.epoch)
+                format!("rank {peer} is in epoch {theirs}, and this rank in epoch {}", identity.epoch)
             }
             HandshakeAnswer::Size(theirs) => {
-                format!("rank {peer} was told of {theirs} ranks, and this rank of {}", claims.size)
+                format!("rank {peer} was told of {theirs} ranks, and this rank of {}", identity.size)
             }
             HandshakeAnswer::Peer(theirs) => format!("rank {peer}'s address is that of rank {theirs}"),
             HandshakeAnswer::Duplicate(rank) => format!("there is a rank {rank} already"),
@@ -226,17 +226,20 @@ pub fn opening(security: &Security, nonce: &[u8; 32], certificate: &[u8; 32]) ->
 ///
 /// # Errors
 /// It is of another program, version or mode.
-pub fn read_opening(bytes: &[u8; OPENING], security: &Security) -> std::result::Result<[u8; 32], Stranger> {
+pub fn read_opening(
+    bytes: &[u8; OPENING],
+    security: &Security,
+) -> std::result::Result<[u8; 32], IncompatiblePeer> {
     if bytes[..4] != MAGIC {
-        return Err(Stranger::Program);
+        return Err(IncompatiblePeer::Program);
     }
     if bytes[4] != VERSION {
-        return Err(Stranger::Version { ours: VERSION, theirs: bytes[4] });
+        return Err(IncompatiblePeer::Version { ours: VERSION, theirs: bytes[4] });
     }
     if bytes[5] != security.number() || bytes[6..8] != [0; 2] {
         let names = ["loopback", "tls", "trusted-fabric", "insecure-plaintext"];
         let theirs = names.get(usize::from(bytes[5])).unwrap_or(&"unknown");
-        return Err(Stranger::Mode { ours: security.name(), theirs });
+        return Err(IncompatiblePeer::Mode { ours: security.name(), theirs });
     }
     let mut certificate = [0; 32];
     certificate.copy_from_slice(&bytes[40..]);
@@ -246,7 +249,7 @@ pub fn read_opening(bytes: &[u8; OPENING], security: &Security) -> std::result::
 /// The connector's side, once both openings are known.
 pub struct Connector {
     transcript: Transcript,
-    claims: Claims,
+    identity: PeerIdentity,
 }
 
 impl Connector {
@@ -255,17 +258,17 @@ impl Connector {
         security: &Security,
         hello: &[u8; OPENING],
         challenge: &[u8; OPENING],
-        claims: Claims,
+        identity: PeerIdentity,
     ) -> (Connector, [u8; PROOF]) {
         let mut transcript = Transcript::new(security, hello, challenge);
-        let said = claims.encode();
+        let said = identity.encode();
         transcript.say(&said);
         let tag = transcript.tag(CONNECTOR);
         let mut proof = [0; PROOF];
-        proof[..Claims::BYTES].copy_from_slice(&said);
-        proof[Claims::BYTES..].copy_from_slice(&tag);
+        proof[..PeerIdentity::BYTES].copy_from_slice(&said);
+        proof[PeerIdentity::BYTES..].copy_from_slice(&tag);
         transcript.say(&tag);
-        (Connector { transcript, claims }, proof)
+        (Connector { transcript, identity }, proof)
     }
 
     /// Reads the acceptor's proof and verdict: a welcome.
@@ -281,7 +284,7 @@ impl Connector {
         let verdict = verdict.first_chunk().and_then(HandshakeAnswer::decode).ok_or(Refusal::Secret)?;
         match verdict {
             welcome if welcome.is_welcome() => Ok(welcome),
-            other => Err(Refusal::Answer(other, other.explain(&self.claims))),
+            other => Err(Refusal::Answer(other, other.explain(&self.identity))),
         }
     }
 }
@@ -294,7 +297,7 @@ pub enum Refusal {
     /// It does, and refuses.
     Answer(HandshakeAnswer, String),
     /// It is no peer of ours.
-    Stranger(Stranger),
+    IncompatiblePeer(IncompatiblePeer),
     /// The connection broke, or took too long.
     Broken(String),
     /// This side may not connect there.
@@ -303,7 +306,7 @@ pub enum Refusal {
 
 /// Why whoever opens as it does is no peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Stranger {
+pub enum IncompatiblePeer {
     /// Another program.
     #[error("it does not speak Allfold's handshake")]
     Program,
@@ -338,14 +341,14 @@ impl Acceptor {
 
     /// Verifies the connector's proof, and only then reads its claims. `None`: it does not hold the secret, or claims
     /// what no one can.
-    pub fn verify(&mut self, proof: &[u8; PROOF]) -> Option<Claims> {
-        let (said, tag) = proof.split_at(Claims::BYTES);
+    pub fn verify(&mut self, proof: &[u8; PROOF]) -> Option<PeerIdentity> {
+        let (said, tag) = proof.split_at(PeerIdentity::BYTES);
         self.transcript.say(said);
         if !self.transcript.holds(CONNECTOR, tag) {
             return None;
         }
         self.transcript.say(tag);
-        said.first_chunk().and_then(Claims::decode)
+        said.first_chunk().and_then(PeerIdentity::decode)
     }
 
     /// The last message.
@@ -366,8 +369,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn claims() -> Claims {
-        Claims {
+    fn identity() -> PeerIdentity {
+        PeerIdentity {
             purpose: Purpose::Data,
             job: [7; 16],
             epoch: 2,
@@ -375,7 +378,7 @@ mod tests {
             rank: Rank(3),
             peer: Rank(1),
             group: 1 << 50,
-            memory: Invitation::read(&[-5, 77, 4, i64::MIN]).unwrap(),
+            memory: SegmentHandle::read(&[-5, 77, 4, i64::MIN]).unwrap(),
         }
     }
 
@@ -385,10 +388,10 @@ mod tests {
         theirs: &Security,
         change: impl Fn(&mut [u8; PROOF]),
         answer: impl Fn(&mut [u8; WELCOME]),
-    ) -> (Option<Claims>, std::result::Result<HandshakeAnswer, Refusal>) {
+    ) -> (Option<PeerIdentity>, std::result::Result<HandshakeAnswer, Refusal>) {
         let hello = opening(ours, &random().unwrap(), &[1; 32]);
         let challenge = opening(theirs, &random().unwrap(), &[2; 32]);
-        let (connector, mut proof) = Connector::new(ours, &hello, &challenge, claims());
+        let (connector, mut proof) = Connector::new(ours, &hello, &challenge, identity());
         change(&mut proof);
         let mut acceptor = Acceptor::new(theirs, &hello, &challenge);
         let read = acceptor.verify(&proof);
@@ -403,7 +406,7 @@ mod tests {
 
     #[test]
     fn two_sides_with_one_secret_believe_each_other() {
-        assert_eq!(shake(&tls(1), &tls(1), |_| {}, |_| {}), (Some(claims()), Ok(HandshakeAnswer::Welcome)));
+        assert_eq!(shake(&tls(1), &tls(1), |_| {}, |_| {}), (Some(identity()), Ok(HandshakeAnswer::Welcome)));
     }
 
     #[test]
@@ -428,8 +431,8 @@ mod tests {
         let security = tls(1);
         let hello = opening(&security, &[9; 32], &[1; 32]);
         let recorded = opening(&security, &random().unwrap(), &[2; 32]);
-        let (_, proof) = Connector::new(&security, &hello, &recorded, claims());
-        assert_eq!(Acceptor::new(&security, &hello, &recorded).verify(&proof), Some(claims()));
+        let (_, proof) = Connector::new(&security, &hello, &recorded, identity());
+        assert_eq!(Acceptor::new(&security, &hello, &recorded).verify(&proof), Some(identity()));
         let fresh = opening(&security, &random().unwrap(), &[2; 32]);
         assert_eq!(Acceptor::new(&security, &hello, &fresh).verify(&proof), None);
     }
@@ -440,7 +443,7 @@ mod tests {
         let hello = opening(&security, &[9; 32], &[1; 32]);
         let (sent, swapped) =
             (opening(&security, &[8; 32], &[2; 32]), opening(&security, &[8; 32], &[3; 32]));
-        let (_, proof) = Connector::new(&security, &hello, &swapped, claims());
+        let (_, proof) = Connector::new(&security, &hello, &swapped, identity());
         assert_eq!(Acceptor::new(&security, &hello, &sent).verify(&proof), None);
     }
 

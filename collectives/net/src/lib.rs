@@ -20,29 +20,29 @@
 //! # Ok::<(), allfold_net::Error>(())
 //! ```
 
-pub mod arrivals;
-pub mod beside;
+pub mod accept_queue;
+mod authenticated_stream;
 mod crypto;
 mod duplex;
 pub mod environment;
 mod error;
 mod format;
 pub mod handshake;
-mod invitation;
+pub mod peer_stream;
 pub mod rendezvous;
-mod secured;
 mod security;
+mod segment_handle;
+pub mod shared_memory_link;
 pub mod socket;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
-pub mod wire;
 
 pub use allfold_base::Rank;
+pub use authenticated_stream::{AuthenticatedStream, Authenticator};
 pub use crypto::random;
 pub use duplex::duplex;
 pub use error::{Error, Result};
 pub use format::{FRAGMENT, HEADER, VERSION};
-pub use handshake::{Claims, HandshakeAnswer, Purpose, Refusal, Stranger};
-pub use invitation::{Host, Invitation};
-pub use secured::{Door, Secured};
+pub use handshake::{HandshakeAnswer, IncompatiblePeer, PeerIdentity, Purpose, Refusal};
 pub use security::{Secret, Security};
+pub use segment_handle::{Host, SegmentHandle};

@@ -74,14 +74,14 @@ impl Records {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use crate::{Door, Secret, Security};
+    use crate::{Authenticator, Secret, Security};
     use std::time::Duration;
 
     #[test]
     fn a_build_without_tls_says_so_and_what_would_do() {
-        let refused = Door::new(Security::Tls(Secret::new([1; 32])), Duration::from_secs(1));
+        let refused = Authenticator::new(Security::Tls(Secret::new([1; 32])), Duration::from_secs(1));
         let error = refused.err().unwrap().to_string();
         assert!(error.contains("feature `tls`") && error.contains("trusted-fabric"), "{error}");
-        Door::new(Security::TrustedFabric(Secret::new([1; 32])), Duration::from_secs(1)).unwrap();
+        Authenticator::new(Security::TrustedFabric(Secret::new([1; 32])), Duration::from_secs(1)).unwrap();
     }
 }

@@ -21,7 +21,7 @@ pub(crate) mod sim;
 pub mod tcp;
 pub(crate) mod threads;
 
-pub use allfold_net::{Host, Invitation};
+pub use allfold_net::{Host, SegmentHandle};
 
 use crate::transport::Connection;
 use crate::{Lost, Rank, Result};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 /// A thread that takes part for a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ActorId(pub u32);
+pub(crate) struct TaskId(pub u32);
 
 /// A time as an actor's clock keeps it, which reads it sooner than it tells it: a [`Scale`] says which it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,38 +78,38 @@ pub(crate) struct GroupKey {
 /// Time, and who waits for what. Every method with an actor may be called by its own thread only.
 pub(crate) trait Clock: Send + Sync {
     /// The actor's time since the start: real, or virtual.
-    fn now(&self, actor: ActorId) -> Picos;
+    fn now(&self, task: TaskId) -> Picos;
     /// The same, to be kept for a [`Scale`].
-    fn stamp(&self, actor: ActorId) -> Stamp {
-        Stamp(self.now(actor).0)
+    fn stamp(&self, task: TaskId) -> Stamp {
+        Stamp(self.now(task).0)
     }
     /// What times the stamps up to now are. Any thread may ask. By one scale stamps keep their order.
     fn scale(&self) -> Scale {
         Scale::SAME
     }
     /// The actor computes. On virtual time that takes what the device model says; in real time it is no news.
-    fn charge(&self, actor: ActorId, work: &allfold_sim::DeviceWork);
+    fn charge(&self, task: TaskId, work: &allfold_sim::DeviceWork);
 
     /// A new gate, at count 0.
     fn gate(&self) -> GateId;
     /// Adds one to a gate's count.
-    fn raise(&self, actor: ActorId, gate: GateId);
+    fn raise(&self, task: TaskId, gate: GateId);
     /// Waits until a gate's count is `count` or more.
-    fn pass(&self, actor: ActorId, gate: GateId, count: u64) -> Result<()>;
+    fn pass(&self, task: TaskId, gate: GateId, count: u64) -> Result<()>;
     /// Nobody asks for this gate again: what it holds is given back. On virtual time gates are kept until the run ends.
     fn discard(&self, _gate: GateId) {}
     /// Whether a gate's count is `count` or more.
-    fn passed(&self, actor: ActorId, gate: GateId, count: u64) -> bool;
+    fn passed(&self, task: TaskId, gate: GateId, count: u64) -> bool;
 }
 
 /// What a communicator needs of the place where it runs. Every method may be called by the actor's own thread only.
 pub(crate) trait Backend: Send + Sync {
     /// The actor of a world rank's own code.
-    fn main(&self, world: Rank) -> ActorId;
+    fn main(&self, world: Rank) -> TaskId;
     /// A communication thread's actor, beside `parent`.
-    fn spawn(&self, parent: ActorId) -> ActorId;
+    fn spawn(&self, parent: TaskId) -> TaskId;
     /// The actor's thread ends. For a rank's own code: the rank has returned.
-    fn retire(&self, actor: ActorId);
+    fn retire(&self, task: TaskId);
 
     /// Its time and its gates.
     fn clock(&self) -> &dyn Clock;
@@ -118,14 +118,14 @@ pub(crate) trait Backend: Send + Sync {
     /// first.
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId>;
     /// A member leaves its group after it entered `operations` operations.
-    fn leave(&self, actor: ActorId, member: Member, operations: u64, cause: Lost);
+    fn leave(&self, task: TaskId, member: Member, operations: u64, cause: Lost);
     /// A member that has left needs its group no more. Any thread may say so.
     fn release(&self, _member: Member) {}
     /// Fails a group on behalf of a member.
-    fn abort(&self, actor: ActorId, member: Member, why: String);
+    fn abort(&self, task: TaskId, member: Member, why: String);
     /// Who of a failed group goes on: waits until every member has asked or has left, or its deadline. All who get an
     /// answer get the same.
-    fn survivors(&self, actor: ActorId, member: Member) -> Result<Vec<Rank>>;
+    fn survivors(&self, task: TaskId, member: Member) -> Result<Vec<Rank>>;
     /// A member's ways to its peers.
-    fn connect(self: Arc<Self>, actor: ActorId, member: Member) -> Connection;
+    fn connect(self: Arc<Self>, task: TaskId, member: Member) -> Connection;
 }

@@ -1,6 +1,6 @@
 //! What is the same wherever time is real: the clock, and gates that threads of one process wait for.
 
-use super::{ActorId, Clock, GateId, Scale, Stamp};
+use super::{Clock, GateId, Scale, Stamp, TaskId};
 use crate::Result;
 use allfold_base::lock;
 use allfold_kernels::ticks;
@@ -59,11 +59,11 @@ impl RealTime {
 }
 
 impl Clock for RealTime {
-    fn now(&self, _actor: ActorId) -> Picos {
+    fn now(&self, _actor: TaskId) -> Picos {
         Picos(self.picos())
     }
 
-    fn stamp(&self, _actor: ActorId) -> Stamp {
+    fn stamp(&self, _actor: TaskId) -> Stamp {
         Stamp(self.ticks.map_or_else(|| self.picos(), |start| ticks().saturating_sub(start)))
     }
 
@@ -74,7 +74,7 @@ impl Clock for RealTime {
         Scale { picos: self.picos(), count }
     }
 
-    fn charge(&self, _actor: ActorId, _work: &DeviceWork) {}
+    fn charge(&self, _actor: TaskId, _work: &DeviceWork) {}
 
     fn gate(&self) -> GateId {
         let mut gates = lock(&self.gates);
@@ -88,13 +88,13 @@ impl Clock for RealTime {
         lock(&self.gates).all.remove(&gate);
     }
 
-    fn raise(&self, _actor: ActorId, gate: GateId) {
+    fn raise(&self, _actor: TaskId, gate: GateId) {
         let gate = self.get(gate);
         *lock(&gate.count) += 1;
         gate.raised.notify_all();
     }
 
-    fn pass(&self, _actor: ActorId, gate: GateId, count: u64) -> Result<()> {
+    fn pass(&self, _actor: TaskId, gate: GateId, count: u64) -> Result<()> {
         let gate = self.get(gate);
         let mut now = lock(&gate.count);
         while *now < count {
@@ -103,7 +103,7 @@ impl Clock for RealTime {
         Ok(())
     }
 
-    fn passed(&self, _actor: ActorId, gate: GateId, count: u64) -> bool {
+    fn passed(&self, _actor: TaskId, gate: GateId, count: u64) -> bool {
         *lock(&self.get(gate).count) >= count
     }
 }
@@ -114,14 +114,14 @@ mod tests {
 
     #[test]
     fn stamps_are_times_in_their_order_and_none_is_to_come() {
-        let (actor, mut clock) = (ActorId(0), RealTime::start());
+        let (task, mut clock) = (TaskId(0), RealTime::start());
         for counted in [clock.ticks.is_some(), false] {
             clock.ticks = clock.ticks.filter(|_| counted);
-            let stamps: Vec<Stamp> = (0..100).map(|_| clock.stamp(actor)).collect();
+            let stamps: Vec<Stamp> = (0..100).map(|_| clock.stamp(task)).collect();
             let scale = clock.scale();
             let times: Vec<Picos> = stamps.iter().map(|stamp| scale.time(*stamp)).collect();
             assert!(stamps.is_sorted() && times.is_sorted(), "{times:?}");
-            assert!(times[99] > times[0] && times[99] <= clock.now(actor));
+            assert!(times[99] > times[0] && times[99] <= clock.now(task));
         }
     }
 }

@@ -19,7 +19,7 @@ impl Communicator {
     /// the communication thread cannot be started.
     pub fn all_reduce_async<T: Element>(&self, data: Buffer<T>, op: ReduceOp) -> Result<Work<Buffer<T>>> {
         let request = self.request::<T>(Collective::AllReduce, data.len()).reduced(op);
-        self.issue(request, data, |data| data)
+        self.record_issue(request, data, |data| data)
     }
 
     /// [`Communicator::broadcast`] of a buffer that comes back when it is done.
@@ -29,7 +29,7 @@ impl Communicator {
     /// the communication thread cannot be started.
     pub fn broadcast_async<T: Element>(&self, data: Buffer<T>, root: Rank) -> Result<Work<Buffer<T>>> {
         let request = self.request::<T>(Collective::Broadcast, data.len()).rooted(self.root(root)?);
-        self.issue(request, data, |data| data)
+        self.record_issue(request, data, |data| data)
     }
 
     /// [`Communicator::all_gather`]: takes this rank's block, gives back all of them, in order of ranks.
@@ -41,7 +41,7 @@ impl Communicator {
         let request = self.request::<T>(Collective::AllGather, block.len());
         let mut all = self.buffer(self.times(block.len())?);
         all[self.block(block.len())].copy_from_slice(&block);
-        self.issue(request, all, |data| data)
+        self.record_issue(request, all, |data| data)
     }
 
     /// [`Communicator::reduce_scatter`]: takes one block per rank, gives back this rank's, reduced.
@@ -58,27 +58,28 @@ impl Communicator {
         }
         let request = self.request::<T>(Collective::ReduceScatter, len / n).reduced(op);
         let own = self.block(len / n);
-        self.issue(request, data, move |data| data[own].to_vec().into())
+        self.record_issue(request, data, move |data| data[own].to_vec().into())
     }
 
-    fn issue<T: Element>(
+    fn record_issue<T: Element>(
         &self,
         request: Request,
         mut data: Buffer<T>,
         result: impl FnOnce(Buffer<T>) -> Buffer<T> + Send + 'static,
     ) -> Result<Work<Buffer<T>>> {
         let prepared = self.prepare(request)?;
-        let stream = self.seat.stream()?;
-        let sequence = self.seat.number();
+        let stream = self.membership.stream()?;
+        let sequence = self.membership.number();
         let slot: Slot<Buffer<T>> = Arc::new(Mutex::new(None));
-        let ticket = self.seat.issue(prepared.call(sequence), None);
-        let (place, seat, actor) = (slot.clone(), self.seat.clone(), stream.actor);
+        let ticket = self.membership.record_issue(prepared.call(sequence), None);
+        let (place, membership, task) = (slot.clone(), self.membership.clone(), stream.task);
         let job = move |connection: &mut Connection| {
-            let done =
-                seat.fly(ticket, actor, || prepared.run(sequence, in_place(&mut data), connection, &|| ()));
-            *lock(&place) = Some(done.map(|()| (result(data), seat.backend.clock().now(actor))));
+            let done = membership.run_recorded(ticket, task, || {
+                prepared.run(sequence, in_place(&mut data), connection, &|| ())
+            });
+            *lock(&place) = Some(done.map(|()| (result(data), membership.backend.clock().now(task))));
         };
-        let number = stream.push(&self.seat, Some(Box::new(job)));
-        Ok(Work::new(self.seat.clone(), stream.done, number, slot))
+        let number = stream.push(&self.membership, Some(Box::new(job)));
+        Ok(Work::new(self.membership.clone(), stream.done, number, slot))
     }
 }

@@ -26,7 +26,7 @@ pub struct Joining {
     /// Who may join. All ranks must choose the same.
     pub security: Security,
     /// How long ranks wait for each other at the start.
-    pub patience: RendezvousTimeouts,
+    pub timeout: RendezvousTimeouts,
     /// How long they wait afterwards.
     pub deadlines: Deadlines,
     /// A hash of what all ranks must have been given alike, such as a configuration file.
@@ -77,8 +77,8 @@ impl Joining {
             Some("off") => false,
             other => return Err(wrong("ALLFOLD_SHARED_MEMORY", other, "there are on and off").into()),
         };
-        let mut patience = RendezvousTimeouts::default();
-        patience.rendezvous = seconds(variables, "ALLFOLD_RENDEZVOUS_TIMEOUT", patience.rendezvous)?;
+        let mut timeout = RendezvousTimeouts::default();
+        timeout.rendezvous = seconds(variables, "ALLFOLD_RENDEZVOUS_TIMEOUT", timeout.rendezvous)?;
         let mut deadlines = Deadlines::default();
         if let Some(read) = variables.text("ALLFOLD_TIMEOUT_FACTOR") {
             let factor = read.parse().ok().filter(|factor| (1e-4..=1e4).contains(factor));
@@ -88,7 +88,7 @@ impl Joining {
         }
         deadlines.operation = seconds(variables, "ALLFOLD_TIMEOUT", deadlines.operation)?;
         let flight = variables.text(flight::FOLDER).map(PathBuf::from);
-        Ok(Joining { share, security, patience, deadlines, configuration: 0, flight })
+        Ok(Joining { share, security, timeout, deadlines, configuration: 0, flight })
     }
 }
 
@@ -132,7 +132,7 @@ impl Communicator {
         let Environment { rank, world_size, epoch, .. } = *environment;
         let Joining { security, deadlines, flight, .. } = joining.clone();
         let host = if joining.share { Host::here() } else { None };
-        let failed = |cause| Error::Rendezvous { at: environment.meeting.to_string(), cause };
+        let failed = |cause| Error::Rendezvous { at: environment.rendezvous_address.to_string(), cause };
         let peers = if world_size == 1 {
             let none = |error: std::io::Error| Error::System(format!("no loopback sockets: {error}"));
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(none)?;
@@ -172,7 +172,7 @@ impl Communicator {
             while told.recv().await.is_some() {
                 let owner = newest().upgrade();
                 if let Some(owner) = owner {
-                    owner.roster.recorder.write("it was asked to end (SIGTERM)");
+                    owner.process_state.recorder.write("it was asked to end (SIGTERM)");
                 }
                 if ends {
                     // As shells tell the end by that signal.
@@ -197,13 +197,13 @@ fn meet(
     environment: &Environment,
     joining: &Joining,
 ) -> Result<std::result::Result<Joined, RendezvousFailure>> {
-    let Environment { rank, world_size: size, epoch, ref meeting, .. } = *environment;
-    let (runtime, patience) = (runtime()?, joining.patience);
-    let door = rendezvous::door(&joining.security, patience)?;
+    let Environment { rank, world_size: size, epoch, ref rendezvous_address, .. } = *environment;
+    let (runtime, timeout) = (runtime()?, joining.timeout);
+    let authenticator = rendezvous::authenticator(&joining.security, timeout)?;
     let hosts = environment.local_world_size < size;
     let mut serving = None;
-    if rank == Rank(0) && !meeting.served {
-        let address = match rendezvous::address_for(meeting, hosts) {
+    if rank == Rank(0) && !rendezvous_address.served {
+        let address = match rendezvous::address_for(rendezvous_address, hosts) {
             Ok(address) => address,
             Err(failure) => return Ok(Err(failure)),
         };
@@ -211,11 +211,11 @@ fn meet(
         let _inside = runtime.enter();
         match Server::bind(address) {
             Ok(server) => {
-                if let Some(warning) = joining.security.warning(meeting.port) {
+                if let Some(warning) = joining.security.warning(rendezvous_address.port) {
                     // Nobody may be listening.
                     let _ = writeln!(std::io::stderr(), "{warning}");
                 }
-                serving = Some(runtime.spawn(serve_world(server, door.clone(), patience)));
+                serving = Some(runtime.spawn(serve_world(server, authenticator.clone(), timeout)));
             }
             Err(failure) => return Ok(Err(failure)),
         }
@@ -231,7 +231,7 @@ fn meet(
         host: host(),
     };
     Ok(runtime.block_on(async {
-        let joined = join(meeting, hosts, hello, &door, patience).await;
+        let joined = join(rendezvous_address, hosts, hello, &authenticator, timeout).await;
         let disagree = matches!(
             &joined,
             Err(RendezvousFailure::WorldSize { .. } | RendezvousFailure::Configuration { .. })
@@ -277,7 +277,7 @@ mod tests {
         ];
         let chosen = read(&chosen).unwrap();
         assert_eq!((chosen.deadlines.operation, chosen.deadlines.dead), (seconds(1.5), seconds(0.2)));
-        assert_eq!(chosen.patience.rendezvous, seconds(7.0));
+        assert_eq!(chosen.timeout.rendezvous, seconds(7.0));
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ mod any;
 mod asynchronous;
 mod blocking;
 mod joining;
+mod membership;
 mod operation;
 mod path;
 mod plan;
@@ -18,14 +19,13 @@ mod planned;
 mod point_to_point;
 mod request;
 mod schedules;
-mod seat;
 mod shared;
 mod shrink;
 mod split;
 
 pub use joining::Joining;
+pub(crate) use membership::{Membership, ProcessState};
 pub use plan::{Plan, Planned};
-pub(crate) use seat::{Roster, Seat};
 
 use crate::backends::tcp::Tcp;
 use crate::backends::{GroupId, Member};
@@ -83,7 +83,7 @@ use std::sync::Arc;
 pub struct Communicator {
     /// Before the seat: the connection is dropped first.
     connection: RefCell<Connection>,
-    seat: Arc<Seat>,
+    membership: Arc<Membership>,
     plan: Plan,
     schedules: RefCell<Schedules>,
     /// The latest requests, ready to run.
@@ -98,19 +98,19 @@ pub struct Communicator {
 
 /// A rank that is a process: it leaves all of its groups and waits for its threads once the last handle goes.
 struct Home {
-    roster: Arc<Roster>,
+    process_state: Arc<ProcessState>,
     backend: Arc<dyn crate::backends::Backend>,
     rank: Rank,
 }
 
 impl Drop for Home {
     fn drop(&mut self) {
-        self.roster.leave(|operations| match std::thread::panicking() {
+        self.process_state.leave(|operations| match std::thread::panicking() {
             true => crate::Lost::Panicked("its process is unwinding".into()),
             false => crate::Lost::ReturnedEarly { operations },
         });
         self.backend.retire(self.backend.main(self.rank));
-        self.roster.join();
+        self.process_state.join();
     }
 }
 
@@ -122,10 +122,10 @@ struct Letters {
 }
 
 impl Communicator {
-    pub(crate) fn new(seat: Arc<Seat>, plan: Plan) -> Communicator {
-        let connection = RefCell::new(seat.connect(seat.actor));
+    pub(crate) fn new(membership: Arc<Membership>, plan: Plan) -> Communicator {
+        let connection = RefCell::new(membership.connect(membership.task));
         let (schedules, prepared, shrunk, letters) = Default::default();
-        Communicator { connection, seat, plan, schedules, prepared, shrunk, letters, owner: None }
+        Communicator { connection, membership, plan, schedules, prepared, shrunk, letters, owner: None }
     }
 
     /// This process as one rank of a world that talks over TCP, whose ranks have found each other.
@@ -164,11 +164,12 @@ impl Communicator {
         size: u32,
         flight: Option<std::path::PathBuf>,
     ) -> Communicator {
-        let roster = Arc::new(Roster::new(&backend, rank, size, flight));
+        let process_state = Arc::new(ProcessState::new(&backend, rank, size, flight));
         let member = Member { group: GroupId(0), rank };
-        let seat = Seat::take(backend.clone(), backend.main(rank), member, size, 0, &roster);
-        let owner = Some(Arc::new(Home { roster, backend, rank }));
-        Communicator::new(seat, Plan::default()).at(owner)
+        let membership =
+            Membership::take(backend.clone(), backend.main(rank), member, size, 0, &process_state);
+        let owner = Some(Arc::new(Home { process_state, backend, rank }));
+        Communicator::new(membership, Plan::default()).at(owner)
     }
 
     fn at(mut self, owner: Option<Arc<Home>>) -> Communicator {
@@ -183,23 +184,23 @@ impl Communicator {
 
     /// This rank, below [`Communicator::size`].
     pub fn rank(&self) -> Rank {
-        self.seat.member.rank
+        self.membership.member.rank
     }
 
     /// Number of ranks.
     pub fn size(&self) -> u32 {
-        self.seat.size
+        self.membership.size
     }
 
     /// This rank's time since the start of the run: virtual on the simulator, else real.
     pub fn now(&self) -> Picos {
-        self.seat.backend.clock().now(self.seat.actor)
+        self.membership.backend.clock().now(self.membership.task)
     }
 
     /// Says that this rank computes. On virtual time that takes as long as the device model says; in real time the
     /// computation itself takes its time, and this does nothing.
     pub fn charge(&self, work: &allfold_sim::DeviceWork) {
-        self.seat.backend.clock().charge(self.seat.actor, work);
+        self.membership.backend.clock().charge(self.membership.task, work);
     }
 
     /// What is chosen about algorithms.
@@ -227,7 +228,7 @@ impl Communicator {
     /// Fails the group: every rank's operation under way, and every later one, returns [`Error::Aborted`] with this
     /// reason.
     pub fn abort(&self, why: impl Into<String>) {
-        self.seat.backend.abort(self.seat.actor, self.seat.member, why.into());
+        self.membership.backend.abort(self.membership.task, self.membership.member, why.into());
     }
 
     fn request<T: Element>(&self, collective: Collective, count: usize) -> Request {
@@ -238,7 +239,7 @@ impl Communicator {
     /// A request ready to run: worked out now, or of late.
     fn prepare(&self, request: Request) -> Result<Arc<Prepared>> {
         const KEPT: usize = 64;
-        self.seat.check()?;
+        self.membership.check()?;
         let mut latest = self.prepared.borrow_mut();
         if let Some(at) = latest.iter().position(|(known, _)| *known == request) {
             // Towards the front, but not past all others at once: what is called in turn stays in order.
@@ -269,22 +270,23 @@ impl Communicator {
     /// The same; returns the operation's number in the sequence.
     fn numbered(&self, request: Request, ends: Ends<'_>) -> Result<u64> {
         let prepared = self.prepare(request)?;
-        let number = self.seat.number();
+        let number = self.membership.number();
         let run = |begin: &dyn Fn()| prepared.run(number, ends, &mut self.connection.borrow_mut(), begin);
-        let result = match self.seat.outstanding() {
-            None => self.seat.take_off(|| prepared.call(number), run),
+        let result = match self.membership.outstanding() {
+            None => self.membership.run_recording(|| prepared.call(number), run),
             Some(_) => {
-                let ticket = self.seat.issue(prepared.call(number), None);
-                self.drain().and_then(|()| self.seat.fly(ticket, self.seat.actor, || run(&|| ())))
+                let ticket = self.membership.record_issue(prepared.call(number), None);
+                self.drain()
+                    .and_then(|()| self.membership.run_recorded(ticket, self.membership.task, || run(&|| ())))
             }
         };
-        self.seat.tell(result.map(|()| number))
+        self.membership.tell(result.map(|()| number))
     }
 
     /// Waits for all asynchronous operations, which come before this thread's next one.
     fn drain(&self) -> Result<()> {
-        match self.seat.outstanding() {
-            Some((done, count)) => self.seat.backend.clock().pass(self.seat.actor, done, count),
+        match self.membership.outstanding() {
+            Some((done, count)) => self.membership.backend.clock().pass(self.membership.task, done, count),
             None => Ok(()),
         }
     }
@@ -316,7 +318,7 @@ impl Drop for Communicator {
     /// The rank leaves the group, unless it is unwinding: then the world says that it panicked.
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.seat.leave(|operations| crate::Lost::ReturnedEarly { operations });
+            self.membership.leave(|operations| crate::Lost::ReturnedEarly { operations });
         }
     }
 }

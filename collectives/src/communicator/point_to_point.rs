@@ -14,7 +14,7 @@ impl Communicator {
     /// [`Error::Argument`] where `to` is this rank or none of the group; those of the group.
     pub fn send<T: Element>(&self, data: &[T], to: Rank) -> Result<()> {
         let peer = self.peer(to)?;
-        self.seat.check()?;
+        self.membership.check()?;
         let call = self.letter::<T>(data.len(), peer, true);
         let result = self.in_flight(&call, peer, |transport| {
             transport.enter(&call)?;
@@ -25,7 +25,7 @@ impl Communicator {
             transport.done();
             Ok(())
         });
-        self.seat.tell(result)
+        self.membership.tell(result)
     }
 
     /// Receives into `data` what another rank sends.
@@ -35,7 +35,7 @@ impl Communicator {
     /// length or type; those of the group.
     pub fn recv<T: Element>(&self, data: &mut [T], from: Rank) -> Result<()> {
         let peer = self.peer(from)?;
-        self.seat.check()?;
+        self.membership.check()?;
         let call = self.letter::<T>(data.len(), peer, false);
         let result = self.in_flight(&call.clone(), peer, |transport| {
             transport.enter(&call)?;
@@ -51,7 +51,7 @@ impl Communicator {
             transport.done();
             Ok(())
         });
-        self.seat.tell(result)
+        self.membership.tell(result)
     }
 
     /// Runs a letter's exchange after all that is outstanding, and records it.
@@ -61,10 +61,10 @@ impl Communicator {
         peer: Rank,
         exchange: impl FnOnce(&mut dyn Transport) -> Result<()>,
     ) -> Result<()> {
-        let ticket = self.seat.issue(call.as_ref().clone(), Some(peer));
+        let ticket = self.membership.record_issue(call.as_ref().clone(), Some(peer));
         self.drain().and_then(|()| {
             let mut connection = self.connection.borrow_mut();
-            self.seat.fly(ticket, self.seat.actor, || exchange(connection.messages()))
+            self.membership.run_recorded(ticket, self.membership.task, || exchange(connection.messages()))
         })
     }
 

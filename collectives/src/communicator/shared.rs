@@ -1,7 +1,7 @@
 //! From messages to shared memory, where all ranks are processes of one host.
 
 use super::Communicator;
-use crate::backends::Invitation;
+use crate::backends::SegmentHandle;
 use crate::backends::shm::Segment;
 use crate::{Buffer, Element, Error, Rank, ReduceOp, Result};
 
@@ -38,7 +38,8 @@ impl Communicator {
     /// ```
     pub fn buffer<T: Element>(&self, len: usize) -> Buffer<T> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| *bytes > SMALLEST);
-        let registered = bytes.and_then(|bytes| self.seat.sync_segment.get()?.register(self.rank().0, bytes));
+        let registered =
+            bytes.and_then(|bytes| self.membership.sync_segment.get()?.register(self.rank().0, bytes));
         registered.map_or_else(|| Buffer::zeroed(len), Buffer::shared)
     }
 
@@ -62,25 +63,26 @@ impl Communicator {
             ));
         }
         let segment = (self.rank() == Rank(0)).then(|| Segment::new(self.size())).flatten();
-        let mine = Segment::invitation(segment.as_ref());
-        let mut words = vec![0; Invitation::WORDS * self.size() as usize];
+        let mine = Segment::segment_handle(segment.as_ref());
+        let mut words = vec![0; SegmentHandle::WORDS * self.size() as usize];
         self.all_gather(&mine.words(), &mut words)?;
-        let all: Option<Vec<Invitation>> = words.chunks(Invitation::WORDS).map(Invitation::read).collect();
+        let all: Option<Vec<SegmentHandle>> =
+            words.chunks(SegmentHandle::WORDS).map(SegmentHandle::read).collect();
         let all = all.unwrap_or_default();
-        let beside = !all.is_empty() && all.iter().all(|other| other.is_beside(&mine));
+        let subgroup_of = !all.is_empty() && all.iter().all(|other| other.is_same_host(&mine));
         let sync_segment = match segment {
-            _ if !beside => None,
+            _ if !subgroup_of => None,
             Some(segment) => {
                 Some(segment.sync_segment.clone()).map(|sync_segment| (sync_segment, Some(segment)))
             }
             None => Segment::accept(&all[0], self.size()).map(|sync_segment| (sync_segment, None)),
         };
         // The segment's descriptor stays open until all have said whether they have mapped it.
-        let mut have = [i64::from(sync_segment.is_some() && self.seat.outstanding().is_none())];
+        let mut have = [i64::from(sync_segment.is_some() && self.membership.outstanding().is_none())];
         self.all_reduce(&mut have, ReduceOp::Min)?;
         let Some((sync_segment, _segment)) = sync_segment.filter(|_| have == [1]) else { return Ok(false) };
-        let _ = self.seat.sync_segment.set(sync_segment);
-        self.connection.replace(self.seat.connect(self.seat.actor));
+        let _ = self.membership.sync_segment.set(sync_segment);
+        self.connection.replace(self.membership.connect(self.membership.task));
         self.prepared.take();
         Ok(true)
     }

@@ -38,19 +38,19 @@ impl Communicator {
     /// ```
     pub fn shrink(&self) -> Result<(Communicator, Vec<Rank>)> {
         // What is outstanding has failed, or does now.
-        self.seat.backend.abort(
-            self.seat.actor,
-            self.seat.member,
+        self.membership.backend.abort(
+            self.membership.task,
+            self.membership.member,
             "it goes on with the ranks that are left".into(),
         );
         let _ = self.drain();
-        let left = self.seat.backend.survivors(self.seat.actor, self.seat.member)?;
+        let left = self.membership.backend.survivors(self.membership.task, self.membership.member)?;
         let place = left.iter().position(|rank| *rank == self.rank()).unwrap_or_default();
         let sequence = SHRINK - self.shrunk.replace(self.shrunk.get() + 1);
-        let key = GroupKey { parent: self.seat.member.group, sequence, color: 0 };
-        let group = self.seat.backend.subgroup(key, &left)?;
+        let key = GroupKey { parent: self.membership.member.group, sequence, color: 0 };
+        let group = self.membership.backend.subgroup(key, &left)?;
         let member = Member { group, rank: Rank(place as u32) };
-        let seat = self.seat.beside(member, left.len() as u32, sequence, 0);
-        Ok((Communicator::new(seat, self.plan).at(self.owner.clone()), left))
+        let membership = self.membership.subgroup_of(member, left.len() as u32, sequence, 0);
+        Ok((Communicator::new(membership, self.plan).at(self.owner.clone()), left))
     }
 }

@@ -29,12 +29,12 @@ impl Communicator {
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
         let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or_default();
 
-        let key = GroupKey { parent: self.seat.member.group, sequence, color };
-        let group = self.seat.backend.subgroup(key, &members)?;
+        let key = GroupKey { parent: self.membership.member.group, sequence, color };
+        let group = self.membership.backend.subgroup(key, &members)?;
         let member = Member { group, rank: Rank(place as u32) };
-        let seat = self.seat.beside(member, members.len() as u32, key.sequence, color);
-        let mut smaller = Communicator::new(seat, self.plan).at(self.owner.clone());
-        if self.seat.sync_segment.get().is_some() {
+        let membership = self.membership.subgroup_of(member, members.len() as u32, key.sequence, color);
+        let mut smaller = Communicator::new(membership, self.plan).at(self.owner.clone());
+        if self.membership.sync_segment.get().is_some() {
             smaller.share_memory()?;
         }
         Ok(Some(smaller))

@@ -16,7 +16,7 @@ pub struct Fingerprint(pub [u8; 16]);
 const NO_ROOT: u16 = u16::MAX;
 const NO_OP: u8 = 0xf;
 const SPLIT: u8 = 0x40;
-const LETTER: u8 = 0x41;
+const POINT_TO_POINT: u8 = 0x41;
 
 impl Fingerprint {
     /// Of a call.
@@ -24,7 +24,7 @@ impl Fingerprint {
         let operation = match call.operation {
             Operation::Collective(collective) => collective as u8,
             Operation::Split => SPLIT,
-            Operation::PointToPoint => LETTER,
+            Operation::PointToPoint => POINT_TO_POINT,
         };
         let op = call.op.map_or(NO_OP, |op| op as u8);
         let root = call.root.map_or(NO_ROOT, |root| u16::try_from(root.0).unwrap_or(NO_ROOT - 1));
@@ -46,7 +46,7 @@ impl Fingerprint {
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let operation = match bytes[0] {
             SPLIT => Operation::Split,
-            LETTER => Operation::PointToPoint,
+            POINT_TO_POINT => Operation::PointToPoint,
             number => Operation::Collective(*Collective::ALL.get(usize::from(number))?),
         };
         let dtype = *DType::ALL.get(usize::from(bytes[1] & 0xf))?;

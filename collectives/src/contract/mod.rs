@@ -9,12 +9,12 @@
 //! ```
 
 mod call;
+mod call_ledger;
 pub(crate) mod deadline;
 mod fingerprint;
-mod ledger;
 mod remote_ledger;
 
 pub use call::{Call, Operation};
+pub(crate) use call_ledger::CallLedger;
 pub use fingerprint::Fingerprint;
-pub(crate) use ledger::Ledger;
 pub(crate) use remote_ledger::RemoteLedger;

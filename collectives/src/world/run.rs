@@ -6,7 +6,7 @@ use super::report::{Report, Result2};
 use crate::backends::sim::Sim;
 use crate::backends::threads::Threads;
 use crate::backends::{Backend, GroupId, Member};
-use crate::communicator::{Plan, Roster, Seat};
+use crate::communicator::{Membership, Plan, ProcessState};
 use crate::{Communicator, Error, Lost, Rank, Result};
 use allfold_sim::Picos;
 use std::any::Any;
@@ -101,8 +101,8 @@ impl<K: WorldKind> World<K> {
             ranks.collect()
         });
         if ranks.iter().any(|outcome| outcome.result.is_err()) {
-            let rosters = ranks.iter().filter_map(|outcome| outcome.roster.as_ref());
-            rosters.for_each(|roster| roster.recorder.write("another rank failed"));
+            let rosters = ranks.iter().filter_map(|outcome| outcome.process_state.as_ref());
+            rosters.for_each(|process_state| process_state.recorder.write("another rank failed"));
         }
         // Who failed of itself, rather than because it was told of a failure; then by time.
         let failed = ranks.iter().zip(0..).filter(|(outcome, _)| outcome.result.is_err());
@@ -123,13 +123,13 @@ struct Outcome<R, E> {
     finish: Picos,
     /// It had been told of a failure.
     told: bool,
-    roster: Option<Arc<Roster>>,
+    process_state: Option<Arc<ProcessState>>,
 }
 
 impl<R, E: From<Error>> Outcome<R, E> {
     fn lost(rank: Rank, message: String) -> Outcome<R, E> {
         let error = Error::PeerLost { rank, cause: Lost::Panicked(message), call: None };
-        Outcome { result: Err(error.into()), finish: Picos::ZERO, told: false, roster: None }
+        Outcome { result: Err(error.into()), finish: Picos::ZERO, told: false, process_state: None }
     }
 }
 
@@ -137,16 +137,17 @@ impl<R, E: From<Error>> Outcome<R, E> {
 struct One {
     backend: Arc<dyn Backend>,
     rank: Rank,
-    seat: Arc<Seat>,
-    roster: Arc<Roster>,
+    membership: Arc<Membership>,
+    process_state: Arc<ProcessState>,
 }
 
 impl One {
     fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32, flight: Option<PathBuf>) -> One {
-        let roster = Arc::new(Roster::new(backend, rank, size, flight));
+        let process_state = Arc::new(ProcessState::new(backend, rank, size, flight));
         let member = Member { group: GroupId(0), rank };
-        let seat = Seat::take(backend.clone(), backend.main(rank), member, size, 0, &roster);
-        One { backend: backend.clone(), rank, seat, roster }
+        let membership =
+            Membership::take(backend.clone(), backend.main(rank), member, size, 0, &process_state);
+        One { backend: backend.clone(), rank, membership, process_state }
     }
 
     fn run<R, E: From<Error>>(
@@ -155,36 +156,41 @@ impl One {
         plan: Plan,
         share: bool,
     ) -> Outcome<R, E> {
-        let mut communicator = Communicator::new(self.seat.clone(), plan);
+        let mut communicator = Communicator::new(self.membership.clone(), plan);
         let result = catch_unwind(AssertUnwindSafe(|| {
             if share && communicator.size() > 1 && !communicator.share_memory()? {
                 return Err(Error::System("this system has no memory that processes can share".into()).into());
             }
             body(communicator)
         }));
-        let actor = self.backend.main(self.rank);
-        let finish = self.backend.clock().now(actor);
+        let task = self.backend.main(self.rank);
+        let finish = self.backend.clock().now(task);
         let result = match result {
             Ok(result) => {
-                self.roster.leave(|operations| Lost::ReturnedEarly { operations });
+                self.process_state.leave(|operations| Lost::ReturnedEarly { operations });
                 result
             }
             Err(panic) => {
                 let cause = Lost::Panicked(message(&*panic));
-                self.roster.recorder.write(&format!("it {cause}"));
-                self.roster.leave(|_| cause.clone());
+                self.process_state.recorder.write(&format!("it {cause}"));
+                self.process_state.leave(|_| cause.clone());
                 Err(Error::PeerLost { rank: self.rank, cause, call: None }.into())
             }
         };
-        Outcome { result, finish, told: self.roster.was_told(), roster: Some(self.roster.clone()) }
+        Outcome {
+            result,
+            finish,
+            told: self.process_state.was_told(),
+            process_state: Some(self.process_state.clone()),
+        }
     }
 }
 
 impl Drop for One {
     fn drop(&mut self) {
-        self.roster.leave(|_| Lost::Panicked("its thread could not be started".into()));
+        self.process_state.leave(|_| Lost::Panicked("its thread could not be started".into()));
         self.backend.retire(self.backend.main(self.rank));
-        self.roster.join();
+        self.process_state.join();
     }
 }
 

@@ -59,8 +59,8 @@ impl World<OnVirtualTime> {
 
     /// Fails everything, naming the ranks, once some rank was busy outside of Allfold's calls for this much real time
     /// while all others waited. Five minutes if not given.
-    pub fn watchdog(mut self, patience: Duration) -> World<OnVirtualTime> {
-        self.kind.0.watchdog = patience;
+    pub fn watchdog(mut self, timeout: Duration) -> World<OnVirtualTime> {
+        self.kind.0.watchdog = timeout;
         self
     }
 }

@@ -62,8 +62,8 @@ pub fn run<R: Send + 'static>(
             done.send((rank, result)).unwrap();
         });
     }
-    let patience = deadlines.operation + deadlines.dead + Duration::from_secs(10);
-    let mut all: Vec<_> = (0..ranks).map(|_| results.recv_timeout(patience).expect("a rank hangs")).collect();
+    let timeout = deadlines.operation + deadlines.dead + Duration::from_secs(10);
+    let mut all: Vec<_> = (0..ranks).map(|_| results.recv_timeout(timeout).expect("a rank hangs")).collect();
     all.sort_by_key(|(rank, _)| *rank);
     all.into_iter().map(|(_, result)| result).collect()
 }

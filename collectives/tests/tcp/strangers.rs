@@ -3,8 +3,8 @@
 use super::arena::{JOB, deadlines, listeners, nothing, peers, run, sum};
 use super::processes::child_of;
 use allfold_collectives::tcp::{
-    Claims, Deadlines, Door, FRAGMENT, Fingerprint, HEADER, HandshakeAnswer, Header, Invitation, Kind, Peers,
-    Purpose, Refusal, Secret, Security,
+    Authenticator, Deadlines, FRAGMENT, Fingerprint, HEADER, HandshakeAnswer, Header, Kind, PeerIdentity,
+    Peers, Purpose, Refusal, Secret, Security, SegmentHandle,
 };
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 
 /// Two ranks as they describe themselves; what each comes to.
-fn pair(change: impl Fn(u32, &mut Peers), patience: Duration) -> Vec<Result<(), Error>> {
+fn pair(change: impl Fn(u32, &mut Peers), timeout: Duration) -> Vec<Result<(), Error>> {
     let (listeners, addresses) = listeners(2);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)
             .zip(listeners)
             .map(|(rank, listener)| {
                 let mut peers =
-                    peers(rank, listener, &addresses, Deadlines { start: patience, ..deadlines() });
+                    peers(rank, listener, &addresses, Deadlines { start: timeout, ..deadlines() });
                 change(rank, &mut peers);
                 scope.spawn(move || Communicator::over_tcp(peers).and_then(|comm| sum(&comm, 100)))
             })
@@ -114,8 +114,8 @@ fn case_21_a_second_rank_of_one_number_is_refused_and_the_first_unharmed() {
 fn case_22_a_missing_rank_is_named() {
     let (mut all, addresses) = listeners(2);
     let _silent = all.pop();
-    let patience = Deadlines { start: Duration::from_millis(300), ..deadlines() };
-    let alone = peers(0, all.pop().unwrap(), &addresses, patience);
+    let timeout = Deadlines { start: Duration::from_millis(300), ..deadlines() };
+    let alone = peers(0, all.pop().unwrap(), &addresses, timeout);
     let error = Communicator::over_tcp(alone).map(drop).unwrap_err();
     assert_eq!(error.to_string(), "rank 1 did not come within 300ms");
 }
@@ -174,8 +174,8 @@ fn an_address_that_needs_a_secret_is_refused_without_one() {
 }
 
 /// Claims of rank 1 to rank 0 of two.
-fn claims(purpose: Purpose) -> Claims {
-    Claims {
+fn identity(purpose: Purpose) -> PeerIdentity {
+    PeerIdentity {
         purpose,
         job: JOB,
         epoch: 0,
@@ -183,7 +183,7 @@ fn claims(purpose: Purpose) -> Claims {
         rank: Rank(1),
         peer: Rank(0),
         group: 0,
-        memory: Invitation::default(),
+        memory: SegmentHandle::default(),
     }
 }
 
@@ -195,16 +195,16 @@ fn by_hand(frame: Vec<u8>) -> Error {
     let thread = std::thread::spawn(move || Communicator::over_tcp(zero).and_then(|comm| sum(&comm, 1000)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let door = Door::new(Security::Loopback, Duration::from_secs(5)).unwrap();
+        let authenticator = Authenticator::new(Security::Loopback, Duration::from_secs(5)).unwrap();
         let control = loop {
-            match door.connect(addresses[0], claims(Purpose::Control)).await {
+            match authenticator.connect(addresses[0], identity(Purpose::Control)).await {
                 Ok((control, _)) => break control,
                 Err(Refusal::Broken(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
                 Err(other) => panic!("{other:?}"),
             }
         };
         let mut data = loop {
-            match door.connect(addresses[0], claims(Purpose::Data)).await {
+            match authenticator.connect(addresses[0], identity(Purpose::Data)).await {
                 Ok((data, _)) => break data,
                 Err(Refusal::Answer(HandshakeAnswer::Duplicate(_), _)) => {
                     tokio::time::sleep(Duration::from_millis(5)).await
@@ -374,17 +374,17 @@ fn case_26_a_recorded_handshake_is_worth_nothing() {
     // Everything that an honest connector sent to one acceptor is sent to it again.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
-        let door = Door::new(Security::TrustedFabric(Secret::new([3; 32])), Duration::from_secs(2)).unwrap();
+        let authenticator = Authenticator::new(Security::TrustedFabric(Secret::new([3; 32])), Duration::from_secs(2)).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = listener.local_addr().unwrap();
         let tap = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tapped = tap.local_addr().unwrap();
-        let acceptor = door.clone();
+        let acceptor = authenticator.clone();
         let accept = tokio::spawn(async move {
             let mut verdicts = Vec::new();
             for _ in 0..2 {
                 let (socket, _) = listener.accept().await.unwrap();
-                verdicts.push(acceptor.accept(socket, |_| HandshakeAnswer::Welcome).await.map(|(_, claims)| claims));
+                verdicts.push(acceptor.accept(socket, |_| HandshakeAnswer::Welcome).await.map(|(_, identity)| identity));
             }
             verdicts
         });
@@ -408,13 +408,13 @@ fn case_26_a_recorded_handshake_is_worth_nothing() {
             }
             recording
         });
-        let honest = door.connect(tapped, claims(Purpose::Control)).await.unwrap();
+        let honest = authenticator.connect(tapped, identity(Purpose::Control)).await.unwrap();
         drop(honest);
         let recording = recorder.await.unwrap();
         let mut replay = tokio::net::TcpStream::connect(target).await.unwrap();
         replay.write_all(&recording).await.unwrap();
         let verdicts = accept.await.unwrap();
-        assert_eq!(verdicts[0], Ok(claims(Purpose::Control)));
+        assert_eq!(verdicts[0], Ok(identity(Purpose::Control)));
         assert_eq!(verdicts[1], Err(Refusal::Secret));
     });
 }

@@ -17,7 +17,7 @@ use crate::start::Start;
 use crate::variables::variables;
 use allfold_collectives::Rank;
 use allfold_collectives::rendezvous::{self, Hello, PeerKind, RendezvousTimeouts, Server};
-use allfold_collectives::tcp::Secured;
+use allfold_collectives::tcp::AuthenticatedStream;
 use rustix::process::{Signal, set_child_subreaper};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -52,24 +52,25 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
     let mut guard = Guard::start().map_err(|error| Error::run(format!("cannot start the guard: {error}")))?;
     let printer = Printer::start(pumps).map_err(Error::run)?;
     let mut coordinator = None;
-    let patience = RendezvousTimeouts { rendezvous: job.patience, ..RendezvousTimeouts::default() };
-    let door = rendezvous::door(&job.security, patience).map_err(Error::run)?;
+    let timeout = RendezvousTimeouts { rendezvous: job.timeout, ..RendezvousTimeouts::default() };
+    let authenticator = rendezvous::authenticator(&job.security, timeout).map_err(Error::run)?;
     if job.node == 0 {
-        let address = rendezvous::address_for(&job.meeting, job.nodes > 1).map_err(|why| at(&job, &why))?;
+        let address =
+            rendezvous::address_for(&job.rendezvous_address, job.nodes > 1).map_err(|why| at(&job, &why))?;
         job.security.allows(address).map_err(Error::usage)?;
         let server = Server::bind(address).map_err(|why| at(&job, &why))?;
         let held = server.address().map_err(|why| at(&job, &why))?;
-        job.meeting.port = held.port();
+        job.rendezvous_address.port = held.port();
         if let Some(warning) = job.security.warning(held.port()) {
             printer.say(&warning);
         }
         let (send, callers) = mpsc::channel(16);
-        tokio::spawn(server.serve(door.clone(), patience, Some(send)));
+        tokio::spawn(server.serve(authenticator.clone(), timeout, Some(send)));
         let plan = Plan {
             nodes: job.nodes,
             // Of an elastic job the agent has used them up before it tells of a failure.
             max_restarts: if job.elastic { 0 } else { job.max_restarts },
-            patience: job.patience,
+            timeout: job.timeout,
             grace: job.grace,
         };
         let mut reserved = Reserved { near: held, socket: None };
@@ -86,8 +87,9 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
         job: 0,
         host: [0; 16],
     };
-    let stream =
-        rendezvous::call(&job.meeting, hello, &door, patience).await.map_err(|why| at(&job, &why))?;
+    let stream = rendezvous::call(&job.rendezvous_address, hello, &authenticator, timeout)
+        .await
+        .map_err(|why| at(&job, &why))?;
     let output = Output { folder: job.log_dir.clone(), printer };
     let (send, news) = mpsc::unbounded_channel();
     let line = Line::open(stream, move |said| send.send(said).is_ok());
@@ -110,7 +112,7 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
 }
 
 fn at(job: &LaunchJob, why: &rendezvous::RendezvousFailure) -> Error {
-    let line = format!("rendezvous at {}: {why}", job.meeting);
+    let line = format!("rendezvous at {}: {why}", job.rendezvous_address);
     if why.is_lasting() { Error::usage(line) } else { Error::run(line) }
 }
 
@@ -140,7 +142,7 @@ impl Reserved {
 struct Agent {
     job: LaunchJob,
     output: Output,
-    line: Line<Secured>,
+    line: Line<AuthenticatedStream>,
     news: mpsc::UnboundedReceiver<Result<Message, Lost>>,
 }
 

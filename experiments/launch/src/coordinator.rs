@@ -11,7 +11,7 @@ use crate::line::{Line, Lost};
 use crate::messages::{Message, write};
 use crate::output::Printer;
 use allfold_collectives::rendezvous::Caller;
-use allfold_collectives::tcp::Secured;
+use allfold_collectives::tcp::AuthenticatedStream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -23,7 +23,7 @@ pub(super) struct Plan {
     pub nodes: u32,
     pub max_restarts: u32,
     /// For all nodes to come.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// For ranks to end when they are asked to.
     pub grace: Duration,
 }
@@ -37,7 +37,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// The nodes that have come: how many ranks each starts, and the way to it.
 #[derive(Default)]
 struct Nodes {
-    all: BTreeMap<u32, (u32, Line<Secured>)>,
+    all: BTreeMap<u32, (u32, Line<AuthenticatedStream>)>,
 }
 
 /// News of a node: a message, or that it is lost.
@@ -60,7 +60,7 @@ pub(super) async fn coordinate(
 ) {
     let (send, mut news) = mpsc::unbounded_channel();
     let mut nodes = Nodes::default();
-    let due = Instant::now() + plan.patience;
+    let due = Instant::now() + plan.timeout;
     while nodes.all.len() < plan.nodes as usize {
         let caller = tokio::select! {
             biased;
@@ -74,7 +74,7 @@ pub(super) async fn coordinate(
         let Ok(Some(caller)) = caller else {
             let missing = (0..plan.nodes).filter(|node| !nodes.all.contains_key(node));
             let missing: Vec<String> = missing.map(|node| node.to_string()).collect();
-            let text = format!("node {} did not come within {:?}", missing.join(", "), plan.patience);
+            let text = format!("node {} did not come within {:?}", missing.join(", "), plan.timeout);
             return nodes.over(1, text).await;
         };
         let _ = timeout(MOMENT, nodes.until_gone(caller.hello.rank.0, &mut news)).await;

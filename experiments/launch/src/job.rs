@@ -1,6 +1,6 @@
 //! What is to be launched.
 
-use allfold_collectives::environment::Meeting;
+use allfold_collectives::environment::RendezvousAddress;
 use allfold_collectives::tcp::Security;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub struct LaunchJob {
     /// Which of them this one is.
     pub node: u32,
     /// Where launchers and ranks meet. Port 0, on one node: any.
-    pub meeting: Meeting,
+    pub rendezvous_address: RendezvousAddress,
     /// How often to start again after a failure.
     pub max_restarts: u32,
     /// Whether only the ranks that failed are started again, and the others wait for them.
@@ -24,7 +24,7 @@ pub struct LaunchJob {
     /// How long ranks may take to end when they are asked to.
     pub grace: Duration,
     /// How long nodes and ranks wait for each other.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Who may join.
     pub security: Security,
     /// A folder for the output of ranks and their flight records; none: the output is the launcher's, line by line.

@@ -20,14 +20,14 @@ pub(crate) fn variables(
         ("ROLE_NAME", "default".into()),
         ("ROLE_RANK", at.rank.to_string()),
         ("ROLE_WORLD_SIZE", start.world.to_string()),
-        ("MASTER_ADDR", job.meeting.host.clone()),
+        ("MASTER_ADDR", job.rendezvous_address.host.clone()),
         ("MASTER_PORT", start.port.to_string()),
         ("TORCHELASTIC_RESTART_COUNT", start.epoch.to_string()),
         ("TORCHELASTIC_MAX_RESTARTS", job.max_restarts.to_string()),
         ("TORCHELASTIC_RUN_ID", "allfold".into()),
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
-        ("ALLFOLD_RENDEZVOUS", job.meeting.to_string()),
-        ("ALLFOLD_RENDEZVOUS_TIMEOUT", job.patience.as_secs_f64().to_string()),
+        ("ALLFOLD_RENDEZVOUS", job.rendezvous_address.to_string()),
+        ("ALLFOLD_RENDEZVOUS_TIMEOUT", job.timeout.as_secs_f64().to_string()),
     ];
     all.extend(job.elastic.then(|| ("ALLFOLD_ELASTIC", "1".into())));
     all.extend(flight.map(|folder| ("ALLFOLD_FLIGHT_DIR", folder.to_string())));

@@ -2,7 +2,7 @@
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::Joining;
-use allfold_collectives::environment::{Meeting, seconds};
+use allfold_collectives::environment::{RendezvousAddress, seconds};
 use allfold_launch::{LaunchJob, shim};
 use allfold_report::sizes::rank_count;
 use std::ffi::OsString;
@@ -88,9 +88,9 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
     if args.ranks.checked_mul(args.nnodes).is_none() {
         return Err(CommandError::usage("-n times --nnodes is more than 2^32 ranks"));
     }
-    let meeting = match &args.rdzv {
-        Some(at) => meeting(at, args.nnodes)?,
-        None if args.nnodes == 1 => Meeting { host: "127.0.0.1".into(), port: 0, served: true },
+    let rendezvous_address = match &args.rdzv {
+        Some(at) => rendezvous_address(at, args.nnodes)?,
+        None if args.nnodes == 1 => RendezvousAddress { host: "127.0.0.1".into(), port: 0, served: true },
         None => {
             return Err(CommandError::usage(
                 "--nnodes above 1 needs --rdzv HOST:PORT on every node: the host of node 0 and a free port there",
@@ -113,11 +113,11 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
         ranks: args.ranks,
         nodes: args.nnodes,
         node: args.node_rank,
-        meeting,
+        rendezvous_address,
         max_restarts: args.max_restarts,
         elastic: args.elastic,
         grace: args.grace,
-        patience: args.rdzv_timeout,
+        timeout: args.rdzv_timeout,
         security: Joining::from_env().map_err(CommandError::usage)?.security,
         log_dir: args.log_dir.clone(),
         command,
@@ -125,7 +125,7 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
     Ok(allfold_launch::run(job)?)
 }
 
-fn meeting(at: &str, nodes: u32) -> CommandResult<Meeting> {
+fn rendezvous_address(at: &str, nodes: u32) -> CommandResult<RendezvousAddress> {
     let wrong = || CommandError::usage(format!("--rdzv {at}: write HOST:PORT, such as node0:29500"));
     let (host, port) = at.rsplit_once(':').ok_or_else(wrong)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -133,5 +133,5 @@ fn meeting(at: &str, nodes: u32) -> CommandResult<Meeting> {
     if host.is_empty() || (port == 0 && nodes > 1) {
         return Err(wrong());
     }
-    Ok(Meeting { host: host.into(), port, served: true })
+    Ok(RendezvousAddress { host: host.into(), port, served: true })
 }

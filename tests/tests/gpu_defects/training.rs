@@ -18,8 +18,8 @@ fn config() -> Config {
     Config { model, exchange, hidden: vec![16], batch: 4, epochs: 2, lr: 0.1, ..Config::default() }
 }
 
-fn machine(seeded: Seeded, patience: Duration) -> Arc<dyn CudaDevice> {
-    Shim::with(ShimOptions { devices: 2, seeded, patience, ..ShimOptions::default() }).unwrap()
+fn machine(seeded: Seeded, timeout: Duration) -> Arc<dyn CudaDevice> {
+    Shim::with(ShimOptions { devices: 2, seeded, timeout, ..ShimOptions::default() }).unwrap()
 }
 
 fn train(config: &Config, seeded: Seeded) -> Found {

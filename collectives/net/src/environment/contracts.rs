@@ -1,7 +1,7 @@
 //! Each launcher's contract: which variables say what.
 
 use super::nodelist;
-use super::process::{Environment, Launcher, Meeting};
+use super::process::{Environment, Launcher, RendezvousAddress};
 use super::variables::{Variables, wrong};
 use crate::{Rank, Result};
 
@@ -174,7 +174,7 @@ impl Place {
             let wanted = format!("{local} is {}, so it is 0 to {}", self.local_world, self.local_world - 1);
             return Err(wrong(local_rank, Some(&self.local_rank.to_string()), &wanted));
         }
-        let meeting = self.meeting(world, variables)?;
+        let rendezvous_address = self.rendezvous_address(world, variables)?;
         Ok(Environment {
             launcher,
             rank: Rank(rank),
@@ -182,20 +182,20 @@ impl Place {
             local_rank: self.local_rank,
             local_world_size: self.local_world,
             node_rank: self.node,
-            meeting,
+            rendezvous_address,
             epoch: self.epoch,
             job: self.job,
         })
     }
 
-    fn meeting(&self, world: u32, variables: &Variables) -> Result<Meeting> {
+    fn rendezvous_address(&self, world: u32, variables: &Variables) -> Result<RendezvousAddress> {
         if let Some(at) = variables.text("ALLFOLD_RENDEZVOUS") {
             let parts = at.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
             let Some((host, port)) = parts.filter(|(host, _)| !host.is_empty()) else {
                 return Err(wrong("ALLFOLD_RENDEZVOUS", Some(&at), "write HOST:PORT"));
             };
             let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
-            return Ok(Meeting { host, port, served: true });
+            return Ok(RendezvousAddress { host, port, served: true });
         }
         let alone = world == 1;
         let host = match (variables.text("MASTER_ADDR"), &self.host) {
@@ -218,13 +218,13 @@ impl Place {
             (None, Err(_)) if alone => 0,
             (None, Err(why)) => return Err(wrong("MASTER_PORT", None, why)),
         };
-        Ok(Meeting { host, port, served: false })
+        Ok(RendezvousAddress { host, port, served: false })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::environment::{Environment, Launcher, Meeting};
+    use crate::environment::{Environment, Launcher, RendezvousAddress};
     use crate::{Error, Rank};
 
     fn read(variables: &[(&str, &str)]) -> Result<Option<Environment>, Error> {
@@ -235,8 +235,8 @@ mod tests {
         read(variables).unwrap().unwrap()
     }
 
-    fn meeting(host: &str, port: u16) -> Meeting {
-        Meeting { host: host.into(), port, served: false }
+    fn rendezvous_address(host: &str, port: u16) -> RendezvousAddress {
+        RendezvousAddress { host: host.into(), port, served: false }
     }
 
     const TORCHRUN: [(&str, &str); 8] = [
@@ -255,11 +255,18 @@ mod tests {
         let found = right(&TORCHRUN);
         assert_eq!((found.launcher, found.rank, found.world_size), (Launcher::Torchrun, Rank(5), 8));
         assert_eq!((found.local_rank, found.local_world_size, found.node_rank), (1, 4, 1));
-        assert_eq!((found.meeting, found.epoch), (meeting("node0", 29500), 2));
+        assert_eq!((found.rendezvous_address, found.epoch), (rendezvous_address("node0", 29500), 2));
         let agents = [&TORCHRUN[..], &[("TORCHELASTIC_USE_AGENT_STORE", "True")]].concat();
-        assert_eq!(right(&agents).meeting, meeting("node0", 29501), "the agents' store holds the port");
+        assert_eq!(
+            right(&agents).rendezvous_address,
+            rendezvous_address("node0", 29501),
+            "the agents' store holds the port"
+        );
         let launched = [&TORCHRUN[..], &[("ALLFOLD_RENDEZVOUS", "[::1]:4000")]].concat();
-        assert_eq!(right(&launched).meeting, Meeting { host: "::1".into(), port: 4000, served: true });
+        assert_eq!(
+            right(&launched).rendezvous_address,
+            RendezvousAddress { host: "::1".into(), port: 4000, served: true }
+        );
     }
 
     #[test]
@@ -277,7 +284,7 @@ mod tests {
         let found = right(&step);
         assert_eq!((found.launcher, found.rank, found.world_size), (Launcher::Slurm, Rank(6), 7));
         assert_eq!((found.local_rank, found.local_world_size, found.node_rank), (2, 3, 1));
-        assert_eq!(found.meeting, meeting("gpu07", 15_000 + 3_103));
+        assert_eq!(found.rendezvous_address, rendezvous_address("gpu07", 15_000 + 3_103));
         assert_eq!(found.job, "slurm-100.3");
         // A batch script is no rank, though Slurm tells it that it is task 0.
         let batch: Vec<_> = step.into_iter().filter(|(name, _)| *name != "SLURM_STEP_ID").collect();
@@ -296,7 +303,7 @@ mod tests {
         ];
         let found = right(&mpirun);
         assert_eq!((found.launcher, found.rank, found.world_size), (Launcher::OpenMpi, Rank(1), 4));
-        assert_eq!((found.node_rank, found.meeting.host.as_str()), (0, "127.0.0.1"));
+        assert_eq!((found.node_rank, found.rendezvous_address.host.as_str()), (0, "127.0.0.1"));
         let hosts: Vec<_> = mpirun.into_iter().chain([("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]).collect();
         let hosts: Vec<_> =
             hosts.into_iter().filter(|pair| *pair != ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")).collect();
@@ -307,8 +314,8 @@ mod tests {
         let pmi = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MASTER_PORT", "29500")];
         let found = right(&pmi);
         assert_eq!(
-            (found.launcher, found.rank, found.meeting),
-            (Launcher::Pmi, Rank(1), meeting("127.0.0.1", 29500))
+            (found.launcher, found.rank, found.rendezvous_address),
+            (Launcher::Pmi, Rank(1), rendezvous_address("127.0.0.1", 29500))
         );
     }
 
@@ -341,7 +348,10 @@ mod tests {
 
     #[test]
     fn one_rank_needs_no_place_to_meet() {
-        assert_eq!(right(&[("RANK", "0"), ("WORLD_SIZE", "1")]).meeting, meeting("127.0.0.1", 0));
+        assert_eq!(
+            right(&[("RANK", "0"), ("WORLD_SIZE", "1")]).rendezvous_address,
+            rendezvous_address("127.0.0.1", 0)
+        );
         assert_eq!(read(&[("PATH", "/bin")]), Ok(None));
     }
 

@@ -16,7 +16,7 @@ mod process;
 mod variables;
 
 pub use nodelist::first_host;
-pub use process::{Environment, Launcher, Meeting};
+pub use process::{Environment, Launcher, RendezvousAddress};
 pub use variables::seconds;
 
 use crate::{Error, Result};

@@ -29,7 +29,7 @@ impl fmt::Display for Launcher {
 
 /// Where ranks meet, and who serves there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct RendezvousAddress {
     /// A host's name or address.
     pub host: String,
     /// The port there.
@@ -38,7 +38,7 @@ pub struct Meeting {
     pub served: bool,
 }
 
-impl fmt::Display for Meeting {
+impl fmt::Display for RendezvousAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.contains(':') {
             true => write!(f, "[{}]:{}", self.host, self.port),
@@ -63,7 +63,7 @@ pub struct Environment {
     /// Its host's number, if the launcher says; else 0.
     pub node_rank: u32,
     /// Where ranks meet.
-    pub meeting: Meeting,
+    pub rendezvous_address: RendezvousAddress,
     /// How often the launcher has started this world again: ranks of an earlier start are refused.
     pub epoch: u32,
     /// What the launcher calls the job: ranks of another one are refused.

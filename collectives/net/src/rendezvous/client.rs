@@ -1,9 +1,9 @@
 //! A process that wants to be a rank: it calls until it is answered, or its time is up.
 
-use super::wire::{ANSWER, Hello, decode_answer, decode_table, table_size};
+use super::messages::{ANSWER, Hello, decode_answer, decode_table, table_size};
 use super::{Peer, RendezvousFailure, RendezvousTimeouts, Table};
-use crate::environment::Meeting;
-use crate::{Door, Refusal, Secured};
+use crate::environment::RendezvousAddress;
+use crate::{AuthenticatedStream, Authenticator, Refusal};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -24,20 +24,22 @@ pub struct Joined {
     pub listener: TcpListener,
 }
 
-/// Calls at `meeting` as `hello` says (but for its port), and waits for everyone. `hosts`: the world has several.
+/// Calls at `rendezvous_address` as `hello` says (but for its port), and waits for everyone. `hosts`: the world has several.
 pub async fn join(
-    meeting: &Meeting,
+    rendezvous_address: &RendezvousAddress,
     hosts: bool,
     hello: Hello,
-    door: &Door,
-    patience: RendezvousTimeouts,
+    authenticator: &Authenticator,
+    timeout: RendezvousTimeouts,
 ) -> Result<Joined, RendezvousFailure> {
-    let mut stream = connect(meeting, door, Instant::now() + patience.rendezvous, patience).await?;
+    let mut stream =
+        connect(rendezvous_address, authenticator, Instant::now() + timeout.rendezvous, timeout).await?;
     // The server may have come late, and begins to wait for ranks when the first of them calls.
-    let due = Instant::now() + patience.rendezvous + patience.handshake;
+    let due = Instant::now() + timeout.rendezvous + timeout.handshake;
     let (mine, theirs) = stream.addresses().map_err(system)?;
     // Peers find this rank on the way that it found the server, and on no other.
-    let listener = TcpListener::bind((from_all_hosts(meeting, hosts, mine.ip()), 0)).map_err(system)?;
+    let listener =
+        TcpListener::bind((from_all_hosts(rendezvous_address, hosts, mine.ip()), 0)).map_err(system)?;
     let port = u32::from(listener.local_addr().map_err(system)?.port());
     stream.write_all(&Hello { port, ..hello }.encode()).await.map_err(lost)?;
     // It tells who is missing when its time is up, a moment earlier than it is here.
@@ -58,17 +60,17 @@ pub async fn join(
 
 /// Connects, and calls again with growing pauses while nobody is there.
 async fn connect(
-    meeting: &Meeting,
-    door: &Door,
+    rendezvous_address: &RendezvousAddress,
+    authenticator: &Authenticator,
     due: Instant,
-    patience: RendezvousTimeouts,
-) -> Result<Secured, RendezvousFailure> {
+    timeout: RendezvousTimeouts,
+) -> Result<AuthenticatedStream, RendezvousFailure> {
     let (mut pause, mut doubts) = (FIRST, 0);
     loop {
-        let cause = match timeout_at(due, dial(meeting, door)).await {
+        let cause = match timeout_at(due, dial(rendezvous_address, authenticator)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(Refusal::Broken(why))) => why,
-            Ok(Err(Refusal::Stranger(why))) => return Err(RendezvousFailure::unlike(why)),
+            Ok(Err(Refusal::IncompatiblePeer(why))) => return Err(RendezvousFailure::unlike(why)),
             Ok(Err(Refusal::Answer(_, why))) => return Err(RendezvousFailure::NotOurs(why)),
             Ok(Err(Refusal::Forbidden(why))) => return Err(RendezvousFailure::System(why)),
             // Whoever hangs up may have been too busy, or have ended this moment: it is asked again.
@@ -82,19 +84,23 @@ async fn connect(
             Err(_) => "the host does not answer".into(),
         };
         if Instant::now() + pause >= due {
-            return Err(RendezvousFailure::Unreachable { after: patience.rendezvous, cause });
+            return Err(RendezvousFailure::Unreachable { after: timeout.rendezvous, cause });
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST);
     }
 }
 
-async fn dial(meeting: &Meeting, door: &Door) -> Result<Secured, Refusal> {
-    let found = tokio::net::lookup_host((meeting.host.as_str(), meeting.port)).await;
-    let unknown = |why: String| Refusal::Broken(format!("{} cannot be resolved: {why}", meeting.host));
+async fn dial(
+    rendezvous_address: &RendezvousAddress,
+    authenticator: &Authenticator,
+) -> Result<AuthenticatedStream, Refusal> {
+    let found = tokio::net::lookup_host((rendezvous_address.host.as_str(), rendezvous_address.port)).await;
+    let unknown =
+        |why: String| Refusal::Broken(format!("{} cannot be resolved: {why}", rendezvous_address.host));
     let mut found = found.map_err(|error| unknown(error.to_string()))?;
     let address = found.next().ok_or_else(|| unknown("it has no address".into()))?;
-    door.connect(address, super::claims()).await.map(|(stream, _)| stream)
+    authenticator.connect(address, super::identity()).await.map(|(stream, _)| stream)
 }
 
 /// The address at which the server of a meeting listens, on its own host. A name that its own host takes for loopback
@@ -102,22 +108,25 @@ async fn dial(meeting: &Meeting, door: &Door) -> Result<Secured, Refusal> {
 ///
 /// # Errors
 /// The name of the host cannot be resolved.
-pub fn address_for(meeting: &Meeting, hosts: bool) -> Result<SocketAddr, RendezvousFailure> {
+pub fn address_for(
+    rendezvous_address: &RendezvousAddress,
+    hosts: bool,
+) -> Result<SocketAddr, RendezvousFailure> {
     use std::net::ToSocketAddrs;
-    let found = (meeting.host.as_str(), meeting.port).to_socket_addrs();
+    let found = (rendezvous_address.host.as_str(), rendezvous_address.port).to_socket_addrs();
     let found = found.map(|mut all| all.next());
     let address = found.map_err(|error| {
-        RendezvousFailure::System(format!("the name {} cannot be resolved: {error}", meeting.host))
+        RendezvousFailure::System(format!("the name {} cannot be resolved: {error}", rendezvous_address.host))
     })?;
-    let address =
-        address.ok_or_else(|| RendezvousFailure::System(format!("{} has no address", meeting.host)))?;
-    Ok(SocketAddr::new(from_all_hosts(meeting, hosts, address.ip()), address.port()))
+    let address = address
+        .ok_or_else(|| RendezvousFailure::System(format!("{} has no address", rendezvous_address.host)))?;
+    Ok(SocketAddr::new(from_all_hosts(rendezvous_address, hosts, address.ip()), address.port()))
 }
 
 /// Where to listen on the host of a meeting, which knows itself as `own`: Debian's name for it is a loopback address, at which
 /// no other host would find it.
-fn from_all_hosts(meeting: &Meeting, hosts: bool, own: IpAddr) -> IpAddr {
-    let named = meeting.host.parse::<IpAddr>().is_err() && meeting.host != "localhost";
+fn from_all_hosts(rendezvous_address: &RendezvousAddress, hosts: bool, own: IpAddr) -> IpAddr {
+    let named = rendezvous_address.host.parse::<IpAddr>().is_err() && rendezvous_address.host != "localhost";
     match own {
         IpAddr::V4(v4) if hosts && named && v4.is_loopback() => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(v6) if hosts && named && v6.is_loopback() => Ipv6Addr::UNSPECIFIED.into(),
@@ -130,12 +139,13 @@ fn from_all_hosts(meeting: &Meeting, hosts: bool, own: IpAddr) -> IpAddr {
 /// # Errors
 /// Nobody answers, or not as ours would.
 pub async fn call(
-    meeting: &Meeting,
+    rendezvous_address: &RendezvousAddress,
     hello: Hello,
-    door: &Door,
-    patience: RendezvousTimeouts,
-) -> Result<Secured, RendezvousFailure> {
-    let mut stream = connect(meeting, door, Instant::now() + patience.rendezvous, patience).await?;
+    authenticator: &Authenticator,
+    timeout: RendezvousTimeouts,
+) -> Result<AuthenticatedStream, RendezvousFailure> {
+    let mut stream =
+        connect(rendezvous_address, authenticator, Instant::now() + timeout.rendezvous, timeout).await?;
     stream.write_all(&hello.encode()).await.map_err(lost)?;
     Ok(stream)
 }
@@ -162,9 +172,10 @@ mod tests {
 
     #[test]
     fn a_host_that_names_itself_by_loopback_listens_to_all_others() {
-        let meeting = |host: &str| Meeting { host: host.into(), port: 1, served: true };
-        let own =
-            |host, hosts, ip: &str| from_all_hosts(&meeting(host), hosts, ip.parse().unwrap()).to_string();
+        let rendezvous_address = |host: &str| RendezvousAddress { host: host.into(), port: 1, served: true };
+        let own = |host, hosts, ip: &str| {
+            from_all_hosts(&rendezvous_address(host), hosts, ip.parse().unwrap()).to_string()
+        };
         assert_eq!(own("node0", true, "127.0.1.1"), "0.0.0.0");
         assert_eq!(own("node0", true, "::1"), "::");
         assert_eq!(own("node0", true, "10.0.0.7"), "10.0.0.7");

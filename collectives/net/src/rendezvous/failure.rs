@@ -1,7 +1,7 @@
 //! Why ranks did not find each other: one line each, with a name.
 
+use crate::IncompatiblePeer;
 use crate::Rank;
-use crate::Stranger;
 use std::time::Duration;
 
 /// Most numbers that a refusal carries.
@@ -112,13 +112,13 @@ pub enum RendezvousFailure {
 
 impl RendezvousFailure {
     /// What it means here that whoever answers is no peer.
-    pub(super) fn unlike(stranger: Stranger) -> RendezvousFailure {
-        match stranger {
-            Stranger::Program => RendezvousFailure::NotOurs(stranger.to_string()),
-            Stranger::Version { ours, theirs } => {
+    pub(super) fn unlike(incompatible_peer: IncompatiblePeer) -> RendezvousFailure {
+        match incompatible_peer {
+            IncompatiblePeer::Program => RendezvousFailure::NotOurs(incompatible_peer.to_string()),
+            IncompatiblePeer::Version { ours, theirs } => {
                 RendezvousFailure::Version { ours: ours.into(), theirs: theirs.into() }
             }
-            Stranger::Mode { ours, theirs } => RendezvousFailure::Mode { ours, theirs },
+            IncompatiblePeer::Mode { ours, theirs } => RendezvousFailure::Mode { ours, theirs },
         }
     }
 

@@ -8,25 +8,25 @@
 //! ```
 //!
 //! Whoever comes says what it believes of the world, and all must believe the same: size, epoch, job, configuration,
-//! version. A connection proves the job's secret before anything it says is read (`crate::secured`), and nothing that arrives is trusted with a length: every message has a size that its reader knows.
+//! version. A connection proves the job's secret before anything it says is read (`crate::authenticated_stream`), and nothing that arrives is trusted with a length: every message has a size that its reader knows.
 
 mod client;
 mod failure;
+mod messages;
 mod server;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 pub use client::{address_for, call};
 pub use failure::RendezvousFailure;
 
 pub use client::{Joined, join};
+pub use messages::{Hello, PeerKind};
 pub use server::serve_world;
 pub use server::{Caller, Server};
-pub use wire::{Hello, PeerKind};
 
 use crate::Rank;
-use crate::{Claims, Door, Invitation, Purpose, Security};
+use crate::{Authenticator, PeerIdentity, Purpose, Security, SegmentHandle};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -49,14 +49,14 @@ impl Default for RendezvousTimeouts {
 ///
 /// # Errors
 /// No certificate can be made.
-pub fn door(security: &Security, patience: RendezvousTimeouts) -> crate::Result<Door> {
-    Door::new(security.clone(), patience.handshake)
+pub fn authenticator(security: &Security, timeout: RendezvousTimeouts) -> crate::Result<Authenticator> {
+    Authenticator::new(security.clone(), timeout.handshake)
 }
 
 /// What every caller claims before it says more: nothing but what it is here for.
-fn claims() -> Claims {
+fn identity() -> PeerIdentity {
     let purpose = Purpose::Rendezvous;
-    Claims {
+    PeerIdentity {
         purpose,
         job: [0; 16],
         epoch: 0,
@@ -64,7 +64,7 @@ fn claims() -> Claims {
         rank: Rank(0),
         peer: Rank(0),
         group: 0,
-        memory: Invitation::default(),
+        memory: SegmentHandle::default(),
     }
 }
 

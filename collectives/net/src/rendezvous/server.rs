@@ -1,11 +1,11 @@
 //! The server of a rendezvous: lets callers in, compares what they believe, and tells all of them at once.
 
 use super::failure::{NUMBERS, RendezvousFailure};
-use super::wire::{HELLO, Hello, PeerKind, encode_answer, encode_table};
+use super::messages::{HELLO, Hello, PeerKind, encode_answer, encode_table};
 use super::{Peer, RendezvousTimeouts, Table};
 use crate::Rank;
-use crate::arrivals::{self, Arrivals, PENDING};
-use crate::{Door, HandshakeAnswer, Purpose, Secured};
+use crate::accept_queue::{self, AcceptQueue, PENDING};
+use crate::{AuthenticatedStream, Authenticator, HandshakeAnswer, Purpose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +24,7 @@ pub struct Caller {
     /// From where it calls.
     pub from: IpAddr,
     /// The connection.
-    pub stream: Secured,
+    pub stream: AuthenticatedStream,
 }
 
 /// A port that is held, at which ranks will meet.
@@ -69,17 +69,17 @@ impl Server {
     /// The system does not let it listen.
     pub async fn serve(
         self,
-        door: Door,
-        patience: RendezvousTimeouts,
+        authenticator: Authenticator,
+        timeout: RendezvousTimeouts,
         agents: Option<mpsc::Sender<Caller>>,
     ) -> Result<(), RendezvousFailure> {
-        self.gather(door, patience, agents, false).await
+        self.gather(authenticator, timeout, agents, false).await
     }
 
     async fn gather(
         self,
-        door: Door,
-        patience: RendezvousTimeouts,
+        authenticator: Authenticator,
+        timeout: RendezvousTimeouts,
         agents: Option<mpsc::Sender<Caller>>,
         once: bool,
     ) -> Result<(), RendezvousFailure> {
@@ -87,8 +87,8 @@ impl Server {
             .map_err(|error| RendezvousFailure::System(error.to_string()))?;
         let (send, mut callers) = mpsc::channel(self.most);
         let starved = Arc::<AtomicBool>::default();
-        let arrivals = Arrivals::at(listener, self.most, starved.clone());
-        let door = tokio::spawn(admit(arrivals, door, patience.handshake, send));
+        let arrivals = AcceptQueue::at(listener, self.most, starved.clone());
+        let authenticator = tokio::spawn(admit(arrivals, authenticator, timeout.handshake, send));
         let mut world = World::default();
         while !(once && world.is_over()) {
             let due = world.due;
@@ -106,13 +106,13 @@ impl Server {
                             let _ = agents.send(caller).await;
                         }
                     }
-                    Some(caller) => world.take(caller, patience).await,
+                    Some(caller) => world.take(caller, timeout).await,
                     None => break,
                 },
-                () = late => world.expire(patience.rendezvous, starved.load(Ordering::Relaxed)).await,
+                () = late => world.expire(timeout.rendezvous, starved.load(Ordering::Relaxed)).await,
             }
         }
-        door.abort();
+        authenticator.abort();
         Ok(())
     }
 }
@@ -121,19 +121,24 @@ impl Server {
 /// for the time of a handshake.
 pub async fn serve_world(
     server: Server,
-    door: Door,
-    patience: RendezvousTimeouts,
+    authenticator: Authenticator,
+    timeout: RendezvousTimeouts,
 ) -> Result<(), RendezvousFailure> {
-    server.gather(door, patience, None, true).await
+    server.gather(authenticator, timeout, None, true).await
 }
 
 /// Accepts connections for ever; each has the handshake's time to say who it is.
-async fn admit(mut arrivals: Arrivals, door: Door, within: Duration, callers: mpsc::Sender<Caller>) {
+async fn admit(
+    mut arrivals: AcceptQueue,
+    authenticator: Authenticator,
+    within: Duration,
+    callers: mpsc::Sender<Caller>,
+) {
     loop {
         let (stream, from) = arrivals.next().await;
-        let (callers, door) = (callers.clone(), door.clone());
+        let (callers, authenticator) = (callers.clone(), authenticator.clone());
         let task = tokio::spawn(async move {
-            if let Ok(Some(caller)) = timeout(within, greet(stream, from.ip(), &door)).await {
+            if let Ok(Some(caller)) = timeout(within, greet(stream, from.ip(), &authenticator)).await {
                 // The server has ended, where there is nobody to tell. Who has said who it is stays.
                 tokio::spawn(async move { callers.send(caller).await.is_ok() });
             }
@@ -144,11 +149,11 @@ async fn admit(mut arrivals: Arrivals, door: Door, within: Duration, callers: mp
 
 /// Reads who calls, once it has proved the secret. Whoever is not of ours is left without an answer; another version of
 /// ours is told.
-async fn greet(stream: TcpStream, from: IpAddr, door: &Door) -> Option<Caller> {
+async fn greet(stream: TcpStream, from: IpAddr, authenticator: &Authenticator) -> Option<Caller> {
     let here = |purpose| {
         if purpose == Purpose::Rendezvous { HandshakeAnswer::Welcome } else { HandshakeAnswer::Gone }
     };
-    let (mut stream, _) = door.accept(stream, |claims| here(claims.purpose)).await.ok()?;
+    let (mut stream, _) = authenticator.accept(stream, |identity| here(identity.purpose)).await.ok()?;
     let mut bytes = [0; HELLO];
     stream.read_exact(&mut bytes).await.ok()?;
     match Hello::decode(&bytes) {
@@ -161,7 +166,7 @@ async fn greet(stream: TcpStream, from: IpAddr, door: &Door) -> Option<Caller> {
     }
 }
 
-async fn refuse(stream: &mut Secured, failure: &RendezvousFailure) {
+async fn refuse(stream: &mut AuthenticatedStream, failure: &RendezvousFailure) {
     // Who is gone needs no answer.
     let _ = timeout(Duration::from_secs(1), stream.write_all(&encode_answer(Some(failure)))).await;
     let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
@@ -196,7 +201,7 @@ impl World {
         }
     }
 
-    async fn take(&mut self, mut caller: Caller, patience: RendezvousTimeouts) {
+    async fn take(&mut self, mut caller: Caller, timeout: RendezvousTimeouts) {
         let hello = caller.hello;
         // A world of that size has no such rank: no process of ours says so.
         if hello.rank.0 >= hello.size {
@@ -232,7 +237,7 @@ impl World {
                 self.told(hello.rank);
                 self.fail(failure).await;
                 // Who comes a moment later is told the same, instead of calling in vain for a minute.
-                self.due = Some(Instant::now() + patience.handshake);
+                self.due = Some(Instant::now() + timeout.handshake);
                 return;
             }
         }
@@ -241,7 +246,7 @@ impl World {
         {
             return refuse(&mut caller.stream, &RendezvousFailure::DuplicateRank { rank: hello.rank }).await;
         }
-        self.due.get_or_insert_with(|| Instant::now() + patience.rendezvous);
+        self.due.get_or_insert_with(|| Instant::now() + timeout.rendezvous);
         self.came.insert(hello.rank, caller);
         if self.came.len() == hello.size as usize && self.all_are_there().await {
             self.tell().await;
@@ -289,7 +294,7 @@ impl World {
             return;
         }
         if starved {
-            let limit = u32::try_from(arrivals::descriptors()).unwrap_or(u32::MAX);
+            let limit = u32::try_from(accept_queue::descriptors()).unwrap_or(u32::MAX);
             return self.fail(RendezvousFailure::Starved { limit }).await;
         }
         let size = self.came.values().next().map_or(0, |first| first.hello.size);
@@ -325,6 +330,6 @@ fn disagreement(first: &Hello, other: &Hello) -> Option<RendezvousFailure> {
 }
 
 /// Whether the other side still holds the connection: whoever waits says nothing, so any news is the end.
-async fn is_there(stream: &mut Secured, within: Duration) -> bool {
+async fn is_there(stream: &mut AuthenticatedStream, within: Duration) -> bool {
     timeout(within, stream.read(&mut [0])).await.is_err()
 }

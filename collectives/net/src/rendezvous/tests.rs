@@ -1,12 +1,12 @@
 //! Ranks that meet, and every way in which they do not: one error each, the right one, in time.
 
-use super::door;
+use super::authenticator;
 use super::failure::NUMBERS;
-use super::wire::PeerKind;
+use super::messages::PeerKind;
 use super::{Hello, Joined, RendezvousFailure, RendezvousTimeouts, Server, join};
 use crate::Rank;
-use crate::environment::Meeting;
-use crate::{Secret, Secured, Security};
+use crate::environment::RendezvousAddress;
+use crate::{AuthenticatedStream, Secret, Security};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
@@ -32,12 +32,12 @@ fn hello(rank: u32, size: u32) -> Hello {
 }
 
 /// A server, and callers that say these things one after the other; what each of them came to.
-async fn meet(patience: RendezvousTimeouts, hellos: &[Hello]) -> Vec<Result<Joined, RendezvousFailure>> {
-    let (meeting, _server) = serve(patience);
+async fn meet(timeout: RendezvousTimeouts, hellos: &[Hello]) -> Vec<Result<Joined, RendezvousFailure>> {
+    let (rendezvous_address, _server) = serve(timeout);
     let mut calls = JoinSet::new();
     for (at, hello) in hellos.iter().copied().enumerate() {
-        let meeting = meeting.clone();
-        calls.spawn(async move { (at, come(&meeting, hello, patience).await) });
+        let rendezvous_address = rendezvous_address.clone();
+        calls.spawn(async move { (at, come(&rendezvous_address, hello, timeout).await) });
         // In order: who is first is told of who comes later.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -47,22 +47,22 @@ async fn meet(patience: RendezvousTimeouts, hellos: &[Hello]) -> Vec<Result<Join
 }
 
 /// A door that asks for no secret.
-fn open() -> crate::Door {
-    door(&Security::Loopback, LONG).unwrap()
+fn open() -> crate::Authenticator {
+    authenticator(&Security::Loopback, LONG).unwrap()
 }
 
 async fn come(
-    meeting: &Meeting,
+    rendezvous_address: &RendezvousAddress,
     hello: Hello,
-    patience: RendezvousTimeouts,
+    timeout: RendezvousTimeouts,
 ) -> Result<Joined, RendezvousFailure> {
-    join(meeting, false, hello, &open(), patience).await
+    join(rendezvous_address, false, hello, &open(), timeout).await
 }
 
 /// A connection that has come through the door and says `bytes`.
-async fn said(meeting: &Meeting, bytes: &[u8]) -> Secured {
-    let address = format!("127.0.0.1:{}", meeting.port).parse().unwrap();
-    let (mut stream, _) = open().connect(address, super::claims()).await.unwrap();
+async fn said(rendezvous_address: &RendezvousAddress, bytes: &[u8]) -> AuthenticatedStream {
+    let address = format!("127.0.0.1:{}", rendezvous_address.port).parse().unwrap();
+    let (mut stream, _) = open().connect(address, super::identity()).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     stream
 }
@@ -70,11 +70,13 @@ async fn said(meeting: &Meeting, bytes: &[u8]) -> Secured {
 /// Callers that the server of a test hears at a time: fewer than usual, since a test holds both ends of every connection.
 const HEARD: usize = 64;
 
-fn serve(patience: RendezvousTimeouts) -> (Meeting, tokio::task::JoinHandle<Result<(), RendezvousFailure>>) {
+fn serve(
+    timeout: RendezvousTimeouts,
+) -> (RendezvousAddress, tokio::task::JoinHandle<Result<(), RendezvousFailure>>) {
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap().hearing(HEARD);
     let port = server.address().unwrap().port();
-    let meeting = Meeting { host: "127.0.0.1".into(), port, served: true };
-    (meeting, tokio::spawn(server.serve(open(), patience, None)))
+    let rendezvous_address = RendezvousAddress { host: "127.0.0.1".into(), port, served: true };
+    (rendezvous_address, tokio::spawn(server.serve(open(), timeout, None)))
 }
 
 fn failures(results: Vec<Result<Joined, RendezvousFailure>>) -> Vec<Option<RendezvousFailure>> {
@@ -141,40 +143,47 @@ async fn another_job_is_refused_and_an_older_epoch() {
 
 #[tokio::test]
 async fn a_rank_that_died_while_it_waited_may_come_again() {
-    let (meeting, _server) = serve(LONG);
-    let dead = said(&meeting, &hello(0, 2).encode()).await;
+    let (rendezvous_address, _server) = serve(LONG);
+    let dead = said(&rendezvous_address, &hello(0, 2).encode()).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     drop(dead);
-    let (first, second) = tokio::join!(come(&meeting, hello(0, 2), LONG), come(&meeting, hello(1, 2), LONG));
+    let (first, second) = tokio::join!(
+        come(&rendezvous_address, hello(0, 2), LONG),
+        come(&rendezvous_address, hello(1, 2), LONG)
+    );
     assert_eq!(failures(vec![first, second]), [None, None]);
 }
 
 #[tokio::test]
 async fn rogues_do_not_keep_ranks_apart() {
-    let (meeting, _server) = serve(LONG);
+    let (rendezvous_address, _server) = serve(LONG);
     let mut rogues = Vec::new();
     for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0xff; 96], b"allfold\n"] {
         // Silent ones most of all, more than are heard at a time.
         for _ in 0..if said.is_empty() { 2 * HEARD } else { 10 } {
-            let mut rogue = tokio::net::TcpStream::connect(("127.0.0.1", meeting.port)).await.unwrap();
+            let mut rogue =
+                tokio::net::TcpStream::connect(("127.0.0.1", rendezvous_address.port)).await.unwrap();
             rogue.write_all(said).await.unwrap();
             rogues.push(rogue);
         }
     }
-    let (first, second) = tokio::join!(come(&meeting, hello(0, 2), LONG), come(&meeting, hello(1, 2), LONG));
+    let (first, second) = tokio::join!(
+        come(&rendezvous_address, hello(0, 2), LONG),
+        come(&rendezvous_address, hello(1, 2), LONG)
+    );
     assert_eq!(failures(vec![first, second]), [None, None]);
 }
 
 #[tokio::test]
 async fn another_version_is_told_and_something_else_named() {
-    let (meeting, _server) = serve(LONG);
+    let (rendezvous_address, _server) = serve(LONG);
     let mut bytes = hello(0, 2).encode();
     bytes[8] = 99;
-    let mut old = said(&meeting, &bytes).await;
-    let mut answer = [0; super::wire::ANSWER];
+    let mut old = said(&rendezvous_address, &bytes).await;
+    let mut answer = [0; super::messages::ANSWER];
     tokio::io::AsyncReadExt::read_exact(&mut old, &mut answer).await.unwrap();
-    let told = super::wire::decode_answer(&answer).unwrap_err();
-    assert_eq!(told, RendezvousFailure::Version { ours: 99, theirs: super::wire::VERSION });
+    let told = super::messages::decode_answer(&answer).unwrap_err();
+    assert_eq!(told, RendezvousFailure::Version { ours: 99, theirs: super::messages::VERSION });
 
     // What else may answer there: another program, and ours of another version of the wire format.
     let answered = async |answer: [u8; 400]| {
@@ -185,8 +194,8 @@ async fn another_version_is_told_and_something_else_named() {
             stream.write_all(&answer).await.unwrap();
             tokio::time::sleep(Duration::from_secs(5)).await;
         });
-        let meeting = Meeting { host: "127.0.0.1".into(), port, served: true };
-        come(&meeting, hello(0, 2), SOON).await.err()
+        let rendezvous_address = RendezvousAddress { host: "127.0.0.1".into(), port, served: true };
+        come(&rendezvous_address, hello(0, 2), SOON).await.err()
     };
     assert!(matches!(answered([b'x'; 400]).await, Some(RendezvousFailure::NotOurs(_))));
     let mut other = [0; 400];
@@ -196,19 +205,19 @@ async fn another_version_is_told_and_something_else_named() {
 
 #[tokio::test]
 async fn nobody_there_and_a_port_in_use() {
-    let (meeting, server) = serve(SOON);
-    let taken = Server::bind(format!("127.0.0.1:{}", meeting.port).parse().unwrap());
+    let (rendezvous_address, server) = serve(SOON);
+    let taken = Server::bind(format!("127.0.0.1:{}", rendezvous_address.port).parse().unwrap());
     assert_eq!(taken.err(), Some(RendezvousFailure::PortInUse));
     server.abort();
     let _ = server.await;
-    let nobody = come(&meeting, hello(0, 2), SOON).await;
+    let nobody = come(&rendezvous_address, hello(0, 2), SOON).await;
     assert!(matches!(nobody, Err(RendezvousFailure::Unreachable { .. })));
 }
 
 #[tokio::test]
 async fn without_a_secret_no_other_host_is_called() {
-    let meeting = Meeting { host: "192.0.2.1".into(), port: 1, served: true };
-    let error = come(&meeting, hello(1, 2), LONG).await.err().unwrap().to_string();
+    let rendezvous_address = RendezvousAddress { host: "192.0.2.1".into(), port: 1, served: true };
+    let error = come(&rendezvous_address, hello(1, 2), LONG).await.err().unwrap().to_string();
     assert_eq!(
         error,
         "192.0.2.1:1 is no loopback address: give the job a secret by ALLFOLD_SECRET_FILE, or set \
@@ -221,13 +230,17 @@ async fn a_server_that_comes_late_is_found() {
     let late = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = late.address().unwrap();
     drop(late);
-    let meeting = Meeting { host: "127.0.0.1".into(), port: address.port(), served: false };
+    let rendezvous_address =
+        RendezvousAddress { host: "127.0.0.1".into(), port: address.port(), served: false };
     let serve = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         super::serve_world(Server::bind(address).unwrap(), open(), LONG).await
     };
-    let (served, first, second) =
-        tokio::join!(serve, come(&meeting, hello(0, 2), LONG), come(&meeting, hello(1, 2), LONG));
+    let (served, first, second) = tokio::join!(
+        serve,
+        come(&rendezvous_address, hello(0, 2), LONG),
+        come(&rendezvous_address, hello(1, 2), LONG)
+    );
     assert_eq!(served, Ok(()));
     assert_eq!(failures(vec![first, second]), [None, None]);
 }
@@ -237,17 +250,21 @@ async fn who_waited_for_a_late_server_hears_who_is_missing() {
     let late = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = late.address().unwrap();
     drop(late);
-    let meeting = Meeting { host: "127.0.0.1".into(), port: address.port(), served: false };
+    let rendezvous_address =
+        RendezvousAddress { host: "127.0.0.1".into(), port: address.port(), served: false };
     // The server's time is up after that of who called first, and of its handshake.
     let seconds = Duration::from_secs_f64;
-    let patience = RendezvousTimeouts { rendezvous: seconds(2.0), handshake: seconds(1.0) };
+    let timeout = RendezvousTimeouts { rendezvous: seconds(2.0), handshake: seconds(1.0) };
     let serve = async {
         tokio::time::sleep(seconds(1.5)).await;
         let server = Server::bind(address).unwrap();
-        tokio::join!(super::serve_world(server, open(), patience), come(&meeting, hello(0, 3), patience))
+        tokio::join!(
+            super::serve_world(server, open(), timeout),
+            come(&rendezvous_address, hello(0, 3), timeout)
+        )
     };
-    let (first, (_, second)) = tokio::join!(come(&meeting, hello(1, 3), patience), serve);
-    let missing = Some(RendezvousFailure::Missing { ranks: vec![Rank(2)], after: patience.rendezvous });
+    let (first, (_, second)) = tokio::join!(come(&rendezvous_address, hello(1, 3), timeout), serve);
+    let missing = Some(RendezvousFailure::Missing { ranks: vec![Rank(2)], after: timeout.rendezvous });
     assert_eq!(failures(vec![first, second]), [missing.clone(), missing]);
 }
 
@@ -255,17 +272,17 @@ async fn who_waited_for_a_late_server_hears_who_is_missing() {
 async fn who_comes_after_others_disagreed_is_told_by_the_server_of_rank_0_too() {
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = server.address().unwrap().port();
-    let meeting = Meeting { host: "127.0.0.1".into(), port, served: false };
+    let rendezvous_address = RendezvousAddress { host: "127.0.0.1".into(), port, served: false };
     let served = tokio::spawn(super::serve_world(server, open(), LONG));
     let first = tokio::spawn({
-        let meeting = meeting.clone();
-        async move { come(&meeting, hello(0, 3), LONG).await }
+        let rendezvous_address = rendezvous_address.clone();
+        async move { come(&rendezvous_address, hello(0, 3), LONG).await }
     });
     tokio::time::sleep(Duration::from_millis(20)).await;
-    let second = come(&meeting, hello(1, 4), LONG).await;
+    let second = come(&rendezvous_address, hello(1, 4), LONG).await;
     let first = first.await.unwrap();
     assert!(!served.is_finished(), "rank 2 is still to be told");
-    let third = come(&meeting, hello(2, 3), LONG).await;
+    let third = come(&rendezvous_address, hello(2, 3), LONG).await;
     let wrong = RendezvousFailure::WorldSize { rank: Rank(0), size: 3, peer: Rank(1), theirs: 4 };
     assert_eq!(failures(vec![first, second, third]), vec![Some(wrong); 3]);
     assert_eq!(served.await.unwrap(), Ok(()));
@@ -276,11 +293,11 @@ async fn who_never_comes_after_others_disagreed_is_not_waited_for() {
     let hurry = RendezvousTimeouts { handshake: Duration::from_millis(300), ..LONG };
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = server.address().unwrap().port();
-    let meeting = Meeting { host: "127.0.0.1".into(), port, served: false };
+    let rendezvous_address = RendezvousAddress { host: "127.0.0.1".into(), port, served: false };
     let (served, first, second) = tokio::join!(
         super::serve_world(server, open(), hurry),
-        come(&meeting, hello(0, 3), LONG),
-        come(&meeting, hello(1, 4), LONG)
+        come(&rendezvous_address, hello(0, 3), LONG),
+        come(&rendezvous_address, hello(1, 4), LONG)
     );
     assert_eq!(served, Ok(()));
     assert!(
@@ -290,19 +307,19 @@ async fn who_never_comes_after_others_disagreed_is_not_waited_for() {
 
 #[tokio::test]
 async fn another_secret_keeps_a_process_out_and_harms_nobody() {
-    let key = |byte| door(&Security::TrustedFabric(Secret::new([byte; 32])), LONG).unwrap();
+    let key = |byte| authenticator(&Security::TrustedFabric(Secret::new([byte; 32])), LONG).unwrap();
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = server.address().unwrap().port();
-    let meeting = Meeting { host: "127.0.0.1".into(), port, served: true };
+    let rendezvous_address = RendezvousAddress { host: "127.0.0.1".into(), port, served: true };
     tokio::spawn(server.serve(key(1), LONG, None));
     let (right, wrong) = (key(1), key(2));
     let (first, rogue, second) = tokio::join!(
-        join(&meeting, false, hello(0, 2), &right, LONG),
-        join(&meeting, false, hello(1, 2), &wrong, LONG),
-        join(&meeting, false, hello(1, 2), &right, LONG)
+        join(&rendezvous_address, false, hello(0, 2), &right, LONG),
+        join(&rendezvous_address, false, hello(1, 2), &wrong, LONG),
+        join(&rendezvous_address, false, hello(1, 2), &right, LONG)
     );
     assert_eq!(failures(vec![first, rogue, second]), [None, Some(RendezvousFailure::Secret), None]);
     // Nor does one that asks for none get in.
     let mode = RendezvousFailure::Mode { ours: "loopback", theirs: "trusted-fabric" };
-    assert_eq!(come(&meeting, hello(1, 2), LONG).await.err(), Some(mode));
+    assert_eq!(come(&rendezvous_address, hello(1, 2), LONG).await.err(), Some(mode));
 }

@@ -36,7 +36,7 @@ mod node;
 pub use node::Options;
 
 use super::real_time::RealTime;
-use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
+use super::{Backend, Clock, GroupId, GroupKey, Member, TaskId};
 use crate::contract::deadline::clock;
 use crate::transport::{Connection, Pool};
 use crate::{Error, Lost, Rank, Result};
@@ -114,17 +114,17 @@ impl Mpi {
 }
 
 impl Backend for Mpi {
-    fn main(&self, world: Rank) -> ActorId {
-        ActorId(world.0)
+    fn main(&self, world: Rank) -> TaskId {
+        TaskId(world.0)
     }
 
-    fn spawn(&self, parent: ActorId) -> ActorId {
+    fn spawn(&self, parent: TaskId) -> TaskId {
         self.streams.fetch_add(1, Ordering::AcqRel);
-        ActorId(parent.0 | STREAM)
+        TaskId(parent.0 | STREAM)
     }
 
-    fn retire(&self, actor: ActorId) {
-        if actor.0 & STREAM != 0 {
+    fn retire(&self, task: TaskId) {
+        if task.0 & STREAM != 0 {
             self.streams.fetch_sub(1, Ordering::AcqRel);
         } else if !self.over.swap(true, Ordering::Relaxed) {
             // After a failure the job is mpirun's to end.
@@ -152,19 +152,19 @@ impl Backend for Mpi {
         })
     }
 
-    fn leave(&self, _actor: ActorId, member: Member, operations: u64, cause: Lost) {
+    fn leave(&self, _actor: TaskId, member: Member, operations: u64, cause: Lost) {
         self.group(member.group).leave(operations, &cause);
     }
 
-    fn abort(&self, _actor: ActorId, member: Member, why: String) {
+    fn abort(&self, _actor: TaskId, member: Member, why: String) {
         self.group(member.group).fail(Error::Aborted { by: member.rank, why });
     }
 
-    fn survivors(&self, _actor: ActorId, _member: Member) -> Result<Vec<Rank>> {
+    fn survivors(&self, _actor: TaskId, _member: Member) -> Result<Vec<Rank>> {
         Err(Error::System("over MPI no rank goes on after a failure: mpirun ends the job".into()))
     }
 
-    fn connect(self: Arc<Self>, _actor: ActorId, member: Member) -> Connection {
+    fn connect(self: Arc<Self>, _actor: TaskId, member: Member) -> Connection {
         Connection::by_messages(Endpoint::new(self.node.clone(), self.group(member.group)))
     }
 }

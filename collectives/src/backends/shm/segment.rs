@@ -1,7 +1,7 @@
 //! The segment that processes of one host come to have mapped, all of them: one of them makes it, the others are invited.
 
 use crate::Rank;
-use crate::backends::{Host, Invitation};
+use crate::backends::{Host, SegmentHandle};
 use crate::transport::SharedMemory;
 use allfold_kernels::fused::{Pace, SyncSegment};
 use std::os::fd::OwnedFd;
@@ -24,16 +24,16 @@ pub(crate) struct Segment {
 impl Segment {
     /// A new segment for this many ranks; none where the system gives none.
     pub fn new(ranks: u32) -> Option<Segment> {
-        let nonce = Invitation::nonce()?;
+        let nonce = SegmentHandle::nonce()?;
         let (sync_segment, descriptor) =
-            SyncSegment::shared(&Invitation::name(nonce), ranks, SLOT, Pace::of(ranks)).ok()?;
+            SyncSegment::shared(&SegmentHandle::name(nonce), ranks, SLOT, Pace::of(ranks)).ok()?;
         Some(Segment { sync_segment: Arc::new(sync_segment), descriptor, nonce })
     }
 
     /// To this segment, or to none.
-    pub fn invitation(segment: Option<&Segment>) -> Invitation {
+    pub fn segment_handle(segment: Option<&Segment>) -> SegmentHandle {
         let host = Host::here();
-        segment.map_or(Invitation::none(host), |own| Invitation::to(host, &own.descriptor, own.nonce))
+        segment.map_or(SegmentHandle::none(host), |own| SegmentHandle::to(host, &own.descriptor, own.nonce))
     }
 
     /// A rank's place at the sync segment of a segment that all `ranks` ranks have mapped.
@@ -42,8 +42,8 @@ impl Segment {
     }
 
     /// The sync segment of the segment that this invites to.
-    pub fn accept(invitation: &Invitation, ranks: u32) -> Option<Arc<SyncSegment>> {
-        SyncSegment::attach(invitation.open()?, ranks, SLOT, Pace::of(ranks)).ok().map(Arc::new)
+    pub fn accept(segment_handle: &SegmentHandle, ranks: u32) -> Option<Arc<SyncSegment>> {
+        SyncSegment::attach(segment_handle.open()?, ranks, SLOT, Pace::of(ranks)).ok().map(Arc::new)
     }
 }
 
@@ -54,20 +54,24 @@ mod tests {
     #[test]
     fn an_invitation_says_the_same_after_its_words() {
         let segment = Segment::new(2).unwrap();
-        let invitation = Segment::invitation(Some(&segment));
-        assert_eq!(Invitation::read(&invitation.words()), Some(invitation));
-        assert!(invitation.is_beside(&Segment::invitation(None)));
-        assert!(!Invitation::default().is_beside(&Invitation::default()), "hosts that are not known");
-        assert!(Segment::accept(&invitation, 2).is_some());
-        assert!(Segment::accept(&invitation, 3).is_none(), "a board of other parties has another size");
+        let segment_handle = Segment::segment_handle(Some(&segment));
+        assert_eq!(SegmentHandle::read(&segment_handle.words()), Some(segment_handle));
+        assert!(segment_handle.is_same_host(&Segment::segment_handle(None)));
+        assert!(
+            !SegmentHandle::default().is_same_host(&SegmentHandle::default()),
+            "hosts that are not known"
+        );
+        assert!(Segment::accept(&segment_handle, 2).is_some());
+        assert!(Segment::accept(&segment_handle, 3).is_none(), "a board of other parties has another size");
     }
 
     #[test]
     fn what_is_no_segment_is_not_opened() {
         let segment = Segment::new(2).unwrap();
-        let [host, process, descriptor, nonce] = Segment::invitation(Some(&segment)).words();
-        let opens =
-            |words: [i64; Invitation::WORDS]| Invitation::read(&words).is_some_and(|it| it.open().is_some());
+        let [host, process, descriptor, nonce] = Segment::segment_handle(Some(&segment)).words();
+        let opens = |words: [i64; SegmentHandle::WORDS]| {
+            SegmentHandle::read(&words).is_some_and(|it| it.open().is_some())
+        };
         assert!(opens([host, process, descriptor, nonce]));
         assert!(!opens([host, process, descriptor, nonce ^ 2]));
         assert!(!opens([host, process, 0, nonce]));

@@ -1,14 +1,14 @@
 //! Who is to blame where a deadline passes: from the rank that is late along what each waits for, to who or what waits
 //! for nobody.
 
-use super::state::{Actor, Doing, Entered, State, Wait};
+use super::state::{Doing, Entered, State, Task, Wait};
 use crate::Rank;
-use crate::backends::ActorId;
+use crate::backends::TaskId;
 use std::collections::BTreeSet;
 
 impl State {
     /// Who is to blame for a rank that is late: who waits, for whom, in which round.
-    pub fn blame(&mut self, late: ActorId) -> (Rank, Vec<Rank>, u64) {
+    pub fn blame(&mut self, late: TaskId) -> (Rank, Vec<Rank>, u64) {
         let mut at = late;
         let mut seen = BTreeSet::new();
         loop {
@@ -17,12 +17,12 @@ impl State {
             let (doing, rank) =
                 (of.doing, of.entered.as_ref().map_or(of.rank, |entered| entered.member.rank));
             let Doing::Blocked(Wait::Posts { group, round }) = doing else { return (rank, vec![rank], 0) };
-            if let Some((from, to, sent)) = self.wires.stuck(half) {
+            if let Some((from, to, sent)) = self.channels.stuck(half) {
                 return (to, vec![from], sent);
             }
-            let peers: Vec<Rank> = self.wires.peers(half).into_iter().collect();
+            let peers: Vec<Rank> = self.channels.peers(half).into_iter().collect();
             let waits = |state: &State, peer: Rank| {
-                let in_it = |of: &Actor| {
+                let in_it = |of: &Task| {
                     let here =
                         |entered: &Entered| entered.member.group == group && entered.member.rank == peer;
                     of.entered.as_ref().is_some_and(here)
@@ -33,7 +33,7 @@ impl State {
             seen.insert(at);
             // Who is no longer in the operation waits for nobody; else on along the first who waits as well.
             let next = peers.iter().map(|peer| waits(self, *peer)).collect::<Option<Vec<_>>>();
-            match next.and_then(|next| next.into_iter().find(|actor| !seen.contains(actor))) {
+            match next.and_then(|next| next.into_iter().find(|task| !seen.contains(task))) {
                 Some(next) if !peers.is_empty() => at = next,
                 _ => {
                     let busy = |peer: &Rank| waits(self, *peer).is_none();

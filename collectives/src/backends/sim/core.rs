@@ -2,7 +2,7 @@
 
 use super::options::Options;
 use super::state::{State, Wait};
-use crate::backends::ActorId;
+use crate::backends::TaskId;
 use crate::transport::Pool;
 use allfold_sim::Picos;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,17 +36,17 @@ impl Core {
     pub fn block<'a>(
         &self,
         mut state: MutexGuard<'a, State>,
-        actor: ActorId,
+        task: TaskId,
         wait: Wait,
     ) -> MutexGuard<'a, State> {
-        state.block(actor, wait);
-        let bell = state.bell(actor);
-        while !state.is_running(actor) {
+        state.block(task, wait);
+        let waker = state.waker(task);
+        while !state.is_running(task) {
             let seen = state.progress();
             let (next, waited) =
-                bell.wait_timeout(state, self.watchdog).unwrap_or_else(PoisonError::into_inner);
+                waker.wait_timeout(state, self.watchdog).unwrap_or_else(PoisonError::into_inner);
             state = next;
-            if waited.timed_out() && state.progress() == seen && !state.is_running(actor) {
+            if waited.timed_out() && state.progress() == seen && !state.is_running(task) {
                 state.give_up(self.watchdog);
             }
         }

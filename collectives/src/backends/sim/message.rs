@@ -1,7 +1,7 @@
 //! The names of messages, of their halves and of their channels.
 
 use crate::Rank;
-use crate::backends::{ActorId, GroupId};
+use crate::backends::{GroupId, TaskId};
 
 /// A message between its start and its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(super) struct MessageId(pub u32);
 /// Who posted half of a message, and in which of its operations: what arrives for an earlier one is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Half {
-    pub actor: ActorId,
+    pub task: TaskId,
     pub operation: u64,
 }
 

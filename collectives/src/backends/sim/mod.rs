@@ -14,27 +14,27 @@
 //!
 //! Messages are timed as in `allfold_timing`, to the picosecond.
 
-mod agenda;
 mod blame;
-mod conductor;
+mod channels;
 mod core;
 mod endpoint;
+mod event_loop;
+mod event_queue;
 mod faults;
 mod message;
 mod options;
 mod state;
-mod wires;
 
 pub use options::Activity;
 pub(crate) use options::Options;
 
 use self::core::Core;
-use super::{ActorId, Backend, Clock, GateId, GroupId, GroupKey, Member};
+use super::{Backend, Clock, GateId, GroupId, GroupKey, Member, TaskId};
 use crate::transport::Connection;
 use crate::{Error, Lost, Rank, Result};
-use agenda::Due;
 use allfold_sim::Picos;
 use endpoint::Endpoint;
+use event_queue::ScheduledEvent;
 use state::Wait;
 use std::sync::Arc;
 
@@ -58,53 +58,53 @@ impl Sim {
 
     /// Of all messages that have arrived.
     pub fn event_hash(&self) -> u64 {
-        self.core.lock().wires.hash.value()
+        self.core.lock().channels.hash.value()
     }
 }
 
 impl Clock for Sim {
-    fn now(&self, actor: ActorId) -> Picos {
-        self.core.lock().time_of(actor)
+    fn now(&self, task: TaskId) -> Picos {
+        self.core.lock().time_of(task)
     }
 
-    fn charge(&self, actor: ActorId, work: &allfold_sim::DeviceWork) {
-        self.core.lock().charge(actor, *work);
+    fn charge(&self, task: TaskId, work: &allfold_sim::DeviceWork) {
+        self.core.lock().charge(task, *work);
     }
 
     fn gate(&self) -> GateId {
         self.core.lock().gate()
     }
 
-    fn raise(&self, actor: ActorId, gate: GateId) {
-        self.core.lock().request(actor, Due::Raise { actor, gate });
+    fn raise(&self, task: TaskId, gate: GateId) {
+        self.core.lock().request(task, ScheduledEvent::Raise { task, gate });
     }
 
-    fn pass(&self, actor: ActorId, gate: GateId, count: u64) -> Result<()> {
+    fn pass(&self, task: TaskId, gate: GateId, count: u64) -> Result<()> {
         let mut state = self.core.lock();
-        state.request(actor, Due::Pass { actor, gate, count });
-        let state = self.core.block(state, actor, Wait::Gate(gate));
+        state.request(task, ScheduledEvent::Pass { task, gate, count });
+        let state = self.core.block(state, task, Wait::Gate(gate));
         state.broken().map_or(Ok(()), Err)
     }
 
-    fn passed(&self, actor: ActorId, gate: GateId, count: u64) -> bool {
+    fn passed(&self, task: TaskId, gate: GateId, count: u64) -> bool {
         let mut state = self.core.lock();
-        state.request(actor, Due::Poll { actor, gate, count });
-        let state = self.core.block(state, actor, Wait::Poll);
+        state.request(task, ScheduledEvent::Poll { task, gate, count });
+        let state = self.core.block(state, task, Wait::Poll);
         state.count(gate) >= count
     }
 }
 
 impl Backend for Sim {
-    fn main(&self, world: Rank) -> ActorId {
-        ActorId(world.0)
+    fn main(&self, world: Rank) -> TaskId {
+        TaskId(world.0)
     }
 
-    fn spawn(&self, parent: ActorId) -> ActorId {
+    fn spawn(&self, parent: TaskId) -> TaskId {
         self.core.lock().spawn(parent)
     }
 
-    fn retire(&self, actor: ActorId) {
-        self.core.lock().retire(actor);
+    fn retire(&self, task: TaskId) {
+        self.core.lock().retire(task);
     }
 
     fn clock(&self) -> &dyn Clock {
@@ -115,27 +115,27 @@ impl Backend for Sim {
         Ok(self.core.lock().subgroup(key, members))
     }
 
-    fn leave(&self, actor: ActorId, member: Member, operations: u64, cause: Lost) {
-        self.core.lock().request(actor, Due::Leave { member, operations, cause });
+    fn leave(&self, task: TaskId, member: Member, operations: u64, cause: Lost) {
+        self.core.lock().request(task, ScheduledEvent::Leave { member, operations, cause });
     }
 
-    fn abort(&self, actor: ActorId, member: Member, why: String) {
+    fn abort(&self, task: TaskId, member: Member, why: String) {
         let error = Error::Aborted { by: member.rank, why };
         let mut state = self.core.lock();
-        state.request(actor, Due::Fail { actor, member, error });
+        state.request(task, ScheduledEvent::Fail { task, member, error });
         // Applied before it returns: also a call of one's own that waits for nobody fails after it.
-        drop(self.core.block(state, actor, Wait::Applied));
+        drop(self.core.block(state, task, Wait::Applied));
     }
 
-    fn survivors(&self, actor: ActorId, member: Member) -> Result<Vec<Rank>> {
+    fn survivors(&self, task: TaskId, member: Member) -> Result<Vec<Rank>> {
         let mut state = self.core.lock();
-        state.finish(actor, false);
-        state.request(actor, Due::Shrink { member });
-        let state = self.core.block(state, actor, Wait::Survivors(member));
+        state.finish(task, false);
+        state.request(task, ScheduledEvent::Shrink { member });
+        let state = self.core.block(state, task, Wait::Survivors(member));
         state.survivors(member)
     }
 
-    fn connect(self: Arc<Self>, actor: ActorId, member: Member) -> Connection {
-        Connection::by_messages(Endpoint::new(self.core.clone(), actor, member))
+    fn connect(self: Arc<Self>, task: TaskId, member: Member) -> Connection {
+        Connection::by_messages(Endpoint::new(self.core.clone(), task, member))
     }
 }

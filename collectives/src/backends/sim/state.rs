@@ -1,11 +1,11 @@
 //! All that a world on virtual time is, under one lock, and what its actors ask of it while they run.
 
-use super::agenda::{Agenda, Due};
+use super::channels::Channels;
+use super::event_queue::{EventQueue, ScheduledEvent};
 use super::message::Half;
 use super::options::{Activity, Options};
-use super::wires::Wires;
-use crate::backends::{ActorId, GateId, GroupId, GroupKey, Member};
-use crate::contract::Ledger;
+use crate::backends::{GateId, GroupId, GroupKey, Member, TaskId};
+use crate::contract::CallLedger;
 use crate::transport::Event;
 use crate::{Call, Error, Operation, Rank};
 use allfold_sim::Picos;
@@ -43,14 +43,14 @@ pub(super) enum Doing {
 }
 
 /// A thread that takes part, and its clock.
-pub(super) struct Actor {
+pub(super) struct Task {
     pub rank: Rank,
     pub stream: u32,
     pub now: u64,
     pub requests: u64,
     pub doing: Doing,
     pub inbox: VecDeque<Event>,
-    pub bell: Arc<Condvar>,
+    pub waker: Arc<Condvar>,
     /// Operations entered so far; what was posted in an earlier one is no news.
     pub operation: u64,
     /// Computations so far.
@@ -70,12 +70,12 @@ pub(super) struct Entered {
 #[derive(Default)]
 pub(super) struct Gate {
     pub count: u64,
-    pub waiting: Vec<(ActorId, u64)>,
+    pub waiting: Vec<(TaskId, u64)>,
 }
 
 /// The ranks of one communicator.
 pub(super) struct Group {
-    pub ledger: Ledger,
+    pub ledger: CallLedger,
     /// Its members, as ranks of the world.
     pub members: Vec<Rank>,
 }
@@ -84,19 +84,19 @@ pub(super) struct Group {
 pub(super) struct State {
     pub options: Options,
     pub now: u64,
-    pub actors: Vec<Actor>,
+    pub tasks: Vec<Task>,
     pub running: u32,
     pub gates: Vec<Gate>,
     pub groups: Vec<Group>,
     pub keys: BTreeMap<GroupKey, GroupId>,
-    pub agenda: Agenda,
+    pub event_queue: EventQueue,
     /// When which actor's operation must be done.
-    pub deadlines: BTreeSet<(u64, Rank, u32, ActorId)>,
-    pub wires: Wires,
+    pub deadlines: BTreeSet<(u64, Rank, u32, TaskId)>,
+    pub channels: Channels,
     /// How many actors are blocked in [`Wait::News`].
     pub polling: u32,
     /// Blocked actors that this instant concerns.
-    pub woken: BTreeSet<ActorId>,
+    pub woken: BTreeSet<TaskId>,
     pub progress: u64,
     /// What ended the whole world.
     pub broken: Option<Error>,
@@ -109,14 +109,14 @@ impl State {
         let members: Vec<Rank> = (0..ranks).map(Rank).collect();
         let mut state = State {
             now: 0,
-            actors: Vec::new(),
+            tasks: Vec::new(),
             running: 0,
             gates: Vec::new(),
-            groups: vec![Group { ledger: Ledger::new(ranks), members: members.clone() }],
+            groups: vec![Group { ledger: CallLedger::new(ranks), members: members.clone() }],
             keys: BTreeMap::new(),
-            agenda: Agenda::default(),
+            event_queue: EventQueue::default(),
             deadlines: BTreeSet::new(),
-            wires: Wires::new(&options),
+            channels: Channels::new(&options),
             polling: 0,
             woken: BTreeSet::new(),
             progress: 0,
@@ -125,58 +125,58 @@ impl State {
             options,
         };
         for rank in members {
-            state.actor(rank, 0, 0);
+            state.task(rank, 0, 0);
         }
         for (rank, at) in state.options.faults.deaths_by_clock(ranks) {
-            state.agenda.event(at.0, Due::Die { rank });
+            state.event_queue.event(at.0, ScheduledEvent::Die { rank });
         }
         state
     }
 
-    fn actor(&mut self, rank: Rank, stream: u32, now: u64) -> ActorId {
+    fn task(&mut self, rank: Rank, stream: u32, now: u64) -> TaskId {
         self.running += 1;
-        self.actors.push(Actor {
+        self.tasks.push(Task {
             rank,
             stream,
             now,
             requests: 0,
             doing: Doing::Running,
             inbox: VecDeque::new(),
-            bell: Arc::default(),
+            waker: Arc::default(),
             operation: 0,
             computed: 0,
             entered: None,
         });
-        ActorId(self.actors.len() as u32 - 1)
+        TaskId(self.tasks.len() as u32 - 1)
     }
 
-    pub fn at(&mut self, ActorId(id): ActorId) -> &mut Actor {
-        &mut self.actors[id as usize]
+    pub fn at(&mut self, TaskId(id): TaskId) -> &mut Task {
+        &mut self.tasks[id as usize]
     }
 
     /// Another actor of the same rank, at the same time. It runs, and its thread is about to start.
-    pub fn spawn(&mut self, parent: ActorId) -> ActorId {
+    pub fn spawn(&mut self, parent: TaskId) -> TaskId {
         let (rank, now) = (self.at(parent).rank, self.at(parent).now);
-        let stream = self.actors.iter().filter(|actor| actor.rank == rank).count() as u32;
-        self.actor(rank, stream, now)
+        let stream = self.tasks.iter().filter(|task| task.rank == rank).count() as u32;
+        self.task(rank, stream, now)
     }
 
-    pub fn retire(&mut self, actor: ActorId) {
-        if mem::replace(&mut self.at(actor).doing, Doing::Gone) == Doing::Running {
+    pub fn retire(&mut self, task: TaskId) {
+        if mem::replace(&mut self.at(task).doing, Doing::Gone) == Doing::Running {
             self.stop_one();
         }
     }
 
-    pub fn time_of(&self, ActorId(id): ActorId) -> Picos {
-        Picos(self.actors[id as usize].now)
+    pub fn time_of(&self, TaskId(id): TaskId) -> Picos {
+        Picos(self.tasks[id as usize].now)
     }
 
-    pub fn bell(&self, ActorId(id): ActorId) -> Arc<Condvar> {
-        self.actors[id as usize].bell.clone()
+    pub fn waker(&self, TaskId(id): TaskId) -> Arc<Condvar> {
+        self.tasks[id as usize].waker.clone()
     }
 
-    pub fn is_running(&self, ActorId(id): ActorId) -> bool {
-        self.actors[id as usize].doing == Doing::Running
+    pub fn is_running(&self, TaskId(id): TaskId) -> bool {
+        self.tasks[id as usize].doing == Doing::Running
     }
 
     /// How often anyone was woken.
@@ -188,20 +188,20 @@ impl State {
         self.broken.clone()
     }
 
-    pub fn charge(&mut self, actor: ActorId, work: allfold_sim::DeviceWork) {
-        let rank = self.at(actor).rank;
+    pub fn charge(&mut self, task: TaskId, work: allfold_sim::DeviceWork) {
+        let rank = self.at(task).rank;
         let span = self.options.faults.compute(rank, &self.options.device, work);
-        let nth = self.at(actor).computed;
-        self.at(actor).computed += 1;
-        let span = self.takes_about(actor, Paced::Compute, nth, span);
-        let start = self.at(actor).now;
-        self.at(actor).now = start.saturating_add(span.0).min(LAST);
-        self.record(actor, start, || "compute".into());
+        let nth = self.at(task).computed;
+        self.at(task).computed += 1;
+        let span = self.takes_about(task, Paced::Compute, nth, span);
+        let start = self.at(task).now;
+        self.at(task).now = start.saturating_add(span.0).min(LAST);
+        self.record(task, start, || "compute".into());
     }
 
-    fn record(&mut self, actor: ActorId, start: u64, what: impl FnOnce() -> String) {
+    fn record(&mut self, task: TaskId, start: u64, what: impl FnOnce() -> String) {
         if self.options.timeline {
-            let &mut Actor { rank, stream, now, .. } = self.at(actor);
+            let &mut Task { rank, stream, now, .. } = self.at(task);
             let (start, end) = (Picos(start), Picos(now));
             self.timeline.push(Activity { rank, stream, what: what(), start, end });
         }
@@ -222,36 +222,36 @@ impl State {
         if id == next {
             let parent = &self.groups[key.parent.0 as usize].members;
             let world: Vec<Rank> = members.iter().map(|rank| parent[rank.index()]).collect();
-            self.groups.push(Group { ledger: Ledger::new(world.len() as u32), members: world });
+            self.groups.push(Group { ledger: CallLedger::new(world.len() as u32), members: world });
         }
         id
     }
 
     /// Puts a request down at the actor's time.
-    pub fn request(&mut self, actor: ActorId, due: Due) {
-        self.request_after(actor, Picos::ZERO, due);
+    pub fn request(&mut self, task: TaskId, due: ScheduledEvent) {
+        self.request_after(task, Picos::ZERO, due);
     }
 
-    fn request_after(&mut self, actor: ActorId, after: Picos, due: Due) {
-        let of = self.at(actor);
+    fn request_after(&mut self, task: TaskId, after: Picos, due: ScheduledEvent) {
+        let of = self.at(task);
         of.requests += 1;
         let (time, rank, stream, requests) =
             (of.now.saturating_add(after.0), of.rank, of.stream, of.requests);
-        self.agenda.request(time, rank, stream, requests, due);
+        self.event_queue.request(time, rank, stream, requests, due);
     }
 
     /// The actor enters an operation: it is heard of now, and its first step can start after the launch.
-    pub fn enter(&mut self, actor: ActorId, member: Member, call: &Arc<Call>) -> Result<(), Error> {
-        self.finish(actor, false);
+    pub fn enter(&mut self, task: TaskId, member: Member, call: &Arc<Call>) -> Result<(), Error> {
+        self.finish(task, false);
         if let Some(error) = self.failure(member) {
             return Err(error);
         }
-        self.request(actor, Due::Enter { member, call: call.clone() });
-        let rank = self.at(actor).rank;
+        self.request(task, ScheduledEvent::Enter { member, call: call.clone() });
+        let rank = self.at(task).rank;
         let launch = self.options.faults.costs(rank, &self.options.costs).launch;
-        let launch = self.takes_about(actor, Paced::Launch, call.sequence, launch);
+        let launch = self.takes_about(task, Paced::Launch, call.sequence, launch);
         let deadline = self.options.deadline;
-        let of = self.at(actor);
+        let of = self.at(task);
         of.operation += 1;
         of.inbox.clear();
         let (start, due) = (of.now, deadline.map(|deadline| of.now.saturating_add(deadline.0)));
@@ -260,45 +260,45 @@ impl State {
         }
         of.entered = Some(Entered { member, call: call.clone(), start, due });
         let (rank, stream) = (of.rank, of.stream);
-        self.deadlines.extend(due.map(|due| (due, rank, stream, actor)));
+        self.deadlines.extend(due.map(|due| (due, rank, stream, task)));
         Ok(())
     }
 
     /// The actor's operation is over.
-    pub fn finish(&mut self, actor: ActorId, done: bool) {
-        let of = self.at(actor);
+    pub fn finish(&mut self, task: TaskId, done: bool) {
+        let of = self.at(task);
         let (rank, stream) = (of.rank, of.stream);
         if let Some(Entered { call, start, due, .. }) = of.entered.take() {
-            due.map(|due| self.deadlines.remove(&(due, rank, stream, actor)));
+            due.map(|due| self.deadlines.remove(&(due, rank, stream, task)));
             if done {
-                self.record(actor, start, || call.to_string());
+                self.record(task, start, || call.to_string());
             }
         }
     }
 
     /// The name of what an actor posts now.
-    pub fn half(&mut self, actor: ActorId) -> Half {
-        Half { actor, operation: self.at(actor).operation }
+    pub fn half(&mut self, task: TaskId) -> Half {
+        Half { task, operation: self.at(task).operation }
     }
 
     /// How long a move within the actor's rank takes.
-    pub fn local(&mut self, actor: ActorId, bytes: usize, reduced: bool) -> Picos {
-        let rank = self.at(actor).rank;
+    pub fn local(&mut self, task: TaskId, bytes: usize, reduced: bool) -> Picos {
+        let rank = self.at(task).rank;
         let bytes = allfold_sim::Bytes(bytes as u64);
         let span = self.options.faults.costs(rank, &self.options.costs).local(bytes, reduced);
-        self.takes(actor, span)
+        self.takes(task, span)
     }
 
     /// The event that ends such a move.
-    pub fn move_ends(&mut self, actor: ActorId, after: Picos, round: u64) {
-        let half = self.half(actor);
-        self.request_after(actor, after, Due::Moved { half, round });
+    pub fn move_ends(&mut self, task: TaskId, after: Picos, round: u64) {
+        let half = self.half(task);
+        self.request_after(task, after, ScheduledEvent::Moved { half, round });
     }
 
     /// Why a member cannot go on, if it cannot.
     pub fn failure(&self, member: Member) -> Option<Error> {
         let Group { ledger, members } = &self.groups[member.group.0 as usize];
-        if self.wires.transit.is_dead(members[member.rank.index()]) {
+        if self.channels.transit.is_dead(members[member.rank.index()]) {
             return Some(ledger.lost(member.rank));
         }
         self.broken.clone().or_else(|| ledger.failure(member.rank))
@@ -311,20 +311,20 @@ impl State {
     }
 
     /// News for an actor, oldest first.
-    pub fn news(&mut self, actor: ActorId) -> Option<Event> {
-        self.at(actor).inbox.pop_front()
+    pub fn news(&mut self, task: TaskId) -> Option<Event> {
+        self.at(task).inbox.pop_front()
     }
 
     /// The actor blocks. If it was the last one that ran, time goes on.
-    pub fn block(&mut self, actor: ActorId, wait: Wait) {
-        self.at(actor).doing = Doing::Blocked(wait);
+    pub fn block(&mut self, task: TaskId, wait: Wait) {
+        self.at(task).doing = Doing::Blocked(wait);
         self.stop_one();
     }
 
     fn stop_one(&mut self) {
         self.running -= 1;
         if self.running == 0 {
-            self.conduct();
+            self.run_events();
         }
     }
 }

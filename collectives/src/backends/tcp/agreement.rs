@@ -31,7 +31,7 @@ pub(super) enum Message {
 }
 
 /// A message, and for whom.
-pub(super) type Letters = Vec<(Rank, Message)>;
+pub(super) type Outgoing = Vec<(Rank, Message)>;
 
 /// What a rank has said last of itself.
 #[derive(Clone, Default)]
@@ -66,39 +66,39 @@ impl Agreement {
     }
 
     /// This rank asks.
-    pub fn ask(&mut self) -> Letters {
+    pub fn ask(&mut self) -> Outgoing {
         self.asking = true;
-        let mut letters = self.tell();
-        letters.extend(self.coordinate());
-        letters
+        let mut outgoing = self.tell();
+        outgoing.extend(self.coordinate());
+        outgoing
     }
 
     /// A rank is gone.
-    pub fn lose(&mut self, rank: Rank) -> Letters {
+    pub fn lose(&mut self, rank: Rank) -> Outgoing {
         self.suspect([rank].into())
     }
 
     /// Whoever has not asked by now is taken for gone.
-    pub fn give_up(&mut self) -> Letters {
+    pub fn give_up(&mut self) -> Outgoing {
         let silent = self.left().filter(|rank| *rank != self.me && !self.said.contains_key(rank)).collect();
         self.suspect(silent)
     }
 
     /// A peer has said something.
-    pub fn hear(&mut self, from: Rank, message: Message) -> Letters {
-        let mut letters = Vec::new();
+    pub fn hear(&mut self, from: Rank, message: Message) -> Outgoing {
+        let mut outgoing = Vec::new();
         match message {
             Message::Ask { gone, proposed, decided } => {
                 if let Some(decided) = &self.decided {
-                    letters.push((from, Message::Decide(decided.clone())));
+                    outgoing.push((from, Message::Decide(decided.clone())));
                 }
                 self.said.insert(from, Said { gone: gone.clone(), proposed, decided });
-                letters.extend(self.suspect(gone.into_iter().filter(|rank| *rank != self.me).collect()));
-                letters.extend(self.coordinate());
+                outgoing.extend(self.suspect(gone.into_iter().filter(|rank| *rank != self.me).collect()));
+                outgoing.extend(self.coordinate());
             }
             Message::Propose(ranks) if self.asking && !self.gone.contains(&from) => {
                 self.proposed = Some(ranks.clone());
-                letters.push((from, Message::Accept(ranks)));
+                outgoing.push((from, Message::Accept(ranks)));
             }
             Message::Accept(ranks) => {
                 if let Some((proposal, accepted)) = &mut self.accepted
@@ -106,40 +106,40 @@ impl Agreement {
                 {
                     accepted.insert(from);
                 }
-                letters.extend(self.coordinate());
+                outgoing.extend(self.coordinate());
             }
-            Message::Decide(ranks) => letters.extend(self.decide(ranks)),
+            Message::Decide(ranks) => outgoing.extend(self.decide(ranks)),
             Message::Propose(_) => {}
         }
-        letters
+        outgoing
     }
 
-    fn suspect(&mut self, ranks: Ranks) -> Letters {
+    fn suspect(&mut self, ranks: Ranks) -> Outgoing {
         let before = self.gone.len();
         self.gone.extend(ranks);
         if !self.asking || self.gone.len() == before {
             return Vec::new();
         }
-        let mut letters = self.tell();
-        letters.extend(self.coordinate());
-        letters
+        let mut outgoing = self.tell();
+        outgoing.extend(self.coordinate());
+        outgoing
     }
 
     fn left(&self) -> impl Iterator<Item = Rank> {
         (0..self.size).map(Rank).filter(|rank| !self.gone.contains(rank))
     }
 
-    fn to_all(&self, message: Message) -> Letters {
+    fn to_all(&self, message: Message) -> Outgoing {
         self.left().filter(|rank| *rank != self.me).map(|rank| (rank, message.clone())).collect()
     }
 
-    fn tell(&self) -> Letters {
+    fn tell(&self) -> Outgoing {
         let (gone, proposed, decided) = (self.gone.clone(), self.proposed.clone(), self.decided.clone());
         self.to_all(Message::Ask { gone, proposed, decided })
     }
 
     /// Does what the coordinator must, if this rank is it.
-    fn coordinate(&mut self) -> Letters {
+    fn coordinate(&mut self) -> Outgoing {
         if !self.asking || self.decided.is_some() || self.left().next() != Some(self.me) {
             return Vec::new();
         }
@@ -151,7 +151,7 @@ impl Agreement {
         if !self.left().all(|rank| knows(&rank)) {
             return Vec::new();
         }
-        let mut letters = Vec::new();
+        let mut outgoing = Vec::new();
         if self.accepted.is_none() {
             let said: Vec<&Said> = self.left().filter_map(|rank| self.said.get(&rank)).collect();
             let decided = said.iter().find_map(|said| said.decided.clone());
@@ -159,28 +159,28 @@ impl Agreement {
                 said.iter().find_map(|said| said.proposed.clone()).or_else(|| self.proposed.clone());
             let ranks = decided.or(proposed).unwrap_or_else(|| self.left().collect());
             self.proposed = Some(ranks.clone());
-            letters = self.to_all(Message::Propose(ranks.clone()));
+            outgoing = self.to_all(Message::Propose(ranks.clone()));
             self.accepted = Some((ranks, [self.me].into()));
         }
         if let Some((ranks, accepted)) = &self.accepted
             && self.left().all(|rank| accepted.contains(&rank))
         {
             let ranks = ranks.clone();
-            letters.extend(self.decide(ranks));
+            outgoing.extend(self.decide(ranks));
         }
-        letters
+        outgoing
     }
 
     /// The decision is known, and passed on the first time. Who was given up may still be there: if all that it heard
     /// were that the others have left, it would decide for itself alone.
-    fn decide(&mut self, ranks: Ranks) -> Letters {
+    fn decide(&mut self, ranks: Ranks) -> Outgoing {
         if self.decided.is_some() {
             return Vec::new();
         }
         let others = (0..self.size).map(Rank).filter(|rank| *rank != self.me);
-        let letters = others.map(|rank| (rank, Message::Decide(ranks.clone()))).collect();
+        let outgoing = others.map(|rank| (rank, Message::Decide(ranks.clone()))).collect();
         self.decided = Some(ranks);
-        letters
+        outgoing
     }
 }
 
@@ -248,8 +248,8 @@ mod tests {
             Run { ranks, dead: vec![false; size as usize], wires: BTreeMap::new() }
         }
 
-        fn post(&mut self, from: Rank, letters: Letters) {
-            for (to, message) in letters {
+        fn post(&mut self, from: Rank, outgoing: Outgoing) {
+            for (to, message) in outgoing {
                 self.wires.entry((from, to)).or_default().push_back(Some(message));
             }
         }
@@ -260,9 +260,9 @@ mod tests {
                 return;
             }
             for to in (0..self.ranks.len() as u32).map(Rank) {
-                let wire = self.wires.entry((who, to)).or_default();
-                wire.truncate(wire.len().saturating_sub(lost));
-                wire.push_back(None);
+                let stream = self.wires.entry((who, to)).or_default();
+                stream.truncate(stream.len().saturating_sub(lost));
+                stream.push_back(None);
             }
         }
 
@@ -282,11 +282,11 @@ mod tests {
             let message = self.wires.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
             if !self.dead[to.index()] {
                 let rank = &mut self.ranks[to.index()];
-                let letters = match message {
+                let outgoing = match message {
                     Some(message) => rank.hear(from, message),
                     None => rank.lose(from),
                 };
-                self.post(to, letters);
+                self.post(to, outgoing);
             }
             true
         }
@@ -314,8 +314,8 @@ mod tests {
                 // They ask one after the other, while others already talk.
                 if at % 3 == 0 && asked < size {
                     if !run.dead[asked as usize] {
-                        let letters = run.ranks[asked as usize].ask();
-                        run.post(Rank(asked), letters);
+                        let outgoing = run.ranks[asked as usize].ask();
+                        run.post(Rank(asked), outgoing);
                     }
                     asked += 1;
                 }
@@ -345,13 +345,13 @@ mod tests {
             for at in 0..2000 {
                 for who in (0..size).filter(|who| !run.dead[*who as usize]).collect::<Vec<_>>() {
                     let rank = &mut run.ranks[who as usize];
-                    let mut letters = if asks[who as usize] == at { rank.ask() } else { Vec::new() };
+                    let mut outgoing = if asks[who as usize] == at { rank.ask() } else { Vec::new() };
                     // Late enough, everybody's time is up, again and again.
                     let up = at > 400 && at % 50 == 0 || hurry.contains(&(at, who));
                     if up && rank.asking {
-                        letters.extend(rank.give_up());
+                        outgoing.extend(rank.give_up());
                     }
-                    run.post(Rank(who), letters);
+                    run.post(Rank(who), outgoing);
                 }
                 run.step(choices[at % choices.len()]);
                 run.leave(choices[at * 7 % choices.len()] >> 8);
@@ -388,14 +388,14 @@ mod tests {
     fn who_never_asks_is_left_behind_and_told() {
         let mut run = Run::new(3);
         for rank in [0, 2] {
-            let letters = run.ranks[rank].ask();
-            run.post(Rank(rank as u32), letters);
+            let outgoing = run.ranks[rank].ask();
+            run.post(Rank(rank as u32), outgoing);
         }
         while run.step(0) {}
         assert_eq!(run.ranks[0].decided(), None);
         for rank in [0, 2] {
-            let letters = run.ranks[rank].give_up();
-            run.post(Rank(rank as u32), letters);
+            let outgoing = run.ranks[rank].give_up();
+            run.post(Rank(rank as u32), outgoing);
         }
         while run.step(1) {}
         let left: Ranks = [Rank(0), Rank(2)].into();
@@ -406,8 +406,8 @@ mod tests {
         // They go on without it and leave this group before it wakes.
         [0, 2].into_iter().for_each(|rank| run.die(Rank(rank), 0));
         while run.step(0) {}
-        let letters = run.ranks[1].ask();
-        run.post(Rank(1), letters);
+        let outgoing = run.ranks[1].ask();
+        run.post(Rank(1), outgoing);
         assert_eq!(run.ranks[1].decided(), Some(&left), "and not itself alone");
     }
 
@@ -416,8 +416,8 @@ mod tests {
         let mut run = Run::new(3);
         for happens in [Agreement::ask, Agreement::give_up] {
             for rank in [0, 1] {
-                let letters = happens(&mut run.ranks[rank]);
-                run.post(Rank(rank as u32), letters);
+                let outgoing = happens(&mut run.ranks[rank]);
+                run.post(Rank(rank as u32), outgoing);
             }
             loop {
                 // What the coordinator says to rank 2 never arrives.
@@ -429,8 +429,8 @@ mod tests {
         }
         [0, 1].into_iter().for_each(|rank| run.die(Rank(rank), 0));
         while run.step(0) {}
-        let letters = run.ranks[2].ask();
-        run.post(Rank(2), letters);
+        let outgoing = run.ranks[2].ask();
+        run.post(Rank(2), outgoing);
         assert_eq!(run.ranks[2].decided(), Some(&[Rank(0), Rank(1)].into()));
     }
 }

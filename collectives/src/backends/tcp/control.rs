@@ -1,6 +1,6 @@
 //! The tasks beside the computing threads: they connect and accept, and read and write control frames.
 
-use super::super::Invitation;
+use super::super::SegmentHandle;
 use super::frame::{HEADER, Header, Kind, crc32c};
 use super::groups::News;
 use super::node::Node;
@@ -8,11 +8,11 @@ use super::options::Deadlines;
 use super::outbox::{Outbox, Outgoing};
 use crate::{Error, Lost, Rank, Result};
 use allfold_kernels::fused::Pipe;
-use allfold_net::Secured;
-use allfold_net::arrivals::{Arrivals, PENDING};
-use allfold_net::beside::Offer;
-use allfold_net::handshake::{Claims, HandshakeAnswer, Purpose, Refusal};
-use allfold_net::wire::Wire;
+use allfold_net::AuthenticatedStream;
+use allfold_net::accept_queue::{AcceptQueue, PENDING};
+use allfold_net::handshake::{HandshakeAnswer, PeerIdentity, Purpose, Refusal};
+use allfold_net::peer_stream::PeerStream;
+use allfold_net::shared_memory_link::LinkOffer;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, cop
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 /// How often a side that says it holds another secret is asked again: it may have been too busy to answer.
 const ASKED: u32 = 3;
@@ -40,17 +40,23 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
 }
 
 /// A connection was made, by this side or the other.
-pub(super) fn join(node: &Arc<Node>, peer: Rank, claims: &Claims, stream: Secured, memory: Option<Pipe>) {
+pub(super) fn join(
+    node: &Arc<Node>,
+    peer: Rank,
+    identity: &PeerIdentity,
+    stream: AuthenticatedStream,
+    memory: Option<Pipe>,
+) {
     allfold_net::socket::tune(stream.socket(), node.deadlines.dead);
-    if claims.purpose == Purpose::Control {
+    if identity.purpose == Purpose::Control {
         return node.keep(peer, serve(node.clone(), peer, stream));
     }
-    let Ok(wire) = stream.into_wire(memory) else { return };
-    node.deliver(claims.group, peer, News::Wire(claims.purpose, wire));
+    let Ok(stream) = stream.into_peer_stream(memory) else { return };
+    node.deliver(identity.group, peer, News::PeerStream(identity.purpose, stream));
 }
 
 /// Starts the two tasks of a control connection.
-fn serve(node: Arc<Node>, peer: Rank, stream: Secured) -> Outbox {
+fn serve(node: Arc<Node>, peer: Rank, stream: AuthenticatedStream) -> Outbox {
     let (reader, writer) = tokio::io::split(stream);
     let (frames, waiting) = mpsc::unbounded_channel();
     let (done, written) = blocking::channel();
@@ -68,7 +74,7 @@ fn serve(node: Arc<Node>, peer: Rank, stream: Secured) -> Outbox {
 }
 
 async fn write(
-    mut writer: WriteHalf<Secured>,
+    mut writer: WriteHalf<AuthenticatedStream>,
     mut frames: mpsc::UnboundedReceiver<Outgoing>,
     deadlines: Deadlines,
     epoch: u32,
@@ -81,8 +87,8 @@ async fn write(
             biased;
             frame = frames.recv() => match frame {
                 Some(Outgoing::Frame(frame)) => writer.write_all(&frame).await,
-                Some(Outgoing::Part(wire)) => {
-                    tokio::spawn(part(wire, deadlines.dead));
+                Some(Outgoing::Part(stream)) => {
+                    tokio::spawn(part(stream, deadlines.dead));
                     continue;
                 }
                 None => break,
@@ -99,17 +105,17 @@ async fn write(
 
 /// Ends a connection that this side needs no more. What comes is dropped until the other side ends it too: a socket that is
 /// closed with bytes unread takes back what the other side has not got yet.
-async fn part(mut wire: Wire, patience: Duration) {
-    wire.finish();
-    let Ok(mut socket) = TcpStream::from_std(wire.into_socket()) else { return };
-    let _ = timeout(patience, copy(&mut socket, &mut sink())).await;
+async fn part(mut stream: PeerStream, timeout: Duration) {
+    stream.finish();
+    let Ok(mut socket) = TcpStream::from_std(stream.into_socket()) else { return };
+    let _ = tokio::time::timeout(timeout, copy(&mut socket, &mut sink())).await;
 }
 
 /// Reads control frames until there are no more. Returns why.
-async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<Secured>) -> Lost {
+async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<AuthenticatedStream>) -> Lost {
     let dead = node.deadlines.dead;
     loop {
-        match timeout(dead, frame(&mut reader, node.epoch)).await {
+        match tokio::time::timeout(dead, frame(&mut reader, node.epoch)).await {
             Err(_) => return Lost::Silent { by: node.rank, after: dead },
             Ok(Err(end)) => return Lost::Disconnected(end.to_string()),
             Ok(Ok((kind, payload))) => {
@@ -175,19 +181,19 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
     drop(guard);
     let node = node.clone();
     let task = runtime.spawn(async move {
-        let mut arrivals = Arrivals::at(listener, PENDING, node.starved.clone());
+        let mut arrivals = AcceptQueue::at(listener, PENDING, node.starved.clone());
         loop {
             let (socket, _) = arrivals.next().await;
             let one = node.clone();
             let task = tokio::spawn(async move {
                 let mut memory = None;
-                let judge = |claims: &Claims| {
-                    let (verdict, pipe) = one.admit(claims);
+                let judge = |identity: &PeerIdentity| {
+                    let (verdict, pipe) = one.admit(identity);
                     memory = pipe;
                     verdict
                 };
-                match one.door.accept(socket, judge).await {
-                    Ok((stream, claims)) => join(&one, claims.rank, &claims, stream, memory),
+                match one.authenticator.accept(socket, judge).await {
+                    Ok((stream, identity)) => join(&one, identity.rank, &identity, stream, memory),
                     Err(_) => {
                         one.refused.fetch_add(1, Ordering::Relaxed);
                     }
@@ -201,37 +207,37 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
     Ok(task.abort_handle())
 }
 
-/// Connects to a lower rank, again and again until it answers or `patience` is over. `failed` hears why not.
+/// Connects to a lower rank, again and again until it answers or `timeout` is over. `failed` hears why not.
 pub(super) fn connect(
     node: &Arc<Node>,
     peer: Rank,
     purpose: Purpose,
     group: u64,
-    patience: Duration,
+    timeout: Duration,
     failed: impl FnOnce(&Node, Error) + Send + 'static,
 ) -> Result<()> {
     let node = node.clone();
     let host = node.host.filter(|_| purpose != Purpose::Control);
     let (memory, job, epoch, size, rank) =
-        (Invitation::default(), node.job, node.epoch, node.size, node.rank);
-    let claims = Claims { purpose, job, epoch, size, rank, peer, group, memory };
+        (SegmentHandle::default(), node.job, node.epoch, node.size, node.rank);
+    let identity = PeerIdentity { purpose, job, epoch, size, rank, peer, group, memory };
     runtime()?.spawn(async move {
         let address = node.addresses[peer.index()];
         let mut pause = Duration::from_millis(2);
         let mut asked = 0;
-        let mut last = Error::Missing { missing: vec![peer], after: patience };
+        let mut last = Error::Missing { missing: vec![peer], after: timeout };
         let tries = async {
             loop {
                 if node.is_closing() || !node.sits_in(group) {
                     return None;
                 }
                 // New memory for every try: of an earlier one the other side may have the other end.
-                let offer = host.and_then(Offer::new);
+                let offer = host.and_then(LinkOffer::new);
                 let memory = offer.as_ref().map_or(memory, |offer| offer.memory);
-                match node.door.connect(address, Claims { memory, ..claims }).await {
+                match node.authenticator.connect(address, PeerIdentity { memory, ..identity }).await {
                     Ok((stream, verdict)) => {
-                        let accepted = offer.filter(|_| verdict == HandshakeAnswer::Beside);
-                        join(&node, peer, &claims, stream, accepted.map(|offer| offer.pipe));
+                        let accepted = offer.filter(|_| verdict == HandshakeAnswer::SharedMemoryLink);
+                        join(&node, peer, &identity, stream, accepted.map(|offer| offer.pipe));
                         return None;
                     }
                     Err(Refusal::Broken(why)) => last = Error::Refused { peer, why },
@@ -248,7 +254,7 @@ pub(super) fn connect(
                     {
                         last = Error::Refused { peer, why };
                     }
-                    Err(Refusal::Stranger(why)) => {
+                    Err(Refusal::IncompatiblePeer(why)) => {
                         return Some(Error::Refused { peer, why: why.to_string() });
                     }
                     Err(Refusal::Answer(_, why) | Refusal::Forbidden(why)) => {
@@ -259,7 +265,7 @@ pub(super) fn connect(
                 pause = (pause * 2).min(Duration::from_millis(100));
             }
         };
-        let error = match timeout(patience, tries).await {
+        let error = match tokio::time::timeout(timeout, tries).await {
             Ok(Some(error)) => error,
             Ok(None) => return,
             Err(_) => last,

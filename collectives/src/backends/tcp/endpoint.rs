@@ -7,8 +7,8 @@ use super::control;
 use super::expected::Target;
 use super::fault::Fault;
 use super::group::{Group, Links};
-use super::link::{Done, Link, Scene, Source};
 use super::node::Node;
+use super::peer_connection::{Done, PeerConnection, Scene, Source};
 use crate::contract::Fingerprint;
 use crate::contract::deadline::{after, clock};
 use crate::schedule::{Combine, Span};
@@ -76,7 +76,7 @@ impl Endpoint {
     }
 
     /// The link to a peer; of two ranks the higher one connects it when it is first used.
-    fn link(&mut self, peer: Rank) -> &mut Link {
+    fn link(&mut self, peer: Rank) -> &mut PeerConnection {
         let (node, group) = (&self.node, &self.group);
         let purpose = self.purpose.unwrap_or(Purpose::Data);
         let broken = &mut self.broken;
@@ -90,11 +90,11 @@ impl Endpoint {
                         node.fail(&group, Error::PeerLost { rank: peer, cause, call: None });
                     }
                 };
-                let patience = node.deadlines.dead;
-                let started = control::connect(node, world, purpose, group.wire, patience, failed);
+                let timeout = node.deadlines.dead;
+                let started = control::connect(node, world, purpose, group.stream, timeout, failed);
                 *broken = started.err();
             }
-            Link::new(peer)
+            PeerConnection::new(peer)
         })
     }
 
@@ -121,10 +121,10 @@ impl Endpoint {
             if !link.wants_in() && !link.wants_out() {
                 continue;
             }
-            if link.wire().is_none() {
+            if link.stream().is_none() {
                 let purpose = self.purpose.unwrap_or(Purpose::Data);
                 match self.group.arrived(purpose, link.peer) {
-                    Some(wire) => link.attach(wire),
+                    Some(stream) => link.attach(stream),
                     None => continue,
                 }
             }
@@ -166,7 +166,7 @@ impl Endpoint {
             Fault::Wrong(what) => protocol(what),
             Fault::Disagree(sequence, theirs) => match self.purpose {
                 // Letters are numbered by pairs, so this rank's own call is the one at hand.
-                Some(Purpose::Letters) => match theirs.call(sequence, "") {
+                Some(Purpose::PointToPoint) => match theirs.call(sequence, "") {
                     Some(theirs) => {
                         let mine = Box::new(self.call.as_ref().clone());
                         Error::Mismatch { rank, mine, peer, theirs: Box::new(theirs) }
@@ -216,9 +216,9 @@ impl Endpoint {
     /// News from elsewhere: the group's failure, or the loss of a peer whose letter this rank waits for.
     fn news(&mut self) -> Result<()> {
         let peers: Vec<Rank> = match self.purpose {
-            Some(Purpose::Letters) => {
+            Some(Purpose::PointToPoint) => {
                 let waiting = self.links.values().filter(|link| link.wants_in() || link.wants_out());
-                waiting.filter(|link| link.wire().is_none()).map(|link| link.peer).collect()
+                waiting.filter(|link| link.stream().is_none()).map(|link| link.peer).collect()
             }
             _ => Vec::new(),
         };
@@ -233,8 +233,8 @@ impl Endpoint {
         // Its connection may have been made and not been handed over yet.
         let until = clock() + VERDICT;
         while clock() < until {
-            if let Some(wire) = self.group.arrived(Purpose::Letters, peer) {
-                self.link(peer).attach(wire);
+            if let Some(stream) = self.group.arrived(Purpose::PointToPoint, peer) {
+                self.link(peer).attach(stream);
                 return Ok(());
             }
             self.nap(until);
@@ -245,41 +245,41 @@ impl Endpoint {
 
     /// Sleeps a little, until the bell rings.
     fn nap(&self, until: Instant) {
-        let bell = &self.group.bell;
-        let seen = bell.news();
-        if bell.prepare_sleep(seen) {
-            let patience = until.saturating_duration_since(clock()).min(Duration::from_millis(2));
-            let mut fds = [PollFd::new(bell, PollFlags::IN)];
+        let waker = &self.group.waker;
+        let seen = waker.news();
+        if waker.prepare_sleep(seen) {
+            let timeout = until.saturating_duration_since(clock()).min(Duration::from_millis(2));
+            let mut fds = [PollFd::new(waker, PollFlags::IN)];
             // Interrupted or over: either way it is looked at again.
-            let _ = poll(&mut fds, Some(&timespec(patience)));
+            let _ = poll(&mut fds, Some(&timespec(timeout)));
         }
-        bell.finish_sleep();
+        waker.finish_sleep();
     }
 
-    /// Sleeps until a socket is ready, the bell rings, or `patience` is over.
-    fn park(&mut self, patience: Duration) {
-        let bell = &self.group.bell;
-        let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
-        let mut idle = bell.prepare_sleep(self.seen);
+    /// Sleeps until a socket is ready, the bell rings, or `timeout` is over.
+    fn park(&mut self, timeout: Duration) {
+        let waker = &self.group.waker;
+        let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
+        let mut idle = waker.prepare_sleep(self.seen);
         for link in self.links.values() {
-            let (wants, wire) = (Wants { bytes: link.wants_in(), room: link.wants_out() }, link.wire());
-            let Some(wire) = wire.filter(|_| wants.bytes || wants.room) else { continue };
-            match wire.prepare_sleep(wants) {
-                Some(flags) => fds.push(PollFd::from_borrowed_fd(wire.as_fd(), flags)),
+            let (wants, stream) = (Wants { bytes: link.wants_in(), room: link.wants_out() }, link.stream());
+            let Some(stream) = stream.filter(|_| wants.bytes || wants.room) else { continue };
+            match stream.prepare_sleep(wants) {
+                Some(flags) => fds.push(PollFd::from_borrowed_fd(stream.as_fd(), flags)),
                 None => idle = false,
             }
         }
         if idle {
-            let _ = poll(&mut fds, Some(&timespec(patience)));
+            let _ = poll(&mut fds, Some(&timespec(timeout)));
         }
-        self.links.values_mut().for_each(Link::finish_sleep);
-        bell.finish_sleep();
+        self.links.values_mut().for_each(PeerConnection::finish_sleep);
+        waker.finish_sleep();
     }
 
     fn late(&self, round: u64) -> Error {
         let latest = |rank: Rank| self.links.get(&rank).and_then(|link| link.latest);
         let mut waiting_on = match self.purpose {
-            Some(Purpose::Letters) => Vec::new(),
+            Some(Purpose::PointToPoint) => Vec::new(),
             _ => self.group.ledger(|ledger| ledger.absent(self.call.sequence, latest)),
         };
         let entered = waiting_on.is_empty();
@@ -309,7 +309,7 @@ impl Transport for Endpoint {
         self.aside = bytes.saturating_mul(self.group.members.len()).saturating_add(ASIDE);
         self.due = after(self.node.deadlines.operation);
         let letter = call.operation == Operation::PointToPoint;
-        let purpose = if letter { Purpose::Letters } else { Purpose::Data };
+        let purpose = if letter { Purpose::PointToPoint } else { Purpose::Data };
         let entered = self.group.ledger(|ledger| match letter {
             true => ledger.failure().map_or(Ok(()), Err),
             false => ledger.enter(call),
@@ -413,7 +413,7 @@ impl Direct for Endpoint {
                 self.idle = None;
                 return Ok(event);
             }
-            let news = self.group.bell.news();
+            let news = self.group.waker.news();
             if news != self.seen {
                 self.seen = news;
                 self.news()?;
@@ -432,16 +432,16 @@ impl Direct for Endpoint {
                 std::thread::yield_now();
                 continue;
             }
-            let mut patience = self.due.saturating_duration_since(now);
+            let mut timeout = self.due.saturating_duration_since(now);
             if !self.announced && self.purpose == Some(Purpose::Data) {
                 if since >= ANNOUNCE {
                     self.announced = true;
                     self.node.announce(&self.group, &self.call);
                 } else {
-                    patience = patience.min(ANNOUNCE - since);
+                    timeout = timeout.min(ANNOUNCE - since);
                 }
             }
-            self.park(patience);
+            self.park(timeout);
         }
     }
 }

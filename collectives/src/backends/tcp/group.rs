@@ -1,28 +1,28 @@
 //! One group of ranks as one of them sees it.
 
 use super::agreement::Agreement;
-use super::bell::Bell;
-use super::link::Link;
+use super::peer_connection::PeerConnection;
+use super::waker::Waker;
 use crate::contract::RemoteLedger;
 use crate::{Error, Rank, Result};
 use allfold_base::lock;
 use allfold_net::handshake::Purpose;
-use allfold_net::wire::Wire;
+use allfold_net::peer_stream::PeerStream;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Links of a group, by the peer's rank in it.
-pub(super) type Links = BTreeMap<Rank, Link>;
+pub(super) type Links = BTreeMap<Rank, PeerConnection>;
 
 pub(super) struct Group {
     /// The group's number on the wire; 0: the world.
-    pub wire: u64,
+    pub stream: u64,
     /// World ranks, in order of the group's.
     pub members: Vec<Rank>,
     /// This rank in the group.
     pub me: Rank,
-    pub bell: Bell,
+    pub waker: Waker,
     ledger: Mutex<RemoteLedger>,
     /// There is an error in the ledger.
     failed: AtomicBool,
@@ -31,18 +31,18 @@ pub(super) struct Group {
     collective: Mutex<Option<Links>>,
     letters: Mutex<Option<Links>>,
     /// Connections that are made and not attached to a link yet.
-    arrived: Mutex<BTreeMap<(u8, Rank), Wire>>,
+    arrived: Mutex<BTreeMap<(u8, Rank), PeerStream>>,
 }
 
 impl Group {
-    pub fn new(wire: u64, members: Vec<Rank>, me: Rank) -> Result<Group> {
+    pub fn new(stream: u64, members: Vec<Rank>, me: Rank) -> Result<Group> {
         let ledger = Mutex::new(RemoteLedger::new(me, members.len()));
         let agreement = Mutex::new(Agreement::new(me, members.len() as u32));
         Ok(Group {
-            wire,
+            stream,
             members,
             me,
-            bell: Bell::new()?,
+            waker: Waker::new()?,
             ledger,
             failed: AtomicBool::new(false),
             agreement,
@@ -54,7 +54,7 @@ impl Group {
 
     /// The group's number folded to what a header has room for.
     pub fn comm(&self) -> u32 {
-        (self.wire >> 32) as u32 ^ self.wire as u32
+        (self.stream >> 32) as u32 ^ self.stream as u32
     }
 
     /// A world rank's rank here.
@@ -91,24 +91,25 @@ impl Group {
     }
 
     fn place(&self, purpose: Purpose) -> &Mutex<Option<Links>> {
-        if purpose == Purpose::Letters { &self.letters } else { &self.collective }
+        if purpose == Purpose::PointToPoint { &self.letters } else { &self.collective }
     }
 
     /// A connection is there; it takes the place of an earlier one that is not attached yet.
-    pub fn arrive(&self, purpose: Purpose, from: Rank, wire: Wire) {
-        lock(&self.arrived).insert((purpose as u8, from), wire);
-        self.bell.ring();
+    pub fn arrive(&self, purpose: Purpose, from: Rank, stream: PeerStream) {
+        lock(&self.arrived).insert((purpose as u8, from), stream);
+        self.waker.ring();
     }
 
-    pub fn arrived(&self, purpose: Purpose, from: Rank) -> Option<Wire> {
+    pub fn arrived(&self, purpose: Purpose, from: Rank) -> Option<PeerStream> {
         lock(&self.arrived).remove(&(purpose as u8, from))
     }
 
     /// All its connections, which nobody uses any more.
-    pub fn wires(&self) -> Vec<(Rank, Wire)> {
-        let links = [Purpose::Data, Purpose::Letters].into_iter().filter_map(|purpose| self.take(purpose));
-        let attached = links.flatten().filter_map(|(peer, link)| Some((peer, link.into_wire()?)));
+    pub fn wires(&self) -> Vec<(Rank, PeerStream)> {
+        let links =
+            [Purpose::Data, Purpose::PointToPoint].into_iter().filter_map(|purpose| self.take(purpose));
+        let attached = links.flatten().filter_map(|(peer, link)| Some((peer, link.into_peer_stream()?)));
         let arrived = std::mem::take(&mut *lock(&self.arrived));
-        attached.chain(arrived.into_iter().map(|((_, peer), wire)| (peer, wire))).collect()
+        attached.chain(arrived.into_iter().map(|((_, peer), stream)| (peer, stream))).collect()
     }
 }

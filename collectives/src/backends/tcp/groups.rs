@@ -13,7 +13,7 @@ use super::frame::Kind;
 use super::group::Group;
 use crate::Rank;
 use allfold_net::handshake::Purpose;
-use allfold_net::wire::Wire;
+use allfold_net::peer_stream::PeerStream;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const EARLY_OF_EACH: usize = 8;
 /// What a peer has for a group.
 pub(super) enum News {
     Said(Kind, Vec<u8>),
-    Wire(Purpose, Wire),
+    PeerStream(Purpose, PeerStream),
 }
 
 pub(super) struct Groups {
@@ -55,41 +55,41 @@ impl Groups {
         self.made.values().cloned().collect()
     }
 
-    fn find(&self, wire: u64) -> Option<&Arc<Group>> {
-        self.made.values().find(|group| group.wire == wire)
+    fn find(&self, stream: u64) -> Option<&Arc<Group>> {
+        self.made.values().find(|group| group.stream == stream)
     }
 
-    pub fn sits_in(&self, wire: u64) -> bool {
-        self.find(wire).is_some()
+    pub fn sits_in(&self, stream: u64) -> bool {
+        self.find(stream).is_some()
     }
 
     /// A new group, of which these peers may speak; and what has come for it.
     pub fn make(&mut self, group: Arc<Group>, speakers: BTreeSet<Rank>) -> (u32, Vec<(Rank, News)>) {
-        let (wire, id) = (group.wire, self.next);
+        let (stream, id) = (group.stream, self.next);
         self.next += 1;
         self.made.insert(id, group);
         if !speakers.is_empty() {
-            self.speakers.insert(wire, speakers);
+            self.speakers.insert(stream, speakers);
         }
         let (mine, others): (VecDeque<_>, _) =
-            std::mem::take(&mut self.early).into_iter().partition(|(to, ..)| *to == wire);
+            std::mem::take(&mut self.early).into_iter().partition(|(to, ..)| *to == stream);
         self.early = others;
         (id, mine.into_iter().map(|(_, from, news)| (from, news)).collect())
     }
 
     /// Where news is to go now, if anywhere: it is kept for a group still to be made, and dropped for one that is over.
-    pub fn deliver(&mut self, wire: u64, from: Rank, news: News) -> Option<(Arc<Group>, News)> {
-        if let Some(group) = self.find(wire) {
+    pub fn deliver(&mut self, stream: u64, from: Rank, news: News) -> Option<(Arc<Group>, News)> {
+        if let Some(group) = self.find(stream) {
             return Some((group.clone(), news));
         }
-        match (self.speakers.contains_key(&wire), news) {
-            (true, News::Said(Kind::Bye, _)) => self.hush(Some(wire), from),
+        match (self.speakers.contains_key(&stream), news) {
+            (true, News::Said(Kind::Bye, _)) => self.hush(Some(stream), from),
             (true, _) => {}
             (false, news) => {
                 if self.early.len() == self.room {
                     self.early.pop_front();
                 }
-                self.early.push_back((wire, from, news));
+                self.early.push_back((stream, from, news));
             }
         }
         None
@@ -101,9 +101,9 @@ impl Groups {
     }
 
     /// A peer says nothing more of a group; `None`: of any.
-    pub fn hush(&mut self, wire: Option<u64>, peer: Rank) {
+    pub fn hush(&mut self, stream: Option<u64>, peer: Rank) {
         self.speakers.retain(|of, speakers| {
-            if wire.is_none_or(|wire| wire == *of) {
+            if stream.is_none_or(|stream| stream == *of) {
                 speakers.remove(&peer);
             }
             !speakers.is_empty()
@@ -118,8 +118,8 @@ mod tests {
     const ME: Rank = Rank(0);
     const OTHERS: [Rank; 2] = [Rank(1), Rank(2)];
 
-    fn group(wire: u64) -> Group {
-        Group::new(wire, [ME].into_iter().chain(OTHERS).collect(), ME).unwrap()
+    fn group(stream: u64) -> Group {
+        Group::new(stream, [ME].into_iter().chain(OTHERS).collect(), ME).unwrap()
     }
 
     fn said(kind: Kind, byte: u8) -> News {
@@ -136,7 +136,7 @@ mod tests {
         let (id, early) = groups.make(Arc::new(group(7)), OTHERS.into());
         let bytes = early.iter().map(|(_, news)| match news {
             News::Said(_, bytes) => bytes[0],
-            News::Wire(..) => panic!("nobody has connected"),
+            News::PeerStream(..) => panic!("nobody has connected"),
         });
         assert_eq!(bytes.collect::<Vec<_>>(), [0, 1, 2]);
         assert!(groups.deliver(7, Rank(2), said(Kind::Leave, 0)).is_some());
@@ -150,13 +150,13 @@ mod tests {
     #[test]
     fn a_group_is_forgotten_when_nobody_speaks_of_it_any_more() {
         let mut groups = Groups::new(group(0));
-        for wire in 1..1000 {
-            let (id, _) = groups.make(Arc::new(group(wire)), OTHERS.into());
+        for stream in 1..1000 {
+            let (id, _) = groups.make(Arc::new(group(stream)), OTHERS.into());
             // One member hushes before this rank ends it and one after.
-            groups.hush(Some(wire), Rank(1));
+            groups.hush(Some(stream), Rank(1));
             groups.end(id);
             assert_eq!(groups.speakers.len(), 1);
-            groups.deliver(wire, Rank(2), said(Kind::Bye, 0));
+            groups.deliver(stream, Rank(2), said(Kind::Bye, 0));
             assert!(groups.speakers.is_empty() && groups.early.is_empty());
         }
         // Nor of those whose members are lost, or were before it was made.
@@ -171,8 +171,8 @@ mod tests {
     fn what_is_kept_is_bounded_and_the_newest_stays() {
         let mut groups = Groups::new(group(0));
         let room = EARLY + EARLY_OF_EACH * 3;
-        for wire in 1..=2 * room as u64 {
-            groups.deliver(wire, Rank(1), said(Kind::Leave, 0));
+        for stream in 1..=2 * room as u64 {
+            groups.deliver(stream, Rank(1), said(Kind::Leave, 0));
         }
         assert_eq!(groups.early.len(), room);
         assert_eq!(groups.make(Arc::new(group(2 * room as u64)), OTHERS.into()).1.len(), 1);

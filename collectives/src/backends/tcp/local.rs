@@ -89,19 +89,19 @@ impl Local {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::{ActorId, Backend, GroupId, Member};
+    use crate::backends::{Backend, GroupId, Member, TaskId};
     use crate::schedule::Combine;
     use crate::transport::{Event, Frame};
     use crate::{Call, Collective, DType, Operation};
     use allfold_net::handshake::Purpose;
-    use allfold_net::wire::Wire;
+    use allfold_net::peer_stream::PeerStream;
 
     /// Trades a message with every other rank; which of them it reached through memory.
     fn trade(tcp: &Arc<Tcp>, rank: Rank, ranks: u32) -> Vec<Rank> {
         let call = Call::plain(Operation::Collective(Collective::AllReduce), 0, 1, DType::F32);
         let call = Arc::new(call);
         let member = Member { group: GroupId(0), rank };
-        let mut connection = tcp.clone().connect(ActorId(0), member);
+        let mut connection = tcp.clone().connect(TaskId(0), member);
         let transport = connection.messages();
         transport.enter(&call).unwrap();
         let others = || (0..ranks).map(Rank).filter(|other| *other != rank);
@@ -118,7 +118,9 @@ mod tests {
         }
         transport.done();
         let links = tcp.node.group(0).take(Purpose::Data).unwrap();
-        others().filter(|other| matches!(links[other].wire(), Some(Wire::Beside(_)))).collect()
+        others()
+            .filter(|other| matches!(links[other].stream(), Some(PeerStream::SharedMemoryLink(_))))
+            .collect()
     }
 
     #[test]
@@ -126,11 +128,11 @@ mod tests {
         let (security, deadlines) = (Security::Loopback, Deadlines::default());
         let local = Local { security, deadlines, faults: Faults::NONE, ranks_per_host: Some(2) };
         let mesh = local.connect(3).unwrap();
-        let beside: Vec<Vec<Rank>> = std::thread::scope(|scope| {
+        let shared_memory: Vec<Vec<Rank>> = std::thread::scope(|scope| {
             let start = |(tcp, rank)| scope.spawn(move || trade(tcp, Rank(rank), 3));
             let threads: Vec<_> = mesh.ranks.iter().zip(0..).map(start).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        assert_eq!(beside, [vec![Rank(1)], vec![Rank(0)], vec![]]);
+        assert_eq!(shared_memory, [vec![Rank(1)], vec![Rank(0)], vec![]]);
     }
 }

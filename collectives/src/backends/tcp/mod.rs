@@ -8,12 +8,11 @@
 //! ```
 //!
 //! Every connection begins with a handshake under the job's secret ([`allfold_net::handshake`]), then carries frames of 64
-//! bytes and what they announce (`frame`); between ranks of one host those go through memory ([`allfold_net::beside`]).
+//! bytes and what they announce (`frame`); between ranks of one host those go through memory ([`allfold_net::shared_memory`]).
 //! Control connections are made between all ranks at the start; data connections when two ranks of a group first need
 //! one. The thread that calls a collective moves its bytes itself, straight between the kernel and the caller's buffer.
 
 mod agreement;
-mod bell;
 mod codec;
 mod control;
 mod endpoint;
@@ -24,16 +23,17 @@ mod frame;
 mod fuzzing;
 mod group;
 mod groups;
-mod link;
 mod local;
 mod node;
 mod options;
 mod outbox;
+mod peer_connection;
 mod proxy;
 mod rank;
+mod waker;
 
 pub(crate) use allfold_net::random;
-pub use allfold_net::{Host, Secret, Secured, Security, duplex};
+pub use allfold_net::{AuthenticatedStream, Host, Secret, Security, duplex};
 pub use options::{Deadlines, Peers};
 
 /// What crosses the wire, and what decides about it: for tests and fuzzers.
@@ -43,7 +43,9 @@ mod internals {
     pub use super::fuzzing::read_anything;
     pub use super::proxy::{Action, Judge, Passing, Proxy, Rules};
     pub use crate::contract::Fingerprint;
-    pub use allfold_net::{Claims, Door, HandshakeAnswer, Invitation, Purpose, Refusal, Stranger};
+    pub use allfold_net::{
+        Authenticator, HandshakeAnswer, IncompatiblePeer, PeerIdentity, Purpose, Refusal, SegmentHandle,
+    };
 }
 #[cfg(any(test, feature = "testing"))]
 pub use internals::*;

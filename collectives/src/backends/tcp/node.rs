@@ -8,7 +8,7 @@
 //! The tasks run on one small runtime per process, beside the threads that compute: a rank that is busy still answers.
 
 use super::super::Host;
-use super::agreement::{Agreement, Letters, Message};
+use super::agreement::{Agreement, Message, Outgoing};
 use super::codec::{Reader, Writer};
 use super::frame::{Header, Kind};
 use super::group::Group;
@@ -21,11 +21,11 @@ use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_base::lock;
 use allfold_kernels::fused::Pipe;
-use allfold_net::Door;
-use allfold_net::arrivals;
-use allfold_net::beside::Offer;
-use allfold_net::handshake::{Claims, HandshakeAnswer, Purpose};
-use allfold_net::wire::Wire;
+use allfold_net::Authenticator;
+use allfold_net::accept_queue;
+use allfold_net::handshake::{HandshakeAnswer, PeerIdentity, Purpose};
+use allfold_net::peer_stream::PeerStream;
+use allfold_net::shared_memory_link::LinkOffer;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -36,7 +36,7 @@ pub(super) struct Node {
     pub size: u32,
     pub job: [u8; 16],
     pub epoch: u32,
-    pub door: Door,
+    pub authenticator: Authenticator,
     pub deadlines: Deadlines,
     pub host: Option<Host>,
     pub addresses: Vec<SocketAddr>,
@@ -76,7 +76,7 @@ impl Node {
         rank: Rank,
         job: [u8; 16],
         epoch: u32,
-        door: Door,
+        authenticator: Authenticator,
         deadlines: Deadlines,
         host: Option<Host>,
         addresses: Vec<SocketAddr>,
@@ -88,7 +88,7 @@ impl Node {
             size,
             job,
             epoch,
-            door,
+            authenticator,
             deadlines,
             host,
             addresses,
@@ -111,9 +111,9 @@ impl Node {
     }
 
     /// A new group, with its number on the wire; and what came for it early.
-    pub fn subgroup(&self, wire: u64, members: Vec<Rank>) -> Result<u32> {
+    pub fn subgroup(&self, stream: u64, members: Vec<Rank>) -> Result<u32> {
         let me = members.iter().position(|member| *member == self.rank).unwrap_or_default();
-        let group = Arc::new(Group::new(wire, members, Rank(me as u32))?);
+        let group = Arc::new(Group::new(stream, members, Rank(me as u32))?);
         let (id, early) = {
             let mut groups = lock(&self.groups);
             // Under both locks: a connection that ends now is either seen here, or hushes its peer after this.
@@ -134,20 +134,20 @@ impl Node {
     }
 
     /// Whether a connection with these claims is wanted.
-    pub fn judge(&self, claims: &Claims) -> HandshakeAnswer {
-        let other = claims.rank;
-        if claims.job != self.job {
+    pub fn judge(&self, identity: &PeerIdentity) -> HandshakeAnswer {
+        let other = identity.rank;
+        if identity.job != self.job {
             let mut first = [0; 8];
             first.copy_from_slice(&self.job[..8]);
             return HandshakeAnswer::Job(u64::from_le_bytes(first));
         }
-        if claims.epoch != self.epoch {
+        if identity.epoch != self.epoch {
             return HandshakeAnswer::Epoch(self.epoch);
         }
-        if claims.size != self.size {
+        if identity.size != self.size {
             return HandshakeAnswer::Size(self.size);
         }
-        if claims.peer != self.rank {
+        if identity.peer != self.rank {
             return HandshakeAnswer::Peer(self.rank.0);
         }
         // Of two ranks the higher one connects.
@@ -158,19 +158,19 @@ impl Node {
             return HandshakeAnswer::Gone;
         }
         let taken = lock(&self.peers)[other.index()].outbox.is_some();
-        match claims.purpose {
+        match identity.purpose {
             Purpose::Control if taken => HandshakeAnswer::Duplicate(other.0),
             Purpose::Control => HandshakeAnswer::Welcome,
-            Purpose::Data | Purpose::Letters if taken => HandshakeAnswer::Welcome,
+            Purpose::Data | Purpose::PointToPoint if taken => HandshakeAnswer::Welcome,
             _ => HandshakeAnswer::Duplicate(other.0),
         }
     }
 
     /// The same, and the memory for its messages where the connector has offered some of this host.
-    pub fn admit(&self, claims: &Claims) -> (HandshakeAnswer, Option<Pipe>) {
-        let verdict = self.judge(claims);
-        match Offer::accept(&claims.memory, self.host.filter(|_| verdict.is_welcome())) {
-            Some(pipe) => (HandshakeAnswer::Beside, Some(pipe)),
+    pub fn admit(&self, identity: &PeerIdentity) -> (HandshakeAnswer, Option<Pipe>) {
+        let verdict = self.judge(identity);
+        match LinkOffer::accept(&identity.memory, self.host.filter(|_| verdict.is_welcome())) {
+            Some(pipe) => (HandshakeAnswer::SharedMemoryLink, Some(pipe)),
             None => (verdict, None),
         }
     }
@@ -181,8 +181,8 @@ impl Node {
         self.changed.notify_all();
     }
 
-    pub fn deliver(&self, wire: u64, from: Rank, news: News) {
-        let found = lock(&self.groups).deliver(wire, from, news);
+    pub fn deliver(&self, stream: u64, from: Rank, news: News) {
+        let found = lock(&self.groups).deliver(stream, from, news);
         if let Some((group, news)) = found {
             self.take(&group, from, news);
         }
@@ -190,15 +190,15 @@ impl Node {
 
     fn take(&self, group: &Group, from: Rank, news: News) {
         match news {
-            News::Said(Kind::Bye, _) => lock(&self.groups).hush(Some(group.wire), from),
+            News::Said(Kind::Bye, _) => lock(&self.groups).hush(Some(group.stream), from),
             News::Said(kind, bytes) => self.heard(group, from, kind, &bytes),
-            News::Wire(purpose, wire) => self.attach(group, purpose, from, wire),
+            News::PeerStream(purpose, stream) => self.attach(group, purpose, from, stream),
         }
     }
 
-    fn attach(&self, group: &Group, purpose: Purpose, from: Rank, wire: Wire) {
+    fn attach(&self, group: &Group, purpose: Purpose, from: Rank, stream: PeerStream) {
         if let Some(rank) = group.rank_of(from) {
-            group.arrive(purpose, rank, wire);
+            group.arrive(purpose, rank, stream);
         }
     }
 
@@ -213,7 +213,7 @@ impl Node {
         self.all_connect().map_err(|error| match self.starved.load(Ordering::Relaxed) {
             true => Error::System(format!(
                 "{error}; this process has no descriptors left for connections, its limit is {}: raise it by `ulimit -n`",
-                arrivals::descriptors()
+                accept_queue::descriptors()
             )),
             false => error,
         })
@@ -245,13 +245,13 @@ impl Node {
             if left.is_zero() {
                 return Err(Error::Missing { missing, after: self.deadlines.start });
             }
-            let patience = left.min(Duration::from_millis(100));
+            let timeout = left.min(Duration::from_millis(100));
             let (guard, timed) =
-                self.changed.wait_timeout(peers, patience).unwrap_or_else(std::sync::PoisonError::into_inner);
+                self.changed.wait_timeout(peers, timeout).unwrap_or_else(std::sync::PoisonError::into_inner);
             peers = guard;
             // Counted in whole waits: a connection that comes gives the others that much longer.
             if timed.timed_out() {
-                left = left.saturating_sub(patience);
+                left = left.saturating_sub(timeout);
             }
         }
     }
@@ -271,16 +271,16 @@ impl Node {
     }
 
     /// Something that concerns who is left of a group happens; what follows from it is sent.
-    fn agree(&self, group: &Group, happens: impl FnOnce(&mut Agreement) -> Letters) {
+    fn agree(&self, group: &Group, happens: impl FnOnce(&mut Agreement) -> Outgoing) {
         group.agreement(|agreement| {
             // Sent under the lock: what a rank says last is what is true of it.
             for (to, message) in happens(agreement) {
                 let mut news = Writer::default();
-                message.write(news.word(group.wire), group.members.len() as u32);
+                message.write(news.word(group.stream), group.members.len() as u32);
                 self.tell(group.members[to.index()], Kind::Shrink, &news.0);
             }
         });
-        group.bell.ring();
+        group.waker.ring();
     }
 
     /// Who of a failed group is left; see [`super::agreement`].
@@ -288,7 +288,7 @@ impl Node {
         self.agree(group, Agreement::ask);
         let begun = clock();
         loop {
-            let seen = group.bell.news();
+            let seen = group.waker.news();
             if let Some(left) = group.agreement(|agreement| agreement.decided().cloned()) {
                 return match left.contains(&group.me) {
                     true => Ok(left.into_iter().collect()),
@@ -301,15 +301,15 @@ impl Node {
             if waited >= self.deadlines.operation {
                 self.agree(group, Agreement::give_up);
             }
-            let patience = self.deadlines.operation.saturating_sub(waited).max(Duration::from_millis(20));
-            group.bell.sleep(seen, patience);
+            let timeout = self.deadlines.operation.saturating_sub(waited).max(Duration::from_millis(20));
+            group.waker.sleep(seen, timeout);
         }
     }
 
     /// Announces the operation that this rank is in.
     pub fn announce(&self, group: &Group, call: &Call) {
         let mut news = Writer::default();
-        news.word(group.wire).call(call);
+        news.word(group.stream).call(call);
         self.tell_all(group, Kind::Enter, &news.0);
     }
 
@@ -318,10 +318,10 @@ impl Node {
         let (first, counts) = group.ledger(|ledger| (ledger.fail(&error), ledger.failure()));
         if first {
             let mut news = Writer::default();
-            news.word(group.wire).error(&error);
+            news.word(group.stream).error(&error);
             self.tell_all(group, Kind::Fail, &news.0);
         }
-        group.bell.ring();
+        group.waker.ring();
         counts.unwrap_or(error)
     }
 
@@ -329,11 +329,11 @@ impl Node {
     pub fn leave(&self, group: &Group, operations: u64, cause: &Lost) {
         if let Some(error) = group.ledger(|ledger| ledger.cause().cloned()) {
             let mut news = Writer::default();
-            news.word(group.wire).error(&error);
+            news.word(group.stream).error(&error);
             self.tell_all(group, Kind::Fail, &news.0);
         }
         let mut news = Writer::default();
-        news.word(group.wire).word(operations).lost(cause);
+        news.word(group.stream).word(operations).lost(cause);
         self.tell_all(group, Kind::Leave, &news.0);
     }
 
@@ -341,20 +341,20 @@ impl Node {
     pub fn release(&self, id: u32) {
         let Some(group) = lock(&self.groups).end(id) else { return };
         let mut news = Writer::default();
-        news.word(group.wire);
+        news.word(group.stream);
         self.tell_all(&group, Kind::Bye, &news.0);
         let mut peers = lock(&self.peers);
-        for (peer, wire) in group.wires() {
+        for (peer, stream) in group.wires() {
             // To who is gone already there is nothing to end.
             if let Some(outbox) = &mut peers[group.members[peer.index()].index()].outbox {
-                outbox.part(wire);
+                outbox.part(stream);
             }
         }
     }
 
     /// Whether this rank needs connections for a group.
-    pub fn sits_in(&self, wire: u64) -> bool {
-        lock(&self.groups).sits_in(wire)
+    pub fn sits_in(&self, stream: u64) -> bool {
+        lock(&self.groups).sits_in(stream)
     }
 
     /// A peer sent a control frame. An error: it makes no sense.
@@ -368,8 +368,8 @@ impl Node {
             Kind::Data => return Err("a message on the control connection".into()),
             Kind::Enter | Kind::Leave | Kind::Fail | Kind::Shrink | Kind::Bye => {}
         }
-        let wire = Reader { rest: &payload, known: "" }.word().ok_or("a control frame without a group")?;
-        self.deliver(wire, from, News::Said(kind, payload));
+        let stream = Reader { rest: &payload, known: "" }.word().ok_or("a control frame without a group")?;
+        self.deliver(stream, from, News::Said(kind, payload));
         Ok(())
     }
 
@@ -408,7 +408,7 @@ impl Node {
         if let Some(error) = found {
             self.fail(group, error);
         }
-        group.bell.ring();
+        group.waker.ring();
     }
 
     /// A control connection has ended.
@@ -441,7 +441,7 @@ impl Node {
         if let Some(error) = group.ledger(|ledger| ledger.leave(rank, 0, cause)) {
             self.fail(group, error);
         }
-        group.bell.ring();
+        group.waker.ring();
     }
 
     /// Says goodbye to everyone and waits for what is still to be sent, within a bound.
@@ -453,7 +453,7 @@ impl Node {
         };
         let bye = Header::control(Kind::Bye, self.epoch, &[]).encode();
         outboxes.iter().for_each(|outbox| outbox.send(bye.to_vec()));
-        let patience = self.deadlines.handshake.min(Duration::from_secs(1));
-        outboxes.into_iter().for_each(|outbox| outbox.drain(patience));
+        let timeout = self.deadlines.handshake.min(Duration::from_secs(1));
+        outboxes.into_iter().for_each(|outbox| outbox.drain(timeout));
     }
 }

@@ -1,6 +1,6 @@
 //! What a node has for a peer's control connection: frames, and the ends of other connections.
 
-use allfold_net::wire::Wire;
+use allfold_net::peer_stream::PeerStream;
 use std::sync::mpsc as blocking;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -15,7 +15,7 @@ pub(super) struct Outbox {
 pub(super) enum Outgoing {
     Frame(Vec<u8>),
     /// The end of another connection to the peer.
-    Part(Wire),
+    Part(PeerStream),
 }
 
 impl Outbox {
@@ -25,13 +25,13 @@ impl Outbox {
     }
 
     /// Ends a connection once the peer has been told of all that was sent here before: of why it ends.
-    pub fn part(&self, wire: Wire) {
-        let _ = self.frames.send(Outgoing::Part(wire));
+    pub fn part(&self, stream: PeerStream) {
+        let _ = self.frames.send(Outgoing::Part(stream));
     }
 
-    /// Waits until all has been written, or for `patience`.
-    pub fn drain(self, patience: Duration) {
+    /// Waits until all has been written, or for `timeout`.
+    pub fn drain(self, timeout: Duration) {
         drop(self.frames);
-        let _ = self.written.recv_timeout(patience);
+        let _ = self.written.recv_timeout(timeout);
     }
 }

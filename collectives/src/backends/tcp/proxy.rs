@@ -279,9 +279,9 @@ async fn shake(
     let mut welcome = [0; WELCOME];
     far_in.read_exact(&mut welcome).await.ok()?;
     near_out.write_all(&welcome).await.ok()?;
-    let claims = allfold_net::handshake::Claims::peek(&proof)?;
-    let is_data = claims.purpose != allfold_net::handshake::Purpose::Control;
-    Some(Shaken { near_out, far_out, is_data, from: claims.rank, to: claims.peer })
+    let identity = allfold_net::handshake::PeerIdentity::peek(&proof)?;
+    let is_data = identity.purpose != allfold_net::handshake::Purpose::Control;
+    Some(Shaken { near_out, far_out, is_data, from: identity.rank, to: identity.peer })
 }
 
 /// One direction of a connection.

@@ -2,14 +2,14 @@
 
 use super::control;
 use super::endpoint::Endpoint;
-use super::link::Link;
 use super::node::Node;
 use super::options::Peers;
+use super::peer_connection::PeerConnection;
 use crate::backends::real_time::RealTime;
-use crate::backends::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
+use crate::backends::{Backend, Clock, GroupId, GroupKey, Member, TaskId};
 use crate::transport::Connection;
 use crate::{Error, Lost, Rank, Result};
-use allfold_net::Door;
+use allfold_net::Authenticator;
 use allfold_net::handshake::Purpose;
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ impl Tcp {
             let size = addresses.len();
             return Err(Error::Argument(format!("rank {rank} is outside the world: it has {size} ranks")));
         }
-        let door = Door::new(security, deadlines.handshake)?;
-        let node = Arc::new(Node::new(rank, job, epoch, door, deadlines, host, addresses)?);
+        let authenticator = Authenticator::new(security, deadlines.handshake)?;
+        let node = Arc::new(Node::new(rank, job, epoch, authenticator, deadlines, host, addresses)?);
         let listening = control::accept(&node, listener)?;
         let tcp = Tcp { node: node.clone(), time: RealTime::start(), listening };
         for peer in (0..rank.0).map(Rank) {
@@ -60,15 +60,15 @@ fn wire_of(parent: u64, sequence: u64, color: u32) -> u64 {
 }
 
 impl Backend for Tcp {
-    fn main(&self, _world: Rank) -> ActorId {
-        ActorId(0)
+    fn main(&self, _world: Rank) -> TaskId {
+        TaskId(0)
     }
 
-    fn spawn(&self, parent: ActorId) -> ActorId {
+    fn spawn(&self, parent: TaskId) -> TaskId {
         parent
     }
 
-    fn retire(&self, _actor: ActorId) {}
+    fn retire(&self, _actor: TaskId) {}
 
     fn clock(&self) -> &dyn Clock {
         &self.time
@@ -77,18 +77,18 @@ impl Backend for Tcp {
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId> {
         let parent = self.node.group(key.parent.0);
         let members = members.iter().map(|member| parent.members[member.index()]).collect();
-        let made = self.node.subgroup(wire_of(parent.wire, key.sequence, key.color), members);
+        let made = self.node.subgroup(wire_of(parent.stream, key.sequence, key.color), members);
         // Without descriptors there is no group, and the others are told.
         made.map(GroupId).map_err(|error| self.node.fail(&parent, error))
     }
 
-    fn leave(&self, _actor: ActorId, member: Member, operations: u64, cause: Lost) {
+    fn leave(&self, _actor: TaskId, member: Member, operations: u64, cause: Lost) {
         let group = self.node.group(member.group.0);
         self.node.leave(&group, operations, &cause);
         // What was sent still arrives; a peer that waits for more learns that there is none.
-        if let Some(mut links) = group.take(Purpose::Letters) {
-            links.values_mut().for_each(Link::finish);
-            group.put_back(Purpose::Letters, links);
+        if let Some(mut links) = group.take(Purpose::PointToPoint) {
+            links.values_mut().for_each(PeerConnection::finish);
+            group.put_back(Purpose::PointToPoint, links);
         }
     }
 
@@ -96,16 +96,16 @@ impl Backend for Tcp {
         self.node.release(member.group.0);
     }
 
-    fn survivors(&self, _actor: ActorId, member: Member) -> Result<Vec<Rank>> {
+    fn survivors(&self, _actor: TaskId, member: Member) -> Result<Vec<Rank>> {
         self.node.survivors(&self.node.group(member.group.0))
     }
 
-    fn abort(&self, _actor: ActorId, member: Member, why: String) {
+    fn abort(&self, _actor: TaskId, member: Member, why: String) {
         let group = self.node.group(member.group.0);
         self.node.fail(&group, Error::Aborted { by: member.rank, why });
     }
 
-    fn connect(self: Arc<Self>, _actor: ActorId, member: Member) -> Connection {
+    fn connect(self: Arc<Self>, _actor: TaskId, member: Member) -> Connection {
         let group = self.node.group(member.group.0);
         Connection::by_messages(Endpoint::new(self.node.clone(), group))
     }

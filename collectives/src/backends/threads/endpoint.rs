@@ -182,8 +182,8 @@ impl Transport for Endpoint {
             if !self.ready.is_empty() || self.watch(seen) {
                 continue;
             }
-            let patience = self.due.saturating_duration_since(clock());
-            if patience.is_zero() {
+            let timeout = self.due.saturating_duration_since(clock());
+            if timeout.is_zero() {
                 let error = self.late(round);
                 return Err(self.group.fail(self.rank, error));
             }
@@ -191,7 +191,7 @@ impl Transport for Endpoint {
             let mailbox = group.mailbox(self.rank);
             let mail = mailbox.open();
             if mailbox.news() == seen {
-                mailbox.sleep(mail, patience);
+                mailbox.sleep(mail, timeout);
             }
         }
     }

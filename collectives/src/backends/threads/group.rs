@@ -1,6 +1,6 @@
 //! One group of ranks: a mailbox each, the ledger, and the waker that is rung when the group fails.
 
-use crate::contract::Ledger;
+use crate::contract::CallLedger;
 use crate::contract::deadline::clock;
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank, Result};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The ranks of one communicator.
 pub(super) struct Group {
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<CallLedger>,
     mailboxes: Vec<Mailbox>,
     /// Where the ranks meet when they need no messages.
     pub sync_segment: Arc<SyncSegment>,
@@ -74,9 +74,9 @@ impl Mailbox {
     }
 
     /// Sleeps until something is delivered, or `wait policy` is over.
-    pub fn sleep(&self, mut mail: MutexGuard<'_, Mail>, patience: Duration) {
+    pub fn sleep(&self, mut mail: MutexGuard<'_, Mail>, timeout: Duration) {
         mail.asleep = true;
-        let (mut mail, _) = self.bell.wait_timeout(mail, patience).unwrap_or_else(PoisonError::into_inner);
+        let (mut mail, _) = self.bell.wait_timeout(mail, timeout).unwrap_or_else(PoisonError::into_inner);
         mail.asleep = false;
     }
 }
@@ -86,7 +86,7 @@ impl Group {
         let mailboxes = (0..size).map(|_| Mailbox::default()).collect();
         let sync_segment = Arc::new(SyncSegment::new(size, SLOT, Pace::of(size)));
         let failed = AtomicBool::new(false);
-        Group { ledger: Mutex::new(Ledger::new(size)), mailboxes, sync_segment, failed }
+        Group { ledger: Mutex::new(CallLedger::new(size)), mailboxes, sync_segment, failed }
     }
 
     pub fn size(&self) -> u32 {
@@ -98,7 +98,7 @@ impl Group {
     }
 
     /// Looks something up in the ledger, or changes it in a way that concerns no one else.
-    pub fn ledger<R>(&self, look: impl FnOnce(&mut Ledger) -> R) -> R {
+    pub fn ledger<R>(&self, look: impl FnOnce(&mut CallLedger) -> R) -> R {
         look(&mut lock(&self.ledger))
     }
 
@@ -128,7 +128,7 @@ impl Group {
     }
 
     /// Waits until all have asked who is left, or have left, or `wait policy` is over.
-    pub fn survivors(&self, rank: Rank, patience: Duration) -> Result<Vec<Rank>> {
+    pub fn survivors(&self, rank: Rank, timeout: Duration) -> Result<Vec<Rank>> {
         self.ledger(|ledger| ledger.shrink(rank));
         self.alarm();
         let mailbox = self.mailbox(rank);
@@ -138,9 +138,9 @@ impl Group {
             if let Some(survivors) = self.ledger(|ledger| ledger.survivors(rank)) {
                 return survivors;
             }
-            let left = patience.saturating_sub(begun.elapsed());
+            let left = timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                self.ledger(Ledger::decide);
+                self.ledger(CallLedger::decide);
                 self.alarm();
                 continue;
             }

@@ -7,7 +7,7 @@ mod options;
 pub(crate) use options::Options;
 
 use super::real_time::RealTime;
-use super::{ActorId, Backend, Clock, GroupId, GroupKey, Member};
+use super::{Backend, Clock, GroupId, GroupKey, Member, TaskId};
 use crate::transport::{Connection, Pool, SharedMemory};
 use crate::{Error, Lost, Rank, Result};
 use allfold_base::lock;
@@ -65,15 +65,15 @@ impl Threads {
 }
 
 impl Backend for Threads {
-    fn main(&self, world: Rank) -> ActorId {
-        ActorId(world.0)
+    fn main(&self, world: Rank) -> TaskId {
+        TaskId(world.0)
     }
 
-    fn spawn(&self, parent: ActorId) -> ActorId {
+    fn spawn(&self, parent: TaskId) -> TaskId {
         parent
     }
 
-    fn retire(&self, _actor: ActorId) {}
+    fn retire(&self, _actor: TaskId) {}
 
     fn clock(&self) -> &dyn Clock {
         &self.time
@@ -91,7 +91,7 @@ impl Backend for Threads {
         Ok(id)
     }
 
-    fn leave(&self, _actor: ActorId, member: Member, operations: u64, cause: Lost) {
+    fn leave(&self, _actor: TaskId, member: Member, operations: u64, cause: Lost) {
         self.group(member.group).leave(member.rank, operations, cause);
     }
 
@@ -105,15 +105,15 @@ impl Backend for Threads {
         }
     }
 
-    fn abort(&self, _actor: ActorId, member: Member, why: String) {
+    fn abort(&self, _actor: TaskId, member: Member, why: String) {
         self.group(member.group).fail(member.rank, Error::Aborted { by: member.rank, why });
     }
 
-    fn survivors(&self, _actor: ActorId, member: Member) -> Result<Vec<Rank>> {
+    fn survivors(&self, _actor: TaskId, member: Member) -> Result<Vec<Rank>> {
         self.group(member.group).survivors(member.rank, self.options.deadline)
     }
 
-    fn connect(self: Arc<Self>, _actor: ActorId, member: Member) -> Connection {
+    fn connect(self: Arc<Self>, _actor: TaskId, member: Member) -> Connection {
         let (group, rank) = (self.group(member.group), member.rank);
         let shared = self.options.fused.then(|| {
             // A failure rings the sync segment, so that nobody has to look for one.

@@ -78,9 +78,9 @@ impl Shim {
     fn until(&self, call: &'static str, ready: impl Fn(&mut Streams) -> Result<bool>) -> Result<()> {
         let begun = Instant::now();
         while !ready(&mut self.state())? {
-            if begun.elapsed() > self.options.patience {
+            if begun.elapsed() > self.options.timeout {
                 let answer =
-                    format!("a hang: the host has waited {:?} without a deadline", self.options.patience);
+                    format!("a hang: the host has waited {:?} without a deadline", self.options.timeout);
                 return Err(Error::Refused { call, answer });
             }
             std::thread::sleep(Duration::from_micros(50));

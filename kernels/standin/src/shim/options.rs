@@ -27,7 +27,7 @@ pub struct ShimOptions {
     /// Defects that a test puts back in, by their number in `docs/GPU.md`: see [`allfold_kernels::cuda::CudaDevice::seeded`].
     pub seeded: &'static [u8],
     /// A wait of the host without a deadline of its own that lasts longer than this is an error: it would never end.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Whether all memory that a launch does not name holds other values while it runs.
     pub audit: bool,
 }
@@ -41,7 +41,7 @@ impl Default for ShimOptions {
             memory: u64::MAX,
             one_gpu: false,
             seeded: &[],
-            patience: Duration::from_secs(60),
+            timeout: Duration::from_secs(60),
             audit: false,
         }
     }

@@ -65,7 +65,7 @@ fn what_is_behind_foreign_work_waits_with_it_across_streams() {
 
 #[test]
 fn a_wait_of_the_host_that_never_ends_is_an_error() {
-    let [a] = queues(ShimOptions { patience: Duration::from_millis(20), ..ShimOptions::default() });
+    let [a] = queues(ShimOptions { timeout: Duration::from_millis(20), ..ShimOptions::default() });
     let x = a.memory(8).unwrap();
     held(&a, &Arc::default(), x.all());
     assert!(text(a.finish()).contains("a hang"));

@@ -129,8 +129,8 @@ fn a_rank_that_goes_while_the_others_replay_is_named_by_each_of_them_in_time() {
 /// Defect 5: a wait in the driver for a sum that never ends. The shim reports what would hang.
 #[test]
 fn a_wait_without_a_deadline_would_hang_when_a_rank_is_lost() {
-    let patience = Duration::from_millis(500);
-    let seeded = ShimOptions { seeded: &[5], patience, ..ShimOptions::default() };
+    let timeout = Duration::from_millis(500);
+    let seeded = ShimOptions { seeded: &[5], timeout, ..ShimOptions::default() };
     let ends = lost("nccl", PeerLoss::Silent, seeded);
     for (error, ..) in ends.into_iter().flatten() {
         assert!(error.contains("a hang"), "{error}");

@@ -3,7 +3,7 @@
 use super::super::api::{Answer, SUCCESS};
 use super::super::numbers::{number, operator};
 use super::options::PeerLoss;
-use super::traffic::{Entry, Letter, Meeting, Said};
+use super::traffic::{Entry, Gathering, Said, SentMessage};
 use super::world::{Comm, Link, State, stream};
 use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
 use crate::{DType, ReduceOp};
@@ -138,20 +138,20 @@ fn enter(comm: &Comm, ops: &[Op], replayed: bool) -> Vec<Pending> {
         return Vec::new();
     }
     let mut state = lock(&comm.group.state);
-    let State { begun, meetings, mail, .. } = &mut *state;
+    let State { begun, gatherings, mail, .. } = &mut *state;
     let pending = ops.iter().map(|op| match *op {
         Op::Meet { said, from, into } => {
             let at = begun.entry(comm.rank).or_default();
             *at += 1;
-            let empty = || Meeting { entries: (0..comm.group.size).map(|_| None).collect(), taken: 0 };
-            let meeting = meetings.entry(*at).or_insert_with(empty);
-            meeting.entries[comm.rank] = Some((said, replayed, Arc::new(get(from, said.bytes))));
+            let empty = || Gathering { entries: (0..comm.group.size).map(|_| None).collect(), taken: 0 };
+            let gathering = gatherings.entry(*at).or_insert_with(empty);
+            gathering.entries[comm.rank] = Some((said, replayed, Arc::new(get(from, said.bytes))));
             Pending::Meet { at: *at, into }
         }
         Op::Send { from, bytes, to } => {
             let taken = Arc::new(AtomicBool::new(false));
-            let letter = Letter { bytes: get(from, bytes), taken: taken.clone() };
-            mail.entry((comm.rank, to)).or_default().push_back(letter);
+            let sent_message = SentMessage { bytes: get(from, bytes), taken: taken.clone() };
+            mail.entry((comm.rank, to)).or_default().push_back(sent_message);
             Pending::Sent { to, taken }
         }
         Op::Receive { into, bytes, of } => Pending::Receive { into, bytes, of },
@@ -212,12 +212,12 @@ enum Outcome {
 }
 
 fn meet(comm: &Comm, state: &mut State, at: u64, into: u64) -> Outcome {
-    let Some(meeting) = state.meetings.get_mut(&at) else {
+    let Some(gathering) = state.gatherings.get_mut(&at) else {
         return Outcome::Wrong(format!("no meeting {at}"));
     };
     let missing = |(rank, entry): (usize, &Option<Entry>)| entry.is_none().then_some(rank);
-    let missing: Vec<usize> = meeting.entries.iter().enumerate().filter_map(missing).collect();
-    let entries: Vec<&Entry> = meeting.entries.iter().flatten().collect();
+    let missing: Vec<usize> = gathering.entries.iter().enumerate().filter_map(missing).collect();
+    let entries: Vec<&Entry> = gathering.entries.iter().flatten().collect();
     if !missing.is_empty() {
         return Outcome::Waits(missing);
     }
@@ -230,27 +230,27 @@ fn meet(comm: &Comm, state: &mut State, at: u64, into: u64) -> Outcome {
     }
     let inputs: Vec<Arc<Vec<u8>>> = entries.iter().map(|entry| entry.2.clone()).collect();
     put(into, &entries[0].0.of(comm.rank, &inputs));
-    meeting.taken += 1;
-    if meeting.taken == comm.group.size {
-        state.meetings.remove(&at);
+    gathering.taken += 1;
+    if gathering.taken == comm.group.size {
+        state.gatherings.remove(&at);
     }
     Outcome::Done
 }
 
 fn receive(comm: &Comm, state: &mut State, of: usize, into: u64, bytes: usize) -> Outcome {
-    let letters = state.mail.entry((of, comm.rank)).or_default();
-    match letters.front() {
+    let sent_messages = state.mail.entry((of, comm.rank)).or_default();
+    match sent_messages.front() {
         None => Outcome::Waits(vec![of]),
-        Some(letter) if letter.bytes.len() != bytes => {
-            let (sent, rank) = (letter.bytes.len(), comm.rank);
+        Some(sent_message) if sent_message.bytes.len() != bytes => {
+            let (sent, rank) = (sent_message.bytes.len(), comm.rank);
             Outcome::Wrong(format!(
                 "ranks disagree: rank {of} sends {sent} bytes, rank {rank} receives {bytes}"
             ))
         }
-        Some(letter) => {
-            put(into, &letter.bytes);
-            letter.taken.store(true, Ordering::Release);
-            letters.pop_front();
+        Some(sent_message) => {
+            put(into, &sent_message.bytes);
+            sent_message.taken.store(true, Ordering::Release);
+            sent_messages.pop_front();
             Outcome::Done
         }
     }

@@ -19,13 +19,13 @@ pub(super) struct Said {
 pub(super) type Entry = (Said, bool, Arc<Vec<u8>>);
 
 /// The entries of all ranks, and how many have taken their result.
-pub(super) struct Meeting {
+pub(super) struct Gathering {
     pub entries: Vec<Option<Entry>>,
     pub taken: usize,
 }
 
 /// A message on its way, and whether it has been received.
-pub(super) struct Letter {
+pub(super) struct SentMessage {
     pub bytes: Vec<u8>,
     pub taken: Arc<AtomicBool>,
 }

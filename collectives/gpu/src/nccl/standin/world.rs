@@ -2,7 +2,7 @@
 
 use super::super::api::{Answer, IN_PROGRESS, RawComm, SUCCESS};
 use super::options::StandIn;
-use super::traffic::{Letter, Meeting};
+use super::traffic::{Gathering, SentMessage};
 use super::{INTERNAL_ERROR, INVALID_ARGUMENT};
 use allfold_base::lock;
 use allfold_kernels::cuda::{CudaDevice, CudaStream, Queue};
@@ -70,8 +70,8 @@ pub(super) struct State {
     pub links: BTreeMap<Link, BTreeSet<usize>>,
     /// Collectives that each rank has begun.
     pub begun: BTreeMap<usize, u64>,
-    pub meetings: BTreeMap<u64, Meeting>,
-    pub mail: BTreeMap<(usize, usize), VecDeque<Letter>>,
+    pub gatherings: BTreeMap<u64, Gathering>,
+    pub mail: BTreeMap<(usize, usize), VecDeque<SentMessage>>,
     /// Colours and keys of the nth split, by rank.
     pub splits: BTreeMap<usize, BTreeMap<usize, (i32, i32)>>,
     pub children: BTreeMap<String, Arc<Group>>,

@@ -6,11 +6,12 @@
 
 use super::crypto::random;
 use super::handshake::{
-    Acceptor, Claims, Connector, HandshakeAnswer, OPENING, PROOF, Refusal, WELCOME, opening, read_opening,
+    Acceptor, Connector, HandshakeAnswer, OPENING, PROOF, PeerIdentity, Refusal, WELCOME, opening,
+    read_opening,
 };
+use super::peer_stream::PeerStream;
 use super::security::Security;
 use super::tls::{self, Credentials, Opened, Records};
-use super::wire::Wire;
 use crate::{Error, Result};
 use allfold_kernels::fused::Pipe;
 use std::io;
@@ -25,30 +26,30 @@ use tokio::time::timeout;
 
 /// What a process needs to make connections of one job: its mode, and its certificate where that is TLS.
 #[derive(Clone)]
-pub struct Door {
+pub struct Authenticator {
     security: Security,
     credentials: Option<Arc<Credentials>>,
     /// How long a handshake may take.
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// An authenticated connection: bytes in both directions, over TLS where the mode says so.
-pub struct Secured {
+pub struct AuthenticatedStream {
     socket: TcpStream,
     tls: Option<Box<Records>>,
 }
 
-impl Door {
-    /// For one mode. `patience` bounds every handshake; five seconds is usual.
+impl Authenticator {
+    /// For one mode. `timeout` bounds every handshake; five seconds is usual.
     ///
     /// # Errors
     /// No certificate can be made.
-    pub fn new(security: Security, patience: Duration) -> Result<Door> {
+    pub fn new(security: Security, timeout: Duration) -> Result<Authenticator> {
         let credentials = match security {
             Security::Tls(_) => Some(Arc::new(Credentials::new()?)),
             _ => None,
         };
-        Ok(Door { security, credentials, patience })
+        Ok(Authenticator { security, credentials, timeout })
     }
 
     /// The mode.
@@ -63,8 +64,8 @@ impl Door {
     pub async fn connect(
         &self,
         to: SocketAddr,
-        claims: Claims,
-    ) -> std::result::Result<(Secured, HandshakeAnswer), Refusal> {
+        identity: PeerIdentity,
+    ) -> std::result::Result<(AuthenticatedStream, HandshakeAnswer), Refusal> {
         self.security.allows(to).map_err(|error| Refusal::Forbidden(error.to_string()))?;
         let whole = async {
             let mut socket = super::socket::connect(to).await.map_err(broken)?;
@@ -72,8 +73,8 @@ impl Door {
             let hello = self.opening().map_err(|error| Refusal::Broken(error.to_string()))?;
             socket.write_all(&hello).await.map_err(broken)?;
             let challenge: [u8; OPENING] = exactly(&mut socket).await?;
-            let theirs = read_opening(&challenge, &self.security).map_err(Refusal::Stranger)?;
-            let (connector, proof) = Connector::new(&self.security, &hello, &challenge, claims);
+            let theirs = read_opening(&challenge, &self.security).map_err(Refusal::IncompatiblePeer)?;
+            let (connector, proof) = Connector::new(&self.security, &hello, &challenge, identity);
             socket.write_all(&proof).await.map_err(broken)?;
             // An acceptor that does not believe the proof says nothing and hangs up.
             let welcome: [u8; WELCOME] = match exactly(&mut socket).await {
@@ -82,12 +83,12 @@ impl Door {
             };
             let verdict = connector.finish(&welcome)?;
             let Some(credentials) = &self.credentials else {
-                return Ok((Secured { socket, tls: None }, verdict));
+                return Ok((AuthenticatedStream { socket, tls: None }, verdict));
             };
             let tls = tls::connect(credentials, theirs, &mut socket).await.map_err(broken)?;
-            Ok((Secured { socket, tls: Some(Box::new(tls)) }, verdict))
+            Ok((AuthenticatedStream { socket, tls: Some(Box::new(tls)) }, verdict))
         };
-        timeout(self.patience, whole).await.unwrap_or_else(|_| Err(self.late()))
+        timeout(self.timeout, whole).await.unwrap_or_else(|_| Err(self.late()))
     }
 
     /// Answers a connection: verifies the other side's proof and gives it the verdict that `judge` finds on its claims.
@@ -97,8 +98,8 @@ impl Door {
     pub async fn accept(
         &self,
         mut socket: TcpStream,
-        judge: impl FnOnce(&Claims) -> HandshakeAnswer,
-    ) -> std::result::Result<(Secured, Claims), Refusal> {
+        judge: impl FnOnce(&PeerIdentity) -> HandshakeAnswer,
+    ) -> std::result::Result<(AuthenticatedStream, PeerIdentity), Refusal> {
         let whole = async {
             socket.set_nodelay(true).map_err(broken)?;
             let hello: [u8; OPENING] = exactly(&mut socket).await?;
@@ -108,22 +109,22 @@ impl Door {
             if read.is_ok() || hello[..4] == challenge[..4] {
                 socket.write_all(&challenge).await.map_err(broken)?;
             }
-            let theirs = read.map_err(Refusal::Stranger)?;
+            let theirs = read.map_err(Refusal::IncompatiblePeer)?;
             let proof: [u8; PROOF] = exactly(&mut socket).await?;
             let mut acceptor = Acceptor::new(&self.security, &hello, &challenge);
-            let claims = acceptor.verify(&proof).ok_or(Refusal::Secret)?;
-            let verdict = judge(&claims);
+            let identity = acceptor.verify(&proof).ok_or(Refusal::Secret)?;
+            let verdict = judge(&identity);
             socket.write_all(&acceptor.welcome(verdict)).await.map_err(broken)?;
             if !verdict.is_welcome() {
-                return Err(Refusal::Answer(verdict, verdict.explain(&claims)));
+                return Err(Refusal::Answer(verdict, verdict.explain(&identity)));
             }
             let Some(credentials) = &self.credentials else {
-                return Ok((Secured { socket, tls: None }, claims));
+                return Ok((AuthenticatedStream { socket, tls: None }, identity));
             };
             let tls = tls::accept(credentials, theirs, &mut socket).await.map_err(broken)?;
-            Ok((Secured { socket, tls: Some(Box::new(tls)) }, claims))
+            Ok((AuthenticatedStream { socket, tls: Some(Box::new(tls)) }, identity))
         };
-        timeout(self.patience, whole).await.unwrap_or_else(|_| Err(self.late()))
+        timeout(self.timeout, whole).await.unwrap_or_else(|_| Err(self.late()))
     }
 
     fn opening(&self) -> Result<[u8; OPENING]> {
@@ -132,7 +133,7 @@ impl Door {
     }
 
     fn late(&self) -> Refusal {
-        Refusal::Broken(format!("no handshake within {:?}", self.patience))
+        Refusal::Broken(format!("no handshake within {:?}", self.timeout))
     }
 }
 
@@ -146,7 +147,7 @@ fn broken(error: impl ToString) -> Refusal {
     Refusal::Broken(error.to_string())
 }
 
-impl Secured {
+impl AuthenticatedStream {
     /// The address of this side, and of the other.
     ///
     /// # Errors
@@ -162,12 +163,12 @@ impl Secured {
 
     /// Leaves the asynchronous runtime: the same connection for a thread that asks it directly. With memory of this host
     /// for its bytes, there is nothing on the socket that TLS would have to protect.
-    pub fn into_wire(self, memory: Option<Pipe>) -> Result<Wire> {
+    pub fn into_peer_stream(self, memory: Option<Pipe>) -> Result<PeerStream> {
         let failed = |error: io::Error| Error::System(format!("a socket cannot be taken over: {error}"));
         let socket = self.socket.into_std().map_err(failed)?;
         Ok(match memory {
-            Some(pipe) => Wire::beside(socket, pipe),
-            None => Wire::new(socket, self.tls),
+            Some(pipe) => PeerStream::shared_memory(socket, pipe),
+            None => PeerStream::new(socket, self.tls),
         })
     }
 
@@ -182,9 +183,9 @@ impl Secured {
     }
 }
 
-impl AsyncRead for Secured {
+impl AsyncRead for AuthenticatedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Secured { socket, tls } = self.get_mut();
+        let AuthenticatedStream { socket, tls } = self.get_mut();
         let Some(tls) = tls else { return Pin::new(socket).poll_read(cx, buf) };
         loop {
             match tls.open(buf.initialize_unfilled())? {
@@ -203,7 +204,7 @@ impl AsyncRead for Secured {
     }
 }
 
-impl AsyncWrite for Secured {
+impl AsyncWrite for AuthenticatedStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         ready!(this.poll_held(cx))?;

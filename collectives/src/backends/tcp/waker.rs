@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A count of news, and a descriptor that is readable once there are more while someone sleeps.
-pub(super) struct Bell {
+pub(super) struct Waker {
     news: AtomicU64,
     asleep: AtomicBool,
     event: OwnedFd,
 }
 
-impl Bell {
-    pub fn new() -> Result<Bell> {
+impl Waker {
+    pub fn new() -> Result<Waker> {
         let failed = |error| Error::System(format!("no event descriptor: {error}"));
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
-        Ok(Bell { news: AtomicU64::new(0), asleep: AtomicBool::new(false), event })
+        Ok(Waker { news: AtomicU64::new(0), asleep: AtomicBool::new(false), event })
     }
 
     /// There is news. It is in its place before this is called.
@@ -39,11 +39,11 @@ impl Bell {
         self.news() == seen
     }
 
-    /// Sleeps until there is news beyond `seen`, or `patience` is over.
-    pub fn sleep(&self, seen: u64, patience: Duration) {
+    /// Sleeps until there is news beyond `seen`, or `timeout` is over.
+    pub fn sleep(&self, seen: u64, timeout: Duration) {
         if self.prepare_sleep(seen) {
-            let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
-            let limit = Timespec { tv_sec: seconds, tv_nsec: patience.subsec_nanos().into() };
+            let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+            let limit = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
             let mut event = [PollFd::new(&self.event, PollFlags::IN)];
             // A signal wakes it early, and it looks again.
             let _ = poll(&mut event, Some(&limit));
@@ -57,7 +57,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

@@ -1,11 +1,11 @@
 //! The conductor: what happens while every actor is blocked, instant by instant, and who is woken.
 
-use super::agenda::Due;
+use super::channels::News;
+use super::event_queue::ScheduledEvent;
 use super::message::{Channel, Half};
-use super::state::{Actor, Doing, Entered, LAST, State, Wait};
-use super::wires::News;
-use crate::backends::{ActorId, GateId, GroupId};
-use crate::contract::Ledger;
+use super::state::{Doing, Entered, LAST, State, Task, Wait};
+use crate::backends::{GateId, GroupId, TaskId};
+use crate::contract::CallLedger;
 use crate::transport::Event;
 use crate::{Error, Operation, Rank};
 use allfold_sim::Picos;
@@ -15,17 +15,17 @@ use std::time::Duration;
 
 impl State {
     /// Applies what is due, instant by instant, until somebody has to run again.
-    pub fn conduct(&mut self) {
+    pub fn run_events(&mut self) {
         loop {
-            while let Some(due) = self.agenda.take(self.now) {
+            while let Some(due) = self.event_queue.take(self.now) {
                 self.apply(due);
             }
             if !self.woken.is_empty() {
                 return self.release();
             }
-            let (transit, faults) = (&mut self.wires.transit, &self.options.faults);
+            let (transit, faults) = (&mut self.channels.transit, &self.options.faults);
             transit.settle(faults, Picos(self.now));
-            let next = transit.next(faults, self.agenda.next().map(Picos)).map(|next| next.0);
+            let next = transit.next(faults, self.event_queue.next().map(Picos)).map(|next| next.0);
             let late = self.deadlines.first().copied();
             match (next, late) {
                 (Some(next), Some(late)) if late.0 < next => {
@@ -35,19 +35,19 @@ impl State {
                 }
                 (Some(next), _) if next > LAST => {
                     self.broken.get_or_insert(Error::Endless);
-                    for actor in self.those(|of| matches!(of.doing, Doing::Blocked(_))) {
-                        self.wake(actor);
+                    for task in self.those(|of| matches!(of.doing, Doing::Blocked(_))) {
+                        self.wake(task);
                     }
                     return self.release();
                 }
                 (Some(next), _) => {
                     self.now = next;
                     let mut tell = Vec::new();
-                    self.wires.left(next, &self.options, &mut self.agenda, &mut tell);
+                    self.channels.left(next, &self.options, &mut self.event_queue, &mut tell);
                     tell.into_iter().for_each(|news| self.tell(news));
                 }
                 // Where messages may be lost, a rank that waits for one is told at its deadline.
-                (None, Some(late)) if self.wires.transit.faults.is_some() => {
+                (None, Some(late)) if self.channels.transit.faults.is_some() => {
                     self.now = self.now.max(late.0);
                     self.deadlines.remove(&late);
                     self.expire(late.3);
@@ -61,104 +61,123 @@ impl State {
     /// Lets those run whom this instant concerns.
     fn release(&mut self) {
         self.progress += 1;
-        for actor in mem::take(&mut self.woken) {
+        for task in mem::take(&mut self.woken) {
             let now = self.now;
-            let of = self.at(actor);
+            let of = self.at(task);
             let polled = mem::replace(&mut of.doing, Doing::Running) == Doing::Blocked(Wait::News);
             of.now = of.now.max(now);
-            of.bell.notify_all();
+            of.waker.notify_all();
             self.polling -= u32::from(polled);
             self.running += 1;
         }
     }
 
-    pub(super) fn wake(&mut self, actor: ActorId) {
-        if !matches!(self.at(actor).doing, Doing::Blocked(_)) {
+    pub(super) fn wake(&mut self, task: TaskId) {
+        if !matches!(self.at(task).doing, Doing::Blocked(_)) {
             return;
         }
-        self.woken.insert(actor);
-        self.wake_pollers(actor);
+        self.woken.insert(task);
+        self.wake_pollers(task);
     }
 
     /// Something happened to an actor: whoever polls for its rank looks again.
-    fn wake_pollers(&mut self, actor: ActorId) {
+    fn wake_pollers(&mut self, task: TaskId) {
         if self.polling == 0 {
             return;
         }
-        let rank = self.at(actor).rank;
-        let polls = |of: &Actor| of.rank == rank && of.doing == Doing::Blocked(Wait::News);
+        let rank = self.at(task).rank;
+        let polls = |of: &Task| of.rank == rank && of.doing == Doing::Blocked(Wait::News);
         self.woken.extend(self.those(polls));
     }
 
-    fn apply(&mut self, due: Due) {
+    fn apply(&mut self, due: ScheduledEvent) {
         match due {
-            Due::Flow(message) => self.wires.flow(message, self.now),
-            Due::Arrive(message) => {
-                let news = self.wires.arrived(message, self.now);
+            ScheduledEvent::Flow(message) => self.channels.flow(message, self.now),
+            ScheduledEvent::Arrive(message) => {
+                let news = self.channels.arrived(message, self.now);
                 news.into_iter().for_each(|news| self.tell(news));
             }
-            Due::Die { rank } => self.die(rank),
-            Due::Moved { half, round } => self.deliver(half, Event::Moved { round }),
-            Due::Enter { member, call } => {
+            ScheduledEvent::Die { rank } => self.die(rank),
+            ScheduledEvent::Moved { half, round } => self.deliver(half, Event::Moved { round }),
+            ScheduledEvent::Enter { member, call } => {
                 let letter = call.operation == Operation::PointToPoint;
                 if !letter && self.ledger(member.group).enter(member.rank, &call).is_err() {
                     self.alarm(member.group);
                 }
             }
-            Due::Send { half, .. } | Due::Receive { half, .. } if self.posts_in_vain(half) => {}
-            Due::Send { half, member, to, lane, frame } => {
+            ScheduledEvent::Send { half, .. } | ScheduledEvent::Receive { half, .. }
+                if self.posts_in_vain(half) => {}
+            ScheduledEvent::Send { half, member, to, lane, frame } => {
                 let channel = (member.group, member.rank, to, lane);
                 let ends = self.ends(channel);
-                self.wires.send(channel, ends, (half, frame), self.now, &self.options, &mut self.agenda);
+                self.channels.send(
+                    channel,
+                    ends,
+                    (half, frame),
+                    self.now,
+                    &self.options,
+                    &mut self.event_queue,
+                );
                 self.fail_orphaned(channel);
             }
-            Due::Receive { half, member, from, lane, reduced } => {
+            ScheduledEvent::Receive { half, member, from, lane, reduced } => {
                 let channel = (member.group, from, member.rank, lane);
                 let ends = self.ends(channel);
-                self.wires.receive(channel, ends, (half, reduced), self.now, &self.options, &mut self.agenda);
+                self.channels.receive(
+                    channel,
+                    ends,
+                    (half, reduced),
+                    self.now,
+                    &self.options,
+                    &mut self.event_queue,
+                );
                 self.fail_orphaned(channel);
             }
-            Due::Raise { actor, gate: GateId(gate) } => {
+            ScheduledEvent::Raise { task, gate: GateId(gate) } => {
                 let gate = &mut self.gates[gate as usize];
                 gate.count += 1;
                 let count = gate.count;
                 let through = gate.waiting.extract_if(.., |(_, wanted)| *wanted <= count);
-                let through: Vec<ActorId> = through.map(|(actor, _)| actor).collect();
-                through.into_iter().for_each(|actor| self.wake(actor));
-                self.wake_pollers(actor);
+                let through: Vec<TaskId> = through.map(|(task, _)| task).collect();
+                through.into_iter().for_each(|task| self.wake(task));
+                self.wake_pollers(task);
             }
-            Due::Pass { actor, gate, count } if self.broken.is_none() && self.count(gate) < count => {
-                self.gates[gate.0 as usize].waiting.push((actor, count));
+            ScheduledEvent::Pass { task, gate, count }
+                if self.broken.is_none() && self.count(gate) < count =>
+            {
+                self.gates[gate.0 as usize].waiting.push((task, count));
             }
-            Due::Poll { actor, gate, count } if self.broken.is_none() && self.count(gate) < count => {
-                self.at(actor).doing = Doing::Blocked(Wait::News);
+            ScheduledEvent::Poll { task, gate, count }
+                if self.broken.is_none() && self.count(gate) < count =>
+            {
+                self.at(task).doing = Doing::Blocked(Wait::News);
                 self.polling += 1;
             }
-            Due::Pass { actor, .. } | Due::Poll { actor, .. } => self.wake(actor),
-            Due::Leave { member, operations, cause } => {
+            ScheduledEvent::Pass { task, .. } | ScheduledEvent::Poll { task, .. } => self.wake(task),
+            ScheduledEvent::Leave { member, operations, cause } => {
                 if self.ledger(member.group).leave(member.rank, operations, cause).is_err() {
                     self.alarm(member.group);
                 }
                 self.decided(member.group);
-                let letters = self.wires.letters(member.group, member.rank);
-                letters.into_iter().for_each(|channel| self.fail_orphaned(channel));
+                let point_to_point = self.channels.point_to_point(member.group, member.rank);
+                point_to_point.into_iter().for_each(|channel| self.fail_orphaned(channel));
             }
-            Due::Shrink { member } => {
+            ScheduledEvent::Shrink { member } => {
                 self.ledger(member.group).shrink(member.rank);
                 self.alarm(member.group);
                 self.decided(member.group);
             }
-            Due::Fail { actor, member, error } => {
+            ScheduledEvent::Fail { task, member, error } => {
                 self.ledger(member.group).fail(member.rank, error);
                 self.alarm(member.group);
-                if self.at(actor).doing == Doing::Blocked(Wait::Applied) {
-                    self.wake(actor);
+                if self.at(task).doing == Doing::Blocked(Wait::Applied) {
+                    self.wake(task);
                 }
             }
         }
     }
 
-    pub(super) fn ledger(&mut self, GroupId(group): GroupId) -> &mut Ledger {
+    pub(super) fn ledger(&mut self, GroupId(group): GroupId) -> &mut CallLedger {
         &mut self.groups[group as usize].ledger
     }
 
@@ -170,8 +189,8 @@ impl State {
 
     /// Whether whoever posts has died.
     fn posts_in_vain(&mut self, half: Half) -> bool {
-        let rank = self.at(half.actor).rank;
-        self.wires.transit.is_dead(rank)
+        let rank = self.at(half.task).rank;
+        self.channels.transit.is_dead(rank)
     }
 
     fn tell(&mut self, news: News) {
@@ -187,49 +206,49 @@ impl State {
     }
 
     fn deliver(&mut self, half: Half, event: Event) {
-        let of = self.at(half.actor);
+        let of = self.at(half.task);
         if of.operation == half.operation && of.entered.is_some() {
             of.inbox.push_back(event);
-            self.wake(half.actor);
+            self.wake(half.task);
         }
     }
 
     /// Wakes everyone who waits for news of posts in a group.
     pub(super) fn alarm(&mut self, group: GroupId) {
         let waits =
-            |of: &Actor| matches!(of.doing, Doing::Blocked(Wait::Posts { group: of, .. }) if of == group);
-        for actor in self.those(waits) {
-            self.wake(actor);
+            |of: &Task| matches!(of.doing, Doing::Blocked(Wait::Posts { group: of, .. }) if of == group);
+        for task in self.those(waits) {
+            self.wake(task);
         }
     }
 
     /// Wakes those who asked who of a group is left, once it is decided.
     fn decided(&mut self, group: GroupId) {
-        let waits = |of: &Actor| matches!(of.doing, Doing::Blocked(Wait::Survivors(m)) if m.group == group);
-        for actor in self.those(waits) {
-            if let Doing::Blocked(Wait::Survivors(member)) = self.at(actor).doing
+        let waits = |of: &Task| matches!(of.doing, Doing::Blocked(Wait::Survivors(m)) if m.group == group);
+        for task in self.those(waits) {
+            if let Doing::Blocked(Wait::Survivors(member)) = self.at(task).doing
                 && self.ledger(group).survivors(member.rank).is_some()
             {
-                self.wake(actor);
+                self.wake(task);
             }
         }
     }
 
     /// A letter whose other side has left never arrives: its group fails.
     pub(super) fn fail_orphaned(&mut self, channel: Channel) {
-        let Some((half, me, peer)) = self.wires.lonely(channel) else { return };
+        let Some((half, me, peer)) = self.channels.lonely(channel) else { return };
         if !self.ledger(channel.0).has_left(peer) {
             return;
         }
-        let call = self.at(half.actor).entered.as_ref().map(|entered| entered.call.clone());
+        let call = self.at(half.task).entered.as_ref().map(|entered| entered.call.clone());
         self.ledger(channel.0).lose(me, peer, call.as_deref());
         self.alarm(channel.0);
     }
 
     /// An operation's deadline has passed.
-    fn expire(&mut self, actor: ActorId) {
-        let half = self.half(actor);
-        let of = self.at(actor);
+    fn expire(&mut self, task: TaskId) {
+        let half = self.half(task);
+        let of = self.at(task);
         let round = match of.doing {
             Doing::Blocked(Wait::Posts { round, .. }) => round,
             _ => 0,
@@ -242,10 +261,10 @@ impl State {
         };
         let entered = waiting_on.is_empty();
         let (mut rank, mut round) = (member.rank, round);
-        if entered && self.wires.transit.faults.is_some() {
-            (rank, waiting_on, round) = self.blame(actor);
+        if entered && self.channels.transit.faults.is_some() {
+            (rank, waiting_on, round) = self.blame(task);
         } else if entered {
-            waiting_on = self.wires.peers(half).into_iter().collect();
+            waiting_on = self.channels.peers(half).into_iter().collect();
         }
         let after = self.options.deadline.map_or(Duration::ZERO, |span| Duration::from_nanos(span.0 / 1_000));
         let call = Box::new(call.as_ref().clone());
@@ -260,8 +279,8 @@ impl State {
         let mut waits = Vec::new();
         let mut groups = BTreeSet::new();
         // Whoever has not asked by now who is left never will.
-        for actor in blocked.iter().copied() {
-            if let Doing::Blocked(Wait::Survivors(member)) = self.at(actor).doing {
+        for task in blocked.iter().copied() {
+            if let Doing::Blocked(Wait::Survivors(member)) = self.at(task).doing {
                 self.ledger(member.group).decide();
                 self.decided(member.group);
             }
@@ -269,12 +288,12 @@ impl State {
         if !self.woken.is_empty() {
             return true;
         }
-        for actor in blocked.iter().copied() {
-            let half = self.half(actor);
-            let of = self.at(actor);
+        for task in blocked.iter().copied() {
+            let half = self.half(task);
+            let of = self.at(task);
             if let (Doing::Blocked(Wait::Posts { group, round }), Some(entered)) = (of.doing, &of.entered) {
                 let (rank, call) = (entered.member.rank, entered.call.clone());
-                let peers: Vec<String> = self.wires.peers(half).iter().map(Rank::to_string).collect();
+                let peers: Vec<String> = self.channels.peers(half).iter().map(Rank::to_string).collect();
                 waits.push(format!(
                     "rank {rank} waits for rank {} in {call}, round {round}",
                     peers.join(", ")
@@ -290,7 +309,7 @@ impl State {
         if groups.is_empty() && !blocked.is_empty() {
             // Only an error of our own leads here; whoever waits is told rather than left.
             self.broken.get_or_insert(error);
-            blocked.into_iter().for_each(|actor| self.wake(actor));
+            blocked.into_iter().for_each(|task| self.wake(task));
         }
         !self.woken.is_empty()
     }
@@ -298,22 +317,22 @@ impl State {
     /// Some rank has been busy outside of our calls for too long: everyone is told who.
     pub fn give_up(&mut self, after: Duration) {
         let busy = self.those(|of| of.doing == Doing::Running);
-        let waiting_on = busy.iter().map(|ActorId(id)| self.actors[*id as usize].rank).collect();
+        let waiting_on = busy.iter().map(|TaskId(id)| self.tasks[*id as usize].rank).collect();
         self.broken.get_or_insert(Error::Unresponsive { waiting_on, after });
-        for actor in self.those(|of| matches!(of.doing, Doing::Blocked(_))) {
-            self.wake(actor);
+        for task in self.those(|of| matches!(of.doing, Doing::Blocked(_))) {
+            self.wake(task);
         }
         self.release();
     }
 
     /// Actors by what they do, in order of ranks and streams.
-    pub(super) fn those(&self, which: impl Fn(&Actor) -> bool) -> Vec<ActorId> {
-        let mut found: Vec<(Rank, u32, ActorId)> = (0..)
-            .zip(&self.actors)
+    pub(super) fn those(&self, which: impl Fn(&Task) -> bool) -> Vec<TaskId> {
+        let mut found: Vec<(Rank, u32, TaskId)> = (0..)
+            .zip(&self.tasks)
             .filter(|(_, of)| which(of))
-            .map(|(id, of)| (of.rank, of.stream, ActorId(id)))
+            .map(|(id, of)| (of.rank, of.stream, TaskId(id)))
             .collect();
         found.sort();
-        found.into_iter().map(|(_, _, actor)| actor).collect()
+        found.into_iter().map(|(_, _, task)| task).collect()
     }
 }

@@ -2,7 +2,7 @@
 //! an end that sleeps, and tells of the other's end.
 
 use super::socket::again;
-use crate::{Host, Invitation};
+use crate::{Host, SegmentHandle};
 use allfold_kernels::fused::{Pipe, Wants};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const LOOKS: u32 = 64;
 
 /// One end.
-pub struct Beside {
+pub struct SharedMemoryLink {
     pipe: Pipe,
     socket: TcpStream,
     /// How often nothing was to be done since the socket was asked.
@@ -22,34 +22,38 @@ pub struct Beside {
 }
 
 /// Memory for a connection that is being made.
-pub struct Offer {
+pub struct LinkOffer {
     /// This end of it.
     pub pipe: Pipe,
     /// Where the other end finds it.
-    pub memory: Invitation,
+    pub memory: SegmentHandle,
     /// Open until the other end has opened it too.
     _descriptor: OwnedFd,
 }
 
-impl Offer {
+impl LinkOffer {
     /// New memory. `None`: the system gives none.
-    pub fn new(host: Host) -> Option<Offer> {
-        let nonce = Invitation::nonce()?;
-        let (pipe, descriptor) = Pipe::shared(&Invitation::name(nonce)).ok()?;
-        Some(Offer { pipe, memory: Invitation::to(Some(host), &descriptor, nonce), _descriptor: descriptor })
+    pub fn new(host: Host) -> Option<LinkOffer> {
+        let nonce = SegmentHandle::nonce()?;
+        let (pipe, descriptor) = Pipe::shared(&SegmentHandle::name(nonce)).ok()?;
+        Some(LinkOffer {
+            pipe,
+            memory: SegmentHandle::to(Some(host), &descriptor, nonce),
+            _descriptor: descriptor,
+        })
     }
 
     /// The other end's answer: its end of the pipe, if that can be had.
-    pub fn accept(memory: &Invitation, host: Option<Host>) -> Option<Pipe> {
-        let here = Invitation::none(host);
-        here.is_beside(memory).then(|| Pipe::attach(memory.open()?).ok()).flatten()
+    pub fn accept(memory: &SegmentHandle, host: Option<Host>) -> Option<Pipe> {
+        let here = SegmentHandle::none(host);
+        here.is_same_host(memory).then(|| Pipe::attach(memory.open()?).ok()).flatten()
     }
 }
 
-impl Beside {
+impl SharedMemoryLink {
     /// Over a socket that nothing else is sent on.
-    pub fn new(pipe: Pipe, socket: TcpStream) -> Beside {
-        Beside { pipe, socket, looks: 0, ended: None }
+    pub fn new(pipe: Pipe, socket: TcpStream) -> SharedMemoryLink {
+        SharedMemoryLink { pipe, socket, looks: 0, ended: None }
     }
 
     /// Reads what is there. 0: the other side will put nothing more in.
@@ -145,7 +149,7 @@ fn damaged(_: allfold_kernels::fused::Damaged) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "the shared memory says what cannot be")
 }
 
-impl AsFd for Beside {
+impl AsFd for SharedMemoryLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -156,19 +160,19 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener};
 
-    fn pair() -> [Beside; 2] {
+    fn pair() -> [SharedMemoryLink; 2] {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (here, _) = listener.accept().unwrap();
         let [a, b] = Pipe::pair();
         [(a, here), (b, there)].map(|(pipe, socket)| {
             socket.set_nonblocking(true).unwrap();
-            Beside::new(pipe, socket)
+            SharedMemoryLink::new(pipe, socket)
         })
     }
 
     /// Reads until there is something, or an end.
-    fn wait(end: &mut Beside, into: &mut [u8]) -> io::Result<usize> {
+    fn wait(end: &mut SharedMemoryLink, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match end.read(into) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
@@ -221,10 +225,10 @@ mod tests {
     #[test]
     fn memory_of_another_host_is_not_accepted() {
         let (here, there) = (Host::pretended(0), Host::pretended(1));
-        let offer = Offer::new(here).unwrap();
-        assert!(Offer::accept(&offer.memory, Some(there)).is_none());
-        assert!(Offer::accept(&offer.memory, None).is_none());
-        assert!(Offer::accept(&Invitation::none(Some(here)), Some(here)).is_none(), "there is none");
-        assert!(Offer::accept(&offer.memory, Some(here)).is_some());
+        let offer = LinkOffer::new(here).unwrap();
+        assert!(LinkOffer::accept(&offer.memory, Some(there)).is_none());
+        assert!(LinkOffer::accept(&offer.memory, None).is_none());
+        assert!(LinkOffer::accept(&SegmentHandle::none(Some(here)), Some(here)).is_none(), "there is none");
+        assert!(LinkOffer::accept(&offer.memory, Some(here)).is_some());
     }
 }

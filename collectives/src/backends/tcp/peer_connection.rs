@@ -16,7 +16,7 @@ use crate::Rank;
 use crate::contract::Fingerprint;
 use crate::schedule::Span;
 use crate::transport::{Memory, Payload, Pool};
-use allfold_net::wire::Wire;
+use allfold_net::peer_stream::PeerStream;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -91,9 +91,9 @@ enum To {
     Aside(Payload),
 }
 
-pub(super) struct Link {
+pub(super) struct PeerConnection {
     pub peer: Rank,
-    wire: Option<Wire>,
+    stream: Option<PeerStream>,
     sends: VecDeque<Message>,
     outgoing: Option<Outgoing>,
     expected: VecDeque<Expected>,
@@ -109,11 +109,11 @@ pub(super) struct Link {
     pub latest: Option<u64>,
 }
 
-impl Link {
-    pub fn new(peer: Rank) -> Link {
-        Link {
+impl PeerConnection {
+    pub fn new(peer: Rank) -> PeerConnection {
+        PeerConnection {
             peer,
-            wire: None,
+            stream: None,
             sends: VecDeque::new(),
             outgoing: None,
             expected: VecDeque::new(),
@@ -127,26 +127,26 @@ impl Link {
         }
     }
 
-    pub fn attach(&mut self, wire: Wire) {
-        self.wire = Some(wire);
+    pub fn attach(&mut self, stream: PeerStream) {
+        self.stream = Some(stream);
     }
 
-    pub fn wire(&self) -> Option<&Wire> {
-        self.wire.as_ref()
+    pub fn stream(&self) -> Option<&PeerStream> {
+        self.stream.as_ref()
     }
 
-    pub fn into_wire(self) -> Option<Wire> {
-        self.wire
+    pub fn into_peer_stream(self) -> Option<PeerStream> {
+        self.stream
     }
 
     /// The thread that waits for this link sleeps no longer.
     pub fn finish_sleep(&mut self) {
-        self.wire.iter_mut().for_each(Wire::finish_sleep);
+        self.stream.iter_mut().for_each(PeerStream::finish_sleep);
     }
 
     /// Ends this direction.
     pub fn finish(&mut self) {
-        self.wire.iter_mut().for_each(Wire::finish);
+        self.stream.iter_mut().for_each(PeerStream::finish);
     }
 
     pub fn send(&mut self, lane: u32, round: u32, source: Source) {
@@ -173,7 +173,9 @@ impl Link {
         memory: &mut dyn Memory,
         done: &mut Vec<Done>,
     ) -> Result<bool, Fault> {
-        let (Some(wire), Some(message)) = (&mut self.wire, self.sends.front_mut()) else { return Ok(false) };
+        let (Some(stream), Some(message)) = (&mut self.stream, self.sends.front_mut()) else {
+            return Ok(false);
+        };
         let all = match &message.source {
             Source::Payload(payload) => payload.len(),
             Source::Span(_, bytes) => *bytes,
@@ -203,7 +205,7 @@ impl Link {
                 at: (message.gone / FRAGMENT) as u32,
                 bytes: bytes.len() as u32,
                 fingerprint: scene.fingerprint,
-                payload_crc: if wire.is_authentic() { 0 } else { crc32c(bytes) },
+                payload_crc: if stream.is_authentic() { 0 } else { crc32c(bytes) },
             };
             self.outgoing = Some(Outgoing { header: header.encode(), bytes: bytes.len(), copy, written: 0 });
         }
@@ -217,7 +219,7 @@ impl Link {
         while outgoing.written < total {
             let head = &outgoing.header[outgoing.written.min(HEADER)..];
             let body = &rest[outgoing.written.saturating_sub(HEADER)..];
-            match wire.write(head, body) {
+            match stream.write(head, body) {
                 Ok(0) => return Err(Fault::Ended("takes no more bytes".into())),
                 Ok(bytes) => {
                     outgoing.written += bytes;
@@ -227,7 +229,7 @@ impl Link {
                 Err(error) => return Err(ended(error)),
             }
         }
-        if last && !wire.flush().map_err(ended)? {
+        if last && !stream.flush().map_err(ended)? {
             return Ok(moved);
         }
         message.gone += outgoing.bytes;
@@ -252,7 +254,7 @@ impl Link {
         if self.settle(memory, done)? {
             return Ok(true);
         }
-        if self.wire.is_none() {
+        if self.stream.is_none() {
             return Ok(false);
         }
         let mut moved = false;
@@ -276,8 +278,8 @@ impl Link {
             // Of a large message no more than the header is wanted here: the rest goes straight to its place.
             let large = self.expected.iter().any(|e| e.bytes - e.come > AHEAD - HEADER);
             let limit = if large { HEADER } else { AHEAD };
-            let Some(wire) = &mut self.wire else { return Ok(None) };
-            match wire.read(&mut self.ahead[self.to..limit]) {
+            let Some(stream) = &mut self.stream else { return Ok(None) };
+            match stream.read(&mut self.ahead[self.to..limit]) {
                 Ok(0) if self.to == self.from => return Err(Fault::Ended("closed the connection".into())),
                 Ok(0) => return Err(Fault::Truncated),
                 Ok(bytes) => self.to += bytes,
@@ -334,7 +336,7 @@ impl Link {
 
     /// Reads the fragment's bytes into their place, and accounts for it once it is whole.
     fn body(&mut self, memory: &mut dyn Memory, pool: &Pool, done: &mut Vec<Done>) -> Result<bool, Fault> {
-        let (Some(wire), Some(incoming)) = (&mut self.wire, &mut self.incoming) else { return Ok(false) };
+        let (Some(stream), Some(incoming)) = (&mut self.stream, &mut self.incoming) else { return Ok(false) };
         let bytes = incoming.header.bytes as usize;
         let (room, through) = match &mut incoming.to {
             To::Aside(payload) => (&mut payload[..], false),
@@ -350,7 +352,7 @@ impl Link {
                 incoming.read += there;
                 continue;
             }
-            match wire.read(into) {
+            match stream.read(into) {
                 Ok(0) => return Err(Fault::Truncated),
                 Ok(bytes) => incoming.read += bytes,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(moved),
@@ -359,7 +361,7 @@ impl Link {
             }
             moved = true;
         }
-        let sum = if wire.is_authentic() { 0 } else { crc32c(room) };
+        let sum = if stream.is_authentic() { 0 } else { crc32c(room) };
         if sum != incoming.header.payload_crc {
             return Err(Fault::Wrong("its payload's checksum is wrong".into()));
         }

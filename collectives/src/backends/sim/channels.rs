@@ -6,7 +6,7 @@
 //! start = max(sender posted, receiver posted, channel free) --overhead--> flow ... left --latency, reduction--> arrived
 //! ```
 
-use super::agenda::{Agenda, Due};
+use super::event_queue::{EventQueue, ScheduledEvent};
 use super::message::{Channel, Half, MessageId};
 use super::options::Options;
 use crate::Rank;
@@ -39,7 +39,7 @@ pub(super) enum News {
     },
 }
 
-struct Wire {
+struct ChannelState {
     key: Channel,
     sends: VecDeque<(Half, Frame)>,
     receives: VecDeque<(Half, bool)>,
@@ -63,10 +63,10 @@ fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-pub(super) struct Wires {
+pub(super) struct Channels {
     /// Channels get their numbers in order of their first use.
     numbers: BTreeMap<Channel, u32>,
-    wires: Vec<Wire>,
+    channels: Vec<ChannelState>,
     /// `None` in it: the message has arrived, or is the copy of another.
     pub transit: Transit<Option<Posted>>,
     finished: Vec<FlowId>,
@@ -74,13 +74,13 @@ pub(super) struct Wires {
     pub hash: EventHash,
 }
 
-impl Wires {
-    pub fn new(options: &Options) -> Wires {
+impl Channels {
+    pub fn new(options: &Options) -> Channels {
         let everyone = AllRanks::of(&options.topology, &options.faults);
         let links = (0..everyone.links()).map(|link| everyone.link(LinkId(link)).bandwidth).collect();
-        Wires {
+        Channels {
             numbers: BTreeMap::new(),
-            wires: Vec::new(),
+            channels: Vec::new(),
             transit: Transit::new(links, options.topology.ranks(), &options.faults, options.sharing),
             finished: Vec::new(),
             hash: EventHash::default(),
@@ -89,20 +89,20 @@ impl Wires {
 
     /// The number of a channel, which is opened where it is new.
     fn number(&mut self, key: Channel, ends: (Rank, Rank), options: &Options) -> u32 {
-        let next = self.wires.len() as u32;
+        let next = self.channels.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);
         if number == next {
             let mut path = Vec::new();
             let everyone = AllRanks::of(&options.topology, &options.faults);
             let latency = everyone.route(ends.0, ends.1, &mut path);
             let (sends, receives) = (VecDeque::new(), VecDeque::new());
-            self.wires.push(Wire { key, sends, receives, busy: false, path, latency, ends });
+            self.channels.push(ChannelState { key, sends, receives, busy: false, path, latency, ends });
         }
         number
     }
 
-    fn wire(&self, key: Channel) -> Option<&Wire> {
-        self.numbers.get(&key).map(|number| &self.wires[*number as usize])
+    fn channel_state(&self, key: Channel) -> Option<&ChannelState> {
+        self.numbers.get(&key).map(|number| &self.channels[*number as usize])
     }
 
     /// The sender posts its half.
@@ -113,11 +113,11 @@ impl Wires {
         half: (Half, Frame),
         now: u64,
         options: &Options,
-        agenda: &mut Agenda,
+        event_queue: &mut EventQueue,
     ) {
         let number = self.number(channel, ends, options);
-        self.wires[number as usize].sends.push_back(half);
-        self.start(number, now, options, agenda);
+        self.channels[number as usize].sends.push_back(half);
+        self.start(number, now, options, event_queue);
     }
 
     /// The receiver posts its half.
@@ -128,30 +128,30 @@ impl Wires {
         half: (Half, bool),
         now: u64,
         options: &Options,
-        agenda: &mut Agenda,
+        event_queue: &mut EventQueue,
     ) {
         let number = self.number(channel, ends, options);
-        self.wires[number as usize].receives.push_back(half);
-        self.start(number, now, options, agenda);
+        self.channels[number as usize].receives.push_back(half);
+        self.start(number, now, options, event_queue);
     }
 
     /// Whether one end of a channel is dead.
     fn is_cut_off(&self, channel: u32) -> bool {
-        let (from, to) = self.wires[channel as usize].ends;
+        let (from, to) = self.channels[channel as usize].ends;
         self.transit.is_dead(from) || self.transit.is_dead(to)
     }
 
     /// Starts the next message of a channel, where both halves are posted and the channel is free.
-    fn start(&mut self, channel: u32, now: u64, options: &Options, agenda: &mut Agenda) {
+    fn start(&mut self, channel: u32, now: u64, options: &Options, event_queue: &mut EventQueue) {
         let cut_off = self.is_cut_off(channel);
-        let wire = &mut self.wires[channel as usize];
-        if wire.busy || cut_off || wire.receives.is_empty() {
+        let channel_state = &mut self.channels[channel as usize];
+        if channel_state.busy || cut_off || channel_state.receives.is_empty() {
             return;
         }
-        let Some((sender, frame)) = wire.sends.pop_front() else { return };
-        let Some((receiver, reduced)) = wire.receives.pop_front() else { return };
-        wire.busy = true;
-        let (faults, (from, to), at) = (&options.faults, wire.ends, Picos(now));
+        let Some((sender, frame)) = channel_state.sends.pop_front() else { return };
+        let Some((receiver, reduced)) = channel_state.receives.pop_front() else { return };
+        channel_state.busy = true;
+        let (faults, (from, to), at) = (&options.faults, channel_state.ends, Picos(now));
         let overhead =
             self.transit.overhead(faults, || from, at, faults.costs(from, &options.costs).overhead);
         let (operation, round) = (frame.call.sequence, frame.round);
@@ -160,11 +160,11 @@ impl Wires {
             self.transit.start(at, channel, bytes, Some(Posted { sender, receiver, reduced, frame }));
         if let Some(state) = &mut self.transit.faults {
             let message = Message { from, to, operation, round, nth: 0, at };
-            state.decide(faults, number, message, wire.path.iter().map(|crossing| crossing.link));
+            state.decide(faults, number, message, channel_state.path.iter().map(|crossing| crossing.link));
         }
         match overhead {
             Picos::ZERO => self.flow(MessageId(number), now),
-            _ => agenda.event(now.saturating_add(overhead.0), Due::Flow(MessageId(number))),
+            _ => event_queue.event(now.saturating_add(overhead.0), ScheduledEvent::Flow(MessageId(number))),
         }
     }
 
@@ -172,35 +172,35 @@ impl Wires {
     pub fn flow(&mut self, MessageId(number): MessageId, now: u64) {
         let channel = self.transit.get(number).channel;
         if !self.is_cut_off(channel) {
-            self.transit.flow(Picos(now), number, &self.wires[channel as usize].path);
+            self.transit.flow(Picos(now), number, &self.channels[channel as usize].path);
         }
     }
 
     /// Takes the messages that have left by `now`.
-    pub fn left(&mut self, now: u64, options: &Options, agenda: &mut Agenda, tell: &mut Vec<News>) {
+    pub fn left(&mut self, now: u64, options: &Options, event_queue: &mut EventQueue, tell: &mut Vec<News>) {
         let mut finished = std::mem::take(&mut self.finished);
         self.transit.network.take_finished(Picos(now), &mut finished);
         for flow in finished.drain(..) {
             let number = self.transit.carried(flow);
             let channel = self.transit.get(number).channel;
-            let wire = &mut self.wires[channel as usize];
-            wire.busy = false;
+            let channel_state = &mut self.channels[channel as usize];
+            channel_state.busy = false;
             if self.transit.ends_copy(number) {
-                self.start(channel, now, options, agenda);
+                self.start(channel, now, options, event_queue);
                 continue;
             }
             let Some(posted) = &self.transit.get(number).of else { continue };
-            tell.push(News::Left { half: posted.sender, to: wire.key.2, lane: wire.key.3 });
-            let way = (wire.latency, posted.reduced.then_some(wire.ends.1));
+            tell.push(News::Left { half: posted.sender, to: channel_state.key.2, lane: channel_state.key.3 });
+            let way = (channel_state.latency, posted.reduced.then_some(channel_state.ends.1));
             let leaving = self.transit.leave(Picos(now), number, way, &options.costs, &options.faults);
             if let Some(arrives) = leaving.arrives {
-                agenda.event(arrives.0, Due::Arrive(MessageId(number)));
+                event_queue.event(arrives.0, ScheduledEvent::Arrive(MessageId(number)));
             }
             if leaving.copied {
-                wire.busy = true;
-                self.transit.copy(Picos(now), number, None, &wire.path);
+                channel_state.busy = true;
+                self.transit.copy(Picos(now), number, None, &channel_state.path);
             }
-            self.start(channel, now, options, agenda);
+            self.start(channel, now, options, event_queue);
         }
         self.finished = finished;
     }
@@ -210,7 +210,7 @@ impl Wires {
         let message = self.transit.get_mut(number);
         let (channel, Posted { receiver, mut frame, .. }) = (message.channel, message.of.take()?);
         self.transit.release(number);
-        let Wire { key: (_, from, _, lane), ends, .. } = self.wires[channel as usize];
+        let ChannelState { key: (_, from, _, lane), ends, .. } = self.channels[channel as usize];
         self.hash.message(ends.1.0, now);
         let corrupted = self.transit.faults.as_ref().and_then(|state| state.message(number).corrupted);
         if let Some(bit) = corrupted.filter(|_| !frame.payload.is_empty()) {
@@ -228,9 +228,9 @@ impl Wires {
 
     /// A rank dies: what it has not sent never leaves, what it has not received never arrives.
     pub fn die(&mut self, rank: Rank, now: u64) {
-        let wires = &self.wires;
+        let channels = &self.channels;
         self.transit.die(rank, Picos(now), |transit, channel| {
-            let (from, to) = wires[channel as usize].ends;
+            let (from, to) = channels[channel as usize].ends;
             transit.is_dead(from) || transit.is_dead(to)
         });
     }
@@ -239,8 +239,8 @@ impl Wires {
     /// is missing.
     pub fn lonely(&self, channel: Channel) -> Option<(Half, Rank, Rank)> {
         let (_, from, to, lane) = channel;
-        let wire = self.wire(channel).filter(|_| lane == LETTERS)?;
-        match (wire.sends.front(), wire.receives.front()) {
+        let channel_state = self.channel_state(channel).filter(|_| lane == LETTERS)?;
+        match (channel_state.sends.front(), channel_state.receives.front()) {
             (Some((half, _)), None) => Some((*half, from, to)),
             (None, Some((half, _))) => Some((*half, to, from)),
             _ => None,
@@ -250,7 +250,7 @@ impl Wires {
     /// The messages under way, with their numbers and their channels.
     fn under_way(&self) -> impl Iterator<Item = (u32, &Posted, Channel)> {
         (0u32..).zip(self.transit.messages()).filter_map(|(number, message)| {
-            Some((number, message.of.as_ref()?, self.wires[message.channel as usize].key))
+            Some((number, message.of.as_ref()?, self.channels[message.channel as usize].key))
         })
     }
 
@@ -266,7 +266,7 @@ impl Wires {
     }
 
     /// The channels of letters to and from a rank of a group.
-    pub fn letters(&self, group: GroupId, rank: Rank) -> Vec<Channel> {
+    pub fn point_to_point(&self, group: GroupId, rank: Rank) -> Vec<Channel> {
         let touches = |channel: &&Channel| {
             let (of, from, to, lane) = **channel;
             of == group && lane == LETTERS && (from == rank || to == rank)
@@ -276,9 +276,11 @@ impl Wires {
 
     /// Whom an actor's posted halves wait for.
     pub fn peers(&self, half: Half) -> BTreeSet<Rank> {
-        let posted = self.wires.iter().flat_map(|wire| {
-            let sends = wire.sends.iter().filter(move |(of, _)| *of == half).map(|_| wire.key.2);
-            let receives = wire.receives.iter().filter(move |(of, _)| *of == half).map(|_| wire.key.1);
+        let posted = self.channels.iter().flat_map(|channel_state| {
+            let sends =
+                channel_state.sends.iter().filter(move |(of, _)| *of == half).map(|_| channel_state.key.2);
+            let receives =
+                channel_state.receives.iter().filter(move |(of, _)| *of == half).map(|_| channel_state.key.1);
             sends.chain(receives)
         });
         let under_way = self.under_way().filter_map(|(_, posted, (_, from, to, _))| match () {

@@ -1,7 +1,7 @@
 //! What is to be applied, and in which order: by time, then rank, stream and sequence.
 
 use super::message::{Half, MessageId};
-use crate::backends::{ActorId, GateId, Member};
+use crate::backends::{GateId, Member, TaskId};
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Something to apply at an instant.
 #[derive(Debug)]
-pub(super) enum Due {
+pub(super) enum ScheduledEvent {
     /// A message's overhead is over.
     Flow(MessageId),
     /// A message has arrived and is combined.
@@ -24,11 +24,11 @@ pub(super) enum Due {
     /// An actor posts a receive.
     Receive { half: Half, member: Member, from: Rank, lane: u32, reduced: bool },
     /// A gate's count goes up.
-    Raise { actor: ActorId, gate: GateId },
+    Raise { task: TaskId, gate: GateId },
     /// An actor waits at a gate.
-    Pass { actor: ActorId, gate: GateId, count: u64 },
+    Pass { task: TaskId, gate: GateId, count: u64 },
     /// An actor looks at a gate.
-    Poll { actor: ActorId, gate: GateId, count: u64 },
+    Poll { task: TaskId, gate: GateId, count: u64 },
     /// A rank leaves a group.
     Leave { member: Member, operations: u64, cause: Lost },
     /// A rank dies, by its number in the world.
@@ -36,7 +36,7 @@ pub(super) enum Due {
     /// A rank asks who of its group is left.
     Shrink { member: Member },
     /// An actor fails its group.
-    Fail { actor: ActorId, member: Member, error: Error },
+    Fail { task: TaskId, member: Member, error: Error },
 }
 
 /// Where something stands in the order. Events of the network and of earlier requests come before the requests of
@@ -52,22 +52,22 @@ struct Place {
 
 /// All that is to be applied.
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
-    due: BTreeMap<Place, Due>,
+pub(super) struct EventQueue {
+    due: BTreeMap<Place, ScheduledEvent>,
     /// Events put down so far.
     events: u64,
 }
 
-impl Agenda {
+impl EventQueue {
     /// An event of the conductor's own.
-    pub fn event(&mut self, time: u64, due: Due) {
+    pub fn event(&mut self, time: u64, due: ScheduledEvent) {
         self.events += 1;
         let place = Place { time, request: false, rank: Rank(0), stream: 0, sequence: self.events };
         self.due.insert(place, due);
     }
 
     /// A request of an actor.
-    pub fn request(&mut self, time: u64, rank: Rank, stream: u32, sequence: u64, due: Due) {
+    pub fn request(&mut self, time: u64, rank: Rank, stream: u32, sequence: u64, due: ScheduledEvent) {
         self.due.insert(Place { time, request: true, rank, stream, sequence }, due);
     }
 
@@ -77,7 +77,7 @@ impl Agenda {
     }
 
     /// Takes the first that is due by `now`.
-    pub fn take(&mut self, now: u64) -> Option<Due> {
+    pub fn take(&mut self, now: u64) -> Option<ScheduledEvent> {
         let first = self.due.first_entry()?;
         (first.key().time <= now).then(|| first.remove())
     }

@@ -15,18 +15,18 @@ use tokio::task::AbortHandle;
 pub const PENDING: usize = 512;
 
 /// A listener, and the tasks of connections that have not said who they are.
-pub struct Arrivals {
+pub struct AcceptQueue {
     listener: TcpListener,
     pending: VecDeque<AbortHandle>,
     most: usize,
     starved: Arc<AtomicBool>,
 }
 
-impl Arrivals {
+impl AcceptQueue {
     /// Of at most `most` connections at a time, [`PENDING`] for one. `starved` is true while there is no descriptor for who
     /// came last.
-    pub fn at(listener: TcpListener, most: usize, starved: Arc<AtomicBool>) -> Arrivals {
-        Arrivals { listener, pending: VecDeque::new(), most, starved }
+    pub fn at(listener: TcpListener, most: usize, starved: Arc<AtomicBool>) -> AcceptQueue {
+        AcceptQueue { listener, pending: VecDeque::new(), most, starved }
     }
 
     /// The next connection.

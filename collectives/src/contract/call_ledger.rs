@@ -14,7 +14,7 @@ use crate::{Call, Error, Rank, Result};
 use std::collections::BTreeMap;
 
 /// The book of one group of ranks.
-pub(crate) struct Ledger {
+pub(crate) struct CallLedger {
     size: u32,
     /// Operations that some rank has entered and some has not, by number.
     open: BTreeMap<u64, Entry>,
@@ -36,9 +36,9 @@ struct Entry {
     missing: u32,
 }
 
-impl Ledger {
-    pub fn new(size: u32) -> Ledger {
-        Ledger {
+impl CallLedger {
+    pub fn new(size: u32) -> CallLedger {
+        CallLedger {
             size,
             open: BTreeMap::new(),
             left: vec![None; size as usize],
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn equal_calls_pass_and_leave_nothing_open() {
-        let mut ledger = Ledger::new(3);
+        let mut ledger = CallLedger::new(3);
         for rank in 0..3 {
             assert_eq!(ledger.enter(Rank(rank), &call(0, 5)), Ok(()));
         }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_second_caller_of_another_call_names_both() {
-        let mut ledger = Ledger::new(3);
+        let mut ledger = CallLedger::new(3);
         ledger.enter(Rank(2), &call(0, 5)).unwrap();
         let error = ledger.enter(Rank(0), &call(0, 6)).unwrap_err();
         assert!(matches!(&error, Error::Mismatch { rank: Rank(0), mine, peer: Rank(2), theirs }
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn leaving_hurts_only_those_in_a_later_operation() {
-        let mut ledger = Ledger::new(2);
+        let mut ledger = CallLedger::new(2);
         ledger.enter(Rank(1), &call(0, 1)).unwrap();
         ledger.enter(Rank(0), &call(0, 1)).unwrap();
         assert_eq!(ledger.leave(Rank(1), 1, Lost::ReturnedEarly { operations: 1 }), Ok(()));
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn survivors_are_decided_once_all_have_asked_or_left() {
-        let mut ledger = Ledger::new(4);
+        let mut ledger = CallLedger::new(4);
         ledger.leave(Rank(1), 0, Lost::ReturnedEarly { operations: 0 }).unwrap();
         ledger.shrink(Rank(3));
         ledger.shrink(Rank(0));
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn absent_ranks_are_those_that_never_entered() {
-        let mut ledger = Ledger::new(4);
+        let mut ledger = CallLedger::new(4);
         ledger.enter(Rank(1), &call(7, 1)).unwrap();
         assert_eq!(ledger.absent(7), [Rank(0), Rank(2), Rank(3)]);
         assert_eq!(ledger.absent(8), []);

@@ -12,7 +12,7 @@ pub struct Host(u64);
 
 /// Where memory is: on which host, in which process, behind which descriptor. Or that there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Invitation {
+pub struct SegmentHandle {
     /// 0 where that is not known.
     host: u64,
     process: u32,
@@ -37,21 +37,21 @@ impl Host {
     }
 }
 
-impl Invitation {
+impl SegmentHandle {
     /// An invitation's size as words.
     pub const WORDS: usize = 4;
     /// And as bytes.
-    pub const BYTES: usize = 8 * Invitation::WORDS;
+    pub const BYTES: usize = 8 * SegmentHandle::WORDS;
 
     /// To no memory.
-    pub fn none(host: Option<Host>) -> Invitation {
+    pub fn none(host: Option<Host>) -> SegmentHandle {
         let host = host.map_or(0, |host| host.0);
-        Invitation { host, process: std::process::id(), descriptor: 0, nonce: 0 }
+        SegmentHandle { host, process: std::process::id(), descriptor: 0, nonce: 0 }
     }
 
     /// To the memory behind this descriptor, which was made with the name that this word gives.
-    pub fn to(host: Option<Host>, descriptor: &OwnedFd, nonce: u64) -> Invitation {
-        Invitation { descriptor: descriptor.as_raw_fd() as u32, nonce, ..Invitation::none(host) }
+    pub fn to(host: Option<Host>, descriptor: &OwnedFd, nonce: u64) -> SegmentHandle {
+        SegmentHandle { descriptor: descriptor.as_raw_fd() as u32, nonce, ..SegmentHandle::none(host) }
     }
 
     /// A word that nobody else has, for a name; not 0.
@@ -66,19 +66,19 @@ impl Invitation {
     }
 
     /// The invitation as words, to be sent.
-    pub fn words(self) -> [i64; Invitation::WORDS] {
+    pub fn words(self) -> [i64; SegmentHandle::WORDS] {
         [self.host as i64, self.process.into(), self.descriptor.into(), self.nonce as i64]
     }
 
     /// The invitation that these words are. `None` for words that are none.
-    pub fn read(words: &[i64]) -> Option<Invitation> {
+    pub fn read(words: &[i64]) -> Option<SegmentHandle> {
         let [host, process, descriptor, nonce] = *words.first_chunk()?;
         let (process, descriptor) = (u32::try_from(process).ok()?, u32::try_from(descriptor).ok()?);
-        Some(Invitation { host: host as u64, process, descriptor, nonce: nonce as u64 })
+        Some(SegmentHandle { host: host as u64, process, descriptor, nonce: nonce as u64 })
     }
 
     /// Whether both are of one host.
-    pub fn is_beside(&self, other: &Invitation) -> bool {
+    pub fn is_same_host(&self, other: &SegmentHandle) -> bool {
         self.host != 0 && self.host == other.host
     }
 
@@ -86,7 +86,7 @@ impl Invitation {
     pub fn open(&self) -> Option<OwnedFd> {
         let path = format!("/proc/{}/fd/{}", self.process, self.descriptor);
         let target = std::fs::read_link(&path).ok()?;
-        let expected = format!("/memfd:{} (deleted)", Invitation::name(self.nonce));
+        let expected = format!("/memfd:{} (deleted)", SegmentHandle::name(self.nonce));
         if self.nonce == 0 || target.to_str() != Some(&expected) {
             return None;
         }

@@ -1,6 +1,6 @@
 //! A connection as the data path uses it: never waits, and moves bytes straight between the kernel and their place.
 
-use super::beside::Beside;
+use super::shared_memory_link::SharedMemoryLink;
 use super::socket::again;
 use super::tls::{Opened, Records};
 use allfold_kernels::fused::{Pipe, Wants};
@@ -10,13 +10,13 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// A non-blocking connection.
-pub enum Wire {
+pub enum PeerStream {
     /// Bytes as they are.
     Plain(TcpStream),
     /// TLS 1.3.
     Tls(Tls),
     /// Through memory of the host.
-    Beside(Beside),
+    SharedMemoryLink(SharedMemoryLink),
 }
 
 /// A socket, and the records that are on it.
@@ -25,32 +25,32 @@ pub struct Tls {
     records: Box<Records>,
 }
 
-impl Wire {
-    pub(crate) fn new(socket: TcpStream, tls: Option<Box<Records>>) -> Wire {
+impl PeerStream {
+    pub(crate) fn new(socket: TcpStream, tls: Option<Box<Records>>) -> PeerStream {
         match tls {
-            Some(records) => Wire::Tls(Tls { socket, records }),
-            None => Wire::Plain(socket),
+            Some(records) => PeerStream::Tls(Tls { socket, records }),
+            None => PeerStream::Plain(socket),
         }
     }
 
     /// Through this memory; the socket wakes an end that sleeps.
-    pub fn beside(socket: TcpStream, pipe: Pipe) -> Wire {
-        Wire::Beside(Beside::new(pipe, socket))
+    pub fn shared_memory(socket: TcpStream, pipe: Pipe) -> PeerStream {
+        PeerStream::SharedMemoryLink(SharedMemoryLink::new(pipe, socket))
     }
 
     /// Whether no byte can be changed on the way unnoticed.
     #[inline]
     pub fn is_authentic(&self) -> bool {
-        !matches!(self, Wire::Plain(_))
+        !matches!(self, PeerStream::Plain(_))
     }
 
     /// Reads what is there, up to the buffer's length. 0: the other side will send nothing more.
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Wire::Plain(socket) => again(|| socket.read(into)),
-            Wire::Tls(tls) => tls.read(into),
-            Wire::Beside(beside) => beside.read(into),
+            PeerStream::Plain(socket) => again(|| socket.read(into)),
+            PeerStream::Tls(tls) => tls.read(into),
+            PeerStream::SharedMemoryLink(shared_memory) => shared_memory.read(into),
         }
     }
 
@@ -58,13 +58,13 @@ impl Wire {
     #[inline]
     pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         match self {
-            Wire::Plain(socket) => again(|| match (first.is_empty(), second.is_empty()) {
+            PeerStream::Plain(socket) => again(|| match (first.is_empty(), second.is_empty()) {
                 (true, _) => socket.write(second),
                 (_, true) => socket.write(first),
                 _ => socket.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
             }),
-            Wire::Tls(tls) => tls.write(first, second),
-            Wire::Beside(beside) => beside.write(first, second),
+            PeerStream::Tls(tls) => tls.write(first, second),
+            PeerStream::SharedMemoryLink(shared_memory) => shared_memory.write(first, second),
         }
     }
 
@@ -72,8 +72,8 @@ impl Wire {
     #[inline]
     pub fn flush(&mut self) -> io::Result<bool> {
         match self {
-            Wire::Tls(tls) => tls.flush(),
-            Wire::Plain(_) | Wire::Beside(_) => Ok(true),
+            PeerStream::Tls(tls) => tls.flush(),
+            PeerStream::Plain(_) | PeerStream::SharedMemoryLink(_) => Ok(true),
         }
     }
 
@@ -81,26 +81,26 @@ impl Wire {
     pub fn finish(&mut self) {
         match self {
             // A connection that is broken already needs no ending.
-            Wire::Plain(socket) => drop(socket.shutdown(std::net::Shutdown::Write)),
-            Wire::Tls(tls) => tls.finish(),
-            Wire::Beside(beside) => beside.finish(),
+            PeerStream::Plain(socket) => drop(socket.shutdown(std::net::Shutdown::Write)),
+            PeerStream::Tls(tls) => tls.finish(),
+            PeerStream::SharedMemoryLink(shared_memory) => shared_memory.finish(),
         }
     }
 
     /// What is left of a connection that is finished.
     pub fn into_socket(self) -> TcpStream {
         match self {
-            Wire::Plain(socket) | Wire::Tls(Tls { socket, .. }) => socket,
-            Wire::Beside(beside) => beside.into_socket(),
+            PeerStream::Plain(socket) | PeerStream::Tls(Tls { socket, .. }) => socket,
+            PeerStream::SharedMemoryLink(shared_memory) => shared_memory.into_socket(),
         }
     }
 
     /// What its descriptor is to be asked for by who sleeps until one of these can be done. `None`: sleep not, one of
-    /// them can be done now. [`Wire::finish_sleep`] follows either way.
+    /// them can be done now. [`PeerStream::finish_sleep`] follows either way.
     #[inline]
     pub fn prepare_sleep(&self, wants: Wants) -> Option<PollFlags> {
-        if let Wire::Beside(beside) = self {
-            return beside.prepare_sleep(wants).then_some(PollFlags::IN);
+        if let PeerStream::SharedMemoryLink(shared_memory) = self {
+            return shared_memory.prepare_sleep(wants).then_some(PollFlags::IN);
         }
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, wants.bytes);
@@ -111,17 +111,17 @@ impl Wire {
     /// It sleeps no longer.
     #[inline]
     pub fn finish_sleep(&mut self) {
-        if let Wire::Beside(beside) = self {
-            beside.finish_sleep();
+        if let PeerStream::SharedMemoryLink(shared_memory) = self {
+            shared_memory.finish_sleep();
         }
     }
 }
 
-impl AsFd for Wire {
+impl AsFd for PeerStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Wire::Plain(socket) | Wire::Tls(Tls { socket, .. }) => socket.as_fd(),
-            Wire::Beside(beside) => beside.as_fd(),
+            PeerStream::Plain(socket) | PeerStream::Tls(Tls { socket, .. }) => socket.as_fd(),
+            PeerStream::SharedMemoryLink(shared_memory) => shared_memory.as_fd(),
         }
     }
 }

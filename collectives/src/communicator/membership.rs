@@ -1,7 +1,7 @@
 //! A rank's seat in a group: what its communicator, its communication thread and the world share.
 
 use crate::backends::shm::Segment;
-use crate::backends::{ActorId, Backend, GateId, Member};
+use crate::backends::{Backend, GateId, Member, TaskId};
 use crate::flight::{Recorder, Ticket};
 use crate::transport::Connection;
 use crate::{Call, Error, Lost, Rank, Result};
@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 /// A rank in a group, until it leaves.
-pub(crate) struct Seat {
+pub(crate) struct Membership {
     pub backend: Arc<dyn Backend>,
-    pub actor: ActorId,
+    pub task: TaskId,
     pub member: Member,
     pub size: u32,
     /// The group's name in flight records: the same on all of its ranks; 0 is the world.
@@ -37,13 +37,13 @@ pub(crate) struct Seat {
     /// Whether there ever was one.
     streamed: AtomicBool,
     /// The seats and threads of this rank, in all groups.
-    roster: Arc<Roster>,
+    process_state: Arc<ProcessState>,
 }
 
 /// All seats of one world rank, and the threads that were started for it.
-pub(crate) struct Roster {
+pub(crate) struct ProcessState {
     pub recorder: Recorder,
-    seats: Mutex<Vec<Arc<Seat>>>,
+    memberships: Mutex<Vec<Arc<Membership>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The rank has been told of a failure of one of its groups: what it fails with is no cause.
     told: AtomicBool,
@@ -61,25 +61,25 @@ pub(crate) type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 pub(crate) struct Stream {
     jobs: Mutex<VecDeque<Option<Job>>>,
     /// Whose clock it runs on.
-    pub actor: ActorId,
+    pub task: TaskId,
     issued: GateId,
     pub done: GateId,
     /// Jobs issued so far.
     count: AtomicU64,
 }
 
-impl Seat {
+impl Membership {
     pub fn take(
         backend: Arc<dyn Backend>,
-        actor: ActorId,
+        task: TaskId,
         member: Member,
         size: u32,
         name: u64,
-        roster: &Arc<Roster>,
-    ) -> Arc<Seat> {
-        let seat = Arc::new(Seat {
+        process_state: &Arc<ProcessState>,
+    ) -> Arc<Membership> {
+        let membership = Arc::new(Membership {
             backend,
-            actor,
+            task,
             member,
             size,
             name,
@@ -91,36 +91,41 @@ impl Seat {
             stream: Mutex::new(None),
             gates: Mutex::default(),
             streamed: AtomicBool::new(false),
-            roster: roster.clone(),
+            process_state: process_state.clone(),
         });
-        lock(&roster.seats).push(seat.clone());
-        seat
+        lock(&process_state.memberships).push(membership.clone());
+        membership
     }
 
     /// Another seat of the same rank, in a smaller group, which follows from operation `sequence` and `color`.
-    pub fn beside(&self, member: Member, size: u32, sequence: u64, color: u32) -> Arc<Seat> {
+    pub fn subgroup_of(&self, member: Member, size: u32, sequence: u64, color: u32) -> Arc<Membership> {
         let words = [self.name, sequence, u64::from(color)];
         let mix = |name: u64, word: u64| (name ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let name = words.into_iter().fold(0xcbf2_9ce4_8422_2325, mix) | 1;
-        Seat::take(self.backend.clone(), self.actor, member, size, name, &self.roster)
+        Membership::take(self.backend.clone(), self.task, member, size, name, &self.process_state)
     }
 
     /// An operation is called: it is recorded.
-    pub fn issue(&self, call: Call, peer: Option<Rank>) -> Ticket {
-        let now = self.backend.clock().stamp(self.actor);
-        self.roster.recorder.issue((self.name, self.member.rank, self.size), call, peer, now)
+    pub fn record_issue(&self, call: Call, peer: Option<Rank>) -> Ticket {
+        let now = self.backend.clock().stamp(self.task);
+        self.process_state.recorder.issue((self.name, self.member.rank, self.size), call, peer, now)
     }
 
-    /// Runs an operation that was issued, on the thread of `actor`, and records how it ends.
-    pub fn fly<R>(&self, ticket: Ticket, actor: ActorId, run: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.roster.recorder.start(ticket, self.backend.clock().stamp(actor));
-        self.land(ticket, actor, run())
+    /// Runs an operation that was issued, on the thread of `task`, and records how it ends.
+    pub fn run_recorded<R>(
+        &self,
+        ticket: Ticket,
+        task: TaskId,
+        run: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.process_state.recorder.start(ticket, self.backend.clock().stamp(task));
+        self.record_end(ticket, task, run())
     }
 
     /// Both for an operation that nothing keeps from starting, on the rank's own thread: with one look at the clock
     /// less, which takes a tenth of a small operation between threads. It is recorded when `run` calls what it is given, at
     /// the latest when it is over: while word of it is on its way to the others, that takes no time.
-    pub fn take_off<R>(
+    pub fn run_recording<R>(
         &self,
         call: impl Fn() -> Call,
         run: impl FnOnce(&dyn Fn()) -> Result<R>,
@@ -128,8 +133,9 @@ impl Seat {
         let ticket = Cell::new(None);
         let begin = || {
             ticket.get().unwrap_or_else(|| {
-                let now = self.backend.clock().stamp(self.actor);
-                let new = self.roster.recorder.begin((self.name, self.member.rank, self.size), call(), now);
+                let now = self.backend.clock().stamp(self.task);
+                let new =
+                    self.process_state.recorder.begin((self.name, self.member.rank, self.size), call(), now);
                 ticket.set(Some(new));
                 new
             })
@@ -137,17 +143,17 @@ impl Seat {
         let result = run(&|| {
             begin();
         });
-        self.land(begin(), self.actor, result)
+        self.record_end(begin(), self.task, result)
     }
 
-    fn land<R>(&self, ticket: Ticket, actor: ActorId, result: Result<R>) -> Result<R> {
-        self.roster.recorder.end(ticket, self.backend.clock().stamp(actor), &result);
+    fn record_end<R>(&self, ticket: Ticket, task: TaskId, result: Result<R>) -> Result<R> {
+        self.process_state.recorder.end(ticket, self.backend.clock().stamp(task), &result);
         result
     }
 
     /// This rank's ways to its peers.
-    pub fn connect(&self, actor: ActorId) -> Connection {
-        let connection = self.backend.clone().connect(actor, self.member);
+    pub fn connect(&self, task: TaskId) -> Connection {
+        let connection = self.backend.clone().connect(task, self.member);
         match self.sync_segment.get() {
             Some(sync_segment) => {
                 connection.sharing(Segment::share(sync_segment, self.member.rank, self.size))
@@ -180,8 +186,8 @@ impl Seat {
         {
             lock(&self.told).get_or_insert_with(|| error.to_string());
             self.troubled.store(true, Ordering::Release);
-            self.roster.told.store(true, Ordering::Relaxed);
-            self.roster.recorder.write(&error.to_string());
+            self.process_state.told.store(true, Ordering::Relaxed);
+            self.process_state.recorder.write(&error.to_string());
         }
         result
     }
@@ -195,35 +201,35 @@ impl Seat {
             stream.push(self, None);
         }
         let operations = self.sequence.load(Ordering::Relaxed);
-        self.backend.leave(self.actor, self.member, operations, cause(operations));
+        self.backend.leave(self.task, self.member, operations, cause(operations));
         // A rank that splits again and again keeps only what it still sits in.
-        lock(&self.roster.seats).retain(|seat| !seat.left.load(Ordering::Relaxed));
+        lock(&self.process_state.memberships).retain(|membership| !membership.left.load(Ordering::Relaxed));
     }
 
     /// The communication thread, started when it is first needed.
-    pub fn stream(self: &Arc<Seat>) -> Result<Arc<Stream>> {
+    pub fn stream(self: &Arc<Membership>) -> Result<Arc<Stream>> {
         let mut slot = lock(&self.stream);
         if let Some(stream) = &*slot {
             return Ok(stream.clone());
         }
         let (issued, done) = (self.backend.clock().gate(), self.backend.clock().gate());
         lock(&self.gates).extend([issued, done]);
-        let actor = self.backend.spawn(self.actor);
+        let task = self.backend.spawn(self.task);
         let stream =
-            Arc::new(Stream { jobs: Mutex::default(), actor, issued, done, count: AtomicU64::new(0) });
-        let (seat, shared) = (self.clone(), stream.clone());
+            Arc::new(Stream { jobs: Mutex::default(), task, issued, done, count: AtomicU64::new(0) });
+        let (membership, shared) = (self.clone(), stream.clone());
         let thread = std::thread::Builder::new()
             .name(format!("rank {} communication", self.member.rank))
-            .spawn(move || shared.serve(&seat, actor));
+            .spawn(move || shared.serve(&membership, task));
         match thread {
             Ok(thread) => {
-                let mut threads = lock(&self.roster.threads);
+                let mut threads = lock(&self.process_state.threads);
                 // An ended thread keeps its stack until its handle is gone.
                 threads.retain(|thread| !thread.is_finished());
                 threads.push(thread);
             }
             Err(error) => {
-                self.backend.retire(actor);
+                self.backend.retire(task);
                 return Err(Error::System(format!("cannot start a communication thread: {error}")));
             }
         }
@@ -243,7 +249,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Membership {
     /// The communicator is gone, its communication thread has ended, and nobody waits for its work.
     fn drop(&mut self) {
         lock(&self.gates).drain(..).for_each(|gate| self.backend.clock().discard(gate));
@@ -253,40 +259,45 @@ impl Drop for Seat {
 
 impl Stream {
     /// Issues a job (`None`: the last one). Returns its number, from 1.
-    pub fn push(&self, seat: &Seat, job: Option<Job>) -> u64 {
+    pub fn push(&self, membership: &Membership, job: Option<Job>) -> u64 {
         lock(&self.jobs).push_back(job);
         let number = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        seat.backend.clock().raise(seat.actor, self.issued);
+        membership.backend.clock().raise(membership.task, self.issued);
         number
     }
 
-    fn serve(&self, seat: &Seat, actor: ActorId) {
-        let mut connection = seat.connect(actor);
+    fn serve(&self, membership: &Membership, task: TaskId) {
+        let mut connection = membership.connect(task);
         for number in 1.. {
-            if seat.backend.clock().pass(actor, self.issued, number).is_err() {
+            if membership.backend.clock().pass(task, self.issued, number).is_err() {
                 break;
             }
             let Some(Some(job)) = lock(&self.jobs).pop_front() else { break };
             // A job that panics leaves its result empty, and whoever waits for it says so.
             let _ = catch_unwind(AssertUnwindSafe(|| job(&mut connection)));
-            seat.backend.clock().raise(actor, self.done);
+            membership.backend.clock().raise(task, self.done);
         }
-        seat.backend.retire(actor);
+        membership.backend.retire(task);
     }
 }
 
-impl Roster {
+impl ProcessState {
     /// Of a rank of the world; records go to this folder.
-    pub fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32, folder: Option<PathBuf>) -> Roster {
+    pub fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32, folder: Option<PathBuf>) -> ProcessState {
         let time = backend.clone();
         let recorder = Recorder::new(rank, size, folder, Box::new(move || time.clock().scale()));
-        Roster { recorder, seats: Mutex::default(), threads: Mutex::default(), told: AtomicBool::new(false) }
+        ProcessState {
+            recorder,
+            memberships: Mutex::default(),
+            threads: Mutex::default(),
+            told: AtomicBool::new(false),
+        }
     }
 
     /// The rank is gone: it leaves every group that it is still in.
     pub fn leave(&self, cause: impl Fn(u64) -> Lost) {
-        let seats = std::mem::take(&mut *lock(&self.seats));
-        seats.iter().for_each(|seat| seat.leave(&cause));
+        let memberships = std::mem::take(&mut *lock(&self.memberships));
+        memberships.iter().for_each(|membership| membership.leave(&cause));
     }
 
     /// Whether the rank has been told of a failure.
@@ -317,18 +328,19 @@ mod tests {
         let options = Options { deadline: Duration::from_secs(60), capacity: 4, fused: true };
         let threads = Arc::new(Threads::new(1, options));
         let backend: Arc<dyn Backend> = threads.clone();
-        let roster = Arc::new(Roster::new(&backend, Rank(0), 1, None));
+        let process_state = Arc::new(ProcessState::new(&backend, Rank(0), 1, None));
         let member = Member { group: GroupId(0), rank: Rank(0) };
-        let seat = Seat::take(backend.clone(), backend.main(Rank(0)), member, 1, 0, &roster);
-        let stream = seat.stream().unwrap();
-        let number = stream.push(&seat, Some(Box::new(|_: &mut Connection| ())));
+        let membership =
+            Membership::take(backend.clone(), backend.main(Rank(0)), member, 1, 0, &process_state);
+        let stream = membership.stream().unwrap();
+        let number = stream.push(&membership, Some(Box::new(|_: &mut Connection| ())));
         assert_eq!(threads.gates(), 2);
-        roster.leave(|operations| Lost::ReturnedEarly { operations });
+        process_state.leave(|operations| Lost::ReturnedEarly { operations });
         // A handle of an operation may still be waited for.
-        backend.clock().pass(seat.actor, stream.done, number).unwrap();
+        backend.clock().pass(membership.task, stream.done, number).unwrap();
         drop(stream);
-        roster.join();
-        drop(seat);
+        process_state.join();
+        drop(membership);
         assert_eq!(threads.gates(), 0);
     }
 }
