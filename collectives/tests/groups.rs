@@ -43,7 +43,7 @@ fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// One group's life: a collective, a letter, and sometimes one under way when the handle goes.
+/// One group's life: a collective, a point-to-point message, and sometimes one under way when the handle goes.
 fn live(group: Communicator, turn: usize) -> Result<(), Error> {
     sum(&group, 1000)?;
     let (rank, size) = (group.rank().0 as i32, group.size() as i32);

@@ -1,5 +1,5 @@
 //! Connections that arrive where ranks listen: each is heard by a task of its own until it has said who it is, and of too
-//! many the oldest goes, so that strangers keep nobody out.
+//! many the oldest goes, so that incompatible peers keep nobody out.
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};

@@ -38,7 +38,7 @@ impl Host {
 }
 
 impl SegmentHandle {
-    /// An invitation's size as words.
+    /// A segment handle's size as words.
     pub const WORDS: usize = 4;
     /// And as bytes.
     pub const BYTES: usize = 8 * SegmentHandle::WORDS;
@@ -65,12 +65,12 @@ impl SegmentHandle {
         format!("allfold-{nonce:016x}")
     }
 
-    /// The invitation as words, to be sent.
+    /// The segment handle as words, to be sent.
     pub fn words(self) -> [i64; SegmentHandle::WORDS] {
         [self.host as i64, self.process.into(), self.descriptor.into(), self.nonce as i64]
     }
 
-    /// The invitation that these words are. `None` for words that are none.
+    /// The segment handle that these words are. `None` for words that are none.
     pub fn read(words: &[i64]) -> Option<SegmentHandle> {
         let [host, process, descriptor, nonce] = *words.first_chunk()?;
         let (process, descriptor) = (u32::try_from(process).ok()?, u32::try_from(descriptor).ok()?);

@@ -1,16 +1,16 @@
 //! Where ranks run.
 //!
 //! ```text
-//! Communicator --- Backend: actors, gates, groups --- threads   real time, mailboxes, shared memory
+//! Communicator --- Backend: tasks, gates, groups --- threads   real time, mailboxes, shared memory
 //!      |              |                          |--- tcp       real time, sockets; messages within a host by memory
 //!      |              |                          |--- mpi       real time, another library's engine
-//!      |              |                          \--- sim       virtual time, one conductor
+//!      |              |                          \--- sim       virtual time, one event loop
 //!  Prepared ----- Connection: messages, and shared memory beside them
 //! ```
 //!
 //! `shm` is no backend: it gives the processes of one host, whichever of these connects them, memory for collectives.
 //!
-//! An *actor* is a thread that takes part for a rank: its own code, or one of its communication threads. A *gate*
+//! A *task* is a thread that takes part for a rank: its own code, or one of its communication threads. A *gate*
 //! counts, and lets pass whoever waits for a count; asynchronous work is handed over through gates.
 
 #[cfg(feature = "mpi")]
@@ -32,7 +32,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TaskId(pub u32);
 
-/// A time as an actor's clock keeps it, which reads it sooner than it tells it: a [`Scale`] says which it is.
+/// A time as a task's clock keeps it, which reads it sooner than it tells it: a [`Scale`] says which it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp(pub u64);
 
@@ -75,9 +75,9 @@ pub(crate) struct GroupKey {
     pub color: u32,
 }
 
-/// Time, and who waits for what. Every method with an actor may be called by its own thread only.
+/// Time, and who waits for what. Every method with a task may be called by its own thread only.
 pub(crate) trait Clock: Send + Sync {
-    /// The actor's time since the start: real, or virtual.
+    /// The task's time since the start: real, or virtual.
     fn now(&self, task: TaskId) -> Picos;
     /// The same, to be kept for a [`Scale`].
     fn stamp(&self, task: TaskId) -> Stamp {
@@ -87,7 +87,7 @@ pub(crate) trait Clock: Send + Sync {
     fn scale(&self) -> Scale {
         Scale::SAME
     }
-    /// The actor computes. On virtual time that takes what the device model says; in real time it is no news.
+    /// The task computes. On virtual time that takes what the device model says; in real time it is no news.
     fn charge(&self, task: TaskId, work: &allfold_sim::DeviceWork);
 
     /// A new gate, at count 0.
@@ -102,13 +102,13 @@ pub(crate) trait Clock: Send + Sync {
     fn passed(&self, task: TaskId, gate: GateId, count: u64) -> bool;
 }
 
-/// What a communicator needs of the place where it runs. Every method may be called by the actor's own thread only.
+/// What a communicator needs of the place where it runs. Every method may be called by the task's own thread only.
 pub(crate) trait Backend: Send + Sync {
-    /// The actor of a world rank's own code.
+    /// The task of a world rank's own code.
     fn main(&self, world: Rank) -> TaskId;
-    /// A communication thread's actor, beside `parent`.
+    /// A communication thread's task, beside `parent`.
     fn spawn(&self, parent: TaskId) -> TaskId;
-    /// The actor's thread ends. For a rank's own code: the rank has returned.
+    /// The task's thread ends. For a rank's own code: the rank has returned.
     fn retire(&self, task: TaskId);
 
     /// Its time and its gates.

@@ -1,4 +1,4 @@
-//! A rank's seat in a group: what its communicator, its communication thread and the world share.
+//! A rank's membership in a group: what its communicator, its communication thread and the world share.
 
 use crate::backends::shm::Segment;
 use crate::backends::{Backend, GateId, Member, TaskId};
@@ -36,11 +36,11 @@ pub(crate) struct Membership {
     gates: Mutex<Vec<GateId>>,
     /// Whether there ever was one.
     streamed: AtomicBool,
-    /// The seats and threads of this rank, in all groups.
+    /// The memberships and threads of this rank, in all groups.
     process_state: Arc<ProcessState>,
 }
 
-/// All seats of one world rank, and the threads that were started for it.
+/// All memberships of one world rank, and the threads that were started for it.
 pub(crate) struct ProcessState {
     pub recorder: Recorder,
     memberships: Mutex<Vec<Arc<Membership>>>,
@@ -52,7 +52,7 @@ pub(crate) struct ProcessState {
 /// An asynchronous operation.
 pub(crate) type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// The communication thread of a seat: does one job after the other.
+/// The communication thread of a membership: does one job after the other.
 ///
 /// ```text
 /// communicator   push job; raise `issued`            wait: pass `done` at the job's number
@@ -97,7 +97,7 @@ impl Membership {
         membership
     }
 
-    /// Another seat of the same rank, in a smaller group, which follows from operation `sequence` and `color`.
+    /// Another membership of the same rank, in a smaller group, which follows from operation `sequence` and `color`.
     pub fn subgroup_of(&self, member: Member, size: u32, sequence: u64, color: u32) -> Arc<Membership> {
         let words = [self.name, sequence, u64::from(color)];
         let mix = |name: u64, word: u64| (name ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -305,7 +305,7 @@ impl ProcessState {
         self.told.load(Ordering::Relaxed)
     }
 
-    /// Waits for the threads that were started for the rank. They end once their seats are left.
+    /// Waits for the threads that were started for the rank. They end once their memberships are left.
     pub fn join(&self) {
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {

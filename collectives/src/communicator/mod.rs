@@ -81,7 +81,7 @@ use std::sync::Arc;
 /// # Ok::<(), Error>(())
 /// ```
 pub struct Communicator {
-    /// Before the seat: the connection is dropped first.
+    /// Before the membership: the connection is dropped first.
     connection: RefCell<Connection>,
     membership: Arc<Membership>,
     plan: Plan,

@@ -54,7 +54,7 @@ impl Communicator {
         self.membership.tell(result)
     }
 
-    /// Runs a letter's exchange after all that is outstanding, and records it.
+    /// Runs a point-to-point message's exchange after all that is outstanding, and records it.
     fn in_flight(
         &self,
         call: &Arc<Call>,

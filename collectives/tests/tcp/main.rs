@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `network` | what lies between two ranks: losses, damage, delays, partitions, cuts |
 //! | `kills` | a rank dies in any round of any operation |
-//! | `strangers` | who connects and does not belong here, or says what cannot be |
+//! | `incompatible peers` | who connects and does not belong here, or says what cannot be |
 //! | `processes` | real processes that are killed and stopped |
 //! | `campaign` | seeded rules in numbers; counts what was injected and what came of it |
 

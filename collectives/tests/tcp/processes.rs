@@ -131,7 +131,7 @@ fn take_descriptors() -> (Vec<File>, Communicator) {
     let rlimit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..rlimit }).unwrap();
     let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    // One is for the bell that wakes the rank.
+    // One is for the waker that wakes the rank.
     taken.pop();
     (taken, alone)
 }

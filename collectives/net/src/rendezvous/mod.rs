@@ -45,7 +45,7 @@ impl Default for RendezvousTimeouts {
     }
 }
 
-/// The door of a rendezvous, for a process of the job.
+/// The authenticator of a rendezvous, for a process of the job.
 ///
 /// # Errors
 /// No certificate can be made.

@@ -46,7 +46,7 @@ async fn meet(timeout: RendezvousTimeouts, hellos: &[Hello]) -> Vec<Result<Joine
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A door that asks for no secret.
+/// An authenticator that asks for no secret.
 fn open() -> crate::Authenticator {
     authenticator(&Security::Loopback, LONG).unwrap()
 }
@@ -59,7 +59,7 @@ async fn come(
     join(rendezvous_address, false, hello, &open(), timeout).await
 }
 
-/// A connection that has come through the door and says `bytes`.
+/// A connection that has come through the authenticator and says `bytes`.
 async fn said(rendezvous_address: &RendezvousAddress, bytes: &[u8]) -> AuthenticatedStream {
     let address = format!("127.0.0.1:{}", rendezvous_address.port).parse().unwrap();
     let (mut stream, _) = open().connect(address, super::identity()).await.unwrap();

@@ -243,7 +243,7 @@ impl Endpoint {
         Error::DeadlineExceeded { rank: self.group.me(), waiting_on, entered, call, round, after }
     }
 
-    /// The loss of a peer whose letter this rank waits for.
+    /// The loss of a peer whose point-to-point message this rank waits for.
     fn lost(&self) -> Option<Error> {
         let peers = self.recvs.iter().map(|recv| recv.from).chain(self.sends.iter().map(|send| send.to));
         let letter = self.is_letter();

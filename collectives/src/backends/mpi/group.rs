@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! tag 0      who failed, who left, who waits in which operation: small messages that nobody waits for
-//! tag 1      letters
+//! tag 1      point-to-point messages
 //! tag 2..    lanes of collectives
 //! ```
 

@@ -52,7 +52,7 @@ use std::time::Duration;
 /// How long ranks wait for each other at the end of a job that went well.
 const PARTING: Duration = Duration::from_secs(60);
 
-/// Marks the actors of communication threads.
+/// Marks the tasks of communication threads.
 const STREAM: u32 = 1 << 31;
 
 /// This process in an MPI job.

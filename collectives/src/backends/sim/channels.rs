@@ -17,7 +17,7 @@ use allfold_sim::fault::Message;
 use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Picos, Transit};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What the actors of a message are told.
+/// What the tasks of a message are told.
 pub(super) enum News {
     Left {
         half: Half,
@@ -235,7 +235,7 @@ impl Channels {
         });
     }
 
-    /// Where one side of a letter's channel has posted and the other has not: what was posted, by whom, and who
+    /// Where one side of a point-to-point message's channel has posted and the other has not: what was posted, by whom, and who
     /// is missing.
     pub fn lonely(&self, channel: Channel) -> Option<(Half, Rank, Rank)> {
         let (_, from, to, lane) = channel;
@@ -254,7 +254,7 @@ impl Channels {
         })
     }
 
-    /// The oldest message under way that one of an actor's halves waits for: from whom, to whom, of which round.
+    /// The oldest message under way that one of a task's halves waits for: from whom, to whom, of which round.
     pub fn stuck(&self, half: Half) -> Option<(Rank, Rank, u64)> {
         let has_left =
             |number: u32| self.transit.faults.as_ref().is_some_and(|state| state.message(number).left);
@@ -265,7 +265,7 @@ impl Channels {
         oldest.map(|(_, posted, (_, from, to, _))| (from, to, posted.frame.round))
     }
 
-    /// The channels of letters to and from a rank of a group.
+    /// The channels of point-to-point messages to and from a rank of a group.
     pub fn point_to_point(&self, group: GroupId, rank: Rank) -> Vec<Channel> {
         let touches = |channel: &&Channel| {
             let (of, from, to, lane) = **channel;
@@ -274,7 +274,7 @@ impl Channels {
         self.numbers.keys().filter(touches).copied().collect()
     }
 
-    /// Whom an actor's posted halves wait for.
+    /// Whom a task's posted halves wait for.
     pub fn peers(&self, half: Half) -> BTreeSet<Rank> {
         let posted = self.channels.iter().flat_map(|channel_state| {
             let sends =

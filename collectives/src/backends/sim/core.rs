@@ -32,7 +32,7 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks an actor until the conductor wakes it; conducts where nobody else runs any more.
+    /// Blocks a task until the event loop wakes it; runs the event loop if no other task runs.
     pub fn block<'a>(
         &self,
         mut state: MutexGuard<'a, State>,

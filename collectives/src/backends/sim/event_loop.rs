@@ -1,4 +1,4 @@
-//! The conductor: what happens while every actor is blocked, instant by instant, and who is woken.
+//! The event loop: what happens while every task is blocked, instant by instant, and who is woken.
 
 use super::channels::News;
 use super::event_queue::ScheduledEvent;
@@ -80,7 +80,7 @@ impl State {
         self.wake_pollers(task);
     }
 
-    /// Something happened to an actor: whoever polls for its rank looks again.
+    /// Something happened to a task: whoever polls for its rank looks again.
     fn wake_pollers(&mut self, task: TaskId) {
         if self.polling == 0 {
             return;
@@ -234,7 +234,7 @@ impl State {
         }
     }
 
-    /// A letter whose other side has left never arrives: its group fails.
+    /// A point-to-point message whose other side has left never arrives: its group fails.
     pub(super) fn fail_orphaned(&mut self, channel: Channel) {
         let Some((half, me, peer)) = self.channels.lonely(channel) else { return };
         if !self.ledger(channel.0).has_left(peer) {

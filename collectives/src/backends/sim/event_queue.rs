@@ -17,17 +17,17 @@ pub(super) enum ScheduledEvent {
     /// A local move is done.
     Moved { half: Half, round: u64 },
 
-    /// An actor enters an operation.
+    /// A task enters an operation.
     Enter { member: Member, call: Arc<Call> },
-    /// An actor posts a send.
+    /// A task posts a send.
     Send { half: Half, member: Member, to: Rank, lane: u32, frame: Frame },
-    /// An actor posts a receive.
+    /// A task posts a receive.
     Receive { half: Half, member: Member, from: Rank, lane: u32, reduced: bool },
     /// A gate's count goes up.
     Raise { task: TaskId, gate: GateId },
-    /// An actor waits at a gate.
+    /// A task waits at a gate.
     Pass { task: TaskId, gate: GateId, count: u64 },
-    /// An actor looks at a gate.
+    /// A task looks at a gate.
     Poll { task: TaskId, gate: GateId, count: u64 },
     /// A rank leaves a group.
     Leave { member: Member, operations: u64, cause: Lost },
@@ -35,7 +35,7 @@ pub(super) enum ScheduledEvent {
     Die { rank: Rank },
     /// A rank asks who of its group is left.
     Shrink { member: Member },
-    /// An actor fails its group.
+    /// A task fails its group.
     Fail { task: TaskId, member: Member, error: Error },
 }
 
@@ -59,14 +59,14 @@ pub(super) struct EventQueue {
 }
 
 impl EventQueue {
-    /// An event of the conductor's own.
+    /// An event of the event loop's own.
     pub fn event(&mut self, time: u64, due: ScheduledEvent) {
         self.events += 1;
         let place = Place { time, request: false, rank: Rank(0), stream: 0, sequence: self.events };
         self.due.insert(place, due);
     }
 
-    /// A request of an actor.
+    /// A request of a task.
     pub fn request(&mut self, time: u64, rank: Rank, stream: u32, sequence: u64, due: ScheduledEvent) {
         self.due.insert(Place { time, request: true, rank, stream, sequence }, due);
     }

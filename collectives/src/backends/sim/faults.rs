@@ -62,7 +62,7 @@ impl State {
         }
     }
 
-    /// How long an actor's own work takes from its time on.
+    /// How long a task's own work takes from its time on.
     pub fn takes(&mut self, task: TaskId, span: Picos) -> Picos {
         let (rank, now) = (self.at(task).rank, self.at(task).now);
         self.options.faults.takes(rank, Picos(now), span)

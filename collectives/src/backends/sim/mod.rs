@@ -3,10 +3,10 @@
 //! ```text
 //! rank 0   ..code.. post, post, wait |                 | woken at 7 us ..code..
 //! rank 1   ......code...... post, wait |               | woken at 7 us ..code..
-//! conductor                            | 5 us .. 7 us  |
+//! event loop                            | 5 us .. 7 us  |
 //! ```
 //!
-//! An actor's requests carry its own virtual time and are put down, not applied. When every actor is blocked in a
+//! A task's requests carry its own virtual time and are queued, not applied. When every task is blocked in a
 //! call of Allfold's, whoever blocked last conducts: requests and events are applied in order of (time, rank,
 //! stream, sequence), never in order of arrival; time moves to the next event of the network; and those whom an
 //! instant concerns are woken once nothing more is to be applied at it. So the same program has the same times and

@@ -1,4 +1,4 @@
-//! All that a world on virtual time is, under one lock, and what its actors ask of it while they run.
+//! All that a world on virtual time is, under one lock, and what its tasks ask of it while they run.
 
 use super::channels::Channels;
 use super::event_queue::{EventQueue, ScheduledEvent};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar};
 /// Times beyond this are refused, so that what is left of 64 bits has room for any sum.
 pub(super) const LAST: u64 = u64::MAX / 4;
 
-/// What an actor is blocked in.
+/// What a task is blocked in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     /// News of its posts in a group; the round of its oldest unfinished step.
@@ -34,7 +34,7 @@ pub(super) enum Wait {
     Survivors(Member),
 }
 
-/// What an actor is at.
+/// What a task is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     Running,
@@ -58,7 +58,7 @@ pub(super) struct Task {
     pub entered: Option<Entered>,
 }
 
-/// The operation that an actor is in.
+/// The operation that a task is in.
 pub(super) struct Entered {
     pub member: Member,
     pub call: Arc<Call>,
@@ -90,12 +90,12 @@ pub(super) struct State {
     pub groups: Vec<Group>,
     pub keys: BTreeMap<GroupKey, GroupId>,
     pub event_queue: EventQueue,
-    /// When which actor's operation must be done.
+    /// When which task's operation must be done.
     pub deadlines: BTreeSet<(u64, Rank, u32, TaskId)>,
     pub channels: Channels,
-    /// How many actors are blocked in [`Wait::News`].
+    /// How many tasks are blocked in [`Wait::News`].
     pub polling: u32,
-    /// Blocked actors that this instant concerns.
+    /// Blocked tasks that this instant concerns.
     pub woken: BTreeSet<TaskId>,
     pub progress: u64,
     /// What ended the whole world.
@@ -154,7 +154,7 @@ impl State {
         &mut self.tasks[id as usize]
     }
 
-    /// Another actor of the same rank, at the same time. It runs, and its thread is about to start.
+    /// Another task of the same rank, at the same time. It runs, and its thread is about to start.
     pub fn spawn(&mut self, parent: TaskId) -> TaskId {
         let (rank, now) = (self.at(parent).rank, self.at(parent).now);
         let stream = self.tasks.iter().filter(|task| task.rank == rank).count() as u32;
@@ -227,7 +227,7 @@ impl State {
         id
     }
 
-    /// Puts a request down at the actor's time.
+    /// Queues a request at the task's time.
     pub fn request(&mut self, task: TaskId, due: ScheduledEvent) {
         self.request_after(task, Picos::ZERO, due);
     }
@@ -240,7 +240,7 @@ impl State {
         self.event_queue.request(time, rank, stream, requests, due);
     }
 
-    /// The actor enters an operation: it is heard of now, and its first step can start after the launch.
+    /// The task enters an operation: it is heard of now, and its first step can start after the launch.
     pub fn enter(&mut self, task: TaskId, member: Member, call: &Arc<Call>) -> Result<(), Error> {
         self.finish(task, false);
         if let Some(error) = self.failure(member) {
@@ -264,7 +264,7 @@ impl State {
         Ok(())
     }
 
-    /// The actor's operation is over.
+    /// The task's operation is over.
     pub fn finish(&mut self, task: TaskId, done: bool) {
         let of = self.at(task);
         let (rank, stream) = (of.rank, of.stream);
@@ -276,12 +276,12 @@ impl State {
         }
     }
 
-    /// The name of what an actor posts now.
+    /// The name of what a task posts now.
     pub fn half(&mut self, task: TaskId) -> Half {
         Half { task, operation: self.at(task).operation }
     }
 
-    /// How long a move within the actor's rank takes.
+    /// How long a move within the task's rank takes.
     pub fn local(&mut self, task: TaskId, bytes: usize, reduced: bool) -> Picos {
         let rank = self.at(task).rank;
         let bytes = allfold_sim::Bytes(bytes as u64);
@@ -310,12 +310,12 @@ impl State {
         self.groups[member.group.0 as usize].ledger.survivors(member.rank).unwrap_or_else(undecided)
     }
 
-    /// News for an actor, oldest first.
+    /// News for a task, oldest first.
     pub fn news(&mut self, task: TaskId) -> Option<Event> {
         self.at(task).inbox.pop_front()
     }
 
-    /// The actor blocks. If it was the last one that ran, time goes on.
+    /// The task blocks. If it was the last one that ran, time goes on.
     pub fn block(&mut self, task: TaskId, wait: Wait) {
         self.at(task).doing = Doing::Blocked(wait);
         self.stop_one();

@@ -1,7 +1,7 @@
 //! A rank's way to its peers over sockets, for one operation after the other.
 //!
 //! The thread that called moves the bytes itself: it asks every link that has something to do in turn, looks again for a
-//! while when nothing moved, then sleeps until a socket is ready or the bell rings.
+//! while when nothing moved, then sleeps until a socket is ready or the waker rings.
 
 use super::control;
 use super::expected::Target;
@@ -213,7 +213,7 @@ impl Endpoint {
         }
     }
 
-    /// News from elsewhere: the group's failure, or the loss of a peer whose letter this rank waits for.
+    /// News from elsewhere: the group's failure, or the loss of a peer whose point-to-point message this rank waits for.
     fn news(&mut self) -> Result<()> {
         let peers: Vec<Rank> = match self.purpose {
             Some(Purpose::PointToPoint) => {
@@ -243,7 +243,7 @@ impl Endpoint {
         Err(self.node.fail(&self.group, error))
     }
 
-    /// Sleeps a little, until the bell rings.
+    /// Sleeps a little, until the waker rings.
     fn nap(&self, until: Instant) {
         let waker = &self.group.waker;
         let seen = waker.news();
@@ -256,7 +256,7 @@ impl Endpoint {
         waker.finish_sleep();
     }
 
-    /// Sleeps until a socket is ready, the bell rings, or `timeout` is over.
+    /// Sleeps until a socket is ready, the waker rings, or `timeout` is over.
     fn park(&mut self, timeout: Duration) {
         let waker = &self.group.waker;
         let mut fds = vec![PollFd::new(waker, PollFlags::IN)];

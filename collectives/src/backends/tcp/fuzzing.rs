@@ -1,11 +1,11 @@
-//! Everything that a stranger or a peer can send, read without a connection.
+//! Everything that an incompatible peer or a peer can send, read without a connection.
 
 use super::codec;
 use super::frame::{self, Header};
 use allfold_net::handshake;
 use allfold_net::{Secret, Security};
 
-/// Reads bytes as everything that a stranger or a peer can send, and drops what came of it: for fuzzers. It may refuse
+/// Reads bytes as everything that an incompatible peer or a peer can send, and drops what came of it: for fuzzers. It may refuse
 /// them; it never panics, hangs, or allocates by what they say.
 pub fn read_anything(bytes: &[u8]) {
     if let Some(header) = bytes.first_chunk() {

@@ -27,7 +27,7 @@ pub(super) struct Group {
     /// There is an error in the ledger.
     failed: AtomicBool,
     agreement: Mutex<Agreement>,
-    /// Links for collectives and for letters; whoever runs an operation takes them and puts them back.
+    /// Links for collectives and for point-to-point messages; whoever runs an operation takes them and puts them back.
     collective: Mutex<Option<Links>>,
     letters: Mutex<Option<Links>>,
     /// Connections that are made and not attached to a link yet.

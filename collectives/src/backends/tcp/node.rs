@@ -1,7 +1,7 @@
 //! One rank's process in the world: its groups, its control connections, and what the peers say over them.
 //!
 //! ```text
-//! peers ==control==> reader task --> Node --> RemoteLedger of the group, bell --> the thread in a collective
+//! peers ==control==> reader task --> Node --> RemoteLedger of the group, waker --> the thread in a collective
 //!                    writer task <-- outbox <-- Node <-- whoever enters, fails or leaves
 //! ```
 //!

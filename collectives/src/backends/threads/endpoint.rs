@@ -78,7 +78,7 @@ impl Endpoint {
         if let Some(error) = failure {
             return Err(error);
         }
-        // The communication thread of a rank that has returned still finishes its collectives; letters end.
+        // The communication thread of a rank that has returned still finishes its collectives; point-to-point messages end.
         let letter = self.call.as_ref().is_some_and(|call| call.operation == Operation::PointToPoint);
         let Some(peer) = lost.filter(|_| letter) else { return Ok(()) };
         // It left after it had posted all that it ever will: what is not here now never comes.
