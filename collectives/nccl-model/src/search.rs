@@ -52,7 +52,7 @@ impl Platform {
             None => inside(port, devices, arch, table),
             Some(nics) => Graph {
                 nic_us: if library.version >= (2, 12) { declared(nics.fabric, arch) } else { 0.0 },
-                ..across(port, devices, f64::from(nics.count), nics.gbits / 8.0, table)
+                ..across(port, devices, f64::from(nics.count), nics.gbit_per_s / 8.0, table)
             },
         };
         let twice = (2.0 * ring.across).min(port / f64::from(ring.channels)).max(ring.inside);

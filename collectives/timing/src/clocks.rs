@@ -22,10 +22,10 @@ use super::{Error, Job, Representatives};
 use allfold_schedules::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{Bytes, Costs, Crossing, EventHash, Picos};
 
-/// No rank, no actor.
+/// No rank, no representative.
 const NONE: u32 = u32::MAX;
 
-/// When every actor is done, or `None` where a link is shared or steps overlap, so that a queue is needed.
+/// When every representative is done, or `None` where a link is shared or steps overlap, so that a queue is needed.
 pub(crate) fn run(job: &Job<'_>, cast: &impl Representatives) -> Result<Option<Run>, Error> {
     if job.window != 1 || !job.faults.is_steady() || job.deadline.is_some() {
         return Ok(None);
@@ -41,7 +41,7 @@ pub(crate) fn run(job: &Job<'_>, cast: &impl Representatives) -> Result<Option<R
     Ok(sweep.finish())
 }
 
-/// An actor's time, and its time if messages had no bytes (for [`super::Bounds::chain`]).
+/// A representative's time, and its time if messages had no bytes (for [`super::Bounds::chain`]).
 #[derive(Clone, Copy, Default)]
 struct Clock {
     now: u64,
@@ -58,7 +58,7 @@ impl Clock {
     }
 }
 
-/// What an actor receives in the round at hand, and from whom its last message came.
+/// What a representative receives in the round at hand, and from whom its last message came.
 #[derive(Clone, Copy)]
 struct Inbox {
     /// The rank whose message comes in the round at hand; `NONE` where none does, and between rounds.
@@ -87,7 +87,7 @@ struct Sweep<'a, C> {
     cast: &'a C,
     clocks: Vec<Clock>,
     after: Vec<Clock>,
-    /// To whom each actor sends in the round at hand; `NONE` where it does not, and between rounds.
+    /// To whom each representative sends in the round at hand; `NONE` where it does not, and between rounds.
     outbox: Vec<u32>,
     inbox: Vec<Inbox>,
     rates: Rates,
@@ -99,19 +99,19 @@ struct Sweep<'a, C> {
 
 impl<'a, C: Representatives> Sweep<'a, C> {
     fn new(job: &'a Job<'a>, cast: &'a C) -> Sweep<'a, C> {
-        let actors = cast.actors() as usize;
-        let start = |actor| {
-            let launch = job.costs_of(cast.rank(actor)).launch.0;
+        let representatives = cast.representatives() as usize;
+        let start = |representative| {
+            let launch = job.costs_of(cast.rank(representative)).launch.0;
             Clock { now: launch, chain: launch }
         };
-        let clocks: Vec<Clock> = (0..cast.actors()).map(start).collect();
+        let clocks: Vec<Clock> = (0..cast.representatives()).map(start).collect();
         Sweep {
             job,
             cast,
             after: clocks.clone(),
             clocks,
-            outbox: vec![NONE; actors],
-            inbox: vec![Inbox::EMPTY; actors],
+            outbox: vec![NONE; representatives],
+            inbox: vec![Inbox::EMPTY; representatives],
             rates: Rates::default(),
             owners: Owners::new(cast.links()),
             path: Vec::new(),
@@ -124,18 +124,18 @@ impl<'a, C: Representatives> Sweep<'a, C> {
     fn round(&mut self, round: u64, rounds: &mut Rounds) -> Result<bool, Error> {
         let Rounds { acting, idle, .. } = rounds;
         let sent = self.run.messages;
-        acting.retain(|&actor| {
-            let acts = self.post(actor, round);
+        acting.retain(|&representative| {
+            let acts = self.post(representative, round);
             if !acts {
-                idle.push(actor);
+                idle.push(representative);
             }
             acts
         });
         let (sends, mut receives) = (self.run.messages - sent, 0);
-        for &actor in acting.iter() {
-            if self.inbox[actor as usize].from != NONE {
+        for &representative in acting.iter() {
+            if self.inbox[representative as usize].from != NONE {
                 receives += 1;
-                if !self.message(round, actor)? {
+                if !self.message(round, representative)? {
                     return Ok(false);
                 }
             }
@@ -143,7 +143,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         if sends != receives {
             return Err(self.unreceived(round, acting));
         }
-        for at in acting.iter().map(|&actor| actor as usize) {
+        for at in acting.iter().map(|&representative| representative as usize) {
             self.clocks[at] = self.after[at];
             self.outbox[at] = NONE;
             self.inbox[at].from = NONE;
@@ -151,15 +151,15 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         Ok(true)
     }
 
-    /// Posts both halves of an actor's step; false where it is idle.
-    fn post(&mut self, actor: u32, round: u64) -> bool {
-        let rank = self.cast.rank(actor);
-        let at = actor as usize;
+    /// Posts both halves of a representative's step; false where it is idle.
+    fn post(&mut self, representative: u32, round: u64) -> bool {
+        let rank = self.cast.rank(representative);
+        let at = representative as usize;
         self.after[at] = self.clocks[at];
         match self.job.schedule.step(rank, round) {
             Step { send: None, recv: None } => return false,
             Step { send: Some((to, _)), recv: Some((_, span, how)) } if to == rank => {
-                self.local(actor, span, how);
+                self.local(representative, span, how);
             }
             Step { send, recv } => {
                 if let Some((to, _)) = send {
@@ -181,20 +181,20 @@ impl<'a, C: Representatives> Sweep<'a, C> {
     }
 
     /// A step whose peer is the rank itself takes memory time only.
-    fn local(&mut self, actor: u32, span: Span, how: Combine) {
+    fn local(&mut self, representative: u32, span: Span, how: Combine) {
         let bytes = Bytes(self.bytes(span));
-        let costs = self.job.costs_of(self.cast.rank(actor));
+        let costs = self.job.costs_of(self.cast.rank(representative));
         let took = costs.local(bytes, how == Combine::Reduce);
-        let after = &mut self.after[actor as usize].now;
+        let after = &mut self.after[representative as usize].now;
         *after = after.saturating_add(took.0);
     }
 
-    /// The message that an actor receives; false where its path is shared.
-    fn message(&mut self, round: u64, actor: u32) -> Result<bool, Error> {
-        let at = actor as usize;
+    /// The message that a representative receives; false where its path is shared.
+    fn message(&mut self, round: u64, representative: u32) -> Result<bool, Error> {
+        let at = representative as usize;
         let inbox = self.inbox[at];
-        let sender = self.sender(round, actor, Rank(inbox.from))?;
-        if inbox.from != inbox.source && !self.reroute(actor, sender) {
+        let sender = self.sender(round, representative, Rank(inbox.from))?;
+        if inbox.from != inbox.source && !self.reroute(representative, sender) {
             return Ok(false);
         }
         let inbox = &mut self.inbox[at];
@@ -207,17 +207,17 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         let arrived = start.plus(arrived, took.least_arrived);
         self.after[at] = self.after[at].later(arrived);
         self.after[sender] = self.after[sender].later(left);
-        self.hash.message(actor, arrived.now);
+        self.hash.message(representative, arrived.now);
         Ok(true)
     }
 
-    /// The actor who sends what `actor` waits for.
-    fn sender(&self, round: u64, actor: u32, from: Rank) -> Result<usize, Error> {
-        let rank = self.cast.rank(actor);
+    /// The representative who sends what `representative` waits for.
+    fn sender(&self, round: u64, representative: u32, from: Rank) -> Result<usize, Error> {
+        let rank = self.cast.rank(representative);
         let known = from.0 < self.job.schedule.ranks();
-        let sender = if known { self.cast.actor(from) as usize } else { usize::MAX };
+        let sender = if known { self.cast.representative(from) as usize } else { usize::MAX };
         match self.outbox.get(sender) {
-            Some(&to) if to != NONE && self.cast.actor(Rank(to)) == actor => Ok(sender),
+            Some(&to) if to != NONE && self.cast.representative(Rank(to)) == representative => Ok(sender),
             _ => Err(Error::Unmatched {
                 rank,
                 round,
@@ -228,26 +228,27 @@ impl<'a, C: Representatives> Sweep<'a, C> {
 
     /// A send that nobody receives.
     fn unreceived(&self, round: u64, acting: &[u32]) -> Error {
-        let lost = acting.iter().copied().find(|&actor| {
-            let to = self.outbox[actor as usize];
+        let lost = acting.iter().copied().find(|&representative| {
+            let to = self.outbox[representative as usize];
             let met = |to: u32| {
-                let inbox = &self.inbox[self.cast.actor(Rank(to)) as usize];
-                inbox.from != NONE && self.cast.actor(Rank(inbox.from)) == actor
+                let inbox = &self.inbox[self.cast.representative(Rank(to)) as usize];
+                inbox.from != NONE && self.cast.representative(Rank(inbox.from)) == representative
             };
             to != NONE && !(to < self.job.schedule.ranks() && met(to))
         });
-        let actor = lost.unwrap_or(0);
-        let what = format!("sends to rank {}, which does not receive it", self.outbox[actor as usize]);
-        Error::Unmatched { rank: self.cast.rank(actor), round, what }
+        let representative = lost.unwrap_or(0);
+        let what =
+            format!("sends to rank {}, which does not receive it", self.outbox[representative as usize]);
+        Error::Unmatched { rank: self.cast.rank(representative), round, what }
     }
 }
 
 impl<C: Representatives> Sweep<'_, C> {
     /// Finds the path of the messages that now come; false where one of its links belongs to neither side.
-    fn reroute(&mut self, actor: u32, sender: usize) -> bool {
-        self.count(actor);
-        let to = self.cast.rank(actor);
-        let inbox = &mut self.inbox[actor as usize];
+    fn reroute(&mut self, representative: u32, sender: usize) -> bool {
+        self.count(representative);
+        let to = self.cast.rank(representative);
+        let inbox = &mut self.inbox[representative as usize];
         inbox.source = inbox.from;
         self.path.clear();
         let latency = self.cast.route(Rank(inbox.from), to, &mut self.path);
@@ -260,12 +261,12 @@ impl<C: Representatives> Sweep<'_, C> {
             [one, other] => [one.link.0, other.link.0],
             _ => [NONE; 2],
         };
-        self.path.iter().all(|crossing| self.owners.claim(*crossing, sender as u32, actor))
+        self.path.iter().all(|crossing| self.owners.claim(*crossing, sender as u32, representative))
     }
 
-    /// Adds what went over an actor's path to the path's links, each of which one flow at a time crosses.
-    fn count(&mut self, actor: u32) {
-        let inbox = &mut self.inbox[actor as usize];
+    /// Adds what went over a representative's path to the path's links, each of which one flow at a time crosses.
+    fn count(&mut self, representative: u32) {
+        let inbox = &mut self.inbox[representative as usize];
         let bytes = std::mem::take(&mut inbox.uncounted);
         let mut add = |link: u32| {
             let sum = &mut self.run.links[link as usize];
@@ -275,14 +276,14 @@ impl<C: Representatives> Sweep<'_, C> {
             inbox.links.into_iter().filter(|&link| link != NONE).for_each(add);
         } else if bytes > 0 {
             self.path.clear();
-            self.cast.route(Rank(inbox.source), self.cast.rank(actor), &mut self.path);
+            self.cast.route(Rank(inbox.source), self.cast.rank(representative), &mut self.path);
             self.path.iter().for_each(|crossing| add(crossing.link.0));
         }
     }
 
     fn finish(mut self) -> Option<Run> {
-        for actor in 0..self.cast.actors() {
-            self.count(actor);
+        for representative in 0..self.cast.representatives() {
+            self.count(representative);
         }
         self.run.finish = self.clocks.iter().map(|clock| Picos(clock.now)).collect();
         self.run.chain = Picos(self.clocks.iter().map(|clock| clock.chain).max().unwrap_or(0));

@@ -30,7 +30,7 @@ pub enum Error {
         what: String,
     },
     /// One representative per class cannot stand for all ranks.
-    #[error("orbit: {why}; {instead}")]
+    #[error("by_symmetry: {why}; {instead}")]
     NoSymmetry {
         /// What breaks the symmetry.
         why: String,

@@ -137,10 +137,10 @@ pub enum Engine {
     /// Step every rank over the event queue, also where clocks would do: slower, and the same.
     Events,
     /// Step one rank per symmetry class; refuse where there is no symmetry or chunks are unequal.
-    Orbit,
+    BySymmetry,
     /// The same, with chunks rounded up to equal sizes; [`Outcome::rounded`](super::Outcome::rounded) says so.
-    OrbitRounded,
-    /// `Orbit` where it applies exactly, else `Full`.
+    BySymmetryRounded,
+    /// `BySymmetry` where it applies exactly, else `Full`.
     #[default]
     Auto,
 }

@@ -1,8 +1,8 @@
 //! When every rank is done: a schedule interpreted on virtual time, with no threads and no data.
 //!
 //! ```text
-//! simulate --> fold      one lane for all that are alike; then
-//!          |-> orbit     one rank per symmetry class of schedule and topology; these then run on
+//! simulate --> merge_lanes one lane for all that are alike; then
+//!          |-> by_symmetry one rank per symmetry class of schedule and topology; these then run on
 //!          |-> clocks    a clock per rank: where no link is ever shared; tens of millions of messages a second
 //!          |-> events    an event queue: links shared, windows, lanes
 //!          '-> serial_links   when asked for: links that serve one message at a time, pipelines of any size
@@ -32,15 +32,15 @@
 
 pub mod astra;
 mod bounds;
+mod by_symmetry;
 mod classes;
 mod clocks;
 mod error;
 mod events;
 mod explain;
 mod failure;
-mod fold;
 mod job;
-mod orbit;
+mod merge_lanes;
 mod outcome;
 mod owners;
 mod rates;

@@ -12,9 +12,9 @@ pub enum Method {
     /// An event queue, with links shared.
     Events,
     /// A clock per symmetry class.
-    OrbitClocks,
+    ClocksBySymmetry,
     /// An event queue over symmetry classes, links weighed by how many flows of a class cross them.
-    OrbitEvents,
+    EventsBySymmetry,
     /// A sweep in order of rounds over links that serve one message at a time.
     SerialLinks,
 }
@@ -25,8 +25,8 @@ impl Method {
         match self {
             Method::Clocks => "clocks",
             Method::Events => "events",
-            Method::OrbitClocks => "clocks_by_symmetry",
-            Method::OrbitEvents => "events_by_symmetry",
+            Method::ClocksBySymmetry => "clocks_by_symmetry",
+            Method::EventsBySymmetry => "events_by_symmetry",
             Method::SerialLinks => "serial_links",
         }
     }
@@ -37,7 +37,7 @@ impl Method {
 pub struct Outcome {
     /// When the last rank is done.
     pub time: Picos,
-    /// When each actor is done: each rank, or one representative of each symmetry class, in order.
+    /// When each representative is done: each rank, or one representative of each symmetry class, in order.
     pub finish: Vec<Picos>,
     /// Messages between ranks, over all ranks.
     pub messages: u64,
@@ -74,7 +74,7 @@ impl Run {
             return Err(Error::Overflow("the time in picoseconds"));
         }
         bounds.check(time, job)?;
-        let class = u64::from(job.topology.ranks() / cast.actors());
+        let class = u64::from(job.topology.ranks() / cast.representatives());
         let bytes = self.bytes.checked_mul(class).ok_or(Error::Overflow("the number of bytes sent"))?;
         Ok(Outcome {
             time,
@@ -106,11 +106,11 @@ mod tests {
         let geometry = Geometry::whole(&schedule, 2);
         let topology = Topology::named("switch", 2).unwrap();
         let job = Job::new(&schedule, &geometry, 4, &topology);
-        let everyone = AllRanks::of(&topology, job.faults);
+        let all_ranks = AllRanks::of(&topology, job.faults);
         // 3 bytes over a link of 300 GB/s: 10 ps.
         let ended = |at: u64| {
             let run = Run { finish: vec![Picos(0), Picos(at)], links: vec![3, 0, 0, 0], ..Run::default() };
-            run.outcome(&job, &everyone, Method::Clocks)
+            run.outcome(&job, &all_ranks, Method::Clocks)
         };
         assert_eq!(ended(9).unwrap_err(), Error::BeatsBound { time: 9, bound: 10, which: "links" });
         assert_eq!(ended(10).unwrap().time, Picos(10));

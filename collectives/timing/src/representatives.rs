@@ -3,20 +3,20 @@
 use allfold_schedules::schedule::Rank;
 use allfold_sim::{Crossing, Faults, Link, LinkId, Picos, Topology};
 
-/// The actors of a run and the links they see. `actor(rank(a)) == a`.
+/// The representatives of a run and the links they see. `representative(rank(a)) == a`.
 ///
-/// On a quotient, a message of actor `a` in a round stands for one message of every rank of its class. Its receiver
-/// is the actor of the rank it names, in the same round. Its channel is (a, the rank it names, lane): classes are
+/// On a quotient, a message of representative `a` in a round stands for one message of every rank of its class. Its receiver
+/// is the representative of the rank it names, in the same round. Its channel is (a, the rank it names, lane): classes are
 /// orbits of renumberings that move every rank, so the representative and the rank it names fix the orbit of the pair.
 pub trait Representatives {
-    /// How many actors.
-    fn actors(&self) -> u32;
+    /// How many representatives.
+    fn representatives(&self) -> u32;
 
-    /// The rank that an actor plays.
-    fn rank(&self, actor: u32) -> Rank;
+    /// The rank that a representative plays.
+    fn rank(&self, representative: u32) -> Rank;
 
-    /// The actor that plays a rank, or stands for it.
-    fn actor(&self, rank: Rank) -> u32;
+    /// The representative that plays a rank, or stands for it.
+    fn representative(&self, rank: Rank) -> u32;
 
     /// How many links, or classes of links; [`Crossing::link`] lies below this, or is a gate of a fault rule.
     fn links(&self) -> u32;
@@ -42,13 +42,13 @@ impl<'a> AllRanks<'a> {
 }
 
 impl Representatives for AllRanks<'_> {
-    fn actors(&self) -> u32 {
+    fn representatives(&self) -> u32 {
         self.topology.ranks()
     }
-    fn rank(&self, actor: u32) -> Rank {
-        Rank(actor)
+    fn rank(&self, representative: u32) -> Rank {
+        Rank(representative)
     }
-    fn actor(&self, rank: Rank) -> u32 {
+    fn representative(&self, rank: Rank) -> u32 {
         rank.0
     }
     fn links(&self) -> u32 {
@@ -83,21 +83,21 @@ impl Extend<LinkId> for Walk<'_> {
     }
 }
 
-/// The same actors, each of whose flows stands for several.
+/// The same representatives, each of whose flows stands for several.
 pub(crate) struct Replicated<'a, C> {
     pub cast: &'a C,
     pub weight: u32,
 }
 
 impl<C: Representatives> Representatives for Replicated<'_, C> {
-    fn actors(&self) -> u32 {
-        self.cast.actors()
+    fn representatives(&self) -> u32 {
+        self.cast.representatives()
     }
-    fn rank(&self, actor: u32) -> Rank {
-        self.cast.rank(actor)
+    fn rank(&self, representative: u32) -> Rank {
+        self.cast.rank(representative)
     }
-    fn actor(&self, rank: Rank) -> u32 {
-        self.cast.actor(rank)
+    fn representative(&self, rank: Rank) -> u32 {
+        self.cast.representative(rank)
     }
     fn links(&self) -> u32 {
         self.cast.links()

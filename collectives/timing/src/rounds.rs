@@ -23,7 +23,7 @@ pub(crate) struct Rounds {
 
 impl Rounds {
     pub fn new(job: &Job<'_>, cast: &impl Representatives) -> Rounds {
-        let (acting, end) = ((0..cast.actors()).collect(), job.schedule.rounds());
+        let (acting, end) = ((0..cast.representatives()).collect(), job.schedule.rounds());
         Rounds { acting, idle: Vec::new(), later: BinaryHeap::new(), round: 0, end }
     }
 
@@ -36,11 +36,11 @@ impl Rounds {
             self.round = self.later.peek()?.0.0;
         }
         let before = self.acting.len();
-        while let Some(&Reverse((round, actor))) = self.later.peek()
+        while let Some(&Reverse((round, representative))) = self.later.peek()
             && round == self.round
         {
             self.later.pop();
-            self.acting.push(actor);
+            self.acting.push(representative);
         }
         if before > 0 && self.acting.len() > before {
             self.acting.sort_unstable();
@@ -51,9 +51,9 @@ impl Rounds {
     /// Goes on to the next round; whoever was idle waits for the round in which they act.
     pub fn done(&mut self, job: &Job<'_>, cast: &impl Representatives) {
         self.round += 1;
-        for actor in self.idle.drain(..) {
-            let next = job.schedule.next(cast.rank(actor), self.round.min(self.end));
-            self.later.extend(next.map(|round| Reverse((round, actor))));
+        for representative in self.idle.drain(..) {
+            let next = job.schedule.next(cast.rank(representative), self.round.min(self.end));
+            self.later.extend(next.map(|round| Reverse((round, representative))));
         }
     }
 }

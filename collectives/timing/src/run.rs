@@ -5,12 +5,12 @@ use allfold_sim::Picos;
 /// What an engine hands back.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
-    /// When each actor is done.
+    /// When each representative is done.
     pub finish: Vec<Picos>,
     /// The same run if no message had any bytes: a second clock, carried beside the first through the same
     /// dependencies. The time of the run may never beat it.
     pub chain: Picos,
-    /// Messages that actors sent to other ranks.
+    /// Messages that representatives sent to other ranks.
     pub messages: u64,
     /// Bytes in those messages.
     pub bytes: u64,

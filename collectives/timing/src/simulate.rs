@@ -1,12 +1,12 @@
 //! The engine that a job asks for.
 
 use super::{AllRanks, Engine, Error, Job, LinkSharing, Method, Outcome, Sink};
-use super::{clocks, events, fold, orbit, serial_links};
+use super::{by_symmetry, clocks, events, merge_lanes, serial_links};
 
 /// When every rank is done, and what it took.
 ///
 /// # Errors
-/// Where the job's parts do not belong together, halves of messages do not meet, `Engine::Orbit` finds no
+/// Where the job's parts do not belong together, halves of messages do not meet, `Engine::BySymmetry` finds no
 /// symmetry, the engine does not know the way to share links, or a number does not fit.
 pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     job.check()?;
@@ -15,16 +15,16 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     }
     job.flows()?;
     match engine {
-        Engine::Full => match fold::run(job, false)? {
+        Engine::Full => match merge_lanes::run(job, false)? {
             Some(outcome) => Ok(outcome),
             None => full(job),
         },
         Engine::Events => queue(job, None),
-        Engine::Orbit => orbit::run(job, false),
-        Engine::OrbitRounded => orbit::run(job, true),
-        Engine::Auto => match fold::run(job, true)? {
+        Engine::BySymmetry => by_symmetry::run(job, false),
+        Engine::BySymmetryRounded => by_symmetry::run(job, true),
+        Engine::Auto => match merge_lanes::run(job, true)? {
             Some(outcome) => Ok(outcome),
-            None => match orbit::run(job, false) {
+            None => match by_symmetry::run(job, false) {
                 Err(Error::NoSymmetry { .. }) => full(job),
                 exact => exact,
             },
@@ -43,14 +43,14 @@ pub fn traced(job: &Job<'_>, sink: Sink<'_>) -> Result<Outcome, Error> {
 
 /// Every rank stepped, without a queue where that is exact.
 fn full(job: &Job<'_>) -> Result<Outcome, Error> {
-    let everyone = AllRanks::of(job.topology, job.faults);
-    match clocks::run(job, &everyone)? {
-        Some(run) => run.outcome(job, &everyone, Method::Clocks),
+    let all_ranks = AllRanks::of(job.topology, job.faults);
+    match clocks::run(job, &all_ranks)? {
+        Some(run) => run.outcome(job, &all_ranks, Method::Clocks),
         None => queue(job, None),
     }
 }
 
 fn queue(job: &Job<'_>, sink: Option<Sink<'_>>) -> Result<Outcome, Error> {
-    let everyone = AllRanks::of(job.topology, job.faults);
-    events::run(job, &everyone, sink)?.outcome(job, &everyone, Method::Events)
+    let all_ranks = AllRanks::of(job.topology, job.faults);
+    events::run(job, &all_ranks, sink)?.outcome(job, &all_ranks, Method::Events)
 }

@@ -1,7 +1,7 @@
 //! One representative per symmetry class on links that stand for their classes.
 //!
 //! ```text
-//! ring on nodes of 8:   0 -> 1 -> ... -> 7 -> (8 = class 0)     8 actors, whatever the number of nodes
+//! ring on nodes of 8:   0 -> 1 -> ... -> 7 -> (8 = class 0)     8 representatives, whatever the number of nodes
 //! ```
 //!
 //! A link serves a block of consecutive ranks, so a class of links is an orbit of blocks. The flows that a
@@ -33,17 +33,18 @@ pub(crate) struct SymmetryClasses<'a> {
 impl<'a> SymmetryClasses<'a> {
     /// `ranks` must be orbits of renumberings that the topology's wiring has.
     pub fn new(topology: &'a Topology, ranks: Classes) -> SymmetryClasses<'a> {
-        let mut quotient = SymmetryClasses { topology, ranks, families: Vec::new() };
+        let mut symmetry_classes = SymmetryClasses { topology, ranks, families: Vec::new() };
         if !topology.joins_pairs() {
             for family in topology.families() {
                 // A block may be torn apart only within a single node, where nothing crosses the NICs.
                 let unused = || (Classes::Rotations { ranks: 1, step: 1 }, 1);
-                let (classes, weight) = quotient.ranks.of_blocks(family.block).unwrap_or_else(unused);
-                let first = quotient.families.last().map_or(0, |last| last.first + last.classes.count());
-                quotient.families.push(FamilyClasses { first, classes, weight });
+                let (classes, weight) = symmetry_classes.ranks.of_blocks(family.block).unwrap_or_else(unused);
+                let first =
+                    symmetry_classes.families.last().map_or(0, |last| last.first + last.classes.count());
+                symmetry_classes.families.push(FamilyClasses { first, classes, weight });
             }
         }
-        quotient
+        symmetry_classes
     }
 
     /// The class of a link, and how many flows of an orbit cross the link for each time that their path does.
@@ -67,13 +68,13 @@ impl<'a> SymmetryClasses<'a> {
 }
 
 impl Representatives for SymmetryClasses<'_> {
-    fn actors(&self) -> u32 {
+    fn representatives(&self) -> u32 {
         self.ranks.count()
     }
-    fn rank(&self, actor: u32) -> Rank {
-        Rank(self.ranks.representative(actor))
+    fn rank(&self, representative: u32) -> Rank {
+        Rank(self.ranks.representative(representative))
     }
-    fn actor(&self, rank: Rank) -> u32 {
+    fn representative(&self, rank: Rank) -> u32 {
         self.ranks.class(rank.0)
     }
     fn links(&self) -> u32 {
@@ -88,7 +89,7 @@ impl Representatives for SymmetryClasses<'_> {
         self.topology.families()[at.saturating_sub(1)].link
     }
     fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos {
-        let mut walk = Walk { quotient: self, path, latency: Picos::ZERO };
+        let mut walk = Walk { symmetry_classes: self, path, latency: Picos::ZERO };
         self.topology.route(from, to, &mut walk);
         walk.latency
     }
@@ -96,7 +97,7 @@ impl Representatives for SymmetryClasses<'_> {
 
 /// Collects the classes of a path's links, each class once, and the latency of every link.
 struct Walk<'a, 'b> {
-    quotient: &'a SymmetryClasses<'b>,
+    symmetry_classes: &'a SymmetryClasses<'b>,
     path: &'a mut Vec<Crossing>,
     latency: Picos,
 }
@@ -104,8 +105,8 @@ struct Walk<'a, 'b> {
 impl Extend<LinkId> for Walk<'_, '_> {
     fn extend<I: IntoIterator<Item = LinkId>>(&mut self, links: I) {
         for link in links {
-            self.latency += self.quotient.topology.link(link).latency;
-            let class = self.quotient.class(link);
+            self.latency += self.symmetry_classes.topology.link(link).latency;
+            let class = self.symmetry_classes.class(link);
             match self.path.iter_mut().find(|crossing| crossing.link == class.link) {
                 Some(crossing) => crossing.weight += class.weight,
                 None => self.path.push(class),
@@ -147,13 +148,13 @@ mod tests {
         /// The flows that the renumberings make of one flow, counted link by link.
         #[test]
         fn a_class_is_crossed_as_often_as_each_of_its_links(
-            (topology, classes) in any_pair(), actor in 0u32..32, to in 0u32..32,
+            (topology, classes) in any_pair(), representative in 0u32..32, to in 0u32..32,
         ) {
             prop_assert_eq!(ranks(&classes), 32);
-            let quotient = SymmetryClasses::new(&topology, classes.clone());
-            let from = quotient.rank(actor % quotient.actors());
+            let symmetry_classes = SymmetryClasses::new(&topology, classes.clone());
+            let from = symmetry_classes.rank(representative % symmetry_classes.representatives());
             let mut path = Vec::new();
-            let latency = quotient.route(from, Rank(to), &mut path);
+            let latency = symmetry_classes.route(from, Rank(to), &mut path);
             let mut crossed = vec![0u32; topology.links() as usize];
             for g in group(&classes) {
                 let mut links = Vec::new();
@@ -162,11 +163,11 @@ mod tests {
                 links.iter().for_each(|link| crossed[link.0 as usize] += 1);
             }
             for (link, crossed) in (0..).map(LinkId).zip(crossed) {
-                let class = quotient.class(link).link;
+                let class = symmetry_classes.class(link).link;
                 let weight = path.iter().find(|crossing| crossing.link == class).map_or(0, |c| c.weight);
                 prop_assert_eq!(crossed, weight);
-                prop_assert!(class.0 < quotient.links());
-                prop_assert_eq!(quotient.link(class), topology.link(link));
+                prop_assert!(class.0 < symmetry_classes.links());
+                prop_assert_eq!(symmetry_classes.link(class), topology.link(link));
             }
         }
     }

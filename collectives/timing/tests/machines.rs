@@ -80,9 +80,9 @@ proptest! {
             ..Job::new(&*schedule, &geometry, 4, &topology)
         };
         let full = simulate(&job, Engine::Full).unwrap();
-        match simulate(&job, Engine::Orbit) {
-            Ok(orbit) => prop_assert_eq!(
-                (orbit.time, orbit.messages, orbit.bytes, orbit.bounds),
+        match simulate(&job, Engine::BySymmetry) {
+            Ok(by_symmetry) => prop_assert_eq!(
+                (by_symmetry.time, by_symmetry.messages, by_symmetry.bytes, by_symmetry.bounds),
                 (full.time, full.messages, full.bytes, full.bounds)
             ),
             Err(error) => prop_assert!(matches!(error, Error::NoSymmetry { .. }), "{}", error),
@@ -98,7 +98,7 @@ fn a_hundred_thousand_ranks_on_a_fat_tree_are_folded() {
         let row = registry::find(Collective::AllReduce, "halving_doubling").unwrap();
         let schedule = row.build(Shape::new(131_072).unwrap());
         let geometry = Geometry::whole(&*schedule, 1 << 28);
-        let outcome = simulate(&Job::new(&*schedule, &geometry, 4, &topology), Engine::Orbit).unwrap();
+        let outcome = simulate(&Job::new(&*schedule, &geometry, 4, &topology), Engine::BySymmetry).unwrap();
         assert!(outcome.finish.len() <= most, "{text}: {} representatives", outcome.finish.len());
     }
 }

@@ -96,10 +96,10 @@ proptest! {
             (events.messages, events.bytes, events.bounds),
             (full.messages, full.bytes, full.bounds)
         );
-        match simulate(&job, Engine::Orbit) {
-            Ok(orbit) => {
+        match simulate(&job, Engine::BySymmetry) {
+            Ok(by_symmetry) => {
                 prop_assert_eq!(
-                    (orbit.time, orbit.messages, orbit.bytes, orbit.bounds),
+                    (by_symmetry.time, by_symmetry.messages, by_symmetry.bytes, by_symmetry.bounds),
                     (full.time, full.messages, full.bytes, full.bounds)
                 );
             }
@@ -124,18 +124,21 @@ fn orbit_equals_full_to_the_picosecond() {
                         ..Job::new(&*schedule, &geometry, 4, &topology)
                     };
                     let full = simulate(&job, Engine::Full).unwrap();
-                    let orbit = simulate(&job, Engine::Orbit).unwrap();
-                    assert_eq!(orbit.time, full.time, "{name} over {ranks} on {}", topology.name());
+                    let by_symmetry = simulate(&job, Engine::BySymmetry).unwrap();
+                    assert_eq!(by_symmetry.time, full.time, "{name} over {ranks} on {}", topology.name());
                     assert_eq!(
-                        orbit.bounds,
+                        by_symmetry.bounds,
                         full.bounds,
                         "{name} over {ranks} on {} by {:?} and {:?}",
                         topology.name(),
-                        orbit.method,
+                        by_symmetry.method,
                         full.method
                     );
-                    assert!(orbit.finish.len() <= 8, "{} representatives", orbit.finish.len());
-                    assert!(matches!(orbit.method, Method::OrbitClocks | Method::OrbitEvents));
+                    assert!(by_symmetry.finish.len() <= 8, "{} representatives", by_symmetry.finish.len());
+                    assert!(matches!(
+                        by_symmetry.method,
+                        Method::ClocksBySymmetry | Method::EventsBySymmetry
+                    ));
                 }
             }
         }
@@ -147,13 +150,13 @@ fn a_hundred_thousand_ranks_take_one_representative_per_class() {
     let schedule = all_reduce("ring", 131_072);
     let geometry = Geometry::whole(&*schedule, 1 << 28);
     let topology = Topology::named("nodes8", 131_072).unwrap();
-    let orbit = simulate(&Job::new(&*schedule, &geometry, 4, &topology), Engine::Auto).unwrap();
-    assert_eq!((orbit.method, orbit.finish.len()), (Method::OrbitClocks, 8));
-    assert_eq!(orbit.messages, 2 * 131_071 * 131_072);
+    let by_symmetry = simulate(&Job::new(&*schedule, &geometry, 4, &topology), Engine::Auto).unwrap();
+    assert_eq!((by_symmetry.method, by_symmetry.finish.len()), (Method::ClocksBySymmetry, 8));
+    assert_eq!(by_symmetry.messages, 2 * 131_071 * 131_072);
 }
 
 fn refusal(job: &Job<'_>) -> String {
-    match simulate(job, Engine::Orbit) {
+    match simulate(job, Engine::BySymmetry) {
         Err(error @ Error::NoSymmetry { .. }) => error.to_string(),
         other => panic!("not refused: {other:?}"),
     }
@@ -165,7 +168,7 @@ fn orbit_refuses_what_breaks_the_symmetry_and_says_what_would_be_right() {
     let topology = Topology::named("nodes8", 16).unwrap();
     let (even, odd) = (Geometry::whole(&*ring, 1_600), Geometry::whole(&*ring, 1_601));
     let job = Job::new(&*ring, &even, 4, &topology);
-    assert!(simulate(&job, Engine::Orbit).is_ok());
+    assert!(simulate(&job, Engine::BySymmetry).is_ok());
 
     let unequal = Job { geometry: &odd, ..job };
     let said = refusal(&unequal);
@@ -173,7 +176,7 @@ fn orbit_refuses_what_breaks_the_symmetry_and_says_what_would_be_right() {
     assert!(said.contains("a count that divides evenly"), "{said}");
     assert_eq!(simulate(&unequal, Engine::Auto).unwrap().method, Method::Clocks);
 
-    let rounded = simulate(&unequal, Engine::OrbitRounded).unwrap();
+    let rounded = simulate(&unequal, Engine::BySymmetryRounded).unwrap();
     assert_eq!(rounded.rounded, Some(1_616));
     let larger = Geometry::whole(&*ring, 1_616);
     assert_eq!(rounded.time, simulate(&Job { geometry: &larger, ..job }, Engine::Full).unwrap().time);

@@ -78,7 +78,7 @@ fn file(path: &str, machine: Option<&str>, output: &mut RunOutput) -> CommandRes
                 format!("{:?}", graph.pattern),
                 graph.channels.len().to_string(),
                 graph.inside_gbps.to_string(),
-                graph.bandwidth_gbps().to_string(),
+                graph.bandwidth_gb_per_s().to_string(),
                 graph.inside.clone(),
                 order,
             ]);
@@ -94,9 +94,9 @@ fn file(path: &str, machine: Option<&str>, output: &mut RunOutput) -> CommandRes
         node.places.len(),
         node.nics.len()
     ))?;
-    output.say(format!("  NVLink of GPU 0: {:.1} GB/s one way", node.nvlink_gbps(0)))?;
-    output.say(format!("  over all halves of the node: {:.1} GB/s one way", node.bisection_gbps()))?;
-    output.say(format!("  out of the node: {:.1} GB/s one way", node.network_gbps()))?;
+    output.say(format!("  NVLink of GPU 0: {:.1} GB/s one way", node.nvlink_gb_per_s(0)))?;
+    output.say(format!("  over all halves of the node: {:.1} GB/s one way", node.bisection_gb_per_s()))?;
+    output.say(format!("  out of the node: {:.1} GB/s one way", node.network_gb_per_s()))?;
     read.notes.iter().try_for_each(|note| output.say(format!("  note: {note}")))
 }
 

@@ -271,8 +271,8 @@ fn machine(args: &Args) -> CommandResult<SimulatedMachine> {
     };
     machine.engine = match args.engine {
         EngineName::Full => Engine::Full,
-        EngineName::BySymmetry if args.round_up => Engine::OrbitRounded,
-        EngineName::BySymmetry => Engine::Orbit,
+        EngineName::BySymmetry if args.round_up => Engine::BySymmetryRounded,
+        EngineName::BySymmetry => Engine::BySymmetry,
         EngineName::Auto => Engine::Auto,
     };
     Ok(machine)

@@ -114,7 +114,7 @@ impl SimulatedMachine {
         match (self.engine, enough) {
             (Engine::Full, Err(refused)) => Err(refused),
             (Engine::Auto, Err(refused)) if serial => Err(refused),
-            (Engine::Auto, Err(_)) => Ok(Engine::Orbit),
+            (Engine::Auto, Err(_)) => Ok(Engine::BySymmetry),
             (engine, _) => Ok(engine),
         }
     }

@@ -21,6 +21,7 @@
 
 mod factor;
 mod grammar;
+mod link_faults;
 mod noise;
 mod pace;
 mod ranks;
@@ -28,7 +29,6 @@ mod reader;
 mod rule;
 mod span;
 mod verdict;
-mod weather;
 
 #[cfg(test)]
 mod tests;

@@ -53,7 +53,7 @@ pub struct NcclGraph {
 
 impl NcclGraph {
     /// GB/s of all channels inside the node, which is what NCCL reckons a ring's busbw with.
-    pub fn bandwidth_gbps(&self) -> f64 {
+    pub fn bandwidth_gb_per_s(&self) -> f64 {
         self.channels.len() as f64 * self.inside_gbps
     }
 }

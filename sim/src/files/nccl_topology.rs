@@ -116,7 +116,7 @@ fn pci_gbps(source: Source<'_>, pci: &Element) -> Result<Option<f64>> {
 }
 
 /// GB/s of one NVLink, one way, by compute capability (`topo.h`).
-fn nvlink_gbps(sm: u32) -> f64 {
+fn nvlink_gb_per_s(sm: u32) -> f64 {
     match sm {
         0..70 => 18.0,
         86 | 89 => 12.0,
@@ -138,13 +138,13 @@ impl<'a> Found<'a> {
         source: Source<'_>,
         parent: &'a Element,
         place: Place,
-        gbps: f64,
+        gb_per_s: f64,
         depth: u32,
     ) -> Result<()> {
         for child in &parent.children {
             match child.name.as_str() {
                 "pci" => self.pci(source, child, place, depth)?,
-                "nic" => self.nic(source, child, place, gbps)?,
+                "nic" => self.nic(source, child, place, gb_per_s)?,
                 "gpu" | "net" | "pcilink" | "c2c" | "gin" | "rma" => {}
                 other => {
                     let what =
@@ -161,7 +161,7 @@ impl<'a> Found<'a> {
             return Err(source.wrong(pci.at, "<pci> has no `busid`; expected one such as 0000:07:00.0"));
         };
         let class = pci.get("class").unwrap_or("");
-        let gbps = pci_gbps(source, pci)?.unwrap_or_else(|| {
+        let gb_per_s = pci_gbps(source, pci)?.unwrap_or_else(|| {
             self.slow_links += 1;
             12.0
         });
@@ -178,12 +178,12 @@ impl<'a> Found<'a> {
                 }
                 None => 0.0,
             };
-            self.gpus.push((bus, place, gbps.max(c2c), gpu));
+            self.gpus.push((bus, place, gb_per_s.max(c2c), gpu));
             return Ok(());
         }
         let network = class.starts_with("0x0200") || class.starts_with("0x0207");
         if network && pci.all("nic").next().is_none() {
-            self.nics.push((place, None, gbps));
+            self.nics.push((place, None, gb_per_s));
             return Ok(());
         }
         if class.is_empty() && pci.children.is_empty() {
@@ -191,21 +191,21 @@ impl<'a> Found<'a> {
             return Ok(());
         }
         if network {
-            return self.devices(source, pci, place, gbps, depth + 1);
+            return self.devices(source, pci, place, gb_per_s, depth + 1);
         }
         let switch = self.place(format!("pci{}", self.places.len()));
-        self.links.push((switch, place, gbps));
-        self.devices(source, pci, switch, gbps, depth + 1)
+        self.links.push((switch, place, gb_per_s));
+        self.devices(source, pci, switch, gb_per_s, depth + 1)
     }
 
-    fn nic(&mut self, source: Source<'_>, nic: &'a Element, place: Place, gbps: f64) -> Result<()> {
+    fn nic(&mut self, source: Source<'_>, nic: &'a Element, place: Place, gb_per_s: f64) -> Result<()> {
         for net in nic.all("net") {
             // Mb/s; NCCL takes 10 Gb/s where nothing is said.
             let speed = source.option(net, "speed", 0.0f64, 1e8)?.filter(|speed| *speed > 0.0);
             if let Some(latency) = source.option(net, "latency", 0.0f64, 1e6)? {
                 self.latency_us = self.latency_us.max(latency);
             }
-            self.nics.push((place, Some(speed.unwrap_or(10_000.0) / 1000.0), gbps.min(1e6)));
+            self.nics.push((place, Some(speed.unwrap_or(10_000.0) / 1000.0), gb_per_s.min(1e6)));
         }
         Ok(())
     }
@@ -259,9 +259,11 @@ impl<'a> Found<'a> {
                 node.join(at(*a), at(*b), from.min(*to), PCI_NANOS, LinkKind::Pci);
             }
         }
-        self.links.iter().for_each(|(a, b, gbps)| node.join(at(*a), at(*b), *gbps, PCI_NANOS, LinkKind::Pci));
-        for (device, (_, place, gbps, _)) in (0..).zip(&self.gpus) {
-            node.join(device, at(*place), *gbps, PCI_NANOS, LinkKind::Pci);
+        self.links
+            .iter()
+            .for_each(|(a, b, gb_per_s)| node.join(at(*a), at(*b), *gb_per_s, PCI_NANOS, LinkKind::Pci));
+        for (device, (_, place, gb_per_s, _)) in (0..).zip(&self.gpus) {
+            node.join(device, at(*place), *gb_per_s, PCI_NANOS, LinkKind::Pci);
         }
         if self.slow_links > 0 {
             say(format!(
@@ -307,8 +309,12 @@ impl<'a> Found<'a> {
                 complete.map_or("as NCCL assumes".into(), |(preset, _)| format!("from {}", preset.name));
             say(format!("{unknown} NICs without a speed: {each} Gb/s, {whence}"));
         }
-        for (place, gbits, gbps) in &self.nics {
-            node.nics.push(Nic { place: at(*place), gbits: gbits.unwrap_or(each), gbps: *gbps });
+        for (place, gbit_per_s, gb_per_s) in &self.nics {
+            node.nics.push(Nic {
+                place: at(*place),
+                gbit_per_s: gbit_per_s.unwrap_or(each),
+                gb_per_s: *gb_per_s,
+            });
         }
         if let (true, Some((preset, from))) = (node.nics.is_empty(), complete) {
             say(format!(
@@ -334,7 +340,7 @@ impl<'a> Found<'a> {
         for (device, (bus, .., gpu)) in (0u32..).zip(&self.gpus) {
             let Some(gpu) = gpu else { continue };
             source.option(gpu, "dev", 0u32, 1 << 16)?;
-            let each = nvlink_gbps(source.option(gpu, "sm", 10u32, 1000)?.unwrap_or(80));
+            let each = nvlink_gb_per_s(source.option(gpu, "sm", 10u32, 1000)?.unwrap_or(80));
             let mut mine: BTreeMap<u32, u32> = BTreeMap::new();
             for link in gpu.all("nvlink") {
                 let count = source.number(link, "count", 1u32, 1024)?;
@@ -387,6 +393,6 @@ fn borrow_nvlinks(from: &Node, to: &mut Node) {
             false => *switches.entry(place).or_insert_with(|| to.add(from.place(place))),
         };
         let (a, b) = (end(wire.a, to), end(wire.b, to));
-        to.join(a, b, wire.gbps, wire.nanos, wire.kind);
+        to.join(a, b, wire.gb_per_s, wire.nanos, wire.kind);
     }
 }

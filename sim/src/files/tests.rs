@@ -78,9 +78,9 @@ fn every_file_that_clouds_publish_is_read_and_says_what_it_lacks() {
         let file = folder.join(name).display().to_string();
         let read = read(&load(&file).unwrap(), machine).unwrap();
         assert_eq!(read.node.devices, devices, "{name}");
-        let port = read.node.nvlink_gbps(0);
+        let port = read.node.nvlink_gb_per_s(0);
         assert!((port - nvlink).abs() < 1e-9, "{name}: {port} GB/s of NVLink");
-        assert_eq!(read.node.network_gbps(), network, "{name}");
+        assert_eq!(read.node.network_gb_per_s(), network, "{name}");
         assert_eq!(read.notes.len(), notes, "{name}: {:#?}", read.notes);
         for ranks in [devices, 3 * devices] {
             let text = if machine.is_empty() { file.clone() } else { format!("{file},machine={machine}") };
@@ -108,7 +108,7 @@ fn what_clouds_and_clusters_publish_is_the_machine_of_that_name() {
     let dumped = |name: &str, machine: &str| {
         let node = read(&load(&folder.join(name).display().to_string()).unwrap(), "").unwrap().node;
         let preset = Preset::named(machine).unwrap().node(&Spec::read(machine).unwrap()).unwrap();
-        assert!((node.bisection_gbps() - preset.bisection_gbps()).abs() < 1e-9, "{name}");
+        assert!((node.bisection_gb_per_s() - preset.bisection_gb_per_s()).abs() < 1e-9, "{name}");
         node
     };
     let h100 = dumped("oracle_oci-hpc__H100-topology.xml", "hgx-h100");
@@ -127,9 +127,9 @@ fn graphs_that_nccl_found_on_a_public_machine_are_read() {
     assert_eq!(read.graphs.iter().map(|graph| graph.id).collect::<Vec<_>>(), [0, 1, 2]);
     let rings = read.rings().unwrap();
     assert_eq!(rings.channels, [[0, 1, 2, 3], [0, 3, 2, 1]]);
-    assert_eq!((rings.bandwidth_gbps(), &*rings.inside, rings.same_channels), (24.0, "SYS", false));
+    assert_eq!((rings.bandwidth_gb_per_s(), &*rings.inside, rings.same_channels), (24.0, "SYS", false));
     assert_eq!(read.graphs[1].pattern, GraphPattern::BalancedTree);
-    assert_eq!(read.graphs[1].bandwidth_gbps(), 48.0);
+    assert_eq!(read.graphs[1].bandwidth_gb_per_s(), 48.0);
 }
 
 /// A file completed from its machine has the families and the NVLinks of the machine.
@@ -151,7 +151,7 @@ fn same_figures(text: &str, machine: &str) {
 fn a_file_completed_from_its_machine_has_the_figures_of_the_machine() {
     same_figures(&listed(), "nd-a100-v4");
     let completed = read(&listed(), "nd-a100-v4").unwrap();
-    assert_eq!((completed.node.nvlink_gbps(0), completed.node.network_gbps()), (240.0, 200.0));
+    assert_eq!((completed.node.nvlink_gb_per_s(0), completed.node.network_gb_per_s()), (240.0, 200.0));
     assert_eq!(completed.notes.len(), 3, "{:#?}", completed.notes);
     let error = read(&listed(), "dgx2").unwrap_err().to_string();
     assert!(error.contains("8 GPUs; dgx2 has 16"), "{error}");
@@ -164,7 +164,7 @@ fn a_dump_of_a_node_with_nvlink_switches_is_the_preset() {
     let dump = read(&text, "").unwrap();
     assert_eq!(dump.notes, Vec::<String>::new());
     let node = Preset::named("hgx-h100").unwrap().node(&Spec::read("hgx-h100").unwrap()).unwrap();
-    assert_eq!(dump.node.bisection_gbps(), node.bisection_gbps());
+    assert_eq!(dump.node.bisection_gb_per_s(), node.bisection_gb_per_s());
     let topology = dump.node.topology(16, Fabrics::FLAT).unwrap();
     let nic = topology.families().iter().find(|family| family.name == "nic_out").unwrap();
     assert_eq!((nic.count, nic.link.bandwidth), (16, BytesPerSec(25_000_000_000)));
@@ -180,7 +180,7 @@ fn gpus_talk_over_the_links_between_each_pair() {
     });
     let read = read(&text, "").unwrap();
     let node = Preset::named("gh200x4").unwrap().node(&Spec::read("gh200x4").unwrap()).unwrap();
-    assert!((read.node.bisection_gbps() - node.bisection_gbps()).abs() < 1e-9);
+    assert!((read.node.bisection_gb_per_s() - node.bisection_gb_per_s()).abs() < 1e-9);
     let topology = read.node.topology(4, Fabrics::FLAT).unwrap();
     let mut path = Vec::new();
     topology.route(Rank(0), Rank(3), &mut path);
@@ -212,9 +212,9 @@ fn a_graph_gives_orders_channels_and_round_figures() {
     assert_eq!(read.graphs.iter().map(|graph| graph.id).collect::<Vec<_>>(), [0, 1]);
     let rings = read.rings().unwrap();
     assert_eq!(rings.channels, [[0, 1, 2, 3], [0, 3, 2, 1]]);
-    assert_eq!((rings.bandwidth_gbps(), &*rings.inside, rings.same_channels), (24.0, "SYS", false));
+    assert_eq!((rings.bandwidth_gb_per_s(), &*rings.inside, rings.same_channels), (24.0, "SYS", false));
     assert_eq!(read.graphs[1].pattern, GraphPattern::BalancedTree);
-    assert_eq!(read.graphs[1].bandwidth_gbps(), 20.0);
+    assert_eq!(read.graphs[1].bandwidth_gb_per_s(), 20.0);
     for (from, to, said) in [
         ("<gpu dev=\"1\"/>", "<gpu dev=\"0\"/>", "graph.xml:3:5: the channel visits GPU 0 twice"),
         ("nchannels=\"2\"", "nchannels=\"3\"", "graph.xml:2:3: nchannels=\"3\"; the graph has 2 channels"),

@@ -86,7 +86,9 @@ pub(super) fn count(text: &str) -> Option<u32> {
 pub(super) fn speed(text: &str) -> Option<f64> {
     let all: Vec<(f64, f64)> = numbers(text).collect();
     let bits = all.iter().find(|(_, unit)| *unit != 8.0);
-    bits.or(all.first()).map(|(number, unit)| number * unit).filter(|gbits| (1.0..=100_000.0).contains(gbits))
+    bits.or(all.first())
+        .map(|(number, unit)| number * unit)
+        .filter(|gbit_per_s| (1.0..=100_000.0).contains(gbit_per_s))
 }
 
 /// Every number with a unit of speed behind it.
@@ -112,7 +114,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_people_write_them() {
-        for (text, nics, gbits) in [
+        for (text, nics, gbit_per_s) in [
             ("8x400Gb/s IB NDR", Some(8), Some(400.0)),
             ("8 x 400 Gbps InfiniBand", Some(8), Some(400.0)),
             ("8×200Gb/s RoCEv2", Some(8), Some(200.0)),
@@ -128,7 +130,7 @@ mod tests {
             ("H100 80GB, IB", None, None),
             ("EFA", None, None),
         ] {
-            assert_eq!((count(text), speed(text)), (nics, gbits), "{text}");
+            assert_eq!((count(text), speed(text)), (nics, gbit_per_s), "{text}");
         }
     }
 }

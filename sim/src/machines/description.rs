@@ -101,7 +101,7 @@ impl Machine {
                 let found = Nics { count: found.count.saturating_mul(hosts), ..found };
                 understood.push(format!(
                     "`{text}`: {} NICs of {} Gb/s, {}",
-                    found.count, found.gbits, found.fabric
+                    found.count, found.gbit_per_s, found.fabric
                 ));
                 Some(found)
             }
@@ -118,7 +118,7 @@ impl Machine {
 
     /// What the NICs of a node can carry together one way, in bytes per second; `None` for one node.
     pub fn network(&self) -> Option<BytesPerSec> {
-        self.nics.map(|nics| BytesPerSec((f64::from(nics.count) * nics.gbits * 1e9 / 8.0) as u64))
+        self.nics.map(|nics| BytesPerSec((f64::from(nics.count) * nics.gbit_per_s * 1e9 / 8.0) as u64))
     }
 
     /// What a GPU puts into the joint of its node.
@@ -132,7 +132,7 @@ impl Machine {
         let rails =
             (1..=self.devices.min(nics.count)).rev().find(|rails| self.devices.is_multiple_of(*rails));
         let rails = rails.unwrap_or(1);
-        let all = f64::from(nics.count) * nics.gbits * 1e9 / 8.0;
+        let all = f64::from(nics.count) * nics.gbit_per_s * 1e9 / 8.0;
         (rails, BytesPerSec((all / f64::from(rails)) as u64))
     }
 
@@ -158,11 +158,11 @@ impl Machine {
         };
         let (rails, bandwidth) = self.rails(nics);
         let nic = Link { bandwidth, latency: half(2_700) };
-        let gbps = bandwidth.0 as f64 / 1e9;
+        let gb_per_s = bandwidth.0 as f64 / 1e9;
         let (nodes, devices, fabric) = (self.nodes, self.devices, nics.fabric);
         let plural = if rails == 1 { "" } else { "s" };
         let name = format!(
-            "{}, {nodes} nodes of {devices}, {rails} NIC{plural} of {gbps} GB/s {fabric}",
+            "{}, {nodes} nodes of {devices}, {rails} NIC{plural} of {gb_per_s} GB/s {fabric}",
             self.gpu.name
         );
         Ok(Topology::nodes(ranks, devices, rails, device, nic)?.renamed(&name))
@@ -262,7 +262,7 @@ fn inside(
     let nvlink = links && !without;
     match (nvlink, says("pcie") || says("pci express") || without, gpu.nvlink) {
         (true, _, Some(port)) => {
-            understood.push(format!("inside a node: {} links of {} GB/s", port.links, port.gbps));
+            understood.push(format!("inside a node: {} links of {} GB/s", port.links, port.gb_per_s));
             if says("all-to-all") || says("mesh") {
                 assumed.push("links that join pairs of GPUs are taken as one port to all".into());
             }
@@ -359,13 +359,13 @@ mod tests {
 
     #[test]
     fn the_port_is_that_of_the_links_in_use() {
-        let gbps = |inside| {
+        let gb_per_s = |inside| {
             let machine = Machine::understand(&words("A100-SXM4-40GB", 8, 1, inside, "")).unwrap();
             (machine.port().bandwidth().0 / 1_000_000_000, machine.assumed.len())
         };
-        assert_eq!(gbps("NVLink3 NVSwitch"), (240, 0));
-        assert_eq!(gbps("PCIe; P2P state not stated"), (24, 1));
-        assert_eq!(gbps(""), (240, 1));
+        assert_eq!(gb_per_s("NVLink3 NVSwitch"), (240, 0));
+        assert_eq!(gb_per_s("PCIe; P2P state not stated"), (24, 1));
+        assert_eq!(gb_per_s(""), (240, 1));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Port {
     /// Links of one GPU.
     pub links: u32,
     /// GB/s (1e9) of one link, one way, as a collective can use it.
-    pub gbps: f64,
+    pub gb_per_s: f64,
     /// Where both figures are from.
     pub source: &'static str,
 }
@@ -31,7 +31,7 @@ pub struct Port {
 impl Port {
     /// All links together, one way.
     pub fn bandwidth(&self) -> BytesPerSec {
-        BytesPerSec((f64::from(self.links) * self.gbps * 1e9) as u64)
+        BytesPerSec((f64::from(self.links) * self.gb_per_s * 1e9) as u64)
     }
 }
 
@@ -50,8 +50,8 @@ pub struct GpuModel {
     pub pcie: Port,
 }
 
-const fn nvlink(links: u32, gbps: f64, source: &'static str) -> Option<Port> {
-    Some(Port { links, gbps, source })
+const fn nvlink(links: u32, gb_per_s: f64, source: &'static str) -> Option<Port> {
+    Some(Port { links, gb_per_s, source })
 }
 
 /// Links: vendor's datasheets. Speed: 20 GB/s of NVLink 2 and 3, 20.6 of 4, 40.1 of 5 are what NCCL reckons with
@@ -69,8 +69,8 @@ const XGMI3: Option<Port> =
 const XGMI4: Option<Port> =
     nvlink(7, 76.8, "MI355X data sheet: 7 Infinity Fabric links of 153.6 GB/s both ways");
 
-const fn pcie(gbps: f64, source: &'static str) -> Port {
-    Port { links: 1, gbps, source }
+const fn pcie(gb_per_s: f64, source: &'static str) -> Port {
+    Port { links: 1, gb_per_s, source }
 }
 
 const GEN3: Port = pcie(12.0, "PCIe 3.0 x16 as NCCL reckons (topo.h): 0.75 GB/s a lane");

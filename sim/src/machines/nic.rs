@@ -62,7 +62,7 @@ pub struct Nics {
     /// How many a node has.
     pub count: u32,
     /// Gb/s of each, one way.
-    pub gbits: f64,
+    pub gbit_per_s: f64,
     /// What they speak.
     pub fabric: Fabric,
     /// Whether they read and write the GPUs' memory themselves; else every byte is copied through the host's.
@@ -115,16 +115,16 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
     let of_all = |each: u32| if each >= gpus { each } else { each.saturating_mul(gpus) };
     let counted = if per_gpu { Some(of_all(counted.unwrap_or(1))) } else { counted };
     let instance = INSTANCES.iter().find(|(name, ..)| lower.contains(name));
-    if let (Some((name, count, gbits, source)), true) = (instance, counted.is_none() || rate.is_none()) {
+    if let (Some((name, count, gbit_per_s, source)), true) = (instance, counted.is_none() || rate.is_none()) {
         assumed.push(format!("{name}: {source}"));
         let gpudirect = gpudirect(&lower, fabric, gpu, assumed);
-        return Nics { count: *count, gbits: *gbits, fabric, gpudirect };
+        return Nics { count: *count, gbit_per_s: *gbit_per_s, fabric, gpudirect };
     }
     if let (None, Some(all)) = (counted, rate.filter(|rate| *rate > FASTEST)) {
         let each = if fabric == Fabric::Efa { 100.0 } else { all / f64::from(gpus.max(1)) };
         assumed.push(format!("{all} Gb/s are those of all NICs of a node, {each} each"));
         let gpudirect = gpudirect(&lower, fabric, gpu, assumed);
-        return Nics { count: (all / each).round() as u32, gbits: each, fabric, gpudirect };
+        return Nics { count: (all / each).round() as u32, gbit_per_s: each, fabric, gpudirect };
     }
     let count = counted
         .or_else(|| {
@@ -138,13 +138,14 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
             assumed.push(format!("`{text}` does not say how many NICs a node has: 1"));
             1
         });
-    let gbits = rate.unwrap_or_else(|| {
+    let gbit_per_s = rate.unwrap_or_else(|| {
         let card = CARDS.iter().find(|(name, _)| lower.contains(name));
-        let (gbits, why) = match fabric {
+        let (gbit_per_s, why) = match fabric {
             Fabric::InfiniBand | Fabric::Roce | Fabric::Unknown if card.is_some() => {
-                let (name, gbits) = card.copied().unwrap_or(("", 0.0));
-                assumed.push(format!("`{text}` does not say how fast a NIC is: {name} has {gbits} Gb/s"));
-                return gbits;
+                let (name, gbit_per_s) = card.copied().unwrap_or(("", 0.0));
+                assumed
+                    .push(format!("`{text}` does not say how fast a NIC is: {name} has {gbit_per_s} Gb/s"));
+                return gbit_per_s;
             }
             Fabric::Efa if gpu.name == "T4" => (50.0, "AWS G4dn instances of one GPU have up to 50"),
             Fabric::Efa => (100.0, "EFA's first generation has 100"),
@@ -156,9 +157,9 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
             _ => (10.0, "NCCL takes 10 where a device does not say"),
         };
         assumed.push(format!("`{text}` does not say how fast a NIC is: {why} Gb/s"));
-        gbits
+        gbit_per_s
     });
-    Nics { count, gbits, fabric, gpudirect: gpudirect(&lower, fabric, gpu, assumed) }
+    Nics { count, gbit_per_s, fabric, gpudirect: gpudirect(&lower, fabric, gpu, assumed) }
 }
 
 /// Sockets never have it; EFA from the A100's instances on (AWS: P3dn and G4dn copy through the host); the others
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn free_text_gives_count_speed_and_fabric() {
         let gpu = super::super::gpu::named("A100-SXM4").unwrap();
-        for (text, count, gbits, fabric, guesses) in [
+        for (text, count, gbit_per_s, fabric, guesses) in [
             ("8x400Gb/s IB NDR with SHARP (CoreWeave)", 8, 400.0, Fabric::InfiniBand, 0),
             ("16x100Gb/s RoCE CX-5 (OCI BM.GPU.B4.8)", 16, 100.0, Fabric::Roce, 0),
             ("4x Slingshot-11 200 Gb/s (one per GH200) via aws-ofi-nccl", 4, 200.0, Fabric::Slingshot, 0),
@@ -274,7 +275,7 @@ mod tests {
         ] {
             let mut assumed = Vec::new();
             let found = read(text, 8, gpu, &mut assumed);
-            assert_eq!((found.count, found.gbits, found.fabric), (count, gbits, fabric), "{text}");
+            assert_eq!((found.count, found.gbit_per_s, found.fabric), (count, gbit_per_s, fabric), "{text}");
             assert_eq!(assumed.len(), guesses, "{text}: {assumed:?}");
         }
     }

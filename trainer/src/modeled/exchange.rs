@@ -62,8 +62,9 @@ impl ExchangeModel for SimulatedExchange<'_> {
             deadline: None,
             collective: Some(Collective::AllReduce),
         };
-        let by_symmetry: Option<Outcome> =
-            (self.topology.ranks() > STEPPED).then(|| simulate(&job, Engine::OrbitRounded).ok()).flatten();
+        let by_symmetry: Option<Outcome> = (self.topology.ranks() > STEPPED)
+            .then(|| simulate(&job, Engine::BySymmetryRounded).ok())
+            .flatten();
         let outcome = match by_symmetry {
             Some(outcome) => outcome,
             None => simulate(&job, Engine::Auto)?,

@@ -10,8 +10,8 @@
 //! changes nothing but the time of the passes after it.
 
 use super::super::Representatives;
-use super::agenda::Due;
 use super::engine::Events;
+use super::event_queue::ScheduledEvent;
 use super::message::Halves;
 use allfold_sim::FlowId;
 use allfold_sim::transit::InFlight;
@@ -41,14 +41,14 @@ impl<C: Representatives> Events<'_, '_, C> {
         black_box(messages().fold(0, |sum, message| sum ^ next(message)));
     }
 
-    /// Before events of the agenda.
-    pub(super) fn read_ahead_of(&self, events: &[Due]) {
+    /// Before events of the event queue.
+    pub(super) fn read_ahead_of(&self, events: &[ScheduledEvent]) {
         if events.len() < 2 {
             return;
         }
         let arriving = || {
             events.iter().filter_map(|due| match due {
-                Due::Arrive(message) => Some(self.transit.get(*message)),
+                ScheduledEvent::Arrive(message) => Some(self.transit.get(*message)),
                 _ => None,
             })
         };
@@ -63,17 +63,17 @@ impl<C: Representatives> Events<'_, '_, C> {
         black_box(arriving().fold(0, |sum, message| sum ^ self.window(message.of.receiver)));
     }
 
-    /// Where the actor of a step stands.
+    /// Where the representative of a step stands.
     fn program(&self, slot: u32) -> u32 {
-        let actor = self.windows.actor(slot);
-        self.windows.states[actor as usize].head as u32
+        let representative = self.windows.representative(slot);
+        self.windows.states[representative as usize].head as u32
     }
 
-    /// What ends a step and issues the next of its actor.
+    /// What ends a step and issues the next of its representative.
     fn window(&self, slot: u32) -> u32 {
-        let actor = self.windows.actor(slot);
-        let upcoming = self.windows.upcoming(actor);
-        let mut sum = self.windows.slots[upcoming as usize].segment ^ self.programs.upcoming(actor);
+        let representative = self.windows.representative(slot);
+        let upcoming = self.windows.upcoming(representative);
+        let mut sum = self.windows.slots[upcoming as usize].segment ^ self.programs.upcoming(representative);
         self.windows.related(slot, |step| sum ^= step.segment);
         sum
     }

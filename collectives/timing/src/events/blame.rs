@@ -26,26 +26,30 @@ enum Wait {
 impl<C: Representatives> Events<'_, '_, C> {
     /// Whether the deadline has passed and some survivor is not done.
     pub(super) fn is_late(&self, now: u64) -> bool {
-        let open = |actor| !self.is_finished(actor) && !self.is_dead(actor);
-        self.job.deadline.is_some_and(|deadline| now > deadline.0) && (0..self.cast.actors()).any(open)
+        let open = |representative| !self.is_finished(representative) && !self.is_dead(representative);
+        self.job.deadline.is_some_and(|deadline| now > deadline.0)
+            && (0..self.cast.representatives()).any(open)
     }
 
     /// Why survivors cannot finish: from one of them along what each waits for, to what waits for nobody.
     pub(super) fn failure(&self) -> Error {
-        let open = |actor: &u32| !self.is_finished(*actor) && !self.is_dead(*actor);
-        let Some(mut actor) = (0..self.cast.actors()).find(open) else { return self.deadlock(0) };
+        let open =
+            |representative: &u32| !self.is_finished(*representative) && !self.is_dead(*representative);
+        let Some(mut representative) = (0..self.cast.representatives()).find(open) else {
+            return self.deadlock(0);
+        };
         let faults = self.transit.faults.as_ref();
         let died = |rank: Rank| faults.and_then(|faults| Some((rank, faults.died(rank)?)));
         let mut round = 0;
-        for _ in 0..self.cast.actors() {
-            let told = self.cast.rank(actor);
+        for _ in 0..self.cast.representatives() {
+            let told = self.cast.rank(representative);
             let failed = |culprit, cause, round, at| {
                 Error::Fault(Box::new(Failure { culprit, cause, told, round, at }))
             };
-            if self.windows.is_empty(actor) {
+            if self.windows.is_empty(representative) {
                 return failed(Culprit::Rank(told), Cause::Late, round, self.job.deadline);
             }
-            let slot = self.windows.oldest(actor);
+            let slot = self.windows.oldest(representative);
             round = self.windows.round(slot);
             let peer = match self.waits_for(slot, told, round) {
                 Wait::Peer(peer) => peer,
@@ -60,9 +64,9 @@ impl<C: Representatives> Events<'_, '_, C> {
             if let Some((rank, at)) = died(peer) {
                 return failed(Culprit::Rank(rank), Cause::Died(at), round, Some(at));
             }
-            actor = self.cast.actor(peer);
+            representative = self.cast.representative(peer);
         }
-        self.deadlock(actor)
+        self.deadlock(representative)
     }
 
     /// What the oldest step of a rank waits for.
@@ -107,9 +111,9 @@ impl<C: Representatives> Events<'_, '_, C> {
         }
     }
 
-    pub(super) fn deadlock(&self, actor: u32) -> Error {
-        let rank = self.cast.rank(actor);
-        let oldest = self.windows.oldest(actor);
+    pub(super) fn deadlock(&self, representative: u32) -> Error {
+        let rank = self.cast.rank(representative);
+        let oldest = self.windows.oldest(representative);
         let (step, round) = (&self.windows.slots[oldest as usize], self.windows.round(oldest));
         let what = match self.job.schedule.step(rank, round) {
             _ if !self.windows.is_posted(oldest) => "an earlier step".into(),
@@ -125,7 +129,7 @@ impl<C: Representatives> Events<'_, '_, C> {
 
     /// Two halves at the heads of one channel that are not one message.
     pub(super) fn unmatched(&self, sender: u32, receiver: u32) -> Error {
-        let rank = |slot| self.cast.rank(self.windows.actor(slot));
+        let rank = |slot| self.cast.rank(self.windows.representative(slot));
         let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
         let what = format!(
             "sends {} bytes that rank {} receives in round {} as {} bytes",

@@ -13,7 +13,7 @@ use super::window::NONE;
 use allfold_sim::hash::GOLDEN;
 use allfold_sim::{Crossing, Rank};
 
-/// The sending actor, the rank it sends to, the lane.
+/// The sending representative, the rank it sends to, the lane.
 pub(super) type Key = (u32, u32, u32);
 
 /// How many links of a path are remembered with its channel; a longer one is asked for again for every message.

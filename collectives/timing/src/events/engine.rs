@@ -2,8 +2,8 @@
 
 use super::super::run::Run;
 use super::super::{Error, Job, Representatives};
-use super::agenda::{Agenda, Due};
 use super::channels::Channels;
+use super::event_queue::{EventQueue, ScheduledEvent};
 use super::message::Halves;
 use super::program::{Next, Programs};
 use super::sent::Sink;
@@ -20,12 +20,12 @@ pub(super) struct Events<'a, 's, C> {
     pub(super) programs: Programs<'a>,
     pub(super) windows: Windows,
     pub(super) channels: Channels,
-    pub(super) agenda: Agenda,
+    pub(super) event_queue: EventQueue,
     pub(super) transit: Transit<Halves>,
     /// Steps that nothing holds back any more.
     ready: Vec<u32>,
     through: Vec<FlowId>,
-    due: Vec<Due>,
+    due: Vec<ScheduledEvent>,
     pub(super) path: Vec<Crossing>,
     pub(super) run: Run,
     pub(super) hash: EventHash,
@@ -41,15 +41,19 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         cast: &'a C,
         sink: Option<Sink<'s>>,
     ) -> Result<Events<'a, 's, C>, Error> {
-        let (actors, schedule) = (cast.actors(), job.schedule);
-        let windows = Windows::new(actors, job.window, schedule.rounds())
+        let (representatives, schedule) = (cast.representatives(), job.schedule);
+        let windows = Windows::new(representatives, job.window, schedule.rounds())
             .ok_or(Error::Overflow("ranks x window (32 bits here, and a window of 32,768)"))?;
-        let mut agenda = Agenda::default();
-        for actor in 0..actors {
-            agenda.after(0, job.launched(cast.rank(actor)).0, Due::Launch(actor));
+        let mut event_queue = EventQueue::default();
+        for representative in 0..representatives {
+            event_queue.after(
+                0,
+                job.launched(cast.rank(representative)).0,
+                ScheduledEvent::Launch(representative),
+            );
         }
-        for (rank, at) in job.faults.deaths_by_clock(cast.actors()) {
-            agenda.after(0, at.0, Due::Die(cast.actor(rank)));
+        for (rank, at) in job.faults.deaths_by_clock(cast.representatives()) {
+            event_queue.after(0, at.0, ScheduledEvent::Die(cast.representative(rank)));
         }
         let links = (0..cast.links()).map(|link| cast.link(LinkId(link)).bandwidth).collect();
         Ok(Events {
@@ -58,8 +62,8 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
             programs: Programs::new(schedule, cast),
             windows,
             channels: Channels::new(),
-            agenda,
-            transit: Transit::new(links, cast.actors(), job.faults, job.flows()?),
+            event_queue,
+            transit: Transit::new(links, cast.representatives(), job.faults, job.flows()?),
             ready: Vec::new(),
             through: Vec::new(),
             due: Vec::new(),
@@ -77,7 +81,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
 
     /// The next instant at which anything happens.
     pub(super) fn next(&mut self) -> Option<u64> {
-        let queued = self.agenda.next().map(Picos);
+        let queued = self.event_queue.next().map(Picos);
         self.transit.next(self.job.faults, queued).map(|next| next.0)
     }
 
@@ -98,7 +102,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         self.through = through;
         let mut due = std::mem::take(&mut self.due);
         loop {
-            self.agenda.take(now, BATCH, &mut due);
+            self.event_queue.take(now, BATCH, &mut due);
             if due.is_empty() {
                 break;
             }
@@ -113,43 +117,45 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Ok(())
     }
 
-    fn happens(&mut self, now: u64, event: Due) -> Result<(), Error> {
+    fn happens(&mut self, now: u64, event: ScheduledEvent) -> Result<(), Error> {
         match event {
-            Due::Launch(actor) if self.is_dead(actor) => Ok(()),
-            Due::Launch(actor) => {
-                let state = &mut self.windows.states[actor as usize];
+            ScheduledEvent::Launch(representative) if self.is_dead(representative) => Ok(()),
+            ScheduledEvent::Launch(representative) => {
+                let state = &mut self.windows.states[representative as usize];
                 (state.finish, state.chain) = (now, now);
-                self.issue(actor)
+                self.issue(representative)
             }
-            Due::Flow(message) => {
+            ScheduledEvent::Flow(message) => {
                 self.flow(now, message);
                 Ok(())
             }
-            Due::Arrive(message) => self.arrived(now, message),
-            Due::Die(actor) => {
-                self.die(now, actor);
+            ScheduledEvent::Arrive(message) => self.arrived(now, message),
+            ScheduledEvent::Die(representative) => {
+                self.die(now, representative);
                 Ok(())
             }
-            Due::Local(slot) => self.half_done(now, slot, self.windows.slots[slot as usize].posted_chain),
+            ScheduledEvent::Local(slot) => {
+                self.half_done(now, slot, self.windows.slots[slot as usize].posted_chain)
+            }
         }
     }
 
-    /// Issues steps of an actor while its window has room.
-    fn issue(&mut self, actor: u32) -> Result<(), Error> {
-        let rank = self.cast.rank(actor);
-        while self.windows.has_room(actor)
-            && let Some(next) = self.programs.next(actor, rank)
+    /// Issues steps of a representative while its window has room.
+    fn issue(&mut self, representative: u32) -> Result<(), Error> {
+        let rank = self.cast.rank(representative);
+        while self.windows.has_room(representative)
+            && let Some(next) = self.programs.next(representative, rank)
         {
-            self.issue_step(actor, rank, next)?;
+            self.issue_step(representative, rank, next)?;
         }
         Ok(())
     }
 
-    fn issue_step(&mut self, actor: u32, rank: Rank, next: Next) -> Result<(), Error> {
+    fn issue_step(&mut self, representative: u32, rank: Rank, next: Next) -> Result<(), Error> {
         let (round, Step { send, recv }, lane) = next;
         let segment = send.map(|(_, span)| span.segment).or(recv.map(|(_, span, _)| span.segment));
         let mut slot = Slot::new(round, segment.unwrap_or(0));
-        let at = self.windows.upcoming(actor);
+        let at = self.windows.upcoming(representative);
         let local = send.is_some_and(|(to, _)| to == rank) && recv.is_some_and(|(from, ..)| from == rank);
         if let Some((to, span)) = send {
             slot.send = self.half(rank, &slot, round, to, span)?;
@@ -162,17 +168,17 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         }
         // Each half joins its queue before the next channel is looked for: an idle channel may be let go.
         if let Some((to, _)) = send.filter(|_| !local) {
-            slot.send.channel = self.channel(actor, to, lane);
+            slot.send.channel = self.channel(representative, to, lane);
             self.windows.queue_send(&mut self.channels.get_mut(slot.send.channel).sends, at);
         }
         if let Some((from, ..)) = recv.filter(|_| !local) {
-            slot.receive.channel = self.receiving_channel(actor, rank, from, round, lane)?;
+            slot.receive.channel = self.receiving_channel(representative, rank, from, round, lane)?;
             self.windows.queue_receive(&mut self.channels.get_mut(slot.receive.channel).receives, at);
         }
         if local {
             slot.open = 1;
         }
-        let (at, free) = self.windows.issue(actor, slot);
+        let (at, free) = self.windows.issue(representative, slot);
         if free {
             self.ready.push(at);
         }
@@ -194,35 +200,37 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Half::of(span).ok_or(Error::Overflow("the number of a shadow (16 bits here)"))
     }
 
-    /// The channel from an actor to a rank.
-    fn channel(&mut self, actor: u32, to: Rank, lane: u32) -> u32 {
-        let key = (actor, to.0, lane);
+    /// The channel from a representative to a rank.
+    fn channel(&mut self, representative: u32, to: Rank, lane: u32) -> u32 {
+        let key = (representative, to.0, lane);
         if let Some(channel) = self.channels.find(key) {
             return channel;
         }
-        let from = self.cast.rank(actor);
+        let from = self.cast.rank(representative);
         self.path.clear();
         let latency = self.cast.route(from, to, &mut self.path);
         self.channels.open(key, &self.path, latency.0)
     }
 
-    /// The channel on which an actor receives: where one rank stands for a class, the sender's representative
+    /// The channel on which a representative receives: where one rank stands for a class, the sender's representative
     /// names the receiver by another number, which only its own step of that round tells.
     fn receiving_channel(
         &mut self,
-        actor: u32,
+        representative: u32,
         rank: Rank,
         from: Rank,
         round: u64,
         lane: u32,
     ) -> Result<u32, Error> {
-        let sender = self.cast.actor(from);
+        let sender = self.cast.representative(from);
         let represented = self.cast.rank(sender);
         if represented == from {
             return Ok(self.channel(sender, rank, lane));
         }
         match self.job.schedule.step(represented, round).send {
-            Some((to, _)) if self.cast.actor(to) == actor => Ok(self.channel(sender, to, lane)),
+            Some((to, _)) if self.cast.representative(to) == representative => {
+                Ok(self.channel(sender, to, lane))
+            }
             _ => {
                 let what = format!("waits for rank {from}, which does not send to it");
                 Err(Error::Unmatched { rank, round, what })
@@ -241,10 +249,10 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         if send == NONE && receive == NONE {
             let step = self.windows.slots[slot as usize];
             let bytes = self.bytes(&step.receive, step.segment);
-            let rank = self.cast.rank(self.windows.actor(slot));
+            let rank = self.cast.rank(self.windows.representative(slot));
             let span = self.job.costs_of(rank).local(bytes, step.reduces);
             let took = self.job.faults.takes(rank, Picos(now), span);
-            self.agenda.after(now, took.0, Due::Local(slot));
+            self.event_queue.after(now, took.0, ScheduledEvent::Local(slot));
             return Ok(());
         }
         if send != NONE {
@@ -260,9 +268,9 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Ok(())
     }
 
-    /// One half of a step is done; with the last one the step is, and its actor goes on.
+    /// One half of a step is done; with the last one the step is, and its representative goes on.
     pub(super) fn half_done(&mut self, now: u64, slot: u32, chain: u64) -> Result<(), Error> {
-        if self.is_dead(self.windows.actor(slot)) {
+        if self.is_dead(self.windows.representative(slot)) {
             return Ok(());
         }
         let step = &mut self.windows.slots[slot as usize];
@@ -272,7 +280,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
             return Ok(());
         }
         self.windows.finish(now, slot, &mut self.ready);
-        self.issue(self.windows.actor(slot))
+        self.issue(self.windows.representative(slot))
     }
 
     pub(super) fn post_ready(&mut self, now: u64) -> Result<(), Error> {
@@ -287,7 +295,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         if self.job.faults.is_empty() {
             return self.job.costs.overhead.0;
         }
-        self.job.costs_of(self.cast.rank(self.windows.actor(slot))).overhead.0
+        self.job.costs_of(self.cast.rank(self.windows.representative(slot))).overhead.0
     }
 
     pub(super) fn bytes(&self, half: &Half, segment: u32) -> Bytes {
@@ -296,9 +304,15 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
 
     /// What the run came to, once nothing moves any more.
     pub(super) fn finish(mut self) -> Result<Run, Error> {
-        let actors = self.cast.actors();
-        if let Some(actor) = (0..actors).find(|&actor| !self.is_finished(actor) && !self.is_dead(actor)) {
-            return Err(if self.transit.faults.is_some() { self.failure() } else { self.deadlock(actor) });
+        let representatives = self.cast.representatives();
+        if let Some(representative) = (0..representatives)
+            .find(|&representative| !self.is_finished(representative) && !self.is_dead(representative))
+        {
+            return Err(if self.transit.faults.is_some() {
+                self.failure()
+            } else {
+                self.deadlock(representative)
+            });
         }
         let end = Picos(self.windows.states.iter().map(|state| state.finish).max().unwrap_or(0));
         let usage = |link| self.transit.network.usage(LinkId(link), end);
@@ -310,7 +324,8 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Ok(self.run)
     }
 
-    pub(super) fn is_finished(&self, actor: u32) -> bool {
-        self.windows.is_empty(actor) && self.programs.is_over(actor, self.cast.rank(actor))
+    pub(super) fn is_finished(&self, representative: u32) -> bool {
+        self.windows.is_empty(representative)
+            && self.programs.is_over(representative, self.cast.rank(representative))
     }
 }

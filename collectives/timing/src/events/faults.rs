@@ -59,37 +59,37 @@ impl<C: Representatives> Events<'_, '_, C> {
         Error::Fault(Box::new(Failure { culprit, cause, told: to, round, at }))
     }
 
-    /// An actor dies: what it has not sent never leaves, what it has not received never arrives.
-    pub(super) fn die(&mut self, now: u64, actor: u32) {
-        if self.is_finished(actor) || self.is_dead(actor) {
+    /// A representative dies: what it has not sent never leaves, what it has not received never arrives.
+    pub(super) fn die(&mut self, now: u64, representative: u32) {
+        if self.is_finished(representative) || self.is_dead(representative) {
             return;
         }
         let Events { transit, channels, cast, .. } = self;
-        transit.die(cast.rank(actor), Picos(now), |transit, channel| {
+        transit.die(cast.rank(representative), Picos(now), |transit, channel| {
             let (from, to, _) = channels.get(channel).key;
             transit.is_dead(cast.rank(from)) || transit.is_dead(Rank(to))
         });
     }
 
-    /// Whether an actor is dead when it comes to a step: the one before which it is to die, or a later one.
+    /// Whether a representative is dead when it comes to a step: the one before which it is to die, or a later one.
     pub(super) fn dies_before(&mut self, now: u64, slot: u32) -> bool {
-        let actor = self.windows.actor(slot);
-        if let Some(Death::In { operation: 0, round }) = self.job.faults.death(self.cast.rank(actor))
+        let representative = self.windows.representative(slot);
+        if let Some(Death::In { operation: 0, round }) = self.job.faults.death(self.cast.rank(representative))
             && self.windows.round(slot) >= round
         {
-            self.die(now, actor);
+            self.die(now, representative);
         }
-        self.is_dead(actor)
+        self.is_dead(representative)
     }
 
-    pub(super) fn is_dead(&self, actor: u32) -> bool {
-        self.transit.faults.is_some() && self.transit.is_dead(self.cast.rank(actor))
+    pub(super) fn is_dead(&self, representative: u32) -> bool {
+        self.transit.faults.is_some() && self.transit.is_dead(self.cast.rank(representative))
     }
 
     /// Whether one end of a channel is dead.
     pub(super) fn is_cut_off(&self, channel: u32) -> bool {
         let (from, to, _) = self.channels.get(channel).key;
-        self.is_dead(from) || self.is_dead(self.cast.actor(Rank(to)))
+        self.is_dead(from) || self.is_dead(self.cast.representative(Rank(to)))
     }
 
     /// Sender and receiver of a message.

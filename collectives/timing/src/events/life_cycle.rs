@@ -1,8 +1,8 @@
 //! What a message goes through, and what its two halves wait for.
 
 use super::super::{Error, Representatives};
-use super::agenda::Due;
 use super::engine::Events;
+use super::event_queue::ScheduledEvent;
 use super::message::Halves;
 use super::sent::Sent;
 use allfold_schedules::schedule::Rank;
@@ -37,7 +37,7 @@ impl<C: Representatives> Events<'_, '_, C> {
             return Err(self.unmatched(sender, receiver));
         }
         let overhead = Picos(self.overhead(sender));
-        let from = || self.cast.rank(self.windows.actor(sender));
+        let from = || self.cast.rank(self.windows.representative(sender));
         let overhead = self.transit.overhead(self.job.faults, from, Picos(now), overhead);
         let faulty = self.transit.faults.is_some();
         let round = if self.sink.is_some() || faulty { self.windows.round(sender) } else { 0 };
@@ -50,7 +50,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         }
         match overhead {
             Picos::ZERO => self.flow(now, message),
-            _ => self.agenda.after(now, overhead.0, Due::Flow(message)),
+            _ => self.event_queue.after(now, overhead.0, ScheduledEvent::Flow(message)),
         }
         Ok(())
     }
@@ -79,14 +79,14 @@ impl<C: Representatives> Events<'_, '_, C> {
         channel.busy = false;
         channel.chain = chain;
         let reduces = self.windows.slots[receiver as usize].reduces;
-        let combines = reduces.then(|| self.cast.rank(self.windows.actor(receiver)));
+        let combines = reduces.then(|| self.cast.rank(self.windows.representative(receiver)));
         let way = (Picos(channel.latency), combines);
         let leaving = self.transit.leave(Picos(now), number, way, &self.job.costs, self.job.faults);
         if leaving.copied {
             self.send_copy(now, number);
         }
         if let Some(arrives) = leaving.arrives {
-            self.agenda.after(now, arrives.0 - now, Due::Arrive(number));
+            self.event_queue.after(now, arrives.0 - now, ScheduledEvent::Arrive(number));
         }
         self.half_done(now, sender, chain)?;
         self.start(now, number_of_channel)?;
@@ -104,7 +104,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         let channel = self.channels.get_mut(channel);
         channel.under_way -= 1;
         let chain = message.chain + overhead + self.job.costs.rounded(Picos(channel.latency)).0;
-        self.hash.message(self.windows.actor(message.receiver), now);
+        self.hash.message(self.windows.representative(message.receiver), now);
         if let Some(sink) = &mut self.sink {
             let (from, to, lane) = channel.key;
             sink(&Sent {

@@ -12,11 +12,11 @@
 //! Cost: memory for `ranks x window` steps and for the channels in use; nothing is allocated per message.
 //! The event queue and the network are the only order there is, so the same job gives the same events.
 
-mod agenda;
 mod ahead;
 mod blame;
 mod channels;
 mod engine;
+mod event_queue;
 mod faults;
 mod life_cycle;
 mod message;
@@ -34,7 +34,7 @@ use super::{Error, Job, Representatives};
 use engine::Events;
 use skip::Skip;
 
-/// When every actor is done. Where nobody is told of messages, pipelines that repeat themselves are skipped ahead.
+/// When every representative is done. Where nobody is told of messages, pipelines that repeat themselves are skipped ahead.
 ///
 /// # Errors
 /// Where halves of messages do not meet, nothing moves any more, or a number does not fit.

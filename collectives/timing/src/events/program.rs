@@ -1,7 +1,7 @@
-//! What each actor does next.
+//! What each representative does next.
 //!
 //! ```text
-//! piece 0     r0 r3 r5            an actor's rounds with one piece, asked for once; the rounds of the next piece
+//! piece 0     r0 r3 r5            a representative's rounds with one piece, asked for once; the rounds of the next piece
 //! piece 1        r0 r3 r5         are a lap later. Its next step is the least of as many rounds as it has of one.
 //! ```
 //!
@@ -14,25 +14,25 @@ use allfold_schedules::schedule::{Rank, Schedule, Span, Step};
 /// A rank's steps with one piece are remembered up to this many.
 const REMEMBERED: usize = 32;
 
-/// One step of an actor: its round, what it does, its lane.
+/// One step of a representative: its round, what it does, its lane.
 pub(super) type Next = (u64, Step, u32);
 
-/// The programs of all actors, each at its next step.
+/// The programs of all representatives, each at its next step.
 #[derive(Clone)]
 pub(super) struct Programs<'a> {
     schedule: &'a dyn Schedule,
-    /// Without a loop: the first round of each actor that has not been asked for.
+    /// Without a loop: the first round of each representative that has not been asked for.
     rounds: Vec<u64>,
     loops: Option<Loops>,
 }
 
-/// A pipeline's steps, by actor: entries `starts[actor] .. starts[actor + 1]`.
+/// A pipeline's steps, by representative: entries `starts[representative] .. starts[representative + 1]`.
 #[derive(Clone)]
 struct Loops {
     pieces: u64,
     lap: u64,
     starts: Vec<u32>,
-    /// The round of the next piece that comes to each of an actor's steps; past all pieces: `u64::MAX`.
+    /// The round of the next piece that comes to each of a representative's steps; past all pieces: `u64::MAX`.
     due: Vec<u64>,
     steps: Vec<Entry>,
 }
@@ -47,16 +47,16 @@ struct Entry {
 impl<'a> Programs<'a> {
     pub(super) fn new(schedule: &'a dyn Schedule, cast: &impl Representatives) -> Programs<'a> {
         let loops = Loops::new(schedule, cast);
-        let rounds = if loops.is_none() { vec![0; cast.actors() as usize] } else { Vec::new() };
+        let rounds = if loops.is_none() { vec![0; cast.representatives() as usize] } else { Vec::new() };
         Programs { schedule, rounds, loops }
     }
 
-    /// An actor's next step; `None` at the end of its program.
-    pub(super) fn next(&mut self, actor: u32, rank: Rank) -> Option<Next> {
+    /// A representative's next step; `None` at the end of its program.
+    pub(super) fn next(&mut self, representative: u32, rank: Rank) -> Option<Next> {
         if let Some(loops) = &mut self.loops {
-            return loops.next(actor);
+            return loops.next(representative);
         }
-        let from = &mut self.rounds[actor as usize];
+        let from = &mut self.rounds[representative as usize];
         if *from == u64::MAX {
             return None;
         }
@@ -65,9 +65,9 @@ impl<'a> Programs<'a> {
         round.map(|round| (round, self.schedule.step(rank, round), self.schedule.lane(round)))
     }
 
-    /// How often an actor has done its next step, where steps are remembered.
-    pub(super) fn upcoming(&self, actor: u32) -> u32 {
-        let next = |loops: &Loops| loops.earliest(actor).map(|(at, _)| loops.steps[at].piece);
+    /// How often a representative has done its next step, where steps are remembered.
+    pub(super) fn upcoming(&self, representative: u32) -> u32 {
+        let next = |loops: &Loops| loops.earliest(representative).map(|(at, _)| loops.steps[at].piece);
         self.loops.as_ref().and_then(next).unwrap_or(0)
     }
 
@@ -81,16 +81,16 @@ impl<'a> Programs<'a> {
         self.loops.as_ref().map_or(0, |loops| loops.lap)
     }
 
-    /// Whether an actor has anything to do with a piece, as far as steps are remembered.
-    pub(super) fn has_steps(&self, actor: u32) -> bool {
-        self.loops.as_ref().is_some_and(|loops| !loops.of(actor).is_empty())
+    /// Whether a representative has anything to do with a piece, as far as steps are remembered.
+    pub(super) fn has_steps(&self, representative: u32) -> bool {
+        self.loops.as_ref().is_some_and(|loops| !loops.of(representative).is_empty())
     }
 
-    /// For each of an actor's remembered steps the piece that comes next to it; `None` where all have been.
-    pub(super) fn begun(&self, actor: u32) -> impl Iterator<Item = Option<u64>> + '_ {
+    /// For each of a representative's remembered steps the piece that comes next to it; `None` where all have been.
+    pub(super) fn begun(&self, representative: u32) -> impl Iterator<Item = Option<u64>> + '_ {
         let at =
             |loops: &Loops, at: usize| (loops.due[at] < u64::MAX).then_some(loops.steps[at].piece.into());
-        self.loops.iter().flat_map(move |loops| loops.of(actor).map(move |step| at(loops, step)))
+        self.loops.iter().flat_map(move |loops| loops.of(representative).map(move |step| at(loops, step)))
     }
 
     /// Moves on by whole pieces; by how many rounds that is.
@@ -102,12 +102,12 @@ impl<'a> Programs<'a> {
         rounds
     }
 
-    /// Whether an actor has issued all its steps.
-    pub(super) fn is_over(&self, actor: u32, rank: Rank) -> bool {
+    /// Whether a representative has issued all its steps.
+    pub(super) fn is_over(&self, representative: u32, rank: Rank) -> bool {
         match &self.loops {
-            Some(loops) => loops.of(actor).all(|at| loops.due[at] == u64::MAX),
+            Some(loops) => loops.of(representative).all(|at| loops.due[at] == u64::MAX),
             None => {
-                let from = self.rounds[actor as usize];
+                let from = self.rounds[representative as usize];
                 from == u64::MAX || self.schedule.next(rank, from).is_none()
             }
         }
@@ -119,8 +119,8 @@ impl Loops {
         let pipeline = schedule.pipeline().filter(|pipeline| pipeline.pieces > 1)?;
         let (of, pieces, lap) = (pipeline.of, pipeline.pieces, pipeline.lap);
         let mut loops = Loops { pieces, lap, starts: vec![0], due: Vec::new(), steps: Vec::new() };
-        for actor in 0..cast.actors() {
-            let rank = cast.rank(actor);
+        for representative in 0..cast.representatives() {
+            let rank = cast.rank(representative);
             let (first, mut from) = (loops.due.len(), 0);
             while let Some(round) = of.next(rank, from) {
                 if loops.due.len() - first == REMEMBERED {
@@ -135,18 +135,18 @@ impl Loops {
         Some(loops)
     }
 
-    fn of(&self, actor: u32) -> std::ops::Range<usize> {
-        self.starts[actor as usize] as usize..self.starts[actor as usize + 1] as usize
+    fn of(&self, representative: u32) -> std::ops::Range<usize> {
+        self.starts[representative as usize] as usize..self.starts[representative as usize + 1] as usize
     }
 
-    /// An actor's next step, and its round.
-    fn earliest(&self, actor: u32) -> Option<(usize, u64)> {
-        let all = self.of(actor).map(|at| (at, self.due[at]));
+    /// A representative's next step, and its round.
+    fn earliest(&self, representative: u32) -> Option<(usize, u64)> {
+        let all = self.of(representative).map(|at| (at, self.due[at]));
         all.min_by_key(|&(_, due)| due).filter(|&(_, due)| due < u64::MAX)
     }
 
-    fn next(&mut self, actor: u32) -> Option<Next> {
-        let (at, round) = self.earliest(actor)?;
+    fn next(&mut self, representative: u32) -> Option<Next> {
+        let (at, round) = self.earliest(representative)?;
         let Entry { step, lane, piece } = self.steps[at];
         let over = u64::from(piece) + 1 == self.pieces;
         self.due[at] = if over { u64::MAX } else { round + self.lap };
@@ -169,16 +169,16 @@ mod tests {
     fn check(schedule: &dyn Schedule) {
         let (topology, faults) = (Topology::named("switch", schedule.ranks()).unwrap(), Faults::NONE);
         let mut programs = Programs::new(schedule, &AllRanks::of(&topology, &faults));
-        for actor in 0..schedule.ranks() {
-            let (rank, mut from) = (Rank(actor), 0);
+        for representative in 0..schedule.ranks() {
+            let (rank, mut from) = (Rank(representative), 0);
             while let Some(round) = schedule.next(rank, from) {
-                assert!(!programs.is_over(actor, rank));
+                assert!(!programs.is_over(representative, rank));
                 let expected = (round, schedule.step(rank, round), schedule.lane(round));
-                assert_eq!(programs.next(actor, rank), Some(expected));
+                assert_eq!(programs.next(representative, rank), Some(expected));
                 from = round + 1;
             }
-            assert!(programs.is_over(actor, rank));
-            assert_eq!(programs.next(actor, rank), None);
+            assert!(programs.is_over(representative, rank));
+            assert_eq!(programs.next(representative, rank), None);
         }
     }
 

@@ -15,8 +15,8 @@
 //! of it, taken twice, one period apart. Where it does not come round the search costs little and finds nothing.
 
 use super::super::Representatives;
-use super::agenda::Due;
 use super::engine::{Events, LAST};
+use super::event_queue::ScheduledEvent;
 use super::window::{NONE, Slot};
 use allfold_sim::hash::{GOLDEN, finalize};
 use allfold_sim::network::Usage;
@@ -77,7 +77,8 @@ impl Skip {
             let chunk = geometry.chunk(chunk);
             stretches.insert((chunk.end - chunk.start) % pieces);
         }
-        let reference = (0..events.cast.actors()).find(|&actor| events.programs.has_steps(actor))?;
+        let reference = (0..events.cast.representatives())
+            .find(|&representative| events.programs.has_steps(representative))?;
         Some(Skip {
             reference,
             stretches: stretches.into_iter().collect(),
@@ -178,13 +179,13 @@ impl Jump {
     fn apply<C: Representatives>(&self, events: &mut Events<'_, '_, C>) {
         let rounds = events.programs.jump(self.pieces);
         events.windows.jump(self.pieces as u32, rounds, self.chain);
-        for actor in 0..events.cast.actors() {
-            if events.programs.has_steps(actor) {
-                events.windows.states[actor as usize].finish += self.span;
+        for representative in 0..events.cast.representatives() {
+            if events.programs.has_steps(representative) {
+                events.windows.states[representative as usize].finish += self.span;
             }
         }
         events.channels.shift_chains(self.chain);
-        events.agenda.shift(self.span);
+        events.event_queue.shift(self.span);
         events.transit.network.shift(Picos(self.span));
         for message in events.transit.messages_mut() {
             message.flow += Picos(self.span);
@@ -206,16 +207,16 @@ impl State {
         let chain = events.windows.states[reference as usize].chain;
         let mut hash = Relative { piece, lap: events.programs.lap(), chain, sum: 0, chains: 0 };
         let (mut first, mut end) = (u64::MAX, 0);
-        for actor in 0..events.cast.actors() {
-            for next in events.programs.begun(actor) {
+        for representative in 0..events.cast.representatives() {
+            for next in events.programs.begun(representative) {
                 end = end.max(next?);
-                hash.add(&[1, actor.into(), next?.wrapping_sub(piece)]);
+                hash.add(&[1, representative.into(), next?.wrapping_sub(piece)]);
             }
-            let state = &events.windows.states[actor as usize];
-            hash.chain(&[actor.into()], state.chain);
+            let state = &events.windows.states[representative as usize];
+            hash.chain(&[representative.into()], state.chain);
             for number in state.base..state.head {
-                let slot = events.windows.slot_of(actor, number);
-                let ident = [2, actor.into(), number - state.base];
+                let slot = events.windows.slot_of(representative, number);
+                let ident = [2, representative.into(), number - state.base];
                 if events.windows.is_done(slot) {
                     hash.add(&ident);
                     continue;
@@ -250,14 +251,14 @@ impl State {
             hash.add(&words);
             hash.chain(&[kind, ends, lane.into(), receiver], message.of.chain);
         };
-        for (at, due) in events.agenda.iter() {
+        for (at, due) in events.event_queue.iter() {
             match due {
-                Due::Launch(_) | Due::Die(_) => return None,
-                Due::Flow(number) => message(&mut hash, 6, number, at - now),
-                Due::Arrive(number) => message(&mut hash, 7, number, at - now),
-                Due::Local(slot) => {
+                ScheduledEvent::Launch(_) | ScheduledEvent::Die(_) => return None,
+                ScheduledEvent::Flow(number) => message(&mut hash, 6, number, at - now),
+                ScheduledEvent::Arrive(number) => message(&mut hash, 7, number, at - now),
+                ScheduledEvent::Local(slot) => {
                     let step = named(&hash, slot);
-                    hash.add(&[8, events.windows.actor(slot).into(), step, at - now]);
+                    hash.add(&[8, events.windows.representative(slot).into(), step, at - now]);
                 }
             }
         }

@@ -150,8 +150,8 @@ fn agrees_with_clocks_to_the_picosecond_where_no_link_is_shared() {
                 [(Sharing::Split, exact), (Sharing::MaxMin, exact), (Sharing::Split, whole)]
             {
                 let job = Job { costs, sharing: sharing.into(), ..Job::new(&ring, &geometry, 1, &topology) };
-                let everyone = AllRanks::of(&topology, &NOTHING);
-                let events = run(&job, &everyone, None).unwrap();
+                let all_ranks = AllRanks::of(&topology, &NOTHING);
+                let events = run(&job, &all_ranks, None).unwrap();
                 let clocks = simulate(&job, Engine::Full).unwrap();
                 let found = (&events.finish, events.messages, events.bytes, events.chain, events.hash);
                 let expected = (&clocks.finish, clocks.messages, clocks.bytes.0, clocks.bounds.chain);
@@ -220,9 +220,9 @@ mod skipping {
         let costs = Costs { overhead: Picos(1_000), memory, ..Costs::FREE };
         let job =
             Job { window, costs, sharing: sharing.into(), ..Job::new(schedule, &geometry, 1, topology) };
-        let everyone = AllRanks::of(topology, &NOTHING);
+        let all_ranks = AllRanks::of(topology, &NOTHING);
         let timed = |skipping: bool| {
-            let mut events = Events::new(&job, &everyone, None).unwrap();
+            let mut events = Events::new(&job, &all_ranks, None).unwrap();
             let skip = if skipping { Skip::new(&events) } else { None };
             let skip = run_to_end(&mut events, skip).unwrap();
             (events.finish().unwrap(), skip.map_or(0, |skip| skip.periods))

@@ -1,7 +1,7 @@
-//! The windows of all actors: their steps under way, and which of them wait for which.
+//! The windows of all representatives: their steps under way, and which of them wait for which.
 //!
 //! ```text
-//! steps of one actor   ... done | 41 done 43 44 done 46 .. | 105 ...     window of W from the oldest unfinished
+//! steps of one representative   ... done | 41 done 43 44 done 46 .. | 105 ...     window of W from the oldest unfinished
 //!                                 ^ base                     ^ head
 //! ```
 //!
@@ -105,7 +105,7 @@ impl Slot {
     }
 }
 
-/// Where an actor stands in its state.
+/// Where a representative stands in its state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
     /// Number of the oldest unfinished step, and of the next one to be issued, counted over steps that act.
@@ -117,7 +117,7 @@ pub(super) struct State {
     pub(super) chain: u64,
 }
 
-/// The windows of all actors. A step's slot is `actor * size + number % size`, `size` a power of two.
+/// The windows of all representatives. A step's slot is `representative * size + number % size`, `size` a power of two.
 #[derive(Clone, Debug)]
 pub(super) struct Windows {
     window: u64,
@@ -133,18 +133,18 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// For this many actors, `window` steps each of which never more than `steps` are needed.
-    pub(super) fn new(actors: u32, window: u32, steps: u64) -> Option<Windows> {
+    /// For this many representatives, `window` steps each of which never more than `steps` are needed.
+    pub(super) fn new(representatives: u32, window: u32, steps: u64) -> Option<Windows> {
         let most = u64::from(window).min(steps.max(1));
         let size = u32::try_from(most).ok().filter(|most| *most <= MOST)?.next_power_of_two();
-        let slots = usize::try_from(u64::from(actors) * u64::from(size)).ok()?;
+        let slots = usize::try_from(u64::from(representatives) * u64::from(size)).ok()?;
         if slots >= NONE as usize {
             return None;
         }
         Some(Windows {
             window: most,
             size,
-            states: vec![State::default(); actors as usize],
+            states: vec![State::default(); representatives as usize],
             slots: vec![Slot::new(0, 0); slots],
             posted: vec![0; slots.div_ceil(64)],
             tags: vec![0; slots],
@@ -152,30 +152,30 @@ impl Windows {
         })
     }
 
-    /// Whether an actor may issue another step.
-    pub(super) fn has_room(&self, actor: u32) -> bool {
-        let state = &self.states[actor as usize];
+    /// Whether a representative may issue another step.
+    pub(super) fn has_room(&self, representative: u32) -> bool {
+        let state = &self.states[representative as usize];
         state.head - state.base < self.window
     }
 
-    /// The actor of a slot.
-    pub(super) fn actor(&self, slot: u32) -> u32 {
+    /// The representative of a slot.
+    pub(super) fn representative(&self, slot: u32) -> u32 {
         slot >> self.size.trailing_zeros()
     }
 
-    /// The slot of an actor's step, by its number.
-    pub(super) fn slot_of(&self, actor: u32, number: u64) -> u32 {
-        actor * self.size + (number as u32 & (self.size - 1))
+    /// The slot of a representative's step, by its number.
+    pub(super) fn slot_of(&self, representative: u32, number: u64) -> u32 {
+        representative * self.size + (number as u32 & (self.size - 1))
     }
 
-    /// The slot that an actor's next step will have.
-    pub(super) fn upcoming(&self, actor: u32) -> u32 {
-        self.slot_of(actor, self.states[actor as usize].head)
+    /// The slot that a representative's next step will have.
+    pub(super) fn upcoming(&self, representative: u32) -> u32 {
+        self.slot_of(representative, self.states[representative as usize].head)
     }
 
-    /// The slot of an actor's oldest unfinished step.
-    pub(super) fn oldest(&self, actor: u32) -> u32 {
-        self.slot_of(actor, self.states[actor as usize].base)
+    /// The slot of a representative's oldest unfinished step.
+    pub(super) fn oldest(&self, representative: u32) -> u32 {
+        self.slot_of(representative, self.states[representative as usize].base)
     }
 
     /// The round of an unfinished step.
@@ -212,20 +212,20 @@ impl Windows {
         if half.behind == LAST { NONE } else { (slot & !(self.size - 1)) + u32::from(half.behind) }
     }
 
-    /// Whether an actor has nothing under way.
-    pub(super) fn is_empty(&self, actor: u32) -> bool {
-        let state = &self.states[actor as usize];
+    /// Whether a representative has nothing under way.
+    pub(super) fn is_empty(&self, representative: u32) -> bool {
+        let state = &self.states[representative as usize];
         state.base == state.head
     }
 
-    /// Issues a step: the next of its actor. Returns its slot, and whether nothing holds it back.
-    pub(super) fn issue(&mut self, actor: u32, mut step: Slot) -> (u32, bool) {
-        let at = self.upcoming(actor);
-        let state = &mut self.states[actor as usize];
+    /// Issues a step: the next of its representative. Returns its slot, and whether nothing holds it back.
+    pub(super) fn issue(&mut self, representative: u32, mut step: Slot) -> (u32, bool) {
+        let at = self.upcoming(representative);
+        let state = &mut self.states[representative as usize];
         state.head += 1;
         step.posted_chain = state.chain;
         let tag = step.tag();
-        self.scan(actor, tag);
+        self.scan(representative, tag);
         let blocks = |earlier: &&u32| step.conflicts(&self.slots[**earlier as usize]);
         step.blockers = self.hits.iter().filter(blocks).count() as u16;
         let i = at as usize;
@@ -239,9 +239,9 @@ impl Windows {
     pub(super) fn finish(&mut self, now: u64, slot: u32, ready: &mut Vec<u32>) {
         let i = slot as usize;
         self.tags[i] = 0;
-        let (done, actor, mask) = (self.slots[i], self.actor(slot), self.size - 1);
-        self.scan(actor, done.tag());
-        let base = self.states[actor as usize].base as u32;
+        let (done, representative, mask) = (self.slots[i], self.representative(slot), self.size - 1);
+        self.scan(representative, done.tag());
+        let base = self.states[representative as usize].base as u32;
         let number = |slot: u32| slot.wrapping_sub(base) & mask;
         for &other in &self.hits {
             let step = &mut self.slots[other as usize];
@@ -253,10 +253,10 @@ impl Windows {
                 }
             }
         }
-        let state = &mut self.states[actor as usize];
+        let state = &mut self.states[representative as usize];
         state.finish = now;
         while state.base < state.head {
-            let oldest = (actor * self.size + (state.base as u32 & (self.size - 1))) as usize;
+            let oldest = (representative * self.size + (state.base as u32 & (self.size - 1))) as usize;
             if self.tags[oldest] > 0 {
                 break;
             }
@@ -285,10 +285,10 @@ impl Windows {
         self.states.iter_mut().for_each(|state| state.chain += chain);
     }
 
-    /// Collects an actor's unfinished steps with a tag.
-    fn scan(&mut self, actor: u32, tag: u16) {
+    /// Collects a representative's unfinished steps with a tag.
+    fn scan(&mut self, representative: u32, tag: u16) {
         self.hits.clear();
-        let first = actor * self.size;
+        let first = representative * self.size;
         let tags = &self.tags[first as usize..(first + self.size) as usize];
         tagged(tags, tag, |at| self.hits.push(first + at));
     }

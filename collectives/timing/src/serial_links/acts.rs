@@ -10,16 +10,16 @@ const EACH: usize = 256;
 /// The steps of one piece by round.
 pub(super) type Acts = Vec<Vec<(u32, Step)>>;
 
-/// What every actor does with a piece, by round.
+/// What every representative does with a piece, by round.
 pub(super) fn acts(of: &dyn Schedule, cast: &impl Representatives) -> Result<Acts, Error> {
     let rounds = usize::try_from(of.rounds()).ok().filter(|rounds| *rounds <= MOST);
     let mut acts =
         vec![Vec::new(); rounds.ok_or_else(|| refusal("it has too many rounds to be remembered"))?];
     let mut count = 0;
-    for actor in 0..cast.actors() {
-        let (rank, mut from, before) = (cast.rank(actor), 0, count);
+    for representative in 0..cast.representatives() {
+        let (rank, mut from, before) = (cast.rank(representative), 0, count);
         while let Some(round) = of.next(rank, from) {
-            acts[round as usize].push((actor, of.step(rank, round)));
+            acts[round as usize].push((representative, of.step(rank, round)));
             (from, count) = (round + 1, count + 1);
             if count > MOST || count - before > EACH {
                 return Err(refusal("it has too many steps to be remembered"));

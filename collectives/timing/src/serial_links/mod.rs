@@ -26,7 +26,7 @@ mod timetable;
 
 use super::representatives::Replicated;
 use super::run::Run;
-use super::{AllRanks, Error, Job, Method, Outcome, Representatives, fold};
+use super::{AllRanks, Error, Job, Method, Outcome, Representatives, merge_lanes};
 use allfold_sim::{EventHash, Picos};
 use program::{Program, Round};
 
@@ -35,15 +35,15 @@ use program::{Program, Round};
 /// # Errors
 /// Where something is wrong with ranks or links, a deadline is set, or the schedule is too long to be remembered.
 pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
-    let everyone = AllRanks::of(job.topology, job.faults);
-    match fold::Lane::of(job) {
+    let all_ranks = AllRanks::of(job.topology, job.faults);
+    match merge_lanes::Lane::of(job) {
         Some(lane) => {
             let lanes = lane.lanes;
-            let cast = Replicated { cast: &everyone, weight: lanes };
+            let cast = Replicated { cast: &all_ranks, weight: lanes };
             let run = timed(&lane.job(job), &cast, true)?.times(lanes);
-            Ok(Outcome { folded: lanes, ..run.outcome(job, &everyone, Method::SerialLinks)? })
+            Ok(Outcome { folded: lanes, ..run.outcome(job, &all_ranks, Method::SerialLinks)? })
         }
-        None => timed(job, &everyone, true)?.outcome(job, &everyone, Method::SerialLinks),
+        None => timed(job, &all_ranks, true)?.outcome(job, &all_ranks, Method::SerialLinks),
     }
 }
 
@@ -59,7 +59,7 @@ fn timed(job: &Job<'_>, cast: &impl Representatives, skip: bool) -> Result<Run, 
     let mut sweep = Sweep::new(job, cast, &program);
     let skipped = sweep.all(skip)?;
     let mut hash = EventHash::default();
-    (0u32..).zip(&sweep.finish).for_each(|(actor, &finish)| hash.message(actor, finish));
+    (0u32..).zip(&sweep.finish).for_each(|(representative, &finish)| hash.message(representative, finish));
     Ok(Run {
         finish: sweep.finish.into_iter().map(Picos).collect(),
         chain: Picos(chain),
@@ -80,15 +80,15 @@ const PERIOD: u64 = 4;
 /// The clocks of one run.
 struct Sweep<'p> {
     program: &'p Program,
-    actors: usize,
+    representatives: usize,
     window: usize,
-    /// Since when each actor may issue its next step, and when its last one is done.
+    /// Since when each representative may issue its next step, and when its last one is done.
     issue: Vec<u64>,
     finish: Vec<u64>,
-    /// When the last `window` steps of each actor are done, step by step (row) and actor by actor (column), so that
+    /// When the last `window` steps of each representative are done, step by step (row) and representative by representative (column), so that
     /// neighbours in a tree's level are neighbours here.
     done: Vec<u64>,
-    /// The row of each actor's next step.
+    /// The row of each representative's next step.
     row: Vec<u32>,
     /// Until when each link serves what came before.
     free: Vec<u64>,
@@ -123,17 +123,18 @@ impl Lag {
 
 impl<'p> Sweep<'p> {
     fn new(job: &Job<'_>, cast: &impl Representatives, program: &'p Program) -> Sweep<'p> {
-        let actors = cast.actors();
-        let launch: Vec<u64> = (0..actors).map(|actor| job.launched(cast.rank(actor)).0).collect();
+        let representatives = cast.representatives();
+        let launch: Vec<u64> =
+            (0..representatives).map(|representative| job.launched(cast.rank(representative)).0).collect();
         let window = u64::from(job.window).min(program.most_steps().max(1)) as usize;
         Sweep {
             program,
-            actors: actors as usize,
+            representatives: representatives as usize,
             window,
             finish: launch.clone(),
             issue: launch,
-            done: vec![0; window * actors as usize],
-            row: vec![0; actors as usize],
+            done: vec![0; window * representatives as usize],
+            row: vec![0; representatives as usize],
             free: vec![0; cast.links() as usize],
             kept: vec![0; program.kept],
             left: vec![0; (program.messages() * PERIOD) as usize],
@@ -190,8 +191,8 @@ impl<'p> Sweep<'p> {
                 ahead = ahead.saturating_add(span.saturating_mul(more / PERIOD));
             }
         }
-        let acts = |actor: usize| program.steps_of[actor] > 0;
-        let finish = self.finish.iter_mut().enumerate().filter(|(actor, _)| acts(*actor));
+        let acts = |representative: usize| program.steps_of[representative] > 0;
+        let finish = self.finish.iter_mut().enumerate().filter(|(representative, _)| acts(*representative));
         finish.for_each(|(_, finish)| *finish = finish.saturating_add(ahead));
         match self.finish.iter().all(|finish| *finish < LAST) {
             true => Ok(skipped),
@@ -206,11 +207,11 @@ impl<'p> Sweep<'p> {
         self.posted.clear();
         self.ends.clear();
         for step in &program.steps[round.steps.clone()] {
-            let actor = step.actor as usize;
+            let representative = step.representative as usize;
             // The step a whole window ago, and so all before it, must be done.
-            let before = self.done[self.row[actor] as usize * self.actors + actor];
-            self.issue[actor] = self.issue[actor].max(before);
-            let mut posted = self.issue[actor];
+            let before = self.done[self.row[representative] as usize * self.representatives + representative];
+            self.issue[representative] = self.issue[representative].max(before);
+            let mut posted = self.issue[representative];
             for blocker in &program.blockers[step.blockers.0 as usize..step.blockers.1 as usize] {
                 let kept = &program.rounds[blocker.round as usize].kept;
                 posted = posted.max(self.kept[place(kept) + blocker.at as usize]);
@@ -240,11 +241,11 @@ impl<'p> Sweep<'p> {
         }
         let kept = (round.kept.depth > 0).then(|| place(&round.kept));
         for (at, (step, &end)) in program.steps[round.steps.clone()].iter().zip(&self.ends).enumerate() {
-            let actor = step.actor as usize;
-            let row = &mut self.row[actor];
-            self.done[*row as usize * self.actors + actor] = end;
+            let representative = step.representative as usize;
+            let row = &mut self.row[representative];
+            self.done[*row as usize * self.representatives + representative] = end;
             *row = if *row as usize + 1 == self.window { 0 } else { *row + 1 };
-            self.finish[actor] = self.finish[actor].max(end);
+            self.finish[representative] = self.finish[representative].max(end);
             if let Some(kept) = kept {
                 self.kept[kept + at] = end;
             }

@@ -34,7 +34,7 @@ pub(super) struct Program {
     stretches: Vec<u64>,
     /// How many ends of steps are kept in all.
     pub(super) kept: usize,
-    /// How many steps each actor has with a piece.
+    /// How many steps each representative has with a piece.
     pub(super) steps_of: Vec<u32>,
     /// Bytes in the messages of all pieces, and over each link.
     pub(super) bytes: u64,
@@ -57,10 +57,10 @@ pub(super) struct Kept {
     pub(super) depth: u64,
 }
 
-/// What an actor does in a round.
+/// What a representative does in a round.
 #[derive(Clone, Copy)]
 pub(super) struct Act {
-    pub(super) actor: u32,
+    pub(super) representative: u32,
     /// The class of a step within the rank itself; `u32::MAX` for any other.
     pub(super) local: u32,
     /// First and last + 1 of those it waits for.
@@ -100,7 +100,7 @@ struct Builder<'j, 'a, C> {
     cast: &'j C,
     rates: Rates,
     classes: BTreeMap<Class, u32>,
-    /// The place of each actor's step in the round at hand.
+    /// The place of each representative's step in the round at hand.
     places: Vec<u32>,
     path: Vec<Crossing>,
 }
@@ -126,12 +126,12 @@ impl Program {
             least: Vec::new(),
             stretches: stretches(job, pieces),
             kept: 0,
-            steps_of: vec![0; cast.actors() as usize],
+            steps_of: vec![0; cast.representatives() as usize],
             bytes: 0,
             links: vec![0; cast.links() as usize],
         };
-        acts.iter().flatten().for_each(|(actor, _)| program.steps_of[*actor as usize] += 1);
-        let places = vec![NONE; cast.actors() as usize];
+        acts.iter().flatten().for_each(|(representative, _)| program.steps_of[*representative as usize] += 1);
+        let places = vec![NONE; cast.representatives() as usize];
         let mut builder = Builder {
             job,
             cast,
@@ -153,7 +153,7 @@ impl Program {
         self.messages.len() as u64
     }
 
-    /// The most steps that any actor has.
+    /// The most steps that any representative has.
     pub(super) fn most_steps(&self) -> u64 {
         self.steps_of.iter().map(|&steps| u64::from(steps)).max().unwrap_or(0).saturating_mul(self.pieces)
     }
@@ -181,9 +181,9 @@ impl Program {
         let mut before: Vec<Vec<(u32, u32)>> = vec![Vec::new(); self.steps_of.len()];
         for (round, here) in acts.iter().enumerate() {
             let first = self.rounds[round].steps.start;
-            for (at, (actor, step)) in here.iter().enumerate() {
+            for (at, (representative, step)) in here.iter().enumerate() {
                 let from = self.blockers.len() as u32;
-                for &(earlier, place) in &before[*actor as usize] {
+                for &(earlier, place) in &before[*representative as usize] {
                     let other = &acts[earlier as usize][place as usize].1;
                     if step.conflicts(other) {
                         self.blockers.push(Blocker { round: earlier, at: place });
@@ -192,7 +192,7 @@ impl Program {
                     }
                 }
                 self.steps[first + at].blockers = (from, self.blockers.len() as u32);
-                before[*actor as usize].push((round as u32, at as u32));
+                before[*representative as usize].push((round as u32, at as u32));
             }
         }
         for round in &mut self.rounds {
@@ -207,10 +207,12 @@ impl Program {
 impl<C: Representatives> Builder<'_, '_, C> {
     fn round(&mut self, program: &mut Program, round: usize, acts: &[(u32, Step)]) -> Result<(), Error> {
         let (first, sent) = (program.steps.len(), program.messages.len());
-        (0u32..).zip(acts).for_each(|(place, (actor, _))| self.places[*actor as usize] = place);
+        (0u32..)
+            .zip(acts)
+            .for_each(|(place, (representative, _))| self.places[*representative as usize] = place);
         let (mut sends, mut receives) = (0usize, 0usize);
-        for (actor, step) in acts {
-            let rank = self.cast.rank(*actor);
+        for (representative, step) in acts {
+            let rank = self.cast.rank(*representative);
             let local = step.send.is_some_and(|(to, _)| to == rank);
             let class = match step.recv {
                 Some((_, span, how)) if local => {
@@ -218,25 +220,28 @@ impl<C: Representatives> Builder<'_, '_, C> {
                 }
                 _ => NONE,
             };
-            program.steps.push(Act { actor: *actor, local: class, blockers: (0, 0) });
+            program.steps.push(Act { representative: *representative, local: class, blockers: (0, 0) });
             sends += usize::from(step.send.is_some() && !local);
             receives += usize::from(step.recv.is_some() && !local);
         }
-        for (place, (actor, step)) in (0u32..).zip(acts) {
-            let rank = self.cast.rank(*actor);
+        for (place, (representative, step)) in (0u32..).zip(acts) {
+            let rank = self.cast.rank(*representative);
             let Some((from, into, how)) = step.recv.filter(|(from, ..)| *from != rank) else { continue };
             let lost = || unmatched(rank, round, format!("waits for rank {from}, which does not send to it"));
-            let sender =
-                (from.0 < self.job.schedule.ranks()).then(|| self.cast.actor(from)).ok_or_else(lost)?;
+            let sender = (from.0 < self.job.schedule.ranks())
+                .then(|| self.cast.representative(from))
+                .ok_or_else(lost)?;
             let at = self.places[sender as usize];
-            let sent =
-                acts.get(at as usize).filter(|(actor, _)| *actor == sender).and_then(|(_, step)| step.send);
+            let sent = acts
+                .get(at as usize)
+                .filter(|(representative, _)| *representative == sender)
+                .and_then(|(_, step)| step.send);
             let (_, span) = sent.filter(|(to, _)| *to == rank).ok_or_else(lost)?;
             let message = self.message(program, (from, rank), (span, into), how == Combine::Reduce, round)?;
             program.messages.push(Message { from: at, to: place, ..message });
         }
         if sends != receives || receives != program.messages.len() - sent {
-            let rank = acts.first().map_or(Rank(0), |(actor, _)| self.cast.rank(*actor));
+            let rank = acts.first().map_or(Rank(0), |(representative, _)| self.cast.rank(*representative));
             let what = format!("and others send {sends} messages, of which {receives} are received");
             return Err(unmatched(rank, round, what));
         }

@@ -125,7 +125,9 @@ impl Schedule for Retimed<'_> {
     }
     fn step(&self, rank: Rank, round: u64) -> Step {
         let acts = &self.acts[round as usize];
-        acts.iter().find(|(actor, _)| *actor == rank.0).map_or(Step::IDLE, |(_, step)| *step)
+        acts.iter()
+            .find(|(representative, _)| *representative == rank.0)
+            .map_or(Step::IDLE, |(_, step)| *step)
     }
     fn stride(&self) -> u64 {
         self.stride
@@ -139,9 +141,9 @@ impl Schedule for Retimed<'_> {
 fn retimed<'a>(job: &Job<'a>) -> Segments<Retimed<'a>> {
     let pipeline = job.schedule.pipeline().unwrap();
     let (of, stride) = (pipeline.of, (pipeline.lap - 1) / pipeline.pieces);
-    let everyone = AllRanks::of(job.topology, &NOTHING);
-    let acts = acts::acts(of, &everyone).unwrap();
-    let own = Program::laid_out(job, &everyone, &acts, pipeline.pieces, stride).unwrap();
+    let all_ranks = AllRanks::of(job.topology, &NOTHING);
+    let acts = acts::acts(of, &all_ranks).unwrap();
+    let own = Program::laid_out(job, &all_ranks, &acts, pipeline.pieces, stride).unwrap();
     let table =
         timetable::retimed(&own, &acts, job.topology.links() as usize).filter(|_| pipeline.pieces > 1);
     let (acts, stride) = table.unwrap_or((acts, stride));
@@ -285,7 +287,7 @@ fn serial_links_are_refused_by_engines_that_share_links() {
         assert_eq!(simulate(&job, engine).unwrap().method, Method::SerialLinks, "{engine:?}");
     }
     let refused = "serial_links: links that serve one message at a time are timed by engine `auto` or `full`";
-    for engine in [Engine::Events, Engine::Orbit, Engine::OrbitRounded] {
+    for engine in [Engine::Events, Engine::BySymmetry, Engine::BySymmetryRounded] {
         let error = simulate(&job, engine).unwrap_err().to_string();
         assert!(error.contains(refused), "{engine:?}: {error}");
     }

@@ -78,14 +78,16 @@ pub(super) fn retimed(program: &Program, acts: &Acts, links: usize) -> Option<(A
     for ((&slot, &turn), act) in at.iter().zip(&turn).zip(acts.iter().flatten()) {
         table[(slot * turns + turn) as usize].push(*act);
     }
-    table.iter_mut().for_each(|acts: &mut Vec<(u32, Step)>| acts.sort_unstable_by_key(|(actor, _)| *actor));
+    table.iter_mut().for_each(|acts: &mut Vec<(u32, Step)>| {
+        acts.sort_unstable_by_key(|(representative, _)| *representative)
+    });
     Some((table, stride * turns))
 }
 
 /// A rank has one step in a round: its steps of one slot go in turn. Gives the turn of every step within its slot, and how
 /// many a slot has.
 fn turns(program: &Program, at: &[u64], ends: &[(usize, usize)]) -> (Vec<u64>, u64) {
-    let actor = |step: usize| program.steps[step].actor as usize;
+    let representative = |step: usize| program.steps[step].representative as usize;
     let mut messages = vec![false; at.len()];
     ends.iter().for_each(|&(from, to)| (messages[from], messages[to]) = (true, true));
     let lone = (0..at.len()).filter(|step| !messages[*step]).map(|step| (step, step));
@@ -96,13 +98,13 @@ fn turns(program: &Program, at: &[u64], ends: &[(usize, usize)]) -> (Vec<u64>, u
     for slot in pairs.chunk_by(|one, other| at[one.0] == at[other.0]) {
         for &(from, to) in slot {
             // Past the last bit two steps would share a round: 63 steps of one rank in one slot there are not.
-            let free = (taken[actor(from)] | taken[actor(to)]).trailing_ones().min(63);
-            taken[actor(from)] |= 1 << free;
-            taken[actor(to)] |= 1 << free;
+            let free = (taken[representative(from)] | taken[representative(to)]).trailing_ones().min(63);
+            taken[representative(from)] |= 1 << free;
+            taken[representative(to)] |= 1 << free;
             (turn[from], turn[to]) = (free.into(), free.into());
             most = most.max(u64::from(free));
         }
-        slot.iter().for_each(|&(from, to)| (taken[actor(from)], taken[actor(to)]) = (0, 0));
+        slot.iter().for_each(|&(from, to)| (taken[representative(from)], taken[representative(to)]) = (0, 0));
     }
     (turn, most + 1)
 }

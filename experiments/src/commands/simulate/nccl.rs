@@ -209,7 +209,7 @@ fn heading(sweep: &SweepArgs, topology: &str, setting: &Setting) -> String {
     let mut graphs = vec![graph("ring", &platform.ring), graph("tree", &platform.tree)];
     graphs.extend(platform.nvls.iter().map(|nvls| graph("NVLS", nvls)));
     let network = machine.nics.map_or(String::new(), |nics| {
-        format!(", {} NICs of {} Gb/s {} a node", nics.count, nics.gbits, nics.fabric)
+        format!(", {} NICs of {} Gb/s {} a node", nics.count, nics.gbit_per_s, nics.fabric)
     });
     let lines = [
         format!(

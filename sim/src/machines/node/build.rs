@@ -87,7 +87,7 @@ impl Node {
         let (mut out, mut into, mut leaf, mut nics) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for exit in exits {
             let number = exit.nics.first().copied().unwrap_or(0);
-            let link = link(exit.gbps, self.network_nanos / 2);
+            let link = link(exit.gb_per_s, self.network_nanos / 2);
             let (sends, receives) = (
                 drawn.once(&format!("nic{number}_out"), n, link),
                 drawn.once(&format!("nic{number}_in"), n, link),
@@ -113,12 +113,13 @@ impl Node {
                 let mut shared: Vec<(&[u32], f64)> = Vec::new();
                 for other in exits.iter().filter(mine) {
                     if !shared.iter().any(|(nics, _)| *nics == &other.nics[..]) {
-                        shared.push((&other.nics, other.gbps));
+                        shared.push((&other.nics, other.gb_per_s));
                     }
                 }
-                let gbps = shared.iter().map(|(_, gbps)| gbps).sum::<f64>() * f64::from(fabrics.pod) / ratio;
+                let gb_per_s =
+                    shared.iter().map(|(_, gb_per_s)| gb_per_s).sum::<f64>() * f64::from(fabrics.pod) / ratio;
                 let name = if fabrics.rails { format!("spine{number}") } else { "spine".into() };
-                let link = link(gbps, SPINE_NANOS / 2);
+                let link = link(gb_per_s, SPINE_NANOS / 2);
                 let (a, b) = (
                     drawn.once(&format!("{name}_up"), pod, link),
                     drawn.once(&format!("{name}_down"), pod, link),
@@ -144,11 +145,11 @@ impl Node {
         }
         let first = nvlinks.first()?;
         let switch = first.a.max(first.b);
-        let alike = |wire: &&NodeLink| wire.a.max(wire.b) == switch && wire.gbps == first.gbps;
+        let alike = |wire: &&NodeLink| wire.a.max(wire.b) == switch && wire.gb_per_s == first.gb_per_s;
         let each = (0..self.devices).all(|d| nvlinks.iter().filter(|w| w.a.min(w.b) == d).count() == 1);
         let even =
             switch >= self.devices && nvlinks.len() == self.devices as usize && nvlinks.iter().all(alike);
-        (even && each).then(|| link(first.gbps, first.nanos))
+        (even && each).then(|| link(first.gb_per_s, first.nanos))
     }
 
     /// How many NIC links a node has and what one can do, where consecutive devices share them evenly.
@@ -164,10 +165,10 @@ impl Node {
             let links = exit.way.iter().filter_map(|(wire, _)| self.links.get(*wire as usize));
             links
                 .map(|wire| {
-                    wire.gbps
+                    wire.gb_per_s
                         * if share > 1 && wire.a.min(wire.b) < self.devices { share as f64 } else { 1.0 }
                 })
-                .fold(exit.gbps, f64::min)
+                .fold(exit.gb_per_s, f64::min)
         };
         let speeds: Vec<f64> = exits.iter().map(tied).collect();
         let even = alike
@@ -178,9 +179,9 @@ impl Node {
     }
 }
 
-fn link(gbps: f64, nanos: u64) -> Link {
+fn link(gb_per_s: f64, nanos: u64) -> Link {
     Link {
-        bandwidth: BytesPerSec(BytesPerSec::from_gb(gbps.clamp(1e-6, 1e9)).0.max(1)),
+        bandwidth: BytesPerSec(BytesPerSec::from_gb(gb_per_s.clamp(1e-6, 1e9)).0.max(1)),
         latency: Picos::from_nanos(nanos),
     }
 }
@@ -222,7 +223,7 @@ impl Drawn<'_> {
                         true => format!("{name}#{number}"),
                         false => name,
                     };
-                    let family = self.family(&name, self.node.devices, link(wire.gbps, wire.nanos));
+                    let family = self.family(&name, self.node.devices, link(wire.gb_per_s, wire.nanos));
                     self.known.insert((number, back), family);
                     family
                 }

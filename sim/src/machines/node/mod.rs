@@ -36,7 +36,7 @@ pub struct NodeLink {
     /// The other.
     pub b: u32,
     /// GB/s (1e9) each way.
-    pub gbps: f64,
+    pub gb_per_s: f64,
     /// Nanoseconds of flight.
     pub nanos: u64,
     /// What it is.
@@ -49,9 +49,9 @@ pub struct Nic {
     /// The place it hangs on: a PCI switch, a CPU, or a device.
     pub place: u32,
     /// Gb/s of its port, one way.
-    pub gbits: f64,
+    pub gbit_per_s: f64,
     /// GB/s of what ties it to that place.
-    pub gbps: f64,
+    pub gb_per_s: f64,
 }
 
 /// A node.
@@ -89,27 +89,27 @@ impl Node {
     }
 
     /// Adds a wire.
-    pub fn join(&mut self, a: u32, b: u32, gbps: f64, nanos: u64, kind: LinkKind) {
-        self.links.push(NodeLink { a, b, gbps, nanos, kind });
+    pub fn join(&mut self, a: u32, b: u32, gb_per_s: f64, nanos: u64, kind: LinkKind) {
+        self.links.push(NodeLink { a, b, gb_per_s, nanos, kind });
     }
 
     /// GB/s that a device can put into NVLink; 0 where it has none.
-    pub fn nvlink_gbps(&self, device: u32) -> f64 {
+    pub fn nvlink_gb_per_s(&self, device: u32) -> f64 {
         let ends = |wire: &&NodeLink| wire.kind == LinkKind::NvLink && (wire.a == device || wire.b == device);
-        self.links.iter().filter(ends).fold(0.0, |sum, wire| sum + wire.gbps)
+        self.links.iter().filter(ends).fold(0.0, |sum, wire| sum + wire.gb_per_s)
     }
 
     /// GB/s that all NICs together can send.
-    pub fn network_gbps(&self) -> f64 {
-        self.nics.iter().map(|nic| nic.gbits / 8.0).sum()
+    pub fn network_gb_per_s(&self) -> f64 {
+        self.nics.iter().map(|nic| nic.gbit_per_s / 8.0).sum()
     }
 
     /// The least, over all halves of the devices, of what NVLink (or PCI Express) carries from one to the other, in
     /// GB/s one way; up to 16 devices are tried in full.
-    pub fn bisection_gbps(&self) -> f64 {
+    pub fn bisection_gb_per_s(&self) -> f64 {
         let (n, places) = (self.devices, self.devices as usize + self.places.len());
         if !(2..=16).contains(&n) {
-            let half: f64 = (0..n / 2).map(|device| self.nvlink_gbps(device)).sum();
+            let half: f64 = (0..n / 2).map(|device| self.nvlink_gb_per_s(device)).sum();
             return half;
         }
         let has_nvlink = self.links.iter().any(|wire| wire.kind == LinkKind::NvLink);
@@ -124,8 +124,8 @@ impl Node {
                 }
             }
             for wire in self.links.iter().filter(|wire| !has_nvlink || wire.kind == LinkKind::NvLink) {
-                flow.edge(wire.a as usize, wire.b as usize, wire.gbps);
-                flow.edge(wire.b as usize, wire.a as usize, wire.gbps);
+                flow.edge(wire.a as usize, wire.b as usize, wire.gb_per_s);
+                flow.edge(wire.b as usize, wire.a as usize, wire.gb_per_s);
             }
             flow.max(source, sink)
         };

@@ -16,7 +16,7 @@ pub(super) struct Exit {
     /// From the device to the place of the first of them.
     pub way: Vec<Way>,
     /// GB/s of all of them together.
-    pub gbps: f64,
+    pub gb_per_s: f64,
 }
 
 impl Node {
@@ -46,10 +46,10 @@ impl Node {
                 let first = self.nics.get(*nics.first()? as usize)?;
                 let speed = |nic: &u32| {
                     let nic = &self.nics[*nic as usize];
-                    (nic.gbits / 8.0).min(nic.gbps)
+                    (nic.gbit_per_s / 8.0).min(nic.gb_per_s)
                 };
-                let gbps = nics.iter().map(speed).sum();
-                Some(Exit { way: ways[device].get(first.place as usize)?.clone()?, gbps, nics })
+                let gb_per_s = nics.iter().map(speed).sum();
+                Some(Exit { way: ways[device].get(first.place as usize)?.clone()?, gb_per_s, nics })
             })
             .collect()
     }

@@ -20,7 +20,7 @@ impl Node {
             }
             let cost = if wire.kind == LinkKind::NvLink { 1 } else { 3 };
             // Of equally short ways the faster: slowness in picoseconds a kilobyte breaks ties.
-            let slow = (1e6 / wire.gbps.max(1e-3)) as u64;
+            let slow = (1e6 / wire.gb_per_s.max(1e-3)) as u64;
             for (a, b, back) in [(wire.a, wire.b, false), (wire.b, wire.a, true)] {
                 if let Some(list) = out.get_mut(a as usize) {
                     list.push((b, cost, slow, (number as u32, back)));

@@ -15,7 +15,7 @@ fn pair() -> Node {
         node.join(device, root, 12.0, 500, LinkKind::Pci);
     }
     node.join(0, 1, 40.0, 600, LinkKind::NvLink);
-    node.nics.push(Nic { place: root, gbits: 100.0, gbps: 12.0 });
+    node.nics.push(Nic { place: root, gbit_per_s: 100.0, gb_per_s: 12.0 });
     node
 }
 
@@ -37,7 +37,7 @@ fn nvlink_comes_before_pci_express_and_the_network_is_reached_without_it() {
 #[test]
 fn a_pod_is_left_over_the_spine_and_so_is_a_rail() {
     let mut node = pair();
-    node.nics.push(Nic { place: 3, gbits: 100.0, gbps: 12.0 });
+    node.nics.push(Nic { place: 3, gbit_per_s: 100.0, gb_per_s: 12.0 });
     let fabrics = Fabrics { oversubscription: Some(2.0), pod: 2, rails: true };
     let topology = node.topology(12, fabrics).unwrap();
     assert_eq!(path(&topology, 0, 3)[1..3], ["nic0_out[0]", "nic0_in[1]"]);
@@ -52,10 +52,10 @@ fn a_pod_is_left_over_the_spine_and_so_is_a_rail() {
 #[test]
 fn more_nics_than_devices_are_taken_together_and_fewer_are_shared() {
     let mut node = pair();
-    node.nics = vec![Nic { place: 3, gbits: 80.0, gbps: 99.0 }; 7];
+    node.nics = vec![Nic { place: 3, gbit_per_s: 80.0, gb_per_s: 99.0 }; 7];
     let exits: Vec<_> = node.exits().into_iter().map(|exit| exit.unwrap()).collect();
     assert_eq!(exits.iter().map(|exit| exit.nics.len()).collect::<Vec<_>>(), [2, 2, 2]);
-    assert_eq!(exits[2].gbps, 20.0);
+    assert_eq!(exits[2].gb_per_s, 20.0);
     node.nics.truncate(2);
     let exits: Vec<_> = node.exits().into_iter().map(|exit| exit.unwrap().nics).collect();
     assert_eq!(exits, [[0], [0], [1]]);
@@ -78,6 +78,6 @@ fn a_cut_of_the_hybrid_cube_mesh() {
     let mut node = pair();
     node.devices = 2;
     node.places = vec!["cpu0".into()];
-    node.links = vec![NodeLink { a: 0, b: 1, gbps: 40.0, nanos: 1, kind: LinkKind::NvLink }];
-    assert_eq!(node.bisection_gbps(), 40.0);
+    node.links = vec![NodeLink { a: 0, b: 1, gb_per_s: 40.0, nanos: 1, kind: LinkKind::NvLink }];
+    assert_eq!(node.bisection_gb_per_s(), 40.0);
 }

@@ -139,7 +139,7 @@ const NVLINK_NANOS: u64 = 600;
 const PCI_NANOS: u64 = 250;
 /// All the traffic of a socket through its memory where devices may not write to each other, GB/s one way: 8 RTX
 /// 2080 Ti reach 2.98 GB/s of busbw (published nccl-tests run), four flows a socket.
-const STAGED_GBPS: f64 = 12.0;
+const STAGED_GB_PER_S: f64 = 12.0;
 
 impl Preset {
     /// Every machine, in the order of help texts.
@@ -233,8 +233,8 @@ impl Preset {
             let place = homes.get(at).copied().unwrap_or(devices);
             node.nics.push(Nic {
                 place,
-                gbits: nic_bandwidth.gbit_per_s() * fabric.share,
-                gbps: pcie.max(nic_bandwidth.gb_per_s()),
+                gbit_per_s: nic_bandwidth.gbit_per_s() * fabric.share,
+                gb_per_s: pcie.max(nic_bandwidth.gb_per_s()),
             });
         }
         Ok(node)
@@ -249,7 +249,7 @@ impl Preset {
         for device in 0..node.devices {
             if per == 0 {
                 let each = (self.devices / roots.len() as u32).max(1);
-                let staged = if self.pcie.p2p { pcie } else { STAGED_GBPS / f64::from(each) };
+                let staged = if self.pcie.p2p { pcie } else { STAGED_GB_PER_S / f64::from(each) };
                 node.join(device, socket(device), pcie.min(staged), 2 * PCI_NANOS, LinkKind::Pci);
                 homes.push(socket(device));
                 continue;

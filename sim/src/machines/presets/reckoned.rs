@@ -33,7 +33,7 @@ impl Preset {
         let nvlink = preset.nvlink.is_some() && gpu.nvlink.is_some() && devices > 1;
         let nics = Nics {
             count: spec.nics.unwrap_or(preset.nics.count),
-            gbits: spec.nic_bandwidth.unwrap_or(preset.nics.bandwidth).gbit_per_s(),
+            gbit_per_s: spec.nic_bandwidth.unwrap_or(preset.nics.bandwidth).gbit_per_s(),
             ..carried(spec.fabric.as_deref().unwrap_or(&preset.nics.fabric), gpu.generation)
         };
         if nodes > 1 && nics.count == 0 {
@@ -74,7 +74,7 @@ fn carried(name: &str, generation: Generation) -> Nics {
         _ => Fabric::Unknown,
     };
     let early = fabric == Fabric::Efa && generation < Generation::Ampere;
-    Nics { count: 1, gbits: 0.0, fabric, gpudirect: fabric != Fabric::Sockets && !early }
+    Nics { count: 1, gbit_per_s: 0.0, fabric, gpudirect: fabric != Fabric::Sockets && !early }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ fn every_machine_is_read_has_sources_and_a_known_gpu() {
 /// (machine, GB/s one way over all halves of a node by the datasheet, Gb/s of all NICs).
 #[test]
 fn bisection_and_network_are_those_of_the_datasheets() {
-    for (name, nominal, gbits) in [
+    for (name, nominal, gbit_per_s) in [
         ("dgx-a100", 4.0 * 300.0, 1_600.0), // 4.8 TB/s of NVSwitch, both ways, both halves
         ("hgx-h100", 4.0 * 450.0, 3_200.0), // 3.6 TB/s both ways
         ("hgx-h200", 4.0 * 450.0, 3_200.0),
@@ -52,12 +52,12 @@ fn bisection_and_network_are_those_of_the_datasheets() {
     ] {
         let (preset, node) = (Preset::named(name).unwrap(), node(name));
         let link = preset.nvlink.unwrap();
-        let found = node.bisection_gbps() * link.datasheet.gb_per_s() / link.bandwidth.gb_per_s();
+        let found = node.bisection_gb_per_s() * link.datasheet.gb_per_s() / link.bandwidth.gb_per_s();
         assert!((found / nominal - 1.0).abs() < 1e-9, "{name}: {found} GB/s, not {nominal}");
-        assert_eq!(node.network_gbps(), gbits / 8.0, "{name}");
+        assert_eq!(node.network_gb_per_s(), gbit_per_s / 8.0, "{name}");
     }
     let rack = node("gb200-nvl72");
-    let nominal: f64 = (0..72).map(|device| rack.nvlink_gbps(device)).sum::<f64>() * 50.0 / 40.1;
+    let nominal: f64 = (0..72).map(|device| rack.nvlink_gb_per_s(device)).sum::<f64>() * 50.0 / 40.1;
     assert!((2.0 * nominal / 1000.0 - 130.0).abs() < 1.0, "130 TB/s over 72 devices: {nominal}");
 }
 

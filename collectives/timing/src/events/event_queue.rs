@@ -8,8 +8,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 /// Something that happens at a time known in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Due {
-    /// An actor has been launched.
+pub(super) enum ScheduledEvent {
+    /// A representative has been launched.
     Launch(u32),
     /// A message's overhead is over: its bytes begin to flow.
     Flow(u32),
@@ -17,7 +17,7 @@ pub(super) enum Due {
     Arrive(u32),
     /// A step within one rank's memory is done.
     Local(u32),
-    /// An actor dies.
+    /// A representative dies.
     Die(u32),
 }
 
@@ -25,15 +25,15 @@ const QUEUES: usize = 8;
 
 /// Events to come.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Agenda {
-    queues: Vec<(u64, VecDeque<(u64, Due)>)>,
-    rest: BinaryHeap<Reverse<(u64, Due)>>,
+pub(super) struct EventQueue {
+    queues: Vec<(u64, VecDeque<(u64, ScheduledEvent)>)>,
+    rest: BinaryHeap<Reverse<(u64, ScheduledEvent)>>,
 }
 
-impl Agenda {
+impl EventQueue {
     /// Puts an event down for `now + delay`. `now` never goes back.
     #[inline]
-    pub(super) fn after(&mut self, now: u64, delay: u64, due: Due) {
+    pub(super) fn after(&mut self, now: u64, delay: u64, due: ScheduledEvent) {
         let at = now.saturating_add(delay);
         if let Some((_, queue)) = self.queues.iter_mut().find(|(known, _)| *known == delay) {
             return queue.push_back((at, due));
@@ -57,7 +57,7 @@ impl Agenda {
 
     /// Takes events that are due at `now`, as many as make `due` as long as `most`.
     #[inline]
-    pub(super) fn take(&mut self, now: u64, most: usize, due: &mut Vec<Due>) {
+    pub(super) fn take(&mut self, now: u64, most: usize, due: &mut Vec<ScheduledEvent>) {
         for (_, queue) in &mut self.queues {
             while due.len() < most
                 && let Some((_, event)) = queue.pop_front_if(|head| head.0 <= now)
@@ -77,7 +77,7 @@ impl Agenda {
     }
 
     /// All events and when they are due, in no particular order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Due)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, ScheduledEvent)> + '_ {
         let queued = self.queues.iter().flat_map(|(_, queue)| queue.iter().copied());
         queued.chain(self.rest.iter().map(|event| event.0))
     }
@@ -88,16 +88,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn take_all(agenda: &mut Agenda, now: u64, put: &[u64], given: &mut Vec<u32>) {
+    fn take_all(event_queue: &mut EventQueue, now: u64, put: &[u64], given: &mut Vec<u32>) {
         let mut due = Vec::new();
         loop {
-            agenda.take(now, 3, &mut due);
+            event_queue.take(now, 3, &mut due);
             assert!(due.len() <= 3);
             if due.is_empty() {
                 return;
             }
             for event in due.drain(..) {
-                let Due::Flow(which) = event else { panic!("{event:?} was never put down") };
+                let ScheduledEvent::Flow(which) = event else { panic!("{event:?} was never put down") };
                 assert_eq!(put[which as usize], now);
                 given.push(which);
             }
@@ -107,20 +107,20 @@ mod tests {
     proptest! {
         #[test]
         fn gives_events_in_order_of_time(delays in prop::collection::vec(0u64..20, 1..200)) {
-            let (mut agenda, mut now, mut given) = (Agenda::default(), 0, Vec::new());
+            let (mut event_queue, mut now, mut given) = (EventQueue::default(), 0, Vec::new());
             let mut put = Vec::new();
             for (number, &delay) in delays.iter().enumerate() {
-                agenda.after(now, delay, Due::Flow(number as u32));
+                event_queue.after(now, delay, ScheduledEvent::Flow(number as u32));
                 put.push(now + delay);
                 if number % 3 == 0 {
-                    now = agenda.next().unwrap();
-                    take_all(&mut agenda, now, &put, &mut given);
+                    now = event_queue.next().unwrap();
+                    take_all(&mut event_queue, now, &put, &mut given);
                 }
             }
-            while let Some(at) = agenda.next() {
+            while let Some(at) = event_queue.next() {
                 prop_assert!(at >= now);
                 now = at;
-                take_all(&mut agenda, now, &put, &mut given);
+                take_all(&mut event_queue, now, &put, &mut given);
             }
             given.sort_unstable();
             prop_assert_eq!(given, (0..delays.len() as u32).collect::<Vec<_>>());

@@ -20,9 +20,9 @@ use allfold_sim::Topology;
 
 /// Times a job by symmetry classes; with `round_up` chunks of unequal size are made equal first.
 pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
-    let quotient = quotient(job)?;
+    let symmetry_classes = symmetry_classes(job)?;
     if job.geometry.is_equal() {
-        return timed(job, &quotient);
+        return timed(job, &symmetry_classes);
     }
     let count = job.geometry.count();
     if !round_up {
@@ -38,11 +38,11 @@ pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
     }
     let job = Job { geometry: &geometry, ..*job };
     job.check()?;
-    Ok(Outcome { rounded: Some(geometry.count()), ..timed(&job, &quotient)? })
+    Ok(Outcome { rounded: Some(geometry.count()), ..timed(&job, &symmetry_classes)? })
 }
 
 /// The topology seen by one rank per class, where there is nothing that makes ranks of one class differ.
-fn quotient<'a>(job: &Job<'a>) -> Result<SymmetryClasses<'a>, Error> {
+fn symmetry_classes<'a>(job: &Job<'a>) -> Result<SymmetryClasses<'a>, Error> {
     if !job.faults.is_empty() {
         return Err(refusal("a fault rule makes ranks or links unequal", "step every rank (`full`)"));
     }
@@ -57,16 +57,18 @@ fn quotient<'a>(job: &Job<'a>) -> Result<SymmetryClasses<'a>, Error> {
 
 /// Times one of several lanes that are alike, on behalf of the job that has them all.
 pub(crate) fn folded(one: &Job<'_>, whole: &Job<'_>, lanes: u32) -> Result<Outcome, Error> {
-    let quotient = quotient(one)?;
-    let cast = Replicated { cast: &quotient, weight: lanes };
+    let symmetry_classes = symmetry_classes(one)?;
+    let cast = Replicated { cast: &symmetry_classes, weight: lanes };
     let run = events::run(one, &cast, None)?.times(lanes);
-    Ok(Outcome { folded: lanes, ..run.outcome(whole, &cast, Method::OrbitEvents)? })
+    Ok(Outcome { folded: lanes, ..run.outcome(whole, &cast, Method::EventsBySymmetry)? })
 }
 
-fn timed(job: &Job<'_>, quotient: &SymmetryClasses<'_>) -> Result<Outcome, Error> {
-    match clocks::run(job, quotient)? {
-        Some(run) => run.outcome(job, quotient, Method::OrbitClocks),
-        None => events::run(job, quotient, None)?.outcome(job, quotient, Method::OrbitEvents),
+fn timed(job: &Job<'_>, symmetry_classes: &SymmetryClasses<'_>) -> Result<Outcome, Error> {
+    match clocks::run(job, symmetry_classes)? {
+        Some(run) => run.outcome(job, symmetry_classes, Method::ClocksBySymmetry),
+        None => {
+            events::run(job, symmetry_classes, None)?.outcome(job, symmetry_classes, Method::EventsBySymmetry)
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 //! single messages or the clock keeps lanes apart.
 
 use super::representatives::Replicated;
-use super::{AllRanks, Error, Job, Method, Outcome, events, orbit};
+use super::{AllRanks, Error, Job, Method, Outcome, by_symmetry, events};
 use allfold_schedules::Geometry;
 use allfold_schedules::schedule::Schedule;
 
@@ -19,14 +19,14 @@ pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Erro
     let Some(lane) = Lane::of(job) else { return Ok(None) };
     let (one, lanes) = (lane.job(job), lane.lanes);
     if symmetry {
-        match orbit::folded(&one, job, lanes) {
+        match by_symmetry::folded(&one, job, lanes) {
             Err(Error::NoSymmetry { .. }) => {}
             found => return found.map(Some),
         }
     }
-    let everyone = AllRanks::of(job.topology, job.faults);
-    let run = events::run(&one, &Replicated { cast: &everyone, weight: lanes }, None)?;
-    let outcome = run.times(lanes).outcome(job, &everyone, Method::Events)?;
+    let all_ranks = AllRanks::of(job.topology, job.faults);
+    let run = events::run(&one, &Replicated { cast: &all_ranks, weight: lanes }, None)?;
+    let outcome = run.times(lanes).outcome(job, &all_ranks, Method::Events)?;
     Ok(Some(Outcome { folded: lanes, ..outcome }))
 }
 

@@ -1,6 +1,6 @@
 //! Time to simulate a hundred thousand ranks by one representative per symmetry class.
 //!
-//! `cargo bench -p allfold-timing --bench orbit`
+//! `cargo bench -p allfold-timing --bench by_symmetry`
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -12,7 +12,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const RANKS: u32 = 131_072;
 
-fn orbit(c: &mut Criterion) {
+fn by_symmetry(c: &mut Criterion) {
     println!("all-reduce of 1 GiB over {RANKS} ranks; target: the ring on nodes8 in less than 1 s");
     for algorithm in ["ring", "halving_doubling"] {
         let row = registry::find(Collective::AllReduce, algorithm).unwrap();
@@ -21,13 +21,13 @@ fn orbit(c: &mut Criterion) {
         for name in ["switch", "nodes8", "nodes8x1"] {
             let topology = Topology::named(name, RANKS).unwrap();
             let job = Job::new(&*schedule, &geometry, 4, &topology);
-            let messages = simulate(&job, Engine::Orbit).unwrap().messages;
-            let mut group = c.benchmark_group(format!("orbit/{algorithm}"));
+            let messages = simulate(&job, Engine::BySymmetry).unwrap().messages;
+            let mut group = c.benchmark_group(format!("by_symmetry/{algorithm}"));
             group.sample_size(10).throughput(Throughput::Elements(messages));
-            group.bench_function(name, |b| b.iter(|| simulate(&job, Engine::Orbit).unwrap().time));
+            group.bench_function(name, |b| b.iter(|| simulate(&job, Engine::BySymmetry).unwrap().time));
         }
     }
 }
 
-criterion_group!(benches, orbit);
+criterion_group!(benches, by_symmetry);
 criterion_main!(benches);
