@@ -8,10 +8,33 @@
 //!             '--- guard: kills the groups if the launcher is gone            '--- guard
 //! ```
 //!
-//! A rank that fails ends its start of the world: every other one is asked to stop, then made to, and all of them are
-//! started again while restarts are left. Launchers know from each other's signs of life that they are there: one that ends,
-//! stops or is out of reach for 20 s ends the job, by name. Nothing that a rank started outlives its launcher: ranks die with it
-//! (`PR_SET_PDEATHSIG`), their groups are killed by the guard, and what left its group is adopted and swept.
+//! When a rank fails, all ranks of this start are asked to stop, then killed, and started again while restarts are left.
+//! Launchers exchange signs of life: a launcher that ends, stops or cannot be reached for 20 s ends the job, and is named. No
+//! process outlives its launcher: ranks die with it (`PR_SET_PDEATHSIG`), the guard kills their process groups, and the
+//! launcher adopts and kills processes that left their group.
+//!
+//! ```no_run
+//! use allfold_collectives::environment::RendezvousAddress;
+//! use allfold_collectives::tcp::Security;
+//! use allfold_launch::LaunchJob;
+//! use std::time::Duration;
+//!
+//! let job = LaunchJob {
+//!     ranks: 4,
+//!     nodes: 1,
+//!     node: 0,
+//!     rendezvous_address: RendezvousAddress { host: "127.0.0.1".into(), port: 0, served: true },
+//!     max_restarts: 1,
+//!     elastic: false,
+//!     grace: Duration::from_secs(5),
+//!     timeout: Duration::from_secs(60),
+//!     security: Security::Loopback,
+//!     log_dir: None,
+//!     command: vec!["./train".into()],
+//! };
+//! allfold_launch::run(job)?;
+//! # Ok::<(), allfold_launch::Error>(())
+//! ```
 
 mod agent;
 mod coordinator;

@@ -22,7 +22,7 @@ use nccl::NcclArgs;
 use std::path::PathBuf;
 
 /// The deadline where a fault may keep a collective from ending and none is given: 300 s.
-const PATIENCE: Picos = Picos(300_000_000_000_000);
+const HANG_TIMEOUT: Picos = Picos(300_000_000_000_000);
 
 /// Flags of `simulate`.
 #[derive(clap::Args, Debug)]
@@ -263,7 +263,7 @@ fn machine(args: &Args) -> CommandResult<SimulatedMachine> {
         .map_err(CommandError::usage)?;
     machine.faults = machine.faults.seeded(args.seed);
     machine.rules = args.fault.clone();
-    machine.deadline = args.deadline.or((!machine.faults.is_steady()).then_some(PATIENCE));
+    machine.deadline = args.deadline.or((!machine.faults.is_steady()).then_some(HANG_TIMEOUT));
     machine.sharing = match args.sharing {
         SharingName::MaxMin => Sharing::MaxMin.into(),
         SharingName::Split => Sharing::Split.into(),

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// A schedule that takes longer than this in real time hangs. One takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs one schedule and judges it.
 ///
@@ -24,7 +24,7 @@ pub fn run(seed: u64) -> Result<FaultVerdict, Error> {
         // Nobody listens any more where it took too long.
         let _ = done.send(report);
     });
-    match wait.recv_timeout(PATIENCE) {
+    match wait.recv_timeout(HANG_TIMEOUT) {
         Ok(report) => {
             let report = report?;
             // It has sent, so it ends.

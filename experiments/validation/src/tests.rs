@@ -101,7 +101,7 @@ fn what_cannot_be_predicted_says_what_is_missing() {
     let said = prepare(run, false).unwrap_err();
     assert!(said.contains("gpus_per_node") && said.contains("nodes"), "{said}");
     let suspect = runs::Run { suspect: true, ..run.clone() };
-    assert!(prepare(&suspect, false).unwrap_err().contains("suspect"));
+    assert!(prepare(&suspect, false).unwrap_err().contains("doubted"));
 }
 
 #[test]

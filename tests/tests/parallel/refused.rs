@@ -79,8 +79,7 @@ fn one_sample_of_all_ranks_is_refused_by_a_synchronised_batch_norm() {
     };
     for samples in [[1, 0], [0, 1]] {
         let error = body(samples).unwrap_err().to_string();
-        let says =
-            "`norm` normalises by the batch and would have 1 value per channel; all ranks together need 2";
+        let says = "`norm` normalises over the batch, and the batch has 1 value per channel; all ranks together need 2";
         assert!(error.contains(says), "{error}");
     }
     for samples in [[1, 1], [2, 0]] {

@@ -307,5 +307,5 @@ fn ranks_with_different_models_are_refused_by_name() {
 fn single_on_several_ranks_is_refused() {
     let config = Config { strategy: "single".into(), ..small() };
     let error = World::threads(2).run(|comm| train(&config, &comm, &mut ())).unwrap_err();
-    assert!(error.to_string().starts_with("strategy `single` trains on one rank and there are 2"), "{error}");
+    assert!(error.to_string().starts_with("strategy `single` trains on 1 rank and there are 2"), "{error}");
 }

@@ -186,7 +186,10 @@ mod tests {
         assert_eq!(error, "`crop_padding` is 8 and pictures are 8 x 9; it must be less than either side");
         for text in ["data = \"text\"\nflip = true", "model = \"gpt\"\ncrop_padding = 1"] {
             let error = Config::parse(text, "c.toml").unwrap_err().to_string();
-            assert_eq!(error, "c.toml: `crop_padding` and `flip` change pictures; text has none");
+            assert_eq!(
+                error,
+                "c.toml: `crop_padding` and `flip` change pictures, and the data is text: leave them out"
+            );
         }
     }
 }

@@ -286,7 +286,7 @@ fn layers_that_do_not_fit_are_refused() {
     let layers: Vec<(String, Box<dyn Layer<f32>>)> =
         vec![("a".into(), Box::new(Linear::new(3, 4))), ("b".into(), Box::new(Linear::new(5, 2)))];
     let error = Network::new(layers).err().unwrap();
-    assert_eq!(error.to_string(), "network: a gives 4 numbers but b takes 5");
+    assert_eq!(error.to_string(), "network: a outputs 4 numbers per sample but layer b takes 5");
 }
 
 /// The identity, which counts how often it is asked what the ranks add up: once whenever the phases of a pass are listed.

@@ -7,7 +7,7 @@ use allfold_kernels::nn::Float;
 use std::path::Path;
 
 /// How many losses in a row may be not finite before a run in f16 with a loss scale ends.
-const PATIENCE: usize = 10;
+const ALLOWED_LOSSES: usize = 10;
 
 impl<F: Float> Run<'_, F> {
     /// Ends the run after a loss that is not finite. With a loss scale in f16 a few such losses are allowed, because the
@@ -16,7 +16,7 @@ impl<F: Float> Run<'_, F> {
         let passing = self.scaler.is_some() && self.config.amp == "f16";
         let bad = losses.iter().rev().take_while(|loss| !loss.is_finite()).count();
         let [.., loss] = *losses else { return Ok(()) };
-        if bad < if passing { PATIENCE } else { 1 } {
+        if bad < if passing { ALLOWED_LOSSES } else { 1 } {
             return Ok(());
         }
         let found = || self.not_finite.clone().unwrap_or_else(|| "the loss".into());

@@ -362,7 +362,7 @@ fn a_batch_norm_of_one_value_per_channel_is_refused() {
             replica.start(DrawKey::default(), 1, 0.1, None)
         });
         let error = refused.unwrap_err().to_string();
-        assert!(error.contains("`bn` normalises by the batch") && error.contains(needs), "{error}");
+        assert!(error.contains("`bn` normalises over the batch") && error.contains(needs), "{error}");
     }
 }
 
