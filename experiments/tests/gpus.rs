@@ -9,7 +9,7 @@ use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_experiments::call::plan::Choice;
 use allfold_experiments::measure::gpus::Gpus;
 use allfold_experiments::measure::ranks::Timing;
-use allfold_gpu::device::Form;
+use allfold_gpu::device::ExecutionMode;
 use allfold_kernels::cuda;
 use allfold_standin::{FiberOrder, Shim};
 use common::{allfold, folder, said};
@@ -92,11 +92,11 @@ fn every_algorithm_is_measured_and_right_on_the_shim_of_a_gpu() {
             window: None,
             lanes: 1,
         };
-        let timed = gpus.device(&choice, Form::Messages, timing, 1000).unwrap();
+        let timed = gpus.device(&choice, ExecutionMode::Messages, timing, 1000).unwrap();
         assert_eq!(timed.side.wrong, Some(0), "{algorithm:?}: {:?}", timed.side.first_wrong);
         assert!(timed.side.checksum.is_some() && timed.nccl_estimate_us.is_none());
         if algorithm.collective == Collective::AllReduce {
-            let fused = gpus.device(&choice, Form::Fused, timing, 1000).unwrap();
+            let fused = gpus.device(&choice, ExecutionMode::Fused, timing, 1000).unwrap();
             assert_eq!(fused.side.checksum, timed.side.checksum, "{algorithm:?}");
         }
     }

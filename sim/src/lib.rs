@@ -8,11 +8,11 @@
 //! Two transfers into one rank share its port, and the second speeds up when the first is through:
 //!
 //! ```
-//! use allfold_sim::{Bytes, Crossing, Network, Picos, Rank, Sharing, Topology};
+//! use allfold_sim::{Bytes, Crossing, FlowNetwork, Picos, Rank, Sharing, Topology};
 //!
 //! let topology = Topology::named("switch", 3)?;
 //! let links = topology.families().iter().flat_map(|f| std::iter::repeat_n(f.link.bandwidth, f.count as usize));
-//! let mut network = Network::new(links, Sharing::MaxMin);
+//! let mut network = FlowNetwork::new(links, Sharing::MaxMin);
 //! for (from, bytes) in [(0, 300_000), (1, 600_000)] {
 //!     let mut path = Vec::new();
 //!     topology.route(Rank(from), Rank(2), &mut path);

@@ -13,7 +13,7 @@
 #![allow(clippy::disallowed_methods, reason = "real time is what is measured")]
 
 use allfold_collectives::{Communicator, World};
-use allfold_kernels::nn::{Matrix, Store, Team, matmul};
+use allfold_kernels::nn::{Matrix, Store, ThreadPool, matmul};
 use allfold_trainer::models::{Gpt, ResNet, gpt, mlp, resnet};
 use allfold_trainer::optim::Adam;
 use allfold_trainer::{Config, Model, Network, Objective, Optimiser, Result, Sgd, strategies};
@@ -91,7 +91,7 @@ fn time(name: &str, threads: usize, turns: usize, comm: &Communicator) -> Result
     let mut model = Model::new(network, 0)?;
     strategy.start(&mut model)?;
     let mut timed = Timed { steps: Vec::new(), parts: [0.0; 3], loss: 0.0, flops };
-    Team::new(threads).enter(|| {
+    ThreadPool::new(threads).enter(|| {
         for step in 0..warm + steps {
             let start = Instant::now();
             strategy.forward(&mut model, &x)?;

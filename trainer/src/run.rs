@@ -23,7 +23,7 @@ use crate::{
     Sampler, data, models, optim,
 };
 use allfold_collectives::Communicator;
-use allfold_kernels::nn::{Float, OpCost, Team};
+use allfold_kernels::nn::{Float, OpCost, ThreadPool};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ pub fn train_with(
     if train.shape != test.shape || train.classes != test.classes {
         return Err(Error::Data("the training and the test set differ in shape or classes".into()));
     }
-    Team::new(config.threads).enter(|| match config.dtype.as_str() {
+    ThreadPool::new(config.threads).enter(|| match config.dtype.as_str() {
         "f64" => Run::<f64>::new(config, (train, test), comm, machine)?.all(observer),
         _ => Run::<f32>::new(config, (train, test), comm, machine)?.all(observer),
     })

@@ -7,7 +7,7 @@
 
 use allfold_collectives::registry::of;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, ReduceOp, World};
-use allfold_gpu::device::{DeviceCollective, DeviceRanks, Form};
+use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_gpu::nccl::{NcclComm, version};
 use allfold_kernels::cuda::launch::{
     self, AdamRule, BatchNormLaunch, BucketLaunch, Param, Params, Saved, TensorLayout,
@@ -125,7 +125,7 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
     let statistics = || last.statistics(queue, x, channel[4].all(), saved).unwrap();
     let moved = statistics();
     row("kernel", "batch norm, statistics, channels last", moved, gbps(queue, moved, statistics), copy);
-    let turn = || launch::turn(queue, DType::F32, y, x, (64, 3136)).unwrap();
+    let turn = || launch::transpose(queue, DType::F32, y, x, (64, 3136)).unwrap();
     let moved = turn();
     row("kernel", "turn_f32, planes to channels last", moved, gbps(queue, moved, turn), copy);
 }
@@ -146,7 +146,7 @@ fn device(machine: &Arc<dyn CudaDevice>, mib: usize, copy: f64) -> bool {
     let memories: Vec<Memory> = (0..ranks).map(memory).collect();
     let slices: Vec<_> = memories.iter().map(Memory::all).collect();
     for algorithm in of(Collective::AllReduce) {
-        for form in [Form::Messages, Form::Fused] {
+        for form in [ExecutionMode::Messages, ExecutionMode::Fused] {
             let (dtype, op) = (DType::F32, ReduceOp::Sum);
             let job = DeviceCollective { algorithm, root: Rank(0), dtype, op, form, segments: 1 };
             slices.iter().for_each(|slice| group.main().write(*slice, &ones).unwrap());

@@ -10,8 +10,8 @@
 //! On the shim a stand-in for NCCL's library takes its place, so that all of ours runs; on GPUs the library itself, if it is
 //! there and can have so many ranks.
 
-use crate::Result as Ran;
-use crate::device::{DeviceCollective, DeviceRanks, Form};
+use crate::Result as DeviceRun;
+use crate::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use crate::nccl::{self, NcclComm, StandIn, stand_in};
 use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
@@ -75,10 +75,12 @@ fn on_devices<T: Element>(
 ) -> Result<(), ConformanceFailure> {
     let case = &emptied(algorithm, case);
     let exact = Exact::<T>::new(algorithm, case)?;
-    for (place, form) in [("devices, by messages", Form::Messages), ("devices, fused", Form::Fused)] {
+    for (place, form) in
+        [("devices, by messages", ExecutionMode::Messages), ("devices, fused", ExecutionMode::Fused)]
+    {
         match twice(machine, algorithm, case, &exact.inputs, form) {
             // What only moves values has no tree that says where they go.
-            Err(Error::Argument(_)) if form == Form::Fused && !algorithm.collective.reduces() => {}
+            Err(Error::Argument(_)) if form == ExecutionMode::Fused && !algorithm.collective.reduces() => {}
             Err(error) => return Err(exact.failed(place, error)),
             Ok(times) => times.iter().try_for_each(|results| exact.holds(place, results))?,
         }
@@ -103,8 +105,8 @@ fn twice<T: Element>(
     algorithm: &'static Algorithm,
     case: &Case,
     inputs: &[Vec<T>],
-    form: Form,
-) -> Ran<[Vec<Vec<T>>; 2]> {
+    form: ExecutionMode,
+) -> DeviceRun<[Vec<Vec<T>>; 2]> {
     let mut group = DeviceRanks::new(machine.clone(), case.ranks)?;
     let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?);
     let segments = segments(case, &*plain, inputs.first().map_or(0, Vec::len));
@@ -112,7 +114,7 @@ fn twice<T: Element>(
     let room = |(rank, input): (u32, &Vec<T>)| {
         group.queue(Rank(rank))?.memory(size_of_val(&input[..])).map_err(failed)
     };
-    let memories = (0..).zip(inputs).map(room).collect::<Ran<Vec<Memory>>>()?;
+    let memories = (0..).zip(inputs).map(room).collect::<DeviceRun<Vec<Memory>>>()?;
     let slices: Vec<Slice<'_>> = memories.iter().map(Memory::all).collect();
     let mut times = [Vec::new(), Vec::new()];
     for results in &mut times {
@@ -179,7 +181,7 @@ fn one<T: Element>(
     comm: &mut NcclComm,
     algorithm: &'static Algorithm,
     case: &Case,
-) -> Ran<Result<(), ConformanceFailure>> {
+) -> DeviceRun<Result<(), ConformanceFailure>> {
     let exact = match Exact::<T>::new(algorithm, case) {
         Ok(exact) => exact,
         Err(failure) => return Ok(Err(failure)),
@@ -213,7 +215,12 @@ fn promised(collective: Collective, dtype: DType, op: ReduceOp) -> bool {
     nccl::has(collective) && (!collective.reduces() || integer && op != ReduceOp::Avg)
 }
 
-fn native<T: Element>(comm: &mut NcclComm, collective: Collective, case: &Case, input: &[T]) -> Ran<Vec<T>> {
+fn native<T: Element>(
+    comm: &mut NcclComm,
+    collective: Collective,
+    case: &Case,
+    input: &[T],
+) -> DeviceRun<Vec<T>> {
     let (queue, rank) = (comm.queue().clone(), comm.rank());
     let data = queue.upload(input).map_err(failed)?;
     let out = queue.upload(input).map_err(failed)?;
@@ -230,6 +237,6 @@ fn native<T: Element>(comm: &mut NcclComm, collective: Collective, case: &Case, 
 }
 
 /// Elements of a buffer.
-fn part<T>(memory: &Memory, of: Range<usize>) -> Ran<Slice<'_>> {
+fn part<T>(memory: &Memory, of: Range<usize>) -> DeviceRun<Slice<'_>> {
     memory.all().part(of.start * size_of::<T>(), of.len() * size_of::<T>()).map_err(failed)
 }

@@ -1,7 +1,7 @@
 //! A connection whose two ends have proved to each other that they belong to one job.
 //!
 //! ```text
-//! TcpStream -- handshake under the secret -- (TLS 1.3, pinned to it) -- Secured: read and write
+//! TcpStream -- handshake under the secret -- (TLS 1.3, pinned to it) -- AuthenticatedStream: read and write
 //! ```
 
 use super::crypto::random;

@@ -1,7 +1,7 @@
 //! A rank's handle on a group of ranks: every collective, blocking or not, in place or not.
 //!
 //! ```text
-//! Communicator -- Seat (shared with the communication thread and the world)
+//! Communicator -- Membership (shared with the communication thread and the world)
 //!      |            '-- Backend
 //!      |-- Plan, Schedules --> Prepared: call, schedule, geometry
 //!      '-- Connection <--------- run on the caller's slice, here or on the communication thread

@@ -13,7 +13,7 @@ use crate::measure::ranks::{Data, MeasuredSide, Timing, fits};
 use crate::measure::statistics::mean_and_error;
 use allfold_collectives::meaning::Portion;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
-use allfold_gpu::device::{DeviceCollective, DeviceRanks, Form};
+use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_gpu::nccl::{self, NcclComm};
 use allfold_kernels::cuda::{self, CudaDevice, Gpu, Memory, Queue};
 use allfold_kernels::{bf16, f16, for_dtype};
@@ -89,7 +89,13 @@ impl Gpus {
     ///
     /// # Errors
     /// Not enough memory, a collective that the form cannot express, or a failed run.
-    pub fn device(&self, choice: &Choice, form: Form, timing: Timing, size: u64) -> CommandResult<Timed> {
+    pub fn device(
+        &self,
+        choice: &Choice,
+        form: ExecutionMode,
+        timing: Timing,
+        size: u64,
+    ) -> CommandResult<Timed> {
         for_dtype!(choice.dtype, on_device(self, choice, form, timing, size))
     }
 
@@ -168,7 +174,7 @@ fn number<T: Sample>(value: &T) -> f64 {
 fn on_device<T: Sample>(
     gpus: &Gpus,
     choice: &Choice,
-    form: Form,
+    form: ExecutionMode,
     timing: Timing,
     size: u64,
 ) -> CommandResult<Timed> {

@@ -31,18 +31,18 @@ symbols! {
 }
 
 /// What comes out of a compilation.
-pub(super) enum Form {
+pub(super) enum CodeFormat {
     /// Machine code of one architecture, `sm_90`.
     Cubin(u32),
     /// Portable code from one architecture on, `compute_90`.
     Ptx(u32),
 }
 
-impl Form {
+impl CodeFormat {
     fn target(&self) -> String {
         match self {
-            Form::Cubin(arch) => format!("sm_{arch}"),
-            Form::Ptx(arch) => format!("compute_{arch}"),
+            CodeFormat::Cubin(arch) => format!("sm_{arch}"),
+            CodeFormat::Ptx(arch) => format!("compute_{arch}"),
         }
     }
 }
@@ -52,7 +52,7 @@ impl Form {
 /// # Errors
 /// [`Error::Missing`] without NVRTC; [`Error::Compile`] with its log.
 pub fn compile_ptx(family: Family, only: Option<DType>, arch: u32) -> Result<String> {
-    let ptx = compile(family, only, Form::Ptx(arch))?;
+    let ptx = compile(family, only, CodeFormat::Ptx(arch))?;
     let text = ptx.strip_suffix(&[0]).unwrap_or(&ptx);
     Ok(String::from_utf8_lossy(text).into_owned())
 }
@@ -90,8 +90,8 @@ pub(super) fn image_for(family: Family, only: Option<DType>, arch: u32, anew: bo
 fn compile_for(family: Family, only: Option<DType>, arch: u32) -> Result<Vec<u8>> {
     let known = architectures()?;
     match known.iter().copied().filter(|known| *known <= arch).max() {
-        Some(newest) if newest == arch => compile(family, only, Form::Cubin(arch)),
-        Some(newest) => compile(family, only, Form::Ptx(newest)),
+        Some(newest) if newest == arch => compile(family, only, CodeFormat::Cubin(arch)),
+        Some(newest) => compile(family, only, CodeFormat::Ptx(newest)),
         None => {
             let ((major, minor), least) = (nvrtc_version()?, known.iter().min().copied().unwrap_or(0));
             Err(Error::NoDevice(format!(
@@ -144,7 +144,7 @@ fn text(from: &str) -> Result<CString> {
     CString::new(from).map_err(|_| Error::Argument("a source with a zero byte".into()))
 }
 
-fn compile(family: Family, only: Option<DType>, form: Form) -> Result<Vec<u8>> {
+fn compile(family: Family, only: Option<DType>, form: CodeFormat) -> Result<Vec<u8>> {
     let nvrtc = nvrtc()?;
     let (source, name) = (text(family.source())?, text(family.file())?);
     let (header, header_name) = (text(HEADER)?, text("element.cuh")?);
@@ -172,8 +172,8 @@ fn compile(family: Family, only: Option<DType>, form: Form) -> Result<Vec<u8>> {
         return Err(Error::Compile { file: family.file(), target: form.target(), log });
     }
     match form {
-        Form::Cubin(_) => fetch(&program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
-        Form::Ptx(_) => fetch(&program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
+        CodeFormat::Cubin(_) => fetch(&program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
+        CodeFormat::Ptx(_) => fetch(&program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
     }
 }
 

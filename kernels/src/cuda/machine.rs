@@ -154,7 +154,7 @@ pub trait CudaDevice: Any + Send + Sync {
     ///
     /// # Safety
     /// `from` is pinned memory that stays as it is until the stream has come this far; `into` is part of acquired memory.
-    unsafe fn fetch(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()>;
+    unsafe fn copy_from_pinned(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()>;
     /// Copies from the host. Returns when `from` may be reused.
     ///
     /// # Errors
@@ -224,7 +224,7 @@ pub trait CudaDevice: Any + Send + Sync {
     ///
     /// # Errors
     /// What went wrong before it.
-    fn happened(&self, event: CudaEvent) -> Result<()>;
+    fn synchronize(&self, event: CudaEvent) -> Result<()>;
     /// Nanoseconds between two events that have both happened; 0 on a machine without a clock.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! ```text
 //! launch::reduce(queue, ..)      one function per kernel: checks lengths, counts bytes
 //!        |
-//!      Queue ---- Machine ----- Gpu    the driver; NVRTC compiles a family of kernels for the device that is there
+//!      Queue -- CudaDevice ---- Gpu    the driver; NVRTC compiles a family of kernels for the device that is there
 //!                          \--- Shim   the same source on the CPU, a fibre per thread (`allfold-standin`, for tests)
 //! ```
 //!

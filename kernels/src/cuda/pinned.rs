@@ -63,7 +63,7 @@ impl Feed {
         self.turn = 1 - half;
         let machine = self.queue.machine().clone();
         if let Some(read) = &self.read[half] {
-            machine.happened(read.event())?;
+            machine.synchronize(read.event())?;
         }
         if self.halves[half].as_ref().is_none_or(|pinned| pinned.bytes < from.len()) {
             self.halves[half] = None;
@@ -72,7 +72,7 @@ impl Feed {
         let Some(pinned) = &mut self.halves[half] else { return Ok(()) };
         pinned.set(from);
         // SAFETY: both are as long as `from`; the half is not written again before `read` has happened.
-        unsafe { machine.fetch(self.queue.stream(), into.address(), pinned.address, from.len()) }?;
+        unsafe { machine.copy_from_pinned(self.queue.stream(), into.address(), pinned.address, from.len()) }?;
         match &self.read[half] {
             Some(read) => read.move_to(&self.queue),
             None => {

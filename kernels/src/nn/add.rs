@@ -5,7 +5,7 @@
 //! ```
 
 use super::simd::vectorised;
-use super::team::share_rows;
+use super::thread_pool::share_rows;
 use super::{Float, OpCost};
 
 vectorised! {

@@ -15,7 +15,7 @@
 use super::matmul::{Matrix, Store, matmul, matmul_within};
 use super::simd::vectorised;
 use super::sum::{largest, sum, sum_pairs};
-use super::team::{share_rows, share_rows_of};
+use super::thread_pool::{share_rows, share_rows_of};
 use super::{DropoutKernel, DropoutStream, Float, OpCost};
 use std::ops::Range;
 

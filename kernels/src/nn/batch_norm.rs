@@ -17,7 +17,7 @@
 
 use super::simd::vectorised;
 use super::sum::sums_of_pairs;
-use super::team::{share_rows, share_rows_of};
+use super::thread_pool::{share_rows, share_rows_of};
 use super::{Float, OpCost};
 use std::ops::Range;
 

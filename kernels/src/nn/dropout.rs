@@ -8,7 +8,7 @@
 //! Philox is counter-based (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): no state is
 //! kept, so it does not matter which thread draws what, nor that the backward pass draws again.
 
-use super::team::share_rows;
+use super::thread_pool::share_rows;
 use super::{Float, OpCost};
 
 /// Where draws come from: one stream for each use of dropout in a run.
@@ -100,7 +100,7 @@ impl DropoutKernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::Team;
+    use crate::nn::ThreadPool;
 
     /// The first three vectors of Random123's `kat_vectors` for philox4x32-10.
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         let stream = |step| DropoutStream { seed: 7, place: [step, 0, 0] };
         let run = |threads, step| {
             let mut y = vec![9.0; x.len()];
-            Team::new(threads).enter(|| DropoutKernel { share: 0.25 }.apply(stream(step), &x, &mut y));
+            ThreadPool::new(threads).enter(|| DropoutKernel { share: 0.25 }.apply(stream(step), &x, &mut y));
             y
         };
         let y = run(1, 0);

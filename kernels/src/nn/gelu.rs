@@ -6,7 +6,7 @@
 //! ```
 
 use super::simd::vectorised;
-use super::team::share_rows;
+use super::thread_pool::share_rows;
 use super::{Float, OpCost};
 
 /// The unit. It has no shape and no parameters.

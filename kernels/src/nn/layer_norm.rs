@@ -7,7 +7,7 @@
 
 use super::simd::vectorised;
 use super::sum::{sum, sums_of_pairs};
-use super::team::{share_rows, share_rows_of};
+use super::thread_pool::{share_rows, share_rows_of};
 use super::{Float, OpCost};
 
 /// Added to the variance.

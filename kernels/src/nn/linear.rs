@@ -8,7 +8,7 @@
 use super::matmul::{self, Matrix, Store, matmul};
 use super::simd::vectorised;
 use super::sum::columns;
-use super::team::share_rows;
+use super::thread_pool::share_rows;
 use super::{Float, OpCost};
 
 vectorised! {

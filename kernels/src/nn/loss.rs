@@ -9,7 +9,7 @@
 //! The row's maximum is taken off before exp, so nothing overflows.
 
 use super::simd::vectorised;
-use super::team::share_rows_of;
+use super::thread_pool::share_rows_of;
 use super::{Float, OpCost};
 
 /// What is minimised.

@@ -5,7 +5,7 @@
 //! out[m x n]  =  out + a . b                  Store::Add
 //! ```
 //!
-//! Cost: 2 m n k operations, on the threads of the caller's [`super::Team`].
+//! Cost: 2 m n k operations, on the threads of the caller's [`super::ThreadPool`].
 
 use super::gemm::{Left, Lines, Place, Walk, gemm};
 use super::{Float, OpCost};
@@ -93,7 +93,7 @@ pub(super) fn cost<F>(m: usize, n: usize, k: usize) -> OpCost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::Team;
+    use crate::nn::ThreadPool;
     use crate::nn::gradcheck::numbers;
     use proptest::prelude::*;
 
@@ -158,7 +158,8 @@ mod tests {
                 let (a, b) = (narrow(numbers(m * k, 1)), narrow(numbers(k * n, 2)));
                 let left = if a_t { Matrix::new(&a, k, m).t() } else { Matrix::new(&a, m, k) };
                 let mut out = narrow(numbers(m * n, 3));
-                Team::new(threads).enter(|| matmul(&mut out, Store::Add, left, Matrix::new(&b, n, k).t()));
+                ThreadPool::new(threads)
+                    .enter(|| matmul(&mut out, Store::Add, left, Matrix::new(&b, n, k).t()));
                 out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             };
             for a_t in [false, true] {

@@ -8,7 +8,7 @@
 //! x  input   y  output           dx, dy  the loss's gradient by them    w, b  weight and bias
 //! ```
 //!
-//! Kernels share their work with the [`Team`] of the calling thread, where it has one. Every sum has one fixed order,
+//! Kernels share their work with the [`ThreadPool`] of the calling thread, where it has one. Every sum has one fixed order,
 //! whoever adds it up, so on one class of instruction set a result is a function of its inputs alone. A slice of the wrong length is the caller's bug and panics.
 //!
 //! Every operation has a [`OpCost`] that follows from its shapes, for the time model of a device.
@@ -32,7 +32,7 @@ mod pool;
 mod relu;
 mod simd;
 mod sum;
-mod team;
+mod thread_pool;
 mod update;
 
 #[cfg(test)]
@@ -55,5 +55,5 @@ pub use narrow::Narrow;
 pub use pool::PoolShape;
 pub use relu::ReluKernel;
 pub use sum::norm;
-pub use team::Team;
+pub use thread_pool::ThreadPool;
 pub use update::{Descent, Moments, adam, descend, divide};

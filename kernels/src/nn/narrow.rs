@@ -10,7 +10,7 @@
 
 use super::Float;
 use super::simd::vectorised;
-use super::team::share_rows;
+use super::thread_pool::share_rows;
 
 /// A narrow type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

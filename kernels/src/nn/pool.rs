@@ -9,7 +9,7 @@
 //! Global average pooling is the mean with K = H = W, or [`PoolShape::global_mean`] where H and W differ.
 
 use super::sum::sum;
-use super::team::share_rows_of;
+use super::thread_pool::share_rows_of;
 use super::{Float, OpCost};
 
 /// The shape of a pooling layer with a square window.

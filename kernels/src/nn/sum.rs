@@ -1,7 +1,7 @@
 //! Long sums, in one fixed order, accumulated in f64.
 
 use super::Float;
-use super::team::share_rows_of;
+use super::thread_pool::share_rows_of;
 
 /// Sixteen partial sums: enough to hide the latency of an addition, and few enough to stay in registers.
 const LANES: usize = 16;

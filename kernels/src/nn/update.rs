@@ -8,7 +8,7 @@
 
 use super::Float;
 use super::simd::vectorised;
-use super::team::{share_rows, share_rows_of};
+use super::thread_pool::{share_rows, share_rows_of};
 
 /// What a step of gradient descent with momentum multiplies by.
 #[derive(Clone, Copy, Debug)]

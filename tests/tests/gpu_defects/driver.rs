@@ -165,7 +165,7 @@ pub fn d18_calls_of_a_new_thread(run: &Run) -> Found {
         kernel()?;
         let graph = gpu.end_capture(queue.stream())?;
         let calls: Vec<(&str, Call<'_>)> = vec![
-            ("happened", Box::new(|| gpu.happened(from.event()))),
+            ("synchronize", Box::new(|| gpu.synchronize(from.event()))),
             ("between", Box::new(|| gpu.between(from.event(), to.event()).map(|_| ()))),
             // Of a family that is loaded, another kernel, which is looked up in the cached module.
             (

@@ -11,7 +11,7 @@ mod training;
 use allfold_collectives::registry::{ALGORITHMS, find};
 use allfold_collectives::testing::Case;
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
-use allfold_gpu::device::{DeviceCollective, DeviceRanks, Form};
+use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_gpu::testing::runs_on;
 use allfold_kernels::cuda::{CudaDevice, Memory};
 use allfold_standin::{Shim, ShimOptions};
@@ -186,7 +186,7 @@ fn without_peers(seeded: Seeded) -> Found {
         Ok(group) => group,
     };
     let algorithm = find(Collective::AllReduce, "ring").unwrap();
-    let (dtype, op, form) = (DType::F32, ReduceOp::Sum, Form::Messages);
+    let (dtype, op, form) = (DType::F32, ReduceOp::Sum, ExecutionMode::Messages);
     let job = DeviceCollective { algorithm, root: Rank(0), dtype, op, form, segments: 1 };
     let memories = [0, 1].map(|rank| group.queue(Rank(rank)).unwrap().upload(&[1.0f32; 4]).unwrap());
     group.run(&job, &memories.each_ref().map(Memory::all)).map(|_| ()).map_err(|error| error.to_string())

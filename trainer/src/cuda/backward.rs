@@ -1,7 +1,7 @@
 //! The way back: gradients of parameters into their slots, of activations down to the input.
 
-use super::layout::Form;
-use super::passes::{Passes, With, conv, plane, pool};
+use super::layout::TensorFormat;
+use super::passes::{PassContext, Passes, conv, plane, pool};
 use crate::layers::LayerOperation;
 use crate::network::Phase;
 use crate::{Error, Result};
@@ -17,8 +17,8 @@ impl Passes {
     /// as soon as it is queued.
     pub fn backward(
         &mut self,
-        with: &mut With<'_, '_>,
-        mut ready: impl FnMut(usize, &mut With<'_, '_>) -> Result<()>,
+        with: &mut PassContext<'_, '_>,
+        mut ready: impl FnMut(usize, &mut PassContext<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         let phases = self.network.backward_phases();
         for (at, phase) in phases.iter().enumerate() {
@@ -57,7 +57,7 @@ impl Passes {
         &self,
         l: usize,
         nth: usize,
-        with: &With<'_, '_>,
+        with: &PassContext<'_, '_>,
         body: impl FnOnce(Slice<'_>) -> cuda::Result<R>,
     ) -> Result<()> {
         let param = self.network.params_of(l).start + nth;
@@ -89,7 +89,7 @@ impl Passes {
         &self,
         l: usize,
         nth: usize,
-        with: &With<'_, '_>,
+        with: &PassContext<'_, '_>,
         body: impl FnOnce(Slice<'_>) -> cuda::Result<R>,
     ) -> Result<()> {
         let Some(slot) = with.weights.grad(self.network.params_of(l).start + nth)? else { return Ok(()) };
@@ -105,7 +105,7 @@ impl Passes {
         Ok(())
     }
 
-    fn layer_params(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
+    fn layer_params(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         let dy = self.dy(l)?;
         let x = self.x(l, n)?;
@@ -158,7 +158,7 @@ impl Passes {
     }
 
     /// A layer norm's three gradients; that of its input waits in what is saved.
-    fn layer_norm(&mut self, l: usize, with: &With<'_, '_>, dy: &Memory) -> Result<()> {
+    fn layer_norm(&mut self, l: usize, with: &PassContext<'_, '_>, dy: &Memory) -> Result<()> {
         let LayerOperation::LayerNorm { rows, width } = self.operations[l] else { return Ok(()) };
         let (queue, dtype) = (with.queue, self.precision.layers[l]);
         let s = launch::LayerNormLaunch { dtype, rows: with.n * rows, columns: width, eps: 1e-5 };
@@ -175,7 +175,7 @@ impl Passes {
     }
 
     /// The gradients of a synchronised batch norm's parameters over all ranks, beside this rank's own.
-    fn sums_back(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
+    fn sums_back(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let [.., totals, own] = &self.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         debug_assert!(totals.len() >= 8);
         let all = with.queue.memory(own.len())?;
@@ -187,7 +187,7 @@ impl Passes {
         Ok(())
     }
 
-    fn layer_input(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
+    fn layer_input(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         let dy = self.dy(l)?;
         let from = self.network.from(l).to_vec();
@@ -265,7 +265,7 @@ impl Passes {
     fn batch_norm_input(
         &self,
         l: usize,
-        with: &With<'_, '_>,
+        with: &PassContext<'_, '_>,
         shape: &launch::BatchNormLaunch,
         synchronised: bool,
         (dy, dx): (&Memory, &Memory),
@@ -285,7 +285,12 @@ impl Passes {
     }
 
     /// The gradient of an activation, in its own form; a second one is added to the first.
-    fn pass_down(&mut self, act: usize, (is, dx): (Form, Arc<Memory>), with: &With<'_, '_>) -> Result<()> {
+    fn pass_down(
+        &mut self,
+        act: usize,
+        (is, dx): (TensorFormat, Arc<Memory>),
+        with: &PassContext<'_, '_>,
+    ) -> Result<()> {
         let (queue, wanted) = (with.queue, self.precision.acts[act]);
         let brought = is.to(self.precision.act(act), dx.all(), queue)?;
         let mut dx = brought.map_or(dx, Arc::new);

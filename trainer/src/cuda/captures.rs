@@ -1,10 +1,10 @@
 //! Which parts of a step are graphs: each runs once as it is, which compiles what it needs, then is captured, then is replayed.
 //!
 //! NCCL wants a collective to be captured on all ranks or on none, and what is replayed counts as captured. So all ranks must
-//! decide alike, and nobody asks the others: a part is looked up by a [`ConvProduct`], and whenever two ranks run the same one of a
-//! step, each has seen its own `ConvProduct` equally often. Where ranks have equally many samples this is so because they run the same
+//! decide alike, and nobody asks the others: a part is looked up by a [`StepPart`], and whenever two ranks run the same one of a
+//! step, each has seen its own `StepPart` equally often. Where ranks have equally many samples this is so because they run the same
 //! parts. Under `uneven` they do not: the samples of all ranks together, which every rank knows from the sampler, say how many
-//! each rank has, so a `ConvProduct` names them, and the place of the micro-batch too.
+//! each rank has, so a `StepPart` names them, and the place of the micro-batch too.
 
 use crate::Result;
 use allfold_kernels::cuda::{CudaDevice, CudaGraph, Queue};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// What a part of a step depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ConvProduct {
+pub(super) struct StepPart {
     /// Samples of all ranks in the step.
     pub everywhere: u64,
     /// Which micro-batch it is, where ranks are uneven; else 0, since those in the middle are alike.
@@ -28,7 +28,7 @@ pub(super) struct ConvProduct {
 }
 
 /// A part on its way to being a graph.
-enum Course {
+enum GraphState {
     /// It has run once.
     Warm,
     Captured(CudaGraph),
@@ -37,13 +37,13 @@ enum Course {
 /// The parts that have been run, and their graphs.
 #[derive(Default)]
 pub(super) struct Captures {
-    courses: BTreeMap<ConvProduct, Course>,
+    courses: BTreeMap<StepPart, GraphState>,
 }
 
 impl Captures {
     /// Parts that are graphs.
     pub fn graphs(&self) -> usize {
-        self.courses.values().filter(|course| matches!(course, Course::Captured(_))).count()
+        self.courses.values().filter(|course| matches!(course, GraphState::Captured(_))).count()
     }
 
     /// Runs a part: the first time as it is, the second as a graph that is captured, then that graph. Where `capturable` does
@@ -54,26 +54,26 @@ impl Captures {
     pub fn run(
         &mut self,
         queue: &Queue,
-        part: ConvProduct,
+        part: StepPart,
         capturable: bool,
         body: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let machine = queue.machine();
         let graph = match self.courses.get(&part) {
-            Some(Course::Captured(graph)) => *graph,
-            Some(Course::Warm) => {
+            Some(GraphState::Captured(graph)) => *graph,
+            Some(GraphState::Warm) => {
                 machine.begin_capture(queue.stream())?;
                 let done = body();
                 // The capture is ended whatever became of the body, else the stream would stay in it.
                 let graph = machine.end_capture(queue.stream());
                 done?;
                 let graph = graph?;
-                self.courses.insert(part, Course::Captured(graph));
+                self.courses.insert(part, GraphState::Captured(graph));
                 graph
             }
             None => {
                 if capturable {
-                    self.courses.insert(part, Course::Warm);
+                    self.courses.insert(part, GraphState::Warm);
                 }
                 return body();
             }
@@ -88,7 +88,7 @@ impl Captures {
     /// Destroys all graphs. NCCL's abort waits for those that hold its collectives.
     pub fn clear(&mut self, machine: &dyn CudaDevice) {
         for course in std::mem::take(&mut self.courses).into_values() {
-            if let Course::Captured(graph) = course {
+            if let GraphState::Captured(graph) = course {
                 machine.forget(graph);
             }
         }

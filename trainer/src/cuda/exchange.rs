@@ -7,7 +7,7 @@
 //! | `powersgd`, `topk`, `int8` | brought to the host after backward, and there the CPU's own hook: its bits, slowly |
 //! | `local_sgd` | not exchanged; weights are averaged every `local_steps` steps |
 
-use super::passes::With;
+use super::passes::PassContext;
 use super::weights::{Weights, part};
 use crate::strategies::hooks::Hook;
 use crate::{Config, Error, Network, Result};
@@ -78,7 +78,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// A bucket is full: divides it, and sends it where that can be done beside backward.
-    pub fn send(&self, bucket: usize, with: &mut With<'_, '_>) -> Result<()> {
+    pub fn send(&self, bucket: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let span = &with.weights.buckets[bucket];
         let data = part(with.weights.grads.all(), span, 4)?;
         let world = self.comm.size();
@@ -98,7 +98,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// All buckets are full: what the queue is given from here on finds the sums in the gradients' memory.
-    pub fn finish(&mut self, network: &Network<f32>, with: &mut With<'_, '_>) -> Result<()> {
+    pub fn finish(&mut self, network: &Network<f32>, with: &mut PassContext<'_, '_>) -> Result<()> {
         with.link.join(with.queue)?;
         match &mut self.way {
             ReducePath::Whole | ReducePath::Kept => Ok(()),
@@ -127,7 +127,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// After the optimiser's step: the mean of all ranks' weights, where it is time for that.
-    pub fn after_step(&mut self, config: &Config, with: &mut With<'_, '_>) -> Result<()> {
+    pub fn after_step(&mut self, config: &Config, with: &mut PassContext<'_, '_>) -> Result<()> {
         self.steps += 1;
         if matches!(self.way, ReducePath::Kept) && self.steps.is_multiple_of(config.local_steps) {
             let params = with.weights.params.all();

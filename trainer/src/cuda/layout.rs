@@ -15,19 +15,19 @@ pub(super) type Last = Option<(usize, usize)>;
 
 /// The type and the layout of an activation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Form {
+pub(super) struct TensorFormat {
     pub dtype: DType,
     pub last: Last,
 }
 
-impl Form {
+impl TensorFormat {
     /// As kernels are told.
     pub fn layout(self) -> TensorLayout {
         if self.last.is_some() { TensorLayout::ChannelsLast } else { TensorLayout::Planes }
     }
 
     /// `x`, which is of this form, in another; nothing where it is that already.
-    pub fn to(self, wanted: Form, x: Slice<'_>, queue: &Queue) -> Result<Option<Memory>> {
+    pub fn to(self, wanted: TensorFormat, x: Slice<'_>, queue: &Queue) -> Result<Option<Memory>> {
         let n = x.len() / self.dtype.size();
         let mut made: Option<Memory> = None;
         if self.dtype != wanted.dtype {
@@ -43,7 +43,7 @@ impl Form {
         if let Some(shape) = turn {
             let turned = queue.memory(n * wanted.dtype.size())?;
             let from = made.as_ref().map_or(x, Memory::all);
-            launch::turn(queue, wanted.dtype, turned.all(), from, shape)?;
+            launch::transpose(queue, wanted.dtype, turned.all(), from, shape)?;
             made = Some(turned);
         }
         Ok(made)

@@ -3,7 +3,7 @@
 //! Activations come from the queue's pool and go back to it as soon as the backward pass is done with them. A layer whose
 //! type differs from its input's reads a cast copy of it ([`super::precision`]).
 
-use super::layout::{Form, Last, filters};
+use super::layout::{Last, TensorFormat, filters};
 use super::precision::Precision;
 use super::weights::Weights;
 use crate::layers::LayerOperation;
@@ -19,7 +19,7 @@ use allfold_kernels::nn::LossKind;
 use std::sync::Arc;
 
 /// What a pass works with.
-pub(super) struct With<'a, 'c> {
+pub(super) struct PassContext<'a, 'c> {
     /// Where it is queued.
     pub queue: &'a Queue,
     /// Parameters, gradients, running statistics.
@@ -138,7 +138,7 @@ impl Passes {
     }
 
     /// From the input to the logits; in training everything is kept for the way back.
-    pub fn forward(&mut self, with: &mut With<'_, '_>, train: bool) -> Result<()> {
+    pub fn forward(&mut self, with: &mut PassContext<'_, '_>, train: bool) -> Result<()> {
         if !train {
             for l in 0..self.operations.len() {
                 self.forward_layer(l, with, false)?;
@@ -180,7 +180,7 @@ impl Passes {
     }
 
     /// A layer's first input, in the form in which the layer reads it.
-    pub(super) fn take_in(&mut self, l: usize, with: &With<'_, '_>) -> Result<()> {
+    pub(super) fn take_in(&mut self, l: usize, with: &PassContext<'_, '_>) -> Result<()> {
         let from = self.network.from(l)[0];
         self.casts[l] = None;
         let x = self.act(from, with.n)?;
@@ -189,7 +189,7 @@ impl Passes {
     }
 
     /// What the ranks add up before a synchronised batch norm goes forward.
-    fn sums(&mut self, l: usize, with: &mut With<'_, '_>) -> Result<()> {
+    fn sums(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         self.take_in(l, with)?;
         let LayerOperation::BatchNorm { channels, plane, .. } = self.operations[l] else {
             return Ok(());
@@ -239,7 +239,7 @@ impl Passes {
         weights.param(self.network.params_of(l).start + nth)
     }
 
-    fn forward_layer(&mut self, l: usize, with: &mut With<'_, '_>, train: bool) -> Result<()> {
+    fn forward_layer(&mut self, l: usize, with: &mut PassContext<'_, '_>, train: bool) -> Result<()> {
         let totals = if train { self.saved[l].pop() } else { None };
         // The sums of a synchronised layer have cast its input already.
         if totals.is_none() {
@@ -263,7 +263,7 @@ impl Passes {
     fn forward_batch_norm(
         &self,
         l: usize,
-        with: &With<'_, '_>,
+        with: &PassContext<'_, '_>,
         train: bool,
         shape: &launch::BatchNormLaunch,
         totals: Option<&Memory>,
@@ -290,7 +290,7 @@ impl Passes {
     fn forward_operation(
         &self,
         l: usize,
-        with: &With<'_, '_>,
+        with: &PassContext<'_, '_>,
         train: bool,
         y: &Memory,
     ) -> Result<Vec<Memory>> {
@@ -368,7 +368,12 @@ impl Passes {
 
     /// The loss of each row of the last forward pass into `losses`, and where `divisor` says so the gradient by the logits
     /// of their sum over it.
-    pub fn loss(&mut self, with: &With<'_, '_>, divisor: Option<f32>, losses: Slice<'_>) -> Result<()> {
+    pub fn loss(
+        &mut self,
+        with: &PassContext<'_, '_>,
+        divisor: Option<f32>,
+        losses: Slice<'_>,
+    ) -> Result<()> {
         let last = self.network.layers().len();
         let (dtype, logits) = self.logits(with.n)?;
         let dx = divisor.map(|_| with.queue.memory(logits.len())).transpose()?;
@@ -389,7 +394,7 @@ pub(super) fn plane(s: &launch::Conv) -> Result<usize> {
     Ok(if s.layout == launch::TensorLayout::ChannelsLast { 1 } else { p * q })
 }
 
-pub(super) fn conv(shape: &allfold_kernels::nn::Conv2dShape, form: Form, n: usize) -> launch::Conv {
+pub(super) fn conv(shape: &allfold_kernels::nn::Conv2dShape, form: TensorFormat, n: usize) -> launch::Conv {
     launch::Conv {
         dtype: form.dtype,
         groups: shape.groups,
@@ -404,7 +409,11 @@ pub(super) fn conv(shape: &allfold_kernels::nn::Conv2dShape, form: Form, n: usiz
     }
 }
 
-pub(super) fn pool(shape: &allfold_kernels::nn::PoolShape, form: Form, n: usize) -> launch::PoolLaunch {
+pub(super) fn pool(
+    shape: &allfold_kernels::nn::PoolShape,
+    form: TensorFormat,
+    n: usize,
+) -> launch::PoolLaunch {
     launch::PoolLaunch {
         channels: shape.channels,
         layout: form.layout(),

@@ -1,6 +1,6 @@
 //! Which element type each layer computes in, and each activation has: autocast's lists, as [`crate::amp`] has them.
 
-use super::layout::{Form, Last, lasts};
+use super::layout::{Last, TensorFormat, lasts};
 use crate::Network;
 use crate::amp::Cast;
 use crate::layers::LayerOperation;
@@ -40,13 +40,13 @@ impl Precision {
     }
 
     /// What a layer reads its inputs as.
-    pub fn reads(&self, layer: usize) -> Form {
-        Form { dtype: self.layers[layer], last: self.lasts.0[layer] }
+    pub fn reads(&self, layer: usize) -> TensorFormat {
+        TensorFormat { dtype: self.layers[layer], last: self.lasts.0[layer] }
     }
 
     /// What an activation is.
-    pub fn act(&self, act: usize) -> Form {
-        Form { dtype: self.acts[act], last: self.lasts.1[act] }
+    pub fn act(&self, act: usize) -> TensorFormat {
+        TensorFormat { dtype: self.acts[act], last: self.lasts.1[act] }
     }
 
     /// Whether a layer reads its weights in the narrow type.

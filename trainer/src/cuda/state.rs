@@ -11,11 +11,11 @@
 //! argument of the optimiser's launch, which is no part of it. Before the host reads, it waits by [`State::settle`], which has
 //! a deadline.
 
-use super::captures::{Captures, ConvProduct};
+use super::captures::{Captures, StepPart};
 use super::exchange::Exchange;
 use super::optimiser::DeviceOptimiser;
 use super::outcome::StepOutcome;
-use super::passes::{Passes, With};
+use super::passes::{PassContext, Passes};
 use super::weights::{Weights, part};
 use super::within::Within;
 use crate::optim::Optimiser;
@@ -225,7 +225,7 @@ impl<'a> State<'a> {
         for micro in 0..count {
             let from = (micro * size).min(samples);
             let n = size.min(samples - from);
-            self.bring(half, from, n)?;
+            self.copy_micro_batch(half, from, n)?;
             let [step, part] = DrawKey { micro: draw_key.micro + micro as u32 + 1, ..draw_key }.key();
             let draws = [draw_key.seed as u32, (draw_key.seed >> 32) as u32, step, part];
             self.queue.write(self.passes.stream.all(), &draws)?;
@@ -233,7 +233,7 @@ impl<'a> State<'a> {
             let divisor = ((n * self.passes.network.rows()) as f64 / (share * scale)) as f32;
             let place = if self.config.uneven { micro } else { 0 };
             let (first, last) = (micro == 0, micro + 1 == count);
-            let part = ConvProduct { everywhere, place, samples: n, divisor: divisor.to_bits(), first, last };
+            let part = StepPart { everywhere, place, samples: n, divisor: divisor.to_bits(), first, last };
             self.micro(part, scaler.is_some())?;
             let loss = self.report.all().part(4 * micro, 4)?;
             launch::mean(&self.queue, self.losses.all().part(0, 4 * n * self.passes.network.rows())?, loss)?;
@@ -241,7 +241,7 @@ impl<'a> State<'a> {
         mark(&mut self.used[half], &self.queue)?;
         self.update(lr, scale, scaler.is_some())?;
         let State { queue, weights, link, exchange, config, .. } = self;
-        exchange.after_step(config, &mut With { queue, weights, link, n: size })?;
+        exchange.after_step(config, &mut PassContext { queue, weights, link, n: size })?;
         Ok(samples)
     }
 
@@ -277,11 +277,11 @@ impl<'a> State<'a> {
     }
 
     fn score(&mut self, half: usize, n: usize) -> Result<(f64, u64)> {
-        self.bring(half, 0, n)?;
+        self.copy_micro_batch(half, 0, n)?;
         mark(&mut self.used[half], &self.queue)?;
         let rows = n * self.passes.network.rows();
         let (losses, hits) = (self.queue.memory(4 * rows)?, self.queue.memory(4 * rows)?);
-        let mut with = With { queue: &self.queue, weights: &self.weights, link: &mut self.link, n };
+        let mut with = PassContext { queue: &self.queue, weights: &self.weights, link: &mut self.link, n };
         self.passes.forward(&mut with, false)?;
         self.passes.loss(&with, None, losses.all())?;
         let (dtype, logits) = self.passes.logits(n)?;
@@ -300,7 +300,7 @@ impl<'a> State<'a> {
     }
 
     /// Copies n samples of a staged batch to where the passes read them.
-    fn bring(&self, half: usize, from: usize, n: usize) -> Result<()> {
+    fn copy_micro_batch(&self, half: usize, from: usize, n: usize) -> Result<()> {
         let [x, labels] = &self.stages[half];
         let wide = [self.passes.network.inputs(), self.passes.network.rows()];
         for ((stage, into), wide) in
@@ -313,12 +313,12 @@ impl<'a> State<'a> {
     }
 
     /// Forward and backward over what was brought, as it is or as a graph.
-    fn micro(&mut self, part: ConvProduct, scaled: bool) -> Result<()> {
+    fn micro(&mut self, part: StepPart, scaled: bool) -> Result<()> {
         let capturable = self.link.captures() && self.exchange.captures();
         let queue = self.queue.clone();
         // The defect that a test puts back in: by this rank's samples alone, ranks decide differently.
         let key =
-            if queue.machine().seeded(19) { ConvProduct { everywhere: 0, place: 0, ..part } } else { part };
+            if queue.machine().seeded(19) { StepPart { everywhere: 0, place: 0, ..part } } else { part };
         let mut captures = std::mem::take(&mut self.captures);
         let done = captures.run(&queue, key, capturable, || self.pass(part, scaled));
         self.captures = captures;
@@ -326,11 +326,11 @@ impl<'a> State<'a> {
     }
 
     /// Forward, loss and backward; buckets are sent as they fill in the last micro-batch.
-    fn pass(&mut self, part_of_step: ConvProduct, scaled: bool) -> Result<()> {
+    fn pass(&mut self, part_of_step: StepPart, scaled: bool) -> Result<()> {
         let State { queue, passes, weights, link, exchange, losses, report, config, .. } = self;
-        let ConvProduct { samples: n, first, last, .. } = part_of_step;
+        let StepPart { samples: n, first, last, .. } = part_of_step;
         let divisor = f32::from_bits(part_of_step.divisor);
-        let mut with = With { queue, weights, link, n };
+        let mut with = PassContext { queue, weights, link, n };
         passes.forward(&mut with, true)?;
         let rows = passes.network.rows();
         passes.loss(&with, Some(divisor), losses.all().part(0, 4 * n * rows)?)?;

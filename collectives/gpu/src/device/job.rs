@@ -5,7 +5,7 @@ use crate::{DType, Rank, ReduceOp};
 
 /// How a collective is run on devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
+pub enum ExecutionMode {
     /// Step by step, as the schedule says.
     Messages,
     /// Each element's reduction tree at once, from all buffers.
@@ -24,7 +24,7 @@ pub struct DeviceCollective {
     /// Reduced how.
     pub op: ReduceOp,
     /// Messages, or fused.
-    pub form: Form,
+    pub form: ExecutionMode,
     /// Pieces that every chunk is cut into; 1 for none.
     pub segments: u32,
 }

@@ -20,7 +20,7 @@ mod reach;
 mod shared;
 
 pub use group::{DeviceGroup, ReducePath};
-pub use job::{DeviceCollective, Form};
+pub use job::{DeviceCollective, ExecutionMode};
 
 use crate::driver::failed;
 use crate::registry::Shape;
@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Job (collective, algorithm, root, type, operator, form, segments), bytes of a buffer, addresses.
-type Key = (Collective, &'static str, Rank, DType, ReduceOp, Form, u32, usize, Vec<u64>);
+type Key = (Collective, &'static str, Rank, DType, ReduceOp, ExecutionMode, u32, usize, Vec<u64>);
 
 /// A captured collective, with the memory that only it uses.
 struct Captured {
@@ -46,7 +46,7 @@ struct Captured {
 
 /// What a collective moved, and how long the device took for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct DeviceRun {
     /// Bytes read and written by all of it.
     pub moved: u64,
     /// From the event before the graph to the event behind it; 0 on the shim.
@@ -116,7 +116,7 @@ impl DeviceRanks {
     /// # Errors
     /// Buffers that differ in length or are not on their rank's device; a collective that the fused form cannot express;
     /// what the driver refused.
-    pub fn run(&mut self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<Ran> {
+    pub fn run(&mut self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<DeviceRun> {
         let count = self.check(job, buffers)?;
         let addresses: Vec<u64> = buffers.iter().map(Slice::address).collect();
         let DeviceCollective { algorithm, root, dtype, op, form, segments } = *job;
@@ -145,7 +145,7 @@ impl DeviceRanks {
         let moved = captured.moved;
         self.main.finish().map_err(failed)?;
         let nanoseconds = from.until(to).map_err(failed)?;
-        Ok(Ran { moved, nanoseconds })
+        Ok(DeviceRun { moved, nanoseconds })
     }
 
     /// Elements of a buffer.
@@ -192,14 +192,14 @@ impl DeviceRanks {
             false => Geometry::whole(&*schedule, count),
         };
         match job.form {
-            Form::Fused => {
+            ExecutionMode::Fused => {
                 let tables = fused::tables(job, &*schedule, &geometry)?;
                 let tables = tables.upload(&self.main, buffers.len()).map_err(failed)?;
                 self.main.finish().map_err(failed)?;
                 let (graph, moved) = self.captured(|| fused::run(&self.main, job, &tables, buffers))?;
                 Ok(Captured { graph, moved, _own: Vec::new(), _tables: Some(tables) })
             }
-            Form::Messages => {
+            ExecutionMode::Messages => {
                 let own = messages::Shadows::new(&*schedule, &geometry, job.dtype, &self.queues)?;
                 // Kernels are compiled and loaded at their first launch, which a capture does not allow.
                 messages::warm(job, &self.queues)?;

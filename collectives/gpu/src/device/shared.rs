@@ -8,7 +8,7 @@
 //! are those of the CPU's all-reduce.
 
 use super::fused;
-use super::job::{DeviceCollective, Form};
+use super::job::{DeviceCollective, ExecutionMode};
 use super::reach::unreachable_pair;
 use crate::driver::failed;
 use crate::registry::{Shape, find};
@@ -145,5 +145,5 @@ impl Shared {
 
 fn job(dtype: DType, op: ReduceOp) -> Result<DeviceCollective> {
     let algorithm = find(Collective::AllReduce, "direct")?;
-    Ok(DeviceCollective { algorithm, root: Rank(0), dtype, op, form: Form::Fused, segments: 1 })
+    Ok(DeviceCollective { algorithm, root: Rank(0), dtype, op, form: ExecutionMode::Fused, segments: 1 })
 }

@@ -63,7 +63,10 @@ fn ring(ranks: u32) -> (DeviceRanks, DeviceCollective) {
     let group = DeviceRanks::new(Shim::open(FiberOrder::Upwards).unwrap(), ranks).unwrap();
     let algorithm = crate::registry::find(Collective::AllReduce, "ring").unwrap();
     let (dtype, op) = (DType::F32, ReduceOp::Sum);
-    (group, DeviceCollective { algorithm, root: Rank(0), dtype, op, form: Form::Messages, segments: 1 })
+    (
+        group,
+        DeviceCollective { algorithm, root: Rank(0), dtype, op, form: ExecutionMode::Messages, segments: 1 },
+    )
 }
 
 /// 7 steps that reduce an eighth (three times its bytes) and 7 that copy it (twice), on 8 ranks: 35 S.
@@ -73,7 +76,7 @@ fn a_ring_of_eight_moves_35_s_and_the_fused_form_16() {
     let memories: Vec<_> = (0..8).map(|_| group.main.upload(&[1.0f32; 64]).unwrap()).collect();
     let slices: Vec<_> = memories.iter().map(Memory::all).collect();
     assert_eq!(group.run(&job, &slices).unwrap().moved, 35 * 256);
-    let fused = DeviceCollective { form: Form::Fused, ..job };
+    let fused = DeviceCollective { form: ExecutionMode::Fused, ..job };
     assert_eq!(group.run(&fused, &slices).unwrap().moved, 16 * 256);
     assert_eq!(group.main.download::<f32>(slices[5]).unwrap(), [64.0; 64]);
     // One capture for each, however often they run; other buffers are another.
@@ -91,7 +94,7 @@ fn what_does_not_fit_is_refused() {
     assert!(group.run(&job, &[a.all()]).unwrap_err().to_string().contains("1 buffers for 2 ranks"));
     assert!(group.run(&job, &[a.all(), b.all()]).unwrap_err().to_string().contains("60 bytes"));
     let gather = crate::registry::of(Collective::AllToAll).next().unwrap();
-    let fused = DeviceCollective { algorithm: gather, form: Form::Fused, ..job };
+    let fused = DeviceCollective { algorithm: gather, form: ExecutionMode::Fused, ..job };
     assert!(group.run(&fused, &[a.all(), a.all()]).unwrap_err().to_string().contains("fused form"));
     assert!(DeviceRanks::new(Shim::open(FiberOrder::Upwards).unwrap(), 65).is_err());
 }

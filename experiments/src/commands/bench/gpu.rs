@@ -8,7 +8,7 @@ use crate::cli::output::RunOutput;
 use crate::cli::progress;
 use crate::measure::bench::{Bench, Path, Placement};
 use crate::measure::gpus::{Gpus, Timed};
-use allfold_gpu::device::Form;
+use allfold_gpu::device::ExecutionMode;
 use allfold_report::records::{CollectiveCall, MeasuredCollective};
 
 /// Measures every size and prints the table.
@@ -78,7 +78,7 @@ fn one(
     gpus: &Gpus,
     size: u64,
 ) -> CommandResult<(MeasuredCollective, Option<String>)> {
-    let form = if bench.path == Path::Messages { Form::Messages } else { Form::Fused };
+    let form = if bench.path == Path::Messages { ExecutionMode::Messages } else { ExecutionMode::Fused };
     let mut call = bench.call(size)?;
     let timed = match backend {
         GpuBackend::Nccl => gpus.nccl(&bench.choice, bench.timing, size)?,

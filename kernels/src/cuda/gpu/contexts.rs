@@ -68,7 +68,7 @@ impl Contexts {
             }
             context => Handle(driver("make a context", context)?),
         };
-        match self.befriend_all(device, context) {
+        match self.enable_peer_access_to_all(device, context) {
             Ok(found) => peers.extend(found),
             Err(error) => {
                 // SAFETY: retained above, and nobody else knows of it.
@@ -80,14 +80,18 @@ impl Contexts {
     }
 
     /// Lets a device and every other that is opened reach each other, where they can. The pairs that do.
-    fn befriend_all(&self, device: usize, context: Handle<sys::CUcontext>) -> Result<Vec<(usize, usize)>> {
+    fn enable_peer_access_to_all(
+        &self,
+        device: usize,
+        context: Handle<sys::CUcontext>,
+    ) -> Result<Vec<(usize, usize)>> {
         let mut pairs = Vec::new();
         let others = self.opened.iter().enumerate();
         for (other, of_other) in others.filter_map(|(other, place)| Some((other, *place.get()?))) {
             for ((from, a), (to, b)) in
                 [((device, context), (other, of_other)), ((other, of_other), (device, context))]
             {
-                if can_reach(from, to)? && befriend(a, b)? {
+                if can_reach(from, to)? && enable_peer_access(a, b)? {
                     pairs.push((from, to));
                 }
             }
@@ -116,7 +120,7 @@ fn can_reach(from: usize, to: usize) -> Result<bool> {
 }
 
 /// Lets the kernels of one context touch the memory of another. Whether they may: a device has peers up to a number.
-fn befriend(from: Handle<sys::CUcontext>, to: Handle<sys::CUcontext>) -> Result<bool> {
+fn enable_peer_access(from: Handle<sys::CUcontext>, to: Handle<sys::CUcontext>) -> Result<bool> {
     make_current(from)?;
     // SAFETY: two live contexts.
     match unsafe { sys::cuCtxEnablePeerAccess(to.0, 0) } {

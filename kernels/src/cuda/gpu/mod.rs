@@ -208,7 +208,7 @@ impl CudaDevice for Gpu {
         }
     }
 
-    unsafe fn fetch(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
+    unsafe fn copy_from_pinned(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
         let stream = self.at(stream)?;
         // SAFETY: the caller's promise: as many bytes are there, and stay until they are read.
         let from = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
@@ -322,7 +322,7 @@ impl CudaDevice for Gpu {
         }
     }
 
-    fn happened(&self, event: CudaEvent) -> Result<()> {
+    fn synchronize(&self, event: CudaEvent) -> Result<()> {
         let (device, event) = self.of_event(event)?;
         self.enter_too(device)?;
         // SAFETY: a live event.

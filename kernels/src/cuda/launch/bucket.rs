@@ -167,7 +167,7 @@ pub fn cast(
 ///
 /// # Errors
 /// [`Error::Argument`] for a type that is not trained in, or lengths that are no such matrices.
-pub fn turn(
+pub fn transpose(
     queue: &Queue,
     dtype: DType,
     into: Slice<'_>,

@@ -21,7 +21,7 @@ mod reduce;
 pub use activation::{Function, activate, activate_back, add, bias, bias_back};
 pub use attention::{Dropped, Heads, attention, attention_back};
 pub use batch_norm::{BatchNormLaunch, Saved, TensorLayout};
-pub use bucket::{BucketLaunch, cast, found_inf, turn, unscale};
+pub use bucket::{BucketLaunch, cast, found_inf, transpose, unscale};
 pub use dropout::dropout;
 pub use embedding::{EmbeddingLaunch, embedding, embedding_back};
 pub use fused::{BufferTree, Trees, Uploaded, fused, fused_balanced};

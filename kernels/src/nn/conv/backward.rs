@@ -1,12 +1,12 @@
 //! Backward: the gradients of the weight, the input and the bias.
 
 use super::Conv2dShape;
-use super::turn::{pad, turn};
+use super::transpose::{pad, transpose_parallel};
 use super::winograd::Winograd;
 use crate::nn::Float;
 use crate::nn::gemm::{Left, Lines, Patches, Place, Walk, gemm};
 use crate::nn::sum::sum;
-use crate::nn::team::share_rows;
+use crate::nn::thread_pool::share_rows;
 
 impl Conv2dShape {
     /// The gradient of the weight, replaced; `work` is what the forward pass left.
@@ -21,7 +21,7 @@ impl Conv2dShape {
         }
         let (height, width) = self.padded_picture();
         let (padded, rest) = work.split_at_mut(n * self.padded());
-        let (x, turned) = (if self.padding == 0 { x } else { padded }, &mut rest[..outputs * patch]);
+        let (x, transposed) = (if self.padding == 0 { x } else { padded }, &mut rest[..outputs * patch]);
         let (rows, cols) = self.output_picture();
         for group in 0..self.groups {
             let area = self.kernel * self.kernel;
@@ -40,9 +40,9 @@ impl Conv2dShape {
                 plane: pixels,
                 sample: self.outputs * pixels,
             };
-            gemm((patch, outputs), left, &dy, (turned, Place::matrix(outputs)), false);
+            gemm((patch, outputs), left, &dy, (transposed, Place::matrix(outputs)), false);
             let dw = &mut dw[group * outputs * patch..(group + 1) * outputs * patch];
-            turn(turned, outputs, dw);
+            transpose_parallel(transposed, outputs, dw);
         }
     }
 
@@ -55,7 +55,7 @@ impl Conv2dShape {
         if let Some(winograd) = Winograd::of(self) {
             return winograd.backward_input(dy, &work[..winograd.weights()], dx);
         }
-        match self.turned() {
+        match self.transposed() {
             Some((padding, picture)) => self.backward_turned(n, w, dy, work, dx, padding, picture),
             None => self.backward_patches(n, w, dy, work, dx),
         }
@@ -72,8 +72,8 @@ impl Conv2dShape {
         padding: usize,
         picture: (usize, usize),
     ) {
-        let (turned, rest) = work.split_at_mut(self.weights());
-        self.turn_weight(w, turned);
+        let (transposed, rest) = work.split_at_mut(self.weights());
+        self.turn_weight(w, transposed);
         let back = Conv2dShape { inputs: self.outputs, outputs: self.inputs, picture, padding: 0, ..*self };
         let dy = if padding == 0 {
             dy
@@ -83,17 +83,17 @@ impl Conv2dShape {
             padded
         };
         // Not as `forward` would choose: there is no room for a transformed weight.
-        back.products(n, dy, turned, dx);
+        back.products(n, dy, transposed, dx);
     }
 
-    /// `turned[c][o][flipped kernel] = w[o][c][kernel]`, group by group.
-    fn turn_weight<F: Float>(&self, w: &[F], turned: &mut [F]) {
+    /// `transposed[c][o][flipped kernel] = w[o][c][kernel]`, group by group.
+    fn turn_weight<F: Float>(&self, w: &[F], transposed: &mut [F]) {
         let (inputs, outputs, area) =
             (self.inputs / self.groups, self.outputs / self.groups, self.kernel * self.kernel);
-        share_rows(turned, outputs * area, |channels, turned| {
-            for (c, turned) in channels.zip(turned.chunks_exact_mut(outputs * area)) {
+        share_rows(transposed, outputs * area, |channels, transposed| {
+            for (c, transposed) in channels.zip(transposed.chunks_exact_mut(outputs * area)) {
                 let (group, c) = (c / inputs, c % inputs);
-                for (o, to) in turned.chunks_exact_mut(area).enumerate() {
+                for (o, to) in transposed.chunks_exact_mut(area).enumerate() {
                     let from = &w[((group * outputs + o) * inputs + c) * area..][..area];
                     to.iter_mut().zip(from.iter().rev()).for_each(|(to, &from)| *to = from);
                 }

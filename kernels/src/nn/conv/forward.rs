@@ -1,11 +1,11 @@
 //! Forward: products with patches of padded pictures.
 
 use super::Conv2dShape;
-use super::turn::pad;
+use super::transpose::pad;
 use super::winograd::Winograd;
 use crate::nn::Float;
 use crate::nn::gemm::{Left, Patches, Place, Walk, gemm};
-use crate::nn::team::share_rows;
+use crate::nn::thread_pool::share_rows;
 
 impl Conv2dShape {
     /// `x` to `y`; `work` keeps what the backward pass needs: padded pictures, or the transformed weight.

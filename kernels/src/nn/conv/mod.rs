@@ -20,7 +20,7 @@ mod forward;
 mod shape;
 #[cfg(test)]
 mod tests;
-mod turn;
+mod transpose;
 mod winograd;
 mod work;
 

@@ -96,7 +96,7 @@ impl Conv2dShape {
     }
 
     /// The padding and the padded picture of `dy` with which the backward pass is a convolution, if it is one.
-    pub(super) fn turned(&self) -> Option<(usize, (usize, usize))> {
+    pub(super) fn transposed(&self) -> Option<(usize, (usize, usize))> {
         let padding = (self.kernel - 1).checked_sub(self.padding).filter(|_| self.stride == 1)?;
         let (rows, cols) = self.output_picture();
         Some((padding, (rows + 2 * padding, cols + 2 * padding)))

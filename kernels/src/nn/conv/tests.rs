@@ -85,12 +85,12 @@ fn a_convolution_too_small_for_winograd_one_way_has_its_gradient() {
         let mut dx = vec![9.0; x.len()];
         s.forward(n, &x, &w, &mut work, &mut y);
         s.backward_input(n, &w, &r, &mut work, &mut dx);
-        let turned: Vec<f64> = (0..w.len())
+        let transposed: Vec<f64> = (0..w.len())
             .map(|at| (at / (64 * area), at / area % 64, at % area))
             .map(|(c, o, tap)| w[(o * 64 + c) * area + area - 1 - tap])
             .collect();
         let back = Conv2dShape { picture: s.output_picture(), padding: 2, ..s };
-        for (got, want) in [(y, direct(&s, n, &x, &w)), (dx, direct(&back, n, &r, &turned))] {
+        for (got, want) in [(y, direct(&s, n, &x, &w)), (dx, direct(&back, n, &r, &transposed))] {
             assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-11), "{picture:?}");
         }
     }
@@ -123,7 +123,7 @@ fn the_same_bits_on_any_number_of_threads_and_near_f64() {
             let mut work = vec![F::ONE; s.work(n)];
             let (mut y, mut dw, mut dx) =
                 (vec![F::ONE; r.len()], vec![F::ONE; w.len()], vec![F::ONE; x.len()]);
-            crate::nn::Team::new(threads).enter(|| {
+            crate::nn::ThreadPool::new(threads).enter(|| {
                 s.forward(n, x, w, &mut work, &mut y);
                 s.backward_params(n, x, &mut work, r, &mut dw);
                 s.backward_input(n, w, r, &mut work, &mut dx);

@@ -10,7 +10,7 @@ impl Conv2dShape {
         if let Some(winograd) = Winograd::of(self) {
             return winograd.weights();
         }
-        let gradient = match self.turned() {
+        let gradient = match self.transposed() {
             Some((_, (height, width))) => self.outputs * height * width,
             None => self.patch() * self.pixels(),
         };

@@ -25,7 +25,7 @@ pub(super) use pack::{Lines, Patches, Right, transpose};
 use pack::{Direct, copy};
 
 use super::Float;
-use super::team::{self, share};
+use super::thread_pool::{self, share};
 use std::cell::RefCell;
 use std::ops::Range;
 use tile::{ROWS, Target, VECTOR, WIDTH};
@@ -166,7 +166,7 @@ pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
     assert!(k == 0 || furthest + longest < left.data.len(), "the left operand of a product is too short");
     let out = Out { start: out.as_mut_ptr(), length: out.len() };
 
-    let threads = if m * n * k < SMALL { 1 } else { team::threads() };
+    let threads = if m * n * k < SMALL { 1 } else { thread_pool::threads() };
     let (blocks, strips) = cuts(m, n, threads);
     // Columns are cut between panels; where those are few, between vectors, so that blocks are equal.
     let unit = if n.div_ceil(WIDTH) < 4 * blocks { VECTOR } else { WIDTH };
@@ -174,14 +174,14 @@ pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
     let depths = left.walk.depths();
     let run = left.walk.counts[..2] == [1, 1];
     let apart = left.walk.steps[2];
-    let turned = run && apart >= m.max(2) && (1..m).all(|i| (left.row)(i) == (left.row)(i - 1) + 1);
+    let transposed = run && apart >= m.max(2) && (1..m).all(|i| (left.row)(i) == (left.row)(i - 1) + 1);
     // Only rows that are one run of k, and what the kernel for it is there for.
     let direct = if run && tile::targets::<F>() { right.direct(m, n, k) } else { None };
     let task = |task: usize| {
         let (block, strip) = (task / strips, task % strips);
         let rows = tiles * strip / strips * ROWS..(tiles * (strip + 1) / strips * ROWS).min(m);
         let cols = units * block / blocks * unit..(units * (block + 1) / blocks * unit).min(n);
-        Block { left: &left, turned, out, place, rows, cols, add }.run(right, direct.as_ref(), &depths);
+        Block { left: &left, transposed, out, place, rows, cols, add }.run(right, direct.as_ref(), &depths);
     };
     match threads {
         1 => (0..blocks * strips).for_each(task),
@@ -204,7 +204,7 @@ fn cuts(m: usize, n: usize, threads: usize) -> (usize, usize) {
 struct Block<'a, F, R> {
     left: &'a Left<'a, F, R>,
     /// The left operand's rows lie side by side, and what follows in a row is further away than all of them.
-    turned: bool,
+    transposed: bool,
     out: Out<F>,
     place: Place,
     rows: Range<usize>,
@@ -227,9 +227,9 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
             return;
         }
         let deepest = depths.iter().map(Range::len).max().unwrap_or_default();
-        room(deepest * self.cols.len().next_multiple_of(VECTOR), |room| {
+        with_thread_scratch(deepest * self.cols.len().next_multiple_of(VECTOR), |with_thread_scratch| {
             for (turn, ks) in depths.iter().enumerate() {
-                let packed = self.pack(right, ks, room);
+                let packed = self.pack(right, ks, with_thread_scratch);
                 self.depth(ks, packed, self.add || turn > 0);
             }
         });
@@ -251,8 +251,13 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
     }
 
     /// The panels of this block's columns, one after another, each `ks.len()` lines of its own width.
-    fn pack<'s>(&self, right: &impl Right<F>, ks: &Range<usize>, room: &'s mut [F]) -> &'s [F] {
-        let all = &mut room[..ks.len() * self.cols.len().next_multiple_of(VECTOR)];
+    fn pack<'s>(
+        &self,
+        right: &impl Right<F>,
+        ks: &Range<usize>,
+        with_thread_scratch: &'s mut [F],
+    ) -> &'s [F] {
+        let all = &mut with_thread_scratch[..ks.len() * self.cols.len().next_multiple_of(VECTOR)];
         let mut rest = &mut *all;
         for cols in self.panels() {
             let (panel, after) = rest.split_at_mut(ks.len() * cols.len().next_multiple_of(VECTOR));
@@ -270,7 +275,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         ks: &Range<usize>,
         (first, strips): (usize, &'s [F]),
     ) -> (&'s [F], [usize; ROWS], Walk) {
-        if !self.turned {
+        if !self.transposed {
             let (last, (start, walk)) = (self.rows.end - 1, self.left.walk.cut(ks));
             let rows = std::array::from_fn(|r| (self.left.row)((i + r).min(last)) + start);
             return (self.left.data, rows, walk);
@@ -282,7 +287,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
     /// Where rows are turned, copies some of them to strips, each of eight rows, eight numbers for every k. Strips are filled
     /// side by side, so that a line of the operand is read once for all of them.
     fn gather(&self, rows: Range<usize>, ks: &Range<usize>, strips: &mut [F]) {
-        if !self.turned || ks.is_empty() {
+        if !self.transposed || ks.is_empty() {
             return;
         }
         let (step, each, count) = (self.left.walk.steps[2], self.strip(ks.len()), rows.len());
@@ -312,12 +317,12 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
 
     /// Elements of a strip of eight rows over so many k, where there is one.
     fn strip(&self, ks: usize) -> usize {
-        if self.turned { ROWS * ks } else { 0 }
+        if self.transposed { ROWS * ks } else { 0 }
     }
 
     fn depth(&self, ks: &Range<usize>, packed: &[F], add: bool) {
         let mut tile = [F::ZERO; ROWS * WIDTH];
-        room(SIDE_BY_SIDE * self.strip(ks.len()), |strips| {
+        with_thread_scratch(SIDE_BY_SIDE * self.strip(ks.len()), |strips| {
             for piece in self.pieces() {
                 self.gather(piece.clone(), ks, strips);
                 for i in piece.clone().step_by(ROWS) {
@@ -344,7 +349,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         let offsets = &direct.offsets[ks.clone()];
         let furthest = offsets.iter().max().copied().unwrap_or_default();
         let (tiles, each) = (self.rows.len().div_ceil(ROWS), self.strip(ks.len()));
-        room(tiles * each, |strips| {
+        with_thread_scratch(tiles * each, |strips| {
             for (piece, strips) in self.pieces().zip(strips.chunks_mut((SIDE_BY_SIDE * each).max(1))) {
                 self.gather(piece, ks, strips);
             }
@@ -393,8 +398,8 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         let (rows, j, cols) = (ROWS.min(self.rows.end - i), cols.start, cols.len());
         let mut done = 0;
         while done < cols {
-            let room = self.place.plane - (j + done) % self.place.plane;
-            let length = room.min(cols - done);
+            let with_thread_scratch = self.place.plane - (j + done) % self.place.plane;
+            let length = with_thread_scratch.min(cols - done);
             let at = self.place.at(j + done) + i * self.place.row;
             for (r, line) in tile.chunks_exact(WIDTH).take(rows).enumerate() {
                 self.write(at + r * self.place.row, &line[done..done + length], add);
@@ -437,7 +442,7 @@ struct Line([u64; 8]);
 
 /// Room for so many elements, with whatever was there before. A thread keeps its rooms from one call to the next; of
 /// rooms inside one another, each has its own.
-pub(super) fn room<F: Float, R>(count: usize, body: impl FnOnce(&mut [F]) -> R) -> R {
+pub(super) fn with_thread_scratch<F: Float, R>(count: usize, body: impl FnOnce(&mut [F]) -> R) -> R {
     thread_local! {
         static ROOMS: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
     }

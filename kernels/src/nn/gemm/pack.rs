@@ -45,7 +45,7 @@ impl<'a, F> Lines<'a, F> {
     }
 
     /// The transpose of a matrix whose rows are so long.
-    pub fn turned(data: &'a [F], row: usize) -> Lines<'a, F> {
+    pub fn transposed(data: &'a [F], row: usize) -> Lines<'a, F> {
         Lines { data, k_step: 1, j_step: row, plane: usize::MAX, sample: 0 }
     }
 }

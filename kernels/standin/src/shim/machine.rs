@@ -165,7 +165,7 @@ impl CudaDevice for Shim {
         unsafe { self.release(0, address) };
     }
 
-    unsafe fn fetch(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
+    unsafe fn copy_from_pinned(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
         self.give(stream, Work::Copy { into, from, bytes })
     }
 
@@ -214,13 +214,13 @@ impl CudaDevice for Shim {
         self.state().idle(stream.0, "ask a stream")
     }
 
-    fn happened(&self, event: CudaEvent) -> Result<()> {
-        self.until("wait for an event", |streams| streams.happened(event.0))
+    fn synchronize(&self, event: CudaEvent) -> Result<()> {
+        self.until("wait for an event", |streams| streams.synchronize(event.0))
     }
 
     fn between(&self, from: CudaEvent, to: CudaEvent) -> Result<u64> {
-        self.happened(from)?;
-        self.happened(to).map(|()| 0)
+        self.synchronize(from)?;
+        self.synchronize(to).map(|()| 0)
     }
 
     fn begin_capture(&self, stream: CudaStream) -> Result<()> {

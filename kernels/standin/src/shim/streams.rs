@@ -278,17 +278,17 @@ impl Streams {
     }
 
     /// Whether an event has happened; the host knows it then.
-    pub fn happened(&mut self, event: u32) -> Result<bool> {
+    pub fn synchronize(&mut self, event: u32) -> Result<bool> {
         self.pump()?;
         match self.events.get(&event).cloned() {
             None => unknown("event", event),
             Some(Recorded::Captured(..)) => refused("wait for an event", "CAPTURED_EVENT"),
             Some(Recorded::Eager(instance, clock)) => {
-                let happened = instance.load(Ordering::Relaxed);
-                if happened {
+                let synchronize = instance.load(Ordering::Relaxed);
+                if synchronize {
                     self.races.host_knows(&clock);
                 }
-                Ok(happened)
+                Ok(synchronize)
             }
         }
     }

@@ -131,7 +131,7 @@ const RULES: &[Rule] = &[
     ("STREAM_CAPTURE_UNSUPPORTED", |[main, _], _| main.finish()),
     ("STREAM_CAPTURE_UNSUPPORTED", |[main, _], x| main.download::<u8>(x.all()).map(|_| ())),
     ("STREAM_CAPTURE_UNSUPPORTED", |[main, _], x| main.write(x.all(), &[0u8; 8])),
-    ("CAPTURED_EVENT", |[main, _], _| main.machine().happened(main.record()?.event())),
+    ("CAPTURED_EVENT", |[main, _], _| main.machine().synchronize(main.record()?.event())),
     ("STREAM_CAPTURE_UNMATCHED", |[main, other], _| {
         other.wait(&main.record()?)?;
         main.machine().end_capture(other.stream()).map(|_| ())

@@ -23,7 +23,7 @@ fn turns<T: Trained>(queue: &Queue) {
     for (batch, rows, columns) in [(1, 1, 1), (3, 5, 70), (2, 64, 33), (1, 40, 1)] {
         let x: Vec<T> = raw(batch * rows * columns, 4);
         let (there, into) = (queue.upload(&x).unwrap(), queue.memory(size_of_val(&x[..])).unwrap());
-        launch::turn(queue, T::DTYPE, into.all(), there.all(), (rows, columns)).unwrap();
+        launch::transpose(queue, T::DTYPE, into.all(), there.all(), (rows, columns)).unwrap();
         let what = format!("turn_{} of {batch} x {rows} x {columns}", T::DTYPE);
         same(&what, &queue.download(into.all()).unwrap(), &turned(&x, (rows, columns)));
     }

@@ -95,7 +95,7 @@ fn churn(gpu: &Arc<dyn CudaDevice>) -> Found {
         let (stream, event) = (queue.stream(), mark.event());
         drop((queue, mark));
         // What is gone is never another's, whatever is made after it.
-        ensure(gpu.finish(stream).is_err() && gpu.happened(event).is_err(), (stream, event))?;
+        ensure(gpu.finish(stream).is_err() && gpu.synchronize(event).is_err(), (stream, event))?;
     }
     device.finish()?;
     let after = standin_live();

@@ -120,7 +120,7 @@ fn captures_are_refused_as_the_driver_refuses_them() {
 
         begin(&main)?;
         let fork = main.record()?;
-        let captured = refused(gpu.happened(fork.event()));
+        let captured = refused(gpu.synchronize(fork.event()));
         ensure(captured.contains("CAPTURED_EVENT"), captured)?;
         side.wait(&fork)?;
         let unmatched = refused(end(&side));

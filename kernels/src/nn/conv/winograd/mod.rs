@@ -26,10 +26,10 @@ mod tests;
 mod transforms;
 
 use super::Conv2dShape;
-use super::turn::turn;
+use super::transpose::transpose_parallel;
 use crate::nn::Float;
-use crate::nn::gemm::{Left, Lines, Place, Walk, gemm, room, transpose};
-use crate::nn::team::{share, share_rows, threads};
+use crate::nn::gemm::{Left, Lines, Place, Walk, gemm, transpose, with_thread_scratch};
+use crate::nn::thread_pool::{share, share_rows, threads};
 use pictures::Pictures;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -87,11 +87,11 @@ impl Winograd {
             Mutex::new(heads.collect::<Vec<_>>())
         };
         let pieces: Vec<_> = (0..parts).map(piece).collect();
-        room(w.len(), |turned| {
-            turn(w, 9 * c, turned);
+        with_thread_scratch(w.len(), |transposed| {
+            transpose_parallel(w, 9 * c, transposed);
             share(parts, |part| {
                 let mut piece = pieces[part].lock().unwrap_or_else(PoisonError::into_inner);
-                kernels(&turned[cut(part) * 9 * o..cut(part + 1) * 9 * o], o, &mut piece);
+                kernels(&transposed[cut(part) * 9 * o..cut(part + 1) * 9 * o], o, &mut piece);
             });
         });
     }
@@ -110,24 +110,24 @@ impl Winograd {
         let tiles = (self.inputs.picture.0.div_ceil(2), self.inputs.picture.1.div_ceil(2));
         let from = Pictures { before: padding, tiles, ..self.outputs };
         let to = Pictures { before: 0, tiles, ..self.inputs };
-        let right = |place: usize| Lines::turned(&u[flipped(place) * c * o..][..c * o], o);
+        let right = |place: usize| Lines::transposed(&u[flipped(place) * c * o..][..c * o], o);
         convolve(from, to, dy, right, dx);
     }
 
     /// The gradient of the weight, replaced.
     pub fn backward_params<F: Float>(&self, x: &[F], dy: &[F], dw: &mut [F]) {
         let o = self.outputs.channels;
-        room(dw.len(), |turned| {
+        with_thread_scratch(dw.len(), |transposed| {
             // Each thread has some channels of the input, and transforms all of the output for itself.
-            share_rows(turned, VECTOR * 9 * o, |vectors, turned| {
+            share_rows(transposed, VECTOR * 9 * o, |vectors, transposed| {
                 let channels = vectors.start * VECTOR..vectors.end * VECTOR;
                 let plane = channels.len() * o;
-                room(PLACES * plane, |p| {
+                with_thread_scratch(PLACES * plane, |p| {
                     self.weight_sums((x, channels), dy, p);
-                    gradients(p, plane, o, turned);
+                    gradients(p, plane, o, transposed);
                 });
             });
-            turn(turned, o, dw);
+            transpose_parallel(transposed, o, dw);
         });
     }
 
@@ -140,14 +140,14 @@ impl Winograd {
         // Blocks follow from the shape alone: the order of additions does.
         let (samples, most) = block(each, all + o);
         let sizes = [samples * pixels * c + c, samples * out_pixels * o + o, PLACES * most * c];
-        room(sizes.iter().sum::<usize>() + PLACES * most * o, |rooms| {
+        with_thread_scratch(sizes.iter().sum::<usize>() + PLACES * most * o, |rooms| {
             let (xs, rooms) = rooms.split_at_mut(sizes[0]);
             let (ys, rooms) = rooms.split_at_mut(sizes[1]);
             let (v, z) = rooms.split_at_mut(sizes[2]);
             for first in (0..n).step_by(samples) {
                 let count = samples.min(n - first);
-                let xs = turned(&x[first * all * pixels..], (all, channels.clone()), pixels, count, xs);
-                let ys = turned(&dy[first * o * out_pixels..], (o, 0..o), out_pixels, count, ys);
+                let xs = transposed(&x[first * all * pixels..], (all, channels.clone()), pixels, count, xs);
+                let ys = transposed(&dy[first * o * out_pixels..], (o, 0..o), out_pixels, count, ys);
                 for start in (0..count * each).step_by(most) {
                     let tiles = most.min(count * each - start);
                     from.transformed(xs, start, tiles, v);
@@ -169,7 +169,7 @@ impl Winograd {
 }
 
 /// Some channels of the first `count` pictures of `x`, which has `all`, turned channel-last; then a pixel of zeros.
-fn turned<'r, F: Float>(
+fn transposed<'r, F: Float>(
     x: &[F],
     (all, channels): (usize, Range<usize>),
     pixels: usize,
@@ -212,13 +212,13 @@ fn convolve<'a, F: Float>(
     let most = most.min(samples * each);
     let sizes = [samples * pixels * c + c, samples * out_pixels * o, PLACES * most * c];
     share_rows(y, o * out_pixels, |range, y| {
-        room(sizes.iter().sum::<usize>() + PLACES * most * o, |rooms| {
+        with_thread_scratch(sizes.iter().sum::<usize>() + PLACES * most * o, |rooms| {
             let (xs, rooms) = rooms.split_at_mut(sizes[0]);
             let (ys, rooms) = rooms.split_at_mut(sizes[1]);
             let (v, m) = rooms.split_at_mut(sizes[2]);
             for (first, y) in range.step_by(samples).zip(y.chunks_mut(samples * o * out_pixels)) {
                 let count = y.len() / (o * out_pixels);
-                let xs = turned(&x[first * c * pixels..], (c, 0..c), pixels, count, xs);
+                let xs = transposed(&x[first * c * pixels..], (c, 0..c), pixels, count, xs);
                 for start in (0..count * each).step_by(most) {
                     let tiles = most.min(count * each - start);
                     from.transformed(xs, start, tiles, v);

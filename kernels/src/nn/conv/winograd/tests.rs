@@ -4,7 +4,7 @@ use super::Winograd;
 use crate::nn::conv::Conv2dShape;
 use crate::nn::conv::tests::direct;
 use crate::nn::gradcheck::{dot, numbers};
-use crate::nn::{Float, Team};
+use crate::nn::{Float, ThreadPool};
 
 fn shape(picture: (usize, usize), padding: usize) -> Conv2dShape {
     Conv2dShape { inputs: 64, outputs: 80, picture, kernel: 3, stride: 1, padding, groups: 1 }
@@ -45,7 +45,7 @@ fn the_same_bits_on_any_number_of_threads_and_near_f64() {
         let (x, w, dy) = (drawn(n * s.input(), 1), drawn(s.weights(), 2), drawn(n * 80 * 64, 3));
         let mut work = vec![F::ONE; s.work(n)];
         let (mut y, mut dx, mut dw) = (vec![F::ONE; dy.len()], vec![F::ONE; x.len()], vec![F::ONE; w.len()]);
-        Team::new(threads).enter(|| {
+        ThreadPool::new(threads).enter(|| {
             s.forward(n, &x, &w, &mut work, &mut y);
             s.backward_params(n, &x, &mut work, &dy, &mut dw);
             s.backward_input(n, &w, &dy, &mut work, &mut dx);

@@ -150,8 +150,8 @@ vectorised! {
     }
 
     /// Lines of U at each place, one for each channel, from nine lines of the kernel each.
-    pub(super) fn kernels<F>(turned: &[F], outputs: usize, u: &mut [&mut [F]]) {
-        let (lines, mut line) = (turned.len() / (9 * outputs), 0);
+    pub(super) fn kernels<F>(transposed: &[F], outputs: usize, u: &mut [&mut [F]]) {
+        let (lines, mut line) = (transposed.len() / (9 * outputs), 0);
         while line < lines {
             let mut o = 0;
             while o < outputs {
@@ -160,7 +160,7 @@ vectorised! {
                 for i in 0..3 {
                     let at = at + 3 * i * outputs;
                     rows[i] = grown([
-                        &load(turned, at), &load(turned, at + outputs), &load(turned, at + 2 * outputs),
+                        &load(transposed, at), &load(transposed, at + outputs), &load(transposed, at + 2 * outputs),
                     ]);
                 }
                 for j in 0..4 {
@@ -176,7 +176,7 @@ vectorised! {
     }
 
     /// Nine lines of `outputs` for each channel, from `p`, whose places are `plane` elements apart.
-    pub(super) fn gradients<F>(p: &[F], plane: usize, outputs: usize, turned: &mut [F]) {
+    pub(super) fn gradients<F>(p: &[F], plane: usize, outputs: usize, transposed: &mut [F]) {
         let (lines, mut line) = (plane / outputs, 0);
         while line < lines {
             let mut o = 0;
@@ -192,7 +192,7 @@ vectorised! {
                 for j in 0..3 {
                     let column = three([&rows[0][j], &rows[1][j], &rows[2][j], &rows[3][j]]);
                     for i in 0..3 {
-                        put(turned, (line * 9 + 3 * i + j) * outputs + o, &column[i]);
+                        put(transposed, (line * 9 + 3 * i + j) * outputs + o, &column[i]);
                     }
                 }
                 o += VECTOR;

@@ -2,7 +2,7 @@
 
 use crate::nn::Float;
 use crate::nn::gemm::transpose;
-use crate::nn::team::share_rows;
+use crate::nn::thread_pool::share_rows;
 
 /// Pictures with zeros around them.
 pub(super) fn pad<F: Float>(x: &[F], (height, width): (usize, usize), padding: usize, padded: &mut [F]) {
@@ -23,7 +23,7 @@ pub(super) fn pad<F: Float>(x: &[F], (height, width): (usize, usize), padding: u
 }
 
 /// The transpose of `from`, whose rows have `cols` elements.
-pub(super) fn turn<F: Float>(from: &[F], cols: usize, to: &mut [F]) {
+pub(super) fn transpose_parallel<F: Float>(from: &[F], cols: usize, to: &mut [F]) {
     let rows = from.len() / cols;
     share_rows(to, rows, |range, to| transpose(&from[range.start..], (range.len(), rows), cols, to, rows));
 }

@@ -25,8 +25,8 @@ thread_local! {
     static TEAM: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
 }
 
-/// Threads that share the work of kernels called inside [`Team::enter`].
-pub struct Team {
+/// Threads that share the work of kernels called inside [`ThreadPool::enter`].
+pub struct ThreadPool {
     shared: Option<Arc<Shared>>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -54,11 +54,11 @@ struct Job {
 // SAFETY: the closure is `Sync`, and `share` keeps it alive until every worker has left the job.
 unsafe impl Send for Job {}
 
-impl Team {
+impl ThreadPool {
     /// A team of so many threads, the caller's included: 1 starts none.
-    pub fn new(threads: usize) -> Team {
+    pub fn new(threads: usize) -> ThreadPool {
         if threads <= 1 {
-            return Team { shared: None, workers: Vec::new() };
+            return ThreadPool { shared: None, workers: Vec::new() };
         }
         let shared = Arc::new(Shared {
             threads,
@@ -75,7 +75,7 @@ impl Team {
             std::thread::spawn(move || shared.work())
         };
         let workers = (1..threads).map(start).collect();
-        Team { shared: Some(shared), workers }
+        ThreadPool { shared: Some(shared), workers }
     }
 
     /// Runs `body` on this thread; the kernels that it calls share their work with the team.
@@ -93,7 +93,7 @@ impl Team {
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
             shared.over.store(true, Ordering::SeqCst);
@@ -120,7 +120,7 @@ pub(crate) fn share(tasks: usize, body: impl Fn(usize) + Sync) {
     let team = if tasks > 1 { TEAM.with(|team| team.borrow().clone()) } else { None };
     match team {
         // Inside a task this thread has no team: what a task calls, it does alone.
-        Some(team) => Team { shared: None, workers: Vec::new() }.enter(|| team.run(tasks, &body)),
+        Some(team) => ThreadPool { shared: None, workers: Vec::new() }.enter(|| team.run(tasks, &body)),
         None => (0..tasks).for_each(body),
     }
 }
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn every_task_runs_once_whoever_takes_it() {
         for threads in [1, 2, 3, 5] {
-            let team = Team::new(threads);
+            let team = ThreadPool::new(threads);
             for tasks in [0, 1, 2, 7, 100] {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 for _ in 0..50 {
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn rows_are_cut_between_samples() {
         let mut all = vec![0usize; 5 * SMALL];
-        Team::new(3).enter(|| {
+        ThreadPool::new(3).enter(|| {
             share_rows(&mut all, 5, |rows, piece| {
                 assert_eq!(piece.len(), rows.len() * 5);
                 piece.iter_mut().zip(rows.start * 5..).for_each(|(x, i)| *x = i);
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
-        let team = Team::new(2);
+        let team = ThreadPool::new(2);
         for bad in 0..8 {
             let outcome =
                 catch_unwind(AssertUnwindSafe(|| team.enter(|| share(8, |task| assert!(task != bad)))));
