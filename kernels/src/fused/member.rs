@@ -79,41 +79,39 @@ impl Member {
         ends: Ends<'_>,
         wait_policy: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
-        let Member { sync_segment, me, scratch } = self;
+        let Member { sync_segment: segment, me, scratch } = self;
         // No copy of the sync segment's handle: members would pass its counter from core to core.
-        let (sync_segment, me) = (&**sync_segment, *me);
-        assert_eq!(exchange.members, sync_segment.members, "the exchange is of other parties");
+        let (segment, me) = (&**segment, *me);
+        assert_eq!(exchange.members, segment.members, "the exchange is of other members");
         let blocks = exchange.most_blocks.max(1);
         let bytes = exchange.block * blocks;
         let stream = matches!(ends, Ends::Apart(..)) && bytes >= streamed(Isa::best());
         let written = match &ends {
-            _ if sync_segment.one_address_space || bytes <= REGISTERED_FROM => None,
-            Ends::InPlace(data) => sync_segment.registered(me, &raw const **data, true),
-            Ends::Apart(from, _)
-                if !from.is_empty() && sync_segment.registered(me, *from, false).is_none() =>
-            {
+            _ if segment.one_address_space || bytes <= REGISTERED_FROM => None,
+            Ends::InPlace(data) => segment.registered(me, &raw const **data, true),
+            Ends::Apart(from, _) if !from.is_empty() && segment.registered(me, *from, false).is_none() => {
                 None
             }
             Ends::Apart(_, []) => Some(0..0),
-            Ends::Apart(_, to) => sync_segment.registered(me, &raw const **to, true),
+            Ends::Apart(_, to) => segment.registered(me, &raw const **to, true),
         };
         let own = places(exchange, me, ends);
-        let busy = sync_segment.busy(me);
-        assert_eq!(busy.swap(1, Ordering::Acquire), 0, "party {me} is in an exchange already");
+        let busy = segment.busy(me);
+        assert_eq!(busy.swap(1, Ordering::Acquire), 0, "member {me} is in an exchange already");
         let _busy = Busy(busy);
 
-        let begun = sync_segment.begun(me).0;
+        let begun = segment.begun(me).0;
         let number = begun.get() + 1;
         let label = mix(label, exchange.digest) & !REGISTERED;
-        let mut barrier = Barrier { sync_segment, me, number, label, exchange };
+        let mut barrier = Barrier { sync_segment: segment, me, number, label, exchange };
         begun.set(number);
-        if bytes > sync_segment.room && sync_segment.one_address_space {
+        if bytes > segment.room && segment.one_address_space {
             return scratch.directly(&barrier, own, stream, wait_policy);
         }
         if let Some(written) = written {
             let word = |place: Place| match place.base.is_null() {
                 true => 0,
-                false => place.base.addr() - sync_segment.memory.base().addr().get() + 1,
+                false => place.base.addr() - segment.memory.base().addr().get() + 1,
             };
             // Where every member makes its own result, or this one gets none, nobody else writes to its buffer.
             let others = exchange.is_shared_out() && !own.result.base.is_null();
@@ -125,19 +123,18 @@ impl Member {
             barrier.number += 1;
         }
         // The whole of every block, or as much of it as the slots take.
-        let piece = match bytes <= sync_segment.room {
+        let piece = match bytes <= segment.room {
             true => exchange.block,
-            false => match sync_segment.room / blocks {
+            false => match segment.room / blocks {
                 fits if fits >= 64 => fits / 64 * 64,
                 fits => fits / 8 * 8,
             },
         };
         assert!(
             piece > 0 || exchange.block == 0,
-            "the slots of this board are too small for {blocks} blocks"
+            "the slots of this segment are too small for {blocks} blocks"
         );
-        let shares =
-            exchange.pattern == Pattern::AllReduce && sync_segment.members > 2 && bytes >= SHARED_OUT;
+        let shares = exchange.pattern == Pattern::AllReduce && segment.members > 2 && bytes >= SHARED_OUT;
         let mut at = 0;
         loop {
             let range = at..exchange.block.min(at + piece);

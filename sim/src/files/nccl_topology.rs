@@ -220,10 +220,8 @@ impl<'a> Found<'a> {
     ) -> Result<NcclTopology> {
         let path = source.path;
         let mut say = |note: String| notes.push(format!("{path}: {note}"));
-        let complete = match machine {
-            Some(preset) => Some((preset, preset.node(&Spec::read(&preset.name)?)?)),
-            None => None,
-        };
+        let node_of = |preset: &Preset| preset.node(&Spec::read(&preset.name)?);
+        let complete = machine.map(|preset| Ok((preset, node_of(preset)?))).transpose()?;
         if self.gpus.is_empty() {
             // A file whose devices have no class: all of the node is the machine's.
             let Some((preset, node)) = complete else {
@@ -259,9 +257,9 @@ impl<'a> Found<'a> {
                 node.join(at(*a), at(*b), from.min(*to), PCI_NANOS, LinkKind::Pci);
             }
         }
-        self.links
-            .iter()
-            .for_each(|(a, b, gb_per_s)| node.join(at(*a), at(*b), *gb_per_s, PCI_NANOS, LinkKind::Pci));
+        for (a, b, gb_per_s) in &self.links {
+            node.join(at(*a), at(*b), *gb_per_s, PCI_NANOS, LinkKind::Pci);
+        }
         for (device, (_, place, gb_per_s, _)) in (0..).zip(&self.gpus) {
             node.join(device, at(*place), *gb_per_s, PCI_NANOS, LinkKind::Pci);
         }

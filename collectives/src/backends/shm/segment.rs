@@ -62,7 +62,7 @@ mod tests {
             "hosts that are not known"
         );
         assert!(Segment::accept(&segment_handle, 2).is_some());
-        assert!(Segment::accept(&segment_handle, 3).is_none(), "a board of other parties has another size");
+        assert!(Segment::accept(&segment_handle, 3).is_none(), "a segment of other members has another size");
     }
 
     #[test]

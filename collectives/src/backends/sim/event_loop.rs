@@ -4,10 +4,10 @@ use super::channels::News;
 use super::event_queue::ScheduledEvent;
 use super::message::{Channel, Half};
 use super::state::{Doing, Entered, LAST, State, Task, Wait};
-use crate::backends::{GateId, GroupId, TaskId};
+use crate::backends::{GateId, GroupId, Member, TaskId};
 use crate::contract::CallLedger;
 use crate::transport::Event;
-use crate::{Error, Operation, Rank};
+use crate::{Error, Lost, Operation, Rank};
 use allfold_sim::Picos;
 use std::collections::BTreeSet;
 use std::mem;
@@ -100,8 +100,8 @@ impl State {
             ScheduledEvent::Die { rank } => self.die(rank),
             ScheduledEvent::Moved { half, round } => self.deliver(half, Event::Moved { round }),
             ScheduledEvent::Enter { member, call } => {
-                let letter = call.operation == Operation::PointToPoint;
-                if !letter && self.ledger(member.group).enter(member.rank, &call).is_err() {
+                let point_to_point = call.operation == Operation::PointToPoint;
+                if !point_to_point && self.ledger(member.group).enter(member.rank, &call).is_err() {
                     self.alarm(member.group);
                 }
             }
@@ -110,36 +110,19 @@ impl State {
             ScheduledEvent::Send { half, member, to, lane, frame } => {
                 let channel = (member.group, member.rank, to, lane);
                 let ends = self.ends(channel);
-                self.channels.send(
-                    channel,
-                    ends,
-                    (half, frame),
-                    self.now,
-                    &self.options,
-                    &mut self.event_queue,
-                );
+                let (options, queue) = (&self.options, &mut self.event_queue);
+                self.channels.send(channel, ends, (half, frame), self.now, options, queue);
                 self.fail_orphaned(channel);
             }
             ScheduledEvent::Receive { half, member, from, lane, reduced } => {
                 let channel = (member.group, from, member.rank, lane);
                 let ends = self.ends(channel);
-                self.channels.receive(
-                    channel,
-                    ends,
-                    (half, reduced),
-                    self.now,
-                    &self.options,
-                    &mut self.event_queue,
-                );
+                let (options, queue) = (&self.options, &mut self.event_queue);
+                self.channels.receive(channel, ends, (half, reduced), self.now, options, queue);
                 self.fail_orphaned(channel);
             }
             ScheduledEvent::Raise { task, gate: GateId(gate) } => {
-                let gate = &mut self.gates[gate as usize];
-                gate.count += 1;
-                let count = gate.count;
-                let through = gate.waiting.extract_if(.., |(_, wanted)| *wanted <= count);
-                let through: Vec<TaskId> = through.map(|(task, _)| task).collect();
-                through.into_iter().for_each(|task| self.wake(task));
+                self.raise(gate);
                 self.wake_pollers(task);
             }
             ScheduledEvent::Pass { task, gate, count }
@@ -155,12 +138,7 @@ impl State {
             }
             ScheduledEvent::Pass { task, .. } | ScheduledEvent::Poll { task, .. } => self.wake(task),
             ScheduledEvent::Leave { member, operations, cause } => {
-                if self.ledger(member.group).leave(member.rank, operations, cause).is_err() {
-                    self.alarm(member.group);
-                }
-                self.decided(member.group);
-                let point_to_point = self.channels.point_to_point(member.group, member.rank);
-                point_to_point.into_iter().for_each(|channel| self.fail_orphaned(channel));
+                self.leave(member, operations, cause);
             }
             ScheduledEvent::Shrink { member } => {
                 self.ledger(member.group).shrink(member.rank);
@@ -175,6 +153,26 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Counts one more arrival at a gate and wakes the tasks that waited for it.
+    fn raise(&mut self, gate: u32) {
+        let gate = &mut self.gates[gate as usize];
+        gate.count += 1;
+        let count = gate.count;
+        let passing = gate.waiting.extract_if(.., |(_, wanted)| *wanted <= count);
+        let passing: Vec<TaskId> = passing.map(|(task, _)| task).collect();
+        passing.into_iter().for_each(|task| self.wake(task));
+    }
+
+    /// A member leaves its group: ranks that still need it get an error.
+    fn leave(&mut self, member: Member, operations: u64, cause: Lost) {
+        if self.ledger(member.group).leave(member.rank, operations, cause).is_err() {
+            self.alarm(member.group);
+        }
+        self.decided(member.group);
+        let point_to_point = self.channels.point_to_point(member.group, member.rank);
+        point_to_point.into_iter().for_each(|channel| self.fail_orphaned(channel));
     }
 
     pub(super) fn ledger(&mut self, GroupId(group): GroupId) -> &mut CallLedger {

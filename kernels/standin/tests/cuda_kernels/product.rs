@@ -58,15 +58,8 @@ fn convolutions<T: Trained>(queue: &Queue) {
         let layout = TensorLayout::Planes;
         let s =
             Conv { dtype: T::DTYPE, n, channels, picture, filters, side, stride, padding, groups, layout };
-        let cpu = Conv2dShape {
-            inputs: channels,
-            outputs: filters,
-            picture,
-            kernel: side,
-            stride,
-            padding,
-            groups,
-        };
+        let (inputs, outputs, kernel) = (channels, filters, side);
+        let cpu = Conv2dShape { inputs, outputs, picture, kernel, stride, padding, groups };
         let (p, q) = s.output_picture().unwrap();
         assert_eq!((p, q), cpu.output_picture());
         let x: Vec<T> = of(&units(n * channels * picture.0 * picture.1, 1));

@@ -116,10 +116,9 @@ impl Node {
                         shared.push((&other.nics, other.gb_per_s));
                     }
                 }
-                let gb_per_s =
-                    shared.iter().map(|(_, gb_per_s)| gb_per_s).sum::<f64>() * f64::from(fabrics.pod) / ratio;
+                let all: f64 = shared.iter().map(|(_, gb_per_s)| gb_per_s).sum();
                 let name = if fabrics.rails { format!("spine{number}") } else { "spine".into() };
-                let link = link(gb_per_s, SPINE_NANOS / 2);
+                let link = link(all * f64::from(fabrics.pod) / ratio, SPINE_NANOS / 2);
                 let (a, b) = (
                     drawn.once(&format!("{name}_up"), pod, link),
                     drawn.once(&format!("{name}_down"), pod, link),
