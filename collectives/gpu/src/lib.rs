@@ -11,19 +11,19 @@
 //! ```
 //! use allfold_collectives::registry::find;
 //! use allfold_collectives::{Collective, DType, Error, Rank, ReduceOp};
-//! use allfold_gpu::device::{DeviceRanks, Form, Job};
+//! use allfold_gpu::device::{DeviceRanks, ExecutionMode, DeviceCollective};
 //! use allfold_kernels::cuda::Memory;
-//! use allfold_standin::{Order, Shim};
+//! use allfold_standin::{FiberOrder, Shim};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut ranks = DeviceRanks::new(Shim::open(Order::Upwards)?, 4)?;
+//! let mut ranks = DeviceRanks::new(Shim::open(FiberOrder::Upwards)?, 4)?;
 //! let buffers: Vec<Memory> = (0..4)
 //!     .map(|rank| Ok::<_, Error>(ranks.queue(Rank(rank))?.upload(&[rank as f32; 8]).expect("memory")))
 //!     .collect::<Result<_, _>>()?;
 //! let slices: Vec<_> = buffers.iter().map(Memory::all).collect();
 //! let algorithm = find(Collective::AllReduce, "ring")?;
-//! let (dtype, op, form) = (DType::F32, ReduceOp::Sum, Form::Messages);
-//! ranks.run(&Job { algorithm, root: Rank(0), dtype, op, form, segments: 1 }, &slices)?;
+//! let (dtype, op, form) = (DType::F32, ReduceOp::Sum, ExecutionMode::Messages);
+//! ranks.run(&DeviceCollective { algorithm, root: Rank(0), dtype, op, form, segments: 1 }, &slices)?;
 //! assert_eq!(ranks.main().download::<f32>(slices[3])?, [6.0; 8]);
 //! # Ok(())
 //! # }

@@ -12,12 +12,12 @@
 //!
 //! ```
 //! use allfold_schedules::Collective;
-//! use allfold_nccl_model::{Algorithm, Arch, Graph, Overrides, Platform, Protocol, choose};
+//! use allfold_nccl_model::{NcclAlgorithm, Arch, Graph, Overrides, Platform, Protocol, choose};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let platform = Platform::nvlink(Arch::Ampere, 2, 16, Graph::inside(12, 20.0).across(16.0));
 //! let small = choose(&platform, Collective::AllReduce, 8, &Overrides::default())?;
-//! assert_eq!((small.algorithm, small.protocol), (Algorithm::Tree, Protocol::Ll));
+//! assert_eq!((small.algorithm, small.protocol), (NcclAlgorithm::Tree, Protocol::Ll));
 //! let ring = Overrides::new("ring", "^LL,LL128")?;
 //! let large = choose(&platform, Collective::AllReduce, 1 << 30, &ring)?;
 //! assert_eq!(large.protocol, Protocol::Simple);

@@ -16,7 +16,7 @@
 //! let variables = [("RANK", "3"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "node0"), ("MASTER_PORT", "29500")];
 //! let lookup = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
 //! let told = Environment::read(lookup)?.expect("a launcher's variables");
-//! assert_eq!((told.rank.0, told.world_size, told.meeting.to_string()), (3, 8, "node0:29500".into()));
+//! assert_eq!((told.rank.0, told.world_size, told.rendezvous_address.to_string()), (3, 8, "node0:29500".into()));
 //! # Ok::<(), allfold_net::Error>(())
 //! ```
 

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! ```
-//! use allfold_report::records::{Proof, Records, Stamp, line};
+//! use allfold_report::records::{ProofRecord, Records, Stamp, line};
 //!
 //! let stamp = Stamp { commit: "c0ffee".into(), host: "h".into(), seed: None, command: "allfold verify".into() };
-//! let proof = Proof {
+//! let proof = ProofRecord {
 //!     collective: "all_reduce".into(),
 //!     algorithm: "ring".into(),
 //!     ranks: 4,
@@ -26,7 +26,7 @@
 //! assert!(text.starts_with(r#"{"schema":2,"kind":"verify","collective":"all_reduce""#));
 //!
 //! let records = Records::parse(&text)?;
-//! assert_eq!(records.all::<Proof>(), [proof]);
+//! assert_eq!(records.all::<ProofRecord>(), [proof]);
 //! let report = allfold_report::render(&records, &stamp)?;
 //! assert!(report.page.starts_with("<!DOCTYPE html>"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -9,10 +9,10 @@
 //!
 //! ```
 //! use allfold_kernels::{DType, ReduceOp, cuda};
-//! use allfold_standin::{Order, Shim};
+//! use allfold_standin::{FiberOrder, Shim};
 //!
 //! # fn main() -> Result<(), cuda::Error> {
-//! let queue = cuda::Queue::new(Shim::open(Order::Upwards)?, 0)?;
+//! let queue = cuda::Queue::new(Shim::open(FiberOrder::Upwards)?, 0)?;
 //! let (a, b) = (queue.upload(&[1.0f32, 2.0])?, queue.upload(&[10.0f32, 20.0])?);
 //! cuda::launch::reduce(&queue, DType::F32, ReduceOp::Sum, a.all(), b.all())?;
 //! assert_eq!(queue.download::<f32>(a.all())?, [11.0, 22.0]);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Every connection begins with a handshake under the job's secret ([`allfold_net::handshake`]), then carries frames of 64
-//! bytes and what they announce (`frame`); between ranks of one host those go through memory ([`allfold_net::shared_memory`]).
+//! bytes and what they announce (`frame`); between ranks of one host those go through memory ([`allfold_net::shared_memory_link`]).
 //! Control connections are made between all ranks at the start; data connections when two ranks of a group first need
 //! one. The thread that calls a collective moves its bytes itself, straight between the kernel and the caller's buffer.
 

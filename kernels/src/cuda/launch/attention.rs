@@ -24,7 +24,7 @@ pub struct Heads<'a> {
     pub dropped: Option<Dropped<'a>>,
 }
 
-/// Dropout of an attention's probabilities, by the draws of [`crate::nn::Attention`].
+/// Dropout of an attention's probabilities, by the draws of [`crate::nn::AttentionShape`].
 #[derive(Clone, Copy, Debug)]
 pub struct Dropped<'a> {
     /// As [`super::dropout`] has it.

@@ -4,7 +4,7 @@ use super::{Moved, blocks, holds, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
-/// `y` = `x` with a share of zeros, by the draws of [`crate::nn::Dropout`]: `stream` holds, as u32, the seed's two halves and
+/// `y` = `x` with a share of zeros, by the draws of [`crate::nn::DropoutKernel`]: `stream` holds, as u32, the seed's two halves and
 /// the first two numbers of its place; `layer` is the third. With gradients for both, also the backward pass.
 ///
 /// # Errors
