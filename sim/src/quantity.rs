@@ -82,12 +82,12 @@ fn split(text: &str) -> (Option<f64>, &str) {
 fn scaled(text: &str, units: &[(&str, f64)], bare: fn(&str) -> String, example: &str) -> Result<f64, String> {
     let known = || units.iter().map(|(unit, _)| *unit).collect::<Vec<_>>().join(", ");
     match split(text) {
-        (None, _) => Err(format!("`{text}` is no quantity; write such as {example}")),
+        (None, _) => Err(format!("`{text}` is not a quantity; write for example {example}")),
         (Some(_), "") => Err(bare(text.trim())),
         (Some(number), unit) => match units.iter().find(|(name, _)| *name == unit) {
             Some((_, factor)) => Ok(number * factor),
             None => {
-                Err(format!("`{text}` has an unknown unit; write such as {example} (units: {})", known()))
+                Err(format!("`{text}` has an unknown unit; write for example {example} (units: {})", known()))
             }
         },
     }
@@ -105,7 +105,7 @@ fn bare_bandwidth(text: &str) -> String {
 
 /// What a time without a unit could mean.
 fn bare_time(text: &str) -> String {
-    format!("`{text}` has no unit; write such as \"{text} us\" or \"{text} ns\"")
+    format!("`{text}` has no unit; write for example \"{text} us\" or \"{text} ns\"")
 }
 
 impl FromStr for Bandwidth {
@@ -115,7 +115,7 @@ impl FromStr for Bandwidth {
         let gb = scaled(text, &BANDWIDTHS, bare_bandwidth, "\"25 GB/s\" or \"200 Gb/s\"")?;
         match (1e-9..=1e9).contains(&gb) {
             true => Ok(Bandwidth(gb)),
-            false => Err(format!("`{text}` is no bandwidth; give more than 0, at most 1e9 GB/s")),
+            false => Err(format!("`{text}` is not a possible bandwidth; give more than 0, at most 1e9 GB/s")),
         }
     }
 }
@@ -127,7 +127,7 @@ impl FromStr for Latency {
         let us = scaled(text, &TIMES, bare_time, "\"2.7 us\"")?;
         match (0.0..=1e9).contains(&us) {
             true => Ok(Latency(us)),
-            false => Err(format!("`{text}` is no time; give 0 or more, at most 1000 s")),
+            false => Err(format!("`{text}` is not a possible time; give 0 or more, at most 1000 s")),
         }
     }
 }
@@ -198,18 +198,18 @@ mod tests {
         let said = |text: &str| text.parse::<Bandwidth>().unwrap_err();
         for (text, what) in [
             ("25", "write \"25 GB/s\" (200 Gb/s) or \"25 Gb/s\" (3.125 GB/s)"),
-            ("fast", "is no quantity; write such as \"25 GB/s\""),
+            ("fast", "is not a quantity; write for example \"25 GB/s\""),
             ("25 GBs", "unknown unit"),
             ("25 gb/s", "unknown unit"),
             ("0 GB/s", "give more than 0"),
             ("-1 GB/s", "give more than 0"),
             ("1e300 TB/s", "at most 1e9 GB/s"),
-            ("", "is no quantity"),
+            ("", "is not a quantity"),
         ] {
             assert!(said(text).contains(what), "{text}: {}", said(text));
         }
         let said = |text: &str| text.parse::<Latency>().unwrap_err();
-        assert_eq!(said("2.7"), "`2.7` has no unit; write such as \"2.7 us\" or \"2.7 ns\"");
-        assert!(said("-1 us").contains("is no time; give 0 or more"));
+        assert_eq!(said("2.7"), "`2.7` has no unit; write for example \"2.7 us\" or \"2.7 ns\"");
+        assert!(said("-1 us").contains("is not a possible time; give 0 or more"));
     }
 }

@@ -90,7 +90,7 @@ impl Sampler {
         let Sampler { samples, world, .. } = self;
         let rule = if self.drop_last { ", of which `drop_last` drops those that fill no row," } else { "" };
         Error::Data(format!(
-            "{samples} training samples{rule} are no step for {world} ranks: it needs more samples or fewer ranks"
+            "{samples} training samples{rule} do not make one step for {world} ranks: use more samples or fewer ranks"
         ))
     }
 

@@ -39,7 +39,7 @@ pub fn take<F: Float>(path: &Path, bytes: &[u8], model: &mut Model<F>) -> Result
     for name in all.names() {
         let beside = name.ends_with("num_batches_tracked") || ours && !name.starts_with(checkpoint::MODEL);
         if !beside && !places.iter().any(|(place, _)| named(&place.name) == name) {
-            return Err(bad(format!("has a tensor `{name}` that the model has not")));
+            return Err(bad(format!("has a tensor `{name}` that the model does not have")));
         }
     }
     for (place, param) in places {

@@ -78,7 +78,11 @@ fn parse<T: Copy + PartialEq>(
         };
         let list = items(list.trim(), kind, all, name)?;
         match function {
-            None if at > 0 => return Err(format!("`{part}` is for every collective; write it first")),
+            None if at > 0 => {
+                return Err(format!(
+                    "`{part}` names no collective and so applies to all; write it before the entries that name one"
+                ));
+            }
             None => allowed.extend(TUNED.iter().map(|&(_, collective)| (collective, list.clone()))),
             Some(function) => {
                 let found = TUNED.iter().find(|(name, _)| name.eq_ignore_ascii_case(function));

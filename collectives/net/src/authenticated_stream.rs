@@ -164,7 +164,9 @@ impl AuthenticatedStream {
     /// Leaves the asynchronous runtime: the same connection for a thread that asks it directly. With memory of this host
     /// for its bytes, there is nothing on the socket that TLS would have to protect.
     pub fn into_peer_stream(self, memory: Option<Pipe>) -> Result<PeerStream> {
-        let failed = |error: io::Error| Error::System(format!("a socket cannot be taken over: {error}"));
+        let failed = |error: io::Error| {
+            Error::System(format!("cannot register a socket with the event loop: {error}"))
+        };
         let socket = self.socket.into_std().map_err(failed)?;
         Ok(match memory {
             Some(pipe) => PeerStream::shared_memory(socket, pipe),

@@ -176,7 +176,7 @@ impl HandshakeAnswer {
                 format!("rank {peer} was told of {theirs} ranks, and this rank of {}", identity.size)
             }
             HandshakeAnswer::Peer(theirs) => format!("rank {peer}'s address is that of rank {theirs}"),
-            HandshakeAnswer::Duplicate(rank) => format!("there is a rank {rank} already"),
+            HandshakeAnswer::Duplicate(rank) => format!("rank {rank} is connected already"),
             HandshakeAnswer::Gone => format!("rank {peer} has left"),
         }
     }
@@ -308,7 +308,7 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IncompatiblePeer {
     /// Another program.
-    #[error("it does not speak Allfold's handshake")]
+    #[error("the other side does not use Allfold's handshake")]
     Program,
     /// Another version of the wire format.
     #[error("it speaks version {theirs} of the wire format, and this side version {ours}")]

@@ -86,7 +86,7 @@ impl Secret {
         for (byte, pair) in raw.iter_mut().zip(digits.chunks_exact(2)) {
             match (digit(pair[0]), digit(pair[1])) {
                 (Some(high), Some(low)) => *byte = high << 4 | low,
-                _ => return Err(wrong("it holds something that is no hexadecimal digit".into())),
+                _ => return Err(wrong("it has a character that is not a hexadecimal digit".into())),
             }
         }
         Ok(Secret::new(*raw))
@@ -215,7 +215,7 @@ mod tests {
         };
         says(put(&[0xab; 32], 0o644), "others may read");
         says(put(b"too short", 0o600), "it has 9 bytes");
-        says(put("xy".repeat(32).as_bytes(), 0o600), "no hexadecimal digit");
+        says(put("xy".repeat(32).as_bytes(), 0o600), "not a hexadecimal digit");
         says(put(&[b'a'; 4000], 0o600), "it has 256 bytes");
         std::fs::remove_file(&path).unwrap();
         says(Secret::read(&path), "No such file");

@@ -61,7 +61,7 @@ impl Communicator {
         let (collective, rank) = (request.collective, self.rank());
         let row = collective.meaning();
         if !row.out_of_place {
-            return Err(Error::Argument(format!("{collective} takes one buffer, which is the output")));
+            return Err(Error::Argument(format!("{collective} takes one buffer, its output; pass no input")));
         }
         let whole = |side: Side| side.on == On::All && side.part == Portion::Whole;
         if whole(row.input) && whole(row.output) && input.len() == output.len() {

@@ -103,7 +103,7 @@ fn case_21_a_second_rank_of_one_number_is_refused_and_the_first_unharmed() {
         (0..2).for_each(|_| is_connected.recv().unwrap());
         let twin = Communicator::over_tcp(peers(1, extra, addresses, deadlines())).map(drop);
         over.store(true, Ordering::Relaxed);
-        assert_eq!(twin.unwrap_err().to_string(), "no connection to rank 0: there is a rank 1 already");
+        assert_eq!(twin.unwrap_err().to_string(), "no connection to rank 0: rank 1 is connected already");
         for thread in first {
             assert_eq!(thread.join().unwrap(), Ok(()));
         }

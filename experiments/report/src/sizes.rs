@@ -162,7 +162,7 @@ pub fn rank_count(text: &str) -> Result<u32, String> {
     match text.parse::<u64>() {
         Ok(0) => Err("zero ranks; a group has 1 or more".into()),
         Ok(ranks) => u32::try_from(ranks).map_err(|_| format!("{ranks} ranks are more than 2^32 - 1")),
-        Err(_) => Err(format!("`{text}` is no number of ranks; write a whole number, 1 or more")),
+        Err(_) => Err(format!("`{text}` is not a number of ranks; write a whole number, 1 or more")),
     }
 }
 

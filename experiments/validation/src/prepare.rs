@@ -44,7 +44,7 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
         return refuse(&"doubted by its collector");
     }
     let Some(hardware) = &run.hardware else {
-        return refuse(&"the run does not say `hardware`; give it with --machine FILE");
+        return refuse(&"the run lacks `hardware`; give it with --machine FILE");
     };
     let mut machine = match Machine::understand(hardware) {
         Ok(machine) => machine,

@@ -1,4 +1,4 @@
-//! One exchange under way, as one member sees it: telling the others, and waiting for them.
+//! The barriers of one exchange: how a member announces its arrival and waits for the others.
 
 use super::exchange::Exchange;
 use super::sync::{Gate, Word, gate, give_up};
@@ -7,34 +7,34 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a member does while the others do not come.
+/// How long a member waits, and what it does meanwhile.
 pub trait WaitPolicy {
-    /// Why it waits no longer.
+    /// Why the member stops waiting.
     type Error;
 
-    /// Called each time this member has told the others that it has come, before it looks for them: what is done here is
-    /// done while that is under way.
+    /// Called each time this member has announced its arrival, before it looks for the others: work done here overlaps with
+    /// the announcement.
     fn on_arrival(&mut self) {}
 
-    /// Asked before every sleep. `absent` says of a member whether it has not come.
+    /// Called before every sleep; returns for how long to sleep at most. `absent` tells whether a member has not arrived.
     ///
     /// # Errors
-    /// It shall wait no longer. Else for how long at most until it is asked again.
+    /// The member stops waiting.
     fn wait(&mut self, absent: &dyn Fn(u32) -> bool) -> Result<Duration, Self::Error>;
 }
 
-/// Why there is no result.
+/// Why an exchange has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped<E> {
-    /// This member's wait policy was over.
+    /// This member's wait policy stopped it.
     TimedOut(E),
-    /// Another member's was.
+    /// Another member's wait policy stopped that member.
     GivenUp,
-    /// This member came with another label or another exchange.
+    /// This member arrived with another label or another exchange.
     Disagrees(u32),
 }
 
-/// Set in the label of a slot that holds registered buffers.
+/// Set in the label of a slot that holds the addresses of registered buffers instead of data.
 pub(super) const REGISTERED: u64 = 1;
 
 /// One exchange under way.
@@ -47,7 +47,7 @@ pub(super) struct Barrier<'a> {
     pub exchange: &'a Exchange,
 }
 
-/// Waits for those that cannot fail to come: they are at work, which takes no waiting.
+/// Waits without a timeout, for members that are computing and so will arrive.
 pub(super) struct NoDeadline;
 
 impl WaitPolicy for NoDeadline {
@@ -59,8 +59,8 @@ impl WaitPolicy for NoDeadline {
 }
 
 impl Barrier<'_> {
-    /// Tells the others that this member has come, and waits until it is `ready`: looks, lets others run, then sleeps as
-    /// long as its wait policy lasts. `absent`: on whom it waits.
+    /// Announces this member's arrival and waits until `ready`: it spins, then yields, then sleeps as long as its wait policy
+    /// allows. `absent` tells which members it waits for.
     #[inline]
     pub fn until<P: WaitPolicy>(
         &self,
@@ -68,8 +68,8 @@ impl Barrier<'_> {
         absent: &impl Fn(u32) -> bool,
         wait_policy: &mut P,
     ) -> Result<(), P::Error> {
-        // A waker rung for sure takes a fence, which would hold back the first looks until what was written has arrived
-        // everywhere: so only who is known to sleep is woken before them.
+        // A reliable wake needs a fence, which would delay the first looks until all writes are visible. So before them only
+        // members that are seen to sleep are woken.
         self.sync_segment.wake_sleepers();
         wait_policy.on_arrival();
         for _ in 0..self.sync_segment.pace.looks {
@@ -101,7 +101,7 @@ impl Barrier<'_> {
         |member| self.sync_segment.slot(member, self.number).flag.get() != self.number
     }
 
-    /// Waits until all have raised their flags, with one label. How many came with registered buffers.
+    /// Waits until all members have raised their flags with one label. Returns how many have registered buffers.
     #[inline]
     pub fn all_arrived<P: WaitPolicy>(&self, wait_policy: &mut P) -> Result<u32, Stopped<P::Error>> {
         let (mut next, all) = (0, self.sync_segment.members);
@@ -115,7 +115,7 @@ impl Barrier<'_> {
         self.agree()
     }
 
-    /// Waits until as many have come to a gate, or takes it back for all of them.
+    /// Waits until `all` members have arrived at a gate, or closes it for all.
     pub fn pass_gate<P: WaitPolicy>(
         &self,
         word: &AtomicU64,
@@ -126,7 +126,7 @@ impl Barrier<'_> {
         let waited = self.until(&mut || gate(word, all) != Gate::Shut, absent, wait_policy);
         let known = match &waited {
             Ok(()) => gate(word, all),
-            // Taken back, unless the last one came meanwhile: then it is in, and has to go through with it.
+            // Closed, unless the last member arrived meanwhile: then this member has to complete the exchange.
             Err(_) => give_up(word, all),
         };
         if known == Gate::GivenUp {
@@ -136,7 +136,8 @@ impl Barrier<'_> {
         Ok(())
     }
 
-    /// Whether all came with this label, and how many with registered buffers. Those that did not all find so.
+    /// Checks that all members have this label; returns how many have registered buffers. If labels differ, every member
+    /// finds it.
     #[inline]
     pub fn agree<E>(&self) -> Result<u32, Stopped<E>> {
         let mut offers = 0;

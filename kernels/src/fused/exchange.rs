@@ -1,19 +1,19 @@
-//! What members compute together: for every block of every result, where it comes from.
+//! What members compute: for every block of every result, the blocks that it comes from.
 
 use super::formula::Formula;
 use crate::{DType, ReduceOp};
 use allfold_base::hash::{GOLDEN, finalize};
 use std::ops::Range;
 
-/// Who ends with what. A member's source and result are made of blocks of one size.
+/// Which member ends with what. Sources and results consist of blocks of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Pattern {
-    /// All meet; nothing is moved.
+    /// A barrier: no data are moved.
     Meet,
     /// Every result is the reduction of all sources: one block each.
     AllReduce,
-    /// The root's result is.
+    /// The root's result is the reduction of all sources: one block each.
     Reduce,
     /// Sources have one block per member; the result of member p is the reduction of their blocks p.
     ReduceScatter,
@@ -21,7 +21,7 @@ pub enum Pattern {
     Broadcast,
     /// Every result is all sources, in order.
     AllGather,
-    /// The root's result is.
+    /// The root's result is all sources, in order.
     Gather,
     /// The root's source has one block per member; the result of member p is block p.
     Scatter,
@@ -40,14 +40,14 @@ pub(super) enum From {
     Reduce { block: usize },
 }
 
-/// A block, and whose blocks it becomes: (member, block of its result).
+/// A block, and the blocks of results that it becomes: (member, block of its result).
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub from: From,
     pub to: Vec<(u32, usize)>,
 }
 
-/// One computation of all members. Build it once, and run it as often as needed.
+/// One computation of all members. Build it once and run it as often as needed.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     pub(super) pattern: Pattern,
@@ -58,13 +58,13 @@ pub struct Exchange {
     /// Bytes of a block.
     pub(super) block: usize,
     pub(super) routes: Vec<Route>,
-    /// By bytes of a source: which tree reduces them.
+    /// Which tree reduces which bytes of a source.
     pub(super) formulas: Vec<(Range<usize>, Formula)>,
     /// Blocks of scratch that the formulas need.
     pub(super) slots: usize,
     /// The most blocks that any source has.
     pub(super) most_blocks: usize,
-    /// Equal for exchanges that have equal buffers.
+    /// A hash of the arguments, compared between members.
     pub(super) digest: u64,
 }
 
@@ -75,12 +75,12 @@ pub(super) fn mix(hash: u64, word: u64) -> u64 {
 
 impl Exchange {
     /// An exchange of `members` members over blocks of `count` elements. `formulas` says, for ranges of the elements
-    /// of a source, by which tree they are reduced; where nothing is reduced it is not looked at. An average is
+    /// of a source, by which tree they are reduced; it is ignored if nothing is reduced. An average is
     /// divided once, after its sum.
     ///
     /// # Panics
-    /// If there are no members, the root is none of them, a formula names a member that is not there, or the formulas
-    /// do not cover a source from its start to its end: mistakes of the caller.
+    /// Mistakes of the caller: no members, a root that is not a member, a formula that names a member that does not exist,
+    /// formulas that do not cover a source from start to end.
     #[track_caller]
     pub fn new(
         pattern: Pattern,
@@ -129,7 +129,7 @@ impl Exchange {
         exchange
     }
 
-    /// Blocks of the source of a member.
+    /// Number of blocks in the source of a member.
     pub(super) fn source_blocks(&self, member: u32) -> usize {
         let all = self.members as usize;
         match self.pattern {
@@ -142,7 +142,7 @@ impl Exchange {
         }
     }
 
-    /// Blocks of the result of a member.
+    /// Number of blocks in the result of a member.
     pub(super) fn result_blocks(&self, member: u32) -> usize {
         let all = self.members as usize;
         match self.pattern {
@@ -161,8 +161,8 @@ impl Exchange {
         !matches!(self.pattern, Pattern::Gather | Pattern::Scatter | Pattern::AllToAll | Pattern::Shift)
     }
 
-    /// Whether shares of a large exchange are ranges of its blocks, which takes members that only give or only take
-    /// into the work; else every member computes its own result.
+    /// Whether a large exchange is divided into ranges of its blocks, so that members that only give or only take work too.
+    /// Otherwise every member computes its own result.
     pub(super) fn is_shared_out(&self) -> bool {
         !matches!(
             self.pattern,
@@ -170,7 +170,7 @@ impl Exchange {
         )
     }
 
-    /// Where blocks of this source and result lie within one buffer of both: byte offsets.
+    /// Byte offsets of a member's source and result within one buffer that holds both.
     pub(super) fn offsets(&self, member: u32) -> (usize, usize) {
         let own = member as usize * self.block;
         match self.pattern {

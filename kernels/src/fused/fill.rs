@@ -1,5 +1,4 @@
-//! One member's share of the work: evaluates blocks small enough to stay in the first-level cache, from wherever the
-//! sources are to wherever the results go.
+//! One member's share of the work: evaluates blocks that fit into the first-level cache, from the sources to the results.
 
 use super::exchange::{Exchange, From, Pattern, Route};
 use super::formula::{Formula, Operand};
@@ -30,17 +29,17 @@ impl Place {
 /// What to fill.
 pub(super) struct Fill<'a> {
     pub exchange: &'a Exchange,
-    /// Of every member.
+    /// The source of every member.
     pub sources: &'a [Place],
-    /// Of every member; [`Place::NONE`] for those whose results this share does not touch.
+    /// The result of every member; [`Place::NONE`] for those that this share does not touch.
     pub results: &'a [Place],
     /// The bytes of each block that are filled, relative to the places.
     pub range: Range<usize>,
-    /// What byte 0 is of its block.
+    /// The offset of byte 0 in its block.
     pub first: usize,
     /// Whether results are written past the caches.
     pub stream: bool,
-    /// Room for the exchange's slots.
+    /// Scratch for the exchange's slots.
     pub scratch: &'a mut Vec<u64>,
 }
 
@@ -72,7 +71,7 @@ impl Typed for Fill<'_> {
             let to = || to.iter().filter(|(member, _)| !results[*member as usize].base.is_null());
             let mut places = to().map(|(member, block)| results[*member as usize].at(*block, 0));
             let Some(one) = places.next() else { continue };
-            // A result that is the only one is made where it is wanted.
+            // A single result is computed in place.
             let only = if places.next().is_none() && !stream { one } else { std::ptr::null_mut() };
             let mut at = range.start;
             if let Some((a, b)) = pair(exchange, *from, sources, results).filter(|_| parts.is_none()) {

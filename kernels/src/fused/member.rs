@@ -1,4 +1,4 @@
-//! One member's part in exchanges: meets the others, does its share, and returns once nobody needs its buffers.
+//! One member of exchanges: it waits for the others, computes its share, and returns when no member needs its buffers.
 
 use super::barrier::{Barrier, REGISTERED, Stopped, WaitPolicy};
 use super::exchange::{Exchange, Pattern, mix};
@@ -10,24 +10,24 @@ use crate::Isa;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The buffers of a member: bytes of its source, and of its result.
+/// The buffers of a member: the bytes of its source and of its result.
 pub enum Ends<'a> {
-    /// One buffer that is both, or that holds the one within the other: block p of an all-gather's result is the
+    /// One buffer for both, or one that contains the other: block p of an all-gather's result is the
     /// source of member p, block p of a reduce-scatter's source becomes the result of member p.
     InPlace(&'a mut [u8]),
-    /// Two.
+    /// Two buffers: the source and the result.
     Apart(&'a [u8], &'a mut [u8]),
 }
 
-/// Sources of more bytes than this are offered to the others where they are, if they are registered; the rest goes by slots
-/// sooner than two barriers take.
+/// Above this size a registered source buffer is read in place by the other members. Smaller sources are copied through
+/// slots, which needs one barrier instead of two.
 const REGISTERED_FROM: usize = 4096;
 
-/// An all-reduce through slots of at least this many bytes is shared out among more than two members.
+/// From this size on, an all-reduce through slots between more than two members is divided into shares.
 const SHARED_OUT: usize = 32 << 10;
 
-/// A result of at least this many bytes that does not lie where its source lies is written past the caches: what they
-/// keep, and what that gains, was measured on processors of these classes.
+/// From this size on, a result in another buffer than its source is written with non-temporal stores. The sizes were
+/// measured on processors of these instruction classes.
 const fn streamed(isa: Isa) -> usize {
     match isa {
         Isa::Avx512 => 4 << 20,
@@ -35,7 +35,7 @@ const fn streamed(isa: Isa) -> usize {
     }
 }
 
-/// A place at a sync segment.
+/// A member of a sync segment.
 pub struct Member {
     sync_segment: Arc<SyncSegment>,
     me: u32,
@@ -52,10 +52,10 @@ impl Drop for Busy<'_> {
 }
 
 impl Member {
-    /// The place of member `me`. There may be more than one handle to a place, used one at a time.
+    /// Member number `me`. There may be several handles to one member, used one at a time.
     ///
     /// # Panics
-    /// If there is no such member.
+    /// `me` is not below the number of members.
     pub fn new(sync_segment: Arc<SyncSegment>, me: u32) -> Member {
         assert!(me < sync_segment.members, "party {me} of {}", sync_segment.members);
         let places = vec![Place::NONE; sync_segment.members as usize];
@@ -63,15 +63,15 @@ impl Member {
         Member { sync_segment, me, scratch }
     }
 
-    /// Takes part in an exchange: returns when the result is there and nobody reads or writes the buffers any more.
-    /// All members come with equal labels and exchanges, in the same order.
+    /// Takes part in an exchange: returns when the result is complete and no member reads or writes the buffers any more.
+    /// All members call this with equal labels and exchanges, in the same order.
     ///
     /// # Errors
-    /// Not all have come, or not all with the same; the result then has no meaning.
+    /// Not all members arrived, or not all with the same label and exchange. The result is undefined then.
     ///
     /// # Panics
-    /// If a buffer has another length than the exchange says or is not aligned to its elements, if the exchange does
-    /// not work in place or is of other members, or if this place is taken by another thread: mistakes of the caller.
+    /// Mistakes of the caller: a buffer whose length is not the exchange's or that is not aligned to its elements, an exchange
+    /// that does not work in place or has another number of members, a member that another thread is using.
     pub fn run<P: WaitPolicy>(
         &mut self,
         label: u64,
@@ -80,7 +80,7 @@ impl Member {
         wait_policy: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
         let Member { sync_segment: segment, me, scratch } = self;
-        // No copy of the sync segment's handle: members would pass its counter from core to core.
+        // The handle of the sync segment is borrowed: a clone would move its reference count from core to core.
         let (segment, me) = (&**segment, *me);
         assert_eq!(exchange.members, segment.members, "the exchange is of other members");
         let blocks = exchange.most_blocks.max(1);
@@ -113,7 +113,7 @@ impl Member {
                 true => 0,
                 false => place.base.addr() - segment.memory.base().addr().get() + 1,
             };
-            // Where every member makes its own result, or this one gets none, nobody else writes to its buffer.
+            // If every member computes its own result, or this one has none, no other member writes to its buffer.
             let others = exchange.is_shared_out() && !own.result.base.is_null();
             let written = if others { written } else { 0..0 };
             let offer = RegisteredEnds { source: word(own.source), result: word(own.result), written };
@@ -122,7 +122,7 @@ impl Member {
             }
             barrier.number += 1;
         }
-        // The whole of every block, or as much of it as the slots take.
+        // Whole blocks, or as much of each block as fits into the slots.
         let piece = match bytes <= segment.room {
             true => exchange.block,
             false => match segment.room / blocks {
@@ -154,7 +154,7 @@ impl Member {
     }
 }
 
-/// Where the source and the result of a member begin; nowhere where it has none.
+/// The start of the source and of the result of a member; [`Place::NONE`] if it has none.
 #[track_caller]
 fn places(exchange: &Exchange, me: u32, ends: Ends<'_>) -> Own {
     let block = exchange.block;

@@ -1,5 +1,5 @@
-//! Members that share memory and compute together: every one reads what all of them have and writes its share of
-//! every result, with no message in between.
+//! Collectives between members that share memory: each member reads the sources of all members and writes its share of
+//! every result. No message is sent.
 //!
 //! ```text
 //!            source 0   source 1   ..          small     each copies its source to its slot of the sync segment and raises a
@@ -11,12 +11,12 @@
 //!                                                         registered from the sync segment's memory
 //! ```
 //!
-//! What is computed is an [`Exchange`]: which block of whose source, or which reduction tree over everybody's, becomes
-//! which block of whose result. Every node of a tree is rounded, so the bits are those of the tree, whoever computes.
+//! An [`Exchange`] says what is computed: which block of which source, or which reduction tree over all sources, becomes
+//! which block of which result. Every node of a tree is rounded, so the tree alone determines the bits.
 //!
-//! A member that gives up while some have not come takes the exchange back for all of them, or finds that all have come
-//! and completes it: nobody's buffer is touched after its call has returned. A process may end or stop even then: who
-//! waits no longer for its share marks the exchange as failed for all, and takes its own buffer out of the shared memory.
+//! A member whose timeout ends before all have arrived cancels the exchange for all; if all have arrived, it completes the
+//! exchange. So no buffer is touched after its call has returned. A process may still end or stop in the middle: a member
+//! that stops waiting for it marks the exchange as failed for all and takes its own buffer out of the shared memory.
 
 mod barrier;
 mod exchange;

@@ -1,4 +1,4 @@
-//! A pipe each way between two sides that share memory: what one puts in, the other takes out, in order.
+//! A pipe in each direction between two sides that share memory: one side writes, the other reads in order.
 //!
 //! ```text
 //! 0     side 0:  bytes put  |  128  bytes taken  |  256  sleeps
@@ -6,8 +6,8 @@
 //! 4096  what side 0 has put and side 1 has not taken, in a ring  |  the same of side 1
 //! ```
 //!
-//! A side that has nothing to do says that it sleeps, looks once more, and sleeps; the other looks for that whenever it
-//! has put or taken something. How a side sleeps and is woken is the caller's: a socket between the two tells of deaths too.
+//! A side with nothing to do announces that it sleeps, checks once more, and sleeps; the other side checks for that after every
+//! write or read. The caller decides how a side sleeps and is woken: with a socket, which also reports that the other side died.
 
 use super::memory::Memory;
 use super::sync::{Nap, Word};
@@ -17,9 +17,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Bytes that lie in each direction at most: few enough to stay in a core's cache, both ways.
+/// Capacity in bytes of each direction, small enough for both to stay in a core's cache.
 const ROOM: usize = 256 << 10;
-/// After how many bytes the other side is told: it takes these while the next are put.
+/// After this many bytes the other side is told, so that it reads these while the next are written.
 const PIECE: usize = 32 << 10;
 const LINE: usize = 128;
 const SIDE: usize = 4 * LINE;
@@ -30,12 +30,12 @@ const BYTES: usize = DATA + 2 * ROOM;
 pub struct Pipe {
     memory: Arc<Memory>,
     side: usize,
-    /// As this side has told the other.
+    /// What this side has told the other side.
     put: u64,
     taken: u64,
 }
 
-/// The other side has written what it cannot have.
+/// The other side's counts are impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged;
 
@@ -58,24 +58,24 @@ impl Pipe {
     /// One end, in memory without a name of this host; another process finds the other end by the descriptor.
     ///
     /// # Errors
-    /// The system has no such memory to give.
+    /// The system cannot provide the memory.
     #[cfg(target_os = "linux")]
     pub fn shared(name: &str) -> std::io::Result<(Pipe, OwnedFd)> {
         let (memory, fd) = Memory::shared(name, BYTES)?;
         Ok((Pipe { memory: Arc::new(memory), side: 0, put: 0, taken: 0 }, fd))
     }
 
-    /// The other end. Once only.
+    /// Takes the other end; possible once.
     ///
     /// # Errors
-    /// The descriptor is of no such memory.
+    /// The descriptor is not a pipe.
     #[cfg(target_os = "linux")]
     pub fn attach(fd: OwnedFd) -> std::io::Result<Pipe> {
         let memory = Arc::new(Memory::attach(fd, [BYTES, BYTES])?);
         Ok(Pipe { memory, side: 1, put: 0, taken: 0 })
     }
 
-    /// Puts in as many of these bytes as there is room for; returns how many.
+    /// Writes as many of these bytes as fit; returns how many.
     ///
     /// # Errors
     /// The other side's counts make no sense.
@@ -100,7 +100,7 @@ impl Pipe {
         Ok(done)
     }
 
-    /// Takes out as many bytes as there are and fit; returns how many.
+    /// Reads as many bytes as are available and fit; returns how many.
     ///
     /// # Errors
     /// The other side's counts make no sense.
@@ -126,12 +126,12 @@ impl Pipe {
         Ok(done)
     }
 
-    /// Whether the other side sleeps and is to be woken, after something was put or taken: true once for each sleep.
+    /// After a write or read: whether the other side sleeps and has to be woken. True once per sleep.
     pub fn must_wake(&self) -> bool {
         Nap(self.word(1 - self.side, 2)).wake_peer()
     }
 
-    /// Says that this side is going to sleep. False: something of what it wants is there by now, and it must not.
+    /// Announces that this side is going to sleep. False if something that it waits for is there: then it must not sleep.
     pub fn prepare_sleep(&self, wants: Wants) -> bool {
         Nap(self.word(self.side, 2)).prepare_sleep();
         let there = self.word(1 - self.side, 0).get() != self.taken;
@@ -139,12 +139,12 @@ impl Pipe {
         !(wants.bytes && there || wants.room && !full)
     }
 
-    /// Says that it sleeps no longer.
+    /// Announces that this side is awake.
     pub fn finish_sleep(&self) {
         Nap(self.word(self.side, 2)).finish_sleep();
     }
 
-    /// How many bytes lie in a ring.
+    /// Number of bytes in a ring.
     fn prepared(&self, put: u64, taken: u64) -> Result<usize, Damaged> {
         let prepared = put.wrapping_sub(taken);
         if prepared <= ROOM as u64 { Ok(prepared as usize) } else { Err(Damaged) }

@@ -1,20 +1,20 @@
-//! Memory that all members have mapped, registered to buffers of one of them: what lies there is read and written by others
-//! where it is, instead of through slots.
+//! Registered buffers: memory that all members have mapped. Other members read and write a registered buffer in place instead
+//! of through slots.
 //!
 //! ```text
-//! segment   | sync segment | registered buffers of member 0: [ buffer ][ buffer ]      | registered buffers of member 1: [ buffer ]     |
-//!                     addresses of 64 GiB; memory where it was written to
+//! segment   | words, slots | member 0: [ buffer ][ buffer ]      | member 1: [ buffer ]     |
+//!                            64 GiB of addresses each; memory where something was written
 //! ```
 //!
-//! Each member registered buffers of its own part, so nobody is asked. What is given back becomes zeros, and memory of nobody.
+//! Each member registers buffers in its own part, without asking others. A freed buffer becomes zeros and gives its memory back.
 
 use super::registered_buffers::UNIT;
 use super::sync_segment::SyncSegment;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-/// Bytes that all members of a sync segment have mapped, zeros at first. They belong to this process, as any buffer does; others
-/// touch them only in exchanges that they are given to, until those return.
+/// Bytes that all members of a sync segment have mapped, zeros at first. They belong to this process, like any buffer. Other
+/// members touch them only during an exchange that uses the buffer.
 pub struct RegisteredBuffer {
     sync_segment: Arc<SyncSegment>,
     at: usize,
@@ -22,14 +22,14 @@ pub struct RegisteredBuffer {
 }
 
 impl SyncSegment {
-    /// Registered buffers bytes of the part of a member of this process; none where this sync segment has nothing to register, or not as much.
+    /// Registers a buffer of this many bytes in the part of a member of this process. `None` if the segment has no room for it.
     pub fn register(self: &Arc<SyncSegment>, member: u32, bytes: usize) -> Option<RegisteredBuffer> {
         let at = self.registered_buffers.take(member, bytes)?;
         Some(RegisteredBuffer { sync_segment: self.clone(), at, bytes })
     }
 
-    /// Where bytes of a member lie in the memory, if they are registered. Those that others will `write` must also have their
-    /// pages for themselves.
+    /// The offsets of a member's bytes in the memory, if they are registered. Bytes that others will `write` must not share a page
+    /// with other data.
     pub(super) fn registered(&self, member: u32, bytes: *const [u8], write: bool) -> Option<Range<usize>> {
         let start = bytes.cast::<u8>().addr().wrapping_sub(self.memory.base().addr().get());
         let range = start..start.checked_add(bytes.len())?;
@@ -39,14 +39,13 @@ impl SyncSegment {
         (whole || !write).then_some(range)
     }
 
-    /// Whether bytes of the memory are of a member's registered buffers, as far as another process can tell.
+    /// Whether these bytes can be in a member's registered buffers, as far as another process can tell.
     pub(super) fn registrable(&self, member: u32, range: Range<usize>) -> bool {
         let part = self.registered_buffers.part(member);
         range.is_empty() || part.start <= range.start && range.end <= part.end
     }
 
-    /// Takes registered bytes, to which others may still write, out of what this process shares with them; they are zeros
-    /// afterwards.
+    /// Ends the sharing of registered bytes that other members may still write to; the bytes are zeros afterwards.
     ///
     /// # Safety
     /// They are borrowed from [`SyncSegment::registered`] for writing, and their content means nothing any more.

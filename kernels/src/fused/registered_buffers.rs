@@ -1,23 +1,23 @@
-//! What is registered of the memory behind a sync segment's slots, member by member.
+//! The registered buffers behind a sync segment's slots, member by member.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of addresses that a member's registered buffers come from, where there are not very many members.
+/// Bytes of address space for one member's registered buffers, unless there are very many members.
 pub(super) const RESERVE: usize = 64 << 30;
 
-/// Bytes of a large page. A registered buffer of at least as much begins on one.
+/// Bytes of a large page. A registered buffer of at least this size begins on a large page.
 pub(super) const LARGE: usize = 2 << 20;
 
-/// Registered buffers are of whole units: of any system's pages.
+/// Registered buffers are multiples of this size, which every system's page size divides.
 pub(super) const UNIT: usize = 64 << 10;
 
-/// First registered buffers of as many members do not lie whole parts apart. Zen's first-level cache tells lines apart by a few bits
-/// of their addresses: of two places that agree in those and are used in turn, only one is ever in it.
+/// The first buffers of this many members do not lie a multiple of a part's size apart. Zen's first-level cache indexes lines by a few
+/// bits of their addresses: of two places that agree in these bits and are used in turn, the cache holds only one.
 const COLORS: usize = 16;
 
-/// What is registered of each member's part: in this process, so in general only of one.
+/// The registered buffers of each member's part. A process has in general one member.
 pub(super) struct RegisteredBuffers {
     /// Where the first member's part begins in the memory.
     from: usize,
@@ -26,12 +26,12 @@ pub(super) struct RegisteredBuffers {
     held: Mutex<BTreeMap<usize, Held>>,
 }
 
-/// A registered buffer, by where it begins.
+/// A registered buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     /// Bytes that were asked for.
     bytes: usize,
-    /// Others may still write there, some time: it is used for nothing more.
+    /// Other members may still write there: the memory is not used again.
     pub lost: bool,
 }
 

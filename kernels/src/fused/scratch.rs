@@ -1,4 +1,4 @@
-//! What a member does in an exchange: by slots, by shares of slots, or on the buffers themselves.
+//! The three ways of an exchange: through slots, by shares of slots, or directly on the buffers.
 
 use super::barrier::{Barrier, NoDeadline, REGISTERED, Stopped, WaitPolicy};
 use super::fill::{Fill, Place};
@@ -8,7 +8,7 @@ use crate::reduce::simd;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What a member works with, kept from one exchange to the next.
+/// Working memory of a member, kept from one exchange to the next.
 pub(super) struct MemberScratch {
     pub sources: Vec<Place>,
     pub results: Vec<Place>,
@@ -18,7 +18,7 @@ pub(super) struct MemberScratch {
 // SAFETY: the places are pointers to buffers of an exchange that is over; none is used before it is set again.
 unsafe impl Send for MemberScratch {}
 
-/// A member's own source and result, or what stands for them.
+/// A member's own source and result.
 #[derive(Clone, Copy)]
 pub(super) struct Own {
     pub source: Place,
@@ -26,7 +26,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// Both from this byte of their blocks on.
+    /// Source and result from this byte of their blocks on.
     fn beyond(self, first: usize) -> Own {
         let here = |place: Place| Place { base: place.base.wrapping_add(first), ..place };
         Own { source: here(self.source), result: here(self.result) }
@@ -44,17 +44,17 @@ struct Piece {
     stream: bool,
 }
 
-/// A member's registered buffers, as the others are told: bytes from the start of the memory, plus one; 0 where it has none.
+/// A member's registered buffers as it announces them: offsets in bytes from the start of the memory, plus one; 0 for none.
 pub(super) struct RegisteredEnds {
     pub source: usize,
     pub result: usize,
-    /// What others will write, if they all offer as well.
+    /// The range that other members will write, if all have registered buffers.
     pub written: Range<usize>,
 }
 
 impl MemberScratch {
-    /// Everybody's source, or a piece of its blocks, goes to its slot; everybody makes its own result. False if
-    /// somebody came with registered buffers instead, and will come with the piece in the next exchange: then so do all.
+    /// Each member copies its source, or a piece of its blocks, to its slot and computes its own result. Returns false if a
+    /// member announced registered buffers instead; it will use slots in the next exchange, and then so do all.
     pub fn by_slots<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
@@ -88,9 +88,9 @@ impl MemberScratch {
         Ok(true)
     }
 
-    /// An all-reduce through slots by more than two members: everybody reduces a share of a piece into its next slot, and
-    /// copies what the others have reduced. A second barrier, and one sum of everything in place of one for each member.
-    /// False as in [`MemberScratch::by_slots`]; else it took two exchanges.
+    /// An all-reduce through slots between more than two members: each reduces a share of a piece into its next slot and
+    /// copies the shares of the others. This needs a second barrier, but sums everything once instead of once per member.
+    /// Returns false as in [`MemberScratch::by_slots`]; otherwise it used two exchanges.
     pub fn by_shares<P: WaitPolicy>(
         &mut self,
         barrier: &mut Barrier<'_>,
@@ -135,7 +135,7 @@ impl MemberScratch {
         Ok(true)
     }
 
-    /// Fills a piece of this member's result, or of what is to become it, from everybody's slots and its own source.
+    /// Computes a piece of this member's result from the slots of all members and its own source.
     ///
     /// # Safety
     /// All have raised their flags, and this member has not raised the next. Source and result are of this member: places of
@@ -159,8 +159,9 @@ impl MemberScratch {
         unsafe { fill.run() };
     }
 
-    /// Everybody says where its registered buffers are, and works on a share of all results: [`MemberScratch::directly`] between
-    /// processes, any of which may stop or end in the middle. False if not all have registered theirs; then nothing was done.
+    /// Each member announces its registered buffers and computes a share of all results: [`MemberScratch::directly`] between
+    /// processes, any of which may stop or end in the middle. Returns false, with nothing done, if not all have registered
+    /// buffers.
     pub fn exchange_registered<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
@@ -194,13 +195,13 @@ impl MemberScratch {
             };
             let from = place(from, exchange.source_blocks(member));
             let to = place(to, exchange.result_blocks(member));
-            // Nothing is touched because another process says so.
+            // What another process announces is checked before any byte is touched.
             let (Some(from), Some(to)) = (from, to) else { return Err(Stopped::Disagrees(member)) };
             self.sources[member as usize] = from;
             self.results[member as usize] = if shared || member == me { to } else { Place::NONE };
         }
 
-        // All have come, and know of each other's offers; now each confirms. After that buffers are touched.
+        // All have arrived and know each other's registered buffers; now each confirms. After that, buffers are touched.
         let large = sync_segment.begun(me).1;
         large.set(large.get() + 1);
         let all = large.get() * u64::from(sync_segment.members);
@@ -224,7 +225,7 @@ impl MemberScratch {
         done.map(|()| true)
     }
 
-    /// Everybody says where its buffers are, and works on a share of all results.
+    /// Each member publishes where its buffers are and computes a share of all results.
     pub fn directly<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
@@ -277,7 +278,7 @@ impl MemberScratch {
     }
 }
 
-/// The share of one member of a block: whole cache lines, near-equal.
+/// A member's share of a block: whole cache lines, near-equal for all members.
 fn share(block: usize, me: u32, members: u32) -> Range<usize> {
     let each = block.div_ceil(members as usize).next_multiple_of(64);
     let at = |member: usize| (member * each).min(block);

@@ -1,10 +1,10 @@
-//! How members find that all of them have come, or that one has given up: on words of memory and nothing else, so that
-//! threads and processes do it alike, and a model checker can try every order of events.
+//! How members find that all of them have arrived, or that one has stopped waiting. Only words of memory are used, so that
+//! threads and processes share the code, and a model checker can try every order of events.
 //!
 //! ```text
-//! gate   arrivals so far | given up     add one; open at a multiple of the members; taken back only while not open
-//! waker   how often it rang, sleepers    who waits looks a while, then sleeps until it rings
-//! nap    whether a side sleeps          of two: the other wakes it by whatever means it has
+//! gate   arrivals so far | given up     add one; open at a multiple of the members; closed only while not open
+//! waker  number of wakes, sleepers      a member spins a while, then sleeps until it is woken
+//! nap    whether a side sleeps          between two sides: the other side wakes it
 //! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -58,21 +58,21 @@ macro_rules! word {
 word!(AtomicU64, u64);
 word!(AtomicU32, u32);
 
-/// Set in a gate that was taken back.
+/// Set in a gate that was closed.
 const GIVEN_UP: u64 = 1 << 63;
 
-/// What is known of a gate.
+/// The state of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
-    /// Not all have come.
+    /// Not all have arrived.
     Shut,
-    /// All have come.
+    /// All have arrived.
     Open,
-    /// One has given up before all had come: it never opens again.
+    /// A member stopped waiting before all had arrived: the gate never opens again.
     GivenUp,
 }
 
-/// What a gate's word says to who waits for `all` arrivals.
+/// The state of a gate, for a member that waits for `all` arrivals.
 #[inline]
 pub(super) fn gate(word: &impl Word, all: u64) -> Gate {
     match word.get() {
@@ -82,7 +82,7 @@ pub(super) fn gate(word: &impl Word, all: u64) -> Gate {
     }
 }
 
-/// Takes the gate back, unless it is open already. Returns what it is then.
+/// Closes the gate unless it is open. Returns its state afterwards.
 pub(super) fn give_up(word: &impl Word, all: u64) -> Gate {
     loop {
         let now = word.get();
@@ -96,13 +96,13 @@ pub(super) fn give_up(word: &impl Word, all: u64) -> Gate {
 
 /// The waker of a sync segment.
 pub(super) struct Waker<'a, R, S: Word> {
-    /// How often it rang.
+    /// Number of wakes so far.
     pub rung: &'a R,
     pub sleepers: &'a S,
 }
 
 impl<R: Sleep, S: Word> Waker<'_, R, S> {
-    /// Something has changed: wakes whoever sleeps. What changed was written before this.
+    /// Wakes all sleepers. The caller has written what changed before this call.
     #[inline]
     pub fn wake(&self) {
         // In one order with the sleeper's: it counts itself, then looks; this side writes, then counts sleepers. One
@@ -111,7 +111,7 @@ impl<R: Sleep, S: Word> Waker<'_, R, S> {
         self.wake_sleepers();
     }
 
-    /// The same but for who is just lying down. A ring must follow.
+    /// The same, but may miss a member that is just going to sleep. A call of `wake` must follow.
     #[inline]
     pub fn wake_sleepers(&self) {
         if self.sleepers.get() > 0 {
@@ -120,7 +120,7 @@ impl<R: Sleep, S: Word> Waker<'_, R, S> {
         }
     }
 
-    /// Listens: whatever rings from now on wakes [`Sleeper::sleep`]. Look and ask after this, before sleeping.
+    /// Registers a sleeper: any wake from now on ends [`Sleeper::sleep`]. Check the condition after this call, before sleeping.
     pub fn listen(&self) -> Sleeper<'_, R, S> {
         self.sleepers.count();
         fence();
@@ -128,14 +128,14 @@ impl<R: Sleep, S: Word> Waker<'_, R, S> {
     }
 }
 
-/// Who listens to a waker.
+/// A member that is about to sleep.
 pub(super) struct Sleeper<'a, R, S: Word> {
     seen: u64,
     waker: &'a Waker<'a, R, S>,
 }
 
 impl<R: Sleep, S: Word> Sleeper<'_, R, S> {
-    /// Sleeps until the waker rings or for about this long.
+    /// Sleeps until woken, or for about this long.
     pub fn sleep(self, wait_policy: Duration) {
         self.waker.rung.sleep(self.seen, wait_policy);
     }
@@ -147,22 +147,22 @@ impl<R, S: Word> Drop for Sleeper<'_, R, S> {
     }
 }
 
-/// Of two sides: one that sleeps until the other wakes it.
+/// The sleep of one of two sides, which the other side ends.
 pub(super) struct Nap<'a, W: Word>(pub &'a W);
 
 impl<W: Word> Nap<'_, W> {
-    /// Whatever happens from now on wakes the sleeper. Look after this, before sleeping.
+    /// Any change from now on wakes the sleeper. Check the condition after this call, before sleeping.
     pub fn prepare_sleep(&self) {
         self.0.set(1);
         fence();
     }
 
-    /// It sleeps no longer.
+    /// Ends the sleep.
     pub fn finish_sleep(&self) {
         self.0.set(0);
     }
 
-    /// After something has changed, by the other side: whether it has to wake the sleeper. True once for each sleep.
+    /// Called by the other side after a change: whether it has to wake the sleeper. True once per sleep.
     #[inline]
     pub fn wake_peer(&self) -> bool {
         // In one order with the sleeper's, as in `Waker::wake`.

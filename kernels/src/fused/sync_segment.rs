@@ -1,14 +1,14 @@
-//! The memory in which members meet: words, and two slots for each of them.
+//! The memory that members synchronise through: words, and two slots for each member.
 //!
 //! ```text
 //! 0      gate       128  done      256  waker, sleepers
 //! 512    member 0:   its own counts | slot 0: flag label data.. | slot 1: flag label data..
 //!  ..    member 1:   ..
-//!  ..    shared memory only: what member 0 registered buffers | what member 1 registered buffers | ..
+//!  ..    shared memory only: registered buffers of member 0 | registered buffers of member 1 | ..
 //! ```
 //!
-//! Slots are used in turn. A member writes a slot again two exchanges later, when it has seen all flags of the exchange
-//! between, which their members raise only after they have read everything of the one before: nobody is still reading.
+//! Slots alternate. A member writes a slot again two exchanges later, after it has seen all flags of the exchange between;
+//! members raise those only after they have read everything of the exchange before. So no member still reads the slot.
 
 use super::memory::Memory;
 use super::registered_buffers::RegisteredBuffers;
@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 /// How members wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// How often to look before anything else; some 40 ns each.
+    /// How often to spin first; about 40 ns each.
     pub looks: u32,
-    /// How often to let others run and look again, after that. Then sleep.
+    /// How often to yield and look again after that. Then the member sleeps.
     pub yields: u32,
 }
 
 impl Pace {
-    /// For members that each have a core for themselves, or that share them.
+    /// The pace for this many members, which have a core each or share cores.
     pub fn of(members: u32) -> Pace {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         match members as usize <= cores {
@@ -48,22 +48,22 @@ const MEMBERS: usize = 4 * LINE;
 /// Bytes before the data of a slot.
 const HEADER: usize = 16;
 
-/// Where members meet: in the memory of one process, or in memory that several have mapped.
+/// The synchronisation memory of a group: of one process, or mapped by several processes.
 pub struct SyncSegment {
     pub(super) memory: Memory,
     pub(super) members: u32,
     /// Bytes of data that a slot takes.
     pub(super) room: usize,
     pub(super) pace: Pace,
-    /// Whether a pointer of one member is one of all.
+    /// Whether all members are in one address space.
     pub(super) one_address_space: bool,
-    /// What this process's members have registered of the memory behind the slots.
+    /// The registered buffers of this process's members, behind the slots.
     pub(super) registered_buffers: RegisteredBuffers,
 }
 
 /// A slot's words and data.
 pub(super) struct Slot<'a> {
-    /// The number of the exchange that was put here last.
+    /// The number of the last exchange that used the slot.
     pub flag: &'a AtomicU64,
     pub label: &'a AtomicU64,
     /// `room` bytes, aligned to 16.
@@ -85,7 +85,7 @@ impl SyncSegment {
     /// A sync segment in this process, for this many members; exchanges whose sources have at most `room` bytes go by slots.
     ///
     /// # Panics
-    /// If there is no memory for it.
+    /// The memory cannot be allocated.
     pub fn new(members: u32, room: usize, pace: Pace) -> SyncSegment {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
         let memory = Memory::own(SyncSegment::bytes(members, room));
@@ -99,12 +99,12 @@ impl SyncSegment {
         }
     }
 
-    /// A sync segment for members that are processes of this host, in memory without a name: others find it by the
-    /// descriptor. Nothing is left of it when the last of them ends, however it ends. Behind the slots there are
-    /// addresses, and no memory yet, for what members register.
+    /// A sync segment for members that are processes of this host, in memory without a name: other processes map it
+    /// by the descriptor. It is freed when the last of them ends, however it ends. Behind the slots addresses are reserved
+    /// for registered buffers, without memory yet.
     ///
     /// # Errors
-    /// The system has no such memory to give.
+    /// The system cannot provide the memory.
     #[cfg(target_os = "linux")]
     pub fn shared(
         name: &str,
@@ -114,7 +114,7 @@ impl SyncSegment {
     ) -> std::io::Result<(SyncSegment, OwnedFd)> {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
         let [with, without] = SyncSegment::sizes(members, room);
-        // A limit on addresses may leave no room for registered buffers.
+        // A limit on address space may leave no room for registered buffers.
         let (memory, fd) = Memory::shared(name, with).or_else(|_| Memory::shared(name, without))?;
         Ok((SyncSegment::mapped(memory, members, room, pace), fd))
     }
@@ -122,7 +122,7 @@ impl SyncSegment {
     /// The sync segment behind such a descriptor, made with the same arguments.
     ///
     /// # Errors
-    /// It is no such memory, or has another size.
+    /// The descriptor is not a sync segment, or one of another size.
     #[cfg(target_os = "linux")]
     pub fn attach(fd: OwnedFd, members: u32, room: usize, pace: Pace) -> std::io::Result<SyncSegment> {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
@@ -193,7 +193,7 @@ impl SyncSegment {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 16)
     }
 
-    /// The last exchange of which a member has done its share, where others have to know.
+    /// The last exchange whose share a member has completed, for exchanges in which others depend on it.
     pub(super) fn finished(&self, member: u32) -> &AtomicU64 {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 24)
     }
@@ -207,13 +207,13 @@ impl SyncSegment {
         Slot { flag: self.word(at), label: self.word(at + 8), data }
     }
 
-    /// Wakes those that are seen to sleep; who is just lying down may be missed.
+    /// Wakes members that are seen to sleep; a member that is just going to sleep may be missed.
     #[inline]
     pub(super) fn wake_sleepers(&self) {
         self.waker().wake_sleepers();
     }
 
-    /// Wakes every member that sleeps, so that it asks its wait policy.
+    /// Wakes every sleeping member, so that it asks its wait policy.
     pub fn wake(&self) {
         self.waker().wake();
     }

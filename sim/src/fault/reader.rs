@@ -133,7 +133,7 @@ impl Reader<'_> {
         };
         let read = rest.split_once('@').and_then(at).or_else(|| rest.split_once(':').and_then(step));
         let Some((rank, death)) = read else {
-            return Err(self.wrong(rest, "does not say when; write 3@5ms, 3:op2 or 3:op2.round5"));
+            return Err(self.wrong(rest, "has no time; write 3@5ms, 3:op2 or 3:op2.round5"));
         };
         let rank = rank.trim().parse().map_err(|_| self.wrong(&rank, "is no rank; write a number from 0"))?;
         Ok(Rule::DeadRank { rank: Rank(rank), death })
@@ -154,7 +154,7 @@ impl Reader<'_> {
         let Some((rest, when)) = rest.rsplit_once('@') else { return Ok((rest, When::ALWAYS)) };
         let read = When::parse(when.trim());
         let read = read.ok_or_else(|| {
-            self.wrong(when, "is no time; write from and until, such as 5ms..20ms or 5ms..")
+            self.wrong(when, "is not a time; write from and until, such as 5ms..20ms or 5ms..")
         })?;
         Ok((rest.trim(), read))
     }
@@ -187,7 +187,7 @@ impl Reader<'_> {
     fn links(self, text: &str) -> Result<Links> {
         let read = Links::parse(text);
         read.ok_or_else(|| {
-            self.wrong(text, "is no link; write its family and number, such as up[0], up[0-3] or up[*]")
+            self.wrong(text, "is not a link; write its family and number, such as up[0], up[0-3] or up[*]")
         })
     }
 

@@ -125,7 +125,7 @@ fn dimensions(file: &File, wrong: &dyn Fn(Location, String) -> Error) -> Result<
         if !(1e-6..=1e6).contains(&rate.value) {
             return Err(wrong(
                 rate.referenced,
-                format!("{} GB/s is no bandwidth; expected 1e-6 to 1e6", rate.value),
+                format!("{} GB/s is not a possible bandwidth; expected 1e-6 to 1e6", rate.value),
             ));
         }
         if !(0.0..=1e9).contains(&latency.value) {

@@ -115,7 +115,7 @@ impl NcclGraphs {
             }
             let id = source.number(element, "id", 0u32, 63)?;
             if graphs.iter().any(|graph| graph.id == id) {
-                return fail(format!("graph {id} is there twice"));
+                return fail(format!("graph {id} is listed twice"));
             }
             let pattern = match source.number(element, "pattern", 1u32, 6)? {
                 1 => GraphPattern::BalancedTree,

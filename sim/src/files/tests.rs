@@ -254,7 +254,7 @@ fn what_is_wrong_with_a_yaml_is_said_with_its_place() {
         |from: &str, to: &str| astra::topology("n.yml", &good.replace(from, to), 8).unwrap_err().to_string();
     assert!(said("Ring", "Rink").starts_with("n.yml:1:13: `Rink` is no topology; expected Ring"));
     assert!(said("[ 8 ]", "[ 9 ]").contains("joins 9 NPUs, not 8 ranks"));
-    assert!(said("[ 50.0 ]", "[ -1 ]").starts_with("n.yml:3:14: -1 GB/s is no bandwidth"));
+    assert!(said("[ 50.0 ]", "[ -1 ]").starts_with("n.yml:3:14: -1 GB/s is not a possible bandwidth"));
     assert!(said("[ 500.0 ]", "[ 1, 2 ]").contains("`latency` has 2 entries and `topology` 1"));
     assert!(said("latency", "delay").contains("expected topology, npus_count, bandwidth and latency"));
     assert!(said("[ 8 ]", "[ 8 ").starts_with("n.yml:"));

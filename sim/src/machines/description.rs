@@ -68,12 +68,15 @@ impl Machine {
     /// Names every field that is missing; a GPU that no table has; zero GPUs or nodes.
     pub fn understand(words: &Description) -> Result<Machine> {
         let (Some(name), Some(devices), Some(nodes)) = (&words.gpu, words.gpus_per_node, words.nodes) else {
-            return Err(Error::Topology(format!("the hardware does not say {}", words.missing().join(", "))));
+            return Err(Error::Topology(format!(
+                "the description of the hardware lacks {}",
+                words.missing().join(", ")
+            )));
         };
         let Some(gpu) = gpu::named(name) else {
             let known: Vec<&str> = gpu::GPU_MODELS.iter().map(|gpu| gpu.name).collect();
             return Err(Error::Topology(format!(
-                "no GPU that is known is in `{name}` (there are {})",
+                "`{name}` names no known GPU (known: {})",
                 known.join(", ")
             )));
         };
@@ -95,7 +98,9 @@ impl Machine {
         let (single, devices, nodes) = (devices, devices * hosts, nodes / hosts);
         let nics = match (&words.inter_node, nodes) {
             (_, 1) => None,
-            (None, _) => return Err(Error::Topology("the hardware does not say `inter_node`".into())),
+            (None, _) => {
+                return Err(Error::Topology("the description of the hardware lacks `inter_node`".into()));
+            }
             (Some(text), _) => {
                 let found = nic::read(text, single, gpu, &mut assumed);
                 let found = Nics { count: found.count.saturating_mul(hosts), ..found };
@@ -377,9 +382,9 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let said = |description: &Description| Machine::understand(description).unwrap_err().to_string();
-        assert!(said(&Description::default()).contains("does not say `gpu`, `gpus_per_node`, `nodes`"));
-        assert!(said(&words("H100", 8, 2, "", "")).contains("does not say `inter_node`"));
-        assert!(said(&words("Voodoo 2", 8, 1, "", "")).contains("no GPU that is known is in `Voodoo 2`"));
+        assert!(said(&Description::default()).contains("lacks `gpu`, `gpus_per_node`, `nodes`"));
+        assert!(said(&words("H100", 8, 2, "", "")).contains("lacks `inter_node`"));
+        assert!(said(&words("Voodoo 2", 8, 1, "", "")).contains("`Voodoo 2` names no known GPU"));
         assert!(said(&words("H100", 0, 1, "", "")).contains("1 nodes of 0 GPUs"));
     }
 }

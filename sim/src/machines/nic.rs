@@ -103,11 +103,11 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
     let lower = text.to_lowercase();
     let fabric = fabric(&lower);
     if fabric == Fabric::Unknown {
-        assumed.push(format!("`{text}` names no fabric that is known"));
+        assumed.push(format!("`{text}` names no known network fabric"));
     } else if fabric == Fabric::Sockets && plain(&lower) {
-        assumed.push(format!("`{text}` says nothing of RDMA: sockets"));
+        assumed.push(format!("`{text}` does not mention RDMA: sockets assumed"));
     } else if open(&lower) {
-        assumed.push(format!("`{text}` leaves the transport open: sockets"));
+        assumed.push(format!("`{text}` names no transport: sockets assumed"));
     }
     let per_gpu = lower.contains("per gpu") || lower.contains("each gpu");
     let (counted, rate) = (amounts::count(text), amounts::speed(text));

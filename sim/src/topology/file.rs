@@ -313,11 +313,11 @@ mod tests {
         assert!(error_in("nics = 4", "nics = = 3").starts_with("t.toml:3:8"));
         assert!(
             error_in("latency = \"0.6 us\"", "latency = \"-1 us\"")
-                .starts_with("t.toml:6:11: `-1 us` is no time")
+                .starts_with("t.toml:6:11: `-1 us` is not a possible time")
         );
         assert!(
             error_in("bandwidth = \"25 GB/s\"", "bandwidth = \"0 GB/s\"")
-                .starts_with("t.toml:8:13: `0 GB/s` is no bandwidth")
+                .starts_with("t.toml:8:13: `0 GB/s` is not a possible bandwidth")
         );
         assert!(error_in("devices = 8", "").contains("needs devices"));
         assert!(error_in("kind = \"nodes\"", "kind = \"nodes\"\nranks = 8").contains("joins 8 ranks, not 4"));
@@ -339,7 +339,7 @@ mod tests {
             "t.toml:8:13: `200` has no unit; write \"200 GB/s\" (1600 Gb/s) or \"200 Gb/s\" (25 GB/s)"
         );
         let bare = NODES.replace("\"2.7 us\"", "2.7");
-        assert!(error(&bare).starts_with("t.toml:9:11: `2.7` has no unit; write such as \"2.7 us\""));
+        assert!(error(&bare).starts_with("t.toml:9:11: `2.7` has no unit; write for example \"2.7 us\""));
         let bits = NODES.replace("25 GB/s", "200 Gb/s");
         let families = |text: &str| Topology::from_toml("t.toml", text, 4).unwrap().families().to_vec();
         assert_eq!(families(&bits), families(NODES));

@@ -114,7 +114,7 @@ impl Topology {
         let parts = name.strip_suffix(']').and_then(|name| name.split_once('['));
         let Some((family, Ok(at))) = parts.map(|(family, at)| (family, at.parse::<u32>())) else {
             return Err(Error::Topology(format!(
-                "`{name}` is no link; write its family and number, such as up[0]"
+                "`{name}` is not a link; write its family and number, such as up[0]"
             )));
         };
         let Some(found) = self.families.iter().find(|f| f.name == family) else {

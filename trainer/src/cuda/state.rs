@@ -206,7 +206,7 @@ impl<'a> State<'a> {
         scaler: Option<&GradScaler>,
     ) -> Result<usize> {
         let staged =
-            self.staged.pop_front().ok_or_else(|| Error::Lost("no batch is on the device".into()))?;
+            self.staged.pop_front().ok_or_else(|| Error::Lost("the device holds no batch".into()))?;
         let Staged { half, samples } = staged;
         if samples > self.config.batch {
             let most = self.config.batch;

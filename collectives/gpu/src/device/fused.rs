@@ -33,7 +33,7 @@ fn result(
 
 fn elsewhere(job: &DeviceCollective) -> Error {
     let what = "leaves different values in one place, or moves them to another";
-    Error::Argument(format!("{:?} {what}; the fused form is for those that do not", job.algorithm))
+    Error::Argument(format!("{:?} {what}; the fused kernel is only for schedules that do not", job.algorithm))
 }
 
 fn tree(forest: &Forest, of: Tree) -> launch::BufferTree {

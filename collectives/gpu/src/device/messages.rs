@@ -161,7 +161,7 @@ impl Run<'_> {
                 steps.get(peer.index()).and_then(|step| step.send).filter(|(to, _)| to.index() == rank);
             let Some((_, from)) = sent else {
                 let what = format!(
-                    "rank {rank} expects a message of rank {peer} in round {round}, which sends none"
+                    "rank {rank} expects a message from rank {peer} in round {round}, but rank {peer} sends none"
                 );
                 return Err(Error::Argument(what));
             };
@@ -235,6 +235,8 @@ impl Run<'_> {
 
     fn shadow(&self, rank: usize, shadow: Option<u32>) -> Result<Slice<'_>> {
         let found = self.shadows.places.get(&(Rank(rank as u32), shadow)).map(Memory::all);
-        found.ok_or_else(|| Error::Argument(format!("rank {rank} has no shadow {shadow:?}")))
+        found.ok_or_else(|| {
+            Error::Argument(format!("rank {rank} reads scratch copy {shadow:?}, where nothing was written"))
+        })
     }
 }

@@ -71,7 +71,7 @@ impl DeviceRanks {
     /// No ranks, more than 64, devices that do not reach each other's memory, or what the driver refused.
     pub fn new(machine: Arc<dyn CudaDevice>, ranks: u32) -> Result<DeviceRanks> {
         if ranks == 0 || ranks > 64 {
-            return Err(Error::Argument(format!("{ranks} ranks in one process; it takes 1 to 64")));
+            return Err(Error::Argument(format!("{ranks} ranks in one process; 1 to 64 are possible")));
         }
         let queue = |device: usize| Queue::new(machine.clone(), device).map_err(failed);
         let main = queue(0)?;
@@ -127,7 +127,7 @@ impl DeviceRanks {
             self.captured.insert(key.clone(), captured);
         }
         let Some(captured) = self.captured.get(&key) else {
-            return Err(Error::System("a captured collective is gone".into()));
+            return Err(Error::System("the captured collective does not exist any more".into()));
         };
         // What was given to a rank's own stream, such as its data, comes first.
         for queue in &self.queues {
@@ -158,7 +158,7 @@ impl DeviceRanks {
             )));
         }
         if job.segments == 0 {
-            return Err(Error::Argument("chunks are cut into 1 segment or more".into()));
+            return Err(Error::Argument("`segments` is 0; chunks are cut into 1 segment or more".into()));
         }
         let count =
             buffers.first().map_or(Ok(0), |buffer| buffer.elements(job.dtype.size())).map_err(failed)?;
@@ -174,7 +174,7 @@ impl DeviceRanks {
         }
         let ranks = u64::from(self.ranks());
         if job.algorithm.collective.blocked() && !count.is_multiple_of(ranks) {
-            return Err(Error::Argument(format!("{count} elements are no {ranks} equal blocks")));
+            return Err(Error::Argument(format!("{count} elements cannot be cut into {ranks} equal blocks")));
         }
         Ok(count)
     }

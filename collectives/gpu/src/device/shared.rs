@@ -62,7 +62,7 @@ impl Shared {
         let told = told.and_then(|()| comm.barrier());
         shown().remove(&mine);
         told?;
-        let _marks = marks.ok_or_else(|| Error::System("a rank has shown no marks".into()))?;
+        let _marks = marks.ok_or_else(|| Error::System("a rank did not share its event handles".into()))?;
         Ok(Shared { done, _marks, lent: false, tables: BTreeMap::new() })
     }
 

@@ -48,9 +48,9 @@ impl NcclComm {
             Collective::Gather => self.gather(input, is_root.then_some(output), root),
             Collective::Scatter => self.scatter(is_root.then_some(input), output, root),
             Collective::Barrier => self.barrier(),
-            other => {
-                Err(Error::Argument(format!("NCCL has no {other}; a schedule over its messages runs it")))
-            }
+            other => Err(Error::Argument(format!(
+                "NCCL has no {other}; use exchange = \"scheduled\", which runs a schedule over NCCL's messages"
+            ))),
         }
     }
 }

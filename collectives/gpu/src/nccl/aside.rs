@@ -49,12 +49,12 @@ pub(super) fn aside<R: Send + 'static>(
         let _ = done.send(call());
     };
     let thread = std::thread::Builder::new().name("nccl".into()).spawn(body);
-    thread.map_err(|why| Error::System(format!("no thread for a call of NCCL's: {why}")))?;
+    thread.map_err(|why| Error::System(format!("cannot start a thread for an NCCL call: {why}")))?;
     match back.recv_timeout(deadline) {
         Ok(answer) => Ok(Some(answer)),
         Err(RecvTimeoutError::Timeout) => Ok(None),
         Err(RecvTimeoutError::Disconnected) => {
-            Err(Error::System("a call of NCCL's ended without an answer".into()))
+            Err(Error::System("an NCCL call ended without a result".into()))
         }
     }
 }

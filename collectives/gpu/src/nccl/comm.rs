@@ -133,7 +133,7 @@ impl NcclComm {
         let mine = if rank == Rank(0) { UniqueId::by(api)?.0 } else { [0; 128] };
         let shown = control.all_gather(&mine)?;
         let id = shown.first().and_then(|id| <[u8; 128]>::try_from(&id[..]).ok());
-        let id = id.ok_or_else(|| Error::System("rank 0 showed no unique id".into()))?;
+        let id = id.ok_or_else(|| Error::System("rank 0 sent no NCCL unique id".into()))?;
         let mut comm = NcclComm::make_by(api, queue, (rank, size), UniqueId(id), deadline)?;
         (comm.control, comm.debug) = (Some(control), debug);
         Ok(comm)

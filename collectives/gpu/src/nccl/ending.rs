@@ -59,7 +59,7 @@ impl NcclComm {
         });
         // The parent is no more use, whatever became of the child.
         self.broken.get_or_insert_with(|| "it was shrunk".into());
-        child?.ok_or_else(|| Error::System("NCCL shrank to no communicator".into()))
+        child?.ok_or_else(|| Error::System("ncclCommShrink returned no communicator".into()))
     }
 
     /// Makes a communicator of this one. Even where calls do not block, NCCL keeps the parent in progress until the child is

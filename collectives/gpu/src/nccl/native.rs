@@ -124,7 +124,10 @@ impl NcclComm {
         let ranks = self.size() as usize;
         want("the output of an all-to-all", output, input.len())?;
         if !input.len().is_multiple_of(ranks) {
-            return Err(Error::Argument(format!("{} bytes are no {ranks} blocks", input.len())));
+            return Err(Error::Argument(format!(
+                "{} bytes cannot be cut into {ranks} equal blocks",
+                input.len()
+            )));
         }
         let block = input.len() / ranks;
         self.enter(Some(("all_to_all", block, BYTES, 0)), || format!("all_to_all({block} bytes a rank)"))?;

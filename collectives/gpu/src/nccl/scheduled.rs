@@ -30,7 +30,9 @@ impl Store<'_> {
             Region::Data => self.data,
             Region::Scratch(shadow) => {
                 let found = self.shadows.get(&shadow).map(Memory::all);
-                found.ok_or_else(|| Error::Argument(format!("nothing was written to shadow {shadow}")))?
+                found.ok_or_else(|| {
+                    Error::Argument(format!("a step reads scratch copy {shadow}, where nothing was written"))
+                })?
             }
         };
         let mut ranges: Vec<std::ops::Range<u64>> = Vec::new();

@@ -75,7 +75,7 @@ impl Hello {
         let kind = match word(bytes, 12) {
             1 => PeerKind::Rank,
             2 => PeerKind::Agent,
-            other => return Err(RendezvousFailure::NotOurs(format!("a caller of kind {other}"))),
+            other => return Err(RendezvousFailure::NotOurs(format!("unknown kind of process: {other}"))),
         };
         Ok(Hello {
             kind,

@@ -114,7 +114,7 @@ impl Pinned {
 }
 
 fn too_old() -> rustls::Error {
-    rustls::Error::General("only TLS 1.3 is spoken here".into())
+    rustls::Error::General("only TLS 1.3 is supported".into())
 }
 
 impl ServerCertVerifier for Pinned {

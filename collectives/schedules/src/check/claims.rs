@@ -15,7 +15,8 @@ use std::iter::successors;
 pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample> {
     let sizes = [schedule.ranks(), schedule.chunks(), schedule.segments(), schedule.lanes()];
     if let Some(none) = sizes.iter().position(|size| *size == 0) {
-        let what = format!("a schedule has 1 or more {}", ["ranks", "chunks", "segments", "lanes"][none]);
+        let what =
+            format!("a schedule must have 1 or more {}", ["ranks", "chunks", "segments", "lanes"][none]);
         return Err(Counterexample { rank: Rank(0), round: None, chunk: None, what });
     }
     (0..schedule.ranks()).try_for_each(|rank| next(schedule, Rank(rank)))?;
@@ -80,7 +81,7 @@ fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), 
     };
     let fail = |rank, round, what| Err(Counterexample { rank, round, chunk: None, what });
     if matches!(by, Permutation::Xor(mask) if !ranks.is_power_of_two() || mask >= ranks) {
-        return fail(Rank(0), None, format!("{by:?} is no renumbering of {ranks} ranks"));
+        return fail(Rank(0), None, format!("{by:?} does not renumber {ranks} ranks"));
     }
     // Which chunk each chunk becomes, as far as steps of one chunk tell.
     let mut chunks = BTreeMap::new();

@@ -224,7 +224,9 @@ impl Promise {
             let owner = schedule.owner(chunk);
             let fail = |what| Counterexample { rank: owner, round: None, chunk: Some(chunk), what };
             let block = promise.blocks.get_mut(owner.index());
-            block.ok_or_else(|| fail("is named the home of a chunk, but is no rank".into()))?.push(chunk);
+            block
+                .ok_or_else(|| fail("is named the owner of a chunk, but no such rank exists".into()))?
+                .push(chunk);
             promise.owners.push(owner);
         }
         let counts: Vec<usize> = promise.blocks.iter().map(Vec::len).collect();
@@ -233,7 +235,7 @@ impl Promise {
         match (0..counts.len()).find(uneven) {
             None => Ok(promise),
             Some(r) => {
-                let what = format!("is the home of {} chunks; rank 0 is of {}", counts[r], counts[0]);
+                let what = format!("owns {} chunks, but rank 0 owns {}", counts[r], counts[0]);
                 Err(Counterexample { rank: Rank(r as u32), round: None, chunk: None, what })
             }
         }
@@ -341,7 +343,7 @@ impl Promise {
         let first = |times: u8| heard.iter().position(|t| *t == times);
         let missing = first(0).map(|rank| format!("; rank {rank} is missing"));
         let twice = first(2).filter(|_| expected != Expected::Heard);
-        let twice = twice.map(|rank| format!("; rank {rank} is there more than once"));
+        let twice = twice.map(|rank| format!("; rank {rank} is counted more than once"));
         missing.unwrap_or_default() + &twice.unwrap_or_default()
     }
 }

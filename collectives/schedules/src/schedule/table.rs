@@ -130,7 +130,10 @@ impl FromStr for ScheduleTable {
                         [] | ["copy"] => Combine::Copy,
                         ["reduce"] => Combine::Reduce,
                         other => {
-                            return Err(here(format!("`{}` is neither copy nor reduce", other.concat())));
+                            return Err(here(format!(
+                                "`{}` is unknown; expected copy or reduce",
+                                other.concat()
+                            )));
                         }
                     };
                     table
@@ -149,7 +152,7 @@ impl FromStr for ScheduleTable {
 }
 
 fn integer(word: &str) -> Result<u32, String> {
-    word.parse().map_err(|_| format!("`{word}` is no whole number below 2^32"))
+    word.parse().map_err(|_| format!("`{word}` is not a whole number below 2^32"))
 }
 
 /// `[sK:]at[+len][>[sK:]to]`.
@@ -158,7 +161,7 @@ fn spans(word: &str) -> Result<(Span, Span), String> {
         None => Ok((Region::Data, integer(word)?)),
         Some((number, at)) => match number.strip_prefix('s') {
             Some(number) => Ok((Region::Scratch(integer(number)?), integer(at)?)),
-            None => Err(format!("`{number}` is no scratch copy: they are called s0, s1, ..")),
+            None => Err(format!("`{number}` is not a scratch copy; scratch copies are called s0, s1, ..")),
         },
     };
     let (left, to) = word.split_once('>').map_or((word, None), |(left, to)| (left, Some(to)));
@@ -258,11 +261,14 @@ mod tests {
         );
         assert_eq!(wrong("ranks 2 chunks 1\n\n0 0 2 0"), "line 3: rank 2 is outside 0 to 1");
         assert_eq!(wrong("ranks 2 chunks 1\n0 0 1 0+2"), "line 2: chunks 0 + 2 lie outside 0 to 0");
-        assert_eq!(wrong("ranks 2 chunks 1\n0 0 1 x"), "line 2: `x` is no whole number below 2^32");
-        assert_eq!(wrong("ranks 2 chunks 1\n0 0 1 0 add"), "line 2: `add` is neither copy nor reduce");
+        assert_eq!(wrong("ranks 2 chunks 1\n0 0 1 x"), "line 2: `x` is not a whole number below 2^32");
+        assert_eq!(
+            wrong("ranks 2 chunks 1\n0 0 1 0 add"),
+            "line 2: `add` is unknown; expected copy or reduce"
+        );
         assert_eq!(
             wrong("ranks 2 chunks 1\n0 0 1 q0:0"),
-            "line 2: `q0` is no scratch copy: they are called s0, s1, .."
+            "line 2: `q0` is not a scratch copy; scratch copies are called s0, s1, .."
         );
         let twice = "ranks 3 chunks 1\n0 0 1 0\n0 0 2 0";
         assert_eq!(wrong(twice), "line 3: rank 0 sends twice in round 0");

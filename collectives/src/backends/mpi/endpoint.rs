@@ -69,7 +69,7 @@ fn tag(lane: u32) -> Result<c_int> {
     }
     let tag = c_int::try_from(lane).ok().and_then(|lane| lane.checked_add(DATA_TAG + 1));
     tag.filter(|tag| *tag <= LAST_TAG)
-        .ok_or_else(|| Error::Argument(format!("lane {lane}: MPI has no tags for so many")))
+        .ok_or_else(|| Error::Argument(format!("lane {lane}: MPI has too few tags for so many lanes")))
 }
 
 impl Endpoint {

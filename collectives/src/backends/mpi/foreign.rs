@@ -87,9 +87,7 @@ pub(super) fn start() -> Result<Comm> {
         settle("say whether it is over", ffi::MPI_Finalized(&mut over))?;
     }
     if begun != 0 || over != 0 {
-        return Err(Error::System(
-            "MPI has been started in this process before, and starts once only".into(),
-        ));
+        return Err(Error::System("MPI was started in this process before, and can start only once".into()));
     }
     // SAFETY: it has not been started; no arguments are passed on; MPI's constants are there before it starts.
     unsafe {

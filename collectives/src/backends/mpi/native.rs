@@ -52,6 +52,8 @@ impl Endpoint {
         while request.test()?.is_none() {
             self.rest(0)?;
         }
-        request.into_payload().ok_or_else(|| Error::System("MPI kept the buffer of a collective".into()))
+        request
+            .into_payload()
+            .ok_or_else(|| Error::System("MPI still holds the buffer of a collective".into()))
     }
 }

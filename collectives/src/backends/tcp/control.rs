@@ -157,8 +157,7 @@ async fn frame(
 ) -> std::result::Result<(Kind, Vec<u8>), End> {
     let mut header = [0; HEADER];
     reader.read_exact(&mut header).await?;
-    let header =
-        Header::decode(&header).map_err(|what| End::Wrong(format!("a frame that cannot be: {what}")))?;
+    let header = Header::decode(&header).map_err(|what| End::Wrong(format!("an invalid frame: {what}")))?;
     if header.kind == Kind::Data {
         return Err(End::Wrong("a message on its control connection".into()));
     }

@@ -189,7 +189,7 @@ fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>, last: Option<usize>) -> Resu
     }
     match planes {
         0 if n == 0 => Ok(Planes { count: 0, each: 1, channels: 0 }),
-        0 => Err(Error::Argument(format!("{n} values of no planes"))),
+        0 => Err(Error::Argument(format!("{n} values cannot be divided into 0 planes"))),
         count if n > 0 && n.is_multiple_of(count) => Ok(Planes { count, each: n / count, channels }),
         planes => Err(Error::Argument(format!("{n} values are no {planes} planes"))),
     }

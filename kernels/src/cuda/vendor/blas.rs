@@ -58,7 +58,9 @@ fn type_of(dtype: DType) -> Result<sys::cudaDataType> {
         DType::F32 => Ok(sys::cudaDataType_t::CUDA_R_32F),
         DType::F16 => Ok(sys::cudaDataType_t::CUDA_R_16F),
         DType::Bf16 => Ok(sys::cudaDataType_t::CUDA_R_16BF),
-        other => Err(Error::Argument(format!("no products of {other}"))),
+        other => Err(Error::Argument(format!(
+            "matrix products of {other} are not supported; use f32, f16 or bf16"
+        ))),
     }
 }
 

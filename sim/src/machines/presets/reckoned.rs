@@ -16,7 +16,7 @@ impl Preset {
         let spec = Spec::read(text)?;
         let preset = Preset::named(&spec.name)?;
         if spec.fabrics != Fabrics::FLAT {
-            return wrong("the model of NCCL knows nodes and their NICs, and no switches above them".into());
+            return wrong("the model of NCCL has nodes and NICs, but no switches above them: leave out fat-tree, pod and rails".into());
         }
         let Some(gpu) = GPU_MODELS.iter().find(|gpu| gpu.name == preset.gpu) else {
             return wrong(format!("no GPU is called {}", preset.gpu));
@@ -24,7 +24,7 @@ impl Preset {
         let most = spec.devices.unwrap_or(preset.devices).clamp(1, preset.devices);
         let devices = most.min(ranks.max(1));
         if !ranks.is_multiple_of(devices) {
-            return wrong(format!("{ranks} ranks are no whole number of nodes of {devices}"));
+            return wrong(format!("{ranks} ranks are not a whole number of nodes of {devices}"));
         }
         let nodes = ranks / devices;
         if let Some(has) = spec.nodes.filter(|has| nodes > *has) {
@@ -37,7 +37,7 @@ impl Preset {
             ..carried(spec.fabric.as_deref().unwrap_or(&preset.nics.fabric), gpu.generation)
         };
         if nodes > 1 && nics.count == 0 {
-            return wrong(format!("{nodes} nodes and no NIC"));
+            return wrong(format!("{nodes} nodes, but the machine has no NIC"));
         }
         let arm = gpu.name.starts_with('G');
         let cpu = match () {

@@ -84,7 +84,7 @@ impl Spec {
                 let ratio = ratio.filter(|ratio| (0.01..=1000.0).contains(ratio));
                 let wrong = || {
                     Error::Topology(format!(
-                        "fat-tree={value} is no oversubscription; write fat-tree=1:1, fat-tree=2:1, .."
+                        "fat-tree={value} is not an oversubscription; write fat-tree=1:1, fat-tree=2:1, .."
                     ))
                 };
                 self.fabrics.oversubscription = Some(ratio.ok_or_else(wrong)?);
@@ -107,8 +107,7 @@ impl Spec {
 }
 
 fn number(text: &str, what: &str, least: u32, most: u32) -> Result<u32> {
-    text.parse()
-        .ok()
-        .filter(|n| (least..=most).contains(n))
-        .ok_or_else(|| Error::Topology(format!("`{text}` is no number of {what}; write {least} to {most}")))
+    text.parse().ok().filter(|n| (least..=most).contains(n)).ok_or_else(|| {
+        Error::Topology(format!("`{text}` is not a number of {what}; write {least} to {most}"))
+    })
 }

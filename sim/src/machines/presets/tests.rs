@@ -127,11 +127,11 @@ fn options_change_what_they_say() {
 fn what_is_wrong_is_said() {
     for (text, said) in [
         ("dgx-a10", "did you mean `dgx-a100`?"),
-        ("dgx-a100:0", "`0` is no number of nodes; write 1"),
+        ("dgx-a100:0", "`0` is not a number of nodes; write 1"),
         ("dgx-a100:1", "16 ranks are more than the 8 GPUs of `dgx-a100:1`"),
         ("dgx-a100,fat-tee=2:1", "did you mean `fat-tree`?"),
         ("dgx-a100,fat-tree=x", "write fat-tree=1:1"),
-        ("dgx-a100,nic-bandwidth=-1Gb/s", "is no bandwidth"),
+        ("dgx-a100,nic-bandwidth=-1Gb/s", "is not a possible bandwidth"),
         ("dgx-a100,nic-bandwidth=400", "write \"400 GB/s\" (3200 Gb/s) or \"400 Gb/s\" (50 GB/s)"),
         ("dgx-a100,gbits=400", "write nic-bandwidth=400Gb/s"),
         ("dgx-a100,fabric=efaa", "did you mean `EFA`?"),

@@ -120,9 +120,10 @@ impl<'a> Weaver<'a> {
             let stuck = self.cursors.iter().find(|cursor| self.current(cursor).is_some());
             return match stuck.and_then(|cursor| Some((cursor.rank, self.current(cursor)?.line))) {
                 None => Ok(()),
-                Some((rank, line)) => {
-                    Err(ScheduleTableError { line, what: format!("gpu {rank} waits here for ever") })
-                }
+                Some((rank, line)) => Err(ScheduleTableError {
+                    line,
+                    what: format!("gpu {rank} waits here forever: no step that it depends on can run"),
+                }),
             };
         }
     }
@@ -262,7 +263,8 @@ impl<'a> Weaver<'a> {
         let Cursor { rank, block, .. } = &self.cursors[at];
         let Some(to) = block.send else { return self.fail(step, "a block with send=\"-1\" sends".into()) };
         let receiver = self.receivers.get(&(rank.0, to, block.channel)).copied();
-        let what = || format!("gpu {rank} sends to {to} on channel {}, where nobody receives", block.channel);
+        let what =
+            || format!("gpu {rank} sends to {to} on channel {}, where no step receives", block.channel);
         receiver.map_or_else(|| self.fail(step, what()), Ok)
     }
 

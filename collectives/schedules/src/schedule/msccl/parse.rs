@@ -111,13 +111,13 @@ pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
                 let new =
                     Gpu { inputs: inputs?, outputs: outputs?, scratch: scratch?, blocks: BTreeMap::new() };
                 if gpus.insert(id, new).is_some() {
-                    return fail(format!("gpu {id} is there twice"));
+                    return fail(format!("gpu {id} is listed twice"));
                 }
                 (gpu, block) = (Some(id), None);
             }
             "tb" => {
                 let Some(gpu) = gpu.and_then(|id| gpus.get_mut(&id)) else {
-                    return fail("a `tb` belongs into a `gpu`".into());
+                    return fail("a `tb` must be inside a `gpu`".into());
                 };
                 let id = element.number("id")?;
                 let (send, recv) = (element.option("send")?, element.option("recv")?);
@@ -128,7 +128,7 @@ pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
             "step" => {
                 let gpu = gpu.and_then(|id| gpus.get_mut(&id));
                 let Some(block) = gpu.zip(block).and_then(|(gpu, id)| gpu.blocks.get_mut(&id)) else {
-                    return fail("a `step` belongs into a `tb`".into());
+                    return fail("a `step` must be inside a `tb`".into());
                 };
                 if element.number("s")? as usize != block.steps.len() {
                     return fail(format!("step {} comes next", block.steps.len()));
@@ -136,7 +136,7 @@ pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
                 block.steps.push(element.instruction()?);
             }
             other => {
-                return fail(format!("<{}> is none of algo, gpu, tb, step", other));
+                return fail(format!("<{}> is unknown; expected algo, gpu, tb or step", other));
             }
         }
     }
@@ -146,7 +146,7 @@ pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
     let gpus: Vec<Gpu> =
         gpus.into_iter().enumerate().filter(|(at, (id, _))| *at == *id as usize).map(|g| g.1.1).collect();
     if gpus.len() != ranks as usize || gpus.is_empty() {
-        let what = format!("ngpus is {ranks}; gpus 0 to {} are there", gpus.len());
+        let what = format!("ngpus is {ranks}, but gpus 0 to {} are listed", gpus.len());
         return Err(ScheduleTableError { line, what });
     }
     let chunks = gpus.iter().map(|gpu| gpu.inputs.max(gpu.outputs)).max().unwrap_or(0);
@@ -191,7 +191,7 @@ impl Element<'_> {
 
     fn number(&self, name: &str) -> Result<u32, ScheduleTableError> {
         let text = self.text(name)?;
-        text.parse().or_else(|_| self.fail(format!("{name}=\"{text}\" is no whole number")))
+        text.parse().or_else(|_| self.fail(format!("{name}=\"{text}\" is not a whole number")))
     }
 
     /// A number, or -1 for none.
@@ -205,7 +205,7 @@ impl Element<'_> {
             return self.fail("only in-place algorithms can be read: inplace=\"1\"".into());
         }
         let known = Collective::ALL.into_iter().find(|known| known.name().replace('_', "") == name);
-        known.map_or_else(|| self.fail(format!("coll=\"{name}\" is no collective")), Ok)
+        known.map_or_else(|| self.fail(format!("coll=\"{name}\" is not a collective")), Ok)
     }
 
     fn address(&self, buffer: &str, offset: &str) -> Result<Address, ScheduleTableError> {
@@ -213,7 +213,7 @@ impl Element<'_> {
         let known = ['i', 'o', 's'].into_iter().find(|known| name == known.to_string());
         match (known, self.option(offset)?) {
             (Some(buffer), at) => Ok(Address { buffer, at: at.unwrap_or(0) }),
-            (None, _) => self.fail(format!("{buffer}=\"{name}\" is none of i, o, s")),
+            (None, _) => self.fail(format!("{buffer}=\"{name}\" is unknown; expected i, o or s")),
         }
     }
 
@@ -231,13 +231,16 @@ impl Element<'_> {
             ("nop", Kind::Nop),
         ];
         let Some((_, kind)) = kinds.into_iter().find(|(known, _)| *known == name) else {
-            return self.fail(format!("type=\"{name}\" is none of {}", kinds.map(|kind| kind.0).join(", ")));
+            return self.fail(format!(
+                "type=\"{name}\" is unknown; expected one of {}",
+                kinds.map(|kind| kind.0).join(", ")
+            ));
         };
         let after = self.option("depid")?.zip(self.option("deps")?);
         let (source, target) = (self.address("srcbuf", "srcoff")?, self.address("dstbuf", "dstoff")?);
         let count = self.number("cnt")?;
         if kind != Kind::Nop && count == 0 {
-            return self.fail("cnt=\"0\"; it takes 1 chunk or more".into());
+            return self.fail("cnt=\"0\"; a step moves 1 chunk or more".into());
         }
         Ok(Instruction { kind, source, target, count, after, line: self.line })
     }

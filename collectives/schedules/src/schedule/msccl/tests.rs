@@ -89,7 +89,7 @@ proptest::proptest! {
 fn what_is_wrong_is_said_with_its_line() {
     let wrong = |text: &str| ScheduleTable::from_msccl(text).unwrap_err().to_string();
     assert_eq!(wrong(""), "line 1: there is no `algo`");
-    assert_eq!(wrong("<algo ngpus=\"1\" coll=\"custom\"/>"), "line 1: coll=\"custom\" is no collective");
+    assert_eq!(wrong("<algo ngpus=\"1\" coll=\"custom\"/>"), "line 1: coll=\"custom\" is not a collective");
     assert_eq!(wrong("<algo coll=\"allreduce\"/>"), "line 1: the attribute `ngpus` is missing");
     let ring = ring(2);
     assert_eq!(
@@ -97,7 +97,7 @@ fn what_is_wrong_is_said_with_its_line() {
         1
     );
     assert!(wrong(&ring.replace("ngpus=\"2\"", "ngpus=\"3\"")).starts_with("line 1: ngpus is 3"));
-    assert!(wrong(&ring.replace("recv=\"0\"", "recv=\"-1\"")).contains("where nobody receives"));
+    assert!(wrong(&ring.replace("recv=\"0\"", "recv=\"-1\"")).contains("where no step receives"));
     assert!(wrong(&ring.replace("type=\"s\"", "type=\"nop\"")).contains("waits here for ever"));
     assert!(wrong(&ring.replace("srcoff=\"1\"", "srcoff=\"9\"")).contains("outside its 2 chunks"));
     assert!(wrong("<algo ngpus=\"1\" coll=\"broadcast\"><gpu").starts_with("line 1: "));
