@@ -1,4 +1,4 @@
-//! A buffer that an asynchronous operation takes, and gives back when it is done; and memory that ranks reach where it is.
+//! Buffers that asynchronous operations take and return, in ordinary memory or in registered memory.
 
 use crate::Element;
 use allfold_kernels::SplitVec;
@@ -7,18 +7,18 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// Elements in memory that can be handed over. A borrowed slice could not be: were the handle of the operation
-/// forgotten, the borrow would end while the operation still wrote. It reads and writes as a slice.
+/// Elements that an operation can own while it runs. A borrowed slice would be unsafe: if the handle of the operation were
+/// forgotten, the borrow would end while the operation still writes. A buffer dereferences to a slice.
 ///
-/// [`crate::Communicator::buffer`] makes one that the other ranks can reach where it is, where there is such memory.
+/// [`crate::Communicator::buffer`] makes a registered buffer, which other ranks access in place.
 pub struct Buffer<T: Element> {
     owner: Home<T>,
 }
 
-/// Where the elements are. Buffers on devices will be further variants.
+/// Where the elements are.
 enum Home<T> {
     Host(Vec<T>),
-    /// What is left of a vector, or was cut off from it.
+    /// A part of a vector that was split.
     Part(SplitVec<T>),
     /// In memory that the ranks of a communicator share.
     Shared(RegisteredBuffer, PhantomData<T>),
@@ -30,17 +30,17 @@ impl<T: Element> Buffer<T> {
         Buffer::from(vec![T::zeroed(); len])
     }
 
-    /// The elements of a registered buffer, all of which are whole.
+    /// The elements of a registered buffer, whose size is a multiple of an element's.
     pub(crate) fn shared(buffer: RegisteredBuffer) -> Buffer<T> {
         Buffer { owner: Home::Shared(buffer, PhantomData) }
     }
 
-    /// Whether other ranks reach it where it is.
+    /// Whether the buffer is registered: other ranks access it in place.
     pub fn is_shared(&self) -> bool {
         matches!(self.owner, Home::Shared(..))
     }
 
-    /// The elements; a copy of them where the buffer is shared or was ever cut.
+    /// The elements as a vector. They are copied if the buffer is registered or was ever split.
     pub fn into_vec(self) -> Vec<T> {
         match self.owner {
             Home::Host(elements) => elements,
@@ -48,8 +48,8 @@ impl<T: Element> Buffer<T> {
         }
     }
 
-    /// Cuts off everything from element `at` on: nothing is copied, unless ranks share the buffer. [`Buffer::join`] is the
-    /// way back. So an operation can take a part of a buffer while the rest is still being filled.
+    /// Splits the buffer at element `at` and returns the second part. Nothing is copied unless the buffer is registered.
+    /// [`Buffer::join`] joins the parts again. An operation can take one part while the other is still being filled.
     ///
     /// ```
     /// use allfold_collectives::Buffer;
@@ -73,7 +73,7 @@ impl<T: Element> Buffer<T> {
         Buffer { owner: Home::Part(rest) }
     }
 
-    /// Puts `next` behind these elements: nothing is copied where it was cut off here.
+    /// Appends `next`. Nothing is copied if `next` was split off from this buffer at its end.
     pub fn join(&mut self, next: Buffer<T>) {
         let next = match (&mut self.owner, next.owner) {
             (Home::Part(part), Home::Part(next)) => match part.join(next) {
@@ -87,7 +87,7 @@ impl<T: Element> Buffer<T> {
 }
 
 impl<T: Element> Clone for Buffer<T> {
-    /// A copy of the elements in memory of this process alone.
+    /// A copy of the elements in ordinary memory.
     fn clone(&self) -> Buffer<T> {
         self.to_vec().into()
     }

@@ -1,50 +1,49 @@
-//! What can go wrong with a collective: who is to blame, in which operation, in which round, and why.
+//! The errors of collectives: which rank failed, in which operation and round, and why.
 
 use crate::{Call, Rank};
 use std::fmt;
 use std::time::Duration;
 
-/// The result of anything that communicates.
+/// The result of a call that communicates.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a collective did not give a result. The first error of a group reaches all of its ranks; ranks are numbers
-/// in that group.
+/// Why a collective failed. The first error of a group reaches all of its ranks; rank numbers are those of the group.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The call itself cannot be right: a length, a root, a name. Nothing was sent; the communicator stays usable.
+    /// The call itself is wrong: a length, a root, a name. Nothing was sent; the communicator stays usable.
     #[error("{0}")]
     Argument(String),
-    /// A rank is gone while others still call on it.
+    /// A rank is gone although other ranks still need it.
     #[error("rank {rank} is lost: it {cause}{}", during(.call))]
     PeerLost {
-        /// Who is gone.
+        /// The rank that is gone.
         rank: Rank,
-        /// How it went.
+        /// How it was lost.
         cause: Lost,
-        /// The operation that needed it, where one did.
+        /// The operation that needed it, if any.
         call: Option<Box<Call>>,
     },
-    /// Two ranks made different calls in the same place of the sequence.
+    /// Two ranks made different calls as the same operation of the sequence.
     #[error("ranks disagree: rank {rank} called {mine}, but rank {peer} called {theirs}")]
     Mismatch {
-        /// The rank that called `mine`: this one, if it is one of the two.
+        /// The rank that called `mine`: this rank, if it is one of the two.
         rank: Rank,
         /// What `rank` called.
         mine: Box<Call>,
-        /// The rank that called otherwise.
+        /// The rank whose call differs.
         peer: Rank,
         /// What `peer` called.
         theirs: Box<Call>,
     },
-    /// An operation was not done in time.
+    /// An operation exceeded its deadline.
     #[error("{}", late(.rank, .waiting_on, *.entered, .call, *.round, .after))]
     DeadlineExceeded {
-        /// Whose time ran out first.
+        /// The rank whose deadline passed first.
         rank: Rank,
-        /// Whom it was waiting for.
+        /// The ranks that it was waiting for.
         waiting_on: Vec<Rank>,
-        /// Whether those had entered the operation at all.
+        /// Whether those ranks had entered the operation.
         entered: bool,
         /// The operation.
         call: Box<Call>,
@@ -53,26 +52,26 @@ pub enum Error {
         /// The deadline.
         after: Duration,
     },
-    /// What NCCL was given was not done in time. It does not say who is late.
+    /// An NCCL call exceeded its deadline. NCCL does not report which rank is late.
     #[error("deadline of {after:?} exceeded by rank {rank}: NCCL could not {what}; the cause is {}", suspected(.suspects))]
     NcclDeadline {
         /// Whose time ran out.
         rank: Rank,
-        /// What it was about to do.
+        /// The operation that did not finish.
         what: String,
-        /// Whom it may have waited for; nobody but the device where there is no other rank.
+        /// The ranks that it may have waited for; empty if only the device is involved.
         suspects: Vec<Rank>,
         /// The deadline.
         after: Duration,
     },
-    /// A GPU did not do in time what it was given, by other ways than NCCL.
+    /// Work on a GPU, other than NCCL's, exceeded its deadline.
     #[error("deadline of {after:?} exceeded by rank {rank}: the GPU did not {what}; the cause is {}", suspected(.suspects))]
     QueueDeadline {
         /// Whose time ran out.
         rank: Rank,
-        /// What the GPU was to do.
+        /// The work of the GPU.
         what: String,
-        /// Whom it may have waited for; nobody but the device where no other rank takes part.
+        /// The ranks that it may have waited for; empty if only the device is involved.
         suspects: Vec<Rank>,
         /// The deadline.
         after: Duration,
@@ -80,49 +79,49 @@ pub enum Error {
     /// NCCL refused a call, or found a failure while it ran.
     #[error("rank {rank}: NCCL could not {what}: {why}")]
     Nccl {
-        /// Who was told.
+        /// The rank that got NCCL's answer.
         rank: Rank,
         /// What it was about to do.
         what: String,
-        /// NCCL's answer by its number: 6 is ncclRemoteError.
+        /// NCCL's result code: 6 is ncclRemoteError.
         code: i32,
-        /// The same in words.
+        /// NCCL's result in words.
         why: String,
     },
     /// A rank called `abort`.
     #[error("aborted by rank {by}: {why}")]
     Aborted {
-        /// Who called it.
+        /// The rank that called it.
         by: Rank,
-        /// What it said.
+        /// Its reason.
         why: String,
     },
-    /// The communicator failed before; this rank has been told why already.
+    /// The communicator failed before, and this rank has already got that error.
     #[error("this communicator has failed before: {cause}")]
     Poisoned {
         /// The first error.
         cause: String,
     },
-    /// Every rank waits, and nothing is under way that could wake one.
+    /// Deadlock: every rank waits, and no message is in flight.
     #[error("deadlock: {}", .waits.join("; "))]
     Deadlock {
-        /// Who waits for whom, one rank each.
+        /// For each rank, which rank it waits for.
         waits: Vec<String>,
     },
     /// On virtual time a rank may block only in Allfold's calls; these were busy elsewhere for too long.
     #[error("{} neither called nor returned for {after:?} while the others waited: ranks on virtual time may block only in Allfold's calls", Rank::list(.waiting_on))]
     Unresponsive {
-        /// Who was busy, as world ranks.
+        /// The ranks that were busy, as world ranks.
         waiting_on: Vec<Rank>,
-        /// For how long of real time.
+        /// For how long, in real time.
         after: Duration,
     },
-    /// Virtual time has run out of its 64 bits.
+    /// Virtual time exceeded its 64 bits.
     #[error(
         "virtual time goes beyond 53 days: costs, faults or computation are too large for picoseconds in 64 bits"
     )]
     Endless,
-    /// A frame that is not what the receiver's own schedule says: the two sides run different schedules.
+    /// A frame that the receiver's schedule does not expect: the two sides run different schedules.
     #[error("rank {rank} got a frame from rank {peer} that does not fit {call} in round {round}: {what}")]
     Protocol {
         /// The receiver.
@@ -133,13 +132,13 @@ pub enum Error {
         call: Box<Call>,
         /// The receiver's round.
         round: u64,
-        /// What was expected and what came.
+        /// What was expected and what arrived.
         what: String,
     },
-    /// A schedule that cannot be run; the checkers of `check` say more.
+    /// A schedule that cannot be run; `check` gives the counterexample.
     #[error("schedule of {call}, rank {rank}, round {round}: {what}")]
     Schedule {
-        /// Whose step it is.
+        /// The rank whose step is wrong.
         rank: Rank,
         /// The operation.
         call: Box<Call>,
@@ -148,14 +147,14 @@ pub enum Error {
         /// What is wrong with the step.
         what: String,
     },
-    /// The environment does not say which rank this process is, or says what cannot be.
+    /// The environment variables do not say which rank this process is, or have impossible values.
     #[error("environment: {variable} is {}: {wanted}", was(.read))]
     Environment {
         /// The variable.
         variable: String,
-        /// What was read; nothing where it is not set.
+        /// Its value; `None` if it is not set.
         read: Option<String>,
-        /// What would be right.
+        /// Which value would be right.
         wanted: String,
     },
     /// Ranks could not find each other.
@@ -163,18 +162,18 @@ pub enum Error {
     Rendezvous {
         /// Host and port.
         at: String,
-        /// What went wrong there.
+        /// Why the rendezvous failed.
         cause: crate::rendezvous::RendezvousFailure,
     },
     /// Some ranks could not be reached at the start.
     #[error("{} did not come within {after:?}", Rank::list(.missing))]
     Missing {
-        /// Who did not come, as world ranks.
+        /// The missing ranks, as world ranks.
         missing: Vec<Rank>,
-        /// For how long they were waited for.
+        /// How long the others waited for them.
         after: Duration,
     },
-    /// A rank could not be connected to, or did not want to be.
+    /// A connection to a rank failed, or the rank refused it.
     #[error("no connection to rank {peer}: {why}")]
     Refused {
         /// Who, as a world rank.
@@ -191,7 +190,7 @@ pub enum Error {
     /// The operating system refused something that the backend needs.
     #[error("{0}")]
     System(String),
-    /// No algorithm of that name, or for that many ranks.
+    /// No algorithm of that name, or none for that many ranks.
     #[error(transparent)]
     Registry(#[from] crate::registry::Error),
     /// The topology, a fault rule or a cost cannot be used.
@@ -205,16 +204,16 @@ pub enum Error {
 pub enum Lost {
     /// Its code panicked, with this message.
     Panicked(String),
-    /// It returned, or dropped its communicator, after this many operations.
+    /// It returned or dropped its communicator.
     ReturnedEarly {
-        /// Operations that it had entered.
+        /// The number of operations that it had entered.
         operations: u64,
     },
-    /// Its connection ended, in this way: its process is gone, or the network between.
+    /// Its connection ended: its process or the network failed.
     Disconnected(String),
-    /// A rank heard nothing of it for this long, though their connection stands.
+    /// Another rank received nothing from it for too long, although their connection is open.
     Silent {
-        /// Who heard nothing: the way from the lost rank to this one may be what is broken.
+        /// The rank that received nothing. The path from the lost rank to it may be broken.
         by: Rank,
         /// For how long.
         after: Duration,
@@ -245,12 +244,12 @@ impl From<allfold_net::Error> for Error {
 }
 
 impl Error {
-    /// Whether the call itself was wrong, so that nothing was sent and the communicator stays usable.
+    /// Whether the call itself was wrong: nothing was sent then, and the communicator stays usable.
     pub(crate) fn is_callers(&self) -> bool {
         matches!(self, Error::Argument(_) | Error::Registry(_))
     }
 
-    /// The same error as `rank` sees it: of two calls that disagree its own comes first.
+    /// The same error from `rank`'s point of view: of two calls that disagree, its own comes first.
     pub(crate) fn seen_by(&self, me: Rank) -> Error {
         match self {
             Error::Mismatch { rank, mine, peer, theirs } if *peer == me => {

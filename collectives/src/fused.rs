@@ -1,5 +1,5 @@
-//! A collective as one exchange between ranks that share memory: the reduction trees of its schedule, and who ends with
-//! what. No message is sent, and the bits are the schedule's.
+//! A collective as one exchange between ranks that share memory, with the reduction trees of its schedule. No message is sent,
+//! and the result has the bits of the schedule.
 //!
 //! ```text
 //! schedule --symbolic--> the tree of every chunk --> formulas --\
@@ -13,19 +13,19 @@ use crate::{Collective, DType, Geometry, ReduceOp};
 use allfold_kernels::fused::{Exchange, Formula, Pattern, Term};
 use std::sync::Arc;
 
-/// More ranks times chunks than this are not run on symbols before they run on data.
+/// Limit on ranks times chunks for running a schedule on symbols.
 const PROVABLE: u64 = 1 << 16;
 
-/// By which trees a collective reduces.
+/// The reduction trees of a collective.
 #[derive(Clone)]
 pub(crate) enum Trees {
-    /// Everything by one, or nothing is reduced.
+    /// One tree for all chunks; also if nothing is reduced.
     One(Formula),
-    /// Each chunk by its own.
+    /// A tree per chunk.
     Chunks(Arc<Vec<Formula>>),
 }
 
-/// The tree that every algorithm reduces by that is chosen for its speed alone.
+/// The canonical tree, which every automatically chosen algorithm uses.
 pub(crate) fn canonical(ranks: u32) -> Option<Trees> {
     let mut forest = Forest::new(ranks);
     let tree = forest.canonical();
@@ -61,7 +61,7 @@ pub(crate) fn trees(schedule: &dyn Schedule, collective: Collective, root: Rank)
     formulas.collect::<Option<Vec<_>>>().map(|all| Trees::Chunks(Arc::new(all)))
 }
 
-/// The exchange of a collective over `count` elements: of the whole buffer, or of one block where it is made of blocks.
+/// The exchange of a collective over `count` elements: of the whole buffer, or of one block if the collective has blocks.
 pub(crate) fn exchange(
     collective: Collective,
     ranks: u32,

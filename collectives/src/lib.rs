@@ -1,8 +1,8 @@
-//! What is sent: schedules, the proofs that they are right, and the communicators that run them.
+//! Collective communication: communicators that run schedules on real data.
 //!
-//! A [`schedule::Schedule`] says what each rank does in each round and nothing else. [`check`] proves it, [`time`]
-//! finds when every rank is done, and a [`World`] runs it on real data, with ranks as threads on real time or on a
-//! virtual clock. Ranks that disagree, panic, leave or take too long are told to all others, by name.
+//! A [`schedule::Schedule`] says what each rank sends and receives in each round. [`check`] proves it, [`time`] computes when
+//! every rank is done, and a [`World`] runs it on real data: ranks are threads, processes or tasks on a virtual clock. If a rank
+//! disagrees with the others, panics, leaves or takes too long, all other ranks get an error that names it.
 //!
 //! ```
 //! use allfold_collectives::{Collective, Communicator, Error, ReduceOp, World};

@@ -9,19 +9,19 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-/// An operation under way, and the buffer that it gives back. Dropping the handle detaches: the operation is still
-/// done, in its place of the sequence, and the buffer is freed after it.
+/// An operation in flight and the buffer that it returns. Dropping the handle detaches the operation: it still runs in its
+/// place of the sequence, and its buffer is freed afterwards.
 #[must_use = "an operation that is not waited for may fail unseen"]
 pub struct Work<B> {
     membership: Arc<Membership>,
     done: GateId,
     number: u64,
     result: Slot<B>,
-    /// A handle belongs to the rank's own thread: it waits in that thread's name.
+    /// A handle belongs to the rank's own thread and waits on its behalf.
     own: PhantomData<Rc<()>>,
 }
 
-/// Where the communication thread leaves the result, and when it was there.
+/// The result and its time, stored by the communication thread.
 pub(crate) type Slot<B> = Arc<Mutex<Option<Result<(B, Picos)>>>>;
 
 impl<B> Work<B> {
@@ -32,13 +32,13 @@ impl<B> Work<B> {
     /// Waits for the operation and returns its buffer.
     ///
     /// # Errors
-    /// As the blocking form of the operation; the buffer is then lost, for its content has no meaning.
+    /// Those of the blocking form of the operation. The buffer is dropped then: its content is undefined.
     pub fn wait(self) -> Result<B> {
         self.wait_timed().map(|(buffer, _)| buffer)
     }
 
-    /// Waits for the operation and returns its buffer, with the time at which it was done: on this rank's clock, and
-    /// before now if this rank was busy until later.
+    /// Waits for the operation and returns its buffer and the time at which it finished, by this rank's clock. The time is in the
+    /// past if this rank was busy.
     ///
     /// # Errors
     /// As [`Work::wait`].
@@ -51,8 +51,8 @@ impl<B> Work<B> {
         self.membership.tell(result)
     }
 
-    /// Whether [`Work::wait`] would return at once. On virtual time a `false` takes time: until the next thing that
-    /// happens to one of this rank's operations.
+    /// Whether [`Work::wait`] would return at once. On virtual time a call that returns `false` advances the clock to the next
+    /// event of one of this rank's operations.
     pub fn is_done(&self) -> bool {
         self.membership.backend.clock().passed(self.membership.task, self.done, self.number)
     }

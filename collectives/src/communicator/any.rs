@@ -1,4 +1,4 @@
-//! Any collective, by its row of the table: for tests, benchmarks and whoever chooses a collective at run time.
+//! Any collective by its [`Collective`]: for tests, benchmarks and programs that choose a collective at run time.
 
 use super::request::Request;
 use super::{Communicator, apart, expect, in_place};
@@ -6,11 +6,11 @@ use crate::meaning::{On, Portion, Side};
 use crate::{Collective, Element, Error, Extent, Rank, ReduceOp, Result};
 
 impl Communicator {
-    /// Calls a collective: what the rank gives is `input`, what it gets is left in `output`. Both have the lengths that
-    /// [`crate::meaning`] says for a rank, that of a collective for one buffer ([`Collective::in_place`]) an empty input:
-    /// then `output` holds what the rank gives before. A rank that gives, or gets, nothing, may pass anything.
+    /// Calls a collective: the rank gives `input` and gets `output`. Their lengths are those of [`crate::meaning`]. A collective
+    /// on one buffer ([`Collective::in_place`]) takes an empty input, and `output` holds what the rank gives before the call. A
+    /// rank that gives or gets nothing may pass anything.
     ///
-    /// `op` and `root` are looked at where the collective reduces, or has a root.
+    /// `op` is used only if the collective reduces, `root` only if it has a root.
     ///
     /// ```
     /// use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp, World};

@@ -1,4 +1,4 @@
-//! The asynchronous forms: they take the buffer and give it back.
+//! The asynchronous collectives: they take a buffer and return it through [`Work`].
 
 use super::request::Request;
 use super::{Communicator, in_place};
@@ -9,7 +9,7 @@ use allfold_base::lock;
 use std::sync::{Arc, Mutex};
 
 /// Asynchronous operations run on one communication thread per communicator, in the order in which they were
-/// issued, while the rank goes on. Errors of the call itself come back at once, those of the group from
+/// issued, while the rank continues. Errors of the call itself are returned at once, those of the group by
 /// [`Work::wait`].
 impl Communicator {
     /// [`Communicator::all_reduce`] on a buffer that comes back when it is done.

@@ -1,4 +1,4 @@
-//! The collectives, on the caller's slices.
+//! The blocking collectives on the caller's slices.
 
 use super::{Communicator, apart, expect, in_place};
 use crate::{Collective, Element, Error, Rank, ReduceOp, Result};
@@ -25,7 +25,7 @@ impl Communicator {
         self.blocking(request, apart(input, output))
     }
 
-    /// Replaces `data` on every rank by the root's.
+    /// Replaces `data` on every rank by the root's `data`.
     ///
     /// # Errors
     /// [`Error::Argument`] where `root` is no rank of the group; those of the group.
@@ -55,7 +55,7 @@ impl Communicator {
     }
 
     /// Replaces `data` on the root by its reduction over all ranks. On the other ranks `data` is used as scratch
-    /// and holds nothing of meaning afterwards.
+    /// and is undefined afterwards.
     ///
     /// # Errors
     /// [`Error::Argument`] where `root` is no rank of the group; those of the group.
@@ -81,7 +81,7 @@ impl Communicator {
     }
 
     /// Leaves in `block` this rank's block of the root's `input`, which is `n` times as long. On the other ranks
-    /// `input` is not looked at and may be empty.
+    /// `input` is ignored and may be empty.
     ///
     /// # Errors
     /// [`Error::Argument`] where `root` is no rank of the group, or the root's `input` has another length; those of the
@@ -121,8 +121,7 @@ impl Communicator {
         self.blocking(self.request::<u8>(Collective::Barrier, 0), Ends::InPlace(&mut []))
     }
 
-    /// Every rank sends `data` to the next rank and gets the previous rank's in its place; the last rank's next is
-    /// rank 0.
+    /// Every rank sends `data` to the next rank and replaces it by the previous rank's data. Rank 0 follows the last rank.
     ///
     /// # Errors
     /// Those of the group.

@@ -1,4 +1,4 @@
-//! One collective as one rank runs it: what it called, the schedule, how the buffer is cut, and the path it takes.
+//! One collective as one rank runs it: the call, the schedule, the geometry of the buffer, and the path to the other ranks.
 
 use super::path::Path;
 use super::plan::{Plan, Planned};
@@ -22,29 +22,29 @@ pub(super) struct Site<'a> {
     pub size: u32,
     pub plan: &'a Plan,
     pub schedules: &'a mut Schedules,
-    /// The ways to the other ranks; none where the call is looked at and not run.
+    /// The connection to the other ranks; `None` if the call is only planned.
     pub connection: Option<&'a mut Connection>,
 }
 
-/// Chunks are cut into no more pieces than this: each costs a few steps.
+/// Limit on pieces per chunk: each costs a few steps.
 const PIECES: u64 = 4096;
-/// Steps under way where pieces follow each other: enough that there is always one to send.
+/// Steps in flight when pieces are pipelined: enough that there is always one to send.
 const UNDER_WAY: u32 = 16;
 
-/// Ready to run, on any thread.
+/// A collective that is ready to run on any thread.
 pub(super) struct Prepared {
     schedule: Arc<dyn Schedule>,
     geometry: Geometry,
     rank: Rank,
     window: u32,
-    /// Without its number, which the call gets when it is made.
+    /// The call. Its sequence number is set when it is made.
     call: Call,
     /// One word for the call.
     label: u64,
     path: Path<Exchange>,
 }
 
-/// What a collective that is the transport's own is called in place of an algorithm.
+/// The name in place of an algorithm's for a collective that the transport itself provides.
 const NATIVE: &str = "native";
 
 impl Prepared {
@@ -90,12 +90,12 @@ impl Prepared {
         Ok(Prepared { schedule, geometry, rank, window, call, label, path })
     }
 
-    /// What ranks must agree on, as this operation of the sequence.
+    /// The call as this operation of the sequence: all ranks must make the same one.
     pub fn call(&self, sequence: u64) -> Call {
         Call { sequence, ..self.call.clone() }
     }
 
-    /// What is to be run, without this rank's part in it.
+    /// The schedule and its geometry, the same for all ranks.
     pub fn planned(&self) -> Planned {
         Planned {
             algorithm: self.call.algorithm,
@@ -159,7 +159,7 @@ impl Prepared {
         rank * block..(rank + 1) * block
     }
 
-    /// The same by messages, which know one buffer of the whole size.
+    /// Runs the collective by messages, which use one buffer of the whole size.
     fn by_messages(&self, sequence: u64, ends: Ends<'_>, connection: &mut Connection) -> Result<()> {
         let own = self.own();
         let (from, to) = match ends {

@@ -1,17 +1,17 @@
-//! The way that a call takes to the other ranks: decided here, once, when the call is prepared.
+//! The path of a call to the other ranks, chosen once when the call is prepared.
 
 use crate::exec::Route;
 use crate::fused::Trees;
 use crate::transport::Connection;
 use crate::{Call, Error, Result};
 
-/// The ways, the first that there is counts. `F`: what a call in shared memory is done by.
+/// The paths; the first one that is available is taken. `F` is what a call in shared memory runs.
 pub(super) enum Path<F> {
-    /// A collective of the place where the ranks run.
+    /// A collective that the backend itself provides, such as MPI's.
     Native,
     /// Shared memory.
     Fused(F),
-    /// Messages without copies, and of how many bytes of a chunk a piece is that best goes by itself.
+    /// Messages without copies, and the best size of a piece in bytes.
     Direct(u64),
     /// Messages that are copied.
     Frames,

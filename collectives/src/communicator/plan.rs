@@ -5,8 +5,8 @@ use crate::schedule::Schedule;
 use crate::{Collective, Error, Geometry, Result};
 use std::sync::Arc;
 
-/// Choices of a communicator. All ranks must make the same ones, but for the window. What is not chosen is the
-/// registry's choice by size, which for reductions is always canonical: it changes the speed, never the bits.
+/// The choices of a communicator. All ranks must make the same ones, except for the window. The registry chooses by size what the
+/// user does not choose; for reductions always a canonical algorithm, so that the size affects the speed and never the bits.
 #[derive(Clone, Copy, Default)]
 pub struct Plan {
     choices: [Choice; Collective::ALL.len()],
@@ -29,7 +29,7 @@ pub struct Planned {
     pub schedule: Arc<dyn Schedule>,
     /// How the buffer is cut.
     pub geometry: Geometry,
-    /// How many steps of a rank may be under way.
+    /// How many steps of a rank may be in flight.
     pub window: u32,
 }
 
@@ -94,7 +94,8 @@ impl Plan {
         u32::try_from(wanted.min(chunk)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Whether an algorithm's chunks stay whole, and its steps go one at a time, because nothing else was asked for.
+    /// Whether an algorithm's chunks stay whole and its steps go one at a time, because the user chose neither segments nor a
+    /// window.
     pub(crate) fn leaves_whole(&self, of: &Algorithm) -> bool {
         let choice = self.choices[of.collective as usize];
         !of.pipelined && choice.segment.is_none() && choice.window.is_none()

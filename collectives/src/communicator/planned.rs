@@ -1,4 +1,4 @@
-//! What a communicator would run, without running it: for whoever times or proves exactly that.
+//! The schedule that a communicator would run, without running it: for simulations and proofs of exactly that.
 
 use super::operation::{Prepared, Site};
 use super::plan::{Plan, Planned};

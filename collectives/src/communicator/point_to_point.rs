@@ -1,4 +1,4 @@
-//! One rank's buffer to one other rank, outside of collectives.
+//! Point-to-point messages: send and receive.
 
 use super::Communicator;
 use crate::schedule::Combine;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 impl Communicator {
     /// Sends `data` to another rank, which receives as many elements of the same type. Returns when the message
-    /// has left. Messages between two ranks arrive in order.
+    /// was sent. Messages between two ranks arrive in order.
     ///
     /// # Errors
     /// [`Error::Argument`] where `to` is this rank or none of the group; those of the group.

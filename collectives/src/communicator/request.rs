@@ -1,12 +1,12 @@
-//! What a caller asks for.
+//! The request of a caller.
 
 use crate::{Collective, DType, Operation, Rank, ReduceOp};
 
-/// What a caller asks for. `count` is of the whole buffer, or of one block where the collective is made of blocks.
+/// A collective that a caller asks for. `count` is of the whole buffer, or of one block where the collective is made of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub collective: Collective,
-    /// What the caller called it, for errors.
+    /// The operation's name in errors.
     pub operation: Operation,
     pub count: usize,
     pub dtype: DType,

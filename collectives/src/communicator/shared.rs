@@ -1,28 +1,28 @@
-//! From messages to shared memory, where all ranks are processes of one host.
+//! Shared memory between ranks that are processes of one host.
 
 use super::Communicator;
 use crate::backends::SegmentHandle;
 use crate::backends::shm::Segment;
 use crate::{Buffer, Element, Error, Rank, ReduceOp, Result};
 
-/// Smaller buffers go by slots either way.
+/// Smaller buffers are copied through slots in any case.
 const SMALLEST: usize = 4 << 10;
 
 impl Communicator {
-    /// Whether the data of its collectives goes through memory that all of its ranks share.
+    /// Whether the data of this communicator's collectives go through shared memory.
     pub fn shares_memory(&self) -> bool {
         self.connection.borrow().shares_memory()
     }
 
-    /// `len` elements, all bits zero, that the other ranks of this communicator can reach where they are, if they are
-    /// processes that share memory; else as [`Buffer::zeroed`].
+    /// A registered buffer of `len` elements, all bits zero, which the other ranks of this communicator access in place if they
+    /// share memory. Otherwise the same as [`Buffer::zeroed`].
     ///
-    /// A collective whose buffers all ranks got this way reads and writes them in place of copies through slots: the same
-    /// bits, some three times as soon where the buffers are large. It takes the buffer, or slices of it that begin and end
-    /// at multiples of 64 KiB of it (the last one ends with it); other slices, and other communicators, take it as any
-    /// memory. What NCCL calls registered buffers. Freed when dropped; ranks need not agree on how many they have.
+    /// If all ranks pass registered buffers, a collective reads and writes them in place instead of copying through slots: the
+    /// same bits, about three times as fast for large buffers. It also works on slices that begin and end at multiples of
+    /// 64 KiB of the buffer (or at its end). Other slices, and other communicators, use it as ordinary memory. NCCL has the same
+    /// idea. The buffer is freed when dropped; ranks may register different numbers of buffers.
     ///
-    /// After an error of a collective that works in place, the buffer that it was to write holds nothing of meaning.
+    /// After a failed collective the buffer that it writes to is undefined.
     ///
     /// ```
     /// use allfold_collectives::{Communicator, Error, ReduceOp, World};
@@ -43,17 +43,17 @@ impl Communicator {
         registered.map_or_else(|| Buffer::zeroed(len), Buffer::shared)
     }
 
-    /// Lets the data of this communicator's collectives go through shared memory from now on, if all its ranks are on
-    /// one host and can map a segment of rank 0's. Whether they do: all of them, or none. The results are the same bits.
-    /// Communicators split off later do the same.
+    /// Sends the data of this communicator's collectives through shared memory from now on, if all its ranks are on one host and
+    /// can map a segment of rank 0. Returns whether they do: all ranks or none. The results have the same bits.
+    /// Communicators that are split off later inherit it.
     ///
-    /// Every rank must call it, before any asynchronous operation; it is two small collectives. The segment has no name
-    /// and is gone with the last rank, however that ends.
+    /// Every rank must call it before any asynchronous operation; it costs two small collectives. The segment has no name
+    /// and disappears with the last rank, however that ends.
     ///
     /// # Errors
-    /// [`Error::Argument`] on virtual time: there only messages take time. Else as of any collective.
+    /// [`Error::Argument`] on virtual time: because only messages take virtual time. Otherwise those of any collective.
     pub fn share_memory(&mut self) -> Result<bool> {
-        // Threads share all memory anyway; and one rank has nobody to share with.
+        // Threads share all memory anyway, and a single rank has no peer.
         if self.size() == 1 || self.shares_memory() {
             return Ok(self.shares_memory());
         }

@@ -1,4 +1,4 @@
-//! Going on after a failure, with the ranks that are left.
+//! Shrinking a communicator to the surviving ranks after a failure.
 
 use super::Communicator;
 use crate::backends::{GroupKey, Member};
@@ -8,15 +8,15 @@ use crate::{Rank, Result};
 const SHRINK: u64 = u64::MAX;
 
 impl Communicator {
-    /// After an error: a working communicator of the ranks that are left, and which ranks of this one they are, in
-    /// order of their new numbers. Every rank that is left gets the same answer, whatever each of them knew.
+    /// After an error: returns a working communicator of the surviving ranks, and their old rank numbers in order of the new
+    /// ones. Every survivor gets the same answer.
     ///
     /// It waits until every rank of this communicator has called it or is gone (has returned, panicked, or dropped its
-    /// communicator); whoever has done neither within the deadline of an operation is left behind, and told so when it
-    /// calls. This communicator fails, if it has not failed before.
+    /// communicator); a rank that has done neither within the deadline of an operation is excluded, and gets an error when
+    /// it calls. This communicator fails, if it has not failed before.
     ///
     /// # Errors
-    /// [`crate::Error::Poisoned`]: the others went on without this rank.
+    /// [`crate::Error::Poisoned`]: the other ranks continued without this rank.
     ///
     /// ```
     /// use allfold_collectives::{Error, Rank, ReduceOp, World};

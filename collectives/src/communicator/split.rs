@@ -1,16 +1,16 @@
-//! Smaller communicators out of one.
+//! Splitting a communicator into smaller ones.
 
 use super::{Communicator, expect, in_place};
 use crate::backends::{GroupKey, Member};
 use crate::{Collective, Element, Operation, Rank, Result};
 
 impl Communicator {
-    /// Makes one communicator for each `color`, of the ranks that name it, numbered in order of `key` and, where
-    /// keys are equal, of their ranks here. A rank that names none gets none. Every rank must call it.
+    /// Makes one communicator per `color` from the ranks that pass it, numbered by `key` and, for equal keys, by their ranks here.
+    /// A rank that passes no color gets no communicator. Every rank must call it.
     ///
     /// The new communicators have this one's plan. Dropping one ends its communication thread and, on threads and over TCP,
-    /// gives back all that its group holds, whoever still uses theirs. On virtual time and over MPI the group itself, some
-    /// hundreds of bytes a rank, is kept until the run ends: MPI frees a communicator only when all its ranks ask together.
+    /// frees what its group holds on this rank. On virtual time and over MPI the group itself, some hundreds of bytes per rank,
+    /// is kept until the run ends: MPI frees a communicator only when all its ranks ask together.
     ///
     /// # Errors
     /// Those of the group; [`crate::Error::System`] where the system has no descriptors left for the new group.
