@@ -1,4 +1,4 @@
-//! Where ranks run.
+//! Backends: where ranks run.
 //!
 //! ```text
 //! Communicator --- Backend: tasks, gates, groups --- threads   real time, mailboxes, shared memory
@@ -8,10 +8,10 @@
 //!  Prepared ----- Connection: messages, and shared memory beside them
 //! ```
 //!
-//! `shm` is no backend: it gives the processes of one host, whichever of these connects them, memory for collectives.
+//! `shm` is not a backend: it adds shared memory for collectives between processes of one host, over any backend.
 //!
-//! A *task* is a thread that takes part for a rank: its own code, or one of its communication threads. A *gate*
-//! counts, and lets pass whoever waits for a count; asynchronous work is handed over through gates.
+//! A *task* is a thread that acts for a rank: the rank's own code or one of its communication threads. A *gate* is a counter
+//! that tasks wait on; asynchronous work is handed over through gates.
 
 #[cfg(feature = "mpi")]
 pub mod mpi;
@@ -28,15 +28,15 @@ use crate::{Lost, Rank, Result};
 use allfold_sim::Picos;
 use std::sync::Arc;
 
-/// A thread that takes part for a rank.
+/// A thread that acts for a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TaskId(pub u32);
 
-/// A time as a task's clock keeps it, which reads it sooner than it tells it: a [`Scale`] says which it is.
+/// A time stamp in the clock's own units, which is cheaper to read than a time. A [`Scale`] converts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp(pub u64);
 
-/// What times a clock's stamps are: so many picoseconds for so many of what it counts.
+/// Converts a clock's stamps to times: a number of picoseconds per number of ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     pub picos: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Of stamps that are times.
+    /// The scale of stamps that are times already.
     pub const SAME: Scale = Scale { picos: 1, count: 1 };
 
     pub fn time(self, Stamp(stamp): Stamp) -> Picos {
@@ -52,7 +52,7 @@ impl Scale {
     }
 }
 
-/// A count that can be waited for.
+/// A counter that tasks can wait on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GateId(pub u32);
 
@@ -60,14 +60,14 @@ pub(crate) struct GateId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GroupId(pub u32);
 
-/// A rank's place in a group: what an operation is entered with.
+/// A rank's membership in a group, with which it enters operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub group: GroupId,
     pub rank: Rank,
 }
 
-/// What makes two ranks' wishes for a smaller group the same group: the parent, its operation, the colour.
+/// The key of a subgroup, equal on all its ranks: the parent, its operation, the color.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GroupKey {
     pub parent: GroupId,
@@ -75,19 +75,20 @@ pub(crate) struct GroupKey {
     pub color: u32,
 }
 
-/// Time, and who waits for what. Every method with a task may be called by its own thread only.
+/// The clock and the gates. A method with a task may be called by that task's thread only.
 pub(crate) trait Clock: Send + Sync {
     /// The task's time since the start: real, or virtual.
     fn now(&self, task: TaskId) -> Picos;
-    /// The same, to be kept for a [`Scale`].
+    /// The same as a stamp, to be converted by a [`Scale`].
     fn stamp(&self, task: TaskId) -> Stamp {
         Stamp(self.now(task).0)
     }
-    /// What times the stamps up to now are. Any thread may ask. By one scale stamps keep their order.
+    /// The scale of stamps taken up to now. Any thread may call this. One scale keeps the order of stamps.
     fn scale(&self) -> Scale {
         Scale::SAME
     }
-    /// The task computes. On virtual time that takes what the device model says; in real time it is no news.
+    /// Accounts for computation of the task. On virtual time it takes as long as the device model says; in real time this does
+    /// nothing.
     fn charge(&self, task: TaskId, work: &allfold_sim::DeviceWork);
 
     /// A new gate, at count 0.
@@ -96,17 +97,17 @@ pub(crate) trait Clock: Send + Sync {
     fn raise(&self, task: TaskId, gate: GateId);
     /// Waits until a gate's count is `count` or more.
     fn pass(&self, task: TaskId, gate: GateId, count: u64) -> Result<()>;
-    /// Nobody asks for this gate again: what it holds is given back. On virtual time gates are kept until the run ends.
+    /// Frees a gate that no task uses any more. On virtual time gates are kept until the run ends.
     fn discard(&self, _gate: GateId) {}
     /// Whether a gate's count is `count` or more.
     fn passed(&self, task: TaskId, gate: GateId, count: u64) -> bool;
 }
 
-/// What a communicator needs of the place where it runs. Every method may be called by the task's own thread only.
+/// What a communicator needs of a backend. A method with a task may be called by that task's thread only.
 pub(crate) trait Backend: Send + Sync {
     /// The task of a world rank's own code.
     fn main(&self, world: Rank) -> TaskId;
-    /// A communication thread's task, beside `parent`.
+    /// A task for a communication thread of `parent`'s rank.
     fn spawn(&self, parent: TaskId) -> TaskId;
     /// The task's thread ends. For a rank's own code: the rank has returned.
     fn retire(&self, task: TaskId);
@@ -114,18 +115,17 @@ pub(crate) trait Backend: Send + Sync {
     /// Its time and its gates.
     fn clock(&self) -> &dyn Clock;
 
-    /// The group of these members (as ranks of the parent) under a key, which a rank names once; made by whoever asks
-    /// first.
+    /// The group of these members (as ranks of the parent) under a key. The first call makes it; a rank uses a key once.
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId>;
     /// A member leaves its group after it entered `operations` operations.
     fn leave(&self, task: TaskId, member: Member, operations: u64, cause: Lost);
-    /// A member that has left needs its group no more. Any thread may say so.
+    /// A member that has left frees its part of the group. Any thread may call this.
     fn release(&self, _member: Member) {}
     /// Fails a group on behalf of a member.
     fn abort(&self, task: TaskId, member: Member, why: String);
-    /// Who of a failed group goes on: waits until every member has asked or has left, or its deadline. All who get an
-    /// answer get the same.
+    /// The survivors of a failed group: waits until every member has called this or has left, or until the deadline. All
+    /// callers get the same answer.
     fn survivors(&self, task: TaskId, member: Member) -> Result<Vec<Rank>>;
-    /// A member's ways to its peers.
+    /// A member's connection to its peers.
     fn connect(self: Arc<Self>, task: TaskId, member: Member) -> Connection;
 }

@@ -1,4 +1,4 @@
-//! What is the same wherever time is real: the clock, and gates that threads of one process wait for.
+//! The clock and the gates of backends on real time.
 
 use super::{Clock, GateId, Scale, Stamp, TaskId};
 use crate::Result;
@@ -12,7 +12,7 @@ use std::time::Instant;
 /// The clock of a run on real time.
 pub(super) struct RealTime {
     start: Instant,
-    /// What the processor's counter said then, where stamps are its ticks.
+    /// The processor's time-stamp counter at the start, if stamps are its ticks.
     ticks: Option<u64>,
     gates: Mutex<Gates>,
 }
@@ -29,14 +29,14 @@ struct Gate {
     raised: Condvar,
 }
 
-/// Whether the system itself tells the time by the processor's counter: then that runs at one rate on all cores.
+/// Whether the system's clock uses the processor's time-stamp counter, which then has one rate on all cores.
 static STEADY: LazyLock<bool> = LazyLock::new(|| {
     let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     source.is_ok_and(|name| name.trim() == "tsc")
 });
 
 impl RealTime {
-    /// It is 0 now.
+    /// A clock that starts at 0 now.
     #[allow(clippy::disallowed_methods, reason = "here time is real")]
     pub fn start() -> RealTime {
         let ticks = STEADY.then(ticks);
@@ -51,7 +51,7 @@ impl RealTime {
         lock(&self.gates).all[&id].clone()
     }
 
-    /// How many gates there are.
+    /// Number of gates.
     #[cfg(test)]
     pub fn gates(&self) -> usize {
         lock(&self.gates).all.len()

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-/// The caller's buffers, as the schedule sees them: one buffer of the whole size, and what stands elsewhere.
+/// The caller's buffers as the schedule sees them: one buffer of the whole size, of which parts may lie elsewhere.
 pub(crate) enum Buffers<'a> {
-    /// Everything in one place.
+    /// One buffer.
     Whole(&'a mut [u8]),
     /// The rank's own block lies elsewhere and is copied to its place `own` as it is sent; until then only the rank writes
     /// there.
@@ -15,7 +15,7 @@ pub(crate) enum Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// The same buffers, lent for a while.
+    /// The same buffers, borrowed.
     pub fn lend(&mut self) -> Buffers<'_> {
         match self {
             Buffers::Whole(whole) => Buffers::Whole(whole),

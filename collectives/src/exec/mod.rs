@@ -1,4 +1,4 @@
-//! The executor: any schedule, on real bytes, over any transport.
+//! The executor: runs any schedule on real bytes over any transport.
 //!
 //! ```text
 //! steps     0 1 2 | 3 4 5 6 | 7 8 ..       the window: W steps from the oldest unfinished one
@@ -31,7 +31,7 @@ pub(crate) struct Execution<'a> {
     pub schedule: &'a dyn Schedule,
     pub geometry: &'a Geometry,
     pub rank: Rank,
-    /// How many steps may be under way; 1 or more.
+    /// How many steps may be in flight; 1 or more.
     pub window: u32,
     pub dtype: DType,
     /// How [`Combine::Reduce`] combines.
@@ -40,8 +40,8 @@ pub(crate) struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// Runs all of the rank's steps. The operation has been entered.
-    /// An error leaves the buffers in no particular state, and has been reported to the group.
+    /// Runs all of the rank's steps, after the operation was entered. After an error, which has been reported to the group, the
+    /// buffers are undefined.
     pub fn run(&self, buffers: Buffers<'_>, mut route: Route<'_>) -> Result<()> {
         self.steps(buffers, &mut route).map_err(|error| route.transport().fail(error))
     }
@@ -64,7 +64,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Starts every step that nothing earlier stands in the way of, and posts its halves in order of channels.
+    /// Starts every step that conflicts with no earlier unfinished step, and posts its halves in order of channels.
     fn start(&self, window: &mut Window, store: &mut Store, route: &mut Route<'_>) -> Result<()> {
         // Channels on which an earlier message is still to be posted.
         let (mut held_out, mut held_in) = (Vec::new(), Vec::new());
@@ -127,7 +127,7 @@ impl Execution<'_> {
             (send, recv) if local(send.map(|s| s.0)) || local(recv.map(|r| r.0)) => {
                 return Err(wrong("one half of a local step is missing".into()));
             }
-            // Sent from where it lies, unless the same step writes there.
+            // Sent in place, unless the same step writes there.
             (Some((_, span)), recv)
                 if matches!(route, Route::Direct(_))
                     && store.is_there(span)
@@ -170,7 +170,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Compares a frame with what the schedule says here, and puts its bytes in place.
+    /// Compares a frame with what the schedule expects, and stores its bytes.
     fn receive(&self, slot: &Slot, peer: Rank, frame: Frame, store: &mut Store) -> Result<()> {
         let Some((_, span, how)) = slot.step.recv else { return Ok(()) };
         if *frame.call != *self.call {

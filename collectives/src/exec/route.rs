@@ -1,17 +1,17 @@
-//! How the messages of an execution go.
+//! Messages with or without copies.
 
 use crate::transport::{Direct, Transport};
 
-/// Chosen before the first step, for all of them.
+/// The route of all messages of an execution, chosen before the first step.
 pub(crate) enum Route<'a> {
-    /// As frames: what is sent is copied, what comes is copied or reduced into its place.
+    /// Frames: sent data are copied, received data are copied or reduced into the buffer.
     Frames(&'a mut dyn Transport),
-    /// From and to where the bytes lie; only what passes through scratch goes as frames.
+    /// In place; only data in scratch copies go as frames.
     Direct(&'a mut dyn Direct),
 }
 
 impl Route<'_> {
-    /// The transport under either.
+    /// The transport of both routes.
     pub fn transport(&mut self) -> &mut dyn Transport {
         match self {
             Route::Frames(transport) => *transport,

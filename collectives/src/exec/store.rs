@@ -1,4 +1,4 @@
-//! A rank's bytes during an operation: the buffer itself, and its scratch copies where something was written to them.
+//! A rank's bytes during an operation: the buffer itself and the written parts of its scratch copies.
 
 use super::buffers::Buffers;
 use crate::schedule::{Combine, Region, Span};
@@ -9,21 +9,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Data and scratch copies. Errors say what a schedule asked for that cannot be.
+/// Data and scratch copies. Errors say which access of the schedule is impossible.
 pub(super) struct Store<'a> {
     data: Data<'a>,
-    /// The rank's own block, until all of it has been copied to its place.
+    /// The rank's own block, until all of it has been copied to the buffer.
     given: Option<Given<'a>>,
-    /// Where the rank's own values are until they are first written in the data: nothing is copied that is only sent.
+    /// The rank's input, read until a chunk is first written in the data: data that are only sent are not copied.
     input: Option<Input<'a>>,
     geometry: &'a Geometry,
     dtype: DType,
     op: ReduceOp,
-    /// By (scratch copy, chunk, segment). What arrives for a scratch copy stays where it arrived.
+    /// By (scratch copy, chunk, segment). Data that arrive for a scratch copy stay in the payload.
     scratch_copies: BTreeMap<(u32, u32, u32), Piece>,
 }
 
-/// A buffer that is only read, and what of the data has taken its place.
+/// An input that is only read, and which chunks of the data have replaced it.
 struct Input<'a> {
     bytes: &'a [u8],
     /// Where pieces begin that have been written in the data.
@@ -115,12 +115,12 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Has a piece of the data been written, or is it still where the rank's values were given?
+    /// Whether a piece of the data has been written; if not, its value is still in the input.
     fn is_written(&self, piece: &Range<usize>) -> bool {
         self.input.as_ref().is_none_or(|input| piece.is_empty() || input.written.contains(&piece.start))
     }
 
-    /// A piece of the data is about to be written: all of it, or added to, so that its value must be there.
+    /// Prepares a piece of the data for writing. If it is added to, its value is copied from the input first.
     fn touch(&mut self, piece: &Range<usize>, how: Combine) {
         if self.is_written(piece) {
             return;
@@ -150,7 +150,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Puts a span's bytes in place: copied over what is there, or reduced into it.
+    /// Stores a span's bytes: copies them over the data, or reduces them into the data.
     pub fn write(&mut self, span: Span, how: Combine, payload: Payload) -> Outcome {
         let Region::Scratch(number) = span.region else {
             let mut at = 0;
@@ -174,7 +174,7 @@ impl<'a> Store<'a> {
     }
 
     /// A step of the rank with itself: `from` is copied to, or reduced into, `into`.
-    /// `room` gives room for that many bytes.
+    /// `room` allocates a payload of this many bytes.
     pub fn move_within(
         &mut self,
         from: Span,
@@ -213,14 +213,14 @@ impl<'a> Store<'a> {
         self.write(into, how, payload)
     }
 
-    /// These bytes, if they are the rank's own and may not have come to their place yet.
+    /// These bytes of the rank's own block, if they may not have been copied to the buffer yet.
     fn given(&self, range: &Range<usize>) -> Option<&'a [u8]> {
         let given = self.given.as_ref()?;
         let bytes = given.bytes;
         bytes.get(range.start.checked_sub(given.at.start)?..range.end.checked_sub(given.at.start)?)
     }
 
-    /// Copies what of these bytes is the rank's own to its place, since it is sent now: if it is the next to be copied.
+    /// Copies the rank's own bytes of this range to the buffer while they are sent, if they are the next to be copied.
     fn follow(&mut self, range: &Range<usize>) {
         let Some(given) = self.given.as_mut().filter(|given| overlap(&given.at, range)) else { return };
         if range.start < given.at.start || range.end > given.at.end {
@@ -233,7 +233,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Whether a span can be sent from where it lies.
+    /// Whether a span can be sent in place.
     pub fn is_there(&self, span: Span) -> bool {
         match span.region {
             Region::Data => true,
@@ -257,7 +257,7 @@ impl<'a> Store<'a> {
         places.filter(move |(before, place)| *before < part.end && before + place.len() > part.start)
     }
 
-    /// Where these bytes of a span of the buffer lie, if that is one piece.
+    /// The range of these bytes of a span in the buffer, if it is contiguous.
     fn joined(&self, span: Span, part: &Range<usize>) -> Option<Range<usize>> {
         let mut pieces = self.pieces(span, part.clone());
         let Some((before, first)) = pieces.next() else { return part.is_empty().then_some(0..0) };

@@ -1,4 +1,4 @@
-//! The steps of a rank that are issued and not finished, and what stands in whose way.
+//! The window: the issued and unfinished steps of a rank, and which of them wait for which.
 
 use crate::Rank;
 use crate::schedule::{Schedule, Step};
@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 /// One half of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Half {
-    /// Not with the transport yet.
+    /// Not posted yet.
     Due,
-    /// With the transport.
+    /// Posted.
     Posted,
-    /// Over, or not there at all.
+    /// Finished, or the step has no such half.
     Done,
 }
 
@@ -21,9 +21,9 @@ pub(super) struct Slot {
     pub round: u64,
     pub lane: u32,
     pub step: Step,
-    /// Earlier unfinished steps that touch what this one touches.
+    /// Number of earlier unfinished steps that conflict with this one.
     pub blockers: u32,
-    /// Nothing stands in its way any more: its value to send has been taken.
+    /// Whether the step has started: no earlier step conflicts, and the data to send have been read.
     pub started: bool,
     pub payload: Option<Payload>,
     pub send: Half,
@@ -89,7 +89,7 @@ impl<'a> Window<'a> {
         self.slots.iter_mut()
     }
 
-    /// Finishes every step whose halves are both over, and clears the way for later ones. Whether there was one.
+    /// Finishes every step with both halves done and unblocks later steps. Returns whether there was one.
     pub fn finish(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.slots.len() {

@@ -1,19 +1,18 @@
-//! What some transports can do beside messages: each a small trait, found by an accessor of
-//! [`super::Transport`].
+//! Optional capabilities of transports: each is a small trait, returned by an accessor of [`super::Transport`].
 
 use crate::schedule::Combine;
 use crate::{Call, Result};
 use allfold_kernels::fused::Ends;
 use std::time::Duration;
 
-/// What a rank calls, without the cost of writing it down: the call without its number, the number, and one word for both.
+/// The header of a call: the call without its number, the number, and a label of both. Cheap to make.
 #[derive(Clone, Copy)]
 pub(crate) struct CallHeader<'a> {
     pub call: &'a Call,
     pub sequence: u64,
-    /// Equal for equal calls and numbers.
+    /// A label: equal for equal calls and numbers.
     pub label: u64,
-    /// To be called once the others have been told, or before; a second call does nothing.
+    /// Records the start of the call. A transport calls it at the latest when it has announced the call; a second call does nothing.
     pub begin: &'a dyn Fn(),
 }
 
@@ -24,33 +23,33 @@ impl CallHeader<'_> {
     }
 }
 
-/// Whole collectives of the place where the ranks run.
+/// Collectives that the backend itself provides, such as MPI's.
 pub(crate) trait Native {
-    /// Whether there is one for this call, and it is to be used.
+    /// Whether the backend provides this call and uses it.
     fn offers(&self, call: &Call) -> bool;
 
     /// Runs it.
     fn run_native(&mut self, header: CallHeader<'_>, ends: Ends<'_>) -> Result<()>;
 }
 
-/// Time that passes only where a transport says so.
+/// Virtual time: it passes only as the transport accounts for it.
 pub(crate) trait VirtualTime {
-    /// Accounts for a move of that many bytes within the rank, which the executor has done already. True: the move took
-    /// no time. Else [`super::Event::Moved`] follows.
+    /// Accounts for a local copy of this many bytes, which the executor has done already. Returns true if it took no time;
+    /// otherwise [`super::Event::Moved`] follows.
     fn moved(&mut self, round: u64, bytes: usize, how: Combine) -> bool;
 }
 
-/// The group's state, for a collective that the ranks do without messages.
+/// The state of the group, for collectives without messages.
 pub(crate) trait Monitor {
-    /// The group's failure, if there is one. Cheap: asked before every operation.
+    /// The group's failure, if any. Cheap, because it is called before every operation.
     fn failure(&mut self) -> Result<()>;
 
-    /// Of the operation entered: the group's failure, and word to the peers of which operation it is.
+    /// For the operation that was entered: returns the group's failure, and tells the peers which operation it is.
     fn declare(&mut self) -> Result<()>;
 
     /// How long an operation may take.
     fn deadline(&self) -> Duration;
 
-    /// All ranks have done the operation entered, though not all of them may have entered it here.
+    /// Ends the operation: all ranks have done it, although not all may have entered it here.
     fn complete(&mut self);
 }

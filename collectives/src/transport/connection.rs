@@ -1,4 +1,4 @@
-//! A rank's ways to its peers in one group.
+//! A rank's connection to its peers in one group.
 
 use super::capabilities::CallHeader;
 use super::messages::Transport;
@@ -6,14 +6,14 @@ use super::shared_memory::SharedMemory;
 use crate::{Error, Result};
 use allfold_kernels::fused::{Ends, Exchange};
 
-/// Messages, and shared memory beside them where all ranks have it.
+/// Messages, and shared memory if all ranks share it.
 pub(crate) struct Connection {
     messages: Box<dyn Transport>,
     shared: Option<SharedMemory>,
 }
 
 impl Connection {
-    /// By messages alone.
+    /// A connection by messages only.
     pub fn by_messages(messages: impl Transport + 'static) -> Connection {
         Connection { messages: Box::new(messages), shared: None }
     }
@@ -33,7 +33,7 @@ impl Connection {
         self.shared.is_some()
     }
 
-    /// Does an operation in shared memory.
+    /// Runs an operation in shared memory.
     pub fn run_fused(&mut self, header: CallHeader<'_>, exchange: &Exchange, ends: Ends<'_>) -> Result<()> {
         match &mut self.shared {
             Some(shared) => shared.run(&mut *self.messages, header, exchange, ends),
@@ -41,7 +41,7 @@ impl Connection {
         }
     }
 
-    /// Does an operation by a collective of the place where the ranks run.
+    /// Runs an operation by a collective that the backend provides.
     pub fn run_native(&mut self, header: CallHeader<'_>, ends: Ends<'_>) -> Result<()> {
         match self.messages.native() {
             Some(native) => native.run_native(header, ends),

@@ -1,7 +1,7 @@
-//! Frames posted to and from peers, and the news of what became of them.
+//! Frames that are sent to and received from peers, and the events that complete them.
 //!
 //! A *channel* is (source, destination, lane). Frames are posted on a channel in program order on both sides and
-//! arrive in that order, so news needs to name no more than the channel.
+//! arrive in that order, so an event names only the channel.
 
 use super::capabilities::{Monitor, Native, VirtualTime};
 use super::memory::Memory;
@@ -10,7 +10,7 @@ use crate::schedule::{Combine, Span};
 use crate::{Call, Error, Rank, Result};
 use std::sync::Arc;
 
-/// The lane of messages that belong to no collective; never one of a schedule's.
+/// The lane of point-to-point messages, which no schedule uses.
 pub(crate) const LETTERS: u32 = u32::MAX;
 
 /// One message: what its sender called, the round, and the bytes. The receiver knows from its own schedule what
@@ -22,36 +22,36 @@ pub(crate) struct Frame {
     pub payload: Payload,
 }
 
-/// What became of something posted.
+/// The completion of something that was posted.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The oldest send under way to this rank on this lane has left.
+    /// The oldest pending send to this rank on this lane is done.
     Sent { to: Rank, lane: u32 },
-    /// The oldest receive under way from this rank on this lane is here.
+    /// The oldest pending receive from this rank on this lane has arrived.
     Received { from: Rank, lane: u32, frame: Frame },
-    /// The oldest receive under way from this rank on this lane lies where it belongs: [`Direct::recv_into`].
+    /// The oldest pending receive from this rank on this lane was written in place: [`Direct::recv_into`].
     Landed { from: Rank, lane: u32 },
-    /// A local move is done: [`VirtualTime::moved`].
+    /// A local copy is done: [`VirtualTime::moved`].
     Moved { round: u64 },
 }
 
-/// A rank's messages to and from its peers for one operation, in real time or virtual time; and what else the transport
-/// can do, by one accessor each.
+/// A rank's messages to and from its peers during one operation, in real or virtual time. Each optional capability of the
+/// transport has an accessor.
 pub(crate) trait Transport {
-    /// Enters the operation: the group's ledger hears of the call, and its deadline starts to run.
+    /// Enters the operation: records the call in the group's ledger and starts its deadline.
     fn enter(&mut self, call: &Arc<Call>) -> Result<()>;
 
-    /// Room for `bytes` bytes, of any content.
+    /// A payload of `bytes` bytes with undefined content.
     fn room(&self, bytes: usize) -> Payload;
 
     /// Posts a frame to a peer. [`Event::Sent`] follows, in order of the channel.
     fn post_send(&mut self, to: Rank, lane: u32, frame: Frame);
 
-    /// Posts a receive of that many bytes, which will be combined in this way with what is there.
+    /// Posts a receive of this many bytes, which will be combined in this way with the local data.
     /// [`Event::Received`] follows, in order of the channel.
     fn post_recv(&mut self, from: Rank, lane: u32, bytes: usize, how: Combine);
 
-    /// Waits for the next news. `round` is that of the oldest unfinished step, for errors to name.
+    /// Waits for the next event. `round` is the round of the oldest unfinished step, for errors.
     fn wait(&mut self, round: u64) -> Result<Event>;
 
     /// The operation is done; what it took may be recorded.
@@ -66,29 +66,29 @@ pub(crate) trait Transport {
         None
     }
 
-    /// Whole collectives of the place where the ranks run.
+    /// Collectives that the backend itself provides.
     fn native(&mut self) -> Option<&mut dyn Native> {
         None
     }
 
-    /// Moves within a rank that take time.
+    /// Virtual time, in which local copies take time.
     fn virtual_time(&mut self) -> Option<&mut dyn VirtualTime> {
         None
     }
 
-    /// The group's state, for collectives without messages. Without it ranks cannot come to share memory.
+    /// The group's state, for collectives without messages. A transport without it cannot be combined with shared memory.
     fn monitor(&mut self) -> Option<&mut dyn Monitor> {
         None
     }
 }
 
-/// A transport that moves bytes from and to the place where they lie, while it has been lent that memory.
+/// A transport that sends and receives in place, in memory that it borrows.
 pub(crate) trait Direct: Transport {
-    /// Of how many bytes of a chunk a piece is that best goes through a schedule by itself, close behind the one before
-    /// it: so that what was just reduced is still in the cache when it is sent.
+    /// The best size in bytes of the pieces that chunks are cut into: small enough that data that were just reduced are still in
+    /// the cache when they are sent.
     fn piece(&self) -> u64;
 
-    /// Posts a send of a span. It is not written to until [`Event::Sent`].
+    /// Posts a send of a span. The span must not change until [`Event::Sent`].
     fn send_from(&mut self, to: Rank, lane: u32, round: u64, span: Span, bytes: usize);
 
     /// Posts a receive into a span of the buffer: copied or reduced. [`Event::Landed`] follows.

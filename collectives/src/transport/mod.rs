@@ -1,16 +1,16 @@
-//! What the executor and the communicator need of a backend.
+//! Transports: how one rank's bytes reach the other ranks.
 //!
 //! ```text
-//! Connection     a rank's ways to its peers in one group
+//! Connection     a rank's connection to its peers in one group
 //!   |-- Transport      messages; every backend has them
 //!   |     |-- Direct         without copies: TCP
-//!   |     |-- Native         a whole collective of the place where the ranks run: MPI
-//!   |     |-- VirtualTime    what moves within a rank takes time as well: the simulator
-//!   |     \-- Monitor        failures and deadlines, for a collective that goes without messages
+//!   |     |-- Native         a collective that the backend itself provides: MPI
+//!   |     |-- VirtualTime    local copies take time as well: the simulator
+//!   |     \-- Monitor        failures and deadlines, for collectives without messages
 //!   \-- SharedMemory   a whole collective in memory that all ranks share: threads, processes of one host
 //! ```
 //!
-//! Which of these a call takes is decided once, when it is prepared: `communicator::path`.
+//! `communicator::path` chooses one of these when a call is prepared.
 
 mod capabilities;
 mod connection;

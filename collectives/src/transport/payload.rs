@@ -1,4 +1,4 @@
-//! The bytes of a frame, in buffers that are used again.
+//! The payload of frames, in pooled buffers.
 
 use allfold_base::lock;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 
-/// A pool keeps at most this many bytes for later; what comes back beyond that is freed.
+/// A pool keeps at most this many bytes; buffers beyond that are freed when returned.
 const KEPT: usize = 256 << 20;
 
 /// Buffers of a group of ranks, by size class: class k holds buffers of 2^k words.
@@ -29,7 +29,7 @@ pub(crate) struct Payload {
 }
 
 impl Pool {
-    /// Room for `len` bytes, of any content.
+    /// A payload of `len` bytes with undefined content.
     pub fn take(&self, len: usize) -> Payload {
         let owner = self.clone();
         if len == 0 {

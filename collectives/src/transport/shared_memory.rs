@@ -1,7 +1,7 @@
 //! A whole collective in memory that all ranks share, without messages.
 //!
 //! ```text
-//! all come at once      nobody asks the transport: the labels on the sync segment are equal
+//! all arrive at once    the transport is not used: the labels in the sync segment are equal
 //! some are late         a rank that waits enters the operation: the transport knows of other calls, of ranks that
 //!                       left, died or failed
 //! labels differ         every rank enters, and the transport finds whose call differs
@@ -15,7 +15,7 @@ use allfold_kernels::fused::{Ends, Exchange, Member, Stopped, SyncSegment, WaitP
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A rank's place at a sync segment of the group.
+/// A rank's membership in the group's sync segment.
 pub(crate) struct SharedMemory {
     member: Member,
     rank: Rank,
@@ -26,12 +26,12 @@ pub(crate) struct SharedMemory {
 
 impl SharedMemory {
     /// `nap`: how long a rank sleeps at most before it asks the transport for news. [`Duration::MAX`] where the transport
-    /// rings the sync segment when there is any.
+    /// wakes the sync segment when there is any.
     pub fn new(sync_segment: Arc<SyncSegment>, rank: Rank, ranks: u32, nap: Duration) -> SharedMemory {
         SharedMemory { member: Member::new(sync_segment, rank.0), rank, ranks, nap }
     }
 
-    /// Does an operation. The transport is asked only by a rank that has to wait.
+    /// Runs an operation. Only a rank that has to wait uses the transport.
     pub fn run(
         &mut self,
         transport: &mut dyn Transport,
@@ -53,7 +53,7 @@ impl SharedMemory {
     }
 }
 
-/// A transport's monitor; without one ranks never come to share memory.
+/// The transport's monitor, which every transport beside shared memory has.
 fn monitor(transport: &mut dyn Transport) -> Result<&mut dyn Monitor> {
     transport.monitor().ok_or_else(|| Error::System("these ranks share no memory".into()))
 }
@@ -65,12 +65,12 @@ struct Wait<'a> {
     ranks: u32,
     nap: Duration,
     header: CallHeader<'a>,
-    /// Once the rank had to wait: until when, and the call that the transport knows it to be in.
+    /// If the rank had to wait: its deadline, and the call that it entered at the transport.
     entered: Option<(Instant, Arc<Call>)>,
 }
 
 impl Wait<'_> {
-    /// Asks the transport for bad news; when it is asked again, it also tells the peers which operation this rank is in.
+    /// Asks the transport for failures. The second time it also tells the peers which operation this rank is in.
     fn look(&mut self) -> Result<Instant> {
         let monitor = monitor(self.transport)?;
         if let Some((due, _)) = &self.entered {
@@ -99,8 +99,8 @@ impl Wait<'_> {
         })
     }
 
-    /// Another rank came with another call, or has taken the operation back: the error that the transport has or comes to
-    /// have of it, as each rank tells all.
+    /// Another rank made another call, or cancelled the operation: returns the transport's error for it, which every rank
+    /// reports to all.
     fn disagreement(&mut self) -> Error {
         loop {
             match self.look() {

@@ -1,4 +1,4 @@
-//! How ranks will run, and how many.
+//! Describes a world: how many ranks, and how they run.
 
 use super::kind::{Any, OnSockets, OnThreads, OnVirtualTime, WorldKind};
 use crate::communicator::Plan;
@@ -7,9 +7,9 @@ use crate::{Collective, Error, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How ranks will run, and how many: [`World::threads`], [`World::tcp`], [`World::shm`] and [`World::sim`] make one. What
-/// is chosen here wrongly (no ranks, an unknown algorithm) is told by [`World::run`]; what one kind of world has no choice
-/// of does not compile:
+/// The description of a world: how many ranks, and how they run. [`World::threads`], [`World::tcp`], [`World::shm`] and
+/// [`World::sim`] make one. [`World::run`] reports wrong choices (no ranks, an unknown algorithm). An option that a kind of
+/// world does not have does not compile:
 ///
 /// ```compile_fail
 /// # use allfold_collectives::World;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// let world = World::threads(2).costs(allfold_sim::Costs::FREE);
 /// ```
 ///
-/// Worlds of several kinds stand side by side as `World`, without a kind:
+/// Worlds of several kinds have the common type `World`, without a kind:
 ///
 /// ```
 /// use allfold_collectives::{Communicator, Error, World};
@@ -74,8 +74,8 @@ impl<K: WorldKind> World<K> {
         World { kind: kind.into(), size, plan, flight, wrong }
     }
 
-    /// Fails an operation that is not done in this time, real or virtual, and names whom it waited for. In real time it is
-    /// five minutes if not given.
+    /// The deadline of every operation, in real or virtual time; an operation that exceeds it fails and names the ranks that it
+    /// waited for. The default in real time is five minutes; on virtual time there is none.
     pub fn deadline(mut self, deadline: Duration) -> World<K> {
         self.kind.set_deadline(deadline);
         self
@@ -105,7 +105,7 @@ impl<K: WorldKind> World<K> {
         self.planned(plan)
     }
 
-    /// Lets a rank have this many steps under way; see [`Plan::window`].
+    /// Lets a rank have this many steps in flight; see [`Plan::window`].
     pub fn window(self, steps: u32) -> World<K> {
         let plan = self.plan.window(steps);
         self.planned(plan)

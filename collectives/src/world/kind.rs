@@ -5,7 +5,7 @@ use crate::backends::{sim, threads};
 use allfold_sim::Picos;
 use std::time::Duration;
 
-/// A kind of world: where its ranks run, and what can be chosen about that. There are [`OnThreads`], [`OnSockets`],
+/// A kind of world: where its ranks run, with its options. There are [`OnThreads`], [`OnSockets`],
 /// [`OnVirtualTime`], and [`Any`] of these.
 pub trait WorldKind: Clone + Into<Any> + sealed::Sealed {
     #[doc(hidden)]
@@ -55,7 +55,7 @@ impl WorldKind for OnVirtualTime {
     }
 }
 
-/// Any kind of world, with what can be chosen about all of them.
+/// Any kind of world, with the options that all kinds have.
 #[derive(Clone)]
 pub struct Any(pub(super) Place);
 

@@ -1,4 +1,4 @@
-//! A group of ranks to run code on: one thread per rank, a communicator for each.
+//! Worlds: groups of ranks that run a function, one thread and one communicator per rank.
 //!
 //! ```text
 //! World<OnThreads>      World::threads
@@ -6,7 +6,7 @@
 //! World<OnVirtualTime>  World::sim
 //! ```
 //!
-//! What can be chosen about one kind of world only is a method of that kind: a wrong choice does not compile.
+//! An option of one kind of world is a method of that kind, so that a wrong option does not compile.
 
 mod description;
 mod kind;

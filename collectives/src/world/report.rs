@@ -1,22 +1,22 @@
-//! What became of the ranks of a world.
+//! The outcome of a world's ranks.
 
 use crate::Rank;
 use crate::backends::sim::Activity;
 use allfold_sim::Picos;
 
-/// What became of every rank.
+/// The outcome of every rank.
 #[derive(Debug)]
 pub struct Report<R, E> {
     /// What each rank returned, in order of ranks. One that panicked has [`crate::Error::PeerLost`] with its own number.
     pub ranks: Vec<Result2<R, E>>,
     /// When each rank was done: virtual time on the simulator, else real time since the start.
     pub finish: Vec<Picos>,
-    /// The rank whose failure came first, where one failed: one that failed of itself before any that was told.
+    /// The rank that failed first, if any: a rank that failed by itself before ranks that were told.
     pub first: Option<Rank>,
     /// What ranks computed and communicated, on virtual time, where [`crate::World::timeline`] asked for it.
     pub timeline: Vec<Activity>,
-    /// On virtual time: of every message with the time of its arrival, in any order. The same program has the same
-    /// one in every run, and that of [`crate::time::traced`] where it does one collective.
+    /// On virtual time: a hash of all messages with their arrival times, independent of order. The same program has the same hash
+    /// in every run; for one collective it equals that of [`crate::time::traced`].
     pub event_hash: Option<u64>,
 }
 

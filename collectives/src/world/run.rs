@@ -15,11 +15,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 impl<K: WorldKind> World<K> {
-    /// Runs `body` once per rank, each on a thread of its own, and returns what they returned, in order of ranks.
+    /// Runs `body` once per rank, each on a thread of its own, and returns the results in order of ranks.
     ///
     /// # Errors
-    /// The error of the rank that failed first. A rank that panics is [`Error::PeerLost`]; the others are told in
-    /// their own calls, and nothing unwinds through the caller.
+    /// The error of the rank that failed first. A rank that panics is [`Error::PeerLost`]; the other ranks get an error
+    /// from their own calls, and nothing unwinds through the caller.
     pub fn run<R, E, F>(&self, body: F) -> Result2<Vec<R>, E>
     where
         F: Fn(Communicator) -> Result2<R, E> + Sync,
@@ -40,7 +40,7 @@ impl<K: WorldKind> World<K> {
         failed.map_or(Ok(results), Err)
     }
 
-    /// Runs `body` once per rank, each on a thread of its own, and says what became of every one.
+    /// Runs `body` once per rank, each on a thread of its own, and reports the outcome of every rank.
     ///
     /// # Errors
     /// The world cannot be run as described. What ranks return is in the report.
@@ -72,7 +72,7 @@ impl<K: WorldKind> World<K> {
         }
     }
 
-    /// `share`: whether the ranks put the data of collectives in memory that they share, before anything else.
+    /// `share`: whether the ranks first set up shared memory for collectives.
     fn on<R, E, F>(
         &self,
         backend: impl Fn(Rank) -> Arc<dyn Backend>,
@@ -104,7 +104,7 @@ impl<K: WorldKind> World<K> {
             let rosters = ranks.iter().filter_map(|outcome| outcome.process_state.as_ref());
             rosters.for_each(|process_state| process_state.recorder.write("another rank failed"));
         }
-        // Who failed of itself, rather than because it was told of a failure; then by time.
+        // Ranks that failed by themselves come before ranks that were told of a failure; then by time.
         let failed = ranks.iter().zip(0..).filter(|(outcome, _)| outcome.result.is_err());
         let first = failed.map(|(outcome, rank)| (outcome.told, outcome.finish, Rank(rank))).min();
         Ok(Report {
@@ -117,11 +117,11 @@ impl<K: WorldKind> World<K> {
     }
 }
 
-/// What one rank came to.
+/// The outcome of one rank.
 struct Outcome<R, E> {
     result: Result2<R, E>,
     finish: Picos,
-    /// It had been told of a failure.
+    /// Whether it had been told of another rank's failure.
     told: bool,
     process_state: Option<Arc<ProcessState>>,
 }
@@ -133,7 +133,7 @@ impl<R, E: From<Error>> Outcome<R, E> {
     }
 }
 
-/// One rank's thread. Dropped before it could run, it still leaves its group, so that no one waits for it.
+/// One rank's thread. If dropped before it ran, it still leaves its group, so that no rank waits for it.
 struct One {
     backend: Arc<dyn Backend>,
     rank: Rank,
@@ -194,7 +194,7 @@ impl Drop for One {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
