@@ -1,5 +1,5 @@
-//! Connections that arrive where ranks listen: each is heard by a task of its own until it has said who it is, and of too
-//! many the oldest goes, so that incompatible peers keep nobody out.
+//! Incoming connections. Each has a task until it has authenticated itself. If too many are pending, the oldest is dropped, so
+//! that incompatible peers cannot keep ranks out.
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// How many connections are heard at a time that have not said who they are.
+/// Limit on connections that have not authenticated themselves yet.
 pub const PENDING: usize = 512;
 
-/// A listener, and the tasks of connections that have not said who they are.
+/// A listener and the tasks of its unauthenticated connections.
 pub struct AcceptQueue {
     listener: TcpListener,
     pending: VecDeque<AbortHandle>,
@@ -23,8 +23,8 @@ pub struct AcceptQueue {
 }
 
 impl AcceptQueue {
-    /// Of at most `most` connections at a time, [`PENDING`] for one. `starved` is true while there is no descriptor for who
-    /// came last.
+    /// An accept queue with at most `most` pending connections, for example [`PENDING`]. `starved` is true while the process has
+    /// no descriptor left for the next connection.
     pub fn at(listener: TcpListener, most: usize, starved: Arc<AtomicBool>) -> AcceptQueue {
         AcceptQueue { listener, pending: VecDeque::new(), most, starved }
     }
@@ -40,14 +40,14 @@ impl AcceptQueue {
                 Err(error) => {
                     let out = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
                     self.starved.fetch_or(out, Ordering::Relaxed);
-                    // Those that are pending will give some back.
+                    // Pending connections will free descriptors.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
         }
     }
 
-    /// The task that hears a connection. Whether the oldest was dropped for it.
+    /// Adds the task of a connection. Returns whether the oldest connection was dropped for it.
     pub fn hear(&mut self, task: AbortHandle) -> bool {
         self.pending.retain(|task| !task.is_finished());
         self.pending.push_back(task);
@@ -58,7 +58,7 @@ impl AcceptQueue {
     }
 }
 
-/// How many descriptors this process may have.
+/// This process's limit on descriptors.
 pub fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// What a process needs to make connections of one job: its mode, and its certificate where that is TLS.
+/// Makes the connections of one job: holds the security mode, and the certificate for TLS.
 #[derive(Clone)]
 pub struct Authenticator {
     security: Security,
@@ -40,10 +40,10 @@ pub struct AuthenticatedStream {
 }
 
 impl Authenticator {
-    /// For one mode. `timeout` bounds every handshake; five seconds is usual.
+    /// An authenticator for one mode. `timeout` bounds every handshake; five seconds is usual.
     ///
     /// # Errors
-    /// No certificate can be made.
+    /// The certificate cannot be made.
     pub fn new(security: Security, timeout: Duration) -> Result<Authenticator> {
         let credentials = match security {
             Security::Tls(_) => Some(Arc::new(Credentials::new()?)),
@@ -57,10 +57,10 @@ impl Authenticator {
         &self.security
     }
 
-    /// Connects, proves the claims, and returns the connection and the other side's welcome once it has accepted them.
+    /// Connects and proves this side's identity. Returns the connection and the other side's answer.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the connection failed.
     pub async fn connect(
         &self,
         to: SocketAddr,
@@ -76,7 +76,7 @@ impl Authenticator {
             let theirs = read_opening(&challenge, &self.security).map_err(Refusal::IncompatiblePeer)?;
             let (connector, proof) = Connector::new(&self.security, &hello, &challenge, identity);
             socket.write_all(&proof).await.map_err(broken)?;
-            // An acceptor that does not believe the proof says nothing and hangs up.
+            // An acceptor that rejects the proof closes the connection without an answer.
             let welcome: [u8; WELCOME] = match exactly(&mut socket).await {
                 Err(Refusal::Broken(_)) => return Err(Refusal::Secret),
                 other => other?,
@@ -91,10 +91,10 @@ impl Authenticator {
         timeout(self.timeout, whole).await.unwrap_or_else(|_| Err(self.late()))
     }
 
-    /// Answers a connection: verifies the other side's proof and gives it the verdict that `judge` finds on its claims.
+    /// Answers a connection: verifies the other side's proof and sends it the answer that `judge` gives to its identity.
     ///
     /// # Errors
-    /// Why there is no connection. A side that proves nothing is told nothing.
+    /// Why there is no connection. A side without a valid proof gets no answer.
     pub async fn accept(
         &self,
         mut socket: TcpStream,
@@ -105,7 +105,7 @@ impl Authenticator {
             let hello: [u8; OPENING] = exactly(&mut socket).await?;
             let challenge = self.opening().map_err(broken)?;
             let read = read_opening(&hello, &self.security);
-            // Our own opening goes out even so where the other side is one of ours: it says what is different.
+            // If the other side is an Allfold of another version or mode, our opening is sent anyway: it tells the difference.
             if read.is_ok() || hello[..4] == challenge[..4] {
                 socket.write_all(&challenge).await.map_err(broken)?;
             }
@@ -161,8 +161,8 @@ impl AuthenticatedStream {
         &self.socket
     }
 
-    /// Leaves the asynchronous runtime: the same connection for a thread that asks it directly. With memory of this host
-    /// for its bytes, there is nothing on the socket that TLS would have to protect.
+    /// Turns the connection into a non-blocking one outside the asynchronous runtime. With shared memory for the bytes, the socket
+    /// carries nothing that TLS would have to protect.
     pub fn into_peer_stream(self, memory: Option<Pipe>) -> Result<PeerStream> {
         let failed = |error: io::Error| {
             Error::System(format!("cannot register a socket with the event loop: {error}"))
@@ -174,7 +174,7 @@ impl AuthenticatedStream {
         })
     }
 
-    /// Hands the kernel what TLS holds.
+    /// Writes the bytes that TLS holds to the socket.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(tls) = &mut self.tls else { return Poll::Ready(Ok(())) };
         while !tls.held().is_empty() {

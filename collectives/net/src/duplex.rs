@@ -1,4 +1,4 @@
-//! What sockets of this machine carry at best: the limit of a collective over TCP, to be measured beside it.
+//! Measures the best rate of this machine's sockets: the limit of a collective over TCP, measured in the same run.
 
 use super::socket;
 use crate::format::FRAGMENT;
@@ -8,10 +8,10 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// Of so many tries the median counts.
+/// Number of tries, of which the median counts.
 const TRIES: usize = 5;
 
-/// A socket to one peer, and where its bytes are.
+/// A socket to one peer, and its buffers.
 struct Half {
     socket: TcpStream,
     out: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Two sides that hold one secret prove it to each other, before either looks at anything else.
+//! The handshake: two sides prove to each other that they hold the job's secret before either reads anything else.
 //!
 //! ```text
 //! connector                                   acceptor
@@ -19,7 +19,7 @@ use crate::Rank;
 use crate::SegmentHandle;
 use zeroize::Zeroizing;
 
-/// The version of what follows a handshake.
+/// The version of the wire format after the handshake.
 const VERSION: u8 = crate::format::VERSION;
 const MAGIC: [u8; 4] = *b"ALFH";
 /// Bytes of a hello and of a challenge.
@@ -33,34 +33,34 @@ pub const WELCOME: usize = 16 + 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
-    /// Heartbeats and news of groups; one between any two ranks.
+    /// Heartbeats and events of groups; one connection between any two ranks.
     Control = 1,
     /// Messages of the collectives of one group.
     Data = 2,
-    /// Messages of one rank to another of one group, outside of collectives.
+    /// Point-to-point messages of one group.
     PointToPoint = 3,
-    /// Ranks that look for each other.
+    /// Rendezvous.
     Rendezvous = 4,
 }
 
-/// What a connector says about itself and whom it looks for.
+/// What a connector states about itself and about the rank that it connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// What the connection is for.
     pub purpose: Purpose,
     /// The job's number.
     pub job: [u8; 16],
-    /// Which life of the job.
+    /// The epoch of the job: how often it was restarted.
     pub epoch: u32,
     /// How many ranks there are.
     pub size: u32,
     /// The connector's rank in the world.
     pub rank: Rank,
-    /// The acceptor's.
+    /// The acceptor's rank in the world.
     pub peer: Rank,
-    /// The group of ranks that it is for; 0: the world.
+    /// The group that the connection is for; 0 is the world.
     pub group: u64,
-    /// Memory of the connector's for messages, where both should be on one host.
+    /// The connector's shared memory, if both sides may be on one host.
     pub memory: SegmentHandle,
 }
 
@@ -83,7 +83,7 @@ impl PeerIdentity {
         bytes
     }
 
-    /// What a proof claims, believed or not.
+    /// The identity in a proof, before it is verified.
     pub fn peek(proof: &[u8; PROOF]) -> Option<PeerIdentity> {
         proof.first_chunk().and_then(PeerIdentity::decode)
     }
@@ -101,24 +101,24 @@ impl PeerIdentity {
     }
 }
 
-/// What the acceptor makes of the claims.
+/// The acceptor's answer to a connector's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeAnswer {
-    /// Come in.
+    /// Accepted.
     Welcome,
-    /// Come in; messages go through the memory that the claims invite to.
+    /// Accepted; messages go through the shared memory that the connector offers.
     SharedMemoryLink,
-    /// Another job; this is its own number's first eight bytes.
+    /// The acceptor is of another job; these are the first eight bytes of its number.
     Job(u64),
-    /// Another epoch: the acceptor's.
+    /// The acceptor is in another epoch, this one.
     Epoch(u32),
-    /// Another world size: the acceptor's.
+    /// The acceptor has another world size, this one.
     Size(u32),
     /// The acceptor is another rank.
     Peer(u32),
-    /// No such rank, or one that has such a connection already.
+    /// The connector's rank does not exist or has such a connection already.
     Duplicate(u32),
-    /// The group is over, or the rank is shutting down.
+    /// The group has ended, or the acceptor is shutting down.
     Gone,
 }
 
@@ -182,7 +182,7 @@ impl HandshakeAnswer {
     }
 }
 
-/// Both openings: what the proofs are about.
+/// Both openings, which the proofs cover.
 struct Transcript {
     key: Zeroizing<[u8; Secret::BYTES]>,
     said: Vec<u8>,
@@ -202,7 +202,7 @@ impl Transcript {
         crypto::tag(&self.key, [label.as_bytes(), &self.said])
     }
 
-    /// In constant time.
+    /// Compares in constant time.
     fn holds(&self, label: &str, tag: &[u8]) -> bool {
         crypto::holds(&self.key, [label.as_bytes(), &self.said], tag)
     }
@@ -225,7 +225,7 @@ pub fn opening(security: &Security, nonce: &[u8; 32], certificate: &[u8; 32]) ->
 /// Reads the other side's opening: the fingerprint of its certificate.
 ///
 /// # Errors
-/// It is of another program, version or mode.
+/// The other side is another program, version or mode.
 pub fn read_opening(
     bytes: &[u8; OPENING],
     security: &Security,
@@ -274,7 +274,7 @@ impl Connector {
     /// Reads the acceptor's proof and verdict: a welcome.
     ///
     /// # Errors
-    /// It does not hold the secret, or does not want this connection.
+    /// The acceptor does not hold the secret, or refuses the connection.
     pub fn finish(mut self, welcome: &[u8; WELCOME]) -> std::result::Result<HandshakeAnswer, Refusal> {
         let (verdict, tag) = welcome.split_at(16);
         self.transcript.say(verdict);
@@ -294,9 +294,9 @@ impl Connector {
 pub enum Refusal {
     /// The other side does not hold this secret.
     Secret,
-    /// It does, and refuses.
+    /// The other side holds the secret and refuses the connection.
     Answer(HandshakeAnswer, String),
-    /// It is no peer of ours.
+    /// The other side is incompatible.
     IncompatiblePeer(IncompatiblePeer),
     /// The connection broke, or took too long.
     Broken(String),
@@ -304,7 +304,7 @@ pub enum Refusal {
     Forbidden(String),
 }
 
-/// Why whoever opens as it does is no peer.
+/// Why the other side is incompatible, by its opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IncompatiblePeer {
     /// Another program.
@@ -339,8 +339,8 @@ impl Acceptor {
         Acceptor { transcript: Transcript::new(security, hello, challenge) }
     }
 
-    /// Verifies the connector's proof, and only then reads its claims. `None`: it does not hold the secret, or claims
-    /// what no one can.
+    /// Verifies the connector's proof, and only then reads its identity. `None` if it does not hold the secret or its identity is
+    /// impossible.
     pub fn verify(&mut self, proof: &[u8; PROOF]) -> Option<PeerIdentity> {
         let (said, tag) = proof.split_at(PeerIdentity::BYTES);
         self.transcript.say(said);

@@ -1,14 +1,13 @@
-//! Connections between the processes of one job: authenticated, encrypted where asked for, and found by what launchers say.
+//! Connections between the processes of one job: found by the launcher's environment, authenticated, and optionally encrypted.
 //!
 //! ```text
-//! environment    what torchrun, Slurm, Open MPI or PMI tell a process: its rank, and where the others meet
-//! rendezvous     where they meet: one process listens, all others call, everybody gets the table of addresses
-//! secured        TcpStream -- handshake under the job's secret -- (TLS 1.3, bound to it) -- bytes in both directions
-//! wire           the same for a thread that asks sockets directly; between processes of a host, through shared memory
+//! environment           what torchrun, Slurm, Open MPI or PMI tell a process: its rank and the rendezvous address
+//! rendezvous            one process listens, all others connect, and every process gets the table of addresses
+//! authenticated_stream  TcpStream -- handshake under the job's secret -- (TLS 1.3, bound to it) -- bytes both ways
+//! peer_stream           the same, non-blocking; between processes of one host through shared memory
 //! ```
 //!
-//! This crate knows bytes and who sent them. It has never heard of a collective, and trusts nothing that arrives with a
-//! length.
+//! This crate knows bytes and their sender; it knows nothing of collectives. It trusts no length that arrives over a connection.
 //!
 //! ```
 //! use allfold_net::environment::Environment;

@@ -1,4 +1,4 @@
-//! A connection as the data path uses it: never waits, and moves bytes straight between the kernel and their place.
+//! A non-blocking connection for the data path. It moves bytes between the kernel and the caller's buffers without a copy.
 
 use super::shared_memory_link::SharedMemoryLink;
 use super::socket::again;
@@ -11,15 +11,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// A non-blocking connection.
 pub enum PeerStream {
-    /// Bytes as they are.
+    /// Plain TCP.
     Plain(TcpStream),
     /// TLS 1.3.
     Tls(Tls),
-    /// Through memory of the host.
+    /// Shared memory of one host.
     SharedMemoryLink(SharedMemoryLink),
 }
 
-/// A socket, and the records that are on it.
+/// A socket with TLS records.
 pub struct Tls {
     socket: TcpStream,
     records: Box<Records>,
@@ -33,18 +33,18 @@ impl PeerStream {
         }
     }
 
-    /// Through this memory; the socket wakes an end that sleeps.
+    /// A stream through shared memory; the socket wakes a sleeping end.
     pub fn shared_memory(socket: TcpStream, pipe: Pipe) -> PeerStream {
         PeerStream::SharedMemoryLink(SharedMemoryLink::new(pipe, socket))
     }
 
-    /// Whether no byte can be changed on the way unnoticed.
+    /// Whether a changed byte would be detected by the connection itself.
     #[inline]
     pub fn is_authentic(&self) -> bool {
         !matches!(self, PeerStream::Plain(_))
     }
 
-    /// Reads what is there, up to the buffer's length. 0: the other side will send nothing more.
+    /// Reads available bytes, up to the buffer's length. 0: the other side sends nothing more.
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -54,7 +54,7 @@ impl PeerStream {
         }
     }
 
-    /// Writes some of what is given.
+    /// Writes some of the given bytes.
     #[inline]
     pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         match self {
@@ -68,7 +68,7 @@ impl PeerStream {
         }
     }
 
-    /// Hands the kernel what is held here. Whether all of it has gone.
+    /// Writes held bytes to the kernel. Returns whether all were written.
     #[inline]
     pub fn flush(&mut self) -> io::Result<bool> {
         match self {
@@ -77,7 +77,7 @@ impl PeerStream {
         }
     }
 
-    /// Ends this direction; what was written still arrives.
+    /// Ends this direction; bytes that were written still arrive.
     pub fn finish(&mut self) {
         match self {
             // A connection that is broken already needs no ending.
@@ -87,7 +87,7 @@ impl PeerStream {
         }
     }
 
-    /// What is left of a connection that is finished.
+    /// The socket of a finished connection.
     pub fn into_socket(self) -> TcpStream {
         match self {
             PeerStream::Plain(socket) | PeerStream::Tls(Tls { socket, .. }) => socket,
@@ -95,8 +95,8 @@ impl PeerStream {
         }
     }
 
-    /// What its descriptor is to be asked for by who sleeps until one of these can be done. `None`: sleep not, one of
-    /// them can be done now. [`PeerStream::finish_sleep`] follows either way.
+    /// The poll flags for a caller that sleeps until one of these is possible. `None` if one is possible now: the caller must not
+    /// sleep. [`PeerStream::finish_sleep`] follows in both cases.
     #[inline]
     pub fn prepare_sleep(&self, wants: Wants) -> Option<PollFlags> {
         if let PeerStream::SharedMemoryLink(shared_memory) = self {
@@ -108,7 +108,7 @@ impl PeerStream {
         Some(flags)
     }
 
-    /// It sleeps no longer.
+    /// Ends the sleep.
     #[inline]
     pub fn finish_sleep(&mut self) {
         if let PeerStream::SharedMemoryLink(shared_memory) = self {
@@ -134,7 +134,7 @@ impl Tls {
                 Ok(Opened::Closed) => return Ok(0),
                 Ok(Opened::Wanting) => {}
                 Err(error) => {
-                    // The other side is to hear why, if it can.
+                    // Tells the other side the cause, if possible.
                     let _ = self.flush();
                     return Err(error);
                 }
@@ -145,7 +145,7 @@ impl Tls {
     }
 
     fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
-        // What is sealed is still in the cache when it is written: no more of it than one frame.
+        // At most one frame is sealed at a time, so that it is still in the cache when it is written.
         if !self.flush()? {
             return Err(ErrorKind::WouldBlock.into());
         }

@@ -1,4 +1,4 @@
-//! Who may join, and what crosses the wire in the clear.
+//! Security modes: who may join a job, and what is encrypted.
 //!
 //! | mode | for | joins | wire |
 //! |---|---|---|---|
@@ -19,11 +19,11 @@ use zeroize::Zeroizing;
 pub enum Security {
     /// No secret, and therefore loopback addresses only.
     Loopback,
-    /// Whoever knows the secret, over TLS 1.3.
+    /// Holders of the secret, over TLS 1.3.
     Tls(Secret),
-    /// Whoever knows the secret; what follows the handshake is plain.
+    /// Holders of the secret; the data after the handshake are plain.
     TrustedFabric(Secret),
-    /// Anyone, on any address, in the clear.
+    /// Anyone, on any address, unencrypted.
     InsecurePlaintext,
 }
 
@@ -35,12 +35,12 @@ impl Secret {
     /// Bytes of a secret.
     pub const BYTES: usize = 32;
 
-    /// These bytes. They should be random.
+    /// A secret of these bytes, which should be random.
     pub fn new(bytes: [u8; Secret::BYTES]) -> Secret {
         Secret(Arc::new(Zeroizing::new(bytes)))
     }
 
-    /// A fresh one, from the operating system's generator.
+    /// A new secret from the operating system's random generator.
     ///
     /// # Errors
     /// The generator fails.
@@ -48,11 +48,11 @@ impl Secret {
         Ok(Secret::new(super::crypto::random()?))
     }
 
-    /// Reads one from a file: 32 bytes, or 64 hexadecimal digits and white space. Secrets come from files or inherited
+    /// Reads a secret from a file: 32 bytes, or 64 hexadecimal digits and white space. Secrets come from files or inherited
     /// descriptors (`/dev/fd/N`), never from the command line, where every user of the host can read them.
     ///
     /// # Errors
-    /// No such file, one that others may read, or one of another size.
+    /// The file does not exist, others may read it, or it has another size.
     pub fn read(path: &Path) -> Result<Secret> {
         let wrong = |what: String| Error::Argument(format!("the secret in {}: {what}", path.display()));
         #[cfg(unix)]
@@ -114,7 +114,7 @@ impl Security {
         }
     }
 
-    /// What people are to be told where anyone is let in: a line for standard error.
+    /// A warning for modes that let anyone in, for standard error.
     pub fn warning(&self, port: u16) -> Option<String> {
         matches!(self, Security::InsecurePlaintext).then(|| {
             format!(
@@ -134,7 +134,7 @@ impl Security {
         }
     }
 
-    /// What the handshake proves knowledge of. Without a secret that is nothing.
+    /// The key of the handshake's proofs; empty without a secret.
     pub(super) fn key(&self) -> &[u8; Secret::BYTES] {
         match self {
             Security::Tls(secret) | Security::TrustedFabric(secret) => secret.bytes(),
@@ -145,7 +145,7 @@ impl Security {
     /// Whether this address may be listened on or connected to.
     ///
     /// # Errors
-    /// It is no loopback address, and there is no secret.
+    /// It is not a loopback address, and there is no secret.
     pub fn allows(&self, address: SocketAddr) -> Result<()> {
         let local = match address.ip() {
             IpAddr::V4(ip) => ip.is_loopback(),

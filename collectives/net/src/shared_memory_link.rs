@@ -1,5 +1,5 @@
-//! A connection within a host: its bytes go through memory that both ends have mapped, and its socket carries what wakes
-//! an end that sleeps, and tells of the other's end.
+//! A connection within one host: its bytes go through shared memory. Its socket only wakes a sleeping end and reports that the
+//! other end has closed.
 
 use super::socket::again;
 use crate::{Host, SegmentHandle};
@@ -8,31 +8,31 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How often an end finds nothing to do before it asks the socket: a system call, where a look at memory is none.
+/// How often an end finds nothing to do before it checks the socket, which costs a system call.
 const LOOKS: u32 = 64;
 
 /// One end.
 pub struct SharedMemoryLink {
     pipe: Pipe,
     socket: TcpStream,
-    /// How often nothing was to be done since the socket was asked.
+    /// How often there was nothing to do since the last check of the socket.
     looks: u32,
-    /// The other end will put nothing more in.
+    /// The other end writes nothing more.
     ended: Option<ErrorKind>,
 }
 
-/// Memory for a connection that is being made.
+/// Shared memory offered for a connection during its handshake.
 pub struct LinkOffer {
-    /// This end of it.
+    /// This end of the pipe.
     pub pipe: Pipe,
-    /// Where the other end finds it.
+    /// How the other end finds the memory.
     pub memory: SegmentHandle,
     /// Open until the other end has opened it too.
     _descriptor: OwnedFd,
 }
 
 impl LinkOffer {
-    /// New memory. `None`: the system gives none.
+    /// Allocates memory. `None` if the system has none.
     pub fn new(host: Host) -> Option<LinkOffer> {
         let nonce = SegmentHandle::nonce()?;
         let (pipe, descriptor) = Pipe::shared(&SegmentHandle::name(nonce)).ok()?;
@@ -43,7 +43,7 @@ impl LinkOffer {
         })
     }
 
-    /// The other end's answer: its end of the pipe, if that can be had.
+    /// The other end's part: opens its end of the pipe, if possible.
     pub fn accept(memory: &SegmentHandle, host: Option<Host>) -> Option<Pipe> {
         let here = SegmentHandle::none(host);
         here.is_same_host(memory).then(|| Pipe::attach(memory.open()?).ok()).flatten()
@@ -51,15 +51,15 @@ impl LinkOffer {
 }
 
 impl SharedMemoryLink {
-    /// Over a socket that nothing else is sent on.
+    /// A link over a pipe and a socket that carries nothing else.
     pub fn new(pipe: Pipe, socket: TcpStream) -> SharedMemoryLink {
         SharedMemoryLink { pipe, socket, looks: 0, ended: None }
     }
 
-    /// Reads what is there. 0: the other side will put nothing more in.
+    /// Reads available bytes. 0: the other side writes nothing more.
     ///
     /// # Errors
-    /// `WouldBlock` where nothing is there now; or how the connection ended.
+    /// `WouldBlock` if nothing is available now; otherwise how the connection ended.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.pipe.take(into).map_err(damaged)? {
@@ -74,10 +74,10 @@ impl SharedMemoryLink {
         }
     }
 
-    /// Puts in some of what is given.
+    /// Writes some of the given bytes.
     ///
     /// # Errors
-    /// `WouldBlock` where there is no room now; or how the connection ended.
+    /// `WouldBlock` if the pipe is full now; otherwise how the connection ended.
     pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         loop {
             let mut bytes = self.pipe.put(first).map_err(damaged)?;
@@ -92,7 +92,7 @@ impl SharedMemoryLink {
         }
     }
 
-    /// Ends this direction; what was put in can still be taken out.
+    /// Ends this direction; bytes that were written can still be read.
     pub fn finish(&mut self) {
         // A connection that is broken already needs no ending.
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
@@ -103,29 +103,29 @@ impl SharedMemoryLink {
         self.socket
     }
 
-    /// Says that this end is going to sleep on its descriptor. False: it must not.
+    /// Announces that this end is going to sleep on its descriptor. False if it must not sleep.
     pub fn prepare_sleep(&self, wants: Wants) -> bool {
         self.pipe.prepare_sleep(wants)
     }
 
-    /// It sleeps no longer: what woke it may be the socket's news.
+    /// Announces that this end is awake; the socket may have woken it.
     pub fn finish_sleep(&mut self) {
         self.pipe.finish_sleep();
         self.looks = LOOKS;
     }
 
-    /// Something was put or taken: the other end may sleep until it was.
+    /// Wakes the other end after a write or read, if it sleeps.
     fn moved(&mut self, bytes: usize) -> io::Result<usize> {
         self.looks = 0;
         if self.pipe.must_wake() {
-            // A socket that takes no more has enough in it to wake anybody; one that is broken says so when it is asked.
+            // A full socket holds enough bytes to wake the other end; a broken one reports it at the next check.
             let _ = self.socket.write(&[1]);
         }
         Ok(bytes)
     }
 
-    /// Nothing can be done: asks the socket, now and then, whether the other end is still there. An error: nothing can
-    /// be done now. What the other end did before it ended is looked for once more after that.
+    /// Called when there is nothing to do: checks the socket now and then for the other end's close. Returns an error if there is
+    /// nothing to do now. After a close the pipe is read once more for what the other end wrote before.
     fn listen(&mut self) -> io::Result<()> {
         self.looks += 1;
         if self.looks < LOOKS {

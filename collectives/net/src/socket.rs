@@ -1,4 +1,4 @@
-//! What every socket is told before it carries anything.
+//! The options of every socket.
 
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
@@ -7,14 +7,14 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
 
-/// What the kernel holds in each direction between processes of one host (it doubles what it is told): no more in
-/// flight than a core's cache holds.
+/// Size of the kernel's buffer per direction between processes of one host (the kernel doubles it): small enough for a core's
+/// cache.
 const NEAR: usize = 256 << 10;
 /// Between processes of one host nothing is ever congested. BBR, which is some systems' default, paces what it sends by
 /// timers, and reaches two thirds of what the processors can copy.
 const UNPACED: &[u8] = b"reno";
 
-/// A connection to this address, or why there is none.
+/// Connects to this address.
 pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     if to.ip().is_loopback() {
@@ -23,7 +23,7 @@ pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(to).await
 }
 
-/// The same for a thread that waits, within this host.
+/// The same, blocking, within this host.
 pub(super) fn connect_now(to: SocketAddr) -> io::Result<std::net::TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     hasten(&socket);
@@ -31,7 +31,7 @@ pub(super) fn connect_now(to: SocketAddr) -> io::Result<std::net::TcpStream> {
     Ok(socket.into())
 }
 
-/// Repeats what a signal interrupted.
+/// Repeats a call that a signal interrupted.
 pub(super) fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -48,21 +48,21 @@ pub fn listen(listener: &TcpListener) {
     }
 }
 
-/// Settings for a socket within this host. They count before it connects: whoever has paced once does so for good.
+/// Options for a socket within this host. They must be set before it connects: a socket that has paced once always does.
 fn hasten(socket: &impl AsFd) {
     let socket = SockRef::from(socket);
-    // What the system does not allow is no reason to fail.
+    // An option that the system does not allow is not an error.
     let _ = socket.set_tcp_congestion(UNPACED);
     let _ = socket.set_send_buffer_size(NEAR);
     let _ = socket.set_recv_buffer_size(NEAR);
 }
 
-/// Settings of every connection: no delay for small frames, and an end for peers whose host has vanished.
+/// Options of every connection: no delay for small frames, and keepalive for peers whose host has vanished.
 pub fn tune(socket: &TcpStream, dead: Duration) {
     let socket = SockRef::from(socket);
     let probes =
         TcpKeepalive::new().with_time(dead / 2).with_interval((dead / 8).max(Duration::from_secs(1)));
-    // What the system does not know is no reason to fail: heartbeats find the same.
+    // An option that the system does not know is not an error: heartbeats find the same failures.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&probes.with_retries(4));
     let _ = socket.set_tcp_user_timeout(Some(dead));

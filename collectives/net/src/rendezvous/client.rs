@@ -1,4 +1,4 @@
-//! A process that wants to be a rank: it calls until it is answered, or its time is up.
+//! The client of a rendezvous: it connects until the server answers or the timeout is over.
 
 use super::messages::{ANSWER, Hello, decode_answer, decode_table, table_size};
 use super::{Peer, RendezvousFailure, RendezvousTimeouts, Table};
@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// The pause after the first call, and the longest.
 const FIRST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(500);
-/// How often a server may hang up before it is taken to hold another secret.
+/// How often a server may close the connection before the client assumes another secret.
 const DOUBTS: u32 = 3;
 
-/// What a rank has once all have come.
+/// What a rank has after the rendezvous.
 pub struct Joined {
     /// Where every rank is.
     pub table: Table,
@@ -34,10 +34,10 @@ pub async fn join(
 ) -> Result<Joined, RendezvousFailure> {
     let mut stream =
         connect(rendezvous_address, authenticator, Instant::now() + timeout.rendezvous, timeout).await?;
-    // The server may have come late, and begins to wait for ranks when the first of them calls.
+    // The server may start late; its own timeout begins with the first call.
     let due = Instant::now() + timeout.rendezvous + timeout.handshake;
     let (mine, theirs) = stream.addresses().map_err(system)?;
-    // Peers find this rank on the way that it found the server, and on no other.
+    // Peers reach this rank over the interface that it reached the server by.
     let listener =
         TcpListener::bind((from_all_hosts(rendezvous_address, hosts, mine.ip()), 0)).map_err(system)?;
     let port = u32::from(listener.local_addr().map_err(system)?.port());
@@ -58,7 +58,7 @@ pub async fn join(
     Ok(Joined { table, listener })
 }
 
-/// Connects, and calls again with growing pauses while nobody is there.
+/// Connects; tries again with growing pauses while no server answers.
 async fn connect(
     rendezvous_address: &RendezvousAddress,
     authenticator: &Authenticator,
@@ -73,7 +73,7 @@ async fn connect(
             Ok(Err(Refusal::IncompatiblePeer(why))) => return Err(RendezvousFailure::unlike(why)),
             Ok(Err(Refusal::Answer(_, why))) => return Err(RendezvousFailure::NotOurs(why)),
             Ok(Err(Refusal::Forbidden(why))) => return Err(RendezvousFailure::System(why)),
-            // Whoever hangs up may have been too busy, or have ended this moment: it is asked again.
+            // A server that closes the connection may be busy or just ending: the client tries again.
             Ok(Err(Refusal::Secret)) => {
                 doubts += 1;
                 if doubts == DOUBTS {

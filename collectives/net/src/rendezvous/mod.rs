@@ -1,4 +1,4 @@
-//! Where processes that will be ranks find each other: one host and port that all of them know.
+//! The rendezvous: processes find each other through one host and port that all of them know.
 //!
 //! ```text
 //! rank 0   hello: rank, size, epoch, my port  ->            server at MASTER_ADDR:MASTER_PORT
@@ -30,12 +30,12 @@ use crate::{Authenticator, PeerIdentity, Purpose, Security, SegmentHandle};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long ranks wait for each other.
+/// The timeouts of a rendezvous.
 #[derive(Clone, Copy, Debug)]
 pub struct RendezvousTimeouts {
-    /// For the whole of the rendezvous: the server to answer, and all ranks to come.
+    /// For the whole rendezvous: until the server answers and all ranks have arrived.
     pub rendezvous: Duration,
-    /// For one connection to say who it is.
+    /// For the handshake of one connection.
     pub handshake: Duration,
 }
 
@@ -48,12 +48,12 @@ impl Default for RendezvousTimeouts {
 /// The authenticator of a rendezvous, for a process of the job.
 ///
 /// # Errors
-/// No certificate can be made.
+/// The certificate cannot be made.
 pub fn authenticator(security: &Security, timeout: RendezvousTimeouts) -> crate::Result<Authenticator> {
     Authenticator::new(security.clone(), timeout.handshake)
 }
 
-/// What every caller claims before it says more: nothing but what it is here for.
+/// The identity of every caller: only the purpose of the connection.
 fn identity() -> PeerIdentity {
     let purpose = Purpose::Rendezvous;
     PeerIdentity {
@@ -68,7 +68,7 @@ fn identity() -> PeerIdentity {
     }
 }
 
-/// A rank as the others find it.
+/// The address of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its number.
@@ -79,10 +79,10 @@ pub struct Peer {
     pub host: [u8; 16],
 }
 
-/// Everyone, as the server tells it to all.
+/// The table of all ranks, which the server sends to every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Drawn anew for every world: what came before is not taken for this one.
+    /// A random number of this world, which tells it from earlier ones.
     pub world: [u8; 16],
     /// Which start of the world this is.
     pub epoch: u32,
