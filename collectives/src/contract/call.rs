@@ -1,4 +1,4 @@
-//! What a rank called: the part of a call that all ranks must agree on.
+//! A call: the arguments that all ranks must agree on.
 //!
 //! The ledger compares calls when ranks enter an operation, and every frame carries its sender's call, which the
 //! receiver compares with its own before it looks at a byte.
@@ -11,9 +11,9 @@ use std::fmt;
 pub enum Operation {
     /// One of the collectives.
     Collective(Collective),
-    /// Making smaller communicators of one.
+    /// Splitting a communicator.
     Split,
-    /// One rank's buffer to one other rank. Numbered per pair of ranks.
+    /// A point-to-point message, numbered per pair of ranks.
     PointToPoint,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A call, as far as ranks must agree on it. Two ranks that make different calls in the same place are told so.
+/// The part of a call that all ranks must agree on. Ranks that make different calls as the same operation get an error.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The operation.
@@ -38,13 +38,13 @@ pub struct Call {
     pub count: u64,
     /// Their type.
     pub dtype: DType,
-    /// How they are reduced, where they are.
+    /// The operator, if the collective reduces.
     pub op: Option<ReduceOp>,
     /// The root, where there is one.
     pub root: Option<Rank>,
-    /// The algorithm's name; empty where there is no choice.
+    /// The algorithm's name; empty if there is no choice.
     pub algorithm: &'static str,
-    /// Into how many segments every chunk is cut.
+    /// Number of segments per chunk.
     pub segments: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Who entered which operation with which call, who has left, and the first error of a group.
+//! The call ledger of a group: which rank entered which operation with which call, which ranks have left, and the first error.
 //!
 //! ```text
 //! operation   first caller   its call              entered
@@ -6,14 +6,14 @@
 //!     8       rank 0         barrier               0 . . .      rank 1 leaves after 7: lost, and 0 is told
 //! ```
 //!
-//! This finds disagreements between ranks that never exchange a frame, at the moment the second one calls. It is
-//! plain data: a backend guards it with its lock and wakes whoever waits when it holds a failure.
+//! It finds disagreements also between ranks that exchange no frame, as soon as the second rank calls. It is plain data: a
+//! backend guards it with a lock and wakes waiting ranks when it holds a failure.
 
 use crate::error::Lost;
 use crate::{Call, Error, Rank, Result};
 use std::collections::BTreeMap;
 
-/// The book of one group of ranks.
+/// The call ledger of one group.
 pub(crate) struct CallLedger {
     size: u32,
     /// Operations that some rank has entered and some has not, by number.
@@ -23,9 +23,9 @@ pub(crate) struct CallLedger {
     /// How many operations each rank has entered.
     progress: Vec<u64>,
     failure: Option<Error>,
-    /// Who has asked for a smaller group, to go on in.
+    /// The ranks that asked to shrink the group.
     shrinking: Vec<Rank>,
-    /// Who goes on, once that is decided: in order of ranks, and the same for all.
+    /// The survivors once decided, in order of ranks; the same for all.
     survivors: Option<Vec<Rank>>,
 }
 
@@ -49,12 +49,12 @@ impl CallLedger {
         }
     }
 
-    /// The group's first error, as `rank` sees it.
+    /// The group's first error from `rank`'s point of view.
     pub fn failure(&self, rank: Rank) -> Option<Error> {
         self.failure.as_ref().map(|error| error.seen_by(rank))
     }
 
-    /// Records an error unless there is one already, and returns the one that counts, as `rank` sees it.
+    /// Records an error unless the group has one already. Returns the group's error from `rank`'s point of view.
     pub fn fail(&mut self, rank: Rank, error: Error) -> Error {
         self.failure.get_or_insert(error).seen_by(rank)
     }
@@ -96,12 +96,12 @@ impl CallLedger {
         }
     }
 
-    /// An operation is done by all, though not all entered it here.
+    /// Closes an operation that all ranks have done, although not all entered it here.
     pub fn close(&mut self, sequence: u64) {
         self.open.remove(&sequence);
     }
 
-    /// `rank` leaves after it entered `operations` operations. An error where another rank is in a later one.
+    /// `rank` leaves after it entered `operations` operations. Returns an error if another rank is in a later operation.
     pub fn leave(&mut self, rank: Rank, operations: u64, cause: Lost) -> Result<()> {
         if self.left[rank.index()].is_some() {
             return Ok(());
@@ -117,7 +117,7 @@ impl CallLedger {
         }
     }
 
-    /// `rank` dies, `within` an operation or outside of any. Whether the group has failed by that.
+    /// `rank` dies, `within` an operation or outside of any. Returns whether the group fails because of it.
     pub fn die(&mut self, rank: Rank, cause: Lost, within: Option<&Call>) -> bool {
         let entered = |(_, entry): &(&u64, &Entry)| !entry.entered[rank.index()];
         let missed = self.open.iter().find(entered).map(|(_, entry)| entry.call.clone());
@@ -132,7 +132,7 @@ impl CallLedger {
         })
     }
 
-    /// What a rank that is dead is told of itself.
+    /// The error that a dead rank gets about itself.
     pub fn lost(&self, rank: Rank) -> Error {
         let left = self.left[rank.index()].as_ref();
         let cause = left.map_or(Lost::ReturnedEarly { operations: 0 }, |(_, cause)| cause.clone());
@@ -144,7 +144,7 @@ impl CallLedger {
         self.left[rank.index()].is_some()
     }
 
-    /// `me` found that it needs `lost`, which has left.
+    /// Records that `me` needs `lost`, which has left.
     pub fn lose(&mut self, me: Rank, lost: Rank, call: Option<&Call>) -> Error {
         let cause = match &self.left[lost.index()] {
             Some((_, cause)) => cause.clone(),
@@ -153,7 +153,7 @@ impl CallLedger {
         self.fail(me, Error::PeerLost { rank: lost, cause, call: call.cloned().map(Box::new) })
     }
 
-    /// `rank` wants to go on with those who are left. The group fails, so that nobody waits in it any more.
+    /// `rank` asks to shrink the group. The group fails, so that no rank waits in it any more.
     pub fn shrink(&mut self, rank: Rank) {
         self.fail(rank, Error::Aborted { by: rank, why: "it goes on with the ranks that are left".into() });
         if !self.shrinking.contains(&rank) {
@@ -167,14 +167,14 @@ impl CallLedger {
         }
     }
 
-    /// A rank has left: those who wait for it to ask may be complete without it.
+    /// After a rank has left: the survivors may be complete without it.
     fn settle(&mut self) {
         if let Some(first) = self.shrinking.first().copied() {
             self.shrink(first);
         }
     }
 
-    /// Decides who goes on: those who have asked and not left. The first decision holds.
+    /// Decides the survivors: ranks that have asked and not left. The first decision is final.
     pub fn decide(&mut self) {
         if self.survivors.is_none() && !self.shrinking.is_empty() {
             let mut survivors = self.shrinking.clone();
@@ -184,14 +184,14 @@ impl CallLedger {
         }
     }
 
-    /// Who goes on, once it is decided; an error for a rank that comes too late.
+    /// The survivors once decided; an error for a rank that asks too late.
     pub fn survivors(&self, rank: Rank) -> Option<Result<Vec<Rank>>> {
         let survivors = self.survivors.as_ref()?;
         let late = || Error::Poisoned { cause: format!("the others went on without rank {rank}") };
         Some(if survivors.contains(&rank) { Ok(survivors.clone()) } else { Err(late()) })
     }
 
-    /// Who has not entered an operation that some rank has.
+    /// The ranks that have not entered an operation that some rank has entered.
     pub fn absent(&self, sequence: u64) -> Vec<Rank> {
         let entered = self.open.get(&sequence).map(|entry| &entry.entered[..]).unwrap_or_default();
         (0..).zip(entered).filter(|(_, entered)| !**entered).map(|(rank, _)| Rank(rank)).collect()

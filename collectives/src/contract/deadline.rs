@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 /// The longest wait: a deadline beyond what the system's clock can hold is this far away, which is 136 years.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
-/// Now.
+/// The current time.
 #[allow(clippy::disallowed_methods, reason = "ranks on real time wait for each other in real time")]
 pub(crate) fn clock() -> Instant {
     Instant::now()
 }
 
-/// When so much time from now is over.
+/// The time after this span from now.
 pub(crate) fn after(deadline: Duration) -> Instant {
     let now = clock();
     now.checked_add(deadline).unwrap_or(now + LONGEST)

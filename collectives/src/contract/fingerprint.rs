@@ -1,4 +1,4 @@
-//! What a rank called, in 16 bytes: enough for the receiver to compare, and to say what the other one called.
+//! A call in 16 bytes. The receiver of a frame compares it with its own call and can tell what the sender called.
 //!
 //! ```text
 //!  0         1    2      4        6          8        16
@@ -9,7 +9,7 @@
 use crate::{Call, Collective, DType, Operation, Rank, ReduceOp, registry};
 use allfold_sim::fnv1a;
 
-/// A call without its number. The number travels beside it.
+/// A call without its sequence number, which is sent beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint(pub [u8; 16]);
 
@@ -19,7 +19,7 @@ const SPLIT: u8 = 0x40;
 const POINT_TO_POINT: u8 = 0x41;
 
 impl Fingerprint {
-    /// Of a call.
+    /// The fingerprint of a call.
     pub fn of(call: &Call) -> Fingerprint {
         let operation = match call.operation {
             Operation::Collective(collective) => collective as u8,
@@ -39,8 +39,8 @@ impl Fingerprint {
         Fingerprint(bytes)
     }
 
-    /// The call that has it, as far as this side can tell: `known` is an algorithm's name that may be in no table.
-    /// `None`: no call has it.
+    /// The call with this fingerprint, as far as this side can tell. `known` is the name of an algorithm that may be in no table.
+    /// `None` if no call has this fingerprint.
     pub fn call(&self, sequence: u64, known: &'static str) -> Option<Call> {
         let bytes = &self.0;
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -69,8 +69,8 @@ impl Fingerprint {
 }
 
 impl Call {
-    /// One word for the call without its number, equal on all ranks that run the same release of Allfold, whatever compiled
-    /// it: ranks that share memory compare it in place of the call.
+    /// A label of the call without its number, equal on all ranks that run the same release of Allfold. Ranks that share memory
+    /// compare labels instead of calls.
     pub(crate) fn label(&self) -> u64 {
         let root = self.root.map_or([u8::MAX; 4], |root| root.0.to_le_bytes());
         let words =

@@ -1,10 +1,10 @@
-//! What the ranks of a group agree on, and how a rank that breaks it is found.
+//! The contract of a group: all ranks make the same calls in the same order. A rank that breaks it is found and named.
 //!
 //! ```text
 //! call            what a rank calls
-//! deadline        until when a rank waits for the others, in real time
-//! fingerprint     the same in 16 bytes, for frames
-//! ledger          who entered which operation with which call: of ranks that share a process
+//! deadline        how long a rank waits for the others, in real time
+//! fingerprint     a call in 16 bytes, for frames
+//! call_ledger     which rank entered which operation with which call, for ranks in one process
 //! remote_ledger   the same as one of several processes knows it
 //! ```
 

@@ -1,25 +1,24 @@
-//! What a rank knows of its group: what it called itself, what the others say they called, who has left, and the first
-//! error.
+//! What a rank knows of its group: its own calls, the calls that peers announced, the ranks that left, and the first error.
 //!
-//! The same rules as the ledger of ranks that share a process, but for one: nobody is told of a call unless its caller
-//! has to wait for a while. Two calls that disagree meet in a frame, or in such an announcement.
+//! The rules are those of [`super::CallLedger`], with one exception: a rank announces a call to its peers only after it has
+//! waited for a while. Calls that disagree are found in a frame or in such an announcement.
 
 use super::fingerprint::Fingerprint;
 use crate::{Call, Error, Lost, Rank, Result};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How many of its own calls a rank remembers.
+/// Number of own calls that a rank remembers.
 const PAST: usize = 1024;
-/// How many calls of a peer that is ahead are remembered: it waits in one of them.
+/// Number of remembered calls of a peer that is ahead, which waits in one of them.
 const AHEAD: usize = 16;
 
 pub(crate) struct RemoteLedger {
     me: Rank,
     /// Own calls, by number; the last [`PAST`].
     past: VecDeque<(u64, Fingerprint)>,
-    /// The operation under way.
+    /// The operation in progress.
     current: Option<Call>,
-    /// The algorithm named last, for what peers say to be read.
+    /// The last algorithm name, to decode peers' calls.
     pub known: &'static str,
     peers: Vec<Peer>,
     failure: Option<Error>,
@@ -50,7 +49,7 @@ impl RemoteLedger {
         self.failure.as_ref()
     }
 
-    /// Records an error. Whether it is the first.
+    /// Records an error. Returns whether it is the first.
     pub fn fail(&mut self, error: &Error) -> bool {
         let first = self.failure.is_none();
         self.failure.get_or_insert_with(|| error.clone());
@@ -60,7 +59,7 @@ impl RemoteLedger {
     /// This rank enters an operation.
     ///
     /// # Errors
-    /// The group has failed; or it fails now, since a peer called otherwise or is gone.
+    /// The group has failed, or fails now because a peer made another call or is gone.
     pub fn enter(&mut self, call: &Call) -> Result<()> {
         if let Some(error) = self.failure() {
             return Err(error);
@@ -85,12 +84,12 @@ impl RemoteLedger {
         }
     }
 
-    /// The operation under way is over.
+    /// The operation in progress is done.
     pub fn done(&mut self) {
         self.current = None;
     }
 
-    /// A peer says that it has entered an operation. An error where this rank called it otherwise.
+    /// A peer announced that it entered an operation. Returns an error if this rank made another call.
     pub fn hear(&mut self, peer: Rank, sequence: u64, theirs: Fingerprint) -> Option<Error> {
         let place = self.peers.get_mut(peer.index())?;
         place.latest = place.latest.max(Some(sequence));
@@ -106,7 +105,7 @@ impl RemoteLedger {
         (mine != theirs).then(|| self.disagree(peer, sequence, theirs))
     }
 
-    /// A peer leaves after `operations` operations. An error where this rank is in a later one.
+    /// A peer leaves after `operations` operations. Returns an error if this rank is in a later one.
     pub fn leave(&mut self, peer: Rank, operations: u64, cause: Lost) -> Option<Error> {
         let place = self.peers.get_mut(peer.index())?;
         match &mut place.left {
@@ -123,7 +122,7 @@ impl RemoteLedger {
         self.peers.get(peer.index()).and_then(|peer| peer.left.as_ref()).map(|(_, cause)| cause)
     }
 
-    /// Who is not known to have entered an operation, given what the links know.
+    /// The ranks that are not known to have entered an operation, given what the connections know.
     pub fn absent(&self, sequence: u64, known: impl Fn(Rank) -> Option<u64>) -> Vec<Rank> {
         let ranks = (0..self.peers.len() as u32).map(Rank).filter(|rank| *rank != self.me);
         ranks

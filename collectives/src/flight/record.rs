@@ -19,17 +19,17 @@ pub struct Header {
     pub reason: String,
 }
 
-/// How far an operation has come.
+/// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Handed to the communication thread, behind others.
+    /// Queued for the communication thread.
     Issued,
-    /// Entered.
+    /// The rank has entered it.
     Started,
-    /// This rank's part is over, and went well.
+    /// This rank's part succeeded.
     Done,
-    /// It ended with an error.
+    /// This rank's part failed.
     Failed,
 }
 
@@ -50,7 +50,7 @@ pub struct Entry {
     pub count: u64,
     /// Their type.
     pub dtype: String,
-    /// How they are reduced.
+    /// The operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
     /// The root.
@@ -59,10 +59,10 @@ pub struct Entry {
     /// The other rank of a point-to-point message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<u32>,
-    /// By which algorithm.
+    /// The algorithm.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub algorithm: String,
-    /// How far it came.
+    /// Its state.
     pub state: State,
     /// When it was called.
     pub issued_us: f64,
@@ -106,7 +106,7 @@ impl Entry {
         self
     }
 
-    /// What all ranks of the communicator must have called alike.
+    /// The arguments that must be equal on all ranks of the communicator.
     pub fn call(&self) -> String {
         let mut text = format!("{}({} x {}", self.operation, self.count, self.dtype);
         let of = [self.op.clone(), self.root.map(|root| format!("root {root}"))];
@@ -132,7 +132,7 @@ impl Record {
         format!("flight-rank-{rank}.jsonl")
     }
 
-    /// The records that lie in a folder, by their names, in order of those.
+    /// The record files in a folder, in order of names.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -147,7 +147,7 @@ impl Record {
         Ok(files)
     }
 
-    /// Writes the record into a folder, whole or not at all.
+    /// Writes the record into a folder, completely or not at all.
     ///
     /// # Errors
     /// The folder or the file cannot be written.
@@ -170,7 +170,7 @@ impl Record {
     /// Reads a record.
     ///
     /// # Errors
-    /// The file cannot be read, or is no record; says which line is none.
+    /// The file cannot be read, or a line of it (named) is not part of a record.
     pub fn read(path: &Path) -> std::io::Result<Record> {
         let text = std::fs::read_to_string(path)?;
         let wrong = |line: usize, why: serde_json::Error| {

@@ -8,21 +8,21 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
-/// Operations that are remembered.
+/// Number of operations that are kept.
 const LAST: usize = 512;
 
-/// A rank's recorder. The rank's own thread writes, and its communication threads.
+/// A rank's recorder. The rank's own thread and its communication threads write to it.
 pub(crate) struct Recorder {
     rank: Rank,
     size: u32,
     folder: Option<PathBuf>,
     scale: Scales,
     ring: Mutex<Ring>,
-    /// Whether there is a file. Held while it is written: whoever comes second, and then ends the process, waits for it.
+    /// Whether the file was written. Locked while it is written, so that a second thread that ends the process waits for it.
     written: Mutex<bool>,
 }
 
-/// What times the stamps so far are.
+/// Converts the stamps taken so far to times.
 type Scales = Box<dyn Fn() -> Scale + Send + Sync>;
 
 #[derive(Default)]
@@ -53,12 +53,12 @@ impl Recorder {
         Recorder { rank, size, folder, scale, ring: Mutex::default(), written: Mutex::default() }
     }
 
-    /// An operation is called.
+    /// Records that an operation is called.
     pub fn issue(&self, group: (u64, Rank, u32), call: Call, peer: Option<Rank>, now: Stamp) -> Ticket {
         self.add(group, call, peer, State::Issued, [Some(now), None, None])
     }
 
-    /// An operation is called, and entered at once.
+    /// Records that an operation is called and entered at once.
     pub fn begin(&self, group: (u64, Rank, u32), call: Call, now: Stamp) -> Ticket {
         self.add(group, call, None, State::Started, [Some(now), Some(now), None])
     }
@@ -82,12 +82,12 @@ impl Recorder {
         Ticket(ticket)
     }
 
-    /// It is entered.
+    /// Records that an operation is entered.
     pub fn start(&self, ticket: Ticket, now: Stamp) {
         self.change(ticket, |slot| (slot.state, slot.times[1]) = (State::Started, Some(now)));
     }
 
-    /// It is over.
+    /// Records how an operation ended.
     pub fn end<T>(&self, ticket: Ticket, now: Stamp, result: &crate::Result<T>) {
         self.change(ticket, |slot| {
             slot.times[2] = Some(now);
@@ -106,7 +106,7 @@ impl Recorder {
         }
     }
 
-    /// All that is remembered.
+    /// All operations that are kept.
     pub fn record(&self, reason: &str) -> Record {
         let ring = self.ring();
         // One for all of them, or what ended could seem to have ended before it began.
@@ -122,15 +122,15 @@ impl Recorder {
         Record { header, entries: entries.collect() }
     }
 
-    /// Writes the record where records go, if that was said; once, for the first reason counts. It is there on return,
-    /// whoever wrote it.
+    /// Writes the record into the folder for records, if one was given. Only the first reason is written. The file is complete on
+    /// return, whichever thread wrote it.
     pub fn write(&self, reason: &str) {
         let Some(folder) = &self.folder else { return };
         let mut written = lock(&self.written);
         if std::mem::replace(&mut *written, true) {
             return;
         }
-        // A record that cannot be written must not stand in the way of the error that it is about.
+        // An error while writing must not hide the error that the record is about.
         if let Err(error) = self.record(reason).write(folder) {
             let _ = writeln!(
                 std::io::stderr(),

@@ -1,4 +1,4 @@
-//! The straggler: for whom the others waited longest, of the operations that ended well.
+//! The straggler: the rank that the others waited for longest in an operation that succeeded.
 //!
 //! ```text
 //! rank 0   |  all_reduce .................. |
@@ -6,9 +6,9 @@
 //! rank 2     |  all_reduce ................ |
 //! ```
 //!
-//! Where every rank needs every other's part nobody is through before the last has come, and all are through at about the
-//! same time. So a rank is late by about as much as it was in the operation for less than the first: this needs no clock
-//! in common, which processes do not have.
+//! If every rank needs every other rank's part, no rank finishes before the last has arrived, and all finish at about the same
+//! time. So a rank is late by the difference between the longest time in the operation and its own. This needs no common clock,
+//! which processes do not have.
 
 use super::record::{Entry, Record, State};
 use super::triage::of_group;
@@ -25,7 +25,7 @@ const TOGETHER: [Collective; 5] = [
     Collective::Barrier,
 ];
 
-/// Who was waited for longest.
+/// The rank that was waited for longest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Straggler {
     /// The communicator; 0 is the world.

@@ -1,28 +1,28 @@
-//! Triage: the records of a run held against each other. Where do they part first, and who is behind?
+//! Triage: compares the flight records of a run. Where do ranks diverge first, and which ranks are behind?
 //!
-//! In each communicator the operations are gone through in order. The first one that is not the same for everyone is
-//! the one: ranks called differently there, or some never entered it, or some never came out. Blame goes to those who
-//! are behind, however many they are: a rank that skipped a call is one against all, all but one may wait for it. Who is
-//! missing from one communicator's operation because it waits in another's is held up itself: the other one counts.
+//! The operations of each communicator are compared in order. The first that differs between ranks is the result: ranks made
+//! different calls, or some never entered it, or some never finished it. The ranks that are behind are named, even if they are
+//! the majority. A rank that is missing because it waits in another communicator's operation is not to blame: that other
+//! operation counts.
 
 use super::record::{Entry, Record, State};
 use crate::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What the records say.
+/// The result of a triage.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Diagnosis {
-    /// Ranks made different calls in one place of the sequence.
+    /// Ranks made different calls as the same operation of the sequence.
     Diverged {
         /// Of the communicator; 0 is the world.
         group: u64,
         /// The operation's number.
         sequence: u64,
-        /// Each call, and who made it, those of the most ranks first.
+        /// Each call and the ranks that made it, the most frequent call first.
         calls: Vec<(String, Vec<Rank>)>,
-        /// Ranks whose call is what the others call next: they left one out.
+        /// Ranks whose call is the others' next call: they skipped one.
         skipped: Vec<Rank>,
     },
     /// Some ranks entered an operation that others never did.
@@ -33,12 +33,12 @@ pub enum Diagnosis {
         sequence: u64,
         /// What was called.
         call: String,
-        /// Who has a record, and is not in it.
+        /// Ranks that have a record and did not enter it.
         absent: Vec<Rank>,
-        /// Who entered it.
+        /// Ranks that entered it.
         entered: Vec<Rank>,
     },
-    /// All whose records there are entered an operation, and some did not come out of it.
+    /// All recorded ranks entered an operation, and some did not finish it.
     Unfinished {
         /// Of the communicator; 0 is the world.
         group: u64,
@@ -46,22 +46,22 @@ pub enum Diagnosis {
         sequence: u64,
         /// What was called.
         call: String,
-        /// Who is still in it, or came out with an error.
+        /// Ranks that are still in it or failed in it.
         ranks: Vec<Rank>,
-        /// The errors, and whose they are.
+        /// The errors and their ranks.
         errors: Vec<(Rank, String)>,
     },
-    /// Every operation that ranks have in common ended well everywhere.
+    /// Every operation that ranks have in common succeeded on all of them.
     Agreed {
         /// How many operations were compared.
         operations: usize,
     },
 }
 
-/// What the records of a run come to, and the ranks of whom there is none.
+/// Compares the records of a run. Also returns the ranks without a record.
 ///
 /// Ranks are numbers in the communicator that is named. A rank without a record was killed, or had no reason to write
-/// one: it cannot be told from one that never entered, so it is named beside the verdict.
+/// one: it cannot be told from a rank that never entered, so it is named beside the diagnosis.
 pub fn triage(records: &[Record]) -> (Diagnosis, Vec<Rank>) {
     let size = records.iter().map(|record| record.header.size).max().unwrap_or(0);
     let seen: BTreeSet<u32> = records.iter().map(|record| record.header.rank).collect();

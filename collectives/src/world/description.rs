@@ -75,7 +75,8 @@ impl<K: WorldKind> World<K> {
     }
 
     /// The deadline of every operation, in real or virtual time; an operation that exceeds it fails and names the ranks that it
-    /// waited for. The default in real time is five minutes; on virtual time there is none.
+    /// waited for. The default in real time is five minutes; on virtual time it is 300 s if fault
+    /// rules may lose messages, and none otherwise.
     pub fn deadline(mut self, deadline: Duration) -> World<K> {
         self.kind.set_deadline(deadline);
         self

@@ -1,5 +1,5 @@
-//! Who is to blame where a deadline passes: from the rank that is late along what each waits for, to who or what waits
-//! for nobody.
+//! Finds the culprit of a passed deadline: from the late rank, it follows which rank each rank waits for, to the rank that waits
+//! for none.
 
 use super::state::{Doing, Entered, State, Task, Wait};
 use crate::Rank;
@@ -7,7 +7,7 @@ use crate::backends::TaskId;
 use std::collections::BTreeSet;
 
 impl State {
-    /// Who is to blame for a rank that is late: who waits, for whom, in which round.
+    /// The culprit behind a late rank: the waiting rank, the ranks that it waits for, and the round.
     pub fn blame(&mut self, late: TaskId) -> (Rank, Vec<Rank>, u64) {
         let mut at = late;
         let mut seen = BTreeSet::new();

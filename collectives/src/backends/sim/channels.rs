@@ -1,4 +1,4 @@
-//! Channels, and the messages under way on them.
+//! Channels and the messages in flight on them.
 //!
 //! A message goes through the life cycle of [`allfold_sim::transit`], as in `allfold_timing`:
 //!
@@ -17,7 +17,7 @@ use allfold_sim::fault::Message;
 use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Picos, Transit};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What the tasks of a message are told.
+/// What a message's sender and receiver are told.
 pub(super) enum News {
     Left {
         half: Half,
@@ -58,7 +58,7 @@ pub(super) struct Posted {
     frame: Frame,
 }
 
-/// What a frame's bytes come to: CRC-32C.
+/// The checksum of a frame's bytes: CRC-32C.
 fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -87,7 +87,7 @@ impl Channels {
         }
     }
 
-    /// The number of a channel, which is opened where it is new.
+    /// The number of a channel; a new channel is opened.
     fn number(&mut self, key: Channel, ends: (Rank, Rank), options: &Options) -> u32 {
         let next = self.channels.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);
@@ -141,7 +141,7 @@ impl Channels {
         self.transit.is_dead(from) || self.transit.is_dead(to)
     }
 
-    /// Starts the next message of a channel, where both halves are posted and the channel is free.
+    /// Starts the next message of a channel if both halves are posted and the channel is free.
     fn start(&mut self, channel: u32, now: u64, options: &Options, event_queue: &mut EventQueue) {
         let cut_off = self.is_cut_off(channel);
         let channel_state = &mut self.channels[channel as usize];
@@ -274,7 +274,7 @@ impl Channels {
         self.numbers.keys().filter(touches).copied().collect()
     }
 
-    /// Whom a task's posted halves wait for.
+    /// The ranks that a task's posted halves wait for.
     pub fn peers(&self, half: Half) -> BTreeSet<Rank> {
         let posted = self.channels.iter().flat_map(|channel_state| {
             let sends =

@@ -1,4 +1,4 @@
-//! What all handles of a world on virtual time share.
+//! The state that all handles of a world on virtual time share.
 
 use super::options::Options;
 use super::state::{State, Wait};

@@ -1,4 +1,4 @@
-//! A rank's way to its peers over virtual links.
+//! A rank's transport over virtual links.
 
 use super::core::Core;
 use super::event_queue::ScheduledEvent;

@@ -1,4 +1,4 @@
-//! The event loop: what happens while every task is blocked, instant by instant, and who is woken.
+//! The event loop. It runs while every task is blocked, applies events in order of time, and wakes tasks.
 
 use super::channels::News;
 use super::event_queue::ScheduledEvent;
@@ -14,7 +14,7 @@ use std::mem;
 use std::time::Duration;
 
 impl State {
-    /// Applies what is due, instant by instant, until somebody has to run again.
+    /// Applies events in order of time until a task has to run again.
     pub fn run_events(&mut self) {
         loop {
             while let Some(due) = self.event_queue.take(self.now) {
@@ -46,7 +46,7 @@ impl State {
                     self.channels.left(next, &self.options, &mut self.event_queue, &mut tell);
                     tell.into_iter().for_each(|news| self.tell(news));
                 }
-                // Where messages may be lost, a rank that waits for one is told at its deadline.
+                // If messages may be lost, a waiting rank gets an error at its deadline.
                 (None, Some(late)) if self.channels.transit.faults.is_some() => {
                     self.now = self.now.max(late.0);
                     self.deadlines.remove(&late);
@@ -58,7 +58,7 @@ impl State {
         }
     }
 
-    /// Lets those run whom this instant concerns.
+    /// Lets the tasks run that this instant concerns.
     fn release(&mut self) {
         self.progress += 1;
         for task in mem::take(&mut self.woken) {
@@ -80,7 +80,7 @@ impl State {
         self.wake_pollers(task);
     }
 
-    /// Something happened to a task: whoever polls for its rank looks again.
+    /// After an event of a task: tasks that poll for the same rank check again.
     fn wake_pollers(&mut self, task: TaskId) {
         if self.polling == 0 {
             return;
@@ -185,7 +185,7 @@ impl State {
         (members[from.index()], members[to.index()])
     }
 
-    /// Whether whoever posts has died.
+    /// Whether the rank that posts has died.
     fn posts_in_vain(&mut self, half: Half) -> bool {
         let rank = self.at(half.task).rank;
         self.channels.transit.is_dead(rank)
@@ -211,7 +211,7 @@ impl State {
         }
     }
 
-    /// Wakes everyone who waits for news of posts in a group.
+    /// Wakes every task that waits for its posts in a group.
     pub(super) fn alarm(&mut self, group: GroupId) {
         let waits =
             |of: &Task| matches!(of.doing, Doing::Blocked(Wait::Posts { group: of, .. }) if of == group);
@@ -220,7 +220,7 @@ impl State {
         }
     }
 
-    /// Wakes those who asked who of a group is left, once it is decided.
+    /// Wakes the tasks that asked for a group's survivors, once decided.
     fn decided(&mut self, group: GroupId) {
         let waits = |of: &Task| matches!(of.doing, Doing::Blocked(Wait::Survivors(m)) if m.group == group);
         for task in self.those(waits) {
@@ -271,12 +271,12 @@ impl State {
         self.alarm(member.group);
     }
 
-    /// Everyone is blocked and nothing is under way. Whether somebody can be told.
+    /// Called if every task is blocked and no event is pending. Returns whether a task could be given an error.
     fn stalled(&mut self) -> bool {
         let blocked = self.those(|of| matches!(of.doing, Doing::Blocked(_)));
         let mut waits = Vec::new();
         let mut groups = BTreeSet::new();
-        // Whoever has not asked by now who is left never will.
+        // A rank that has not asked to shrink by now never will.
         for task in blocked.iter().copied() {
             if let Doing::Blocked(Wait::Survivors(member)) = self.at(task).doing {
                 self.ledger(member.group).decide();
@@ -312,7 +312,7 @@ impl State {
         !self.woken.is_empty()
     }
 
-    /// Some rank has been busy outside of our calls for too long: everyone is told who.
+    /// A rank has been busy outside of Allfold's calls for too long: every task gets an error that names it.
     pub fn give_up(&mut self, after: Duration) {
         let busy = self.those(|of| of.doing == Doing::Running);
         let waiting_on = busy.iter().map(|TaskId(id)| self.tasks[*id as usize].rank).collect();
@@ -323,7 +323,7 @@ impl State {
         self.release();
     }
 
-    /// Actors by what they do, in order of ranks and streams.
+    /// Tasks by what they do, in order of ranks and streams.
     pub(super) fn those(&self, which: impl Fn(&Task) -> bool) -> Vec<TaskId> {
         let mut found: Vec<(Rank, u32, TaskId)> = (0..)
             .zip(&self.tasks)

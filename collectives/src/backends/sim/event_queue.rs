@@ -1,4 +1,4 @@
-//! What is to be applied, and in which order: by time, then rank, stream and sequence.
+//! The event queue, ordered by time, then rank, stream and sequence.
 
 use super::message::{Half, MessageId};
 use crate::backends::{GateId, Member, TaskId};
@@ -7,7 +7,7 @@ use crate::{Call, Error, Lost, Rank};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Something to apply at an instant.
+/// An event to apply at an instant.
 #[derive(Debug)]
 pub(super) enum ScheduledEvent {
     /// A message's overhead is over.
@@ -33,14 +33,13 @@ pub(super) enum ScheduledEvent {
     Leave { member: Member, operations: u64, cause: Lost },
     /// A rank dies, by its number in the world.
     Die { rank: Rank },
-    /// A rank asks who of its group is left.
+    /// A rank asks for the survivors of its group.
     Shrink { member: Member },
     /// A task fails its group.
     Fail { task: TaskId, member: Member, error: Error },
 }
 
-/// Where something stands in the order. Events of the network and of earlier requests come before the requests of
-/// the same instant.
+/// The order of an event. Events of the network and of earlier requests come before the requests of the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     time: u64,
@@ -50,11 +49,11 @@ struct Place {
     sequence: u64,
 }
 
-/// All that is to be applied.
+/// All pending events.
 #[derive(Debug, Default)]
 pub(super) struct EventQueue {
     due: BTreeMap<Place, ScheduledEvent>,
-    /// Events put down so far.
+    /// Number of events queued so far.
     events: u64,
 }
 
@@ -71,12 +70,12 @@ impl EventQueue {
         self.due.insert(Place { time, request: true, rank, stream, sequence }, due);
     }
 
-    /// When the first is due.
+    /// The time of the first event.
     pub fn next(&self) -> Option<u64> {
         self.due.first_key_value().map(|(place, _)| place.time)
     }
 
-    /// Takes the first that is due by `now`.
+    /// Takes the first event that is due by `now`.
     pub fn take(&mut self, now: u64) -> Option<ScheduledEvent> {
         let first = self.due.first_entry()?;
         (first.key().time <= now).then(|| first.remove())

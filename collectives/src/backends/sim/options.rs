@@ -1,10 +1,10 @@
-//! What a world on virtual time is asked for, and what it tells of its ranks.
+//! The options of a world on virtual time, and the activities that it records.
 
 use crate::Rank;
 use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
 use std::time::Duration;
 
-/// What can be chosen about ranks on virtual time.
+/// The options of a world on virtual time.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub topology: Topology,
@@ -20,7 +20,7 @@ pub(crate) struct Options {
     pub timeline: bool,
 }
 
-/// Something that a rank did, on virtual time.
+/// An activity of a rank on virtual time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// Which rank of the world.

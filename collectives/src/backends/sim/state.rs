@@ -1,4 +1,4 @@
-//! All that a world on virtual time is, under one lock, and what its tasks ask of it while they run.
+//! The state of a world on virtual time, under one lock, and the requests of its tasks.
 
 use super::channels::Channels;
 use super::event_queue::{EventQueue, ScheduledEvent};
@@ -34,7 +34,7 @@ pub(super) enum Wait {
     Survivors(Member),
 }
 
-/// What a task is at.
+/// What a task is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     Running,
