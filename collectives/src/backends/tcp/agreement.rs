@@ -1,7 +1,7 @@
-//! How the ranks that are left agree on who they are, while more of them may die.
+//! How the survivors of a group agree on the list of survivors, while more of them may fail.
 //!
 //! ```text
-//! every rank     ask: whom I know to be gone, what I was proposed, what was decided  --> all others, on every news
+//! every rank     ask: known losses, last proposal, decision  --> all others, after every change
 //! coordinator    the lowest rank that is not gone; once all who are left have asked it knowing that:
 //!                   propose what was decided, or was proposed before, or else all who have asked --> all who are left
 //! every rank     accept --> coordinator
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Ranks = BTreeSet<Rank>;
 
-/// What ranks say to each other.
+/// The messages between ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     Ask { gone: Ranks, proposed: Option<Ranks>, decided: Option<Ranks> },
@@ -30,10 +30,10 @@ pub(super) enum Message {
     Decide(Ranks),
 }
 
-/// A message, and for whom.
+/// Messages to send, each with its receiver.
 pub(super) type Outgoing = Vec<(Rank, Message)>;
 
-/// What a rank has said last of itself.
+/// The last state that a rank announced.
 #[derive(Clone, Default)]
 struct Said {
     gone: Ranks,
@@ -44,13 +44,13 @@ struct Said {
 pub(super) struct Agreement {
     me: Rank,
     size: u32,
-    /// This rank wants to know who is left.
+    /// Whether this rank asked for the survivors.
     asking: bool,
     gone: Ranks,
     proposed: Option<Ranks>,
     decided: Option<Ranks>,
     said: BTreeMap<Rank, Said>,
-    /// As coordinator: what is proposed, and who has accepted it.
+    /// As coordinator: the proposal, and the ranks that have accepted it.
     accepted: Option<(Ranks, Ranks)>,
 }
 
@@ -60,12 +60,12 @@ impl Agreement {
         Agreement { me, size, asking: false, gone, proposed: None, decided: None, said, accepted: None }
     }
 
-    /// Who is left, once that is decided.
+    /// The survivors, once decided.
     pub fn decided(&self) -> Option<&Ranks> {
         self.decided.as_ref()
     }
 
-    /// This rank asks.
+    /// This rank asks for the survivors.
     pub fn ask(&mut self) -> Outgoing {
         self.asking = true;
         let mut outgoing = self.tell();
@@ -73,18 +73,18 @@ impl Agreement {
         outgoing
     }
 
-    /// A rank is gone.
+    /// A rank is lost.
     pub fn lose(&mut self, rank: Rank) -> Outgoing {
         self.suspect([rank].into())
     }
 
-    /// Whoever has not asked by now is taken for gone.
+    /// Ranks that have not asked by now are taken for lost.
     pub fn give_up(&mut self) -> Outgoing {
         let silent = self.left().filter(|rank| *rank != self.me && !self.said.contains_key(rank)).collect();
         self.suspect(silent)
     }
 
-    /// A peer has said something.
+    /// A message of a peer has arrived.
     pub fn hear(&mut self, from: Rank, message: Message) -> Outgoing {
         let mut outgoing = Vec::new();
         match message {
@@ -138,7 +138,7 @@ impl Agreement {
         self.to_all(Message::Ask { gone, proposed, decided })
     }
 
-    /// Does what the coordinator must, if this rank is it.
+    /// Does the coordinator's work, if this rank is the coordinator.
     fn coordinate(&mut self) -> Outgoing {
         if !self.asking || self.decided.is_some() || self.left().next() != Some(self.me) {
             return Vec::new();

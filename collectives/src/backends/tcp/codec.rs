@@ -1,15 +1,15 @@
-//! What control frames say: calls, losses and errors as bytes, and back.
+//! Encodes and decodes the payload of control frames: calls, losses and errors.
 //!
-//! Readers take what is there and no more: every length is checked against the bytes at hand, texts are cut at
-//! [`TEXT`] bytes, and nothing is allocated beyond the frame's own size.
+//! Every length is checked against the bytes that are there, texts are cut at [`TEXT`] bytes, and nothing is allocated beyond
+//! the frame's own size.
 
 use crate::contract::Fingerprint;
 use crate::{Call, Error, Lost, Rank};
 use std::time::Duration;
 
-/// The longest text that travels.
+/// The longest text in a frame, in bytes.
 const TEXT: usize = 512;
-/// The longest list of ranks that travels.
+/// The longest list of ranks in a frame.
 const RANKS: usize = 256;
 
 /// Bytes being written.
@@ -86,7 +86,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Bytes being read; `None` where they end too early or mean nothing.
+/// Bytes being read; methods return `None` if they end too early or are invalid.
 pub(in crate::backends) struct Reader<'a> {
     pub rest: &'a [u8],
     /// An algorithm's name that may be in no table.

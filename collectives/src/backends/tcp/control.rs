@@ -1,4 +1,4 @@
-//! The tasks beside the computing threads: they connect and accept, and read and write control frames.
+//! Background tasks: they connect and accept, and read and write control frames.
 
 use super::super::SegmentHandle;
 use super::frame::{HEADER, Header, Kind, crc32c};
@@ -25,7 +25,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-/// How often a side that says it holds another secret is asked again: it may have been too busy to answer.
+/// How often to retry a side that seems to hold another secret: it may have been too busy to answer.
 const ASKED: u32 = 3;
 
 /// The runtime of this process.
@@ -63,7 +63,7 @@ fn serve(node: Arc<Node>, peer: Rank, stream: AuthenticatedStream) -> Outbox {
     let (deadlines, epoch) = (node.deadlines, node.epoch);
     tokio::spawn(async move {
         write(writer, waiting, deadlines, epoch).await;
-        // Nobody waits for it unless the node is closing.
+        // No rank waits for it unless the node is closing.
         let _ = done.send(());
     });
     tokio::spawn(async move {
@@ -103,15 +103,15 @@ async fn write(
     let _ = writer.shutdown().await;
 }
 
-/// Ends a connection that this side needs no more. What comes is dropped until the other side ends it too: a socket that is
-/// closed with bytes unread takes back what the other side has not got yet.
+/// Ends a connection that this side does not need any more. Incoming bytes are dropped until the other side ends it too: closing a
+/// socket with unread bytes would discard bytes that the other side has not received yet.
 async fn part(mut stream: PeerStream, timeout: Duration) {
     stream.finish();
     let Ok(mut socket) = TcpStream::from_std(stream.into_socket()) else { return };
     let _ = tokio::time::timeout(timeout, copy(&mut socket, &mut sink())).await;
 }
 
-/// Reads control frames until there are no more. Returns why.
+/// Reads control frames until the connection ends. Returns why it ended.
 async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<AuthenticatedStream>) -> Lost {
     let dead = node.deadlines.dead;
     loop {
@@ -127,16 +127,16 @@ async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<AuthenticatedSt
     }
 }
 
-/// Why a control connection gives no more frames.
+/// Why a control connection ended.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum End {
-    /// The peer has ended it, at the end of a frame or within one, with TLS' goodbye or without.
+    /// The peer closed it, after a frame or within one, with or without TLS's close notification.
     #[error("closed its connection")]
     Closed,
-    /// The system or TLS has.
+    /// The system or TLS closed it.
     #[error("broke its connection: {0}")]
     Broken(String),
-    /// The peer sent what no peer sends.
+    /// The peer sent an invalid frame.
     #[error("broke its connection: sent {0}")]
     Wrong(String),
 }
@@ -206,7 +206,7 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
     Ok(task.abort_handle())
 }
 
-/// Connects to a lower rank, again and again until it answers or `timeout` is over. `failed` hears why not.
+/// Connects to a lower rank, again and again until it answers or `timeout` is over. `failed` gets the cause of a failure.
 pub(super) fn connect(
     node: &Arc<Node>,
     peer: Rank,

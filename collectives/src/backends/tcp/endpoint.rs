@@ -1,7 +1,7 @@
-//! A rank's way to its peers over sockets, for one operation after the other.
+//! A rank's transport over sockets.
 //!
-//! The thread that called moves the bytes itself: it asks every link that has something to do in turn, looks again for a
-//! while when nothing moved, then sleeps until a socket is ready or the waker rings.
+//! The calling thread moves the bytes itself: it tries every connection that has something to do in turn, spins for a while if
+//! nothing moved, then sleeps until a socket is ready or the waker wakes it.
 
 use super::control;
 use super::expected::Target;
@@ -22,13 +22,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks at its sockets before it sleeps: of the order of what being woken takes.
+/// How long a thread polls its sockets before it sleeps: about as long as waking up takes.
 const LOOK: Duration = Duration::from_micros(60);
-/// After how long without any news a rank tells the others which operation it is in.
+/// After this time without progress a rank announces its operation to the others.
 const ANNOUNCE: Duration = Duration::from_millis(10);
-/// How long the control connection has to say that a peer is gone, before a broken link is blamed on the link.
+/// How long the control connection has to report that a peer is gone, before a broken connection is blamed on the network.
 const VERDICT: Duration = Duration::from_millis(100);
-/// What may be put aside for lanes that are not posted yet, beyond the size of the operation's own buffer.
+/// Limit in bytes on messages that arrive before their receive is posted, beyond the size of the operation's buffer.
 const ASIDE: usize = 4 << 20;
 
 /// Of a chunk: a piece and what comes of it lie in a core's second-level cache.
@@ -105,7 +105,7 @@ impl Endpoint {
         }
     }
 
-    /// Asks every link once. Whether anything moved.
+    /// Tries every connection once. Returns whether anything moved.
     fn pump(&mut self, round: u64, memory: &mut dyn Memory) -> Result<bool> {
         let scene = Scene {
             comm: self.group.comm(),
@@ -154,7 +154,7 @@ impl Endpoint {
         }
     }
 
-    /// What a broken link means for the group.
+    /// The error of the group for a broken connection.
     fn blame(&mut self, peer: Rank, round: u64, fault: Fault) -> Error {
         let rank = self.group.me;
         let call = self.call.clone();
@@ -198,7 +198,7 @@ impl Endpoint {
         self.node.fail(&self.group, error)
     }
 
-    /// What the control connections make of it, given a moment: the group's failure, or the loss of this peer.
+    /// Waits briefly for the control connections to report the cause: the group's failure, or the loss of this peer.
     fn verdict(&self, peer: Rank) -> Option<Error> {
         let until = clock() + VERDICT;
         loop {
@@ -243,7 +243,7 @@ impl Endpoint {
         Err(self.node.fail(&self.group, error))
     }
 
-    /// Sleeps a little, until the waker rings.
+    /// Sleeps briefly, or until woken.
     fn nap(&self, until: Instant) {
         let waker = &self.group.waker;
         let seen = waker.news();
@@ -256,7 +256,7 @@ impl Endpoint {
         waker.finish_sleep();
     }
 
-    /// Sleeps until a socket is ready, the waker rings, or `timeout` is over.
+    /// Sleeps until a socket is ready, the waker wakes it, or `timeout` is over.
     fn park(&mut self, timeout: Duration) {
         let waker = &self.group.waker;
         let mut fds = vec![PollFd::new(waker, PollFlags::IN)];

@@ -1,9 +1,9 @@
-//! Why a link is of no use any more.
+//! Why a connection to a peer failed.
 
 use crate::contract::Fingerprint;
 use std::io::ErrorKind;
 
-/// What ended it.
+/// The cause of the failure.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The connection ended or broke.
@@ -14,7 +14,7 @@ pub(super) enum Fault {
     Disagree(u64, Fingerprint),
     /// The peer is at this later operation, and messages of this one are missing.
     Ahead(u64),
-    /// What came is not what the schedule says.
+    /// A frame that the schedule does not expect.
     Wrong(String),
 }
 

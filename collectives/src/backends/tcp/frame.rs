@@ -1,4 +1,4 @@
-//! The 64 bytes in front of everything that travels between two ranks.
+//! The header of 64 bytes in front of every frame between two ranks.
 //!
 //! ```text
 //!  0        4  5    6      8     12     16         24      28     32    36      40           56       60     64
@@ -35,9 +35,9 @@ pub enum Kind {
     Leave = 4,
     /// A group has failed.
     Fail = 5,
-    /// The sender will send nothing more; where a group is named, of that.
+    /// The sender will send nothing more, or nothing more of the group that is named.
     Bye = 6,
-    /// Ranks of a failed group agree on who is left.
+    /// Survivors of a failed group agree on the list of survivors.
     Shrink = 7,
 }
 
@@ -51,11 +51,11 @@ impl Kind {
 pub struct Header {
     /// What the frame is for.
     pub kind: Kind,
-    /// It ends its message.
+    /// Whether it is the last fragment of its message.
     pub last: bool,
     /// The group, folded to 32 bits; the connection was made for the whole of it.
     pub comm: u32,
-    /// The life of the world that the sender belongs to.
+    /// The epoch of the sender's world.
     pub epoch: u32,
     /// The operation's number in its group.
     pub sequence: u64,
@@ -103,7 +103,7 @@ impl Header {
         }
     }
 
-    /// As it travels.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -122,10 +122,10 @@ impl Header {
         sealed(bytes)
     }
 
-    /// Reads a header. Whatever is wrong with it, no field of it has been used for anything.
+    /// Decodes a header. If anything is wrong, no field is used.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// What is wrong, as text.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Header, String> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         if bytes[..4] != MAGIC {

@@ -1,5 +1,5 @@
-//! The groups that a rank knows: those it sits in, those that peers have made before it, and those that are over for it
-//! while peers may still speak of them.
+//! The groups that a rank knows: its own, those that peers have made before this rank, and those that have ended here while peers
+//! may still send frames about them.
 //!
 //! ```text
 //!               keep            make                 end                all members have hushed
@@ -22,7 +22,7 @@ use std::sync::Arc;
 const EARLY: usize = 256;
 const EARLY_OF_EACH: usize = 8;
 
-/// What a peer has for a group.
+/// An event of a peer for a group.
 pub(super) enum News {
     Said(Kind, Vec<u8>),
     PeerStream(Purpose, PeerStream),
@@ -46,7 +46,7 @@ impl Groups {
         Groups { made, next: 1, speakers: BTreeMap::new(), early: VecDeque::new(), room }
     }
 
-    /// A group that this rank sits in.
+    /// A group that this rank is a member of.
     pub fn get(&self, id: u32) -> Arc<Group> {
         self.made[&id].clone()
     }
@@ -95,7 +95,7 @@ impl Groups {
         None
     }
 
-    /// This rank needs a group no more. The world stays.
+    /// Ends a group for this rank. The world stays.
     pub fn end(&mut self, id: u32) -> Option<Arc<Group>> {
         if id == 0 { None } else { self.made.remove(&id) }
     }

@@ -1,5 +1,4 @@
-//! A world of ranks that are threads of one process and talk over loopback sockets: every byte goes the way it would
-//! between processes.
+//! A world whose ranks are threads of one process and communicate over loopback sockets, with the same code as processes.
 
 use super::super::Host;
 use super::options::{Deadlines, Peers};
@@ -11,21 +10,21 @@ use allfold_sim::Faults;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// How such a world is made.
+/// The options of such a world.
 #[derive(Clone, Debug)]
 pub(crate) struct Local {
     pub security: Security,
     pub deadlines: Deadlines,
     /// What a proxy before every rank does to connections.
     pub faults: Faults,
-    /// As if hosts had this many ranks each, in order; `None`: one each.
+    /// Pretended hosts with this many ranks each, in order; `None` for one rank per host.
     pub ranks_per_host: Option<u32>,
 }
 
 /// The ranks of such a world, connected.
 pub(crate) struct Mesh {
     pub ranks: Vec<Arc<Tcp>>,
-    /// It outlives the ranks.
+    /// The runtime, which outlives the ranks.
     _proxy: Option<Proxy>,
 }
 
@@ -96,7 +95,7 @@ mod tests {
     use allfold_net::handshake::Purpose;
     use allfold_net::peer_stream::PeerStream;
 
-    /// Trades a message with every other rank; which of them it reached through memory.
+    /// Exchanges a message with every other rank. Returns which ranks it reached through shared memory.
     fn trade(tcp: &Arc<Tcp>, rank: Rank, ranks: u32) -> Vec<Rank> {
         let call = Call::plain(Operation::Collective(Collective::AllReduce), 0, 1, DType::F32);
         let call = Arc::new(call);

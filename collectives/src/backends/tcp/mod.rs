@@ -1,4 +1,4 @@
-//! Ranks as processes that talk over TCP, on one host or many.
+//! Ranks as processes that communicate over TCP, on one host or many.
 //!
 //! ```text
 //!             rank's own thread                            runtime of the process
@@ -36,7 +36,7 @@ pub(crate) use allfold_net::random;
 pub use allfold_net::{AuthenticatedStream, Host, Secret, Security, duplex};
 pub use options::{Deadlines, Peers};
 
-/// What crosses the wire, and what decides about it: for tests and fuzzers.
+/// The wire format and its decoders, for tests and fuzzers.
 #[cfg(any(test, feature = "testing"))]
 mod internals {
     pub use super::frame::{FRAGMENT, HEADER, Header, Kind};

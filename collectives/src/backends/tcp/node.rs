@@ -1,11 +1,11 @@
-//! One rank's process in the world: its groups, its control connections, and what the peers say over them.
+//! One rank's process: its groups, its control connections, and the control frames of its peers.
 //!
 //! ```text
 //! peers ==control==> reader task --> Node --> RemoteLedger of the group, waker --> the thread in a collective
 //!                    writer task <-- outbox <-- Node <-- whoever enters, fails or leaves
 //! ```
 //!
-//! The tasks run on one small runtime per process, beside the threads that compute: a rank that is busy still answers.
+//! The tasks run on one small runtime per process, beside the computing threads, so that a busy rank still answers.
 
 use super::super::Host;
 use super::agreement::{Agreement, Message, Outgoing};
@@ -43,28 +43,28 @@ pub(super) struct Node {
     pub pool: Pool,
     groups: Mutex<Groups>,
     peers: Mutex<Vec<Peer>>,
-    /// A control connection was made, or will not be.
+    /// Signalled when a control connection was made or finally failed.
     changed: Condvar,
     closing: AtomicBool,
-    /// There was no descriptor for who connected last.
+    /// Whether the process had no descriptor for the last connection.
     pub starved: Arc<AtomicBool>,
-    /// Connections that were turned away.
+    /// Number of refused connections.
     pub refused: AtomicU64,
 }
 
-/// What there is about another rank.
+/// The state of another rank.
 #[derive(Default)]
 struct Peer {
     outbox: Option<Outbox>,
     lost: Option<Lost>,
-    /// It said that it would send nothing more.
+    /// Whether it announced that it sends nothing more.
     bye: bool,
-    /// It cannot be connected to, for good.
+    /// Why it can never be connected to.
     refused: Option<Error>,
 }
 
 impl Peer {
-    /// It says nothing any more.
+    /// Marks it as silent.
     fn is_over(&self) -> bool {
         self.bye || self.lost.is_some()
     }
@@ -133,7 +133,7 @@ impl Node {
         Ok(id)
     }
 
-    /// Whether a connection with these claims is wanted.
+    /// Whether a connection with this identity is accepted.
     pub fn judge(&self, identity: &PeerIdentity) -> HandshakeAnswer {
         let other = identity.rank;
         if identity.job != self.job {
@@ -270,7 +270,7 @@ impl Node {
         }
     }
 
-    /// Something that concerns who is left of a group happens; what follows from it is sent.
+    /// Handles an event of the agreement on a group's survivors, and sends the messages that follow.
     fn agree(&self, group: &Group, happens: impl FnOnce(&mut Agreement) -> Outgoing) {
         group.agreement(|agreement| {
             // Sent under the lock: what a rank says last is what is true of it.
@@ -283,7 +283,7 @@ impl Node {
         group.waker.ring();
     }
 
-    /// Who of a failed group is left; see [`super::agreement`].
+    /// The survivors of a failed group; see [`super::agreement`].
     pub fn survivors(&self, group: &Group) -> Result<Vec<Rank>> {
         self.agree(group, Agreement::ask);
         let begun = clock();
@@ -313,7 +313,7 @@ impl Node {
         self.tell_all(group, Kind::Enter, &news.0);
     }
 
-    /// Fails a group. Returns the error that counts.
+    /// Fails a group. Returns the group's first error.
     pub fn fail(&self, group: &Group, error: Error) -> Error {
         let (first, counts) = group.ledger(|ledger| (ledger.fail(&error), ledger.failure()));
         if first {
@@ -325,7 +325,7 @@ impl Node {
         counts.unwrap_or(error)
     }
 
-    /// This rank leaves a group. Those who stay hear of the group's failure first, from whoever leaves over it.
+    /// This rank leaves a group. If it leaves because the group failed, it tells the remaining ranks of the failure first.
     pub fn leave(&self, group: &Group, operations: u64, cause: &Lost) {
         if let Some(error) = group.ledger(|ledger| ledger.cause().cloned()) {
             let mut news = Writer::default();
@@ -337,7 +337,7 @@ impl Node {
         self.tell_all(group, Kind::Leave, &news.0);
     }
 
-    /// This rank needs a group no more, after it has left it: it says nothing more of it, and its connections end.
+    /// Ends a group after this rank has left it: the rank sends nothing more about it, and its connections end.
     pub fn release(&self, id: u32) {
         let Some(group) = lock(&self.groups).end(id) else { return };
         let mut news = Writer::default();
@@ -357,7 +357,7 @@ impl Node {
         lock(&self.groups).sits_in(stream)
     }
 
-    /// A peer sent a control frame. An error: it makes no sense.
+    /// Handles a control frame of a peer. Returns an error if the frame is invalid.
     pub fn control(&self, from: Rank, kind: Kind, payload: Vec<u8>) -> std::result::Result<(), String> {
         match kind {
             Kind::Beat => return Ok(()),
@@ -444,7 +444,7 @@ impl Node {
         group.waker.ring();
     }
 
-    /// Says goodbye to everyone and waits for what is still to be sent, within a bound.
+    /// Announces to all peers that this rank closes, and waits up to a limit until everything is sent.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         let outboxes: Vec<Outbox> = {

@@ -1,4 +1,4 @@
-//! What a rank is given to find the others: who it is, where they listen, and how long it waits for what.
+//! The options of a rank over TCP: its identity, the addresses of all ranks, and the timeouts.
 
 use crate::Rank;
 use crate::backends::Host;
@@ -6,7 +6,7 @@ use allfold_net::Security;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-/// How long a rank waits for what.
+/// The deadlines of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
     /// For an operation: then it fails with [`crate::Error::DeadlineExceeded`].
@@ -15,9 +15,9 @@ pub struct Deadlines {
     pub start: Duration,
     /// For a handshake.
     pub handshake: Duration,
-    /// Between two signs of life.
+    /// The interval of heartbeats.
     pub beat: Duration,
-    /// For any sign of life from a peer: then it is lost. A peer that is slow but alive never is.
+    /// Without any frame from a peer for this long, the peer is lost. A slow peer sends heartbeats and is not lost.
     pub dead: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// All but the operation's, times this: below 1 for tests.
+    /// Multiplies all deadlines except the operation's; below 1 for tests.
     pub fn scaled(self, factor: f64) -> Deadlines {
         let by = |duration: Duration| duration.mul_f64(factor.clamp(1e-4, 1e4));
         Deadlines {
@@ -49,23 +49,23 @@ impl Deadlines {
     }
 }
 
-/// A rank that has found the others: all that it needs to connect to them.
+/// What a rank needs to connect to the others.
 #[derive(Debug)]
 pub struct Peers {
     /// This rank.
     pub rank: Rank,
     /// The job, drawn at random by whoever started it: ranks of another are refused.
     pub job: [u8; 16],
-    /// Which life of the job: ranks of another are refused.
+    /// The epoch of the job: ranks of another epoch are refused.
     pub epoch: u32,
     /// Where the peers will connect to. It stays with this rank, so that nobody else can take its port.
     pub listener: TcpListener,
     /// Every rank's listener, in order of ranks; this rank's own is not used.
     pub addresses: Vec<SocketAddr>,
-    /// Where this rank is: messages to and from ranks of the same host go through memory. `None`: all over sockets.
+    /// This rank's host: messages between ranks of one host go through shared memory. `None`: all go over sockets.
     pub host: Option<Host>,
-    /// Who may join.
+    /// The security mode.
     pub security: Security,
-    /// How long to wait.
+    /// The deadlines.
     pub deadlines: Deadlines,
 }

@@ -1,17 +1,17 @@
-//! What a node has for a peer's control connection: frames, and the ends of other connections.
+//! The queue of a peer's control connection: frames to send, and connections to end.
 
 use allfold_net::peer_stream::PeerStream;
 use std::sync::mpsc as blocking;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Where control frames for a peer are put. They leave in order.
+/// The queue of control frames for a peer, sent in order.
 pub(super) struct Outbox {
     pub frames: mpsc::UnboundedSender<Outgoing>,
     pub written: blocking::Receiver<()>,
 }
 
-/// What leaves by a control connection.
+/// An entry of the queue.
 pub(super) enum Outgoing {
     Frame(Vec<u8>),
     /// The end of another connection to the peer.
@@ -20,7 +20,7 @@ pub(super) enum Outgoing {
 
 impl Outbox {
     pub fn send(&self, frame: Vec<u8>) {
-        // To a peer that is lost nothing is sent any more.
+        // Nothing is sent to a lost peer.
         let _ = self.frames.send(Outgoing::Frame(frame));
     }
 

@@ -1,5 +1,4 @@
-//! One rank's connection to one peer, for the messages of one group: what is to go out, what is expected, and how far
-//! each has come.
+//! One rank's connection to one peer for the messages of one group: posted sends and receives and their progress.
 //!
 //! ```text
 //! posted sends     [ message | message | .. ]  -- fragment: header + bytes where they lie --> kernel
