@@ -116,6 +116,7 @@ impl Barrier<'_> {
     }
 
     /// Waits until `all` members have arrived at a gate, or closes it for all.
+    #[inline]
     pub fn pass_gate<P: WaitPolicy>(
         &self,
         word: &AtomicU64,
