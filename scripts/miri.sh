@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs what Miri can run of the shared-memory code: boards, slots, gates and fills on ordinary memory, with the
+# Runs what Miri can run of the shared-memory code: segments, slots, gates and fills on ordinary memory, with the
 # instructions every processor has. Needs a nightly toolchain: rustup toolchain install nightly --component miri.
 set -euo pipefail
 cd "$(dirname "$0")/.."

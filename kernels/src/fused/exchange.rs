@@ -90,7 +90,7 @@ impl Exchange {
         count: usize,
         formulas: Vec<(Range<usize>, Formula)>,
     ) -> Exchange {
-        assert!(root < members, "party {root} of {members} cannot be the root");
+        assert!(root < members, "member {root} of {members} cannot be the root");
         let block = count * dtype.size();
         let reduces = matches!(pattern, Pattern::AllReduce | Pattern::Reduce | Pattern::ReduceScatter);
         let blocks = if pattern == Pattern::ReduceScatter { members as usize } else { 1 };
@@ -98,7 +98,7 @@ impl Exchange {
         if reduces {
             for (range, formula) in &formulas {
                 assert!(range.start == end && range.end >= end, "formulas must cover a source in order");
-                assert!(formula.last < members, "a formula names party {} of {members}", formula.last);
+                assert!(formula.last < members, "a formula names member {} of {members}", formula.last);
                 end = range.end;
             }
             assert_eq!(end, count * blocks, "formulas must cover a source to its end");

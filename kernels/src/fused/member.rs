@@ -57,7 +57,7 @@ impl Member {
     /// # Panics
     /// `me` is not below the number of members.
     pub fn new(sync_segment: Arc<SyncSegment>, me: u32) -> Member {
-        assert!(me < sync_segment.members, "party {me} of {}", sync_segment.members);
+        assert!(me < sync_segment.members, "member {me} of {}", sync_segment.members);
         let places = vec![Place::NONE; sync_segment.members as usize];
         let scratch = MemberScratch { sources: places.clone(), results: places, scratch: Vec::new() };
         Member { sync_segment, me, scratch }

@@ -32,9 +32,9 @@ impl Memory {
     /// If it is more than memory can address.
     pub fn own(bytes: usize) -> Memory {
         let Ok(layout) = Layout::from_size_align(bytes, 4096) else {
-            panic!("a board of {bytes} bytes is more than memory can address");
+            panic!("a segment of {bytes} bytes is more than memory can address");
         };
-        assert!(layout.size() > 0, "a board of no bytes");
+        assert!(layout.size() > 0, "a segment of no bytes");
         // SAFETY: the layout has a size.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(layout) };
@@ -62,7 +62,7 @@ impl Memory {
         match bytes.filter(|_| sealed) {
             Some(bytes) => Memory::map(&fd, bytes),
             None => {
-                let what = format!("the descriptor is no board of {} bytes: it has {found}", sizes[0]);
+                let what = format!("the descriptor is no sync segment of {} bytes: it has {found}", sizes[0]);
                 Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
             }
         }

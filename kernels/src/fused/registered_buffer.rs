@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn sync_segment() -> Arc<SyncSegment> {
-        Arc::new(SyncSegment::shared("leases", 2, 256, Pace { looks: 1, yields: 1 }).unwrap().0)
+        Arc::new(SyncSegment::shared("registered", 2, 256, Pace { looks: 1, yields: 1 }).unwrap().0)
     }
 
     #[test]
@@ -145,10 +145,10 @@ mod tests {
         assert!(part(8..UNIT, false));
         assert!(
             sync_segment.registered(1, &raw const buffer[..], false).is_none(),
-            "of another party's part"
+            "of another member's part"
         );
         let other = [0u8; 9];
-        assert!(sync_segment.registered(0, &raw const other[..], false).is_none(), "nobody leased that");
+        assert!(sync_segment.registered(0, &raw const other[..], false).is_none(), "nobody registered that");
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl MemberScratch {
         let (sources, results, scratch) = (&self.sources, &self.results, &mut self.scratch);
         let fill = Fill { exchange, sources, results, range, first: 0, stream, scratch };
         // SAFETY: as in `directly`; that the others' buffers are where they say was looked at above, and that they are
-        // borrowed until all are through with it is what registered buffers are offered for.
+        // borrowed until all are through with it is what buffers are registered for.
         unsafe { fill.run() };
         sync_segment.finished(me).set(number);
         sync_segment.done().count();

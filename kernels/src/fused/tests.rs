@@ -283,7 +283,7 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
     });
     for (p, result) in (0..).zip(results) {
         let (got, want): (&[u8], Vec<T>) = (bytemuck::cast_slice(&result), want(p));
-        prop_assert!(got == bytemuck::cast_slice::<T, u8>(&want), "party {p} of {case:?}, {}", T::DTYPE);
+        prop_assert!(got == bytemuck::cast_slice::<T, u8>(&want), "member {p} of {case:?}, {}", T::DTYPE);
     }
     Ok(())
 }

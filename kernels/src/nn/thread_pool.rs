@@ -1,7 +1,7 @@
 //! The threads of one rank, and work that they share.
 //!
 //! ```text
-//! Team::new(2).enter(|| model.forward(..))       every kernel that is called inside shares its work with the team
+//! ThreadPool::new(2).enter(|| model.forward(..)) every kernel that is called inside shares its work with the pool
 //! share(8, |task| ...)                           thread 0: 0 2 3 5 7      thread 1: 1 4 6
 //! ```
 //!
@@ -55,7 +55,7 @@ struct Job {
 unsafe impl Send for Job {}
 
 impl ThreadPool {
-    /// A team of so many threads, the caller's included: 1 starts none.
+    /// A pool of so many threads, the caller's included: 1 starts none.
     pub fn new(threads: usize) -> ThreadPool {
         if threads <= 1 {
             return ThreadPool { shared: None, workers: Vec::new() };
@@ -78,7 +78,7 @@ impl ThreadPool {
         ThreadPool { shared: Some(shared), workers }
     }
 
-    /// Runs `body` on this thread; the kernels that it calls share their work with the team.
+    /// Runs `body` on this thread; the kernels that it calls share their work with the pool.
     pub fn enter<R>(&self, body: impl FnOnce() -> R) -> R {
         /// Puts back what was there, also when `body` panics.
         struct Back(Option<Arc<Shared>>);
@@ -112,14 +112,14 @@ pub(crate) fn threads() -> usize {
     TEAM.with(|team| team.borrow().as_ref().map_or(1, |team| team.threads))
 }
 
-/// Calls `body` with 0..tasks, each once, on the threads of the team; returns when all are done.
+/// Calls `body` with 0..tasks, each once, on the threads of the pool; returns when all are done.
 ///
 /// # Panics
 /// If one of them did.
 pub(crate) fn share(tasks: usize, body: impl Fn(usize) + Sync) {
     let team = if tasks > 1 { TEAM.with(|team| team.borrow().clone()) } else { None };
     match team {
-        // Inside a task this thread has no team: what a task calls, it does alone.
+        // Inside a task this thread has no pool: what a task calls, it does alone.
         Some(team) => ThreadPool { shared: None, workers: Vec::new() }.enter(|| team.run(tasks, &body)),
         None => (0..tasks).for_each(body),
     }
@@ -192,7 +192,7 @@ impl Shared {
         if let Err(cause) = mine {
             std::panic::resume_unwind(cause);
         }
-        assert!(!self.failed.swap(false, Ordering::SeqCst), "a thread of the team panicked");
+        assert!(!self.failed.swap(false, Ordering::SeqCst), "a thread of the pool panicked");
     }
 
     fn tasks(&self, job: Job) {

@@ -9,7 +9,7 @@ fn a_segment_in_shared_memory_is_the_same_for_all_that_attach_to_it() {
     let other = SyncSegment::attach(fd.try_clone().unwrap(), 2, 256, pace).unwrap();
     assert!(
         SyncSegment::attach(fd.try_clone().unwrap(), 3, 256, pace).is_err(),
-        "another size is no board of these"
+        "a segment of this size has another number of members"
     );
     assert!(SyncSegment::attach(std::fs::File::open("/dev/null").unwrap().into(), 2, 256, pace).is_err());
     let one = |p: u32, sync_segment: SyncSegment| {

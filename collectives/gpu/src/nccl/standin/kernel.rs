@@ -213,7 +213,7 @@ enum Outcome {
 
 fn meet(comm: &Comm, state: &mut State, at: u64, into: u64) -> Outcome {
     let Some(gathering) = state.gatherings.get_mut(&at) else {
-        return Outcome::Wrong(format!("no meeting {at}"));
+        return Outcome::Wrong(format!("no gathering {at}"));
     };
     let missing = |(rank, entry): (usize, &Option<Entry>)| entry.is_none().then_some(rank);
     let missing: Vec<usize> = gathering.entries.iter().enumerate().filter_map(missing).collect();
