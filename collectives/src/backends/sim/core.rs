@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The deadline of operations where messages may be lost and none is given: 300 s of virtual time.
-const PATIENCE: Picos = Picos(300_000_000_000_000);
+const LOSSY_DEADLINE: Picos = Picos(300_000_000_000_000);
 
 /// The state behind its lock, and what is shared beside it.
 pub(super) struct Core {
@@ -22,7 +22,7 @@ impl Core {
     /// One rank for each of the topology; all of them are group 0.
     pub fn new(mut options: Options) -> Core {
         if !options.faults.is_steady() {
-            options.deadline.get_or_insert(PATIENCE);
+            options.deadline.get_or_insert(LOSSY_DEADLINE);
         }
         let watchdog = options.watchdog;
         Core { state: Mutex::new(State::new(options)), pool: Pool::default(), watchdog }

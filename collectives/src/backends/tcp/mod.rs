@@ -4,7 +4,7 @@
 //!             rank's own thread                            runtime of the process
 //! Communicator -- Endpoint -- Link per peer == data ==>    accept, connect, handshake, TLS
 //!                    |            (frames: frame.rs)        control task per peer == heartbeats, announcements,
-//!                 Group: RemoteLedger, Bell <--------------------------------------------- failures, departures ==>
+//!                 Group: RemoteLedger, Waker <--------------------------------------------- failures, departures ==>
 //! ```
 //!
 //! Every connection begins with a handshake under the job's secret ([`allfold_net::handshake`]), then carries frames of 64

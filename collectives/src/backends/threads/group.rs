@@ -30,7 +30,7 @@ const SLOT: usize = 1024;
 #[derive(Default)]
 pub(super) struct Mailbox {
     mail: Mutex<Mail>,
-    bell: Condvar,
+    delivered: Condvar,
     news: AtomicU64,
 }
 
@@ -63,7 +63,7 @@ impl Mailbox {
         let asleep = mail.asleep;
         drop(mail);
         if asleep {
-            self.bell.notify_all();
+            self.delivered.notify_all();
         }
         result
     }
@@ -76,7 +76,7 @@ impl Mailbox {
     /// Sleeps until something is delivered, or `wait policy` is over.
     pub fn sleep(&self, mut mail: MutexGuard<'_, Mail>, timeout: Duration) {
         mail.asleep = true;
-        let (mut mail, _) = self.bell.wait_timeout(mail, timeout).unwrap_or_else(PoisonError::into_inner);
+        let (mut mail, _) = self.delivered.wait_timeout(mail, timeout).unwrap_or_else(PoisonError::into_inner);
         mail.asleep = false;
     }
 }
