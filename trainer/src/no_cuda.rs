@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Replaces the GPUs; cannot be constructed.
-pub trait CudaDevice: Send + Sync {
+pub trait CudaMachine: Send + Sync {
     /// How many there are.
     fn devices(&self) -> usize;
     /// What they are, in words.
@@ -36,7 +36,7 @@ fn absent() -> Error {
 ///
 /// # Errors
 /// The configuration asks for GPUs.
-pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaDevice>>> {
+pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaMachine>>> {
     if config.device == "cuda" { Err(absent()) } else { Ok(None) }
 }
 
@@ -44,7 +44,7 @@ pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaDevice>>> {
 ///
 /// # Errors
 /// Always.
-pub fn device_of(_: &Communicator, _: &dyn CudaDevice) -> Result<usize> {
+pub fn device_of(_: &Communicator, _: &dyn CudaMachine) -> Result<usize> {
     Err(absent())
 }
 
@@ -54,7 +54,7 @@ impl<'a> Replica<'a> {
         _: &Config,
         _: ((usize, usize, usize), usize),
         _: &'a Communicator,
-        _: (Arc<dyn CudaDevice>, usize),
+        _: (Arc<dyn CudaMachine>, usize),
     ) -> Result<Replica<'a>> {
         Err(absent())
     }

@@ -12,7 +12,7 @@ mod report;
 
 pub use report::{EpochReport, Observer, StepReport, TrainResult};
 
-use crate::cuda::{self, CudaDevice, Replica};
+use crate::cuda::{self, CudaMachine, Replica};
 use crate::data::Augment;
 use crate::data::loader::{self, Batches, Loading};
 use crate::scaler::unscale_cost;
@@ -59,7 +59,7 @@ pub fn train_with(
     train: &Dataset,
     test: &Dataset,
     comm: &Communicator,
-    machine: Option<Arc<dyn CudaDevice>>,
+    machine: Option<Arc<dyn CudaMachine>>,
     observer: &mut dyn Observer,
 ) -> Result<TrainResult> {
     config.check()?;
@@ -95,7 +95,7 @@ impl<'a, F: Float> Run<'a, F> {
         config: &'a Config,
         (train, test): (&'a Dataset, &'a Dataset),
         comm: &'a Communicator,
-        machine: Option<Arc<dyn CudaDevice>>,
+        machine: Option<Arc<dyn CudaMachine>>,
     ) -> Result<Self> {
         let network = models::build(config, train.shape, train.classes)?;
         if network.rows() != train.rows() && !train.is_empty() {

@@ -12,7 +12,7 @@ use allfold_gpu::nccl::{NcclComm, version};
 use allfold_kernels::cuda::launch::{
     self, AdamRule, BatchNormLaunch, BucketLaunch, Param, Params, Saved, TensorLayout,
 };
-use allfold_kernels::cuda::{CudaDevice, Gpu, Memory, Queue, probe};
+use allfold_kernels::cuda::{CudaMachine, Gpu, Memory, Queue, probe};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
 }
 
 /// Every all-reduce of 8 ranks; whether all results are right.
-fn device(machine: &Arc<dyn CudaDevice>, mib: usize, copy: f64) -> bool {
+fn device(machine: &Arc<dyn CudaMachine>, mib: usize, copy: f64) -> bool {
     let ranks = 8;
     let ones = vec![1.0f32; (mib << 20) / 4];
     let mut right = true;
@@ -170,7 +170,7 @@ fn device(machine: &Arc<dyn CudaDevice>, mib: usize, copy: f64) -> bool {
 }
 
 /// One thread per rank, as many ranks as are asked for on the devices there are.
-fn nccl(machine: &Arc<dyn CudaDevice>, ranks: u32, mib: usize) -> Result<(), Error> {
+fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Error> {
     let devices = machine.devices();
     let times = World::threads(ranks).run(|control: Communicator| {
         let rank = control.rank();

@@ -17,7 +17,7 @@ use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
 use allfold_collectives::testing::{Case, ConformanceFailure, Exact, extent, fixed};
-use allfold_kernels::cuda::{self, CudaDevice, Memory, Queue, Slice};
+use allfold_kernels::cuda::{self, CudaMachine, Memory, Queue, Slice};
 use allfold_kernels::for_dtype;
 use allfold_standin::Shim;
 use std::ops::Range;
@@ -33,7 +33,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// # Errors
 /// The first check that fails.
 pub fn conforms_on(
-    machine: &Arc<dyn CudaDevice>,
+    machine: &Arc<dyn CudaMachine>,
     algorithms: &'static [Algorithm],
 ) -> Result<(), ConformanceFailure> {
     let all = || algorithms.iter().flat_map(|algorithm| fixed().map(move |case| (algorithm, case)));
@@ -54,7 +54,7 @@ pub fn conforms_on(
 /// # Errors
 /// An error of a rank, or the first element that is not exactly what it should be.
 pub fn runs_on(
-    machine: &Arc<dyn CudaDevice>,
+    machine: &Arc<dyn CudaMachine>,
     algorithm: &'static Algorithm,
     case: &Case,
 ) -> Result<(), ConformanceFailure> {
@@ -69,7 +69,7 @@ fn emptied(algorithm: &Algorithm, case: &Case) -> Case {
 }
 
 fn on_devices<T: Element>(
-    machine: &Arc<dyn CudaDevice>,
+    machine: &Arc<dyn CudaMachine>,
     algorithm: &'static Algorithm,
     case: &Case,
 ) -> Result<(), ConformanceFailure> {
@@ -101,7 +101,7 @@ fn failed(error: cuda::Error) -> Error {
 
 /// What every rank ends with in the first run and in the second, which is the graph's again.
 fn twice<T: Element>(
-    machine: &Arc<dyn CudaDevice>,
+    machine: &Arc<dyn CudaMachine>,
     algorithm: &'static Algorithm,
     case: &Case,
     inputs: &[Vec<T>],
@@ -130,12 +130,12 @@ fn twice<T: Element>(
     Ok(times)
 }
 
-fn is_gpu(machine: &Arc<dyn CudaDevice>) -> bool {
+fn is_gpu(machine: &Arc<dyn CudaMachine>) -> bool {
     Shim::of(machine.as_ref()).is_none()
 }
 
 /// Whether NCCL, or its stand-in, can have so many ranks here.
-fn reachable(machine: &Arc<dyn CudaDevice>, ranks: u32) -> bool {
+fn reachable(machine: &Arc<dyn CudaMachine>, ranks: u32) -> bool {
     if !is_gpu(machine) {
         // Ranks beyond the shim's devices share them, and connections are another test's.
         stand_in(machine, StandIn { shares: true, connects: false, ..StandIn::default() });
@@ -149,7 +149,7 @@ fn reachable(machine: &Arc<dyn CudaDevice>, ranks: u32) -> bool {
 
 /// Every job by a communicator of so many ranks: by its schedule, and by NCCL's own collective where bits can be promised.
 fn over_nccl(
-    machine: &Arc<dyn CudaDevice>,
+    machine: &Arc<dyn CudaMachine>,
     ranks: u32,
     jobs: &[(&'static Algorithm, Case)],
 ) -> Result<(), ConformanceFailure> {

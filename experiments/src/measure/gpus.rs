@@ -15,7 +15,7 @@ use allfold_collectives::meaning::Portion;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
 use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_gpu::nccl::{self, NcclComm};
-use allfold_kernels::cuda::{self, CudaDevice, Gpu, Memory, Queue};
+use allfold_kernels::cuda::{self, CudaMachine, Gpu, Memory, Queue};
 use allfold_kernels::{bf16, f16, for_dtype};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const STRETCHES: u32 = 5;
 
 /// The GPUs of this machine, or what stands for them.
 pub struct Gpus {
-    machine: Arc<dyn CudaDevice>,
+    machine: Arc<dyn CudaMachine>,
 }
 
 /// One size, measured: and what NCCL thought beforehand, where it was asked.
@@ -52,7 +52,7 @@ impl Gpus {
     }
 
     /// Any machine.
-    pub fn over(machine: Arc<dyn CudaDevice>) -> Gpus {
+    pub fn over(machine: Arc<dyn CudaMachine>) -> Gpus {
         Gpus { machine }
     }
 

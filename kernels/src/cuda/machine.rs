@@ -87,7 +87,7 @@ impl Arguments {
 /// Where memory is and kernels run. Work of one stream runs in order; work of several, at once, unless an event orders it.
 ///
 /// Everything but the queries is `unsafe`, since addresses are numbers; [`super::Queue`] is the safe face.
-pub trait CudaDevice: Any + Send + Sync {
+pub trait CudaMachine: Any + Send + Sync {
     /// What it is, in words.
     fn name(&self) -> String;
     /// Devices.
@@ -135,7 +135,7 @@ pub trait CudaDevice: Any + Send + Sync {
     /// Gives memory back.
     ///
     /// # Safety
-    /// The address is one of [`CudaDevice::acquire`], and nothing that is under way uses it.
+    /// The address is one of [`CudaMachine::acquire`], and nothing that is under way uses it.
     unsafe fn release(&self, device: usize, address: u64);
     /// Memory of the host that the device can read by itself: page-locked.
     ///
@@ -145,7 +145,7 @@ pub trait CudaDevice: Any + Send + Sync {
     /// Gives pinned memory back.
     ///
     /// # Safety
-    /// The address is one of [`CudaDevice::pin`], and nothing that is under way reads it.
+    /// The address is one of [`CudaMachine::pin`], and nothing that is under way reads it.
     unsafe fn unpin(&self, address: u64);
     /// Copies from pinned memory, and returns at once.
     ///
@@ -235,7 +235,7 @@ pub trait CudaDevice: Any + Send + Sync {
     /// # Errors
     /// What the driver refused.
     fn begin_capture(&self, stream: CudaStream) -> Result<()>;
-    /// The end of what [`CudaDevice::begin_capture`] began.
+    /// The end of what [`CudaMachine::begin_capture`] began.
     ///
     /// # Errors
     /// What the driver refused, such as a stream that was not joined again.

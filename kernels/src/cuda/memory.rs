@@ -1,14 +1,14 @@
-//! Memory on a device, parts of it, and the queue that works on them: the safe face of a [`CudaDevice`].
+//! Memory on a device, parts of it, and the queue that works on them: the safe face of a [`CudaMachine`].
 
 use super::pool::{Pool, PoolUsage};
-use super::{CudaDevice, CudaEvent, CudaStream, Error, Launch, Result};
+use super::{CudaEvent, CudaMachine, CudaStream, Error, Launch, Result};
 use bytemuck::Pod;
 use std::fmt;
 use std::sync::Arc;
 
 /// Memory on a device; given back on drop, when all that was queued has run.
 pub struct Memory {
-    machine: Arc<dyn CudaDevice>,
+    machine: Arc<dyn CudaMachine>,
     device: usize,
     address: u64,
     bytes: usize,
@@ -30,7 +30,7 @@ impl Memory {
     ///
     /// # Errors
     /// What the driver refused; there may be too little.
-    pub fn new(machine: &Arc<dyn CudaDevice>, device: usize, bytes: usize) -> Result<Memory> {
+    pub fn new(machine: &Arc<dyn CudaMachine>, device: usize, bytes: usize) -> Result<Memory> {
         let address = machine.acquire(device, bytes)?;
         Ok(Memory { machine: machine.clone(), device, address, bytes, home: Home::Driver })
     }
@@ -40,7 +40,7 @@ impl Memory {
     /// # Safety
     /// So many bytes at the address are acquired from this machine on this device, and stay so until all that is queued on
     /// them through this view has run.
-    pub unsafe fn lent(machine: &Arc<dyn CudaDevice>, device: usize, address: u64, bytes: usize) -> Memory {
+    pub unsafe fn lent(machine: &Arc<dyn CudaMachine>, device: usize, address: u64, bytes: usize) -> Memory {
         Memory { machine: machine.clone(), device, address, bytes, home: Home::Lent }
     }
 
@@ -145,7 +145,7 @@ impl<'a> Slice<'a> {
 
 /// A stream that is destroyed with the last queue on it.
 struct OwnStream {
-    machine: Arc<dyn CudaDevice>,
+    machine: Arc<dyn CudaMachine>,
     stream: CudaStream,
 }
 
@@ -156,7 +156,7 @@ impl Drop for OwnStream {
 }
 
 struct OwnEvent {
-    machine: Arc<dyn CudaDevice>,
+    machine: Arc<dyn CudaMachine>,
     event: CudaEvent,
 }
 
@@ -202,7 +202,7 @@ impl fmt::Debug for Mark {
 /// A stream of a machine: what it is given runs in order. The stream is destroyed with the last clone of the queue.
 #[derive(Clone)]
 pub struct Queue {
-    machine: Arc<dyn CudaDevice>,
+    machine: Arc<dyn CudaMachine>,
     device: usize,
     stream: Arc<OwnStream>,
     pool: Option<Arc<Pool>>,
@@ -213,7 +213,7 @@ impl Queue {
     ///
     /// # Errors
     /// What the driver refused.
-    pub fn new(machine: Arc<dyn CudaDevice>, device: usize) -> Result<Queue> {
+    pub fn new(machine: Arc<dyn CudaMachine>, device: usize) -> Result<Queue> {
         if device >= machine.devices() {
             return Err(Error::Argument(format!("device {device} of {}", machine.devices())));
         }
@@ -234,7 +234,7 @@ impl Queue {
     }
 
     /// The machine.
-    pub fn machine(&self) -> &Arc<dyn CudaDevice> {
+    pub fn machine(&self) -> &Arc<dyn CudaMachine> {
         &self.machine
     }
 
@@ -364,7 +364,7 @@ impl Queue {
     /// Runs a kernel; for `launch`, which knows the kernels' arguments.
     ///
     /// # Safety
-    /// As [`CudaDevice::launch`].
+    /// As [`CudaMachine::launch`].
     pub(super) unsafe fn launch(&self, launch: &Launch) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.machine.launch(self.stream(), launch) }

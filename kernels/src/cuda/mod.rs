@@ -3,7 +3,7 @@
 //! ```text
 //! launch::reduce(queue, ..)      one function per kernel: checks lengths, counts bytes
 //!        |
-//!      Queue -- CudaDevice ---- Gpu    the driver; NVRTC compiles a family of kernels for the device that is there
+//!      Queue -- CudaMachine --- Gpu    the driver; NVRTC compiles a family of kernels for the device that is there
 //!                          \--- Shim   the same source on the CPU, a fibre per thread (`allfold-standin`, for tests)
 //! ```
 //!
@@ -48,7 +48,7 @@ pub mod vendor;
 pub use compile::{compile_ptx, nvrtc_version};
 pub use error::{Error, Result};
 pub use gpu::Gpu;
-pub use machine::{Arguments, CudaDevice, CudaEvent, CudaGraph, CudaStream, Launch, MemoryAccess, THREADS};
+pub use machine::{Arguments, CudaEvent, CudaGraph, CudaMachine, CudaStream, Launch, MemoryAccess, THREADS};
 pub use memory::{Mark, Memory, Queue, Slice};
 pub use pinned::Feed;
 pub use pool::PoolUsage;

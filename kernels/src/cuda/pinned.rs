@@ -1,18 +1,18 @@
 //! Host memory that a device reads while the host goes on, in two halves that take turns.
 
-use super::{CudaDevice, Error, Mark, Queue, Result, Slice};
+use super::{CudaMachine, Error, Mark, Queue, Result, Slice};
 use bytemuck::Pod;
 use std::sync::Arc;
 
 /// Page-locked memory of a machine's; given back on drop.
 struct Pinned {
-    machine: Arc<dyn CudaDevice>,
+    machine: Arc<dyn CudaMachine>,
     address: u64,
     bytes: usize,
 }
 
 impl Pinned {
-    fn new(machine: &Arc<dyn CudaDevice>, device: usize, bytes: usize) -> Result<Pinned> {
+    fn new(machine: &Arc<dyn CudaMachine>, device: usize, bytes: usize) -> Result<Pinned> {
         let address = machine.pin(device, bytes.max(1))?;
         Ok(Pinned { machine: machine.clone(), address, bytes })
     }

@@ -4,7 +4,7 @@
 //! One queue runs in order, so memory that is given back while its last use is still to come may be handed out at once.
 //! A captured step names such memory; hence nothing goes back to the driver before the pool itself.
 
-use super::{CudaDevice, Result};
+use super::{CudaMachine, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,13 +31,13 @@ struct State {
 
 /// The memory of one queue.
 pub(super) struct Pool {
-    machine: Arc<dyn CudaDevice>,
+    machine: Arc<dyn CudaMachine>,
     device: usize,
     state: Mutex<State>,
 }
 
 impl Pool {
-    pub fn new(machine: Arc<dyn CudaDevice>, device: usize) -> Pool {
+    pub fn new(machine: Arc<dyn CudaMachine>, device: usize) -> Pool {
         Pool { machine, device, state: Mutex::default() }
     }
 

@@ -2,7 +2,7 @@
 //! are broken.
 //!
 //! ```text
-//! shim        a `CudaDevice` that is this CPU: the kernels' own source, a fibre per thread, with a race detector
+//! shim        a `CudaMachine` that is this CPU: the kernels' own source, a fibre per thread, with a race detector
 //! libraries   the driver, NVRTC, cuBLASLt and cuDNN under `allfold_kernels::cuda::Gpu`; kernels run on the shim
 //! abi         what is declared of NVIDIA's libraries, held to their headers
 //! ```

@@ -13,7 +13,7 @@ use allfold_collectives::testing::Case;
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
 use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_gpu::testing::runs_on;
-use allfold_kernels::cuda::{CudaDevice, Memory};
+use allfold_kernels::cuda::{CudaMachine, Memory};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 
@@ -160,7 +160,7 @@ const DEFECTS: &[Defect] = &[
     },
 ];
 
-fn shim(options: ShimOptions) -> Arc<dyn CudaDevice> {
+fn shim(options: ShimOptions) -> Arc<dyn CudaMachine> {
     Shim::with(options).unwrap()
 }
 

@@ -4,25 +4,25 @@ use crate::{Found, Seeded};
 use allfold_collectives::{Communicator, DType, Error, ReduceOp, Result, World};
 use allfold_gpu::device::{DeviceGroup, ReducePath};
 use allfold_gpu::nccl::{NcclComm, StandIn, stand_in};
-use allfold_kernels::cuda::{CudaDevice, Queue};
+use allfold_kernels::cuda::{CudaMachine, Queue};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-fn machine(options: ShimOptions, stand: StandIn) -> Arc<dyn CudaDevice> {
+fn machine(options: ShimOptions, stand: StandIn) -> Arc<dyn CudaMachine> {
     let machine = Shim::with(options).unwrap();
     stand_in(&machine, stand);
     machine
 }
 
-fn queue(machine: &Arc<dyn CudaDevice>, comm: &Communicator) -> Result<Queue> {
+fn queue(machine: &Arc<dyn CudaMachine>, comm: &Communicator) -> Result<Queue> {
     Queue::new(machine.clone(), comm.rank().index()).map_err(|error| Error::System(error.to_string()))
 }
 
 /// Runs a body on two ranks with a device each; the first error of a rank.
-fn two(machine: &Arc<dyn CudaDevice>, body: impl Fn(NcclComm) -> Result<()> + Sync) -> Found {
+fn two(machine: &Arc<dyn CudaMachine>, body: impl Fn(NcclComm) -> Result<()> + Sync) -> Found {
     let world = World::threads(2).deadline(DEADLINE);
     let ended = world.run(|control| {
         let (queue, place) = (queue(machine, &control)?, (control.rank(), control.size()));

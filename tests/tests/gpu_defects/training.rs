@@ -3,7 +3,7 @@
 use crate::{Found, Seeded};
 use allfold_collectives::{Rank, World};
 use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
-use allfold_kernels::cuda::CudaDevice;
+use allfold_kernels::cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::data::digits;
@@ -18,7 +18,7 @@ fn config() -> Config {
     Config { model, exchange, hidden: vec![16], batch: 4, epochs: 2, lr: 0.1, ..Config::default() }
 }
 
-fn machine(seeded: Seeded, timeout: Duration) -> Arc<dyn CudaDevice> {
+fn machine(seeded: Seeded, timeout: Duration) -> Arc<dyn CudaMachine> {
     Shim::with(ShimOptions { devices: 2, seeded, timeout, ..ShimOptions::default() }).unwrap()
 }
 
@@ -38,7 +38,7 @@ type Step<'a> = &'a mut dyn FnMut(u32, u32, u64) -> allfold_trainer::Result<()>;
 /// Two ranks with a device each that train step by step.
 fn steps<R: Send>(
     config: &Config,
-    machine: &Arc<dyn CudaDevice>,
+    machine: &Arc<dyn CudaMachine>,
     body: impl Fn(Rank, Step<'_>) -> allfold_trainer::Result<R> + Sync,
 ) -> Result<Vec<R>, String> {
     let ended = World::threads(2).deadline(DEADLINE).run(|comm| {

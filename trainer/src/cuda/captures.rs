@@ -7,7 +7,7 @@
 //! each rank has, so a `StepPart` names them, and the place of the micro-batch too.
 
 use crate::Result;
-use allfold_kernels::cuda::{CudaDevice, CudaGraph, Queue};
+use allfold_kernels::cuda::{CudaGraph, CudaMachine, Queue};
 use std::collections::BTreeMap;
 
 /// What a part of a step depends on.
@@ -86,7 +86,7 @@ impl Captures {
     }
 
     /// Destroys all graphs. NCCL's abort waits for those that hold its collectives.
-    pub fn clear(&mut self, machine: &dyn CudaDevice) {
+    pub fn clear(&mut self, machine: &dyn CudaMachine) {
         for course in std::mem::take(&mut self.courses).into_values() {
             if let GraphState::Captured(graph) = course {
                 machine.forget(graph);

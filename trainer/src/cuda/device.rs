@@ -3,14 +3,14 @@
 use crate::Result;
 use allfold_collectives::Communicator;
 use allfold_collectives::environment::{Environment, variable};
-use allfold_kernels::cuda::CudaDevice;
+use allfold_kernels::cuda::CudaMachine;
 
 /// The device of a rank: by its number among those of its host, where a launcher started it and says that; else by its rank.
 /// In turn where there are fewer devices.
 ///
 /// # Errors
 /// A launcher's variables that make no sense: without them two ranks of a host would compute on one device.
-pub fn device_of(comm: &Communicator, machine: &dyn CudaDevice) -> Result<usize> {
+pub fn device_of(comm: &Communicator, machine: &dyn CudaMachine) -> Result<usize> {
     let (rank, devices) = (comm.rank().index(), machine.devices().max(1));
     match comm.of_one_process() {
         true => Ok(rank % devices),

@@ -12,7 +12,7 @@
 //!             '-- Link            sums over ranks on a stream of its own (allfold_gpu::device)
 //! ```
 //!
-//! What a device is, the trait [`CudaDevice`] says: a GPU, or the shim that runs the same kernels' source on this CPU, by which
+//! What a device is, the trait [`CudaMachine`] says: a GPU, or the shim that runs the same kernels' source on this CPU, by which
 //! the tests train without a GPU. Losses are the CPU's up to rounding: products are summed in another order, and 16-bit
 //! results are rounded where tensors are stored. With `exchange = "host"` or `"scheduled"` the sums over ranks have the CPU's
 //! very bits.
@@ -39,7 +39,7 @@ pub use replica::{Replica, kept};
 pub use within::Within;
 
 use crate::{Config, Result};
-pub use allfold_kernels::cuda::CudaDevice;
+pub use allfold_kernels::cuda::CudaMachine;
 
 use allfold_kernels::cuda::Gpu;
 use std::sync::{Arc, OnceLock};
@@ -48,8 +48,8 @@ use std::sync::{Arc, OnceLock};
 ///
 /// # Errors
 /// What is missing, and how to get it.
-pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaDevice>>> {
-    static GPU: OnceLock<allfold_kernels::cuda::Result<Arc<dyn CudaDevice>>> = OnceLock::new();
+pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaMachine>>> {
+    static GPU: OnceLock<allfold_kernels::cuda::Result<Arc<dyn CudaMachine>>> = OnceLock::new();
     match config.device.as_str() {
         "cuda" => Ok(Some(GPU.get_or_init(Gpu::open).clone()?)),
         _ => Ok(None),

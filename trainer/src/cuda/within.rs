@@ -1,6 +1,6 @@
 //! Where a replica is, and how long it waits.
 
-use allfold_kernels::cuda::CudaDevice;
+use allfold_kernels::cuda::CudaMachine;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ const DEADLINE: Duration = Duration::from_secs(120);
 #[derive(Clone)]
 pub struct Within {
     /// What runs kernels.
-    pub machine: Arc<dyn CudaDevice>,
+    pub machine: Arc<dyn CudaMachine>,
     /// Which of its devices.
     pub device: usize,
     /// How long the rank waits for others to join, and for its device to finish a step.
     pub deadline: Duration,
 }
 
-impl From<(Arc<dyn CudaDevice>, usize)> for Within {
+impl From<(Arc<dyn CudaMachine>, usize)> for Within {
     /// With a deadline of two minutes.
-    fn from((machine, device): (Arc<dyn CudaDevice>, usize)) -> Within {
+    fn from((machine, device): (Arc<dyn CudaMachine>, usize)) -> Within {
         Within { machine, device, deadline: DEADLINE }
     }
 }

@@ -26,7 +26,7 @@ use crate::driver::failed;
 use crate::registry::Shape;
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{CudaDevice, CudaGraph, Mark, Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{CudaGraph, CudaMachine, Mark, Memory, Queue, Slice, launch};
 use reach::reachable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub struct DeviceRun {
 
 /// The ranks of one process: a stream each, spread over the devices in order.
 pub struct DeviceRanks {
-    machine: Arc<dyn CudaDevice>,
+    machine: Arc<dyn CudaMachine>,
     /// Where graphs are captured and launched; rank code waits for it.
     main: Queue,
     queues: Vec<Queue>,
@@ -69,7 +69,7 @@ impl DeviceRanks {
     ///
     /// # Errors
     /// No ranks, more than 64, devices that do not reach each other's memory, or what the driver refused.
-    pub fn new(machine: Arc<dyn CudaDevice>, ranks: u32) -> Result<DeviceRanks> {
+    pub fn new(machine: Arc<dyn CudaMachine>, ranks: u32) -> Result<DeviceRanks> {
         if ranks == 0 || ranks > 64 {
             return Err(Error::Argument(format!("{ranks} ranks in one process; 1 to 64 are possible")));
         }

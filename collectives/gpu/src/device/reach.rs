@@ -1,11 +1,11 @@
 //! Which devices' kernels can use which other's memory.
 
 use crate::{Error, Result};
-use allfold_kernels::cuda::CudaDevice;
+use allfold_kernels::cuda::CudaMachine;
 
 /// Refuses devices of which one's kernels cannot use another's memory.
 pub(super) fn reachable(
-    machine: &dyn CudaDevice,
+    machine: &dyn CudaMachine,
     devices: impl Iterator<Item = usize> + Clone,
 ) -> Result<()> {
     match unreachable_pair(machine, devices) {
@@ -19,7 +19,7 @@ pub(super) fn reachable(
 
 /// The first two devices of which one's kernels cannot use the other's memory.
 pub(super) fn unreachable_pair(
-    machine: &dyn CudaDevice,
+    machine: &dyn CudaMachine,
     devices: impl Iterator<Item = usize> + Clone,
 ) -> Option<(usize, usize)> {
     let pairs = devices.clone().flat_map(|a| devices.clone().map(move |b| (a, b)));

@@ -6,7 +6,7 @@ use crate::registry::ALGORITHMS;
 use crate::testing::conforms_on;
 use allfold_standin::{FiberOrder, Shim, ShimOptions};
 
-fn table(machine: &Arc<dyn CudaDevice>) {
+fn table(machine: &Arc<dyn CudaMachine>) {
     conforms_on(machine, ALGORITHMS).unwrap();
 }
 

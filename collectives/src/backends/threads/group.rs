@@ -76,7 +76,8 @@ impl Mailbox {
     /// Sleeps until something is delivered, or `wait policy` is over.
     pub fn sleep(&self, mut mail: MutexGuard<'_, Mail>, timeout: Duration) {
         mail.asleep = true;
-        let (mut mail, _) = self.delivered.wait_timeout(mail, timeout).unwrap_or_else(PoisonError::into_inner);
+        let (mut mail, _) =
+            self.delivered.wait_timeout(mail, timeout).unwrap_or_else(PoisonError::into_inner);
         mail.asleep = false;
     }
 }

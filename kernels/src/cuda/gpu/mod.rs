@@ -15,7 +15,7 @@ mod numbered;
 mod staging;
 
 use super::error::driver;
-use super::machine::{CudaDevice, CudaEvent, CudaGraph, CudaStream, Launch, THREADS};
+use super::machine::{CudaEvent, CudaGraph, CudaMachine, CudaStream, Launch, THREADS};
 use super::{Error, ProbedDevice, Result, probe};
 use contexts::Contexts;
 use cudarc::driver::{result, sys};
@@ -44,7 +44,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`probe()`].
-    pub fn open() -> Result<Arc<dyn CudaDevice>> {
+    pub fn open() -> Result<Arc<dyn CudaMachine>> {
         let devices = probe()?.devices;
         let contexts = Contexts::of_process(devices.len());
         let (streams, events, graphs) = Default::default();
@@ -115,7 +115,7 @@ impl Gpu {
     }
 }
 
-impl CudaDevice for Gpu {
+impl CudaMachine for Gpu {
     fn name(&self) -> String {
         self.devices.first().map_or_else(String::new, |device| device.name.clone())
     }

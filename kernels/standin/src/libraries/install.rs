@@ -3,7 +3,7 @@
 use super::options::StandinOptions;
 use super::{blas, dnn, library, nvrtc, tables, world};
 use allfold_kernels::cuda::libraries::{CudaLibrary, hide};
-use allfold_kernels::cuda::{CudaDevice, Error, Gpu, Result, seed_defects};
+use allfold_kernels::cuda::{CudaMachine, Error, Gpu, Result, seed_defects};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub fn install(options: StandinOptions) -> Result<()> {
 ///
 /// # Errors
 /// As [`Gpu::open`] and [`install`], and [`Error::Argument`] for what is no number of GPUs.
-pub fn gpu() -> Result<Arc<dyn CudaDevice>> {
+pub fn gpu() -> Result<Arc<dyn CudaMachine>> {
     by_environment()?;
     Gpu::open()
 }

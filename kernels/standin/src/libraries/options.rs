@@ -33,7 +33,7 @@ pub struct StandinOptions {
     pub seed: u64,
     /// A call that waits longer than this is a violation, and answers that a launch timed out.
     pub limit: Duration,
-    /// Defects of `docs/GPU.md` that are put back in: [`allfold_kernels::cuda::CudaDevice::seeded`] answers by this list.
+    /// Defects of `docs/GPU.md` that are put back in: [`allfold_kernels::cuda::CudaMachine::seeded`] answers by this list.
     pub seeded: &'static [u8],
 }
 

@@ -7,7 +7,7 @@ use super::options::{FiberOrder, ShimOptions};
 use super::streams::Streams;
 use super::work::{Runner, Work};
 use crate::lock::lock;
-use allfold_kernels::cuda::{CudaDevice, CudaEvent, CudaGraph, CudaStream, Error, Launch, Result};
+use allfold_kernels::cuda::{CudaEvent, CudaGraph, CudaMachine, CudaStream, Error, Launch, Result};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl Shim {
     ///
     /// # Errors
     /// As [`Shim::with`].
-    pub fn open(order: FiberOrder) -> Result<Arc<dyn CudaDevice>> {
+    pub fn open(order: FiberOrder) -> Result<Arc<dyn CudaMachine>> {
         Shim::with(ShimOptions { order, ..ShimOptions::default() })
     }
 
@@ -33,14 +33,14 @@ impl Shim {
     ///
     /// # Errors
     /// [`Error::Compile`] with the compiler's words, or that there is none.
-    pub fn with(options: ShimOptions) -> Result<Arc<dyn CudaDevice>> {
+    pub fn with(options: ShimOptions) -> Result<Arc<dyn CudaMachine>> {
         let runner = Runner { entries: library::loaded()?, order: options.order, audit: options.audit };
         let streams = Streams::new(runner, Blocks::new(options.memory, options.peers));
         Ok(Arc::new(Shim { options, streams: Mutex::new(streams), lost: Mutex::default() }))
     }
 
     /// A machine as the shim that it is; `None` for a GPU.
-    pub fn of(machine: &dyn CudaDevice) -> Option<&Shim> {
+    pub fn of(machine: &dyn CudaMachine) -> Option<&Shim> {
         (machine as &dyn Any).downcast_ref()
     }
 
@@ -57,7 +57,7 @@ impl Shim {
     /// Gives a stream work of a foreign library.
     ///
     /// # Errors
-    /// As [`CudaDevice::launch`].
+    /// As [`CudaMachine::launch`].
     pub fn give_foreign(&self, stream: CudaStream, foreign: Foreign) -> Result<()> {
         self.give(stream, Work::Foreign(foreign))
     }
@@ -89,7 +89,7 @@ impl Shim {
     }
 }
 
-impl CudaDevice for Shim {
+impl CudaMachine for Shim {
     fn name(&self) -> String {
         "the CPU shim".into()
     }

@@ -2,7 +2,7 @@
 //! rules for streams, events and captures.
 //!
 //! ```text
-//! CudaDevice - streams    queues that run in order, events between them      every call ends in it
+//! CudaMachine  streams    queues that run in order, events between them      every call ends in it
 //!    |        |- races    which accesses no event orders
 //!    |        |- capture  what may be captured, and graphs that are replayed
 //!    |        |- memory   strips around every block, devices that reach each other

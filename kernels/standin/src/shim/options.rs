@@ -24,7 +24,7 @@ pub struct ShimOptions {
     pub memory: u64,
     /// Whether all devices are one GPU, seen several times.
     pub one_gpu: bool,
-    /// Defects that a test puts back in, by their number in `docs/GPU.md`: see [`allfold_kernels::cuda::CudaDevice::seeded`].
+    /// Defects that a test puts back in, by their number in `docs/GPU.md`: see [`allfold_kernels::cuda::CudaMachine::seeded`].
     pub seeded: &'static [u8],
     /// A wait of the host without a deadline of its own that lasts longer than this is an error: it would never end.
     pub timeout: Duration,

@@ -1,12 +1,12 @@
 //! The shim catches what it is there to catch: kernels with a mistake each.
 
 use allfold_kernels::DType;
-use allfold_kernels::cuda::{Arguments, CudaDevice, Error, Family, Kernel, Launch, Queue, Result, Slice};
+use allfold_kernels::cuda::{Arguments, CudaMachine, Error, Family, Kernel, Launch, Queue, Result, Slice};
 use allfold_standin::{FiberOrder, Shim, ShimOptions};
 use std::sync::Arc;
 
 fn run(order: FiberOrder, name: &str, n: usize) -> Result<Vec<u32>> {
-    let machine: Arc<dyn CudaDevice> = Shim::open(order)?;
+    let machine: Arc<dyn CudaMachine> = Shim::open(order)?;
     let queue = Queue::new(machine.clone(), 0)?;
     let out = queue.memory(4 * n)?;
     let kernel = Kernel { family: Family::Reduce, dtype: None, name: name.into() };

@@ -2,7 +2,7 @@
 //! same body must find nothing wrong where it is mended.
 
 use crate::alone::{Found, alone, ensure, is_child, seeded};
-use allfold_kernels::cuda::{CudaDevice, Error, Gpu, Queue, launch};
+use allfold_kernels::cuda::{CudaMachine, Error, Gpu, Queue, launch};
 use allfold_kernels::{DType, ReduceOp};
 use allfold_standin::{StandinOptions, standin_compilations, standin_live};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn copies_from_pageable_memory_are_refused_in_a_capture() {
     );
 }
 
-fn churn(gpu: &Arc<dyn CudaDevice>) -> Found {
+fn churn(gpu: &Arc<dyn CudaMachine>) -> Found {
     let device = Queue::new(gpu.clone(), 0)?;
     let before = standin_live();
     for nth in 0..1000 {

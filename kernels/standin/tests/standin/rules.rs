@@ -1,4 +1,4 @@
-//! Rules of the driver, by the calls of a [`CudaDevice`]: order, captures, memory, errors that stay.
+//! Rules of the driver, by the calls of a [`CudaMachine`]: order, captures, memory, errors that stay.
 
 use crate::alone::{alone, ensure};
 use allfold_kernels::cuda::{Error, Feed, Gpu, Queue, launch};

@@ -5,7 +5,7 @@ use super::{Replica, small};
 use crate::{Batch, Config, DrawKey, Error, Model, Result, models, optim};
 use allfold_collectives::{Communicator, Rank, World};
 use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
-use allfold_kernels::cuda::{CudaDevice, Memory};
+use allfold_kernels::cuda::{CudaMachine, Memory};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -47,7 +47,7 @@ fn clock() -> Instant {
 fn one_goes(
     config: &Config,
     comm: &Communicator,
-    machine: &Arc<dyn CudaDevice>,
+    machine: &Arc<dyn CudaMachine>,
 ) -> Result<Option<(String, Duration, usize)>> {
     let device = comm.rank().index() % machine.devices();
     let within = Within { machine: machine.clone(), device, deadline: DEADLINE };
@@ -78,7 +78,7 @@ fn watched<R: Send + 'static>(name: &str, body: impl FnOnce() -> R + Send + 'sta
 }
 
 /// Whether the whole memory of every device can be had.
-fn all_given_back(machine: &Arc<dyn CudaDevice>) {
+fn all_given_back(machine: &Arc<dyn CudaMachine>) {
     for device in 0..machine.devices() {
         Memory::new(machine, device, BYTES as usize).unwrap();
     }
@@ -143,7 +143,7 @@ fn a_run_leaves_nothing_on_its_device() {
     for exchange in ["device", "nccl"] {
         let machine =
             Shim::with(ShimOptions { devices: 2, memory: BYTES, ..ShimOptions::default() }).unwrap();
-        let live = |machine: &Arc<dyn CudaDevice>| Shim::of(machine.as_ref()).map(Shim::live);
+        let live = |machine: &Arc<dyn CudaMachine>| Shim::of(machine.as_ref()).map(Shim::live);
         let before = live(&machine);
         let config = config(exchange);
         World::threads(2)

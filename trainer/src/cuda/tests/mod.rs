@@ -16,15 +16,15 @@ use crate::{
     Batch, Config, Dataset, DrawKey, Listener, Model, Network, Objective, Result, TrainResult, train_with,
 };
 use allfold_collectives::{Buffer, World};
-use allfold_kernels::cuda::CudaDevice;
+use allfold_kernels::cuda::CudaMachine;
 use allfold_kernels::nn::{self, OpCost, PoolShape};
 use allfold_standin::{FiberOrder, Shim};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-fn machine() -> Arc<dyn CudaDevice> {
+fn machine() -> Arc<dyn CudaMachine> {
     // Opened and its kernels compiled once per process.
-    static GPU: OnceLock<Arc<dyn CudaDevice>> = OnceLock::new();
+    static GPU: OnceLock<Arc<dyn CudaMachine>> = OnceLock::new();
     match std::env::var_os("ALLFOLD_TEST_GPU") {
         Some(_) => GPU.get_or_init(|| allfold_standin::gpu().unwrap()).clone(),
         None => Shim::open(FiberOrder::Upwards).unwrap(),

@@ -5,15 +5,15 @@ use super::{assert_near, cnn, pictures, small};
 use crate::{Config, Dataset, TrainResult, train_with};
 use allfold_collectives::World;
 use allfold_gpu::nccl::{StandIn, stand_in};
-use allfold_kernels::cuda::CudaDevice;
+use allfold_kernels::cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 
-fn devices(devices: usize) -> Arc<dyn CudaDevice> {
+fn devices(devices: usize) -> Arc<dyn CudaMachine> {
     of(ShimOptions { devices, ..ShimOptions::default() })
 }
 
-fn of(options: ShimOptions) -> Arc<dyn CudaDevice> {
+fn of(options: ShimOptions) -> Arc<dyn CudaMachine> {
     Shim::with(options).unwrap()
 }
 
@@ -23,7 +23,7 @@ fn run(
     config: &Config,
     (train, test): &(Dataset, Dataset),
     ranks: u32,
-    machine: Option<&Arc<dyn CudaDevice>>,
+    machine: Option<&Arc<dyn CudaMachine>>,
 ) -> Trained {
     World::threads(ranks).run(|comm| train_with(config, train, test, &comm, machine.cloned(), &mut ()))
 }
@@ -129,7 +129,7 @@ fn ranks_without_samples_take_part_in_every_sum() {
 #[test]
 fn what_a_machine_lacks_is_said_in_one_line() {
     let data = pictures();
-    let one_line = |config: &Config, machine: &Arc<dyn CudaDevice>| {
+    let one_line = |config: &Config, machine: &Arc<dyn CudaMachine>| {
         let text = run(config, &data, 2, Some(machine)).unwrap_err().to_string();
         assert!(!text.contains('\n'), "{text}");
         text

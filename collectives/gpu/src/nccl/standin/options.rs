@@ -1,7 +1,7 @@
 //! What a test asks of the stand-in, by the machine on which the ranks are.
 
 use allfold_base::lock;
-use allfold_kernels::cuda::CudaDevice;
+use allfold_kernels::cuda::CudaMachine;
 use std::sync::{Arc, Mutex, Weak};
 
 /// How the others notice that a rank is gone.
@@ -50,23 +50,23 @@ impl Default for StandIn {
 }
 
 /// A weak reference keeps the machine's address from being given to another.
-type Asked = (Weak<dyn CudaDevice>, StandIn);
+type Asked = (Weak<dyn CudaMachine>, StandIn);
 static OPTIONS: Mutex<Vec<Asked>> = Mutex::new(Vec::new());
 
 /// Sets what the stand-in for NCCL is like on a shim from here on. Versions: 2.30, 2.21 (neither estimates nor shrinks), 2.17
 /// (too old) and 3.0.
-pub fn stand_in(machine: &Arc<dyn CudaDevice>, options: StandIn) {
+pub fn stand_in(machine: &Arc<dyn CudaMachine>, options: StandIn) {
     let mut all = lock(&OPTIONS);
     all.retain(|(of, _)| of.strong_count() > 0 && !is(of, machine));
     all.push((Arc::downgrade(machine), options));
 }
 
-fn is(of: &Weak<dyn CudaDevice>, machine: &Arc<dyn CudaDevice>) -> bool {
+fn is(of: &Weak<dyn CudaMachine>, machine: &Arc<dyn CudaMachine>) -> bool {
     std::ptr::addr_eq(of.as_ptr(), Arc::as_ptr(machine))
 }
 
 /// What it is like on a machine.
-pub(in super::super) fn options(machine: &Arc<dyn CudaDevice>) -> StandIn {
+pub(in super::super) fn options(machine: &Arc<dyn CudaMachine>) -> StandIn {
     let all = lock(&OPTIONS);
     all.iter().find(|(of, _)| is(of, machine)).map_or_else(StandIn::default, |(_, options)| *options)
 }

@@ -5,7 +5,7 @@ use super::options::StandIn;
 use super::traffic::{Gathering, SentMessage};
 use super::{INTERNAL_ERROR, INVALID_ARGUMENT};
 use allfold_base::lock;
-use allfold_kernels::cuda::{CudaDevice, CudaStream, Queue};
+use allfold_kernels::cuda::{CudaMachine, CudaStream, Queue};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ pub(super) struct Comm {
 /// A device, and a stream of it on which nothing is queued: asking it lets the machine's other streams go on.
 #[derive(Clone)]
 pub(super) struct Region {
-    pub machine: Arc<dyn CudaDevice>,
+    pub machine: Arc<dyn CudaMachine>,
     pub device: usize,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct State {
 }
 
 static COMMS: Mutex<BTreeMap<usize, Arc<Comm>>> = Mutex::new(BTreeMap::new());
-static STREAMS: Mutex<Vec<(Weak<dyn CudaDevice>, CudaStream)>> = Mutex::new(Vec::new());
+static STREAMS: Mutex<Vec<(Weak<dyn CudaMachine>, CudaStream)>> = Mutex::new(Vec::new());
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -97,7 +97,7 @@ pub(super) fn native(queue: &Queue) -> u64 {
     let machine = queue.machine();
     CURRENT.set(Some(Region { machine: machine.clone(), device: queue.device() }));
     let mut all = lock(&STREAMS);
-    let known = |(of, stream): &(Weak<dyn CudaDevice>, CudaStream)| {
+    let known = |(of, stream): &(Weak<dyn CudaMachine>, CudaStream)| {
         std::ptr::addr_eq(of.as_ptr(), Arc::as_ptr(machine)) && *stream == queue.stream()
     };
     let at = all.iter().position(known).unwrap_or_else(|| {
@@ -107,7 +107,7 @@ pub(super) fn native(queue: &Queue) -> u64 {
     at as u64 + 1
 }
 
-pub(super) fn stream(handle: u64) -> Option<(Arc<dyn CudaDevice>, CudaStream)> {
+pub(super) fn stream(handle: u64) -> Option<(Arc<dyn CudaMachine>, CudaStream)> {
     let (machine, stream) = lock(&STREAMS).get(usize::try_from(handle).ok()?.checked_sub(1)?).cloned()?;
     Some((machine.upgrade()?, stream))
 }
@@ -168,7 +168,7 @@ impl Comm {
         lock(&COMMS).remove(&self.number);
     }
 
-    pub fn device(&self) -> (&Arc<dyn CudaDevice>, usize) {
+    pub fn device(&self) -> (&Arc<dyn CudaMachine>, usize) {
         (&self.place.machine, self.place.device)
     }
 

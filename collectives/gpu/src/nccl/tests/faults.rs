@@ -58,7 +58,7 @@ fn sleep(time: Duration) {
 /// Three sums of ones on a rank; `None`: it has died.
 fn rank(
     comm: &crate::Communicator,
-    machine: &Arc<dyn CudaDevice>,
+    machine: &Arc<dyn CudaMachine>,
     way: ReducePath,
     fault: Fault,
 ) -> Result<Option<f32>> {

@@ -15,7 +15,7 @@ mod places;
 use super::standin::{PeerLoss, StandIn, stand_in};
 use super::{NcclComm, UniqueId};
 use crate::{DType, Error, Rank, ReduceOp, Result, World};
-use allfold_kernels::cuda::{CudaDevice, Queue};
+use allfold_kernels::cuda::{CudaMachine, Queue};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,20 +26,20 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(400);
 
 /// A shim with a device for every rank.
-fn shim(devices: u32, seeded: &'static [u8], options: StandIn) -> Arc<dyn CudaDevice> {
+fn shim(devices: u32, seeded: &'static [u8], options: StandIn) -> Arc<dyn CudaMachine> {
     let machine =
         Shim::with(ShimOptions { devices: devices as usize, seeded, ..ShimOptions::default() }).unwrap();
     stand_in(&machine, options);
     machine
 }
 
-fn queue(machine: &Arc<dyn CudaDevice>, rank: u32) -> Queue {
+fn queue(machine: &Arc<dyn CudaMachine>, rank: u32) -> Queue {
     Queue::new(machine.clone(), rank as usize % machine.devices()).unwrap()
 }
 
 /// Runs a body on every rank of a communicator, with this deadline, and gives what each came to.
 fn each<R: Send>(
-    machine: &Arc<dyn CudaDevice>,
+    machine: &Arc<dyn CudaMachine>,
     size: u32,
     deadline: Duration,
     body: impl Fn(NcclComm) -> Result<R> + Sync,

@@ -4,7 +4,7 @@ use super::*;
 use crate::device::{DeviceGroup, ReducePath};
 
 /// Why two ranks cannot join.
-fn refused(machine: &Arc<dyn CudaDevice>) -> Vec<String> {
+fn refused(machine: &Arc<dyn CudaMachine>) -> Vec<String> {
     let report = World::threads(2).deadline(LONG).run_each(|control| {
         let place = (control.rank(), control.size());
         NcclComm::join(queue(machine, place.0.0), place, Box::new(control), LONG, false).map(drop)
@@ -39,7 +39,7 @@ fn a_library_without_estimates_or_shrinking_says_which_version_has_them() {
     told.into_iter().for_each(Result::unwrap);
 }
 
-fn one_gpu(seeded: &'static [u8], options: StandIn) -> Arc<dyn CudaDevice> {
+fn one_gpu(seeded: &'static [u8], options: StandIn) -> Arc<dyn CudaMachine> {
     let one = ShimOptions { devices: 2, one_gpu: true, seeded, ..ShimOptions::default() };
     let machine = Shim::with(one).unwrap();
     stand_in(&machine, options);
@@ -61,7 +61,7 @@ fn two_ranks_on_one_gpu_are_one_line_that_says_what_would_be_right() {
 }
 
 /// How two ranks on one machine exchange that leave it to `auto`.
-fn auto(machine: &Arc<dyn CudaDevice>) -> Vec<Result<&'static str>> {
+fn auto(machine: &Arc<dyn CudaMachine>) -> Vec<Result<&'static str>> {
     let report = World::threads(2).deadline(LONG).run_each(|comm| {
         let link = DeviceGroup::open(
             &comm,
