@@ -55,7 +55,7 @@ pub enum Error {
     /// An NCCL call exceeded its deadline. NCCL does not report which rank is late.
     #[error("deadline of {after:?} exceeded by rank {rank}: NCCL could not {what}; the cause is {}", suspected(.suspects))]
     NcclDeadline {
-        /// Whose time ran out.
+        /// The rank whose deadline passed.
         rank: Rank,
         /// The operation that did not finish.
         what: String,
@@ -67,7 +67,7 @@ pub enum Error {
     /// Work on a GPU, other than NCCL's, exceeded its deadline.
     #[error("deadline of {after:?} exceeded by rank {rank}: the GPU did not {what}; the cause is {}", suspected(.suspects))]
     QueueDeadline {
-        /// Whose time ran out.
+        /// The rank whose deadline passed.
         rank: Rank,
         /// The work of the GPU.
         what: String,
@@ -176,7 +176,7 @@ pub enum Error {
     /// A connection to a rank failed, or the rank refused it.
     #[error("no connection to rank {peer}: {why}")]
     Refused {
-        /// Who, as a world rank.
+        /// The rank, as a world rank.
         peer: Rank,
         /// Why.
         why: String,
@@ -184,7 +184,7 @@ pub enum Error {
     /// A rank does not hold the same secret.
     #[error("rank {peer} holds another secret than this rank: all ranks of a job need the same one")]
     AuthFailed {
-        /// Who, as a world rank.
+        /// The rank, as a world rank.
         peer: Rank,
     },
     /// The operating system refused something that the backend needs.

@@ -13,7 +13,7 @@ pub enum Arch {
     Blackwell,
 }
 
-/// Whose CPUs the nodes have.
+/// The vendor of the nodes' CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCpu {
     /// x86 by Intel.
@@ -71,7 +71,7 @@ pub struct Platform {
     pub ranks: u32,
     /// Generation of the GPUs.
     pub arch: Arch,
-    /// Whose CPUs.
+    /// The vendor of the CPUs.
     pub cpu: HostCpu,
     /// What joins the GPUs of a node.
     pub links: Inside,

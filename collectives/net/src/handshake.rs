@@ -313,17 +313,17 @@ pub enum IncompatiblePeer {
     /// Another version of the wire format.
     #[error("it speaks version {theirs} of the wire format, and this side version {ours}")]
     Version {
-        /// Of this side.
+        /// This side's.
         ours: u8,
-        /// Of the other.
+        /// The other side's.
         theirs: u8,
     },
     /// Another [`Security`].
     #[error("its security mode is {theirs}, and this side's is {ours}")]
     Mode {
-        /// Of this side.
+        /// This side's.
         ours: &'static str,
-        /// Of the other.
+        /// The other side's.
         theirs: &'static str,
     },
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// What a process chooses about joining, beside what its environment says.
 #[derive(Clone, Debug)]
 pub struct Joining {
-    /// Who may join. All ranks must choose the same.
+    /// The security mode, the same on all ranks.
     pub security: Security,
     /// How long ranks wait for each other at the start.
     pub timeout: RendezvousTimeouts,
@@ -212,7 +212,7 @@ fn meet(
         match Server::bind(address) {
             Ok(server) => {
                 if let Some(warning) = joining.security.warning(rendezvous_address.port) {
-                    // Nobody may be listening.
+                    // Standard error may be closed.
                     let _ = writeln!(std::io::stderr(), "{warning}");
                 }
                 serving = Some(runtime.spawn(serve_world(server, authenticator.clone(), timeout)));

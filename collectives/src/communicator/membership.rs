@@ -60,7 +60,7 @@ pub(crate) type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 /// ```
 pub(crate) struct Stream {
     jobs: Mutex<VecDeque<Option<Job>>>,
-    /// Whose clock it runs on.
+    /// The task whose clock it uses.
     pub task: TaskId,
     issued: GateId,
     pub done: GateId,
@@ -282,7 +282,7 @@ impl Stream {
 }
 
 impl ProcessState {
-    /// Of a rank of the world; records go to this folder.
+    /// The state of a rank of the world; flight records are written to this folder.
     pub fn new(backend: &Arc<dyn Backend>, rank: Rank, size: u32, folder: Option<PathBuf>) -> ProcessState {
         let time = backend.clone();
         let recorder = Recorder::new(rank, size, folder, Box::new(move || time.clock().scale()));

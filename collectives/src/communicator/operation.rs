@@ -16,7 +16,7 @@ use allfold_kernels::{copy_large, divide_bytes};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Who prepares a call, and what it has for that.
+/// What a communicator has to prepare a call.
 pub(super) struct Site<'a> {
     pub rank: Rank,
     pub size: u32,

@@ -25,7 +25,7 @@ struct Choice {
 pub struct Planned {
     /// The algorithm's name.
     pub algorithm: &'static str,
-    /// Who sends what to whom, cut into segments.
+    /// The schedule, cut into segments.
     pub schedule: Arc<dyn Schedule>,
     /// How the buffer is cut.
     pub geometry: Geometry,

@@ -16,7 +16,7 @@ use std::fmt;
 pub enum Diagnosis {
     /// Ranks made different calls as the same operation of the sequence.
     Diverged {
-        /// Of the communicator; 0 is the world.
+        /// The communicator; 0 is the world.
         group: u64,
         /// The operation's number.
         sequence: u64,
@@ -27,7 +27,7 @@ pub enum Diagnosis {
     },
     /// Some ranks entered an operation that others never did.
     NeverEntered {
-        /// Of the communicator; 0 is the world.
+        /// The communicator; 0 is the world.
         group: u64,
         /// The operation's number.
         sequence: u64,
@@ -40,7 +40,7 @@ pub enum Diagnosis {
     },
     /// All recorded ranks entered an operation, and some did not finish it.
     Unfinished {
-        /// Of the communicator; 0 is the world.
+        /// The communicator; 0 is the world.
         group: u64,
         /// The operation's number.
         sequence: u64,

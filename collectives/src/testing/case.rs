@@ -12,7 +12,7 @@ pub struct Case {
     pub root: Rank,
     /// Elements of a buffer, or of one rank's block.
     pub count: usize,
-    /// Of what type.
+    /// The element type.
     pub dtype: DType,
     /// Reduced how.
     pub op: ReduceOp,

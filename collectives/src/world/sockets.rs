@@ -26,7 +26,7 @@ impl World<OnSockets> {
         world
     }
 
-    /// Who may join, and what crosses the wire in the clear.
+    /// The security mode.
     pub fn security(mut self, security: Security) -> World<OnSockets> {
         self.kind.local.security = security;
         self

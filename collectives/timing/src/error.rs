@@ -12,7 +12,7 @@ pub enum Error {
     /// Two halves of a message do not meet: the schedule is wrong (`check::matching` says where).
     #[error("round {round}: rank {rank} {what}; `check::matching` names every such message")]
     Unmatched {
-        /// Who waits.
+        /// The waiting rank.
         rank: Rank,
         /// In which round.
         round: u64,

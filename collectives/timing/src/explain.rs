@@ -47,7 +47,7 @@ pub struct LinkUse {
     pub link: LinkId,
     /// What crossed it.
     pub bytes: Bytes,
-    /// Of what it could have carried in the whole time: 0 to 1.
+    /// The utilisation of the link over the whole time: 0 to 1.
     pub share: f64,
 }
 

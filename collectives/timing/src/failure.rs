@@ -8,7 +8,7 @@ use std::fmt;
 /// A collective that some rank cannot finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Who or what is to blame.
+    /// The culprit.
     pub culprit: Culprit,
     /// Why.
     pub cause: Cause,
@@ -20,7 +20,7 @@ pub struct Failure {
     pub at: Option<Picos>,
 }
 
-/// Who is to blame.
+/// The culprit of a failure: a rank or a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Culprit {
     /// A rank.
@@ -46,7 +46,7 @@ pub enum Cause {
     Corrupted,
     /// Nothing passes on this way any more.
     Apart,
-    /// It takes longer than the deadline allows.
+    /// The operation takes longer than the deadline.
     Late,
 }
 

@@ -11,7 +11,7 @@ static NOTHING_WRONG: Faults = Faults::NONE;
 /// What is to be timed.
 #[derive(Clone, Copy)]
 pub struct Job<'a> {
-    /// Who sends what to whom.
+    /// The schedule.
     pub schedule: &'a dyn Schedule,
     /// How the buffer is cut.
     pub geometry: &'a Geometry,

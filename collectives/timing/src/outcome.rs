@@ -56,7 +56,7 @@ pub struct Outcome {
     pub rounded: Option<u64>,
     /// How many lanes each stepped one stands for: 1 where every lane was stepped.
     pub folded: u32,
-    /// Of `messages`, those that were not timed one by one because they repeat earlier ones.
+    /// The part of `messages` that repeats earlier ones and was not timed one by one.
     pub skipped: u64,
 }
 

@@ -9,7 +9,7 @@ use super::{Job, Representatives};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Who may act in the round at hand, and who is due later.
+/// The ranks that may act in the current round, and those that act later.
 pub(crate) struct Rounds {
     /// The candidates of the round at hand, in order; those who act, once the idle ones have been struck off.
     pub acting: Vec<u32>,

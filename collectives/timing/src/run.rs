@@ -16,7 +16,7 @@ pub(crate) struct Run {
     pub bytes: u64,
     /// Bytes over each link, or over one link of each class.
     pub links: Vec<u64>,
-    /// Of every message with its time.
+    /// The hash of every message with its time.
     pub hash: u64,
     /// Messages that were jumped over.
     pub skipped: u64,

@@ -26,7 +26,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Of this process, aligned to a page.
+    /// Memory of this process, aligned to a page.
     ///
     /// # Panics
     /// If it is more than memory can address.
@@ -41,7 +41,7 @@ impl Memory {
         Memory { base, kind: Kind::Own(layout) }
     }
 
-    /// Of the host, and the descriptor by which other processes can map it.
+    /// Memory of the host, with the descriptor by which other processes map it.
     #[cfg(target_os = "linux")]
     pub fn shared(name: &str, bytes: usize) -> std::io::Result<(Memory, OwnedFd)> {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

@@ -67,9 +67,9 @@ fn listed(stretches: &[(u32, u32)]) -> String {
 /// Ordered pairs of ranks: `0>1` from 0 to 1, `0<>1` both ways, `*>3` all to 3.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pair {
-    /// Who sends.
+    /// The senders.
     pub from: Ranks,
-    /// Who receives.
+    /// The receivers.
     pub to: Ranks,
     /// The other way as well.
     pub both: bool,

@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Rule {
     /// Ranks that take longer over everything that they do themselves.
     SlowRank {
-        /// Who.
+        /// The ranks.
         ranks: Ranks,
         /// How much slower.
         factor: Factor,
@@ -21,7 +21,7 @@ pub enum Rule {
     },
     /// Ranks whose every launch and computation takes a random time more.
     JitterRank {
-        /// Who.
+        /// The ranks.
         ranks: Ranks,
         /// How much more.
         noise: Noise,
@@ -30,21 +30,21 @@ pub enum Rule {
     },
     /// Ranks that compute on another device than the rest.
     Device {
-        /// Who.
+        /// The ranks.
         ranks: Ranks,
         /// On what.
         device: Device,
     },
     /// Ranks that stand still, and neither send nor receive: a process that was stopped.
     StopRank {
-        /// Who.
+        /// The ranks.
         ranks: Ranks,
         /// For how long.
         when: When,
     },
     /// A rank that dies and does nothing any more.
     DeadRank {
-        /// Who.
+        /// The rank.
         rank: Rank,
         /// When, by the clock or by its own steps.
         death: Death,
@@ -89,7 +89,7 @@ pub enum Rule {
     },
     /// Pairs of ranks between which nothing passes, one way or both.
     Cut {
-        /// Who does not reach whom.
+        /// The senders and receivers that are cut off.
         pair: Pair,
         /// For how long.
         when: When,

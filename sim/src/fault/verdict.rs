@@ -7,9 +7,9 @@ use crate::{Picos, Rank};
 /// A message, as far as rules look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who sends it.
+    /// The sender.
     pub from: Rank,
-    /// Who is to receive it.
+    /// The receiver.
     pub to: Rank,
     /// The operation of the communicator it belongs to; with `round` it tells the messages of a pair apart.
     pub operation: u64,
@@ -24,15 +24,15 @@ pub struct Message {
 /// What becomes of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageEffects {
-    /// It never arrives.
+    /// Whether the message is lost.
     pub dropped: bool,
     /// A bit of it is flipped: this one, modulo how many it has.
     pub corrupted: Option<u64>,
-    /// It is sent twice.
+    /// Whether the message is sent twice.
     pub duplicated: bool,
-    /// It is held back until the next one has passed, or for this long.
+    /// The message is held back until the next one has passed, or at most for this long.
     pub held: Option<Picos>,
-    /// It arrives so much later; what it is held back for comes in addition.
+    /// The message's extra delay, in addition to `held`.
     pub delay: Picos,
 }
 

@@ -23,7 +23,7 @@ pub struct Description {
     pub host_gpus: Option<u32>,
 }
 
-/// Whose CPUs a host has.
+/// The vendor of a host's CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cpu {
     /// x86 by Intel; taken where nothing is said.
@@ -51,7 +51,7 @@ pub struct Machine {
     pub switched: bool,
     /// Whether NICs sit behind the same PCIe switches as the GPUs, as in HGX and DGX hosts of 8.
     pub beside: bool,
-    /// Whose CPUs the hosts have.
+    /// The vendor of the hosts' CPUs.
     pub cpu: Cpu,
     /// The NICs of a group; `None` where there is one group only.
     pub nics: Option<Nics>,

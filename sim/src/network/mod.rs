@@ -72,7 +72,7 @@ struct LinkState {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Flow {
-    /// Of what was asked, in bytes x 1e12, as of `since`.
+    /// The remaining bytes x 1e12, as of `since`.
     remaining: u128,
     since: u64,
     rate: u64,

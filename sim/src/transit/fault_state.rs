@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 /// What becomes of one message, decided when it starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageFault {
-    /// It never arrives.
+    /// Whether the message is lost.
     pub dropped: bool,
     /// The bit that is flipped, modulo how many there are.
     pub corrupted: Option<u64>,
-    /// It is sent twice.
+    /// Whether the message is sent twice.
     pub duplicated: bool,
-    /// It is the second of a message that is sent twice; the receiver drops it.
+    /// Whether it is the second copy of a message that is sent twice, which the receiver drops.
     pub copy: bool,
     /// Its last byte is on its way.
     pub left: bool,

@@ -19,7 +19,7 @@ pub struct DeviceCollective {
     pub algorithm: &'static Algorithm,
     /// The root, where there is one.
     pub root: Rank,
-    /// Of the buffers.
+    /// The element type of the buffers.
     pub dtype: DType,
     /// Reduced how.
     pub op: ReduceOp,

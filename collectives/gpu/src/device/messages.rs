@@ -92,7 +92,7 @@ pub(super) struct Run<'a> {
 struct Progress {
     /// After a rank's last step.
     last: Vec<Option<Mark>>,
-    /// Who read a rank's memory since it last waited for its readers.
+    /// Events of the ranks that read a rank's memory since it last waited for its readers.
     readers: Vec<BTreeMap<usize, Mark>>,
 }
 

@@ -9,7 +9,7 @@ use allfold_kernels::cuda::Slice;
 pub struct NcclCall<'a> {
     /// Which.
     pub collective: Collective,
-    /// Of the elements.
+    /// The element type.
     pub dtype: DType,
     /// Reduced how, where it reduces.
     pub op: ReduceOp,

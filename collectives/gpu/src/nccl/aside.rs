@@ -45,7 +45,7 @@ pub(super) fn aside<R: Send + 'static>(
 ) -> Result<Option<R>> {
     let (done, back) = sync_channel(1);
     let body = move || {
-        // Nobody may wait any more.
+        // The receiver may have stopped waiting.
         let _ = done.send(call());
     };
     let thread = std::thread::Builder::new().name("nccl".into()).spawn(body);

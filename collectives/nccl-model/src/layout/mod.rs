@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// A schedule over nodes.
 #[derive(Clone)]
 pub struct ChannelLayout {
-    /// Who sends what to whom.
+    /// The schedule.
     pub schedule: Arc<dyn Schedule>,
     /// Steps of a rank under way at once: buffers, or messages that a switch takes in together.
     pub window: u32,

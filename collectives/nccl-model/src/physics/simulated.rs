@@ -25,7 +25,7 @@ pub struct Simulated {
     pub time_us: f64,
     /// Messages of the schedule; 0 where there is no schedule, and the closed form stands in for it.
     pub messages: u64,
-    /// Of them, those that repeat earlier ones and were skipped, exactly.
+    /// Messages that repeat earlier ones and were skipped; exact.
     pub skipped: u64,
     /// How the time was found; `None` by the closed form.
     pub method: Option<Method>,

@@ -20,7 +20,7 @@ pub(super) struct Place {
     job: String,
 }
 
-/// Whose variables are there. A batch script that Slurm runs has no step, and is not taken for a rank.
+/// The launcher whose variables are set. A Slurm batch script has no step and is not taken for a rank.
 pub(super) fn launcher(variables: &Variables) -> Option<Launcher> {
     let has = |name: &str| variables.text(name).is_some();
     let contracts = [

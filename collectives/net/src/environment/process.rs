@@ -3,7 +3,7 @@
 use crate::Rank;
 use std::fmt;
 
-/// Whose variables were read.
+/// The launcher that set the variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
     /// `RANK` and its companions: torchrun's, or those of `allfold launch`.
@@ -50,7 +50,7 @@ impl fmt::Display for RendezvousAddress {
 /// A process' place in the world, as its launcher says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
-    /// Whose variables these are.
+    /// The launcher that set the variables.
     pub launcher: Launcher,
     /// This process' rank.
     pub rank: Rank,

@@ -42,7 +42,7 @@ pub async fn join(
         TcpListener::bind((from_all_hosts(rendezvous_address, hosts, mine.ip()), 0)).map_err(system)?;
     let port = u32::from(listener.local_addr().map_err(system)?.port());
     stream.write_all(&Hello { port, ..hello }.encode()).await.map_err(lost)?;
-    // It tells who is missing when its time is up, a moment earlier than it is here.
+    // The server's timeout ends a moment before this one, and its answer names the missing ranks.
     let answered = async {
         let mut answer = [0; ANSWER];
         stream.read_exact(&mut answer).await.map_err(lost)?;
@@ -52,7 +52,7 @@ pub async fn join(
         Ok(decode_table(&bytes, hello.epoch))
     };
     let mut table = timeout_at(due, answered).await.map_err(silent)??;
-    // Who calls the server from its own host may be known there by an address that is good only there.
+    // A rank on the server's host may be known to the server by a loopback address, which other hosts cannot use.
     let away = |peer: &&mut Peer| peer.address.ip().is_loopback() && !theirs.ip().is_loopback();
     table.peers.iter_mut().filter(away).for_each(|peer| peer.address.set_ip(theirs.ip()));
     Ok(Joined { table, listener })
@@ -137,7 +137,7 @@ fn from_all_hosts(rendezvous_address: &RendezvousAddress, hosts: bool, own: IpAd
 /// Calls and says `hello`; what follows on the connection is the caller's own affair.
 ///
 /// # Errors
-/// Nobody answers, or not as ours would.
+/// No server answers, or an incompatible one.
 pub async fn call(
     rendezvous_address: &RendezvousAddress,
     hello: Hello,

@@ -14,7 +14,7 @@ pub enum RendezvousFailure {
     /// Not all ranks came in time.
     #[error("{} did not come within {after:?}", Rank::list(.ranks))]
     Missing {
-        /// Who did not come.
+        /// The missing ranks.
         ranks: Vec<Rank>,
         /// How long the others waited.
         after: Duration,
@@ -30,11 +30,11 @@ pub enum RendezvousFailure {
     /// Two ranks believe different sizes of the world.
     #[error("rank {rank} was told that the world has {size} ranks, but rank {peer} was told {theirs}")]
     WorldSize {
-        /// Who came first.
+        /// The rank that came first.
         rank: Rank,
         /// What it says.
         size: u32,
-        /// Who says otherwise.
+        /// The rank that was told another size.
         peer: Rank,
         /// What that one says.
         theirs: u32,
@@ -50,9 +50,9 @@ pub enum RendezvousFailure {
         "this side speaks version {ours} of the protocol and the other {theirs}: run one build everywhere"
     )]
     Version {
-        /// Of this side.
+        /// This side's.
         ours: u32,
-        /// Of the other.
+        /// The other side's.
         theirs: u32,
     },
     /// The server has another security mode.
@@ -61,25 +61,25 @@ pub enum RendezvousFailure {
          secret"
     )]
     Mode {
-        /// Of this side.
+        /// This side's.
         ours: &'static str,
-        /// Of the other.
+        /// The other side's.
         theirs: &'static str,
     },
     /// Two ranks were asked for different runs.
     #[error("rank {peer} was given another configuration than rank {rank}: give all ranks the same command")]
     Configuration {
-        /// Who came first.
+        /// The rank that came first.
         rank: Rank,
-        /// Who differs.
+        /// The rank that differs.
         peer: Rank,
     },
     /// The caller belongs to an earlier start of the world.
     #[error("this process belongs to start {mine} of the world, which is at start {theirs} by now")]
     Epoch {
-        /// Of the caller.
+        /// This side's.
         mine: u32,
-        /// Of the world.
+        /// The world's.
         theirs: u32,
     },
     /// The caller belongs to another job.
@@ -88,7 +88,7 @@ pub enum RendezvousFailure {
     /// The two sides do not hold the same secret.
     #[error("the other side does not hold the job's secret: give every process the same secret file")]
     Secret,
-    /// Nobody answers.
+    /// No server answers.
     #[error("no answer within {after:?} ({cause}): is rank 0 running there, and the port open?")]
     Unreachable {
         /// How long it was tried.

@@ -17,7 +17,7 @@ pub(super) const HELLO: usize = 96;
 pub(super) const ANSWER: usize = 160;
 const PEER: usize = 40;
 
-/// Who calls.
+/// The kind of a calling process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerKind {
     /// A process that will be a rank.
@@ -29,7 +29,7 @@ pub enum PeerKind {
 /// What a caller says first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Who calls.
+    /// The kind of the calling process.
     pub kind: PeerKind,
     /// Which start of the world it belongs to.
     pub epoch: u32,

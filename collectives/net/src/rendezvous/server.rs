@@ -167,7 +167,7 @@ async fn greet(stream: TcpStream, from: IpAddr, authenticator: &Authenticator) -
 }
 
 async fn refuse(stream: &mut AuthenticatedStream, failure: &RendezvousFailure) {
-    // Who is gone needs no answer.
+    // The caller may be gone.
     let _ = timeout(Duration::from_secs(1), stream.write_all(&encode_answer(Some(failure)))).await;
     let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
 }
@@ -236,7 +236,7 @@ impl World {
                 self.telling = Some((first.size, self.came.keys().copied().collect()));
                 self.told(hello.rank);
                 self.fail(failure).await;
-                // Who comes a moment later is told the same, instead of calling in vain for a minute.
+                // Later callers get the same answer for a while, instead of none.
                 self.due = Some(Instant::now() + timeout.handshake);
                 return;
             }
@@ -280,7 +280,7 @@ impl World {
         let mut bytes = encode_answer(None).to_vec();
         bytes.extend(encode_table(&table));
         for caller in self.came.values_mut() {
-            // Who has gone meanwhile is missed when the others call it.
+            // If a caller is gone, the others notice when they connect to it.
             let _ = timeout(Duration::from_secs(1), caller.stream.write_all(&bytes)).await;
         }
         self.came.clear();
@@ -315,7 +315,7 @@ impl World {
     }
 }
 
-/// Who has not come; no more of them than a refusal carries, for the size is what a caller says.
+/// The missing ranks, as many as a refusal can carry: the size comes from a caller and is not trusted.
 pub(super) fn missing<T>(size: u32, came: &BTreeMap<Rank, T>) -> Vec<Rank> {
     (0..size).map(Rank).filter(|rank| !came.contains_key(rank)).take(NUMBERS).collect()
 }

@@ -70,7 +70,7 @@ pub(super) struct Channels {
     /// `None` in it: the message has arrived, or is the copy of another.
     pub transit: Transit<Option<Posted>>,
     finished: Vec<FlowId>,
-    /// Of every message that has arrived, as the time-only engines have it.
+    /// The hash of all messages that have arrived, the same as in the time-only engines.
     pub hash: EventHash,
 }
 

@@ -7,7 +7,7 @@ use crate::backends::{GroupId, TaskId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MessageId(pub u32);
 
-/// Who posted half of a message, and in which of its operations: what arrives for an earlier one is dropped.
+/// A half of a message: the task that posted it and its operation. A message that arrives for an earlier operation is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Half {
     pub task: TaskId,

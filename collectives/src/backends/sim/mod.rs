@@ -56,7 +56,7 @@ impl Sim {
         timeline
     }
 
-    /// Of all messages that have arrived.
+    /// The hash of all messages that have arrived.
     pub fn event_hash(&self) -> u64 {
         self.core.lock().channels.hash.value()
     }

@@ -30,7 +30,7 @@ pub(super) enum Wait {
     News,
     /// A request of its own to be applied.
     Applied,
-    /// Who of its group is left.
+    /// Waiting for the survivors of its group.
     Survivors(Member),
 }
 
@@ -304,7 +304,7 @@ impl State {
         self.broken.clone().or_else(|| ledger.failure(member.rank))
     }
 
-    /// Who of a member's group goes on.
+    /// The survivors of a member's group.
     pub fn survivors(&self, member: Member) -> Result<Vec<Rank>, Error> {
         let undecided = || Err(self.broken.clone().unwrap_or(Error::Deadlock { waits: Vec::new() }));
         self.groups[member.group.0 as usize].ledger.survivors(member.rank).unwrap_or_else(undecided)

@@ -247,7 +247,7 @@ pub(super) fn connect(
                             return Some(Error::AuthFailed { peer });
                         }
                     }
-                    // It may be on its way out of an earlier life, or not have seen our control connection yet.
+                    // The peer may be ending an earlier epoch, or may not have seen our control connection yet.
                     Err(Refusal::Answer(HandshakeAnswer::Duplicate(_), why))
                         if purpose != Purpose::Control =>
                     {

@@ -31,7 +31,7 @@ const VERDICT: Duration = Duration::from_millis(100);
 /// Limit in bytes on messages that arrive before their receive is posted, beyond the size of the operation's buffer.
 const ASIDE: usize = 4 << 20;
 
-/// Of a chunk: a piece and what comes of it lie in a core's second-level cache.
+/// Size of a chunk's pieces: a piece and its result fit into a core's second-level cache.
 const PIECE: u64 = 512 << 10;
 
 pub(super) struct Endpoint {

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 pub(super) enum Fault {
     /// The connection ended or broke.
     Ended(String),
-    /// It ended in the middle of a frame.
+    /// The connection ended in the middle of a frame.
     Truncated,
     /// The peer called something else; this is its operation and what it called.
     Disagree(u64, Fingerprint),

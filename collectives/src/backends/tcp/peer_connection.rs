@@ -72,7 +72,7 @@ struct Outgoing {
     bytes: usize,
     /// The bytes, where they lie in several pieces.
     copy: Option<Payload>,
-    /// Of the header and the bytes.
+    /// Bytes written of the header and the payload.
     written: usize,
 }
 

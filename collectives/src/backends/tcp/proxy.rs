@@ -32,9 +32,9 @@ use tokio::time::sleep;
 /// A frame on its way.
 #[derive(Clone, Copy, Debug)]
 pub struct Passing {
-    /// Who sends it.
+    /// The sender.
     pub from: Rank,
-    /// Who is to receive it.
+    /// The receiver.
     pub to: Rank,
     /// Whether it belongs to an operation; else to the control connection.
     pub is_data: bool,
@@ -55,15 +55,15 @@ pub struct Passing {
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It passes.
+    /// The frame passes.
     Pass,
-    /// It is swallowed.
+    /// The frame is dropped.
     Drop,
     /// This bit of header and payload, modulo how many there are, is flipped.
     Flip(u64),
-    /// It is sent twice.
+    /// The frame is sent twice.
     Twice,
-    /// It waits, and all behind it.
+    /// The frame and all frames behind it are delayed.
     Wait(Duration),
     /// The connection ends after this many bytes of it: cleanly, or by a reset.
     #[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "a judge of a test cuts"))]
@@ -156,7 +156,7 @@ pub struct Proxy {
     stop: Arc<watch::Sender<Stopped>>,
 }
 
-/// Whose connections are reset, and whether all are.
+/// The ranks whose connections are reset.
 #[derive(Default)]
 struct Stopped {
     killed: BTreeSet<Rank>,

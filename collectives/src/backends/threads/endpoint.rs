@@ -81,7 +81,7 @@ impl Endpoint {
         // The communication thread of a rank that has returned still finishes its collectives; point-to-point messages end.
         let letter = self.call.as_ref().is_some_and(|call| call.operation == Operation::PointToPoint);
         let Some(peer) = lost.filter(|_| letter) else { return Ok(()) };
-        // It left after it had posted all that it ever will: what is not here now never comes.
+        // The peer left after its last post: a message that is not here now never arrives.
         self.exchange();
         let waiting = self.recvs.iter().any(|r| r.0 == peer) || self.sends.iter().any(|s| s.0 == peer);
         if waiting && self.ready.is_empty() {

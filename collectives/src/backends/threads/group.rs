@@ -39,9 +39,9 @@ pub(super) struct Mailbox {
 pub(super) struct Mail {
     /// Frames from peers, not taken yet.
     pub frames: BTreeMap<(Rank, u32), VecDeque<Frame>>,
-    /// Of the frames this rank sent: how many have been taken.
+    /// Number of this rank's frames that were received, by receiver and lane.
     pub taken: BTreeMap<(Rank, u32), u64>,
-    /// Of the frames this rank sent: how many there were.
+    /// Number of this rank's frames that were sent, by receiver and lane.
     pub sent: BTreeMap<(Rank, u32), u64>,
     /// The group has failed, or a rank has left: look at the ledger.
     pub alarm: bool,

@@ -6,7 +6,7 @@ use allfold_sim::{Bytes, Picos};
 /// A message, as a trace shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Who sent it, and to whom.
+    /// The sender; `to` is the receiver.
     pub from: Rank,
     /// To whom.
     pub to: Rank,
@@ -20,9 +20,9 @@ pub struct Sent {
     pub start: Picos,
     /// Its last byte was on its way: the sender's half was done.
     pub left: Picos,
-    /// It had arrived and, where it reduces, was combined: the receiver's half was done.
+    /// When it had arrived and was combined: the receiver's half is done.
     pub arrived: Picos,
 }
 
-/// Who is told of every message, when it has arrived.
+/// A function that is called for every message when it has arrived.
 pub type Sink<'a> = &'a mut dyn FnMut(&Sent);

@@ -37,7 +37,7 @@ pub(super) struct Half {
 impl Half {
     const NONE: Half = Half { from: 0, to: 0, channel: NONE, place: 0, behind: LAST };
 
-    /// Of a span; `None` where its shadow's number is too large.
+    /// Of a span; `None` where its scratch number is too large.
     pub(super) fn of(span: Span) -> Option<Half> {
         let place = match span.region {
             Region::Data => 0,

@@ -96,7 +96,7 @@ struct Sweep<'p> {
     kept: Vec<u64>,
     /// When the messages of the last [`PERIOD`] pieces had left.
     left: Vec<u64>,
-    /// Of the steps of the round at hand.
+    /// When each step of the current round was posted.
     posted: Vec<u64>,
     ends: Vec<u64>,
 }

@@ -84,7 +84,7 @@ pub(super) struct Message {
     pub(super) path: (u32, u32),
 }
 
-/// Of one message, from its start; of a step within a rank, `done` alone.
+/// The times of one message from its start; a local step has only `done`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Times {
     pub(super) overhead: u64,

@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 /// B sequences of T tokens with H heads of D columns each; D is 128 at most, and 32, 64 and 128 waste nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Heads<'a> {
-    /// Of all matrices.
+    /// The element type of all matrices.
     pub dtype: DType,
     /// B.
     pub batch: usize,

@@ -27,7 +27,7 @@ struct Plane {
 /// The shape of a batch norm and of its batch. Weights, biases, means and r are `[C]` of f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchNormLaunch {
-    /// Of `x` and `y`.
+    /// The element type of `x` and `y`.
     pub dtype: DType,
     /// Samples.
     pub n: usize,

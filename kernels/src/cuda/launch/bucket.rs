@@ -38,7 +38,7 @@ pub struct BucketLaunch<'a> {
 }
 
 impl<'a> BucketLaunch<'a> {
-    /// Of tensors of one type.
+    /// A bucket of tensors of one type.
     ///
     /// # Errors
     /// [`Error::Argument`] for a type that is no float.

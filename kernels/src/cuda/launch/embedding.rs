@@ -7,7 +7,7 @@ use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 /// A table of V rows of C, and sequences of T tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmbeddingLaunch {
-    /// Of the tables and of what is read.
+    /// The element type of the tables and of the result.
     pub dtype: DType,
     /// Rows, V.
     pub vocabulary: usize,

@@ -7,7 +7,7 @@ use crate::cuda::{Arguments, Family, Kernel, Queue, Result, Slice};
 /// Rows of C columns; weights and biases `[C]`, means and r `[rows]`, all of f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormLaunch {
-    /// Of `x` and `y`.
+    /// The element type of `x` and `y`.
     pub dtype: DType,
     /// Rows.
     pub rows: usize,

@@ -165,7 +165,7 @@ pub struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// Of one type.
+    /// Parameters of one type.
     ///
     /// # Errors
     /// [`Error::Argument`] if what belongs together differs in length.

@@ -98,7 +98,7 @@ pub fn matmul(
 /// w `[K, R, R, C / G]`, y `[N, P, Q, K]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv {
-    /// Of all of them.
+    /// The element type of all operands.
     pub dtype: DType,
     /// N.
     pub n: usize,

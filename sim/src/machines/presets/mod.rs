@@ -119,7 +119,7 @@ pub struct Pcie {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicSpec {
-    /// Of a node.
+    /// Number of NICs of a node.
     pub count: u32,
     /// Each of them, one way.
     pub bandwidth: Bandwidth,
