@@ -120,7 +120,7 @@ fn a_value_that_cannot_be_read_says_what_would_be_right() {
     assert!(said("rnig", "").starts_with("NCCL_ALGO: no algorithm is called `rnig`; did you mean `Ring`?"));
     assert!(said("", "LL64").starts_with("NCCL_PROTO: no protocol is called `LL64`"));
     assert!(said("allredcue:ring", "").contains("did you mean `allreduce`?"));
-    assert!(said("allreduce:tree;ring", "").contains("write it first"));
+    assert!(said("allreduce:tree;ring", "").contains("write it before the entries"));
     assert!(said("^", "").contains("no algorithm is called ``"));
 }
 

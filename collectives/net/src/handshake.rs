@@ -456,7 +456,7 @@ mod tests {
             bad[at] = byte;
             read_opening(&bad, &tls(1)).unwrap_err().to_string()
         };
-        assert!(with(0, b'G').contains("does not speak"));
+        assert!(with(0, b'G').contains("does not use"));
         assert!(with(4, 9).contains("version 9"));
         assert!(with(5, 0).contains("security mode is loopback"));
         assert!(with(5, 77).contains("unknown"));

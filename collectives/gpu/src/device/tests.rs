@@ -95,6 +95,6 @@ fn what_does_not_fit_is_refused() {
     assert!(group.run(&job, &[a.all(), b.all()]).unwrap_err().to_string().contains("60 bytes"));
     let gather = crate::registry::of(Collective::AllToAll).next().unwrap();
     let fused = DeviceCollective { algorithm: gather, form: ExecutionMode::Fused, ..job };
-    assert!(group.run(&fused, &[a.all(), a.all()]).unwrap_err().to_string().contains("fused form"));
+    assert!(group.run(&fused, &[a.all(), a.all()]).unwrap_err().to_string().contains("fused kernel"));
     assert!(DeviceRanks::new(Shim::open(FiberOrder::Upwards).unwrap(), 65).is_err());
 }

@@ -98,7 +98,7 @@ fn what_is_wrong_is_said_with_its_line() {
     );
     assert!(wrong(&ring.replace("ngpus=\"2\"", "ngpus=\"3\"")).starts_with("line 1: ngpus is 3"));
     assert!(wrong(&ring.replace("recv=\"0\"", "recv=\"-1\"")).contains("where no step receives"));
-    assert!(wrong(&ring.replace("type=\"s\"", "type=\"nop\"")).contains("waits here for ever"));
+    assert!(wrong(&ring.replace("type=\"s\"", "type=\"nop\"")).contains("waits here forever"));
     assert!(wrong(&ring.replace("srcoff=\"1\"", "srcoff=\"9\"")).contains("outside its 2 chunks"));
     assert!(wrong("<algo ngpus=\"1\" coll=\"broadcast\"><gpu").starts_with("line 1: "));
 }
