@@ -137,5 +137,5 @@ fn weights_of_another_model_are_refused_by_name() {
     tensors.remove(0);
     assert_eq!(refused(&tensors), "checkpoint: FILE: has no tensor `conv1.weight`");
     tensors[0].0 = "bn.weight".into();
-    assert_eq!(refused(&tensors), "checkpoint: FILE: has a tensor `bn.weight` that the model has not");
+    assert_eq!(refused(&tensors), "checkpoint: FILE: has a tensor `bn.weight` that the model does not have");
 }

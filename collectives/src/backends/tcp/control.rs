@@ -324,6 +324,6 @@ mod tests {
         assert!(told(&data.encode()).await.starts_with("broke its connection: sent a message"));
         let other = Header::control(Kind::Beat, 8, &[]).encode();
         assert!(told(&other).await.contains("of another epoch"));
-        assert!(told(&[0; HEADER]).await.contains("sent a frame that cannot be"));
+        assert!(told(&[0; HEADER]).await.contains("sent an invalid frame: it is no frame of ours"));
     }
 }

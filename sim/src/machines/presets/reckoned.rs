@@ -98,7 +98,7 @@ mod tests {
     fn what_the_model_does_not_have_is_refused() {
         for (text, ranks, says) in [
             ("hgx-h100:2", 24, "more than the 16 GPUs"),
-            ("hgx-h100", 12, "no whole number of nodes of 8"),
+            ("hgx-h100", 12, "not a whole number of nodes of 8"),
             ("hgx-h100,fat-tree=2:1", 16, "no switches above"),
             ("hgx-h1000", 16, "hgx-h100"),
         ] {
