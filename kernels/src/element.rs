@@ -101,7 +101,7 @@ mod sealed {
 pub trait Element:
     bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + Loops + sealed::Sealed + 'static
 {
-    /// Its name on the wire.
+    /// The element type's tag in messages between ranks.
     const DTYPE: DType;
 }
 

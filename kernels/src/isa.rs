@@ -27,7 +27,7 @@ impl Isa {
     /// `avx512`. Anything else is told on standard error, once, and changes nothing.
     #[inline]
     pub fn best() -> Isa {
-        /// One more than the class; 0 until somebody has asked.
+        /// The best instruction class plus one; 0 until it has been detected.
         static BEST: AtomicU8 = AtomicU8::new(0);
         match BEST.load(Ordering::Relaxed) {
             1 => Isa::Baseline,

@@ -4,13 +4,13 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Some neighbouring elements of a vector, which belong to nobody else. The last part frees the vector.
+/// Neighbouring elements of a vector that was split. Each part owns its elements; the last part to be dropped frees the vector.
 pub struct SplitVec<T> {
     whole: Arc<Whole<T>>,
     range: Range<usize>,
 }
 
-/// What was a boxed slice. Nobody reads or writes it but through the parts.
+/// The boxed slice behind all parts. It is read and written through the parts alone.
 struct Whole<T>(NonNull<[T]>);
 
 // SAFETY: the elements are reached through parts alone, which are disjoint: as with a vector for each of them.
@@ -49,7 +49,7 @@ impl<T> SplitVec<T> {
 }
 
 impl<T> From<Vec<T>> for SplitVec<T> {
-    /// All of it. One that has room for more is copied.
+    /// The whole vector as one part. A vector with spare capacity is copied.
     fn from(elements: Vec<T>) -> SplitVec<T> {
         let elements = Box::leak(elements.into_boxed_slice());
         let range = 0..elements.len();

@@ -30,7 +30,7 @@ symbols! {
     }
 }
 
-/// What comes out of a compilation.
+/// The format of compiled code.
 pub(super) enum CodeFormat {
     /// Machine code of one architecture, `sm_90`.
     Cubin(u32),

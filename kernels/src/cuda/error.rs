@@ -10,16 +10,16 @@ pub enum Error {
     Missing {
         /// Which one.
         library: CudaLibrary,
-        /// What was looked for and what was found instead.
+        /// What was looked for.
         looked_for: String,
     },
     /// CUDA is there, but there is nothing to run on.
     NoDevice(String),
     /// The driver or a library refused a call.
     Refused {
-        /// What was asked for.
+        /// The call that was refused.
         call: &'static str,
-        /// Its answer, by name.
+        /// The driver's or the library's answer, by name.
         answer: String,
     },
     /// NVRTC could not compile a family of kernels.
@@ -35,7 +35,7 @@ pub enum Error {
     Kernel {
         /// The kernel.
         kernel: String,
-        /// What it did.
+        /// What the caller did wrong.
         what: String,
     },
     /// Two tasks touch the same memory, one of them writes it, and nothing orders them: found by the shim.

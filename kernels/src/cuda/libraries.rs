@@ -129,7 +129,7 @@ impl CudaLibrary {
     }
 }
 
-/// Libraries that are not found in this process, whatever the machine has.
+/// Names of libraries that this process must not find, even if the machine has them.
 #[cfg(feature = "testing")]
 fn hidden() -> std::sync::MutexGuard<'static, Vec<CudaLibrary>> {
     static HIDDEN: std::sync::Mutex<Vec<CudaLibrary>> = std::sync::Mutex::new(Vec::new());

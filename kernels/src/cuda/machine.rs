@@ -26,7 +26,7 @@ pub struct Launch {
     pub kernel: Kernel,
     /// Blocks, along x, y, z.
     pub grid: [u32; 3],
-    /// What it is given.
+    /// The kernel's arguments.
     pub arguments: Arguments,
 }
 
@@ -88,7 +88,7 @@ impl Arguments {
 ///
 /// Everything but the queries is `unsafe`, since addresses are numbers; [`super::Queue`] is the safe face.
 pub trait CudaMachine: Any + Send + Sync {
-    /// What it is, in words.
+    /// The name of this machine in messages.
     fn name(&self) -> String;
     /// Devices.
     fn devices(&self) -> usize;
@@ -114,11 +114,11 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Errors
     /// What the driver refused.
     fn stream(&self, device: usize) -> Result<CudaStream>;
-    /// Destroys a stream, which nobody uses any more; what it was given still runs.
+    /// Destroys a stream that is no longer used. Work that it was given still runs.
     fn retire_stream(&self, stream: CudaStream) {
         let _ = stream;
     }
-    /// Destroys an event, which nobody waits for any more.
+    /// Destroys an event for which no work will wait any more.
     fn retire_event(&self, event: CudaEvent) {
         let _ = event;
     }
@@ -200,7 +200,7 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Errors
     /// What the driver refused.
     fn record(&self, stream: CudaStream) -> Result<CudaEvent>;
-    /// Moves an event that nobody waits for any more to a new point.
+    /// Records an event again, at a new point of a stream. No work may still wait for its earlier point.
     ///
     /// # Errors
     /// What the driver refused.
@@ -240,7 +240,7 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Errors
     /// What the driver refused, such as a stream that was not joined again.
     fn end_capture(&self, stream: CudaStream) -> Result<CudaGraph>;
-    /// Repeats what was captured: one launch, whatever it holds.
+    /// Replays a captured graph with a single launch.
     ///
     /// # Errors
     /// What the driver refused.

@@ -26,10 +26,10 @@ enum Home {
 }
 
 impl Memory {
-    /// So many bytes on a device, of undefined content, 256-byte aligned.
+    /// Allocates `bytes` bytes on a device, aligned to 256 bytes, with undefined content.
     ///
     /// # Errors
-    /// What the driver refused; there may be too little.
+    /// What the driver refused, for example for lack of memory.
     pub fn new(machine: &Arc<dyn CudaMachine>, device: usize, bytes: usize) -> Result<Memory> {
         let address = machine.acquire(device, bytes)?;
         Ok(Memory { machine: machine.clone(), device, address, bytes, home: Home::Driver })
@@ -176,7 +176,7 @@ impl Mark {
         self.0.event
     }
 
-    /// Moves the mark, which nobody waits for any more, to behind all that a queue has been given.
+    /// Moves the mark behind all work that a queue has been given. No other queue may still wait for the mark.
     ///
     /// # Errors
     /// What the driver refused.
@@ -221,14 +221,15 @@ impl Queue {
         Ok(Queue { machine, device, stream, pool: None })
     }
 
-    /// The same queue, whose memory goes round and is not given back to the driver before all of it, and every clone of the
-    /// queue, is dropped. For what this queue alone uses; what another touches too is [`Memory::new`]'s.
+    /// This queue with a pool: memory that it frees is used again for its next allocations, and goes back to the driver when
+    /// every clone of the queue and all of its memory is dropped. Only this queue may use such memory; [`Memory::new`] gives
+    /// memory for several queues.
     pub fn pooled(mut self) -> Queue {
         self.pool = Some(Arc::new(Pool::new(self.machine.clone(), self.device)));
         self
     }
 
-    /// What a pooled queue's memory has come to; nothing for any other.
+    /// How much memory a pooled queue has taken from the driver; zeros for a queue without a pool.
     pub fn usage(&self) -> PoolUsage {
         self.pool.as_ref().map_or_else(PoolUsage::default, |pool| pool.usage())
     }
@@ -238,12 +239,12 @@ impl Queue {
         &self.machine
     }
 
-    /// Its device.
+    /// The device of the queue.
     pub fn device(&self) -> usize {
         self.device
     }
 
-    /// Its stream.
+    /// The stream of the queue.
     pub fn stream(&self) -> CudaStream {
         self.stream.stream
     }
@@ -289,7 +290,7 @@ impl Queue {
         Ok(values)
     }
 
-    /// As [`Queue::download`], into a buffer.
+    /// Copies device memory into a host buffer and waits for the copy.
     ///
     /// # Errors
     /// As [`Queue::download`].
@@ -337,7 +338,7 @@ impl Queue {
         Ok(Mark(Arc::new(OwnEvent { machine: self.machine.clone(), event })))
     }
 
-    /// What is queued from here on runs after the mark.
+    /// Makes all work that is queued after this call run after `mark`.
     ///
     /// # Errors
     /// What the driver refused.
@@ -345,7 +346,7 @@ impl Queue {
         self.wait_for(mark.event())
     }
 
-    /// As [`Queue::wait`], for an event whose mark another thread holds until this queue has passed it.
+    /// [`Queue::wait`] for an event; the owner of the event's mark keeps the mark until this queue has passed it.
     ///
     /// # Errors
     /// What the driver refused.

@@ -51,7 +51,7 @@ impl Feed {
         &self.queue
     }
 
-    /// Copies values to the device. Returns at once, unless the half whose turn it is still waits to be read.
+    /// Copies values to the device. Returns at once, unless the device has not yet read the half of the buffer that is next.
     ///
     /// # Errors
     /// [`Error::Argument`] if the lengths differ; what the driver refused.
@@ -85,7 +85,8 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        // Pinned memory must not go while the device reads it. An error here is told to whoever waits for the queue.
+        // The device may still read the pinned memory, so wait. An error here is returned by the next call that waits for the
+        // queue.
         let _ = self.queue.finish();
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Sizes are multiples of this many bytes.
 const GRAIN: usize = 512;
 
-/// What a queue's memory has come to, in bytes.
+/// How much memory a queue has taken, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Taken from the driver.

@@ -6,15 +6,15 @@ use super::{Error, Result, nvrtc_version};
 use cudarc::driver::{result, sys};
 use std::sync::OnceLock;
 
-/// The oldest driver whose functions are all there, as the driver counts versions: CUDA 12.8.
+/// The oldest driver that has every function we call, in the driver's own counting of versions: CUDA 12.8.
 const OLDEST: i32 = 12_080;
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbedDevice {
-    /// Its name, as the driver gives it.
+    /// The device's name, as the driver gives it.
     pub name: String,
-    /// Its architecture: 90 for Hopper.
+    /// The device's architecture: 90 is Hopper.
     pub arch: u32,
     /// Bytes of memory.
     pub memory: u64,

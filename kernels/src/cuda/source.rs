@@ -22,7 +22,7 @@ macro_rules! families {
                 match self { $(Family::$family => concat!($name, ".cu")),* }
             }
 
-            /// Its text.
+            /// The CUDA source text of the family.
             pub const fn source(self) -> &'static str {
                 match self { $(Family::$family => include_str!(concat!("../../cuda/", $name, ".cu"))),* }
             }
@@ -66,11 +66,11 @@ families! {
 /// A kernel: where its source is, which instances to compile, and its name there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kernel {
-    /// Its family.
+    /// The family that the kernel belongs to.
     pub family: Family,
     /// The one element type that is compiled; `None` compiles all.
     pub dtype: Option<DType>,
-    /// Its name.
+    /// The kernel's name.
     pub name: String,
 }
 

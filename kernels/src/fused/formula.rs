@@ -9,7 +9,7 @@
 /// A piece of a tree in postfix order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// What this member put in.
+    /// The source buffer of the member with this number.
     Leaf(u32),
     /// The reduction of the two values before it.
     Join,

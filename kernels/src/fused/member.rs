@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The buffers of a member: the bytes of its source and of its result.
 pub enum Ends<'a> {
-    /// One buffer for both, or one that contains the other: block p of an all-gather's result is the
-    /// source of member p, block p of a reduce-scatter's source becomes the result of member p.
+    /// One buffer for source and result, or one that contains the other: block p of an all-gather's result is the source of
+    /// member p, and block p of a reduce-scatter's source becomes the result of member p.
     InPlace(&'a mut [u8]),
     /// Two buffers: the source and the result.
     Apart(&'a [u8], &'a mut [u8]),

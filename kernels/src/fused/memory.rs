@@ -115,11 +115,11 @@ impl Memory {
         }
     }
 
-    /// Puts pages of this process's own, all zeros, where shared ones were: whoever else has those mapped no longer
-    /// changes what this process sees there.
+    /// Replaces shared pages by zeroed pages of this process alone. Other processes that have the shared pages mapped can no
+    /// longer change what this process reads.
     ///
     /// # Safety
-    /// Whole pages, whose content means nothing to anybody in this process.
+    /// The range is whole pages, and no code of this process relies on their content.
     #[cfg(target_os = "linux")]
     pub unsafe fn part_from_others(&self, range: std::ops::Range<usize>) {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};

@@ -58,7 +58,7 @@ struct SyncSegment {
     gate: Model,
     rung: Model,
     sleepers: Model,
-    /// By member and turn: the number of the exchange, and what it put in.
+    /// For each member and each of its two last exchanges: the number of the exchange and its source.
     slots: Vec<[(Model, Model); 2]>,
 }
 
@@ -150,7 +150,7 @@ fn slots_in_turn_are_never_written_while_somebody_reads_them() {
 fn who_naps_until_the_other_side_has_put_something_is_woken() {
     shuttle::check_random(
         || {
-            // What was put and what was taken, of a pipe with room for one; and each side's nap and doorbell.
+            // The counts of bytes written and read of a pipe that holds one byte, and each side's sleep flag and doorbell.
             let pipe: Arc<[[Model; 3]; 2]> = Arc::default();
             let sides = all(2, move |me| {
                 let ([mine, nap, _], [theirs, other, waker]) = (&pipe[me], &pipe[1 - me]);

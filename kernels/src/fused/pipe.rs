@@ -30,7 +30,7 @@ const BYTES: usize = DATA + 2 * ROOM;
 pub struct Pipe {
     memory: Arc<Memory>,
     side: usize,
-    /// What this side has told the other side.
+    /// The number of written bytes that the other side was last told.
     put: u64,
     taken: u64,
 }
@@ -44,7 +44,7 @@ pub struct Damaged;
 pub struct Wants {
     /// Bytes to take.
     pub bytes: bool,
-    /// Room to put some.
+    /// Whether the pipe has space for more bytes.
     pub room: bool,
 }
 
@@ -55,7 +55,7 @@ impl Pipe {
         [0, 1].map(|side| Pipe { memory: memory.clone(), side, put: 0, taken: 0 })
     }
 
-    /// One end, in memory without a name of this host; another process finds the other end by the descriptor.
+    /// One end of a pipe in memory that has no name in the file system. Another process opens the other end by the descriptor.
     ///
     /// # Errors
     /// The system cannot provide the memory.
@@ -75,7 +75,7 @@ impl Pipe {
         Ok(Pipe { memory, side: 1, put: 0, taken: 0 })
     }
 
-    /// Writes as many of these bytes as fit; returns how many.
+    /// Writes the first of `bytes`, as many as there is space for, and returns their number.
     ///
     /// # Errors
     /// The other side's counts make no sense.
@@ -100,7 +100,7 @@ impl Pipe {
         Ok(done)
     }
 
-    /// Reads as many bytes as are available and fit; returns how many.
+    /// Reads the bytes that are available, at most as many as `into` holds, and returns their number.
     ///
     /// # Errors
     /// The other side's counts make no sense.

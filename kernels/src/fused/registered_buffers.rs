@@ -78,7 +78,7 @@ impl RegisteredBuffers {
         Some(start)
     }
 
-    /// The registered buffer in which bytes of the memory lie: where it begins, and what is known of it.
+    /// The registered buffer of `member` that contains `bytes` of the shared memory: its first byte and its entry.
     pub fn around(&self, member: u32, bytes: &Range<usize>) -> Option<Range<usize>> {
         if self.each == 0 || !self.part(member).contains(&bytes.start) {
             return None;

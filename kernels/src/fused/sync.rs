@@ -111,7 +111,7 @@ impl<R: Sleep, S: Word> Waker<'_, R, S> {
         self.wake_sleepers();
     }
 
-    /// The same, but may miss a member that is just going to sleep. A call of `wake` must follow.
+    /// A cheaper check for sleeping members that may miss one that is about to sleep. A call of `wake` must follow.
     #[inline]
     pub fn wake_sleepers(&self) {
         if self.sleepers.get() > 0 {

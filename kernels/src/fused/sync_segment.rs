@@ -41,7 +41,8 @@ impl Pace {
 }
 
 const LINE: usize = 128;
-/// What all maps of all members may take, should they be threads of one process: half of what it can address.
+/// The most address space that the mappings of all members may take together, in case all members are threads of one process:
+/// half of the address space.
 #[cfg(target_os = "linux")]
 const ADDRESSES: usize = 64 << 40;
 const MEMBERS: usize = 4 * LINE;
@@ -82,7 +83,8 @@ impl Slot<'_> {
 }
 
 impl SyncSegment {
-    /// A sync segment in this process, for this many members; exchanges whose sources have at most `room` bytes go by slots.
+    /// A sync segment within this process, for `members` members. Exchanges whose sources have at most `room` bytes go through
+    /// slots.
     ///
     /// # Panics
     /// The memory cannot be allocated.
@@ -193,7 +195,8 @@ impl SyncSegment {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 16)
     }
 
-    /// The last exchange whose share a member has completed, for exchanges in which others depend on it.
+    /// The number of the last exchange whose share this member has completed, for exchanges in which other members read that
+    /// share.
     pub(super) fn finished(&self, member: u32) -> &AtomicU64 {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 24)
     }

@@ -48,7 +48,7 @@ impl Tree {
     }
 }
 
-/// What the members come to, each on its own thread.
+/// A wait policy that gives up at a point in time.
 struct Deadline(Instant);
 
 impl WaitPolicy for Deadline {
@@ -360,7 +360,7 @@ fn who_waits_in_vain_is_told_and_who_comes_later_is_too() {
         };
         assert_eq!(run(0, &mut data, 20), Err(Stopped::TimedOut("late")), "{count}");
         let later = run(1, &mut data, 20);
-        // By slots all is there, for whoever comes later; a large exchange was taken back.
+        // An exchange through slots stays readable for members that arrive later; a large exchange was withdrawn.
         assert_eq!(later, if count == 4 { Ok(()) } else { Err(Stopped::GivenUp) });
     }
 }

@@ -49,7 +49,7 @@ vectorised! {
         }
     }
 
-    /// The same probabilities, from what was saved.
+    /// Recomputes the attention probabilities from the scores and the saved norms.
     fn again<F>(s: &mut [F], keys: usize, seen: usize, scale: F, saved: &[F]) {
         for ((r, s), &saved) in s.chunks_exact_mut(keys).enumerate().zip(saved) {
             seen_of(s, seen + r).iter_mut().for_each(|s| *s = (*s * scale - saved).exp_fast());
@@ -84,7 +84,7 @@ impl AttentionShape {
         self.forward_dropping(None, x, saved, y);
     }
 
-    /// As [`AttentionShape::forward`], with dropout of the probabilities by draws from a stream.
+    /// [`AttentionShape::forward`] with dropout of the probabilities, drawn from a stream.
     pub fn forward_dropping<F: Float>(
         &self,
         dropping: Option<(DropoutKernel, DropoutStream)>,
@@ -124,7 +124,7 @@ impl AttentionShape {
         self.backward_dropping(None, x, saved, (y, dy), dx);
     }
 
-    /// As [`AttentionShape::backward`], after a forward pass with the same dropout and stream.
+    /// [`AttentionShape::backward`] after a forward pass with the same dropout and stream.
     pub fn backward_dropping<F: Float>(
         &self,
         dropping: Option<(DropoutKernel, DropoutStream)>,
@@ -146,7 +146,7 @@ impl AttentionShape {
                     let [q, k, v] = self.parts(x, head);
                     let saved = &saved[(sample * heads + head) * positions..][..positions];
                     let at = head * depth;
-                    // The last block first: it reaches every key, and the others add to what it wrote.
+                    // The last block comes first: it writes the gradients of every key, to which the other blocks add.
                     for rows in self.blocks().rev() {
                         let keys = rows.end;
                         let store = if keys == positions { Store::Replace } else { Store::Add };

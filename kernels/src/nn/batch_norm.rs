@@ -131,7 +131,7 @@ impl BatchNormShape {
         }
     }
 
-    /// As [`BatchNormShape::forward`], by the totals of [`BatchNormShape::sums`] over a batch of which `x` is a part.
+    /// [`BatchNormShape::forward`] of `x`, a part of a batch whose totals are those of [`BatchNormShape::sums`].
     #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn forward_by<F: Float>(
         &self,
@@ -361,7 +361,8 @@ mod tests {
         assert!(all.len() == 60 && close(&all, &want));
     }
 
-    /// An infinity and a NaN, and numbers whose squares f32 does not hold; the third channel's are moved all the same.
+    /// One channel holds an infinity and a NaN, one holds numbers whose squares overflow f32. The third channel's statistics
+    /// must still move.
     #[test]
     fn running_statistics_stay_finite() {
         let start = [0.5f32, 0.5, 0.5, 2.0, 2.0, 2.0];

@@ -12,7 +12,7 @@ use super::simd::vectorised;
 use super::thread_pool::share_rows_of;
 use super::{Float, OpCost};
 
-/// What is minimised.
+/// The loss that training minimises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LossKind {
     /// Softmax and cross-entropy.

@@ -51,7 +51,7 @@ impl<'a, F: Float> Matrix<'a, F> {
 /// What becomes of what the output held before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// It is overwritten.
+    /// The product overwrites the output.
     Replace,
     /// The product is added to it.
     Add,
@@ -67,7 +67,7 @@ pub fn matmul<F: Float>(out: &mut [F], store: Store, a: Matrix<F>, b: Matrix<F>)
     matmul_within(out, n, store, a, b);
 }
 
-/// As [`matmul`], into rows that are `step` elements apart; what lies between them is left alone.
+/// [`matmul`] into rows that begin `step` elements apart. The elements between the rows are left alone.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -79,7 +79,7 @@ pub fn matmul_within<F: Float>(out: &mut [F], step: usize, store: Store, a: Matr
     let left =
         Left { data: a.data, row: |i| i * row, walk: Walk { counts: [1, 1, k], steps: [0, 0, a.steps.1] } };
     let (k_step, j_step) = b.steps;
-    // Of a single row or column, either step may be 1.
+    // With a single column or row, the step along it does not matter and is taken as the other layout's 1.
     let (k_step, j_step) = if n == 1 { (k_step, 1) } else { (k_step, j_step) };
     let right = Lines { data: b.data, k_step, j_step, plane: usize::MAX, sample: 0 };
     gemm((m, n), left, &right, (out, Place::matrix(step)), store == Store::Add);

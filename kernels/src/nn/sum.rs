@@ -104,7 +104,7 @@ super::simd::vectorised! {
     }
 }
 
-/// The sums of the columns of `lines`, whose rows are as long as `sums`, in order of rows.
+/// The column sums of `lines`, added in order of rows. A row has as many elements as `sums`.
 pub(super) fn columns<F: Float>(lines: &[F], sums: &mut [F]) {
     let width = sums.len();
     if width == 0 {

@@ -125,7 +125,7 @@ pub(crate) fn share(tasks: usize, body: impl Fn(usize) + Sync) {
     }
 }
 
-/// Calls `body` with a range of rows and their part of `all`, whose rows are `width` long; one range per thread.
+/// Calls `body` once per thread, with a range of rows and their part of `all`. Rows have `width` elements.
 pub(crate) fn share_rows<T: Send>(
     all: &mut [T],
     width: usize,
@@ -135,7 +135,7 @@ pub(crate) fn share_rows<T: Send>(
     share_rows_of(work, (all, width), (&mut [(); 0], 0), |rows, all, _| body(rows, all));
 }
 
-/// As [`share_rows`], for the rows of two slices side by side and so much `work`.
+/// [`share_rows`] for the rows of two slices side by side. `work` is the cost that decides on the number of threads.
 pub(crate) fn share_rows_of<T: Send, U: Send>(
     work: usize,
     (a, a_width): (&mut [T], usize),
@@ -182,7 +182,7 @@ impl Shared {
             self.wake.notify_all();
         }
         let mine = catch_unwind(AssertUnwindSafe(|| self.tasks(job)));
-        // Close: nobody enters any more, and those inside finish what they took.
+        // Close the job: no further thread enters, and threads inside finish the parts that they took.
         self.state.fetch_and(!OPEN, Ordering::SeqCst);
         let mut looks = 0u32;
         while self.state.load(Ordering::SeqCst) & (OPEN - 1) > 0 {

@@ -118,7 +118,7 @@ pub struct Assertions {
 }
 
 impl Assertions {
-    /// None yet, over these headers; types whose names differ are named in Rust and C.
+    /// An empty list of assertions over these headers. `names` maps types whose names differ between Rust and C.
     pub fn over(headers: &[&str], names: &[(&'static str, &'static str)]) -> Assertions {
         let mut text = String::from(SAME);
         for header in headers {

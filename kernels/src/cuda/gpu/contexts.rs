@@ -18,7 +18,7 @@ pub(super) struct Contexts {
 }
 
 impl Contexts {
-    /// Those of this process, none opened by this.
+    /// The contexts of this process's devices; this call opens none.
     pub fn of_process(devices: usize) -> &'static Contexts {
         static ALL: OnceLock<Contexts> = OnceLock::new();
         ALL.get_or_init(|| Contexts {
@@ -27,7 +27,7 @@ impl Contexts {
         })
     }
 
-    /// Makes a device's context the calling thread's, and opens it before if nobody has.
+    /// Makes a device's context the calling thread's. Opens the context first, if no thread has yet.
     pub fn enter(&self, device: usize) -> Result<()> {
         let place = self.opened.get(device);
         let place =

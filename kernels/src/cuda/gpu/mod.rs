@@ -60,7 +60,7 @@ impl Gpu {
         self.contexts.enter(device)
     }
 
-    /// As [`Gpu::enter`], where defect 18 did not.
+    /// [`Gpu::enter`] at the places where defect 18 left it out.
     fn enter_too(&self, device: usize) -> Result<()> {
         if self.seeded(18) { Ok(()) } else { self.enter(device) }
     }
@@ -87,8 +87,8 @@ impl Gpu {
         Ok((found.0, found.1.0))
     }
 
-    /// Destroys what is no more needed, in its device's context. An error here is one of the work before, which whoever waits
-    /// for that work is told.
+    /// Destroys an object of a device that is no longer needed, in the device's context. An error here belongs to earlier work;
+    /// the next call that waits for that work returns it.
     fn destroy(&self, device: usize, destroy: impl FnOnce() -> std::result::Result<(), result::DriverError>) {
         if self.enter_too(device).is_ok() {
             let _ = destroy();
@@ -201,7 +201,7 @@ impl CudaMachine for Gpu {
     }
 
     unsafe fn unpin(&self, address: u64) {
-        // Any context will do, and one whose device this process uses must be taken: whoever pinned it has opened one.
+        // Any context of a device that this process uses will do: memory is pinned only once a context is open.
         if self.contexts.enter_any().is_ok() {
             // SAFETY: the caller's promise.
             let _ = unsafe { result::free_host(address as *mut _) };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind these locks is whole between any two of its changes: a panic leaves it so.
+    // Every change under these locks is atomic, so a panic between two changes leaves consistent data.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

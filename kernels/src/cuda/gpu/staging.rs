@@ -36,7 +36,7 @@ pub(super) struct Ring {
 static FREE: Mutex<BTreeMap<usize, Vec<Ring>>> = Mutex::new(BTreeMap::new());
 
 impl Ring {
-    /// A ring for a stream of a device, whose context is the thread's.
+    /// A ring of staging buffers for a stream of a device. The device's context is the calling thread's.
     pub fn new(device: usize) -> Result<Ring> {
         if let Some(ring) = lock(&FREE).get_mut(&device).and_then(Vec::pop) {
             return Ok(ring);
@@ -90,7 +90,7 @@ impl Ring {
 
     /// Keeps the ring for another stream of the device; this one is about to be destroyed.
     pub fn retire(mut self, device: usize, stream: sys::CUstream) {
-        // A ring whose last copies no event follows is given up: they may still be under way.
+        // If no event can be recorded behind the last copies, the ring is leaked: the copies may still be under way.
         if self.leave(stream).is_ok() {
             lock(&FREE).entry(device).or_default().push(self);
         }

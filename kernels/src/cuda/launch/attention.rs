@@ -27,7 +27,7 @@ pub struct Heads<'a> {
 /// Dropout of an attention's probabilities, by the draws of [`crate::nn::AttentionShape`].
 #[derive(Clone, Copy, Debug)]
 pub struct Dropped<'a> {
-    /// As [`super::dropout`] has it.
+    /// The stream of random draws, laid out as for [`super::dropout`].
     pub stream: Slice<'a>,
     /// As there.
     pub layer: u32,
@@ -110,7 +110,7 @@ impl Heads<'_> {
         [0, 1, 2].map(|third| qkv.address() + third * self.width() * self.dtype.size() as u64)
     }
 
-    /// Notes the stream of draws, whose address is in the shape.
+    /// Adds the stream of random draws to the memory that the kernel reads; its address is in the shape.
     fn drawn(&self, arguments: Arguments) -> Arguments {
         self.dropped.iter().fold(arguments, |arguments, dropped| arguments.touches(dropped.stream, false))
     }

@@ -58,7 +58,7 @@ impl BatchNormLaunch {
         Plane { n, channels, plane, last: u32::from(self.layout == TensorLayout::ChannelsLast), unused: 0 }
     }
 
-    /// Blocks side by side: one for a channel, or for 32 of them where they come last.
+    /// The number of blocks side by side: one for each channel, or for each 32 channels where channels are the last dimension.
     fn columns(&self) -> u32 {
         let each = if self.layout == TensorLayout::ChannelsLast { 32 } else { 1 };
         self.channels.div_ceil(each) as u32

@@ -120,7 +120,7 @@ impl Trees {
         }
     }
 
-    /// What is read and what is written of each buffer, neighbouring chunks of one use together.
+    /// The ranges that are read and written of each buffer. Neighbouring chunks of equal use are one range.
     fn spans(&self, ranks: usize) -> Vec<Span> {
         fn leaves(tree: &BufferTree) -> u64 {
             match tree {
@@ -280,7 +280,8 @@ mod tests {
     #[test]
     fn a_buffer_is_written_where_it_receives_and_read_where_a_tree_names_it() {
         let pair = || BufferTree::node(BufferTree::Leaf(0), BufferTree::Leaf(1));
-        // Both receive the first two chunks; then 1 alone, of an empty chunk nobody, of the last rank 2 from rank 0.
+        // Both ranks receive the first two chunks, then rank 1 alone receives one. An empty chunk has no receiver. Rank 2
+        // receives the last chunk from rank 0.
         let trees = Trees {
             bounds: vec![0, 4, 8, 12, 12, 20],
             chunks: vec![

@@ -37,7 +37,7 @@ pub fn mse(
     by_sample(queue, "mse", dtype, (x, labels), divisor, (dx, loss))
 }
 
-/// 1 for each sample whose largest logit (the first of equals) is its label's, else 0; as u32.
+/// For each sample, as u32: 1 if its largest logit (the first of equal ones) is that of its label, else 0.
 ///
 /// # Errors
 /// A length that does not fit.

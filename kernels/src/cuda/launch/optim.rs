@@ -105,12 +105,12 @@ struct Tensor {
     count: u64,
 }
 
-/// One parameter with all that belongs to it: `param` of T, the rest of f32.
+/// One parameter with its gradient and optimiser state: `param` has elements of T, the others of f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Param<'a> {
     /// The parameter.
     pub param: Slice<'a>,
-    /// Its gradient.
+    /// The gradient of the parameter.
     pub grad: Slice<'a>,
     /// The master weights of a 16-bit parameter.
     pub master: Option<Slice<'a>>,
@@ -198,7 +198,7 @@ impl<'a> Params<'a> {
         Ok(Params { dtype, jobs, bytes, tensors, table, whole, ranges, _owners: Vec::new(), parts })
     }
 
-    /// The same tables, which keep the memory that they name instead of borrowing it.
+    /// These tables with shared ownership of the memory that they name, instead of a borrow.
     ///
     /// # Errors
     /// [`Error::Argument`] if a part is in none of the `owners`.

@@ -175,7 +175,7 @@ struct Planes {
     count: u64,
     /// Values of each.
     each: u64,
-    /// Where channels come last: how many there are; else 0.
+    /// The number of channels if channels are the last dimension, else 0.
     channels: u64,
 }
 
@@ -208,7 +208,7 @@ fn over_planes(
     Ok((from.len() + to.len()) as u64)
 }
 
-/// The mean of each of as many planes as `y` has elements; `last` is the number of channels where they come last.
+/// The means of whole planes, one for each element of `y`. `last` is the number of channels if channels are the last dimension.
 ///
 /// # Errors
 /// A length that does not fit.

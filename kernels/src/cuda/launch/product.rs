@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 /// A matrix in memory, row by row, perhaps to be read transposed.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMatrix<'a> {
-    /// Its elements.
+    /// The elements of the matrix.
     pub data: Slice<'a>,
     /// Rows as used.
     pub rows: usize,

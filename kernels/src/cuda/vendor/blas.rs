@@ -34,7 +34,7 @@ pub(super) fn present() -> bool {
     cublas_lt().is_ok()
 }
 
-/// Its version; zeros where it is not there.
+/// cuBLASLt's version; zeros if it is not installed.
 pub(super) fn version() -> (usize, usize, usize) {
     // SAFETY: takes nothing.
     let version = cublas_lt().map_or(0, |library| unsafe { (library.cublasLtGetVersion)() });
@@ -68,7 +68,8 @@ fn type_of(dtype: DType) -> Result<sys::cudaDataType> {
 struct TensorLayout(sys::cublasLtMatrixLayout_t, &'static CublasLt);
 
 impl TensorLayout {
-    /// Of a row-major matrix of `rows` by `columns` in memory, which column by column is its transpose.
+    /// The layout of a row-major matrix of `rows` by `columns`. cuBLASLt counts column by column and sees the matrix's
+    /// transpose.
     fn of(library: &'static CublasLt, dtype: DType, rows: usize, columns: usize) -> Result<TensorLayout> {
         let (kind, mut made) = (type_of(dtype)?, ptr::null_mut());
         let (across, down) = (columns as u64, rows as u64);
@@ -89,7 +90,7 @@ impl Drop for TensorLayout {
 struct Description(sys::cublasLtMatmulDesc_t, &'static CublasLt);
 
 impl Description {
-    /// Of a product whose sums and scales are f32.
+    /// The description of a product with f32 sums and scales.
     fn new(library: &'static CublasLt) -> Result<Description> {
         let (compute, scale) =
             (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F);

@@ -47,7 +47,7 @@ pub(super) fn present() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// Its version; only where it is present.
+/// cuDNN's version. cuDNN must be present.
 pub(super) fn version() -> (usize, usize, usize) {
     let version = result::get_version();
     (version / 10_000, version / 100 % 100, version % 100)
@@ -199,7 +199,7 @@ impl Dnn {
         })
     }
 
-    /// One product of a convolution whose operands have been checked; `None` where no algorithm of the library's does it.
+    /// One product of a convolution whose operands have been checked; `None` if cuDNN has no algorithm for it.
     pub fn conv(
         &self,
         queue: &Queue,

@@ -90,9 +90,9 @@ fn choice() -> &'static AtomicBool {
     })
 }
 
-/// Chooses algorithms, from here on and in the whole process, so that every run has the same bits, or by speed alone, which is
-/// the default. The environment variable `ALLFOLD_DETERMINISTIC=1` does the same. Shapes whose algorithm is chosen keep
-/// it, so call this before the first product.
+/// Makes the libraries choose algorithms that give the same bits in every run (`on`), or the fastest ones (the default), from
+/// now on and in the whole process. The environment variable `ALLFOLD_DETERMINISTIC=1` does the same. A shape whose algorithm
+/// has been chosen keeps it, so call this before the first product.
 pub fn set_deterministic(on: bool) {
     choice().store(on, Ordering::Relaxed);
 }

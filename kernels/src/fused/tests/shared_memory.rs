@@ -69,13 +69,13 @@ fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
         let stopped =
             Member::new(mine.clone(), 0).run(3, &exchange, Ends::InPlace(&mut buffer), &mut deadline(50));
         assert_eq!(stopped, Err(Stopped::TimedOut("late")));
-        // What the other one writes now, should it wake, is not seen here.
+        // What the stopped process writes if it continues now is no longer visible here.
         buffer.fill(9);
         // SAFETY: inside the mapping; nobody else looks at these bytes of the memory any more.
         unsafe { theirs.memory.base().as_ptr().add(at).write_bytes(1, 800_000) };
         assert!(buffer.iter().all(|byte| *byte == 9));
     });
-    // And it finds, when it wakes, that the exchange has failed.
+    // When the stopped process continues, it finds that the exchange has failed.
     use crate::fused::sync::{Gate, gate};
     assert_eq!(gate(theirs.done(), 2), Gate::GivenUp);
 }

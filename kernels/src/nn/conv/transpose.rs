@@ -22,7 +22,7 @@ pub(super) fn pad<F: Float>(x: &[F], (height, width): (usize, usize), padding: u
     });
 }
 
-/// The transpose of `from`, whose rows have `cols` elements.
+/// Transposes `from`, whose rows have `cols` elements.
 pub(super) fn transpose_parallel<F: Float>(from: &[F], cols: usize, to: &mut [F]) {
     let rows = from.len() / cols;
     share_rows(to, rows, |range, to| transpose(&from[range.start..], (range.len(), rows), cols, to, rows));

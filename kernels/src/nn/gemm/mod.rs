@@ -123,7 +123,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A matrix whose rows are so far apart.
+    /// A matrix whose rows begin `row` elements apart.
     pub fn matrix(row: usize) -> Place {
         Place { base: 0, row, plane: usize::MAX, sample: 0 }
     }
@@ -343,7 +343,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         });
     }
 
-    /// As [`Block::depth`], without a packed operand.
+    /// [`Block::depth`] for an operand that is read where it lies, without packing.
     fn depth_direct(&self, ks: &Range<usize>, direct: &Direct<F>, add: bool) {
         let mut tile = [F::ZERO; ROWS * WIDTH];
         let offsets = &direct.offsets[ks.clone()];
@@ -393,7 +393,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         Some(Target { start: self.out.start.wrapping_add(at), line, add })
     }
 
-    /// Writes a tile, whose lines are `WIDTH` apart, to its rows from i on and its columns.
+    /// Writes a tile, whose lines are `WIDTH` elements apart, to the output's rows from `i` on and to columns `cols`.
     fn store(&self, i: usize, cols: Range<usize>, tile: &[F; ROWS * WIDTH], add: bool) {
         let (rows, j, cols) = (ROWS.min(self.rows.end - i), cols.start, cols.len());
         let mut done = 0;
@@ -440,8 +440,8 @@ fn put<F: Float, const N: usize>(to: &mut [F], from: &[F], add: bool) {
 #[repr(C, align(64))]
 struct Line([u64; 8]);
 
-/// Room for so many elements, with whatever was there before. A thread keeps its rooms from one call to the next; of
-/// rooms inside one another, each has its own.
+/// Calls `body` with a scratch buffer of `count` elements, of undefined content, that the thread keeps for its next call.
+/// Nested calls get different buffers.
 pub(super) fn with_thread_scratch<F: Float, R>(count: usize, body: impl FnOnce(&mut [F]) -> R) -> R {
     thread_local! {
         static ROOMS: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };

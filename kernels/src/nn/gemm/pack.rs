@@ -39,12 +39,12 @@ pub(crate) struct Lines<'a, F> {
 }
 
 impl<'a, F> Lines<'a, F> {
-    /// A matrix whose rows are so long.
+    /// A matrix whose rows have `row` elements.
     pub fn matrix(data: &'a [F], row: usize) -> Lines<'a, F> {
         Lines { data, k_step: row, j_step: 1, plane: usize::MAX, sample: 0 }
     }
 
-    /// The transpose of a matrix whose rows are so long.
+    /// The transpose of a matrix whose rows have `row` elements.
     pub fn transposed(data: &'a [F], row: usize) -> Lines<'a, F> {
         Lines { data, k_step: 1, j_step: row, plane: usize::MAX, sample: 0 }
     }

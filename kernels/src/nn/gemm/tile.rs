@@ -20,7 +20,8 @@ pub(super) const VECTOR: usize = 16;
 /// Columns of a tile.
 pub(super) const WIDTH: usize = 3 * VECTOR;
 
-/// Where the vectors of a tile go: lines of them, `line` elements apart, and whether they are added to what is there.
+/// Where the vectors of a tile are written: lines that are `line` elements apart, and whether the vectors are added to the
+/// content.
 #[derive(Clone, Copy)]
 pub(super) struct Target<F> {
     pub start: *mut F,
@@ -205,7 +206,7 @@ mod tests {
             let want = wanted(&data, &panel, vectors, before.map(|x| x as f32));
             let offsets: Vec<usize> = (0..DEPTH).map(|k| k * line).collect();
             let bases = &[0, VECTOR, 2 * VECTOR][..vectors];
-            // The same rows with every step alike, for operands that are read where they lie.
+            // The rows with equally long steps, for operands that are read where they lie.
             let flat: Vec<f32> = rows
                 .iter()
                 .flat_map(|row| (0..DEPTH).map(move |k| (row, k)))

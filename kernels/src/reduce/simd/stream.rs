@@ -55,7 +55,7 @@ pub fn copy_large(into: &mut [u8], from: &[u8]) {
     copy_part(into, from, from.len());
 }
 
-/// The same for a part of a copy of `whole` bytes.
+/// Copies a part of a larger copy of `whole` bytes: `whole` decides whether stores bypass the caches.
 ///
 /// # Panics
 /// The lengths differ.
@@ -70,8 +70,8 @@ pub fn copy_part(into: &mut [u8], from: &[u8], whole: usize) {
     }
 }
 
-/// Orders streaming stores before what is written afterwards, which nothing else does: to be called once, before anyone
-/// is told. A fence for every block would wait for every block.
+/// Orders streaming stores before later writes; no other instruction does. Call this once, before another thread is told of the
+/// data: a fence per block would wait for every block.
 #[inline]
 pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]

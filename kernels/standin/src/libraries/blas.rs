@@ -67,7 +67,7 @@ fn ended(was_there: bool) -> Result<(), Code> {
     if was_there { Ok(()) } else { Err(Code::CUBLAS_STATUS_INVALID_VALUE) }
 }
 
-/// The shape of a product whose layouts fit: rows, columns, and the length of its sums.
+/// The shape of a product with consistent layouts: rows, columns, and the length of its sums.
 fn shape(product: &Product, [a, b, d]: [TensorLayout; 3]) -> Result<(usize, usize, usize), Code> {
     let side =
         |l: &TensorLayout, turned: bool| if turned { (l.columns, l.rows) } else { (l.rows, l.columns) };

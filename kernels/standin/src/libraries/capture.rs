@@ -10,7 +10,7 @@ pub(super) type Clock = BTreeMap<u64, usize>;
 pub(super) struct Capture {
     /// The stream that began it and must end it.
     pub origin: u64,
-    /// Its streams.
+    /// The streams of the capture, each with its clock.
     pub members: BTreeMap<u64, Clock>,
     /// Nodes of each stream so far.
     pub counts: Clock,

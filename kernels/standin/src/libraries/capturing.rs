@@ -19,7 +19,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends a capture, whatever has become of it.
+    /// Ends a capture, valid or not.
     pub fn end_capture(&mut self, stream: u64) -> Result<Arc<Vec<Task>>, Code> {
         let id = self.own(stream, "cuStreamEndCapture")?.capture.ok_or(Code::CUDA_ERROR_ILLEGAL_STATE)?;
         let Some(capture) = self.captures.get(&id) else { return Err(Code::CUDA_ERROR_ILLEGAL_STATE) };

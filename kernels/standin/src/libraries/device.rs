@@ -60,7 +60,7 @@ entries! {
             100 => Err(Code::CUDA_ERROR_NO_DEVICE),
             803 => Err(Code::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH),
             1 => {
-                // As a driver whose visible devices are none.
+                // A driver without visible devices starts, too.
                 here.started = true;
                 here.options.devices = 0;
                 Ok(())

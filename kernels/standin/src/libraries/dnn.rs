@@ -157,7 +157,7 @@ fn run(
     }
     {
         let mut used = lock(&USED);
-        // Algorithm 0 adds up in whatever order its blocks come.
+        // Algorithm 0 adds up in the order in which blocks finish, which differs from run to run.
         *(if algorithm == 0 { &mut used.other_bits } else { &mut used.same_bits }) += 1;
     }
     let ranges = [x, w, y].iter().zip(at).map(|(t, at)| (at, t.len() as u64 * t.kind.size())).collect();

@@ -3,11 +3,11 @@
 /// A function of a stand-in library.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
-    /// Its symbol.
+    /// The function's symbol.
     pub name: &'static str,
     /// Where it is.
     pub at: *const (),
-    /// What it is held to, beyond what its name says.
+    /// The rule that the stand-in holds the caller to.
     pub rule: &'static str,
 }
 

@@ -16,8 +16,8 @@ fn failed(why: &dyn std::fmt::Display) -> Error {
     Error::Compile { file: "standin.cc", target: "the stand-in driver".into(), log }
 }
 
-/// Loads a library of these functions under each of the names. The dynamic linker finds a library that is loaded by its
-/// SONAME, so whoever opens one of the names later gets this one.
+/// Loads a library with these functions under each of the names. The dynamic linker knows a loaded library by its SONAME, so a
+/// later open of one of the names finds this library.
 pub(super) fn install(names: &[&str], tables: &[&[Entry]]) -> Result<()> {
     for name in names {
         let path = build(name, tables)?;

@@ -11,7 +11,7 @@ use std::ffi::{c_uint, c_void};
 /// What memory holds before it is written: a NaN in every float type.
 const FRESH: u8 = 0xff;
 
-/// Memory of a device, or of the host, whose part comes after the last device's.
+/// Allocates memory of a device; the index after the last device means pinned memory of the host.
 fn allocate(here: &mut World, device: usize, bytes: usize) -> Result<u64, Code> {
     let limit = if device == here.options.devices { u64::MAX } else { here.options.memory };
     let (next, used) = *here.parts.get(device).ok_or(Code::CUDA_ERROR_INVALID_DEVICE)?;
@@ -47,7 +47,7 @@ fn free(here: &mut World, address: u64, pinned: bool, call: &str) -> Result<(), 
     }
 }
 
-/// Gives a stream a copy whose device and pinned memory is there; the host's own memory may be anywhere.
+/// Queues a copy on a stream. Device memory and pinned memory must be allocated; other host memory may be anywhere.
 fn copy(into: u64, from: u64, bytes: usize, stream: u64, call: &str) -> Result<(), Code> {
     let (mut here, bytes) = (here(), bytes as u64);
     here.own(stream, call)?;

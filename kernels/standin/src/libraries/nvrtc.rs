@@ -19,7 +19,7 @@ struct Program {
 struct State {
     next: u64,
     programs: BTreeMap<u64, Program>,
-    /// What was compiled, in order: file and target.
+    /// The compiled files with their target architectures, in order.
     compiled: Vec<(String, String)>,
 }
 

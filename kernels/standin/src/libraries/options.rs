@@ -64,7 +64,7 @@ impl Default for StandinOptions {
 pub struct Nvrtc {
     /// The name of its library.
     pub file: &'static str,
-    /// Its version.
+    /// The driver's version.
     pub version: (i32, i32),
     /// The architectures that it compiles for.
     pub architectures: &'static [u32],
@@ -84,7 +84,7 @@ impl Default for Nvrtc {
 pub struct Products {
     /// The name of its library.
     pub file: &'static str,
-    /// Its version, as it counts: 130000 is 13.0.
+    /// The library's version in its own counting: 130000 is 13.0.
     pub version: usize,
     /// Whether a handle can be made.
     pub starts: bool,

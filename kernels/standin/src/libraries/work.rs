@@ -61,7 +61,7 @@ fn serve(id: u64, mut draw: u64) {
         stream.busy = true;
         drop(world);
         let done = match (&task, failed) {
-            // What comes after an error of its context is not run.
+            // Tasks after an error of their context do not run.
             (Task::Record(_) | Task::Wait(_) | Task::Spin(_), _) | (_, true) => Ok(()),
             _ => {
                 delay(&mut draw, longest);

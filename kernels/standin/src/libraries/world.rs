@@ -19,7 +19,7 @@ pub(super) struct Context {
     pub retained: u32,
     /// The error that all of its calls answer from now on.
     pub failed: Option<Code>,
-    /// Devices whose memory its kernels may touch.
+    /// The devices whose memory the kernels of this context may access.
     pub peers: BTreeSet<usize>,
 }
 
@@ -174,7 +174,7 @@ pub struct Live {
     pub pinned: usize,
 }
 
-/// What is alive in the stand-in.
+/// The numbers of objects that are alive in the stand-in.
 pub fn standin_live() -> Live {
     let here = here();
     let pinned = here.memory.values().filter(|one| one.device == here.options.devices).count();
@@ -189,7 +189,7 @@ pub fn standin_live() -> Live {
     }
 }
 
-/// What was done that a real driver leaves undefined, or that waited without end; once read, forgotten.
+/// The calls whose effect a real driver leaves undefined, and waits without end, since the last call of this function.
 pub fn standin_violations() -> Vec<String> {
     std::mem::take(&mut here().violations)
 }
@@ -211,7 +211,7 @@ impl World {
         self.violations.push(what);
     }
 
-    /// The calling thread's context, with whatever error it is stuck in.
+    /// The calling thread's context, or the error that the context is stuck in.
     pub fn current(&self) -> std::result::Result<u64, Code> {
         let current = CURRENT.get();
         match self.contexts.get(&current) {

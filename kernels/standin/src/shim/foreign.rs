@@ -6,11 +6,11 @@ use std::sync::Arc;
 /// How far a piece of foreign work is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It waits for something outside of its stream.
+    /// The task waits for something outside of its stream.
     Busy,
-    /// It has ended, well or not: the stream goes on.
+    /// The task has ended; the stream continues.
     Done,
-    /// It has broken its device: every later call on the stream fails with this.
+    /// The task has broken its device: every later call on the stream fails with this message.
     Failed(String),
 }
 
@@ -20,7 +20,7 @@ pub type Poll = Box<dyn FnMut() -> Progress + Send>;
 /// Work of a foreign library.
 #[derive(Clone)]
 pub struct Foreign {
-    /// What it is called in messages.
+    /// The task's name in messages.
     pub name: &'static str,
     /// The memory that it reads and writes.
     pub accesses: Vec<MemoryAccess>,

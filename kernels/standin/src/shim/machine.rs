@@ -44,7 +44,7 @@ impl Shim {
         (machine as &dyn Any).downcast_ref()
     }
 
-    /// What it is like.
+    /// The options that the shim was made with.
     pub fn options(&self) -> &ShimOptions {
         &self.options
     }
@@ -149,7 +149,7 @@ impl CudaMachine for Shim {
         });
         match raced {
             Ok(()) => state.blocks.release(address),
-            // Whoever still uses it finds it where it was.
+            // Other users of the memory still find it at its address.
             Err(error) => {
                 lock(&self.lost).get_or_insert(error);
             }

@@ -147,8 +147,8 @@ impl Blocks {
         others
     }
 
-    /// Runs a body while all memory that is not named holds other values, which come back behind it. What is not named as
-    /// written must be as it was.
+    /// Runs a body while all memory that `accesses` does not name holds other values; the values are restored afterwards.
+    /// Memory that `accesses` does not name as written must be unchanged.
     pub fn audited(&self, accesses: &[MemoryAccess], body: impl FnOnce() -> Result<()>) -> Result<()> {
         let others = self.others(accesses.iter());
         let fixed = self.others(accesses.iter().filter(|access| access.write));

@@ -14,7 +14,7 @@ pub enum FiberOrder {
 /// What a shim is like.
 #[derive(Clone, Copy, Debug)]
 pub struct ShimOptions {
-    /// Of the fibres of a block.
+    /// The order in which the fibres of a block run.
     pub order: FiberOrder,
     /// Devices.
     pub devices: usize,

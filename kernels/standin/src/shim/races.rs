@@ -17,7 +17,7 @@ use allfold_kernels::cuda::MemoryAccess;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is known of each stream: its latest task that comes before.
+/// A vector clock: for each stream, its latest task that happened before.
 pub(super) type Clock = BTreeMap<u32, u64>;
 
 /// A task that touched memory.
@@ -88,14 +88,14 @@ impl Races {
         self.forget_retired();
     }
 
-    /// A stream is gone. Its last task is remembered until the host knows of it.
+    /// Retires a destroyed stream. Its last task is remembered until the host has waited for it.
     pub fn retire(&mut self, stream: u32) {
         let last = self.clocks.remove(&stream).and_then(|clock| clock.get(&stream).copied()).unwrap_or(0);
         self.retired.insert(stream, last);
         self.forget_retired();
     }
 
-    /// Forgets the streams that are gone and whose tasks the host has all waited for.
+    /// Forgets the destroyed streams whose tasks the host has all waited for.
     fn forget_retired(&mut self) {
         let Races { clocks, host, retired, .. } = self;
         retired.retain(|stream, last| {
@@ -173,7 +173,7 @@ impl Races {
         }
     }
 
-    /// Makes segments of the gaps of a range whose ends are cut.
+    /// Makes segments of the gaps in a range whose ends are already segment boundaries.
     fn fill(&mut self, range: std::ops::Range<u64>) {
         let (mut at, mut gaps) = (range.start, Vec::new());
         for (start, segment) in self.segments.range(range.clone()) {

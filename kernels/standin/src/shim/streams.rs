@@ -98,7 +98,7 @@ impl Streams {
         }
     }
 
-    /// Streams and events that nobody has destroyed yet.
+    /// The numbers of streams and events that have not been destroyed.
     pub fn live(&self) -> (usize, usize) {
         (self.streams.values().filter(|stream| !stream.retired).count(), self.events.len())
     }

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CString, c_char, c_int};
 use std::sync::{Arc, Mutex};
 
-/// Fibres and their blocks are global to the loaded library: one kernel runs at a time, whatever the number of shims.
+/// Fibres and their blocks are globals of the loaded library, so one kernel runs at a time over all shims.
 pub(super) static RUNNING: Mutex<()> = Mutex::new(());
 /// Kernels that have run to their end, by name.
 pub(super) static LAUNCHED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

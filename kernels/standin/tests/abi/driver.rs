@@ -67,7 +67,7 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
     crate::hold("driver", all);
 }
 
-/// What is passed, asked for and answered, by its numbers.
+/// The values of the constants that we pass, query and receive.
 fn enumerators(all: &mut Assertions) {
     enumerators!(
         all,

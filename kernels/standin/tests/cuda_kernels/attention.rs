@@ -18,7 +18,7 @@ struct Shape {
     causal: bool,
 }
 
-/// Its output, the logarithms of its norms, and the gradient of its input.
+/// The expected output, logarithms of norms, and input gradient.
 struct Wanted {
     y: Vec<f64>,
     lse: Vec<f64>,

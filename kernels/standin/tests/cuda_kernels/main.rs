@@ -44,7 +44,7 @@ fn gpu() {
     }
 }
 
-/// The same body by [`Gpu`] and the driver's calls, in a process that has a stand-in for the driver.
+/// The test body through [`Gpu`] and the driver's calls, in a process with a stand-in for the driver.
 #[test]
 fn over_the_driver() {
     use allfold_standin::{StandinOptions, install, standin_live, standin_violations};

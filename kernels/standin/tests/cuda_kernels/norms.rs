@@ -66,7 +66,7 @@ fn batch_norm<T: Trained>(queue: &Queue) {
             &arrange(&y, (n, c, p), layout),
             4e-6,
         );
-        // The same by totals, as ranks would add them up.
+        // Batch norm by totals, as several ranks would sum them.
         let totals = queue.memory(8 * (1 + 2 * c)).unwrap();
         queue.write(grunning.all(), &start).unwrap();
         shape.sums(queue, gx.all(), totals.all()).unwrap();

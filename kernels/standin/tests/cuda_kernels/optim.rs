@@ -46,7 +46,7 @@ fn sgd<T: Trained>(queue: &Queue) {
     }
 }
 
-/// Against f64 within rounding: the norms are sums, whose order is the kernel's own.
+/// Compares LARS with f64 within rounding: the kernel sums the norms in an order of its own.
 fn lars<T: Trained>(queue: &Queue) {
     for (own, master) in [(1, true), (0, true), (1, false)] {
         let rule = LarsRule { lr: 0.5, decay: 0.01, trust: 0.02, momentum: 0.9, factor: 0.5, own, unused: 0 };

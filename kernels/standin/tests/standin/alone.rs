@@ -4,7 +4,7 @@ use allfold_standin::{StandinOptions, install, standin_violations};
 use std::process::Command;
 
 const NAME: &str = "ALLFOLD_STANDIN_TEST";
-/// What a line of a child begins with that says what was wrong.
+/// The prefix of a line in which a child process reports an error.
 const WRONG: &str = "WRONG ";
 
 /// What a body found wrong.
@@ -15,8 +15,8 @@ pub fn is_child() -> bool {
     std::env::var(NAME).is_ok()
 }
 
-/// Runs a body in a new process that has such a stand-in, and gives what was wrong there: what the body found, and what the
-/// stand-in noted. The test's name is its path in this binary, and the variant's tells its processes apart.
+/// Runs a body in a new process with this stand-in, and returns the errors that the body found and those that the stand-in
+/// noted. `test` is the test's path in this binary; the variant's name tells its processes apart.
 fn child(
     test: &str,
     variant: &str,

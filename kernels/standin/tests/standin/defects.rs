@@ -94,7 +94,7 @@ fn churn(gpu: &Arc<dyn CudaMachine>) -> Found {
         }
         let (stream, event) = (queue.stream(), mark.event());
         drop((queue, mark));
-        // What is gone is never another's, whatever is made after it.
+        // A handle of a destroyed object never becomes valid again, whatever is created later.
         ensure(gpu.finish(stream).is_err() && gpu.synchronize(event).is_err(), (stream, event))?;
     }
     device.finish()?;

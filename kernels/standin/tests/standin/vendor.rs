@@ -133,7 +133,7 @@ fn d21_operands_are_aligned_as_was_said() {
         let queue = Queue::new(Gpu::open()?, 0)?;
         let bucket = upload(&queue, DType::F16, &values(1000, 1))?;
         let (b, c) = (upload(&queue, DType::F16, &values(64, 2))?, queue.memory(128)?);
-        // The same shape at other places: what was chosen for one does not hold for the others.
+        // The same shape at other addresses: an algorithm that was chosen for one alignment does not hold for others.
         for at in [256, 128, 0, 130, 64] {
             let data = bucket.all().part(at, 128)?;
             let left = DeviceMatrix { data, rows: 8, columns: 8, transposed: false };

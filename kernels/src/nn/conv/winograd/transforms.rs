@@ -82,7 +82,8 @@ fn three<F: Float>([a, b, c, d]: [&Vector<F>; 4]) -> [Vector<F>; 3] {
 }
 
 vectorised! {
-    /// V of one tile, whose pixels lie at `from`, to `v`, `plane` elements from one place to the next.
+    /// Transforms one tile of pixels at `from` to `v`. Two neighbouring elements of a transformed tile are `plane` elements
+    /// apart.
     pub(super) fn pixels<F>(xs: &[F], from: &[usize; 16], channels: usize, plane: usize, v: &mut [F]) {
         let mut c = 0;
         while c < channels {
@@ -132,7 +133,8 @@ vectorised! {
         }
     }
 
-    /// Z of one tile, whose gradients lie at `from`, to `z`, `plane` elements from one place to the next.
+    /// Transforms one tile of output gradients at `from` to `z`. Two neighbouring elements of a transformed tile are `plane`
+    /// elements apart.
     pub(super) fn outer<F>(ys: &[F], from: &[usize; 4], channels: usize, plane: usize, z: &mut [F]) {
         let mut c = 0;
         while c < channels {
