@@ -80,7 +80,7 @@ impl Costs {
         self.pass(bytes) * self.reduce_passes
     }
 
-    /// What a rank spends on a step whose peer is itself: a reduction as above, a copy is read once and written once.
+    /// The time of a step of a rank with itself: a reduction costs what [`Costs`] says, a copy is read once and written once.
     pub fn local(&self, bytes: Bytes, reduces: bool) -> Picos {
         self.pass(bytes) * if reduces { self.reduce_passes } else { 2 }
     }

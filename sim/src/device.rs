@@ -10,7 +10,7 @@
 
 use crate::{BytesPerSec, Error, Picos, Result};
 
-/// What is to be computed.
+/// An amount of computation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceWork {
     /// Floating-point operations; a multiply-add is two.
@@ -35,7 +35,7 @@ impl std::ops::Add for DeviceWork {
 /// A device that computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// What it is called on the command line and in records.
+    /// The device's name on the command line and in records.
     pub name: &'static str,
     /// Peak floating-point operations per second, in the number format that the name says.
     pub peak: u64,
@@ -62,7 +62,7 @@ impl Device {
         memory: BytesPerSec(2_039_000_000_000),
         launch: CUDA_LAUNCH,
     };
-    /// The same in f32 without tensor cores: 19.5 TFLOP/s. Efficiency as assumed for [`Device::A100`].
+    /// An A100 in f32 without tensor cores: 19.5 TFLOP/s. Efficiency as assumed for [`Device::A100`].
     pub const A100_F32: Device = Device { name: "a100_f32", peak: 19_500_000_000_000, ..Device::A100 };
     /// NVIDIA H100 SXM 80 GB, bf16 on tensor cores, dense: 989.4 TFLOP/s, 3.35 TB/s (NVIDIA datasheet, 2023).
     /// Efficiency: 38 to 43 % in training (Grattafiori et al., "The Llama 3 herd of models", 2024, table 4).
@@ -73,7 +73,7 @@ impl Device {
         memory: BytesPerSec(3_350_000_000_000),
         launch: CUDA_LAUNCH,
     };
-    /// The same in f32 without tensor cores: 67 TFLOP/s. Efficiency as assumed for [`Device::H100`].
+    /// An H100 in f32 without tensor cores: 67 TFLOP/s. Efficiency as assumed for [`Device::H100`].
     pub const H100_F32: Device = Device { name: "h100_f32", peak: 67_000_000_000_000, ..Device::H100 };
     /// One CPU core with AVX2, f32: two fused multiply-adds of 8 lanes a cycle at 3 GHz, 96 GFLOP/s; half of a
     /// DDR4-3200 channel (25.6 GB/s). The efficiency is an assumption: plain loops, not a tuned library.

@@ -16,7 +16,7 @@ pub enum Error {
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What is wrong there and what would be right.
+        /// What is wrong at that place, and what would be right.
         what: String,
     },
     /// A fault rule that cannot be read or does not fit the topology.

@@ -27,8 +27,8 @@ use std::time::Duration;
 /// How long ranks wait for each other.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// As [`allfold_collectives::testing::conforms`], of the same rank counts, sizes and types, for each algorithm on the devices of a machine and over
-/// NCCL.
+/// [`allfold_collectives::testing::conforms`] with the same rank counts, sizes and types, for each algorithm on the devices of
+/// a machine and over NCCL.
 ///
 /// # Errors
 /// The first check that fails.
@@ -176,7 +176,7 @@ fn over_nccl(
     }
 }
 
-/// One rank's part of a job, and whether it has ended with what it must.
+/// One rank's part of a job, and whether its result is the expected one.
 fn one<T: Element>(
     comm: &mut NcclComm,
     algorithm: &'static Algorithm,

@@ -44,7 +44,7 @@ impl Collective {
         Collective::SendRecv,
     ];
 
-    /// What it means: one row of the table in [`crate::meaning`].
+    /// The collective's row in the table of [`crate::meaning`].
     #[inline]
     pub const fn meaning(self) -> &'static Meaning {
         &MEANINGS[self as usize]

@@ -18,7 +18,7 @@ pub struct Geometry {
     sizes: [Cut; 2],
     /// How many chunks have the larger size.
     larger: u64,
-    /// For a blocked collective whose blocks are not in chunk order or not equal.
+    /// For a blocked collective whose blocks are unequal or not in order of chunks.
     places: Option<Places>,
 }
 
@@ -101,7 +101,7 @@ impl Geometry {
         }
     }
 
-    /// The same buffer with as many elements added as make all chunks equal, where every rank has the same number of chunks.
+    /// This buffer lengthened until all chunks are equal, for schedules in which every rank has the same number of chunks.
     pub fn rounded_up(&self, schedule: &(impl Schedule + ?Sized)) -> Geometry {
         let chunks = u64::from(self.chunks);
         let whole = Geometry::whole(schedule, self.count.div_ceil(chunks) * chunks);

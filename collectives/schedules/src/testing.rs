@@ -19,7 +19,7 @@ use crate::registry::{Algorithm, Shape};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{algorithm}, {ranks} ranks: {what}")]
 pub struct ConformanceFailure {
-    /// Its collective and name.
+    /// The algorithm's collective and name.
     pub algorithm: String,
     /// For how many ranks.
     pub ranks: u32,
@@ -28,7 +28,7 @@ pub struct ConformanceFailure {
 }
 
 impl ConformanceFailure {
-    /// That an algorithm failed in this way for so many ranks.
+    /// The failure of an algorithm for this number of ranks.
     pub fn new(algorithm: &Algorithm, ranks: u32, what: impl ToString) -> ConformanceFailure {
         ConformanceFailure { algorithm: format!("{algorithm:?}"), ranks, what: what.to_string() }
     }

@@ -45,7 +45,7 @@ fn every_group_size_of_a_hierarchy_is_proved() {
     }
 }
 
-/// The canonical algorithms all have one hash, whatever the collective and the root; the others are as documented.
+/// All canonical algorithms have one hash, for every collective and root; the other hashes are as documented.
 #[test]
 fn orders_are_what_they_are_said_to_be() {
     for ranks in (4..=17).chain([24, 33]) {
@@ -154,7 +154,7 @@ fn mistakes_in_a_ring_are_caught_by_one_checker_or_the_other() {
             step.send.iter_mut().for_each(|(to, _)| to.0 = if (rank.0, round) == (2, 3) { 5 } else { to.0 });
             step
         }),
-        // 2. Everybody sends one chunk further than it should.
+        // 2. Every rank sends one chunk further than it should.
         caught(ring(), 0, |_, _, _, step| shift(step, 6, 1, 0)),
         // 3. Copy where it should reduce, in the last reducing round.
         caught(ring(), 0, |_, _, round, step| {
@@ -175,7 +175,7 @@ fn mistakes_in_a_ring_are_caught_by_one_checker_or_the_other() {
             send: step.send.filter(|_| (rank.0, round) != (4, 2)),
             ..step
         }),
-        // 9. Rank 0 sends once more, after the end; nobody waits for it.
+        // 9. Rank 0 sends once more after the end; no rank receives it.
         caught(ring(), 1, |ring, rank, round, step| match round {
             10 => Step { send: ring.step(rank, 9).send.filter(|_| rank.0 == 0), recv: None },
             _ => step,

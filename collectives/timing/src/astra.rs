@@ -75,7 +75,7 @@ mod tests {
         full
     }
 
-    /// A switch whose paths have 500 ns.
+    /// A switch with 500 ns on each path.
     fn switch(ranks: u32) -> Topology {
         Topology::switch(ranks, link(50.0, 250)).unwrap()
     }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_switch_does_not_store_whole_messages_before_it_forwards_them() {
-        // Its congestion-aware switch takes 71.8 ms for what its ring of links does in 36.8.
+        // ASTRA-sim's congestion-aware switch takes 71.8 ms for the all-reduce that its ring of links does in 36.8 ms.
         let ring = Topology::ring(8, link(50.0, 500)).unwrap();
         let ours = run(Collective::AllReduce, "ring", 1 << 30, &switch(8), &[]);
         assert_eq!(ours.time, run(Collective::AllReduce, "ring", 1 << 30, &ring, &[]).time);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_direct_all_reduce_sends_its_bytes_through_one_port() {
-        // Its congestion-unaware network takes 7,155 ns for what a port needs 34,180 for.
+        // ASTRA-sim's congestion-unaware network takes 7,155 ns for bytes that need 34,180 ns through a port.
         let ours = run(Collective::AllReduce, "direct", MIB, &switch(8), &[7_155, 34_150]);
         assert!(ours.bounds.collective >= Picos::from_nanos(34_179), "{:?}", ours.bounds);
         assert!(ours.time > ours.bounds.collective);

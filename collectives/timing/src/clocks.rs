@@ -61,7 +61,7 @@ impl Clock {
 /// What a representative receives in the round at hand, and from whom its last message came.
 #[derive(Clone, Copy)]
 struct Inbox {
-    /// The rank whose message comes in the round at hand; `NONE` where none does, and between rounds.
+    /// The rank that sends to this rank in the current round; `NONE` if no rank does, and between rounds.
     from: u32,
     /// The rank of the last message: while it stays the same, so do `rate` and the path.
     source: u32,
@@ -180,7 +180,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         self.job.geometry.elements(span) * u64::from(self.job.element)
     }
 
-    /// A step whose peer is the rank itself takes memory time only.
+    /// A step of a rank with itself takes memory time only.
     fn local(&mut self, representative: u32, span: Span, how: Combine) {
         let bytes = Bytes(self.bytes(span));
         let costs = self.job.costs_of(self.cast.rank(representative));
@@ -226,7 +226,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         }
     }
 
-    /// A send that nobody receives.
+    /// The error for a send that no rank receives.
     fn unreceived(&self, round: u64, acting: &[u32]) -> Error {
         let lost = acting.iter().copied().find(|&representative| {
             let to = self.outbox[representative as usize];

@@ -56,11 +56,11 @@ pub struct LinkUse {
 pub struct Explanation {
     /// The whole time.
     pub time: Picos,
-    /// What it is made of.
+    /// The parts that the time consists of.
     pub parts: Parts,
     /// The critical path, first message first.
     pub path: Vec<Hop>,
-    /// How much of the time is whose: from whom to whom, longest first.
+    /// How much of the time each sender's messages to each receiver take, longest first.
     pub ways: Vec<(Rank, Rank, Picos)>,
     /// All links, the busiest first.
     pub links: Vec<LinkUse>,
@@ -99,7 +99,7 @@ pub fn explain(job: &Job<'_>) -> Result<Explanation, Error> {
 struct Walk<'a> {
     job: &'a Job<'a>,
     messages: &'a [Sent],
-    /// What ended on each rank: when, whether it arrived there (else it left), the message's number; in order.
+    /// For each rank, in order: when a message ended there, whether it arrived (else it left), and its number.
     ends: Vec<Vec<(u64, bool, u32)>>,
     parts: Parts,
 }

@@ -14,7 +14,7 @@ pub struct Failure {
     pub cause: Cause,
     /// The rank that is told first, and the round of the oldest step that it cannot finish.
     pub told: Rank,
-    /// That round.
+    /// The round in which the rank died.
     pub round: u64,
     /// When it is told; `None`: it has no deadline and would wait for ever.
     pub at: Option<Picos>,

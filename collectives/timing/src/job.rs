@@ -8,7 +8,7 @@ use allfold_sim::{Costs, Faults, Picos, Rank, Sharing, Topology};
 
 static NOTHING_WRONG: Faults = Faults::NONE;
 
-/// What is to be timed.
+/// A collective to be timed.
 #[derive(Clone, Copy)]
 pub struct Job<'a> {
     /// The schedule.
@@ -25,7 +25,7 @@ pub struct Job<'a> {
     pub window: u32,
     /// How messages share a link.
     pub sharing: LinkSharing,
-    /// What is wrong with ranks and links.
+    /// The faults of ranks and links.
     pub faults: &'a Faults,
     /// How long it may take: a rank that is not done by then is told whom it waits for.
     pub deadline: Option<Picos>,
@@ -100,9 +100,8 @@ impl<'a> Job<'a> {
 pub enum LinkSharing {
     /// All of them flow at once.
     Flows(Sharing),
-    /// One after the other, in the order of a timetable that is made of the schedule: another time, found much faster for
-    /// large trees. Every rank is stepped; only for pipelines of few steps a rank, where nothing is wrong with ranks and
-    /// links.
+    /// Links serve one message at a time, in the order of a timetable that is made from the schedule: another model, found much
+    /// faster for large trees. Every rank is stepped. For pipelines with few steps per rank, without faults.
     Serial,
 }
 
@@ -138,7 +137,8 @@ pub enum Engine {
     Events,
     /// Step one rank per symmetry class; refuse where there is no symmetry or chunks are unequal.
     BySymmetry,
-    /// The same, with chunks rounded up to equal sizes; [`Outcome::rounded`](super::Outcome::rounded) says so.
+    /// One representative per symmetry class, with chunks rounded up to equal sizes;
+    /// [`Outcome::rounded`](super::Outcome::rounded) says so.
     BySymmetryRounded,
     /// `BySymmetry` where it applies exactly, else `Full`.
     #[default]

@@ -51,7 +51,7 @@ impl<'a> Lane<'a> {
         Some(Lane { schedule, geometry, lanes })
     }
 
-    /// What it does of the job that has them all.
+    /// The job with merged lanes that stands for `whole`.
     pub fn job<'b>(&'b self, whole: &Job<'b>) -> Job<'b> {
         let window = whole.window / self.lanes;
         Job { schedule: self.schedule, geometry: &self.geometry, window, collective: None, ..*whole }

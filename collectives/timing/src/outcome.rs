@@ -43,12 +43,12 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes in those messages, over all ranks.
     pub bytes: Bytes,
-    /// Of every message with its time, in any order: equal for equal runs, by whatever method all ranks were stepped.
-    /// With [`Method::SerialLinks`], of when each rank is done.
+    /// A hash of every message with its time, in any order: equal for equal runs, with every method that steps all ranks. With
+    /// [`Method::SerialLinks`], a hash of when each rank is done.
     pub event_hash: u64,
     /// How the time was found.
     pub method: Method,
-    /// What it was held against.
+    /// The lower bounds that the time was compared with.
     pub bounds: Bounds,
     /// Bytes over each link, by [`allfold_sim::LinkId`]; with a method by symmetry classes, over one link of each.
     pub links: Vec<Bytes>,

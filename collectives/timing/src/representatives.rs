@@ -83,7 +83,7 @@ impl Extend<LinkId> for Walk<'_> {
     }
 }
 
-/// The same representatives, each of whose flows stands for several.
+/// These representatives, with each flow standing for several equal flows.
 pub(crate) struct Replicated<'a, C> {
     pub cast: &'a C,
     pub weight: u32,

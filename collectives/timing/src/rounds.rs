@@ -48,7 +48,7 @@ impl Rounds {
         Some(self.round)
     }
 
-    /// Goes on to the next round; whoever was idle waits for the round in which they act.
+    /// Goes on to the next round. A rank without a step in it waits for the next round in which it has one.
     pub fn done(&mut self, job: &Job<'_>, cast: &impl Representatives) {
         self.round += 1;
         for representative in self.idle.drain(..) {

@@ -7,8 +7,8 @@ use allfold_sim::Picos;
 pub(crate) struct Run {
     /// When each representative is done.
     pub finish: Vec<Picos>,
-    /// The same run if no message had any bytes: a second clock, carried beside the first through the same
-    /// dependencies. The time of the run may never beat it.
+    /// The time of this run if no message had any bytes: a second clock, carried through the same dependencies. The run may
+    /// never be faster.
     pub chain: Picos,
     /// Messages that representatives sent to other ranks.
     pub messages: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The same where each message stands for several.
+    /// This run with each message standing for `lanes` equal ones.
     pub fn times(self, lanes: u32) -> Run {
         let times = u64::from(lanes);
         Run {

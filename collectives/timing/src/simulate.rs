@@ -32,7 +32,7 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     }
 }
 
-/// As [`Engine::Full`] over the event queue, with every message told to `sink` as it arrives.
+/// Simulates with [`Engine::Full`] over the event queue, and passes every message to `sink` as it arrives.
 ///
 /// # Errors
 /// As [`simulate`].

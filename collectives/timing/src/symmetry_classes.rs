@@ -26,7 +26,7 @@ struct FamilyClasses {
 pub(crate) struct SymmetryClasses<'a> {
     topology: &'a Topology,
     ranks: Classes,
-    /// By family; empty for a mesh, whose links are pairs of ranks.
+    /// The classes of each family of links; empty for a mesh, whose links are pairs of ranks.
     families: Vec<FamilyClasses>,
 }
 

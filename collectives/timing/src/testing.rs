@@ -21,8 +21,8 @@ use allfold_schedules::testing::ConformanceFailure;
 use allfold_sim::Topology;
 use std::sync::Arc;
 
-/// Its time on one switch and on nodes of 8, plain, in segments and in lanes, for windows of 1 and 8: every engine
-/// that applies gives the same, and none beats a bound.
+/// Times an algorithm on one switch and on nodes of 8, plain, in segments and in lanes, for windows of 1 and 8. Every engine
+/// that applies must give the same time, and no time may beat a bound.
 ///
 /// # Errors
 /// What the simulator refused, or two engines that differ.

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, also after a thread has panicked while it held it: for state that every holder leaves whole, whatever
-/// becomes of the thread, so that a panic of one rank is told to the others by what the state says.
+/// Locks a mutex, also after a thread has panicked while it held it. For data that every holder keeps consistent at all times;
+/// the data itself then says that a rank has failed.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

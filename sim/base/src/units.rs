@@ -38,8 +38,8 @@ impl fmt::Display for Rank {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Bytes(pub u64);
 
-/// Virtual time: whole picoseconds since the start of the run (or a span of them). 213 days fit; what is longer
-/// stays at the greatest value, which engines report as an overflow.
+/// Virtual time: whole picoseconds since the start of the run, or a span of them. 213 days fit; a longer time saturates at the
+/// greatest value, which engines report as an overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Picos(pub u64);
@@ -89,7 +89,7 @@ impl AddAssign for Picos {
     }
 }
 
-/// A span from a later time to an earlier one is a bug of whoever asks: it panics in every build.
+/// A span from a later time to an earlier one is a bug of the caller: it panics in every build.
 impl Sub for Picos {
     type Output = Picos;
     #[inline]

@@ -54,7 +54,7 @@ pub(super) fn decimal(text: &str, places: usize) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(10u64.pow(places as u32))?.checked_add(rest)
 }
 
-/// The same number as text again, without zeros at its end.
+/// The number as decimal text, without zeros at its end.
 pub(super) fn decimal_text(number: u64, places: u32) -> String {
     let unit = 10u64.pow(places);
     let width = places as usize;

@@ -49,7 +49,7 @@ impl Faults {
         })
     }
 
-    /// The links whose bandwidth changes in the course of a run.
+    /// The links whose bandwidth changes during a run.
     pub fn changing(&self) -> Vec<LinkId> {
         let changes = |rule: &Rule| match rule {
             Rule::SlowLink { when, factor, .. } => *when != When::ALWAYS && *factor != super::Factor::ONE,

@@ -95,7 +95,7 @@ impl Faults {
         Ok(Faults { links: vec![LinkSet::default(); rules.len()], rules, seed: 0 })
     }
 
-    /// The same with another seed.
+    /// These faults with another seed.
     pub fn seeded(self, seed: u64) -> Faults {
         Faults { seed, ..self }
     }

@@ -15,8 +15,8 @@ impl Faults {
         })
     }
 
-    /// What messages, launches and reductions cost on this rank by the rules that always hold; a message's overhead is its
-    /// sender's. What the others add is [`Faults::takes`]'s.
+    /// The costs of messages, launches and reductions on this rank by the rules that hold all the time. The overhead of a
+    /// message is its sender's. [`Faults::takes`] adds what the other rules cost.
     pub fn costs(&self, rank: Rank, costs: &Costs) -> Costs {
         match self.slowness(rank) {
             Factor::ONE => *costs,
@@ -34,7 +34,7 @@ impl Faults {
         self.slowness(rank).of(self.device(rank, device).time(work))
     }
 
-    /// What a rank computes on, where the rest computes on `device`.
+    /// The device of this rank, if the other ranks compute on `device`.
     pub fn device<'a>(&'a self, rank: Rank, device: &'a Device) -> &'a Device {
         self.rules().iter().fold(device, |device, rule| match rule {
             Rule::Device { ranks, device: other } if ranks.has(rank) => other,

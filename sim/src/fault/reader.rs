@@ -4,7 +4,7 @@ use super::rule::Death;
 use super::{Factor, Links, Noise, Pair, Ranks, Rule, When, Which, span};
 use crate::{Device, Error, Picos, Rank, Result};
 
-/// What is being read, for errors.
+/// The rule that is being read, for errors.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     pub(super) text: &'a str,
@@ -149,7 +149,7 @@ impl Reader<'_> {
         Ok((target, effect, when))
     }
 
-    /// What is before `@`, and the time after it.
+    /// The text before `@`, and the time after it.
     fn when(self, rest: &str) -> Result<(&str, When)> {
         let Some((rest, when)) = rest.rsplit_once('@') else { return Ok((rest, When::ALWAYS)) };
         let read = When::parse(when.trim());

@@ -19,7 +19,7 @@ pub enum Rule {
         /// For how long.
         when: When,
     },
-    /// Ranks whose every launch and computation takes a random time more.
+    /// Ranks whose every launch and computation takes a random time longer.
     JitterRank {
         /// The ranks.
         ranks: Ranks,
@@ -100,7 +100,7 @@ pub enum Rule {
         pair: Pair,
         /// Which of them.
         which: Which,
-        /// Those that start then.
+        /// The messages that start at that time.
         when: When,
     },
     /// Messages of which a bit is flipped.
@@ -109,7 +109,7 @@ pub enum Rule {
         pair: Pair,
         /// Which of them.
         which: Which,
-        /// Those that start then.
+        /// The messages that start at that time.
         when: When,
     },
     /// Messages that are sent twice; the receiver drops the second.
@@ -118,7 +118,7 @@ pub enum Rule {
         pair: Pair,
         /// Which of them.
         which: Which,
-        /// Those that start then.
+        /// The messages that start at that time.
         when: When,
     },
     /// Messages that arrive later.
@@ -129,7 +129,7 @@ pub enum Rule {
         which: Which,
         /// By how much.
         noise: Noise,
-        /// Those that start then.
+        /// The messages that start at that time.
         when: When,
     },
     /// Messages that the next one overtakes: they are held back until it has passed, or for this long at most. The
@@ -141,7 +141,7 @@ pub enum Rule {
         which: Which,
         /// For how long at most.
         hold: Picos,
-        /// Those that start then.
+        /// The messages that start at that time.
         when: When,
     },
 }

@@ -13,7 +13,7 @@ pub struct Message {
     pub to: Rank,
     /// The operation of the communicator it belongs to; with `round` it tells the messages of a pair apart.
     pub operation: u64,
-    /// Its round in that operation.
+    /// The message's round in its operation.
     pub round: u64,
     /// The how-manieth it is from its sender to its receiver, from 1.
     pub nth: u64,
@@ -21,7 +21,7 @@ pub struct Message {
     pub at: Picos,
 }
 
-/// What becomes of it.
+/// What a fault does to a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageEffects {
     /// Whether the message is lost.

@@ -80,7 +80,7 @@ pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
         [Dimension { shape: Shape::Ring, link, .. }] => Topology::ring(ranks, *link)?,
         [Dimension { shape: Shape::Full, link, .. }] => Topology::mesh(ranks, *link)?,
         [Dimension { shape: Shape::Switch, link, .. }] => {
-            // Its latency is that of a hop; ours are two: to the switch and from it.
+            // ASTRA-sim's latency is that of a hop; a path here has two hops, to the switch and from it.
             Topology::switch(ranks, *link)?
         }
         several => {

@@ -45,10 +45,10 @@ pub(crate) fn topology(name: &str, ranks: u32) -> Result<Option<Topology>> {
 }
 
 impl Topology {
-    /// A network of ASTRA-sim from its text, for this many ranks; `path` is what errors call it.
+    /// Reads a network description of ASTRA-sim, for this many ranks; `path` names the file in errors.
     ///
     /// # Errors
-    /// The place of what is wrong and what was expected.
+    /// The place of the mistake, and what was expected.
     pub fn from_astra(path: &str, text: &str, ranks: u32) -> Result<Topology> {
         astra::topology(path, text, ranks)
     }

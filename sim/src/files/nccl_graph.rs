@@ -12,7 +12,7 @@ use crate::Result;
 /// The shape of a graph (`src/include/graph.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphPattern {
-    /// 1: a tree whose root has two parents, balanced.
+    /// Pattern 1: a tree whose root has two parents, balanced.
     BalancedTree,
     /// 2: a tree split over two GPUs.
     SplitTree,
@@ -31,7 +31,7 @@ pub enum GraphPattern {
 pub struct NcclGraph {
     /// 0 rings, 1 trees, 2 CollNet chain, 3 NVLS, 4 CollNet direct, 5 NVLSTree.
     pub id: u32,
-    /// Its shape.
+    /// The graph's pattern.
     pub pattern: GraphPattern,
     /// The GPUs (by `dev`) of each channel in order.
     pub channels: Vec<Vec<u32>>,
@@ -45,7 +45,7 @@ pub struct NcclGraph {
     pub nic_us: f64,
     /// The longest kind of path inside the node: `NVL`, `PIX`, `SYS`, ...
     pub inside: String,
-    /// The same to the NIC.
+    /// The type of the path to the NIC.
     pub across: String,
     /// Whether all channels visit the GPUs in the same order.
     pub same_channels: bool,
@@ -99,10 +99,10 @@ fn channel_of(
 }
 
 impl NcclGraphs {
-    /// Reads a file's text; `path` is what errors call it.
+    /// Reads a file's text; `path` names the file in errors.
     ///
     /// # Errors
-    /// The place of what is wrong and what was expected: among that, a channel that visits a GPU twice or leaves one out.
+    /// The place of the mistake and what was expected; among the mistakes, a channel that visits a GPU twice or leaves one out.
     pub fn read(path: &str, text: &str) -> Result<NcclGraphs> {
         let source = Source { path, text };
         let root = source.parse("graphs")?;

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 pub struct NcclTopology {
     /// The node.
     pub node: Node,
-    /// What was completed, assumed or left out, a line each.
+    /// What the reader completed, assumed or left out, a line for each.
     pub notes: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ struct Found<'a> {
     links: Vec<(Place, Place, f64)>,
     places: Vec<String>,
     latency_us: f64,
-    /// Devices that say neither what they are nor what is in them.
+    /// The number of devices with neither a class nor children.
     nameless: usize,
     slow_links: usize,
 }
@@ -50,10 +50,10 @@ struct Found<'a> {
 struct Place(usize);
 
 impl NcclTopology {
-    /// Reads a file's text; `path` is what errors call it. What the file lacks is taken from `machine`.
+    /// Reads a file's text; `path` names the file in errors. What the file lacks is taken from `machine`.
     ///
     /// # Errors
-    /// The place of what is wrong and what was expected; a machine of another number of GPUs.
+    /// The place of the mistake and what was expected; a machine with another number of GPUs.
     pub fn read(path: &str, text: &str, machine: Option<&Preset>) -> Result<NcclTopology> {
         let source = Source { path, text };
         let system = source.parse("system")?;

@@ -128,7 +128,7 @@ impl Run<'_> {
             {
                 let place = self.aside(rank)?;
                 if !queues[rank].machine().seeded(1) {
-                    // Ranks that still read what was put aside in an earlier round come first.
+                    // Ranks that still read a copy made in an earlier round come first.
                     let mut readers = progress.readers[rank].values();
                     readers.try_for_each(|mark| queues[rank].wait(mark)).map_err(failed)?;
                 }
@@ -142,7 +142,7 @@ impl Run<'_> {
                 progress.last[rank] = Some(queues[rank].record().map_err(failed)?);
             }
         }
-        // What the others wrote up to here; what they write in this round does not overlap what is read.
+        // The other ranks' writes up to this round; their writes in this round do not overlap what is read.
         let before = progress.last.clone();
         let readers = std::mem::replace(&mut progress.readers, vec![BTreeMap::new(); queues.len()]);
         for (rank, step) in steps.iter().enumerate() {

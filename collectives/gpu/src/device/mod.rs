@@ -65,10 +65,10 @@ pub struct DeviceRanks {
 }
 
 impl DeviceRanks {
-    /// So many ranks on a machine: rank r on device r of those it has, again from the first when there are fewer.
+    /// Makes `ranks` ranks on a machine. Rank r uses device r modulo the number of devices.
     ///
     /// # Errors
-    /// No ranks, more than 64, devices that do not reach each other's memory, or what the driver refused.
+    /// No ranks, more than 64, devices without access to each other's memory, or what the driver refused.
     pub fn new(machine: Arc<dyn CudaMachine>, ranks: u32) -> Result<DeviceRanks> {
         if ranks == 0 || ranks > 64 {
             return Err(Error::Argument(format!("{ranks} ranks in one process; 1 to 64 are possible")));
@@ -129,7 +129,7 @@ impl DeviceRanks {
         let Some(captured) = self.captured.get(&key) else {
             return Err(Error::System("the captured collective does not exist any more".into()));
         };
-        // What was given to a rank's own stream, such as its data, comes first.
+        // Work that was queued on a rank's own stream, such as the copy of its data, comes first.
         for queue in &self.queues {
             if !self.machine.idle(queue.stream()).map_err(failed)? {
                 self.main.wait(&queue.record().map_err(failed)?).map_err(failed)?;
@@ -220,7 +220,7 @@ impl DeviceRanks {
     fn captured(&self, body: impl FnOnce() -> Result<u64>) -> Result<(CudaGraph, u64)> {
         self.machine.begin_capture(self.main.stream()).map_err(failed)?;
         let moved = body();
-        // The capture is ended whatever became of the body, else the stream would stay in it.
+        // The capture is ended even if the body failed; the stream would stay in capture mode otherwise.
         let graph = self.machine.end_capture(self.main.stream()).map_err(failed);
         match (moved, graph) {
             (Ok(moved), Ok(graph)) => Ok((graph, moved)),

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 /// One rank's end.
 pub(super) struct Shared {
     done: Mark,
-    /// The marks of all ranks: a rank may be gone before the others have passed its last events.
+    /// The marks of all ranks. They are kept because a rank may be dropped before the others have passed its last events.
     _marks: Vec<[Mark; 2]>,
     /// The others were shown this rank's memory, and it is not known that they have queued all that uses it.
     lent: bool,
@@ -71,7 +71,7 @@ impl Shared {
         self.lent
     }
 
-    /// Queues this rank's part; afterwards the queue is behind everybody's.
+    /// Queues this rank's part of an all-reduce. Afterwards the queue is ordered behind every rank's part.
     pub fn all_reduce(
         &mut self,
         comm: &Communicator,
@@ -81,7 +81,7 @@ impl Shared {
         data: Slice<'_>,
     ) -> Result<()> {
         let ranks = comm.size() as usize;
-        // One number for what is summed and how: ranks must agree on it.
+        // One number for element type and operator, on which the ranks must agree.
         let kind = |dtype: DType, op: ReduceOp| dtype as i64 * 16 + op as i64;
         let (address, device) = (data.address() as i64, data.device() as i64);
         let mine = [address, device, data.len() as i64, i64::from(ready.event().0), kind(dtype, op)];

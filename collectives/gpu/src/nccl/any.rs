@@ -4,7 +4,7 @@ use super::comm::NcclComm;
 use crate::{Collective, DType, Error, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::Slice;
 
-/// A collective over a rank's buffers: what it gives, and what it ends with, where it does.
+/// A collective over a rank's buffers: its input and, on ranks that get a result, its output.
 #[derive(Clone, Copy)]
 pub struct NcclCall<'a> {
     /// Which.
@@ -17,7 +17,7 @@ pub struct NcclCall<'a> {
     pub root: Rank,
     /// What the rank gives; not looked at where `output` holds that before.
     pub input: Slice<'a>,
-    /// What it ends with; not looked at on a rank that ends with nothing.
+    /// The rank's result; ignored on a rank that gets none.
     pub output: Slice<'a>,
 }
 

@@ -103,7 +103,7 @@ macro_rules! table {
             }
         }
 
-        /// The type of each function, by its name; of those that may be missing after the others.
+        /// The type of each function by its name; functions that an NCCL library may lack come last.
         #[cfg(test)]
         fn signatures() -> [Vec<(&'static str, &'static str)>; 2] {
             use std::any::type_name;

@@ -73,7 +73,7 @@ impl NcclCall {
     }
 }
 
-/// Makes calls: one by itself, several as a group, which is closed whatever became of its calls.
+/// Makes calls: a single one directly, several as a group, which is closed even if a call fails.
 ///
 /// # Safety
 /// As `NcclCall::make`, for each.
@@ -88,7 +88,7 @@ pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: CudaStream, calls: &[
     }
 }
 
-/// As [`run`], as a group that is closed by `end`.
+/// [`run`] as a group that `end` closes.
 ///
 /// # Safety
 /// As [`run`].

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct UniqueId(pub [u8; 128]);
 
 impl std::fmt::Debug for UniqueId {
-    /// It lets whoever has it join, so it is not printed.
+    /// The unique id lets its owner join the communicator, so it is not printed.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("UniqueId(..)")
     }
@@ -69,7 +69,7 @@ pub struct NcclComm {
     pub(super) posted: Vec<NcclCall>,
     /// Whether calls are noted only.
     pub(super) open: bool,
-    /// What is connected.
+    /// The connections that are set up.
     pub(super) known: BTreeSet<Use>,
     /// Calls since the device was last seen to be done.
     pub(super) outstanding: u32,
@@ -90,7 +90,7 @@ impl Region {
         Arc::new(Region(AtomicPtr::new(std::ptr::null_mut())))
     }
 
-    /// Its address, for NCCL. It is valid as long as the place lives.
+    /// The address of the handle, for NCCL. It is valid as long as this place lives.
     pub fn address(&self) -> *mut RawComm {
         self.0.as_ptr()
     }
@@ -148,7 +148,7 @@ impl NcclComm {
         NcclComm::make_by(api, queue, place, id, deadline)
     }
 
-    /// As [`NcclComm::make`], by a library that is there.
+    /// [`NcclComm::make`] with a given library.
     pub(super) fn make_by(
         api: &'static Api,
         queue: Queue,

@@ -4,10 +4,11 @@ use crate::{Communicator, Error, Rank, Result};
 
 /// A way for the ranks of a communicator to show each other a few bytes.
 pub trait Control {
-    /// What every rank shows, in order of ranks, all of one length. Every rank calls it with as many bytes.
+    /// Exchanges `mine` among all ranks; returns one message per rank, in order of ranks. Every rank must call this with a
+    /// message of the same length.
     ///
     /// # Errors
-    /// What the channel says: a lost peer, a deadline.
+    /// What the channel reports: a lost peer, a deadline.
     fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
 }
 

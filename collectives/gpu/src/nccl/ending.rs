@@ -57,7 +57,7 @@ impl NcclComm {
             // that live during the call.
             unsafe { shrink(parent, gone.as_mut_ptr(), gone.len() as c_int, place, config, SHRINK_ABORT) }
         });
-        // The parent is no more use, whatever became of the child.
+        // After this the parent refuses calls, even if making the child failed.
         self.broken.get_or_insert_with(|| "it was shrunk".into());
         child?.ok_or_else(|| Error::System("ncclCommShrink returned no communicator".into()))
     }
@@ -119,7 +119,7 @@ impl NcclComm {
         self.settle("destroy the communicator", answer)
     }
 
-    /// Ends every rank's part in what is under way. The others are told by NCCL, or by their deadline.
+    /// Ends this communicator's operations on this rank. NCCL tells the other ranks, or their deadline does.
     pub fn abort(&mut self, why: &str) {
         let by = self.rank;
         self.give_up(Error::Aborted { by, why: why.into() });

@@ -31,7 +31,7 @@ pub(crate) struct Presence {
 }
 
 impl NcclLibrary {
-    /// What is there for a queue: the stand-in where the queue is the shim's, else the library of this machine.
+    /// The library for a queue: the stand-in if the queue is the shim's, else the NCCL of this machine.
     pub fn of(queue: &Queue) -> NcclLibrary {
         #[cfg(any(test, feature = "testing"))]
         if Shim::of(queue.machine().as_ref()).is_some() {
@@ -61,10 +61,10 @@ impl NcclLibrary {
         queue.machine().native(queue.stream()).is_ok()
     }
 
-    /// Tells all ranks what is here, and hears what is there. Every rank calls it.
+    /// Exchanges with all ranks which library each has. Every rank must call it.
     ///
     /// # Errors
-    /// What the channel says.
+    /// What the channel reports.
     pub fn ask(&self, queue: &Queue, usable: bool, control: &mut dyn Control) -> Result<Presence> {
         let mut mine = vec![u8::from(usable && self.api.is_ok()), u8::from(self.shares)];
         mine.extend(host());

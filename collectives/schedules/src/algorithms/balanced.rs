@@ -30,7 +30,8 @@ impl Balanced {
         if same { self.root } else { self.pairs.first(place >> level << level) }
     }
 
-    /// The `nth` of the n - 1 merges, level by level: the rank whose value the other's is reduced into, and the other rank.
+    /// Merge number `nth` of the n - 1 merges, counted level by level: the rank that keeps the result, and the rank whose value
+    /// is reduced into it.
     pub fn merge(self, nth: u32) -> (u32, u32) {
         if nth < self.pairs.pairs {
             let into = self.holder(0, nth);

@@ -28,7 +28,7 @@ pub struct BinaryTree {
 }
 
 impl BinaryTree {
-    /// The tree whose positions count up from the root.
+    /// A tree in which positions are ranks counted from the root.
     pub fn new(ranks: u32, root: Rank) -> BinaryTree {
         BinaryTree { ranks, root, mirrored: false }
     }

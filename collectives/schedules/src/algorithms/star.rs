@@ -40,7 +40,7 @@ impl Star {
     pub fn gather(ranks: u32, root: Rank) -> Star {
         Star { ranks, root, what: What::Block }
     }
-    /// What is the broadcast when read backwards.
+    /// The gather that a star broadcast is when read backwards.
     pub fn collect(ranks: u32, root: Rank) -> Star {
         Star { ranks, root, what: What::Whole }
     }

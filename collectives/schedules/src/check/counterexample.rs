@@ -6,7 +6,7 @@ use std::fmt;
 /// Where a schedule goes wrong, and how.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Counterexample {
-    /// The rank whose step or result is wrong.
+    /// The rank with the wrong step or result.
     pub rank: Rank,
     /// The round, if one is wrong.
     pub round: Option<u64>,

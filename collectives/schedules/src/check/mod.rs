@@ -56,9 +56,9 @@ fn prove(
 /// The outcome of all checks of an algorithm for one rank count.
 #[derive(Clone, Debug)]
 pub struct Verification {
-    /// What it computes.
+    /// The collective that was proved.
     pub collective: Collective,
-    /// Its name in the registry.
+    /// The algorithm's name in the registry.
     pub algorithm: &'static str,
     /// For how many ranks.
     pub ranks: u32,

@@ -316,7 +316,7 @@ impl Promise {
         Some((order, self.forest.hash(first)))
     }
 
-    /// What is wrong with a value, if anything is.
+    /// Compares a value with the expected one; says how they differ, if they do.
     fn differs(&self, expected: Expected, chunk: u32, value: Option<Value>) -> Option<String> {
         let Some(Value { tree, from }) = value else {
             return Some(format!("expected {expected}, found nothing"));

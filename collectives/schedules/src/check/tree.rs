@@ -142,8 +142,8 @@ impl Forest {
         Rank(leaf.0)
     }
 
-    /// The value of a tree over vectors: `leaf(rank)` gives what a rank put in, `op(into, from)` reduces elementwise.
-    /// Follows the tree exactly; needs memory for as many vectors as the tree is deep.
+    /// Evaluates a tree over vectors: `leaf(rank)` gives a rank's input, `op(into, from)` reduces elementwise. Follows the tree
+    /// exactly; needs memory for one vector per level of the tree.
     pub fn evaluate<T>(
         &self,
         tree: Tree,

@@ -17,9 +17,9 @@ use std::sync::Arc;
 /// });
 /// ```
 pub struct Algorithm {
-    /// What it computes.
+    /// The collective that the algorithm computes.
     pub collective: Collective,
-    /// What it is called: `ring`, `halving_doubling`, ...
+    /// The algorithm's name: `ring`, `halving_doubling`, ...
     pub name: &'static str,
     /// One line for help texts.
     pub about: &'static str,

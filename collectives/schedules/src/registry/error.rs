@@ -14,7 +14,7 @@ pub enum Error {
     /// A root outside the group.
     #[error("root {root} is outside the group: it has ranks 0 to {}", ranks - 1)]
     Root {
-        /// What was asked for.
+        /// The root that the caller asked for.
         root: Rank,
         /// How many ranks there are.
         ranks: u32,
@@ -22,7 +22,7 @@ pub enum Error {
     /// A group size that does not divide the number of ranks.
     #[error("groups of {group} do not divide {ranks} ranks")]
     Group {
-        /// What was asked for.
+        /// The group size that the caller asked for.
         group: u32,
         /// How many ranks there are.
         ranks: u32,
@@ -30,7 +30,7 @@ pub enum Error {
     /// No collective of this name.
     #[error("{}", unknown("collective", .name, &Collective::ALL.map(Collective::name)))]
     Collective {
-        /// What was asked for.
+        /// The name that the caller asked for.
         name: String,
     },
     /// No algorithm of this name for this collective.
@@ -38,7 +38,7 @@ pub enum Error {
     Algorithm {
         /// For which collective.
         collective: Collective,
-        /// What was asked for.
+        /// The name that the caller asked for.
         name: String,
         /// What its algorithms are called.
         known: Vec<&'static str>,

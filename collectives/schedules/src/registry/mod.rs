@@ -17,8 +17,8 @@ use std::sync::OnceLock;
 /// What [`add`] was given.
 static ADDED: OnceLock<&'static [Algorithm]> = OnceLock::new();
 
-/// Adds a program's own algorithms: names find them from now on wherever they find those of the table. A program calls this
-/// once, before anything else; all ranks of a job add the same algorithms.
+/// Adds a program's own algorithms; from then on, every look-up by name finds them beside those of the table. A program calls
+/// this once, before anything else. All ranks of a job must add the same algorithms.
 ///
 /// # Errors
 /// A name that another algorithm of its collective has; a second call.

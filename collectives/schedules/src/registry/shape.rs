@@ -21,7 +21,7 @@ impl Shape {
         if ranks == 0 { Err(Error::NoRanks) } else { Ok(Shape { ranks, root: Rank(0), group }) }
     }
 
-    /// The same with another root; ignored by collectives that have none.
+    /// This shape with another root; ignored by collectives without a root.
     ///
     /// # Errors
     /// The root is no rank of the shape.
@@ -30,7 +30,7 @@ impl Shape {
         if inside { Ok(Shape { root, ..self }) } else { Err(Error::Root { root, ranks: self.ranks }) }
     }
 
-    /// The same in groups of `group` consecutive ranks; only hierarchical algorithms look at it.
+    /// This shape with groups of `group` consecutive ranks, which only hierarchical algorithms use.
     ///
     /// # Errors
     /// The group size does not divide the number of ranks.

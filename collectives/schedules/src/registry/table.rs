@@ -16,7 +16,7 @@ const fn row(collective: Collective, name: &'static str, about: &'static str, bu
     Algorithm::new(collective, name, about, build)
 }
 
-/// A row whose segments follow one another through it.
+/// A row of the table for an algorithm in which segments follow one another.
 const fn pipeline(
     collective: Collective,
     name: &'static str,

@@ -56,7 +56,7 @@ impl<S: Schedule> Lanes<S> {
         Lanes { rounds: longest * lanes.len() as u64, lanes, stride, replicated_lanes: false }
     }
 
-    /// The same schedules at another stride. A smaller stride fits where no rank is busy in all lanes at once.
+    /// These lanes at another stride. A smaller stride fits if no rank is busy in all lanes at once.
     pub fn at_stride(self, stride: u64) -> Lanes<S> {
         Lanes { stride, ..self }
     }

@@ -65,7 +65,7 @@ impl<S: Schedule> FoldedToPowerOfTwo<S> {
         FoldedToPowerOfTwo { of: of(pairs.core), pairs, unfold: false }
     }
 
-    /// The same; at the end the even ranks of the pairs send everything to the odd ranks.
+    /// A fold to a power of two after which the even rank of each pair sends the whole result to the odd rank.
     pub fn and_back(ranks: u32, of: impl FnOnce(u32) -> S) -> FoldedToPowerOfTwo<S> {
         FoldedToPowerOfTwo { unfold: true, ..FoldedToPowerOfTwo::inwards(ranks, of) }
     }

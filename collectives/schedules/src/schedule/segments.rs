@@ -12,7 +12,7 @@
 use super::{Permutation, Pipeline, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
-/// A schedule whose chunks are cut into pieces. A schedule is cut once: pieces are not cut again.
+/// A schedule whose chunks are cut into segments. It can be cut once: segments are not cut again.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments<S> {
     of: S,

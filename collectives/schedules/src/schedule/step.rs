@@ -7,8 +7,8 @@ use allfold_base::Rank;
 pub enum Region {
     /// The buffer of the collective, cut into [`Schedule::chunks`](super::Schedule::chunks) near-equal chunks.
     Data,
-    /// A private copy of the data, by number: chunk `c` of it has the size of the data's chunk `c`. Nothing is
-    /// stored for a chunk of it until something is written there.
+    /// The scratch copy of the data with this number: its chunk `c` has the size of the data's chunk `c`, and takes memory only
+    /// once it is written.
     Scratch(u32),
 }
 
@@ -38,7 +38,7 @@ impl Span {
         Span { region: Region::Scratch(number), first_chunk, chunks, segment: 0 }
     }
 
-    /// The same span where every chunk became `by` chunks, counted from chunk `from` on.
+    /// This span after every chunk of its region was cut into `by` chunks, which are numbered from `from` on.
     #[inline]
     pub const fn refined(self, by: u32, from: u32) -> Span {
         Span { first_chunk: from + self.first_chunk * by, chunks: self.chunks * by, ..self }
@@ -111,7 +111,7 @@ impl Step {
     }
 }
 
-/// What a step reads and what it writes; `S` is how an interpreter stores a span.
+/// The spans that a step reads and writes; `S` is an interpreter's representation of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access<S> {
     /// What the send reads.

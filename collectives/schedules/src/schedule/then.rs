@@ -10,7 +10,7 @@ use super::symmetry::lcm;
 use super::{Permutation, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
-/// `first`, then `second`. Where one cuts the data finer than the other, the coarser one's chunks are cut likewise.
+/// `first`, then `second`. If one of them cuts the data into finer chunks, the other's chunks are cut to the same size.
 #[derive(Clone, Copy, Debug)]
 pub struct Then<A, B> {
     first: A,

@@ -18,7 +18,7 @@ use allfold_sim::transit::InFlight;
 use std::hint::black_box;
 
 impl<C: Representatives> Events<'_, '_, C> {
-    /// Before messages whose flows are through leave.
+    /// Prefetches what the departure of these finished flows' messages will touch.
     pub(super) fn read_ahead_of_leaving(&self, through: &[FlowId]) {
         if through.len() < 2 {
             return;

@@ -31,7 +31,7 @@ impl<C: Representatives> Events<'_, '_, C> {
             && (0..self.cast.representatives()).any(open)
     }
 
-    /// Why survivors cannot finish: from one of them along what each waits for, to what waits for nobody.
+    /// Why the survivors cannot finish: follows from one of them what each rank waits for, to a rank that waits for none.
     pub(super) fn failure(&self) -> Error {
         let open =
             |representative: &u32| !self.is_finished(*representative) && !self.is_dead(*representative);

@@ -55,7 +55,7 @@ impl Channel {
 #[derive(Clone, Debug)]
 pub(super) struct Channels {
     items: Vec<Channel>,
-    /// Apart from the rest of a channel, which fits a line of the cache.
+    /// Kept out of the channel's other fields, which fit one cache line.
     paths: Vec<[Crossing; HOPS]>,
     free: Vec<u32>,
     table: Vec<u32>,

@@ -74,7 +74,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         })
     }
 
-    /// Whether a repetition may be looked for: nobody is told of messages, and all of them are alike.
+    /// Whether a repeating pattern may be skipped: no sink hears of messages, and all messages are alike.
     pub(super) fn may_repeat(&self) -> bool {
         self.sink.is_none() && self.transit.faults.is_none()
     }

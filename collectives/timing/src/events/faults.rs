@@ -51,7 +51,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         self.transit.faults.as_ref().is_some_and(|state| state.message(number).corrupted.is_some())
     }
 
-    /// A message whose checksum does not match: its receiver fails the operation at once.
+    /// The error for a message with a wrong checksum: its receiver fails the operation at once.
     pub(super) fn damaged(&self, now: u64, number: u32) -> Error {
         let (from, to) = self.ends(number);
         let round = self.transit.get(number).of.round;
@@ -59,7 +59,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         Error::Fault(Box::new(Failure { culprit, cause, told: to, round, at }))
     }
 
-    /// A representative dies: what it has not sent never leaves, what it has not received never arrives.
+    /// Kills a representative: messages that it has not sent never leave, and messages that it has not received never arrive.
     pub(super) fn die(&mut self, now: u64, representative: u32) {
         if self.is_finished(representative) || self.is_dead(representative) {
             return;

@@ -8,7 +8,7 @@ pub(super) struct Halves {
     pub(super) receiver: u32,
     pub(super) start: u64,
     pub(super) left: u64,
-    /// Its start on the clock without bytes.
+    /// When the message starts on the clock without bytes.
     pub(super) chain: u64,
 }
 

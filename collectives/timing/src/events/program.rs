@@ -14,7 +14,7 @@ use allfold_schedules::schedule::{Rank, Schedule, Span, Step};
 /// A rank's steps with one piece are remembered up to this many.
 const REMEMBERED: usize = 32;
 
-/// One step of a representative: its round, what it does, its lane.
+/// A representative's next step: the round, the step, the lane.
 pub(super) type Next = (u64, Step, u32);
 
 /// The programs of all representatives, each at its next step.

@@ -12,13 +12,13 @@ pub struct Sent {
     pub to: Rank,
     /// The round of the schedule it belongs to.
     pub round: u64,
-    /// Its lane.
+    /// The message's lane.
     pub lane: u32,
-    /// Its size.
+    /// The message's size.
     pub bytes: Bytes,
     /// Both sides had posted it and its channel was free.
     pub start: Picos,
-    /// Its last byte was on its way: the sender's half was done.
+    /// When the message's last byte was on its way: the sender's half was done.
     pub left: Picos,
     /// When it had arrived and was combined: the receiver's half is done.
     pub arrived: Picos,

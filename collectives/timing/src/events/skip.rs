@@ -168,7 +168,7 @@ impl Skip {
     }
 }
 
-/// What is added to everything.
+/// The amounts that a skip adds to every time and every number.
 struct Jump {
     pieces: u64,
     span: u64,
@@ -272,7 +272,7 @@ impl State {
     }
 }
 
-/// Hashes sets of words, whatever their order.
+/// A hash of a set of words that does not depend on their order.
 struct Relative {
     piece: u64,
     lap: u64,

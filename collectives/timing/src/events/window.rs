@@ -37,7 +37,7 @@ pub(super) struct Half {
 impl Half {
     const NONE: Half = Half { from: 0, to: 0, channel: NONE, place: 0, behind: LAST };
 
-    /// Of a span; `None` where its scratch number is too large.
+    /// The half of a step that uses this span; `None` if its scratch number is too large.
     pub(super) fn of(span: Span) -> Option<Half> {
         let place = match span.region {
             Region::Data => 0,
@@ -64,7 +64,7 @@ pub(super) struct Slot {
     /// When it was posted, and when it was done as far as is known, on the clock without bytes.
     pub(super) posted_chain: u64,
     pub(super) done_chain: u64,
-    /// The same for both halves of a message.
+    /// The round, equal for both halves of a message.
     pub(super) round: u64,
     /// The piece that it belongs to.
     pub(super) segment: u32,
@@ -113,7 +113,7 @@ pub(super) struct State {
     pub(super) head: u64,
     /// When its last step was done.
     pub(super) finish: u64,
-    /// The same on the clock without bytes, over the steps before `base`.
+    /// The latest end of the steps before `base` on the clock without bytes.
     pub(super) chain: u64,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Windows {
     pub(super) size: u32,
     pub(super) states: Vec<State>,
     pub(super) slots: Vec<Slot>,
-    /// Which slots hold posted steps, a bit each: asked for steps whose slots are far from the caches.
+    /// A bit for each slot that holds a posted step, so that a look-up seldom touches the slots themselves.
     posted: Vec<u64>,
     /// The tags of unfinished steps; 0 elsewhere.
     tags: Vec<u16>,

@@ -30,10 +30,10 @@ use super::{AllRanks, Error, Job, Method, Outcome, Representatives, merge_lanes}
 use allfold_sim::{EventHash, Picos};
 use program::{Program, Round};
 
-/// Times a job whose links serve one message at a time; lanes that are alike are served together, evenly.
+/// Times a job whose links serve one message at a time. Equal lanes are served together, evenly.
 ///
 /// # Errors
-/// Where something is wrong with ranks or links, a deadline is set, or the schedule is too long to be remembered.
+/// Faults of ranks or links, a deadline, or a schedule that is too long to keep.
 pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
     let all_ranks = AllRanks::of(job.topology, job.faults);
     match merge_lanes::Lane::of(job) {
@@ -115,7 +115,7 @@ impl Lag {
         Lag { least: self.least.min(other.least), most: self.most.max(other.most) }
     }
 
-    /// The same for all.
+    /// The value that all have in common, if they do.
     fn one(self) -> Option<u64> {
         (self.least == self.most).then_some(self.least)
     }
@@ -143,7 +143,7 @@ impl<'p> Sweep<'p> {
         }
     }
 
-    /// The last step's end for one piece whose messages have no bytes: no order of turns is faster.
+    /// When the last step of one piece ends if its messages have no bytes: no order of messages is faster.
     fn chain(mut self) -> u64 {
         for round in &self.program.rounds {
             self.round(round, 0, &self.program.least);
@@ -172,7 +172,7 @@ impl<'p> Sweep<'p> {
             time += 1;
             let full = time >= rounds + PERIOD * stride && time / stride < pieces;
             let replicated_lanes = program.stretch(oldest + skipped) == program.stretch(newest + skipped);
-            // Nobody sends at this time, which says nothing.
+            // No rank sends at this time, which says nothing about the order.
             if lag == Lag::NONE {
                 steady += u64::from(steady > 0);
                 continue;

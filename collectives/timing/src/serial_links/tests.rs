@@ -12,7 +12,7 @@ use allfold_sim::{Bytes, BytesPerSec, Costs, Faults, Link, LinkId, Topology};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// A job whose links serve one message at a time.
+/// Times a job whose links serve one message at a time.
 fn serial(job: &Job<'_>) -> Result<Outcome, Error> {
     simulate(&Job { sharing: LinkSharing::Serial, ..*job }, Engine::Auto)
 }

@@ -39,7 +39,7 @@ pub(super) fn program<C: Representatives>(job: &Job<'_>, cast: &C) -> Result<Pro
     Program::laid_out(job, cast, &table, pieces, stride)
 }
 
-/// The same steps in rounds of the timetable, and its stride; `None` where steps send and receive at once, whose two
+/// The program's steps in rounds of the timetable, and its stride; `None` if steps send and receive at once, because both
 /// messages have one round.
 pub(super) fn retimed(program: &Program, acts: &Acts, links: usize) -> Option<(Acts, u64)> {
     let ends = ends(program);

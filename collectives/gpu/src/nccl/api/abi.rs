@@ -26,7 +26,7 @@ fn layouts(all: &mut Assertions) {
     ] {
         all.field("ncclConfig_t", field, at, bytes);
     }
-    // Ours is that of 2.18, whose fields later versions keep in front of theirs.
+    // Our struct is that of NCCL 2.18; later versions keep its fields in front of theirs.
     all.only_if("NCCL_VERSION_CODE < NCCL_VERSION(2, 19, 0)", |all| {
         all.size("ncclConfig_t", size_of::<Config>());
     });

@@ -218,7 +218,7 @@ nothing! {
     no_recv(*mut c_void, usize, c_int, c_int, RawComm, CudaStream)
 }
 
-/// 2.30.3, whose collectives return at once.
+/// A stand-in for NCCL 2.30.3 whose collectives return at once.
 static INSTANT: Api = Api {
     all_reduce: no_reduction,
     broadcast: no_reduction,

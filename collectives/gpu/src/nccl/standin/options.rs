@@ -4,7 +4,7 @@ use allfold_base::lock;
 use allfold_kernels::cuda::CudaMachine;
 use std::sync::{Arc, Mutex, Weak};
 
-/// How the others notice that a rank is gone.
+/// How the other ranks notice that a rank is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerLoss {
     /// By an asynchronous error, as over sockets.
@@ -16,7 +16,7 @@ pub enum PeerLoss {
 /// What the stand-in for NCCL is like on one shim.
 #[derive(Clone, Copy, Debug)]
 pub struct StandIn {
-    /// Its version: 2.30 and whatever else [`stand_in`] lists.
+    /// The version that the stand-in reports: one of those that [`stand_in`] lists.
     pub version: (i32, i32),
     /// Whether NCCL_MULTI_RANK_GPU_ENABLE is set: several ranks may be on one GPU.
     pub shares: bool,
@@ -65,7 +65,7 @@ fn is(of: &Weak<dyn CudaMachine>, machine: &Arc<dyn CudaMachine>) -> bool {
     std::ptr::addr_eq(of.as_ptr(), Arc::as_ptr(machine))
 }
 
-/// What it is like on a machine.
+/// The options of the stand-in on a machine.
 pub(in super::super) fn options(machine: &Arc<dyn CudaMachine>) -> StandIn {
     let all = lock(&OPTIONS);
     all.iter().find(|(of, _)| is(of, machine)).map_or_else(StandIn::default, |(_, options)| *options)

@@ -15,7 +15,7 @@ pub(super) struct Said {
     pub root: usize,
 }
 
-/// What a rank has put into a collective: what it is, whether a graph runs it, its input.
+/// A rank's part of a collective: the call, whether a graph runs it, its input.
 pub(super) type Entry = (Said, bool, Arc<Vec<u8>>);
 
 /// The entries of all ranks, and how many have taken their result.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// One rank's communicator. NCCL's handle is its number: a handle that is gone is found to be, and harms nobody.
+/// One rank's communicator. Its NCCL handle is a number, so a stale handle is recognised and harmless.
 pub(super) struct Comm {
     pub number: usize,
     pub group: Arc<Group>,

@@ -54,7 +54,7 @@ fn each<R: Send>(
     report.unwrap().ranks
 }
 
-/// The same where all goes well, with calls that are compared beforehand.
+/// Runs `body` on all ranks, with calls compared beforehand, and expects success.
 fn ranks<R: Send>(size: u32, body: impl Fn(NcclComm) -> Result<R> + Sync) -> Vec<R> {
     let machine = shim(size, &[], StandIn::default());
     each(&machine, size, LONG, body).into_iter().collect::<Result<Vec<R>>>().unwrap()
@@ -74,7 +74,7 @@ fn sum(comm: &mut NcclComm, value: i32) -> Result<i32> {
     Ok(comm.queue().download(data.all()).unwrap()[0])
 }
 
-/// A rank that dies: nothing of it runs any more, and nobody has ended its communicator.
+/// A rank that dies: its threads stop, and its communicator is not ended.
 fn die(mut comm: NcclComm) {
     super::standin::die(comm.raw);
     comm.raw = std::ptr::null_mut();

@@ -54,7 +54,7 @@ struct Cursor<'a> {
     ready: u64,
     /// The round from which on it may send again.
     sends: u64,
-    /// What it has sent and nobody has received.
+    /// A chunk that the thread block has sent and that has not been received yet.
     pending: Option<Sent<'a>>,
 }
 
@@ -66,7 +66,7 @@ struct Sent<'a> {
     step: &'a Instruction,
 }
 
-/// A buffer beside the three of the format: where `rrs` reduces, and what was put aside.
+/// A buffer besides the three of the format: for the results of `rrs`, and for copies of overwritten data.
 const OWN: char = 't';
 
 struct Weaver<'a> {
@@ -310,7 +310,7 @@ impl<'a> Weaver<'a> {
         (Region::Scratch((first + self.algo.chunks - chunk).saturating_add(slot)), chunk)
     }
 
-    /// One message, or several where it is scattered: the round after the last of them.
+    /// Adds a transfer as one message, or as several if its chunks are scattered. Returns the round after the last message.
     fn transfer(
         &mut self,
         (from, source): (Rank, Address),
