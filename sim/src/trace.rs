@@ -13,9 +13,9 @@ use std::io::{self, Write};
 /// Something that took time.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch<'a> {
-    /// What it is called in the picture.
+    /// The activity's name in the trace.
     pub name: &'a str,
-    /// Its kind, by which viewers filter: `message`, `compute`, ...
+    /// The activity's kind, by which viewers filter: `message`, `compute`, ...
     pub kind: &'a str,
     /// The row group: a rank.
     pub process: u32,

@@ -25,7 +25,7 @@ pub(super) fn bandwidth(
         },
         NcclAlgorithm::Tree => {
             let most = (all * 0.92).min(channels * tree(platform));
-            // Of LL128's lines one flag in nine pieces is lost inside a node, one in sixteen across.
+            // LL128 spends two of nine parts of a line on flags inside a node, and one in sixteen across nodes.
             let data = if platform.nodes == 1 { 7.0 / 9.0 } else { 120.0 / 128.0 };
             match protocol {
                 Protocol::Ll => (most / 3.8).min(ll_most(platform)),

@@ -74,7 +74,7 @@ fn allowed(
     algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> Option<Estimate> {
-    // LL128 is trusted only where the links keep stores in order, unless somebody asks for it.
+    // LL128 is trusted only on links that keep stores in order, unless the user asks for it.
     let trusted = protocol != Protocol::Ll128 || platform.ll128;
     let protocol_allowed = overrides.protocol(collective, protocol).unwrap_or(trusted);
     let algorithm_allowed = overrides.algorithm(collective, algorithm).unwrap_or(true);

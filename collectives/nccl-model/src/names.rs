@@ -11,7 +11,7 @@ pub enum NcclAlgorithm {
     Ring,
     /// Reduction in the network's switches, every GPU to its own NIC.
     CollNetDirect,
-    /// The same, by a chain inside the node.
+    /// CollNet by a chain inside the node.
     CollNetChain,
     /// Reduction and multicast in the NVLink switch.
     Nvls,

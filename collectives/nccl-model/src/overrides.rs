@@ -50,12 +50,12 @@ impl Overrides {
         })
     }
 
-    /// Whether an algorithm is allowed; `None` where nobody said.
+    /// Whether the user allows an algorithm; `None` if the user says nothing about it.
     pub(super) fn algorithm(&self, collective: Collective, algorithm: NcclAlgorithm) -> Option<bool> {
         self.algorithms.get(&collective).map(|list| list.contains(&algorithm))
     }
 
-    /// Whether a protocol is allowed; `None` where nobody said.
+    /// Whether the user allows a protocol; `None` if the user says nothing about it.
     pub(super) fn protocol(&self, collective: Collective, protocol: Protocol) -> Option<bool> {
         self.protocols.get(&collective).map(|list| list.contains(&protocol))
     }

@@ -56,7 +56,7 @@ impl Graph {
         Graph { channels, inside: speed, across: speed, nic_us: 0.0, same_channels: true }
     }
 
-    /// The same across nodes, at `speed` GB/s a channel.
+    /// This graph across nodes, at `speed` GB/s per channel.
     pub fn across(self, speed: f64) -> Graph {
         Graph { across: speed, ..self }
     }

@@ -24,7 +24,7 @@ const ACROSS: [[f64; 16]; 3] = [
 /// The search looks for no more channels than this.
 const MOST: u32 = 32;
 
-/// What is known of the library beside the machine.
+/// The NCCL library's properties, which the machine does not determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Library {
     /// Major and minor version: (2, 23).

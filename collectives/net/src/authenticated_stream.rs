@@ -148,7 +148,7 @@ fn broken(error: impl ToString) -> Refusal {
 }
 
 impl AuthenticatedStream {
-    /// The address of this side, and of the other.
+    /// The addresses of this end and of the other end.
     ///
     /// # Errors
     /// The connection is gone.

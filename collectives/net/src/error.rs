@@ -8,7 +8,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for cannot be right: a secret, an address.
+    /// A parameter is invalid: a secret, an address.
     #[error("{0}")]
     Argument(String),
     /// The environment does not say which rank this process is, or says what cannot be.
@@ -16,7 +16,7 @@ pub enum Error {
     Environment {
         /// The variable.
         variable: String,
-        /// What was read; nothing where it is not set.
+        /// The value of the variable; `None` if it is not set.
         read: Option<String>,
         /// What would be right.
         wanted: String,

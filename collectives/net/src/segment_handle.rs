@@ -49,7 +49,7 @@ impl SegmentHandle {
         SegmentHandle { host, process: std::process::id(), descriptor: 0, nonce: 0 }
     }
 
-    /// A handle to the memory behind this descriptor, whose name was made from this nonce.
+    /// A handle to the memory behind this descriptor; `nonce` is the number that its name was made from.
     pub fn to(host: Option<Host>, descriptor: &OwnedFd, nonce: u64) -> SegmentHandle {
         SegmentHandle { descriptor: descriptor.as_raw_fd() as u32, nonce, ..SegmentHandle::none(host) }
     }

@@ -23,7 +23,7 @@ pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(to).await
 }
 
-/// The same, blocking, within this host.
+/// Connects within this host, blocking.
 pub(super) fn connect_now(to: SocketAddr) -> io::Result<std::net::TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     hasten(&socket);

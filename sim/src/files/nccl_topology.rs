@@ -223,7 +223,7 @@ impl<'a> Found<'a> {
         let node_of = |preset: &Preset| preset.node(&Spec::read(&preset.name)?);
         let complete = machine.map(|preset| Ok((preset, node_of(preset)?))).transpose()?;
         if self.gpus.is_empty() {
-            // A file whose devices have no class: all of the node is the machine's.
+            // A file whose devices have no class: the whole node is taken from the machine.
             let Some((preset, node)) = complete else {
                 let what = format!(
                     "no GPU: no <gpu> and no <pci> of class 0x0302 ({} have no class); name the machine, as in {path},machine=g5",
@@ -331,7 +331,8 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Wires every NVLink whose ends are in the file; says what leads nowhere. Gives how many pairs are joined.
+    /// Connects every NVLink whose two ends are in the file, and notes those that lead nowhere. Returns the number of connected
+    /// pairs.
     fn nvlinks(&self, source: Source<'_>, node: &mut Node, say: &mut impl FnMut(String)) -> Result<usize> {
         let mut pairs: BTreeMap<(u32, u32), (u32, f64)> = BTreeMap::new();
         let (mut switched, mut lost, mut own) = (BTreeMap::<u32, (u32, f64)>::new(), 0, 0);

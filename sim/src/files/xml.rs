@@ -110,7 +110,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The same where it may be missing, or say nothing.
+    /// An attribute that may be missing or empty.
     pub fn option<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
         self,
         element: &Element,

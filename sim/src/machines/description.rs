@@ -34,10 +34,10 @@ pub enum Cpu {
     Arm,
 }
 
-/// What was made of the words.
+/// The machine that a description in words stands for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// Its GPUs.
+    /// The machine's GPUs.
     pub gpu: &'static GpuModel,
     /// GPUs that take part and share NVLink or a PCIe root: those of a node, or of a rack that is one NVLink domain.
     pub devices: u32,
@@ -57,7 +57,7 @@ pub struct Machine {
     pub nics: Option<Nics>,
     /// What the words said, a line each.
     pub understood: Vec<String>,
-    /// What they did not say and was taken for granted, a line each.
+    /// What the description did not say and the reader assumed, a line each.
     pub assumed: Vec<String>,
 }
 

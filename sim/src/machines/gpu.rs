@@ -17,7 +17,7 @@ pub enum Generation {
     Cdna,
 }
 
-/// What a GPU puts into the joint of its node: so many links, each so fast one way.
+/// A GPU's links to the other GPUs of its node: their number, and the bandwidth of one in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Port {
     /// Links of one GPU.
@@ -38,11 +38,11 @@ impl Port {
 /// One kind of GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuModel {
-    /// What it is called.
+    /// The GPU's name.
     pub name: &'static str,
     /// Words that all occur in the names that drivers print for it, in capitals.
     words: &'static [&'static str],
-    /// Its generation.
+    /// The GPU's generation.
     pub generation: Generation,
     /// NVLink or xGMI; `None` where it has none.
     pub nvlink: Option<Port>,

@@ -16,7 +16,7 @@ use std::fmt;
 /// What carries bytes between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fabric {
-    /// The kernel's TCP, over whatever device.
+    /// The kernel's TCP, over any device.
     Sockets,
     /// Google's GPUDirect-TCPXO.
     TcpXo,
@@ -63,7 +63,7 @@ pub struct Nics {
     pub count: u32,
     /// Gb/s of each, one way.
     pub gbit_per_s: f64,
-    /// What they speak.
+    /// The protocol that the NICs speak.
     pub fabric: Fabric,
     /// Whether they read and write the GPUs' memory themselves; else every byte is copied through the host's.
     pub gpudirect: bool,
@@ -150,7 +150,7 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
             Fabric::Efa if gpu.name == "T4" => (50.0, "AWS G4dn instances of one GPU have up to 50"),
             Fabric::Efa => (100.0, "EFA's first generation has 100"),
             Fabric::Slingshot => (200.0, "Slingshot-11 has 200"),
-            // Sockets go over whatever device is there.
+            // Sockets use the device that the text names.
             Fabric::Sockets if lower.contains("slingshot") => (200.0, "Slingshot-11 has 200"),
             Fabric::Sockets if lower.contains("ipoib") => (200.0, "HDR InfiniBand has 200"),
             Fabric::Sockets if lower.contains("connectx") => (100.0, "ConnectX cards have 100 or more"),
@@ -193,10 +193,10 @@ fn fabric(lower: &str) -> Fabric {
         |word: &str| word.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('v').to_string();
     let has = |names: &[&str]| words.iter().any(|word| names.contains(word) || names.contains(&&*bare(word)));
     match () {
-        // What follows may be a guess, or what it is not; where TCP is among the guesses, it is the careful one.
+        // The text that follows lists guesses, or excludes something. If TCP is among the guesses, it is the cautious one.
         () if open(&lower) && has(&["tcp"]) => Fabric::Sockets,
         () if open(&lower) => Fabric::Unknown,
-        // What is turned off, and IP over InfiniBand, is sockets whatever the device.
+        // A fabric that is turned off, and IP over InfiniBand, mean sockets over any device.
         () if has(&["sockets", "socket", "tcp", "ipoib"]) || lower.contains("ib_disable=1") => {
             Fabric::Sockets
         }

@@ -77,7 +77,7 @@ struct Flow {
     since: u64,
     rate: u64,
     finish: u64,
-    /// Its cells are joined by `sibling`.
+    /// The first of the flow's cells; `sibling` leads from each cell to the next.
     first: u32,
     /// The last solution that looked at it.
     epoch: u64,
@@ -378,7 +378,7 @@ impl FlowNetwork {
     }
 }
 
-/// Whole picoseconds, rounded up; at most so many that they can be added to any time that engines allow.
+/// The remaining time in whole picoseconds, rounded up, and capped so that it can be added to any time that engines allow.
 fn time_left(remaining: u128, rate: u64) -> u64 {
     let left = match u64::try_from(remaining) {
         Ok(remaining) => remaining.div_ceil(rate),

@@ -48,7 +48,7 @@ impl FlowNetwork {
             link.share = new;
             for cell in FlowNetwork::on_link(cells, link.head) {
                 let flow = &mut flows[cell.flow as usize];
-                // It is concerned where it has no rate yet, must slow down, or was held back by this very link.
+                // The change concerns a flow that has no rate yet, must slow down, or was limited by this link.
                 let concerned = flow.rate == 0 || new < flow.rate || (new > old && flow.rate == old);
                 if concerned && flow.epoch != *epoch {
                     flow.epoch = *epoch;

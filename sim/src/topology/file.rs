@@ -85,7 +85,7 @@ struct CostsText {
     whole_nanos: Option<bool>,
 }
 
-/// Keys whose names held their units once, and how each is written.
+/// Keys whose old names contained their units, and the new way to write each.
 const WITH_UNITS: [(&str, &str); 5] = [
     ("bandwidth_gbps", "bandwidth = \"25 GB/s\""),
     ("latency_us", "latency = \"2.7 us\""),
@@ -94,7 +94,7 @@ const WITH_UNITS: [(&str, &str); 5] = [
     ("memory_gbps", "memory = \"2000 GB/s\""),
 ];
 
-/// What is wrong, and where in the text.
+/// A mistake: where in the text it is, and what is wrong.
 struct Wrong(Range<usize>, String);
 
 type Read<T> = std::result::Result<T, Wrong>;
@@ -111,7 +111,7 @@ impl Topology {
         Topology::from_toml(&shown, &text, ranks)
     }
 
-    /// The same from the text of a file; `path` is what errors call it.
+    /// Reads a topology from the text of a file; `path` names the file in errors.
     pub fn from_toml(path: &str, text: &str, ranks: u32) -> Result<Topology> {
         let parsed = toml::from_str::<File>(text)
             .map_err(|error| Wrong(error.span().unwrap_or(0..0), said(error.message())));
@@ -258,7 +258,7 @@ fn link(bandwidth: Bandwidth, latency: Latency) -> Link {
     Link { bandwidth: bandwidth.bytes(), latency: latency.picos() }
 }
 
-/// What the reader of TOML says, in one line. A key that held its unit is answered with what is written now.
+/// The TOML reader's message in one line. A key whose old name contained its unit is answered with the new way to write it.
 fn said(message: &str) -> String {
     let old = WITH_UNITS.iter().find(|(old, _)| message.contains(&format!("unknown field `{old}`")));
     match old {

@@ -22,7 +22,7 @@ pub struct Edge {
     pub from: u32,
     /// Where it ends.
     pub to: u32,
-    /// What it can do.
+    /// The link's bandwidth and latency.
     pub link: Link,
 }
 

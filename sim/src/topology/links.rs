@@ -11,7 +11,7 @@ pub struct LinkId(pub u32);
 pub struct Link {
     /// Bytes per second.
     pub bandwidth: BytesPerSec,
-    /// Time of flight over this link; added once per message, whatever its size.
+    /// Time of flight over this link, added once per message of any size.
     pub latency: Picos,
 }
 
@@ -26,6 +26,6 @@ pub struct Family {
     pub block: u32,
     /// How many links: `ranks / block`, rounded up.
     pub count: u32,
-    /// What each of them can do.
+    /// Bandwidth and latency of each of these links.
     pub link: Link,
 }

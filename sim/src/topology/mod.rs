@@ -45,7 +45,7 @@ pub struct Topology {
     /// The table of `Wiring::Cluster`.
     cluster: Option<Arc<Cluster>>,
     costs: Costs,
-    /// What was completed or assumed when it was read.
+    /// What the reader of the topology completed or assumed.
     notes: Vec<String>,
 }
 
@@ -55,19 +55,20 @@ impl Topology {
         &self.name
     }
 
-    /// The same under another name.
+    /// This topology under another name.
     pub(crate) fn renamed(mut self, name: &str) -> Topology {
         self.name = name.into();
         self
     }
 
-    /// The same with what was completed or assumed about it.
+    /// This topology with notes on what its reader completed or assumed.
     pub(crate) fn with_notes(mut self, notes: Vec<String>) -> Topology {
         self.notes = notes;
         self
     }
 
-    /// What was completed or assumed when it was read from a file, a line each; whoever shows results shows these.
+    /// What was completed or assumed when the topology was read from a file, a line each. Commands print these lines with their
+    /// results.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -77,7 +78,7 @@ impl Topology {
         self.ranks
     }
 
-    /// What messages and reductions cost on it: what its file says, else [`Costs::default`].
+    /// The costs of messages and reductions on this machine: those of its file, else [`Costs::default`].
     pub fn costs(&self) -> Costs {
         self.costs
     }

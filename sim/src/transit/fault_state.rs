@@ -16,20 +16,20 @@ pub struct MessageFault {
     pub duplicated: bool,
     /// Whether it is the second copy of a message that is sent twice, which the receiver drops.
     pub copy: bool,
-    /// Its last byte is on its way.
+    /// Whether the message's last byte is on its way.
     pub left: bool,
     /// How much later it arrives.
     pub late: Picos,
 }
 
-/// The faults of a run, as they come. A run whose rules are steady has none of this and pays nothing for it.
+/// The faults of a run over time. A run whose rules do not change with time has no such state and pays nothing for it.
 #[derive(Clone, Debug)]
 pub struct FaultState {
     /// When bandwidths or gates change next.
     change: Option<Picos>,
     /// The last instant at which anything else was due.
     since: Picos,
-    /// The links whose bandwidth changes, and what it is without rules that have a time.
+    /// The links whose bandwidth changes, with their bandwidth when no timed rule applies.
     changing: Vec<(LinkId, BytesPerSec)>,
     /// Links of the topology; gates come after them.
     links: u32,

@@ -149,7 +149,7 @@ impl<M> Transit<M> {
         self.carried[flow as usize]
     }
 
-    /// Whether what has left is the copy of a message, which nobody waits for: it is released, and its channel is free.
+    /// Whether the message that has left is a duplicate, for which no rank waits: then it is released and its channel is free.
     pub fn ends_copy(&mut self, number: u32) -> bool {
         let copy = self.faults.as_ref().is_some_and(|state| state.message(number).copy);
         if copy {

@@ -7,7 +7,7 @@ use crate::schedule::Schedule;
 use crate::{Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Queue, Slice, launch};
 
-/// Which of a chunk's values is the result: the whole reduction, or whatever a collective that moves ends with.
+/// Which of a chunk's values is the result: the whole reduction, or the one that a collective without reductions ends with.
 fn result(
     proof: &Proof,
     job: &DeviceCollective,
@@ -69,7 +69,7 @@ pub(super) fn tables(
     let mut trees = launch::Trees { bounds: vec![0], chunks: Vec::new() };
     let mut at = 0;
     for (range, tree, targets) in pieces {
-        // What no rank is promised is left alone: a chunk that nobody receives.
+        // A chunk that no rank receives is left alone.
         if range.start > at {
             trees.chunks.push((launch::BufferTree::Leaf(0), 0));
             trees.bounds.push(range.start);

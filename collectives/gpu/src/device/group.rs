@@ -25,7 +25,7 @@ use std::time::Duration;
 /// How ranks on GPUs add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReducePath {
-    /// NCCL where every rank has it and a GPU for itself, else the devices where ranks share a process, else the host.
+    /// NCCL if every rank has it and a GPU of its own; else the devices if ranks share a process; else the host.
     #[default]
     Auto,
     /// NCCL's own collectives.
@@ -197,8 +197,8 @@ impl<'a> DeviceGroup<'a> {
         self.queue.wait(&self.marks.0).map_err(failed)
     }
 
-    /// What `queue`, for which the sums are, is given from here on runs after all of them. Where there were none since the
-    /// last time nothing is waited for: a stream that is captured must not wait for one that is not.
+    /// Makes the work that is given to `queue` from now on run after all of these sums. If there were none since the last call,
+    /// the queue waits for nothing: a stream that is being captured must not wait for one that is not.
     ///
     /// # Errors
     /// What the driver refused.

@@ -15,7 +15,7 @@ pub enum ExecutionMode {
 /// A collective over buffers on devices.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCollective {
-    /// What is computed, and how.
+    /// The algorithm, which also says the collective.
     pub algorithm: &'static Algorithm,
     /// The root, where there is one.
     pub root: Rank,

@@ -85,7 +85,7 @@ pub fn layout(
                 1 => pipeline(then_reverse(chain), pieces),
                 _ => pipeline(twins(nodes, |tree| then_reverse(Over::new(chain, tree))), pieces),
             };
-            // Of a piece, by either tree: two steps with the chain, five with the tree, and as many back at most.
+            // The steps of a piece by either tree: two with the chain, five with the tree, and at most as many on the way back.
             ChannelLayout { schedule, window: 28 * under_way, extra: Extra::Nothing }
         }
         (NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree, Collective::AllReduce) => {
@@ -109,8 +109,8 @@ pub fn layout(
     .filter(|_| root.0 < ranks)
 }
 
-/// NCCL's buffers of a connection (`NCCL_STEPS`): so many messages to a rank may be on their way. A rank's program has a
-/// step for what comes and one for what goes, so that twice as many of its steps are under way.
+/// NCCL's buffers of a connection (`NCCL_STEPS`): at most this many messages to a rank are on their way. A rank's program has a
+/// step for each incoming and each outgoing message, so twice as many of its steps are under way.
 const BUFFERS: u32 = 8;
 
 /// Cut into pieces that follow each other, and how many of them are under way at once when the pipeline is full.

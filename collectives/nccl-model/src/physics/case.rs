@@ -9,7 +9,7 @@ use allfold_sim::machines::{Fabric, Generation, Machine};
 pub struct Setting {
     /// The machine.
     pub machine: Machine,
-    /// The same as NCCL's tuner sees it.
+    /// The machine as NCCL's tuner sees it.
     pub platform: Platform,
     /// What the environment lets the tuner choose.
     pub overrides: Overrides,
@@ -23,7 +23,7 @@ pub struct Setting {
 /// One call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PhysicsCase {
-    /// What is called.
+    /// The collective that is called.
     pub collective: Collective,
     /// NCCL's choice.
     pub algorithm: NcclAlgorithm,
@@ -49,7 +49,7 @@ pub struct PhysicsCase {
     pub network: f64,
     /// NICs of a node.
     pub nics: f64,
-    /// What they speak.
+    /// The protocol that the NICs speak.
     pub fabric: Fabric,
     /// Whether they reach the GPUs' memory.
     pub direct: bool,
@@ -89,7 +89,7 @@ impl Setting {
         Ok(self.with(collective, bytes, first, chosen.algorithm, chosen.protocol))
     }
 
-    /// A call by this algorithm and protocol, whatever NCCL would choose.
+    /// A call by this algorithm and protocol instead of those that NCCL would choose.
     pub fn with(
         &self,
         collective: Collective,

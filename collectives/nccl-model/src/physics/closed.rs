@@ -28,7 +28,7 @@ pub fn closed(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 
     outside(case, parameters, terms, time.max(matching(case, parameters, terms)))
 }
 
-/// What is added to the time of the device: launching on one GPU after the other, and the first call.
+/// The time besides the device's: launching on one GPU after the other, and the first call.
 pub(super) fn outside(case: &PhysicsCase, parameters: &Parameters, terms: Terms, device: f64) -> f64 {
     let mut time = device;
     if terms.has(ModelTerm::HostLaunch) && case.driven > 1.0 {
@@ -119,7 +119,7 @@ fn latency(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
 pub(super) struct Rates {
     inside: f64,
     across: f64,
-    /// GB/s of data through a GPU's port, whatever passes there.
+    /// GB/s of data through a GPU's port, in both directions together.
     through: f64,
     /// GB/s of data out of a node.
     pub(super) network: f64,

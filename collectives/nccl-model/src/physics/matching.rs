@@ -18,9 +18,10 @@ use super::parameters::{MATCH, MATCH_RATE, Parameters};
 use super::{ModelTerm, PhysicsCase, Terms};
 use allfold_schedules::Collective;
 
-/// What is stored without the driver: libfabric's `FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD` where nobody sets it.
+/// The largest message, in bytes, that is stored without the driver: the default of libfabric's
+/// `FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD`.
 pub const STORED: f64 = 4096.0;
-/// Of a longer message so much comes with its head, and the rest is fetched: libfabric's `FI_CXI_RDZV_THRESHOLD`.
+/// The bytes of a longer message that come with its header; the others are fetched: libfabric's `FI_CXI_RDZV_THRESHOLD`.
 const WHOLE: f64 = 16_384.0;
 /// Bytes of a slot of LL, and of LL128.
 const SLOTS: (f64, f64) = (65_536.0, 614_400.0);

@@ -8,14 +8,14 @@
 use super::super::Protocol;
 use allfold_sim::machines::{Fabric, Generation};
 
-/// One parameter. Its logarithm is what is fitted.
+/// One parameter. The fit works on its logarithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameter {
-    /// What it is called in files.
+    /// The parameter's name in files.
     pub name: &'static str,
     /// `us`, `GB/s` or `times`.
     pub unit: &'static str,
-    /// What is taken before anything was fitted.
+    /// The parameter's value before a fit.
     pub value: f64,
     /// How far it may lie from that, as a standard deviation of its logarithm.
     pub std_dev: f64,

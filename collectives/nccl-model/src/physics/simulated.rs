@@ -251,7 +251,7 @@ mod tests {
         let (simulated, closed) = times(&host, Protocol::Ll, 512 << 10);
         assert!((simulated - copies).abs() < 1e-6 && (closed - copies).abs() < 1e-6, "{simulated} {closed}");
         assert!(times(&nic, Protocol::Ll, 512 << 10).0 < 0.8 * simulated);
-        // What is stored without the driver costs nothing, and large messages take longer than their copies.
+        // A message that is stored without the driver costs nothing more; a large message takes longer than its copies.
         for (protocol, bytes) in [(Protocol::Ll, 4096), (Protocol::Simple, 1 << 30)] {
             assert_eq!(times(&host, protocol, bytes), times(&nic, protocol, bytes));
         }

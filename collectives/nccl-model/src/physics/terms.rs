@@ -7,7 +7,7 @@ use allfold_sim::suggest::unknown;
 pub enum ModelTerm {
     /// A process launches on one GPU after the other; a call lasts no less than that.
     HostLaunch,
-    /// A hop takes what it takes by this family of NICs; without it, what it takes in general.
+    /// A hop takes the time that was fitted for this family of NICs; without this term, the time that was fitted for all NICs.
     NicFamily,
     /// What links reach of their nominal speed.
     LinkEfficiency,

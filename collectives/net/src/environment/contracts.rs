@@ -5,7 +5,8 @@ use super::process::{Environment, Launcher, RendezvousAddress};
 use super::variables::{Variables, wrong};
 use crate::{Rank, Result};
 
-/// What a contract says, before it is checked. Names are those of the variables that were read.
+/// The place of a rank as its launcher's variables give it, before it is checked. Names are those of the variables that were
+/// read.
 pub(super) struct Place {
     rank: (&'static str, u32),
     world: (&'static str, u32),
@@ -51,8 +52,9 @@ pub(super) fn torchrun(variables: &Variables) -> Result<Place> {
     })
 }
 
-/// `RANK` and `WORLD_SIZE` that somebody exported before another launcher started several processes would make of each a
-/// world of its own, or the same rank. What starts ranks within each of those processes makes a larger world, or says so.
+/// Refuses `RANK` and `WORLD_SIZE` that were exported before another launcher started several processes: each process would
+/// become a world of its own, or all of them the same rank. A launcher that starts ranks within each of those processes makes a
+/// larger world, or says so.
 fn not_left_over(rank: u32, world: u32, variables: &Variables) -> Result<()> {
     if variables.first(&["ALLFOLD_RENDEZVOUS", "TORCHELASTIC_RUN_ID"]).is_some() {
         return Ok(());
@@ -143,8 +145,8 @@ fn here(alone: bool) -> std::result::Result<String, &'static str> {
     if alone { Ok("127.0.0.1".into()) } else { Err(NO_HOST) }
 }
 
-/// A port that follows from a job's number, so that all of its ranks find the same: from 15000 to 29999, below what
-/// systems give to whoever asks for any port.
+/// A port that follows from a job's number, so that all ranks of the job use the same: from 15000 to 29999, below the ports
+/// that systems assign.
 fn port_of(job: u64) -> u16 {
     15_000 + (job % 15_000) as u16
 }
@@ -339,7 +341,7 @@ mod tests {
         assert!(line(within("0", "1", &[("PMI_RANK", "0"), ("PMI_SIZE", "2")])).contains("PMI_SIZE is 2"));
         let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "4")];
         assert!(line(within("0", "1", &step)).contains("SLURM_STEP_NUM_TASKS is 4"));
-        // The same world; one of several ranks for each process; ranks that a launcher within them started.
+        // Accepted: the same world; several ranks for each process; ranks that a launcher within the processes started.
         assert!(within("1", "2", &mpirun).is_ok());
         assert!(within("5", "8", &mpirun).is_ok());
         let agent = [("TORCHELASTIC_RUN_ID", "none")];

@@ -31,7 +31,7 @@ impl Environment {
         Environment::read(variable)
     }
 
-    /// As [`Environment::detect`], from variables that `lookup` knows.
+    /// [`Environment::detect`] with variables from `lookup`.
     ///
     /// # Errors
     /// As [`Environment::detect`].

@@ -8,11 +8,11 @@ use std::fmt;
 pub enum Launcher {
     /// `RANK` and its companions: torchrun's, or those of `allfold launch`.
     Torchrun,
-    /// Those of a step that Slurm's `srun` started.
+    /// The variables of a step that Slurm's `srun` started.
     Slurm,
-    /// Those of Open MPI's `mpirun`.
+    /// The variables of Open MPI's `mpirun`.
     OpenMpi,
-    /// Those of PMI, which MPICH's and Intel's `mpiexec` set.
+    /// The variables of PMI, which MPICH's and Intel's `mpiexec` set.
     Pmi,
 }
 
@@ -56,11 +56,11 @@ pub struct Environment {
     pub rank: Rank,
     /// Number of ranks.
     pub world_size: u32,
-    /// Its number among the ranks of its host.
+    /// The rank's number among the ranks of its host.
     pub local_rank: u32,
     /// Number of ranks of its host.
     pub local_world_size: u32,
-    /// Its host's number, if the launcher says; else 0.
+    /// The number of the rank's host if the launcher gives one, else 0.
     pub node_rank: u32,
     /// Where ranks meet.
     pub rendezvous_address: RendezvousAddress,

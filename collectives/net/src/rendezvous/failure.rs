@@ -32,7 +32,7 @@ pub enum RendezvousFailure {
     WorldSize {
         /// The rank that came first.
         rank: Rank,
-        /// What it says.
+        /// The world size that the caller claims.
         size: u32,
         /// The rank that was told another size.
         peer: Rank,
@@ -111,7 +111,7 @@ pub enum RendezvousFailure {
 }
 
 impl RendezvousFailure {
-    /// What it means here that whoever answers is no peer.
+    /// The failure of a rendezvous at which an incompatible peer answers.
     pub(super) fn unlike(incompatible_peer: IncompatiblePeer) -> RendezvousFailure {
         match incompatible_peer {
             IncompatiblePeer::Program => RendezvousFailure::NotOurs(incompatible_peer.to_string()),
@@ -122,7 +122,7 @@ impl RendezvousFailure {
         }
     }
 
-    /// Whether somebody was given something wrong, so that it is of no use to try again.
+    /// Whether the cause is a wrong setting, so that trying again does not help.
     pub fn is_lasting(&self) -> bool {
         use RendezvousFailure::{Configuration, Mode, Secret, Version, WorldSize};
         matches!(self, Configuration { .. } | Mode { .. } | Secret | Version { .. } | WorldSize { .. })
@@ -190,7 +190,7 @@ mod tests {
             assert_eq!(RendezvousFailure::of(code, &numbers), failure);
             assert!(!failure.to_string().contains('\n'));
         }
-        // Of two sides each names its own version first.
+        // Each of the two sides names its own version first.
         let (code, numbers) = RendezvousFailure::Version { ours: 2, theirs: 1 }.parts();
         assert_eq!(RendezvousFailure::of(code, &numbers), RendezvousFailure::Version { ours: 1, theirs: 2 });
     }

@@ -33,7 +33,7 @@ pub struct Hello {
     pub kind: PeerKind,
     /// Which start of the world it belongs to.
     pub epoch: u32,
-    /// Its rank; an agent's node.
+    /// The caller's rank; for an agent of a launcher, its node.
     pub rank: Rank,
     /// How many ranks it was told there are; an agent's nodes.
     pub size: u32,
@@ -43,7 +43,7 @@ pub struct Hello {
     pub configuration: u64,
     /// Hash of the job's name.
     pub job: u64,
-    /// The same for all ranks of one host.
+    /// The host's identity, equal for all ranks of one host.
     pub host: [u8; 16],
 }
 

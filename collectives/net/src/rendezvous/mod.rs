@@ -71,11 +71,11 @@ fn identity() -> PeerIdentity {
 /// The address of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number.
+    /// The peer's rank.
     pub rank: Rank,
     /// Where it listens.
     pub address: SocketAddr,
-    /// The same for all ranks of one host.
+    /// The host's identity, equal for all ranks of one host.
     pub host: [u8; 16],
 }
 

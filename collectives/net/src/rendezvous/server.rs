@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 /// A caller who has said who it is, and the connection to it.
 pub struct Caller {
-    /// What it said.
+    /// The caller's first message.
     pub hello: Hello,
     /// From where it calls.
     pub from: IpAddr,
@@ -48,7 +48,7 @@ impl Server {
         Ok(Server { listener, most: PENDING })
     }
 
-    /// The same, hearing fewer callers at a time.
+    /// This server with a smaller limit of callers at a time.
     #[cfg(test)]
     pub(super) fn hearing(self, most: usize) -> Server {
         Server { most, ..self }
@@ -102,7 +102,7 @@ impl Server {
                 caller = callers.recv() => match caller {
                     Some(caller) if caller.hello.kind == PeerKind::Agent => {
                         if let Some(agents) = &agents {
-                            // A launcher that does not listen any more has ended: so does whoever calls it.
+                            // If the launcher no longer listens, it has ended, and its callers end with it.
                             let _ = agents.send(caller).await;
                         }
                     }
@@ -139,7 +139,7 @@ async fn admit(
         let (callers, authenticator) = (callers.clone(), authenticator.clone());
         let task = tokio::spawn(async move {
             if let Ok(Some(caller)) = timeout(within, greet(stream, from.ip(), &authenticator)).await {
-                // The server has ended, where there is nobody to tell. Who has said who it is stays.
+                // If the server has ended, the caller is dropped; callers that have identified themselves stay connected.
                 tokio::spawn(async move { callers.send(caller).await.is_ok() });
             }
         });
@@ -147,8 +147,8 @@ async fn admit(
     }
 }
 
-/// Reads who calls, once it has proved the secret. Whoever is not of ours is left without an answer; another version of
-/// ours is told.
+/// Reads a caller's first message, once the caller has proved the secret. A caller that is no Allfold program gets no answer;
+/// an Allfold of another version is told.
 async fn greet(stream: TcpStream, from: IpAddr, authenticator: &Authenticator) -> Option<Caller> {
     let here = |purpose| {
         if purpose == Purpose::Rendezvous { HandshakeAnswer::Welcome } else { HandshakeAnswer::Gone }
@@ -172,7 +172,7 @@ async fn refuse(stream: &mut AuthenticatedStream, failure: &RendezvousFailure) {
     let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
 }
 
-/// One start of the world: who has come.
+/// The callers of one start of the world.
 #[derive(Default)]
 struct World {
     epoch: u32,
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// Whether everyone who came still waits; whoever does not is forgotten, and may come again.
+    /// Whether every caller still waits. A caller that does not is forgotten and may come again.
     async fn all_are_there(&mut self) -> bool {
         // By now the news of every connection has been heard; each is then asked without waiting.
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -280,7 +280,7 @@ impl World {
         let mut bytes = encode_answer(None).to_vec();
         bytes.extend(encode_table(&table));
         for caller in self.came.values_mut() {
-            // If a caller is gone, the others notice when they connect to it.
+            // If a caller is gone, the other ranks notice when they connect to it.
             let _ = timeout(Duration::from_secs(1), caller.stream.write_all(&bytes)).await;
         }
         self.came.clear();
@@ -329,7 +329,7 @@ fn disagreement(first: &Hello, other: &Hello) -> Option<RendezvousFailure> {
     (first.configuration != other.configuration).then_some(RendezvousFailure::Configuration { rank, peer })
 }
 
-/// Whether the other side still holds the connection: whoever waits says nothing, so any news is the end.
+/// Whether the other side still holds the connection. A waiting caller sends nothing, so any event on the socket is its end.
 async fn is_there(stream: &mut AuthenticatedStream, within: Duration) -> bool {
     timeout(within, stream.read(&mut [0])).await.is_err()
 }

@@ -31,7 +31,7 @@ fn hello(rank: u32, size: u32) -> Hello {
     }
 }
 
-/// A server, and callers that say these things one after the other; what each of them came to.
+/// Runs a server and callers that say `hellos` one after the other; returns each caller's outcome.
 async fn meet(timeout: RendezvousTimeouts, hellos: &[Hello]) -> Vec<Result<Joined, RendezvousFailure>> {
     let (rendezvous_address, _server) = serve(timeout);
     let mut calls = JoinSet::new();
@@ -185,7 +185,7 @@ async fn another_version_is_told_and_something_else_named() {
     let told = super::messages::decode_answer(&answer).unwrap_err();
     assert_eq!(told, RendezvousFailure::Version { ours: 99, theirs: super::messages::VERSION });
 
-    // What else may answer there: another program, and ours of another version of the wire format.
+    // Other programs that may answer at the port, and an Allfold of another wire format.
     let answered = async |answer: [u8; 400]| {
         let web = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = web.local_addr().unwrap().port();

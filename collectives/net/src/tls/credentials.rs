@@ -76,7 +76,7 @@ impl Credentials {
     }
 }
 
-/// Accepts one certificate, whoever signed it, and demands the proof that the other side holds its key.
+/// A verifier that accepts one certificate, signed by anyone, and demands the proof that the other side holds its key.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: [u8; 32],

@@ -47,7 +47,7 @@ impl Side for UnbufferedServerConnection {
     }
 }
 
-/// What is to be done before the next step.
+/// What the handshake needs before its next step.
 enum Next {
     Step,
     Write,
@@ -61,14 +61,14 @@ enum Next {
 /// The connection broke, or one side refused the other.
 pub(super) async fn shake<S: Side>(mut side: S, socket: &mut TcpStream) -> io::Result<Records> {
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
-    // Whole records only, and no more than the handshake asks for: what comes behind it is not rustls' to open.
+    // Gives rustls whole records only, and no more than the handshake asks for: rustls must not decrypt the records behind it.
     let mut offered = 0;
     let mut failed = None;
     loop {
         let UnbufferedStatus { discard, state, .. } = side.step(&mut incoming[..offered]);
         let next = match state {
             Ok(state) => answer(state, &mut outgoing)?,
-            // Once more, since the other side is to hear of it.
+            // Continues once after an error, so that the other side receives the alert.
             Err(error) if failed.is_none() => {
                 failed = Some(error);
                 Next::Step

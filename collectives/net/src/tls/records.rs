@@ -33,7 +33,7 @@ const LONGEST: usize = CONTENT + 256;
 const SEALED: usize = HEADER + FRAGMENT + (FRAGMENT / CONTENT + 2) * AROUND;
 /// Kept for what is sealed besides: a new key, an alert.
 const SPARE: usize = 4 * (AROUND + 8);
-/// What is read at once at most.
+/// The most bytes that are read at once.
 const RAW: usize = 256 << 10;
 /// Records under one key. AES-GCM may have 2^24.5 (RFC 8446, section 5.5); a key is renewed far more often, so that
 /// renewing it is nothing rare.
@@ -41,7 +41,7 @@ const REKEY: u64 = 1 << 20;
 /// Records in a row without content that a peer may send.
 const EMPTY: u32 = 32;
 
-/// What rustls keeps of a connection: the secrets that the next keys come from.
+/// rustls's part of a connection: the secrets that the next keys are derived from.
 pub(crate) enum Session {
     Client(KernelConnection<ClientConnectionData>),
     Server(KernelConnection<ServerConnectionData>),
@@ -71,13 +71,13 @@ pub(crate) struct Records {
     sealing: Key,
     opening: Key,
     sealed: Box<[u8]>,
-    /// What of it the kernel has not taken yet.
+    /// The range of the sealed bytes that the kernel has not taken yet.
     held: Range<usize>,
     /// Read from the kernel.
     raw: Box<[u8]>,
-    /// What of it is not opened yet.
+    /// The range of the read bytes that is not decrypted yet.
     left: Range<usize>,
-    /// What of it is opened, and not taken yet.
+    /// The range of the read bytes that is decrypted and not taken yet.
     plain: Range<usize>,
     /// Records without content since the last that had some.
     empty: u32,
@@ -146,12 +146,12 @@ impl Records {
         })
     }
 
-    /// What is sealed and to be written.
+    /// The sealed bytes that are to be written.
     pub fn held(&self) -> &[u8] {
         &self.sealed[self.held.clone()]
     }
 
-    /// So many bytes of it have been written.
+    /// Notes that `bytes` of the sealed bytes have been written.
     pub fn written(&mut self, bytes: usize) {
         self.held.start += bytes;
         if self.held.is_empty() {
@@ -159,8 +159,8 @@ impl Records {
         }
     }
 
-    /// Seals one piece of bytes after another, or as much as there is room for. Returns how much. What was sealed before
-    /// has to be written first.
+    /// Seals `first`, then `second`, as far as there is space; returns the number of bytes taken. All bytes that were sealed
+    /// before must have been written.
     pub fn seal(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         if self.said_goodbye || self.broken {
             return Err(ErrorKind::BrokenPipe.into());
@@ -240,10 +240,10 @@ impl Records {
         &mut self.raw[self.left.end..]
     }
 
-    /// So many bytes have been read there.
+    /// Notes that `bytes` bytes have been read into the buffer.
     ///
     /// # Errors
-    /// None: the other side hung up without a word.
+    /// 0 bytes: the other side closed the connection without an alert.
     pub fn filled(&mut self, bytes: usize) -> io::Result<()> {
         if bytes == 0 {
             let what = "the peer closed its connection without a close_notify of TLS";
@@ -348,7 +348,7 @@ impl Records {
         Ok((kind, Content::Raw(body.start..body.start + bytes)))
     }
 
-    /// What is no data: the end, a failure, a new key.
+    /// Handles a record that is no data: an alert, a new key.
     fn hear(&mut self, kind: ContentType, message: &[u8]) -> Result<(), (Refused, String)> {
         match (kind, message) {
             (ContentType::Alert, [_, what]) => match AlertDescription::from(*what) {
@@ -376,9 +376,9 @@ impl Records {
 
 /// Where an opened record's content is.
 enum Content {
-    /// So many bytes in the caller's buffer.
+    /// This many bytes were decrypted into the caller's buffer.
     Placed(usize),
-    /// Here in what was read.
+    /// The decrypted bytes are at this range of the read buffer.
     Raw(Range<usize>),
 }
 

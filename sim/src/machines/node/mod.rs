@@ -39,7 +39,7 @@ pub struct NodeLink {
     pub gb_per_s: f64,
     /// Nanoseconds of flight.
     pub nanos: u64,
-    /// What it is.
+    /// The kind of the link.
     pub kind: LinkKind,
 }
 
@@ -63,7 +63,7 @@ pub struct Node {
     pub devices: u32,
     /// Every other place.
     pub places: Vec<String>,
-    /// What joins all of them.
+    /// The links between all of these devices.
     pub links: Vec<NodeLink>,
     /// What leads out.
     pub nics: Vec<Nic>,

@@ -19,7 +19,7 @@ impl Node {
                 continue;
             }
             let cost = if wire.kind == LinkKind::NvLink { 1 } else { 3 };
-            // Of equally short ways the faster: slowness in picoseconds a kilobyte breaks ties.
+            // Of equally short paths the faster one is taken: picoseconds per kilobyte break ties.
             let slow = (1e6 / wire.gb_per_s.max(1e-3)) as u64;
             for (a, b, back) in [(wire.a, wire.b, false), (wire.b, wire.a, true)] {
                 if let Some(list) = out.get_mut(a as usize) {

@@ -5,7 +5,7 @@ use crate::{Error, Result, suggest};
 /// A fabric as presets and `fabric=` name it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FabricFigures {
-    /// Its name.
+    /// The fabric's name.
     pub name: &'static str,
     /// Nanoseconds from NIC to NIC with the LL protocol.
     pub nanos: u64,

@@ -62,9 +62,9 @@ pub struct Preset {
     /// By which it is asked for; the file's name.
     #[serde(skip)]
     pub name: String,
-    /// What it is, in words.
+    /// The machine in words.
     pub title: String,
-    /// Its GPU, a name that [`super::GPU_MODELS`] has.
+    /// The machine's GPU, by a name of [`super::GPU_MODELS`].
     pub gpu: String,
     /// GPUs of a node.
     pub devices: u32,
@@ -90,7 +90,7 @@ pub struct NvLink {
     pub mesh: Vec<[u32; 3]>,
     /// One link, one way, as collectives can use it.
     pub bandwidth: Bandwidth,
-    /// The same by the datasheet.
+    /// The bandwidth by the datasheet.
     pub datasheet: Bandwidth,
     /// Where this is from.
     pub source: String,
@@ -123,7 +123,7 @@ pub struct NicSpec {
     pub count: u32,
     /// Each of them, one way.
     pub bandwidth: Bandwidth,
-    /// What they speak.
+    /// The fabric that the NICs speak.
     pub fabric: String,
     /// Where this is from.
     pub source: String,

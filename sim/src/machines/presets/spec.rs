@@ -11,7 +11,7 @@ use crate::machines::node::Fabrics;
 use crate::quantity::Bandwidth;
 use crate::{Error, Result, suggest};
 
-/// What a user wrote after `--topology`, taken apart.
+/// The parts of the text that a user wrote after `--topology`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Spec {
     pub name: String,

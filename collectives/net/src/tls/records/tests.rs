@@ -55,7 +55,7 @@ fn give(to: &mut Records, bytes: &[u8]) {
     to.filled(bytes.len()).unwrap();
 }
 
-/// What one end seals of these bytes, the other opens a buffer of `room` bytes at a time.
+/// Seals these bytes at one end and opens them at the other, with a buffer of `room` bytes at a time.
 fn carried(from: &mut Records, to: &mut Records, bytes: &[u8], room: usize) -> Vec<u8> {
     let mut opened = Vec::new();
     let mut gone = 0;
