@@ -81,7 +81,7 @@ pub enum Error {
     Nccl {
         /// The rank that got NCCL's answer.
         rank: Rank,
-        /// What it was about to do.
+        /// What the rank was about to do.
         what: String,
         /// NCCL's result code: 6 is ncclRemoteError.
         code: i32,
@@ -93,7 +93,7 @@ pub enum Error {
     Aborted {
         /// The rank that called it.
         by: Rank,
-        /// Its reason.
+        /// The reason that the aborting rank gave.
         why: String,
     },
     /// The communicator failed before, and this rank has already got that error.
@@ -152,7 +152,7 @@ pub enum Error {
     Environment {
         /// The variable.
         variable: String,
-        /// Its value; `None` if it is not set.
+        /// The variable's value; `None` if it is not set.
         read: Option<String>,
         /// Which value would be right.
         wanted: String,
@@ -202,14 +202,14 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lost {
-    /// Its code panicked, with this message.
+    /// The rank's code panicked, with this message.
     Panicked(String),
-    /// It returned or dropped its communicator.
+    /// The rank returned or dropped its communicator.
     ReturnedEarly {
         /// The number of operations that it had entered.
         operations: u64,
     },
-    /// Its connection ended: its process or the network failed.
+    /// The connection to the rank ended: its process or the network failed.
     Disconnected(String),
     /// Another rank received nothing from it for too long, although their connection is open.
     Silent {
@@ -249,7 +249,7 @@ impl Error {
         matches!(self, Error::Argument(_) | Error::Registry(_))
     }
 
-    /// The same error from `rank`'s point of view: of two calls that disagree, its own comes first.
+    /// This error from the point of view of rank `me`: of two calls that disagree, its own comes first.
     pub(crate) fn seen_by(&self, me: Rank) -> Error {
         match self {
             Error::Mismatch { rank, mine, peer, theirs } if *peer == me => {

@@ -79,7 +79,7 @@ pub(crate) struct GroupKey {
 pub(crate) trait Clock: Send + Sync {
     /// The task's time since the start: real, or virtual.
     fn now(&self, task: TaskId) -> Picos;
-    /// The same as a stamp, to be converted by a [`Scale`].
+    /// The current time as a stamp, which a [`Scale`] converts.
     fn stamp(&self, task: TaskId) -> Stamp {
         Stamp(self.now(task).0)
     }
@@ -112,7 +112,7 @@ pub(crate) trait Backend: Send + Sync {
     /// The task's thread ends. For a rank's own code: the rank has returned.
     fn retire(&self, task: TaskId);
 
-    /// Its time and its gates.
+    /// The backend's clock and gates.
     fn clock(&self) -> &dyn Clock;
 
     /// The group of these members (as ranks of the parent) under a key. The first call makes it; a rank uses a key once.

@@ -69,7 +69,8 @@ impl Clock for RealTime {
 
     fn scale(&self) -> Scale {
         let Some(start) = self.ticks else { return Scale::SAME };
-        // The rate of the counter is that of all the time so far. It is read first: then no stamp is still to come.
+        // The rate of the counter is its average since the start. The counter is read first, so that no later stamp can be
+        // converted to an earlier time.
         let count = ticks().saturating_sub(start).max(1);
         Scale { picos: self.picos(), count }
     }

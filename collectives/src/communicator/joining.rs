@@ -124,7 +124,7 @@ impl Communicator {
         Communicator::join(&environment, Joining::from_env()?)
     }
 
-    /// As [`Communicator::from_env`], with other choices.
+    /// [`Communicator::from_env`] with explicit choices.
     ///
     /// # Errors
     /// As [`Communicator::from_env`].

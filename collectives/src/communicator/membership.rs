@@ -32,7 +32,7 @@ pub(crate) struct Membership {
     troubled: AtomicBool,
     left: AtomicBool,
     stream: Mutex<Option<Arc<Stream>>>,
-    /// Those of its communication threads, so far.
+    /// The gates of this membership's communication threads.
     gates: Mutex<Vec<GateId>>,
     /// Whether there ever was one.
     streamed: AtomicBool,
@@ -60,7 +60,7 @@ pub(crate) type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 /// ```
 pub(crate) struct Stream {
     jobs: Mutex<VecDeque<Option<Job>>>,
-    /// The task whose clock it uses.
+    /// The task whose clock the membership uses.
     pub task: TaskId,
     issued: GateId,
     pub done: GateId,
@@ -122,9 +122,9 @@ impl Membership {
         self.record_end(ticket, task, run())
     }
 
-    /// Both for an operation that nothing keeps from starting, on the rank's own thread: with one look at the clock
-    /// less, which takes a tenth of a small operation between threads. It is recorded when `run` calls what it is given, at
-    /// the latest when it is over: while word of it is on its way to the others, that takes no time.
+    /// Records the issue and the run of an operation that can start at once on the rank's own thread, with one clock reading
+    /// less, which saves a tenth of a small operation between threads. The record is made when `run` calls its argument, at the
+    /// latest when `run` returns: meanwhile the call is on its way to the other ranks, so recording takes no extra time.
     pub fn run_recording<R>(
         &self,
         call: impl Fn() -> Call,
@@ -250,7 +250,7 @@ impl Membership {
 }
 
 impl Drop for Membership {
-    /// The communicator is gone, its communication thread has ended, and nobody waits for its work.
+    /// Runs when the communicator is gone, its communication thread has ended, and no handle waits for its operations.
     fn drop(&mut self) {
         lock(&self.gates).drain(..).for_each(|gate| self.backend.clock().discard(gate));
         self.backend.release(self.member);
@@ -273,7 +273,7 @@ impl Stream {
                 break;
             }
             let Some(Some(job)) = lock(&self.jobs).pop_front() else { break };
-            // A job that panics leaves its result empty, and whoever waits for it says so.
+            // A job that panics leaves its result empty; the caller that waits for it gets an error.
             let _ = catch_unwind(AssertUnwindSafe(|| job(&mut connection)));
             membership.backend.clock().raise(task, self.done);
         }

@@ -203,12 +203,12 @@ impl Communicator {
         self.membership.backend.clock().charge(self.membership.task, work);
     }
 
-    /// What is chosen about algorithms.
+    /// The choices of algorithms.
     pub fn plan(&self) -> Plan {
         self.plan
     }
 
-    /// The same communicator with other choices of algorithms. Every rank must make the same.
+    /// This communicator with other choices of algorithms. Every rank must make the same choices.
     pub fn with_plan(mut self, plan: Plan) -> Communicator {
         self.plan = plan;
         self.schedules.take();
@@ -216,10 +216,10 @@ impl Communicator {
         self
     }
 
-    /// The same communicator with one collective run by the algorithm of this name.
+    /// This communicator, running one collective by the algorithm of this name.
     ///
     /// # Errors
-    /// [`Error::Registry`] where there is none.
+    /// [`Error::Registry`] if there is no such algorithm.
     pub fn with_algorithm(self, collective: Collective, name: &str) -> Result<Communicator> {
         let plan = self.plan.algorithm(collective, name)?;
         Ok(self.with_plan(plan))
@@ -267,7 +267,7 @@ impl Communicator {
         self.numbered(request, ends).map(drop)
     }
 
-    /// The same; returns the operation's number in the sequence.
+    /// Runs a request; returns the operation's number in the sequence.
     fn numbered(&self, request: Request, ends: Ends<'_>) -> Result<u64> {
         let prepared = self.prepare(request)?;
         let number = self.membership.number();

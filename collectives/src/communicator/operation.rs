@@ -127,7 +127,7 @@ impl Prepared {
                 begin();
                 self.by_messages(sequence, ends, connection)
             }
-            // What is passed on is still to be read when what comes is written.
+            // The data that is passed on must be read before received data overwrites it.
             (Path::Fused(exchange), Ends::InPlace(data))
                 if self.meaning().is_some_and(|row| row.value == Value::Previous) =>
             {
@@ -179,8 +179,7 @@ impl Prepared {
             return self.execute(sequence, buffers, connection);
         }
         let mut copy = connection.messages().room(whole);
-        // Of a reduce-scatter the rank's own block is written for certain, where it is wanted, and only what is reduced
-        // is copied.
+        // A reduce-scatter is only certain to write the rank's own block of the output, and copies only data that is reduced.
         if self.scatters_reduced() && self.schedule.ranks() > 1 && (from.len(), to.len()) == (whole, block) {
             let buffers = Buffers::Scattered { input: from, scratch: &mut copy, own, result: to };
             return self.execute(sequence, buffers, connection);

@@ -18,8 +18,8 @@ pub(super) enum Path<F> {
 }
 
 impl Path<Trees> {
-    /// The path over this connection, of a call whose algorithm was `named` by the caller or chosen for its speed. `trees`
-    /// are those that the algorithm reduces by; where it is not known by which, it runs by messages.
+    /// The path of a call over this connection. `named` says whether the caller named the algorithm; otherwise it was chosen
+    /// for its speed. `trees` gives the algorithm's reduction trees; an algorithm whose trees are not known runs by messages.
     pub fn choose(
         connection: &mut Connection,
         call: &Call,
@@ -42,7 +42,7 @@ impl Path<Trees> {
 }
 
 impl<F> Path<F> {
-    /// The same path, with something else in place of what shared memory works by.
+    /// This path, with the content of [`Path::Fused`] replaced by `change` of it.
     pub fn map_fused<G>(self, change: impl FnOnce(F) -> G) -> Path<G> {
         match self {
             Path::Native => Path::Native,

@@ -37,7 +37,7 @@ impl Communicator {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn shrink(&self) -> Result<(Communicator, Vec<Rank>)> {
-        // What is outstanding has failed, or does now.
+        // Operations that are still outstanding fail now.
         self.membership.backend.abort(
             self.membership.task,
             self.membership.member,

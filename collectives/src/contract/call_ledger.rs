@@ -248,7 +248,7 @@ mod tests {
         assert!(matches!(ledger.failure(Rank(2)), Some(Error::Aborted { by: Rank(3), .. })));
         let _ = ledger.leave(Rank(2), 0, Lost::ReturnedEarly { operations: 0 });
         assert_eq!(ledger.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));
-        // What is decided stays so, and a rank that comes late is told.
+        // A decision is final, and a rank that comes late is told of it.
         let _ = ledger.leave(Rank(3), 0, Lost::ReturnedEarly { operations: 0 });
         ledger.shrink(Rank(2));
         assert_eq!(ledger.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));

@@ -44,7 +44,7 @@ impl RemoteLedger {
         self.failure.as_ref().map(|error| error.seen_by(self.me))
     }
 
-    /// The same, as it is to be told to others.
+    /// The cause of the failure as other ranks are to be told.
     pub fn cause(&self) -> Option<&Error> {
         self.failure.as_ref()
     }

@@ -15,7 +15,7 @@ pub(crate) enum Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// The same buffers, borrowed.
+    /// Borrows these buffers again.
     pub fn lend(&mut self) -> Buffers<'_> {
         match self {
             Buffers::Whole(whole) => Buffers::Whole(whole),
@@ -26,7 +26,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// What the rank ends with: its block `own` where the collective leaves each rank one, else the whole buffer.
+    /// The rank's result: its block `own` if the collective leaves each rank one block, else the whole buffer.
     pub fn result(self, own: Option<Range<usize>>) -> &'a mut [u8] {
         match (self, own) {
             (Buffers::Scattered { result, .. }, _) => result,

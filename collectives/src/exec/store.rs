@@ -35,7 +35,7 @@ struct Input<'a> {
 /// The whole buffer.
 struct Data<'a> {
     bytes: &'a mut [u8],
-    /// What stands for a part of it.
+    /// A range of the buffer, and the memory that is used in its place.
     instead: Option<(Range<usize>, &'a mut [u8])>,
 }
 

@@ -42,9 +42,9 @@ pub struct Entry {
     pub rank: u32,
     /// Ranks of that communicator.
     pub size: u32,
-    /// Its number in that communicator; of point-to-point messages, in that of the pair.
+    /// The operation's number in its communicator; for point-to-point messages, among those of the pair.
     pub sequence: u64,
-    /// What was called.
+    /// The call.
     pub operation: String,
     /// Elements.
     pub count: u64,
@@ -62,7 +62,7 @@ pub struct Entry {
     /// The algorithm.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub algorithm: String,
-    /// Its state.
+    /// The operation's state.
     pub state: State,
     /// When it was called.
     pub issued_us: f64,
@@ -72,7 +72,7 @@ pub struct Entry {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_us: Option<f64>,
-    /// Its error.
+    /// The operation's error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -122,7 +122,7 @@ impl Entry {
 pub struct Record {
     /// About the rank.
     pub header: Header,
-    /// Its last operations, oldest first.
+    /// The rank's last operations, oldest first.
     pub entries: Vec<Entry>,
 }
 

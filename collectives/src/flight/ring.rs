@@ -98,7 +98,7 @@ impl Recorder {
 
     fn change(&self, Ticket(ticket): Ticket, change: impl FnOnce(&mut Slot)) {
         let mut ring = self.ring();
-        // So many operations later it is forgotten.
+        // An entry is overwritten after this many later operations.
         if let Some(slot) =
             ring.slots.get_mut((ticket % LAST as u64) as usize).filter(|slot| slot.ticket == ticket)
         {
@@ -109,7 +109,7 @@ impl Recorder {
     /// All operations that are kept.
     pub fn record(&self, reason: &str) -> Record {
         let ring = self.ring();
-        // One for all of them, or what ended could seem to have ended before it began.
+        // All stamps are converted by one scale: with several, an operation could seem to end before it began.
         let scale = (self.scale)();
         let mut slots: Vec<&Slot> = ring.slots.iter().collect();
         slots.sort_by_key(|slot| slot.ticket);

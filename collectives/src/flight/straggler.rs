@@ -32,7 +32,7 @@ pub struct Straggler {
     pub group: u64,
     /// The operation's number.
     pub sequence: u64,
-    /// What was called.
+    /// The call.
     pub call: String,
     /// The rank that came last, in that communicator.
     pub rank: Rank,
@@ -102,7 +102,7 @@ mod tests {
         let says =
             "rank 1 was waited for longest: about 4.899 ms by rank 0, in operation 1, barrier(8 x f32)";
         assert_eq!(straggler(&all).unwrap().to_string(), says, "in a broadcast the root waits for nobody");
-        // Of the barrier it cannot be told any more, once a rank did not come out of it.
+        // Once a rank did not come out of the barrier, the barrier no longer shows who was late.
         all[2].entries[1].state = State::Failed;
         assert_eq!(straggler(&all).unwrap().sequence, 0);
         assert_eq!(straggler(&all[..2]), None, "somebody is not on record");

@@ -31,7 +31,7 @@ pub enum Diagnosis {
         group: u64,
         /// The operation's number.
         sequence: u64,
-        /// What was called.
+        /// The call.
         call: String,
         /// Ranks that have a record and did not enter it.
         absent: Vec<Rank>,
@@ -44,7 +44,7 @@ pub enum Diagnosis {
         group: u64,
         /// The operation's number.
         sequence: u64,
-        /// What was called.
+        /// The call.
         call: String,
         /// Ranks that are still in it or failed in it.
         ranks: Vec<Rank>,
@@ -102,7 +102,7 @@ struct Group<'a> {
     calls: BTreeMap<u64, BTreeMap<Rank, &'a Entry>>,
     /// The first and the last operation that each rank remembers.
     span: BTreeMap<Rank, (u64, u64)>,
-    /// Its ranks that did not come out of some operation, of this communicator or another.
+    /// The communicator's ranks that did not come out of some operation, of this communicator or of another.
     waiting: BTreeSet<Rank>,
 }
 
@@ -141,7 +141,7 @@ impl Group<'_> {
             return Some(Diagnosis::Diverged { group, sequence, calls, skipped });
         }
         let call = calls.into_keys().next()?;
-        // Whoever remembers only later operations has forgotten this one, and whoever is in an earlier one is held up.
+        // A rank that remembers only later operations has forgotten this one; a rank in an earlier operation is held up there.
         let free = |rank: &Rank, last: &u64| {
             self.calls.get(last).and_then(|entries| entries.get(rank)).is_some_and(|e| e.state == State::Done)
         };
@@ -234,7 +234,7 @@ mod tests {
             record(2, 0, &[1, 2, 3], State::Failed),
         ];
         assert_eq!(verdict(&all), "rank 1 never entered operation 2, all_reduce(3 x f32)");
-        // And although it is most against one.
+        // The majority is wrong: one rank's call is right and all others' calls differ.
         let all = [
             record(0, 0, &[1, 2, 3], State::Started),
             record(1, 0, &[1, 2], State::Done),

@@ -111,7 +111,7 @@ mod tests {
     use crate::schedule::{Schedule, Step};
     use std::sync::Arc;
 
-    /// A ring whose ranks all forget to send in one round: on real data it would wait for ever.
+    /// A ring in which all ranks forget one send: with real data it would wait for ever.
     struct Forgetful(u32);
 
     impl Schedule for Forgetful {

@@ -18,7 +18,7 @@ impl Connection {
         Connection { messages: Box::new(messages), shared: None }
     }
 
-    /// The same connection with collectives in shared memory.
+    /// This connection with collectives in shared memory.
     pub fn sharing(self, shared: SharedMemory) -> Connection {
         Connection { shared: Some(shared), ..self }
     }

@@ -68,7 +68,7 @@ impl<K: WorldKind> World<K> {
         World { kind, size, plan: Plan::default(), flight: None, wrong }
     }
 
-    /// The same world, of any kind.
+    /// This world without its kind, so that worlds of several kinds fit in one list.
     pub fn any(self) -> World {
         let World { kind, size, plan, flight, wrong } = self;
         World { kind: kind.into(), size, plan, flight, wrong }

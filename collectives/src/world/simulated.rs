@@ -39,7 +39,7 @@ impl World<OnVirtualTime> {
         self
     }
 
-    /// What is slower than it should be, or goes wrong.
+    /// The faults of ranks and links.
     pub fn faults(mut self, faults: Faults) -> World<OnVirtualTime> {
         self.kind.0.faults = faults;
         self

@@ -18,8 +18,8 @@ impl World<OnSockets> {
         World::of(ranks, OnSockets { local, share: false })
     }
 
-    /// The same with the data of collectives in a segment of shared memory, which every rank maps for itself: what
-    /// processes of one host do.
+    /// A world of ranks that talk over sockets and share a memory segment, which every rank maps for itself: as processes of
+    /// one host do.
     pub fn shm(ranks: u32) -> World<OnSockets> {
         let mut world = World::tcp(ranks);
         world.kind.share = true;
@@ -44,9 +44,9 @@ impl World<OnSockets> {
         self
     }
 
-    /// As if hosts had this many ranks each, in order of ranks. Messages between ranks of one host go through memory that
-    /// the two share, as in a world of several hosts that a launcher has started; the others over sockets. 0 is refused
-    /// when the world runs.
+    /// Groups the ranks, in order, into hosts of `ranks` ranks each. Messages between ranks of one host go through memory that
+    /// the two share, as in a world that a launcher started on several hosts; other messages go over sockets. 0 is refused when
+    /// the world runs.
     pub fn ranks_per_host(mut self, ranks: u32) -> World<OnSockets> {
         match ranks {
             0 => self.refuse("a host of 0 ranks; it takes 1 or more"),

@@ -68,7 +68,7 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
         tokio::spawn(server.serve(authenticator.clone(), timeout, Some(send)));
         let plan = Plan {
             nodes: job.nodes,
-            // Of an elastic job the agent has used them up before it tells of a failure.
+            // An elastic job's restarts have been used up before the agent reports a failure.
             max_restarts: if job.elastic { 0 } else { job.max_restarts },
             timeout: job.timeout,
             grace: job.grace,
@@ -94,7 +94,7 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
     let (send, news) = mpsc::unbounded_channel();
     let line = Line::open(stream, move |said| send.send(said).is_ok());
     let mut agent = Agent { job, output, line, news };
-    // It ends by itself once it has said that all is over.
+    // The agent ends by itself once it has reported that all ranks are done.
     let broken = async {
         if let Some(task) = coordinator
             && let Err(error) = task.await
@@ -116,8 +116,8 @@ fn at(job: &LaunchJob, why: &rendezvous::RendezvousFailure) -> Error {
     if why.is_lasting() { Error::usage(line) } else { Error::run(line) }
 }
 
-/// A port for programs of other libraries to meet at: held without listening, so that nobody else is given it and a
-/// program of the job may still listen there.
+/// A port at which programs of other libraries meet. It is held without listening, so that the system assigns it to no other
+/// program and a program of the job may still listen there.
 struct Reserved {
     near: SocketAddr,
     socket: Option<TcpSocket>,
@@ -217,7 +217,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What is said of a rank that failed; nothing where it was started again, `again` times so far.
+    /// The message about a rank that failed; none if the rank was started again, `again` times so far.
     async fn failed(
         &mut self,
         ended: Ended,
@@ -255,7 +255,7 @@ impl Agent {
         guard: &mut Guard,
         signals: &mut Signals,
     ) {
-        // A second signal makes an end of it, and one that comes while a failure ends the others lets nothing start again.
+        // A second signal kills the job. A signal that arrives while a failure ends the job prevents a restart.
         tokio::select! {
             biased;
             signal = signals.end() => {
@@ -266,7 +266,7 @@ impl Agent {
             }
             () = ranks.stop(with, self.job.grace, guard) => {}
         }
-        // Who reads what they said may be slow; who has asked for the end does not wait for it.
+        // A slow reader of the ranks' output does not delay the end once a signal has asked for it.
         tokio::select! {
             () = ranks.heard(&self.output.printer) => {}
             _ = signals.end() => {}
@@ -322,7 +322,7 @@ struct Stopping {
     interrupted: bool,
 }
 
-/// Of ends that came at once: who was killed before who returned, and of those whoever came first.
+/// The cause among ends that came at the same time: a killed rank before one that returned, and among those the first.
 fn cause(first: Ended, others: Vec<Ended>) -> Ended {
     let killed = |ended: &Ended| matches!(ended.end, End::Signal(_));
     if killed(&first) {

@@ -3,7 +3,7 @@
 use crate::format;
 use crate::plots::{Axis, Curves, DrawError, Figure, Origin, Point, Series};
 
-/// So many points of a curve are drawn, each the mean of neighbouring steps.
+/// The number of points drawn of a curve, each the mean of neighbouring steps.
 const POINTS: usize = 40;
 
 /// The course of a run: its name, and (step, loss) in order.

@@ -8,7 +8,7 @@ use crate::records::{Records, Stamp};
 pub struct Headline {
     /// The number, large.
     pub value: String,
-    /// What it is.
+    /// The text of the line.
     pub text: String,
     /// Whether it is as it should be; `None` where there is no should.
     pub ok: Option<bool>,
@@ -17,7 +17,7 @@ pub struct Headline {
 /// A table behind a plot. All of its rows are measured, or all are simulated, or neither.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportTable {
-    /// What it holds, and whether that was measured or simulated.
+    /// The content of the table, and whether it was measured or simulated.
     pub caption: String,
     /// Names of the columns.
     pub head: Vec<String>,
@@ -30,9 +30,9 @@ pub struct ReportTable {
 /// One part of the report.
 #[derive(Clone, Debug)]
 pub struct Section {
-    /// Its anchor.
+    /// The section's anchor.
     pub id: &'static str,
-    /// Its heading.
+    /// The section's heading.
     pub title: String,
     /// Paragraphs.
     pub text: Vec<String>,

@@ -146,7 +146,7 @@ impl Choice {
     }
 }
 
-/// algbw and busbw in GB/s (1e9) of so many bytes in so many microseconds, by nccl-tests' rule.
+/// algbw and busbw, in GB/s of 1e9 bytes, of `bytes` bytes in `time` microseconds, by nccl-tests' rule.
 pub fn bandwidths(collective: Collective, ranks: u32, bytes: u64, time_us: f64) -> (f64, f64) {
     if time_us <= 0.0 {
         return (0.0, 0.0);

@@ -33,7 +33,8 @@ const VALUES: [(&str, &str, &str, &str); 13] = [
     ("scale validate", "--without", "spread", "--without device-variation"),
 ];
 
-/// What to say of a command line that was refused and uses an old name; `words` is all of it after the program's name.
+/// The answer to a refused command line that uses an old name, which gives the new one. `words` is the command line after the
+/// program's name.
 pub fn refusal(words: &[String]) -> Option<String> {
     let own = words.split(|word| word == "--").next().unwrap_or_default();
     let of = |command: &str| own.iter().zip(command.split(' ')).filter(|(a, b)| a == b).count();

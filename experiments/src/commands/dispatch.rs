@@ -68,7 +68,7 @@ enum Command {
 /// Lets this process have as many descriptors as it may: ranks that are threads hold sockets to each other.
 fn raise_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Where it is refused, whoever runs out says so.
+    // If the system refuses the higher limit, the call that runs out of descriptors reports it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 

@@ -314,7 +314,8 @@ fn measure(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<
         }
     }
     bar.finish_and_clear();
-    // Again, after the calls that they are held against: whatever else the machine did meanwhile, the better counts.
+    // Measures the limits again after the calls that they are compared with, and keeps the better value: other programs may
+    // have slowed one of the measurements.
     for limit in &mut limits {
         let again = machine_limits::measure(limit.threads, limit.bytes)?;
         limit.copy_gbps = limit.copy_gbps.max(again.copy_gbps);

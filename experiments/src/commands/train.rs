@@ -277,7 +277,7 @@ pub fn run(args: &Args) -> CommandResult {
         LaunchMode::Mpi(..) => keep(&mut output, &trained.measured_over_mpi(&config))?,
         LaunchMode::Sim(_) => keep(&mut output, &trained.simulated(&config))?,
     }
-    // Whatever becomes of the other files, the records are there.
+    // The records are written even if another file cannot be.
     let closed = output.close();
     if let Some(path) = &args.plot {
         draw(path, &config.model, &trained.result.losses, reference)?;
@@ -293,7 +293,7 @@ pub fn run(args: &Args) -> CommandResult {
     closed
 }
 
-/// Whose times a run's are, in words.
+/// The clock by which a run's times were taken, in words.
 fn clock(args: &Args, place: &LaunchMode) -> String {
     match place {
         LaunchMode::Threads(_) => "measured on this machine".into(),

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     dumps: Vec<PathBuf>,
 }
 
-/// Reads the records and says what they come to.
+/// Reads flight records and prints the diagnosis.
 ///
 /// # Errors
 /// A file that is no record, or a folder without one.

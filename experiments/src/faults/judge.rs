@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// What became of one schedule.
 #[derive(Clone, Debug)]
 pub struct FaultVerdict {
-    /// Its number.
+    /// The seed, which is the case's number.
     pub seed: u64,
-    /// What it was, in words.
+    /// The case in words.
     pub case: String,
     /// The kinds of its rules.
     pub kinds: Vec<String>,
@@ -19,18 +19,18 @@ pub struct FaultVerdict {
     pub ranks: Vec<String>,
     /// A rank ended with an error.
     pub attributed: bool,
-    /// It did not end.
+    /// Whether the run did not end.
     pub hung: bool,
     /// A rank has a wrong result and no error.
     pub wrong: bool,
     /// An error names a culprit that no fault rule explains, or names none.
     pub misattributed: bool,
-    /// Of all messages with their times.
+    /// A hash of all messages with their times.
     pub event_hash: u64,
 }
 
 impl FaultVerdict {
-    /// Of a schedule that did not end.
+    /// The verdict on a run that did not end.
     pub(super) fn hung(case: &FaultCase) -> FaultVerdict {
         let (ranks, kinds) = (Vec::new(), kinds(case));
         FaultVerdict {

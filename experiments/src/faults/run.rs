@@ -21,13 +21,13 @@ pub fn run(seed: u64) -> Result<FaultVerdict, Error> {
     // On a thread of its own, so that ranks that hang do not take this one with them.
     let thread = std::thread::spawn(move || {
         let report = world.run_each(|comm| Ok::<_, Error>(body.run(&comm)));
-        // Nobody listens any more where it took too long.
+        // The receiver is gone if the run took too long.
         let _ = done.send(report);
     });
     match wait.recv_timeout(HANG_TIMEOUT) {
         Ok(report) => {
             let report = report?;
-            // It has sent, so it ends.
+            // The thread has sent its report, so it ends.
             let _ = thread.join();
             Ok(judge(&case, report))
         }

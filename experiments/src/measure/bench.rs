@@ -20,7 +20,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// As it is written after --path.
+    /// The name of the path after `--path`.
     pub fn name(self) -> &'static str {
         match self {
             Path::Fused => "fused",
@@ -137,7 +137,7 @@ impl Bench {
         for_dtype!(choice.dtype, measure_size(world, choice, size, timing))
     }
 
-    /// What is called, with the identity of its result.
+    /// The call of this size, with the identity of its result.
     ///
     /// # Errors
     /// A schedule that is not proved.

@@ -43,7 +43,7 @@ fn system(error: cuda::Error) -> Error {
 }
 
 impl Gpus {
-    /// Those of this machine.
+    /// Opens the GPUs of this machine.
     ///
     /// # Errors
     /// What is missing, and how to get it.
@@ -56,12 +56,12 @@ impl Gpus {
         Gpus { machine }
     }
 
-    /// What they are, in words.
+    /// The GPUs in words.
     pub fn name(&self) -> String {
         format!("{} x {}", self.machine.devices(), self.machine.name())
     }
 
-    /// What one of them is.
+    /// The name of one of the GPUs.
     pub fn device_name(&self) -> String {
         self.machine.name()
     }
@@ -108,7 +108,7 @@ impl Gpus {
     }
 }
 
-/// What a rank ended with, beside what it should have.
+/// A rank's result beside the expected one.
 fn checked<T: Sample>(
     choice: &Choice,
     data: &Data<T>,
@@ -210,7 +210,7 @@ fn on_device<T: Sample>(
     Ok(Timed { side, nccl_estimate_us: None })
 }
 
-/// One rank's part: what it ended with, the times of its calls in microseconds, NCCL's estimate.
+/// One rank's results: its final buffer, the times of its calls in microseconds, NCCL's estimate.
 type Seen<T> = (Vec<T>, Vec<f64>, Option<f64>);
 
 fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64) -> CommandResult<Timed> {

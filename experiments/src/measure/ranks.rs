@@ -26,7 +26,7 @@ pub struct Timing {
     pub warmup: u32,
     /// Whether results are checked.
     pub check: bool,
-    /// Of the inputs.
+    /// The seed of the inputs.
     pub seed: u64,
     /// Real time needs warming up and a common start; on virtual time the first call from time zero says it all.
     pub virtual_time: bool,
@@ -90,7 +90,7 @@ pub fn measure_size<T: Sample>(
     forms(choice.collective).iter().map(|&in_place| side(world, choice, &data, timing, in_place)).collect()
 }
 
-/// The same where this process is one rank of several: every rank gets what came of all.
+/// [`measure_size`] with this process as one rank of several; every rank gets the results of all.
 ///
 /// # Errors
 /// As [`measure_size`].
@@ -177,7 +177,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// As words that ranks send each other: the same number on all of them.
+    /// These values as numbers that ranks send each other.
     fn words(&self) -> Vec<i64> {
         let (wrong, first, hash) = self.checked.unwrap_or_default();
         let first = first.map_or(-1, |at| at as i64);

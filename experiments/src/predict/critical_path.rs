@@ -13,7 +13,7 @@ const ROWS: u32 = 16;
 /// Bars beyond which an SVG is no help to anybody.
 const BARS: usize = 20_000;
 
-/// The parts of the time, whose it is, and what the busiest links did.
+/// Lines about the parts of the time, the ranks that cause it, and the busiest links.
 pub fn lines(explanation: &Explanation, topology: &Topology) -> Vec<String> {
     let whole = explanation.time.as_micros().max(1e-9);
     let part = |(name, part): (&str, Picos)| {

@@ -12,9 +12,9 @@ use std::time::Instant;
 pub struct SimulatedMachine {
     /// How it was asked for.
     pub name: String,
-    /// Its links.
+    /// The machine's links.
     pub topology: Topology,
-    /// What is wrong with it.
+    /// The machine's faults.
     pub faults: Faults,
     /// How long a collective may take.
     pub deadline: Option<Picos>,
@@ -106,7 +106,7 @@ impl SimulatedMachine {
 
     /// The engine, where there is memory to step every rank; else only one that does not step them all.
     fn affordable(&self, ranks: u32, window: u32) -> CommandResult<Engine> {
-        // What a timetable keeps of a rank: its steps, and when those of a window are done.
+        // The memory that a timetable needs per rank: its steps, and the ends of the steps in a window.
         let serial = self.sharing == LinkSharing::Serial;
         let each = if serial { 2048 + 8 * u64::from(window) } else { 256 };
         let enough =
@@ -175,7 +175,7 @@ impl SimulatedMachine {
     }
 }
 
-/// What the user can put right is a usage failure; the rest is the simulator's own.
+/// Mistakes that the user can correct become usage errors; other errors are the simulator's own.
 pub fn refused(error: time::Error) -> CommandError {
     match error {
         time::Error::Fault(failure) => CommandError::check(failure),

@@ -18,7 +18,7 @@ use std::time::Instant;
 /// A call, and by which algorithms it is done.
 #[derive(Clone, Debug)]
 pub struct CollectiveScaling {
-    /// What is called.
+    /// The collective.
     pub collective: Collective,
     /// By which algorithms, by name.
     pub algorithms: Vec<String>,

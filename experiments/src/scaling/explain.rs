@@ -77,7 +77,7 @@ fn resnet34(output: &mut RunOutput) -> CommandResult {
     const PUBLISHED: [(u32, f64); 3] = [(1, 9.0), (2, 5.5), (8, 2.0)];
     let base = scaling("resnet34", "dgx1-v100", "V100 SXM", Precision::F32)?;
     let one = base.predict(1, 16)?.time.total().as_secs();
-    // What the wires add to a step, as a share of it.
+    // The share of a step that the links add.
     let wires = |ranks: u32| -> CommandResult<f64> {
         Ok(base.predict(ranks, 16)?.time.total().as_secs() / one - 1.0)
     };

@@ -15,9 +15,9 @@ use allfold_trainer::modeled::{self, ModeledMachine, StepPrediction};
 use allfold_trainer::{Config, Dataset, data};
 use std::cell::OnceCell;
 
-/// Whose scaling.
+/// The configuration and the machine of a scaling curve.
 pub struct Scaling {
-    /// What is trained.
+    /// The training configuration.
     pub config: Config,
     /// The simulated machine, by name.
     pub topology: String,
@@ -28,7 +28,7 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// Of a configuration, on a machine by its name.
+    /// The scaling of a configuration on the machine of this name.
     pub fn new(config: Config, topology: String, device: Device) -> Scaling {
         Scaling { config, topology, device, data: OnceCell::new() }
     }
@@ -106,7 +106,7 @@ impl Scaling {
         }
     }
 
-    /// The same run on virtual time, with real arithmetic.
+    /// Runs the configuration on virtual time, with real arithmetic.
     ///
     /// # Errors
     /// A configuration that trains on GPUs; a failed run.

@@ -22,9 +22,9 @@ pub enum Collectives {
     Nccl,
 }
 
-/// Whose scaling.
+/// The workload and the machine of a scaling curve.
 pub struct WorkloadScaling {
-    /// What is trained.
+    /// The workload.
     pub workload: Workload,
     /// The machine, as `--topology` names it.
     pub topology: String,
@@ -42,7 +42,7 @@ pub struct WorkloadScaling {
     pub sync_batch_norm: bool,
     /// Samples per second of one device, where measured.
     pub measured: Option<f64>,
-    /// What is added beyond kernels and links.
+    /// Overheads besides kernels and links.
     pub terms: Overheads,
     /// What times the exchanges.
     pub collectives: Collectives,
@@ -79,7 +79,7 @@ impl WorkloadScaling {
         }))
     }
 
-    /// The step of so many ranks with so many samples each.
+    /// Predicts the step of `ranks` ranks with `batch` samples each.
     ///
     /// # Errors
     /// As [`WorkloadScaling::point`].

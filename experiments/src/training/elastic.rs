@@ -21,7 +21,7 @@ use allfold_collectives::{Communicator, Error, Joining, ReduceOp};
 use allfold_trainer::Config;
 use std::io::Write;
 
-/// How often a rank tries to meet the others in a later epoch, while more of them fail.
+/// How often a rank tries to join a later epoch while more ranks fail.
 const TRIES: u32 = 100;
 
 /// Trains as one rank, through as many epochs of the world as the launcher has restarts for.

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 pub struct RecordOptions {
     /// The TensorBoard file of rank 0.
     pub events: Option<Events>,
-    /// The step whose buckets are recorded; `None`: the last.
+    /// The step whose buckets are recorded; `None`: the last step.
     pub step: Option<u64>,
 }
 

@@ -20,7 +20,7 @@ pub struct Watch<'a> {
     /// Where the bar cannot be seen.
     pub lines: Option<Lines>,
     pub steps: Vec<RankStep>,
-    /// The step whose buckets are kept, if not the last.
+    /// The step whose buckets are kept; `None`: the last step.
     pub kept: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use crate::prepare::Prepared;
 use crate::score::{factor, median};
 use allfold_nccl_model::physics::{Parameters, Terms, closed};
 
-/// What is left out together and predicted from a fit to all else.
+/// The runs that are left out together and predicted from a fit to all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// A cluster.

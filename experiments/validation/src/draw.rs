@@ -12,7 +12,7 @@ const RUNS: usize = 3;
 /// As the plots.
 pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawError> {
     let mut runs: Vec<&str> = Vec::new();
-    // Runs of the same call on as many ranks would lie on each other: the first of them stands for all.
+    // Runs of the same call on as many ranks would cover each other in the plot: the first of them stands for all.
     let mut shapes = Vec::new();
     for row in rows {
         let shape = (&*row.collective, row.ranks, row.nodes);

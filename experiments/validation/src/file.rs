@@ -35,9 +35,9 @@ pub struct ParameterFile {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FittedParameter {
-    /// Its name.
+    /// The parameter's name.
     pub name: String,
-    /// Its value.
+    /// The parameter's value.
     pub value: f64,
     /// `us`, `GB/s` or `times`.
     #[serde(default)]

@@ -42,7 +42,7 @@ pub fn fit<'a>(runs: impl Iterator<Item = &'a Prepared>, prior: &Prior, terms: T
     fit_weighed(&runs.map(|run| (run, 1.0)).collect::<Vec<_>>(), prior, terms)
 }
 
-/// The same, each run counting so many times.
+/// [`fit`] with a weight for each run.
 pub fn fit_weighed(runs: &[(&Prepared, f64)], prior: &Prior, terms: Terms) -> Fit {
     let mut counts: BTreeMap<(&str, usize), f64> = BTreeMap::new();
     for (run, _) in runs {

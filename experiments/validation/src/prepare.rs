@@ -28,7 +28,7 @@ pub struct Prepared {
 pub struct PreparedRow {
     /// nccl-tests' size.
     pub bytes: u64,
-    /// What was measured, in microseconds.
+    /// The measured time in microseconds.
     pub measured_us: f64,
     /// What to predict.
     pub case: PhysicsCase,

@@ -3,7 +3,7 @@
 use crate::prepare::Prepared;
 use crate::score::{BANDS, band, factor, median};
 
-/// Two runs of one system, of the same collective on as many GPUs of as many nodes.
+/// Two runs of one system: the same collective on equally many GPUs of equally many nodes.
 #[derive(Clone, Debug)]
 pub struct RunPair<'a> {
     /// The system.

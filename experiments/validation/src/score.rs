@@ -46,7 +46,7 @@ pub struct Scored {
 pub struct Score {
     /// How many rows.
     pub rows: usize,
-    /// Of how many systems.
+    /// The number of systems.
     pub systems: usize,
     /// Every row counts the same.
     pub by_rows: Quantiles,

@@ -27,7 +27,7 @@ fn number(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.2}"))
 }
 
-/// Of every system: predicted over measured, as a geometric mean, and the 90th percentile of the factor.
+/// For every system: predicted over measured, as a geometric mean, and the 90th percentile of the factor.
 pub fn by_system(rows: &[&Validated]) -> TextTable {
     let mut systems: BTreeMap<&str, Vec<&Validated>> = BTreeMap::new();
     rows.iter().for_each(|row| systems.entry(&row.system).or_default().push(row));
@@ -47,7 +47,7 @@ pub fn by_system(rows: &[&Validated]) -> TextTable {
     lines
 }
 
-/// What was made of the hardware of runs, and what was taken for granted: once for all that are described alike.
+/// How the hardware of the runs was understood, and what was assumed, once for all runs with the same description.
 pub fn hardware<'a>(runs: impl Iterator<Item = &'a Prepared>) -> Vec<String> {
     let mut alike: Vec<(&Prepared, usize)> = Vec::new();
     for run in runs {

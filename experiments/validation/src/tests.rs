@@ -14,7 +14,7 @@ fn place(name: &str) -> usize {
     PARAMETERS.iter().position(|parameter| parameter.name == name).unwrap()
 }
 
-/// A run of 8-GPU nodes whose times are those of `truth`, each off by up to 3 % either way.
+/// A run on nodes of 8 GPUs with the times of `truth`, each changed by up to 3 % either way.
 fn made(name: &str, nodes: u32, nics: &str, truth: &Parameters, seed: u64) -> Prepared {
     let ranks = 8 * nodes;
     let rows: Vec<String> = (3..33)

@@ -106,7 +106,7 @@ impl Endpoint {
 
     fn recv(&self, from: Rank, lane: u32, bytes: usize) -> Result<Incoming> {
         let (comm, tag, pool) = (self.group.comm()?, tag(lane)?, &self.node.pool);
-        // Room for any header, so that what a peer called can be read even if that was something else.
+        // The buffer has space for any header, so that a peer's call can be read even if it is another operation.
         let header = Some(comm.recv(pool.take(HEADER + JOINED), from, tag)?);
         let body = (bytes > JOINED).then(|| comm.recv(pool.take(bytes), from, tag)).transpose()?;
         Ok(Incoming { from, lane, bytes, header, body, round: 0, data: None })
@@ -270,7 +270,7 @@ impl Endpoint {
             self.announced = true;
             self.group.announce(&self.call);
         }
-        // Whoever left has sent all that it will before it said so, and MPI has had a while to bring it.
+        // A rank that left sent its last messages before it said so, and MPI has had time to deliver them.
         if let Some(error) = self.lost() {
             return Err(self.group.fail(error));
         }
@@ -284,7 +284,7 @@ impl Endpoint {
     }
 }
 
-/// What is wrong with what came.
+/// What is wrong with a received message.
 enum Wrong {
     Disagree(u64, Fingerprint),
     Frame(String),
@@ -296,7 +296,7 @@ fn said(error: Error) -> Wrong {
 
 impl Transport for Endpoint {
     fn enter(&mut self, call: &Arc<Call>) -> Result<()> {
-        // What is left of a failed operation is given up, with its memory.
+        // The messages of a failed operation are given up, with their memory.
         self.sends.clear();
         self.recvs.clear();
         self.ready.clear();
@@ -304,7 +304,7 @@ impl Transport for Endpoint {
         self.fingerprint = Fingerprint::of(call);
         (self.announced, self.idle) = (false, None);
         self.due = after(self.node.options.deadline);
-        // Twice: MPI brings what has come while it is asked the first time, and tells of it the second.
+        // Asks twice: MPI fetches what has arrived during the first call and reports it in the second.
         self.group.listen().and_then(|()| self.group.listen())?;
         match self.is_letter() {
             true => Ok(()),

@@ -314,7 +314,7 @@ fn filled(status: &ffi::MPI_Status) -> Result<usize> {
     let mut len = 0;
     // SAFETY: the status is of a message of bytes.
     settle("count", unsafe { ffi::MPI_Get_count(status, bytes(), &mut len) })?;
-    // Of what is no receive it may be undefined.
+    // For an operation that is no receive the length may be undefined.
     Ok(usize::try_from(len).unwrap_or(0))
 }
 
@@ -344,7 +344,7 @@ impl Request {
         // SAFETY: the request is this one's own, and under way.
         let tested = unsafe { ffi::MPI_Test(raw, &mut over, status.as_mut_ptr()) };
         if tested != 0 || over != 0 {
-            // Over, in whatever way.
+            // The request is over, with or without success.
             self.raw = None;
         }
         settle("finish what was under way", tested)?;

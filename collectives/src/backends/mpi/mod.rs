@@ -90,7 +90,7 @@ impl Mpi {
         self.groups(|groups| groups.all[id as usize].clone())
     }
 
-    /// Meets the others for the last time and ends MPI, if nothing has gone wrong anywhere that this rank knows of.
+    /// Meets the other ranks for the last time and ends MPI, unless this rank knows of a failure.
     fn part(&self) -> Result<()> {
         let until = clock() + PARTING;
         while self.streams.load(Ordering::Acquire) > 0 && clock() < until {
@@ -107,7 +107,7 @@ impl Mpi {
             }
             std::thread::yield_now();
         }
-        // What the others said last is taken, so that no message is left over.
+        // Receives the other ranks' last messages, so that none is left over.
         all.iter().try_for_each(|group| group.listen())?;
         foreign::finish()
     }

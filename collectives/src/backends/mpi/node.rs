@@ -9,7 +9,8 @@ use std::time::Duration;
 pub struct Options {
     /// How long an operation may take.
     pub deadline: Duration,
-    /// Whether a collective whose algorithm is not named is MPI's own: its speed, and not our bits.
+    /// Whether MPI's own collective runs where the caller names no algorithm: with MPI's speed, and in MPI's order of
+    /// additions.
     pub native: bool,
     /// Where the flight record is written when something goes wrong.
     pub flight: Option<PathBuf>,

@@ -31,7 +31,8 @@ impl State {
                 state.those(in_it).first().copied()
             };
             seen.insert(at);
-            // Who is no longer in the operation waits for nobody; else on along the first who waits as well.
+            // A rank that is no longer in the operation waits for none. Otherwise the search goes on with the first peer that
+            // waits, too.
             let next = peers.iter().map(|peer| waits(self, *peer)).collect::<Option<Vec<_>>>();
             match next.and_then(|next| next.into_iter().find(|task| !seen.contains(task))) {
                 Some(next) if !peers.is_empty() => at = next,

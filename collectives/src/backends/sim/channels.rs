@@ -226,7 +226,7 @@ impl Channels {
         Some(News::Arrived { half: receiver, from, lane, frame })
     }
 
-    /// A rank dies: what it has not sent never leaves, what it has not received never arrives.
+    /// Kills a rank: messages that it has not sent never leave, and messages that it has not received never arrive.
     pub fn die(&mut self, rank: Rank, now: u64) {
         let channels = &self.channels;
         self.transit.die(rank, Picos(now), |transit, channel| {
@@ -235,8 +235,8 @@ impl Channels {
         });
     }
 
-    /// Where one side of a point-to-point message's channel has posted and the other has not: what was posted, by whom, and who
-    /// is missing.
+    /// If one side of a point-to-point channel has posted and the other has not: the posted half, its rank, and the missing
+    /// rank.
     pub fn lonely(&self, channel: Channel) -> Option<(Half, Rank, Rank)> {
         let (_, from, to, lane) = channel;
         let channel_state = self.channel_state(channel).filter(|_| lane == LETTERS)?;

@@ -19,7 +19,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// One rank for each of the topology; all of them are group 0.
+    /// A core with one rank for each rank of the topology; all of them form group 0.
     pub fn new(mut options: Options) -> Core {
         if !options.faults.is_steady() {
             options.deadline.get_or_insert(LOSSY_DEADLINE);

@@ -305,7 +305,7 @@ impl State {
             self.alarm(group);
         }
         if groups.is_empty() && !blocked.is_empty() {
-            // Only an error of our own leads here; whoever waits is told rather than left.
+            // Only a bug of this crate leads here. Waiting ranks get this error instead of waiting for ever.
             self.broken.get_or_insert(error);
             blocked.into_iter().for_each(|task| self.wake(task));
         }

@@ -30,7 +30,7 @@ impl State {
         now
     }
 
-    /// A rank dies. Whoever is in an operation with it is told at once, whoever enters one later then.
+    /// Kills a rank. Ranks in an operation with it are told at once; ranks that enter one later are told then.
     pub fn die(&mut self, rank: Rank) {
         if self.channels.transit.is_dead(rank) {
             return;

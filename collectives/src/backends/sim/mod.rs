@@ -44,7 +44,7 @@ pub(crate) struct Sim {
 }
 
 impl Sim {
-    /// One rank for each of the topology; all of them are group 0.
+    /// A simulator with one rank for each rank of the topology; all of them form group 0.
     pub fn new(options: Options) -> Sim {
         Sim { core: Arc::new(Core::new(options)) }
     }
@@ -123,7 +123,8 @@ impl Backend for Sim {
         let error = Error::Aborted { by: member.rank, why };
         let mut state = self.core.lock();
         state.request(task, ScheduledEvent::Fail { task, member, error });
-        // Applied before it returns: also a call of one's own that waits for nobody fails after it.
+        // The failure is applied before this call returns, so that the rank's next call fails, too, even if it waits for no
+        // other rank.
         drop(self.core.block(state, task, Wait::Applied));
     }
 

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::sync::{Arc, Condvar};
 
-/// Times beyond this are refused, so that what is left of 64 bits has room for any sum.
+/// Later times are refused, so that sums of times fit in 64 bits.
 pub(super) const LAST: u64 = u64::MAX / 4;
 
 /// What a task is blocked in.
@@ -24,7 +24,7 @@ pub(super) enum Wait {
     Posts { group: GroupId, round: u64 },
     /// A gate.
     Gate(GateId),
-    /// Its look at a gate to be applied.
+    /// The task waits until its look at a gate has been applied.
     Poll,
     /// Anything that happens to its rank: it has looked, and found nothing.
     News,
@@ -76,7 +76,7 @@ pub(super) struct Gate {
 /// The ranks of one communicator.
 pub(super) struct Group {
     pub ledger: CallLedger,
-    /// Its members, as ranks of the world.
+    /// The group's members, as ranks of the world.
     pub members: Vec<Rank>,
 }
 

@@ -235,7 +235,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// Ranks whose messages arrive in order between any two of them, and otherwise in any order.
+    /// A test run of ranks. Messages between two ranks arrive in order; messages of different pairs arrive in any order.
     struct Run {
         ranks: Vec<Agreement>,
         dead: Vec<bool>,
@@ -254,7 +254,7 @@ mod tests {
             }
         }
 
-        /// What it has sent may be lost at the end, but its end is noticed after what arrives.
+        /// Kills a rank. Its last messages may be lost; the others notice its end after the messages that arrive.
         fn die(&mut self, who: Rank, lost: usize) {
             if std::mem::replace(&mut self.dead[who.index()], true) {
                 return;
@@ -266,7 +266,7 @@ mod tests {
             }
         }
 
-        /// One of those who know the decision may leave the group, at once or later.
+        /// Lets one of the ranks that know the decision leave the group.
         fn leave(&mut self, choice: usize) {
             let who = choice % (4 * self.ranks.len());
             if self.ranks.get(who).is_some_and(|rank| rank.decided().is_some()) {
@@ -311,7 +311,7 @@ mod tests {
                         run.die(Rank(*who), *lost);
                     }
                 }
-                // They ask one after the other, while others already talk.
+                // The ranks call `shrink` one after the other, while others already exchange messages.
                 if at % 3 == 0 && asked < size {
                     if !run.dead[asked as usize] {
                         let outgoing = run.ranks[asked as usize].ask();
@@ -346,7 +346,7 @@ mod tests {
                 for who in (0..size).filter(|who| !run.dead[*who as usize]).collect::<Vec<_>>() {
                     let rank = &mut run.ranks[who as usize];
                     let mut outgoing = if asks[who as usize] == at { rank.ask() } else { Vec::new() };
-                    // Late enough, everybody's time is up, again and again.
+                    // Late in the run every rank's deadline passes, again and again.
                     let up = at > 400 && at % 50 == 0 || hurry.contains(&(at, who));
                     if up && rank.asking {
                         outgoing.extend(rank.give_up());
@@ -403,7 +403,7 @@ mod tests {
             [0, 2].map(|rank| run.ranks[rank].decided().cloned()),
             [Some(left.clone()), Some(left.clone())]
         );
-        // They go on without it and leave this group before it wakes.
+        // The other ranks go on without rank 1 and leave this group before it wakes.
         [0, 2].into_iter().for_each(|rank| run.die(Rank(rank), 0));
         while run.step(0) {}
         let outgoing = run.ranks[1].ask();

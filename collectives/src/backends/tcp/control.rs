@@ -230,7 +230,7 @@ pub(super) fn connect(
                 if node.is_closing() || !node.sits_in(group) {
                     return None;
                 }
-                // New memory for every try: of an earlier one the other side may have the other end.
+                // Each try offers new memory: the other side may have opened the memory of an earlier try.
                 let offer = host.and_then(LinkOffer::new);
                 let memory = offer.as_ref().map_or(memory, |offer| offer.memory);
                 match node.authenticator.connect(address, PeerIdentity { memory, ..identity }).await {

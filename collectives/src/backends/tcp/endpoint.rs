@@ -213,7 +213,7 @@ impl Endpoint {
         }
     }
 
-    /// News from elsewhere: the group's failure, or the loss of a peer whose point-to-point message this rank waits for.
+    /// Looks for a failure of the group, or for the loss of a peer whose point-to-point message this rank waits for.
     fn news(&mut self) -> Result<()> {
         let peers: Vec<Rank> = match self.purpose {
             Some(Purpose::PointToPoint) => {
@@ -230,7 +230,7 @@ impl Endpoint {
             return Err(error);
         }
         let Some(peer) = lost else { return Ok(()) };
-        // Its connection may have been made and not been handed over yet.
+        // The peer's connection may have been made and not have been handed over yet.
         let until = clock() + VERDICT;
         while clock() < until {
             if let Some(stream) = self.group.arrived(Purpose::PointToPoint, peer) {

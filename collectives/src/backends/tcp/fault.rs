@@ -10,7 +10,7 @@ pub(super) enum Fault {
     Ended(String),
     /// The connection ended in the middle of a frame.
     Truncated,
-    /// The peer called something else; this is its operation and what it called.
+    /// The peer made another call: the number of its operation, and the call.
     Disagree(u64, Fingerprint),
     /// The peer is at this later operation, and messages of this one are missing.
     Ahead(u64),

@@ -69,7 +69,7 @@ pub struct Header {
     pub bytes: u32,
     /// What the sender called.
     pub fingerprint: Fingerprint,
-    /// CRC32C of those bytes; 0 inside TLS, whose records are authenticated as they are.
+    /// CRC32C of the payload; 0 inside TLS, which authenticates its records.
     pub payload_crc: u32,
 }
 

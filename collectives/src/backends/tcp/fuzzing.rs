@@ -5,8 +5,8 @@ use super::frame::{self, Header};
 use allfold_net::handshake;
 use allfold_net::{Secret, Security};
 
-/// Reads bytes as everything that an incompatible peer or a peer can send, and drops what came of it: for fuzzers. It may refuse
-/// them; it never panics, hangs, or allocates by what they say.
+/// Reads bytes as every message that a peer, compatible or not, can send, and drops the results: for fuzzers. Bytes may be
+/// refused; reading never panics, hangs, or allocates by a length in the bytes.
 pub fn read_anything(bytes: &[u8]) {
     if let Some(header) = bytes.first_chunk() {
         // A fuzzer guesses no checksum: the same header with the right one gets further.

@@ -27,7 +27,7 @@ pub(super) struct Group {
     /// There is an error in the ledger.
     failed: AtomicBool,
     agreement: Mutex<Agreement>,
-    /// Links for collectives and for point-to-point messages; whoever runs an operation takes them and puts them back.
+    /// The connections for collectives and those for point-to-point messages. An operation takes them and puts them back.
     collective: Mutex<Option<Links>>,
     letters: Mutex<Option<Links>>,
     /// Connections that are made and not attached to a link yet.
@@ -76,7 +76,7 @@ impl Group {
         self.failed.load(Ordering::Acquire).then(|| self.ledger(|ledger| ledger.failure())).flatten()
     }
 
-    /// What is agreed on who is left.
+    /// The state of the agreement about the surviving ranks.
     pub fn agreement<R>(&self, look: impl FnOnce(&mut Agreement) -> R) -> R {
         look(&mut lock(&self.agreement))
     }
@@ -104,7 +104,7 @@ impl Group {
         lock(&self.arrived).remove(&(purpose as u8, from))
     }
 
-    /// All its connections, which nobody uses any more.
+    /// All connections of the group, which is no longer used.
     pub fn wires(&self) -> Vec<(Rank, PeerStream)> {
         let links =
             [Purpose::Data, Purpose::PointToPoint].into_iter().filter_map(|purpose| self.take(purpose));

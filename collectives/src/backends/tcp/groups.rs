@@ -159,7 +159,7 @@ mod tests {
             groups.deliver(stream, Rank(2), said(Kind::Bye, 0));
             assert!(groups.speakers.is_empty() && groups.early.is_empty());
         }
-        // Nor of those whose members are lost, or were before it was made.
+        // Nor are messages kept for groups whose members are lost, or were lost before the group was made.
         let (id, _) = groups.make(Arc::new(group(1000)), OTHERS.into());
         groups.end(id);
         OTHERS.into_iter().for_each(|rank| groups.hush(None, rank));

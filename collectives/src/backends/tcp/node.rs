@@ -150,7 +150,7 @@ impl Node {
         if identity.peer != self.rank {
             return HandshakeAnswer::Peer(self.rank.0);
         }
-        // Of two ranks the higher one connects.
+        // The higher one of two ranks connects.
         if other.0 >= self.size || other <= self.rank {
             return HandshakeAnswer::Duplicate(other.0);
         }
@@ -166,7 +166,7 @@ impl Node {
         }
     }
 
-    /// The same, and the memory for its messages where the connector has offered some of this host.
+    /// Decides on a peer; also opens the memory for its messages, if the peer is on this host and offers some.
     pub fn admit(&self, identity: &PeerIdentity) -> (HandshakeAnswer, Option<Pipe>) {
         let verdict = self.judge(identity);
         match LinkOffer::accept(&identity.memory, self.host.filter(|_| verdict.is_welcome())) {
@@ -273,7 +273,7 @@ impl Node {
     /// Handles an event of the agreement on a group's survivors, and sends the messages that follow.
     fn agree(&self, group: &Group, happens: impl FnOnce(&mut Agreement) -> Outgoing) {
         group.agreement(|agreement| {
-            // Sent under the lock: what a rank says last is what is true of it.
+            // The messages are sent under the lock, so that a rank's last message is its latest state.
             for (to, message) in happens(agreement) {
                 let mut news = Writer::default();
                 message.write(news.word(group.stream), group.members.len() as u32);
@@ -426,7 +426,7 @@ impl Node {
             groups.iter().for_each(|group| self.lose_in(group, peer, cause.clone()));
         }
         lock(&self.groups).hush(None, peer);
-        // Only now: where just one direction is dead, the peer still hears what was made of it.
+        // The outbox is closed only now: if a single direction is dead, the peer still hears of the failure.
         lock(&self.peers)[peer.index()].outbox = None;
         self.changed.notify_all();
     }

@@ -49,16 +49,16 @@ impl Deadlines {
     }
 }
 
-/// What a rank needs to connect to the others.
+/// The parameters with which a rank connects to its peers.
 #[derive(Debug)]
 pub struct Peers {
     /// This rank.
     pub rank: Rank,
-    /// The job, drawn at random by whoever started it: ranks of another are refused.
+    /// The job's identity, drawn at random when the job is started. Ranks of another job are refused.
     pub job: [u8; 16],
     /// The epoch of the job: ranks of another epoch are refused.
     pub epoch: u32,
-    /// Where the peers will connect to. It stays with this rank, so that nobody else can take its port.
+    /// The socket at which peers will connect. The rank holds it from now on, so that no other program can take its port.
     pub listener: TcpListener,
     /// Every rank's listener, in order of ranks; this rank's own is not used.
     pub addresses: Vec<SocketAddr>,

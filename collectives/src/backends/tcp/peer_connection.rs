@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::ops::Range;
 
-/// What is read ahead at most, to have a header and a small message in one call.
+/// The most bytes that are read ahead: enough to read a header and a small message in one call.
 const AHEAD: usize = 16 << 10;
 
 /// What every frame of the operation under way must say.
@@ -30,7 +30,7 @@ pub(super) struct Scene<'a> {
     pub sequence: u64,
     pub fingerprint: Fingerprint,
     pub pool: &'a Pool,
-    /// What may be put aside per peer, for lanes that are not posted yet: from this side's own buffer.
+    /// The most bytes per peer that are kept for lanes that are not posted yet.
     pub aside: usize,
 }
 
@@ -84,7 +84,7 @@ struct Incoming {
 }
 
 enum To {
-    /// This receive, of those expected.
+    /// The expected receive with this number.
     Expected(usize),
     /// For a lane that is not posted yet.
     Aside(Payload),
@@ -274,7 +274,7 @@ impl PeerConnection {
                 self.ahead.copy_within(self.from..self.to, 0);
                 (self.from, self.to) = (0, self.to - self.from);
             }
-            // Of a large message no more than the header is wanted here: the rest goes straight to its place.
+            // Of a large message only the header is read here: the payload goes straight to its destination.
             let large = self.expected.iter().any(|e| e.bytes - e.come > AHEAD - HEADER);
             let limit = if large { HEADER } else { AHEAD };
             let Some(stream) = &mut self.stream else { return Ok(None) };
@@ -376,7 +376,7 @@ impl PeerConnection {
         Ok(true)
     }
 
-    /// Hands out what was put aside for a lane that is posted by now.
+    /// Delivers the messages that were kept for a lane which is posted by now.
     fn settle(&mut self, memory: &mut dyn Memory, done: &mut Vec<Done>) -> Result<bool, Fault> {
         // A fragment that is coming in keeps its receive's place in the queue.
         if self.aside.is_empty() || self.incoming.is_some() {

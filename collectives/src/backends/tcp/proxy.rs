@@ -38,9 +38,9 @@ pub struct Passing {
     pub to: Rank,
     /// Whether it belongs to an operation; else to the control connection.
     pub is_data: bool,
-    /// Its operation.
+    /// The operation of the frame.
     pub operation: u64,
-    /// Its round.
+    /// The round of the frame.
     pub round: u64,
     /// Which fragment of its message.
     pub at: u32,
@@ -77,7 +77,7 @@ pub enum Action {
     Kill,
 }
 
-/// What is done to frames.
+/// Decides what the proxy does to each frame.
 pub trait Judge: Send + Sync {
     /// Asked once per frame, and again after every [`Action::Wait`].
     fn judge(&self, frame: &Passing) -> Action;
@@ -156,7 +156,7 @@ pub struct Proxy {
     stop: Arc<watch::Sender<Stopped>>,
 }
 
-/// The ranks whose connections are reset.
+/// The pairs of ranks whose connections the proxy resets.
 #[derive(Default)]
 struct Stopped {
     killed: BTreeSet<Rank>,
@@ -252,7 +252,7 @@ async fn connection(near: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
     }
 }
 
-/// A connection whose handshake was passed on: the two ways out, what it is for, and between whom.
+/// A connection whose handshake was passed on: its two directions, its purpose and its two ranks.
 struct Shaken {
     near_out: WriteHalf<TcpStream>,
     far_out: WriteHalf<TcpStream>,
@@ -299,7 +299,7 @@ enum Next {
     Frame,
     /// The end of this direction.
     End,
-    /// Nothing any more: whoever has decided so ends the connection.
+    /// The proxy passes nothing on; the caller that chose this ends the connection.
     Silence,
 }
 
@@ -364,7 +364,7 @@ impl Direction<'_> {
                 if !hard {
                     return Next::End;
                 }
-                // What was passed on has arrived before the reset overtakes it.
+                // Waits until the frames that were passed on have arrived: the reset would overtake them.
                 sleep(Duration::from_millis(5)).await;
                 self.reset.send_replace(true);
                 return Next::Silence;

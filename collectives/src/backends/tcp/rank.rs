@@ -85,7 +85,7 @@ impl Backend for Tcp {
     fn leave(&self, _actor: TaskId, member: Member, operations: u64, cause: Lost) {
         let group = self.node.group(member.group.0);
         self.node.leave(&group, operations, &cause);
-        // What was sent still arrives; a peer that waits for more learns that there is none.
+        // Messages that were sent still arrive; a peer that waits for more learns that there are none.
         if let Some(mut links) = group.take(Purpose::PointToPoint) {
             links.values_mut().for_each(PeerConnection::finish);
             group.put_back(Purpose::PointToPoint, links);

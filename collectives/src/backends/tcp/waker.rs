@@ -24,7 +24,7 @@ impl Waker {
     pub fn ring(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) {
-            // Full only if nobody has slept for 2^64 rings.
+            // The counter would be full only after 2^64 rings without a sleeper.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }

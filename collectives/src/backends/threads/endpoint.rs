@@ -34,7 +34,7 @@ impl Endpoint {
         Endpoint { group, rank, options, pool, spin, call: None, due: clock(), sends, recvs, ready }
     }
 
-    /// Moves what has come to `ready`, and tells the senders what was taken.
+    /// Moves received messages to `ready`, and tells the senders which buffers are free again.
     fn collect(&mut self, mail: &mut Mail) -> Vec<(Rank, u32)> {
         let mut taken = Vec::new();
         let mut dry: Vec<(Rank, u32)> = Vec::new();

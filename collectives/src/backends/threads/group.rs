@@ -25,8 +25,8 @@ pub(super) struct Group {
 /// read where they are, which takes two.
 const SLOT: usize = 1024;
 
-/// What has come for one rank. The count changes with every piece of news, so a waiter may watch it before it
-/// sleeps.
+/// The messages that have arrived for one rank. The count changes with every event, so that a waiting rank may watch it before
+/// it sleeps.
 #[derive(Default)]
 pub(super) struct Mailbox {
     mail: Mutex<Mail>,
@@ -153,7 +153,7 @@ impl Group {
     }
 
     fn alarm(&self) {
-        // Whoever is told to look may find nothing: that a rank has left may concern nobody.
+        // A rank that is told to look may find nothing: the departure of a rank may not concern it.
         self.failed.store(true, Ordering::Release);
         self.mailboxes.iter().for_each(|mailbox| mailbox.deliver(|mail| mail.alarm = true));
         self.sync_segment.wake();

@@ -116,7 +116,7 @@ impl Backend for Threads {
     fn connect(self: Arc<Self>, _actor: TaskId, member: Member) -> Connection {
         let (group, rank) = (self.group(member.group), member.rank);
         let shared = self.options.fused.then(|| {
-            // A failure rings the sync segment, so that nobody has to look for one.
+            // A failure wakes the members of the sync segment, so that they need not poll for one.
             SharedMemory::new(group.sync_segment.clone(), rank, group.size(), Duration::MAX)
         });
         let endpoint = Endpoint::new(group, rank, self.options, self.pool.clone(), self.spin);

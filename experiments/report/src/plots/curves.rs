@@ -52,7 +52,7 @@ pub struct Ideal {
 /// One axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// What it is, with its unit.
+    /// The axis's quantity with its unit.
     pub label: &'static str,
     /// Powers of 2 (ranks, bytes) or of 10 (time, bandwidth); `None` is linear from 0.
     pub log: Option<u32>,
@@ -71,7 +71,7 @@ pub struct Curves {
     pub y: Axis,
     /// The curves.
     pub series: Vec<Series>,
-    /// What they are compared with.
+    /// The ideal line that the curves are compared with.
     pub ideal: Option<Ideal>,
 }
 
@@ -100,7 +100,7 @@ impl Curves {
         })
     }
 
-    /// The number of every curve's colour: what is predicted has the colour of what was measured of the same name.
+    /// The number of each curve's colour: a predicted curve has the colour of the measured curve of the same name.
     fn colours(&self) -> Vec<usize> {
         let mut stems: Vec<Option<&str>> = Vec::new();
         let mut colours = Vec::new();

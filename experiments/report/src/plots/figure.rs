@@ -14,7 +14,7 @@ pub struct Figure {
 /// One entry of a legend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// What it stands for.
+    /// The name in the legend.
     pub name: String,
     /// The style sheet's name of the colour: `s0`, `s1`, ...
     pub colour: String,

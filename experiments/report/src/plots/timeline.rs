@@ -11,7 +11,7 @@ pub struct Bar {
     pub row: usize,
     /// Index into [`Timeline::kinds`]: it decides the colour.
     pub kind: usize,
-    /// What was done, for the pointer.
+    /// The activity's name, shown under the pointer.
     pub name: String,
     /// In the timeline's unit.
     pub start: f64,

@@ -18,7 +18,7 @@ pub struct TimeSpent {
     pub bytes: u64,
     /// The whole time, in microseconds.
     pub time_us: f64,
-    /// Its parts along the critical path: name and microseconds.
+    /// The parts of the time along the critical path: name and microseconds.
     pub parts: Vec<(String, f64)>,
     /// The sender, the receiver and the time of the longest wait, in microseconds.
     pub longest_wait: Option<(u32, u32, f64)>,

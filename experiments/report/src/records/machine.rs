@@ -46,7 +46,7 @@ pub struct DoctorFinding {
     pub item: String,
     /// Whether it was found.
     pub found: bool,
-    /// What was found.
+    /// The finding.
     pub detail: String,
     /// If it is missing: how to get it, and what works without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,11 +71,11 @@ impl RecordKind for DoctorFinding {
 /// A machine that `--topology` knows by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineListed {
-    /// Its name.
+    /// The machine's name.
     pub name: String,
     /// A description.
     pub title: String,
-    /// Its GPU.
+    /// The machine's GPU.
     pub gpu: String,
     /// GPUs of a node.
     pub gpus_per_node: u32,

@@ -40,7 +40,7 @@ const ENGINES: [(&str, &str); 4] = [
     ("closed form", "closed_form"),
 ];
 
-/// What is wrong with a record that uses an old name, or `None`.
+/// The refusal of a record that uses an old name; `None` if it uses none.
 pub(super) fn refusal(record: &Value) -> Option<String> {
     let kind = record.get("kind").and_then(Value::as_str)?;
     let has = |field: &str| field.split('.').try_fold(record, |value, name| value.get(name)).is_some();

@@ -72,7 +72,7 @@ pub struct RankMemory {
 /// The times of a bucket of gradients, in microseconds from the start of its step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BucketLife {
-    /// Its position in the order of sending.
+    /// The bucket's position in the order of sending.
     pub bucket: usize,
     /// Parameters in it.
     pub params: usize,
@@ -159,8 +159,8 @@ pair! {
         accuracy: f64,
         /// Training samples per second, over all ranks, in the steps after those that warm up.
         samples_per_s: f64,
-        /// The same by the median step of the slowest rank, after the first third of the steps. Only of runs on GPUs, whose
-        /// first steps compile kernels, search for the fastest algorithms and capture graphs.
+        /// Samples per second by the median step of the slowest rank, after the first third of the steps. Only for runs on
+        /// GPUs, whose first steps compile kernels, search for the fastest algorithms and capture graphs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         steady_samples_per_s: Option<f64>,
         /// Warm-up steps, which are not timed: they compile, allocate and fill caches.
@@ -257,7 +257,7 @@ impl RecordKind for Parity {
 pub struct ScalingRow {
     /// The table.
     pub run: String,
-    /// Its column and settings.
+    /// The curve's name: its column and settings.
     pub curve: String,
     /// The machine, by a name that `--topology` knows.
     pub system: String,

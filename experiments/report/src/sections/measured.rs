@@ -59,7 +59,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     Ok(Some((findings, section)))
 }
 
-/// The backend whose ranks share this machine's memory, which the limits are measured on.
+/// The backend whose ranks are threads. The machine's limits are measured on threads, too.
 const THREADS: &str = "threads";
 
 /// Where a backend's ranks are, in words.

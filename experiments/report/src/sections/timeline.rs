@@ -5,7 +5,7 @@ use crate::page::{ReportTable, Section};
 use crate::plots::{Bar, DrawError, Timeline};
 use crate::records::{Records, TimelineSpan};
 
-/// So many ranks are drawn.
+/// The number of ranks that are drawn.
 const RANKS: usize = 4;
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {

@@ -13,7 +13,7 @@ use allfold_collectives::{Communicator, Error, Joining, World};
 pub struct LaunchedRanks {
     /// The ranks.
     pub carrier: RunsOn,
-    /// Such as `on threads, fused`.
+    /// How the ranks ran, for example `on threads, fused`.
     pub how: String,
 }
 
@@ -96,7 +96,7 @@ fn over_loopback(args: &Args, choice: &Choice) -> CommandResult<LaunchedRanks> {
     Ok(threads(choice, world, how))
 }
 
-/// Whose memory the buffers are, as the table says it.
+/// The kind of buffers, as the table says it.
 fn buffers(args: &Args) -> &'static str {
     if args.register == 1 { "in registered buffers" } else { "through copies of buffers" }
 }

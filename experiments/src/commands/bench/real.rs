@@ -17,7 +17,7 @@ use allfold_report::records::MeasuredCollective;
 pub fn run(args: &Args, host: HostBackend, mut bench: Bench, sizes: &[u64]) -> CommandResult {
     let ranks = ranks(args, host, &bench.choice)?;
     if bench.path == Path::Native {
-        // Of floats that are reduced in MPI's order there is no exact reference.
+        // There is no exact reference for floats that are reduced in MPI's order.
         let (dtype, op) = (bench.choice.dtype, bench.choice.op);
         let exact = !bench.choice.collective.reduces()
             || matches!(op, ReduceOp::Min | ReduceOp::Max)
@@ -73,7 +73,7 @@ impl Sweep<'_> {
         let mut lines: Vec<String> = records.iter().map(identity).collect();
         lines.dedup();
         lines.iter().try_for_each(|line| self.output.say(line))?;
-        // The others end, and the machine is quiet for what it can do at best.
+        // The other ranks end here, so that the machine is quiet while its limits are measured.
         drop(ranks);
         if self.is_reporter {
             let (ranks, collective) = (self.args.sweep.ranks, self.bench.choice.collective);

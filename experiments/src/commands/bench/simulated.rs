@@ -10,7 +10,7 @@ use crate::measure::bench::Bench;
 use crate::predict::machine::SimulatedMachine;
 use allfold_report::records::SimulatedCollective;
 
-/// The same table with real data on virtual time.
+/// Prints the table of a benchmark with real data on virtual time.
 pub fn run(
     args: &Args,
     bench: &Bench,

@@ -17,12 +17,12 @@ pub fn verdict(wrong: Option<u64>, first: Option<String>) -> CheckResult {
     }
 }
 
-/// What a result is, for whoever compares two: equal identity and inputs, equal checksum.
+/// A result's identity: two results with equal identities and inputs must have equal checksums.
 pub fn identity(record: &MeasuredCollective) -> String {
     identity_of(&record.call, record.checksum.as_deref())
 }
 
-/// The same of a call and its checksum.
+/// The identity of a call's result, with its checksum.
 pub fn identity_of(call: &CollectiveCall, checksum: Option<&str>) -> String {
     format!(
         "# {} B: {}, order {}, tree {}, checksum {}",

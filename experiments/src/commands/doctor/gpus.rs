@@ -4,7 +4,7 @@ use super::finding::{found, missing};
 use allfold_kernels::cuda;
 use allfold_report::records::DoctorFinding;
 
-/// What was found of CUDA, its libraries and NCCL.
+/// The findings about CUDA, its libraries and NCCL.
 pub fn findings() -> Vec<DoctorFinding> {
     vec![cuda(), cublas(), cudnn(), nccl()]
 }

@@ -3,7 +3,7 @@
 use super::finding::missing;
 use allfold_report::records::DoctorFinding;
 
-/// That nothing of CUDA can be found.
+/// The finding of a build without CUDA.
 pub fn findings() -> Vec<DoctorFinding> {
     let advice = "build it with the feature `cuda`; everything else runs on CPUs and on the simulator";
     vec![missing("cuda", "this program was built without GPUs", advice)]

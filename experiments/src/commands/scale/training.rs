@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> CommandResult {
     };
     let mut config = config::read(path)?;
     config.max_steps = args.steps;
-    // As many passes over the data as the steps need, on any number of ranks.
+    // The data is passed over as often as the steps need, on any number of ranks.
     config.epochs = args.steps;
     let device = Device::named(&args.device).map_err(CommandError::usage)?;
     let scaling = Scaling::new(config, args.topology.clone(), device);

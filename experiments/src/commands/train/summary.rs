@@ -6,7 +6,7 @@ use crate::training::trained::Trained;
 use allfold_report::format::counted;
 use allfold_trainer::Config;
 
-/// The course of the loss, and what came out; `clock` says whose times they are.
+/// Prints the losses and the results; `clock` says by which clock the times were taken.
 pub fn say(config: &Config, trained: &Trained, clock: &str, output: &mut RunOutput) -> CommandResult {
     let result = &trained.result;
     output.say(format!(

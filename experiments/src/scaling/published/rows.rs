@@ -79,7 +79,7 @@ impl Predicted {
 
 /// A predicted curve.
 pub struct Rows {
-    /// Its rows of more than one GPU.
+    /// The system's rows with more than one GPU.
     pub rows: Vec<Predicted>,
     /// Assumptions about what the table does not say.
     pub assumed: Vec<String>,

@@ -25,7 +25,7 @@ fn is_vision(model: &str) -> bool {
     ["classification", "detection", "segmentation"].iter().any(|kind| model.to_lowercase().contains(kind))
 }
 
-/// What was found so far.
+/// The results so far.
 struct Found {
     /// The table of every row.
     lines: Vec<Vec<String>>,

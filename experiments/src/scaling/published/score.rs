@@ -9,7 +9,7 @@ use std::path::Path;
 pub struct RowError {
     /// Classification, detection or segmentation of images.
     pub vision: bool,
-    /// Of ResNet-50.
+    /// Whether the rows are ResNet-50's.
     pub resnet50: bool,
     /// GPUs.
     pub ranks: u32,

@@ -25,7 +25,7 @@ pub struct ScalingTable {
     pub hardware: String,
     /// The machine in ours: a name that `--topology` knows. `None` where the words name none.
     pub machine: Option<String>,
-    /// What was trained, in the publisher's words.
+    /// The model, in the publisher's words.
     pub model: String,
     /// Why it is not to be trusted, where it is not.
     pub suspect: Option<String>,
@@ -44,7 +44,7 @@ pub struct Curve {
     pub precision: Precision,
     /// Samples per GPU and step, as published.
     pub batch: Option<u32>,
-    /// Batches whose gradients are added up before they are exchanged.
+    /// Micro-batches whose gradients are added up before one exchange.
     pub accumulation: u32,
     /// GPUs and samples (or tokens, ..) per second, fewest GPUs first.
     pub points: Vec<(u32, f64)>,
@@ -161,7 +161,7 @@ pub fn parse(name: &str, text: &str) -> Result<ScalingTable, Flaw> {
             }
         };
         match curves[at].points.iter().find(|(gpus, _)| *gpus == row.gpus) {
-            // The same row twice is one; two that differ cannot be told apart.
+            // Two equal rows count as one; two rows that differ contradict each other.
             Some((_, known)) if *known == value => {}
             Some(_) => curves[at].odd = Some(format!("two rows for {} GPUs that differ", row.gpus)),
             None => curves[at].points.push((row.gpus, value)),

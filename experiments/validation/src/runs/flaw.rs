@@ -33,7 +33,7 @@ impl Flaw {
         }
     }
 
-    /// The same, of a named file.
+    /// This flaw with the name of its file.
     pub fn of(self, path: &Path) -> Flaw {
         Flaw { file: Some(path.to_path_buf()), ..self }
     }

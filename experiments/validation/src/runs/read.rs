@@ -30,7 +30,7 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Run>, Flaw> {
     Ok(runs)
 }
 
-/// A published run as it is written, whatever contradicts itself in it: for runs that tests make.
+/// Reads a published run without checking it for contradictions: for runs that tests make.
 #[cfg(test)]
 pub(crate) fn parse_unchecked(name: &str, text: &str) -> Result<Run, Flaw> {
     json(name, text)

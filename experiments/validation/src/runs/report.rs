@@ -102,8 +102,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
 }
 
 impl ParameterFile {
-    /// The ranks of the first group: the tests list one device per process, whatever it drives, and bandwidths are
-    /// those of a group.
+    /// The ranks of the first group: the tests list one device per process, and bandwidths are those of a group.
     fn ranks(&self) -> Result<u32, Flaw> {
         let devices = if self.config.devices.is_empty() { &self.devices } else { &self.config.devices };
         let first = devices.iter().map(|device| device.group).min();

@@ -5,7 +5,7 @@ use allfold_sim::machines::Description;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// What one collective took over a sweep of sizes, as somebody measured it.
+/// The measured times of one collective over a sweep of sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// The file's name without its ending; `#2` and so on for the further tables of one file.
@@ -22,7 +22,7 @@ pub struct Run {
     pub source: Option<String>,
     /// The library's version, if the run says so.
     pub nccl_version: Option<String>,
-    /// What was set in the environment, as far as the run says.
+    /// The environment variables that the run's file mentions.
     pub env: BTreeMap<String, String>,
     /// The collector's remarks on the run.
     pub notes: String,
@@ -30,7 +30,7 @@ pub struct Run {
     pub system: Option<String>,
     /// Whether the collector doubts the run.
     pub suspect: bool,
-    /// What was measured, in the order of the file; each side of a table's line is a row.
+    /// The measurements in the order of the file; each side of a table's line is a row.
     pub rows: Vec<RunRow>,
     /// Rows that contradict themselves, each with the reason.
     pub left_out: Vec<String>,

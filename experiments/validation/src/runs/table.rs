@@ -22,7 +22,7 @@ struct Header {
     times: Vec<usize>,
 }
 
-/// What is known before a table's rows come.
+/// The facts that a file gives before a table's rows.
 #[derive(Default)]
 struct Preamble {
     collective: Option<Collective>,
@@ -126,7 +126,7 @@ impl Preamble {
         }
     }
 
-    /// An empty run of what is known; bandwidths are those of a group, so the first group's ranks count.
+    /// A run without rows, with the facts known so far. Bandwidths are those of a group, so the ranks of the first group count.
     fn run(&self, name: &str, before: usize, line: usize) -> Result<Run, Flaw> {
         let collective = self.collective.or_else(|| named_in(name)).ok_or_else(|| {
             Flaw::at(line, 1, "which collective was it? expected a line with `all_reduce_perf` or the like before the table; or name the file after it")
