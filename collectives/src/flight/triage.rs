@@ -234,7 +234,7 @@ mod tests {
             record(2, 0, &[1, 2, 3], State::Failed),
         ];
         assert_eq!(verdict(&all), "rank 1 never entered operation 2, all_reduce(3 x f32)");
-        // The majority is wrong: one rank's call is right and all others' calls differ.
+        // Of two ranks that lag, the one that lags further is named.
         let all = [
             record(0, 0, &[1, 2, 3], State::Started),
             record(1, 0, &[1, 2], State::Done),
