@@ -2,6 +2,7 @@
 
 use super::request::Request;
 use super::{Communicator, in_place};
+use crate::flight::Ticket;
 use crate::transport::Connection;
 use crate::work::{Slot, Work};
 use crate::{Buffer, Collective, Element, Error, Rank, ReduceOp, Result};
@@ -38,10 +39,19 @@ impl Communicator {
     /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
     /// the communication thread cannot be started.
     pub fn all_gather_async<T: Element>(&self, block: Buffer<T>) -> Result<Work<Buffer<T>>> {
-        let request = self.request::<T>(Collective::AllGather, block.len());
         let mut all = self.buffer(self.times(block.len())?);
         all[self.block(block.len())].copy_from_slice(&block);
-        self.record_issue(request, all, |data| data)
+        self.all_gather_in_place_async(all)
+    }
+
+    /// [`Communicator::all_gather`] in place: takes a block per rank, of which this rank's own counts, gives back all of them.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where the blocks do not divide among the ranks; [`Error::Poisoned`] where the group has failed
+    /// before; [`Error::System`] where the communication thread cannot be started.
+    pub fn all_gather_in_place_async<T: Element>(&self, all: Buffer<T>) -> Result<Work<Buffer<T>>> {
+        let len = self.block_len("all_gather", all.len())?;
+        self.record_issue(self.request::<T>(Collective::AllGather, len), all, |data| data)
     }
 
     /// [`Communicator::reduce_scatter`]: takes one block per rank, gives back this rank's, reduced.
@@ -50,15 +60,36 @@ impl Communicator {
     /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
     /// the communication thread cannot be started.
     pub fn reduce_scatter_async<T: Element>(&self, data: Buffer<T>, op: ReduceOp) -> Result<Work<Buffer<T>>> {
-        let (len, n) = (data.len(), self.size() as usize);
+        let len = self.block_len("reduce_scatter", data.len())?;
+        let request = self.request::<T>(Collective::ReduceScatter, len).reduced(op);
+        let own = self.block(len);
+        self.record_issue(request, data, move |data| data[own].to_vec().into())
+    }
+
+    /// [`Communicator::reduce_scatter`] in place: takes one block per rank and gives all of them back. This rank's block is
+    /// reduced; what the others hold afterwards is not defined.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where the blocks do not divide among the ranks; [`Error::Poisoned`] where the group has failed
+    /// before; [`Error::System`] where the communication thread cannot be started.
+    pub fn reduce_scatter_in_place_async<T: Element>(
+        &self,
+        data: Buffer<T>,
+        op: ReduceOp,
+    ) -> Result<Work<Buffer<T>>> {
+        let len = self.block_len("reduce_scatter", data.len())?;
+        self.record_issue(self.request::<T>(Collective::ReduceScatter, len).reduced(op), data, |data| data)
+    }
+
+    /// The length of each rank's block where `len` elements are one block per rank.
+    fn block_len(&self, collective: &str, len: usize) -> Result<usize> {
+        let n = self.size() as usize;
         if !len.is_multiple_of(n) {
             return Err(Error::Argument(format!(
-                "reduce_scatter takes one block per rank: {len} elements do not divide among {n} ranks"
+                "{collective} takes one block per rank: {len} elements do not divide among {n} ranks"
             )));
         }
-        let request = self.request::<T>(Collective::ReduceScatter, len / n).reduced(op);
-        let own = self.block(len / n);
-        self.record_issue(request, data, move |data| data[own].to_vec().into())
+        Ok(len / n)
     }
 
     fn record_issue<T: Element>(
@@ -68,16 +99,26 @@ impl Communicator {
         result: impl FnOnce(Buffer<T>) -> Buffer<T> + Send + 'static,
     ) -> Result<Work<Buffer<T>>> {
         let prepared = self.prepare(request)?;
-        let stream = self.membership.stream()?;
         let sequence = self.membership.number();
-        let slot: Slot<Buffer<T>> = Arc::new(Mutex::new(None));
         let ticket = self.membership.record_issue(prepared.call(sequence), None);
+        self.run_later(ticket, move |connection| {
+            prepared.run(sequence, in_place(&mut data), connection, &|| ())?;
+            Ok(result(data))
+        })
+    }
+
+    /// Runs an operation that was issued, on the communication thread, after those that were issued before.
+    pub(super) fn run_later<T: Element>(
+        &self,
+        ticket: Ticket,
+        run: impl FnOnce(&mut Connection) -> Result<Buffer<T>> + Send + 'static,
+    ) -> Result<Work<Buffer<T>>> {
+        let stream = self.membership.stream()?;
+        let slot: Slot<Buffer<T>> = Arc::new(Mutex::new(None));
         let (place, membership, task) = (slot.clone(), self.membership.clone(), stream.task);
         let job = move |connection: &mut Connection| {
-            let done = membership.run_recorded(ticket, task, || {
-                prepared.run(sequence, in_place(&mut data), connection, &|| ())
-            });
-            *lock(&place) = Some(done.map(|()| (result(data), membership.backend.clock().now(task))));
+            let done = membership.run_recorded(ticket, task, || run(connection));
+            *lock(&place) = Some(done.map(|buffer| (buffer, membership.backend.clock().now(task))));
         };
         let number = stream.push(&self.membership, Some(Box::new(job)));
         Ok(Work::new(self.membership.clone(), stream.done, number, slot))

@@ -3,7 +3,8 @@
 use super::Communicator;
 use crate::schedule::Combine;
 use crate::transport::{Event, Frame, LETTERS, Transport};
-use crate::{Call, Element, Error, Operation, Rank, Result};
+use crate::work::Work;
+use crate::{Buffer, Call, Element, Error, Operation, Rank, Result};
 use std::sync::Arc;
 
 impl Communicator {
@@ -13,18 +14,9 @@ impl Communicator {
     /// # Errors
     /// [`Error::Argument`] where `to` is this rank or none of the group; those of the group.
     pub fn send<T: Element>(&self, data: &[T], to: Rank) -> Result<()> {
-        let peer = self.peer(to)?;
-        self.membership.check()?;
-        let call = self.letter::<T>(data.len(), peer, true);
-        let result = self.in_flight(&call, peer, |transport| {
-            transport.enter(&call)?;
-            let mut payload = transport.room(size_of_val(data));
-            payload.copy_from_slice(bytemuck::cast_slice(data));
-            transport.post_send(peer, LETTERS, Frame { call: call.clone(), round: 0, payload });
-            transport.wait(0)?;
-            transport.done();
-            Ok(())
-        });
+        let (peer, call) = self.message::<T>(data.len(), to, true)?;
+        let exchange = |transport: &mut dyn Transport| post(transport, &call, peer, data);
+        let result = self.in_flight(&call, peer, exchange);
         self.membership.tell(result)
     }
 
@@ -34,24 +26,47 @@ impl Communicator {
     /// [`Error::Argument`] where `from` is this rank or none of the group; [`Error::Mismatch`] where the peer sends another
     /// length or type; those of the group.
     pub fn recv<T: Element>(&self, data: &mut [T], from: Rank) -> Result<()> {
-        let peer = self.peer(from)?;
-        self.membership.check()?;
-        let call = self.letter::<T>(data.len(), peer, false);
-        let result = self.in_flight(&call.clone(), peer, |transport| {
-            transport.enter(&call)?;
-            let bytes = size_of_val(data);
-            transport.post_recv(peer, LETTERS, bytes, Combine::Copy);
-            if let Event::Received { frame, .. } = transport.wait(0)? {
-                if *frame.call != *call || frame.payload.len() != bytes {
-                    let (mine, theirs) = (call.as_ref().clone().into(), frame.call.as_ref().clone().into());
-                    return Err(transport.fail(Error::Mismatch { rank: self.rank(), mine, peer, theirs }));
-                }
-                data.copy_from_slice(bytemuck::cast_slice(&frame.payload));
-            }
-            transport.done();
-            Ok(())
-        });
+        let (peer, call) = self.message::<T>(data.len(), from, false)?;
+        let result =
+            self.in_flight(&call, peer, |transport| take(transport, &call, (self.rank(), peer), data));
         self.membership.tell(result)
+    }
+
+    /// [`Communicator::send`] of a buffer that comes back when the message was sent. It runs on the communication thread, after
+    /// the asynchronous operations that were issued before: ranks that both send first and receive after do not wait for each
+    /// other, as long as each goes on.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
+    /// the communication thread cannot be started.
+    pub fn send_async<T: Element>(&self, data: Buffer<T>, to: Rank) -> Result<Work<Buffer<T>>> {
+        let (peer, call) = self.message::<T>(data.len(), to, true)?;
+        let ticket = self.membership.record_issue(call.as_ref().clone(), Some(peer));
+        self.run_later(ticket, move |connection| {
+            post(connection.messages(), &call, peer, &data)?;
+            Ok(data)
+        })
+    }
+
+    /// [`Communicator::recv`] into a buffer that comes back with the message.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
+    /// the communication thread cannot be started.
+    pub fn recv_async<T: Element>(&self, mut data: Buffer<T>, from: Rank) -> Result<Work<Buffer<T>>> {
+        let (peer, call) = self.message::<T>(data.len(), from, false)?;
+        let (ticket, rank) = (self.membership.record_issue(call.as_ref().clone(), Some(peer)), self.rank());
+        self.run_later(ticket, move |connection| {
+            take(connection.messages(), &call, (rank, peer), &mut data)?;
+            Ok(data)
+        })
+    }
+
+    /// The peer and the call of a message of so many elements.
+    fn message<T: Element>(&self, count: usize, peer: Rank, sends: bool) -> Result<(Rank, Arc<Call>)> {
+        let peer = self.peer(peer)?;
+        self.membership.check()?;
+        Ok((peer, self.letter::<T>(count, peer, sends)))
     }
 
     /// Runs a point-to-point message's exchange after all that is outstanding, and records it.
@@ -91,4 +106,36 @@ impl Communicator {
         }
         Ok(peer)
     }
+}
+
+/// Sends `data` to `peer`.
+fn post<T: Element>(transport: &mut dyn Transport, call: &Arc<Call>, peer: Rank, data: &[T]) -> Result<()> {
+    transport.enter(call)?;
+    let mut payload = transport.room(size_of_val(data));
+    payload.copy_from_slice(bytemuck::cast_slice(data));
+    transport.post_send(peer, LETTERS, Frame { call: call.clone(), round: 0, payload });
+    transport.wait(0)?;
+    transport.done();
+    Ok(())
+}
+
+/// Receives into `data`, on the first of these ranks, what the second one sends.
+fn take<T: Element>(
+    transport: &mut dyn Transport,
+    call: &Arc<Call>,
+    (rank, peer): (Rank, Rank),
+    data: &mut [T],
+) -> Result<()> {
+    transport.enter(call)?;
+    let bytes = size_of_val(data);
+    transport.post_recv(peer, LETTERS, bytes, Combine::Copy);
+    if let Event::Received { frame, .. } = transport.wait(0)? {
+        if *frame.call != **call || frame.payload.len() != bytes {
+            let (mine, theirs) = (call.as_ref().clone().into(), frame.call.as_ref().clone().into());
+            return Err(transport.fail(Error::Mismatch { rank, mine, peer, theirs }));
+        }
+        data.copy_from_slice(bytemuck::cast_slice(&frame.payload));
+    }
+    transport.done();
+    Ok(())
 }

@@ -1,6 +1,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 //! What communicators do beside single collectives: asynchronous work and overlap, splitting, letters, clocks.
 
+mod messages;
+
 use allfold_collectives::{
     Activity, Buffer, Collective, Communicator, DType, Error, Plan, Rank, ReduceOp, Work, World,
 };
@@ -171,35 +173,6 @@ fn two_communicators_may_be_used_in_different_orders() {
                 _ => [ask(&other)?, ask(&comm)?],
             };
             works.into_iter().try_for_each(|work| work.wait().map(|sum| assert_eq!(*sum, [4; 9])))
-        });
-        run.unwrap();
-    }
-}
-
-#[test]
-fn letters_arrive_in_order_beside_collectives() {
-    for world in worlds(3) {
-        let run = world.run(|comm: Communicator| -> Result<(), Error> {
-            let (next, before) = (Rank((comm.rank().0 + 1) % 3), Rank((comm.rank().0 + 2) % 3));
-            let mut got = [0i16; 2];
-            if comm.rank() == Rank(0) {
-                // One ahead: the ring holds no more without buffering.
-                comm.send(&[0i16, 7], next)?;
-                for k in 0..3i16 {
-                    comm.send(&[k + 1, 7], next)?;
-                    comm.recv(&mut got, before)?;
-                    assert_eq!(got, [k, 9]);
-                }
-                comm.recv(&mut got, before)?;
-                assert_eq!(got, [3, 9]);
-            } else {
-                for _ in 0..4 {
-                    comm.recv(&mut got, before)?;
-                    got[1] += 1;
-                    comm.send(&got, next)?;
-                }
-            }
-            comm.barrier()
         });
         run.unwrap();
     }

@@ -1,0 +1,99 @@
+//! Messages between two ranks, blocking and asynchronous, and collectives in place.
+
+use crate::worlds;
+use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
+
+#[test]
+fn messages_arrive_in_order_beside_collectives() {
+    for world in worlds(3) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let (next, before) = (Rank((comm.rank().0 + 1) % 3), Rank((comm.rank().0 + 2) % 3));
+            let mut got = [0i16; 2];
+            if comm.rank() == Rank(0) {
+                // One ahead: the ring holds no more without buffering.
+                comm.send(&[0i16, 7], next)?;
+                for k in 0..3i16 {
+                    comm.send(&[k + 1, 7], next)?;
+                    comm.recv(&mut got, before)?;
+                    assert_eq!(got, [k, 9]);
+                }
+                comm.recv(&mut got, before)?;
+                assert_eq!(got, [3, 9]);
+            } else {
+                for _ in 0..4 {
+                    comm.recv(&mut got, before)?;
+                    got[1] += 1;
+                    comm.send(&got, next)?;
+                }
+            }
+            comm.barrier()
+        });
+        run.unwrap();
+    }
+}
+
+/// Both ranks of a pair send before they receive, on a communicator for each direction: no rank waits for the other's send.
+#[test]
+fn asynchronous_messages_pass_each_other() {
+    for world in worlds(2) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let (up, down) = (comm.split(Some(0), 0)?.unwrap(), comm.split(Some(0), 0)?.unwrap());
+            let other = Rank(1 - comm.rank().0);
+            let (mine, theirs) = if comm.rank().0 == 0 { (&up, &down) } else { (&down, &up) };
+            for k in 0..5i32 {
+                let sent: Vec<_> = (0..3)
+                    .map(|part| mine.send_async(vec![k, part, comm.rank().0 as i32].into(), other))
+                    .collect::<Result<_, _>>()?;
+                let got = theirs.recv_async(vec![0i32; 3].into(), other)?;
+                // Blocking and asynchronous messages are one sequence.
+                let mut second = [0i32; 3];
+                theirs.recv(&mut second, other)?;
+                let third = theirs.recv_async(vec![0i32; 3].into(), other)?;
+                assert_eq!(got.wait()?[..], [k, 0, other.0 as i32]);
+                assert_eq!(second, [k, 1, other.0 as i32]);
+                assert_eq!(third.wait()?[..], [k, 2, other.0 as i32]);
+                for (part, sent) in (0..).zip(sent) {
+                    assert_eq!(sent.wait()?[..], [k, part, comm.rank().0 as i32]);
+                }
+            }
+            Ok(())
+        });
+        run.unwrap();
+    }
+}
+
+#[test]
+fn an_asynchronous_message_of_another_length_is_refused_with_both_calls() {
+    for world in worlds(2) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let other = Rank(1 - comm.rank().0);
+            match comm.rank().0 {
+                0 => comm.send_async(vec![1i32; 4].into(), other)?.wait().map(drop),
+                _ => comm.recv_async(vec![0i32; 5].into(), other)?.wait().map(drop),
+            }
+        });
+        let told = run.unwrap_err().to_string();
+        assert!(told.contains("4 x i32") && told.contains("5 x i32"), "{told}");
+    }
+}
+
+#[test]
+fn collectives_in_place_equal_those_that_copy() {
+    for world in worlds(3) {
+        let run = world.run(|comm: Communicator| -> Result<(), Error> {
+            let mine: Vec<f32> = (0..6).map(|i| (i * i) as f32 + comm.rank().0 as f32 / 3.0).collect();
+            let own = 2 * comm.rank().index()..2 * comm.rank().index() + 2;
+            let copied = comm.reduce_scatter_async(mine.clone().into(), ReduceOp::Sum)?.wait()?;
+            let whole = comm.reduce_scatter_in_place_async(mine.clone().into(), ReduceOp::Sum)?.wait()?;
+            assert_eq!(whole[own.clone()], copied[..]);
+            let mut all = vec![f32::NAN; 6];
+            all[own.clone()].copy_from_slice(&mine[own.clone()]);
+            let gathered = comm.all_gather_async(mine[own].to_vec().into())?.wait()?;
+            assert_eq!(comm.all_gather_in_place_async(all.into())?.wait()?[..], gathered[..]);
+            let refused = comm.all_gather_in_place_async(vec![0f32; 7].into()).err().unwrap();
+            assert!(refused.to_string().contains("7 elements do not divide among 3 ranks"), "{refused}");
+            Ok(())
+        });
+        run.unwrap();
+    }
+}
