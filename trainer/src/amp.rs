@@ -42,7 +42,7 @@ impl<F: Float> Autocast<F> {
         Autocast { narrow: Some(narrow), casts, narrows, ..Autocast::off() }
     }
 
-    /// What layer `l` computes with: (parameters, input), rounded where it is narrow.
+    /// What layer `l` computes with, from its parameters and its input: both, rounded where the layer is narrow.
     pub fn inputs<'a>(
         &'a mut self,
         network: &Network<F>,
@@ -50,7 +50,6 @@ impl<F: Float> Autocast<F> {
         params: &'a [F],
         x: &'a [F],
     ) -> (&'a [F], &'a [F]) {
-        let params = &params[network.values_of(l)];
         let Some(narrow) = self.narrow.filter(|_| self.casts[l] == Cast::Narrow) else {
             return (params, x);
         };

@@ -338,6 +338,7 @@ fn same_run(progress: &TrainingProgress, config: &Config, ranks: u32) -> std::re
     }
     let was = Config {
         strategy: config.strategy.clone(),
+        parallel: config.parallel.clone(),
         epochs: config.epochs,
         max_steps: config.max_steps,
         first_bucket_kib: config.first_bucket_kib,

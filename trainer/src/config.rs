@@ -12,6 +12,9 @@
 
 mod check;
 mod default;
+mod parallel;
+
+pub use parallel::{Parallel, PipelineSchedule, StageSharing};
 
 use crate::buckets::Caps;
 use crate::scaler::{GradScaler, ScalerOptions};
@@ -67,7 +70,7 @@ pub struct Config {
     pub exchange: String,
     /// Compute threads of each rank. The results do not depend on their number.
     pub threads: usize,
-    /// `single` or `ddp`.
+    /// `single`, `ddp`, `data_parallel`, `zero1`, `zero2`, `zero3` or `pipeline`.
     pub strategy: String,
     /// Seed of the initial weights and of the order of samples.
     pub seed: u64,
@@ -193,6 +196,8 @@ pub struct Config {
     /// Whether the run continues from the newest checkpoint, if there is one. `epochs` and `max_steps` may differ from the
     /// checkpoint's, unless the learning rates depend on them (polynomial, cosine, one_cycle).
     pub resume: bool,
+    /// How the strategy divides the work.
+    pub parallel: Parallel,
 }
 
 /// The names by which a configuration asks for a device.
@@ -229,8 +234,15 @@ impl Config {
             Error::Config(format!("`{key}`: {}", error.lines().collect::<Vec<_>>().join("; ")))
         };
         let mut table = toml::Table::try_from(&*self).map_err(|error| wrong(error.to_string()))?;
-        let Some(place) = table.get_mut(key) else {
-            return Err(unknown("key", key, Config::FIELD_NAMES.iter().copied()));
+        let place = match key.split_once('.') {
+            Some(("parallel", inner)) => table.get_mut("parallel").and_then(|table| table.get_mut(inner)),
+            _ => table.get_mut(key),
+        };
+        let Some(place) = place else {
+            let inner = Parallel::FIELD_NAMES.iter().map(|name| format!("parallel.{name}"));
+            let names: Vec<String> =
+                Config::FIELD_NAMES.iter().map(|name| name.to_string()).chain(inner).collect();
+            return Err(unknown("key", key, names.iter().map(String::as_str)));
         };
         let read = toml::from_str::<toml::Table>(&format!("value = {value}"));
         let read = read.ok().and_then(|mut read| read.remove("value"));
@@ -242,12 +254,14 @@ impl Config {
     /// A file that says what is so without one: every key with its meaning and its default.
     pub fn documented() -> String {
         let defaults = toml::Table::try_from(Config::default()).unwrap_or_default();
-        let keys = Config::FIELD_NAMES.iter().zip(Config::FIELD_DOCS);
-        let told = keys.filter_map(|(key, meaning)| {
-            let meaning = meaning.lines().map(|line| format!("# {}\n", line.trim())).collect::<String>();
-            Some(format!("{meaning}{key} = {}\n", defaults.get(*key)?))
-        });
-        told.collect::<Vec<_>>().join("\n")
+        let keys = Config::FIELD_NAMES.iter().zip(Config::FIELD_DOCS).filter(|(key, _)| **key != "parallel");
+        let flat = keys.filter_map(|(key, meaning)| documented(key, meaning, defaults.get(*key)?));
+        let parallel = toml::Table::try_from(Parallel::default()).unwrap_or_default();
+        let keys = Parallel::FIELD_NAMES.iter().zip(Parallel::FIELD_DOCS);
+        let nested = keys.filter_map(|(key, meaning)| documented(key, meaning, parallel.get(*key)?));
+        let nested =
+            nested.enumerate().map(|(at, text)| if at == 0 { format!("[parallel]\n{text}") } else { text });
+        flat.chain(nested).collect::<Vec<_>>().join("\n")
     }
 
     /// Where ddp's buckets close.
@@ -284,6 +298,12 @@ impl Config {
     pub fn micro_batch(&self, samples: usize) -> usize {
         samples.div_ceil(self.accumulate.max(1)).max(1)
     }
+}
+
+/// A key of a documented file: its meaning as comments, and its default.
+fn documented(key: &str, meaning: &str, default: &toml::Value) -> Option<String> {
+    let meaning = meaning.lines().map(|line| format!("# {}\n", line.trim())).collect::<String>();
+    Some(format!("{meaning}{key} = {default}\n"))
 }
 
 /// `file:line:column: what is wrong and what would be right`, in one line.

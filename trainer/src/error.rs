@@ -46,6 +46,9 @@ pub enum Error {
         /// The run's newest checkpoint.
         checkpoint: Option<PathBuf>,
     },
+    /// A strategy uses a tensor that its rank does not have at that time: an error of the strategy, not of its user.
+    #[error("strategy: {0}")]
+    Strategy(String),
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] allfold_collectives::Error),

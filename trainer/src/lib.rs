@@ -26,6 +26,7 @@ pub mod config;
 #[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
 pub mod cuda;
 pub mod data;
+pub mod engine;
 mod error;
 mod evaluate;
 mod hash;
@@ -40,6 +41,7 @@ pub mod optim;
 #[cfg(test)]
 #[path = "../tests/oracle/mod.rs"]
 mod oracle;
+pub mod pipeline;
 pub mod run;
 pub mod sampler;
 pub mod scaler;
@@ -55,7 +57,7 @@ pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};
 pub use lr_schedule::LrSchedule;
 pub use model::{DrawKey, Listener, MemoryUse, Model, Objective};
-pub use network::{Builder, Network, ParamSpec, Phase};
+pub use network::{Builder, Network, Outline, ParamSpec, Phase};
 pub use optim::{Optimiser, Sgd};
 pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on, train_with};
 pub use sampler::Sampler;

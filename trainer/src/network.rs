@@ -3,6 +3,11 @@
 //! The order of a step is written down once, as [`Phase`]s, and both kinds of run follow it: [`crate::Model`] with
 //! numbers, [`crate::modeled`] with costs alone. So both run the same phases in the same order.
 
+mod outline;
+
+pub use outline::Outline;
+pub(crate) use outline::layer_of;
+
 use crate::layers::{Init, Layer};
 use crate::{Error, Result};
 use allfold_kernels::nn::{Float, Loss, LossKind, OpCost};

@@ -7,6 +7,7 @@
 mod checkpointing;
 mod consensus;
 mod device;
+mod engine;
 mod hook_scale;
 mod report;
 
@@ -24,6 +25,7 @@ use crate::{
 };
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::{Float, OpCost, ThreadPool};
+use engine::{DataPlace, EngineRun};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -88,6 +90,10 @@ struct Run<'a, F: Float> {
     not_finite: Option<String>,
     /// The model's numbers are there, where there is one; on the host they are what was downloaded last.
     device: Option<Replica<'a>>,
+    /// The units are there, where the strategy is the engine's; on the host there is a model in evaluations and checkpoints alone.
+    engine: Option<EngineRun<'a, F>>,
+    /// Whose samples this rank trains on.
+    data: DataPlace,
 }
 
 impl<'a, F: Float> Run<'a, F> {
@@ -116,7 +122,15 @@ impl<'a, F: Float> Run<'a, F> {
             return Err(Error::Config(what.into()));
         }
         let strategy = strategies::build(config, &network, comm)?;
-        let optimiser = optim::build(config, &network)?;
+        let data = DataPlace::of(config, comm)?;
+        let engine = match strategies::on_engine(config) {
+            true => {
+                let network = models::build(config, train.shape, train.classes)?;
+                Some(EngineRun::new(config, network, comm)?)
+            }
+            false => None,
+        };
+        let optimiser = optim::build(config, network.params())?;
         let mut model = Model::new(network, config.seed)?;
         if !config.weights.is_empty() {
             crate::weights::load(Path::new(&config.weights), &mut model)?;
@@ -125,7 +139,9 @@ impl<'a, F: Float> Run<'a, F> {
             model.autocast(narrow);
         }
         Ok(Run {
-            sampler: Sampler::of(config, train.len(), comm.size()),
+            sampler: Sampler::of(config, train.len(), data.place.size as u32),
+            data,
+            engine,
             optimiser,
             scaler: config.scaler(),
             model,
@@ -147,7 +163,7 @@ impl<'a, F: Float> Run<'a, F> {
         if steps == 0 {
             return Err(self.sampler.no_step());
         }
-        let schedule = LrSchedule::new(self.config, steps, self.comm.size());
+        let schedule = LrSchedule::new(self.config, steps, self.data.place.size as u32);
         let mut result = TrainResult::empty(self.model.params.len());
         self.resume(&mut result.losses, steps)?;
         let done = result.losses.len() as u64;
@@ -172,7 +188,7 @@ impl<'a, F: Float> Run<'a, F> {
             loader::batches(loading, &chunks, |batches| {
                 for _ in &chunks {
                     let step = result.losses.len() as u64;
-                    let rank = self.comm.rank().0 as u16;
+                    let rank = self.data.place.index as u16;
                     self.model.draw_key =
                         DrawKey { seed: self.config.seed, step: step as u32, micro: 0, rank };
                     let scale = self.scaler.map(|scaler| scaler.scale);
@@ -182,7 +198,8 @@ impl<'a, F: Float> Run<'a, F> {
                     result.samples += self.sampler.in_step(self.config, step % per_epoch);
                     result.breakdown += time;
                     let (lr, memory) = (schedule.at(step), self.memory());
-                    let buckets = self.strategy.buckets();
+                    let buckets =
+                        self.engine.as_ref().map_or_else(|| self.strategy.buckets(), EngineRun::log);
                     observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory, buckets });
                     self.finite(&result.losses)?;
                     if self.checkpoint_due(step + 1, steps) {
@@ -195,9 +212,11 @@ impl<'a, F: Float> Run<'a, F> {
             self.share(&mut result.losses, &mut shared)?;
             let losses = &result.losses[first as usize..];
             let loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
-            self.download()?;
-            self.strategy.before_evaluation(&mut self.model)?;
-            self.upload()?;
+            if self.engine.is_none() {
+                self.download()?;
+                self.strategy.before_evaluation(&mut self.model)?;
+                self.upload()?;
+            }
             let done = result.losses.len() as u64;
             result.test = self.evaluate(done)?;
             observer.epoch(&EpochReport { epoch, steps: done, loss, test: result.test });
@@ -206,7 +225,9 @@ impl<'a, F: Float> Run<'a, F> {
             }
         }
         result.time = result.breakdown.total();
-        result.buckets = self.strategy.buckets().to_vec();
+        result.buckets =
+            self.engine.as_ref().map_or_else(|| self.strategy.buckets(), EngineRun::log).to_vec();
+        self.download_units()?;
         result.weights_hash = self.same_weights()?;
         Ok(result)
     }
@@ -214,6 +235,9 @@ impl<'a, F: Float> Run<'a, F> {
     /// One step over the next batch at the learning rate `lr`: (loss, where the time went).
     fn step(&mut self, batches: &mut Batches<F>, lr: f64) -> Result<(f64, StepBreakdown)> {
         if let Some(done) = self.device_step(batches, lr)? {
+            return Ok(done);
+        }
+        if let Some(done) = self.engine_step(batches, lr)? {
             return Ok(done);
         }
         let comm = self.comm;
@@ -230,12 +254,19 @@ impl<'a, F: Float> Run<'a, F> {
 
     /// This rank's samples in each step of an epoch. Where ranks are uneven, none in steps that others still take.
     fn epoch(&self, epoch: u64, steps: usize) -> Vec<Vec<usize>> {
-        let rank = self.comm.rank().index();
-        let indices = match self.config.uneven {
-            true => self.sampler.own(rank, epoch),
-            false => self.sampler.indices(rank, epoch),
+        let chunks_of = |rank: usize| -> Vec<Vec<usize>> {
+            let indices = match self.config.uneven {
+                true => self.sampler.own(rank, epoch),
+                false => self.sampler.indices(rank, epoch),
+            };
+            indices.chunks(self.config.batch).map(<[usize]>::to_vec).collect()
         };
-        let mut chunks: Vec<Vec<usize>> = indices.chunks(self.config.batch).map(<[usize]>::to_vec).collect();
+        let mut chunks = chunks_of(self.data.place.index);
+        if self.data.takes_all {
+            for rank in 1..self.data.place.size {
+                chunks.iter_mut().zip(chunks_of(rank)).for_each(|(all, theirs)| all.extend(theirs));
+            }
+        }
         chunks.resize(steps, Vec::new());
         chunks
     }

@@ -107,7 +107,7 @@ fn run<F: Float>(case: &Case, inputs: &Tensors, comm: &Communicator) -> allfold_
     };
     let config = config(case);
     let mut strategy = build(&config, &network, comm)?;
-    let mut optimiser = optim::build(&config, &network)?;
+    let mut optimiser = optim::build(&config, network.params())?;
     let features = network.inputs();
     let mut model = Model::new(network, 1)?;
     if case.syncbn {

@@ -1,6 +1,6 @@
 //! What every key is where a file does not say.
 
-use super::Config;
+use super::{Config, Parallel};
 use crate::scaler::ScalerOptions;
 
 impl Default for Config {
@@ -88,6 +88,7 @@ impl Default for Config {
             checkpoint_every: 0,
             checkpoint_keep: 3,
             resume: false,
+            parallel: Parallel::default(),
         }
     }
 }

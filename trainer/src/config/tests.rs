@@ -17,8 +17,12 @@ fn the_documented_file_is_the_default_and_has_every_key() {
     assert_eq!(Config::parse(&text, "c.toml").unwrap(), Config::default());
     let keys = toml::Table::try_from(Config::default()).unwrap();
     assert_eq!(text.parse::<toml::Table>().unwrap(), keys);
-    assert!(text.split("\n\n").all(|key| key.starts_with("# ") && key.trim_end().lines().count() > 1));
-    assert_eq!(text.split("\n\n").count(), keys.len());
+    let (flat, nested) = text.split_once("\n[parallel]\n").unwrap();
+    let nested_keys = keys["parallel"].as_table().unwrap().len();
+    for (text, count) in [(flat, keys.len() - 1), (nested, nested_keys)] {
+        assert!(text.split("\n\n").all(|key| key.starts_with("# ") && key.trim_end().lines().count() > 1));
+        assert_eq!(text.split("\n\n").count(), count);
+    }
 }
 
 #[test]
@@ -29,7 +33,11 @@ fn one_key_is_replaced_by_what_a_file_would_say() {
     {
         config.set(key, value).unwrap();
     }
+    config.set("parallel.stages", "3").unwrap();
+    config.set("parallel.schedule", "gpipe").unwrap();
+    let parallel = Parallel { stages: 3, schedule: PipelineSchedule::Gpipe, ..Parallel::default() };
     let want = Config {
+        parallel,
         lr: 1.0,
         model: "mlp".into(),
         hidden: vec![64, 32],
@@ -40,6 +48,10 @@ fn one_key_is_replaced_by_what_a_file_would_say() {
     assert_eq!(config, want);
     let mut error = |key, value| config.set(key, value).unwrap_err().to_string();
     assert_eq!(error("bach", "3"), "unknown key `bach`; the nearest is `batch`");
+    assert_eq!(
+        error("parallel.stage", "3"),
+        "unknown key `parallel.stage`; the nearest is `parallel.stages`"
+    );
     assert_eq!(error("batch", "many"), "`batch`: invalid type: string \"many\", expected usize");
     assert_eq!(config, want);
 }

@@ -67,6 +67,10 @@ impl<F: Float> Layer<F> for Conv2d {
         Cast::Narrow
     }
 
+    fn uses_up_saved(&self) -> bool {
+        true
+    }
+
     fn saved(&self, n: usize) -> (usize, usize) {
         (self.shape.work(n), 0)
     }

@@ -235,6 +235,11 @@ pub trait Layer<F: Float>: Send + Sync {
         false
     }
 
+    /// Whether [`Layer::backward_input`] writes over what the forward pass saved: then its weight gradient must come before.
+    fn uses_up_saved(&self) -> bool {
+        false
+    }
+
     /// The gradient of its input, replaced. Called after [`Layer::backward_params`], whose result `grads` is where the layer
     /// [needs](Layer::needs_gradients) it. Not called where the layer [passes on](Layer::passes_on) what it gets.
     fn backward_input(&self, _pass: &mut Backward<F>, _grads: &[F], _dx: &mut [F]) {}

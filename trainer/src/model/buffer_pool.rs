@@ -4,7 +4,7 @@ use allfold_kernels::nn::Float;
 
 /// Buffers of any size with any contents.
 #[derive(Default)]
-pub(super) struct BufferPool<F>(pub(super) Vec<Vec<F>>);
+pub(crate) struct BufferPool<F>(pub(super) Vec<Vec<F>>);
 
 impl<F: Float> BufferPool<F> {
     pub fn push(&mut self, buffer: Vec<F>) {
@@ -23,6 +23,15 @@ impl<F: Float> BufferPool<F> {
         let mut buffer = best.map(|at| self.0.swap_remove(at)).unwrap_or_default();
         buffer.resize(elements, F::ZERO);
         buffer
+    }
+
+    /// Makes `buffer` this long, with a buffer of the pool if it has no memory of its own.
+    pub fn size(&mut self, buffer: &mut Vec<F>, elements: usize) {
+        if buffer.capacity() == 0 && !self.0.is_empty() {
+            *buffer = self.take(elements);
+        } else {
+            buffer.resize(elements, F::ZERO);
+        }
     }
 
     /// Bytes of the pooled buffers.

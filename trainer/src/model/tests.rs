@@ -177,7 +177,7 @@ fn autocast_rounds_what_it_lists_and_nothing_else() {
         rounded == values
     };
     // Activations: the input, conv, gelu, deep, add | ln, drop | rows, fc.
-    let narrows: Vec<bool> = half.acts.iter().map(|act| narrow(act)).collect();
+    let narrows: Vec<bool> = half.pass.acts.iter().map(|act| narrow(act)).collect();
     assert_eq!(narrows, [false, true, true, true, true, false, false, true, true]);
     assert!(!narrow(&half.params) && half.params == plain.params);
     for place in half.network().params() {
@@ -273,10 +273,10 @@ fn memory_is_what_a_step_holds() {
         model.forward(&vec![0.3; 2 * inputs], &mut log).unwrap();
         model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
         let values = |vectors: &[Vec<f64>]| vectors.iter().map(Vec::len).sum::<usize>();
-        let saved: usize = model.saved.iter().map(|s| 8 * s.values.len() + 4 * s.places.len()).sum();
-        let act_grads: usize = model.act_grads.iter().flatten().chain(&model.pool.0).map(Vec::len).sum();
+        let saved: usize = model.pass.saved.iter().map(|s| 8 * s.values.len() + 4 * s.places.len()).sum();
+        let act_grads: usize = model.pass.act_grads.iter().flatten().chain(&model.on.pool.0).map(Vec::len).sum();
         // Velocities and buckets are the strategy's and the optimiser's: two more of every parameter.
-        let accumulated = 8 * (4 * params + model.buffers.len() + values(&model.acts) + act_grads) + saved;
+        let accumulated = 8 * (4 * params + model.buffers.len() + values(&model.pass.acts) + act_grads) + saved;
         assert!(accumulated as u64 <= told && told <= 2 * accumulated as u64, "{told} for {accumulated}");
     }
 }
@@ -306,7 +306,7 @@ impl Layer<f64> for Counted {
     fn passes_on(&self) -> bool {
         true
     }
-    fn forward(&self, pass: Forward<f64>) {
+    fn forward(&self, pass: crate::layers::Forward<f64>) {
         pass.y.copy_from_slice(pass.x);
     }
     fn cost(&self, _n: usize) -> crate::layers::LayerCost {

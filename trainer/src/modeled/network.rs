@@ -25,7 +25,7 @@ pub(super) fn predict<F: Float>(
     machine: &ModeledMachine,
 ) -> Result<StepPrediction> {
     let network: Network<F> = models::build(config, shape, classes)?;
-    let optimiser = optim::build(config, &network)?;
+    let optimiser = optim::build(config, network.params())?;
     let steps = Numeric { config, network: &network, optimiser: &*optimiser, device: machine.device };
     let rules = DdpOptions {
         batch: config.batch,

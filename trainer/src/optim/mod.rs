@@ -17,7 +17,7 @@ pub use adam::Adam;
 pub use lars::Lars;
 pub use sgd::Sgd;
 
-use crate::{Config, Network, Result};
+use crate::{Config, ParamSpec, Result};
 use allfold_kernels::nn::{Float, OpCost};
 
 /// The names by which a configuration asks for an optimiser.
@@ -48,18 +48,18 @@ pub struct OptimiserState<'a, F> {
     pub vectors: Vec<(&'static str, &'a mut Vec<F>)>,
 }
 
-/// The optimiser that `config` asks for.
+/// The optimiser that `config` asks for, of elements that lie as `params` says.
 ///
 /// # Errors
 /// If none has that name.
-pub fn build<F: Float>(config: &Config, network: &Network<F>) -> Result<Box<dyn Optimiser<F>>> {
+pub fn build<F: Float>(config: &Config, params: &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>> {
     let Config { momentum, weight_decay, nesterov, .. } = *config;
     let adam = |decoupled| Adam::new((config.beta1, config.beta2), config.eps, weight_decay, decoupled);
     match config.optimiser.as_str() {
         "sgd" => Ok(Box::new(Sgd::new(momentum, weight_decay, nesterov))),
         "adam" => Ok(Box::new(adam(false))),
         "adamw" => Ok(Box::new(adam(true))),
-        "lars" => Ok(Box::new(Lars::new(momentum, weight_decay, config.trust, network.params()))),
+        "lars" => Ok(Box::new(Lars::new(momentum, weight_decay, config.trust, params))),
         other => Err(crate::unknown::unknown("optimiser", other, OPTIMISERS.iter().map(|(name, _)| *name))),
     }
 }

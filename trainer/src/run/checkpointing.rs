@@ -17,7 +17,10 @@ impl<F: Float> Run<'_, F> {
     }
 
     pub(super) fn checkpoint(&mut self, losses: &[f64]) -> Result<()> {
-        if self.comm.rank() == ROOT || self.strategy.replicas_diverge() {
+        if self.engine.is_some() {
+            self.download_units()?;
+            self.download_state()?;
+        } else if self.comm.rank() == ROOT || self.strategy.replicas_diverge() {
             self.download()?;
         }
         let mut own = self.own();
@@ -44,6 +47,7 @@ impl<F: Float> Run<'_, F> {
                 own: &own,
             })?;
         }
+        self.free_model();
         Ok(())
     }
 

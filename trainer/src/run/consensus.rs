@@ -54,6 +54,10 @@ impl<F: Float> Run<'_, F> {
             self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;
             self.comm.all_reduce(new, ReduceOp::Sum)?;
             new.iter_mut().zip(counts).for_each(|(loss, count)| *loss /= count.max(1.0));
+        } else if self.engine.is_some() {
+            let new = &mut losses[*shared..];
+            new.iter_mut().for_each(|loss| *loss *= self.data.weight);
+            self.comm.all_reduce(new, ReduceOp::Sum)?;
         } else {
             self.comm.all_reduce(&mut losses[*shared..], ReduceOp::Avg)?;
         }

@@ -12,7 +12,7 @@ impl<F: Float> Run<'_, F> {
     pub(super) fn upload(&mut self) -> Result<()> {
         match &mut self.device {
             Some(device) => device.upload(&self.model.params, &self.model.buffers, &mut *self.optimiser),
-            None => Ok(()),
+            None => self.upload_units(),
         }
     }
 
@@ -31,6 +31,9 @@ impl<F: Float> Run<'_, F> {
         if let Some(device) = &self.device {
             return device.memory();
         }
+        if let Some(memory) = self.engine_memory() {
+            return memory;
+        }
         let state = self.optimiser.state().vectors.iter().map(|(_, values)| values.capacity()).sum::<usize>();
         let optimiser = (state * size_of::<F>()) as u64;
         MemoryUse { optimiser, buckets: self.strategy.bytes(), ..self.model.memory() }
@@ -40,6 +43,7 @@ impl<F: Float> Run<'_, F> {
     pub(super) fn evaluate(&mut self, steps: u64) -> Result<Evaluation> {
         let (test, batch, comm) = (self.test, self.config.batch, self.comm);
         let score = match &mut self.device {
+            _ if self.engine.is_some() => self.evaluate_units(),
             Some(device) => evaluate_by::<F>(test, batch, comm, |samples| device.evaluate(samples)),
             None => evaluate(&mut self.model, test, batch, comm),
         }?;

@@ -4,22 +4,37 @@
 //! |---|---|---|
 //! | [`single`] | the only model | nothing |
 //! | [`ddp`] | a replica | gradients, averaged in buckets while backward goes on |
+//! | [`data_parallel`] | a replica; the first rank the batch and the optimiser | samples, outputs, gradients, weights |
+//! | [`zero1`] | a replica and a part of the optimiser state | gradients, in parts; then weights |
+//! | [`zero2`] | a replica and a part of gradients and state | the same, after every micro-batch |
+//! | [`zero3`] | a part of weights, gradients and state | weights before they are used; gradients, in parts |
+//! | [`pipeline`] | some of the layers | activations and their gradients |
+//!
+//! [`single`] and [`ddp`] work on a [`Model`]. The others are a [`Driver`] and a [`Sharing`] over a
+//! [`RankEngine`](crate::engine::RankEngine).
 
+pub mod data_parallel;
 pub mod ddp;
+mod driver;
 pub mod hooks;
+pub mod pipeline;
+mod plain;
+mod registry;
+mod replicated;
 pub mod single;
+pub mod zero1;
+pub mod zero2;
+pub mod zero3;
+
+pub use driver::{Driver, Sharing};
+pub(crate) use registry::{mesh, on_engine, plan};
+pub use registry::{STRATEGIES, fits};
 
 use crate::timing::BucketTimes;
-use crate::{Config, Error, Model, Network, Objective, Result};
+use crate::{Config, Model, Network, Objective, Result};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
-
-/// The names by which a configuration asks for a strategy.
-pub const STRATEGIES: &[(&str, &str)] = &[
-    ("single", "one rank, nothing to exchange"),
-    ("ddp", "every rank holds the model; gradients are averaged in buckets while backward goes on"),
-];
 
 /// What a backward pass gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,19 +115,6 @@ pub trait Strategy<F: Float> {
     }
 }
 
-/// Whether the strategy of `config` can train on so many ranks.
-///
-/// # Errors
-/// If it cannot, with one that can.
-pub fn fits(config: &Config, ranks: u32) -> Result<()> {
-    match config.strategy.as_str() {
-        "single" if ranks > 1 => {
-            Err(Error::Config(format!("strategy `single` trains on 1 rank and there are {ranks}; use `ddp`")))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The strategy that `config` asks for.
 ///
 /// # Errors
@@ -126,6 +128,8 @@ pub fn build<'a, F: Float>(
     match config.strategy.as_str() {
         "single" => Ok(Box::new(single::Single::new(comm))),
         "ddp" => Ok(Box::new(ddp::Ddp::new(network, config, comm))),
+        // The engine exchanges; the host's model is evaluated alone.
+        _ if on_engine(config) => Ok(Box::new(single::Single::new(comm))),
         other => Err(crate::unknown::unknown("strategy", other, STRATEGIES.iter().map(|(name, _)| *name))),
     }
 }

@@ -53,7 +53,7 @@ fn one_goes(
     let within = Within { machine: machine.clone(), device, deadline: DEADLINE };
     let mut replica = Replica::new(config, ((1, 8, 8), 10), comm, within)?;
     let network = models::build::<f32>(config, (1, 8, 8), 10)?;
-    let mut optimiser = optim::build(config, &network)?;
+    let mut optimiser = optim::build(config, network.params())?;
     let start = Model::new(network, 1)?;
     replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
     for at in 0..STEPS {

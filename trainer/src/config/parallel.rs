@@ -1,0 +1,80 @@
+//! The table `[parallel]`: how a strategy divides the work.
+
+use documented::DocumentedFields;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The order of a pipeline's micro-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PipelineSchedule {
+    /// All forward passes, then all backward passes.
+    Gpipe,
+    /// One forward pass, one backward pass, in turn.
+    #[default]
+    #[serde(rename = "1f1b")]
+    OneFOneB,
+    /// As 1f1b, over several chunks of layers per stage.
+    Interleaved,
+    /// As 1f1b, with weight gradients put off into the gaps.
+    #[serde(rename = "zb_h1")]
+    ZbH1,
+}
+
+/// What the ranks with the same layers keep of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StageSharing {
+    /// Replicas.
+    #[default]
+    Ddp,
+    /// The optimiser state is sharded.
+    Zero1,
+    /// The optimiser state and the gradients are.
+    Zero2,
+    /// So are the parameters.
+    Zero3,
+}
+
+impl fmt::Display for StageSharing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            StageSharing::Ddp => "ddp",
+            StageSharing::Zero1 => "zero1",
+            StageSharing::Zero2 => "zero2",
+            StageSharing::Zero3 => "zero3",
+        };
+        f.write_str(name)
+    }
+}
+
+/// How a strategy divides the work. Micro-batches of a pipeline are the configuration's `accumulate`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields, default)]
+pub struct Parallel {
+    /// Stages of a pipeline; 0: every rank is a stage. Ranks of the same stage hold the same layers and have samples of their own.
+    pub stages: usize,
+    /// The pipeline's schedule: `gpipe`, `1f1b`, `interleaved` or `zb_h1`.
+    pub schedule: PipelineSchedule,
+    /// Chunks of layers of each stage, with the schedule `interleaved`.
+    pub chunks: usize,
+    /// The layers that begin the pipeline's chunks after the first; empty: chunks are chosen so that they cost alike.
+    pub split: Vec<String>,
+    /// What ranks of the same stage keep of it: `ddp` (everything), `zero1`, `zero2` or `zero3`.
+    pub sharding: StageSharing,
+    /// Whether zero3 frees a unit's parameters after its forward pass and gathers them again for the backward pass.
+    pub reshard_after_forward: bool,
+}
+
+impl Default for Parallel {
+    fn default() -> Parallel {
+        Parallel {
+            stages: 0,
+            schedule: PipelineSchedule::default(),
+            chunks: 2,
+            split: Vec::new(),
+            sharding: StageSharing::default(),
+            reshard_after_forward: true,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A micro-batch in flight, and when each of its tensors is read for the last time.
+
+use crate::layers::Layer;
+use crate::model::{Activations, Arithmetic};
+use crate::{Network, Outline, Phase};
+use allfold_kernels::nn::Float;
+use std::ops::Range;
+
+/// The tensors of one micro-batch.
+pub(super) struct SlotState<F> {
+    /// Samples.
+    pub n: usize,
+    /// The micro-batch's share of its batch, by samples.
+    pub share: f64,
+    /// Micro-batch of the step, from 1.
+    pub micro: u32,
+    /// One per row of logits.
+    pub labels: Vec<u32>,
+    pub acts: Activations<F>,
+    /// For each storage of an activation: the phases and messages that still read it.
+    readers: Vec<u32>,
+    /// For each layer: whether its weight gradient is still to come, and whether its input gradient is done.
+    weights_due: Vec<bool>,
+    inputs_done: Vec<bool>,
+    /// For each layer: its own weight gradients of this micro-batch, where its input gradient reads them.
+    pub own_grads: Vec<Vec<F>>,
+}
+
+/// For each storage of an activation: how many phases and messages of a rank's chunks of layers read it.
+pub(super) fn readers<F: Float>(
+    network: &Network<F>,
+    outline: &Outline,
+    chunks: &[Range<usize>],
+) -> Vec<u32> {
+    let mut readers = vec![0; network.layers().len() + 1];
+    for layers in chunks {
+        let phases = outline.forward(layers).into_iter().chain(outline.backward(layers, true));
+        for phase in phases {
+            reads(network, phase).into_iter().flatten().for_each(|storage| readers[storage] += 1);
+        }
+        // The next stage is sent the last activation.
+        if layers.end < outline.layers() {
+            readers[network.storage_of(layers.end)] += 1;
+        }
+    }
+    readers
+}
+
+/// The storages of the activations that a phase reads.
+fn reads<F: Float>(network: &Network<F>, phase: Phase) -> [Option<usize>; 3] {
+    let input = |l: usize| network.storage_of(network.from(l)[0]);
+    let output = |l: usize| network.layers()[l].needs_output().then(|| network.storage_of(l + 1));
+    match phase {
+        Phase::SyncForward(l) => [Some(input(l)), None, None],
+        Phase::Forward(l) => {
+            let second = network.from(l).get(1).map(|&from| network.storage_of(from));
+            [Some(input(l)), second, None]
+        }
+        Phase::Loss => [Some(network.storage_of(network.layers().len())), None, None],
+        Phase::WeightGrad(l) => [Some(input(l)), output(l), None],
+        Phase::InputGrad(l) => {
+            let layer: &dyn Layer<F> = &*network.layers()[l];
+            match (layer.passes_on(), layer.in_place()) {
+                (true, _) => [None; 3],
+                (false, true) => [Some(network.storage_of(l + 1)), None, None],
+                (false, false) => [Some(input(l)), output(l), None],
+            }
+        }
+        Phase::Ready(_) | Phase::SyncBackward(_) => [None; 3],
+    }
+}
+
+impl<F: Float> SlotState<F> {
+    /// An empty slot of a network with so many layers.
+    pub fn new(layers: usize) -> SlotState<F> {
+        SlotState {
+            n: 0,
+            share: 0.0,
+            micro: 0,
+            labels: Vec::new(),
+            acts: Activations::new(layers),
+            readers: Vec::new(),
+            weights_due: vec![false; layers],
+            inputs_done: vec![false; layers],
+            own_grads: vec![Vec::new(); layers],
+        }
+    }
+
+    /// Begins with a micro-batch whose tensors have these readers.
+    pub fn begin(&mut self, readers: &[u32], outline: &Outline) {
+        self.inputs_done.fill(false);
+        self.weights_due.copy_from_slice(outline.weight_grads());
+        self.readers.clear();
+        self.readers.extend_from_slice(readers);
+    }
+
+    /// Before the input gradient of layer `l`: whether the gradient of its output must be kept for its weight gradient.
+    pub fn inputs_done(&mut self, l: usize) -> bool {
+        self.inputs_done[l] = true;
+        self.weights_due[l]
+    }
+
+    /// After the weight gradient of layer `l`: frees the gradient of its output, if its input gradient is done.
+    pub fn weights_done(&mut self, on: &mut Arithmetic<F>, l: usize) {
+        self.weights_due[l] = false;
+        if self.inputs_done[l]
+            && let Some(grad) = self.acts.take_grad(l + 1)
+        {
+            on.pool.push(grad);
+        }
+    }
+
+    /// After a phase: frees what no later phase reads.
+    pub fn after(&mut self, on: &mut Arithmetic<F>, network: &Network<F>, phase: Phase) {
+        for storage in reads(network, phase).into_iter().flatten() {
+            self.read_once(on, storage);
+        }
+    }
+
+    /// After one reader of an activation's storage; the last one frees it.
+    pub fn read_once(&mut self, on: &mut Arithmetic<F>, storage: usize) {
+        self.readers[storage] = self.readers[storage].saturating_sub(1);
+        if self.readers[storage] == 0 {
+            self.acts.free(storage, &mut on.pool);
+        }
+    }
+
+    /// Frees all.
+    pub fn clear(&mut self, on: &mut Arithmetic<F>) {
+        self.acts.recycle_grads(&mut on.pool);
+        self.acts.recycle_saved(&mut on.pool);
+        (0..self.readers.len()).for_each(|storage| self.acts.free(storage, &mut on.pool));
+        self.own_grads.iter_mut().for_each(|grads| {
+            if !grads.is_empty() {
+                on.pool.push(std::mem::take(grads));
+            }
+        });
+    }
+}

@@ -1,0 +1,91 @@
+//! The end of a step: one decision about gradients that are not finite, one norm over all ranks, and the optimisers' steps.
+
+use super::worker::Worker;
+use super::{Axis, Keep};
+use crate::scaler::{GradScaler, unscale_cost};
+use crate::timing::work;
+use crate::{Result, optim};
+use allfold_collectives::ReduceOp;
+use allfold_kernels::nn::{Float, norm};
+
+impl<F: Float> Worker<'_, F> {
+    /// Moves this rank's parameters by the gradients, unless some rank's are not finite.
+    pub(super) fn move_params(&mut self) -> Result<()> {
+        self.share_loss()?;
+        if let Some(scaler) = self.scaler {
+            let found = self.unscale(&scaler)?;
+            self.skipped = GradScaler::found_anywhere(found, self.groups.world)?;
+            if self.skipped {
+                return Ok(());
+            }
+        }
+        if self.config.clip_norm > 0.0 {
+            self.clip(self.config.clip_norm)?;
+        }
+        for unit in &mut self.units {
+            unit.step(self.input.lr)?;
+            for piece in &unit.pieces {
+                self.groups.world.charge(&work(piece.optimiser.cost(piece.range.len())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every rank of the pipeline, or of a group that the first rank trains for, the loss.
+    fn share_loss(&mut self) -> Result<()> {
+        let mut loss = [self.loss];
+        if let Some(pipeline) = &self.groups.pipeline {
+            pipeline.all_reduce(&mut loss, ReduceOp::Sum)?;
+        }
+        if self.specs.iter().any(|unit| unit.keep == Keep::First) {
+            self.groups.data().all_reduce(&mut loss, ReduceOp::Sum)?;
+        }
+        self.loss = loss[0];
+        Ok(())
+    }
+
+    /// Divides this rank's gradients by the loss scale; whether one is infinite or NaN.
+    fn unscale(&mut self, scaler: &GradScaler) -> Result<bool> {
+        let mut found = false;
+        for unit in &mut self.units {
+            for at in 0..unit.pieces.len() {
+                let range = unit.pieces[at].range.clone();
+                found |= scaler.unscale(unit.grad_of(&range)?);
+                self.groups.world.charge(&work(unscale_cost::<F>(range.len())));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Bounds the norm of all gradients of all ranks by `limit`.
+    fn clip(&mut self, limit: f64) -> Result<()> {
+        let first = self.groups.position(Axis::Data).index == 0;
+        let mut squares = [0.0];
+        for at in 0..self.units.len() {
+            let counts = self.counts(at);
+            let unit = &mut self.units[at];
+            let whole = matches!(unit.keep, Keep::Whole | Keep::First);
+            if !counts || whole && !first {
+                continue;
+            }
+            for piece in 0..unit.pieces.len() {
+                let range = unit.pieces[piece].range.clone();
+                squares[0] += norm(unit.grad_of(&range)?).powi(2);
+            }
+        }
+        self.groups.world.all_reduce(&mut squares, ReduceOp::Sum)?;
+        let scale = limit / (squares[0].sqrt() + 1e-6);
+        for unit in &mut self.units {
+            for piece in 0..unit.pieces.len() {
+                let range = unit.pieces[piece].range.clone();
+                self.groups.world.charge(&work(optim::clip::cost::<F>(range.len())));
+                // A norm that is no number spoils the gradients, so that it does not go unseen.
+                if scale < 1.0 || scale.is_nan() {
+                    let scale = F::from_f64(scale);
+                    unit.grad_of(&range)?.iter_mut().for_each(|g| *g = *g * scale);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! What a strategy knows of a network: the phases of a step, which parameters each layer reads, and where layers can be cut.
+
+use super::{Network, Phase};
+use crate::{Error, Result};
+use allfold_kernels::nn::Float;
+use std::ops::Range;
+
+/// A network's structure without its element type.
+#[derive(Clone, Debug)]
+pub struct Outline {
+    names: Vec<String>,
+    forward: Vec<Phase>,
+    backward: Vec<Phase>,
+    /// For each layer: the elements of its parameters among all parameters; of a tied layer, its owner's.
+    values: Vec<Range<usize>>,
+    /// For each layer: the layer that its parameters belong to.
+    owners: Vec<usize>,
+    /// For each layer: whether its weight gradient can be computed after its input gradient.
+    deferrable: Vec<bool>,
+    /// For each layer: operations of a step over one sample.
+    costs: Vec<u64>,
+    /// For each layer: whether it has a weight gradient.
+    weight_grads: Vec<bool>,
+    cuts: Vec<usize>,
+    trained: Vec<Range<usize>>,
+}
+
+/// The layer that a phase belongs to; `None` for the loss and for gradients that are announced.
+pub(crate) fn layer_of(phase: Phase) -> Option<usize> {
+    match phase {
+        Phase::SyncForward(l)
+        | Phase::Forward(l)
+        | Phase::WeightGrad(l)
+        | Phase::SyncBackward(l)
+        | Phase::InputGrad(l) => Some(l),
+        Phase::Loss | Phase::Ready(_) => None,
+    }
+}
+
+impl<F: Float> Network<F> {
+    /// The network's structure.
+    pub fn outline(&self) -> Outline {
+        let layers = self.layers.len();
+        let owner = |l: usize| {
+            let owns =
+                |other: &usize| !self.spans[*other].tied && self.spans[*other].params == self.spans[l].params;
+            if self.spans[l].tied { (0..layers).find(owns).unwrap_or(l) } else { l }
+        };
+        let mut costs = vec![0u64; layers];
+        for phase in self.forward_phases().into_iter().chain(self.backward_phases()) {
+            if let Some(l) = layer_of(phase) {
+                costs[l] = costs[l].saturating_add(self.cost(phase, 1).flops);
+            }
+        }
+        Outline {
+            names: self.names.clone(),
+            forward: self.forward_phases(),
+            backward: self
+                .backward_phases()
+                .into_iter()
+                .filter(|phase| !matches!(phase, Phase::Ready(_)))
+                .collect(),
+            values: self.spans.iter().map(|spans| spans.values.clone()).collect(),
+            owners: (0..layers).map(owner).collect(),
+            deferrable: self
+                .layers
+                .iter()
+                .map(|l| !l.needs_gradients() && !l.uses_up_saved() && l.sync_len().1 == 0)
+                .collect(),
+            costs,
+            weight_grads: {
+                let phases = self.backward_phases();
+                (0..layers).map(|l| phases.contains(&Phase::WeightGrad(l))).collect()
+            },
+            cuts: (1..layers).filter(|&cut| self.is_cut(cut)).collect(),
+            trained: self.trained_values(),
+        }
+    }
+
+    /// Whether activation `cut` is all that the layers from `cut` on read of the layers before.
+    fn is_cut(&self, cut: usize) -> bool {
+        self.from[cut..].iter().flatten().all(|&from| from >= cut)
+    }
+
+    /// The elements of trained parameters that the loss depends on, in order; neighbours are one range.
+    fn trained_values(&self) -> Vec<Range<usize>> {
+        let unreached = self.unreached();
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for (param, place) in self.params.iter().enumerate() {
+            if self.frozen[param] || unreached.contains(&param) {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some(last) if last.end == place.range.start => last.end = place.range.end,
+                _ => ranges.push(place.range.clone()),
+            }
+        }
+        ranges
+    }
+}
+
+impl Outline {
+    /// Number of layers.
+    pub fn layers(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The names of the layers, first to last.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The phases of a forward pass through these layers.
+    pub fn forward(&self, layers: &Range<usize>) -> Vec<Phase> {
+        self.forward
+            .iter()
+            .copied()
+            .filter(|phase| layer_of(*phase).is_some_and(|l| layers.contains(&l)))
+            .collect()
+    }
+
+    /// The phases of a backward pass through these layers: with all weight gradients, or only with those that must come before
+    /// the layer's input gradient.
+    pub fn backward(&self, layers: &Range<usize>, weights: bool) -> Vec<Phase> {
+        let own = |phase: Phase| match layer_of(phase) {
+            Some(l) if matches!(phase, Phase::WeightGrad(_)) => {
+                layers.contains(&l) && (weights || !self.deferrable[l])
+            }
+            Some(l) => layers.contains(&l),
+            None => layers.end == self.layers(),
+        };
+        self.backward.iter().copied().filter(|phase| own(*phase)).collect()
+    }
+
+    /// The weight gradients of these layers that [`Outline::backward`] leaves out.
+    pub fn deferred(&self, layers: &Range<usize>) -> Vec<Phase> {
+        let late = |phase: &Phase| matches!(*phase, Phase::WeightGrad(l) if layers.contains(&l) && self.deferrable[l]);
+        self.backward.iter().copied().filter(late).collect()
+    }
+
+    /// For each layer: whether it has a weight gradient.
+    pub fn weight_grads(&self) -> &[bool] {
+        &self.weight_grads
+    }
+
+    /// The elements of a layer's parameters among all parameters; of a tied layer, those of its owner.
+    pub fn values_of(&self, layer: usize) -> Range<usize> {
+        self.values[layer].clone()
+    }
+
+    /// The layer that a layer's parameters belong to: itself, unless they are tied.
+    pub fn owner(&self, layer: usize) -> usize {
+        self.owners[layer]
+    }
+
+    /// The elements of these layers' own parameters among all parameters.
+    pub fn values_in(&self, layers: &Range<usize>) -> Range<usize> {
+        let own = || layers.clone().filter(|&l| self.owners[l] == l && !self.values[l].is_empty());
+        match (own().next(), own().next_back()) {
+            (Some(first), Some(last)) => self.values[first].start..self.values[last].end,
+            _ => 0..0,
+        }
+    }
+
+    /// The elements of all parameters that are trained, in order.
+    pub fn trained(&self) -> &[Range<usize>] {
+        &self.trained
+    }
+
+    /// Every boundary at which one activation alone goes from the layers before to the layers after: the number of the first
+    /// layer after it.
+    pub fn cuts(&self) -> &[usize] {
+        &self.cuts
+    }
+
+    /// These layers in blocks between two cuts, such that each block has parameters of its own if there are any.
+    pub fn blocks(&self, layers: &Range<usize>) -> Vec<Range<usize>> {
+        let mut blocks: Vec<Range<usize>> = Vec::new();
+        let mut start = layers.start;
+        let inside = self.cuts.iter().copied().filter(|cut| layers.start < *cut && *cut < layers.end);
+        for cut in inside.chain([layers.end]) {
+            if !self.values_in(&(start..cut)).is_empty() {
+                blocks.push(start..cut);
+                start = cut;
+            }
+        }
+        match blocks.last_mut() {
+            Some(last) => last.end = layers.end,
+            None => blocks.push(layers.clone()),
+        }
+        blocks
+    }
+
+    /// The layers in so many chunks, cut where one activation crosses, such that the costliest chunk costs least.
+    ///
+    /// # Errors
+    /// More chunks than the network can be cut into.
+    pub fn chunks(&self, chunks: usize) -> Result<Vec<Range<usize>>> {
+        let edges: Vec<usize> =
+            [0].into_iter().chain(self.cuts.iter().copied()).chain([self.layers()]).collect();
+        let pieces = edges.len() - 1;
+        if chunks == 0 || chunks > pieces {
+            return Err(Error::Config(format!(
+                "the network has {pieces} parts that a pipeline can separate, and {chunks} chunks are wanted; use 1 to {pieces}"
+            )));
+        }
+        let cost = |from: usize, to: usize| {
+            self.costs[edges[from]..edges[to]].iter().map(|cost| u128::from(*cost)).sum::<u128>()
+        };
+        // best[k][end]: the least possible cost of the costliest of k + 1 chunks over the first `end` pieces, and where the last begins.
+        let mut best: Vec<Vec<(u128, usize)>> = vec![(0..=pieces).map(|end| (cost(0, end), 0)).collect()];
+        for k in 1..chunks {
+            let before = &best[k - 1];
+            let row = (0..=pieces).map(|end| {
+                let options = (k..end).map(|from| (before[from].0.max(cost(from, end)), from));
+                options.min().unwrap_or((u128::MAX, 0))
+            });
+            let row = row.collect();
+            best.push(row);
+        }
+        let mut ranges = Vec::with_capacity(chunks);
+        let mut end = pieces;
+        for row in best.iter().rev() {
+            let start = row[end].1;
+            ranges.push(edges[start]..edges[end]);
+            end = start;
+        }
+        ranges.reverse();
+        Ok(ranges)
+    }
+
+    /// The layers in chunks that begin at the layers of these names.
+    ///
+    /// # Errors
+    /// A name that no layer has, names out of order, or a layer before which the network cannot be cut.
+    pub fn chunks_from(&self, firsts: &[String]) -> Result<Vec<Range<usize>>> {
+        let mut edges = vec![0];
+        for name in firsts {
+            let Some(at) = self.names.iter().position(|layer| layer == name) else {
+                return Err(crate::unknown::unknown("layer", name, self.names.iter().map(String::as_str)));
+            };
+            if at <= edges[edges.len() - 1] || !self.cuts.contains(&at) {
+                let cuts =
+                    self.cuts.iter().map(|&cut| self.names[cut].as_str()).collect::<Vec<_>>().join(", ");
+                return Err(Error::Config(format!(
+                    "a chunk cannot begin at layer `{name}`; chunks begin, in order, at some of: {cuts}"
+                )));
+            }
+            edges.push(at);
+        }
+        edges.push(self.layers());
+        Ok(edges.windows(2).map(|edge| edge[0]..edge[1]).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, models};
+
+    fn outline(model: &str, classes: usize) -> Outline {
+        let config = Config { model: model.into(), layers: 4, tied: true, ..Config::default() };
+        let shape = if model == "gpt" { (1, 1, config.positions) } else { (3, 32, 32) };
+        models::build::<f32>(&config, shape, classes).unwrap().outline()
+    }
+
+    #[test]
+    fn networks_are_cut_between_residual_blocks_and_nowhere_inside() {
+        let gpt = outline("gpt", 65);
+        let cuts: Vec<&str> = gpt.cuts().iter().map(|&cut| gpt.names()[cut].as_str()).collect();
+        assert!(cuts.contains(&"transformer.h.1.ln_1") && cuts.contains(&"transformer.h.1.ln_2"));
+        assert!(!cuts.contains(&"transformer.h.1.attn.c_attn") && cuts.contains(&"lm_head"));
+        // The head's weight belongs to the embedding.
+        assert_eq!((gpt.owner(gpt.layers() - 1), gpt.values_of(gpt.layers() - 1)), (0, gpt.values_of(0)));
+        let resnet = outline("resnet18", 10);
+        let blocks = resnet.blocks(&(0..resnet.layers()));
+        assert_eq!((blocks[0].start, blocks[blocks.len() - 1].end), (0, resnet.layers()));
+        assert!(blocks.windows(2).all(|two| two[0].end == two[1].start));
+    }
+
+    #[test]
+    fn chunks_are_balanced_and_cover_every_layer() {
+        let gpt = outline("gpt", 65);
+        for chunks in 1..=8 {
+            let ranges = gpt.chunks(chunks).unwrap();
+            assert_eq!((ranges.len(), ranges[0].start, ranges[chunks - 1].end), (chunks, 0, gpt.layers()));
+            assert!(ranges.iter().all(|range| !range.is_empty()));
+            assert!(
+                ranges.windows(2).all(|two| two[0].end == two[1].start && gpt.cuts().contains(&two[1].start))
+            );
+        }
+        // Four blocks of equal cost: two in each half.
+        let half = gpt.chunks(2).unwrap()[1].start;
+        assert!(gpt.names()[half].starts_with("transformer.h.2.ln"), "{}", gpt.names()[half]);
+        let error = gpt.chunks(1000).unwrap_err().to_string();
+        assert!(error.contains("1000 chunks are wanted"), "{error}");
+        let by_hand = gpt.chunks_from(&["transformer.h.1.ln_1".into()]).unwrap();
+        assert_eq!(by_hand.len(), 2);
+        assert!(gpt.chunks_from(&["transformer.h.1.attn".into()]).is_err());
+    }
+
+    #[test]
+    fn deferred_weight_gradients_and_the_rest_make_a_whole_pass() {
+        for (model, classes) in [("gpt", 65), ("resnet18", 10)] {
+            let outline = outline(model, classes);
+            let all = 0..outline.layers();
+            let mut whole = outline.backward(&all, true);
+            let mut parts = [outline.backward(&all, false), outline.deferred(&all)].concat();
+            let key = |phase: &Phase| format!("{phase:?}");
+            whole.sort_by_key(key);
+            parts.sort_by_key(key);
+            assert_eq!(whole, parts);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A run whose numbers are in an engine's units: what a step, an evaluation and a checkpoint take of it.
+
+use super::Run;
+use crate::data::loader::Batches;
+use crate::engine::{Axis, AxisPosition, Mesh, RankEngine, StepInput, Worker};
+use crate::evaluate::{Evaluation, evaluate};
+use crate::strategies::{self, Driver};
+use crate::timing::{StepBreakdown, work};
+use crate::{Config, Network, Result};
+use allfold_collectives::Communicator;
+use allfold_kernels::nn::Float;
+
+/// A rank of a strategy of the engine.
+pub(super) struct EngineRun<'a, F: Float> {
+    worker: Worker<'a, F>,
+    driver: Box<dyn Driver>,
+}
+
+impl<'a, F: Float> EngineRun<'a, F> {
+    /// A rank of `comm` that trains `network` as `config` says, without weights yet.
+    pub fn new(config: &'a Config, network: Network<F>, comm: &'a Communicator) -> Result<EngineRun<'a, F>> {
+        let plan = strategies::plan(config, comm.rank().index(), comm.size())?;
+        let units = plan.driver.units(&network.outline())?;
+        let worker = Worker::new(config, network, units, comm, (plan.mesh, plan.channels))?;
+        Ok(EngineRun { worker, driver: plan.driver })
+    }
+
+    /// The exchanges of gradients in the last step.
+    pub fn log(&self) -> &[crate::timing::BucketTimes] {
+        self.worker.log()
+    }
+}
+
+/// Whose samples a rank trains on, and how its losses count.
+pub(super) struct DataPlace {
+    /// This rank's place on the data axis.
+    pub place: AxisPosition,
+    /// Whether this rank is given the samples of the whole axis.
+    pub takes_all: bool,
+    /// What this rank's loss is multiplied by in the mean over all ranks.
+    pub weight: f64,
+}
+
+impl DataPlace {
+    /// Of this rank of `comm`.
+    pub fn of(config: &Config, comm: &Communicator) -> Result<DataPlace> {
+        let mesh: Mesh = strategies::mesh(config, comm.size())?;
+        let [place, stage] =
+            [Axis::Data, Axis::Pipeline].map(|axis| mesh.position(comm.rank().index(), axis));
+        let first_trains = config.strategy == "data_parallel";
+        let weight = match first_trains {
+            true => f64::from(u8::from(place.index == 0)),
+            false => f64::from(u8::from(stage.index == 0)) / place.size as f64,
+        };
+        Ok(DataPlace { place, takes_all: first_trains && place.index == 0, weight })
+    }
+}
+
+impl<F: Float> Run<'_, F> {
+    /// Takes what this rank keeps of the host's model, whose memory is freed.
+    pub(super) fn upload_units(&mut self) -> Result<()> {
+        if let Some(engine) = &mut self.engine {
+            engine.worker.upload(&self.model.params, &self.model.buffers, &mut *self.optimiser)?;
+            self.free_model();
+        }
+        Ok(())
+    }
+
+    /// Gives the host's model all weights. Every rank must call it.
+    pub(super) fn download_units(&mut self) -> Result<()> {
+        match &mut self.engine {
+            Some(engine) => engine.worker.download(&mut self.model.params, &mut self.model.buffers),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the host's optimiser its whole state. Every rank must call it.
+    pub(super) fn download_state(&mut self) -> Result<()> {
+        match &mut self.engine {
+            Some(engine) => engine.worker.download_state(&mut *self.optimiser),
+            None => Ok(()),
+        }
+    }
+
+    /// Frees the host's model and optimiser state, where an engine holds them.
+    pub(super) fn free_model(&mut self) {
+        if self.engine.is_some() {
+            self.model.free();
+            self.optimiser.state().vectors.into_iter().for_each(|(_, values)| *values = Vec::new());
+        }
+    }
+
+    /// What an engine's rank holds.
+    pub(super) fn engine_memory(&mut self) -> Option<crate::MemoryUse> {
+        Some(self.engine.as_mut()?.worker.memory())
+    }
+
+    /// The score of the engine's weights.
+    pub(super) fn evaluate_units(&mut self) -> Result<Evaluation> {
+        self.download_units()?;
+        let score = evaluate(&mut self.model, self.test, self.config.batch, self.comm)?;
+        self.free_model();
+        Ok(score)
+    }
+
+    /// One step of the engine, where there is one.
+    pub(super) fn engine_step(
+        &mut self,
+        batches: &mut Batches<F>,
+        lr: f64,
+    ) -> Result<Option<(f64, StepBreakdown)>> {
+        let Run { engine: Some(engine), comm, batch, model, scaler, .. } = self else { return Ok(None) };
+        let start = comm.now();
+        batches.next(batch)?;
+        comm.charge(&work(super::data_cost::<F>(batch.x.len())));
+        let data = comm.now() - start;
+        let loss_scale = scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
+        let input = StepInput { lr, loss_scale, draw_key: model.draw_key };
+        let EngineRun { worker, driver } = engine;
+        worker.begin(std::mem::take(batch), input, *scaler);
+        driver.step(worker as &mut dyn RankEngine)?;
+        *batch = worker.take_batch();
+        let report = worker.report();
+        if let Some(scaler) = scaler {
+            scaler.update(report.skipped);
+        }
+        self.not_finite = report.not_finite;
+        let all = self.comm.now() - start;
+        let parts = data + report.forward + report.exposed + report.optimiser;
+        let backward = allfold_sim::Picos(all.0.saturating_sub(parts.0));
+        let (forward, exposed, optimiser) = (report.forward, report.exposed, report.optimiser);
+        Ok(Some((report.loss, StepBreakdown { data, forward, backward, exposed, optimiser })))
+    }
+}

@@ -1,0 +1,122 @@
+//! The strategies by name: what each is, which ranks and configurations it takes, and how it is built.
+
+use super::data_parallel::DataParallel;
+use super::driver::{Driver, Sharing};
+use super::pipeline::Pipeline;
+use super::plain::Plain;
+use super::replicated::Replicated;
+use super::zero1::Zero1;
+use super::zero2::Zero2;
+use super::zero3::Zero3;
+use crate::config::StageSharing;
+use crate::engine::{Axis, Mesh};
+use crate::{Config, Error, Result};
+
+/// The names by which a configuration asks for a strategy.
+pub const STRATEGIES: &[(&str, &str)] = &[
+    ("single", "one rank, nothing to exchange"),
+    ("ddp", "every rank holds the model; gradients are averaged in buckets while backward goes on"),
+    ("data_parallel", "the first rank has batch, loss and optimiser; the others compute for it"),
+    ("zero1", "every rank holds the model and a part of the optimiser state"),
+    ("zero2", "every rank holds the model and a part of gradients and optimiser state"),
+    ("zero3", "every rank holds a part of weights, gradients and optimiser state"),
+    ("pipeline", "every stage holds some of the layers; micro-batches pass through all of them"),
+];
+
+/// Whether the strategy of `config` runs on the engine.
+pub(crate) fn on_engine(config: &Config) -> bool {
+    !matches!(config.strategy.as_str(), "single" | "ddp")
+}
+
+/// The mesh of `ranks` ranks.
+///
+/// # Errors
+/// Stages that the ranks do not divide among.
+pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
+    match config.strategy.as_str() {
+        "pipeline" => Mesh::of_stages(config.parallel.stages, ranks),
+        _ => Ok(Mesh::of_data(ranks)),
+    }
+}
+
+/// Whether the strategy of `config` can train on so many ranks, and with what else it asks for.
+///
+/// # Errors
+/// If it cannot, with what can.
+pub fn fits(config: &Config, ranks: u32) -> Result<()> {
+    if config.strategy == "single" && ranks > 1 {
+        return Err(Error::Config(format!(
+            "strategy `single` trains on 1 rank and there are {ranks}; use `ddp`"
+        )));
+    }
+    if !on_engine(config) {
+        return Ok(());
+    }
+    let name = &config.strategy;
+    let refused = [
+        (config.device != "cpu", "`device`", "cpu"),
+        (config.hook != "none", "`hook`", "none"),
+        (!config.groups.is_empty(), "`groups`", "empty"),
+        (config.find_unused, "`find_unused`", "false"),
+        (config.static_graph, "`static_graph`", "false"),
+        (config.broadcast_buffers, "`broadcast_buffers`", "false"),
+        (config.uneven, "`uneven`", "false"),
+    ];
+    if let Some((_, key, right)) = refused.iter().find(|(wrong, ..)| *wrong) {
+        return Err(Error::Config(format!(
+            "strategy `{name}` needs {key} to be {right}; `ddp` takes other values"
+        )));
+    }
+    let shards = config.strategy.starts_with("zero")
+        || config.strategy == "pipeline" && config.parallel.sharding != StageSharing::Ddp;
+    if shards && config.optimiser == "lars" {
+        return Err(Error::Config(format!(
+            "optimiser `lars` needs the norm of each whole parameter, and strategy `{name}` cuts parameters into parts; use \
+             `ddp`, or another optimiser"
+        )));
+    }
+    super::pipeline::fits(config, mesh(config, ranks)?)
+}
+
+/// What a strategy of the engine runs with.
+pub(crate) struct EnginePlan {
+    /// The ranks' places.
+    pub mesh: Mesh,
+    /// Communicators that carry messages.
+    pub channels: usize,
+    /// What owns the step.
+    pub driver: Box<dyn Driver>,
+}
+
+/// The plan of `config` for one of `ranks` ranks.
+///
+/// # Errors
+/// What [`fits`] refuses.
+pub(crate) fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePlan> {
+    fits(config, ranks)?;
+    let mesh = mesh(config, ranks)?;
+    let plain = |sharing: Box<dyn Sharing>| -> (usize, Box<dyn Driver>) {
+        (0, Box::new(Plain { sharing, micro_batches: config.accumulate }))
+    };
+    let (channels, driver) = match config.strategy.as_str() {
+        "data_parallel" => (1, Box::new(DataParallel) as Box<dyn Driver>),
+        "zero1" => plain(sharing(config, StageSharing::Zero1)),
+        "zero2" => plain(sharing(config, StageSharing::Zero2)),
+        "zero3" => plain(sharing(config, StageSharing::Zero3)),
+        _ => {
+            let stage = mesh.position(rank, Axis::Pipeline);
+            let pipeline = Pipeline::new(config, stage, sharing(config, config.parallel.sharding))?;
+            (pipeline.channels(), Box::new(pipeline) as Box<dyn Driver>)
+        }
+    };
+    Ok(EnginePlan { mesh, channels, driver })
+}
+
+fn sharing(config: &Config, kind: StageSharing) -> Box<dyn Sharing> {
+    match kind {
+        StageSharing::Ddp => Box::new(Replicated::default()),
+        StageSharing::Zero1 => Box::new(Zero1::default()),
+        StageSharing::Zero2 => Box::new(Zero2::default()),
+        StageSharing::Zero3 => Box::new(Zero3::new(config.parallel.reshard_after_forward)),
+    }
+}

@@ -1,0 +1,83 @@
+//! ZeRO stage 3, which PyTorch calls fully sharded data parallel: parameters, gradients and optimiser state are cut into parts
+//! over the data axis (S. Rajbhandari et al., SC 2020; Y. Zhao et al., "PyTorch FSDP", VLDB 2023).
+//!
+//! ```text
+//! forward and backward:   | gather 0 | gather 1 | gather 2 |
+//!                                    | unit 0   | unit 1   | unit 2 ..      a unit is freed when the pass leaves it
+//! backward, besides:      reduce-scatter of each unit's gradient; a rank adds its part to what it keeps
+//! step:                   each rank moves its part; nothing is gathered
+//! ```
+//!
+//! A rank sends 3 (n-1)/n of the parameters' bytes in a step; 2 (n-1)/n where units stay whole after the forward pass.
+
+use super::driver::Sharing;
+use crate::Result;
+use crate::engine::{Keep, RankEngine, UnitExchange};
+use std::collections::BTreeMap;
+
+/// Parameters, gradients and optimiser state in parts.
+pub struct Zero3 {
+    /// Whether a unit is freed after its forward pass and gathered again for its backward pass.
+    pub reshard_after_forward: bool,
+    /// The units whose parameters are whole, or on their way: whether they have been waited for.
+    open: BTreeMap<usize, bool>,
+    reducing: Option<usize>,
+}
+
+impl Zero3 {
+    /// With units freed after their forward pass, or kept until after their backward pass.
+    pub fn new(reshard_after_forward: bool) -> Zero3 {
+        Zero3 { reshard_after_forward, open: BTreeMap::new(), reducing: None }
+    }
+
+    fn gather(&mut self, on: &mut dyn RankEngine, unit: usize) -> Result<()> {
+        if !self.open.contains_key(&unit) {
+            on.start(UnitExchange::GatherParams, unit)?;
+            self.open.insert(unit, false);
+        }
+        Ok(())
+    }
+
+    fn reduced(&mut self, on: &mut dyn RankEngine) -> Result<()> {
+        match self.reducing.take() {
+            Some(unit) => on.finish(UnitExchange::ReduceScatterGrad, unit),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Sharing for Zero3 {
+    fn keep(&self) -> Keep {
+        Keep::Sharded
+    }
+
+    fn need(&mut self, on: &mut dyn RankEngine, unit: usize, ahead: Option<usize>) -> Result<()> {
+        self.gather(on, unit)?;
+        if let Some(next) = ahead {
+            self.gather(on, next)?;
+        }
+        match self.open.insert(unit, true) {
+            Some(true) => Ok(()),
+            _ => on.finish(UnitExchange::GatherParams, unit),
+        }
+    }
+
+    fn done(&mut self, on: &mut dyn RankEngine, unit: usize, forward: bool) {
+        if !forward || self.reshard_after_forward {
+            self.open.remove(&unit);
+            on.release(unit);
+        }
+    }
+
+    fn ready(&mut self, on: &mut dyn RankEngine, unit: usize, _last: bool) -> Result<()> {
+        self.reduced(on)?;
+        on.start(UnitExchange::ReduceScatterGrad, unit)?;
+        self.reducing = Some(unit);
+        Ok(())
+    }
+
+    fn update(&mut self, on: &mut dyn RankEngine) -> Result<()> {
+        self.reduced(on)?;
+        on.update()
+    }
+}
