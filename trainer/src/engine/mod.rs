@@ -131,7 +131,7 @@ pub trait RankEngine {
     /// A tensor that is not there; failed communication.
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()>;
 
-    /// Waits for an exchange that was started, and takes its result. A unit that keeps a part of its gradient adds its part of a
+    /// Waits for an exchange that was started and not finished, and takes its result. A unit that keeps a part of its gradient adds its part of a
     /// reduced gradient to what it has, and frees the rest.
     ///
     /// # Errors

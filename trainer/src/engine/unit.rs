@@ -75,7 +75,9 @@ pub(super) struct UnitState<F: Float> {
     pub pieces: Vec<Piece<F>>,
     /// The exchanges under way.
     pub gathering: Option<Work<Buffer<F>>>,
-    pub reducing: Option<(UnitExchange, Work<Buffer<F>>)>,
+    pub reducing: Option<Work<Buffer<F>>>,
+    /// The exchange of the gradient that was started and not finished.
+    pub unfinished: Option<UnitExchange>,
 }
 
 impl<F: Float> UnitState<F> {
@@ -122,6 +124,7 @@ impl<F: Float> UnitState<F> {
             pieces,
             gathering: None,
             reducing: None,
+            unfinished: None,
         })
     }
 

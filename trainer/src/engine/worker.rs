@@ -279,6 +279,10 @@ impl<'a, F: Float> Worker<'a, F> {
 
     fn weight_grad(&mut self, l: usize, slot: Slot) -> Result<()> {
         let (unit, range) = self.range_of(l);
+        // Where layers of several passes share parameters, the gradient before may still be on its way.
+        if let Some(exchange) = self.units[unit].unfinished {
+            self.finish(exchange, unit)?;
+        }
         if matches!(self.units[unit].grads, Tensor::Absent) {
             let room = self.room(self.units[unit].padded);
             self.units[unit].grads = Tensor::Here(room);
@@ -488,6 +492,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let params =
             params.filter(|place| values.start <= place.range.start && place.range.end <= values.end).count();
         self.log.push(BucketTimes { bucket: unit, params, bytes, ready: now, sent, done: sent });
+        self.units[unit].unfinished = Some(exchange);
         if size == 1 {
             self.units[unit].grads = Tensor::Here(whole);
             return Ok(());
@@ -497,7 +502,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             UnitExchange::ReduceScatterGrad => data.reduce_scatter_in_place_async(whole, ReduceOp::Sum)?,
             _ => data.all_reduce_async(whole, ReduceOp::Sum)?,
         };
-        self.units[unit].reducing = Some((exchange, work));
+        self.units[unit].reducing = Some(work);
         Ok(())
     }
 
@@ -509,7 +514,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             }
             return Ok(());
         }
-        if let Some((_, work)) = self.units[unit].reducing.take() {
+        if self.units[unit].unfinished.take().is_none() {
+            return Ok(());
+        }
+        if let Some(work) = self.units[unit].reducing.take() {
             let (whole, done) = self.wait(work)?;
             self.units[unit].grads = Tensor::Here(whole);
             if let Some(times) = self.log.iter_mut().rfind(|times| times.bucket == unit) {

@@ -174,6 +174,12 @@ impl<F: Float> Activations<F> {
     ) {
         let Some(dy) = self.act_grads[l + 1].take() else { return };
         let layer = &network.layers()[l];
+        let moves = layer.passes_on() || layer.in_place();
+        if moves && keep {
+            let mut copy = on.pool.take(dy.len());
+            copy.copy_from_slice(&dy);
+            self.act_grads[l + 1] = Some(copy);
+        }
         if layer.passes_on() {
             return self.pass_on(on, network.from(l), dy);
         }

@@ -274,9 +274,11 @@ fn memory_is_what_a_step_holds() {
         model.backward(Objective::mean(&[0, 1]), &mut log).unwrap();
         let values = |vectors: &[Vec<f64>]| vectors.iter().map(Vec::len).sum::<usize>();
         let saved: usize = model.pass.saved.iter().map(|s| 8 * s.values.len() + 4 * s.places.len()).sum();
-        let act_grads: usize = model.pass.act_grads.iter().flatten().chain(&model.on.pool.0).map(Vec::len).sum();
+        let act_grads: usize =
+            model.pass.act_grads.iter().flatten().chain(&model.on.pool.0).map(Vec::len).sum();
         // Velocities and buckets are the strategy's and the optimiser's: two more of every parameter.
-        let accumulated = 8 * (4 * params + model.buffers.len() + values(&model.pass.acts) + act_grads) + saved;
+        let accumulated =
+            8 * (4 * params + model.buffers.len() + values(&model.pass.acts) + act_grads) + saved;
         assert!(accumulated as u64 <= told && told <= 2 * accumulated as u64, "{told} for {accumulated}");
     }
 }

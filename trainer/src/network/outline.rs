@@ -23,6 +23,8 @@ pub struct Outline {
     weight_grads: Vec<bool>,
     cuts: Vec<usize>,
     trained: Vec<Range<usize>>,
+    /// For each activation: whether the backward pass computes a gradient by it.
+    gradients: Vec<bool>,
 }
 
 /// The layer that a phase belongs to; `None` for the loss and for gradients that are announced.
@@ -74,6 +76,7 @@ impl<F: Float> Network<F> {
             },
             cuts: (1..layers).filter(|&cut| self.is_cut(cut)).collect(),
             trained: self.trained_values(),
+            gradients: self.trained(),
         }
     }
 
@@ -165,6 +168,11 @@ impl Outline {
     /// The elements of all parameters that are trained, in order.
     pub fn trained(&self) -> &[Range<usize>] {
         &self.trained
+    }
+
+    /// Whether the backward pass computes a gradient by an activation: not where frozen layers alone have made it.
+    pub fn has_gradient(&self, act: usize) -> bool {
+        self.gradients[act]
     }
 
     /// Every boundary at which one activation alone goes from the layers before to the layers after: the number of the first

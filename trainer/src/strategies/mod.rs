@@ -27,8 +27,8 @@ pub mod zero2;
 pub mod zero3;
 
 pub use driver::{Driver, Sharing};
-pub(crate) use registry::{mesh, on_engine, plan};
 pub use registry::{STRATEGIES, fits};
+pub(crate) use registry::{mesh, on_engine, plan};
 
 use crate::timing::BucketTimes;
 use crate::{Config, Model, Network, Objective, Result};

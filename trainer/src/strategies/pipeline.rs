@@ -104,7 +104,9 @@ impl Pipeline {
             (false, act) => Boundary::Activation(act),
             (true, act) => Boundary::Gradient(act),
         };
-        let [receive, send] = action.messages(chunks.len(), stages);
+        let is_sent =
+            |message: &Message| !message.backward || outline.has_gradient(chunks[message.chunk].start);
+        let [receive, send] = action.messages(chunks.len(), stages).map(|message| message.filter(is_sent));
         if matches!(action, Action::Forward { .. }) && chunk < stages {
             on.load(micro, self.micros, slot)?;
         }

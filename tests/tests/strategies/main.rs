@@ -1,0 +1,287 @@
+//! Every strategy of the engine against one rank on the whole batch, on every backend, and what it refuses.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod resumed;
+
+use allfold_collectives::World;
+use allfold_collectives::world::WorldKind;
+use allfold_tests::training::{bits, run, switch};
+use allfold_trainer::{Config, Model, checkpoint, data, models, weights};
+
+/// Samples of a step, over all ranks.
+const SAMPLES: usize = 24;
+
+/// A strategy with its keys, and what it can be held against.
+struct Row {
+    name: &'static str,
+    strategy: &'static str,
+    keys: &'static [(&'static str, &'static str)],
+    /// Ranks with samples of their own, of so many ranks; `None` where the strategy does not take that many.
+    data: fn(u32) -> Option<u32>,
+}
+
+fn all(ranks: u32) -> Option<u32> {
+    Some(ranks)
+}
+
+fn stages(_: u32) -> Option<u32> {
+    Some(1)
+}
+
+fn two_stages(ranks: u32) -> Option<u32> {
+    ranks.is_multiple_of(2).then_some(ranks / 2)
+}
+
+/// Interleaved stages divide the 8 micro-batches.
+fn divisor(ranks: u32) -> Option<u32> {
+    8u32.is_multiple_of(ranks).then_some(1)
+}
+
+const ROWS: [Row; 14] = [
+    Row { name: "ddp", strategy: "ddp", keys: &[], data: all },
+    Row { name: "data_parallel", strategy: "data_parallel", keys: &[], data: all },
+    Row { name: "zero1", strategy: "zero1", keys: &[], data: all },
+    Row { name: "zero1, 2 micro", strategy: "zero1", keys: &[("accumulate", "2")], data: all },
+    Row { name: "zero2", strategy: "zero2", keys: &[], data: all },
+    Row { name: "zero2, 2 micro", strategy: "zero2", keys: &[("accumulate", "2")], data: all },
+    Row { name: "zero3", strategy: "zero3", keys: &[], data: all },
+    Row {
+        name: "zero3, kept",
+        strategy: "zero3",
+        keys: &[("parallel.reshard_after_forward", "false"), ("accumulate", "2")],
+        data: all,
+    },
+    Row {
+        name: "gpipe",
+        strategy: "pipeline",
+        keys: &[("parallel.schedule", "gpipe"), ("accumulate", "4")],
+        data: stages,
+    },
+    Row { name: "1f1b", strategy: "pipeline", keys: &[("accumulate", "4")], data: stages },
+    Row {
+        name: "zb_h1",
+        strategy: "pipeline",
+        keys: &[("parallel.schedule", "zb_h1"), ("accumulate", "5")],
+        data: stages,
+    },
+    Row {
+        name: "interleaved",
+        strategy: "pipeline",
+        keys: &[("parallel.schedule", "interleaved"), ("accumulate", "8")],
+        data: divisor,
+    },
+    Row {
+        name: "1f1b x zero1",
+        strategy: "pipeline",
+        keys: &[("parallel.stages", "2"), ("parallel.sharding", "zero1"), ("accumulate", "3")],
+        data: two_stages,
+    },
+    Row {
+        name: "zb_h1 x zero3",
+        strategy: "pipeline",
+        keys: &[
+            ("parallel.stages", "2"),
+            ("parallel.sharding", "zero3"),
+            ("parallel.schedule", "zb_h1"),
+            ("accumulate", "3"),
+        ],
+        data: two_stages,
+    },
+];
+
+/// A run of ten steps of the digits' network in f64.
+fn digits() -> Config {
+    Config {
+        model: "mlp".into(),
+        hidden: vec![24, 20, 16, 16, 12, 12, 10, 10],
+        dtype: "f64".into(),
+        train_samples: 240,
+        max_steps: 10,
+        lr: 0.05,
+        validation: 40,
+        ..Config::default()
+    }
+}
+
+/// The GPT whose head is tied to its embedding.
+fn gpt() -> Config {
+    Config {
+        model: "gpt".into(),
+        data: "synthetic".into(),
+        synthetic_samples: 300,
+        synthetic_classes: 13,
+        positions: 6,
+        layers: 4,
+        width: 16,
+        heads: 2,
+        tied: true,
+        hidden: Vec::new(),
+        ..digits()
+    }
+}
+
+/// The row's configuration on so many ranks.
+pub(crate) fn on(row: &Row, base: &Config, data: u32) -> Config {
+    let mut config = Config { strategy: row.strategy.into(), batch: SAMPLES / data as usize, ..base.clone() };
+    row.keys.iter().for_each(|(key, value)| config.set(key, value).unwrap());
+    config
+}
+
+/// The weights after the last step, by parameter.
+pub(crate) fn trained<K: WorldKind>(world: &World<K>, config: &Config) -> Vec<Vec<f64>> {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint_dir = directory.path().display().to_string();
+    let config = Config { checkpoint_dir, checkpoint_every: config.max_steps, ..config.clone() };
+    run(world, &config);
+    let (train, _) = data::load(&config).unwrap();
+    let network = models::build(&config, train.shape, train.classes).unwrap();
+    let mut model = Model::<f64>::new(network, 0).unwrap();
+    weights::load(&checkpoint::newest(directory.path()).unwrap().unwrap(), &mut model).unwrap();
+    (0..model.network().params().len()).map(|param| model.param(param).to_vec()).collect()
+}
+
+/// The largest distance of two runs' weights, relative to the largest value of each tensor.
+pub(crate) fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
+    let of = |(a, b): (&Vec<f64>, &Vec<f64>)| {
+        let largest = a.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+        let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0f64, f64::max);
+        if largest == 0.0 { worst } else { worst / largest }
+    };
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(of).fold(0.0, f64::max)
+}
+
+/// Prints a row of the table of distances and returns the largest.
+fn held_against(base: &Config, row: &Row, ranks: &[u32]) -> f64 {
+    let whole = Config { strategy: "single".into(), batch: SAMPLES, ..base.clone() };
+    let alone = trained(&World::threads(1), &whole);
+    let cell = |&ranks: &u32| {
+        let data = (row.data)(ranks)?;
+        Some(distance(&alone, &trained(&World::threads(ranks), &on(row, base, data))))
+    };
+    let cells: Vec<Option<f64>> = ranks.iter().map(cell).collect();
+    let text: Vec<String> =
+        cells.iter().map(|cell| cell.map_or("     -".into(), |far| format!("{far:6.0e}"))).collect();
+    println!("| {:<16} | {} |", row.name, text.join(" | "));
+    cells.into_iter().flatten().fold(0.0, f64::max)
+}
+
+#[test]
+fn ten_steps_of_every_strategy_equal_one_rank_s() {
+    let ranks = [1, 2, 3, 4, 6, 8];
+    for (model, base) in [("mlp", digits()), ("gpt, tied", gpt())] {
+        println!("\n{model}: distance of the weights from one rank's, by ranks {ranks:?}");
+        for row in &ROWS {
+            // The GPT has twelve parts that a pipeline can separate.
+            let ranks = if row.name == "interleaved" && model != "mlp" { &ranks[..4] } else { &ranks };
+            let far = held_against(&base, row, ranks);
+            assert!(far < 1e-12, "{model}, {}: {far:e}", row.name);
+        }
+    }
+}
+
+/// Clipped and under a loss scale, by an optimiser with two moments and decay.
+#[test]
+fn norms_and_scales_are_those_of_all_ranks() {
+    let base = Config {
+        optimiser: "sgd".into(),
+        clip_norm: 0.5,
+        loss_scale: 1024.0,
+        weight_decay: 0.01,
+        scale_interval: 4,
+        ..gpt()
+    };
+    for row in &ROWS {
+        let far = held_against(&base, row, &[2, 4]);
+        assert!(far < 1e-12, "{}: {far:e}", row.name);
+    }
+}
+
+/// Batch norms over all ranks' samples; in a pipeline over each micro-batch's, as on one rank.
+#[test]
+fn synchronised_batch_norms_and_frozen_layers_are_the_same_in_parts() {
+    let base = Config {
+        model: "cnn".into(),
+        channels: vec![4, 6],
+        batch_norm: true,
+        sync_batch_norm: true,
+        frozen: vec!["conv1".into()],
+        weight_decay: 0.1,
+        hidden: Vec::new(),
+        ..digits()
+    };
+    for row in ROWS.iter().filter(|row| row.strategy != "data_parallel" && !row.name.contains(" x ")) {
+        let data = (row.data)(2).unwrap();
+        let config = on(row, &base, data);
+        if data > 1 && config.accumulate > 1 {
+            continue;
+        }
+        let whole = Config {
+            strategy: "single".into(),
+            batch: SAMPLES,
+            accumulate: config.accumulate,
+            ..base.clone()
+        };
+        let far = distance(&trained(&World::threads(1), &whole), &trained(&World::threads(2), &config));
+        assert!(far < 1e-12, "{}: {far:e}", row.name);
+    }
+}
+
+#[test]
+fn the_same_bits_on_every_backend() {
+    for row in &ROWS {
+        for base in [Config { max_steps: 3, ..digits() }, Config { max_steps: 3, ..gpt() }] {
+            let config = on(row, &base, (row.data)(4).unwrap());
+            let want = bits(&run(&World::threads(4), &config));
+            let sim = bits(&run(&World::sim(&switch(4)), &config));
+            assert_eq!(sim, want, "{} on virtual time", row.name);
+            assert_eq!(bits(&run(&World::threads(4).messages(), &config)), want, "{} by messages", row.name);
+            assert_eq!(bits(&run(&World::tcp(4), &config)), want, "{} over TCP", row.name);
+            assert_eq!(bits(&run(&World::shm(4), &config)), want, "{} in shared memory", row.name);
+        }
+    }
+}
+
+/// With plain sums per element, sharding changes no bit: the sums of gradients and the optimiser's steps are the same.
+#[test]
+fn zero_has_the_bits_of_ddp() {
+    for ranks in [2, 3, 4] {
+        for optimiser in ["sgd", "adam"] {
+            let base = Config { optimiser: optimiser.into(), lr: 0.01, dtype: "f32".into(), ..digits() };
+            let of = |name: &str| {
+                let row = ROWS.iter().find(|row| row.name == name).unwrap();
+                run(&World::threads(ranks), &on(row, &base, ranks)).weights_hash
+            };
+            let ddp = of("ddp");
+            for name in ["zero1", "zero2", "zero3"] {
+                assert_eq!(of(name), ddp, "{name}, {ranks} ranks, {optimiser}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_strategy_cannot_take_is_refused_in_one_line() {
+    let refused = |ranks: u32, keys: &[(&str, &str)], says: &[&str]| {
+        let mut config = digits();
+        keys.iter().for_each(|(key, value)| config.set(key, value).unwrap());
+        let said = World::threads(ranks)
+            .run(|comm| allfold_trainer::train(&config, &comm, &mut ()))
+            .unwrap_err()
+            .to_string();
+        assert!(!said.contains('\n') && says.iter().all(|says| said.contains(says)), "{keys:?}: {said}");
+    };
+    let pipeline = ("strategy", "pipeline");
+    refused(4, &[pipeline, ("parallel.stages", "3")], &["`parallel.stages` is 3", "divisor of 4"]);
+    refused(4, &[pipeline, ("model", "mlp"), ("hidden", "[8]")], &["3 parts", "4 chunks", "use 1 to 3"]);
+    refused(
+        2,
+        &[pipeline, ("parallel.schedule", "interleaved"), ("accumulate", "3")],
+        &["3 micro-batches", "use a multiple of 2"],
+    );
+    refused(2, &[pipeline, ("parallel.split", "[\"fc9\", \"fc8\"]")], &["names 2 layers", "name 1"]);
+    refused(2, &[pipeline, ("parallel.split", "[\"nowhere\"]")], &["unknown layer `nowhere`"]);
+    refused(2, &[("strategy", "zero2"), ("optimiser", "lars")], &["`lars`", "`ddp`, or another optimiser"]);
+    refused(2, &[("strategy", "zero3"), ("hook", "fp16")], &["`hook`", "none", "`ddp` takes"]);
+    refused(2, &[("strategy", "data_parallel"), ("uneven", "true")], &["`uneven`", "false"]);
+}
