@@ -45,7 +45,7 @@ fn steps<R: Send>(
         let within = Within { machine: machine.clone(), device: comm.rank().index(), deadline: DEADLINE };
         let mut replica = Replica::new(config, ((1, 8, 8), 10), &comm, within)?;
         let network = models::build::<f32>(config, (1, 8, 8), 10)?;
-        let mut optimiser = optim::build(config, &network)?;
+        let mut optimiser = optim::build(config, network.params())?;
         let start = Model::new(network, 1)?;
         replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
         let mut step = |at: u32, own: u32, everywhere: u64| {

@@ -1,6 +1,6 @@
 //! The communicators of a rank: one for each axis, and those that carry messages.
 
-use super::{Axis, AxisPosition, Mesh};
+use super::{AxisPosition, Mesh, MeshAxis};
 use crate::Result;
 use allfold_collectives::Communicator;
 
@@ -20,7 +20,7 @@ impl<'a> Groups<'a> {
     /// Splits `world` along the axes of `mesh`, with so many channels for messages. Every rank must call it.
     pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<Groups<'a>> {
         let rank = world.rank().index();
-        let [data, pipeline] = [Axis::Data, Axis::Pipeline].map(|axis| mesh.position(rank, axis));
+        let [data, pipeline] = [MeshAxis::Data, MeshAxis::Pipeline].map(|axis| mesh.position(rank, axis));
         let mut groups = Groups { world, mesh, data: None, pipeline: None, messages: Vec::new() };
         if mesh.pipeline > 1 {
             groups.data = world.split(Some(pipeline.index as u32), data.index as u32)?;
@@ -44,7 +44,7 @@ impl<'a> Groups<'a> {
     }
 
     /// This rank's place on an axis.
-    pub fn position(&self, axis: Axis) -> AxisPosition {
+    pub fn position(&self, axis: MeshAxis) -> AxisPosition {
         self.mesh.position(self.world.rank().index(), axis)
     }
 }

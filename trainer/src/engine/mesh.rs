@@ -4,7 +4,7 @@ use crate::{Error, Result};
 
 /// An axis of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Axis {
+pub enum MeshAxis {
     /// Ranks with samples of their own.
     Data,
     /// Ranks with layers of their own: the stages of a pipeline.
@@ -51,10 +51,10 @@ impl Mesh {
     }
 
     /// The place of a rank.
-    pub fn position(&self, rank: usize, axis: Axis) -> AxisPosition {
+    pub fn position(&self, rank: usize, axis: MeshAxis) -> AxisPosition {
         match axis {
-            Axis::Data => AxisPosition { index: rank % self.data, size: self.data },
-            Axis::Pipeline => AxisPosition { index: rank / self.data, size: self.pipeline },
+            MeshAxis::Data => AxisPosition { index: rank % self.data, size: self.data },
+            MeshAxis::Pipeline => AxisPosition { index: rank / self.data, size: self.pipeline },
         }
     }
 }
@@ -67,8 +67,8 @@ mod tests {
     fn every_rank_has_a_place_of_its_own() {
         let mesh = Mesh::of_stages(3, 12).unwrap();
         assert_eq!(mesh, Mesh { data: 4, pipeline: 3 });
-        let places =
-            (0..12).map(|rank| [Axis::Data, Axis::Pipeline].map(|axis| mesh.position(rank, axis).index));
+        let places = (0..12)
+            .map(|rank| [MeshAxis::Data, MeshAxis::Pipeline].map(|axis| mesh.position(rank, axis).index));
         assert!(places.zip(0..).all(|([data, stage], rank)| stage * 4 + data == rank));
         let error = Mesh::of_stages(5, 12).unwrap_err().to_string();
         assert!(error.contains("5") && error.contains("divisor of 12"), "{error}");

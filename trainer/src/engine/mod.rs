@@ -12,13 +12,15 @@
 
 mod groups;
 mod mesh;
+mod passes;
+mod rank;
 mod slot;
 mod transfer;
 mod unit;
 mod update;
 mod worker;
 
-pub use mesh::{Axis, AxisPosition, Mesh};
+pub use mesh::{AxisPosition, Mesh, MeshAxis};
 pub(crate) use worker::{StepInput, Worker};
 
 use crate::{Outline, Phase, Result};
@@ -50,7 +52,7 @@ pub enum Keep {
 
 /// Layers whose parameters lie in one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unit {
+pub struct ParamUnit {
     /// The layers, by number.
     pub layers: Range<usize>,
     /// What this rank keeps of it.
@@ -81,7 +83,7 @@ pub enum Boundary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The axis along which the message goes.
-    pub axis: Axis,
+    pub axis: MeshAxis,
     /// The peer's position on the axis.
     pub peer: usize,
     /// The communicator among those of the axis that carries messages; each carries its messages in order.
@@ -94,10 +96,10 @@ pub trait RankEngine {
     fn outline(&self) -> Arc<Outline>;
 
     /// This rank's place on an axis of the mesh; an axis that the mesh has not has size 1.
-    fn position(&self, axis: Axis) -> AxisPosition;
+    fn position(&self, axis: MeshAxis) -> AxisPosition;
 
     /// The units, in order of layers.
-    fn units(&self) -> &[Unit];
+    fn units(&self) -> &[ParamUnit];
 
     /// The unit whose parameters a phase reads or whose gradient it computes, if it does either.
     fn unit_of(&self, phase: Phase) -> Option<usize>;

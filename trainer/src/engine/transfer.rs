@@ -3,7 +3,7 @@
 
 use super::unit::Tensor;
 use super::worker::Worker;
-use super::{Axis, Keep, RankEngine, UnitExchange};
+use super::{Keep, MeshAxis, RankEngine, UnitExchange};
 use crate::optim::Optimiser;
 use crate::{MemoryUse, Result};
 use allfold_collectives::{Rank, ReduceOp};
@@ -79,7 +79,7 @@ impl<F: Float> Worker<'_, F> {
 
     /// Gives every rank the whole state of the optimiser. Every rank must call it.
     pub fn download_state(&mut self, optimiser: &mut dyn Optimiser<F>) -> Result<()> {
-        let first = self.groups.position(Axis::Data).index == 0;
+        let first = self.groups.position(MeshAxis::Data).index == 0;
         let state = optimiser.state();
         let mut steps = [0i64];
         for (number, (_, whole)) in state.vectors.into_iter().enumerate() {

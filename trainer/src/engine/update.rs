@@ -1,7 +1,7 @@
 //! The end of a step: one decision about gradients that are not finite, one norm over all ranks, and the optimisers' steps.
 
 use super::worker::Worker;
-use super::{Axis, Keep};
+use super::{Keep, MeshAxis};
 use crate::scaler::{GradScaler, unscale_cost};
 use crate::timing::work;
 use crate::{Result, optim};
@@ -59,7 +59,7 @@ impl<F: Float> Worker<'_, F> {
 
     /// Bounds the norm of all gradients of all ranks by `limit`.
     fn clip(&mut self, limit: f64) -> Result<()> {
-        let first = self.groups.position(Axis::Data).index == 0;
+        let first = self.groups.position(MeshAxis::Data).index == 0;
         let mut squares = [0.0];
         for at in 0..self.units.len() {
             let counts = self.counts(at);

@@ -1,11 +1,11 @@
 //! The proof of a schedule: every pass once, on its stage, in an order that its inputs allow, and no stage ever stuck.
 
-use super::{Action, Message, Schedule};
-use std::collections::{HashMap, HashSet, VecDeque};
+use super::{Action, StageMessage, StageSchedule};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What holds of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proof {
+pub struct ScheduleProof {
     /// For each stage: the most activations of a (chunk, micro-batch) that it holds at a time, from its forward pass to its last
     /// gradient.
     pub in_flight: Vec<usize>,
@@ -15,7 +15,7 @@ pub struct Proof {
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub fn check(schedule: Schedule, stages: usize, micros: usize) -> Result<Proof, String> {
+pub fn check(schedule: StageSchedule, stages: usize, micros: usize) -> Result<ScheduleProof, String> {
     let all =
         (0..stages).map(|stage| schedule.actions(stage, stages, micros)).collect::<Result<Vec<_>, _>>()?;
     check_actions(schedule, micros, &all)
@@ -25,24 +25,28 @@ pub fn check(schedule: Schedule, stages: usize, micros: usize) -> Result<Proof, 
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub fn check_actions(schedule: Schedule, micros: usize, all: &[Vec<Action>]) -> Result<Proof, String> {
+pub fn check_actions(
+    schedule: StageSchedule,
+    micros: usize,
+    all: &[Vec<Action>],
+) -> Result<ScheduleProof, String> {
     let in_flight = (0..)
         .zip(all)
         .map(|(stage, actions)| own(schedule, (stage, all.len()), micros, actions))
         .collect::<Result<_, _>>()?;
     run(schedule, all)?;
-    Ok(Proof { in_flight })
+    Ok(ScheduleProof { in_flight })
 }
 
 /// What holds of one stage alone; how many activations it holds at most.
 fn own(
-    schedule: Schedule,
+    schedule: StageSchedule,
     (stage, stages): (usize, usize),
     micros: usize,
     actions: &[Action],
 ) -> Result<usize, String> {
-    let (mut forward, mut back, mut whole) = (HashSet::new(), HashSet::new(), HashSet::new());
-    let mut last_weight: HashMap<usize, usize> = HashMap::new();
+    let (mut forward, mut back, mut whole) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut last_weight: BTreeMap<usize, usize> = BTreeMap::new();
     let mut most = 0;
     for &action in actions {
         let (chunk, micro) = action.place();
@@ -81,18 +85,18 @@ fn own(
 /// A message that a stage has posted to a channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Post {
-    Send(Message),
-    Receive(Message),
+    Send(StageMessage),
+    Receive(StageMessage),
 }
 
 /// Runs all stages without buffering: a stage waits for what it receives before an action, and posts what it sends after it; a
 /// channel carries out a stage's posts one at a time, in their order, and a send ends only when its receive is under way.
-fn run(schedule: Schedule, all: &[Vec<Action>]) -> Result<(), String> {
+fn run(schedule: StageSchedule, all: &[Vec<Action>]) -> Result<(), String> {
     let (stages, chunks) = (all.len(), schedule.chunks(all.len()));
     let mut queues: Vec<Vec<VecDeque<Post>>> = vec![vec![VecDeque::new(); schedule.channels(stages)]; stages];
     let mut at = vec![0; stages];
     let mut posted = vec![false; stages];
-    let queue = |message: Message| schedule.channel(message, stages);
+    let queue = |message: StageMessage| schedule.channel(message, stages);
     loop {
         let mut moved = false;
         for stage in 0..stages {
@@ -115,7 +119,7 @@ fn run(schedule: Schedule, all: &[Vec<Action>]) -> Result<(), String> {
                 (at[stage], posted[stage], moved) = (at[stage] + 1, false, true);
             }
         }
-        moved |= deliver(&mut queues, schedule, stages);
+        moved |= deliver(&mut queues);
         if !moved {
             break;
         }
@@ -130,10 +134,10 @@ fn run(schedule: Schedule, all: &[Vec<Action>]) -> Result<(), String> {
 }
 
 /// Carries every message whose send and receive are both next on their channel; whether there was one.
-fn deliver(queues: &mut [Vec<VecDeque<Post>>], schedule: Schedule, stages: usize) -> bool {
-    let mut moved = false;
+fn deliver(queues: &mut [Vec<VecDeque<Post>>]) -> bool {
+    let (mut moved, stages) = (false, queues.len());
     for sender in 0..stages {
-        for channel in 0..schedule.channels(stages) {
+        for channel in 0..queues[sender].len() {
             while let Some(&Post::Send(message)) = queues[sender][channel].front() {
                 let to = if message.backward { message.chunk - 1 } else { message.chunk } % stages;
                 if queues[to][channel].front() != Some(&Post::Receive(message)) {
@@ -152,9 +156,12 @@ fn deliver(queues: &mut [Vec<VecDeque<Post>>], schedule: Schedule, stages: usize
 mod tests {
     use super::*;
 
-    fn all() -> Vec<Schedule> {
-        let interleaved = (1..=4).map(|chunks| Schedule::Interleaved { chunks });
-        [Schedule::GPipe, Schedule::OneFOneB, Schedule::ZbH1].into_iter().chain(interleaved).collect()
+    fn all() -> Vec<StageSchedule> {
+        let interleaved = (1..=4).map(|chunks| StageSchedule::Interleaved { chunks });
+        [StageSchedule::GPipe, StageSchedule::OneFOneB, StageSchedule::ZbH1]
+            .into_iter()
+            .chain(interleaved)
+            .collect()
     }
 
     #[test]
@@ -170,12 +177,12 @@ mod tests {
                     for (stage, held) in proof.in_flight.into_iter().enumerate() {
                         let warmup = |laps: usize| 2 * (stages - 1 - stage) + (laps - 1) * stages + 1;
                         let published = match schedule {
-                            Schedule::GPipe => micros,
-                            Schedule::OneFOneB | Schedule::Interleaved { chunks: 1 } => {
+                            StageSchedule::GPipe => micros,
+                            StageSchedule::OneFOneB | StageSchedule::Interleaved { chunks: 1 } => {
                                 micros.min(stages - stage)
                             }
-                            Schedule::Interleaved { chunks } => (micros * chunks).min(warmup(chunks)),
-                            Schedule::ZbH1 => micros.min(stages),
+                            StageSchedule::Interleaved { chunks } => (micros * chunks).min(warmup(chunks)),
+                            StageSchedule::ZbH1 => micros.min(stages),
                         };
                         assert_eq!(
                             held, published,
@@ -196,43 +203,43 @@ mod tests {
 
     #[test]
     fn seeded_mistakes_are_found() {
-        let actions = |schedule: Schedule| -> Vec<Vec<Action>> {
+        let actions = |schedule: StageSchedule| -> Vec<Vec<Action>> {
             (0..4).map(|stage| schedule.actions(stage, 4, 8).unwrap()).collect()
         };
         let refused = |schedule, all: &[Vec<Action>], says: &str| {
             let what = check_actions(schedule, 8, all).unwrap_err();
             assert!(what.contains(says), "{what}");
         };
-        let mut lost = actions(Schedule::OneFOneB);
+        let mut lost = actions(StageSchedule::OneFOneB);
         lost[2].pop();
-        refused(Schedule::OneFOneB, &lost, "stage 2 has 7 of 8 backward passes");
-        let mut twice = actions(Schedule::OneFOneB);
+        refused(StageSchedule::OneFOneB, &lost, "stage 2 has 7 of 8 backward passes");
+        let mut twice = actions(StageSchedule::OneFOneB);
         let again = twice[1][3];
         twice[1].push(again);
-        refused(Schedule::OneFOneB, &twice, "comes twice");
+        refused(StageSchedule::OneFOneB, &twice, "comes twice");
         // The last stage takes its backward pass before the others' forward passes reach it.
-        let mut swapped = actions(Schedule::OneFOneB);
+        let mut swapped = actions(StageSchedule::OneFOneB);
         swapped[3].swap(0, 1);
-        refused(Schedule::OneFOneB, &swapped, "before its forward pass");
+        refused(StageSchedule::OneFOneB, &swapped, "before its forward pass");
         // The first stage waits for a gradient that needs a micro-batch it has not sent.
-        let mut stuck = actions(Schedule::OneFOneB);
+        let mut stuck = actions(StageSchedule::OneFOneB);
         stuck[0] = (0..8)
             .flat_map(|micro| [Action::Forward { chunk: 0, micro }, Action::Backward { chunk: 0, micro }])
             .collect();
-        refused(Schedule::OneFOneB, &stuck, "is stuck before");
-        let mut early = actions(Schedule::ZbH1);
+        refused(StageSchedule::OneFOneB, &stuck, "is stuck before");
+        let mut early = actions(StageSchedule::ZbH1);
         let at = early[1].iter().position(|action| matches!(action, Action::WeightGrad { .. })).unwrap();
         let weight = early[1].remove(at);
         let input = early[1].iter().position(|action| matches!(action, Action::InputGrad { .. })).unwrap();
         early[1].insert(input, weight);
-        refused(Schedule::ZbH1, &early, "comes before its input gradient");
+        refused(StageSchedule::ZbH1, &early, "comes before its input gradient");
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_what_would() {
-        let refused = |schedule: Schedule, stages, micros| schedule.fits(stages, micros).unwrap_err();
-        assert!(refused(Schedule::Interleaved { chunks: 2 }, 4, 6).contains("use a multiple of 4"));
-        assert!(refused(Schedule::GPipe, 0, 6).contains("1 or more"));
-        assert!(refused(Schedule::Interleaved { chunks: 0 }, 2, 6).contains("0 chunks"));
+        let refused = |schedule: StageSchedule, stages, micros| schedule.fits(stages, micros).unwrap_err();
+        assert!(refused(StageSchedule::Interleaved { chunks: 2 }, 4, 6).contains("use a multiple of 4"));
+        assert!(refused(StageSchedule::GPipe, 0, 6).contains("1 or more"));
+        assert!(refused(StageSchedule::Interleaved { chunks: 0 }, 2, 6).contains("0 chunks"));
     }
 }

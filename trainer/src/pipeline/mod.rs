@@ -1,7 +1,9 @@
 //! Pipeline schedules: what each stage does in which order, as pure functions, with a checker and a clock.
 //!
 //! ```text
-//! 1f1b, 4 stages, 6 micro-batches      0 1 2 3 . . . 0 4 1 5 2 . 3 . 4 . 5      digits: forward, then backward in bold's place
+//! 1f1b, 3 stages, 4 micro-batches     stage 0   F0 F1 F2 B0 F3 B1 B2 B3
+//!                                     stage 1   F0 F1 B0 F2 B1 F3 B2 B3
+//!                                     stage 2   F0 B0 F1 B1 F2 B2 F3 B3
 //! ```
 //!
 //! The layers of a network are cut into chunks; chunk c runs on stage c modulo the number of stages. Backward passes go through
@@ -10,11 +12,11 @@
 mod check;
 mod timeline;
 
-pub use check::{Proof, check, check_actions};
-pub use timeline::{Costs, Timeline, timeline};
+pub use check::{ScheduleProof, check, check_actions};
+pub use timeline::{PassCosts, StageTimeline, timeline};
 
 /// What a stage does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
     /// A micro-batch goes forward through a chunk.
     Forward {
@@ -48,7 +50,7 @@ pub enum Action {
 
 /// A published schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Schedule {
+pub enum StageSchedule {
     /// All forward passes, then all backward passes (Y. Huang et al., "GPipe", NeurIPS 2019).
     GPipe,
     /// One forward pass and one backward pass in turn, after a warm-up: a stage holds no more micro-batches than there are stages
@@ -65,8 +67,8 @@ pub enum Schedule {
 }
 
 /// A message between stages: the micro-batch at the boundary before a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Message {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StageMessage {
     /// The chunk behind the boundary.
     pub chunk: usize,
     /// The micro-batch.
@@ -75,11 +77,11 @@ pub struct Message {
     pub backward: bool,
 }
 
-impl Schedule {
+impl StageSchedule {
     /// Chunks of the whole network.
     pub fn chunks(self, stages: usize) -> usize {
         match self {
-            Schedule::Interleaved { chunks } => stages * chunks,
+            StageSchedule::Interleaved { chunks } => stages * chunks,
             _ => stages,
         }
     }
@@ -92,7 +94,7 @@ impl Schedule {
     }
 
     /// The channel of a message.
-    pub fn channel(self, message: Message, stages: usize) -> usize {
+    pub fn channel(self, message: StageMessage, stages: usize) -> usize {
         2 * usize::from(message.chunk.is_multiple_of(stages)) + usize::from(message.backward)
     }
 
@@ -102,7 +104,7 @@ impl Schedule {
     /// No stage, chunk or micro-batch; or interleaved micro-batches that the stages do not divide.
     pub fn actions(self, stage: usize, stages: usize, micros: usize) -> Result<Vec<Action>, String> {
         self.fits(stages, micros)?;
-        if self == Schedule::GPipe {
+        if self == StageSchedule::GPipe {
             let forward = (0..micros).map(|micro| Action::Forward { chunk: stage, micro });
             let backward = (0..micros).map(|micro| Action::Backward { chunk: stage, micro });
             return Ok(forward.chain(backward).collect());
@@ -132,7 +134,7 @@ impl Schedule {
             }
             let (lap, micro) = pass(at);
             let chunk = (laps - 1 - lap) * stages + stage;
-            if self != Schedule::ZbH1 {
+            if self != StageSchedule::ZbH1 {
                 actions.push(Action::Backward { chunk, micro });
                 continue;
             }
@@ -159,12 +161,14 @@ impl Schedule {
             ));
         }
         match self {
-            Schedule::Interleaved { chunks: 0 } => {
+            StageSchedule::Interleaved { chunks: 0 } => {
                 Err("interleaved stages have 0 chunks; use 1 or more".into())
             }
-            Schedule::Interleaved { chunks } if chunks > 1 && !micros.is_multiple_of(stages) => Err(format!(
-                "an interleaved pipeline of {stages} stages has {micros} micro-batches; use a multiple of {stages}"
-            )),
+            StageSchedule::Interleaved { chunks } if chunks > 1 && !micros.is_multiple_of(stages) => {
+                Err(format!(
+                    "an interleaved pipeline of {stages} stages has {micros} micro-batches; use a multiple of {stages}"
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -182,15 +186,16 @@ impl Action {
 
     /// What a stage waits for before the action, and what it sends after it, in a network of so many chunks. A message between
     /// chunks of one stage is none.
-    pub fn messages(self, chunks: usize, stages: usize) -> [Option<Message>; 2] {
+    pub fn messages(self, chunks: usize, stages: usize) -> [Option<StageMessage>; 2] {
         let (chunk, micro) = self.place();
-        let before = (chunk > 0 && stages > 1).then_some(Message { chunk, micro, backward: false });
-        let after = (chunk + 1 < chunks && stages > 1).then_some(Message {
+        let before = (chunk > 0 && stages > 1).then_some(StageMessage { chunk, micro, backward: false });
+        let after = (chunk + 1 < chunks && stages > 1).then_some(StageMessage {
             chunk: chunk + 1,
             micro,
             backward: false,
         });
-        let back = |message: Option<Message>| message.map(|message| Message { backward: true, ..message });
+        let back =
+            |message: Option<StageMessage>| message.map(|message| StageMessage { backward: true, ..message });
         match self {
             Action::Forward { .. } => [before, after],
             Action::Backward { .. } | Action::InputGrad { .. } => [back(after), back(before)],

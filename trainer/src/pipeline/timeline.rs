@@ -1,11 +1,11 @@
 //! When every stage does what, where messages take no time: the idle time that a schedule leaves.
 
-use super::{Action, Message, Schedule};
-use std::collections::HashMap;
+use super::{Action, StageMessage, StageSchedule};
+use std::collections::BTreeMap;
 
 /// The time that each pass through a chunk takes, in any unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Costs {
+pub struct PassCosts {
     /// Forward.
     pub forward: u64,
     /// Backward, for the gradients of inputs.
@@ -16,12 +16,12 @@ pub struct Costs {
 
 /// When each stage does each of its actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Timeline {
+pub struct StageTimeline {
     /// For each stage: its actions with their starts and ends, in order.
     pub stages: Vec<Vec<(Action, u64, u64)>>,
 }
 
-impl Timeline {
+impl StageTimeline {
     /// From the first start to the last end.
     pub fn makespan(&self) -> u64 {
         let ends = self.stages.iter().flatten().map(|(_, _, end)| *end);
@@ -40,12 +40,17 @@ impl Timeline {
 /// Runs a schedule on a clock.
 ///
 /// # Errors
-/// What [`Schedule::actions`] refuses, or stages that wait for each other.
-pub fn timeline(schedule: Schedule, stages: usize, micros: usize, costs: Costs) -> Result<Timeline, String> {
+/// What [`StageSchedule::actions`] refuses, or stages that wait for each other.
+pub fn timeline(
+    schedule: StageSchedule,
+    stages: usize,
+    micros: usize,
+    costs: PassCosts,
+) -> Result<StageTimeline, String> {
     let all =
         (0..stages).map(|stage| schedule.actions(stage, stages, micros)).collect::<Result<Vec<_>, _>>()?;
     let chunks = schedule.chunks(stages);
-    let mut arrived: HashMap<Message, u64> = HashMap::new();
+    let mut arrived: BTreeMap<StageMessage, u64> = BTreeMap::new();
     let mut done: Vec<Vec<(Action, u64, u64)>> = vec![Vec::new(); stages];
     let mut moved = true;
     while moved {
@@ -75,7 +80,7 @@ pub fn timeline(schedule: Schedule, stages: usize, micros: usize, costs: Costs) 
     }
     match (0..stages).find(|&stage| done[stage].len() < all[stage].len()) {
         Some(stage) => Err(format!("stage {stage} waits for ever")),
-        None => Ok(Timeline { stages: done }),
+        None => Ok(StageTimeline { stages: done }),
     }
 }
 
@@ -83,30 +88,30 @@ pub fn timeline(schedule: Schedule, stages: usize, micros: usize, costs: Costs) 
 mod tests {
     use super::*;
 
-    /// The formulas are those of the papers that [`Schedule`] names: idle time of a step, with F, B and W the times of one
+    /// The formulas are those of the papers that [`StageSchedule`] names: idle time of a step, with F, B and W the times of one
     /// micro-batch through one stage, all of its chunks.
     #[test]
     fn idle_times_are_the_published_ones() {
         for (forward, input_grad, weight_grad) in [(1, 1, 1), (10, 12, 7), (60, 60, 120), (120, 180, 60)] {
             for stages in 1..=8u64 {
                 for micros in [stages, 2 * stages, 5 * stages] {
-                    let costs = Costs { forward, input_grad, weight_grad };
+                    let costs = PassCosts { forward, input_grad, weight_grad };
                     let bubble = |schedule, costs| {
                         timeline(schedule, stages as usize, micros as usize, costs).unwrap().bubble()
                     };
                     let step = forward + input_grad + weight_grad;
                     let said = format!("{stages} stages, {micros} micro-batches, {costs:?}");
-                    assert_eq!(bubble(Schedule::GPipe, costs), (stages - 1) * step, "{said}");
-                    assert_eq!(bubble(Schedule::OneFOneB, costs), (stages - 1) * step, "{said}");
+                    assert_eq!(bubble(StageSchedule::GPipe, costs), (stages - 1) * step, "{said}");
+                    assert_eq!(bubble(StageSchedule::OneFOneB, costs), (stages - 1) * step, "{said}");
                     for chunks in 1..=4u64 {
                         // The costs of a chunk; of a stage they are as many times as much.
-                        let schedule = Schedule::Interleaved { chunks: chunks as usize };
+                        let schedule = StageSchedule::Interleaved { chunks: chunks as usize };
                         assert_eq!(bubble(schedule, costs), (stages - 1) * step, "{said}, {chunks} chunks");
                     }
                     // Where weight gradients take no longer than what they fill.
                     if weight_grad <= input_grad && weight_grad <= forward {
                         let left = (stages - 1) * (forward + input_grad - weight_grad);
-                        assert_eq!(bubble(Schedule::ZbH1, costs), left, "{said}");
+                        assert_eq!(bubble(StageSchedule::ZbH1, costs), left, "{said}");
                     }
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::data::loader::Batches;
-use crate::engine::{Axis, AxisPosition, Mesh, RankEngine, StepInput, Worker};
+use crate::engine::{AxisPosition, Mesh, MeshAxis, RankEngine, StepInput, Worker};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::strategies::{self, Driver};
 use crate::timing::{StepBreakdown, work};
@@ -46,7 +46,7 @@ impl DataPlace {
     pub fn of(config: &Config, comm: &Communicator) -> Result<DataPlace> {
         let mesh: Mesh = strategies::mesh(config, comm.size())?;
         let [place, stage] =
-            [Axis::Data, Axis::Pipeline].map(|axis| mesh.position(comm.rank().index(), axis));
+            [MeshAxis::Data, MeshAxis::Pipeline].map(|axis| mesh.position(comm.rank().index(), axis));
         let first_trains = config.strategy == "data_parallel";
         let weight = match first_trains {
             true => f64::from(u8::from(place.index == 0)),

@@ -10,7 +10,7 @@
 //! [`super::ddp`] does away with.
 
 use super::driver::{Driver, units_of};
-use crate::engine::{Axis, Boundary, Keep, RankEngine, Route, Slot, Unit};
+use crate::engine::{Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot};
 use crate::{Outline, Phase, Result};
 
 /// The first rank trains; the others compute for it.
@@ -18,16 +18,16 @@ pub struct DataParallel;
 
 /// The message's peer on the data axis.
 fn rank(peer: usize) -> Route {
-    Route { axis: Axis::Data, peer, channel: 0 }
+    Route { axis: MeshAxis::Data, peer, channel: 0 }
 }
 
 impl Driver for DataParallel {
-    fn units(&self, outline: &Outline) -> Result<Vec<Unit>> {
+    fn units(&self, outline: &Outline) -> Result<Vec<ParamUnit>> {
         Ok(units_of(&outline.blocks(&(0..outline.layers())), Keep::First))
     }
 
     fn step(&mut self, on: &mut dyn RankEngine) -> Result<()> {
-        let (outline, place) = (on.outline(), on.position(Axis::Data));
+        let (outline, place) = (on.outline(), on.position(MeshAxis::Data));
         let layers = 0..outline.layers();
         let (input, output) = (Boundary::Activation(0), Boundary::Activation(outline.layers()));
         let grad = Boundary::Gradient(outline.layers());

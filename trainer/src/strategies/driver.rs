@@ -1,6 +1,6 @@
 //! What a strategy of the engine consists of: a driver owns the step, a sharing owns what becomes of units over the data axis.
 
-use crate::engine::{Keep, RankEngine, Slot, Unit};
+use crate::engine::{Keep, ParamUnit, RankEngine, Slot};
 use crate::{Outline, Phase, Result};
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ pub trait Driver {
     ///
     /// # Errors
     /// A network that cannot be cut as the strategy needs it.
-    fn units(&self, outline: &Outline) -> Result<Vec<Unit>>;
+    fn units(&self, outline: &Outline) -> Result<Vec<ParamUnit>>;
 
     /// One step over this rank's batch, to the moved parameters.
     ///
@@ -20,7 +20,7 @@ pub trait Driver {
 }
 
 /// What becomes of parameters and gradients over the data axis. A driver calls it.
-pub trait Sharing {
+pub trait DataSharing {
     /// What a rank keeps of each unit.
     fn keep(&self) -> Keep;
 
@@ -64,7 +64,7 @@ pub(super) enum Way {
 /// for [`finish`].
 pub(super) fn pass(
     on: &mut dyn RankEngine,
-    sharing: &mut dyn Sharing,
+    sharing: &mut dyn DataSharing,
     (phases, later): (&[Phase], &[Phase]),
     slot: Slot,
     way: Way,
@@ -101,7 +101,7 @@ pub(super) fn pass(
 }
 
 /// The end of a step: gradients of units that several stages hold become the sums of theirs, then the parameters move.
-pub(super) fn finish(on: &mut dyn RankEngine, sharing: &mut dyn Sharing) -> Result<()> {
+pub(super) fn finish(on: &mut dyn RankEngine, sharing: &mut dyn DataSharing) -> Result<()> {
     for unit in 0..on.units().len() {
         if on.is_copied(unit) {
             on.sum_copies(unit)?;
@@ -112,6 +112,6 @@ pub(super) fn finish(on: &mut dyn RankEngine, sharing: &mut dyn Sharing) -> Resu
 }
 
 /// The units of all of these layers, one for each block, kept alike.
-pub(super) fn units_of(blocks: &[Range<usize>], keep: Keep) -> Vec<Unit> {
-    blocks.iter().map(|layers| Unit { layers: layers.clone(), keep }).collect()
+pub(super) fn units_of(blocks: &[Range<usize>], keep: Keep) -> Vec<ParamUnit> {
+    blocks.iter().map(|layers| ParamUnit { layers: layers.clone(), keep }).collect()
 }

@@ -10,7 +10,7 @@
 //! | [`zero3`] | a part of weights, gradients and state | weights before they are used; gradients, in parts |
 //! | [`pipeline`] | some of the layers | activations and their gradients |
 //!
-//! [`single`] and [`ddp`] work on a [`Model`]. The others are a [`Driver`] and a [`Sharing`] over a
+//! [`single`] and [`ddp`] work on a [`Model`]. The others are a [`Driver`] and a [`DataSharing`] over a
 //! [`RankEngine`](crate::engine::RankEngine).
 
 pub mod data_parallel;
@@ -26,7 +26,7 @@ pub mod zero1;
 pub mod zero2;
 pub mod zero3;
 
-pub use driver::{Driver, Sharing};
+pub use driver::{DataSharing, Driver};
 pub use registry::{STRATEGIES, fits};
 pub(crate) use registry::{mesh, on_engine, plan};
 

@@ -6,21 +6,21 @@
 //! stage 2         F0 B0 F1 B1 ..               has the loss
 //! ```
 //!
-//! The order is a [`Schedule`]'s. Layers are cut where a single activation crosses, by cost or at the layers that the
+//! The order is a [`StageSchedule`]'s. Layers are cut where a single activation crosses, by cost or at the layers that the
 //! configuration names. A parameter that layers of two stages share, such as a tied embedding, is held by both: its gradient is the
 //! sum of both, so that both copies stay equal.
 
-use super::driver::{Driver, Sharing, Way, finish, pass};
+use super::driver::{DataSharing, Driver, Way, finish, pass};
 use crate::config::PipelineSchedule;
-use crate::engine::{Axis, AxisPosition, Boundary, Keep, Mesh, RankEngine, Route, Slot, Unit};
-use crate::pipeline::{Action, Message, Schedule};
+use crate::engine::{AxisPosition, Boundary, Keep, Mesh, MeshAxis, ParamUnit, RankEngine, Route, Slot};
+use crate::pipeline::{Action, StageMessage, StageSchedule};
 use crate::{Config, Error, Outline, Result};
 use std::ops::Range;
 
 /// A stage of a pipeline.
-pub struct Pipeline {
-    sharing: Box<dyn Sharing>,
-    schedule: Schedule,
+pub struct PipelineDriver {
+    sharing: Box<dyn DataSharing>,
+    schedule: StageSchedule,
     split: Vec<String>,
     place: AxisPosition,
     micros: usize,
@@ -28,12 +28,12 @@ pub struct Pipeline {
 }
 
 /// The schedule that `config` asks for.
-fn schedule(config: &Config) -> Schedule {
+fn schedule(config: &Config) -> StageSchedule {
     match config.parallel.schedule {
-        PipelineSchedule::Gpipe => Schedule::GPipe,
-        PipelineSchedule::OneFOneB => Schedule::OneFOneB,
-        PipelineSchedule::Interleaved => Schedule::Interleaved { chunks: config.parallel.chunks },
-        PipelineSchedule::ZbH1 => Schedule::ZbH1,
+        PipelineSchedule::Gpipe => StageSchedule::GPipe,
+        PipelineSchedule::OneFOneB => StageSchedule::OneFOneB,
+        PipelineSchedule::Interleaved => StageSchedule::Interleaved { chunks: config.parallel.chunks },
+        PipelineSchedule::ZbH1 => StageSchedule::ZbH1,
     }
 }
 
@@ -61,15 +61,19 @@ pub(super) fn fits(config: &Config, mesh: Mesh) -> Result<()> {
     Ok(())
 }
 
-impl Pipeline {
+impl PipelineDriver {
     /// The stage at `place` of the pipeline that `config` asks for.
     ///
     /// # Errors
     /// A schedule that does not take so many stages or micro-batches.
-    pub fn new(config: &Config, place: AxisPosition, sharing: Box<dyn Sharing>) -> Result<Pipeline> {
+    pub fn new(
+        config: &Config,
+        place: AxisPosition,
+        sharing: Box<dyn DataSharing>,
+    ) -> Result<PipelineDriver> {
         let (schedule, micros) = (schedule(config), config.accumulate);
         let actions = schedule.actions(place.index, place.size, micros).map_err(Error::Config)?;
-        Ok(Pipeline { sharing, schedule, split: config.parallel.split.clone(), place, micros, actions })
+        Ok(PipelineDriver { sharing, schedule, split: config.parallel.split.clone(), place, micros, actions })
     }
 
     /// Communicators that carry messages.
@@ -85,11 +89,11 @@ impl Pipeline {
     }
 
     /// The other end of a message.
-    fn route(&self, message: Message, sends: bool) -> Route {
+    fn route(&self, message: StageMessage, sends: bool) -> Route {
         let stages = self.place.size;
         let towards = if sends == message.backward { message.chunk - 1 } else { message.chunk };
         Route {
-            axis: Axis::Pipeline,
+            axis: MeshAxis::Pipeline,
             peer: towards % stages,
             channel: self.schedule.channel(message, stages),
         }
@@ -100,12 +104,12 @@ impl Pipeline {
         let (outline, stages) = (on.outline(), self.place.size);
         let (chunk, micro) = action.place();
         let (slot, layers) = (Slot(micro), chunks[chunk].clone());
-        let boundary = |message: Message| match (message.backward, chunks[message.chunk].start) {
+        let boundary = |message: StageMessage| match (message.backward, chunks[message.chunk].start) {
             (false, act) => Boundary::Activation(act),
             (true, act) => Boundary::Gradient(act),
         };
         let is_sent =
-            |message: &Message| !message.backward || outline.has_gradient(chunks[message.chunk].start);
+            |message: &StageMessage| !message.backward || outline.has_gradient(chunks[message.chunk].start);
         let [receive, send] = action.messages(chunks.len(), stages).map(|message| message.filter(is_sent));
         if matches!(action, Action::Forward { .. }) && chunk < stages {
             on.load(micro, self.micros, slot)?;
@@ -140,8 +144,8 @@ impl Pipeline {
     }
 }
 
-impl Driver for Pipeline {
-    fn units(&self, outline: &Outline) -> Result<Vec<Unit>> {
+impl Driver for PipelineDriver {
+    fn units(&self, outline: &Outline) -> Result<Vec<ParamUnit>> {
         let chunks = self.chunks(outline)?;
         let is_own = |chunk: usize| chunk % self.place.size == self.place.index;
         let own = || (0..chunks.len()).filter(|chunk| is_own(*chunk)).flat_map(|chunk| chunks[chunk].clone());
@@ -150,7 +154,7 @@ impl Driver for Pipeline {
             for block in outline.blocks(layers) {
                 let is_shared = own().any(|layer| block.contains(&outline.owner(layer)));
                 let keep = if is_own(chunk) || is_shared { self.sharing.keep() } else { Keep::Nothing };
-                units.push(Unit { layers: block, keep });
+                units.push(ParamUnit { layers: block, keep });
             }
         }
         Ok(units)

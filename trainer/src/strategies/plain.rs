@@ -1,19 +1,19 @@
 //! The whole network on every rank, one micro-batch after another.
 
-use super::driver::{Driver, Sharing, Way, finish, pass, units_of};
-use crate::engine::{RankEngine, Slot, Unit};
+use super::driver::{DataSharing, Driver, Way, finish, pass, units_of};
+use crate::engine::{ParamUnit, RankEngine, Slot};
 use crate::{Outline, Result};
 
 /// Every rank runs every layer; `sharing` says what it keeps of them.
 pub struct Plain {
     /// What becomes of units over the data axis.
-    pub sharing: Box<dyn Sharing>,
+    pub sharing: Box<dyn DataSharing>,
     /// Micro-batches of a step.
     pub micro_batches: usize,
 }
 
 impl Driver for Plain {
-    fn units(&self, outline: &Outline) -> Result<Vec<Unit>> {
+    fn units(&self, outline: &Outline) -> Result<Vec<ParamUnit>> {
         Ok(units_of(&outline.blocks(&(0..outline.layers())), self.sharing.keep()))
     }
 

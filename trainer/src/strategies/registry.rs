@@ -1,15 +1,15 @@
 //! The strategies by name: what each is, which ranks and configurations it takes, and how it is built.
 
 use super::data_parallel::DataParallel;
-use super::driver::{Driver, Sharing};
-use super::pipeline::Pipeline;
+use super::driver::{DataSharing, Driver};
+use super::pipeline::PipelineDriver;
 use super::plain::Plain;
 use super::replicated::Replicated;
 use super::zero1::Zero1;
 use super::zero2::Zero2;
 use super::zero3::Zero3;
 use crate::config::StageSharing;
-use crate::engine::{Axis, Mesh};
+use crate::engine::{Mesh, MeshAxis};
 use crate::{Config, Error, Result};
 
 /// The names by which a configuration asks for a strategy.
@@ -95,7 +95,7 @@ pub(crate) struct EnginePlan {
 pub(crate) fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePlan> {
     fits(config, ranks)?;
     let mesh = mesh(config, ranks)?;
-    let plain = |sharing: Box<dyn Sharing>| -> (usize, Box<dyn Driver>) {
+    let plain = |sharing: Box<dyn DataSharing>| -> (usize, Box<dyn Driver>) {
         (0, Box::new(Plain { sharing, micro_batches: config.accumulate }))
     };
     let (channels, driver) = match config.strategy.as_str() {
@@ -104,15 +104,15 @@ pub(crate) fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePla
         "zero2" => plain(sharing(config, StageSharing::Zero2)),
         "zero3" => plain(sharing(config, StageSharing::Zero3)),
         _ => {
-            let stage = mesh.position(rank, Axis::Pipeline);
-            let pipeline = Pipeline::new(config, stage, sharing(config, config.parallel.sharding))?;
+            let stage = mesh.position(rank, MeshAxis::Pipeline);
+            let pipeline = PipelineDriver::new(config, stage, sharing(config, config.parallel.sharding))?;
             (pipeline.channels(), Box::new(pipeline) as Box<dyn Driver>)
         }
     };
     Ok(EnginePlan { mesh, channels, driver })
 }
 
-fn sharing(config: &Config, kind: StageSharing) -> Box<dyn Sharing> {
+fn sharing(config: &Config, kind: StageSharing) -> Box<dyn DataSharing> {
     match kind {
         StageSharing::Ddp => Box::new(Replicated::default()),
         StageSharing::Zero1 => Box::new(Zero1::default()),

@@ -5,7 +5,7 @@
 //! communication                          | all-reduce 2 | 1     | 0       |
 //! ```
 
-use super::driver::Sharing;
+use super::driver::DataSharing;
 use crate::Result;
 use crate::engine::{Keep, RankEngine, UnitExchange};
 
@@ -15,7 +15,7 @@ pub struct Replicated {
     reducing: Vec<usize>,
 }
 
-impl Sharing for Replicated {
+impl DataSharing for Replicated {
     fn keep(&self) -> Keep {
         Keep::Whole
     }

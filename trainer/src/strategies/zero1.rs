@@ -9,7 +9,7 @@
 //!
 //! A rank sends 2 (n-1)/n of the parameters' bytes in a step, as an all-reduce does.
 
-use super::driver::Sharing;
+use super::driver::DataSharing;
 use crate::Result;
 use crate::engine::{Keep, RankEngine, UnitExchange};
 
@@ -19,7 +19,7 @@ pub struct Zero1 {
     reducing: Vec<usize>,
 }
 
-impl Sharing for Zero1 {
+impl DataSharing for Zero1 {
     fn keep(&self) -> Keep {
         Keep::ShardedState
     }

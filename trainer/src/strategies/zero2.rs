@@ -9,7 +9,7 @@
 //!
 //! Each micro-batch is reduced, since a whole gradient would not stay in memory.
 
-use super::driver::Sharing;
+use super::driver::DataSharing;
 use crate::Result;
 use crate::engine::{Keep, RankEngine, UnitExchange};
 
@@ -29,7 +29,7 @@ impl Zero2 {
     }
 }
 
-impl Sharing for Zero2 {
+impl DataSharing for Zero2 {
     fn keep(&self) -> Keep {
         Keep::ShardedGradients
     }

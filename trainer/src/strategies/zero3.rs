@@ -10,10 +10,11 @@
 //!
 //! A rank sends 3 (n-1)/n of the parameters' bytes in a step; 2 (n-1)/n where units stay whole after the forward pass.
 
-use super::driver::Sharing;
+use super::driver::DataSharing;
 use crate::Result;
 use crate::engine::{Keep, RankEngine, UnitExchange};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Parameters, gradients and optimiser state in parts.
 pub struct Zero3 {
@@ -31,9 +32,9 @@ impl Zero3 {
     }
 
     fn gather(&mut self, on: &mut dyn RankEngine, unit: usize) -> Result<()> {
-        if !self.open.contains_key(&unit) {
+        if let Entry::Vacant(closed) = self.open.entry(unit) {
             on.start(UnitExchange::GatherParams, unit)?;
-            self.open.insert(unit, false);
+            closed.insert(false);
         }
         Ok(())
     }
@@ -46,7 +47,7 @@ impl Zero3 {
     }
 }
 
-impl Sharing for Zero3 {
+impl DataSharing for Zero3 {
     fn keep(&self) -> Keep {
         Keep::Sharded
     }

@@ -1,0 +1,110 @@
+//! The phases of a micro-batch on the CPU.
+
+use super::Slot;
+use super::unit::Tensor;
+use super::worker::Worker;
+use crate::engine::RankEngine;
+use crate::model::LayerPass;
+use crate::{Objective, Result};
+use allfold_collectives::ReduceOp;
+use allfold_kernels::nn::{Float, add_to};
+use std::ops::Range;
+
+impl<F: Float> Worker<'_, F> {
+    /// The elements of a layer's parameters within their unit.
+    fn range_of(&self, layer: usize) -> (usize, Range<usize>) {
+        let (unit, values) = (self.unit_of[layer], self.outline.values_of(layer));
+        if values.is_empty() {
+            return (unit, 0..0);
+        }
+        let start = self.units[unit].values.start;
+        (unit, values.start - start..values.end - start)
+    }
+
+    /// The sum over the data axis of the totals of a synchronised layer.
+    pub(super) fn sum_totals(&mut self, slot: Slot) -> Result<()> {
+        let mut totals = std::mem::take(&mut self.slot(slot).acts.totals);
+        let before = self.groups.world.now();
+        self.groups.data().all_reduce(&mut totals, ReduceOp::Sum)?;
+        self.waited += self.groups.world.now() - before;
+        self.slot(slot).acts.totals = totals;
+        Ok(())
+    }
+
+    pub(super) fn forward(&mut self, l: usize, slot: Slot) -> Result<()> {
+        let (unit, range) = self.range_of(l);
+        let mut draw_key = self.input.draw_key;
+        let Worker { slots, units, network, buffers, on, .. } = self;
+        let slot = &mut slots[slot.0];
+        draw_key.micro += slot.micro;
+        let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
+        let buffers = &mut buffers[network.buffers_of(l)];
+        slot.acts.forward(on, network, l, LayerPass { n: slot.n, train: true, params, buffers, draw_key });
+        Ok(())
+    }
+
+    pub(super) fn weight_grad(&mut self, l: usize, slot: Slot) -> Result<()> {
+        let (unit, range) = self.range_of(l);
+        // Where layers of several passes share parameters, the gradient before may still be on its way.
+        if let Some(exchange) = self.units[unit].unfinished {
+            self.finish(exchange, unit)?;
+        }
+        if matches!(self.units[unit].grads, Tensor::Absent) {
+            let room = self.room(self.units[unit].padded);
+            self.units[unit].grads = Tensor::Here(room);
+            let layers = self.specs[unit].layers.clone();
+            self.begun[layers].fill(false);
+        }
+        let owner = self.outline.owner(l);
+        let Worker { slots, units, network, on, begun, .. } = self;
+        let (slot, unit) = (&mut slots[slot.0], &mut units[unit]);
+        let layer = &network.layers()[l];
+        let keeps = layer.needs_gradients() || layer.sync_len().1 > 0;
+        let params = &unit.params.here("parameters")?[range.clone()];
+        let grads = &mut unit.grads.here_mut("gradients")?[range];
+        if !begun[owner] && !keeps {
+            slot.acts.weight_grad(on, network, (l, slot.n), params, grads);
+        } else {
+            let mut own = on.pool.take(grads.len());
+            slot.acts.weight_grad(on, network, (l, slot.n), params, &mut own);
+            match begun[owner] {
+                true => add_to(grads, &own),
+                false => grads.copy_from_slice(&own),
+            }
+            if keeps { slot.own_grads[l] = own } else { on.pool.push(own) }
+        }
+        begun[owner] = true;
+        slot.weights_done(on, l);
+        Ok(())
+    }
+
+    pub(super) fn input_grad(&mut self, l: usize, slot: Slot) -> Result<()> {
+        let (unit, range) = self.range_of(l);
+        let Worker { slots, units, network, on, .. } = self;
+        let slot = &mut slots[slot.0];
+        let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
+        let grads = std::mem::take(&mut slot.own_grads[l]);
+        let keep = slot.inputs_done(l);
+        slot.acts.input_grad(on, network, (l, slot.n), (params, &grads), keep);
+        if !grads.is_empty() {
+            on.pool.push(grads);
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_loss(&mut self, slot: Slot) {
+        let Worker { slots, network, on, input, .. } = self;
+        let slot = &mut slots[slot.0];
+        let scale = F::from_f64(slot.share * input.loss_scale);
+        let labels = std::mem::take(&mut slot.labels);
+        let loss = slot.acts.loss(on, network, Objective { labels: &labels, scale, more: false });
+        slot.labels = labels;
+        self.loss += slot.share * loss.to_f64();
+        if !self.loss.is_finite() && self.not_finite.is_none() {
+            let layer = slot.acts.first_not_finite();
+            let name =
+                |at: usize| at.checked_sub(1).map_or("the input", |layer| &self.network.names()[layer]);
+            self.not_finite = layer.map(|at| name(at).to_string());
+        }
+    }
+}

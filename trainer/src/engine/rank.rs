@@ -1,0 +1,269 @@
+//! What a strategy can ask of a rank that computes on the CPU.
+
+use super::unit::Tensor;
+use super::worker::Worker;
+use super::{AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange};
+use crate::model::{Activations, normalises, normalises_all};
+use crate::network::layer_of;
+use crate::timing::{BucketTimes, work};
+use crate::{Error, Network, Outline, Phase, Result};
+use allfold_collectives::{Buffer, Rank, ReduceOp};
+use allfold_kernels::nn::{Float, add_to, divide};
+use std::sync::Arc;
+
+/// The elements of an activation of `n` samples.
+fn elements<F: Float>(network: &Network<F>, act: usize, n: usize) -> usize {
+    n * act.checked_sub(1).map_or_else(|| network.inputs(), |layer| network.layers()[layer].outputs())
+}
+
+impl<F: Float> RankEngine for Worker<'_, F> {
+    fn outline(&self) -> Arc<Outline> {
+        self.outline.clone()
+    }
+
+    fn position(&self, axis: MeshAxis) -> AxisPosition {
+        self.groups.position(axis)
+    }
+
+    fn units(&self) -> &[ParamUnit] {
+        &self.specs
+    }
+
+    fn unit_of(&self, phase: Phase) -> Option<usize> {
+        let layer =
+            layer_of(phase).filter(|_| !matches!(phase, Phase::SyncForward(_) | Phase::SyncBackward(_)))?;
+        (!self.outline.values_of(layer).is_empty()).then(|| self.unit_of[layer])
+    }
+
+    fn is_copied(&self, unit: usize) -> bool {
+        let values = &self.units[unit].values;
+        let trained = self.outline.trained().iter();
+        self.copies.get(unit).is_some_and(Option::is_some)
+            && trained.clone().any(|range| range.start < values.end && values.start < range.end)
+    }
+
+    fn micro_batches(&self, of: usize) -> usize {
+        let samples = self.batch.labels.len() / self.network.rows();
+        samples.div_ceil(samples.div_ceil(of.max(1)).max(1)).max(1)
+    }
+
+    fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {
+        self.slot(slot);
+        let (inputs, rows) = (self.network.inputs(), self.network.rows());
+        let samples = self.batch.labels.len() / rows;
+        let size = samples.div_ceil(of.max(1)).max(1);
+        let part = (micro * size).min(samples)..((micro + 1) * size).min(samples);
+        normalises(&self.network, part.len())?;
+        let Worker { slots, batch, readers, on, outline, .. } = self;
+        let slot = &mut slots[slot.0];
+        slot.clear(on);
+        slot.begin(readers, outline);
+        (slot.n, slot.micro) = (part.len(), micro as u32 + 1);
+        slot.share = part.len() as f64 / samples.max(1) as f64;
+        slot.labels.clear();
+        slot.labels.extend_from_slice(&batch.labels[part.start * rows..part.end * rows]);
+        if readers[0] > 0 {
+            slot.acts.load(&batch.x[part.start * inputs..part.end * inputs]);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, phase: Phase, at: Slot) -> Result<()> {
+        let n = self.slot(at).n;
+        let start = self.groups.world.now();
+        match phase {
+            Phase::SyncForward(l) => {
+                let len = self.network.sync_len(phase);
+                self.slots[at.0].acts.forward_sums(&self.network, l, n, len);
+            }
+            Phase::Forward(l) => self.forward(l, at)?,
+            Phase::Loss => self.add_loss(at),
+            Phase::WeightGrad(l) => self.weight_grad(l, at)?,
+            Phase::SyncBackward(l) => {
+                let (len, slot) = (self.network.sync_len(phase), &mut self.slots[at.0]);
+                let grads = std::mem::take(&mut slot.own_grads[l]);
+                slot.acts.backward_sums(&self.network, l, &grads, len);
+                slot.own_grads[l] = grads;
+            }
+            Phase::InputGrad(l) => self.input_grad(l, at)?,
+            Phase::Ready(_) => return Ok(()),
+        }
+        if !matches!(phase, Phase::SyncBackward(_)) {
+            self.groups.world.charge(&work(self.network.cost(phase, n)));
+        }
+        if matches!(phase, Phase::Forward(_) | Phase::SyncForward(_)) {
+            self.forward_time += self.groups.world.now() - start;
+        }
+        if let Phase::SyncForward(l) | Phase::SyncBackward(l) = phase {
+            self.sum_totals(at)?;
+            if matches!(phase, Phase::SyncForward(_)) {
+                normalises_all(&self.network, l, &self.slots[at.0].acts.totals)?;
+            }
+        }
+        let Worker { slots, network, on, .. } = self;
+        slots[at.0].after(on, network, phase);
+        Ok(())
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        self.slot(slot);
+        self.slots[slot.0].clear(&mut self.on);
+    }
+
+    fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
+        let size = self.position(MeshAxis::Data).size;
+        if exchange == UnitExchange::GatherParams {
+            if self.units[unit].keep == Keep::Sharded {
+                let mut whole = self.room(self.units[unit].padded);
+                let state = &self.units[unit];
+                whole[state.own.clone()].copy_from_slice(&state.param_part);
+                self.units[unit].params = Tensor::Here(whole);
+            }
+            if size > 1 {
+                let whole = self.units[unit].params.send_away("parameters")?;
+                self.units[unit].gathering = Some(self.groups.data().all_gather_in_place_async(whole)?);
+            }
+            return Ok(());
+        }
+        let now = self.groups.world.now();
+        let mut whole = self.units[unit].grads.send_away("gradients")?;
+        let elements = self.units[unit].values.len();
+        if size > 1 {
+            divide(&mut whole[..elements], F::from_f64(size as f64));
+            self.groups.world.charge(&work(crate::strategies::ddp::pack_cost::<F>(elements)));
+        }
+        let bytes = (elements * size_of::<F>()) as u64;
+        let sent = self.groups.world.now();
+        let params = self.network.params().iter();
+        let values = &self.units[unit].values;
+        let params =
+            params.filter(|place| values.start <= place.range.start && place.range.end <= values.end).count();
+        self.log.push(BucketTimes { bucket: unit, params, bytes, ready: now, sent, done: sent });
+        self.units[unit].unfinished = Some(exchange);
+        if size == 1 {
+            self.units[unit].grads = Tensor::Here(whole);
+            return Ok(());
+        }
+        let data = self.groups.data();
+        let work = match exchange {
+            UnitExchange::ReduceScatterGrad => data.reduce_scatter_in_place_async(whole, ReduceOp::Sum)?,
+            _ => data.all_reduce_async(whole, ReduceOp::Sum)?,
+        };
+        self.units[unit].reducing = Some(work);
+        Ok(())
+    }
+
+    fn finish(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
+        if exchange == UnitExchange::GatherParams {
+            if let Some(work) = self.units[unit].gathering.take() {
+                let (whole, _) = self.wait(work)?;
+                self.units[unit].params = Tensor::Here(whole);
+            }
+            return Ok(());
+        }
+        if self.units[unit].unfinished.take().is_none() {
+            return Ok(());
+        }
+        if let Some(work) = self.units[unit].reducing.take() {
+            let (whole, done) = self.wait(work)?;
+            self.units[unit].grads = Tensor::Here(whole);
+            if let Some(times) = self.log.iter_mut().rfind(|times| times.bucket == unit) {
+                times.done = done;
+            }
+        }
+        if self.units[unit].shards_gradients() {
+            let state = &mut self.units[unit];
+            let whole = state.grads.send_away("gradients")?;
+            state.grads = Tensor::Absent;
+            let part = &whole[state.own.clone()];
+            if state.grad_part_begun {
+                add_to(&mut state.grad_part, part);
+            } else {
+                state.grad_part.clear();
+                state.grad_part.extend_from_slice(part);
+            }
+            state.grad_part_begun = true;
+            self.recycle(whole);
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, unit: usize) {
+        if self.units[unit].keep == Keep::Sharded
+            && let Tensor::Here(whole) = std::mem::replace(&mut self.units[unit].params, Tensor::Absent)
+        {
+            self.recycle(whole);
+        }
+    }
+
+    fn sum_copies(&mut self, unit: usize) -> Result<()> {
+        let Some(Some(copies)) = self.copies.get(unit) else { return Ok(()) };
+        let before = self.groups.world.now();
+        let elements = self.units[unit].values.len();
+        let grads = &mut self.units[unit].grads.here_mut("gradients")?[..elements];
+        copies.all_reduce(grads, ReduceOp::Sum)?;
+        self.waited += self.groups.world.now() - before;
+        Ok(())
+    }
+
+    fn send(&mut self, what: Boundary, slot: Slot, to: Route) -> Result<()> {
+        let Worker { slots, network, on, .. } = self;
+        let slot = &mut slots[slot.0];
+        let values: Buffer<F> = match what {
+            Boundary::Activation(act) => {
+                let values = slot.acts.act(network, act).to_vec();
+                slot.read_once(on, network.storage_of(act));
+                values.into()
+            }
+            Boundary::Gradient(act) => {
+                let gone = || Error::Strategy(format!("there is no gradient of activation {act} to send"));
+                slot.acts.take_grad(act).ok_or_else(gone)?.into()
+            }
+        };
+        let (channel, peer) = self.route(to)?;
+        let work = channel.send_async(values, peer)?;
+        self.sent.push(work);
+        Ok(())
+    }
+
+    fn receive(&mut self, what: Boundary, slot: Slot, from: Route) -> Result<()> {
+        let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
+        let values = self.on.pool.take(elements(&self.network, act, self.slots[slot.0].n));
+        let (channel, peer) = self.route(from)?;
+        let work = channel.recv_async(values.into(), peer)?;
+        let (values, _) = self.wait(work)?;
+        let acts: &mut Activations<F> = &mut self.slots[slot.0].acts;
+        match what {
+            Boundary::Activation(act) => acts.put(self.network.storage_of(act), values.into_vec()),
+            Boundary::Gradient(act) => acts.put_grad(act, values.into_vec()),
+        }
+        Ok(())
+    }
+
+    fn broadcast(&mut self, unit: usize) -> Result<()> {
+        let before = self.groups.world.now();
+        let params = self.units[unit].params.here_mut("parameters")?;
+        self.groups.data().broadcast(params, Rank(0))?;
+        self.waited += self.groups.world.now() - before;
+        Ok(())
+    }
+
+    fn reduce(&mut self, unit: usize) -> Result<()> {
+        let before = self.groups.world.now();
+        let grads = self.units[unit].grads.here_mut("gradients")?;
+        self.groups.data().reduce(grads, ReduceOp::Sum, Rank(0))?;
+        self.waited += self.groups.world.now() - before;
+        Ok(())
+    }
+
+    fn update(&mut self) -> Result<()> {
+        for work in std::mem::take(&mut self.sent) {
+            let (values, _) = self.wait(work)?;
+            self.on.pool.push(values.into_vec());
+        }
+        let (before, waited) = (self.groups.world.now(), self.waited);
+        self.move_params()?;
+        self.update_time += (self.groups.world.now() - before) - (self.waited - waited);
+        Ok(())
+    }
+}
