@@ -9,7 +9,7 @@
 //! parameter is never cut: a bucket may overshoot its cap by most of one parameter (S. Li et al., "PyTorch
 //! Distributed", VLDB 2020, section 4.2).
 
-use crate::network::ParamSpec;
+use crate::ParamSpec;
 use std::ops::Range;
 
 /// The sizes at which buckets are full.

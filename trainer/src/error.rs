@@ -70,3 +70,13 @@ fn suspect(checkpoint: Option<&Path>) -> String {
     let named = |path: &Path| format!("; the newest checkpoint, {}, may have led here", path.display());
     checkpoint.map_or_else(String::new, named)
 }
+
+impl From<allfold_networks::Error> for Error {
+    fn from(error: allfold_networks::Error) -> Error {
+        match error {
+            allfold_networks::Error::Config(what) => Error::Config(what),
+            allfold_networks::Error::Network(what) => Error::Network(what),
+            other => Error::Network(other.to_string()),
+        }
+    }
+}

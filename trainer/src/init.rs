@@ -3,8 +3,8 @@
 //! Every parameter has a random stream of its own, so ranks, element types and the parameters before it do not
 //! matter, and f32 weights are the rounded f64 weights.
 
+use crate::ParamSpec;
 use crate::layers::Init;
-use crate::network::ParamSpec;
 use crate::{Error, Result};
 use allfold_kernels::nn::Float;
 use rand_chacha::ChaCha8Rng;

@@ -31,17 +31,14 @@ mod error;
 mod evaluate;
 mod hash;
 pub mod init;
-pub mod layers;
 pub mod lr_schedule;
 mod model;
 pub mod modeled;
 pub mod models;
-mod network;
 pub mod optim;
 #[cfg(test)]
 #[path = "../tests/oracle/mod.rs"]
 mod oracle;
-pub mod pipeline;
 pub mod run;
 pub mod sampler;
 pub mod scaler;
@@ -51,13 +48,14 @@ mod unknown;
 pub mod weights;
 pub mod workloads;
 
+pub use allfold_networks::{Builder, Network, Outline, ParamSpec, Phase, layers};
+pub use allfold_pipeline as pipeline;
 pub use config::Config;
 pub use data::{Batch, Dataset};
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};
 pub use lr_schedule::LrSchedule;
 pub use model::{DrawKey, Listener, MemoryUse, Model, Objective};
-pub use network::{Builder, Network, Outline, ParamSpec, Phase};
 pub use optim::{Optimiser, Sgd};
 pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on, train_with};
 pub use sampler::Sampler;

@@ -10,8 +10,8 @@ pub(crate) use pass::{normalises, normalises_all};
 
 use crate::amp::Autocast;
 use crate::init::{initial, reserved};
-use crate::network::{Network, Phase};
 use crate::{Batch, Result};
+use crate::{Network, Phase};
 use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Float, Narrow, OpCost, add_to};
 use std::ops::Range;

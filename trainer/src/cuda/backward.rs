@@ -2,8 +2,8 @@
 
 use super::layout::TensorFormat;
 use super::passes::{PassContext, Passes, conv, plane, pool};
+use crate::Phase;
 use crate::layers::LayerOperation;
-use crate::network::Phase;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::DType;

@@ -6,9 +6,9 @@
 use super::layout::{Last, TensorFormat, filters};
 use super::precision::Precision;
 use super::weights::Weights;
+use crate::Phase;
 use crate::layers::LayerOperation;
 use crate::model::{normalises, normalises_all};
-use crate::network::Phase;
 use crate::{Error, Network, Result};
 use allfold_collectives::ReduceOp;
 use allfold_gpu::device::DeviceGroup;

@@ -4,11 +4,11 @@ use super::unit::Tensor;
 use super::worker::Worker;
 use super::{AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange};
 use crate::model::{Activations, normalises, normalises_all};
-use crate::network::layer_of;
 use crate::timing::{BucketTimes, work};
 use crate::{Error, Network, Outline, Phase, Result};
 use allfold_collectives::{Buffer, Rank, ReduceOp};
 use allfold_kernels::nn::{Float, add_to, divide};
+use allfold_networks::layer_of;
 use std::sync::Arc;
 
 /// The elements of an activation of `n` samples.

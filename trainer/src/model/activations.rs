@@ -2,9 +2,9 @@
 
 use super::buffer_pool::BufferPool;
 use super::pass::{DrawKey, Objective};
+use crate::Network;
 use crate::amp::Autocast;
 use crate::layers::{Backward, Forward, SavedTensors};
-use crate::network::Network;
 use allfold_kernels::nn::{DropoutStream, Float, add_to};
 
 /// What all passes of a rank compute with: autocast's rounding, and a pool of buffers for activations and their gradients.

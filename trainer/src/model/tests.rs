@@ -1,9 +1,9 @@
 use super::*;
+use crate::Builder;
 use crate::layers::{
     Add, BatchNorm, Conv2d, Dropout, Gelu, GlobalMeanPool, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
 };
 use crate::models::{Cnn, Gpt, cnn, gpt, mlp};
-use crate::network::Builder;
 use allfold_kernels::nn::{self, PoolShape};
 
 /// Remembers who was ready, and that the gradient was the final one.

@@ -82,10 +82,10 @@ impl PipelineDriver {
     }
 
     fn chunks(&self, outline: &Outline) -> Result<Vec<Range<usize>>> {
-        match self.split.is_empty() {
-            true => outline.chunks(self.schedule.chunks(self.place.size)),
-            false => outline.chunks_from(&self.split),
-        }
+        Ok(match self.split.is_empty() {
+            true => outline.chunks(self.schedule.chunks(self.place.size))?,
+            false => outline.chunks_from(&self.split)?,
+        })
     }
 
     /// The other end of a message.

@@ -6,11 +6,11 @@ mod ways;
 
 use super::Replica;
 use super::layout::lasts;
+use crate::Builder;
 use crate::data::{Samples, digits};
 use crate::layers::{
     Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
 };
-use crate::network::Builder;
 use crate::optim::{Optimiser, Sgd};
 use crate::{
     Batch, Config, Dataset, DrawKey, Listener, Model, Network, Objective, Result, TrainResult, train_with,

@@ -17,9 +17,9 @@ mod int8;
 pub mod powersgd;
 pub mod topk;
 
+use crate::ParamSpec;
 use crate::Result;
 use crate::buckets::{Bucket, flat, parted};
-use crate::network::ParamSpec;
 use crate::timing::work;
 use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
 use allfold_kernels::nn::{Float, OpCost};

@@ -11,9 +11,9 @@
 //! What two thin matrices would not make smaller, biases and norms among them, is summed as it is.
 
 use super::feedback::Feedback;
+use crate::ParamSpec;
 use crate::Result;
 use crate::buckets::Bucket;
-use crate::network::ParamSpec;
 use crate::timing::work;
 use allfold_collectives::{Communicator, ReduceOp};
 use allfold_kernels::nn::{Float, Matrix, OpCost, Store, matmul};

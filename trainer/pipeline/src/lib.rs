@@ -6,6 +6,19 @@
 //!                                     stage 2   F0 B0 F1 B1 F2 B2 F3 B3
 //! ```
 //!
+//! ```
+//! use allfold_pipeline::{Action, PassCosts, StageSchedule, check, timeline};
+//!
+//! let first = StageSchedule::OneFOneB.actions(2, 3, 4)?;
+//! assert_eq!(first[..2], [Action::Forward { chunk: 2, micro: 0 }, Action::Backward { chunk: 2, micro: 0 }]);
+//! // No stage is ever stuck, and stage i holds no more than 3 - i micro-batches.
+//! assert_eq!(check(StageSchedule::OneFOneB, 3, 4)?.in_flight, [3, 2, 1]);
+//! // Idle: two passes forward and backward.
+//! let costs = PassCosts { forward: 10, input_grad: 10, weight_grad: 10 };
+//! assert_eq!(timeline(StageSchedule::OneFOneB, 3, 4, costs)?.bubble(), 60);
+//! # Ok::<_, String>(())
+//! ```
+//!
 //! The layers of a network are cut into chunks; chunk c runs on stage c modulo the number of stages. Backward passes go through
 //! micro-batches in the order 0, 1, 2, .. in every schedule, so that gradients are added up in one order.
 

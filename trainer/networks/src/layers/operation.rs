@@ -4,7 +4,6 @@ use allfold_kernels::nn::{Conv2dShape, PoolShape};
 
 /// The formula of a layer and its shape, per sample.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum LayerOperation {
     /// `y = x w' + b` for each of `rows` rows.
     Linear {

@@ -1,17 +1,8 @@
-//! The networks, one file each, in one table that configuration and tests read.
+//! The networks in one table that configuration and tests read.
 
-mod cnn;
-mod gpt;
-mod mlp;
-mod resnet;
+pub use allfold_networks::models::{Cnn, Gpt, ResNet, cnn, gpt, mlp, resnet};
 
-pub use cnn::{Cnn, cnn};
-pub use gpt::{Gpt, gpt};
-pub use mlp::mlp;
-pub use resnet::{ResNet, resnet};
-
-use crate::network::Network;
-use crate::{Config, Result};
+use crate::{Config, Network, Result};
 use allfold_kernels::nn::{Float, LossKind};
 
 /// The names by which a configuration asks for a model.
@@ -45,7 +36,7 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
             attention_dropout: config.attention_dropout,
             tied: config.tied,
         }),
-        other => Err(crate::unknown::unknown("model", other, MODELS.iter().map(|(name, _)| *name))),
+        other => return Err(crate::unknown::unknown("model", other, MODELS.iter().map(|(name, _)| *name))),
     }?;
     if config.sync_batch_norm && network.synchronise() == 0 {
         let what = "`sync_batch_norm` is for batch norms, and the model has none";

@@ -28,7 +28,7 @@ pub struct Outline {
 }
 
 /// The layer that a phase belongs to; `None` for the loss and for gradients that are announced.
-pub(crate) fn layer_of(phase: Phase) -> Option<usize> {
+pub fn layer_of(phase: Phase) -> Option<usize> {
     match phase {
         Phase::SyncForward(l)
         | Phase::Forward(l)
@@ -245,7 +245,7 @@ impl Outline {
         let mut edges = vec![0];
         for name in firsts {
             let Some(at) = self.names.iter().position(|layer| layer == name) else {
-                return Err(crate::unknown::unknown("layer", name, self.names.iter().map(String::as_str)));
+                return Err(crate::error::unknown_layer("layer", name, &self.names));
             };
             if at <= edges[edges.len() - 1] || !self.cuts.contains(&at) {
                 let cuts =
@@ -264,12 +264,23 @@ impl Outline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, models};
+    use crate::models::{Gpt, ResNet, gpt, resnet};
 
     fn outline(model: &str, classes: usize) -> Outline {
-        let config = Config { model: model.into(), layers: 4, tied: true, ..Config::default() };
-        let shape = if model == "gpt" { (1, 1, config.positions) } else { (3, 32, 32) };
-        models::build::<f32>(&config, shape, classes).unwrap().outline()
+        let dropped = (0.0, 0.0);
+        let parts = Gpt {
+            vocabulary: classes,
+            positions: 32,
+            layers: 4,
+            width: 64,
+            heads: 4,
+            dropout: dropped.0,
+            attention_dropout: dropped.1,
+            tied: true,
+        };
+        let pictures = ResNet { layers: 18, imagenet_stem: false, shape: (3, 32, 32), classes };
+        let network = if model == "gpt" { gpt::<f32>(&parts) } else { resnet(&pictures) };
+        network.unwrap().outline()
     }
 
     #[test]

@@ -6,7 +6,7 @@
 mod outline;
 
 pub use outline::Outline;
-pub(crate) use outline::layer_of;
+pub use outline::layer_of;
 
 use crate::layers::{Init, Layer};
 use crate::{Error, Result};
@@ -113,13 +113,7 @@ impl<F: Float> Builder<F> {
     ///
     /// # Errors
     /// As [`Builder::push`].
-    #[cfg(test)]
-    pub(crate) fn push_boxed(
-        &mut self,
-        name: &str,
-        layer: Box<dyn Layer<F>>,
-        from: &[usize],
-    ) -> Result<usize> {
+    pub fn push_boxed(&mut self, name: &str, layer: Box<dyn Layer<F>>, from: &[usize]) -> Result<usize> {
         self.add(name, layer, from, None)
     }
 
@@ -228,7 +222,7 @@ impl<F: Float> Network<F> {
     }
 
     /// The activation whose memory stores this one: its own, or one that no layer reads any more when this one is written.
-    pub(crate) fn storage_of(&self, act: usize) -> usize {
+    pub fn storage_of(&self, act: usize) -> usize {
         self.storages[act]
     }
 
@@ -271,8 +265,7 @@ impl<F: Float> Network<F> {
                 }
             }
             if !found {
-                let names = self.names.iter().map(String::as_str);
-                return Err(crate::unknown::unknown("frozen layer", prefix, names));
+                return Err(crate::error::unknown_layer("frozen layer", prefix, &self.names));
             }
         }
         if !self.frozen.is_empty() && self.frozen.iter().all(|&frozen| frozen) {
@@ -297,7 +290,7 @@ impl<F: Float> Network<F> {
     }
 
     /// Whether another layer adds to the gradients of this one's parameters.
-    pub(crate) fn shares(&self, layer: usize) -> bool {
+    pub fn shares(&self, layer: usize) -> bool {
         let of = &self.spans[layer];
         !of.tied && self.spans.iter().any(|spans| spans.tied && spans.params == of.params)
     }
@@ -343,18 +336,17 @@ impl<F: Float> Network<F> {
     }
 
     /// A layer's parameters, by number; of a tied layer, those of the one that it shares with.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn params_of(&self, layer: usize) -> Range<usize> {
+    pub fn params_of(&self, layer: usize) -> Range<usize> {
         self.spans[layer].params.clone()
     }
 
     /// The elements of a layer's parameters.
-    pub(crate) fn values_of(&self, layer: usize) -> Range<usize> {
+    pub fn values_of(&self, layer: usize) -> Range<usize> {
         self.spans[layer].values.clone()
     }
 
     /// The elements of a layer's buffers.
-    pub(crate) fn buffers_of(&self, layer: usize) -> Range<usize> {
+    pub fn buffers_of(&self, layer: usize) -> Range<usize> {
         self.spans[layer].buffers.clone()
     }
 

@@ -1,0 +1,26 @@
+//! What can be wrong with a network.
+
+/// An error of this crate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Layers that do not fit together.
+    #[error("network: {0}")]
+    Network(String),
+    /// A wish that the network cannot meet: an unknown layer, or a cut where none is possible.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// The result of an operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The error for a layer that is not among `names`: it suggests the nearest, or lists all.
+pub(crate) fn unknown_layer(what: &str, got: &str, names: &[String]) -> Error {
+    let nearest = allfold_base::suggest::nearest(got, names.iter().map(String::as_str));
+    let suggestion = match nearest {
+        Some(nearest) => format!("the nearest is `{nearest}`"),
+        None => format!("there are {}", names.join(", ")),
+    };
+    Error::Config(format!("unknown {what} `{got}`; {suggestion}"))
+}

@@ -1,0 +1,26 @@
+//! Networks without their numbers: layers, how their parameters lie in memory, the phases of a step and what each costs.
+//!
+//! A [`Network`] is a list of layers, each fed by activations before it. It holds no weights: a trainer keeps them, and calls the
+//! layers phase by phase.
+//!
+//! ```
+//! use allfold_networks::models::mlp;
+//! use allfold_networks::{Network, Phase};
+//!
+//! let network: Network<f32> = mlp(64, &[24], 10)?;
+//! assert_eq!(network.param_count(), 64 * 24 + 24 + 24 * 10 + 10);
+//! assert_eq!(network.forward_phases(), [0, 1, 2].map(Phase::Forward));
+//! // The network can be cut before each of its layers but the first.
+//! assert_eq!(network.outline().cuts(), [1, 2]);
+//! # Ok::<_, allfold_networks::Error>(())
+//! ```
+//!
+//! Where to look: [`layers`] for the arithmetic's shape, [`models`] for the networks, [`Outline`] for what a strategy knows of one.
+
+mod error;
+pub mod layers;
+pub mod models;
+mod network;
+
+pub use error::{Error, Result};
+pub use network::{Builder, Network, Outline, ParamSpec, Phase, layer_of};
