@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Stop after this many steps [default: the configuration's max_steps, else all epochs]
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Training strategy: single or ddp [default: the configuration's]
+    /// Training strategy: single, ddp, data_parallel, zero1, zero2, zero3 or pipeline [default: the configuration's]
     #[arg(long, value_name = "S")]
     strategy: Option<String>,
     /// With sim: the simulated machine, a name (`allfold machines` lists them) or a file [default: nodes8]

@@ -91,6 +91,12 @@ pub fn predict(
         )));
     }
     strategies::fits(config, machine.topology.ranks())?;
+    if strategies::on_engine(config) {
+        return Err(Error::Config(format!(
+            "strategy `{}` cannot be predicted without its arithmetic, only `single` and `ddp` can: run it on virtual time",
+            config.strategy
+        )));
+    }
     match config.dtype.as_str() {
         "f64" => network::predict::<f64>(config, shape, classes, machine),
         _ => network::predict::<f32>(config, shape, classes, machine),

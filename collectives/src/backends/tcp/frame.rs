@@ -201,6 +201,10 @@ mod tests {
     #[test]
     fn a_header_comes_back_as_it_went() {
         assert_eq!(Header::decode(&sample().encode()), Ok(sample()));
+        for kind in Kind::ALL {
+            let control = Header { kind, bytes: 16, ..sample() };
+            assert_eq!(Header::decode(&control.encode()), Ok(control));
+        }
     }
 
     #[test]
